@@ -150,7 +150,7 @@ def _compiled(text: str, arch: str, defines: Sequence[str]) -> tuple[bytes, str]
     nvrtc = library()
     assert nvrtc is not None
     program = ctypes.c_void_p()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None) == 0
+    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kern.cu", 0, None, None) == 0
     try:
         options = [*CUPYS, f"--gpu-architecture={arch}", *(f"-D{define}" for define in defines)]
         if arch.startswith("sm_"):

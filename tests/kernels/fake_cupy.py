@@ -84,6 +84,7 @@ class FakeRuntime:
         """Kernels that were run, those of graphs included."""
         self.memory = Memory()  # the device of pinned memory is -1
         self._tail: dict[int, float] = {}  # stream -> when what is enqueued ends
+        self._interpreting_s = 0.0
         self._ends: list[float] = []
         self._streams: set[int] = set()
         self._events: dict[int, float] = {}
@@ -158,6 +159,10 @@ class FakeRuntime:
         self._tail.clear()
         self._events = dict.fromkeys(self._events, 0.0)
 
+    def now(self) -> float:
+        """Seconds, without those that the interpreter takes, which a GPU would not."""
+        return time.monotonic() - self._interpreting_s
+
     def enqueue(self, action: Callable[[], None], stream: int) -> None:
         """Run in a stream, or remember where a capture is under way."""
         if self._captured is not None:
@@ -167,9 +172,11 @@ class FakeRuntime:
             self._enqueued(action, stream)
 
     def _enqueued(self, action: Callable[[], None], stream: int) -> None:
+        began = time.monotonic()
         if not self.dry:
             action()
-        now = time.monotonic()
+        self._interpreting_s += time.monotonic() - began
+        now = self.now()
         self._tail[stream] = float("inf") if self.hang else max(now, self._tail.get(stream, 0.0)) + self.launch_s
         self._ends = [end for end in self._ends if end > now] + [self._tail[stream]]
         self.outstanding = max(self.outstanding, len(self._ends))
@@ -251,7 +258,7 @@ class FakeRuntime:
     def memcpyAsync(self, target: int, source: int, size: int, kind: int, stream: int) -> None:  # noqa: N802
         self._called("memcpyAsync")
         if self._lies_on(target) is None and self._lies_on(source) is not None:
-            assert time.monotonic() >= self._tail.get(stream, 0.0), "it waits for all that is enqueued, without a limit"
+            assert self.now() >= self._tail.get(stream, 0.0), "it waits for all that is enqueued, without a limit"
         self.enqueue(lambda: self._copy(target, source, size), stream)
 
     def _copy(self, target: int, source: int, size: int) -> None:
@@ -300,14 +307,14 @@ class FakeRuntime:
 
     def eventRecord(self, event: int, stream: int) -> None:  # noqa: N802
         self._called("eventRecord")
-        self._events[event] = max(time.monotonic(), self._tail.get(stream, 0.0))
+        self._events[event] = max(self.now(), self._tail.get(stream, 0.0))
         if event in self._timed:
             self._timed[event] = True
 
     def eventQuery(self, event: int) -> int:  # noqa: N802
         if "eventQuery" in self.fail:
             return self.fail["eventQuery"]  # such errors stay
-        return 0 if time.monotonic() >= self._events[event] else NOT_READY
+        return 0 if self.now() >= self._events[event] else NOT_READY
 
     def eventElapsedTime(self, began: int, ended: int) -> float:  # noqa: N802
         if not (self._timed.get(began) and self._timed.get(ended)):

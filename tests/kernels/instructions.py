@@ -69,16 +69,25 @@ def _constant(bits: int, dtype: np.dtype[Any]) -> Reader:
 
 
 def _register_reader(kernel: Kernel, register: str, dtype: np.dtype[Any]) -> Reader:
-    declared = np.dtype(TYPES[kernel.registers[register]])
-    if declared == np.bool_ or declared.itemsize == dtype.itemsize:
-        target = np.dtype(np.bool_) if declared == np.bool_ else dtype
-        return lambda wave, threads: wave.register(register).view(target)[threads]
+    declared = _stored(kernel, register)
+    if declared == np.bool_ or declared == dtype:
+        return lambda wave, threads: wave.registers[register][threads]
+    if declared.itemsize == dtype.itemsize:
+        return lambda wave, threads: wave.registers[register].view(dtype)[threads]
     narrow = UNSIGNED[dtype.itemsize]
-    return lambda wave, threads: wave.register(register)[threads].astype(narrow).view(dtype)
+    return lambda wave, threads: wave.registers[register][threads].astype(narrow).view(dtype)
+
+
+def _stored(kernel: Kernel, register: str) -> np.dtype[Any]:
+    """What a register is held as: bool, or unsigned bits."""
+    kind = np.dtype(TYPES[kernel.registers[register]])
+    return kind if kind == np.bool_ else np.dtype(UNSIGNED[kind.itemsize])
 
 
 def raw_bits(values: Values, dtype: np.dtype[Any]) -> Values:
     """Values as the bits of a register of `dtype` (unsigned, or bool): signed ones are extended by their sign."""
+    if values.dtype == dtype:
+        return values
     kind, size = values.dtype.kind, values.dtype.itemsize
     if kind == "i" and size < dtype.itemsize:
         return values.astype(f"i{dtype.itemsize}").view(dtype)
@@ -91,11 +100,13 @@ def writer(kernel: Kernel, operand: str) -> Writer:
     """Puts values into a register; `_` takes none."""
     if operand == "_":
         return lambda wave, threads, values: None
-    kind = np.dtype(TYPES[kernel.registers[operand]])
-    dtype = kind if kind == np.bool_ else np.dtype(UNSIGNED[kind.itemsize])
+    dtype = _stored(kernel, operand)
 
     def put(wave: Wave, threads: Selection, values: Values) -> None:
-        wave.register(operand, dtype)[threads] = raw_bits(np.asarray(values), dtype)
+        register = wave.registers.get(operand)
+        if register is None:
+            register = wave.registers[operand] = np.zeros(wave.size, dtype)
+        register[threads] = raw_bits(values, dtype)
 
     return put
 

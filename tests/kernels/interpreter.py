@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -81,7 +81,7 @@ class Harm:
         places = np.arange(wave.size)[threads][hit]
         if not places.size:
             return
-        register = wave.register(step.target)
+        register = wave.registers[step.target]
         register[places] ^= register.dtype.type(1 << self.bit)
         per_block = wave.launch.threads
         self.hits += [(wave.launch.kernel.name, int(n) // per_block, int(n) % per_block) for n in wave.numbers[places]]
@@ -98,11 +98,11 @@ class Step:
     """The register that it writes, if it is one."""
     jump: int
     """Where a branch goes."""
-
-    @cached_property
-    def operation(self) -> str:
-        """Its name and type, as "fma.f32"."""
-        return f"{self.instruction.parts[0]}.{self.instruction.type}"
+    name: str
+    guard: str | None
+    negated: bool
+    of_warp: bool
+    """Whether all threads of its mask do it together."""
 
 
 @lru_cache(maxsize=512)
@@ -114,7 +114,9 @@ def steps(kernel: Kernel) -> tuple[Step, ...]:
         flow = name in ("bra", "ret", "exit", "bar", "barrier")
         target = instruction.operands[0] if instruction.operands else ""
         jump = kernel.labels[target] if name == "bra" else -1
-        made.append(Step(instruction, None if flow else build(kernel, instruction), target, jump))
+        action = None if flow else build(kernel, instruction)
+        guard = instruction.guard, instruction.negated
+        made.append(Step(instruction, action, target, jump, name, *guard, of_warp=name in OF_A_WARP))
     return tuple(made)
 
 
@@ -188,8 +190,8 @@ class Launch:
         self.harms = [harm for harm in harms if harm.touches(self)]
         self.order = Order(self.threads)
         self.clock = 1
-        self.done: Counter[str] = Counter()
-        """How often threads did each operation, as "fma.f32"."""
+        self.done = [0] * len(kernel.code)
+        """How often threads did each instruction."""
         self._logged = 0
         self._touched: dict[int, Allocation] = {}
         self._check_arguments()
@@ -238,6 +240,18 @@ class Launch:
         return f"block {number // self.threads}, thread {number % self.threads}"
 
 
+class Registers(dict[str, NDArray[Any]]):
+    """The registers of all threads, each made when it is first written."""
+
+    def __init__(self, wave: Wave) -> None:
+        super().__init__()
+        self._wave = wave
+
+    def __missing__(self, name: str) -> NDArray[Any]:
+        self._wave.fail(slice(None), 0, f"reads {name}, which nothing wrote")
+        raise AssertionError
+
+
 class Wave:
     """Blocks that are in flight together, all their threads in arrays."""
 
@@ -259,13 +273,13 @@ class Wave:
         self.pc = np.zeros(self.size, np.int64)
         self._turn = np.zeros(self.size, np.int64)
         """When each thread was last chosen."""
-        self._registers: dict[str, NDArray[Any]] = {}
+        self.registers = Registers(self)
         self._special: dict[str, NDArray[Any]] = {}
         self._steps = steps(launch.kernel)
         self._step: Step = self._steps[0]
         self._votes = np.zeros(self.size, bool)
         """What threads at a barrier that counts or votes bring to it."""
-        self._done = 0
+        self._end = launch.clock + ENDLESS
         stride = -(-max(launch.shared_bytes, 1) // 16) * 16 + 16
         self._shared = Bytes(np.zeros(blocks.size * stride, np.uint8), written=False)
         self._shared_stride = stride
@@ -274,16 +288,6 @@ class Wave:
         self._local: Bytes | None = None
 
     # Registers
-
-    def register(self, name: str, dtype: Any = None) -> NDArray[Any]:
-        """A register of all threads; it is made when it is first written."""
-        found = self._registers.get(name)
-        if found is None:
-            if dtype is None:
-                text = self._step.instruction.text
-                raise Fault(f"{self.kernel.name}: {name} is read and was never written, by {text}")
-            found = self._registers[name] = np.zeros(self.size, dtype)
-        return found
 
     def count(self, threads: Selection) -> int:
         return self.size if isinstance(threads, slice) else len(threads)
@@ -512,39 +516,36 @@ class Wave:
         launch, code = self.launch, self._steps
         others_at = self.pc[others]
         limit = int(others_at[others_at > at].min(initial=len(code)))
-        full = group.size == self.size
-        threads: Selection = slice(None) if full else group
+        done, everybody = launch.done, slice(None)
+        threads: Selection = everybody if group.size == self.size else group
         self._turn[threads] = launch.clock
         while at < limit:
             step = self._step = code[at]
             launch.clock += 1
-            self._done += 1
-            if self._done > ENDLESS:
+            if launch.clock > self._end:
                 self.fail(threads, 0, "does not come to an end")
             active = threads
-            if step.instruction.guard is not None:
-                chosen = self.register(step.instruction.guard)[threads] ^ step.instruction.negated
+            if step.guard is not None:
+                chosen = self.registers[step.guard][threads] ^ step.negated
                 if not chosen.all():
                     active = group[chosen]
             if step.action is not None:
-                if step.instruction.parts[0] in OF_A_WARP:
+                if step.of_warp:
                     group, waits = self._gather_warps(step, group, at)
                     if waits:
                         return turns
                     if not group.size:
                         return turns
-                    full = group.size == self.size
-                    active = threads = slice(None) if full else group
-                if number := self.count(active):
+                    active = threads = everybody if group.size == self.size else group
+                if number := self.size if active is everybody else len(active):
                     step.action(self, active)
-                    launch.done[step.operation] += number
+                    done[at] += number
                     for harm in launch.harms:
-                        if step.instruction.parts[0] in harm.operations:
+                        if step.name in harm.operations:
                             harm.spoil(self, active, step)
                 at += 1
                 continue
-            name = step.instruction.parts[0]
-            if name == "bra":
+            if step.name == "bra":
                 taken = self.count(active)
                 if taken == group.size:
                     turns += step.jump <= at and others.size > 0
@@ -560,7 +561,7 @@ class Wave:
                 self.pc[active] = step.jump
                 return turns + (step.jump <= at and others.size > 0)
             self.pc[threads] = at + 1
-            if name in ("ret", "exit"):
+            if step.name in ("ret", "exit"):
                 self.state[active] = ENDED
                 self._release(self.row[active])
             elif "warp" in step.instruction.parts:
@@ -657,7 +658,10 @@ def run_kernel(module: Module, name: str, shape: Shape, arguments: Sequence[np.g
     """Launch a kernel of a module and wait for its end; how often threads did what. `more` as `Launch` takes it."""
     launch = Launch(module, name, shape, arguments, **more)
     launch.run()
-    return launch.done
+    counts: Counter[str] = Counter()
+    for instruction, count in zip(launch.kernel.code, launch.done, strict=True):
+        counts[f"{instruction.parts[0]}.{instruction.type}"] += count
+    return counts
 
 
 class Module:

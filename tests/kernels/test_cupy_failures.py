@@ -48,7 +48,7 @@ def test_a_source_that_does_not_compile_is_named(device: CupyDevice) -> None:
     launch = work.steps[0]
     assert isinstance(launch, Launch)
     broken = Launch(launch.source, launch.function, launch.grid, launch.block, launch.args, ("FACTOR=;)",))
-    with pytest.raises(DeviceError, match=r"GPU-.*: loading twice: the CUDA C does not compile: kern.cu\(3\): error"):
+    with pytest.raises(DeviceError, match=r"GPU-.*: loading twice: the CUDA C does not compile: kern.cu\(7\): error"):
         load(device, Work("twice", "fp32", work.buffers, ((broken,),), 0, 0, ()))
 
 
