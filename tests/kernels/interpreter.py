@@ -24,6 +24,7 @@ from whorl.tests.kernels.instructions import (
     OF_A_WARP,
     SHARED_WINDOW,
     Action,
+    Reader,
     Selection,
     build,
     reader,
@@ -101,8 +102,8 @@ class Step:
     name: str
     guard: str | None
     negated: bool
-    of_warp: bool
-    """Whether all threads of its mask do it together."""
+    mask: Reader | None
+    """The lanes that do it together, where it is an instruction of a warp."""
 
 
 @lru_cache(maxsize=512)
@@ -116,7 +117,9 @@ def steps(kernel: Kernel) -> tuple[Step, ...]:
         jump = kernel.labels[target] if name == "bra" else -1
         action = None if flow else build(kernel, instruction)
         guard = instruction.guard, instruction.negated
-        made.append(Step(instruction, action, target, jump, name, *guard, of_warp=name in OF_A_WARP))
+        of_warp = name in OF_A_WARP or "warp" in instruction.parts
+        mask = reader(kernel, instruction.operands[-1], "u32") if of_warp else None
+        made.append(Step(instruction, action, target, jump, name, *guard, mask=mask))
     return tuple(made)
 
 
@@ -266,6 +269,9 @@ class Wave:
         """Of each thread its number in the grid."""
         warps_per_block = -(-launch.threads // 32)
         self.warps, self.lanes = self.row * warps_per_block + thread // 32, thread % 32
+        self._bits = (np.uint64(1) << self.lanes.astype(np.uint64)).astype(np.uint32)
+        self._alive = self.size
+        """Threads that have not ended."""
         self.warp_count = int(blocks.size) * warps_per_block
         self._warps_per_block = warps_per_block
         self.sms = blocks[self.row] % launch.sms
@@ -530,7 +536,7 @@ class Wave:
                 if not chosen.all():
                     active = group[chosen]
             if step.action is not None:
-                if step.of_warp:
+                if step.mask is not None:
                     group, waits = self._gather_warps(step, group, at)
                     if waits:
                         return turns
@@ -563,6 +569,7 @@ class Wave:
             self.pc[threads] = at + 1
             if step.name in ("ret", "exit"):
                 self.state[active] = ENDED
+                self._alive -= self.count(active)
                 self._release(self.row[active])
             elif "warp" in step.instruction.parts:
                 self._warp_barrier(step, group, at)
@@ -572,6 +579,7 @@ class Wave:
         self.pc[threads] = at
         if at >= len(code):
             self.state[threads] = ENDED
+            self._alive -= self.count(threads)
         return turns
 
     # Barriers
@@ -616,21 +624,20 @@ class Wave:
 
     def _missing(self, step: Step, group: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Threads at an instruction of a warp, those that waited there included, and which of them lack others."""
-        together = np.union1d(group, np.flatnonzero((self.state == AT_WARP) & (self.pc == at)))
-        self.state[together] = RUNNING
-        mask = reader(self.kernel, step.instruction.operands[-1], "u32")
-        masks = np.broadcast_to(mask(self, together), together.shape)
-        here = np.zeros(self.warp_count, np.uint32)
-        bits = (np.uint64(1) << self.lanes[together].astype(np.uint64)).astype(np.uint32)
-        np.bitwise_or.at(here, self.warps[together], bits)
-        outside = (masks & bits) == 0
+        waiting = np.flatnonzero((self.state == AT_WARP) & (self.pc == at))
+        together = group if not waiting.size else np.sort(np.concatenate([group, waiting]))
+        self.state[waiting] = RUNNING
+        assert step.mask is not None
+        masks = np.broadcast_to(step.mask(self, together), together.shape)
+        outside = masks & self._bits[together] == 0
         if outside.any():
             self.fail(together, int(np.flatnonzero(outside)[0]), "is not in the mask of lanes that it gives")
-        alive = np.zeros(self.warp_count, np.uint32)
-        living = np.flatnonzero(self.state != ENDED)
-        living_bits = (np.uint64(1) << self.lanes[living].astype(np.uint64)).astype(np.uint32)
-        np.bitwise_or.at(alive, self.warps[living], living_bits)
-        return together, (masks & alive[self.warps[together]] & ~here[self.warps[together]]) != 0
+        if together.size == self._alive:
+            return together, np.zeros(together.size, bool)
+        absent = self.state != ENDED
+        absent[together] = False
+        lanes = np.bincount(self.warps[absent], self._bits[absent], self.warp_count).astype(np.uint32)
+        return together, masks & lanes[self.warps[together]] != 0
 
     def _gather_warps(self, step: Step, group: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], bool]:
         """The threads that do an instruction of a warp now; whether others of the group have to wait, or all do."""
