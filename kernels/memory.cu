@@ -6,11 +6,11 @@
 #define UNROLL 4
 #define RECORD 8  // words of an error in the log
 
-// vectors: of 16 bytes, a multiple of UNROLL times the threads of the grid.
-extern "C" __global__ void write_pattern(uint4* memory, unsigned long long vectors, word form, word salt, word flip) {
+// In each of some steps every thread writes 16 bytes, all of them beside each other.
+extern "C" __global__ void write_pattern(uint4* memory, word steps, word form, word salt, word flip) {
     const unsigned long long threads = (unsigned long long)gridDim.x * blockDim.x;
-    for (unsigned long long v = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; v < vectors; v += threads)
-        memory[v] = pattern_at(v, form, salt, flip);
+    unsigned long long v = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    for (word step = 0; step < steps; step++, v += threads) memory[v] = pattern_at(v, form, salt, flip);
 }
 
 // What a thread found. rose: bits that were 1 and should be 0, fell: the other way round.
@@ -41,14 +41,14 @@ __device__ __forceinline__ void take(Findings& findings, word* log, word capacit
     record[5] = multiprocessor();
 }
 
-extern "C" __global__ void compare_pattern(const uint4* memory, unsigned long long vectors, word form, word salt,
-                                           word flip, word pattern, word* log, word capacity,
-                                           unsigned long long* faults) {
+// The same steps, which are a multiple of UNROLL.
+extern "C" __global__ void compare_pattern(const uint4* memory, word steps, word form, word salt, word flip,
+                                           word pattern, word* log, word capacity, unsigned long long* faults) {
     const unsigned long long threads = (unsigned long long)gridDim.x * blockDim.x;
     unsigned long long compared = 0;
     Findings findings = {0, ~0ull, 0, 0};
-    for (unsigned long long v = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x; v < vectors;
-         v += UNROLL * threads) {
+    unsigned long long v = (unsigned long long)blockIdx.x * blockDim.x + threadIdx.x;
+    for (word step = 0; step < steps; step += UNROLL, v += UNROLL * threads) {
         uint4 is[UNROLL];
 #pragma unroll
         for (word u = 0; u < UNROLL; u++) is[u] = load_past_l1(memory + v + u * threads);

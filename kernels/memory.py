@@ -63,14 +63,15 @@ def build(facts: Facts, *, size: int | None = None) -> Work | Unfit:
     sweep = grid * BLOCK * UNROLL
     if size is None:
         size = int(min(room(facts), TURN_S / 2 * bytes_per_s(facts)))
-    vectors = size // 16 // sweep * sweep
-    if vectors < sweep:
+    steps = size // 16 // sweep * UNROLL
+    vectors = steps * grid * BLOCK
+    if not steps:
         return Unfit(f"patterns over the memory need at least {sweep * 16 >> 10} KiB, a step of the whole grid")
     shape = (grid, 1, 1), (BLOCK, 1, 1)
 
     def turn(number: int, pattern: Pattern) -> tuple[Launch, Launch]:
         form, salt, flip = np.uint32(pattern.form), np.uint32(pattern.salt), np.uint32(pattern.flip)
-        written = ("memory", np.uint64(vectors), form, salt, flip)
+        written = ("memory", np.uint32(steps), form, salt, flip)
         return (
             Launch("memory.cu", "write_pattern", *shape, written),
             Launch(

@@ -57,7 +57,7 @@ def build(facts: Facts, *, rounds: int = ROUNDS, slab: int = SLAB, far: int | No
         return Launch("sm.cu", "exercise", grid, block, args, shared=4 * shared_words)
 
     def turn(salt: int) -> tuple[Launch, ...]:
-        written = ("far", np.uint64(far_vectors), np.uint32(0), np.uint32(salt), np.uint32(0))
+        written = ("far", np.uint32(1), np.uint32(0), np.uint32(salt), np.uint32(0))
         return (
             Launch("memory.cu", "write_pattern", (far_vectors // THREADS, 1, 1), (THREADS, 1, 1), written),
             # The L1 cache and shared memory are one memory: each in turn has as much of it as it can.

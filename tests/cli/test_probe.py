@@ -447,3 +447,25 @@ def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) ->
         "launch [power limit not set, clock not locked]": 3,
         "launch [power limit not set, locked at 1200 MHz]": 3,
     }
+
+
+# -- faults that are found where they are --------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_planted_faults_are_found_with_address_or_multiprocessor_and_a_soak_prints_its_curve(tmp_path: Path) -> None:
+    asked = ("--suite", "quick", "--gpus", 1, "--model", "H200", "--fault", "wrong_results=100%", "--time-limit", "20s")
+    answer = simulated(tmp_path / "S", "memory", "sm", "soak", *asked)
+    assert answer.exit_code == 1
+    assert re.search(
+        r"memory on .*: offset 0x[0-9a-f]+: 0x\w+, should be 0xaaaaaaaa \(bit \d+; pattern: ", answer.output
+    )
+    assert re.search(r"sm on .*: multiprocessor \d+: [\d,]+ wrong in fp32, found by lane \d+", answer.output)
+    assert "the share that this soak finds, %, by N" in answer.output
+    tested = rows(tmp_path / "S", "value from results where figure = 'memory_share'")
+    assert tested[0]["value"] >= 90
+    n = rows(tmp_path / "S", "value from results where figure = 'checked_repetitions' and workload = 'soak'")[0][
+        "value"
+    ]
+    curve = rows(tmp_path / "S", "value from results where figure = 'found_at_10000'")
+    assert curve[0]["value"] == pytest.approx(100 * (1 - 0.9999**n))
