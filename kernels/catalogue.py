@@ -42,6 +42,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "pagerank": ("pagerank", "PAGERANK"),
     "stencil27": ("stencil", "STENCIL27"),
     "transformer": ("transformer", "TRANSFORMER"),
+    "transformer-back": ("transformer", "BACK"),
 }
 """Name -> module of this folder and the `Kernel` in it."""
 

@@ -118,10 +118,11 @@ class Cublas:
         types: list[str],
         *,
         plain: bool = False,
+        across: bool = False,
         alpha: float = 1.0,
     ) -> None:
         """Enqueue C (m x n) = alpha A (m x k) times B (n x k) transposed, all row-major, `batch` times; B is k x n and
-        not transposed where `plain`.
+        not transposed where `plain`, A is k x m and transposed where `across`.
 
         `shape` is (m, n, k), `addresses` are those of A, B, C, `types` their dtypes. DeviceError where it is refused.
         """
@@ -129,18 +130,18 @@ class Cublas:
         a, b, c = (c_void_p(address) for address in addresses)
         of_a, of_b, of_c = (c_int(DATA_TYPES[np.dtype(dtype).name]) for dtype in types)
         factor, zero = (ctypes.c_double if precision == "fp64" else ctypes.c_float)(alpha), ctypes.c_double(0)
-        turned, row_b = (_N, n) if plain else (_T, k)
-        head = (self._handle, c_int(turned), c_int(_N), c_int(n), c_int(m), c_int(k), byref(factor))
+        (turned_b, row_b), (turned_a, row_a) = (_N, n) if plain else (_T, k), (_T, m) if across else (_N, k)
+        head = (self._handle, c_int(turned_b), c_int(turned_a), c_int(n), c_int(m), c_int(k), byref(factor))
         tail = (c_int(_COMPUTE[precision]), c_int(_DEFAULT_ALGORITHM))
         if batch == 1:
             status = self._library.cublasGemmEx(
-                *head, b, of_b, c_int(row_b), a, of_a, c_int(k), byref(zero), c, of_c, c_int(n), *tail
+                *head, b, of_b, c_int(row_b), a, of_a, c_int(row_a), byref(zero), c, of_c, c_int(n), *tail
             )
         else:
             step_a, step_b, step_c = c_longlong(m * k), c_longlong(n * k), c_longlong(m * n)
             status = self._library.cublasGemmStridedBatchedEx(
                 *head,
-                *(b, of_b, c_int(row_b), step_b, a, of_a, c_int(k), step_a),
+                *(b, of_b, c_int(row_b), step_b, a, of_a, c_int(row_a), step_a),
                 *(byref(zero), c, of_c, c_int(n), step_c, c_int(batch)),
                 *tail,
             )

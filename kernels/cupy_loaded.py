@@ -228,11 +228,12 @@ class CupyLoaded:
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
         shape, device, alpha = (step.m, step.n, step.k), self._device, step.alpha
         if step.precision == "fp8":
-            assert not step.plain
+            assert not step.plain | step.across
             product = self._planned(shape, step.batch, types)
             return lambda: product.enqueue(addresses, device.workspace, self._stream, alpha=alpha)
         blas = device.blas
-        return lambda: blas.gemm(step.precision, shape, step.batch, addresses, types, plain=step.plain, alpha=alpha)
+        lies = {"plain": step.plain, "across": step.across}
+        return lambda: blas.gemm(step.precision, shape, step.batch, addresses, types, **lies, alpha=alpha)
 
     def _planned(self, shape: tuple[int, int, int], batch: int, types: list[str]) -> LtProduct:
         """The plan of a product; products of one shape share it, so that all of them are done in the same way."""

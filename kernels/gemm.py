@@ -102,20 +102,20 @@ def build(
 def shape(
     facts: Facts, precision: str, slots: int, *, seconds: float, n: int | None = None, k: int | None = None
 ) -> tuple[int, int]:
-    """n and k, where they are not chosen: multiples of 256 with which a product takes about so long.
+    """n and k, where they are not chosen: multiples of 256 (64 where small) with which a product takes about so long.
 
     k is as large as n at least (up to 8192), and so large that a C is read again within `AUDIT_SHARE` of the time;
     n is such that the matrices fit the memory, and `slots` of C its `RING_SHARE`.
     """
     products = flop_per_s(facts, precision, matrix=True) * seconds / 2
     stored, result = (np.dtype(DTYPES[name]).itemsize for name in (precision, OUT[precision]))
-    if k is None:
-        by_audit = products * result / (AUDIT_SHARE * seconds * bytes_per_s(facts))
-        k = multiple(min(max(by_audit, min(products ** (1 / 3), 8192)), LONGEST), 256)
+    step = 256 if products > 2048**3 else PERIOD
+    by_audit = products * result / (AUDIT_SHARE * seconds * bytes_per_s(facts))
+    length = k or min(max(by_audit, min(products ** (1 / 3), 8192)), LONGEST)
     if n is None:
-        least = min((products / k) ** 0.5, room(facts) / 3 / (k * stored))
-        n = multiple(min(least, (RING_SHARE * facts.memory_bytes / slots / result) ** 0.5 - 256), 256)
-    return n, k
+        least = min((products / length) ** 0.5, room(facts) / 3 / (length * stored))
+        n = multiple(min(least, (RING_SHARE * facts.memory_bytes / slots / result) ** 0.5 - step), step)
+    return n, k or multiple(length, step)
 
 
 @dataclass(frozen=True)

@@ -180,6 +180,8 @@ class Gemm:
     """Number of products; their matrices lie one after another."""
     plain: bool = False
     """Whether B lies as it is written in a formula; not in fp8, which no library takes so."""
+    across: bool = False
+    """Whether A lies transposed, k x m; not in fp8."""
     alpha: float = 1.0
     """+1 in one lap of a ring and -1 in the next: what stands in a slot from before has the wrong sign."""
     c_at: int = 0

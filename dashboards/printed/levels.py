@@ -65,10 +65,11 @@ def _columns(probe: Probe, plan: Plan, runs: Sequence[Summary]) -> tuple[str, li
     figure = probe.figure.rpartition("_at_")[0]
     values = [name for name in names if name.startswith(f"{figure}_at_")]
     unit = next(one.levels[name].unit for one in runs for name in values if name in one.levels)
-    scanned = probe.scan[0].replace("_", " ") if probe.scan else "size"
-    return f"{probe.name}: {figure} in {unit} by {scanned}", [
-        (_size(name.rpartition("_at_")[2]), name, 4) for name in values
-    ]
+    scanned = probe.scan[0] if probe.scan else "size"
+    sizes = [name.rpartition("_at_")[2] for name in values]
+    headings = [size if scanned == "depth" else _size(size) for size in sizes]
+    title = f"{probe.name}: {figure.replace('_', ' ')} in {unit} by {scanned}"
+    return title, [(heading, name, 4) for heading, name in zip(headings, values, strict=True)]
 
 
 def _sample_size(runs: Sequence[Summary]) -> str:

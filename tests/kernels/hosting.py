@@ -147,7 +147,10 @@ class HostDevice:
     def _gemm(self, step: Gemm) -> None:
         """The product as vendors document it: inputs rounded to the precision, sums in fp32 or fp64, C rounded."""
         inputs = "fp32" if step.precision == "tf32" else step.precision
-        a = nearest(decode(self.arrays[step.a], inputs), step.precision).reshape(step.batch, step.m, step.k)
+        a = nearest(decode(self.arrays[step.a], inputs), step.precision)
+        if step.across:
+            a = a.reshape(step.batch, step.k, step.m).transpose(0, 2, 1)
+        a = a.reshape(step.batch, step.m, step.k)
         b = nearest(decode(self.arrays[step.b], inputs), step.precision)
         turned = b.reshape(step.batch, step.n, step.k).transpose(0, 2, 1)
         if step.plain:

@@ -1,0 +1,104 @@
+"""Partial back-propagation: gradients against finite differences, layers that are left out, the cost of depth."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from whorl.kernels.catalogue import find_kernel
+from whorl.kernels.simulated_device import facts_of, timing
+from whorl.kernels.transformer import BASES, LAYERS, _Arithmetic, forward, gradients
+from whorl.kernels.work import Gemm, Unfit, Work
+from whorl.simulation.models import MODELS, GpuModel
+from whorl.tests.kernels.hosting import SMALL, HostDevice
+from whorl.tests.sizes import sample
+
+WIDTH, TOKENS = 128, 8
+EXACT = _Arithmetic()
+
+
+def block(seed: int) -> dict[str, np.ndarray]:
+    """A small block in float64 and what goes into it."""
+    draw = np.random.default_rng(seed)
+    given = {name: draw.uniform(-1.7, 1.7, (BASES, TOKENS, WIDTH)) for name in ("x", "slopes")}
+    given |= {f"{name}{i}": draw.uniform(0.5, 1.5, (1, WIDTH)) for name in ("gain", "bias") for i in (1, 2)}
+    for name, (rows, inner) in LAYERS.items():
+        given[name] = draw.uniform(-1, 1, (rows * WIDTH, inner * WIDTH)) * (3 / inner / WIDTH) ** 0.5
+    return given
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_gradients_equal_finite_differences(layer: str) -> None:
+    given, draw, step = block(1), np.random.default_rng(2), 1e-5
+    slopes, inputs = gradients(forward(given, EXACT), len(LAYERS), EXACT)[layer]
+    gradient = np.einsum("stm,stn->mn", slopes, inputs)
+
+    def loss(row: int, column: int, change: float) -> float:
+        weights = given[layer].copy()
+        weights[row, column] += change
+        return float((forward(given | {layer: weights}, EXACT)["out"] * given["slopes"]).sum())
+
+    for _ in range(4):
+        row, column = (int(draw.integers(size)) for size in gradient.shape)
+        difference = (loss(row, column, step) - loss(row, column, -step)) / (2 * step)
+        assert gradient[row, column] == pytest.approx(difference, rel=1e-6, abs=1e-7 * np.abs(gradient).max())
+
+
+def built(depth: int, **more: int) -> Work:
+    work = find_kernel("transformer-back").build(SMALL, **({"width": 128, "tokens": 16, "depth": depth} | more))
+    assert isinstance(work, Work), work
+    return work
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("depth", sample(range(1, len(LAYERS)), short=1))
+def test_the_gradients_of_omitted_layers_are_exactly_zero_and_the_others_are_not(depth: int) -> None:
+    device = HostDevice(built(depth, sequences=3), seed=4)
+    device.run()
+    assert device.wrong() == 0
+    for place, name in enumerate(reversed(LAYERS)):
+        gradient = device.arrays[f"d_{name}"]
+        assert gradient[: gradient.size // 8].any() == (place < depth)
+        if place >= depth:
+            assert gradient.size == device.arrays[name].size
+            gradient[7] = 1
+    assert device.wrong() == len(LAYERS) - depth
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+def test_time_and_flop_grow_with_depth(model: GpuModel) -> None:
+    works = [find_kernel("transformer-back").build(facts_of(model), sequences=96, depth=depth) for depth in range(5)]
+    for less, more in pairwise(works[1:]):
+        assert isinstance(less, Work)
+        assert isinstance(more, Work)
+        assert less.flop < more.flop
+        assert less.bytes < more.bytes
+        assert timing(less, model).unit_s < timing(more, model).unit_s
+
+
+def test_the_flop_of_each_layer_are_as_stated() -> None:
+    counts = [built(depth, tokens=32, sequences=6).flop for depth in (1, 2, 3, 4)]
+    one = 2 * 6 * 32 * 128**2
+    forward_alone = 6 * 32 * (24 * 128**2 + 4 * 32 * 128)
+    assert [counts[0] - forward_alone, *np.diff(counts)] == [4 * one, 8 * one, 5 * one, one * (4 + 4 * 32 / 128)]
+
+
+def test_depths_and_numbers_of_sequences_that_cannot_be_are_answered() -> None:
+    for parameters, reason in (({"depth": 5}, "4 layers"), ({"sequences": 4}, "a multiple of 3")):
+        answer = find_kernel("transformer-back").build(SMALL, **parameters)
+        assert isinstance(answer, Unfit)
+        assert reason in answer.reason
+
+
+@pytest.mark.long
+def test_each_repetition_begins_with_the_next_sequence_so_that_a_stale_result_is_wrong() -> None:
+    """The product by w_up left out of one repetition: what stands there is of the repetition before."""
+    work = find_kernel("transformer").build(SMALL, width=128, tokens=8, sequences=3)
+    assert isinstance(work, Work)
+    device = HostDevice(work, seed=4)
+    device.run()
+    turn = work.turns[1]
+    device.run(instead=tuple(step for step in turn if not (isinstance(step, Gemm) and step.b == "w_up")))
+    assert device.wrong() > 0.9 * 3 * 8 * 128
