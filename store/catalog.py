@@ -168,7 +168,7 @@ def _shown(spec: Table, columns: Table, *, complete: bool) -> str:
 def read(files: str, spec: Table, options: str = "filename = false", *, complete: bool) -> str:
     """SQL: the rows of files of a table. Where they are not `complete`, DuckDB looks at all files first for columns."""
     rows = f"read_parquet({files}, hive_partitioning = false, {options}"
-    if complete or not any(column.added for column in spec.columns):
+    if complete or not any(column.added or column.grown for column in spec.columns):
         return f"{rows})"
     return f"({spec.nothing} UNION ALL BY NAME FROM {rows}, union_by_name = true))"
 

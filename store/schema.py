@@ -36,6 +36,7 @@ class Column:
     description: str
     kind: Literal["", "gauge", "counter", "mask", "text"] = ""  # for telemetry: how a minute keeps it ("": not at all)
     added: bool = False  # files that were written before there was this column lack it: it is NULL in them
+    grown: bool = False  # the same of some of its fields
 
     @property
     def encoding(self) -> str:
@@ -272,7 +273,8 @@ RUNS = Table(
         Column("mem_clock_mhz", "DOUBLE", "MHz", "median memory clock while it ran"),
         Column("temperature_c", "DOUBLE", "degC", "median GPU temperature while it ran"),
         Column("power_w", "DOUBLE", "W", "median board power while it ran"),
-        Column("conditions", _CONDITIONS, "", "the stated conditions: input size, warm-up, kernel"),
+        Column("conditions", _CONDITIONS, "", "the stated conditions: input size, warm-up, kernel",
+               grown=any(condition.added for condition in CONDITIONS)),
         Column("probe_version", "VARCHAR", "", "version of the probe; NULL where it was imported"),
         Column("versions", record(dict.fromkeys(SOFTWARE, "VARCHAR")), "",
                "versions of software and driver; NULL where it was imported"),

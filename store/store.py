@@ -285,6 +285,7 @@ class Store:
             scanned = pl.scan_parquet(
                 [path.absolute() for path in paths], schema=types, glob=False,
                 missing_columns="insert", extra_columns="ignore", hive_partitioning=False,
+                cast_options=pl.ScanCastOptions(missing_struct_fields="insert", extra_struct_fields="ignore"),
             )  # fmt: skip
             return scanned.select(spec.names)
 

@@ -243,6 +243,8 @@ class Condition:
     description: str
     alike: str = ""
     """The word for it when runs that differ in it must not be pooled; "" if they may be pooled."""
+    added: bool = False
+    """Whether files that were written before there was this field lack it: it is NULL in them."""
 
 
 CONDITIONS = (
@@ -256,12 +258,22 @@ CONDITIONS = (
     Condition("mig", "BOOLEAN", "", "whether MIG is on"),
     Condition("persistence", "BOOLEAN", "", "whether the driver stays loaded"),
     Condition("ecc", "BOOLEAN", "", "whether ECC is on"),
-    Condition("mps", "BOOLEAN", "", "whether an MPS daemon serves this process, which shares the GPU with others then"),
-    Condition("mps_share_pct", "DOUBLE", "%", "the share of the GPU's threads that MPS gives this process"),
-    Condition("container", "VARCHAR", "", "the kind of container: docker, podman, apptainer, kubernetes, other"),
-    Condition("environment", "MAP(VARCHAR, VARCHAR)", "", "variables of CUDA and cuBLAS that change results"),
+    Condition(
+        "mps",
+        "BOOLEAN",
+        "",
+        "whether an MPS daemon serves this process, which shares the GPU with others then",
+        added=True,
+    ),
+    Condition("mps_share_pct", "DOUBLE", "%", "the share of the GPU's threads that MPS gives this process", added=True),
+    Condition(
+        "container", "VARCHAR", "", "the kind of container: docker, podman, apptainer, kubernetes, other", added=True
+    ),
+    Condition(
+        "environment", "MAP(VARCHAR, VARCHAR)", "", "variables of CUDA and cuBLAS that change results", added=True
+    ),
     Condition("neighbours", "VARCHAR", "", "the other GPUs of the node: idle or busy", "neighbours"),
-    Condition("cpus", "VARCHAR", "", "CPUs near the GPU that its process was bound to, as 0-15,32-47"),
+    Condition("cpus", "VARCHAR", "", "CPUs near the GPU that its process was bound to, as 0-15,32-47", added=True),
     Condition("other_processes", "VARCHAR[]", "", "other processes on the GPU when the run began"),
     Condition("simulated", "BOOLEAN", "", "whether the GPU is simulated"),
     # asked for
@@ -300,8 +312,20 @@ CONDITIONS = (
     Condition("drift", "DOUBLE", "", "share by which the times changed while it was measured"),
     Condition("energy_from", "VARCHAR", "", "where its energy comes from: counter or power"),
     Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
-    Condition("slow_sms", "BIGINT[]", "", "multiprocessors that are slower than the others by more than those differ"),
-    Condition("wrong_by_sm", "MAP(VARCHAR, DOUBLE)", "", "wrong elements by multiprocessor, where the kernel compares"),
+    Condition(
+        "slow_sms",
+        "BIGINT[]",
+        "",
+        "multiprocessors that are slower than the others by more than those differ",
+        added=True,
+    ),
+    Condition(
+        "wrong_by_sm",
+        "MAP(VARCHAR, DOUBLE)",
+        "",
+        "wrong elements by multiprocessor, where the kernel compares",
+        added=True,
+    ),
     # imported
     Condition("input_size", "VARCHAR", "", "input size as the file has it"),
     Condition("reps", "VARCHAR", "", "repetitions as the file has them"),

@@ -19,6 +19,7 @@ from whorl.errors import FormatError, StoreError
 from whorl.store import Store
 from whorl.store.schema import CATALOG, FORMAT, TELEMETRY, arrow_rows
 from whorl.store.upgrade import upgrade
+from whorl.store.vocabulary import CONDITIONS
 from whorl.tests import sizes
 from whorl.tests.store import other_process
 from whorl.tests.store.frozen.answers import ANSWERS, FROZEN, answers
@@ -47,6 +48,9 @@ def test_frozen_store_answers_as_when_it_was_made(frozen: Path) -> None:
     assert json.loads(json.dumps(answers(Store(frozen)), sort_keys=True)) == json.loads(ANSWERS.read_text())
     added = [column.name for column in TELEMETRY.columns if column.added]
     (row,) = Store(frozen).sql(f"select {', '.join(f'count({name})' for name in added)} from telemetry").to_pylist()
+    assert set(row.values()) == {0}
+    fields = ", ".join(f"count(conditions.{condition.name})" for condition in CONDITIONS if condition.added)
+    (row,) = Store(frozen).sql(f"select {fields} from runs").to_pylist()
     assert set(row.values()) == {0}
 
 

@@ -53,6 +53,11 @@ _RENAMED = {"read_us", "answer_us", "fans_rpm", "vbios", "firmware"} | {
 
 
 def _text(row: dict[str, Any]) -> str:
+    from whorl.store.vocabulary import CONDITIONS
+
+    added = {condition.name for condition in CONDITIONS if condition.added}
+    if conditions := row.get("conditions"):
+        row = row | {"conditions": {name: value for name, value in conditions.items() if name not in added}}
     return json.dumps(row, sort_keys=True, default=str)
 
 
