@@ -93,6 +93,10 @@ class HostDevice:
         for step in work.first:
             self._do(step)
 
+    def address(self, buffer: str) -> int:
+        """Where a buffer lies."""
+        return int(self._addresses[buffer])
+
     def run(self, instead: tuple[Step, ...] | None = None, *, beside_first: bool = False) -> None:
         """One repetition, or what is done instead, and the audit where it ends a lap; what is beside it comes after it,
         or before."""

@@ -38,7 +38,7 @@ SIZES: dict[str, Mapping[str, Any]] = {
     "sm": {"rounds": 1, "slab": 1 << 14, "far": 1 << 14},
     "power-mix": {"n": 256, "count": 8192, "blocks": 2},
     "power-share": {"share": 0.5, "times": 1},
-    "pagerank": {"vertices": 3000, "iterations": 5, "sweeps": 2},
+    "pagerank": {"vertices": 700, "iterations": 3, "sweeps": 2},
     "stencil27": {"side": 64, "sweeps": 1},
     "overlap-embedding": {"width": 32, "turns": 4, "batches": 6, "lookahead": 2, "blocks": 1},
     "overlap-partitions": {"partitions": 6, "capacity": 3, "vertices": 32, "width": 32, "sums": 8, "blocks": 1},
