@@ -65,7 +65,7 @@ def median_ms(device: CupyDevice, enqueue: Callable[[], None], seconds: float) -
 
 def product_gflop_s(device: CupyDevice, loaded: CupyLoaded, seconds: float) -> float:
     """The rate of `cublasGemmEx` as CuPy calls it: both matrices row-major, nothing transposed, its own workspace."""
-    step = next(step for step in loaded.work.steps if isinstance(step, Gemm))
+    step = next(step for step in loaded.work.turns[0] if isinstance(step, Gemm))
     libs = importlib.import_module("cupy_backends.cuda.libs")
     cublas = getattr(libs, "cublas", None) or importlib.import_module("cupy_backends.cuda.libs.cublas")
     scalar = np.float64 if step.precision == "fp64" else np.float32

@@ -1,0 +1,599 @@
+"""The phases of a first GPU: what each measures, and what it writes down as soon as it is known."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whorl.benchmarks.gpu_plain import copy_gb_s, product_gflop_s
+from whorl.errors import DeviceError, WhorlError
+from whorl.kernels import cupy_compiling
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.cupy_device import CupyDevice, cupy_devices
+from whorl.kernels.cupy_loaded import CupyLoaded
+from whorl.kernels.device import finish
+from whorl.kernels.peaks import matrix_gflop_s, vector_gflop_s
+from whorl.kernels.work import Buffer, Launch, Work
+from whorl.probes.catalogue import find_probe
+from whorl.probes.conditions import Asked
+from whorl.probes.effort import EFFORTS
+from whorl.probes.node import NodeWatch
+from whorl.probes.probe import Probe
+from whorl.probes.protocol import Measured, measure
+from whorl.probes.watch import Recent
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 60.0
+INTERVAL_S = 0.1
+CEILING_PROBES = (
+    "gemm-bf16", "gemm-fp32", "fma-fp32", "stream-triad", "gemm-fp16", "gemm-fp64", "gemm-tf32", "gemm-fp8",
+    "fma-fp64", "fma-fp16", "fma-bf16", "fma-int32", "copy-d2d", "stream-copy", "stream-scale", "stream-add",
+)  # fmt: skip
+SPREAD_KERNELS = ("gemm-bf16", "fma-fp32", "stream-triad", "gemm-fp32", "fma-fp64", "copy-d2d", "l2-read")
+SPREAD_RUNS = 12
+TELEMETRY_KERNELS = ("gemm-fp32", "stream-triad")
+
+
+class Findings:
+    """What a phase has found so far, in a file that is whole at any time."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.values: dict[str, Any] = {}
+
+    def put(self, name: str, value: Any) -> None:
+        """Write a finding down, instead of an earlier one of that name."""
+        self.values[name] = value
+        self._write()
+
+    def add(self, name: str, row: dict[str, Any]) -> None:
+        """Write a row of a list of findings down."""
+        self.values.setdefault(name, []).append(row)
+        self._write()
+
+    def _write(self) -> None:
+        if self._path is not None:
+            part = self._path.with_name(self._path.name + ".part")
+            part.write_text(json.dumps(self.values))
+            part.replace(self._path)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase: how long it may take, s, and what it does with the GPU."""
+
+    limit_s: float
+    run: Callable[[CupyDevice, Findings], None]
+
+
+def run_phase(name: str, gpu: int, findings: Findings) -> int:
+    """Run a phase in this process; the answer is its exit status. The last line on standard error says what failed."""
+    try:
+        device = cupy_devices([gpu])[0]
+        try:
+            (l2_read if name == "l2_read" else PHASES[name].run)(device, findings)
+        finally:
+            device.close()
+    except WhorlError as error:
+        print(error, file=sys.stderr)
+        return DeviceError.exit_code
+    return 0
+
+
+def _deadline() -> float:
+    """When the phase will be killed, by `time.monotonic`, less what it takes to write the last finding."""
+    return _BEGAN + float(os.environ.get("WHORL_PHASE_SECONDS", "600")) - 3.0
+
+
+_BEGAN = time.monotonic()
+
+
+def _work(device: CupyDevice, kernel: str, **parameters: Any) -> Work | None:
+    work = find_kernel(kernel).build(device.facts, **parameters)
+    return work if isinstance(work, Work) else None
+
+
+# -- phases -----------------------------------------------------------------------------------------------
+
+
+def facts(device: CupyDevice, findings: Findings) -> None:
+    """What the GPU, the driver and the libraries say of themselves, and CUDA's status codes as CuPy gives them."""
+    about, runtime = device.facts, device.runtime
+    findings.put(
+        "device",
+        {
+            "model": about.model,
+            "capability": ".".join(map(str, about.capability)),
+            "sms": about.sms,
+            "memory_bytes": about.memory_bytes,
+            "l2_bytes": about.l2_bytes,
+            "max_clock_mhz": about.max_clock_mhz,
+            "bandwidth_gb_s": about.bandwidth_gb_s,
+            "peers": about.peers,
+        },
+    )
+    codes: dict[str, Any] = {}
+    for name, call in {
+        "free of a wrong address": lambda: runtime.free(64),
+        "copy of a wrong kind": lambda: runtime.memcpy(0, 0, 16, 99),
+        "device that is not there": lambda: runtime.setDevice(999),
+        "memory beyond all": lambda: runtime.malloc(1 << 50),
+    }.items():
+        try:
+            with device.using("asking for a status"):
+                codes[name] = call()
+        except Exception as error:
+            cause = error.__cause__ or error
+            codes[name] = {"status": getattr(cause, "status", None), "words": str(cause)}
+        findings.put("status_codes", codes)
+    finish(device.load(_needed(device, "gemm-fp32"), seed=1)).unload()  # the libraries are loaded by it
+    findings.put("versions", dict(device.versions))
+    with device.using("asking for its memory"):
+        findings.put("memory_free_bytes", int(runtime.memGetInfo()[0]))
+
+
+def _needed(device: CupyDevice, kernel: str) -> Work:
+    work = _work(device, kernel)
+    if work is None:
+        raise DeviceError(f"{device.facts.gpu}: it cannot run {kernel}")
+    return work
+
+
+def kernels(device: CupyDevice, findings: Findings) -> None:
+    """Every kernel over poisoned outputs, launch by launch and by its graph; wrong and old results must be found."""
+    for name in KERNELS:
+        work = _work(device, name)
+        if work is None or time.monotonic() > _deadline():
+            continue
+        row: dict[str, Any] = {"kernel": name, "problem": None}
+        try:
+            loaded = finish(device.load(work, seed=11))
+            try:
+                row |= _checked(loaded)
+            finally:
+                loaded.unload()
+        except DeviceError as error:
+            row["problem"] = str(error)
+        findings.add("kernels", row)
+
+
+def _checked(loaded: CupyLoaded) -> dict[str, Any]:
+    finish(loaded.poison())
+    poisoned = finish(loaded.check())
+    finish(loaded.poison())
+    first = finish(loaded.run(1, limit_s=LIMIT_S))  # launch by launch, then the graph is made
+    direct = finish(loaded.check())
+    finish(loaded.poison())
+    timed = finish(loaded.run(5, limit_s=LIMIT_S))
+    graph = finish(loaded.check())
+    finish(loaded.poison())
+    stale = finish(loaded.check())
+    return {
+        "elements": graph.elements,
+        "repetitions": direct.repetitions + graph.repetitions,
+        "wrong": direct.wrong + graph.wrong,
+        "first_wrong": direct.first or graph.first,
+        "wrong_by_sm": {**direct.by_sm, **graph.by_sm},
+        "worst": max(direct.worst, graph.worst),
+        "poison_is_found": poisoned.wrong > 0 or not poisoned.elements,
+        "stale_is_found": stale.wrong > 0 or not stale.elements,
+        "first_ms": float(first.times_ms[0]),
+        "times_ms": timed.times_ms.tolist(),
+        "memory_bytes": loaded.work.memory_bytes,
+    }
+
+
+def _watched(device: CupyDevice, recent: Recent) -> NodeWatch:
+    return NodeWatch(recent.feed, None, node=device.facts.node, interval_s=INTERVAL_S)
+
+
+def _measured(device: CupyDevice, recent: Recent, probe: Probe, *, first: bool) -> Measured | None:
+    answer = finish(measure(device, recent, probe, find_kernel, Asked(EFFORTS["quick"]), first=first))
+    return answer if isinstance(answer, Measured) else None
+
+
+def ceilings(device: CupyDevice, findings: Findings) -> None:
+    """The rate of each probe beside its ceiling of the same run: plain cuBLAS, the best copy, lanes times clock."""
+    recent = Recent([device.facts.gpu], seconds=120.0, interval_s=INTERVAL_S)
+    best_copy = copy_gb_s(device, 1.0)
+    findings.put("plain_copy_gb_s", best_copy)
+    with _watched(device, recent):
+        for position, name in enumerate(CEILING_PROBES):
+            if time.monotonic() > _deadline():
+                break
+            probe = find_probe(name)
+            try:
+                measured = _measured(device, recent, probe, first=position == 0)
+                if measured is not None:
+                    findings.add("probes", _beside_ceiling(device, probe, measured, best_copy))
+            except DeviceError as error:
+                findings.add("problems", {"probe": name, "problem": str(error)})
+                if device.lost is not None:
+                    raise
+
+
+def _beside_ceiling(device: CupyDevice, probe: Probe, measured: Measured, best_copy: float) -> dict[str, Any]:
+    values = {figure.name: figure.value for figure in measured.figures}
+    figure = next(name for name in ("rate", "bandwidth", "operation_rate") if name in values)
+    clock = measured.window.sm_clock_mhz
+    work = _needed(device, probe.kernel)
+    ceiling, kind, problem = None, "peak of the units", None
+    family = probe.kernel.partition("-")[0]
+    if family in ("stream", "copy"):
+        figure, ceiling, kind = "bandwidth", best_copy, "best copy"
+    elif family == "gemm" and work.precision != "fp8":
+        kind = "plain product"
+        loaded = finish(device.load(work, seed=1))
+        try:
+            ceiling = product_gflop_s(device, loaded, 0.5)
+        except (ImportError, RuntimeError) as error:  # of CuPy's binding
+            problem = f"the plain product failed: {error}"
+        finally:
+            loaded.unload()
+    elif clock is not None:
+        peak = matrix_gflop_s if family == "gemm" else vector_gflop_s
+        ceiling, kind = peak(device.facts, work.precision, clock), "peak of the units" if family == "fma" else "peak"
+    return {
+        "probe": probe.name,
+        "figure": figure,
+        "value": values[figure],
+        "ceiling": kind,
+        "ceiling_value": ceiling,
+        "share_percent": None if not ceiling else 100 * values[figure] / ceiling,
+        "n": int(values.get("repetitions", 0)),
+        "sm_clock_mhz": clock,
+        "power_w": measured.window.power_w,
+        "wrong": measured.verdict.wrong,
+        "problem": problem,
+    }
+
+
+def quick(device: CupyDevice, findings: Findings) -> None:
+    """The quick suite as a user runs it, from the command line into a store, as often as there is time."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(3):
+            began = time.monotonic()
+            taken_s = findings.values.get("runs", [{}])[-1].get("seconds", 0.0)
+            if number and began + taken_s > _deadline():
+                break
+            program = "import benchmarks.gpu_first; from whorl.cli import cli; cli()"
+            words = ["probe", "run", "--suite", "quick", "--backend", "cuda", "--gpu", device.facts.gpu, "--json"]
+            done = subprocess.run(
+                [sys.executable, "-c", program, *words, "--store", f"{folder}/{number}"],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            row: dict[str, Any] = {"seconds": round(time.monotonic() - began, 1), "exit": done.returncode}
+            try:
+                row["runs"] = json.loads(done.stdout)["runs"]
+            except (ValueError, KeyError):
+                row["problem"] = done.stderr.strip()[-500:]
+            findings.add("runs", row)
+
+
+def spread(device: CupyDevice, findings: Findings) -> None:
+    """Twelve runs of the kernels that verdicts rest on, in turns, so that a drift of the GPU meets them all."""
+    loaded = {name: finish(device.load(work, seed=1)) for name in SPREAD_KERNELS if (work := _work(device, name))}
+    rows: dict[str, dict[str, Any]] = {
+        name: {"kernel": name, "path": kernel.work.path, "times_ms": [], "wrong": 0} for name, kernel in loaded.items()
+    }
+    for _ in range(SPREAD_RUNS):
+        for name, kernel in loaded.items():
+            if time.monotonic() < _deadline():
+                rows[name]["times_ms"].append(_median_ms(kernel, 0.6))
+                rows[name]["wrong"] += finish(kernel.check()).wrong
+        findings.put("kernels", list(rows.values()))
+
+
+def _median_ms(loaded: CupyLoaded, seconds: float) -> float:
+    """The median time of a repetition over so many seconds, after a third as many that are not counted."""
+    once_s = max(float(finish(loaded.run(2, limit_s=LIMIT_S)).times_ms[-1]) / 1e3, 1e-6)
+    repeats = max(12, min(2000, round(seconds / once_s)))
+    times = finish(loaded.run(repeats + repeats // 3, limit_s=LIMIT_S)).times_ms
+    return float(np.median(times[repeats // 3 :]))
+
+
+def inputs(device: CupyDevice, findings: Findings) -> None:
+    """The same products with uniform, normal and zero inputs: data alone change power and clock."""
+    recent = Recent([device.facts.gpu], seconds=60.0, interval_s=INTERVAL_S)
+    with _watched(device, recent):
+        for kernel in ("gemm-bf16", "gemm-fp32"):
+            for distribution in ("uniform", "normal", "zeros", "uniform"):
+                work = _work(device, kernel, input=distribution)
+                if work is None or time.monotonic() > _deadline():
+                    continue
+                loaded = finish(device.load(work, seed=1))
+                began_ns = device.now_ns()
+                try:
+                    time_ms = _median_ms(loaded, 1.5)
+                finally:
+                    loaded.unload()
+                window = recent.window(device.facts.gpu, began_ns, device.now_ns())
+                findings.add(
+                    "products" if kernel == "gemm-bf16" else "products_fp32",
+                    {
+                        "kernel": kernel,
+                        "input": distribution,
+                        "rate": work.flop / time_ms / 1e6,
+                        "power_w": window.power_w,
+                        "sm_clock_mhz": window.sm_clock_mhz,
+                    },
+                )
+
+
+def repeatability(device: CupyDevice, findings: Findings) -> None:
+    """Whether a product repeats bit for bit: within a load, after loading again, and with another stream of work."""
+    for kernel in ("gemm-bf16", "gemm-fp16", "gemm-tf32", "gemm-fp32", "gemm-fp64", "gemm-fp8", "transformer"):
+        work = _work(device, kernel)
+        if work is None or time.monotonic() > _deadline():
+            continue
+        digests: list[str] = []
+        wrong = repetitions = 0
+        for _ in range(2):
+            loaded = finish(device.load(work, seed=5))
+            try:
+                finish(loaded.poison())
+                for _ in range(2):
+                    finish(loaded.run(len(work.turns), limit_s=LIMIT_S))
+                    digests.append(_digest(device, loaded))
+                    verdict = finish(loaded.check())
+                    wrong, repetitions = wrong + verdict.wrong, repetitions + verdict.repetitions
+            finally:
+                loaded.unload()
+        findings.add(
+            "kernels",
+            {"kernel": kernel, "alike": len(set(digests)) == 1, "digests": digests, "wrong": wrong, "n": repetitions},
+        )
+
+
+def _digest(device: CupyDevice, loaded: CupyLoaded) -> str:
+    """A hash of the first 16 MiB of the last output."""
+    name = loaded.work.outputs[-1].buffer
+    size = min(16 << 20, next(buffer.bytes for buffer in loaded.work.buffers if buffer.name == name))
+    memory = np.zeros(size, np.uint8)
+    with device.using("reading a result"):
+        device.runtime.memcpy(memory.ctypes.data, loaded.address(name), size, device.runtime.memcpyDefault)
+    return hashlib.sha256(memory.tobytes()).hexdigest()[:16]
+
+
+def memory(device: CupyDevice, findings: Findings) -> None:
+    """The memory and multiprocessor tests as the quick suite has them."""
+    recent = Recent([device.facts.gpu], seconds=60.0, interval_s=INTERVAL_S)
+    for name in ("memory", "sm"):
+        measured = _measured(device, recent, find_probe(name), first=False)
+        if measured is not None:
+            figures = [figure for figure in measured.figures if figure.name != "time"]
+            findings.put(
+                name,
+                {
+                    "figures": {figure.name: [figure.value, figure.unit] for figure in figures},
+                    "wrong": measured.verdict.wrong,
+                    "detail": measured.status_detail,
+                    "conditions": {key: value for key, value in measured.conditions.items() if np.isscalar(value)},
+                },
+            )
+
+
+def counter(device: CupyDevice, findings: Findings) -> None:
+    """How often the energy counter and the power reading have a new value under load."""
+    pynvml = importlib.import_module("pynvml")
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(device.facts.gpu)
+    loaded = finish(device.load(_needed(device, "gemm-fp32"), seed=1))
+    stop = threading.Event()
+    load = threading.Thread(target=_keep_busy, args=(loaded, stop))
+    load.start()
+    try:
+        for name, read in {
+            "energy_mj": lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle),
+            "power_mw": lambda: pynvml.nvmlDeviceGetPowerUsage(handle),
+        }.items():
+            edges: list[float] = []
+            call_s: list[float] = []
+            latest, began = None, time.perf_counter()
+            while time.perf_counter() - began < 4.0:
+                called = time.perf_counter()
+                try:
+                    value = read()
+                except Exception as error:
+                    findings.put(name, {"problem": str(error)})
+                    break
+                call_s.append(time.perf_counter() - called)
+                if value != latest:
+                    edges.append(called)
+                    latest = value
+                time.sleep(0.0005)
+            periods = np.diff(edges[1:])
+            if len(periods):
+                findings.put(
+                    name,
+                    {
+                        "period_ms": 1e3 * float(np.median(periods)),
+                        "shortest_ms": 1e3 * float(periods.min()),
+                        "longest_ms": 1e3 * float(periods.max()),
+                        "n": len(periods),
+                        "call_us": 1e6 * statistics.median(call_s),
+                    },
+                )
+    finally:
+        stop.set()
+        load.join(LIMIT_S)
+        loaded.unload()
+        pynvml.nvmlShutdown()
+
+
+def _keep_busy(loaded: CupyLoaded, stop: threading.Event) -> None:
+    while not stop.is_set():
+        finish(loaded.run(20, limit_s=LIMIT_S))
+
+
+def gil(device: CupyDevice, findings: Findings) -> None:
+    """For how long other threads of the process stand still while the GPU is prepared and used."""
+    work = _needed(device, "gemm-fp64")
+    for doing, action in {
+        "nothing": lambda: time.sleep(0.5),
+        "loading gemm-fp64": lambda: finish(device.load(work, seed=3)).unload(),
+        "running gemm-fp64": lambda: _ran_and_checked(device, work),
+        "loading pagerank": lambda: finish(device.load(_needed(device, "pagerank"), seed=3)).unload(),
+    }.items():
+        stop = threading.Event()
+        gaps_s: list[float] = []
+
+        def tick(stop: threading.Event = stop, gaps_s: list[float] = gaps_s) -> None:
+            latest = time.perf_counter()
+            while not stop.is_set():
+                time.sleep(0.001)
+                now = time.perf_counter()
+                gaps_s.append(now - latest)
+                latest = now
+
+        ticker = threading.Thread(target=tick)
+        ticker.start()
+        try:
+            action()
+        finally:
+            stop.set()
+            ticker.join()
+        findings.add("stalls", {"doing": doing, "longest_ms": 1e3 * max(gaps_s), "n": len(gaps_s)})
+
+
+def _ran_and_checked(device: CupyDevice, work: Work) -> None:
+    loaded = finish(device.load(work, seed=3))
+    try:
+        finish(loaded.run(20, limit_s=LIMIT_S))
+        finish(loaded.check())
+    finally:
+        loaded.unload()
+
+
+def telemetry(device: CupyDevice, findings: Findings) -> None:
+    """The same work in turns with telemetry read ten times a second beside it and without."""
+    recent = Recent([device.facts.gpu], seconds=60.0, interval_s=INTERVAL_S)
+    for name in TELEMETRY_KERNELS:
+        loaded = finish(device.load(_needed(device, name), seed=1))
+        ratios: list[float] = []
+        try:
+            _median_ms(loaded, 1.0)
+            for pair in range(8):
+                times: dict[bool, float] = {}
+                for watched in (pair % 2 == 0, pair % 2 == 1):  # a GPU that drifts favours neither
+                    if watched:
+                        with _watched(device, recent):
+                            times[watched] = _median_ms(loaded, 0.6)
+                    else:
+                        times[watched] = _median_ms(loaded, 0.6)
+                ratios.append(times[True] / times[False])
+        finally:
+            loaded.unload()
+        costs = [100 * (ratio - 1) for ratio in ratios]
+        findings.add(
+            "kernels",
+            {"kernel": name, "cost_percent": statistics.median(costs), "pairs": len(costs), "costs_percent": costs},
+        )
+
+
+def gpu_tests(device: CupyDevice, findings: Findings) -> None:
+    """The tests that need a GPU, their failures in the words of pytest."""
+    device.close()
+    seconds = max(10.0, _deadline() - time.monotonic())
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--maxfail=20", "-p", "no:cacheprovider", "tests/gpu"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
+        findings.put("exit", done.returncode)
+        findings.put("words", done.stdout.strip().splitlines()[-40:])
+    except subprocess.TimeoutExpired as error:
+        findings.put("words", (error.stdout or b"").decode(errors="replace").strip().splitlines()[-40:])
+        raise DeviceError(f"pytest did not end within {seconds:.0f} s") from None
+
+
+def ncu(device: CupyDevice, findings: Findings) -> None:
+    """How many bytes of l2-read come from device memory, where NVIDIA's profiler is there and may count."""
+    program = shutil.which("ncu")
+    findings.put("there", program is not None)
+    if program is None:
+        return
+    device.close()
+    metrics = ("dram__bytes_read.sum", "lts__t_bytes_op_read.sum")
+    command = [program, "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics)]
+    command += ["--kernel-name", "read_again", sys.executable, "-m", "benchmarks.gpu_first", "--run", "l2_read"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    rows = list(csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"')))
+    try:
+        dram, l2 = (statistics.median(float(row[name].replace(",", "")) for row in rows[1:]) for name in metrics)
+        findings.put("dram_share_percent", 100 * dram / l2)
+    except (KeyError, ValueError, ZeroDivisionError):  # StatisticsError is a ValueError
+        findings.put("words", (done.stdout + done.stderr).strip().splitlines()[-12:])
+
+
+def l2_read(device: CupyDevice, findings: Findings) -> None:
+    """A few repetitions of l2-read, for the profiler to look at."""
+    loaded = finish(device.load(_needed(device, "l2-read"), seed=1))
+    finish(loaded.run(5, limit_s=LIMIT_S))
+    findings.put("wrong", finish(loaded.check()).wrong)
+    loaded.unload()
+
+
+SPIN = """
+extern "C" __global__ void spin(unsigned *flag) { while (*(volatile unsigned *)flag != 1u) { } }
+"""
+
+
+def hang(device: CupyDevice, findings: Findings) -> None:
+    """A kernel that never ends: its sentence, how long until it is said, and whether the process still ends."""
+    spin = Launch("spin.cu", "spin", (1, 1, 1), (1, 1, 1), ("flag",))
+    work = Work(
+        kernel="spin",
+        precision="int32",
+        buffers=(Buffer("flag", "uint32", 1),),
+        turns=((spin,),),
+        flop=0,
+        bytes=0,
+        outputs=(),
+    )
+    cupy_compiling.source = lambda *_: SPIN  # of this process alone
+    loaded = finish(device.load(work, seed=1))
+    began = time.monotonic()
+    try:
+        finish(loaded.run(2, limit_s=2.0))
+        findings.put("problem", "the kernel ended")
+    except DeviceError as error:
+        findings.put("sentence", str(error))
+        findings.put("gone", error.gone)
+        findings.put("seconds", round(time.monotonic() - began, 1))
+
+
+PHASES = {
+    "facts": Phase(60.0, facts),
+    "kernels": Phase(150.0, kernels),
+    "ceilings": Phase(120.0, ceilings),
+    "quick": Phase(120.0, quick),
+    "spread": Phase(90.0, spread),
+    "inputs": Phase(40.0, inputs),
+    "repeatability": Phase(40.0, repeatability),
+    "memory": Phase(40.0, memory),
+    "counter": Phase(30.0, counter),
+    "gil": Phase(30.0, gil),
+    "telemetry": Phase(50.0, telemetry),
+    "gpu_tests": Phase(150.0, gpu_tests),
+    "ncu": Phase(60.0, ncu),
+    "hang": Phase(45.0, hang),
+}
+"""In the order in which they run: what is worth most comes first, and what may leave the GPU unusable last."""
