@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pynvml
 import pytest
 
-from whorl.kernels import cupy_device, cupy_library, cupy_loaded, cupy_waiting
 from whorl.kernels.cupy_device import CupyDevice, cupy_devices
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.kernels import compiling
-from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream, any_source
+from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream
+from whorl.tests.kernels.stand_in import install
 from whorl.tests.nvml_library import NvmlLibrary
 
 
@@ -43,14 +42,8 @@ def blas(runtime: FakeRuntime, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatc
     names = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(2)]
     pynvml.nvmlShutdown()
     cupy = FakeCupy(runtime)
-    library = LibraryInStream(cupy)
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(cupy_library, "source", any_source)
-    monkeypatch.setattr(cupy_device, "library", lambda name, major: library)
-    monkeypatch.setattr(cupy_device, "cuda_uuid", lambda ordinal: uuid.UUID(names[ordinal].removeprefix("GPU-")))
-    monkeypatch.setattr(cupy_device, "open_context", runtime.opened.add)
-    monkeypatch.setattr(cupy_waiting, "event_calls", lambda _: (runtime.eventQuery, runtime.eventRecord))
-    monkeypatch.setattr(cupy_loaded, "GRACE_S", 0.1)
+    library = install(cupy, names, monkeypatch.setattr)
     before = library.handles
     yield library
     cupy.end()

@@ -1,0 +1,241 @@
+"""benchmarks.gpu_first over the CuPy of the tests: what each phase finds, and what is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from whorl.benchmarks import gpu_phases
+from whorl.benchmarks.gpu_acceptance import acceptance
+from whorl.benchmarks.gpu_phases import PHASES, Findings
+from whorl.kernels.catalogue import find_kernel
+from whorl.kernels.cupy_device import CupyDevice
+from whorl.kernels.cupy_loaded import CupyLoaded
+from whorl.kernels.work import Kernel, Work
+from whorl.probes.effort import EFFORTS
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.fake_cupy import FakeRuntime
+from whorl.tests.kernels.test_arithmetic import small_work
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.sizes import is_long
+
+ROOT = Path(__file__).resolve().parents[2]
+FATES = ("ends", "fails", "hangs", "is killed")
+STATUSES = {"ends": "ok", "fails": "failed", "hangs": "hung", "is killed": "killed"}
+CUPY = '''
+"""Stands where CuPy would: each phase writes one finding, and then meets its fate."""
+import json, os, signal, sys, time
+from whorl.benchmarks import gpu_phases
+from whorl.errors import DeviceError
+from whorl.tests.kernels import fake_cupy, stand_in
+
+stand_in.take_place(fake_cupy.FakeCupy(fake_cupy.FakeRuntime(1)), ["GPU-00000000-0000-0000-0000-000000000001"])
+
+def meet(name):
+    def run(device, findings):
+        findings.put("device" if name == "facts" else "seen", {"phase": name})
+        fate = json.loads(os.environ["FATES"]).get(name, "ends")
+        if fate == "fails":
+            raise DeviceError("the GPU fell off the bus")
+        if fate == "hangs":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+        if fate == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+    return gpu_phases.Phase(1.0, run)
+
+gpu_phases.PHASES.update({name: meet(name) for name in gpu_phases.PHASES})
+'''
+LIMITS = (
+    "import whorl.benchmarks.gpu_phases as p; p.PHASES.update({n: p.Phase(4.0, q.run) for n, q in p.PHASES.items()}); "
+)
+
+
+def run_with(fates: Mapping[str, str], folder: Path, names: list[str], **process: Any) -> subprocess.Popen[bytes]:
+    """The command over phases that meet these fates, each with a limit of three seconds."""
+    folder.mkdir(exist_ok=True)
+    (folder / "cupy.py").write_text(CUPY)
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT}", "FATES": json.dumps(fates)}
+    chosen = [word for name in names for word in ("--phase", name)]
+    program = (
+        f"import sys; import benchmarks.gpu_first as first; {LIMITS}sys.exit(first.main({chosen!r} + sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "--minutes", "5", "--out", str(folder / "first.json")]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **process)
+
+
+@pytest.mark.parametrize("turn", range(len(FATES)) if is_long() else [1])
+def test_a_phase_that_fails_hangs_or_is_killed_costs_only_itself(turn: int, tmp_path: Path) -> None:
+    names = [name for name in PHASES if name != "facts"] if is_long() else ["kernels", "ceilings", "quick"]
+    fates = {name: FATES[(place + turn) % len(FATES)] for place, name in enumerate(names)}
+    process = run_with(fates, tmp_path / "fates", names, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    printed, _ = process.communicate(timeout=300)
+    assert process.returncode == 6
+    document = json.loads(printed)
+    assert document == json.loads((tmp_path / "fates" / "first.json").read_text())
+    assert document["ran"] is True
+    phases = document["phases"]
+    assert list(phases) == ["facts", *names]
+    for name, fate in fates.items():
+        assert phases[name]["status"] == STATUSES[fate]
+        assert phases[name]["findings"] == {"seen": {"phase": name}}, "what it had found is kept"
+        assert (phases[name]["why"] is None) == (fate == "ends")
+    failed = [answer["why"] for answer in phases.values() if answer["status"] == "failed"]
+    assert all(why.endswith("the GPU fell off the bus") for why in failed)
+
+
+def test_one_that_is_ended_leaves_what_there_is_and_no_process(tmp_path: Path) -> None:
+    process = run_with({"ncu": "hangs"}, tmp_path / "ended", ["ncu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out = tmp_path / "ended" / "first.json"
+    last = time.monotonic() + 60
+    while not out.exists() and time.monotonic() < last:
+        time.sleep(0.05)
+    time.sleep(1.0)  # the next phase is there
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "facts" in json.loads(printed)["phases"]
+    assert json.loads(out.read_text())["why"] == "it was ended early"
+
+
+def test_without_a_gpu_it_says_so_and_why(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("raise ModuleNotFoundError('no', name='cupy')")
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "benchmarks.gpu_first", "--minutes", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    assert done.returncode == 6
+    document = json.loads(done.stdout)
+    assert document["ran"] is False
+    assert document["why"].startswith("CuPy is not installed")
+
+
+@pytest.fixture
+def brief(runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small works, and little time for each."""
+    runtime.launch_s = 0.004
+
+    def small(name: str) -> Kernel:
+        return dataclasses.replace(find_kernel(name), build=lambda facts, **_: small_work(name))
+
+    effort = dataclasses.replace(
+        EFFORTS["quick"], least_s=0.02, limit_s=0.05, repeats=4, warm_up_s=0.05, first_warm_up_s=0.05
+    )
+    monkeypatch.setattr(gpu_phases, "find_kernel", small)
+    monkeypatch.setattr(gpu_phases, "EFFORTS", {"quick": effort})
+    for name, value in {
+        "KERNELS": ("stream-triad", "fma-int32", "launch"),
+        "CEILING_PROBES": ("fma-int32", "stream-triad"),
+        "SPREAD_KERNELS": ("stream-triad", "launch"),
+        "SPREAD_RUNS": 3,
+        "TELEMETRY_KERNELS": ("stream-triad",),
+        "TELEMETRY_PAIRS": 2,
+        "COUNTER_S": 0.5,
+        "RUN_S": 0.05,
+    }.items():
+        monkeypatch.setattr(gpu_phases, name, value)
+
+
+def found_by(name: str, device: CupyDevice) -> dict[str, Any]:
+    findings = Findings(None)
+    PHASES[name].run(device, findings)
+    json.dumps(findings.values)
+    return findings.values
+
+
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("brief")
+def test_kernels_are_checked_by_launch_and_by_graph(device: CupyDevice) -> None:
+    findings = found_by("kernels", device)
+    assert [row["kernel"] for row in findings["kernels"]] == ["stream-triad", "fma-int32", "launch"]
+    for row in findings["kernels"]:
+        assert (row["problem"], row["wrong"]) == (None, 0)
+        assert row["omission_is_found"]
+    accepted = acceptance({"kernels": {"findings": findings}})
+    assert [row["met"] for row in accepted] == [True, True, True]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("brief")
+def test_rates_stand_beside_the_ceilings_of_the_same_run(device: CupyDevice) -> None:
+    findings = found_by("ceilings", device)
+    rows = {row["probe"]: row for row in findings["probes"]}
+    assert rows["stream-triad"]["ceiling_value"] == findings["plain_copy_gb_s"]
+    assert rows["stream-triad"]["share_percent"] > 0
+    assert {row["figure"] for row in acceptance({"ceilings": {"findings": findings}})} >= {
+        "stream-triad of the best copy"
+    }
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(
+    ("name", "finding"),
+    [
+        ("facts", "versions"),
+        ("spread", "kernels"),
+        ("inputs", "products"),
+        ("repeatability", "kernels"),
+        ("counter", "power_mw"),
+        ("gil", "stalls"),
+        ("telemetry", "kernels"),
+        ("ncu", "there"),
+    ],
+)
+def test_a_phase_writes_down_what_it_finds(name: str, finding: str, device: CupyDevice, nvml: NvmlLibrary) -> None:
+    del nvml
+    assert found_by(name, device)[finding] is not None
+
+
+@pytest.mark.long
+def test_a_kernel_that_hangs_is_a_sentence(
+    device: CupyDevice, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = device.load
+
+    async def load_and_hang(work: Work, *, seed: int) -> CupyLoaded:
+        loaded = await load(work, seed=seed)
+        runtime.hang = runtime.dry = True
+        return loaded
+
+    monkeypatch.setattr(device, "load", load_and_hang)
+    findings = found_by("hang", device)
+    assert findings["gone"] is True
+    assert "spin hangs" in findings["sentence"]
+
+
+def test_what_is_accepted_is_a_share_of_the_same_run() -> None:
+    phases: dict[str, dict[str, Any]] = {
+        "ceilings": {"findings": {"probes": [
+            {"probe": "stream-triad", "ceiling": "best copy", "share_percent": 91.9, "n": 40},
+            {"probe": "gemm-bf16", "ceiling": "plain product", "share_percent": 98.0, "n": 40},
+            {"probe": "gemm-fp8", "ceiling": "peak", "share_percent": 60.0, "n": 40},
+        ]}},
+        "spread": {"findings": {"kernels": [
+            {"kernel": "stream-triad", "path": "dram", "times_ms": [1.0, 1.004, 1.008]},
+            {"kernel": "fma-fp32", "path": "none", "times_ms": [1.0, 1.004, 1.008]},
+        ]}},
+        "inputs": {"findings": {"products": [
+            {"input": "uniform", "rate": 100.0}, {"input": "zeros", "rate": 106.0},
+        ]}},
+    }  # fmt: skip
+    met = {row["figure"]: row["met"] for row in acceptance(phases)}
+    assert met == {
+        "stream-triad of the best copy": False,
+        "gemm-bf16 of the plain product": True,
+        "variation of stream-triad": False,
+        "variation of fma-fp32": True,
+        "zeros faster than uniform numbers": True,
+    }
