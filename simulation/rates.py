@@ -13,9 +13,6 @@ from dataclasses import dataclass
 
 from .models import A100, H100, H200, V100, GpuModel
 
-L1_BYTES = 128 << 10
-"""First-level cache that a chain of loads on one multiprocessor sees (the smallest of the models')."""
-
 
 @dataclass(frozen=True)
 class ModelRates:
@@ -37,7 +34,6 @@ class ModelRates:
     """Pinned copies in one direction: 80 % of the link's rate (assumed)."""
     peer_gb_s: float
     """Copies to another GPU of the node in one direction (assumed)."""
-    l1_ns: float
     l2_ns: float
     dram_ns: float
     """Latency of a dependent load that each level answers (assumed)."""
@@ -67,16 +63,14 @@ class ModelRates:
         return self.l2_bytes_per_clock * model.max_clock_mhz * 1e-3
 
     def latency_ns(self, footprint: int) -> tuple[float, float]:
-        """A dependent load at random within so many bytes: its time at the highest clock, and what of it scales with
-        the clock.
+        """A dependent load at random within so many bytes, past the first-level cache: its time at the highest clock,
+        and what of it scales with the clock.
 
-        A level answers as much of the loads as it holds of the footprint. What lies behind the second-level cache
-        does not follow the clock.
+        The second-level cache answers as much of the loads as it holds of the footprint. What lies behind it does not
+        follow the clock.
         """
-        in_l1 = min(1.0, L1_BYTES / max(footprint, 1))
         in_l2 = min(1.0, self.l2_bytes / max(footprint, 1))
-        scaling = in_l1 * self.l1_ns + (1 - in_l1) * self.l2_ns
-        return scaling + (1 - in_l2) * (self.dram_ns - self.l2_ns), scaling
+        return self.l2_ns + (1 - in_l2) * (self.dram_ns - self.l2_ns), self.l2_ns
 
 
 _HOPPER = ModelRates(
@@ -88,7 +82,6 @@ _HOPPER = ModelRates(
     l2_bytes_per_clock=3600,
     pcie_gb_s=51.0,
     peer_gb_s=360.0,
-    l1_ns=20.0,
     l2_ns=140.0,
     dram_ns=330.0,
     shared_kib=227,
@@ -104,7 +97,6 @@ RATES = {
         l2_bytes_per_clock=1600,
         pcie_gb_s=12.6,
         peer_gb_s=46.0,
-        l1_ns=18.0,
         l2_ns=128.0,
         dram_ns=290.0,
         shared_kib=96,
@@ -118,7 +110,6 @@ RATES = {
         l2_bytes_per_clock=3200,
         pcie_gb_s=25.2,
         peer_gb_s=240.0,
-        l1_ns=25.0,
         l2_ns=150.0,
         dram_ns=330.0,
         shared_kib=163,

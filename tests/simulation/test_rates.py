@@ -24,6 +24,6 @@ def test_latency_grows_with_the_footprint_from_level_to_level(model: GpuModel) -
     rates = rates_of(model)
     latencies = [rates.latency_ns(1 << power) for power in range(12, 36)]
     assert all(a[0] <= b[0] for a, b in pairwise(latencies))
-    assert latencies[0] == (rates.l1_ns, rates.l1_ns)
+    assert latencies[0] == (rates.l2_ns, rates.l2_ns)
     assert latencies[-1][0] == pytest.approx(rates.dram_ns, rel=0.01)
     assert all(scaling <= whole for whole, scaling in latencies)
