@@ -111,15 +111,15 @@ class WordError:
     offset: int
     """Bytes from the beginning of the memory that was tested; where that lies in the chips, no program is told."""
     expected: int
-    found: int
+    actual: int
     pattern: str
     sm: int
     """The multiprocessor that read it."""
 
     def __str__(self) -> str:
-        bits = [bit for bit in range(32) if (self.expected ^ self.found) >> bit & 1]
+        bits = [bit for bit in range(32) if (self.expected ^ self.actual) >> bit & 1]
         return (
-            f"offset {self.offset:#x}: {self.found:#010x}, should be {self.expected:#010x} "
+            f"offset {self.offset:#x}: {self.actual:#010x}, should be {self.expected:#010x} "
             f"(bit {', '.join(map(str, bits))}; pattern: {self.pattern}; read by multiprocessor {self.sm})"
         )
 
@@ -157,11 +157,11 @@ def written(errors: Sequence[WordError]) -> NDArray[np.uint32]:
     log = np.zeros((CAPACITY + 1, RECORD), np.uint32)
     names = [pattern.name for pattern in PATTERNS]
     for error in errors:
-        log[0, 1] |= error.found & ~error.expected
-        log[0, 2] |= error.expected & ~error.found
+        log[0, 1] |= error.actual & ~error.expected
+        log[0, 2] |= error.expected & ~error.actual
     for record, error in zip(log[1:], errors, strict=False):
         low, high = error.offset // 4 % 2**32, error.offset // 4 >> 32
-        record[:6] = low, high, error.expected, error.found, names.index(error.pattern), error.sm
+        record[:6] = low, high, error.expected, error.actual, names.index(error.pattern), error.sm
     log[0, 0] = min(len(errors), CAPACITY)
     return log.reshape(-1)
 
@@ -171,8 +171,8 @@ def findings(log: NDArray[np.uint32]) -> MemoryFindings:
     count, rose, fell = log[:3].tolist()
     records = log[RECORD : RECORD * (1 + min(count, CAPACITY))].reshape(-1, RECORD).tolist()
     errors = (
-        WordError(4 * (low + (high << 32)), expected, found, PATTERNS[pattern].name, sm)
-        for low, high, expected, found, pattern, sm, *_ in records
+        WordError(4 * (low + (high << 32)), expected, actual, PATTERNS[pattern].name, sm)
+        for low, high, expected, actual, pattern, sm, *_ in records
     )
     return MemoryFindings(tuple(sorted(errors, key=lambda error: error.offset)), rose, fell)
 

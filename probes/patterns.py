@@ -54,24 +54,24 @@ class Findings:
 
 def of_memory(log: NDArray[Any], work: Work, facts: Facts) -> Findings:
     """Of patterns over the memory, by the log of `memory.cu`."""
-    found, total = memory.findings(log), facts.memory_bytes
+    logged, total = memory.findings(log), facts.memory_bytes
     size = int(work.parameters["size"])
     figures = [
         Figure("memory_tested", "GB", size / 1e9),
         Figure("memory_share", "%", 100 * size / total),
-        Figure("wrong_addresses", "", float(found.addresses)),
-        Figure("wrong_pages", "", float(found.pages)),
+        Figure("wrong_addresses", "", float(logged.addresses)),
+        Figure("wrong_pages", "", float(logged.pages)),
     ]
-    if not found.errors:
+    if not logged.errors:
         part = size < _MOST_TESTED * total
         return Findings(figures, note=f"only {100 * size / total:.0f} % of the memory were free" if part else None)
-    first = "; ".join(map(str, found.errors[:_NAMED]))
-    logged = len(found.errors)
+    first = "; ".join(map(str, logged.errors[:_NAMED]))
+    count = len(logged.errors)
     return Findings(
         figures,
-        f"{first}; the {logged:,} errors that were written down are at {found.addresses:,} addresses in "
-        f"{found.pages:,} pages of 64 KiB; bits of a word that rose from 0 to 1: {found.rose:#010x}, that fell: "
-        f"{found.fell:#010x}",
+        f"{first}; the {count:,} errors that were written down are at {logged.addresses:,} addresses in "
+        f"{logged.pages:,} pages of 64 KiB; bits of a word that rose from 0 to 1: {logged.rose:#010x}, that fell: "
+        f"{logged.fell:#010x}",
     )
 
 

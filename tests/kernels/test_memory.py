@@ -17,7 +17,7 @@ from whorl.kernels.work import Work
 from whorl.probes.catalogue import find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.patterns import memory_size, of_memory, of_multiprocessors
-from whorl.probes.protocol import Unrun, measure
+from whorl.probes.protocol import Measured, Unrun, measure
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
@@ -72,7 +72,7 @@ def test_every_pattern_comes_with_its_inverse_so_that_each_bit_is_tried_both_way
 def test_a_stuck_bit_is_named_with_its_place_and_patterns() -> None:
     device = patterns(4, edit=read_with("if (v + u * threads == 777) is[u].z |= 512u;"))
     found = memory.findings(device.arrays["log"])
-    assert [(error.offset, error.found ^ error.expected) for error in found.errors] == [(16 * 777 + 8, 512)] * 2
+    assert [(error.offset, error.actual ^ error.expected) for error in found.errors] == [(16 * 777 + 8, 512)] * 2
     assert {error.pattern for error in found.errors} == {"hash of the address, inverted", "address"}
     assert (found.rose, found.fell, found.addresses, found.pages) == (512, 0, 1, 1)
     assert device.wrong() == 2
@@ -180,3 +180,29 @@ def test_memory_that_others_have_is_no_failure_and_an_ecc_error_is_one(runtime: 
     with pytest.raises(DeviceError, match="an uncorrectable ECC error happened in its memory") as caught:
         finish(measure(device, HandDevice(), probe, find_kernel, asked, first=False))
     assert caught.value.gone
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "parameters", "operation", "words"),
+    [
+        ("memory", {"size": 1 << 20}, "xor", "offset 0x"),
+        ("sm", {"rounds": 1, "slab": 1 << 14, "far": 1 << 14}, "fma", "multiprocessor 2: "),
+    ],
+)
+@pytest.mark.usefixtures("blas")
+def test_a_probe_on_the_stand_in_names_what_is_wrong(
+    runtime: FakeRuntime, name: str, parameters: dict[str, int], operation: str, words: str
+) -> None:
+    runtime.launch_s = 0.05
+    probe, asked = dataclasses.replace(find_probe(name), parameters=parameters), Asked(QUICK, time_limit_s=0.1)
+    device = cupy_devices([0])[0]
+    harm = Harm("write_pattern" if name == "memory" else None, operations=frozenset({operation}), sm=2, lane=7)
+    for harms, status in (([], "ok"), ([harm], "wrong_result")):
+        runtime.harms = harms
+        answer = finish(measure(device, HandDevice(), probe, find_kernel, asked, first=False))
+        assert isinstance(answer, Measured)
+        assert answer.status == status
+    assert answer.status_detail is not None
+    assert words in answer.status_detail
+    device.close()
