@@ -72,8 +72,8 @@ def install(major: int) -> str:
 
 def _wheels() -> list[Path]:
     """The folders that NVIDIA's wheels install into, which a CuPy without cuda.pathfinder does not look at."""
-    found = importlib.util.find_spec("nvidia")
-    return [] if found is None else [Path(folder) for folder in found.submodule_search_locations or ()]
+    spec = importlib.util.find_spec("nvidia")
+    return [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or ()]
 
 
 def check_status(status: int, doing: str) -> None:
@@ -85,19 +85,19 @@ def check_status(status: int, doing: str) -> None:
 class Cublas:
     """A handle of cuBLAS for one GPU and stream. To be made, used and closed with that GPU as the current one."""
 
-    def __init__(self, found: ctypes.CDLL, stream: int, workspace: int) -> None:
+    def __init__(self, cublas: ctypes.CDLL, stream: int, workspace: int) -> None:
         """`workspace` is the address of WORKSPACE_BYTES on the GPU that live as long as this. DeviceError."""
-        self._library = found
+        self._library = cublas
         self._handle = c_void_p()
-        check_status(found.cublasCreate_v2(byref(self._handle)), "opening")
+        check_status(cublas.cublasCreate_v2(byref(self._handle)), "opening")
         try:
-            check_status(found.cublasSetStream_v2(self._handle, c_void_p(stream)), "setting its stream")
+            check_status(cublas.cublasSetStream_v2(self._handle, c_void_p(stream)), "setting its stream")
             check_status(
-                found.cublasSetWorkspace_v2(self._handle, c_void_p(workspace), c_size_t(WORKSPACE_BYTES)),
+                cublas.cublasSetWorkspace_v2(self._handle, c_void_p(workspace), c_size_t(WORKSPACE_BYTES)),
                 "setting its workspace",
             )
             check_status(
-                found.cublasSetMathMode(self._handle, c_int(_NO_REDUCED_PRECISION_REDUCTION)), "setting its mode"
+                cublas.cublasSetMathMode(self._handle, c_int(_NO_REDUCED_PRECISION_REDUCTION)), "setting its mode"
             )
         except DeviceError:
             self.close()

@@ -38,9 +38,9 @@ class _Result(ctypes.Structure):
 class LtProduct:
     """C (m x n) = alpha A (m x k) times B (n x k) transposed, all row-major, planned once and enqueued often."""
 
-    def __init__(self, found: ctypes.CDLL, shape: tuple[int, int, int], batch: int, types: list[str]) -> None:
+    def __init__(self, cublas_lt: ctypes.CDLL, shape: tuple[int, int, int], batch: int, types: list[str]) -> None:
         """Plan it for the current GPU. `types` are the dtypes of A, B, C. DeviceError where it is not supported."""
-        self._library = found
+        self._library = cublas_lt
         self._says = f"product of {types[0]} {' x '.join(map(str, shape))}"
         self._destroy: list[tuple[str, c_void_p]] = []
         try:
@@ -49,16 +49,16 @@ class LtProduct:
             self.close()
             raise
 
-    def _make(self, what: str, *arguments: Any) -> c_void_p:
-        made = c_void_p()
+    def _make(self, kind: str, *arguments: Any) -> c_void_p:
+        address = c_void_p()
         check_status(
-            getattr(self._library, f"cublasLt{what}Create")(byref(made), *arguments), f"planning a {self._says}"
+            getattr(self._library, f"cublasLt{kind}Create")(byref(address), *arguments), f"planning a {self._says}"
         )
-        self._destroy.append((f"cublasLt{what}Destroy", made))
-        return made
+        self._destroy.append((f"cublasLt{kind}Destroy", address))
+        return address
 
-    def _set(self, what: str, target: c_void_p, attribute: int, value: Any) -> None:
-        function = getattr(self._library, f"cublasLt{what}SetAttribute")
+    def _set(self, kind: str, target: c_void_p, attribute: int, value: Any) -> None:
+        function = getattr(self._library, f"cublasLt{kind}SetAttribute")
         status = function(target, c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value)))
         check_status(status, f"planning a {self._says}")
 
@@ -105,5 +105,5 @@ class LtProduct:
     def close(self) -> None:
         """Give the plan back. Safe to call twice."""
         while self._destroy:
-            function, made = self._destroy.pop()
-            getattr(self._library, function)(made)
+            function, address = self._destroy.pop()
+            getattr(self._library, function)(address)

@@ -105,10 +105,10 @@ def build(facts: Facts, *, precision: str, rounds: int | None = None, blocks: in
     if facts.capability < since:
         needed = f"{since[0]}.{since[1]}"
         return Unfit(f"{precision} multiply-adds need compute capability {needed}; this GPU has {capability(facts)}")
-    wave, wanted = WAVE * facts.sms, SECONDS * flop_per_s(facts, precision)
-    rounds = multiple(rounds or min(ROUNDS, wanted / chain_flop(precision, wave * BLOCK, 1)), 16)
+    wave, operations = WAVE * facts.sms, SECONDS * flop_per_s(facts, precision)
+    rounds = multiple(rounds or min(ROUNDS, operations / chain_flop(precision, wave * BLOCK, 1)), 16)
     if blocks is None:
-        blocks = wave * max(1, round(wanted / chain_flop(precision, wave * BLOCK, rounds)))
+        blocks = wave * max(1, round(operations / chain_flop(precision, wave * BLOCK, rounds)))
     threads = blocks * BLOCK
     work = Work(
         kernel=f"fma-{precision}",

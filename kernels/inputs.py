@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import zlib
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,10 +152,6 @@ def numbers(seed: int, name: str, count: int, distribution: str, precision: str)
     raise InputError(f"no input distribution {distribution!r}; there are {', '.join(DISTRIBUTIONS)}")
 
 
-def _encoded(name: str, count: int, distribution: str, precision: str, seed: int) -> NDArray[Any]:
-    return encode(numbers(seed, name, count, distribution, precision), precision)
-
-
 def describe(distribution: str, precision: str) -> str:
     """A distribution in words. InputError where there is no such distribution."""
     if distribution not in DISTRIBUTIONS:
@@ -166,20 +161,6 @@ def describe(distribution: str, precision: str) -> str:
     return DISTRIBUTIONS[distribution]
 
 
-def content(name: str, count: int, distribution: str, precision: str) -> Array:
-    """One period of `count` numbers for the buffer `name`. InputError where there is no such distribution."""
-    return Array(describe(distribution, precision), partial(_encoded, name, count, distribution, precision))
-
-
 def words(seed: int, name: str, count: int) -> NDArray[np.uint32]:
     """`count` random 32-bit words."""
     return stream_of(seed, name).integers(0, 2**32, count, dtype=np.uint32)
-
-
-def word_content(name: str, count: int) -> Array:
-    """One period of random 32-bit words for the buffer `name`."""
-
-    def make(seed: int) -> NDArray[Any]:
-        return words(seed, name, count)
-
-    return Array("random 32-bit words", make)

@@ -42,8 +42,8 @@ def build_mix(
     wave = chain_flop("fp32", 8 * facts.sms * BLOCK, ROUNDS)
     blocks = blocks or 8 * facts.sms * max(1, round(PART_S * flop_per_s(facts, "fp32") / wave))
     if count is None:
-        wanted = max(bytes_per_s(facts) * PART_S / 3, far_beyond_l2(facts) / 3)
-        count = int(min(wanted, room(facts) / 6) / 4)
+        by_time = max(bytes_per_s(facts) * PART_S / 3, far_beyond_l2(facts) / 3)
+        count = int(min(by_time, room(facts) / 6) / 4)
     count = count // TILE * TILE
     if count == 0 or n % PERIOD:
         return Unfit(

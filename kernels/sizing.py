@@ -54,9 +54,9 @@ def far_beyond_l2(facts: Facts) -> int:
     return max(4 * facts.l2_bytes, 64 << 20)
 
 
-def multiple(value: float, of: int) -> int:
-    """The multiple of `of` nearest to `value`, one at least."""
-    return max(of, round(value / of) * of)
+def multiple(value: float, step: int) -> int:
+    """The multiple of `step` nearest to `value`, one at least."""
+    return max(step, round(value / step) * step)
 
 
 def capability(facts: Facts) -> str:

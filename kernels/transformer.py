@@ -107,9 +107,9 @@ def build(
         small = Shape(precision, width, tokens, BASES, depth)
         ring = SLOTS * np.dtype(DTYPES[precision]).itemsize * small.rows * width
         size = sum(buffer.bytes for buffer in _buffers(small)) / BASES
-        wanted = flop_per_s(facts, precision, matrix=True) * 4e-3 / (_flop(_steps(small, 0)) / BASES)
+        by_time = flop_per_s(facts, precision, matrix=True) * 4e-3 / (_flop(_steps(small, 0)) / BASES)
         most = min(room(facts) / (size + ring / BASES), RING_SHARE * facts.memory_bytes / (ring / BASES), 1024)
-        sequences = max(1, int(min(wanted, most)) // BASES) * BASES
+        sequences = max(1, int(min(by_time, most)) // BASES) * BASES
     if depth and sequences % BASES:
         return Unfit(f"{sequences} sequences: gradients need a multiple of {BASES}")
     shape = Shape(precision, width, tokens, sequences, depth)
@@ -176,7 +176,7 @@ def _inputs(precision: str, width: int, tokens: int) -> dict[str, _Input]:
         inputs.append(
             _Input(name, (rows * width, length), sqrt(3 / length), f"uniform, variance 1 / {length}", precision)
         )
-    return {each.name: each for each in inputs}
+    return {array.name: array for array in inputs}
 
 
 _FORWARD = {"norm1": 1, "qkv": 3, "q": 1, "k": 1, "v": 1, "heads": 1, "merged": 1, "passed": 1, "middle": 1, "norm2": 1}
@@ -198,12 +198,12 @@ def _buffers(shape: Shape) -> tuple[Buffer, ...]:
     windows = ("x", "slopes") if shape.depth else ("x",)
     length = (shape.sequences + BASES - 1) * shape.tokens * shape.width
     between = dict(_FORWARD)
-    for more in _BACK[: shape.depth + 1]:
-        between |= more
+    for results in _BACK[: shape.depth + 1]:
+        between |= results
     scores = ("scores", "d_scores") if shape.depth == len(LAYERS) else ("scores",)
     return (
         *(inputs[name].buffer(length) for name in windows),
-        *(each.buffer() for name, each in inputs.items() if name not in ("x", "slopes")),
+        *(array.buffer() for name, array in inputs.items() if name not in ("x", "slopes")),
         *(Buffer(name, dtype, times * numbers) for name, times in between.items()),
         *(Buffer(name, dtype, shape.rows * shape.tokens * shape.heads) for name in scores),
     )
@@ -301,10 +301,10 @@ def _moved(buffers: tuple[Buffer, ...], steps: tuple[Step, ...]) -> int:
         elif isinstance(step, Copy):
             total += 2 * step.bytes
         else:
-            named = [each for each in step.args if isinstance(each, str)]
-            total += sum(size[each] for each in named)
+            names = [name for name in step.args if isinstance(name, str)]
+            total += sum(size[name] for name in names)
             if step.function in ("softmax", "softmax_back", "gelu_back"):
-                total += size[named[-1]]
+                total += size[names[-1]]
     return total
 
 
@@ -388,10 +388,10 @@ def _in_rows(x: Doubles) -> Doubles:
     return x.transpose(1, 3, 0, 2, 4).reshape(sequences, tokens, parts * heads * HEAD)
 
 
-def forward(given: dict[str, Doubles], arithmetic: _Arithmetic) -> dict[str, Doubles]:
+def forward(inputs: dict[str, Doubles], arithmetic: _Arithmetic) -> dict[str, Doubles]:
     """The block's results by name, of rows (sequence, token, numbers); 'x' and the weights are given."""
     product, computed = arithmetic.product, arithmetic.computed
-    got = dict(given)
+    got = dict(inputs)
     got["norm1"] = computed(_moments(got["x"])[0] * got["gain1"] + got["bias1"])
     got["q"], got["k"], got["v"] = _by_head(product(got["norm1"], got["w_qkv"].T), 3)
     scores = product(got["q"], got["k"].swapaxes(-1, -2)) * HEAD**-0.5
@@ -450,15 +450,15 @@ class _Result:
 @lru_cache(maxsize=4)
 def _results(precision: str, width: int, tokens: int, depth: int, seed: int) -> dict[str, _Result]:
     """By ring, in float64."""
-    given = {name: each.draw(seed) for name, each in _inputs(precision, width, tokens).items()}
-    given |= {name: given[name].reshape(BASES, tokens, width) for name in ("x", "slopes")}
+    drawn = {name: array.draw(seed) for name, array in _inputs(precision, width, tokens).items()}
+    drawn |= {name: drawn[name].reshape(BASES, tokens, width) for name in ("x", "slopes")}
     kinds = (_Arithmetic(), _Arithmetic(precision))
-    exact, rounded = (forward(given, arithmetic) for arithmetic in kinds)
+    exact, rounded = (forward(drawn, arithmetic) for arithmetic in kinds)
     results = {"out": _Result(_flat(exact["out"]), _spread(_flat(rounded["out"] - exact["out"])))}
-    pairs, off = (gradients(got, depth, kind) for got, kind in zip((exact, rounded), kinds, strict=True))
+    pairs, rounded_pairs = (gradients(got, depth, kind) for got, kind in zip((exact, rounded), kinds, strict=True))
     for name, (slopes, inputs) in ((name, map(_flat, pair)) for name, pair in pairs.items()):
-        values, other = slopes.T @ inputs, _flat(off[name][0]).T @ _flat(off[name][1])
-        results[f"d_{name}"] = _Result(values, _spread(other - values), np.sqrt((slopes**2).T @ inputs**2))
+        values, rounded_values = slopes.T @ inputs, _flat(rounded_pairs[name][0]).T @ _flat(rounded_pairs[name][1])
+        results[f"d_{name}"] = _Result(values, _spread(rounded_values - values), np.sqrt((slopes**2).T @ inputs**2))
     return results
 
 
@@ -480,7 +480,7 @@ def _expect(shape: Shape, ring: str, first: int, seed: int) -> Expected:
     result = _results(shape.precision, shape.width, shape.tokens, shape.depth, seed)[ring]
     values, tolerance = result.values, DEVIATIONS * result.error
     if result.root is None:
-        values, tolerance = (np.roll(each, -first * shape.tokens, axis=0) for each in (values, tolerance))
+        values, tolerance = (np.roll(matrix, -first * shape.tokens, axis=0) for matrix in (values, tolerance))
     else:
         factor, copies = FACTORS[first] / shape.mean, shape.sequences // BASES
         values, tolerance = factor * copies * values, abs(factor) * copies * tolerance

@@ -187,7 +187,7 @@ def test_every_kernel_of_the_catalogue_runs_and_is_right(name: str, device: Cupy
         assert device.versions["cublas"] == "12.9.5"
 
 
-def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = False) -> Work:
+def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = False, across: bool = False) -> Work:
     m, n, k = 6, (16 if precision == "fp8" else 10), 32
 
     def whole(count: int) -> Callable[[int], Any]:
@@ -209,6 +209,8 @@ def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = Fa
         a, b = draw[0].reshape(batch, m, k), draw[1].reshape(batch, n, k).transpose(0, 2, 1)
         if plain:
             b = draw[1].reshape(batch, k, n)
+        if across:
+            a = -draw[0].reshape(batch, k, m).transpose(0, 2, 1)
         return Expected(n, (a @ b).reshape(batch * m, n), np.zeros((batch * m, n)))
 
     return Work(
@@ -219,7 +221,7 @@ def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = Fa
             Buffer("b", types[0], batch * n * k, Array("-3 to 3", whole(batch * n * k))),
             Buffer("c", types[1], batch * m * n),
         ),
-        turns=((Gemm(precision, m, n, k, "a", "b", "c", batch, plain),),),
+        turns=((Gemm(precision, m, n, k, "a", "b", "c", batch, plain, across, alpha=-1.0 if across else 1.0),),),
         flop=2 * batch * m * n * k,
         bytes=0,
         outputs=(Output("c", expect, "small integers: exact"),),
@@ -239,15 +241,15 @@ TYPES = [
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize(("plain", "across"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(("precision", "types"), TYPES)
 def test_products_of_whole_numbers_are_exact(
-    precision: str, types: tuple[str, str], batch: int, plain: bool, device: CupyDevice
+    precision: str, types: tuple[str, str], batch: int, plain: bool, across: bool, device: CupyDevice
 ) -> None:
     if plain and precision == "fp8":
         return
-    loaded = load(device, gemm(precision, batch, types, plain=plain))
+    loaded = load(device, gemm(precision, batch, types, plain=plain, across=across))
     run(loaded)
     verdict = finish(loaded.check())
     # bf16 holds whole numbers to 256 only, fp16 to 2048; sums of 32 products of at most 9 are within 288.

@@ -96,8 +96,8 @@ def test_a_lost_product_is_found(precision: str) -> None:
     """One of 2048 products left out: nearly always more than the tolerance."""
     a, b, expected = product(precision, 2048, "uniform", seed=1)
     off = np.abs(np.outer(a[:, 0], b[:, 0]))
-    found = np.mean(off > 2 * expected.tolerance)
-    assert found > (0.5 if precision != "bf16" else 0.1)
+    share = np.mean(off > 2 * expected.tolerance)
+    assert share > (0.5 if precision != "bf16" else 0.1)
 
 
 @needs_compiler

@@ -22,23 +22,23 @@ EXACT = _Arithmetic()
 def block(seed: int) -> dict[str, np.ndarray]:
     """A small block in float64 and what goes into it."""
     draw = np.random.default_rng(seed)
-    given = {name: draw.uniform(-1.7, 1.7, (BASES, TOKENS, WIDTH)) for name in ("x", "slopes")}
-    given |= {f"{name}{i}": draw.uniform(0.5, 1.5, (1, WIDTH)) for name in ("gain", "bias") for i in (1, 2)}
+    inputs = {name: draw.uniform(-1.7, 1.7, (BASES, TOKENS, WIDTH)) for name in ("x", "slopes")}
+    inputs |= {f"{name}{i}": draw.uniform(0.5, 1.5, (1, WIDTH)) for name in ("gain", "bias") for i in (1, 2)}
     for name, (rows, inner) in LAYERS.items():
-        given[name] = draw.uniform(-1, 1, (rows * WIDTH, inner * WIDTH)) * (3 / inner / WIDTH) ** 0.5
-    return given
+        inputs[name] = draw.uniform(-1, 1, (rows * WIDTH, inner * WIDTH)) * (3 / inner / WIDTH) ** 0.5
+    return inputs
 
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_gradients_equal_finite_differences(layer: str) -> None:
-    given, draw, step = block(1), np.random.default_rng(2), 1e-5
-    slopes, inputs = gradients(forward(given, EXACT), len(LAYERS), EXACT)[layer]
-    gradient = np.einsum("stm,stn->mn", slopes, inputs)
+    inputs, draw, step = block(1), np.random.default_rng(2), 1e-5
+    slopes, layer_inputs = gradients(forward(inputs, EXACT), len(LAYERS), EXACT)[layer]
+    gradient = np.einsum("stm,stn->mn", slopes, layer_inputs)
 
     def loss(row: int, column: int, change: float) -> float:
-        weights = given[layer].copy()
+        weights = inputs[layer].copy()
         weights[row, column] += change
-        return float((forward(given | {layer: weights}, EXACT)["out"] * given["slopes"]).sum())
+        return float((forward(inputs | {layer: weights}, EXACT)["out"] * inputs["slopes"]).sum())
 
     for _ in range(4):
         row, column = (int(draw.integers(size)) for size in gradient.shape)
@@ -46,8 +46,8 @@ def test_gradients_equal_finite_differences(layer: str) -> None:
         assert gradient[row, column] == pytest.approx(difference, rel=1e-6, abs=1e-7 * np.abs(gradient).max())
 
 
-def built(depth: int, **more: int) -> Work:
-    work = find_kernel("transformer-back").build(SMALL, **({"width": 128, "tokens": 16, "depth": depth} | more))
+def built(depth: int, **sizes: int) -> Work:
+    work = find_kernel("transformer-back").build(SMALL, **({"width": 128, "tokens": 16, "depth": depth} | sizes))
     assert isinstance(work, Work), work
     return work
 
@@ -70,19 +70,24 @@ def test_the_gradients_of_omitted_layers_are_exactly_zero_and_the_others_are_not
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 def test_time_and_flop_grow_with_depth(model: GpuModel) -> None:
     works = [find_kernel("transformer-back").build(facts_of(model), sequences=96, depth=depth) for depth in range(5)]
-    for less, more in pairwise(works[1:]):
-        assert isinstance(less, Work)
-        assert isinstance(more, Work)
-        assert less.flop < more.flop
-        assert less.bytes < more.bytes
-        assert timing(less, model).unit_s < timing(more, model).unit_s
+    for shorter, longer in pairwise(works[1:]):
+        assert isinstance(shorter, Work)
+        assert isinstance(longer, Work)
+        assert shorter.flop < longer.flop
+        assert shorter.bytes < longer.bytes
+        assert timing(shorter, model).unit_s < timing(longer, model).unit_s
 
 
 def test_the_flop_of_each_layer_are_as_stated() -> None:
     counts = [built(depth, tokens=32, sequences=6).flop for depth in (1, 2, 3, 4)]
-    one = 2 * 6 * 32 * 128**2
+    square = 2 * 6 * 32 * 128**2
     forward_alone = 6 * 32 * (24 * 128**2 + 4 * 32 * 128)
-    assert [counts[0] - forward_alone, *np.diff(counts)] == [4 * one, 8 * one, 5 * one, one * (4 + 4 * 32 / 128)]
+    assert [counts[0] - forward_alone, *np.diff(counts)] == [
+        4 * square,
+        8 * square,
+        5 * square,
+        square * (4 + 4 * 32 / 128),
+    ]
 
 
 def test_depths_and_numbers_of_sequences_that_cannot_be_are_answered() -> None:
