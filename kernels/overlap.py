@@ -135,6 +135,13 @@ def _blocks(facts: Facts, blocks: int | None, least: int, *, copied: int, read: 
     return max(least, round(balanced) if blocks is None else blocks)
 
 
+def blocks_of(work: Work) -> int:
+    """How many blocks the kernels of a work have whose time follows from them."""
+    launch = work.turns[0][-1]
+    assert isinstance(launch, Launch)
+    return launch.grid[0]
+
+
 def _places(name: str, says: str, values: Ints) -> Buffer:
     """A buffer of row numbers."""
     content = Array(says, lambda seed: values.astype(np.uint32).reshape(-1))  # noqa: ARG005
@@ -409,7 +416,7 @@ def build_activations(
         outputs=(),
         path="pcie",
         turn_bytes=blocks * read,
-        parameters={"bits": bits, "tensors": tensors, "channels": channels},
+        parameters={"bits": bits, "tensors": tensors, "channels": channels, "raw_bytes": 2 * 4 * each},
         operations=blocks * BLOCK * TOKENS,
         activity=0.3,
         compared=blocks * BLOCK * (words + TOKENS),

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     STAIRCASE = "staircase"  # load in rising levels
     SCAN = "scan"  # the kernel at several values of one parameter, each measured as STEADY
     PATTERNS = "patterns"  # every turn of the kernel, again and again; it says itself where it found errors
+    OVERLAP = "overlap"  # copies beside the kernel, and after it
     SOAK = "soak"  # steady load and pulses of load in turns for minutes, all of it checked
 
 

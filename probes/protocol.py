@@ -21,6 +21,7 @@ from ..kernels.device import Device, Verdict
 from ..kernels.work import Kernel, Unfit
 from ..store.vocabulary import EndedBy, Outcome
 from . import figures as of
+from . import overlap
 from .conditions import Asked, of_work
 from .figures import LATENCY, Figure
 from .interval import Interval, interval_of
@@ -114,6 +115,8 @@ async def measure(
             return await on.scan(kernel, given)
         case Kind.PATTERNS:
             return await on.patterns(kernel, given)
+        case Kind.OVERLAP:
+            return await on.overlap(kernel, given)
         case Kind.SOAK:
             return await on.soak(kernel, given)
     return await on.steady(kernel, given)
@@ -322,6 +325,32 @@ class _Protocol(Steps):
         rows = [*of.of_times(times_ms, interval), *of.of_work(work, interval.median, serial=False), *findings.figures]
         measured = self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
         return replace(measured, note=findings.note)
+
+    async def overlap(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+        """Warm up, make the kernels as long as the copies beside them, then measure both together and apart."""
+        started = await self.start(kernel, given)
+        if isinstance(started, Unfit):
+            return Unrun(started.reason)
+        loaded = started.loaded
+        try:
+            await self.cool_down()
+            time_s = await self.warm_up(loaded, started.time_s, self.most_warm_up_s, by_times_alone=False)
+            loaded = await overlap.balanced(self, loaded, kernel, given)
+            got = await overlap.measured(self, loaded, time_s)
+            await self.check(loaded)
+        finally:
+            loaded.unload()
+        interval = got.interval
+        self.found.conditions |= {
+            "repeats": interval.n,
+            "each": got.repetitions,
+            "block": interval.block,
+            "independent": interval.settled,
+            "drift": of.drift(got.pairs.times_ms),
+        }
+        window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
+        rows = overlap.figures(loaded.work, got)
+        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, interval)
 
     async def soak(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
         """Steady load and pulses of load in turns until the time is over; all of it is checked, a part at a time.

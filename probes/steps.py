@@ -121,7 +121,7 @@ class Steps:
         work = kernel.build(self.device.facts, **given)
         if isinstance(work, Unfit):
             return work
-        started = await self._try(work)
+        started = await self.attempted(work)
         if _SHORT_S <= started.time_s <= _LONG_S:
             return started
         other = kernel.build(scaled(self.device.facts, _MEANT_S / started.time_s), **given)
@@ -129,9 +129,10 @@ class Steps:
             return started
         started.loaded.unload()
         self.found.works.remove(work)
-        return await self._try(other)
+        return await self.attempted(other)
 
-    async def _try(self, work: Work) -> Started:
+    async def attempted(self, work: Work) -> Started:
+        """Load a work and try it."""
         loaded = await self.load(work)
         try:
             return Started(loaded, await self.attempt(loaded))
@@ -159,8 +160,8 @@ class Steps:
         self.found.verdict += verdict
         return verdict
 
-    async def _run(self, loaded: Loaded, repeats: int, each: int, limit_s: float) -> Timed:
-        timed = await loaded.run(repeats, each=each, limit_s=limit_s)
+    async def _run(self, loaded: Loaded, repeats: int, each: int, limit_s: float, *, apart: bool = False) -> Timed:
+        timed = await loaded.run(repeats, each=each, limit_s=limit_s, apart=apart)
         self.found.repetitions += timed.repetitions
         return timed
 
@@ -289,6 +290,15 @@ class Steps:
         self._look()
         timed = await self._run(loaded, repeats, each, _HANG_S + _HANG_FACTOR * repeats * each * time_s)
         return timed.times_ms
+
+    async def batch_of_both(
+        self, loaded: Loaded, repetitions: int, *, apart: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of each repetition of a work that has copies beside its turns: when the turn was done, and all of it, ms."""
+        self._look()
+        timed = await self._run(loaded, repetitions, 1, _FIRST_LIMIT_S, apart=apart)
+        assert timed.turns_ms is not None
+        return timed.turns_ms, timed.times_ms
 
     async def rest(self, seconds: float) -> None:
         self._look()
