@@ -22,7 +22,7 @@ from ..errors import DeviceError
 from ..simulation.bench import Bench, Done, Prepared
 from ..simulation.fleet import GPUS_PER_NODE
 from ..simulation.models import PARAMETERS, GpuModel
-from ..simulation.physics import OVERLAP
+from ..simulation.physics import Silicon, relative_time
 from ..simulation.rates import rates_of
 from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
 from . import memory, sm
@@ -99,17 +99,26 @@ def apart(work: Work, model: GpuModel) -> tuple[Timing, Timing]:
     return timing(turns, model), timing(copies, model)
 
 
-def both(work: Work, model: GpuModel) -> Timing:
-    """The turns of a work and the copies beside them: the longer of the two, and what of the shorter is not hidden."""
-    turns, copies = apart(work, model)
-    shorter = min(turns.unit_s, copies.unit_s)
-    unit_s = turns.unit_s + copies.unit_s - OVERLAP * shorter
-    weight = turns.unit_s / (turns.unit_s + copies.unit_s)
+def _both(turns: Timing, copies: Timing, kernel: str, silicon: Silicon, model: GpuModel) -> Timing:
+    """Turns and the copies beside them on a GPU: the longer of the two, and what of the shorter is not hidden."""
+
+    def factor(workload: Workload) -> float:
+        return float(relative_time(model, silicon, workload, np.array([model.max_clock_mhz]))[0])
+
+    turns_s, copies_s = turns.unit_s * factor(turns.workload), copies.unit_s * factor(copies.workload)
+    both_s = turns_s + copies_s - float(silicon.overlap[0]) * min(turns_s, copies_s)
+    weight = turns_s / (turns_s + copies_s)
     shares = {
         name: weight * getattr(turns.workload, name) + (1 - weight) * getattr(copies.workload, name)
         for name in ("compute_share", "bandwidth_share", "link_share", "launch_share")
     }
-    return Timing(unit_s, replace(turns.workload, name=work.kernel, overlap_share=shorter / unit_s, **shares))
+    workload = replace(turns.workload, name=kernel, **shares)
+    return Timing(both_s / factor(workload), workload)
+
+
+def _shared(timed: Timing, slowness: float) -> Timing:
+    """The same where copies from and to the host take so much longer."""
+    return replace(timed, unit_s=timed.unit_s * (1 + timed.workload.link_share * (slowness - 1)))
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,7 @@ class SimulatedDevice:
     async def load(self, work: Work, *, seed: int) -> SimulatedLoaded:
         """Make a work ready: see `Device.load`."""
         model = self.bench.fleet.model
-        timed = both(work, model) if work.beside else timing(work, model)
+        timings: tuple[Timing, ...] = apart(work, model) if work.beside else (timing(work, model),)
         if any(buffer.place == "peer" for buffer in work.buffers) and not self.facts.peers:
             raise DeviceError(
                 f"{self.bench.name(self.position)} has no peer in its node, so it cannot run {work.kernel}"
@@ -257,15 +266,16 @@ class SimulatedDevice:
         self.bench.take(self.position, work.memory_bytes)
         try:
             await self.bench.pause(LOAD_S)
-            prepared = self.bench.prepare(self.position, timed.workload, timed.unit_s)
-            parts = [
-                self.bench.prepare(self.position, part.workload, part.unit_s)
-                for part in (apart(work, model) if work.beside else ())
-            ]
+            slowness = self.bench.host_slowness(self.position)
+            timings = tuple(_shared(timed, slowness) for timed in timings)
+            if work.beside:
+                silicon = self.bench.fleet.silicon.take(np.array([self.position]))
+                timings = (_both(timings[0], timings[1], work.kernel, silicon, model), *timings)
+            parts = [self.bench.prepare(self.position, timed.workload, timed.unit_s) for timed in timings]
         except BaseException:
             self.bench.give_back(self.position, work.memory_bytes)
             raise
-        return SimulatedLoaded(self.bench, work, prepared, seed, parts)
+        return SimulatedLoaded(self.bench, work, parts[0], seed, parts[1:])
 
     async def pause(self, seconds: float) -> None:
         """Leave the GPU alone for a time."""

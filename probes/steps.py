@@ -160,8 +160,8 @@ class Steps:
         self.found.verdict += verdict
         return verdict
 
-    async def _run(self, loaded: Loaded, repeats: int, each: int, limit_s: float, *, apart: bool = False) -> Timed:
-        timed = await loaded.run(repeats, each=each, limit_s=limit_s, apart=apart)
+    async def _run(self, loaded: Loaded, repeats: int, each: int, limit_s: float) -> Timed:
+        timed = await loaded.run(repeats, each=each, limit_s=limit_s)
         self.found.repetitions += timed.repetitions
         return timed
 
@@ -296,7 +296,8 @@ class Steps:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Of each repetition of a work that has copies beside its turns: when the turn was done, and all of it, ms."""
         self._look()
-        timed = await self._run(loaded, repetitions, 1, _FIRST_LIMIT_S, apart=apart)
+        timed = await loaded.run(repetitions, limit_s=_FIRST_LIMIT_S, apart=apart)
+        self.found.repetitions += timed.repetitions
         assert timed.turns_ms is not None
         return timed.turns_ms, timed.times_ms
 

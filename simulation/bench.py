@@ -61,7 +61,7 @@ class Prepared:
     gpu: int
     workload: Workload
     unit_s: float
-    """Time of a repetition at the model's highest clock, with the noise of this run and what neighbours cost it."""
+    """Time of a repetition at the model's highest clock, with the noise of this run."""
     random: np.random.Generator
     losses: int
     """How often the GPU had been lost by then: what was prepared before a loss is gone with it."""
@@ -191,6 +191,12 @@ class Bench:
         who = self.who[gpu]
         return f"simulated GPU {who.uuid} (device {who.device} of {who.host})"
 
+    def host_slowness(self, gpu: int) -> float:
+        """By what factor copies from and to the host take longer because other GPUs of the node are in use too."""
+        first = gpu - gpu % self.fleet.per_node
+        busy = np.count_nonzero(self._holds[first : first + self.fleet.per_node])
+        return max(1.0, float(busy / (self.fleet.per_node * self.fleet.silicon.host_shared[gpu])))
+
     # -- commands -----------------------------------------------------------------------------------------
 
     def hold(self, gpu: int) -> None:
@@ -237,14 +243,7 @@ class Bench:
         if throttled and self.draws(f"throttling of {workload.name}", gpu).random() < throttled:
             workload = replace(workload, slowdown=THROTTLED_TIME)
         noise = self._noise(gpu, workload, float(random.standard_normal()))
-        shared = 1 + workload.link_share * (self._host_slowness(gpu) - 1)
-        return Prepared(gpu, workload, unit_s * noise * shared, random, int(self._losses[gpu]))
-
-    def _host_slowness(self, gpu: int) -> float:
-        """By what factor copies from and to the host take longer because other GPUs of the node are in use too."""
-        first = gpu - gpu % self.fleet.per_node
-        busy = np.count_nonzero(self._holds[first : first + self.fleet.per_node])
-        return max(1.0, float(busy / (self.fleet.per_node * self.fleet.silicon.host_shared[gpu])))
+        return Prepared(gpu, workload, unit_s * noise, random, int(self._losses[gpu]))
 
     def _noise(self, gpu: int, workload: Workload, draw: float) -> float:
         """Factor on the times of a run: its noise, of which the normal draw is given, and the day's."""

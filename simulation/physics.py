@@ -115,8 +115,7 @@ def relative_time(model: GpuModel, silicon: Silicon, workload: Workload, clock_m
     """Run time over that of a GPU of the model at the highest clock (dimensionless), without noise.
 
     At one clock it is the sum of kappa·f_max/f and the shares of memory, link, peer and launches, each over the GPU's
-    own speed in it, and of what copies beside a kernel hide less than on a GPU of the model; a duty-cycled slowdown
-    averages the rates at its two clocks.
+    own speed in it; a duty-cycled slowdown averages the rates at its two clocks.
     """
     share = silicon.slowdown_share + workload.slowdown
     rate = (1 - share) / _time_at(model, workload, clock_mhz, silicon)
@@ -159,8 +158,6 @@ def _time_at(model: GpuModel, workload: Workload, clock_mhz: Floats, silicon: Si
     ):
         if share:
             time = time + share / speed
-    if workload.overlap_share:
-        time = time + workload.overlap_share * (OVERLAP - silicon.overlap)
     return time
 
 

@@ -30,8 +30,6 @@ class Workload:
     """... that is copies to another GPU ..."""
     launch_share: float = field(default=0.0, repr=False)
     """... and that is launches. Neither the SM clock nor the memory changes them."""
-    overlap_share: float = field(default=0.0, repr=False)
-    """The shorter one of a kernel and the copies beside it, as a share of the run time: as much could hide."""
     slowdown: float = field(default=0.0, repr=False)
     """Share of the time in which the hardware slowdown is on during this work, beside what the board has of it."""
 

@@ -145,7 +145,7 @@ class HandLoaded:
     device: HandDevice
     work: Work
 
-    async def run(self, repeats: int, *, each: int = 1, limit_s: float) -> Timed:
+    async def run(self, repeats: int, *, each: int = 1, limit_s: float, apart: bool = False) -> Timed:
         device = self.device
         device.calls.append("run")
         device.batches.append((repeats, each))

@@ -1,0 +1,97 @@
+"""Probes of overlap: what they say of copies beside kernels, on simulated GPUs that hide what was drawn for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from whorl.kernels.catalogue import find_kernel
+from whorl.kernels.simulated_device import SimulatedDevice, apart
+from whorl.kernels.work import Work
+from whorl.probes.catalogue import find_probe
+from whorl.probes.conditions import Asked
+from whorl.probes.figures import find as figure
+from whorl.probes.overlap import Overlap, break_even
+from whorl.probes.protocol import Measured, measure
+from whorl.simulation.bench import Bench
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.models import A100, H100, V100, GpuModel
+from whorl.simulation.rates import RATES
+from whorl.tests.probes.hand_device import QUICK, HandDevice
+
+NAMES = ("overlap-embedding", "overlap-partitions", "overlap-activations")
+
+
+def measured(name: str, model: GpuModel, bench: Bench, *positions: int) -> list[Measured]:
+    """A probe on some GPUs of a bench at the same time, without telemetry."""
+
+    async def on(position: int) -> object:
+        device = SimulatedDevice(bench, position)
+        try:
+            return await measure(device, HandDevice(), find_probe(name), find_kernel, Asked(QUICK), first=False)
+        finally:
+            device.close()
+
+    found = bench.run([on(position) for position in positions])
+    assert all(isinstance(one, Measured) for one in found), found
+    return [one for one in found if isinstance(one, Measured)]
+
+
+def value(one: Measured, name: str) -> float:
+    found = figure(one.figures, name)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("name", "model"), list(zip(NAMES, (V100, A100, H100), strict=True)))
+def test_the_hidden_share_is_the_one_that_was_drawn(name: str, model: GpuModel) -> None:
+    fleet = Fleet.draw(model, 8, 3, faults=1, kinds=["poor_overlap"])
+    bench = Bench(fleet, began_ns=0)
+    planted = next(iter(fleet.planted))
+    for position in (planted, (planted + 4) % 8):
+        (found,) = measured(name, model, bench, position)
+        drawn = 100 * bench.fleet.silicon.overlap[position]
+        assert value(found, "hidden") == pytest.approx(drawn, abs=2)
+        assert value(found, "time_median") == pytest.approx(2 - value(found, "hidden") / 100, abs=1e-3)
+        assert 0 < value(found, "hidden_error") < 0.5
+        assert value(found, "drag") == pytest.approx(2 - drawn / 100, abs=0.07)
+        assert value(found, "time_copies") == pytest.approx(value(found, "time_kernels"), rel=0.11)
+        assert found.conditions["balance"] == pytest.approx(1, abs=0.1)
+        assert value(found, "checked_repetitions") > 500
+        assert found.status == "ok"
+
+
+def test_gpus_of_a_node_that_copy_at_once_share_the_path_of_their_host() -> None:
+    fleet = Fleet.draw(V100, 4, 3, faults=0)
+    (alone,) = measured("overlap-embedding", V100, Bench(fleet, began_ns=0), 0)
+    together = measured("overlap-embedding", V100, Bench(fleet, began_ns=0), 0, 1, 2, 3)
+    slower = value(together[0], "time_copies") / value(alone, "time_copies")
+    assert slower == pytest.approx(1 / fleet.silicon.host_shared[0], rel=0.02)
+    assert value(together[0], "hidden") == pytest.approx(value(alone, "hidden"), abs=1.5)
+
+
+def test_hidden_and_drag_are_what_their_formulas_say() -> None:
+    pairs = Overlap(*np.array([[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 4.0, 2.0], [2.0, 4.0, 5.0, 4.5], [2.0, 2.4, 3.0, 4.0]]))
+    np.testing.assert_allclose(pairs.hidden, [1, 0, 0.5, -0.25])
+    np.testing.assert_allclose(pairs.drag, [1, 1.2, 1.5, 2])
+    np.testing.assert_allclose(pairs.times_ms, [1, 2, 1.5, 2.25])
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2, 0])
+def test_coding_breaks_even_on_the_link_that_the_probe_says(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of simulated links from slow to fast, the first on which raw copies take less than codes and coding."""
+    device = SimulatedDevice(Bench(Fleet.draw(H100, 1, 1, faults=0), began_ns=0), 0)
+    work = find_kernel("overlap-activations").build(device.facts, bits=bits)
+    assert isinstance(work, Work)
+    kernels, _ = apart(work, H100)
+    said = break_even(work, 1000 * kernels.unit_s)
+    raw_bytes = int(work.parameters["raw_bytes"])
+    once_s = kernels.unit_s * raw_bytes / 8 / work.operations
+    for link in np.geomspace(0.1, 10, 400) * said:
+        monkeypatch.setitem(RATES, H100.name, replace(RATES[H100.name], pcie_gb_s=link))
+        raw, coded = (apart(replace(work, bytes=count), H100)[1].unit_s for count in (raw_bytes, work.bytes))
+        if raw < coded + once_s:
+            break
+    assert link == pytest.approx(said, rel=0.15)
