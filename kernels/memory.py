@@ -13,7 +13,8 @@ from .sizing import bytes_per_s, room
 from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
 
 BLOCK = 256
-BLOCKS_PER_SM = 8
+BLOCKS_PER_SM = 4
+"""All of them run at the same time, with 64 KiB of loads on the way on each multiprocessor."""
 UNROLL = 4
 """Vectors of 16 bytes that a thread has on the way at a time, as in memory.cu."""
 
