@@ -89,8 +89,8 @@ def _sweep(vertices: int, iterations: int, number: int) -> tuple[Launch, ...]:
 def degrees(vertices: int, mean_degree: int) -> NDArray[np.int64]:
     """In-degrees, the largest first: the same for every seed, so that the size of the work is."""
     place = (np.arange(vertices) + 0.5) / vertices
-    wanted = (1 - TAIL) * mean_degree * place**-TAIL
-    return np.clip(np.round(wanted), 1, min(MOST, vertices)).astype(np.int64)
+    in_degrees = (1 - TAIL) * mean_degree * place**-TAIL
+    return np.clip(np.round(in_degrees), 1, min(MOST, vertices)).astype(np.int64)
 
 
 @lru_cache(maxsize=2)

@@ -43,7 +43,7 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
         return Unfit(f"a copy needs at least {LEAST >> 10} KiB")
     source, target = ENDS[direction]
     within = direction == "d2d"
-    there = _turned("source", "target", size) if within else (Copy("source", "target", size),)
+    forth = _turned("source", "target", size) if within else (Copy("source", "target", size),)
     back = _turned("target", "source", size)
     derivation = "none: copies"
     outputs = [Output("target", partial(_expect, 0 if within else 1), derivation, turn=0)]
@@ -56,7 +56,7 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
             Buffer("source", "uint32", size // 4, Words(), source),
             Buffer("target", "uint32", size // 4, None, target),
         ),
-        turns=(there, back) if within else (there,),
+        turns=(forth, back) if within else (forth,),
         flop=0,
         bytes=2 * size if within else size,
         outputs=tuple(outputs),

@@ -28,7 +28,7 @@ SIZES: dict[str, Mapping[str, Any]] = {
     "l2-read": {"passes": 8},
     "chase": {"footprint": 128 << 10, "hops": 1500},
     "gather": {"table_bytes": 1 << 20, "gathers": 1 << 19},
-    "atomics": {"counters": 4096, "additions": 1 << 19},
+    "atomics": {"counters": 4096, "additions": 1 << 18},
     "copy-h2d": {"size": 1 << 19},
     "copy-d2h": {"size": 1 << 19},
     "copy-d2d": {"size": 1 << 19},

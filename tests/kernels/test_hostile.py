@@ -18,7 +18,7 @@ from whorl.tests.sizes import sample
 
 pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
-COPIES = [f"copy-{way}" for way in ("h2d", "d2h", "d2d", "p2p")]
+COPIES = [f"copy-{path}" for path in ("h2d", "d2h", "d2d", "p2p")]
 STREAMS = [f"stream-{operation}" for operation in ("copy", "scale", "add", "triad")]
 CARRYING = [*STREAMS, *COPIES, "atomics", "stencil27"]
 """Whose results are the next repetition's inputs."""
@@ -104,10 +104,10 @@ def test_no_address_bit_is_blind_at_the_size_of_each_model(name: str, capability
     work = find_kernel(name).build(facts_of(capability))
     assert isinstance(work, Work)
     buffers = {buffer.name: buffer for buffer in work.buffers}
-    data: list[tuple[Buffer, Expectation | None]] = [
+    filled_buffers: list[tuple[Buffer, Expectation | None]] = [
         (buffers[output.buffer], output.expect) for output in work.outputs if buffers[output.buffer].count > 1
     ]
-    for buffer, expect in data or [(work.buffers[0], None)]:
+    for buffer, expect in filled_buffers or [(work.buffers[0], None)]:
         draw = np.random.default_rng(1)
         for bit in range((buffer.count - 1).bit_length()):
             places = draw.integers(0, buffer.count, 2000).astype(np.uint64)
