@@ -1,8 +1,6 @@
-"""NVRTC through ctypes: CUDA C to PTX, or to machine code with the assembler's report, on any machine.
+"""Compilers of the tests: NVRTC of CUDA 12 and 13 for CUDA C, the lister of machine code, and a C compiler.
 
-Machine code is looked into without a disassembler, as far as the chains need it: an instruction of Volta to Hopper has
-16 bytes, the operation in the lowest 9 bits, the form of its operands in the next 3, registers in whole bytes. That
-was compared with what nvdisasm says of the same code.
+All of them come as wheels, but for the C compiler; none needs a GPU.
 """
 
 from __future__ import annotations
@@ -12,10 +10,11 @@ import ctypes
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
-import struct
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,24 +23,14 @@ from pathlib import Path
 CUPYS = ("-std=c++17", "-ftz=true", "--device-as-default-execution-space")
 """Options with which CuPy compiles."""
 
+NATIVE = Path(__file__).with_name("native")
+C_COMPILER = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+VOLTA = 70
+"""The oldest architecture that the probes are for."""
 
-@cache
-def library() -> ctypes.CDLL | None:
-    """The wheel's library, or one that the loader finds; None where there is none."""
-    places: list[str] = []
-    try:
-        found = importlib.util.find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:
-        found = None
-    if found is not None and found.submodule_search_locations:
-        for folder in found.submodule_search_locations:
-            places += sorted(str(file) for file in Path(folder, "lib").glob("libnvrtc.so.*"))
-    for place in [*places, "libnvrtc.so.12", "libnvrtc.so.13"]:
-        try:
-            return ctypes.CDLL(place)
-        except OSError:
-            continue
-    return None
+
+class CompileError(Exception):
+    """The compiler's words."""
 
 
 def _in_a_folder_of_its_own(name: str, build: Callable[[Path], object]) -> Path:
@@ -54,8 +43,163 @@ def _in_a_folder_of_its_own(name: str, build: Callable[[Path], object]) -> Path:
 once: Callable[[str, Callable[[Path], object]], Path] = _in_a_folder_of_its_own
 """Where what was compiled lies: `built_once` of the tests (see conftest.py), so that workers share it."""
 
-NATIVE = Path(__file__).with_name("native")
-C_COMPILER = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+
+@dataclass(frozen=True)
+class Compiler:
+    """One NVRTC."""
+
+    library: ctypes.CDLL
+    version: str
+    """As "12.9"."""
+    architectures: tuple[int, ...]
+    """Those that it compiles for, from Volta on: 70, 75 and so on."""
+
+    def compile(self, text: str, arch: str, defines: Sequence[str] = ()) -> tuple[bytes, str]:
+        """PTX (arch 'compute_80') or machine code (arch 'sm_80'), and the compiler's log with the assembler's report.
+
+        Raises CompileError.
+        """
+        program = ctypes.c_void_p()
+        nvrtc = self.library
+        assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kern.cu", 0, None, None) == 0
+        try:
+            options = [*CUPYS, f"--gpu-architecture={arch}", *(f"-D{define}" for define in defines)]
+            if arch.startswith("sm_"):
+                options.append("--ptxas-options=-v")
+            encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
+            status = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
+            log = self._result("ProgramLog", program).rstrip(b"\0").decode()
+            if status != 0:
+                raise CompileError(log or f"status {status}")
+            return self._result("CUBIN" if arch.startswith("sm_") else "PTX", program), log
+        finally:
+            nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _result(self, kind: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        assert getattr(self.library, f"nvrtcGet{kind}Size")(program, ctypes.byref(size)) == 0
+        result = ctypes.create_string_buffer(size.value)
+        assert getattr(self.library, f"nvrtcGet{kind}")(program, result) == 0
+        return result.raw
+
+
+@cache
+def compilers() -> tuple[Compiler, ...]:
+    """The NVRTC of the wheels, CUDA 12 first; without wheels those that the loader finds."""
+    wheels = [
+        *_wheel_files("nvidia.cuda_nvrtc", "lib/libnvrtc.so.*"),
+        *_wheel_files("nvidia.cu13", "lib/libnvrtc.so.*"),
+    ]
+    places = sorted(map(str, wheels)) or ["libnvrtc.so.12", "libnvrtc.so.13"]
+    found = []
+    for place in places:
+        try:
+            library = ctypes.CDLL(place)
+        except OSError:
+            continue
+        major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+        architectures = (ctypes.c_int * count.value)()
+        library.nvrtcGetSupportedArchs(architectures)
+        supported = tuple(each for each in architectures if each >= VOLTA)
+        found.append(Compiler(library, f"{major.value}.{minor.value}", supported))
+    return tuple(sorted(found, key=lambda compiler: float(compiler.version)))
+
+
+def _wheel_files(package: str, pattern: str) -> list[Path]:
+    """Files in a package that a wheel of NVIDIA's installed."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        return []
+    folders = spec.submodule_search_locations if spec is not None else None
+    return [file for folder in folders or () for file in Path(folder).glob(pattern)]
+
+
+def why_not() -> str:
+    """What lacks here to run kernels as the tests do; '' where nothing does."""
+    if C_COMPILER is None:
+        return "no C compiler (cc, gcc or clang)"
+    return "" if compilers() else "no NVRTC here"
+
+
+@cache
+def ptx(text: str, capability: str, defines: tuple[str, ...], version: str | None = None) -> str:
+    """The PTX of a source for a compute capability, as "90", by the first compiler or the one of a version.
+
+    Raises CompileError.
+    """
+    compiler = next(each for each in compilers() if version in (None, each.version))
+    key = hashlib.sha256("\0".join([text, compiler.version, capability, *defines]).encode()).hexdigest()[:16]
+
+    def build(folder: Path) -> None:
+        output, _ = compiler.compile(text, f"compute_{capability}", defines)
+        (folder / "module.ptx").write_bytes(output.rstrip(b"\0"))
+
+    return (once(f"ptx-{key}", build) / "module.ptx").read_text()
+
+
+# -- machine code
+
+
+@dataclass(frozen=True)
+class MachineInstruction:
+    """One instruction of a GPU's own code, as `@P0 LDG.E.128 R4, desc[UR4][R2.64] ;`."""
+
+    operation: str
+    """As "LDG.E.128"."""
+    operands: tuple[str, ...]
+
+    @property
+    def read(self) -> tuple[int, ...]:
+        """Numbers of the registers that it reads, in order, but for those of addresses; it writes the first operand."""
+        plain = [re.fullmatch(r"[-|~]*R(\d+)(?:\.\w+)*\|?", operand) for operand in self.operands[1:]]
+        return tuple(int(register[1]) for register in plain if register)
+
+
+def why_no_listing() -> str:
+    """What lacks here to list machine code; '' where nothing does."""
+    return "" if compilers() and _lister() else "no NVRTC or no nvdisasm here"
+
+
+@cache
+def _lister() -> str | None:
+    files = _wheel_files("nvidia.cu13", "bin/nvdisasm")
+    return str(files[0]) if files else shutil.which("nvdisasm")
+
+
+_FUNCTION = re.compile(r"^\.text\.(\S+):$")
+_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
+
+
+def listing(code: bytes) -> dict[str, list[MachineInstruction]]:
+    """Machine code by function, in order, as nvdisasm lists it."""
+    lister = _lister()
+    assert lister is not None
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        done = subprocess.run([lister, "-c", file.name], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    functions: dict[str, list[MachineInstruction]] = {}
+    name = ""
+    for line in done.stdout.splitlines():
+        if begins := _FUNCTION.match(line.strip()):
+            name = begins[1]
+            functions[name] = []
+        elif found := _LINE.search(line):
+            operands = tuple(operand.strip() for operand in found[2].split(",")) if found[2] else ()
+            functions[name].append(MachineInstruction(found[1], operands))
+    return functions
+
+
+def operations(instructions: Sequence[MachineInstruction]) -> Counter[str]:
+    """How often each operation stands in the code."""
+    return Counter(instruction.operation for instruction in instructions)
+
+
+# -- C
 
 
 @cache
@@ -76,98 +220,3 @@ def c_library_file(name: str) -> Path:
         assert done.returncode == 0, done.stderr
 
     return once(name.removesuffix(".c"), build) / f"{name}.so"
-
-
-def why_not() -> str:
-    """What lacks here to run kernels as the tests do; '' where nothing does."""
-    if C_COMPILER is None:
-        return "no C compiler (cc, gcc or clang)"
-    return "" if library() is not None else "no NVRTC here"
-
-
-@cache
-def ptx(text: str, capability: str, defines: tuple[str, ...]) -> str:
-    """The PTX of a source for a compute capability, as "90". CompileError in the compiler's words."""
-    key = hashlib.sha256("\0".join([text, capability, *defines]).encode()).hexdigest()[:16]
-
-    def build(folder: Path) -> None:
-        (folder / "module.ptx").write_text(compiled(text, f"compute_{capability}", defines)[0])
-
-    return (once(f"ptx-{key}", build) / "module.ptx").read_text()
-
-
-class CompileError(Exception):
-    """The compiler's words."""
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction of three operands."""
-
-    operation: int
-    registers: tuple[int, ...]
-    """Those that it reads; the zero register is none."""
-
-
-MULTIPLY_ADDS = {0x023: "FFMA", 0x024: "IMAD", 0x02B: "DFMA", 0x031: "HFMA2", 0x035: "HFMA2.MMA"}
-"""By the operation."""
-
-_NO_REGISTER = 255
-_ALL_REGISTERS = 1
-"""Form of operands of which the second is a register too; in the others it is a constant, whatever holds that."""
-
-
-def compiled(text: str, arch: str, defines: Sequence[str] = ()) -> tuple[str, str]:
-    """PTX (arch 'compute_80') or nothing (arch 'sm_80', machine code), and the compiler's log."""
-    output, log = _compiled(text, arch, defines)
-    return ("" if arch.startswith("sm_") else output.rstrip(b"\0").decode()), log
-
-
-def instructions(text: str, arch: str, defines: Sequence[str], function: str) -> list[Instruction]:
-    """The machine code of a function (arch 'sm_80'), in order."""
-    code = _section(_compiled(text, arch, defines)[0], f".text.{function}")
-    found = []
-    for low, high in struct.iter_unpack("<QQ", code):
-        bytes_of = (low >> 24 & 255, low >> 32 & 255, high & 255)
-        read = bytes_of if low >> 9 & 7 == _ALL_REGISTERS else bytes_of[::2]
-        found.append(Instruction(low & 0x1FF, tuple(each for each in read if each != _NO_REGISTER)))
-    return found
-
-
-def _section(elf: bytes, name: str) -> bytes:
-    """A section of an object file of 64 bits."""
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    size, count, names = struct.unpack_from("<HHH", elf, 0x3A)
-    headers = [struct.unpack_from("<IIQQQQ", elf, table + size * i) for i in range(count)]
-    for named, _, _, _, begin, length in headers:
-        at = headers[names][4] + named
-        if elf[at : elf.index(b"\0", at)].decode() == name:
-            return elf[begin : begin + length]
-    raise AssertionError(f"no section {name}")
-
-
-def _compiled(text: str, arch: str, defines: Sequence[str]) -> tuple[bytes, str]:
-    nvrtc = library()
-    assert nvrtc is not None
-    program = ctypes.c_void_p()
-    assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kern.cu", 0, None, None) == 0
-    try:
-        options = [*CUPYS, f"--gpu-architecture={arch}", *(f"-D{define}" for define in defines)]
-        if arch.startswith("sm_"):
-            options.append("--ptxas-options=-v")
-        encoded = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
-        status = nvrtc.nvrtcCompileProgram(program, len(options), encoded)
-        log = _held(nvrtc, "ProgramLog", program).rstrip(b"\0").decode()
-        if status != 0:
-            raise CompileError(log or f"status {status}")
-        return _held(nvrtc, "CUBIN" if arch.startswith("sm_") else "PTX", program), log
-    finally:
-        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def _held(nvrtc: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> bytes:
-    size = ctypes.c_size_t()
-    assert getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) == 0
-    held = ctypes.create_string_buffer(size.value)
-    assert getattr(nvrtc, f"nvrtcGet{what}")(program, held) == 0
-    return held.raw

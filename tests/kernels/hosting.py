@@ -58,12 +58,9 @@ def launched(
 
 
 class HostDevice:
-    """One work in host memory: `run` does its steps once, `wrong` compares its outputs.
+    """One work in host memory: `run` does its steps once, `wrong` compares its outputs."""
 
-    poisoned: to read what nothing wrote is no fault, but gives bits that are all set.
-    """
-
-    def __init__(self, work: Work, seed: int, *, edit: Edit | None = None, poisoned: bool = False) -> None:
+    def __init__(self, work: Work, seed: int, *, edit: Edit | None = None) -> None:
         self.work = work
         self.seed = seed
         self._edit = edit
@@ -84,7 +81,7 @@ class HostDevice:
             else:
                 array = np.full(buffer.bytes, 0xFF, np.uint8).view(buffer.dtype)
             assert array.dtype == np.dtype(buffer.dtype)
-            written = poisoned or buffer.content is not None or buffer.name == "faults"
+            written = buffer.content is not None or buffer.name == "faults"
             allocation = self.memory.take(buffer.bytes, written=written)
             allocation.label = buffer.name
             self._addresses[buffer.name] = np.uint64(allocation.base)
