@@ -4,7 +4,7 @@
 #include "pattern.cuh"
 
 #define THREADS 1024
-#define VALUES 36  // registers of a thread that keep a word all the time: more than half of all
+#define VALUES 32  // registers of a thread that keep a word all the time: half of all
 #define STARTS 64
 #define STEPS 512
 #define FACTOR 0x9e3779b1u

@@ -15,7 +15,7 @@ from .sizing import fitting
 from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Scalar, Unfit, Work
 
 THREADS = 1024
-VALUES = 36
+VALUES = 32
 STARTS = 64
 STEPS = 512
 ROW = 8
