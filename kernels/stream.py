@@ -29,7 +29,7 @@ ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
 
 
 @dataclass(frozen=True)
-class Moved:
+class StreamParts:
     """The parts of a work that goes to and fro."""
 
     buffers: tuple[Buffer, ...]
@@ -67,7 +67,7 @@ def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | U
     return fitting(facts, work)
 
 
-def moved(operation: str, count: int, suffix: str = "") -> Moved:
+def moved(operation: str, count: int, suffix: str = "") -> StreamParts:
     """The arrays of an operation (a, out, and b where it has one, with a suffix), its two turns, and what comes out."""
     a, b, out = "a" + suffix, "b" + suffix, "out" + suffix
     added = ARRAYS[operation] == 3
@@ -80,7 +80,7 @@ def moved(operation: str, count: int, suffix: str = "") -> Moved:
 
     expect = partial(_expect, operation, a, b)
     buffers = (Buffer(a, "uint32", count, Words()), Buffer(out, "uint32", count))
-    return Moved(
+    return StreamParts(
         buffers=(*buffers, Buffer(b, "uint32", count, Words())) if added else buffers,
         turns=(launch(a, out), launch(out, a)),
         outputs=(Output(out, expect, _DERIVATION, turn=0), Output(a, expect, _DERIVATION, turn=1)),
