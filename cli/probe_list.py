@@ -55,7 +55,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     needs = str(row["needs"] or "").replace("compute capability", "CC")
     return (
         str(row["name"]),
-        f"{next(iter(row['time_s'].values())):.3g} s",
+        f"{next(iter(row['time_s'].values())):,.4g} s",
         str(row["stresses"]),
         str(row["says"]).rstrip("."),
         shown or "none",
