@@ -1,9 +1,9 @@
 """A step of a transformer block: large and small matrix products, with what reads and writes between them.
 
-`transformer` goes forward. `transformer-back` goes on with the gradients of the last layers: partial back-propagation,
-as workers of structured partial back-propagation share it out (Saifee et al., Doing More by Doing Less, IEEE Cloud
-2021). The sequences are copies of three, one after another, and each repetition begins with the next of the three: what
-a step left from the repetition before, or from a neighbouring sequence, is wrong. Results go round in a ring.
+`transformer` goes forward. `transformer-back` goes on with the gradients of the last layers alone: structured partial
+back-propagation (Kumar, Subramanian, Venkataraman and Akella, Doing More by Doing Less, arXiv:2111.10672). The
+sequences are copies of three, one after another, and each repetition begins with the next of the three: what a step
+left from the repetition before, or from a neighbouring sequence, is wrong. Results go round in a ring.
 """
 
 from __future__ import annotations
@@ -147,7 +147,6 @@ class _Input:
     name: str
     shape: tuple[int, int]
     half_width: float
-    says: str
     precision: str
     centre: float = 0.0
 
@@ -159,23 +158,18 @@ class _Input:
         return encode(self.draw(seed).reshape(-1), self.precision)
 
     def buffer(self, count: int = 0) -> Buffer:
-        count = count or self.shape[0] * self.shape[1]
-        return Buffer(self.name, DTYPES[self.precision], count, Array(self.says, self.stored))
+        says = f"uniform within {self.half_width:.3g} of {self.centre:g}"
+        return Buffer(self.name, DTYPES[self.precision], count or prod(self.shape), Array(says, self.stored))
 
 
 def _inputs(precision: str, width: int, tokens: int) -> dict[str, _Input]:
     """x and the slopes of the loss by the block's result; what layer norms multiply by and add; the weights, whose
     variance is 1 / their inner length."""
-    inputs = [
-        _Input(name, (BASES * tokens, width), sqrt(3), "uniform, variance 1", precision) for name in ("x", "slopes")
-    ]
-    for name, at in (("gain1", 1.0), ("bias1", 0.0), ("gain2", 1.0), ("bias2", 0.0)):
-        inputs.append(_Input(name, (1, width), 0.5, f"uniform within 1/2 of {at:g}", "fp32", at))
+    inputs = [_Input(name, (BASES * tokens, width), sqrt(3), precision) for name in ("x", "slopes")]
+    for name, centre in (("gain1", 1.0), ("bias1", 0.0), ("gain2", 1.0), ("bias2", 0.0)):
+        inputs.append(_Input(name, (1, width), 0.5, "fp32", centre))
     for name, (rows, inner) in LAYERS.items():
-        length = inner * width
-        inputs.append(
-            _Input(name, (rows * width, length), sqrt(3 / length), f"uniform, variance 1 / {length}", precision)
-        )
+        inputs.append(_Input(name, (rows * width, inner * width), sqrt(3 / inner / width), precision))
     return {array.name: array for array in inputs}
 
 
@@ -218,9 +212,13 @@ def _rings(shape: Shape) -> tuple[Buffer, ...]:
 
 def _omitted(shape: Shape) -> tuple[Buffer, ...]:
     """The gradients of the layers that get none: zeros."""
-    dtype, names = DTYPES[shape.precision], LAYERS.keys() - shape.layers if shape.depth else ()
+    dtype, names = DTYPES[shape.precision], LAYERS if shape.depth else ()
     zeros = Array("zeros", lambda seed: np.zeros(1, dtype))  # noqa: ARG005
-    return tuple(Buffer(f"d_{name}", dtype, prod(LAYERS[name]) * shape.width**2, zeros) for name in names)
+    return tuple(
+        Buffer(f"d_{name}", dtype, prod(LAYERS[name]) * shape.width**2, zeros)
+        for name in names
+        if name not in shape.layers
+    )
 
 
 def _steps(shape: Shape, turn: int) -> Iterator[Step]:
