@@ -30,6 +30,7 @@ from whorl.probes import catalogue
 from whorl.simulation.models import find_model
 from whorl.store import Store
 from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probed_fleet import stored
 from whorl.tests.probes.hand_device import FACTS, HandDevice
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, NODE, run_without
@@ -70,6 +71,18 @@ def test_the_list_shows_every_probe() -> None:
     assert by_name["gemm-fp8"]["needs"]
     assert set(by_name["gemm-fp8"]["time_s"]) == {"full"}
     assert all(row["says"] and row["stresses"] for row in document["probes"])
+
+
+def test_the_keep_rule_is_printed_of_a_store(tmp_path: Path) -> None:
+    assert "no real data yet" in probe("list", "--keep-rule").output
+    stored(tmp_path / "store", gpus=24, campaign="one")
+    text = probe("list", "--keep-rule", "--store", str(tmp_path / "store")).output
+    assert "no real data yet" in text
+    assert "simulated data: plumbing only" in text
+    document = json.loads(probe("list", "--keep-rule", "--store", str(tmp_path / "store"), "--json").output)
+    assert document["schema"] == "whorl.probe.keep-rule/1"
+    assert [row["workload"] for row in document["probes"]] == ["gemm-fp32", "stream-triad", "copy-h2d", "pagerank"]
+    assert {row["stays"] for row in document["probes"]} == {None}
 
 
 def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
