@@ -147,23 +147,15 @@ class MemoryFindings:
         return len({error.offset // PAGE for error in self.errors})
 
 
-def stuck(place: int) -> WordError:
-    """An error as a stuck bit makes it, in the pattern of alternate bits, at a word by its number."""
-    bit = place % 16 * 2
-    return WordError(4 * place, 0xAAAAAAAA, 0xAAAAAAAA | 1 << bit, "alternate bits", sm=0)
-
-
-def written(errors: Sequence[WordError]) -> NDArray[np.uint32]:
-    """The buffer `log` as memory.cu leaves it after these errors."""
+def log_of_stuck_bits(places: Sequence[int]) -> NDArray[np.uint32]:
+    """The buffer `log` as memory.cu leaves it where words, by their number, have a bit that is stuck at 1."""
+    alternate = next(number for number, pattern in enumerate(PATTERNS) if pattern.name == "alternate bits")
     log = np.zeros((CAPACITY + 1, RECORD), np.uint32)
-    names = [pattern.name for pattern in PATTERNS]
-    for error in errors:
-        log[0, 1] |= error.actual & ~error.expected
-        log[0, 2] |= error.expected & ~error.actual
-    for record, error in zip(log[1:], errors, strict=False):
-        low, high = error.offset // 4 % 2**32, error.offset // 4 >> 32
-        record[:6] = low, high, error.expected, error.actual, names.index(error.pattern), error.sm
-    log[0, 0] = min(len(errors), CAPACITY)
+    log[0, 0] = min(len(places), CAPACITY)
+    for record, place in zip(log[1:], places, strict=False):
+        bit = 1 << place % 16 * 2
+        record[:5] = place % 2**32, place >> 32, 0xAAAAAAAA, 0xAAAAAAAA | bit, alternate
+        log[0, 1] |= bit
     return log.reshape(-1)
 
 

@@ -352,7 +352,7 @@ class SimulatedLoaded:
         results are those of one lane of one multiprocessor."""
         wrong = self._all_wrong
         if buffer == "log":
-            return memory.written([memory.stuck(place % self.work.compared) for place in wrong])
+            return memory.log_of_stuck_bits([place % self.work.compared for place in wrong])
         assert buffer == "sms", f"no simulated GPU writes {buffer}"
         sms = self._sms
         slowness = self._busy_s / (self._repetitions * self._prepared.unit_s)

@@ -42,17 +42,16 @@ __device__ __forceinline__ word differing(uint4 a, uint4 b) {
 // far: `far_vectors` for all, which hold the pattern FORM_HASH of `salt`. slab_vectors and far_vectors are
 // multiples of 1024. sms: ROW counters by multiprocessor: blocks, wrong words, lanes, parts, cycles, ns.
 extern "C" __launch_bounds__(THREADS, 1) __global__ void exercise(
-    const word* __restrict__ starts, float step, uint4* slab, word slab_vectors, const uint4* far, word
-    far_vectors, word shared_words, word rounds, word salt, unsigned long long* sms, unsigned long long*
-    faults) {
+    const word* __restrict__ starts, float step, uint4* slab, word slab_vectors, const uint4* far, word far_vectors,
+    word shared_words, word rounds, word salt, unsigned long long* sms, unsigned long long* faults) {
     const word thread = threadIdx.x, partner = THREADS - 1 - thread;
     word compared = 0, wrong = 0, parts = 0;
-#define TAKE(count, words, part) \
-    {                            \
-        const word bad = (count);  \
-        compared += (words);       \
-        wrong += bad;              \
-        if (bad) parts |= (part);  \
+#define TAKE(count, words, part)  \
+    {                             \
+        const word bad = (count); \
+        compared += (words);      \
+        wrong += bad;             \
+        if (bad) parts |= (part); \
     }
 #pragma unroll 1
     for (word v = thread; v < far_vectors; v += THREADS)
