@@ -11,6 +11,7 @@ import click
 from .ending import Ending, stays
 from .options import Span, fault_option, json_option, model_option, seed_option, store_option
 from .probe_list import list_probes
+from .probe_prolog import prolog
 
 if TYPE_CHECKING:
     from ..probes.campaign import Report
@@ -27,6 +28,7 @@ def probe() -> None:
 
 
 probe.add_command(list_probes)
+probe.add_command(prolog)
 
 
 @probe.command("run", short_help="Run probes on the GPUs here or on a simulated fleet.")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import DeviceError, InputError
+from ..errors import DeviceError, WhorlError
 from ..kernels.device import Device, finish
 from ..store.vocabulary import Outcome
 from .health import DriverHealth, GpuHealth
@@ -303,7 +303,7 @@ def _measure(device: Device, parent: Parent, probe: Probe, asked: Asked, first: 
 def _driver_health(gpu: str) -> DriverHealth | None:
     try:
         return DriverHealth(gpu)
-    except InputError:
+    except WhorlError:
         return None
 
 

@@ -57,10 +57,10 @@ def rank(n: int, level: float = LEVEL) -> int:
     if n > 2000:  # the normal approximation is right to a rank there, and taken a rank wider
         return int(n / 2 - 1.959964 * sqrt(n) / 2) - 1
     tail, k = 0, 0
-    whole = 1 << n
+    total = 1 << n
     while k < n:
         tail += comb(n, k)
-        if tail / whole > allowed:
+        if tail / total > allowed:
             break
         k += 1
     return k
@@ -92,13 +92,13 @@ def _together(values: NDArray[np.float64]) -> float:
 
 def _integrated(values: NDArray[np.float64]) -> float:
     off = values - values.mean()
-    whole = float(off @ off)
-    if whole == 0:  # more than half of the values are the smallest one
+    squares = float(off @ off)
+    if squares == 0:  # more than half of the values are the smallest one
         return 1.0
     time = 1.0
     for lag in range(1, len(values) // 2):
         # An autocorrelation of n values is too low by about time/n (Marriott and Pope, Biometrika 1954).
-        time += 2 * (float(off[:-lag] @ off[lag:]) / whole + (1 + max(time, 1.0)) / len(values))
+        time += 2 * (float(off[:-lag] @ off[lag:]) / squares + (1 + max(time, 1.0)) / len(values))
         if lag >= _WINDOW * max(time, 1.0):
             break
     return max(time, 1.0)
@@ -109,8 +109,8 @@ def lag_one(values: NDArray[np.float64]) -> float:
     if len(values) < 4:
         return 0.0
     off = values - values.mean()
-    whole = float(off @ off)
+    squares = float(off @ off)
     # Values that agree to the last digits differ by rounding alone.
-    if whole <= len(values) * (1e-12 * abs(float(values.mean()))) ** 2:
+    if squares <= len(values) * (1e-12 * abs(float(values.mean()))) ** 2:
         return 0.0
-    return float(off[:-1] @ off[1:]) / whole
+    return float(off[:-1] @ off[1:]) / squares

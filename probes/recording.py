@@ -147,32 +147,36 @@ class Recorder:
             runs, events, tables = self._runs, self._events, self._tables
             self._runs, self._events, self._tables = [], [], {}
             self._since = time.monotonic()
-            made = {name: pa.concat_tables(parts) for name, parts in tables.items()}
+            rows_of_table = {name: pa.concat_tables(parts) for name, parts in tables.items()}
             if runs:
-                made |= self._run_rows(runs)
+                rows_of_table |= self._run_rows(runs)
             if events:
                 new = pa.Table.from_batches([event_rows(events, cluster=self.cluster)])
-                known = made.get("events")
-                made["events"] = new if known is None else pa.concat_tables([known, new], promote_options="default")
-            made = {name: rows for name, rows in made.items() if len(rows)}
-            if not made:
+                events_gathered = rows_of_table.get("events")
+                rows_of_table["events"] = (
+                    new
+                    if events_gathered is None
+                    else pa.concat_tables([events_gathered, new], promote_options="default")
+                )
+            rows_of_table = {name: rows for name, rows in rows_of_table.items() if len(rows)}
+            if not rows_of_table:
                 return
             self._number += 1
             try:
-                self._append(made, name)
+                self._append(rows_of_table, name)
             except StoreError as error:
                 self._failure = error
                 raise
-            for name, rows in made.items():
+            for name, rows in rows_of_table.items():
                 self.rows[name] = self.rows.get(name, 0) + len(rows)
 
-    def _append(self, made: Mapping[str, pa.Table], name: str | None) -> None:
+    def _append(self, rows: Mapping[str, pa.Table], name: str | None) -> None:
         if self._journal is None:
             own = f"probe-{short_hash(self.campaign)}-{time.time_ns()}-{os.getpid()}-{self._number}"
-            self.store.append(made, name or own)
+            self.store.append(rows, name or own)
             return
-        for table in sorted(made, key=lambda table: table == "runs"):  # a run that is seen has its results
-            for batch in made[table].combine_chunks().to_batches():
+        for table in sorted(rows, key=lambda table: table == "runs"):  # a run that is seen has its results
+            for batch in rows[table].combine_chunks().to_batches():
                 self._journal.append_batch(batch, table)
 
     # -- rows ---------------------------------------------------------------------------------------------
@@ -196,26 +200,26 @@ class Recorder:
             "status": [run.status for run in runs],
             "status_detail": [run.status_detail for run in runs],
         }
-        of = np.repeat(np.arange(len(runs)), [len(run.figures) for run in runs])
-        found = {
+        run_of_figure = np.repeat(np.arange(len(runs)), [len(run.figures) for run in runs])
+        columns_of_figures = {
             "repeat": [figure.repeat for figure in figures],
             "figure": [figure.name for figure in figures],
             "unit": [figure.unit for figure in figures],
             "value": [figure.value for figure in figures],
         }
-        return self._rows_of(ManyRuns(columns, of, found))
+        return self._rows_of(ManyRuns(columns, run_of_figure, columns_of_figures))
 
     def _rows_of(self, runs: ManyRuns) -> dict[str, pa.Table]:
         columns = runs.columns
         n = len(columns["gpu"])
         keys = zip(columns["gpu"], columns["workload"], map(int, columns["began"]), strict=True)
-        own = {
+        identity = {
             "run_id": [short_hash([self.cluster, self.campaign, *key]) for key in keys],
             "cluster": [self.cluster] * n,
             "campaign": [self.campaign] * n,
             "job_id": [self._job] * n,
         }
-        rows = arrow_rows("runs", own | dict(columns))
+        rows = arrow_rows("runs", identity | dict(columns))
         shared = rows.select(["run_id", "cluster", "workload", "gpu"]).take(pa.array(runs.of))
         results = arrow_rows("results", runs.figures)
         for name in reversed(shared.column_names):
@@ -265,15 +269,17 @@ class Past:
         Of each: its conditions, with the version of the probe beside them as `probe_version`. With `before_ns` only
         those that began earlier (UTC).
         """
-        mine = compute.equal(self.rows["campaign"], campaign)
+        of_campaign = compute.equal(self.rows["campaign"], campaign)
         if before_ns is not None:
-            mine = compute.and_(mine, compute.less(self.rows["began"].cast(pa.int64()), before_ns // 1000))
-        found: dict[tuple[str, str], list[dict[str, object]]] = {}
-        for row in self.rows.filter(mine).drop_columns(["began", "ended"]).to_pylist():
+            of_campaign = compute.and_(
+                of_campaign, compute.less(self.rows["began"].cast(pa.int64()), before_ns // 1000)
+            )
+        conditions_by_probe: dict[tuple[str, str], list[dict[str, object]]] = {}
+        for row in self.rows.filter(of_campaign).drop_columns(["began", "ended"]).to_pylist():
             if row["ended_by"] not in (EndedBy.FAILED, EndedBy.STOPPED):
                 conditions = (row["conditions"] or {}) | {"probe_version": row["probe_version"]}
-                found.setdefault((row["gpu"], row["workload"]), []).append(conditions)
-        return found
+                conditions_by_probe.setdefault((row["gpu"], row["workload"]), []).append(conditions)
+        return conditions_by_probe
 
 
 def past_of(store: Store, cluster: str, gpus: Sequence[str]) -> Past:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..store.metrics import board_power_of
 from ..store.vocabulary import CLOCK_EVENTS
 from .effort import LEVELS
-from .health import COUNTED, GpuHealth
+from .health import GpuHealth, simulated_health
 from .probe import Kind, Probe
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ FAST_S = 0.02
 """The same while it is measured: an energy counter is renewed between two readings, no one knows when."""
 _MOST_KEPT_S = 60.0
 
-_COUNTERS = {one.counter: one.name for one in CLOCK_EVENTS if one.counter is not None}
-_BITS = {one.bit: one.name for one in CLOCK_EVENTS if one.bit is not None}
+_COUNTERS = {event.counter: event.name for event in CLOCK_EVENTS if event.counter is not None}
+_BITS = {event.bit: event.name for event in CLOCK_EVENTS if event.bit is not None}
 _COLUMNS = (
     "power_mw",
     "power_instant_mw",
@@ -190,10 +190,7 @@ class Recent:
     def health(self, gpu: str) -> GpuHealth | None:
         """The health of a simulated GPU; None of another one, and of one that is lost."""
         readings, position = self._simulated, self._position.get(gpu)
-        if readings is None or position is None or readings.lost[position]:
-            return None
-        counted = [readings.values[name][position] if name in readings.values else np.nan for name in COUNTED]
-        return GpuHealth(np.array(counted, np.float64))
+        return None if readings is None or position is None else simulated_health(readings, position)
 
     def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
         """What was read of a GPU from one time to another, both included (UTC ns)."""
@@ -262,11 +259,11 @@ def _present(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _median(values: NDArray[np.float64]) -> float | None:
-    known = _present(values)
-    if not len(known):
+    ordered = _present(values)
+    if not len(ordered):
         return None
-    known.sort()  # numpy's own median takes ten times as long for a few values
-    return float(known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2
+    ordered.sort()  # numpy's own median takes ten times as long for a few values
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def _change(seconds: NDArray[np.float64], values: NDArray[np.float64], middle_s: float) -> float | None:
@@ -275,12 +272,12 @@ def _change(seconds: NDArray[np.float64], values: NDArray[np.float64], middle_s:
 
 
 def _slope(seconds: NDArray[np.float64], values: NDArray[np.float64]) -> float | None:
-    known = ~np.isnan(values)
-    if known.sum() < 3:
+    present = ~np.isnan(values)
+    if present.sum() < 3:
         return None
-    at = seconds[known] - seconds[known].mean()
-    whole = float(at @ at)
-    return float(at @ values[known]) / whole if whole > 0 else None
+    at = seconds[present] - seconds[present].mean()
+    squares = float(at @ at)
+    return float(at @ values[present]) / squares if squares > 0 else None
 
 
 def power_between_renewals(
@@ -291,8 +288,8 @@ def power_between_renewals(
     A renewal lies between the last reading of an old value and the first of a new one; the mean takes the middle. From
     the first renewal to the last the growth of the counter is exact. None where the counter fell: it was reset.
     """
-    known = ~np.isnan(counter_mj)
-    at, counter = seconds[known], counter_mj[known]
+    present = ~np.isnan(counter_mj)
+    at, counter = seconds[present], counter_mj[present]
     steps = np.diff(counter)
     new = np.flatnonzero(steps > 0) + 1
     if len(new) < 2 or steps.min() < 0:
@@ -309,10 +306,10 @@ def power_between_renewals(
 
 def _rate(seconds: NDArray[np.float64], counter: NDArray[np.float64]) -> float | None:
     """Growth of a counter a second between its first and its last reading; None where it fell: it was reset."""
-    known = np.flatnonzero(~np.isnan(counter))
-    if len(known) < 2:
+    present = np.flatnonzero(~np.isnan(counter))
+    if len(present) < 2:
         return None
-    first, last = known[0], known[-1]
+    first, last = present[0], present[-1]
     span, grown = float(seconds[last] - seconds[first]), float(counter[last] - counter[first])
     return grown / span if span >= _FEWEST_S and grown >= 0 else None
 
@@ -322,20 +319,20 @@ def _events(
 ) -> dict[str, float] | None:
     """For how long the clock was held down in a window, by reason: by counters where there are, else by the share
     of the readings that show the reason."""
-    found: dict[str, float] = {}
+    seconds_by_reason: dict[str, float] = {}
     counted = set()
     for column, name in _COUNTERS.items():
         rate = _rate(seconds, values[column])
         if rate is not None:
             counted.add(name)
             if rate > 0:
-                found[name] = min(rate / 1e9, 1.0) * length_s
+                seconds_by_reason[name] = min(rate / 1e9, 1.0) * length_s
     reasons = _present(values["clock_event_reasons"]).astype(np.int64)
     if len(reasons):
         for bit, name in _BITS.items():
             number = int(np.count_nonzero(reasons & bit))
             if name not in counted and number:
-                found[name] = number / len(reasons) * length_s
+                seconds_by_reason[name] = number / len(reasons) * length_s
     elif not counted:
         return None
-    return {name: round(seconds_down, 4) for name, seconds_down in sorted(found.items())}
+    return {name: round(seconds_down, 4) for name, seconds_down in sorted(seconds_by_reason.items())}

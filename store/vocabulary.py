@@ -159,6 +159,7 @@ class EventKind(Code):
                       "`metric` was `before` and is `value` since probe `workload` ran; without a `metric`, the driver "
                       "told of `n` XIDs meanwhile, the last of number `code`", "workload", "metric", "before", "value",
                       "code", "n")
+    UNFIT = "unfit", "`whorl probe prolog` found the GPU unfit for a job"
     PROBE_NOT_RUN = "probe_not_run", "probe `workload` was not run", "workload"
     SETTINGS_CHANGED = ("settings_changed",
                         "a setting is `value`, and was `before`: the power limit, mW, or the clock that is locked, "
