@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DeviceError
+from .work import Gemm
 
 WORKSPACE_BYTES = 32 << 20
 """What NVIDIA recommends for Hopper, more than enough before it; also for products of 8 bits."""
@@ -109,31 +110,17 @@ class Cublas:
         check_status(self._library.cublasGetVersion_v2(self._handle, byref(number)), "asking its version")
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
-    def gemm(
-        self,
-        precision: str,
-        shape: tuple[int, int, int],
-        batch: int,
-        addresses: tuple[int, int, int],
-        types: list[str],
-        *,
-        plain: bool = False,
-        across: bool = False,
-        alpha: float = 1.0,
-    ) -> None:
-        """Enqueue C (m x n) = alpha A (m x k) times B (n x k) transposed, all row-major, `batch` times; B is k x n and
-        not transposed where `plain`, A is k x m and transposed where `across`.
-
-        `shape` is (m, n, k), `addresses` are those of A, B, C, `types` their dtypes. DeviceError where it is refused.
-        """
-        m, n, k = shape
+    def gemm(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> None:
+        """Enqueue a product; `addresses` are those of A, B and C, `types` their dtypes. DeviceError where refused."""
+        m, n, k = step.m, step.n, step.k
         a, b, c = (c_void_p(address) for address in addresses)
         of_a, of_b, of_c = (c_int(DATA_TYPES[np.dtype(dtype).name]) for dtype in types)
-        factor, zero = (ctypes.c_double if precision == "fp64" else ctypes.c_float)(alpha), ctypes.c_double(0)
-        (turned_b, row_b), (turned_a, row_a) = (_N, n) if plain else (_T, k), (_T, m) if across else (_N, k)
+        factor = (ctypes.c_double if step.precision == "fp64" else ctypes.c_float)(step.alpha)
+        zero = ctypes.c_double(0)
+        (turned_b, row_b), (turned_a, row_a) = (_N, n) if step.plain else (_T, k), (_T, m) if step.across else (_N, k)
         head = (self._handle, c_int(turned_b), c_int(turned_a), c_int(n), c_int(m), c_int(k), byref(factor))
-        tail = (c_int(_COMPUTE[precision]), c_int(_DEFAULT_ALGORITHM))
-        if batch == 1:
+        tail = (c_int(_COMPUTE[step.precision]), c_int(_DEFAULT_ALGORITHM))
+        if step.batch == 1:
             status = self._library.cublasGemmEx(
                 *head, b, of_b, c_int(row_b), a, of_a, c_int(row_a), byref(zero), c, of_c, c_int(n), *tail
             )
@@ -142,10 +129,10 @@ class Cublas:
             status = self._library.cublasGemmStridedBatchedEx(
                 *head,
                 *(b, of_b, c_int(row_b), step_b, a, of_a, c_int(row_a), step_a),
-                *(byref(zero), c, of_c, c_int(n), step_c, c_int(batch)),
+                *(byref(zero), c, of_c, c_int(n), step_c, c_int(step.batch)),
                 *tail,
             )
-        check_status(status, f"{precision} product of {m} x {n} x {k}")
+        check_status(status, f"{step.precision} product of {m} x {n} x {k}")
 
     def close(self) -> None:
         """Give the handle back. Safe to call twice."""

@@ -226,14 +226,13 @@ class CupyLoaded:
         return np.uint32(self._turns.unaudited if argument is Live.WRITTEN else self._turns.last)
 
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
-        shape, device, alpha = (step.m, step.n, step.k), self._device, step.alpha
+        device = self._device
         if step.precision == "fp8":
             assert not step.plain | step.across
-            product = self._planned(shape, step.batch, types)
-            return lambda: product.enqueue(addresses, device.workspace, self._stream, alpha=alpha)
+            product = self._planned((step.m, step.n, step.k), step.batch, types)
+            return lambda: product.enqueue(addresses, device.workspace, self._stream, alpha=step.alpha)
         blas = device.blas
-        lies = {"plain": step.plain, "across": step.across}
-        return lambda: blas.gemm(step.precision, shape, step.batch, addresses, types, **lies, alpha=alpha)
+        return lambda: blas.gemm(step, addresses, types)
 
     def _planned(self, shape: tuple[int, int, int], batch: int, types: list[str]) -> LtProduct:
         """The plan of a product; products of one shape share it, so that all of them are done in the same way."""

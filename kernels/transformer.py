@@ -435,7 +435,7 @@ def gradients(got: dict[str, Doubles], depth: int, arithmetic: _Arithmetic) -> d
 
 
 @dataclass(frozen=True)
-class _Result:
+class _Period:
     """One period of a result: rows of all bases, or a gradient summed over one copy of each."""
 
     values: Doubles
@@ -446,17 +446,17 @@ class _Result:
 
 
 @lru_cache(maxsize=4)
-def _results(precision: str, width: int, tokens: int, depth: int, seed: int) -> dict[str, _Result]:
+def _results(precision: str, width: int, tokens: int, depth: int, seed: int) -> dict[str, _Period]:
     """By ring, in float64."""
     drawn = {name: array.draw(seed) for name, array in _inputs(precision, width, tokens).items()}
     drawn |= {name: drawn[name].reshape(BASES, tokens, width) for name in ("x", "slopes")}
     kinds = (_Arithmetic(), _Arithmetic(precision))
     exact, rounded = (forward(drawn, arithmetic) for arithmetic in kinds)
-    results = {"out": _Result(_flat(exact["out"]), _spread(_flat(rounded["out"] - exact["out"])))}
+    results = {"out": _Period(_flat(exact["out"]), _spread(_flat(rounded["out"] - exact["out"])))}
     pairs, rounded_pairs = (gradients(got, depth, kind) for got, kind in zip((exact, rounded), kinds, strict=True))
     for name, (slopes, inputs) in ((name, map(_flat, pair)) for name, pair in pairs.items()):
         values, rounded_values = slopes.T @ inputs, _flat(rounded_pairs[name][0]).T @ _flat(rounded_pairs[name][1])
-        results[f"d_{name}"] = _Result(values, _spread(rounded_values - values), np.sqrt((slopes**2).T @ inputs**2))
+        results[f"d_{name}"] = _Period(values, _spread(rounded_values - values), np.sqrt((slopes**2).T @ inputs**2))
     return results
 
 
