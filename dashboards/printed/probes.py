@@ -195,7 +195,7 @@ def _typical(runs: Sequence[Summary], name: str, digits: int) -> str:
 
 def _remarks(report: Report, plan: Plan, *, each: bool) -> Iterable[str]:
     """What the signs in the table mean, and how many runs began before the GPU was steady."""
-    timed = [one for one in report.runs if one.median_ms is not None]
+    timed = [one for one in report.runs if one.median_ms is not None and one.n is not None]
     drifted = [one for one in timed if _drifted(one, plan)]
     if drifted:
         sign = "*: " if each else f"{len(drifted):,} of {len(timed):,} runs: "

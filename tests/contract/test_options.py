@@ -216,6 +216,7 @@ VERBS = {
             "--input-seed": {"": "gemm-fp32"},
             "--node": NODE,
             "--period": {"": "power-square"},
+            "--until-wrong": {"": "soak", "--time-limit": "1s"},
         },
     ),
     "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),
