@@ -61,7 +61,7 @@ _ROWS = (
     Probe("copy-p2p", "1", "GPU to GPU", "Copy to another GPU, past the host.", "bandwidth", "copy-p2p", "full"),
     Probe("overlap-embedding", "1", "copies beside kernels", "Rows fetched ahead, summed meanwhile.", "hidden",
           "overlap-embedding", "full", Kind.OVERLAP),
-    Probe("overlap-partitions", "1", "copies beside kernels", "Partitions in BETA order, joined meanwhile.", "hidden",
+    Probe("overlap-partitions", "1", "copies beside kernels", "Partitions by turns, joined meanwhile.", "hidden",
           "overlap-partitions", "full", Kind.OVERLAP),
     Probe("overlap-activations", "1", "copies beside kernels", "Activations coded, out and back.", "hidden",
           "overlap-activations", "full", Kind.OVERLAP),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +26,8 @@ def stored(path: Path, gpus: int, sittings: int, seed: int, driver: str = "550.5
     levels = {"first": first, "alike": 2 * first, "half": (first + own) / np.sqrt(2), "noise": np.zeros(gpus)}
     names = [f"GPU-{gpu}" for gpu in range(gpus)]
     store = new_store(path)
-    runs: dict[str, list[object]] = {key: [] for key in ("run_id", "cluster", "workload", "gpu", "began", "status")}
-    results: dict[str, list[object]] = {
+    runs: dict[str, list[Any]] = {key: [] for key in ("run_id", "cluster", "workload", "gpu", "began", "status")}
+    results: dict[str, list[Any]] = {
         key: [] for key in ("run_id", "cluster", "workload", "gpu", "repeat", "figure", "unit", "value")
     }
     for sitting in range(sittings):
@@ -41,8 +42,12 @@ def stored(path: Path, gpus: int, sittings: int, seed: int, driver: str = "550.5
                     for key, value in zip(results, (*of_run, 0, "time", "ms", float(time)), strict=True):
                         results[key].append(value)
     who = {"cluster": ["real"] * gpus, "gpu": names, "model": ["H100"] * gpus, "driver": [driver] * gpus}
-    tables = {"runs": runs, "results": results, "gpus": who | {"first_seen": [DAY_NS] * gpus}}
-    store.append({table: arrow_rows(table, {**rows}) for table, rows in tables.items()}, "made")
+    tables: dict[str, dict[str, list[Any]]] = {
+        "runs": runs,
+        "results": results,
+        "gpus": who | {"first_seen": [DAY_NS] * gpus},
+    }
+    store.append({table: arrow_rows(table, rows) for table, rows in tables.items()}, "made")
     return store
 
 
