@@ -46,12 +46,20 @@ KERNELS: dict[str, tuple[str, str]] = {
 }
 """Name -> module of this folder and the `Kernel` in it."""
 
+EXCHANGES: dict[str, tuple[str, str]] = {
+    "pairs": ("peers", "PAIRS"),
+    "all-reduce": ("peers", "RING"),
+    "all-reduce-nccl": ("peers", "NCCL"),
+}
+"""The same of what several GPUs do together, which is no `Work` of one device."""
+
 
 def find_kernel(name: str) -> Kernel:
     """The kernel of a name, in any case; InputError, naming what there is, when there is none."""
-    row = KERNELS.get(name.strip().lower())
+    rows = KERNELS | EXCHANGES
+    row = rows.get(name.strip().lower())
     if row is None:
-        raise InputError(f"no kernel {name!r}; there are {', '.join(KERNELS)}")
+        raise InputError(f"no kernel {name!r}; there are {', '.join(rows)}")
     kernel = getattr(import_module(f"{__package__}.{row[0]}"), row[1])
     assert isinstance(kernel, Kernel)
     return kernel

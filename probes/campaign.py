@@ -146,6 +146,8 @@ class Campaign:
         self.plan, self.recorder = plan, recorder
         self.report = Report(plan.campaign, recorder.cluster, gpus)
         self.stop = threading.Event()
+        self.left_out: set[str] = set()
+        """The GPUs that do not answer any more."""
         self._find = find_kernel
         self._stored, self._progress = stored, progress
         self._done = 0
@@ -181,6 +183,8 @@ class Campaign:
         first, facts, asked = True, device.facts, self.plan.asked
         health: GpuHealth | None = None
         for stage, probe in enumerate(self.plan.probes):
+            if probe.kind is Kind.EXCHANGE and isinstance(device, GpuProcess):
+                return  # they come last, and all GPUs at once
             if self._is_stored(probe, facts, setting):
                 self._tell(probe, facts, None)
                 continue
@@ -214,6 +218,45 @@ class Campaign:
                 if answer.failure.gone:
                     self._leave_out(device, self.plan.probes[stage + 1 :])
                     return
+
+    def exchange(self, node: GpuProcess, gpus: Sequence[Facts], watch: Watch, settings: Mapping[str, Setting]) -> None:
+        """The probes that all GPUs of a node run at once, in one process. One that failed before has no part in it."""
+        probes = [probe for probe in self.plan.probes if probe.kind is Kind.EXCHANGE]
+        health: dict[str, GpuHealth | None] = {}
+        for number, probe in enumerate(probes, 1):
+            missing = []
+            for facts in gpus:
+                if self._is_stored(probe, facts, settings[facts.gpu]):
+                    self._tell(probe, facts, None)
+                else:
+                    missing.append(facts)
+                    health[facts.gpu] = health.get(facts.gpu) or _health(node.standing_for(facts), watch)
+            if not missing:
+                continue
+            answers: Mapping[str, Measured | Unrun | DeviceError]
+            try:
+                answers = node.exchange(watch, probe, self.plan.asked, self.stop.is_set)
+            except DeviceError as error:
+                # Where the error names one of the GPUs, the others could not run the probe without it.
+                culprits = [facts.gpu for facts in missing if str(error).startswith(facts.gpu)]
+                answers = {
+                    facts.gpu: error if not culprits or facts.gpu in culprits else Unrun(str(error))
+                    for facts in missing
+                }
+            for facts in missing:
+                device, setting, answer = node.standing_for(facts), settings[facts.gpu], answers[facts.gpu]
+                if isinstance(answer, Unrun):
+                    self._not_run(device, probe, answer.reason)
+                    continue
+                health[facts.gpu], changes = self._compare_health(device, watch, probe, health[facts.gpu])
+                if isinstance(answer, DeviceError):
+                    self._failed(device, probe, setting, answer, changes=changes)
+                else:
+                    self._keep(device, probe, setting, answer, changes=changes)
+            if any(isinstance(answer, DeviceError) and answer.gone for answer in answers.values()):
+                for facts in gpus:
+                    self._leave_out(node.standing_for(facts), probes[number:])
+                return
 
     def _telling(self, device: Device | GpuProcess, probe: Probe, ended: Callable[[], bool]) -> Callable[[], bool]:
         """`ended`, which is asked after each batch and says how far the probe is."""
@@ -355,6 +398,7 @@ class Campaign:
         self._tell(probe, facts, None)
 
     def _leave_out(self, device: Device | GpuProcess, probes: Sequence[Probe]) -> None:
+        self.left_out.add(device.facts.gpu)
         for probe in probes:
             self._not_run(device, probe, "the GPU does not answer any more")
 

@@ -65,11 +65,17 @@ _ROWS = (
           "overlap-partitions", "full", Kind.OVERLAP),
     Probe("overlap-activations", "1", "copies beside kernels", "Activations coded, out and back.", "hidden",
           "overlap-activations", "full", Kind.OVERLAP),
+    Probe("pairs", "1", "links between GPUs", "Copies of all pairs, alone and at once.", "bandwidth_all", "pairs",
+          "full", Kind.EXCHANGE),
+    Probe("all-reduce", "1", "links between GPUs", "Ring all-reduce over peer memory.", "bandwidth", "all-reduce",
+          "full", Kind.EXCHANGE),
+    Probe("all-reduce-nccl", "1", "links between GPUs", "The same by NCCL.", "bandwidth", "all-reduce-nccl", "full",
+          Kind.EXCHANGE),
     Probe("power-square", "2", "power sensor", "Full load and rest alternate.", "swing_seen", "power-mix", "full",
           Kind.SQUARE),
     Probe("transformer-back", "1", "tensor cores", "Gradients of a block's last 1 to 4 layers.", "time_median_at_4",
           "transformer-back", None, Kind.SCAN, scan=("depth", (1, 2, 3, 4))),
-    Probe("soak", "1", "the whole board", "Minutes of load and of pulses, all checked.", "checked_repetitions",
+    Probe("soak", "1", "the whole board", "Minutes of load and pulses, checked.", "checked_repetitions",
           "power-mix", None, Kind.SOAK),
 )
 # fmt: on

@@ -63,6 +63,8 @@ class Effort:
                 return len(probe.scan[1] if probe.scan else ()) * 2 * self.scan_s
             case Kind.PATTERNS:
                 return 2 * self.least_s
+            case Kind.EXCHANGE:
+                return self.limit_s
             case Kind.SOAK:
                 return self.soak_s
         return self.warm_up_s + self.limit_s

@@ -26,10 +26,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..errors import DeviceError, WhorlError
 from ..kernels.device import Device, finish
 from ..store.vocabulary import Outcome
+from .exchange import Answers, measure_exchange
 from .health import DriverHealth, GpuHealth
 from .protocol import Measured, Unrun, measure
 
 if TYPE_CHECKING:
+    from ..kernels.peers import PeerGpus
     from ..kernels.work import Facts
     from .conditions import Asked
     from .probe import Probe
@@ -109,8 +111,10 @@ class GpuProcess:
     pids: ClassVar[set[int]] = set()
     """Of all processes that this one began."""
 
-    def __init__(self, facts: Facts, opener: Opener, *, silent_s: float = SILENT_S) -> None:
+    def __init__(self, facts: Facts, opener: Opener, *, name: str | None = None, silent_s: float = SILENT_S) -> None:
+        """`name` is what errors are about, where that is not one GPU; it is then not bound to CPUs."""
         self.facts = facts
+        self._name = name or facts.gpu
         self.cpus: str | None = None
         """The CPUs that it is bound to; None where it is not bound."""
         self._opener, self._silent_s = opener, silent_s
@@ -142,7 +146,7 @@ class GpuProcess:
     def health(self) -> GpuHealth | None:
         """What the driver says of its health now; None where it does not tell."""
         try:
-            health: GpuHealth | None = self.ask(_health)
+            health: GpuHealth | None = self.ask(_health, self.facts.gpu)
         except DeviceError:
             return None
         return health
@@ -162,16 +166,19 @@ class GpuProcess:
         warm: Callable[[], bool],
     ) -> Measured | Unrun:
         """As `protocol.measure`, in the process."""
-        gpu = self.facts.gpu
-        answers: dict[str, Callable[..., object]] = {
-            "latest": lambda: watch.latest(gpu),
-            "window": lambda began_ns, ended_ns: watch.window(gpu, began_ns, ended_ns),
-            "hurry": lambda on: watch.hurry(gpu, on=on),
-            "ended": ended,
-            "warm": warm,
-        }
+        answers = _answers(watch, ended) | {"warm": warm}
         answer: Measured | Unrun = self.ask(_measure, probe, asked, first, answers=answers)
         return answer
+
+    def exchange(self, watch: Watch, probe: Probe, asked: Asked, ended: Callable[[], bool]) -> Answers:
+        """As `exchange.measure_exchange`, in the process, which has opened several GPUs."""
+        answer: Answers = self.ask(_exchange, probe, asked, answers=_answers(watch, ended))
+        return answer
+
+    def standing_for(self, facts: Facts) -> GpuProcess:
+        """Itself, from now on as the process of this one of its GPUs."""
+        self.facts = facts
+        return self
 
     def ask(
         self,
@@ -222,13 +229,13 @@ class GpuProcess:
             self._process.stdin.close()
             self._process.stdout.close()
             late = self._late({})
-            self._pipe.send((self.facts.gpu, self._opener), late=late)
+            self._pipe.send((self._name, self._opener), late=late)
             self.cpus = self._pipe.receive(late=late)
         return self._pipe
 
     def _fail(self, sentence: str, outcome: Outcome) -> None:
         self._kill()
-        self._failure = DeviceError(f"{self.facts.gpu}: {sentence}", gone=True, outcome=outcome)
+        self._failure = DeviceError(f"{self._name}: {sentence}", gone=True, outcome=outcome)
         raise self._failure
 
     def _end(self) -> str:
@@ -255,8 +262,18 @@ class GpuProcess:
     def close(self) -> None:
         """Leave the GPU, and end the process. Never raises."""
         if self._failure is None:
-            self._failure = DeviceError(f"{self.facts.gpu}: its process was ended", gone=True)
+            self._failure = DeviceError(f"{self._name}: its process was ended", gone=True)
         self._kill(_LEAVE_S)
+
+
+def _answers(watch: Watch, ended: Callable[[], bool]) -> dict[str, Callable[..., object]]:
+    """What the parent answers to a process that measures."""
+    return {
+        "latest": watch.latest,
+        "window": watch.window,
+        "hurry": lambda gpu, on: watch.hurry(gpu, on=on),
+        "ended": ended,
+    }
 
 
 # -- the child's side -------------------------------------------------------------------------------------------------
@@ -268,16 +285,16 @@ class Parent:
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
 
-    def latest(self, gpu: str) -> Reading | None:  # noqa: ARG002
-        reading: Reading | None = self.ask("latest")
+    def latest(self, gpu: str) -> Reading | None:
+        reading: Reading | None = self.ask("latest", gpu)
         return reading
 
-    def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:  # noqa: ARG002
-        window: Window = self.ask("window", began_ns, ended_ns)
+    def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
+        window: Window = self.ask("window", gpu, began_ns, ended_ns)
         return window
 
-    def hurry(self, gpu: str, *, on: bool) -> None:  # noqa: ARG002
-        self.ask("hurry", on)
+    def hurry(self, gpu: str, *, on: bool) -> None:
+        self.ask("hurry", gpu, on)
 
     def ended(self) -> bool:
         """Whether somebody wants to stop."""
@@ -307,9 +324,13 @@ def _driver_health(gpu: str) -> DriverHealth | None:
         return None
 
 
-def _health(device: Device, _: Parent) -> GpuHealth | None:
-    driver = _driver_health(device.facts.gpu)
+def _health(_: object, __: Parent, gpu: str) -> GpuHealth | None:
+    driver = _driver_health(gpu)
     return None if driver is None else driver.read()
+
+
+def _exchange(peers: PeerGpus, parent: Parent, probe: Probe, asked: Asked) -> Answers:
+    return measure_exchange(peers, parent, probe, asked, parent.ended)
 
 
 def _others(device: Device, _: Parent) -> Sequence[str]:

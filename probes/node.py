@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ from ..kernels import cupy_device
 from ..kernels.catalogue import find_kernel
 from ..kernels.cupy_device import CupyDevice, Unusable
 from ..kernels.device import Device, finish
+from ..kernels.peers import open_peers
+from ..kernels.work import Facts
 from ..store.events import Event
 from ..store.names import find_gpu, gpu_name, this_cluster
 from ..store.vocabulary import EventKind
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from ..store.journal_file import Ticks
 
 _LOOK_S = 0.2  # between two looks whether the GPUs are done
+_STAGES = {Kind.IDLE: 0, Kind.EXCHANGE: 2}  # while the GPUs are cool, and when each has done its part; else 1
 
 
 class Local(list[Device]):
@@ -169,7 +172,13 @@ def run_plan(
             else device
             for device in devices
         ]
-        report = run_gpus(campaign, processes, memory[0], settings)
+        ordinals = {device.facts.gpu: device.ordinal for device in devices if isinstance(device, CupyDevice)}
+
+        def together(gpus: Sequence[Facts]) -> GpuProcess:
+            opener = (open_peers, ([ordinals[facts.gpu] for facts in gpus],))
+            return GpuProcess(gpus[0], opener, name=f"the GPUs of {node} together")
+
+        report = run_gpus(campaign, processes, memory[0], settings, together=together if ordinals else None)
     report.notes += [*notes, *_sharing(process_conditions(), settings)]
     report.failures |= {name: gpu.says for name, gpu in unusable.items()}
     return report
@@ -191,35 +200,51 @@ def _sharing(process: Mapping[str, object], settings: Mapping[str, Setting]) -> 
 
 
 def shuffled(probes: Sequence[Probe], campaign: str) -> tuple[Probe, ...]:
-    """The probes in an order that follows from the campaign's name, idle ones first, while the GPUs are cool.
+    """The probes in an order that follows from the campaign's name, idle ones first, while the GPUs are cool, and those
+    that all GPUs run together last.
 
     What a probe leaves behind (heat, a high clock) is then not always found by the same one; a campaign that goes on
     has the same order.
     """
-    return tuple(sorted(probes, key=lambda probe: (probe.kind is not Kind.IDLE, short_hash([campaign, probe.name]))))
+    return tuple(sorted(probes, key=lambda probe: (_STAGES.get(probe.kind, 1), short_hash([campaign, probe.name]))))
 
 
 def run_gpus(
-    campaign: Campaign, gpus: Sequence[Device | GpuProcess], watch: Watch, settings: Mapping[str, Setting]
+    campaign: Campaign,
+    gpus: Sequence[Device | GpuProcess],
+    watch: Watch,
+    settings: Mapping[str, Setting],
+    *,
+    together: Callable[[Sequence[Facts]], GpuProcess] | None = None,
 ) -> Report:
     """Run a campaign on GPUs of this node, one after another or all at once, each from a thread of its own.
 
-    `settings` are the conditions by GPU. StoreError where the store takes no more, KeyboardInterrupt where somebody
-    wants to stop: the GPUs end what they are at, and what is complete is stored.
+    `settings` are the conditions by GPU; `together` gives the process of several GPUs, for probes that need it.
+    StoreError where the store takes no more, KeyboardInterrupt where somebody wants to stop: the GPUs end what they are
+    at, and what is complete is stored.
     """
     recorder, report = campaign.recorder, campaign.report
     busy = campaign.plan.neighbours == "busy"
     meeting = Meeting([gpu.facts.gpu for gpu in gpus]) if busy else None
     errors: list[BaseException] = []
 
-    def work(gpu: Device | GpuProcess) -> None:
-        try:
+    def alone(gpu: Device | GpuProcess) -> None:
+        with attempt(), closing(gpu):
             finish(campaign.on(gpu, watch, settings[gpu.facts.gpu], meeting))
+
+    def exchange() -> None:
+        present = [gpu.facts for gpu in gpus if gpu.facts.gpu not in campaign.left_out]
+        if together and present:
+            with attempt(), closing(together(present)) as process:
+                campaign.exchange(process, present, watch, settings)
+
+    @contextmanager
+    def attempt() -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             errors.append(error)
             campaign.stop.set()
-        finally:
-            gpu.close()
 
     def wait(threads: Sequence[Thread]) -> None:
         while any(thread.is_alive() for thread in threads):
@@ -228,21 +253,22 @@ def run_gpus(
             if recorder.due and not campaign.stop.is_set():
                 recorder.flush()
 
-    threads = [Thread(target=work, args=(gpu,), daemon=True) for gpu in gpus]
+    threads = [Thread(target=alone, args=(gpu,), daemon=True) for gpu in gpus]
+    rounds = [threads] if busy else [[thread] for thread in threads]
+    rounds.append([Thread(target=exchange, daemon=True)])
     report.began_ns = min(gpu.now_ns() for gpu in gpus)
     try:
-        for together in [threads] if busy else [[thread] for thread in threads]:
+        for at_once in rounds:
             if campaign.stop.is_set():
                 break
-            for thread in together:
+            for thread in at_once:
                 thread.start()
-            wait(together)
+            wait(at_once)
     finally:
         campaign.stop.set()
-        wait([thread for thread in threads if thread.ident is not None])
-        for gpu, thread in zip(gpus, threads, strict=True):
-            if thread.ident is None:  # it was not begun
-                gpu.close()
+        wait([thread for at_once in rounds for thread in at_once if thread.ident is not None])
+        for gpu in gpus:
+            gpu.close()
         report.ended_ns = max(gpu.now_ns() for gpu in gpus)
         recorder.flush()
         report.rows = recorder.rows

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     SCAN = "scan"  # the kernel at several values of one parameter, each measured as STEADY
     PATTERNS = "patterns"  # every turn of the kernel, again and again; it says itself where it found errors
     OVERLAP = "overlap"  # copies beside the kernel, and after it
+    EXCHANGE = "exchange"  # all GPUs of a node at once exchange data, in one process, after the other probes
     SOAK = "soak"  # steady load and pulses of load in turns for minutes, all of it checked
 
 

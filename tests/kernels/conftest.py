@@ -36,10 +36,10 @@ def runtime() -> FakeRuntime:
 
 @pytest.fixture
 def blas(runtime: FakeRuntime, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> Iterator[LibraryInStream]:
-    """Makes `cupy_devices` find two GPUs, those that NVML shows; gives their cuBLAS."""
-    nvml.write("gpus 2", "model H100")
+    """Makes `cupy_devices` find the GPUs of `runtime`, those that NVML shows; gives their cuBLAS."""
+    nvml.write(f"gpus {runtime.count}", "model H100")
     pynvml.nvmlInit()
-    names = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(2)]
+    names = [pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(runtime.count)]
     pynvml.nvmlShutdown()
     cupy = FakeCupy(runtime)
     monkeypatch.setitem(sys.modules, "cupy", cupy)

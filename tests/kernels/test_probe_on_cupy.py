@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import DeviceError
-from whorl.kernels import catalogue
 from whorl.kernels.cupy_device import cupy_devices
-from whorl.kernels.work import Kernel
+from whorl.probes import node
 from whorl.probes.effort import EFFORTS
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime, LibraryInStream
-from whorl.tests.kernels.test_arithmetic import small_work
+from whorl.tests.kernels.fake_node import FakeNode, with_small_kernels
 
 pytestmark = [
     pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not()),
@@ -32,21 +32,25 @@ COLUMNS = ["kind", "gpu", "detail"]
 
 
 @pytest.fixture
-def small_kernels(blas: LibraryInStream, runtime: FakeRuntime, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two GPUs on which every kernel is small and takes 2 ms, and brief measurements."""
+def small_kernels(
+    blas: LibraryInStream, runtime: FakeRuntime, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> FakeNode:
+    """Two GPUs on which every kernel is small and takes 2 ms, each in a process of its own, and brief measurements."""
     # What is imported for the first time below would keep the small kernels for all later tests.
     importlib.import_module("whorl.probes.simulated")
     importlib.import_module("whorl.probes.node")
-    usual = catalogue.find_kernel
-
-    def find(name: str) -> Kernel:
-        return dataclasses.replace(usual(name), build=lambda facts, **_: small_work(name))
-
-    monkeypatch.setattr(catalogue, "find_kernel", find)
+    with_small_kernels(monkeypatch.setattr)
     for suite, effort in EFFORTS.items():
         brief = dataclasses.replace(effort, least_s=0.05, limit_s=0.2, warm_up_s=0.3, first_warm_up_s=0.3)
         monkeypatch.setitem(EFFORTS, suite, brief)
-    runtime.launch_s = 0.002
+    fake = FakeNode(tuple(device.facts.gpu for device in cupy_devices()))
+    opened(fake, monkeypatch)
+    return fake
+
+
+def opened(fake: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "open_gpu", fake.open_gpu)
+    monkeypatch.setattr(node, "open_peers", fake.open_peers)
 
 
 def probe(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -56,7 +60,7 @@ def probe(store: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_every_gpu_is_measured_and_stored(small_kernels: None, tmp_path: Path) -> None:
+def test_every_gpu_is_measured_and_stored(small_kernels: FakeNode, tmp_path: Path) -> None:
     status, report = probe(tmp_path / "S", "copy-d2d", "--neighbours", "busy")
     assert status == 0, report
     assert [run["status"] for run in report["runs"]] == ["ok", "ok"]
@@ -64,17 +68,24 @@ def test_every_gpu_is_measured_and_stored(small_kernels: None, tmp_path: Path) -
 
 
 @pytest.mark.long
+def test_all_gpus_together_come_last(small_kernels: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("all-reduce", "pairs", "all-reduce-nccl", "launch")
+    status, report = probe(tmp_path / "S", *names, "--campaign", "c", "--neighbours", "busy")
+    assert status == 0, report
+    assert Counter((run["probe"], run["status"]) for run in report["runs"]) == {
+        (name, "ok"): 2 for name in ("launch", "pairs", "all-reduce")
+    }
+    assert [run["probe"] for run in report["runs"]][:2] == ["launch", "launch"]
+    assert Counter(row["probe"] for row in report["not_run"]) == {"all-reduce-nccl": 2}
+    again = probe(tmp_path / "S", *names, "--campaign", "c", "--neighbours", "busy")[1]
+    assert again["runs"] == []
+
+
+@pytest.mark.long
 def test_a_gpu_that_fails_is_told_and_the_other_is_measured(
-    small_kernels: None, runtime: FakeRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_kernels: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = runtime.malloc
-
-    def malloc(size: int) -> int:
-        if runtime.device == 0:
-            runtime.fail["malloc"] = 719
-        return usual(size)
-
-    monkeypatch.setattr(runtime, "malloc", malloc)
+    opened(dataclasses.replace(small_kernels, failing={0: 719}), monkeypatch)
     status, report = probe(tmp_path / "S", "copy-d2d")
     assert status == 6
     assert sorted(run["status"] == "ok" for run in report["runs"]) == [False, True]
@@ -85,7 +96,7 @@ def test_a_gpu_that_fails_is_told_and_the_other_is_measured(
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.long
 def test_a_gpu_that_fails_when_it_is_listed_is_told_and_the_other_is_measured(
-    named: bool, small_kernels: None, runtime: FakeRuntime, tmp_path: Path
+    named: bool, small_kernels: FakeNode, runtime: FakeRuntime, tmp_path: Path
 ) -> None:
     first, second = (device.facts.gpu for device in cupy_devices())
     runtime.fail["getDeviceProperties"] = 999  # once
@@ -104,7 +115,9 @@ def test_a_gpu_that_fails_when_it_is_listed_is_told_and_the_other_is_measured(
     assert "CUDA device 0: asking what it is" in json.dumps(report)
 
 
-def test_only_the_gpu_that_fails_when_it_is_listed(small_kernels: None, runtime: FakeRuntime, tmp_path: Path) -> None:
+def test_only_the_gpu_that_fails_when_it_is_listed(
+    small_kernels: FakeNode, runtime: FakeRuntime, tmp_path: Path
+) -> None:
     first = cupy_devices()[0].facts.gpu
     runtime.fail["getDeviceProperties"] = 999
     done = CliRunner().invoke(cli, ["probe", "run", "launch", "--store", str(tmp_path / "S"), "--gpu", first])
@@ -114,7 +127,7 @@ def test_only_the_gpu_that_fails_when_it_is_listed(small_kernels: None, runtime:
 
 
 def test_where_all_gpus_fail_when_they_are_listed_it_is_the_first_sentence(
-    small_kernels: None, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+    small_kernels: FakeNode, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(device: int) -> dict[str, Any]:
         raise CUDARuntimeError(719)

@@ -52,11 +52,11 @@ def outcomes(store: Store) -> dict[str, Counter[str]]:
 @pytest.mark.long
 def test_one_of_eight_is_killed_and_one_hangs_holding_its_lock(store: Store) -> None:
     fates = {2: "killed", 5: "locked"}
-    processes = [process(index, fates.get(index, ""), silent_s=6.0) for index in range(8)]
+    processes = [process(index, fates.get(index, ""), silent_s=25.0) for index in range(8)]
     report = run(store, processes)
     assert report.failures == {
         "GPU-2": "one: GPU-2: its process was killed by SIGKILL",
-        "GPU-5": "one: GPU-5: its process was silent for 6 s and was ended",
+        "GPU-5": "one: GPU-5: its process was silent for 25 s and was ended",
     }
     assert outcomes(store) == {f"GPU-{index}": Counter(ok=2) for index in range(8) if index not in fates} | {
         "GPU-2": Counter(failed=1),
