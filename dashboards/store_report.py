@@ -31,6 +31,7 @@ from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.judgements import last_judgement
 from ..analysis.verdicts.planted import Planted
 from ..errors import InputError
+from ..store.catalog import quoted
 from ..store.names import find_gpu, find_workload
 from .figures.drawing import for_notebook
 from .figures.looks import Look, looks
@@ -39,7 +40,7 @@ from .figures.spread import closely, overview
 from .figures.timeline import over_time
 from .page import write_page
 from .report import probe_report, to_show
-from .verdict_words import as_judged
+from .verdict_words import as_judged, some
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -70,6 +71,8 @@ class Looked:
     """The energy of the cluster over the last 30 days or less; None where there is no telemetry."""
     stale_says: str | None = None
     """That runs or events came after the judging, in a sentence; None where none did."""
+    firmware: Sequence[str] = ()
+    """A sentence for each firmware or driver that few GPUs of a model have."""
 
     def __repr__(self) -> str:
         rows = self.judged.rows
@@ -145,7 +148,7 @@ class Looked:
             self.spread,
             self.lines,
             planted=planted,
-            notes=[*notes, *([self.stale_says] if self.stale_says else [])],
+            notes=[*notes, *([self.stale_says] if self.stale_says else []), *self.firmware],
             trends=self.trends,
             leading=self.leading,
             energy=self.energy,
@@ -202,7 +205,21 @@ def look(
         spread
     )
     trends, energy = _trends(opened, probed_runs), _energy(opened, probed_runs.cluster, progress)
-    return Looked(probed_runs, verdicts, spread, lines, trends, first, energy, stale_says)
+    firmware = _other_firmware(opened, probed_runs.cluster)
+    return Looked(probed_runs, verdicts, spread, lines, trends, first, energy, stale_says, firmware)
+
+
+def _other_firmware(store: Store, cluster: str) -> list[str]:
+    """What few GPUs of a model have, and which GPUs: a sentence for each part of each version."""
+    query = (
+        "SELECT model, part, version, usual_version, list(name ORDER BY name) AS names FROM other_firmware "
+        f"WHERE cluster = {quoted(cluster)} GROUP BY ALL ORDER BY ALL"
+    )
+    return [
+        f"Firmware: {row['part']} {row['version']}, while most GPUs of model {row['model']} have {row['usual_version']}: "
+        f"{some(row['names'], _NAMED)}."
+        for row in store.sql(query).to_pylist()
+    ]
 
 
 def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:

@@ -194,6 +194,19 @@ def test_what_was_judged_counts(
     assert not said["n01/0"]
 
 
+def test_firmware_that_its_peers_do_not_have_is_named_and_no_alarm(here: list[Any], tmp_path: Path) -> None:
+    store = judged_store(tmp_path / "S", 4, (0,))
+    gpus = [uuid(gpu) for gpu in range(4)]
+    columns = {"cluster": [CLUSTER] * 4, "gpu": gpus, "model": [MODEL] * 4, "vbios": ["1", "2", "1", "1"]}
+    store.append({"gpus": arrow_rows("gpus", columns | {"first_seen": [time.time_ns()] * 4})}, "firmware")
+    seen(store, "n01", *gpus)
+    here += [Shown(gpu) for gpu in range(4)]
+    found = checked("--store", str(store.root), "--quick", status=0)
+    assert {one["name"]: one["says"] for one in found["gpus"]} == {
+        "n01/0": [], "n01/1": ["vbios 2; most of the 3 other GPUs have 1"], "n01/2": [], "n01/3": [],
+    }  # fmt: skip
+
+
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("kind", "code", "status"), [("xid", 79, 1), ("needs_reset", None, 1), ("wrong_result", None, 2), ("xid", 31, 0)]
