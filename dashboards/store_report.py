@@ -216,7 +216,7 @@ def _other_firmware(store: Store, cluster: str) -> list[str]:
         f"WHERE cluster = {quoted(cluster)} GROUP BY ALL ORDER BY ALL"
     )
     return [
-        f"Firmware: {row['part']} {row['version']}, while most GPUs of model {row['model']} have {row['usual_version']}: "
+        f"Firmware: {row['part']} {row['version']}, while most {row['model']} have {row['usual_version']}: "
         f"{some(row['names'], _NAMED)}."
         for row in store.sql(query).to_pylist()
     ]

@@ -41,6 +41,11 @@ class Saved:
     power_limit_set_mw: int | None = None
     clock_locked: bool = False
 
+    def __post_init__(self) -> None:
+        numbers = (self.pid, self.power_limit_mw, self.power_limit_set_mw)
+        if not all(isinstance(number or 0, int) for number in numbers):
+            raise ValueError("it contains text instead of a number")
+
 
 def state_folder() -> Path:
     """Where this user's restore files lie. Raises InputError where there is no home folder either."""
