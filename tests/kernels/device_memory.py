@@ -257,9 +257,9 @@ def _first_race(
                 events[int(places[at])].append(event)
     for place in suspected.tolist():
         weak = [event for event in events[place] if not event[3]]
-        for thread, time, writes, _ in weak:
-            for other, other_time, also_writes, _ in events[place]:
-                first, second = sorted([(thread, time), (other, other_time)], key=lambda event: event[1])
-                if thread != other and (writes or also_writes) and not order.ordered(first, second):
+        for thread, time, writes, strong in events[place]:
+            for other, other_time, _, _ in (weak if strong else events[place]) if writes else ():
+                first, second = ((thread, time), (other, other_time))[:: 1 if time <= other_time else -1]
+                if thread != other and not order.ordered(first, second):
                     return place * granule, first, second
     return None

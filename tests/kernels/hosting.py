@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -48,22 +48,24 @@ def facts_of(capability: tuple[int, int], **changes: Any) -> Facts:
     return replace(SMALL, capability=capability, **like)
 
 
-def launched(
-    text: str, launch: Launch, arguments: Sequence[np.generic], memory: Memory, harms: Sequence[Harm] = ()
-) -> Counter[str]:
-    """Run a launch of a source, compiled by NVRTC, on a GPU of `SMALL.sms` multiprocessors; what threads did."""
-    module = Module(compiling.ptx(text, "90", launch.defines), memory)
-    shape = Shape(launch.grid, launch.block, launch.shared)
-    return run_kernel(module, launch.function, shape, arguments, sms=SMALL.sms, harms=harms)
-
-
 class HostDevice:
-    """One work in host memory: `run` does its steps once, `wrong` compares its outputs."""
+    """One work in host memory: `run` does its steps once, `wrong` compares its outputs.
 
-    def __init__(self, work: Work, seed: int, *, edit: Edit | None = None) -> None:
+    poisoned: to read what nothing wrote is no fault, but gives bits that are all set. compiler: the version of NVRTC.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        seed: int,
+        *,
+        edit: Edit | None = None,
+        poisoned: bool = False,
+        compiler: str | None = None,
+    ) -> None:
         self.work = work
         self.seed = seed
-        self._edit = edit
+        self._edit, self._compiler = edit, compiler
         if edit is not None:
             sources = {step.source for step in work.steps if isinstance(step, Launch)}
             assert any(edit(source(name)) != source(name) for name in sources), "the edit changes nothing"
@@ -81,7 +83,7 @@ class HostDevice:
             else:
                 array = np.full(buffer.bytes, 0xFF, np.uint8).view(buffer.dtype)
             assert array.dtype == np.dtype(buffer.dtype)
-            written = buffer.content is not None or buffer.name == "faults"
+            written = poisoned or buffer.content is not None or buffer.name == "faults"
             allocation = self.memory.take(buffer.bytes, written=written)
             allocation.label = buffer.name
             self._addresses[buffer.name] = np.uint64(allocation.base)
@@ -131,7 +133,9 @@ class HostDevice:
             for argument in launch.args
         ]
         text = text if self._edit is None else self._edit(text)
-        self.done += launched(text, launch, arguments, self.memory, self.harms)
+        module = Module(compiling.ptx(text, "90", launch.defines, self._compiler), self.memory)
+        shape = Shape(launch.grid, launch.block, launch.shared)
+        self.done += run_kernel(module, launch.function, shape, arguments, sms=SMALL.sms, harms=self.harms)
 
     @property
     def multiply_adds(self) -> int:

@@ -656,7 +656,7 @@ def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
     targets = instruction.operands[0].split("|")
     put = writer(kernel, targets[0])
     put_inside = writer(kernel, targets[1] if len(targets) > 1 else "_")
-    values, lane_of, clamp_of = (reader(kernel, operand, "u32") for operand in instruction.operands[1:4])
+    values, lane_of, clamp_of, mask = (reader(kernel, operand, "u32") for operand in instruction.operands[1:])
     mode = instruction.parts[2]
 
     def action(wave: Wave, threads: Selection) -> None:
@@ -681,7 +681,7 @@ def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
         present = np.zeros((wave.warp_count, 32), bool)
         table[warps, lanes] = values(wave, threads)
         present[warps, lanes] = True
-        absent = ~present[warps, source]
+        absent = ~present[warps, source] | (mask(wave, threads) >> source.astype(np.uint32) & np.uint32(1) == 0)
         if absent.any():
             first = int(np.flatnonzero(absent)[0])
             wave.fail(threads, first, f"reads lane {source[first]}, which does not take part")
@@ -701,26 +701,28 @@ def vote(kernel: Kernel, instruction: Instruction) -> Action:
         operand = reader(kernel, instruction.operands[1], kind)
         mode = next(part for part in parts if part in (*_VOTES, *_REDUCE))
 
+    mask = None if operand is None else reader(kernel, instruction.operands[-1], "u32")
+
     def action(wave: Wave, threads: Selection) -> None:
-        warps, lanes = _of_lanes(wave, threads)
+        together, lanes = _of_lanes(wave, threads)
         bits = (np.uint64(1) << lanes.astype(np.uint64)).astype(np.uint32)
-        masks = np.zeros(wave.warp_count, np.uint32)
+        if mask is not None:  # lanes of a warp with different masks are different groups
+            keys = together << 32 | np.broadcast_to(mask(wave, threads), lanes.shape)
+            together = np.unique(keys, return_inverse=True)[1]
+        count = int(together.max()) + 1
+        everybody = np.bincount(together, bits, count).astype(np.uint32)[together]
         if operand is None:
-            np.bitwise_or.at(masks, warps, bits)
-            return put(wave, threads, masks[warps])
+            return put(wave, threads, everybody)
         values = np.broadcast_to(operand(wave, threads), lanes.shape)
         if parts[0] == "match":
-            same = (values[:, None] == values[None, :]) & (warps[:, None] == warps[None, :])
+            same = (values[:, None] == values[None, :]) & (together[:, None] == together[None, :])
             return put(wave, threads, (same * bits[None, :]).sum(axis=1).astype(np.uint32))
         if parts[0] == "redux":
-            totals = np.full(wave.warp_count, _REDUCE[mode][1](values.dtype), values.dtype)
-            _REDUCE[mode][0].at(totals, warps, values)
-            return put(wave, threads, totals[warps])
-        np.bitwise_or.at(masks, warps, np.where(values, bits, np.uint32(0)))
-        all_of = np.zeros(wave.warp_count, np.uint32)
-        np.bitwise_or.at(all_of, warps, bits)
-        yes, every = masks[warps], all_of[warps]
-        results = {"ballot": yes, "any": yes != 0, "all": yes == every, "uni": (yes == 0) | (yes == every)}
+            totals = np.full(count, _REDUCE[mode][1](values.dtype), values.dtype)
+            _REDUCE[mode][0].at(totals, together, values)
+            return put(wave, threads, totals[together])
+        yes = np.bincount(together, np.where(values, bits, np.uint32(0)), count).astype(np.uint32)[together]
+        results = {"ballot": yes, "any": yes != 0, "all": yes == everybody, "uni": (yes == 0) | (yes == everybody)}
         return put(wave, threads, results[mode])
 
     return action

@@ -53,7 +53,7 @@ class Harm:
     blocks: frozenset[int] = frozenset()
     """Blocks that are not run."""
     operations: frozenset[str] = frozenset()
-    """As "fma": whose results may be wrong, by one bit."""
+    """As "fma" or "fma.f32": whose results may be wrong, by one bit. Stores and atomics are lost instead."""
     chance: float = 1.0
     """How often, where `sm` and `lane` fit."""
     sm: int | None = None
@@ -71,21 +71,19 @@ class Harm:
     def touches(self, launch: Launch) -> bool:
         return self.kernel in (None, launch.kernel.name) and self.launches(launch.number)
 
-    def spoil(self, wave: Wave, threads: Selection, step: Step) -> None:
-        """Flip the bit in some of the results that a step just made."""
+    def hit(self, wave: Wave, threads: Selection, step: Step) -> NDArray[np.bool_]:
+        """Of the threads that do a step, which do it wrong."""
         numbers = wave.numbers[threads]
+        if not {step.name, f"{step.name}.{step.instruction.type}"} & self.operations:
+            return np.zeros(numbers.size, bool)
         hit = np.full(numbers.size, True) if self.chance >= 1 else self._random.random(numbers.size) < self.chance
         if self.lane is not None:
             hit &= wave.lanes[threads] == self.lane
         if self.sm is not None:
             hit &= wave.sms[threads] == self.sm
-        places = np.arange(wave.size)[threads][hit]
-        if not places.size:
-            return
-        register = wave.registers[step.target]
-        register[places] ^= register.dtype.type(1 << self.bit)
         per_block = wave.launch.threads
-        self.hits += [(wave.launch.kernel.name, int(n) // per_block, int(n) % per_block) for n in wave.numbers[places]]
+        self.hits += [(wave.launch.kernel.name, int(n) // per_block, int(n) % per_block) for n in numbers[hit]]
+        return hit
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def steps(kernel: Kernel) -> tuple[Step, ...]:
         guard = instruction.guard, instruction.negated
         of_warp = name in OF_A_WARP or "warp" in instruction.parts
         mask = reader(kernel, instruction.operands[-1], "u32") if of_warp else None
-        made.append(Step(instruction, action, target, jump, name, *guard, mask=mask))
+        made.append(Step(instruction, action, target.split("|")[0], jump, name, *guard, mask=mask))
     return tuple(made)
 
 
@@ -544,11 +542,11 @@ class Wave:
                         return turns
                     active = threads = everybody if group.size == self.size else group
                 if number := self.size if active is everybody else len(active):
-                    step.action(self, active)
                     done[at] += number
-                    for harm in launch.harms:
-                        if step.name in harm.operations:
-                            harm.spoil(self, active, step)
+                    if launch.harms:
+                        self._do_wrongly(step, active)
+                    else:
+                        step.action(self, active)
                 at += 1
                 continue
             if step.name == "bra":
@@ -581,6 +579,21 @@ class Wave:
             self.state[threads] = ENDED
             self._alive -= self.count(threads)
         return turns
+
+    def _do_wrongly(self, step: Step, threads: Selection) -> None:
+        """A step of threads of which some do it wrong."""
+        assert step.action is not None
+        numbers = np.arange(self.size)[threads]
+        hits = [(harm, harm.hit(self, threads, step)) for harm in self.launch.harms]
+        loses = step.name in ("st", "atom", "red")
+        if loses:
+            threads = numbers[~np.logical_or.reduce([hit for _, hit in hits])]
+        if self.count(threads):
+            step.action(self, threads)
+        for harm, hit in hits:
+            if hit.any() and not loses:
+                register = self.registers[step.target]
+                register[numbers[hit]] ^= register.dtype.type(1 << harm.bit)
 
     # Barriers
 

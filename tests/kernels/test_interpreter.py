@@ -1,0 +1,327 @@
+"""The interpreter of PTX: what instructions compute, that blocks get on together, and that what is planted is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.work import Launch, Work
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.device_memory import PAGE, Allocation, Fault
+from whorl.tests.kernels.hosting import SMALL, HostDevice
+from whorl.tests.kernels.interpreter import Harm, Memory, Module, Shape, run_kernel
+from whorl.tests.kernels.test_arithmetic import SLOW, small_work
+from whorl.tests.sizes import count, sample
+
+pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
+
+VERSIONS = [compiler.version for compiler in compiling.compilers()]
+
+
+def run(code: str, grid: int, block: int, *arrays: NDArray[Any], version: str | None = None) -> list[NDArray[Any]]:
+    """What `extern "C" __global__ void kernel(...)` of a source leaves in its arrays. SMs: four."""
+    memory = Memory()
+    held = [memory.holding(array) for array in arrays]
+    _run(code, grid, block, memory, held, version=version)
+    return [allocation.view(array.dtype)[: array.size] for allocation, array in zip(held, arrays, strict=True)]
+
+
+def _run(
+    code: str, grid: int, block: int, memory: Memory, held: list[Allocation], *, version: str | None = None
+) -> None:
+    module = Module(compiling.ptx(code, "90", (), version), memory)
+    arguments = [np.uint64(allocation.base) for allocation in held]
+    run_kernel(module, "kernel", Shape((grid, 1, 1), (block, 1, 1)), arguments, sms=4)
+
+
+# -- instructions
+
+EXPRESSIONS: dict[str, Callable[[int, int, int], int]] = {
+    "(word)((int)a / (int)b)": lambda a, b, c: int(_signed(a) / _signed(b)) if abs(a) < 2**53 else 0,
+    "(word)((int)a % (int)b)": lambda a, b, c: abs(_signed(a)) % abs(_signed(b)) * (1 if _signed(a) >= 0 else -1),
+    "a / b": lambda a, b, c: a // b,
+    "(word)((int)a >> (c & 31u))": lambda a, b, c: _signed(a) >> (c & 31),
+    "a << (c & 31u)": lambda a, b, c: a << (c & 31),
+    "__umulhi(a, b)": lambda a, b, c: a * b >> 32,
+    "(word)__mulhi((int)a, (int)b)": lambda a, b, c: _signed(a) * _signed(b) >> 32,
+    "(word)(__umul64hi((u64)a << 32 | b, (u64)c << 32 | a) >> 7)": lambda a, b, c: (a << 32 | b) * (c << 32 | a) >> 71,
+    "(word)__clz((int)a)": lambda a, b, c: 32 - a.bit_length(),
+    "(word)__clzll((long long)((u64)a << 20))": lambda a, b, c: 64 - (a << 20).bit_length(),
+    "(word)__popc(a)": lambda a, b, c: a.bit_count(),
+    "__brev(a)": lambda a, b, c: int(f"{a:032b}"[::-1], 2),
+    "__funnelshift_l(a, b, c)": lambda a, b, c: (b << 32 | a) << (c & 31) >> 32,
+    "__funnelshift_rc(a, b, c)": lambda a, b, c: (b << 32 | a) >> min(c, 32),
+    "__byte_perm(a, b, 0x6250)": lambda a, b, c: a & 255 | (b >> 8 & 255) << 8 | (a & 0xFF0000) | (b >> 16 & 255) << 24,
+    "(word)min((int)a, (int)b)": lambda a, b, c: min(_signed(a), _signed(b)),
+    "max(a, b) ^ (a & b | ~c)": lambda a, b, c: max(a, b) ^ (a & b | ~c),
+    "(a >> 5 & 0x7ffu)": lambda a, b, c: a >> 5 & 0x7FF,
+    "(word)(signed char)(a >> 3)": lambda a, b, c: (a >> 3 & 255 ^ 128) - 128,
+    "(word)((u64)a * b + c >> 13)": lambda a, b, c: a * b + c >> 13,
+    "(word)__float2int_rn((float)(int)a)": lambda a, b, c: min(int(np.float32(_signed(a))), 2**31 - 1),
+    "(word)__double2uint_rd((double)a / 3.0)": lambda a, b, c: int(np.floor(a / 3.0)),
+    "__float_as_uint(__fmaf_rn((float)(a & 0xffffu), 0.1f, (float)b))": lambda a, b, c: _bits(
+        np.float32(np.longdouble(a & 0xFFFF) * np.longdouble(np.float32(0.1)) + np.longdouble(np.float32(b)))
+    ),
+    "__float_as_uint(sqrtf((float)a) / 7.0f)": lambda a, b, c: _bits(np.sqrt(np.float32(a)) / np.float32(7)),
+    "__float_as_uint(__fadd_rd((float)a, 0.3f))": lambda a, b, c: _bits(
+        _down(float(np.float32(a)) + float(np.float32(0.3)))
+    ),
+    "__float_as_uint(fminf(fmaxf((float)(int)a, -5.0f), 1e6f))": lambda a, b, c: _bits(
+        min(max(np.float32(_signed(a)), np.float32(-5)), np.float32(1e6))
+    ),
+    "(word)(a < b ? c : (a == b ? 1u : (word)(c > a)))": lambda a, b, c: c if a < b else 1 if a == b else int(c > a),
+}
+"""CUDA C of the words a, b and c, of which b is not 0, and what it must give, modulo 2^32."""
+
+
+def _signed(x: int) -> int:
+    return x - 2**32 if x >> 31 else x
+
+
+def _bits(value: Any) -> int:
+    return int(np.float32(value).view(np.uint32))
+
+
+def _down(value: float) -> np.float32:
+    """Rounded to fp32 towards minus infinity."""
+    nearest = np.float32(value)
+    return nearest if float(nearest) <= value else np.nextafter(nearest, np.float32(-np.inf))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_operations_give_what_c_says(version: str) -> None:
+    draw = np.random.default_rng(1)
+    edges = np.array([0, 1, 2, 31, 32, 255, 2**31 - 1, 2**31, 2**31 + 1, 2**32 - 1], np.uint32)
+    a, b, c = (np.concatenate([draw.permutation(edges), draw.integers(0, 2**32, 54, np.uint32)]) for _ in range(3))
+    b[b == 0] = 3
+    b[(a == 2**31) & (b == 2**32 - 1)] = 5  # the one quotient that C does not define
+    lines = "\n".join(f"out[{i} * 64 + t] = {expression};" for i, expression in enumerate(EXPRESSIONS))
+    code = f"""typedef unsigned int word; typedef unsigned long long u64;
+        extern "C" __global__ void kernel(const word* x, const word* y, const word* z, word* out) {{
+            const int t = threadIdx.x; const word a = x[t], b = y[t], c = z[t];
+            {lines}
+        }}"""
+    *_, out = run(code, 1, 64, a, b, c, np.zeros(64 * len(EXPRESSIONS), np.uint32), version=version)
+    for i, (expression, right) in enumerate(EXPRESSIONS.items()):
+        expected = [right(*map(int, words)) % 2**32 for words in zip(a, b, c, strict=True)]
+        assert out[64 * i : 64 * i + 64].tolist() == expected, expression
+
+
+WARPS = """typedef unsigned int word;
+extern "C" __global__ void kernel(word* out) {
+    const word t = threadIdx.x, lane = t & 31u;
+    const word all = 0xffffffffu, half_way = t & 16u ? 0xffff0000u : 0xffffu;
+    word r[8];
+    r[0] = __shfl_xor_sync(all, t * 3u, 5);
+    r[1] = __shfl_up_sync(all, t, 2, 8);
+    r[2] = __shfl_sync(all, t, 9, 16);
+    r[3] = __ballot_sync(all, lane % 3u == 0u);
+    r[4] = __match_any_sync(all, lane / 5u);
+    r[5] = __reduce_add_sync(all, lane * lane);
+    r[6] = lane & 1u ? __shfl_down_sync(0xaaaaaaaau, t, 2) : 77u;
+    r[7] = __any_sync(half_way, t == 37u) + 2 * __all_sync(half_way, t < 48u) + 4 * __syncthreads_count(t & 1u);
+    for (int i = 0; i < 8; i++) out[i * blockDim.x + t] = r[i];
+}"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_threads_of_a_warp_exchange_what_they_have(version: str) -> None:
+    (out,) = run(WARPS, 1, 64, np.zeros(8 * 64, np.uint32), version=version)
+    t = np.arange(64)
+    lane, warp = t % 32, t // 32 * 32
+    down = np.where(lane + 2 < 32, t + 2, t)
+    expected = [
+        (warp + (lane ^ 5)) * 3,
+        np.where(lane % 8 < 2, t, t - 2),
+        warp + lane // 16 * 16 + 9,
+        np.full(64, sum(1 << i for i in range(0, 32, 3))),
+        [sum(1 << i for i in range(32) if i // 5 == one // 5) for one in lane],
+        np.full(64, sum(i * i for i in range(32))),
+        np.where(lane % 2, down, 77),
+        (t // 16 == 2) + 2 * (t < 48) + 4 * 32,
+    ]
+    for number, (found, right) in enumerate(zip(out.reshape(8, 64), expected, strict=True)):
+        assert found.tolist() == np.asarray(right).tolist(), number
+
+
+MEETING = """typedef unsigned int word;
+extern "C" __global__ void kernel(word* arrived, word* seen, word* sums) {
+    for (word round = 1; round <= 3; round++) {
+        seen[blockIdx.x] = round * (blockIdx.x + 1u);
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            atomicAdd(arrived, 1u);
+            while (*(volatile word*)arrived < round * gridDim.x) {}
+            __threadfence();
+        }
+        __syncthreads();
+        word sum = 0;
+        for (word b = 0; b < gridDim.x; b++) sum += seen[b];
+        if (threadIdx.x == 0) {
+            sums[(round - 1u) * gridDim.x + blockIdx.x] = sum;
+            __threadfence();
+            atomicAdd(arrived + 1, 1u);
+            while (*(volatile word*)(arrived + 1) < round * gridDim.x) {}
+            __threadfence();
+        }
+        __syncthreads();
+    }
+}"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_blocks_that_wait_for_each_other_get_on_and_do_not_race(version: str) -> None:
+    code = MEETING.replace("seen[blockIdx.x] =", "if (threadIdx.x == 0) seen[blockIdx.x] =")
+    arrays = np.zeros(2, np.uint32), np.zeros(8, np.uint32), np.zeros(24, np.uint32)
+    _, _, sums = run(code, 8, 64, *arrays, version=version)
+    assert sums.reshape(3, 8).tolist() == [[36 * number] * 8 for number in (1, 2, 3)]
+    with pytest.raises(Fault, match="race"):
+        run(code.replace("__threadfence();", ""), 8, 64, *arrays, version=version)
+
+
+def test_time_goes_on_and_places_are_those_of_the_launch() -> None:
+    code = """extern "C" __global__ void kernel(unsigned long long* out) {
+        const unsigned long long first = clock64(); unsigned long long ns; unsigned int sm, lane;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+        asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+        asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+        const unsigned int t = blockIdx.x * blockDim.x + threadIdx.x;
+        out[4 * t] = clock64() - first; out[4 * t + 1] = ns; out[4 * t + 2] = sm; out[4 * t + 3] = lane;
+    }"""
+    (out,) = run(code, 6, 32, np.zeros(4 * 6 * 32, np.uint64))
+    clocks, ns, sm, lane = out.reshape(-1, 4).T
+    assert (clocks > 0).all()
+    assert (ns > 0).all()
+    assert sm.reshape(6, 32).tolist() == [[block % 4] * 32 for block in range(6)]
+    assert lane.tolist() == list(range(32)) * 6
+
+
+# -- kernels by both compilers
+
+
+@pytest.mark.long(short=2)
+@pytest.mark.parametrize(
+    ("name", "version"), sample([(name, each) for name in sorted(set(KERNELS) - SLOW) for each in VERSIONS], short=4)
+)
+def test_every_kernel_of_both_compilers_is_right(name: str, version: str) -> None:
+    work = small_work(name)
+    device = HostDevice(work, seed=5, compiler=version)
+    for _ in range(2):
+        device.run()
+    assert device.wrong() == 0
+    assert device.done or not any(isinstance(step, Launch) for step in work.steps)
+
+
+# -- planted defects: those of a source are faults, those of a GPU make results wrong
+
+FAULTY = {
+    "a read out of bounds": (
+        "if (t < 33) out[t] = in[t + 32];",
+        r"kernel, block 1, thread 0: out of bounds: 256 bytes into .* at 0x[0-9a-f]+: ld\.global",
+    ),
+    "a write out of bounds": ("out[t + 1] = in[t];", r"block 1, thread 31: out of bounds: 256 bytes into .*st\.global"),
+    "a read of what nothing wrote": ("out[t] = out[t ^ 1] + in[t];", "block 0, thread 0: reads what nothing wrote"),
+    "shared memory that nothing wrote": (
+        "__shared__ word s[64]; s[threadIdx.x] = in[t]; __syncthreads(); out[t] = s[threadIdx.x + 1];",
+        r"thread 31: reads what nothing wrote: shared .*ld\.shared",
+    ),
+    "a barrier that is missing": (
+        "__shared__ word s[32]; s[threadIdx.x] = in[t]; out[t] = s[threadIdx.x ^ 16u];",
+        "races with another thread for shared memory",
+    ),
+    "a barrier between blocks that is missing": (
+        "out[t] = in[t]; __syncthreads(); in[(t + 32u) % 64u] += 1u;",
+        "block 0, thread 0 and block 1, thread 0 race for",
+    ),
+    "a vector load that is misaligned": (
+        "const uint4 v = *(const uint4*)(in + (t & 31u)); out[t] = v.x + v.y + v.z + v.w;",
+        r"thread 1: misaligned access of 16 bytes.*ld\.global",
+    ),
+    "a lane that does not take part in a shuffle": (
+        "if (t & 1u) out[t] = __shfl_xor_sync(0xaaaaaaaau, in[t], 1);",
+        "thread 1: reads lane 0, which does not take part",
+    ),
+    "a barrier that some threads never reach": (
+        "if (threadIdx.x < 16u) __syncwarp(0xffffffffu); while (threadIdx.x > 30u) out[0] = atomicAdd(in, 0u);",
+        "does not come to an end",
+    ),
+}
+"""Body of a kernel of two blocks of 32 threads over 64 words in and out, and what is said of it."""
+
+
+@pytest.mark.parametrize("defect", FAULTY)
+def test_a_defect_of_a_source_is_a_fault_that_names_it(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.tests.kernels.interpreter.ENDLESS", 20_000)
+    body, words = FAULTY[defect]
+    code = f"""typedef unsigned int word;
+        extern "C" __global__ void kernel(word* in, word* out) {{
+            const word t = blockIdx.x * blockDim.x + threadIdx.x;
+            {body}
+        }}"""
+    memory = Memory()
+    held = [memory.holding(np.arange(64, dtype=np.uint32)), memory.take(256)]
+    with pytest.raises(Fault, match=words):
+        _run(code, 2, 32, memory, held)
+
+
+def test_one_wrong_multiply_add_is_found_with_its_block() -> None:
+    work = find_kernel("fma-fp32").build(SMALL, blocks=2, rounds=32)
+    assert isinstance(work, Work)
+    for seed in range(count(12, short=3)):
+        device = HostDevice(work, seed=5)
+        harm = Harm("chains", operations=frozenset({"fma"}), chance=1e-5, bit=3, seed=seed)
+        device.harms.append(harm)
+        device.run()
+        assert harm.hits
+        assert device.wrong() > 0
+        numbers_of_a_thread = 16
+        first = int(device.arrays["faults"][2]) // numbers_of_a_thread // 256
+        assert first == min(block for _, block, _ in harm.hits)
+
+
+def _aliased(device: HostDevice) -> None:
+    device.memory.allocations[device.address("a")].alias(0, PAGE, PAGE)
+
+
+def _flipped(device: HostDevice) -> None:
+    device.run()
+    device.arrays["out"].view(np.uint8)[1234] ^= 16
+
+
+DEFECTS_OF_A_GPU: dict[str, tuple[str, Callable[[HostDevice], None]]] = {
+    "a block that is dropped": ("stream-copy", lambda device: device.harms.append(Harm(blocks=frozenset({1})))),
+    "results that are stale": (
+        "stream-scale",
+        lambda device: device.harms.append(Harm(blocks=frozenset(range(99)), launches=lambda number: True)),
+    ),
+    "a store that is lost": (
+        "stream-add",
+        lambda device: device.harms.append(Harm(operations=frozenset({"st"}), chance=1e-3)),
+    ),
+    "an atomic that is lost": (
+        "atomics",
+        lambda device: device.harms.append(Harm("count", operations=frozenset({"atom", "red"}), chance=1e-5)),
+    ),
+    "a lane of one SM that shuffles wrongly": (
+        "gather",
+        lambda device: device.harms.append(Harm(operations=frozenset({"shfl"}), sm=1, lane=0)),
+    ),
+    "pages that are the same memory": ("stream-copy", _aliased),
+    "a bit of an output that flips": ("stream-copy", _flipped),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS_OF_A_GPU)
+def test_a_defect_of_a_gpu_makes_results_wrong(defect: str) -> None:
+    name, plant = DEFECTS_OF_A_GPU[defect]
+    device = HostDevice(small_work(name), seed=5, poisoned=True)
+    plant(device)
+    for _ in range(2):
+        device.run()
+    assert device.wrong() > 0
