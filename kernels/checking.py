@@ -108,16 +108,21 @@ def sizes_of(expected: Expected, count: int) -> tuple[np.generic, ...]:
     return np.uint64(count), np.uint64(expected.columns), np.uint32(p), np.uint32(q), flags, np.float64(expected.rise)
 
 
+def right_values(expected: Expected, places: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What the elements of a result at some places must be, and their tolerances."""
+    row, column = np.divmod(places, np.uint64(expected.columns))
+    p, q = (np.uint64(size) for size in expected.values.shape)
+    factor = scale(row) if expected.row_scaled else np.ones(places.size)
+    if expected.column_scaled:
+        factor = factor * scale(column)
+    at = row % p, column % q
+    return factor * (expected.values[at] + expected.rise * (row // p)), np.abs(factor) * expected.tolerance[at]
+
+
 def right_value(expected: Expected, index: int) -> tuple[float, float]:
     """What element `index` of a result must be, and its tolerance."""
-    row, column = divmod(index, expected.columns)
-    p, q = expected.values.shape
-    factor = float(scale(np.array([row], np.uint64))[0]) if expected.row_scaled else 1.0
-    if expected.column_scaled:
-        factor *= float(scale(np.array([column], np.uint64))[0])
-    at = row % p, column % q
-    risen = float(expected.values[at]) + expected.rise * (row // p)
-    return factor * risen, abs(factor) * float(expected.tolerance[at])
+    value, tolerance = right_values(expected, np.array([index], np.uint64))
+    return float(value[0]), float(tolerance[0])
 
 
 def decoded(dtype: str, raw: bytes) -> float:

@@ -101,22 +101,25 @@ def lane_values(seed: int, name: str, content: Lanes) -> Doubles:
 
 def filled(seed: int, buffer: Buffer) -> NDArray[Any]:
     """All of a buffer's content, by numpy: what fill.cu makes on a device. Shape (count,)."""
+    return content_at(seed, buffer, np.arange(buffer.count, dtype=np.uint64))
+
+
+def content_at(seed: int, buffer: Buffer, places: NDArray[np.uint64]) -> NDArray[Any]:
+    """The elements of a buffer's content at some places."""
     content = buffer.content
     assert content is not None, f"{buffer.name} has no content"
     if isinstance(content, Words):
-        return word(key(seed, buffer.name), np.arange(buffer.count, dtype=np.uint64))
+        return word(key(seed, buffer.name), places)
     if isinstance(content, Array):
         period = content.make(seed)
-        if not content.rise:
-            return np.resize(period, buffer.count)
-        risen: NDArray[Any] = np.resize(period, buffer.count)
-        risen += (np.arange(buffer.count) // period.size * content.rise).astype(period.dtype)
-        return risen
-    rows = buffer.count // content.length
-    row, column = np.indices((rows, content.length), np.uint64)
+        number, place = np.divmod(places, np.uint64(period.size))
+        return period[place] + (number * np.uint64(content.rise % 2**32)).astype(np.uint32).astype(period.dtype)
+    rows = np.uint64(buffer.count // content.length)
+    high, low = np.divmod(places, rows if content.across else np.uint64(content.length))
+    row, column = (low, high) if content.across else (high, low)
     place = _places(seed, buffer.name, row % np.uint64(content.lanes), column)
-    matrix = stored_table(seed, buffer.name, content)[_scale_code(row) * np.uint32(TABLE) + place]
-    return np.ascontiguousarray(matrix.T if content.across else matrix).reshape(-1)
+    stored = stored_table(seed, buffer.name, content)
+    return stored[_scale_code(row) * np.uint32(TABLE) + place]
 
 
 def cleared_faults() -> NDArray[np.uint64]:
