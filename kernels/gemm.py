@@ -115,6 +115,8 @@ def shape(
     if n is None:
         least = min((products / length) ** 0.5, room(facts) / 3 / (length * stored))
         n = multiple(min(least, (RING_SHARE * facts.memory_bytes / slots / result) ** 0.5 - step), step)
+        if n.bit_count() == 1:  # no bit of an address may lead from a slot to the same place of another one
+            n = n - step if n > step else n + step
     return n, k or multiple(length, step)
 
 

@@ -1,0 +1,185 @@
+"""What the checks promise of every kernel: all repetitions count, data know their place, and checking costs little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from whorl.kernels.catalogue import KERNELS, find_kernel
+from whorl.kernels.checking import right_values
+from whorl.kernels.cupy_device import CupyDevice
+from whorl.kernels.device import finish
+from whorl.kernels.inputs import content_at, expected_words
+from whorl.kernels.simulated_device import check_s, facts_of, timing
+from whorl.kernels.work import COUNTERS, Array, Buffer, Output, Unfit, WordsExpected, Work
+from whorl.simulation.models import A100, H100, H200, V100, GpuModel
+from whorl.tests.kernels import compiling
+from whorl.tests.kernels.device_memory import PAGE
+from whorl.tests.kernels.fake_cupy import FakeRuntime
+from whorl.tests.kernels.interpreter import Harm
+from whorl.tests.kernels.test_arithmetic import small_work
+from whorl.tests.kernels.works import load, run
+from whorl.tests.sizes import count, sample
+
+MODELS = (V100, A100, H100, H200)
+OVER_A_LINK = {"copy-h2d", "copy-d2h", "copy-p2p"}
+"""Whose audit brings all data back: it takes as long as the repetition."""
+
+needs_compiler = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
+
+
+def built(name: str, model: GpuModel) -> Work | None:
+    work = find_kernel(name).build(facts_of(model))
+    return None if isinstance(work, Unfit) else work
+
+
+# -- by the works alone -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_repetition_is_checked_at_a_hundredth_of_the_time(name: str) -> None:
+    for model in MODELS:
+        work = built(name, model)
+        if work is None:
+            continue
+        assert work.every_counts
+        assert not work.lap or len(work.turns) % work.lap == 0
+        assert (work.compared > 0) == (COUNTERS in work.buffers)
+        window_s = 0.8
+        repetitions = round(window_s / timing(work, model).unit_s)
+        share = check_s(work, model, repetitions) / window_s
+        assert share < (1.05 if name in OVER_A_LINK else 0.0105)
+
+
+@pytest.mark.long(short=8)
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_address_bit_is_blind(name: str) -> None:
+    """For every bit of an address below the size of a buffer, some element differs from that at the other address."""
+    for model in sample(MODELS, short=1):
+        work = built(name, model)
+        if work is None:
+            continue
+        for buffer in work.buffers:
+            if buffer.content is not None and not _is_constant(buffer):
+                elements = _elements(buffer)
+                assert _blind(buffer.count, buffer.dtype, elements) == [], (model.name, buffer.name)
+        for output in {output.buffer: output for output in work.outputs}.values():
+            whole = next(buffer for buffer in work.buffers if buffer.name == output.buffer)
+            assert _blind(whole.count, whole.dtype, _right(work, output)) == [], (model.name, whole.name)
+
+
+Elements = Callable[[NDArray[np.uint64]], NDArray[Any]]
+
+
+def _is_constant(buffer: Buffer) -> bool:
+    """Counters and logs begin with zeros."""
+    return isinstance(buffer.content, Array) and not np.ptp(buffer.content.make(3))
+
+
+def _elements(buffer: Buffer) -> Elements:
+    return lambda places: content_at(3, buffer, places)
+
+
+def _right(work: Work, output: Output) -> Elements:
+    """What the elements of an output must be, and of the whole ring where the output is a slot of it."""
+    expected, size = output.expect(3, 5), work.elements_of(output)
+    if isinstance(expected, WordsExpected):
+        return lambda places: expected_words(expected, size, places)
+    return lambda places: right_values(expected, places % np.uint64(size))[0]
+
+
+def _blind(size: int, dtype: str, elements: Elements) -> list[int]:
+    """The bits of a place, of `size` elements, that no element shows, by 64 places for each."""
+    draw, blind = np.random.default_rng(1), []
+    for bit in range((size - 1).bit_length()):
+        flipped = 1 << bit
+        low = draw.integers(0, size - flipped, 64, dtype=np.uint64) & ~np.uint64(flipped)
+        if np.array_equal(elements(low), elements(low | np.uint64(flipped))):
+            blind.append(bit + (np.dtype(dtype).itemsize - 1).bit_length())
+    return blind
+
+
+MOST_ON_HOST = 32 << 20
+"""Bytes of arrays that the host makes for a work."""
+
+
+@pytest.mark.long(short=8)
+@pytest.mark.parametrize("name", KERNELS)
+def test_large_inputs_are_made_on_the_device(name: str) -> None:
+    """Preparing inputs stalls other threads little (benchmarks/input_stalls.py measures it)."""
+    work = built(name, H200)
+    if work is not None:
+        arrays = [buffer.content.make(3) for buffer in work.buffers if isinstance(buffer.content, Array)]
+        assert sum(array.nbytes for array in arrays) <= MOST_ON_HOST
+
+
+# -- on the stand-in for CuPy -----------------------------------------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.long(short=2)
+@pytest.mark.parametrize("name", sample(sorted(KERNELS), short=4))
+def test_what_ran_is_checked_and_launches_that_write_nothing_are_found(
+    name: str, device: CupyDevice, runtime: FakeRuntime
+) -> None:
+    loaded = load(device, small_work(name))
+    finish(loaded.poison())
+    ran = sum(run(loaded, repeats).repetitions for repeats in (1, 2))
+    verdict = finish(loaded.check())
+    lap = loaded.work.lap or 1
+    assert (verdict.wrong, verdict.repetitions) == (0, -(-ran // lap) * lap)
+    finish(loaded.poison())
+    run(loaded, 1)
+    runtime.dry = True
+    run(loaded, 1)
+    runtime.dry = False
+    assert finish(loaded.check()).wrong > 0
+
+
+@needs_compiler
+@pytest.mark.long(short=2)
+@pytest.mark.parametrize("name", sample(sorted(set(KERNELS) - {"launch", "sm"}), short=4))
+def test_aliased_pages_are_found(name: str, device: CupyDevice, runtime: FakeRuntime) -> None:
+    """The first page of the largest buffer and one behind its middle are the same memory."""
+    loaded = load(device, small_work(name))
+    largest = max((buffer for buffer in loaded.work.buffers if buffer.place == "device"), key=lambda one: one.bytes)
+    other = (largest.bytes // 2 // PAGE + 1) * PAGE
+    if other + PAGE > largest.bytes:
+        pytest.skip(f"{largest.name} has two pages at most")
+    runtime.alias(loaded.address(largest.name), 0, other, PAGE)
+    finish(loaded.poison())
+    run(loaded, max(3, loaded.work.lap), each=1)
+    assert finish(loaded.check()).wrong > 0
+
+
+@needs_compiler
+@pytest.mark.long
+def test_one_wrong_repetition_in_ten_is_found_each_time(device: CupyDevice, runtime: FakeRuntime) -> None:
+    work = find_kernel("fma-int32").build(device.facts, blocks=1, rounds=16)
+    assert isinstance(work, Work)
+    loaded, planted = load(device, work), set[int]()
+    draw = np.random.default_rng(5)
+
+    def wrong(number: int) -> bool:
+        if draw.random() < 0.1:
+            planted.add(number)
+        return number in planted
+
+    run(loaded, 1)
+    assert finish(loaded.check()).wrong == 0
+    runtime.harms = [Harm("chains", operations=frozenset({"mad"}), sm=0, lane=5, launches=wrong)]
+    found = 0
+    for _ in range(count(100, short=40)):
+        run(loaded, 1)
+        found += finish(loaded.check()).wrong > 0
+    assert found == len(planted) > 0
+    planted.clear()
+    run(loaded, 50)
+    verdict = finish(loaded.check())
+    assert verdict.repetitions == 50
+    assert len(verdict.by_sm) == 1
+    assert verdict.wrong >= len(planted) > 0
