@@ -68,8 +68,7 @@ def main() -> None:
         if isinstance(work, Unfit):
             continue
         inputs, references = (
-            min(stall_ms(partial(make, work, seed)) for seed in range(1, TRIES + 1))
-            for make in (prepare, refer)
+            min(stall_ms(partial(make, work, seed)) for seed in range(1, TRIES + 1)) for make in (prepare, refer)
         )
         mark = "" if max(inputs, references) < MOST_MS else f"  over {MOST_MS:g} ms"
         print(f"{name:22} inputs {inputs:7.1f} ms  references {references:7.1f} ms{mark}", flush=True)

@@ -110,6 +110,8 @@ def build(
         by_time = flop_per_s(facts, precision, matrix=True) * 4e-3 / (_flop(_steps(small, 0)) / BASES)
         most = min(room(facts) / (size + ring / BASES), RING_SHARE * facts.memory_bytes / (ring / BASES), 1024)
         sequences = max(1, int(min(by_time, most)) // BASES) * BASES
+        if not depth:  # so that the number of a sequence in the ring, too, says which of the three it is
+            sequences -= BASES - 1
     if depth and sequences % BASES:
         return Unfit(f"{sequences} sequences: gradients need a multiple of {BASES}")
     shape = Shape(precision, width, tokens, sequences, depth)

@@ -15,7 +15,7 @@ from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
 from whorl.kernels.inputs import content_at, expected_words
 from whorl.kernels.simulated_device import check_s, facts_of, timing
-from whorl.kernels.work import COUNTERS, Array, Buffer, Output, Unfit, WordsExpected, Work
+from whorl.kernels.work import COUNTERS, Array, Buffer, Expected, Unfit, WordsExpected, Work
 from whorl.simulation.models import A100, H100, H200, V100, GpuModel
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import PAGE
@@ -67,9 +67,9 @@ def test_no_address_bit_is_blind(name: str) -> None:
             if buffer.content is not None and not _is_constant(buffer):
                 elements = _elements(buffer)
                 assert _blind(buffer.count, buffer.dtype, elements) == [], (model.name, buffer.name)
-        for output in {output.buffer: output for output in work.outputs}.values():
-            whole = next(buffer for buffer in work.buffers if buffer.name == output.buffer)
-            assert _blind(whole.count, whole.dtype, _right(work, output)) == [], (model.name, whole.name)
+        for name in {output.buffer for output in work.outputs}:
+            whole = next(buffer for buffer in work.buffers if buffer.name == name)
+            assert _blind(whole.count, whole.dtype, _right(work, name)) == [], (model.name, name)
 
 
 Elements = Callable[[NDArray[np.uint64]], NDArray[Any]]
@@ -84,12 +84,24 @@ def _elements(buffer: Buffer) -> Elements:
     return lambda places: content_at(3, buffer, places)
 
 
-def _right(work: Work, output: Output) -> Elements:
-    """What the elements of an output must be, and of the whole ring where the output is a slot of it."""
-    expected, size = output.expect(3, 5), work.elements_of(output)
-    if isinstance(expected, WordsExpected):
-        return lambda places: expected_words(expected, size, places)
-    return lambda places: right_values(expected, places % np.uint64(size))[0]
+def _right(work: Work, name: str) -> Elements:
+    """What the elements of a buffer must be after one lap, where it is a ring, or else after some repetition."""
+    outputs = [output for output in work.outputs if output.buffer == name]
+    slots = [output for output in outputs if (output.turn or 0) < work.lap] or outputs[:1]
+    expected, size = [slot.expect(3, 5) for slot in slots], work.elements_of(slots[0])
+    if isinstance(expected[0], WordsExpected):
+        words = expected[0]
+        return lambda places: expected_words(words, size, places)
+
+    def elements(places: NDArray[np.uint64]) -> NDArray[Any]:
+        slot, place = np.divmod(places, np.uint64(size))
+        values = np.empty(places.size)
+        for number, of_slot in enumerate(expected):
+            assert isinstance(of_slot, Expected)
+            values[slot == number] = right_values(of_slot, place[slot == number])[0]
+        return values
+
+    return elements
 
 
 def _blind(size: int, dtype: str, elements: Elements) -> list[int]:
