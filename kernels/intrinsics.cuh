@@ -1,5 +1,5 @@
 // The arithmetic that C++ has no word for. No header of the CUDA toolkit is needed: a machine with only the CuPy wheel
-// may have none. The tests replace this one file to run the kernels on the host.
+// may have none.
 #pragma once
 
 typedef unsigned int word;    // 32 bits, or two packed 16-bit floats

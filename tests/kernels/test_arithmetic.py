@@ -1,4 +1,4 @@
-"""The CUDA C of every kernel, compiled for the host, against the reference: right as it is, and wrong when changed."""
+"""The CUDA C of every kernel, as NVRTC compiles it, against the reference: right as it is, and wrong when changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check.cu, compiled for the host: what it calls wrong is what lies outside the tolerance, in every format."""
+"""check.cu, as NVRTC compiles it: what it calls wrong is what lies outside the tolerance, in every format."""
 
 from __future__ import annotations
 

@@ -123,12 +123,12 @@ CHAINS = {"fp64": "DFMA", "fp32": "FFMA", "fp16": "HFMA2", "bf16": "HFMA2", "int
 def test_the_loop_of_a_chain_is_multiply_adds_whose_registers_are_read_as_fast_as_it_multiplies(
     precision: str, compiler: Compiler, sm: int
 ) -> None:
-    """16 rounds of all numbers in a loop, and at most 6 other instructions.
+    """16 rounds of all numbers in a loop, and at most 6 other instructions (10 on Turing).
 
     The register file delivers two 32-bit operands a cycle, one from even and one from odd registers. A multiply-add
     that could start every cycle (fp32 and packed ones on sm_90, packed fp16 on sm_80) must therefore read two
-    registers, not three, and in all as many even as odd ones. One of fp64 reads pairs, and starts every other cycle at
-    most.
+    registers, not three, and in all as many even as odd ones: exactly on sm_80 and sm_90, within 9 % elsewhere. One of
+    fp64 reads pairs, and starts every other cycle at most.
     """
     defines = chain_launch(precision, 1, 256, 16).defines
     code = listing(machine_code(compiler, "fma.cu", sm, defines)[0])["chains"]
@@ -138,11 +138,11 @@ def test_the_loop_of_a_chain_is_multiply_adds_whose_registers_are_read_as_fast_a
     count = ROUNDS_A_LOOP * WORDS.get(precision, 16)
     fused = [code[i] for i in loop]
     assert count <= len(fused) <= count + 2
-    assert loop[-1] - loop[0] + 1 - len(fused) <= 6
+    assert loop[-1] - loop[0] + 1 - len(fused) <= (10 if sm == 75 else 6)
     assert all(len(each.read) == 2 for each in fused)
     if precision != "fp64":
         even = sum(register % 2 == 0 for each in fused for register in each.read)
-        assert even == pytest.approx(len(fused), rel=0.02)
+        assert even == pytest.approx(len(fused), rel=0.02 if sm in (80, 90) else 0.09)
 
 
 @pytest.mark.parametrize("sm", sample([70, 80, 90], short=1))
