@@ -371,3 +371,25 @@ def test_closing_twice_releases_once() -> None:
     device.close()
     assert device.bench.readings().values["memory_used"][0] < used
     assert isinstance(device.facts, Facts)
+
+
+def test_one_wrong_repetition_in_a_thousand_is_found_as_often_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    (device,) = devices(V100, 1, "wrong_results")
+    planted = replace(device.bench.fleet.fault_of(0), wrong_share=1.0, wrong_one_in=1000)
+    monkeypatch.setattr(type(device.bench.fleet), "fault_of", lambda fleet, gpu: planted)
+    repetitions, loads = 314, 200  # of a quick run
+
+    async def task() -> list[int]:
+        wrong = []
+        for _ in range(loads):
+            loaded = await device.load(work(carries=True), seed=3)
+            await loaded.run(repetitions, limit_s=10)
+            verdict = await loaded.check()
+            assert verdict.repetitions == repetitions
+            wrong.append(verdict.wrong)
+            loaded.unload()
+        return wrong
+
+    chance = 1 - 0.999**repetitions
+    found = np.count_nonzero(only(device, task()))
+    assert abs(found - loads * chance) < 3 * np.sqrt(loads * chance * (1 - chance))
