@@ -179,12 +179,12 @@ def run_plan(
             return GpuProcess(gpus[0], opener, name=f"the GPUs of {node} together")
 
         report = run_gpus(campaign, processes, memory[0], settings, together=together if ordinals else None)
-    report.notes += [*notes, *_sharing(process_conditions(), settings)]
+    report.notes += [*notes, *sharing_notes(process_conditions(), settings)]
     report.failures |= {name: gpu.says for name, gpu in unusable.items()}
     return report
 
 
-def _sharing(process: Mapping[str, object], settings: Mapping[str, Setting]) -> list[str]:
+def sharing_notes(process: Mapping[str, object], settings: Mapping[str, Setting]) -> list[str]:
     """What people should know of how GPUs are shared and set: MPS, MIG, and variables that change results."""
     notes = []
     if process["mps"]:

@@ -219,6 +219,7 @@ VERBS = {
             "--until-wrong": {"": "soak", "--time-limit": "1s"},
         },
     ),
+    "probe prolog": Verb({"--backend": "simulated", "--gpus": "2"}, {"--gpus": ["1", "2"]}),
     "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),
     "campaign run": Verb(
         STORE | {"": "launch", "--once": None},

@@ -285,6 +285,7 @@ WITHOUT_A_FUNCTION = {
     "jobs tag": "runs in a prolog",
     "man": "prints pages",
     "probe list": "prints what whorl has",
+    "probe prolog": "runs in a prolog",
     "sample": "writes files to try whorl with",
     "schema": "prints what whorl has",
     "sim describe": "prints what whorl has",

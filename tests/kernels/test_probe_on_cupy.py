@@ -15,8 +15,10 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import DeviceError
+from whorl.kernels import catalogue
 from whorl.kernels.cupy_device import cupy_devices
-from whorl.probes import node
+from whorl.kernels.device import finish
+from whorl.probes import node, prolog
 from whorl.probes.effort import EFFORTS
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime, LibraryInStream
@@ -79,6 +81,22 @@ def test_all_gpus_together_come_last(small_kernels: FakeNode, tmp_path: Path, mo
     assert Counter(row["probe"] for row in report["not_run"]) == {"all-reduce-nccl": 2}
     again = probe(tmp_path / "S", *names, "--campaign", "c", "--neighbours", "busy")[1]
     assert again["runs"] == []
+
+
+@pytest.mark.long
+def test_a_prolog_finds_a_gpu_fit_and_one_without_memory_unfit(
+    small_kernels: None, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prolog, "find_kernel", catalogue.find_kernel)
+    first, second = cupy_devices()
+    steps: list[str] = []
+    assert finish(prolog.examine(first, steps.append)) == []
+    assert steps == ["product", "memory", "multiprocessors"]
+    first.close()
+    runtime.fail["malloc"] = 2
+    (reason,) = finish(prolog.examine(second, steps.append))
+    assert "memory" in reason
+    second.close()
 
 
 @pytest.mark.long

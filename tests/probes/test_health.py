@@ -16,7 +16,7 @@ from whorl.probes.campaign import Campaign, Plan, Report
 from whorl.probes.conditions import Asked, Setting, process_conditions
 from whorl.probes.gpu_process import GpuProcess
 from whorl.probes.health import COUNTED, DriverHealth, GpuHealth, changes_between
-from whorl.probes.node import run_gpus
+from whorl.probes.node import run_gpus, sharing_notes
 from whorl.probes.recording import Recorder
 from whorl.probes.watch import Recent
 from whorl.simulation.fleet import Fleet
@@ -182,3 +182,13 @@ def test_what_of_the_process_changes_results(tmp_path: Path, monkeypatch: pytest
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "NVIDIA_TF32_OVERRIDE": "0",
     }
+
+
+def test_mps_mig_and_variables_are_named_where_figures_are_shown() -> None:
+    process = {"mps": True, "mps_share_pct": 50.0, "container": None, "environment": {"NVIDIA_TF32_OVERRIDE": "0"}}
+    settings = {"GPU-1": Setting("idle", more={"mig": True}), "GPU-2": Setting("idle", more={"mig": False})}
+    mps, mig, variables = sharing_notes(process, settings)
+    assert "with 50 % of the threads" in mps
+    assert mig.endswith(": GPU-1")
+    assert variables.endswith(": NVIDIA_TF32_OVERRIDE")
+    assert sharing_notes({"mps": False, "mps_share_pct": None, "environment": None}, {}) == []
