@@ -53,7 +53,7 @@ def list_probes(model: str | None, store: str | None, keep_rule: bool, as_json: 
 
 def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
     """Which probes add a column of their own, by the runs of a store."""
-    from ..analysis.spread.keep_rule import LEAST_ICC, LEAST_OWN, MORE_GPUS, keep_rule
+    from ..analysis.spread.keep_rule import LEAST_ICC, LEAST_UNEXPLAINED, MORE_GPUS, keep_rule
     from ..probes.catalogue import PROBES
     from ..store import Store
 
@@ -66,17 +66,17 @@ def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
     for simulated in (False, True):
         cells = [_keep_cells(column) for column in columns if column.simulated is simulated]
         if cells:
-            head = ("cluster", "probe", "GPUs", "sittings", "ICC", "[95 %]", "own, %", "[95 %]", "after", "stays")
+            head = ("cluster", "probe", "GPUs", "sittings", "ICC", "[95 %]", "unexplained", "[95 %]", "after", "stays")
             click.echo()
             title = "simulated data: plumbing only" if simulated else "keep rule"
             print_table(Table(head, cells, (2, 3, 4, 5, 6, 7, 8), title, leaves=(0,)))
     if columns:
         click.echo()
         say(
-            "ICC: of the medians of sittings, by GPU. own: what of the variance between GPUs a regression on the probes"
-            " before it leaves unexplained; after: how many these are. A probe stays with an ICC of at least "
-            f"{LEAST_ICC:g} and more than {100 * LEAST_OWN:g} % of its own. {MISSING}: it needs GPUs with two "
-            f"sittings, and {MORE_GPUS} GPUs more than probes before it."
+            "ICC: of the medians of sittings, by GPU. unexplained: how much, %, of the variance between GPUs a "
+            "regression on the probes before it leaves; after: how many these are. A probe stays with an ICC of "
+            f"at least {LEAST_ICC:g} and more than {100 * LEAST_UNEXPLAINED:g} % unexplained. {MISSING}: it needs "
+            f"GPUs with two sittings, and {MORE_GPUS} GPUs more than probes before it."
         )
 
 
@@ -94,8 +94,8 @@ def _keep_cells(column: Column) -> tuple[str, ...]:
         str(column.sittings),
         share(column.icc, 2, 1),
         interval(column.icc_low, column.icc_high, 2, 1),
-        share(column.own, 0, 100),
-        interval(column.own_low, column.own_high, 0, 100),
+        share(column.unexplained, 0, 100),
+        interval(column.unexplained_low, column.unexplained_high, 0, 100),
         str(column.explained_by),
         {None: MISSING, True: "yes", False: "no"}[column.stays],
     )

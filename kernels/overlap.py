@@ -252,6 +252,10 @@ def _embedding_schedule(lookahead: int, turns: int, batches: int) -> _EmbeddingS
     return _EmbeddingSchedule(chunk, slots, first_batch, slot, fetches.fetch_of)
 
 
+SPARSE = 32
+"""Of so many vertices of a partition one has edges into each partition."""
+
+
 def build_partitions(
     facts: Facts,
     *,
@@ -259,20 +263,20 @@ def build_partitions(
     capacity: int = 4,
     vertices: int = 16384,
     width: int = 256,
-    sums: int = 512,
     blocks: int | None = None,
 ) -> Work | Unfit:
     """A graph's partitions through a buffer of `capacity` in BETA order, forth and back. Operations: rows summed.
 
-    A turn is a state of the buffer: it looks at the partition that came and makes the products of edge buckets, sums of
-    `EACH` rows of one partition for `sums` vertices of another, while the partition of the next state comes to a spare
-    slot. On the way back a vertex has the features of the next one, as if it had been trained meanwhile: a partition
-    that did not come is wrong, wherever it stood before. `vertices`: of a partition; `width`: features of a vertex, in
-    words. `blocks`: as in `build_embedding`.
+    A turn is a state of the buffer: it looks at the partition that came and makes the products of edge buckets, sums
+    of `EACH` rows of one partition for every 32nd vertex of another, while the partition of the next state comes to a
+    spare slot. On the way back a vertex has the features of the next one, as if it had been trained meanwhile: a
+    partition that did not come is wrong, wherever it stood before. `vertices`: of a partition; `width`: features of a
+    vertex, in words. `blocks`: as in `build_embedding`.
     """
-    if not 2 <= capacity < partitions or width % 32 or BLOCK % (width // 4) or not 1 <= sums <= vertices:
-        return Unfit("a buffer holds two partitions at least and not all; rows have 32 to 1024 words")
-    schedule = _partitions_schedule(partitions, capacity, vertices, sums)
+    if not 2 <= capacity < partitions or width % 32 or BLOCK % (width // 4) or vertices % SPARSE:
+        return Unfit(f"a buffer holds two partitions at least, not all, of {SPARSE} n vertices of 32 to 1024 words")
+    sums = vertices // SPARSE
+    schedule = _partitions_schedule(partitions, capacity, vertices)
     per_block, copied = BLOCK // (width // 4), 4 * vertices * width
     bounds = np.append(0, np.cumsum(schedule.pairs)) * sums
     least = -(-int(np.diff(bounds).max()) // per_block)
@@ -303,7 +307,7 @@ def build_partitions(
         outputs=(),
         path="pcie",
         turn_bytes=blocks * per_block * EACH * 4 * width + copied,
-        parameters={"partitions": partitions, "capacity": capacity, "vertices": vertices, "width": width, "sums": sums},
+        parameters={"partitions": partitions, "capacity": capacity, "vertices": vertices, "width": width},
         operations=blocks * per_block * EACH,
         activity=0.2,
         compared=(vertices + blocks * per_block) * width,
@@ -333,7 +337,7 @@ class _PartitionsSchedule:
 
 
 @lru_cache(maxsize=4)
-def _partitions_schedule(partitions: int, capacity: int, vertices: int, sums: int) -> _PartitionsSchedule:
+def _partitions_schedule(partitions: int, capacity: int, vertices: int) -> _PartitionsSchedule:
     """What comes goes to the spare slot, and what leaves makes its slot the spare one: the way back is the same."""
     states = beta_order(partitions, capacity)
     slots = [{partition: slot for slot, partition in enumerate(states[0])}]
@@ -351,7 +355,7 @@ def _partitions_schedule(partitions: int, capacity: int, vertices: int, sums: in
             row[coming] = coming * vertices + (turn >= len(states) - 1)
             arrivals.append((row[coming], following[coming]))
     pairs = pairs_by_state(states)
-    edges = stream_of(0, "edges").integers(0, vertices, (len(states), partitions, sums, EACH))
+    edges = stream_of(0, "edges").integers(0, vertices, (len(states), partitions, vertices // SPARSE, EACH))
     place = [slots[state][j] * vertices + edges[state, i] for state in order for i, j in pairs[state]]
     name = [at[j] + edges[state, i] for at, state in zip(rows, order, strict=True) for i, j in pairs[state]]
     first = [(rows[0][partition], slot) for partition, slot in slots[0].items()]
@@ -380,18 +384,18 @@ def build_activations(
     words = bits + 1 if bits else KEPT + 1  # of a channel
     if tensors is None:
         tensors = max(1, round(12e6 / (4 * channels * words)))
-    each, coded = tensors * TOKENS * channels, tensors * words * channels
+    layer_size, coded = tensors * TOKENS * channels, tensors * words * channels
     copied, once = 4 * coded, tensors * channels // BLOCK
     read = BLOCK * 4 * (TOKENS + 2 * words)
     blocks = _blocks(facts, blocks, once, copied=2 * copied, read=read)
     defines, sizes = (f"BITS={bits}",), (np.uint32(channels), np.uint32(tensors))
 
     def encode(layer: int, half: int) -> Launch:
-        args = ("activations", "code", np.uint64(layer * each), np.uint64(half * coded), *sizes)
+        args = ("activations", "code", np.uint64(layer * layer_size), np.uint64(half * coded), *sizes)
         return Launch(SOURCE, "encode", (blocks, 1, 1), (BLOCK, 1, 1), args, defines)
 
     def decode(layer: int, half: int) -> Launch:
-        args = ("back", Key("activations"), "faults", np.uint64(layer * each), np.uint64(half * coded), *sizes)
+        args = ("back", Key("activations"), "faults", np.uint64(layer * layer_size), np.uint64(half * coded), *sizes)
         return Launch(SOURCE, "decode", (blocks, 1, 1), (BLOCK, 1, 1), args, defines)
 
     def copies(half: int) -> tuple[Copy, Copy]:
@@ -402,7 +406,7 @@ def build_activations(
         kernel="overlap-activations",
         precision="fp32",
         buffers=(
-            Buffer("activations", "uint32", LAYERS * each, Words()),
+            Buffer("activations", "uint32", LAYERS * layer_size, Words()),
             Buffer("code", "uint32", 2 * coded),
             Buffer("host", "uint32", 2 * coded, place="host"),
             Buffer("back", "uint32", 2 * coded),
@@ -416,7 +420,7 @@ def build_activations(
         outputs=(),
         path="pcie",
         turn_bytes=blocks * read,
-        parameters={"bits": bits, "tensors": tensors, "channels": channels, "raw_bytes": 2 * 4 * each},
+        parameters={"bits": bits, "tensors": tensors, "channels": channels, "raw_bytes": 2 * 4 * layer_size},
         operations=blocks * BLOCK * TOKENS,
         activity=0.3,
         compared=blocks * BLOCK * (words + TOKENS),

@@ -1,7 +1,7 @@
 """Which probes add a column of their own: whether it repeats, and what of it the probes before them do not say.
 
 A probe stays if (1) its ICC over sittings is at least `LEAST_ICC`, and (2) a regression on the probes before it in the
-list leaves more than `LEAST_OWN` of its variance between GPUs unexplained. docs/statistics.md states the formulas.
+list leaves more than `LEAST_UNEXPLAINED` of its variance between GPUs. docs/statistics.md states the formulas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..statistics.student import quantile
 if TYPE_CHECKING:
     from ...store import Store
 
-LEAST_ICC, LEAST_OWN = 0.5, 0.3
+LEAST_ICC, LEAST_UNEXPLAINED = 0.5, 0.3
 MORE_GPUS = 10
 """There must be so many GPUs more than columns in a regression."""
 _PARTS = 20  # GPUs are left out of the regression in so many parts, for its interval
@@ -45,10 +45,10 @@ class Column:
     icc: float | None = None
     icc_low: float | None = None
     icc_high: float | None = None
-    own: float | None = None
+    unexplained: float | None = None
     """What of the variance between GPUs the probes before it leave unexplained."""
-    own_low: float | None = None
-    own_high: float | None = None
+    unexplained_low: float | None = None
+    unexplained_high: float | None = None
     explained_by: int = 0
     """How many probes before it were measured on the same GPUs."""
 
@@ -56,7 +56,7 @@ class Column:
     def stays(self) -> bool | None:
         """Whether the rule keeps it; None where that is not known yet."""
         repeats = None if self.icc is None else self.icc >= LEAST_ICC
-        adds = None if self.own is None else self.own > LEAST_OWN
+        adds = None if self.unexplained is None else self.unexplained > LEAST_UNEXPLAINED
         return False if False in (repeats, adds) else None if None in (repeats, adds) else True
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,8 +67,8 @@ class Column:
 def keep_rule(store: Store, probes: Sequence[str]) -> list[Column]:
     """A row for each probe that was measured, by cluster and model; `probes`: the list, in its order."""
     runs = measurements(store, workloads=probes).filter(pl.col("value") > 0)
-    known = store.arrow("gpus", columns=["cluster", "gpu", "driver"]).to_pylist()
-    simulated = {(row["cluster"], row["gpu"]) for row in known if row["driver"] == SIMULATED}
+    gpu_rows = store.arrow("gpus", columns=["cluster", "gpu", "driver"]).to_pylist()
+    simulated = {(row["cluster"], row["gpu"]) for row in gpu_rows if row["driver"] == SIMULATED}
     runs = runs.with_columns(pl.col("cluster", "workload", "gpu").cast(pl.String), at=days())
     runs = runs.with_columns(
         value=pl.col("value").log(),
@@ -83,7 +83,7 @@ def keep_rule(store: Store, probes: Sequence[str]) -> list[Column]:
         sittings = {name: _sittings(of_probe[name]) for name in names}
         for place, name in enumerate(names):
             workload, gpu = of_probe[name].row(0, named=True)["workload"], of_probe[name]["gpu"][0]
-            before = [sittings[other] for other in names[:place]]
+            before = [sittings[earlier] for earlier in names[:place]]
             columns.append(_column(str(cluster), workload, sittings[name], before, (cluster, gpu) in simulated))
     return columns
 
@@ -105,18 +105,20 @@ def _column(
     repeats = icc(moments, "gpu")
     interval = bootstrap.replicate_icc(moments, _SEED, _REPLICATES) if repeats.value is not None else None
     within = float(moments.squares.sum() / max(1, (counts - 1).sum())) if counts.max() > 1 else None
-    usable = [other for other in before if sittings.keys() <= other.keys()]
+    usable = [predictor for predictor in before if sittings.keys() <= predictor.keys()]
     y = np.array([level.mean() for level in sittings.values()])
-    x = np.array([[other[gpu].mean() for gpu in sittings] for other in usable]).reshape(len(usable), len(y)).T
-    own = own_low = own_high = None
+    x = np.array([[predictor[gpu].mean() for gpu in sittings] for predictor in usable]).reshape(len(usable), len(y)).T
+    unexplained = unexplained_low = unexplained_high = None
     if within is not None and len(y) >= x.shape[1] + MORE_GPUS:
         noise = within * float((1 / counts).mean())
-        own = _unexplained(y, x, noise)
-        own_low, own_high = _interval(y, x, noise, own) if own is not None else (None, None)
+        unexplained = _unexplained(y, x, noise)
+        if unexplained is not None:
+            unexplained_low, unexplained_high = _interval(y, x, noise, unexplained)
     low, high = interval if interval is not None else (None, None)
     return Column(
         cluster, workload, simulated, len(y), int(counts.max()), icc=repeats.value, icc_low=low, icc_high=high,
-        own=own, own_low=own_low, own_high=own_high, explained_by=len(usable),
+        unexplained=unexplained, unexplained_low=unexplained_low, unexplained_high=unexplained_high,
+        explained_by=len(usable),
     )  # fmt: skip
 
 
@@ -133,18 +135,18 @@ def _unexplained(y: Floats, x: Floats, noise: float) -> float | None:
     scale = np.linalg.norm(design, axis=0)
     solution, _, rank, _ = np.linalg.lstsq(design[:, scale > 0] / scale[scale > 0], centred, rcond=1e-10)
     residual = centred - design[:, scale > 0] / scale[scale > 0] @ solution
-    left = float(residual @ residual) / (len(y) - 1 - int(rank)) - noise
-    return float(np.clip(left / total, 0.0, 1.0))
+    residual_variance = float(residual @ residual) / (len(y) - 1 - int(rank)) - noise
+    return float(np.clip(residual_variance / total, 0.0, 1.0))
 
 
-def _interval(y: Floats, x: Floats, noise: float, own: float) -> tuple[float, float] | tuple[None, None]:
+def _interval(y: Floats, x: Floats, noise: float, share: float) -> tuple[float, float] | tuple[None, None]:
     """The 95 % interval, by leaving out GPUs a part at a time (the delete-a-group jackknife, Student's t)."""
     parts = min(_PARTS, len(y) // 2)
     part = np.random.default_rng(_SEED).permutation(np.arange(len(y)) % parts)
-    left_out = [_unexplained(y[part != one], x[part != one], noise) for one in range(parts)]
-    shares = np.array([share for share in left_out if share is not None])
+    left_out = [_unexplained(y[part != group], x[part != group], noise) for group in range(parts)]
+    shares = np.array([value for value in left_out if value is not None])
     if len(shares) < parts:
         return None, None
     error = float(np.sqrt((parts - 1) / parts * ((shares - shares.mean()) ** 2).sum()))
     half = float(quantile(0.025, parts - 1)) * error
-    return max(0.0, own - half), min(1.0, own + half)
+    return max(0.0, share - half), min(1.0, share + half)

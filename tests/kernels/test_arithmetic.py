@@ -41,7 +41,7 @@ SIZES: dict[str, Mapping[str, Any]] = {
     "pagerank": {"vertices": 700, "iterations": 3, "sweeps": 2},
     "stencil27": {"side": 64, "sweeps": 1},
     "overlap-embedding": {"width": 32, "turns": 4, "batches": 6, "lookahead": 2, "blocks": 1},
-    "overlap-partitions": {"partitions": 6, "capacity": 3, "vertices": 32, "width": 32, "sums": 8, "blocks": 1},
+    "overlap-partitions": {"partitions": 6, "capacity": 3, "vertices": 64, "width": 32, "blocks": 1},
     "overlap-activations": {"tensors": 2, "channels": 256, "blocks": 1},
     "transformer": {"width": 128, "tokens": 32, "sequences": 3},
     "transformer-back": {"width": 128, "tokens": 16, "sequences": 3},

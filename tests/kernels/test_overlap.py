@@ -21,6 +21,7 @@ from whorl.kernels.overlap import (
     DRAWS,
     EACH,
     KEPT,
+    SPARSE,
     TOKENS,
     beta_order,
     embedding_trace,
@@ -41,7 +42,7 @@ SMALL_WORKS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "embedding": ("overlap-embedding", {"width": 32, "turns": 4, "batches": 6, "lookahead": 2, "blocks": 1}),
     "partitions": (
         "overlap-partitions",
-        {"partitions": 6, "capacity": 3, "vertices": 32, "width": 32, "sums": 8, "blocks": 1},
+        {"partitions": 6, "capacity": 3, "vertices": 64, "width": 32, "blocks": 1},
     ),
     **{
         f"{bits} bits": ("overlap-activations", {"bits": bits, "tensors": 2, "channels": 256, "blocks": 1})
@@ -134,8 +135,8 @@ def test_sums_from_the_cache_are_bit_equal_to_those_without_one(lookahead: int) 
 
 @pytest.mark.parametrize(("partitions", "capacity"), [(8, 4), (16, 4)])
 def test_products_of_partitions_are_those_of_scipy(partitions: int, capacity: int) -> None:
-    vertices, sums = 64, 16
-    sizes = {"partitions": partitions, "capacity": capacity, "vertices": vertices, "width": 32, "sums": sums}
+    vertices, sums = 512, 512 // SPARSE
+    sizes = {"partitions": partitions, "capacity": capacity, "vertices": vertices, "width": 32}
     work = find_kernel("overlap-partitions").build(SMALL, **sizes)
     assert isinstance(work, Work)
     rows = partitions * vertices

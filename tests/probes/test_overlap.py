@@ -34,15 +34,15 @@ def measured(name: str, model: GpuModel, bench: Bench, *positions: int) -> list[
         finally:
             device.close()
 
-    found = bench.run([on(position) for position in positions])
-    assert all(isinstance(one, Measured) for one in found), found
-    return [one for one in found if isinstance(one, Measured)]
+    answers = bench.run([on(position) for position in positions])
+    assert all(isinstance(answer, Measured) for answer in answers), answers
+    return [answer for answer in answers if isinstance(answer, Measured)]
 
 
-def value(one: Measured, name: str) -> float:
-    found = figure(one.figures, name)
-    assert found is not None
-    return found
+def value(run: Measured, name: str) -> float:
+    number = figure(run.figures, name)
+    assert number is not None
+    return number
 
 
 @pytest.mark.parametrize(("name", "model"), list(zip(NAMES, (V100, A100, H100), strict=True)))
@@ -51,16 +51,16 @@ def test_the_hidden_share_is_the_one_that_was_drawn(name: str, model: GpuModel) 
     bench = Bench(fleet, began_ns=0)
     planted = next(iter(fleet.planted))
     for position in (planted, (planted + 4) % 8):
-        (found,) = measured(name, model, bench, position)
+        (run,) = measured(name, model, bench, position)
         drawn = 100 * bench.fleet.silicon.overlap[position]
-        assert value(found, "hidden") == pytest.approx(drawn, abs=2)
-        assert value(found, "time_median") == pytest.approx(2 - value(found, "hidden") / 100, abs=1e-3)
-        assert 0 < value(found, "hidden_error") < 0.5
-        assert value(found, "drag") == pytest.approx(2 - drawn / 100, abs=0.07)
-        assert value(found, "time_copies") == pytest.approx(value(found, "time_kernels"), rel=0.11)
-        assert found.conditions["balance"] == pytest.approx(1, abs=0.1)
-        assert value(found, "checked_repetitions") > 500
-        assert found.status == "ok"
+        assert value(run, "hidden") == pytest.approx(drawn, abs=2)
+        assert value(run, "time_median") == pytest.approx(2 - value(run, "hidden") / 100, abs=1e-3)
+        assert 0 < value(run, "hidden_error") < 0.5
+        assert value(run, "drag") == pytest.approx(2 - drawn / 100, abs=0.07)
+        assert value(run, "time_copies") == pytest.approx(value(run, "time_kernels"), rel=0.11)
+        assert run.conditions["balance"] == pytest.approx(1, abs=0.1)
+        assert value(run, "checked_repetitions") > 500
+        assert run.status == "ok"
 
 
 def test_gpus_of_a_node_that_copy_at_once_share_the_path_of_their_host() -> None:
@@ -86,12 +86,12 @@ def test_coding_breaks_even_on_the_link_that_the_probe_says(bits: int, monkeypat
     work = find_kernel("overlap-activations").build(device.facts, bits=bits)
     assert isinstance(work, Work)
     kernels, _ = apart(work, H100)
-    said = break_even(work, 1000 * kernels.unit_s)
+    expected = break_even(work, 1000 * kernels.unit_s)
     raw_bytes = int(work.parameters["raw_bytes"])
     once_s = kernels.unit_s * raw_bytes / 8 / work.operations
-    for link in np.geomspace(0.1, 10, 400) * said:
+    for link in np.geomspace(0.1, 10, 400) * expected:
         monkeypatch.setitem(RATES, H100.name, replace(RATES[H100.name], pcie_gb_s=link))
         raw, coded = (apart(replace(work, bytes=count), H100)[1].unit_s for count in (raw_bytes, work.bytes))
         if raw < coded + once_s:
             break
-    assert link == pytest.approx(said, rel=0.15)
+    assert link == pytest.approx(expected, rel=0.15)

@@ -22,8 +22,8 @@ def stored(path: Path, gpus: int, sittings: int, seed: int, driver: str = "550.5
     """A store of four probes. Of the level of a GPU, 1 % wide, `alike` has all and `half` half of the variance from
     `first`; `noise` has none. A sitting is 0.2 % off that."""
     random = np.random.default_rng(seed)
-    first, own = random.normal(0, 0.01, (2, gpus))
-    levels = {"first": first, "alike": 2 * first, "half": (first + own) / np.sqrt(2), "noise": np.zeros(gpus)}
+    first, second = random.normal(0, 0.01, (2, gpus))
+    levels = {"first": first, "alike": 2 * first, "half": (first + second) / np.sqrt(2), "noise": np.zeros(gpus)}
     names = [f"GPU-{gpu}" for gpu in range(gpus)]
     store = new_store(path)
     runs: dict[str, list[Any]] = {key: [] for key in ("run_id", "cluster", "workload", "gpu", "began", "status")}
@@ -41,11 +41,11 @@ def stored(path: Path, gpus: int, sittings: int, seed: int, driver: str = "550.5
                         runs[key].append(value)
                     for key, value in zip(results, (*of_run, 0, "time", "ms", float(time)), strict=True):
                         results[key].append(value)
-    who = {"cluster": ["real"] * gpus, "gpu": names, "model": ["H100"] * gpus, "driver": [driver] * gpus}
+    gpu_rows = {"cluster": ["real"] * gpus, "gpu": names, "model": ["H100"] * gpus, "driver": [driver] * gpus}
     tables: dict[str, dict[str, list[Any]]] = {
         "runs": runs,
         "results": results,
-        "gpus": who | {"first_seen": [DAY_NS] * gpus},
+        "gpus": gpu_rows | {"first_seen": [DAY_NS] * gpus},
     }
     store.append({table: arrow_rows(table, rows) for table, rows in tables.items()}, "made")
     return store
@@ -56,20 +56,20 @@ def columns(store: Store) -> dict[str, Column]:
 
 
 def test_a_probe_stays_that_repeats_and_says_what_those_before_it_do_not(tmp_path: Path) -> None:
-    found = columns(stored(tmp_path / "store", 60, 3, seed=1))
-    assert [(column.stays, column.explained_by) for column in found.values()] == [
+    by_probe = columns(stored(tmp_path / "store", 60, 3, seed=1))
+    assert [(column.stays, column.explained_by) for column in by_probe.values()] == [
         (True, 0),
         (False, 1),
         (True, 2),
         (False, 3),
     ]
-    assert {(column.gpus, column.sittings, column.simulated) for column in found.values()} == {(60, 3, False)}
-    assert found["first"].own == 1
-    assert found["alike"].own == pytest.approx(0, abs=0.02)
-    assert found["half"].own == pytest.approx(0.5, abs=0.15)
+    assert {(column.gpus, column.sittings, column.simulated) for column in by_probe.values()} == {(60, 3, False)}
+    assert by_probe["first"].unexplained == 1
+    assert by_probe["alike"].unexplained == pytest.approx(0, abs=0.02)
+    assert by_probe["half"].unexplained == pytest.approx(0.5, abs=0.15)
     # A sitting is the median of two runs: its variance is half of theirs.
-    assert found["half"].icc == pytest.approx(1 / (1 + 0.04 / 2), abs=0.02)
-    assert found["noise"].icc == pytest.approx(0, abs=0.2)
+    assert by_probe["half"].icc == pytest.approx(1 / (1 + 0.04 / 2), abs=0.02)
+    assert by_probe["noise"].icc == pytest.approx(0, abs=0.2)
 
 
 @pytest.mark.long
@@ -78,18 +78,18 @@ def test_the_interval_of_the_own_share_holds_it(tmp_path: Path) -> None:
     held = 0
     for seed in range(tried):
         half = columns(stored(tmp_path / str(seed), 40, 2, seed))["half"]
-        assert half.own_low is not None
-        assert half.own_high is not None
-        held += half.own_low <= 0.5 <= half.own_high
+        assert half.unexplained_low is not None
+        assert half.unexplained_high is not None
+        held += half.unexplained_low <= 0.5 <= half.unexplained_high
     assert held >= 0.8 * tried
 
 
 def test_too_few_data_are_said(tmp_path: Path) -> None:
     once = columns(stored(tmp_path / "once", 30, 1, seed=1))["half"]
-    assert (once.icc, once.own, once.stays) == (None, None, None)
+    assert (once.icc, once.unexplained, once.stays) == (None, None, None)
     few = columns(stored(tmp_path / "few", 11, 3, seed=1))
-    assert few["alike"].own is not None
-    assert few["half"].own is None
+    assert few["alike"].unexplained is not None
+    assert few["half"].unexplained is None
     assert few["half"].icc is not None
     assert few["half"].stays is None
 
