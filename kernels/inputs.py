@@ -113,13 +113,16 @@ def content_at(seed: int, buffer: Buffer, places: NDArray[np.uint64]) -> NDArray
     if isinstance(content, Array):
         period = content.make(seed)
         number, place = np.divmod(places, np.uint64(period.size))
-        return period[place] + (number * np.uint64(content.rise % 2**32)).astype(np.uint32).astype(period.dtype)
+        risen: NDArray[Any] = period[place] + (number * np.uint64(content.rise % 2**32)).astype(np.uint32).astype(
+            period.dtype
+        )
+        return risen
     rows = np.uint64(buffer.count // content.length)
     high, low = np.divmod(places, rows if content.across else np.uint64(content.length))
     row, column = (low, high) if content.across else (high, low)
     place = _places(seed, buffer.name, row % np.uint64(content.lanes), column)
-    stored = stored_table(seed, buffer.name, content)
-    return stored[_scale_code(row) * np.uint32(TABLE) + place]
+    elements: NDArray[Any] = stored_table(seed, buffer.name, content)[_scale_code(row) * np.uint32(TABLE) + place]
+    return elements
 
 
 def cleared_faults() -> NDArray[np.uint64]:

@@ -14,8 +14,16 @@ from whorl.kernels.checking import right_values
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
 from whorl.kernels.inputs import content_at, expected_words
-from whorl.kernels.simulated_device import check_s, facts_of, timing
+from whorl.kernels.simulated_device import SimulatedDevice, check_s, facts_of, timing
 from whorl.kernels.work import COUNTERS, Array, Buffer, Expected, Unfit, WordsExpected, Work
+from whorl.probes.catalogue import PROBES
+from whorl.probes.conditions import Asked
+from whorl.probes.effort import EFFORTS
+from whorl.probes.figures import find as figure
+from whorl.probes.probe import Kind, Probe
+from whorl.probes.protocol import Measured, Unrun, measure
+from whorl.simulation.bench import Bench
+from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import A100, H100, H200, V100, GpuModel
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import PAGE
@@ -23,6 +31,7 @@ from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.interpreter import Harm
 from whorl.tests.kernels.test_arithmetic import small_work
 from whorl.tests.kernels.works import load, run
+from whorl.tests.probes.hand_device import HandDevice
 from whorl.tests.sizes import count, sample
 
 MODELS = (V100, A100, H100, H200)
@@ -127,6 +136,23 @@ def test_large_inputs_are_made_on_the_device(name: str) -> None:
     if work is not None:
         arrays = [buffer.content.make(3) for buffer in work.buffers if isinstance(buffer.content, Array)]
         assert sum(array.nbytes for array in arrays) <= MOST_ON_HOST
+
+
+def test_the_quick_suite_checks_all_that_it_runs() -> None:
+    """On a simulated H100, with nobody watching."""
+    device = SimulatedDevice(Bench(Fleet.draw(H100, 1, seed=1), began_ns=0), 0)
+    quick = [probe for probe in PROBES.values() if probe.suite == "quick" and probe.kind is not Kind.IDLE]
+
+    async def measured(probe: Probe) -> Measured | Unrun:
+        return await measure(device, HandDevice(), probe, find_kernel, Asked(EFFORTS["quick"]), first=False)
+
+    for probe in quick:
+        (found,) = device.bench.run([measured(probe)])
+        assert isinstance(found, Measured), (probe.name, found)
+        ran, checked = (figure(found.figures, name) for name in ("repetitions", "checked_repetitions"))
+        assert ran == checked, probe.name
+        assert ran is not None
+        assert ran > 12  # patterns of memory
 
 
 # -- on the stand-in for CuPy -----------------------------------------------------------------------------------------
