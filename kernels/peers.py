@@ -56,10 +56,10 @@ class PeerGpus:
         for position, device in enumerate(self.devices):
             with device.using("opening it for its peers"):
                 self.waiting.append(Waiting(self.runtime, device.stream_address))
-                for other, peer in enumerate(self.devices):
-                    if position != other and self.runtime.deviceCanAccessPeer(device.ordinal, peer.ordinal):
+                for receiver, peer in enumerate(self.devices):
+                    if position != receiver and self.runtime.deviceCanAccessPeer(device.ordinal, peer.ordinal):
                         self._reach(peer.ordinal)
-                        self.routes.add((position, other))
+                        self.routes.add((position, receiver))
 
     def _reach(self, ordinal: int) -> None:
         try:
@@ -108,9 +108,9 @@ class _Exchange:
         raise NotImplementedError
 
     def __exit__(self, *_: object) -> None:
-        for position, free, taken in reversed(self._give_back):
+        for position, give_back, handle in reversed(self._give_back):
             with suppress(Exception), self.on(position):  # nothing is given back on a GPU that is lost
-                free(taken)
+                give_back(handle)
 
     def on(self, position: int) -> Any:
         """Work on one of the GPUs: it and its stream are the current ones."""
@@ -127,12 +127,12 @@ class _Exchange:
 
     def events(self, count: int, *, timing: bool = True) -> list[list[int]]:
         """So many events on each GPU."""
-        made: list[list[int]] = []
+        by_gpu: list[list[int]] = []
         for position, waiting in enumerate(self.peers.waiting):
             with self.on(position):
-                made.append([waiting.event(timing=timing) for _ in range(count)])
-                self._give_back += [(position, self._runtime.eventDestroy, event) for event in made[-1]]
-        return made
+                by_gpu.append([waiting.event(timing=timing) for _ in range(count)])
+                self._give_back += [(position, self._runtime.eventDestroy, event) for event in by_gpu[-1]]
+        return by_gpu
 
     def launch(self, position: int, source: str, function: str, count: int, *args: np.generic) -> None:
         """Enqueue a function on the current GPU, with threads for `count` elements."""
@@ -162,7 +162,7 @@ class _Exchange:
     def elapsed_ms(self, began: int, ended: int) -> float:
         return float(self._runtime.eventElapsedTime(began, ended))
 
-    def compare(self, position: int, what: str, kernel: tuple[str, str], count: int, *args: np.generic) -> None:
+    def compare(self, position: int, subject: str, kernel: tuple[str, str], count: int, *args: np.generic) -> None:
         """Compare `count` words on a GPU by a kernel (source and function), which counts what it finds.
 
         DeviceError where it did not compare them all.
@@ -182,7 +182,7 @@ class _Exchange:
         self.compared[position] += count
         self.wrong[position] += counts.wrong
         if counts.wrong:
-            self._first.setdefault(position, f"{what}, word {counts.first}")
+            self._first.setdefault(position, f"{subject}, word {counts.first}")
 
     def verdict(self, position: int, repetitions: int) -> Verdict:
         """What was found on a GPU in all."""
@@ -255,8 +255,8 @@ class Copies(_Exchange):
         count = self._sent_bytes // 4
         args = np.uint64(self._target(route)), np.uint64(0), np.uint64(count)
         words = checking.words_of(WordsExpected(stream), count)
-        what = f"from {self.peers.devices[sender].facts.gpu}"
-        self.compare(receiver, what, (checking.SOURCE, "compare_words"), count, *args, *words)
+        subject = f"from {self.peers.devices[sender].facts.gpu}"
+        self.compare(receiver, subject, (checking.SOURCE, "compare_words"), count, *args, *words)
 
     def _times(self, order: Mapping[int, Sequence[Route]]) -> CopyBatch:
         copied = CopyBatch({}, {})
@@ -331,8 +331,8 @@ class AllReduce(_Exchange):
         self._each(lambda position: self.peers.waiting[position].record(self._steps[position][0]))
 
         def begin(position: int) -> None:
-            for other in range(self._gpus):
-                self._wait(position, self._steps[other][0])
+            for neighbour in range(self._gpus):
+                self._wait(position, self._steps[neighbour][0])
             self.peers.waiting[position].record(self._spans[position][0])
 
         self._each(begin)
@@ -346,19 +346,19 @@ class AllReduce(_Exchange):
         gpus, part = self._gpus, self.bytes // self._gpus
         for step in range(1, 2 * gpus - 1):
             for position in range(gpus):
-                left = (position - 1) % gpus
+                before = (position - 1) % gpus
                 with self.on(position):
-                    self._wait(position, self._steps[left][step - 1])
+                    self._wait(position, self._steps[before][step - 1])
                     if step < gpus:
-                        self._add(position, left, (position - step) % gpus * part, first=step == 1)
+                        self._add(position, before, (position - step) % gpus * part, first=step == 1)
                     else:
                         at = (position - step + gpus) % gpus * part
-                        self.copy(position, self._sums[position] + at, self._sums[left] + at, part)
+                        self.copy(position, self._sums[position] + at, self._sums[before] + at, part)
                     self.peers.waiting[position].record(self._steps[position][step])
 
-    def _add(self, position: int, left: int, at: int, *, first: bool) -> None:
+    def _add(self, position: int, before: int, at: int, *, first: bool) -> None:
         vectors = self.bytes // self._gpus // 16
-        partial = self._own[left] if first else self._sums[left]
+        partial = self._own[before] if first else self._sums[before]
         addresses = (self._sums[position] + at, self._own[position] + at, partial + at)
         self.launch(position, "peers.cu", "add", vectors, *map(np.uint64, addresses), np.uint64(vectors))
 

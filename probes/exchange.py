@@ -56,8 +56,8 @@ class _ExchangeProbe:
         routes = sorted(self._peers.routes)
         if not routes:
             return dict.fromkeys(self._gpus, Unrun("none of the GPUs can reach another one without the host"))
-        both = [(here, there) for here, there in routes if here < there and (there, here) in self._peers.routes]
-        groups: list[list[Route]] = [[route] for route in routes] + [[pair, pair[::-1]] for pair in both]
+        pairs = [route for route in routes if route[0] < route[1] and route[::-1] in self._peers.routes]
+        groups: list[list[Route]] = [[route] for route in routes] + [[pair, pair[::-1]] for pair in pairs]
         seconds = self._asked.limit_s / (len(groups) + 1)
         rows: dict[int, list[Figure]] = {position: [] for position in range(len(self._gpus))}
         batches = 0

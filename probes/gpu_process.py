@@ -111,13 +111,13 @@ class GpuProcess:
     pids: ClassVar[set[int]] = set()
     """Of all processes that this one began."""
 
-    def __init__(self, facts: Facts, opener: Opener, *, name: str | None = None, silent_s: float = SILENT_S) -> None:
+    def __init__(self, facts: Facts, opener: Opener, *, name: str | None = None, silent_s: float | None = None) -> None:
         """`name` is what errors are about, where that is not one GPU; it is then not bound to CPUs."""
         self.facts = facts
         self._name = name or facts.gpu
         self.cpus: str | None = None
         """The CPUs that it is bound to; None where it is not bound."""
-        self._opener, self._silent_s = opener, silent_s
+        self._opener, self._silent_s = opener, silent_s or SILENT_S
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Pipe | None = None
         self._failure: DeviceError | None = None
@@ -218,7 +218,9 @@ class GpuProcess:
 
     def _started(self) -> Pipe:
         if self._pipe is None:
-            command = [sys.executable, "-m", __name__]
+            # With the path of this process, and without the folder in which it runs, where other modules may lie.
+            program = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; main()"
+            command = [sys.executable, "-c", program]
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
@@ -414,7 +416,3 @@ def _portable(error: BaseException) -> BaseException:
     except Exception:
         return RuntimeError(text)
     return error
-
-
-if __name__ == "__main__":
-    main()

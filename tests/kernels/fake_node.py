@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from whorl.kernels.work import Kernel
 from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime
 from whorl.tests.kernels.stand_in import Put, take_place
 from whorl.tests.kernels.test_arithmetic import small_work
+from whorl.tests.probes.apart import meet
 
 
 def with_small_kernels(put: Put) -> None:
@@ -37,16 +39,26 @@ class FakeNode:
     """UUIDs."""
     failing: dict[int, int] = dataclasses.field(default_factory=dict)
     """CUDA's number of a GPU -> the status with which it takes no memory."""
+    fates: dict[int, str] = dataclasses.field(default_factory=dict)
+    """CUDA's number of a GPU -> what befalls its process at its tenth event (`apart.meet`)."""
 
     def open_gpu(self, ordinal: int, _: str) -> CupyDevice:
-        self._offer()
+        runtime = self._offer()
+        usual, events = runtime.eventRecord, itertools.count(1)
+
+        def record(event: int, stream: int) -> None:
+            if next(events) == 10:
+                meet(self.fates.get(ordinal, ""))
+            usual(event, stream)
+
+        runtime.eventRecord = record  # type: ignore[method-assign]
         return cupy_device.cupy_devices([ordinal])[0]
 
     def open_peers(self, ordinals: Sequence[int]) -> PeerGpus:
         self._offer()
         return open_peers(ordinals)
 
-    def _offer(self) -> None:
+    def _offer(self) -> FakeRuntime:
         runtime = FakeRuntime(len(self.names))
         runtime.launch_s = 0.002
         take_place(FakeCupy(runtime), self.names)
@@ -59,3 +71,4 @@ class FakeNode:
             return usual(size)
 
         runtime.malloc = malloc  # type: ignore[method-assign]
+        return runtime

@@ -18,7 +18,7 @@ from whorl.errors import DeviceError
 from whorl.kernels import catalogue
 from whorl.kernels.cupy_device import cupy_devices
 from whorl.kernels.device import finish
-from whorl.probes import node, prolog
+from whorl.probes import gpu_process, node, prolog
 from whorl.probes.effort import EFFORTS
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import CUDARuntimeError, FakeRuntime, LibraryInStream
@@ -67,6 +67,27 @@ def test_every_gpu_is_measured_and_stored(small_kernels: FakeNode, tmp_path: Pat
     assert status == 0, report
     assert [run["status"] for run in report["runs"]] == ["ok", "ok"]
     assert len({run["gpu"] for run in report["runs"]}) == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("runtime", [FakeRuntime(8)], ids=["8 GPUs"])
+def test_one_of_eight_processes_is_killed_and_one_hangs_holding_its_lock(
+    small_kernels: FakeNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_process, "SILENT_S", 25.0)
+    opened(dataclasses.replace(small_kernels, fates={2: "killed", 5: "locked"}), monkeypatch)
+    status, report = probe(tmp_path / "S", "launch", "copy-d2d", "--campaign", "c")
+    assert status == 6
+    killed, locked = small_kernels.names[2], small_kernels.names[5]
+    assert Counter(run["gpu"] for run in report["runs"] if run["status"] == "ok") == {
+        gpu: 2 for gpu in small_kernels.names if gpu not in (killed, locked)
+    }
+    sentences = {run["gpu"]: run["status"] for run in report["runs"] if run["status"] != "ok"}
+    assert sentences == {
+        killed: f"{killed}: its process was killed by SIGKILL",
+        locked: f"{locked}: its process was silent for 25 s and was ended",
+    }
+    assert Counter(row["gpu"] for row in report["not_run"]) == {killed: 1, locked: 1}
 
 
 @pytest.mark.long

@@ -49,27 +49,6 @@ def outcomes(store: Store) -> dict[str, Counter[str]]:
     return counts
 
 
-@pytest.mark.long
-def test_one_of_eight_is_killed_and_one_hangs_holding_its_lock(store: Store) -> None:
-    fates = {2: "killed", 5: "locked"}
-    processes = [process(index, fates.get(index, ""), silent_s=25.0) for index in range(8)]
-    report = run(store, processes)
-    assert report.failures == {
-        "GPU-2": "one: GPU-2: its process was killed by SIGKILL",
-        "GPU-5": "one: GPU-5: its process was silent for 25 s and was ended",
-    }
-    assert outcomes(store) == {f"GPU-{index}": Counter(ok=2) for index in range(8) if index not in fates} | {
-        "GPU-2": Counter(failed=1),
-        "GPU-5": Counter(hung=1),
-    }
-    events = store.sql("select gpu, kind, workload from events order by gpu, kind").to_pylist()
-    assert [tuple(row.values()) for row in events] == [
-        (f"GPU-{index}", kind, workload)
-        for index in fates
-        for kind, workload in (("probe_failed", "one"), ("probe_not_run", "two"))
-    ]
-
-
 def test_an_error_in_a_process_ends_the_campaign_and_is_raised_here(store: Store) -> None:
     with pytest.raises(ZeroDivisionError, match="a bug") as raised:
         run(store, [process(0, "broken"), process(1)], neighbours="idle")
