@@ -43,7 +43,7 @@ LIMIT_S = 60.0
 INTERVAL_S = 0.1
 CEILING_PROBES = (
     "gemm-bf16", "gemm-fp32", "fma-fp32", "stream-triad", "gemm-fp16", "gemm-fp64", "gemm-tf32", "gemm-fp8",
-    "fma-fp64", "fma-fp16", "fma-bf16", "fma-int32", "copy-d2d", "stream-copy", "stream-scale", "stream-add",
+    "fma-fp64", "fma-fp16", "fma-int32", "copy-d2d", "stream-copy",
 )  # fmt: skip
 SPREAD_KERNELS = ("gemm-bf16", "fma-fp32", "stream-triad", "gemm-fp32", "fma-fp64", "copy-d2d", "l2-read")
 SPREAD_RUNS = 12

@@ -98,17 +98,17 @@ extern "C" __global__ void compare(const void* result, const double* __restrict_
     tally(faults, compared, wrong, first);
 }
 
-// words[at + i], for i below `count`, must be factor * word(stream, place) + plus_factor * word(plus, i) modulo 2^32,
-// the place being `first` + `last` * `step` + i, modulo `round` where that is not 0.
+// words[at + i], for i below `count`, must be word(stream, place) + plus_factor * word(plus, i) modulo 2^32, the
+// place being `first` + `last` * `step` + i, modulo `round` where that is not 0.
 extern "C" __global__ void compare_words(const unsigned int* words, u64 at, u64 count, unsigned int stream, u64 first,
-                                         u64 step, unsigned int last, u64 round, unsigned int factor,
-                                         unsigned int plus, unsigned int plus_factor, u64* faults) {
+                                         u64 step, unsigned int last, u64 round, unsigned int plus,
+                                         unsigned int plus_factor, u64* faults) {
     const u64 stride = (u64)gridDim.x * blockDim.x;
     u64 wrong = 0, earliest = ~0ull, compared = 0;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
         u64 place = first + last * step + i;
         if (round) place %= round;
-        if (words[at + i] != factor * word_at(stream, place) + plus_factor * word_at(plus, i)) {
+        if (words[at + i] != word_at(stream, place) + plus_factor * word_at(plus, i)) {
             ++wrong;
             if (at + i < earliest) earliest = at + i;
         }

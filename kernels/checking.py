@@ -81,8 +81,8 @@ def same_words(buffer: str, of: str, window: Window, sms: int) -> Launch:
     return Launch(SOURCE, "compare_words", grid(window.count, sms), (BLOCK, 1, 1), args)
 
 
-_AS_THEY_ARE = (np.uint64(0), np.uint32(1), np.uint32(0), np.uint32(0))
-"""Arguments of `compare_words`: the words of one stream, neither turned round nor scaled."""
+_AS_THEY_ARE = (np.uint64(0), np.uint32(0), np.uint32(0))
+"""Arguments of `compare_words`: the words of one stream, neither turned round nor added to."""
 
 
 # -- for outputs --------------------------------------------------------------------------------------------------
@@ -193,5 +193,4 @@ def inside(kernel: str, counts: Counts, repetitions: int, compared: int) -> Verd
 def words_of(expected: WordsExpected, count: int) -> tuple[np.generic, ...]:
     """The arguments of `compare_words` that say which words a result of `count` must be."""
     place = (np.uint32(expected.stream), np.uint64(expected.first % count), np.uint64(0), np.uint32(0))
-    factors = (np.uint32(expected.factor % 2**32), np.uint32(expected.plus), np.uint32(expected.plus_factor % 2**32))
-    return *place, np.uint64(count), *factors
+    return *place, np.uint64(count), np.uint32(expected.plus), np.uint32(expected.plus_factor % 2**32)

@@ -1,5 +1,5 @@
 // Independent chains of multiply-adds in registers. Defined by the launch: VALUE (double, float or word), FUSED
-// (fused_fp64, fused_fp32, fused_fp16, fused_bf16 or fused_int32), PAIRS, and the factors AHEAD and BACK (h and -h).
+// (fused_fp64, fused_fp32, fused_fp16 or fused_int32), PAIRS, and the factors AHEAD and BACK (h and -h).
 //
 // The factors are constants, in no register: a register file seems to deliver two 32-bit operands a cycle, an even and
 // an odd register, so that a multiply-add of three is held up where it could start every cycle.

@@ -31,7 +31,7 @@ BLOCK = 256
 WAVE = 24
 """Blocks for each multiprocessor are a multiple of this: whole waves, whether 4, 6, 8 or 12 of them run at a time."""
 
-PAIRS = {"fp64": 6, "fp16": 12, "bf16": 12}
+PAIRS = {"fp64": 6, "fp16": 12}
 """Points in each thread, where not 8. In fp64 more would take the registers with which six blocks run at a time on a
 multiprocessor. Of twelve, compilers for sm_80 and sm_90 put as many numbers into even registers
 as into odd ones; of eight packed ones up to six in ten into even ones, which are then read too slowly."""
@@ -42,13 +42,13 @@ FACTOR = 0.5**0.5
 INTEGER_FACTOR = 0x9E3779B1
 """h of int32: odd, its bits mixed."""
 
-PACKED = {"fp16": 2, "bf16": 2}
+PACKED = {"fp16": 2}
 """Numbers in a 32-bit word, where more than one."""
 
-SINCE = {"fp16": (6, 0), "bf16": (8, 0)}
+SINCE = {"fp16": (6, 0)}
 """Compute capability from which a precision has vector multiply-adds at full rate."""
 
-ACTIVITY = {"fp64": 1.0, "fp32": 0.9, "fp16": 0.9, "bf16": 0.9, "int32": 0.7}
+ACTIVITY = {"fp64": 1.0, "fp32": 0.9, "fp16": 0.9, "int32": 0.7}
 
 
 def numbers_per_thread(precision: str) -> int:
@@ -189,4 +189,3 @@ def _kernel(precision: str, needs: str = "") -> Kernel:
 
 FP64, FP32, INT32 = _kernel("fp64"), _kernel("fp32"), _kernel("int32")
 FP16 = _kernel("fp16", "compute capability 6.0")
-BF16 = _kernel("bf16", "compute capability 8.0")

@@ -65,9 +65,7 @@ def word(stream: int, places: NDArray[np.uint64]) -> NDArray[np.uint32]:
 def expected_words(expected: WordsExpected, count: int, places: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """What the elements at some places of a result of `count` words must be."""
     words = word(expected.stream, (places + np.uint64(expected.first % count)) % np.uint64(count))
-    return words * np.uint32(expected.factor % 2**32) + word(expected.plus, places) * np.uint32(
-        expected.plus_factor % 2**32
-    )
+    return words + word(expected.plus, places) * np.uint32(expected.plus_factor % 2**32)
 
 
 def _scale_code(rows: NDArray[np.uint64]) -> NDArray[np.uint32]:

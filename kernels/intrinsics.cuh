@@ -3,7 +3,7 @@
 #pragma once
 
 typedef unsigned int word;    // 32 bits, or two packed 16-bit floats
-typedef unsigned short half;  // the bits of an IEEE 754 binary16 or of a bfloat16
+typedef unsigned short half;  // the bits of an IEEE 754 binary16
 
 __device__ __forceinline__ double fused_fp64(double a, double x, double c) { return fma(a, x, c); }
 
@@ -13,13 +13,6 @@ __device__ __forceinline__ float fused_fp32(float a, float x, float c) { return 
 __device__ __forceinline__ word fused_fp16(word a, word x, word c) {
     word d;
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(x), "r"(c));
-    return d;
-}
-
-// From compute capability 8.0.
-__device__ __forceinline__ word fused_bf16(word a, word x, word c) {
-    word d;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(x), "r"(c));
     return d;
 }
 

@@ -1,4 +1,4 @@
-// The four of STREAM (McCalpin) on 32-bit words, modulo 2^32, so that nothing is rounded and an error in any word stays
+// Copy and triad of STREAM (McCalpin) on 32-bit words, modulo 2^32, so that nothing is rounded and an error in any word stays
 // in it however often these follow each other. 16 bytes a load, UNROLL independent ones before the first store.
 // A block moves a tile: blockDim.x * UNROLL vectors.
 typedef unsigned int word;
@@ -20,25 +20,9 @@ extern "C" __global__ void stream_copy(const uint4* __restrict__ a, uint4* __res
     for (int u = 0; u < UNROLL; u++) out[to + u * blockDim.x] = v[u];
 }
 
-// out = factor a.
-extern "C" __global__ void stream_scale(const uint4* __restrict__ a, uint4* __restrict__ out, word factor) {
-    const size_t first = first_of(blockIdx.x);
-    uint4 v[UNROLL];
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) v[u] = a[first + u * blockDim.x];
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++) {
-        v[u].x *= factor;
-        v[u].y *= factor;
-        v[u].z *= factor;
-        v[u].w *= factor;
-        out[first + u * blockDim.x] = v[u];
-    }
-}
-
 // out = a + factor b.
-extern "C" __global__ void stream_add(const uint4* __restrict__ a, const uint4* __restrict__ b,
-                                      uint4* __restrict__ out, word factor) {
+extern "C" __global__ void stream_triad(const uint4* __restrict__ a, const uint4* __restrict__ b,
+                                        uint4* __restrict__ out, word factor) {
     const size_t first = first_of(blockIdx.x);
     uint4 v[UNROLL];
     uint4 w[UNROLL];

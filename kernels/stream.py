@@ -1,4 +1,4 @@
-"""The four kernels of STREAM on 32-bit words: what the device memory delivers.
+"""Copy and triad of STREAM on 32-bit words: what the device memory delivers.
 
 Repetitions go to and fro between two arrays, x(n + 1) = f(x(n)), by operations modulo 2^32 that can be undone: a wrong
 word stays wrong to the check, which compares x(n) with its formula, and x(n - 1) in its place is wrong. McCalpin's
@@ -17,7 +17,7 @@ from .sizing import bytes_per_s, far_beyond_l2, fitting, room
 from .work import Buffer, Facts, Kernel, Launch, Output, Step, Unfit, Words, WordsExpected, Work
 
 FACTOR = 3
-"""Odd, so that to multiply by it can be undone."""
+"""Odd, so that two words that differ still differ when they are multiplied by it."""
 BLOCK = 256
 TILE = BLOCK * 4 * 4
 """Words that a block moves: 4 loads of 4 by each thread, as in stream.cu."""
@@ -25,7 +25,7 @@ TILE = BLOCK * 4 * 4
 MOST_WORDS = 1 << 32
 """In an array: so many differ."""
 
-ARRAYS = {"copy": 2, "scale": 2, "add": 3, "triad": 3}
+ARRAYS = {"copy": 2, "triad": 3}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class StreamParts:
 
 
 def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | Unfit:
-    """Bytes: 4 · count · 2 (copy, scale) or 3 (add, triad).
+    """Bytes: 4 · count · 2 (copy) or 3 (triad).
 
     `count`: words in an array; by default so many that a repetition takes about 4 ms, each array is more than four
     times the L2 cache, and all fit the memory.
@@ -71,12 +71,10 @@ def moved(operation: str, count: int, suffix: str = "") -> StreamParts:
     """The arrays of an operation (a, out, and b where it has one, with a suffix), its two turns, and what comes out."""
     a, b, out = "a" + suffix, "b" + suffix, "out" + suffix
     added = ARRAYS[operation] == 3
-    factor = () if operation == "copy" else (np.uint32(1 if operation == "add" else FACTOR),)
-    function = "stream_add" if added else f"stream_{operation}"
 
     def launch(source: str, target: str) -> Launch:
-        args = (source, b, target, *factor) if added else (source, target, *factor)
-        return Launch("stream.cu", function, (count // TILE, 1, 1), (BLOCK, 1, 1), args)
+        args = (source, b, target, np.uint32(FACTOR)) if added else (source, target)
+        return Launch("stream.cu", f"stream_{operation}", (count // TILE, 1, 1), (BLOCK, 1, 1), args)
 
     expect = partial(_expect, operation, a, b)
     buffers = (Buffer(a, "uint32", count, Words()), Buffer(out, "uint32", count))
@@ -91,13 +89,11 @@ _DERIVATION = "none: whole numbers modulo 2^32"
 
 
 def _expect(operation: str, first: str, second: str, seed: int, repetitions: int) -> WordsExpected:
-    """x(n) is x(0) moved by n tiles, FACTOR^n x(0), x(0) + n b or x(0) + FACTOR n b."""
-    stream, plus = key(seed, first), key(seed, second)
+    """x(n) is x(0) moved by n tiles, or x(0) + FACTOR n b."""
+    stream = key(seed, first)
     if operation == "copy":
         return WordsExpected(stream, first=repetitions * TILE)
-    if operation == "scale":
-        return WordsExpected(stream, factor=pow(FACTOR, repetitions, 2**32))
-    return WordsExpected(stream, plus=plus, plus_factor=repetitions * (1 if operation == "add" else FACTOR))
+    return WordsExpected(stream, plus=key(seed, second), plus_factor=repetitions * FACTOR)
 
 
 def _kernel(operation: str, formula: str) -> Kernel:
@@ -111,6 +107,4 @@ def _kernel(operation: str, formula: str) -> Kernel:
 
 
 COPY = _kernel("copy", "c = a")
-SCALE = _kernel("scale", "c = 3 a")
-ADD = _kernel("add", "c = a + b")
 TRIAD = _kernel("triad", "c = a + 3 b")

@@ -221,13 +221,12 @@ class Expected:
 
 @dataclass(frozen=True)
 class WordsExpected:
-    """What a result of `count` uint32 words must be: element i is factor * word(stream, (first + i) % count) +
+    """What a result of `count` uint32 words must be: element i is word(stream, (first + i) % count) +
     plus_factor * word(plus, i), modulo 2^32 (`inputs.expected_words`)."""
 
     stream: int
     """Of the buffer whose `Words` these are: `inputs.key(seed, name)`."""
     first: int = 0
-    factor: int = 1
     plus: int = 0
     """Stream of a second buffer, where `plus_factor` is not 0."""
     plus_factor: int = 0

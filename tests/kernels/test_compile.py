@@ -107,17 +107,17 @@ def test_a_source_that_is_wrong_does_not_compile() -> None:
 ROUNDS_A_LOOP = 16
 """UNROLL of fma.cu."""
 
-WORDS = {"fp64": 12, "fp16": 24, "bf16": 24}
+WORDS = {"fp64": 12, "fp16": 24}
 """Of a thread's numbers, where not 16."""
 
-CHAINS = {"fp64": "DFMA", "fp32": "FFMA", "fp16": "HFMA2", "bf16": "HFMA2", "int32": "IMAD"}
+CHAINS = {"fp64": "DFMA", "fp32": "FFMA", "fp16": "HFMA2", "int32": "IMAD"}
 """The instruction of each chain."""
 
 
 @lists
 @pytest.mark.parametrize(
     ("precision", "compiler", "sm"),
-    sample([(each, *target) for each in CHAINS for target in LISTED if (each, target[1]) != ("bf16", 75)], short=3),
+    sample([(each, *target) for each in CHAINS for target in LISTED], short=3),
     ids=named,
 )
 def test_the_loop_of_a_chain_is_multiply_adds_whose_registers_are_read_as_fast_as_it_multiplies(
@@ -173,7 +173,7 @@ def loads(code: list[MachineInstruction]) -> list[str]:
     return [name for name in operations(code).elements() if name.startswith(("LDG", "LD."))]
 
 
-WIDE = {"stream_copy": (4, 4), "stream_scale": (4, 4), "stream_add": (8, 4)}
+WIDE = {"stream_copy": (4, 4), "stream_triad": (8, 4)}
 """Loads and stores of 128 bits of a thread, and there are no others."""
 
 
