@@ -297,11 +297,11 @@ def _flipped(device: HostDevice) -> None:
 DEFECTS_OF_A_GPU: dict[str, tuple[str, Callable[[HostDevice], None]]] = {
     "a block that is dropped": ("stream-copy", lambda device: device.harms.append(Harm(blocks=frozenset({1})))),
     "results that are stale": (
-        "stream-scale",
+        "stream-triad",
         lambda device: device.harms.append(Harm(blocks=frozenset(range(99)), launches=lambda number: True)),
     ),
     "a store that is lost": (
-        "stream-add",
+        "stream-triad",
         lambda device: device.harms.append(Harm(operations=frozenset({"st"}), chance=1e-3)),
     ),
     "an atomic that is lost": (
