@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.simulated_device import SimulatedDevice, apart
 from whorl.kernels.work import Work
@@ -17,6 +21,7 @@ from whorl.probes.overlap import Overlap, break_even
 from whorl.probes.protocol import Measured, measure
 from whorl.simulation.bench import Bench
 from whorl.simulation.fleet import Fleet
+from whorl.simulation.identity import identities
 from whorl.simulation.models import A100, H100, V100, GpuModel
 from whorl.simulation.rates import RATES
 from whorl.tests.probes.hand_device import QUICK, HandDevice
@@ -95,3 +100,17 @@ def test_coding_breaks_even_on_the_link_that_the_probe_says(bits: int, monkeypat
         if raw < coded + once_s:
             break
     assert link == pytest.approx(expected, rel=0.15)
+
+
+@pytest.mark.long
+def test_a_planted_node_is_named_and_no_other_gpu(tmp_path: Path) -> None:
+    where = ["--store", str(tmp_path / "store")]
+    for sitting in ("one", "two"):
+        fleet = ["--backend", "simulated", "--gpus", "96", "--fault", "poor_overlap", "--campaign", sitting]
+        answer = CliRunner().invoke(cli, ["probe", "run", "overlap-embedding", "--suite", "quick", *fleet, *where])
+        assert answer.exit_code == 0, answer.output
+    rows = json.loads(CliRunner().invoke(cli, ["verdicts", "--json", *where]).output)["rows"]
+    drawn = Fleet.draw(V100, 96, 1, faults=1, kinds=["poor_overlap"])
+    nodes = {identity.host for gpu, identity in enumerate(identities(1, 96, V100.name)) if gpu in drawn.planted}
+    assert {(row["level"], row["name"], row["kind"]) for row in rows} == {("node", *nodes, "slow")}
+    assert len(drawn.planted) == 4
