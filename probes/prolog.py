@@ -36,7 +36,7 @@ _LONGEST = 100  # characters of a reason, which batch systems show in a column
 _LEAVE_S = 0.5  # of the time: to end the processes and say what was found
 _WORKS: tuple[tuple[str, str, dict[str, int]], ...] = (
     ("product", "gemm-fp32", {"n": 2048, "k": 2048}),
-    ("memory", "memory", {}),
+    ("memory", "memory", {"size": 1 << 30}),
     ("multiprocessors", "sm", {"rounds": 8}),
 )
 """What is run and checked: its name in reasons, the kernel, and its size."""
