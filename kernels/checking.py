@@ -74,9 +74,15 @@ class Window:
     step: int = 0
 
 
-def same_words(buffer: str, of: str, window: Window, sms: int) -> Launch:
+def same_words(buffer: str, original: str, window: Window, sms: int) -> Launch:
     """An audit: a window of a buffer holds the words that the buffer `of` was filled with. Adds `count` comparisons."""
-    sizes = (np.uint64(window.at), np.uint64(window.count), Key(of), np.uint64(window.first), np.uint64(window.step))
+    sizes = (
+        np.uint64(window.at),
+        np.uint64(window.count),
+        Key(original),
+        np.uint64(window.first),
+        np.uint64(window.step),
+    )
     args = (buffer, *sizes, Live.LAST, *_AS_THEY_ARE, "faults")
     return Launch(SOURCE, "compare_words", grid(window.count, sms), (BLOCK, 1, 1), args)
 

@@ -35,8 +35,8 @@ def cuda_uuid(ordinal: int) -> uuid.UUID | None:
     if driver.cuDeviceGet(ctypes.byref(device), ctypes.c_int(ordinal)) != 0:
         return None
     ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    found = (ctypes.c_ubyte * 16)()
-    return uuid.UUID(bytes=bytes(found)) if ask(found, device) == 0 else None
+    uuid_bytes = (ctypes.c_ubyte * 16)()
+    return uuid.UUID(bytes=bytes(uuid_bytes)) if ask(uuid_bytes, device) == 0 else None
 
 
 def open_context(ordinal: int) -> None:
@@ -73,15 +73,15 @@ def event_calls(runtime: Any) -> tuple[Callable[[int], int], Callable[[int, int]
 class NvmlView:
     """A GPU as NVML sees it, by UUID. Every call opens and leaves NVML: it counts its users."""
 
-    def __init__(self, found: uuid.UUID) -> None:
-        self.gpu = f"GPU-{found}"
+    def __init__(self, gpu_uuid: uuid.UUID) -> None:
+        self.gpu = f"GPU-{gpu_uuid}"
         self.index: int | None = None
         self.driver: str | None = None
         self.why: str | None = None
         """Why NVML does not tell; None where it does."""
-        self._before = self._look(found)
+        self._before = self._look(gpu_uuid)
 
-    def _look(self, found: uuid.UUID) -> frozenset[int]:
+    def _look(self, gpu_uuid: uuid.UUID) -> frozenset[int]:
         """Find the name NVML has for it, and which processes were there before this one came."""
         with _Nvml() as nvml:
             if nvml.why is not None:
@@ -89,13 +89,13 @@ class NvmlView:
                 return frozenset()
             self.driver = nvml.text("nvmlSystemGetDriverVersion")
             for prefix in ("GPU", "MIG"):
-                handle = nvml.handle(f"{prefix}-{found}")
+                handle = nvml.handle(f"{prefix}-{gpu_uuid}")
                 if handle is not None:
-                    self.gpu = f"{prefix}-{found}"
+                    self.gpu = f"{prefix}-{gpu_uuid}"
                     index = nvml.asked("nvmlDeviceGetIndex", handle) if prefix == "GPU" else None
                     self.index = index if isinstance(index, int) else None
                     return frozenset(nvml.processes(handle) or ())
-            self.why = f"NVML does not know GPU-{found}"
+            self.why = f"NVML does not know GPU-{gpu_uuid}"
             return frozenset()
 
     def others(self) -> Sequence[str]:
@@ -109,12 +109,12 @@ class NvmlView:
             pids = nvml.processes(handle) if handle is not None else None
         if pids is None:
             return [f"not known: {self.why or nvml.why or 'NVML does not list processes here'}"]
-        rest = [pid for pid in pids if pid != os.getpid()]
-        if len(rest) == len(pids):
+        other_pids = [pid for pid in pids if pid != os.getpid()]
+        if len(other_pids) == len(pids):
             came = [pid for pid in pids if pid not in self._before]
             if len(came) == 1 and _name(came[0]) is None:
-                rest.remove(came[0])
-        return [f"pid {pid} ({_name(pid) or 'of another container or user'})" for pid in rest]
+                other_pids.remove(came[0])
+        return [f"pid {pid} ({_name(pid) or 'of another container or user'})" for pid in other_pids]
 
 
 def _name(pid: int) -> str | None:
@@ -156,16 +156,16 @@ class _Nvml:
             return None
 
     def text(self, function: str) -> str | None:
-        found = self.asked(function)
-        return found.decode() if isinstance(found, bytes) else found
+        answer = self.asked(function)
+        return answer.decode() if isinstance(answer, bytes) else answer
 
     def handle(self, name: str) -> Any:
         return self.asked("nvmlDeviceGetHandleByUUID", name)
 
     def processes(self, handle: Any) -> list[int] | None:
         """Processes with a compute context, under MPS or not; None where NVML does not tell."""
-        found = self.asked("nvmlDeviceGetComputeRunningProcesses", handle)
+        computing = self.asked("nvmlDeviceGetComputeRunningProcesses", handle)
         under_mps = self.asked("nvmlDeviceGetMPSComputeRunningProcesses", handle)
-        if found is None:
+        if computing is None:
             return None
-        return sorted({int(process.pid) for process in [*found, *(under_mps or ())]})
+        return sorted({int(process.pid) for process in [*computing, *(under_mps or ())]})

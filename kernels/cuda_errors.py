@@ -96,7 +96,7 @@ def explain(error: Exception, gpu: str, doing: str) -> DeviceError | None:
 
 
 @contextmanager
-def on_another(gpu: str, other: str) -> Iterator[None]:
+def on_another(gpu: str, other_gpu: str) -> Iterator[None]:
     """Turn what another GPU has failed with into a DeviceError of this one, which can be used on; `other` as 'the GPU
     that it copies to'. Around calls that only the other GPU can fail in this way. Other errors pass."""
     try:
@@ -106,7 +106,7 @@ def on_another(gpu: str, other: str) -> Iterator[None]:
         if status is None or status not in _GONE:
             raise
         says = _SAYS.get(status, sentence(error))
-        raise DeviceError(f"{gpu}: {other} cannot be used: {says} (CUDA error {status})") from error
+        raise DeviceError(f"{gpu}: {other_gpu} cannot be used: {says} (CUDA error {status})") from error
 
 
 @contextmanager

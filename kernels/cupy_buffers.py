@@ -108,8 +108,8 @@ class Buffers:
         free = ""
         with suppress(Exception):  # the sentence is the same without it
             if buffer.place == "device":
-                left, total = self._runtime.memGetInfo()
-                free = f"; {gigabytes(left)} of {gigabytes(total)} are free"
+                free_bytes, total = self._runtime.memGetInfo()
+                free = f"; {gigabytes(free_bytes)} of {gigabytes(total)} are free"
         return f"{self._gpu}: out of memory: {work.kernel} needs {gigabytes(need)}{whose}{free}"
 
     def release(self) -> None:

@@ -38,20 +38,20 @@ def cupy_devices(indices: Sequence[int] | None = None, unusable: list[Unusable] 
     wrong = [index for index in indices or () if not 0 <= index < count]
     if wrong:
         raise InputError(f"there is no GPU {wrong[0]}: CUDA shows {count}, numbered from 0")
-    found: list[CupyDevice] = []
+    devices: list[CupyDevice] = []
     first: DeviceError | None = None
     for ordinal in range(count) if indices is None else indices:
         try:
-            found.append(CupyDevice(cupy, ordinal, count))
+            devices.append(CupyDevice(cupy, ordinal, count))
         except DeviceError as error:
             if unusable is None:
                 raise
             first = first or error
-            known = cuda_uuid(ordinal)
-            unusable.append(Unusable(ordinal, None if known is None else f"GPU-{known}", str(error)))
-    if first is not None and not found:
+            gpu_uuid = cuda_uuid(ordinal)
+            unusable.append(Unusable(ordinal, None if gpu_uuid is None else f"GPU-{gpu_uuid}", str(error)))
+    if first is not None and not devices:
         raise first
-    return found
+    return devices
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ def _never_free(*objects: object) -> None:
     Unloading a module waits for its GPU: a GPU that hangs would keep the process from ending. And CuPy unloads what is
     left from the main thread, which often has no current GPU: each module would print an error.
     """
-    for each in objects:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    for kept_object in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept_object))
 
 
 class CupyDevice:
@@ -96,14 +96,14 @@ class CupyDevice:
         self._open: list[CupyLoaded] = []
         self._here = threading.local()
         with explained(f"CUDA device {ordinal}", "asking what it is"):
-            found = cuda_uuid(ordinal)
-            if found is None:
+            gpu_uuid = cuda_uuid(ordinal)
+            if gpu_uuid is None:
                 raise DeviceError(
                     f"CUDA device {ordinal}: the driver does not give its UUID, which identifies it in tables"
                 )
-            self._nvml = NvmlView(found)
+            self._nvml = NvmlView(gpu_uuid)
             self._peers = [
-                other for other in range(count) if other != ordinal and self.runtime.deviceCanAccessPeer(ordinal, other)
+                peer for peer in range(count) if peer != ordinal and self.runtime.deviceCanAccessPeer(ordinal, peer)
             ]
             self.facts = self._facts()
 
@@ -136,26 +136,26 @@ class CupyDevice:
     @property
     def peer(self) -> int | None:
         """CUDA's number of the GPU that this one copies to: the next higher one that it can reach, else the lowest."""
-        later = [other for other in self._peers if other > self.ordinal]
+        later = [peer_ordinal for peer_ordinal in self._peers if peer_ordinal > self.ordinal]
         return next(iter(later or self._peers), None)
 
     @property
     def versions(self) -> Mapping[str, str]:
         """See `Device.versions`. cuBLAS is among them once a product was loaded."""
         runtime = self.runtime
-        found = {
+        versions = {
             "cupy": str(self._cupy.__version__),
             "cuda_runtime": cuda_version(runtime.runtimeGetVersion()),
             "cuda_driver": cuda_version(runtime.driverGetVersion()),
         }
         if self._nvml.driver is not None:
-            found["driver"] = self._nvml.driver
+            versions["driver"] = self._nvml.driver
         with suppress(Exception):  # CuPy loads NVRTC when it compiles
-            found["nvrtc"] = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
+            versions["nvrtc"] = ".".join(map(str, self._cupy.cuda.nvrtc.getVersion()))
         if self._blas is not None:
             with suppress(DeviceError):
-                found["cublas"] = self._blas.version
-        return found
+                versions["cublas"] = self._blas.version
+        return versions
 
     def now_ns(self) -> int:
         return time.time_ns()

@@ -411,22 +411,22 @@ class CupyLoaded:
         finally:
             runtime.graphDestroy(graph)
 
-    def _late(self, what: str, limit_s: float) -> DeviceError:
+    def _late(self, unfinished: str, limit_s: float) -> DeviceError:
         """What it means that a deadline passed: slow work, or a GPU that hangs."""
         gpu, kernel = self._device.facts.gpu, self._work.kernel
         if self._waiting.drained(GRACE_S):
-            return DeviceError(f"{gpu}: {kernel}: {what} did not end within {limit_s:g} s", outcome=Outcome.HUNG)
+            return DeviceError(f"{gpu}: {kernel}: {unfinished} did not end within {limit_s:g} s", outcome=Outcome.HUNG)
         self._device.give_up(
-            f"{gpu}: {kernel} hangs: {what} did not end within {limit_s:g} s and {GRACE_S:g} s more; "
+            f"{gpu}: {kernel} hangs: {unfinished} did not end within {limit_s:g} s and {GRACE_S:g} s more; "
             f"this process cannot use this GPU any more",
             Outcome.HUNG,
         )
         return DeviceError(str(self._device.lost), gone=True, outcome=Outcome.HUNG)
 
-    def _settle(self, limit_s: float, what: str) -> None:
+    def _settle(self, limit_s: float, awaited: str) -> None:
         """Wait until all that is enqueued is done."""
         if not self._waiting.drained(limit_s):
-            raise self._late(what, limit_s)
+            raise self._late(awaited, limit_s)
 
     # -- checking -----------------------------------------------------------------------------------------
 
@@ -499,13 +499,13 @@ class CupyLoaded:
 
     def _reference(self, expected: Expected, output: Output) -> tuple[Expected, tuple[int, int]]:
         """The reference of an output and its addresses on the GPU, where it stays until another one is expected."""
-        kept = self._references.get(output.buffer)
-        if kept is not None and kept[0] is expected:
-            return kept[1:]
+        cached = self._references.get(output.buffer)
+        if cached is not None and cached[0] is expected:
+            return cached[1:]
         reference = checking.contiguous(expected, output.buffer)
         arrays = (reference.values, reference.tolerance)
-        if kept is not None and kept[1].values.size == reference.values.size:
-            addresses = kept[2]
+        if cached is not None and cached[1].values.size == reference.values.size:
+            addresses = cached[2]
             for address, array in zip(addresses, arrays, strict=True):
                 self._buffers.overwrite(address, array)
         else:

@@ -137,24 +137,24 @@ class _Part:
 
 
 def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
-    rates, seconds, rest = rates_of(model), 0.0, work.flop
+    rates, seconds, vector_flop = rates_of(model), 0.0, work.flop
 
     def peak(precision: str, *, tensor: bool) -> float:
-        found = rates.flop_per_s(model, precision, tensor=tensor)
-        if found is None:
+        flop_per_s = rates.flop_per_s(model, precision, tensor=tensor)
+        if flop_per_s is None:
             raise DeviceError(f"{model.name} has no {precision} arithmetic, so it cannot run {work.kernel}")
-        return found
+        return flop_per_s
 
     for step in work.turns[0]:
         if isinstance(step, Gemm):
             flop = 2 * step.m * step.n * step.k * step.batch
-            rest -= flop
+            vector_flop -= flop
             reach = _GEMM_REACH.get(step.precision, _TENSOR_REACH)
             seconds += flop / (peak(step.precision, tensor=True) * reach)
-    if rest > 0:
+    if vector_flop > 0:
         share = _share(work)
         precision = work.precision if work.precision in rates.vector or not seconds else "fp32"
-        seconds += rest / (peak(precision, tensor=False) * _VECTOR_REACH * share)
+        seconds += vector_flop / (peak(precision, tensor=False) * _VECTOR_REACH * share)
     return [_Part(seconds, clock=1.0)] if seconds else []
 
 
@@ -240,9 +240,9 @@ class SimulatedDevice:
 
     def __init__(self, bench: Bench, position: int) -> None:
         self.bench, self.position = bench, position
-        model, who = bench.fleet.model, bench.who[position]
-        peers = min(bench.fleet.per_node, len(bench.fleet) - (position - who.device)) - 1
-        self.facts = facts_of(model, gpu=who.uuid, node=who.host, index=who.device, peers=peers)
+        model, identity = bench.fleet.model, bench.who[position]
+        peers = min(bench.fleet.per_node, len(bench.fleet) - (position - identity.device)) - 1
+        self.facts = facts_of(model, gpu=identity.uuid, node=identity.host, index=identity.device, peers=peers)
         self.versions = VERSIONS
         self._open = True
         bench.hold(position)
@@ -343,8 +343,8 @@ class SimulatedLoaded:
         if not len(wrong):
             return Verdict(elements, 0, repetitions=checked)
         first, worst = self._first(int(wrong[0]))
-        own = work.compared and not work.audit and work.kernel != "memory"
-        by_sm = {self._all_wrong[0] % self._sms: len(wrong)} if own else {}
+        compares_inside = work.compared and not work.audit and work.kernel != "memory"
+        by_sm = {self._all_wrong[0] % self._sms: len(wrong)} if compares_inside else {}
         return Verdict(elements, len(wrong), first, worst, checked, by_sm)
 
     async def read(self, buffer: str) -> NDArray[Any]:
@@ -358,8 +358,8 @@ class SimulatedLoaded:
         slowness = self._busy_s / (self._repetitions * self._prepared.unit_s)
         clock_mhz = self._bench.fleet.model.max_clock_mhz / slowness
         block_us = 1e6 * self._busy_s / (2 * self._repetitions)
-        alike = sm.Multiprocessor(0, 2 * self._repetitions, 0, (), (), clock_mhz, block_us)
-        rows = [replace(alike, number=number) for number in range(sms)]
+        unharmed = sm.Multiprocessor(0, 2 * self._repetitions, 0, (), (), clock_mhz, block_us)
+        rows = [replace(unharmed, number=number) for number in range(sms)]
         if wrong:
             bad = wrong[0] % sms
             rows[bad] = replace(rows[bad], wrong=len(wrong), lanes=(wrong[0] % 32,), parts=("fp32",))

@@ -18,17 +18,17 @@ def source(name: str, folder: Path = FOLDER) -> str:
 
     `folder` is searched first, then this one. FileNotFoundError where a file is in neither.
     """
-    seen: set[str] = set()
+    included: set[str] = set()
 
     def text(file: str) -> str:
         place = folder / file
         return _LOCAL.sub(put, (place if place.exists() else FOLDER / file).read_text())
 
-    def put(found: re.Match[str]) -> str:
-        header = found[1]
-        if header in seen:
+    def put(match: re.Match[str]) -> str:
+        header = match[1]
+        if header in included:
             return ""
-        seen.add(header)
+        included.add(header)
         return text(header)
 
     return text(name)

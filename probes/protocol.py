@@ -101,25 +101,25 @@ async def measure(
     """
     on = _Protocol(device, watch, probe, asked, first=first, ended=ended, warm=warm)
     kernel = find(probe.kernel)
-    given = dict(probe.parameters)
+    parameters = dict(probe.parameters)
     if asked.input is not None and takes_input(kernel):
-        given["input"] = asked.input
+        parameters["input"] = asked.input
     match probe.kind:
         case Kind.IDLE:
-            return await on.idle(kernel, given)
+            return await on.idle(kernel, parameters)
         case Kind.SQUARE:
-            return await on.square(kernel, given)
+            return await on.square(kernel, parameters)
         case Kind.STAIRCASE:
-            return await on.staircase(kernel, given)
+            return await on.staircase(kernel, parameters)
         case Kind.SCAN:
-            return await on.scan(kernel, given)
+            return await on.scan(kernel, parameters)
         case Kind.PATTERNS:
-            return await on.patterns(kernel, given)
+            return await on.patterns(kernel, parameters)
         case Kind.OVERLAP:
-            return await on.overlap(kernel, given)
+            return await on.overlap(kernel, parameters)
         case Kind.SOAK:
-            return await on.soak(kernel, given)
-    return await on.steady(kernel, given)
+            return await on.soak(kernel, parameters)
+    return await on.steady(kernel, parameters)
 
 
 def takes_input(kernel: Kernel) -> bool:
@@ -146,9 +146,9 @@ class _Protocol(Steps):
 
     # -- kinds --------------------------------------------------------------------------------------------
 
-    async def steady(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def steady(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
         """Warm up, then repeat until the median is known well enough."""
-        started = await self.start(kernel, given)
+        started = await self.start(kernel, parameters)
         if isinstance(started, Unfit):
             return Unrun(started.reason)
         loaded, time_s = started.loaded, started.time_s
@@ -176,7 +176,7 @@ class _Protocol(Steps):
         }
         return self._measured(got.began_ns, got.ended_ns, window, rows + energy, got.ended_by, got.interval)
 
-    async def scan(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def scan(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
         """The kernel at several values of one parameter, each warmed up and measured for a short while."""
         assert self._probe.scan is not None, "a probe of kind SCAN says what it scans"
         name, values = self._probe.scan
@@ -185,7 +185,7 @@ class _Protocol(Steps):
         ended_ns, reasons, enough = 0, [], True
         await self.cool_down()
         for value in values:
-            started = await self.start(kernel, given | {name: value})
+            started = await self.start(kernel, parameters | {name: value})
             if isinstance(started, Unfit):
                 reasons.append(started.reason)
                 continue
@@ -208,9 +208,9 @@ class _Protocol(Steps):
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         return self._measured(began_ns, ended_ns, window, rows, EndedBy.PRECISE if enough else EndedBy.TIME_LIMIT)
 
-    async def idle(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def idle(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
         """Work is loaded, so that the GPU has a context, and is not run: settle, then watch."""
-        work = kernel.build(self.device.facts, **given)
+        work = kernel.build(self.device.facts, **parameters)
         if isinstance(work, Unfit):
             return Unrun(work.reason)
         loaded = await self.load(work)
@@ -228,7 +228,7 @@ class _Protocol(Steps):
         rows = [] if watts is None else [Figure("power", "W", watts)]
         return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
 
-    async def staircase(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def staircase(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
         """Rising shares of load, each held for a while; the power of a level is that of its second half."""
         rows: list[Figure] = []
         await self.cool_down()
@@ -239,7 +239,7 @@ class _Protocol(Steps):
                 await self.rest(self.effort.level_s)
                 ended_ns = self.device.now_ns()
             else:
-                started = await self.start(kernel, given | {"share": share})
+                started = await self.start(kernel, parameters | {"share": share})
                 if isinstance(started, Unfit):
                     return Unrun(started.reason)
                 loaded, time_s = started.loaded, started.time_s
@@ -251,12 +251,12 @@ class _Protocol(Steps):
             window = self.watch.window(self.gpu, (from_ns + ended_ns) // 2, ended_ns)
             if window.power_w is not None:
                 rows.append(Figure(f"power_at_{round(100 * share)}", "W", window.power_w))
-        whole = self.watch.window(self.gpu, began_ns, ended_ns)
-        return self._measured(began_ns, ended_ns, whole, rows, EndedBy.COMPLETE)
+        whole_window = self.watch.window(self.gpu, began_ns, ended_ns)
+        return self._measured(began_ns, ended_ns, whole_window, rows, EndedBy.COMPLETE)
 
-    async def square(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def square(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
         """Load and rest in turns; before that, steady load and steady rest for comparison."""
-        started = await self.start(kernel, given)
+        started = await self.start(kernel, parameters)
         if isinstance(started, Unfit):
             return Unrun(started.reason)
         loaded, time_s = started.loaded, started.time_s
@@ -287,14 +287,14 @@ class _Protocol(Steps):
         rows.append(Figure("duty_found", "%", 100 * busy_s / seconds))
         return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
 
-    async def patterns(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def patterns(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
         """Every turn of the kernel at least once, for the time of the suite; then where it found errors."""
-        if kernel.name == "memory" and "size" not in given:
+        if kernel.name == "memory" and "size" not in parameters:
             size = memory_size(self.device)
             if isinstance(size, str):
                 return Unrun(size)
-            given["size"] = size
-        work = kernel.build(self.device.facts, **given)
+            parameters["size"] = size
+        work = kernel.build(self.device.facts, **parameters)
         if isinstance(work, Unfit):
             return Unrun(work.reason)
         loaded = await self.load(work)
@@ -352,12 +352,12 @@ class _Protocol(Steps):
         rows = overlap.figures(loaded.work, got)
         return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, interval)
 
-    async def soak(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def soak(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
         """Steady load and pulses of load in turns until the time is over; all of it is checked, a part at a time.
 
         A GPU that fails, or somebody who stops it, ends it early, and what was found until then is kept.
         """
-        started = await self.start(kernel, given)
+        started = await self.start(kernel, parameters)
         if isinstance(started, Unfit):
             return Unrun(started.reason)
         loaded, time_s, asked = started.loaded, started.time_s, self.asked
@@ -402,10 +402,10 @@ class _Protocol(Steps):
         ended_by: EndedBy,
         interval: Interval | None = None,
     ) -> Measured:
-        found = self.found
-        if found.works:
-            rows = rows + of.of_verdict(found.verdict, found.repetitions)
-        conditions = of_work(found.works) | found.conditions | {"readings": window.readings}
-        if found.verdict.by_sm:
-            conditions["wrong_by_sm"] = {str(sm): wrong for sm, wrong in found.verdict.by_sm.items()}
-        return Measured(began_ns, ended_ns, window, rows, ended_by, found.verdict, conditions, interval)
+        findings = self.found
+        if findings.works:
+            rows = rows + of.of_verdict(findings.verdict, findings.repetitions)
+        conditions = of_work(findings.works) | findings.conditions | {"readings": window.readings}
+        if findings.verdict.by_sm:
+            conditions["wrong_by_sm"] = {str(sm): wrong for sm, wrong in findings.verdict.by_sm.items()}
+        return Measured(began_ns, ended_ns, window, rows, ended_by, findings.verdict, conditions, interval)

@@ -112,24 +112,24 @@ class Steps:
         self.found.works.append(work)
         return loaded
 
-    async def start(self, kernel: Kernel, given: Mapping[str, float | int | str]) -> Started | Unfit:
+    async def start(self, kernel: Kernel, parameters: Mapping[str, float | int | str]) -> Started | Unfit:
         """Build the work for this device, load it and try it.
 
         The rates of a device, from which sizes follow, are what its driver tells, and may be far off. So a work that
         takes much longer or shorter than meant is built once more, for rates that are scaled by what was measured.
         """
-        work = kernel.build(self.device.facts, **given)
+        work = kernel.build(self.device.facts, **parameters)
         if isinstance(work, Unfit):
             return work
         started = await self.attempted(work)
         if _SHORT_S <= started.time_s <= _LONG_S:
             return started
-        other = kernel.build(scaled(self.device.facts, _MEANT_S / started.time_s), **given)
-        if isinstance(other, Unfit) or (other.flop, other.bytes) == (work.flop, work.bytes):
+        resized = kernel.build(scaled(self.device.facts, _MEANT_S / started.time_s), **parameters)
+        if isinstance(resized, Unfit) or (resized.flop, resized.bytes) == (work.flop, work.bytes):
             return started
         started.loaded.unload()
         self.found.works.remove(work)
-        return await self.attempted(other)
+        return await self.attempted(resized)
 
     async def attempted(self, work: Work) -> Started:
         """Load a work and try it."""
@@ -213,11 +213,11 @@ class Steps:
             return True
         if from_ns < began_ns:
             return False
-        whole = self.watch.window(self.gpu, from_ns, now_ns)
-        slope = whole.temperature_slope_k_s
+        window = self.watch.window(self.gpu, from_ns, now_ns)
+        slope = window.temperature_slope_k_s
         if slope is not None and abs(slope) >= self.effort.slope_k_s:
             return False
-        change, clock = whole.sm_clock_change_mhz, whole.sm_clock_mhz
+        change, clock = window.sm_clock_change_mhz, window.sm_clock_mhz
         return change is None or clock is None or abs(change) <= _CLOCK_SHARE * clock
 
     async def repeat(self, loaded: Loaded, time_s: float, least_s: float, limit_s: float) -> Repeats:
@@ -243,13 +243,13 @@ class Steps:
                 if interval.settled:
                     return Repeats(times, interval, began_ns, ended_ns, each, EndedBy.PRECISE)
                 relative = 2 * self.asked.half_width  # the blocks are too few: more are needed
-            left = int((limit_s - (ended_ns - began_ns) / 1e9) / repeat_s) - 2
-            if min(left, most - have) < 1:
+            repeats_left = int((limit_s - (ended_ns - began_ns) / 1e9) / repeat_s) - 2
+            if min(repeats_left, most - have) < 1:
                 ended_by = EndedBy.MOST_REPEATS if have >= _ENOUGH else EndedBy.TIME_LIMIT
                 return Repeats(times, interval, began_ns, ended_ns, each, ended_by)
             # The interval narrows with the root of the number; at most twice as many, as that is an estimate.
-            more = have if relative is None else ceil(have * ((relative / self.asked.half_width) ** 2 - 1))
-            want = have + min(max(more, 10), have, left, most - have)
+            repeats_more = have if relative is None else ceil(have * ((relative / self.asked.half_width) ** 2 - 1))
+            want = have + min(max(repeats_more, 10), have, repeats_left, most - have)
 
     async def keep_busy(self, loaded: Loaded, time_s: float, seconds: float) -> tuple[int, int]:
         """Run for a time; the answer is when that began and ended, UTC ns."""
@@ -308,8 +308,8 @@ class Steps:
     def shown(self, to_ns: int) -> float | None:
         """What the power sensor showed in the last part of a level, W: a sensor may average over a second."""
         from_ns = to_ns - round(_SHOWN_S * 1e9)
-        shown = self.watch.window(self.gpu, from_ns, to_ns).shown_w
-        return float(np.median(shown)) if len(shown) else None
+        readings_w = self.watch.window(self.gpu, from_ns, to_ns).shown_w
+        return float(np.median(readings_w)) if len(readings_w) else None
 
     def _look(self) -> None:
         if self._ended():
