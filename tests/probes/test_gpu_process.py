@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -19,21 +24,23 @@ from whorl.probes.conditions import Asked, Setting
 from whorl.probes.gpu_process import GpuProcess, bind, ranges
 from whorl.probes.meeting import Meeting
 from whorl.probes.node import run_gpus, shuffled
-from whorl.probes.probe import Kind
+from whorl.probes.probe import Kind, Probe
 from whorl.probes.protocol import measure
 from whorl.probes.recording import Recorder, past_of
 from whorl.probes.watch import Recent
 from whorl.store import Store
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.apart import process
-from whorl.tests.probes.changing import uuids
+from whorl.tests.probes.changing import PATIENCE_S, uuids
 from whorl.tests.probes.hand_device import FACTS, QUICK, HandDevice, a_probe, find
 
 TWO = (a_probe("one"), a_probe("two"))
 
 
-def run(store: Store, processes: list[GpuProcess], *, neighbours: str = "busy") -> Report:
-    plan = Plan(TWO, Asked(QUICK), "c", neighbours)
+def run(
+    store: Store, processes: list[GpuProcess], *, neighbours: str = "busy", probes: tuple[Probe, ...] = TWO
+) -> Report:
+    plan = Plan(probes, Asked(QUICK), "c", neighbours)
     gpus = [process.facts.gpu for process in processes]
     known = past_of(store, "k", gpus).runs_of("c")
     campaign = Campaign(plan, Recorder(store, cluster="k", campaign="c"), find, known, len(gpus))
@@ -177,3 +184,41 @@ def test_the_order_of_visits_follows_from_the_campaign() -> None:
     assert all(sorted(order) == sorted(probe.name for probe in probes) for order in orders.values())
     assert len({tuple(order) for order in orders.values()}) == 3
     assert [probe.name for probe in shuffled(probes[::-1], "one")] == orders["one"]
+
+
+# -- the end of the parent --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_an_interrupt_ends_the_processes_and_keeps_what_is_complete(store: Store) -> None:
+    processes = [process(0), process(1)]
+    for apart in processes:
+        apart.ask(_number)
+    timer = threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run(store, processes, probes=tuple(a_probe(f"probe-{number}") for number in range(100)))
+    timer.join()
+    for apart in processes:
+        assert apart._process is not None
+        assert apart._process.returncode == 0, "it ended by itself"
+    assert all(set(counts) == {"ok"} for counts in outcomes(store).values())
+
+
+@pytest.mark.long
+def test_without_its_parent_a_process_ends() -> None:
+    program = (
+        "from whorl.tests.probes.apart import process\n"
+        "from whorl.tests.probes.test_gpu_process import _number\n"
+        "apart = process(0); print(apart.ask(_number), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    last = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{child}").exists() and time.monotonic() < last:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
