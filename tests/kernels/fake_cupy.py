@@ -334,7 +334,7 @@ class FakeRuntime:
 
     # Graphs
 
-    def streamBeginCapture(self, stream: int, mode: int) -> None:  # noqa: N802
+    def streamBeginCapture(self, stream: int, mode: int = 2) -> None:  # noqa: N802
         self._called("streamBeginCapture")
         self._here.captured = []
 
