@@ -125,6 +125,9 @@ class Report:
         return [run for run in self.runs if run.status is Outcome.HEALTH_CHANGED]
 
 
+Gpu = Device | GpuProcess
+"""In this process, as simulated ones are, or in one of its own."""
+
 Progress = Callable[[int, int, str], None]
 """Is told how many of how many probes are done, and what has just ended."""
 
@@ -155,7 +158,7 @@ class Campaign:
 
     async def on(
         self,
-        device: Device | GpuProcess,
+        device: Gpu,
         watch: Watch,
         setting: Setting,
         meeting: Meeting | None = None,
@@ -174,7 +177,7 @@ class Campaign:
 
     async def _every(
         self,
-        device: Device | GpuProcess,
+        device: Gpu,
         watch: Watch,
         setting: Setting,
         meeting: Meeting | None,
@@ -258,7 +261,7 @@ class Campaign:
                     self._leave_out(node.standing_for(facts), probes[number:])
                 return
 
-    def _telling(self, device: Device | GpuProcess, probe: Probe, ended: Callable[[], bool]) -> Callable[[], bool]:
+    def _telling(self, device: Gpu, probe: Probe, ended: Callable[[], bool]) -> Callable[[], bool]:
         """`ended`, which is asked after each batch and says how far the probe is."""
         began_ns, place = device.now_ns(), f"{device.facts.node}/{device.facts.index}"
 
@@ -283,7 +286,7 @@ class Campaign:
     # -- what is recorded ---------------------------------------------------------------------------------
 
     def _compare_health(
-        self, device: Device | GpuProcess, watch: Watch, probe: Probe, before: GpuHealth | None
+        self, device: Gpu, watch: Watch, probe: Probe, before: GpuHealth | None
     ) -> tuple[GpuHealth | None, list[str]]:
         """The health of a GPU after a probe, and a sentence for what changed, if anything; each change is an event."""
         after, facts = _health(device, watch), device.facts
@@ -309,7 +312,7 @@ class Campaign:
 
     def _keep(
         self,
-        device: Device | GpuProcess,
+        device: Gpu,
         probe: Probe,
         setting: Setting,
         measured: Measured,
@@ -354,7 +357,7 @@ class Campaign:
 
     def _failed(
         self,
-        device: Device | GpuProcess,
+        device: Gpu,
         probe: Probe,
         setting: Setting,
         error: DeviceError,
@@ -380,14 +383,14 @@ class Campaign:
         self._report_failure(device, probe, error)
         self._tell(probe, facts, _summary(facts, run, probe, wrong=False))
 
-    def _report_failure(self, device: Device | GpuProcess, probe: Probe, error: DeviceError) -> None:
+    def _report_failure(self, device: Gpu, probe: Probe, error: DeviceError) -> None:
         facts, detail = device.facts, f"{probe.name}: {error}"
         event = Event(EventKind.PROBE_FAILED, facts.gpu, detail, device.now_ns(), facts.node, workload=probe.name)
         self.recorder.event(event)
         with self._lock:
             self.report.failures.setdefault(facts.gpu, detail)
 
-    def _not_run(self, device: Device | GpuProcess, probe: Probe, reason: str) -> None:
+    def _not_run(self, device: Gpu, probe: Probe, reason: str) -> None:
         facts = device.facts
         detail = f"{probe.name}: {reason}"
         self.recorder.event(
@@ -397,12 +400,12 @@ class Campaign:
             self.report.unrun.append((facts.gpu, probe.name, reason))
         self._tell(probe, facts, None)
 
-    def _leave_out(self, device: Device | GpuProcess, probes: Sequence[Probe]) -> None:
+    def _leave_out(self, device: Gpu, probes: Sequence[Probe]) -> None:
         self.left_out.add(device.facts.gpu)
         for probe in probes:
             self._not_run(device, probe, "the GPU does not answer any more")
 
-    def _conditions(self, device: Device | GpuProcess, probe: Probe, setting: Setting) -> dict[str, object]:
+    def _conditions(self, device: Gpu, probe: Probe, setting: Setting) -> dict[str, object]:
         state: dict[str, object] = {
             "simulated": device.simulated,
             "other_processes": list(device.others()),
@@ -411,7 +414,7 @@ class Campaign:
         process = {} if device.simulated else process_conditions()
         return dict(setting.more) | process | asked_of(probe, self.plan.asked, setting) | state
 
-    def _versions(self, device: Device | GpuProcess, probe: Probe) -> dict[str, str]:
+    def _versions(self, device: Gpu, probe: Probe) -> dict[str, str]:
         return dict(device.versions) | {"whorl": __version__, "kernel": self._find(probe.kernel).version}
 
     def _tell(self, probe: Probe, facts: Facts, summary: Summary | None) -> None:
@@ -429,7 +432,7 @@ class Campaign:
 _TOLD = 3  # changes of health in a sentence; the others are events
 
 
-def _health(device: Device | GpuProcess, watch: Watch) -> GpuHealth | None:
+def _health(device: Gpu, watch: Watch) -> GpuHealth | None:
     """What the driver says of a GPU's health; None where nothing tells."""
     if isinstance(device, GpuProcess):
         return device.health()

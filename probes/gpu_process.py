@@ -167,7 +167,10 @@ class GpuProcess:
     ) -> Measured | Unrun:
         """As `protocol.measure`, in the process."""
         answers = _answers(watch, ended) | {"warm": warm}
-        answer: Measured | Unrun = self.ask(_measure, probe, asked, first, answers=answers)
+        try:
+            answer: Measured | Unrun = self.ask(_measure, probe, asked, first, answers=answers)
+        finally:
+            watch.hurry(self.facts.gpu, on=False)  # which a process that was killed did not ask for
         return answer
 
     def exchange(self, watch: Watch, probe: Probe, asked: Asked, ended: Callable[[], bool]) -> Answers:

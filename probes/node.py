@@ -21,7 +21,7 @@ from ..kernels.work import Facts
 from ..store.events import Event
 from ..store.names import find_gpu, gpu_name, this_cluster
 from ..store.vocabulary import EventKind
-from .campaign import Campaign, Plan, Progress, Report
+from .campaign import Campaign, Gpu, Plan, Progress, Report
 from .conditions import Setting, process_conditions
 from .gpu_process import GpuProcess
 from .meeting import Meeting
@@ -211,7 +211,7 @@ def shuffled(probes: Sequence[Probe], campaign: str) -> tuple[Probe, ...]:
 
 def run_gpus(
     campaign: Campaign,
-    gpus: Sequence[Device | GpuProcess],
+    gpus: Sequence[Gpu],
     watch: Watch,
     settings: Mapping[str, Setting],
     *,
@@ -228,7 +228,7 @@ def run_gpus(
     meeting = Meeting([gpu.facts.gpu for gpu in gpus]) if busy else None
     errors: list[BaseException] = []
 
-    def alone(gpu: Device | GpuProcess) -> None:
+    def alone(gpu: Gpu) -> None:
         with attempt(), closing(gpu):
             finish(campaign.on(gpu, watch, settings[gpu.facts.gpu], meeting))
 
