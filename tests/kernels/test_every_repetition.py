@@ -28,6 +28,7 @@ from whorl.simulation.models import A100, H100, H200, V100, GpuModel
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import PAGE
 from whorl.tests.kernels.fake_cupy import FakeRuntime
+from whorl.tests.kernels.hosting import HostDevice
 from whorl.tests.kernels.interpreter import Harm
 from whorl.tests.kernels.test_arithmetic import small_work
 from whorl.tests.kernels.works import load, run
@@ -176,6 +177,24 @@ def test_what_ran_is_checked_and_launches_that_write_nothing_are_found(
     run(loaded, 1)
     runtime.dry = False
     assert finish(loaded.check()).wrong > 0
+
+
+WITH_OUTPUTS = sorted(name for name in set(KERNELS) - {"launch"} if small_work(name).outputs)
+
+
+@needs_compiler
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize("name", sample(WITH_OUTPUTS, short=3))
+def test_every_single_bit_flip_of_an_output_is_found(name: str) -> None:
+    device = HostDevice(small_work(name), seed=5)
+    for _ in range(max(3, device.work.lap - 1)):
+        device.run()
+    for output in device.outputs:
+        stored = device.arrays[output.buffer][output.at :][: output.count]
+        width = 8 * stored.itemsize
+        bits = stored.view(f"uint{width}")
+        bits[7919 * np.arange(1, width + 1) % bits.size] ^= np.array([1 << bit for bit in range(width)], bits.dtype)
+        assert device.wrong() >= min(width, bits.size)
 
 
 @needs_compiler
