@@ -50,19 +50,15 @@ def test_a_kernel_is_right_on_every_gpu_and_a_wrong_result_is_found(name: str, d
         loaded = finish(device.load(work_for(device, name), seed=11))
         try:
             finish(loaded.poison())
-            poisoned = finish(loaded.check())
-            assert poisoned.wrong > 0.99 * poisoned.elements
             finish(loaded.run(3, limit_s=LIMIT_S))
             verdict = finish(loaded.check())
             assert verdict.elements > 0
             assert verdict.wrong == 0, f"{verdict.first}; the worst is {verdict.worst:.3g} tolerances off"
-            output = loaded.work.outputs[-1]
-            count = next(b.count for b in loaded.work.buffers if b.name == output.buffer)
-            overwrite(device, loaded, output.buffer, count - 1)
-            spoilt = finish(loaded.check())
-            assert spoilt.wrong == 1
-            assert spoilt.first is not None
-            assert spoilt.first.startswith(output.buffer)
+            assert verdict.repetitions >= (3 if loaded.work.every_counts else 1)
+            places = {(output.buffer, output.at) for output in loaded.work.outputs}
+            for buffer, index in places:
+                overwrite(device, loaded, buffer, index)
+            assert (finish(loaded.check()).wrong > 0) == bool(places)
         finally:
             loaded.unload()
 
@@ -74,13 +70,15 @@ def test_times_are_possible(name: str, device: CupyDevice) -> None:
     try:
         finish(loaded.run(3, limit_s=LIMIT_S))
         before = time.time_ns()
-        timed = finish(loaded.run(7, each=2, limit_s=LIMIT_S))
+        each = min(2, work.lap or 2)
+        timed = finish(loaded.run(7, each=each, limit_s=LIMIT_S))
         after = time.time_ns()
     finally:
         loaded.unload()
     assert (timed.times_ms > 0).all()
     assert before - 5e6 < timed.began_ns < timed.ended_ns < after + 5e6
-    assert 2 * timed.times_ms.sum() == pytest.approx((timed.ended_ns - timed.began_ns) / 1e6, rel=0.01, abs=0.05)
+    if not work.lap:  # else audits lie between the repeats
+        assert 2 * timed.times_ms.sum() == pytest.approx((timed.ended_ns - timed.began_ns) / 1e6, rel=0.01, abs=0.05)
     seconds = float(np.min(timed.times_ms)) / 1e3
     if name.startswith(("fma", "gemm")):
         peak = (matrix_gflop_s if name.startswith("gemm") else vector_gflop_s)(
@@ -111,7 +109,7 @@ def test_many_short_launches_become_a_graph(device: CupyDevice) -> None:
     loaded = finish(device.load(work_for(device, "launch"), seed=1))
     try:
         finish(loaded.run(3, limit_s=LIMIT_S))
-        assert loaded._graph is not None
+        assert loaded._graphs[0] is not None
     finally:
         loaded.unload()
 
