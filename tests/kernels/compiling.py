@@ -91,7 +91,7 @@ def compilers() -> tuple[Compiler, ...]:
         *_wheel_files("nvidia.cu13", "lib/libnvrtc.so.*"),
     ]
     places = sorted(map(str, wheels)) or ["libnvrtc.so.12", "libnvrtc.so.13"]
-    found = []
+    usable = []
     for place in places:
         try:
             library = ctypes.CDLL(place)
@@ -102,9 +102,9 @@ def compilers() -> tuple[Compiler, ...]:
         library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
         architectures = (ctypes.c_int * count.value)()
         library.nvrtcGetSupportedArchs(architectures)
-        supported = tuple(each for each in architectures if each >= VOLTA)
-        found.append(Compiler(library, f"{major.value}.{minor.value}", supported))
-    return tuple(sorted(found, key=lambda compiler: float(compiler.version)))
+        supported = tuple(architecture for architecture in architectures if architecture >= VOLTA)
+        usable.append(Compiler(library, f"{major.value}.{minor.value}", supported))
+    return tuple(sorted(usable, key=lambda compiler: float(compiler.version)))
 
 
 def _wheel_files(package: str, pattern: str) -> list[Path]:
@@ -130,7 +130,7 @@ def ptx(text: str, capability: str, defines: tuple[str, ...], version: str | Non
 
     Raises CompileError.
     """
-    compiler = next(each for each in compilers() if version in (None, each.version))
+    compiler = next(candidate for candidate in compilers() if version in (None, candidate.version))
     key = hashlib.sha256("\0".join([text, compiler.version, capability, *defines]).encode()).hexdigest()[:16]
 
     def build(folder: Path) -> None:
@@ -188,9 +188,9 @@ def listing(code: bytes) -> dict[str, list[MachineInstruction]]:
         if begins := _FUNCTION.match(line.strip()):
             name = begins[1]
             functions[name] = []
-        elif found := _LINE.search(line):
-            operands = tuple(operand.strip() for operand in found[2].split(",")) if found[2] else ()
-            functions[name].append(MachineInstruction(found[1], operands))
+        elif match := _LINE.search(line):
+            operands = tuple(operand.strip() for operand in match[2].split(",")) if match[2] else ()
+            functions[name].append(MachineInstruction(match[1], operands))
     return functions
 
 

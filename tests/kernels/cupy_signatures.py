@@ -55,7 +55,7 @@ def said(thing: Any) -> int | str:
 
 def signatures(cupy: Any) -> dict[str, int | str]:
     """Of every function, class and constant; those that this CuPy lacks, or cannot load, are left out."""
-    found: dict[str, int | str] = {}
+    table: dict[str, int | str] = {}
     for name in NAMES:
         thing = cupy
         for part in name.split("."):
@@ -63,8 +63,8 @@ def signatures(cupy: Any) -> dict[str, int | str]:
             if part == "nccl" and not hasattr(thing, "groupStart"):
                 thing = _nccl()
         if thing is not None:
-            found[name] = said(thing)
-    return found
+            table[name] = said(thing)
+    return table
 
 
 def _nccl() -> Any:

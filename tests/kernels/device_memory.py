@@ -160,29 +160,29 @@ class SharedRaces:
 
     def _unordered(self, kind: str, places: NDArray[np.int64], threads: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where another thread touched the place, and no barrier lies between."""
-        who, when = self._who[kind][places], self._when[kind][places]
-        other = (who != -1) & (who != threads) & (when > self._barriers[threads])
-        same_warp = self._warp_of(who) == self._warps[threads]
-        unordered: NDArray[np.bool_] = other & ~(same_warp & (when <= self._warp_barriers[threads]))
+        last, times = self._who[kind][places], self._when[kind][places]
+        apart = (last != -1) & (last != threads) & (times > self._barriers[threads])
+        same_warp = self._warp_of(last) == self._warps[threads]
+        unordered: NDArray[np.bool_] = apart & ~(same_warp & (times <= self._warp_barriers[threads]))
         return unordered
 
-    def _warp_of(self, who: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _warp_of(self, readers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The warp of a thread or of several; -1 where they are of different ones."""
-        found: NDArray[np.int64] = np.where(who >= 0, self._warps[np.maximum(who, 0)], SEVERAL - 1 - who)
-        return found
+        warps: NDArray[np.int64] = np.where(readers >= 0, self._warps[np.maximum(readers, 0)], SEVERAL - 1 - readers)
+        return warps
 
     def _enter_readers(self, places: NDArray[np.int64], access: Access) -> None:
-        threads, who = access.threads, self._who["read"]
+        threads, readers = access.threads, self._who["read"]
         joined = self._unordered("read", places, threads)
-        same_warp = self._warp_of(who[places]) == self._warps[threads]
+        same_warp = self._warp_of(readers[places]) == self._warps[threads]
         entered = np.where(joined, np.where(same_warp, SEVERAL - 1 - self._warps[threads], SEVERAL), threads)
-        who[places], self._when["read"][places] = entered, access.time
-        last = who[places]
+        readers[places], self._when["read"][places] = entered, access.time
+        last = readers[places]
         differ = last != entered
         if differ.any():
             same_warp = differ & (self._warp_of(last) == self._warps[threads])
-            who[places[same_warp]] = SEVERAL - 1 - self._warps[threads[same_warp]]
-            who[places[differ & ~same_warp]] = SEVERAL
+            readers[places[same_warp]] = SEVERAL - 1 - self._warps[threads[same_warp]]
+            readers[places[differ & ~same_warp]] = SEVERAL
 
 
 @dataclass
@@ -198,16 +198,16 @@ class Order:
 
     def ordered(self, before: tuple[int, int], after: tuple[int, int]) -> bool:
         """Whether an access (thread, time) lies before a later one for sure."""
-        (thread, began), (other, ended) = before, after
-        block, other_block = thread // self.threads_per_block, other // self.threads_per_block
-        if thread == other:
+        (thread, began), (second, ended) = before, after
+        block, second_block = thread // self.threads_per_block, second // self.threads_per_block
+        if thread == second:
             return True
-        if block == other_block:
-            warp, other_warp = thread % self.threads_per_block // 32, other % self.threads_per_block // 32
-            same_warp = warp == other_warp and _between(self.warp_barriers[block, warp], began, ended) is not None
+        if block == second_block:
+            warp, second_warp = thread % self.threads_per_block // 32, second % self.threads_per_block // 32
+            same_warp = warp == second_warp and _between(self.warp_barriers[block, warp], began, ended) is not None
             return same_warp or _between(self.barriers[block], began, ended) is not None
         released = _between(self.fences[block], began, ended)
-        return released is not None and _between(self.fences[other_block], released - 1, ended) is not None
+        return released is not None and _between(self.fences[second_block], released - 1, ended) is not None
 
 
 def _between(times: list[int], began: int, ended: int) -> int | None:
@@ -258,8 +258,8 @@ def _first_race(
     for place in suspected.tolist():
         weak = [event for event in events[place] if not event[3]]
         for thread, time, writes, strong in events[place]:
-            for other, other_time, _, _ in (weak if strong else events[place]) if writes else ():
-                first, second = ((thread, time), (other, other_time))[:: 1 if time <= other_time else -1]
-                if thread != other and not order.ordered(first, second):
+            for partner, partner_time, _, _ in (weak if strong else events[place]) if writes else ():
+                first, second = ((thread, time), (partner, partner_time))[:: 1 if time <= partner_time else -1]
+                if thread != partner and not order.ordered(first, second):
                     return place * granule, first, second
     return None

@@ -31,8 +31,8 @@ SMS = 4
 
 def any_source(name: str) -> str:
     """A source as `whorl.kernels.sources.source` gives it; those of the tests as well."""
-    own = compiling.NATIVE / name
-    return own.read_text() if own.exists() else source(name)
+    path = compiling.NATIVE / name
+    return path.read_text() if path.exists() else source(name)
 
 
 class CUDARuntimeError(RuntimeError):

@@ -113,15 +113,15 @@ def writer(kernel: Kernel, operand: str) -> Writer:
 
 def vector(operand: str) -> list[str]:
     """The operands of `{%r1, %r2}`, or the one."""
-    return [each.strip() for each in operand.strip("{} ").split(",")]
+    return [register.strip() for register in operand.strip("{} ").split(",")]
 
 
 def address(kernel: Kernel, operand: str) -> Reader:
     """The addresses of `[%rd1+16]`, as uint64."""
-    found = re.fullmatch(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+))?\s*\]", operand)
-    if found is None:
+    parts = re.fullmatch(r"\[\s*([%\w$]+)\s*(?:\+\s*(-?\w+))?\s*\]", operand)
+    if parts is None:
         raise UnknownInstructionError(operand)
-    base, offset = found[1], int(found[2] or 0) & (1 << 64) - 1
+    base, offset = parts[1], int(parts[2] or 0) & (1 << 64) - 1
     if base in kernel.registers:
         register = _register_reader(kernel, base, np.dtype(TYPES[kernel.registers[base]]))
         return lambda wave, threads: (
@@ -152,10 +152,10 @@ def _directed(result: Values, exact: Values, mode: str) -> Values:
 
 def _fma(a: Values, x: Values, c: Values, *, flush: bool = False) -> Values:
     """a x + c of float32 or float64, rounded once."""
-    a, x, c = (np.ascontiguousarray(each) for each in np.broadcast_arrays(a, x, c))
+    a, x, c = (np.ascontiguousarray(operand) for operand in np.broadcast_arrays(a, x, c))
     out = np.empty(a.shape, a.dtype)
     function = getattr(c_library("fma.c"), f"fma_f{8 * a.itemsize}")
-    function(ctypes.c_size_t(a.size), int(flush), *(ctypes.c_void_p(each.ctypes.data) for each in (a, x, c, out)))
+    function(ctypes.c_size_t(a.size), int(flush), *(ctypes.c_void_p(array.ctypes.data) for array in (a, x, c, out)))
     return out
 
 
@@ -183,7 +183,7 @@ def _packed(operation: str, operands: Sequence[Values], kind: str) -> Values:
     precision = _PACKED[kind]
     lanes = []
     for shift in (0, 16) if kind.endswith("x2") else (0,):
-        numbers = [_half(each, shift, precision) for each in operands]
+        numbers = [_half(operand, shift, precision) for operand in operands]
         if operation in _AS_FMA:
             result = _fused(_AS_FMA[operation](*numbers), precision)
         else:
@@ -201,8 +201,8 @@ def _high_product(x: Values, y: Values) -> Values:
     a, b = x.view(np.uint64), y.view(np.uint64)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     cross = (a >> half) * (b & low) + ((a & low) * (b & low) >> half)
-    other = (a & low) * (b >> half) + (cross & low)
-    high = (a >> half) * (b >> half) + (cross >> half) + (other >> half)
+    middle = (a & low) * (b >> half) + (cross & low)
+    high = (a >> half) * (b >> half) + (cross >> half) + (middle >> half)
     if signed:
         high = high - np.where(x < 0, b, np.uint64(0)) - np.where(y < 0, a, np.uint64(0))
     return high.view(x.dtype)
@@ -216,33 +216,33 @@ def _divided(x: Values, y: Values) -> Values:
     return np.where((x < 0) ^ (y < 0), -quotient, quotient)
 
 
-def _shifted(left: bool, x: Values, by: Values) -> Values:
+def _shifted(leftwards: bool, x: Values, count: Values) -> Values:
     """Shifts by as many bits as there are, or more, leave zeros, or signs."""
     bits = 8 * x.dtype.itemsize
-    within = np.minimum(by, bits - 1).astype(x.dtype)
-    result = x << within if left else x >> within
-    if left or x.dtype.kind == "u":
-        result = np.where(by >= bits, x.dtype.type(0), result)
+    within = np.minimum(count, bits - 1).astype(x.dtype)
+    result = x << within if leftwards else x >> within
+    if leftwards or x.dtype.kind == "u":
+        result = np.where(count >= bits, x.dtype.type(0), result)
     return result
 
 
-def _funnel(left: bool, wrap: bool, low: Values, high: Values, by: Values) -> Values:
-    amount = (by & np.uint32(31) if wrap else np.minimum(by, np.uint32(32))).astype(np.uint64)
-    both = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
-    if left:
-        both = np.where(amount == 32, both << np.uint64(31) << np.uint64(1), both << amount) >> np.uint64(32)
+def _funnel(leftwards: bool, wrap: bool, low: Values, high: Values, count: Values) -> Values:
+    amount = (count & np.uint32(31) if wrap else np.minimum(count, np.uint32(32))).astype(np.uint64)
+    pair = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
+    if leftwards:
+        pair = np.where(amount == 32, pair << np.uint64(31) << np.uint64(1), pair << amount) >> np.uint64(32)
     else:
-        both = both >> amount
-    return both.astype(np.uint32)
+        pair = pair >> amount
+    return pair.astype(np.uint32)
 
 
 def _permuted(a: Values, b: Values, selector: Values) -> Values:
     """prmt: four bytes of eight; a selector of 8 or more copies the sign of its byte."""
-    both = b.astype(np.uint64) << np.uint64(32) | a.astype(np.uint64)
+    pair = b.astype(np.uint64) << np.uint64(32) | a.astype(np.uint64)
     result: Values = np.uint32(0)
     for place in range(4):
         choice = (selector >> np.uint32(4 * place)).astype(np.uint64)
-        byte = both >> (choice & np.uint64(7)) * np.uint64(8) & np.uint64(255)
+        byte = pair >> (choice & np.uint64(7)) * np.uint64(8) & np.uint64(255)
         sign = np.where(byte & np.uint64(128), np.uint64(255), np.uint64(0))
         byte = np.where(choice & np.uint64(8), sign, byte)
         result = result | (byte.astype(np.uint32) << np.uint32(8 * place))
@@ -252,18 +252,18 @@ def _permuted(a: Values, b: Values, selector: Values) -> Values:
 def _field(x: Values, position: Values, length: Values) -> Values:
     """bfe: `length` bits from `position`; signed types copy the highest bit of the field."""
     bits, kind = 8 * x.dtype.itemsize, x.dtype
-    position, length = (np.minimum(each & np.uint32(255), bits).astype(np.int64) for each in (position, length))
+    position, length = (np.minimum(counts & np.uint32(255), bits).astype(np.int64) for counts in (position, length))
     end = np.minimum(position + length, bits)
-    kept = np.maximum(end - position, 0)
+    width = np.maximum(end - position, 0)
     up = _shifted(True, x, bits - end)
-    result = _shifted(False, up, np.minimum(bits - kept, bits))
-    return np.where(kept == 0, kind.type(0), result)
+    result = _shifted(False, up, np.minimum(bits - width, bits))
+    return np.where(width == 0, kind.type(0), result)
 
 
 def _inserted(a: Values, b: Values, position: Values, length: Values) -> Values:
     """bfi: the lowest `length` bits of a stand in b from `position`."""
     bits, unsigned = 8 * a.dtype.itemsize, a.dtype.type
-    position, length = (np.minimum(each & np.uint32(255), bits).astype(np.int64) for each in (position, length))
+    position, length = (np.minimum(counts & np.uint32(255), bits).astype(np.int64) for counts in (position, length))
     ones = _shifted(False, np.full(np.shape(length), ~unsigned(0)), bits - length)
     mask = _shifted(True, ones, position)
     return b & ~mask | _shifted(True, a, position) & mask
@@ -358,12 +358,9 @@ def _arithmetic(parts: Sequence[str]) -> Callable[..., Values]:
         return lambda x, by: _shifted(name == "shl", x, by)
     if name == "shf":
         return lambda low, high, by: _funnel("l" in parts, "wrap" in parts, low, high, by)
-    found: dict[str, Callable[..., Values]] = (
-        {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup} | _ONE | _TWO
-    )
-    if name not in found:
+    if name not in _OPERATIONS:
         raise UnknownInstructionError(name)
-    return found[name]
+    return _OPERATIONS[name]
 
 
 _COUNTS = {"shl": (1,), "shr": (1,), "shf": (2,), "bfe": (1, 2), "bfi": (2, 3)}
@@ -378,18 +375,21 @@ def arithmetic(kernel: Kernel, instruction: Instruction) -> Action:
         kinds[place] = "u32"
     if parts[0] == "mad" and "wide" in parts:
         kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
-    readers = [reader(kernel, operand, each) for operand, each in zip(instruction.operands[1:], kinds, strict=True)]
+    readers = [
+        reader(kernel, operand, operand_kind)
+        for operand, operand_kind in zip(instruction.operands[1:], kinds, strict=True)
+    ]
     put = writer(kernel, instruction.operands[0])
     flush, saturate = "ftz" in parts and kind == "f32" and parts[0] != "fma", "sat" in parts
     mode = next((part for part in parts if part in ("rm", "rp", "rz")), None) if kind[0] == "f" else None
 
     def action(wave: Wave, threads: Selection) -> None:
-        operands = [each(wave, threads) for each in readers]
+        operands = [read(wave, threads) for read in readers]
         if flush:
-            operands = [_flushed(each) for each in operands]
+            operands = [_flushed(operand) for operand in operands]
         result = function(*operands)
         if mode is not None and kind == "f32":
-            wide = [each.astype(np.float64) for each in operands]
+            wide = [operand.astype(np.float64) for operand in operands]
             result = _directed(np.asarray(result), function(*wide), mode)
         if flush:
             result = _flushed(result)
@@ -405,9 +405,9 @@ def comparison(kernel: Kernel, instruction: Instruction) -> Action:
     parts, kind = instruction.parts, instruction.type
     name = parts[1]
     join = next((part for part in parts[2:] if part in _LOGIC), None)
-    targets = [writer(kernel, each) for each in instruction.operands[0].split("|")]
+    targets = [writer(kernel, register) for register in instruction.operands[0].split("|")]
     x, y = (reader(kernel, operand, kind) for operand in instruction.operands[1:3])
-    other = reader(kernel, instruction.operands[3], "pred") if join else None
+    joined = reader(kernel, instruction.operands[3], "pred") if join else None
     floating, flush = kind[0] == "f" or kind in _PACKED, "ftz" in parts and kind == "f32"
 
     def action(wave: Wave, threads: Selection) -> None:
@@ -424,10 +424,10 @@ def comparison(kernel: Kernel, instruction: Instruction) -> Action:
         else:
             result = _COMPARISONS[name](a, b) & ~unordered
         results = [result, ~result]
-        if join and other is not None:
-            results = [_LOGIC[join](each, other(wave, threads)) for each in results]
-        for put, each in zip(targets, results, strict=False):
-            put(wave, threads, each)
+        if join and joined is not None:
+            results = [_LOGIC[join](condition, joined(wave, threads)) for condition in results]
+        for put, condition in zip(targets, results, strict=False):
+            put(wave, threads, condition)
 
     return action
 
@@ -454,10 +454,10 @@ def move(kernel: Kernel, instruction: Instruction) -> Action:
         put, wide = writer(kernel, target), UNSIGNED[size * len(pieces)]
 
         def join(wave: Wave, threads: Selection) -> None:
-            whole = wide(0)
+            joint = wide(0)
             for place, piece in enumerate(readers):
-                whole = whole | (piece(wave, threads).astype(wide) << wide(8 * size * place))
-            put(wave, threads, whole)
+                joint = joint | (piece(wave, threads).astype(wide) << wide(8 * size * place))
+            put(wave, threads, joint)
 
         return join
     read = reader(kernel, operand, kind)
@@ -468,9 +468,9 @@ def move(kernel: Kernel, instruction: Instruction) -> Action:
     bits = 8 * np.dtype(TYPES[kind]).itemsize // len(targets)
 
     def split(wave: Wave, threads: Selection) -> None:
-        whole = raw_bits(read(wave, threads), np.dtype(np.uint64))
+        joint = raw_bits(read(wave, threads), np.dtype(np.uint64))
         for place, put in enumerate(targets):
-            piece = (whole >> whole.dtype.type(bits * place)).astype(UNSIGNED[bits // 8])
+            piece = (joint >> joint.dtype.type(bits * place)).astype(UNSIGNED[bits // 8])
             put(wave, threads, piece)
 
     return split
@@ -520,11 +520,11 @@ def conversion(kernel: Kernel, instruction: Instruction) -> Action:
         return _flushed(result) if flush and dtype == np.float32 else result
 
     def action(wave: Wave, threads: Selection) -> None:
-        results = [np.asarray(single(each(wave, threads))) for each in readers]
+        results = [np.asarray(single(read(wave, threads))) for read in readers]
         if len(results) == 1:
             put(wave, threads, results[0])
         else:  # the first operand is the upper half
-            high, low = (each.view(np.uint16).astype(np.uint32) for each in results)
+            high, low = (half.view(np.uint16).astype(np.uint32) for half in results)
             put(wave, threads, high << np.uint32(16) | low)
 
     if kind.startswith("e4m3") or to.startswith("e4m3"):
@@ -554,7 +554,7 @@ _STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
 
 def load(kernel: Kernel, instruction: Instruction) -> Action:
     parts, kind = instruction.parts, instruction.type
-    targets = [writer(kernel, each) for each in vector(instruction.operands[0])]
+    targets = [writer(kernel, register) for register in vector(instruction.operands[0])]
     if _space(parts) == "param":
         return _load_parameter(kernel, instruction, targets)
     place, space, dtype = address(kernel, instruction.operands[1]), _space(parts), np.dtype(TYPES[kind])
@@ -571,10 +571,10 @@ def load(kernel: Kernel, instruction: Instruction) -> Action:
 
 
 def _load_parameter(kernel: Kernel, instruction: Instruction, targets: list[Writer]) -> Action:
-    found = re.fullmatch(r"\[([\w$]+)(?:\+(\d+))?\]", instruction.operands[1])
-    if found is None or found[1] not in kernel.parameters or found[2]:
+    parts = re.fullmatch(r"\[([\w$]+)(?:\+(\d+))?\]", instruction.operands[1])
+    if parts is None or parts[1] not in kernel.parameters or parts[2]:
         raise UnknownInstructionError(instruction.text)
-    place, dtype = list(kernel.parameters).index(found[1]), np.dtype(TYPES[instruction.type])
+    place, dtype = list(kernel.parameters).index(parts[1]), np.dtype(TYPES[instruction.type])
 
     def action(wave: Wave, threads: Selection) -> None:
         targets[0](wave, threads, np.frombuffer(wave.launch.arguments[place].tobytes(), dtype, 1)[0])
@@ -585,14 +585,14 @@ def _load_parameter(kernel: Kernel, instruction: Instruction, targets: list[Writ
 def store(kernel: Kernel, instruction: Instruction) -> Action:
     parts, kind = instruction.parts, instruction.type
     unsigned = f"u{8 * np.dtype(TYPES[kind]).itemsize}"
-    sources = [reader(kernel, each, unsigned) for each in vector(instruction.operands[1])]
+    sources = [reader(kernel, register, unsigned) for register in vector(instruction.operands[1])]
     place, space = address(kernel, instruction.operands[0]), _space(parts)
     strong, fence = bool(_STRONG & set(parts)), "release" in parts
 
     def action(wave: Wave, threads: Selection) -> None:
         if fence:
             wave.fence(threads)
-        wave.store(threads, space, place(wave, threads), [each(wave, threads) for each in sources], strong=strong)
+        wave.store(threads, space, place(wave, threads), [read(wave, threads) for read in sources], strong=strong)
 
     return action
 
@@ -604,7 +604,7 @@ def atomic(kernel: Kernel, instruction: Instruction) -> Action:
     operands = instruction.operands if returns else ("_", *instruction.operands)
     name = next(part for part in parts if part in wave_atomics())
     bits = kind.startswith("b") and name in ("cas", "exch", "and", "or", "xor")
-    values = [reader(kernel, each, f"u{kind[1:]}" if bits else kind) for each in operands[2:]]
+    values = [reader(kernel, operand, f"u{kind[1:]}" if bits else kind) for operand in operands[2:]]
     unused = operands[0] == "_" or _uses(kernel, operands[0]) == 1
     put, place, space = writer(kernel, operands[0]), address(kernel, operands[1]), _space(parts)
     fence = bool({"acquire", "release", "acq_rel"} & set(parts))
@@ -612,7 +612,7 @@ def atomic(kernel: Kernel, instruction: Instruction) -> Action:
     def action(wave: Wave, threads: Selection) -> None:
         if fence:
             wave.fence(threads)
-        changes = [np.broadcast_to(each(wave, threads), wave.count(threads)) for each in values]
+        changes = [np.broadcast_to(read(wave, threads), wave.count(threads)) for read in values]
         result = wave.atomic(threads, space, place(wave, threads), name, changes, unused=unused)
         if not unused:
             put(wave, threads, result)
@@ -639,8 +639,8 @@ def wave_atomics() -> dict[str, Callable[..., Any]]:
 
 
 def _uses(kernel: Kernel, register: str) -> int:
-    whole = re.compile(re.escape(register) + r"(?!\w)")
-    return sum(len(whole.findall(each.text)) for each in kernel.code)
+    word = re.compile(re.escape(register) + r"(?!\w)")
+    return sum(len(word.findall(step.text)) for step in kernel.code)
 
 
 # -- threads of a warp

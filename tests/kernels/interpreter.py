@@ -107,7 +107,7 @@ class Step:
 @lru_cache(maxsize=512)
 def steps(kernel: Kernel) -> tuple[Step, ...]:
     """The code of a kernel, ready to run."""
-    made = []
+    ready = []
     for instruction in kernel.code:
         name = instruction.parts[0]
         flow = name in ("bra", "ret", "exit", "bar", "barrier")
@@ -117,8 +117,8 @@ def steps(kernel: Kernel) -> tuple[Step, ...]:
         guard = instruction.guard, instruction.negated
         of_warp = name in OF_A_WARP or "warp" in instruction.parts
         mask = reader(kernel, instruction.operands[-1], "u32") if of_warp else None
-        made.append(Step(instruction, action, target.split("|")[0], jump, name, *guard, mask=mask))
-    return tuple(made)
+        ready.append(Step(instruction, action, target.split("|")[0], jump, name, *guard, mask=mask))
+    return tuple(ready)
 
 
 @lru_cache(maxsize=512)
@@ -227,12 +227,12 @@ class Launch:
         """Fault if two threads raced."""
         for allocation in self._touched.values():
             log, allocation.log = allocation.log, []
-            found = race(log, allocation.size, self.order)
-            if found is not None:
-                offset, (one, _), (other, _) = found
+            raced = race(log, allocation.size, self.order)
+            if raced is not None:
+                offset, (first, _), (second, _) = raced
                 raise Fault(
-                    f"{self.kernel.name}: {self.where(one)} and {self.where(other)} race for {allocation.label}, byte "
-                    f"{offset} ({allocation.base + offset:#x}): nothing orders their accesses"
+                    f"{self.kernel.name}: {self.where(first)} and {self.where(second)} race for {allocation.label}, "
+                    f"byte {offset} ({allocation.base + offset:#x}): nothing orders their accesses"
                 )
         self._touched, self._logged = {}, 0
 
@@ -313,7 +313,7 @@ class Wave:
         constants = {"WARP_SZ": 32, "%nsmid": self.launch.sms, "%gridid": self.launch.number}
         constants |= {"%nwarpid": 64, "%dynamic_smem_size": self.launch.shared_bytes - self.kernel.shared_bytes}
         constants["%total_smem_size"] = self.launch.shared_bytes
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             **{name: np.full(self.size, value, np.int64) for name, value in constants.items()},
             "%laneid": lanes,
             "%warpid": self._thread // 32,
@@ -326,18 +326,18 @@ class Wave:
         }
         shape, sizes = self.launch.grid, self.launch.block
         for axis, name in enumerate("xyz"):
-            found[f"%ntid.{name}"] = np.full(self.size, sizes[axis])
-            found[f"%nctaid.{name}"] = np.full(self.size, shape[axis])
-            found[f"%tid.{name}"] = self._thread // prod(sizes[:axis]) % sizes[axis]
-            found[f"%ctaid.{name}"] = block // prod(shape[:axis]) % shape[axis]
-        return found
+            values[f"%ntid.{name}"] = np.full(self.size, sizes[axis])
+            values[f"%nctaid.{name}"] = np.full(self.size, shape[axis])
+            values[f"%tid.{name}"] = self._thread // prod(sizes[:axis]) % sizes[axis]
+            values[f"%ctaid.{name}"] = block // prod(shape[:axis]) % shape[axis]
+        return values
 
-    def fail(self, threads: Selection, index: int, what: str, address: int | None = None) -> None:
+    def fail(self, threads: Selection, index: int, deed: str, address: int | None = None) -> None:
         """Fault of one of `threads`."""
         number = int(self.numbers[threads][index])
         at = "" if address is None else f" at {address:#x}"
         where = f"{self.kernel.name}, {self.launch.where(number)}"
-        raise Fault(f"{where}: {what}{at}: {self._step.instruction.text}")
+        raise Fault(f"{where}: {deed}{at}: {self._step.instruction.text}")
 
     # Memory
 
@@ -381,20 +381,22 @@ class Wave:
         if allocation is not None and highest + size <= allocation.base + allocation.size:
             return [(threads, allocation, (addresses - np.uint64(allocation.base)).astype(np.int64))]
         places: list[tuple[Selection, Bytes, NDArray[np.int64]]] = []
-        rest, numbers = np.arange(addresses.size), np.arange(self.size)[threads]
-        while rest.size:
-            start = int(addresses[rest[0]])
+        left_over, numbers = np.arange(addresses.size), np.arange(self.size)[threads]
+        while left_over.size:
+            start = int(addresses[left_over[0]])
             allocation = self.launch.memory.find(start)
             if allocation is None or start + size > allocation.base + allocation.size:
                 near = self.launch.memory.nearest(start)
-                what = "of no memory" if near is None else f"{start - near.base} bytes into {near.label} of {near.size}"
-                self.fail(threads, int(rest[0]), f"out of bounds: {what}", start)
+                place = (
+                    "of no memory" if near is None else f"{start - near.base} bytes into {near.label} of {near.size}"
+                )
+                self.fail(threads, int(left_over[0]), f"out of bounds: {place}", start)
             else:
                 end = np.uint64(allocation.base + allocation.size - size)
-                inside = (addresses[rest] >= np.uint64(allocation.base)) & (addresses[rest] <= end)
-                offsets = (addresses[rest[inside]] - np.uint64(allocation.base)).astype(np.int64)
-                places.append((numbers[rest[inside]], allocation, offsets))
-                rest = rest[~inside]
+                inside = (addresses[left_over] >= np.uint64(allocation.base)) & (addresses[left_over] <= end)
+                offsets = (addresses[left_over[inside]] - np.uint64(allocation.base)).astype(np.int64)
+                places.append((numbers[left_over[inside]], allocation, offsets))
+                left_over = left_over[~inside]
         return places
 
     def _note(
@@ -472,14 +474,14 @@ class Wave:
             ufunc[name].at(cells, at, operands[0])
             return operands[0]
         if np.unique(at).size == at.size:
-            found: NDArray[Any] = cells[at]
-            cells[at] = function(found, *operands)
-            return found
-        found = np.empty(at.size, dtype)
+            before: NDArray[Any] = cells[at]
+            cells[at] = function(before, *operands)
+            return before
+        before = np.empty(at.size, dtype)
         for index, place in enumerate(at.tolist()):
-            found[index] = cells[place]
-            cells[place] = function(found[index], *(each[index] for each in operands))
-        return found
+            before[index] = cells[place]
+            cells[place] = function(before[index], *(operand[index] for operand in operands))
+        return before
 
     def fence(self, threads: Selection) -> None:
         """The blocks of these threads order what they did before with what other blocks do after a fence."""
@@ -631,8 +633,8 @@ class Wave:
                 continue
             here = going[self.pc[going] == place]
             yes = np.bincount(self.row[here], self._votes[here], self._blocks.size).astype(np.uint32)[self.row[here]]
-            every = np.bincount(self.row[here], minlength=self._blocks.size)[self.row[here]]
-            result = yes if "popc" in parts else (yes == every if "and" in parts else yes > 0)
+            present = np.bincount(self.row[here], minlength=self._blocks.size)[self.row[here]]
+            result = yes if "popc" in parts else (yes == present if "and" in parts else yes > 0)
             writer(self.kernel, step.target)(self, here, result)
 
     def _missing(self, step: Step, group: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -123,7 +123,7 @@ def _kernel(name: str, parameters: str, body: str, outside: str) -> Kernel:
     spaces: dict[str, dict[str, Variable]] = {"shared": {}, "local": {}, "const": {}, "global": {}}
     ends = dict.fromkeys(spaces, 0)
     variables = [*_VARIABLE.finditer(outside), *_VARIABLE.finditer(body)]
-    for declared in sorted(variables, key=lambda found: found[5] == ""):  # those without a size begin last
+    for declared in sorted(variables, key=lambda match: match[5] == ""):  # those without a size begin last
         space, align, kind, variable, count, content = declared.groups()
         size = np.dtype(TYPES[kind]).itemsize
         boundary = int(align or size)
@@ -134,7 +134,7 @@ def _kernel(name: str, parameters: str, body: str, outside: str) -> Kernel:
     code, labels = _code(_VARIABLE.sub("", _REGISTERS.sub("", body)))
     return Kernel(
         name,
-        {found[2]: found[1] for found in _PARAMETER.finditer(re.sub(r"\s+", " ", parameters).replace(" ,", ","))},
+        {match[2]: match[1] for match in _PARAMETER.finditer(re.sub(r"\s+", " ", parameters).replace(" ,", ","))},
         registers,
         code,
         labels,
@@ -150,7 +150,7 @@ def _content(text: str | None, kind: str) -> bytes:
     numbers = re.findall(r"-?\w+", text or "")
     dtype = np.dtype(TYPES[kind])
     bits = [int(number[2:], 16) if number[:2] in ("0f", "0d") else int(number.rstrip("U"), 0) for number in numbers]
-    return np.array([each & ((1 << 8 * dtype.itemsize) - 1) for each in bits], UNSIGNED[dtype.itemsize]).tobytes()
+    return np.array([number & ((1 << 8 * dtype.itemsize) - 1) for number in bits], UNSIGNED[dtype.itemsize]).tobytes()
 
 
 def _code(body: str) -> tuple[tuple[Instruction, ...], dict[str, int]]:

@@ -51,8 +51,8 @@ def capability(sm: int) -> tuple[int, int]:
 @cache
 def works(sm: int) -> list[Work]:
     """The catalogue on the largest of V100, A100 and H200 that is no newer, with its capability."""
-    like = max(known for known in ((7, 0), (8, 0), (9, 0)) if known <= capability(sm))
-    facts = replace(facts_of(like), capability=capability(sm))
+    model = max(oldest for oldest in ((7, 0), (8, 0), (9, 0)) if oldest <= capability(sm))
+    facts = replace(facts_of(model), capability=capability(sm))
     built = [find_kernel(name).build(facts) for name in KERNELS]
     return [work for work in built if isinstance(work, Work)]
 
@@ -60,9 +60,9 @@ def works(sm: int) -> list[Work]:
 @cache
 def launches(sm: int) -> list[Launch]:
     """Every launch of the catalogue, and one of each source of no kernel."""
-    found = [step for work in works(sm) for step in work.steps if isinstance(step, Launch)]
+    steps = [step for work in works(sm) for step in work.steps if isinstance(step, Launch)]
     size = ((1, 1, 1), (256, 1, 1), ())
-    return found + [Launch(name, "", *size, defines) for name, variants in PLAIN.items() for defines in variants]
+    return steps + [Launch(name, "", *size, defines) for name, variants in PLAIN.items() for defines in variants]
 
 
 @cache
@@ -132,16 +132,16 @@ def test_the_loop_of_a_chain_is_multiply_adds_whose_registers_are_read_as_fast_a
     """
     defines = chain_launch(precision, 1, 256, 16).defines
     code = listing(machine_code(compiler, "fma.cu", sm, defines)[0])["chains"]
-    code = [each for each in code if each.operation != "NOP"]
-    meant = [i for i, each in enumerate(code) if each.operation.startswith(CHAINS[precision]) and len(each.read) >= 2]
-    loop = _longest(meant)
+    code = [step for step in code if step.operation != "NOP"]
+    places = [i for i, step in enumerate(code) if step.operation.startswith(CHAINS[precision]) and len(step.read) >= 2]
+    loop = _longest(places)
     count = ROUNDS_A_LOOP * WORDS.get(precision, 16)
     fused = [code[i] for i in loop]
     assert count <= len(fused) <= count + 2
     assert loop[-1] - loop[0] + 1 - len(fused) <= (10 if sm == 75 else 6)
-    assert all(len(each.read) == 2 for each in fused)
+    assert all(len(step.read) == 2 for step in fused)
     if precision != "fp64":
-        even = sum(register % 2 == 0 for each in fused for register in each.read)
+        even = sum(register % 2 == 0 for step in fused for register in step.read)
         assert even == pytest.approx(len(fused), rel=0.02 if sm in (80, 90) else 0.09)
 
 

@@ -30,19 +30,19 @@ ABSENT = ("cuda.nccl.", "RawKernel.kernel", "cuda.function.Function.ptr", "cuda.
 def parsed(signature: str) -> inspect.Signature:
     """The parameters of `(intptr_t dst, int kind=4) -> int`, without `self`."""
     inside = signature[1 : signature.rindex(")")]
-    kind, found = inspect.Parameter.POSITIONAL_OR_KEYWORD, []
+    kind, parameters = inspect.Parameter.POSITIONAL_OR_KEYWORD, []
     for part in re.split(r",\s*(?![^()]*\))", inside) if inside else ():
         if part == "*":
             kind = inspect.Parameter.KEYWORD_ONLY
             continue
         name, _, default = part.partition("=")
-        more: dict[str, Any] = {"default": default} if default else {}
-        found.append(inspect.Parameter(name.split()[-1], kind, **more))
-    return inspect.Signature([each for each in found if each.name != "self"])
+        default_of: dict[str, Any] = {"default": default} if default else {}
+        parameters.append(inspect.Parameter(name.split()[-1], kind, **default_of))
+    return inspect.Signature([parameter for parameter in parameters if parameter.name != "self"])
 
 
 def required(signature: inspect.Signature) -> list[str]:
-    return [name for name, each in signature.parameters.items() if each.default is inspect.Parameter.empty]
+    return [name for name, parameter in signature.parameters.items() if parameter.default is inspect.Parameter.empty]
 
 
 @pytest.mark.parametrize("major", TABLE)
@@ -57,17 +57,17 @@ def test_the_stand_in_takes_what_cupy_takes(major: str) -> None:
         if isinstance(real, int):
             assert thing in (None, real), name
         elif thing is not None:
-            ours = inspect.signature(thing)
+            takes = inspect.signature(thing)
             arguments = ["x"] * len(required(parsed(real))) + ["x"] * (name in STANDS_FOR)
             if name in ("RawModule", "cuda.Stream"):  # only by keyword, and fewer of them
-                assert set(ours.parameters) <= set(parsed(real).parameters), name
+                assert set(takes.parameters) <= set(parsed(real).parameters), name
                 continue
             if "._compile_module" in name:
-                ours.bind("code", ("-DX",), backend="nvrtc")
+                takes.bind("code", ("-DX",), backend="nvrtc")
                 continue
-            ours.bind(*arguments)
+            takes.bind(*arguments)
             with pytest.raises(TypeError):
-                ours.bind(*arguments[:-1] if arguments else ["x"])
+                takes.bind(*arguments[:-1] if arguments else ["x"])
 
 
 def uses() -> Iterator[tuple[str, ast.Call | None, str]]:
@@ -78,12 +78,12 @@ def uses() -> Iterator[tuple[str, ast.Call | None, str]]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute):
                 chain = ast.unparse(node)
-                found = re.fullmatch(r"(?:self\.)?(?:_?cupy\.cuda\.)?_?runtime\.(\w+)", chain)
-                name = f"cuda.runtime.{found[1]}" if found else ""
-                if found := re.fullmatch(r"(?:self\.)?_?cupy\.([\w.]+)", chain):
-                    name = found[1]
-                if found := re.fullmatch(r"(?:self\._)?nccl\.([\w.]+)", chain):
-                    name = f"cuda.nccl.{found[1]}"
+                match = re.fullmatch(r"(?:self\.)?(?:_?cupy\.cuda\.)?_?runtime\.(\w+)", chain)
+                name = f"cuda.runtime.{match[1]}" if match else ""
+                if match := re.fullmatch(r"(?:self\.)?_?cupy\.([\w.]+)", chain):
+                    name = match[1]
+                if match := re.fullmatch(r"(?:self\._)?nccl\.([\w.]+)", chain):
+                    name = f"cuda.nccl.{match[1]}"
                 if name:
                     yield name, calls.get(id(node)), f"{path.name}, line {node.lineno}"
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "attribute":
@@ -95,17 +95,17 @@ PARTS = {"cuda", "cuda.runtime", "cuda.driver", "cuda.nvrtc", "cuda.compiler", "
 
 @pytest.mark.parametrize("major", TABLE)
 def test_whorl_calls_nothing_that_this_cupy_does_not_have(major: str) -> None:
-    seen = set()
+    called = set()
     for name, call, place in uses():
         if name in PARTS or name == "cuda.nccl.NcclCommunicator":
             continue
         assert name in TABLE[major], f"{place}: {name} is not in the table of CuPy {major}"
-        seen.add(name)
+        called.add(name)
         if call is not None and not any(isinstance(argument, ast.Starred) for argument in call.args):
             real = parsed(str(TABLE[major][name]))
             keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
             real.bind(*call.args, **keywords)
-    unused = {name for name in TABLE[major] if name not in seen and name.startswith("cuda.runtime.")}
+    unused = {name for name in TABLE[major] if name not in called and name.startswith("cuda.runtime.")}
     assert not unused, "the table has what nothing calls"
 
 
