@@ -12,6 +12,8 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.kernels.cupy_device import CupyDevice
+from whorl.probes import prolog
+from whorl.probes.health import DriverHealth
 
 pytestmark = pytest.mark.gpu
 
@@ -31,3 +33,13 @@ def test_the_quick_suite_measures_every_gpu(devices: list[CupyDevice], tmp_path:
         measured = [table.column(name).to_pylist() for name in ("sm_clock_mhz", "power_w")]
         assert None not in [value for column in measured for value in column]
         assert not any(stated["simulated"] for stated in table.column("conditions").to_pylist())
+
+
+def test_each_gpu_has_a_health_and_is_fit(devices: list[CupyDevice]) -> None:
+    for device in devices:
+        health = DriverHealth(device.facts.gpu).read()
+        assert health.value("ecc_uncorrected_lifetime") is not None or health.value("pcie_width") is not None
+    looked = prolog.look(60.0)
+    assert [gpu.reason for gpu in looked] == [""] * len(looked)
+    whole = {device.facts.gpu for device in devices if device.facts.gpu.startswith("GPU-")}
+    assert whole <= {gpu.gpu for gpu in looked}
