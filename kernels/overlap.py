@@ -11,15 +11,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .inputs import stream_of
 from .sizing import bytes_per_s, fitting
-from .work import FAULTS, Array, Buffer, Copy, Facts, Kernel, Key, Launch, Unfit, Words, Work
+from .work import FAULTS, FAULTS_NAME, Array, Buffer, Copy, Facts, Kernel, Key, Launch, Unfit, Words, Work
 
 Ints = NDArray[np.int64]
 
@@ -48,13 +49,6 @@ class Fetches:
     """The last batch that uses what a fetch brought. Shape (fetches,)."""
     fetch_of: Ints
     """The fetch that brought the row of each draw. Shape (batches, draws)."""
-
-    @property
-    def most_kept(self) -> int:
-        """Rows that stay after a batch because a later one needs them, at most."""
-        first = np.searchsorted(self.ends, np.arange(len(self.rows)), side="right")
-        change = np.bincount(first, minlength=len(self.ends) + 1) - np.bincount(self.last, minlength=len(self.ends) + 1)
-        return int(np.cumsum(change).max())
 
 
 def fetched_ahead(trace: Ints, lookahead: int) -> Fetches:
@@ -118,8 +112,6 @@ SOURCE = "overlap.cu"
 BLOCK, EACH = 256, 8
 """Threads of a block, and rows of a sum, as in overlap.cu."""
 
-_COUNTERS = Buffer("faults", "uint64", FAULTS)
-
 
 def _link_bytes_per_s(facts: Facts) -> float:
     """About what the link from the host carries."""
@@ -140,6 +132,12 @@ def blocks_of(work: Work) -> int:
     launch = work.turns[0][-1]
     assert isinstance(launch, Launch)
     return launch.grid[0]
+
+
+def _beside(facts: Facts, kernel: str, precision: str, **parts: Any) -> Work | Unfit:
+    """A work whose turns have copies beside them, and compare all that they compute."""
+    work = Work(kernel, precision, flop=0, outputs=(), path="pcie", activity=0.2, **parts)
+    return fitting(facts, replace(work, buffers=(*work.buffers, Buffer(FAULTS_NAME, "uint64", FAULTS))))
 
 
 def _places(name: str, says: str, values: Ints) -> Buffer:
@@ -190,9 +188,10 @@ def build_embedding(
         first = int(schedule.first_batch[turn]) * (DRAWS // EACH)
         steps.append((keep, _pool("cache", "fetched", first, int(sums[turn]), blocks=blocks, width=width)))
         beside.append((Copy("fetched", "stage", copied, following * copied, (turn + 1) % 2 * copied),))
-    work = Work(
-        kernel="overlap-embedding",
-        precision="int32",
+    return _beside(
+        facts,
+        "overlap-embedding",
+        "int32",
         buffers=(
             Buffer("fetched", "uint32", turns * chunk * width, Words(), "host"),
             Buffer("stage", "uint32", 2 * chunk * width),
@@ -200,22 +199,16 @@ def build_embedding(
             _places("slot", "slots of the cache", schedule.slot),
             _places("place", "slots of the rows drawn by Zipf's law", schedule.slot[schedule.fetch_of]),
             _places("name", "their fetches", schedule.fetch_of),
-            _COUNTERS,
         ),
         first=(Copy("fetched", "stage", copied),),
         turns=tuple(steps),
         beside=tuple(beside),
-        flop=0,
         bytes=copied,
-        outputs=(),
-        path="pcie",
         turn_bytes=blocks * per_block * EACH * row_bytes + 2 * copied,
         parameters={"lookahead": lookahead, "width": width, "turns": turns, "batches": batches},
         operations=blocks * per_block * EACH,
-        activity=0.2,
         compared=chunk * width + blocks * per_block * width,
     )
-    return fitting(facts, work)
 
 
 @dataclass(frozen=True)
@@ -289,30 +282,25 @@ def build_partitions(
         first, end = (int(bound) for bound in bounds[turn : turn + 2])
         steps.append((meet, _pool("held", "features", first, end - first, blocks=blocks, width=width)))
         beside.append((_partition(coming, vertices, width),))
-    work = Work(
-        kernel="overlap-partitions",
-        precision="int32",
+    return _beside(
+        facts,
+        "overlap-partitions",
+        "int32",
         buffers=(
             Buffer("features", "uint32", (partitions * vertices + 1) * width, Words(), "host"),
             Buffer("held", "uint32", (capacity + 1) * vertices * width),
             _places("place", "rows of the buffer, at random", schedule.place),
             _places("name", "their vertices", schedule.name),
-            _COUNTERS,
         ),
         first=tuple(_partition(arrival, vertices, width) for arrival in schedule.first),
         turns=tuple(steps),
         beside=tuple(beside),
-        flop=0,
         bytes=copied,
-        outputs=(),
-        path="pcie",
         turn_bytes=blocks * per_block * EACH * 4 * width + copied,
         parameters={"partitions": partitions, "capacity": capacity, "vertices": vertices, "width": width},
         operations=blocks * per_block * EACH,
-        activity=0.2,
         compared=(vertices + blocks * per_block) * width,
     )
-    return fitting(facts, work)
 
 
 def _partition(arrival: Ints, vertices: int, width: int) -> Copy:
@@ -402,50 +390,34 @@ def build_activations(
         at = half * copied
         return Copy("code", "host", copied, at, at), Copy("host", "back", copied, at, at)
 
-    work = Work(
-        kernel="overlap-activations",
-        precision="fp32",
+    return _beside(
+        facts,
+        "overlap-activations",
+        "fp32",
         buffers=(
             Buffer("activations", "uint32", LAYERS * layer_size, Words()),
             Buffer("code", "uint32", 2 * coded),
             Buffer("host", "uint32", 2 * coded, place="host"),
             Buffer("back", "uint32", 2 * coded),
-            _COUNTERS,
         ),
         first=(encode(LAYERS - 2, 0), *copies(0), encode(LAYERS - 1, 1)),
         turns=tuple((encode(turn, turn % 2), decode((turn - 2) % LAYERS, turn % 2)) for turn in range(LAYERS)),
         beside=tuple(copies((turn - 1) % 2) for turn in range(LAYERS)),
-        flop=0,
         bytes=2 * copied,
-        outputs=(),
-        path="pcie",
         turn_bytes=blocks * read,
         parameters={"bits": bits, "tensors": tensors, "channels": channels, "raw_bytes": 2 * 4 * layer_size},
         operations=blocks * BLOCK * TOKENS,
-        activity=0.3,
         compared=blocks * BLOCK * (words + TOKENS),
     )
-    return fitting(facts, work)
 
 
+_HIDING = "copies beside kernels"
 EMBEDDING = Kernel(
-    name="overlap-embedding",
-    version="1",
-    stresses="copies beside sums of rows",
-    says="rows of an embedding come over the link ten batches ahead, while those that came are summed (Bagpipe)",
-    build=build_embedding,
+    "overlap-embedding", "1", _HIDING, says="embedding rows, fetched ten batches ahead (Bagpipe)", build=build_embedding
 )
 PARTITIONS = Kernel(
-    name="overlap-partitions",
-    version="1",
-    stresses="copies beside edge products",
-    says="16 partitions of a graph go through a buffer of 4 in BETA order, while those in it are joined (Marius++)",
-    build=build_partitions,
+    "overlap-partitions", "1", _HIDING, says="graph partitions in BETA order (Marius++)", build=build_partitions
 )
 ACTIVATIONS = Kernel(
-    name="overlap-activations",
-    version="1",
-    stresses="copies both ways beside coding",
-    says="activations are encoded with 8 bits, go to the host, come back and are decoded",
-    build=build_activations,
+    "overlap-activations", "1", _HIDING, says="activations coded, out and back", build=build_activations
 )

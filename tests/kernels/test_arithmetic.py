@@ -67,7 +67,7 @@ CHANGES = {
     "stencil27": ("x + 1 < nx ?", "x + 2 < nx ?"),
     "transformer": ("0.5f * x", "0.52f * x"),
     "transformer-back": ("1.0f - bent * bent", "1.0f - bent"),
-    "overlap-embedding": ("slot[first + row]", "slot[first + row / 2]"),
+    "overlap-embedding": ("slot[first + row] * WIDE + column", "slot[first + row] * WIDE + (column ^ 1)"),
     "overlap-partitions": ("place[sum * EACH + e]", "place[sum * EACH]"),
     "overlap-activations": ("-LEVELS), LEVELS - 1.0f)", "-LEVELS), LEVELS - 2.0f)"),
 }
