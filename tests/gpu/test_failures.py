@@ -34,7 +34,7 @@ extern "C" __global__ void bad(unsigned *flag, unsigned long long address)
 cupy_library.source = lambda name: TEXT
 cupy_loaded.GRACE_S = 1.0
 step = Launch("bad.cu", "bad", (1, 1, 1), (1, 1, 1), ("flag", np.uint64(int(sys.argv[1]))))
-work = Work("bad", "int32", (Buffer("flag", "uint32", 1),), (step,), 0, 0, ())
+work = Work("bad", "int32", (Buffer("flag", "uint32", 1),), ((step,),), 0, 0, ())
 device = cupy_device.cupy_devices([0])[0]
 loaded = finish(device.load(work, seed=1))
 finish(loaded.poison())
@@ -79,12 +79,12 @@ def test_a_source_that_does_not_compile_names_the_error(device: CupyDevice, monk
     monkeypatch.setattr("whorl.kernels.cupy_library.source", lambda name: f"this is no CUDA C {time.time_ns()};")
     step = Launch("bad.cu", "bad", (1, 1, 1), (1, 1, 1), ())
     with pytest.raises(DeviceError, match=rf"{device.facts.gpu}: loading bad: the CUDA C does not compile: .*error"):
-        finish(device.load(Work("bad", "fp32", (), (step,), 0, 0, ()), seed=1))
+        finish(device.load(Work("bad", "fp32", (), ((step,),), 0, 0, ()), seed=1))
 
 
 def test_a_product_that_the_library_refuses(device: CupyDevice) -> None:
     buffers = tuple(Buffer(name, "float64", 256) for name in "abc")
-    work = Work("bad", "fp16", buffers, (Gemm("fp16", 16, 16, 16, "a", "b", "c"),), 0, 0, ())
+    work = Work("bad", "fp16", buffers, ((Gemm("fp16", 16, 16, 16, "a", "b", "c"),),), 0, 0, ())
     loaded = finish(device.load(work, seed=1))
     with pytest.raises(DeviceError, match=rf"{device.facts.gpu}: bad: cuBLAS, fp16 product of 16 x 16 x 16") as caught:
         finish(loaded.run(1, limit_s=10.0))

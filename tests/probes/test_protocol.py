@@ -73,9 +73,9 @@ def test_the_first_and_the_last_repeat_are_not_counted() -> None:
         loaded = await plain(work, seed=seed)
         run_plain = loaded.run
 
-        async def counted(repeats: int, *, each: int = 1, limit_s: float) -> Any:
+        async def counted(repeats: int, **how: Any) -> Any:
             count_of["repeats"] = repeats
-            return await run_plain(repeats, each=each, limit_s=limit_s)
+            return await run_plain(repeats, **how)
 
         loaded.run = counted  # type: ignore[method-assign]
         return loaded
