@@ -70,7 +70,7 @@ __device__ double error_in_tolerances(double is, double should, double tolerance
 }
 
 // Row r, column c of the result must lie within tolerance[(r % p) * q + c % q] of values[the same] + rise * (r / p),
-// both times the scale of r where `scaled` & 1 and that of c where `scaled` & 2. faults[3] takes the bits of the largest
+// both times the scales of r and c where `scaled`. faults[3] takes the bits of the largest
 // error in tolerances, as fp64 (never negative, so that bits order as values do).
 extern "C" __global__ void compare(const void* result, const double* __restrict__ values,
                                    const double* __restrict__ tolerance, u64 count, u64 columns, unsigned int p,
@@ -81,9 +81,7 @@ extern "C" __global__ void compare(const void* result, const double* __restrict_
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
         const u64 row = i / columns, column = i - row * columns;
         const u64 at = (row % p) * q + column % q;
-        double scale = 1.0;
-        if (scaled & 1u) scale *= scale_of(row);
-        if (scaled & 2u) scale *= scale_of(column);
+        const double scale = scaled ? (double)scale_of(row) * scale_of(column) : 1.0;
         const double should = scale * (values[at] + rise * (double)(row / p));
         const double off = error_in_tolerances(element(result, i), should, fabs(scale) * tolerance[at]);
         if (!(off <= 1.0)) {
@@ -98,19 +96,15 @@ extern "C" __global__ void compare(const void* result, const double* __restrict_
     tally(faults, compared, wrong, first);
 }
 
-// words[at + i], for i below `count`, must be word(stream, place) + plus_factor * word(plus, i) modulo 2^32, the
-// place being `first` + `last` * `step` + i, modulo `round` where that is not 0.
-extern "C" __global__ void compare_words(const unsigned int* words, u64 at, u64 count, unsigned int stream, u64 first,
-                                         u64 step, unsigned int last, u64 round, unsigned int plus,
-                                         unsigned int plus_factor, u64* faults) {
+// words[i] must be word((first + i) % count) of the stream + plus_factor * word i of the stream `plus`, modulo 2^32.
+extern "C" __global__ void compare_words(const unsigned int* words, u64 count, unsigned int stream, u64 first,
+                                         unsigned int plus, unsigned int plus_factor, u64* faults) {
     const u64 stride = (u64)gridDim.x * blockDim.x;
     u64 wrong = 0, earliest = ~0ull, compared = 0;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        u64 place = first + last * step + i;
-        if (round) place %= round;
-        if (words[at + i] != word_at(stream, place) + plus_factor * word_at(plus, i)) {
+        if (words[i] != word_at(stream, (first + i) % count) + plus_factor * word_at(plus, i)) {
             ++wrong;
-            if (at + i < earliest) earliest = at + i;
+            if (i < earliest) earliest = i;
         }
         ++compared;
     }

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .device import Verdict
 from .inputs import expected_words, scale
-from .work import Expected, Key, Launch, Live, WordsExpected
+from .work import Expected, Launch, Live, WordsExpected
 
 SOURCE = "check.cu"
 BLOCK = 256
 BLOCKS_PER_SM = 16
-VECTOR_BYTES, WORD_BYTES = 16, 4
+VECTOR_BYTES = 16
 _ELEMENT = {
     "float64": 0,
     "float32": 1,
@@ -60,37 +60,6 @@ def alike(ring: str, slot_bytes: int, sms: int, *, period: int = 1) -> Launch:
     return Launch(SOURCE, "alike", grid(vectors, sms), (BLOCK, 1, 1), args)
 
 
-@dataclass(frozen=True)
-class Window:
-    """Words of a buffer that must be those of another one's `Words`.
-
-    Word `at + i` of the buffer is word `first + turn * step + i` of the stream, `turn` being the last repetition's,
-    for i below `count`.
-    """
-
-    count: int
-    at: int = 0
-    first: int = 0
-    step: int = 0
-
-
-def same_words(buffer: str, original: str, window: Window, sms: int) -> Launch:
-    """An audit: a window of a buffer holds the words that the buffer `of` was filled with. Adds `count` comparisons."""
-    sizes = (
-        np.uint64(window.at),
-        np.uint64(window.count),
-        Key(original),
-        np.uint64(window.first),
-        np.uint64(window.step),
-    )
-    args = (buffer, *sizes, Live.LAST, *_AS_THEY_ARE, "faults")
-    return Launch(SOURCE, "compare_words", grid(window.count, sms), (BLOCK, 1, 1), args)
-
-
-_AS_THEY_ARE = (np.uint64(0), np.uint32(0), np.uint32(0))
-"""Arguments of `compare_words`: the words of one stream, neither turned round nor added to."""
-
-
 # -- for outputs --------------------------------------------------------------------------------------------------
 
 
@@ -103,24 +72,21 @@ def contiguous(expected: Expected, buffer: str) -> Expected:
             f"the reference of {buffer} has shape {values.shape}, its tolerance {tolerance.shape} and rows of "
             f"{expected.columns}; it needs two equal shapes (p, q) and rows of at least one"
         )
-    scaled = {"row_scaled": expected.row_scaled, "column_scaled": expected.column_scaled}
-    return Expected(expected.columns, values, tolerance, rise=expected.rise, **scaled)
+    return Expected(expected.columns, values, tolerance, scaled=expected.scaled, rise=expected.rise)
 
 
 def sizes_of(expected: Expected, count: int) -> tuple[np.generic, ...]:
-    """The arguments of `compare` by value: count, columns, p, q, which are scaled, and the rise."""
+    """The arguments of `compare` by value: count, columns, p, q, whether it is scaled, and the rise."""
     p, q = expected.values.shape
-    flags = np.uint32(expected.row_scaled + 2 * expected.column_scaled)
-    return np.uint64(count), np.uint64(expected.columns), np.uint32(p), np.uint32(q), flags, np.float64(expected.rise)
+    sizes = np.uint64(count), np.uint64(expected.columns), np.uint32(p), np.uint32(q)
+    return *sizes, np.uint32(expected.scaled), np.float64(expected.rise)
 
 
 def right_values(expected: Expected, places: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """What the elements of a result at some places must be, and their tolerances."""
     row, column = np.divmod(places, np.uint64(expected.columns))
     p, q = (np.uint64(size) for size in expected.values.shape)
-    factor = scale(row) if expected.row_scaled else np.ones(places.size)
-    if expected.column_scaled:
-        factor = factor * scale(column)
+    factor = scale(row) * scale(column) if expected.scaled else np.ones(places.size)
     at = row % p, column % q
     return factor * (expected.values[at] + expected.rise * (row // p)), np.abs(factor) * expected.tolerance[at]
 
@@ -197,6 +163,6 @@ def inside(kernel: str, counts: Counts, repetitions: int, compared: int) -> Verd
 
 
 def words_of(expected: WordsExpected, count: int) -> tuple[np.generic, ...]:
-    """The arguments of `compare_words` that say which words a result of `count` must be."""
-    place = (np.uint32(expected.stream), np.uint64(expected.first % count), np.uint64(0), np.uint32(0))
-    return *place, np.uint64(count), np.uint32(expected.plus), np.uint32(expected.plus_factor % 2**32)
+    """The arguments of `compare_words` by value: count, and which words a result of `count` must be."""
+    place = (np.uint64(count), np.uint32(expected.stream), np.uint64(expected.first % count))
+    return *place, np.uint32(expected.plus), np.uint32(expected.plus_factor % 2**32)

@@ -223,7 +223,7 @@ class CupyLoaded:
     def _live(self, argument: Scalar | Live) -> Scalar:
         if not isinstance(argument, Live):
             return argument
-        return np.uint32(self._turns.unaudited if argument is Live.WRITTEN else self._turns.last)
+        return np.uint32(self._turns.unaudited)
 
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
         device = self._device
@@ -476,7 +476,7 @@ class CupyLoaded:
         args: tuple[Scalar, ...]
         if isinstance(expected, WordsExpected):
             function = "compare_words"
-            args = (np.uint64(begin), np.uint64(0), np.uint64(count), *checking.words_of(expected, count), counters)
+            args = (np.uint64(begin), *checking.words_of(expected, count), counters)
         else:
             function, defines = "compare", (checking.element_define(buffer.dtype),)
             expected, addresses = self._reference(expected, output)

@@ -190,7 +190,7 @@ def accumulation(precision: str, k: int, root: Doubles) -> Doubles:
 @lru_cache(maxsize=16)
 def _expect(precision: str, n: int, k: int, distribution: str, alpha: float, seed: int) -> Expected:
     values, tolerance = _lanes_product(precision, k, distribution, seed)
-    return Expected(n, alpha * values, abs(alpha) * tolerance, row_scaled=True, column_scaled=True)
+    return Expected(n, alpha * values, abs(alpha) * tolerance, scaled=True)
 
 
 @lru_cache(maxsize=16)

@@ -127,7 +127,6 @@ class Live(Enum):
     """An argument of an audit's launch that is known only when it runs, uint32."""
 
     WRITTEN = "repetitions since the last audit"
-    LAST = "the turn of the last repetition"
 
 
 @dataclass(frozen=True)
@@ -207,15 +206,14 @@ class Expected:
     """What a result must be: `values` and `tolerance` of shape (p, q), float64.
 
     Element i of a result with rows of `columns` elements, r, c = divmod(i, columns), must lie within
-    tolerance[r % p, c % q] of values[r % p, c % q] + rise * (r // p); both times `inputs.scale(r)` where `row_scaled`
-    and `scale(c)` where `column_scaled`. Tolerance 0 asks for equality.
+    tolerance[r % p, c % q] of values[r % p, c % q] + rise * (r // p); both times `inputs.scale(r)` and
+    `scale(c)` where `scaled`. Tolerance 0 asks for equality.
     """
 
     columns: int
     values: NDArray[np.float64]
     tolerance: NDArray[np.float64]
-    row_scaled: bool = False
-    column_scaled: bool = False
+    scaled: bool = False
     rise: float = 0.0
 
 

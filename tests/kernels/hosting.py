@@ -145,8 +145,6 @@ class HostDevice:
     def _resolved(self, argument: Scalar | Key | Live, written: np.uint32 | None) -> Any:
         if isinstance(argument, Key):
             return np.uint32(key(self.seed, argument.buffer))
-        if argument is Live.LAST:
-            return np.uint32((self.repetitions - 1) % len(self.work.turns))
         return written if argument is Live.WRITTEN else argument
 
     def _gemm(self, step: Gemm) -> None:
@@ -181,9 +179,9 @@ class HostDevice:
             )
         row, column = np.divmod(np.arange(got.size), expected.columns)
         at = (row % expected.values.shape[0], column % expected.values.shape[1])
-        factor = scale(row.astype(np.uint64)) if expected.row_scaled else np.ones(got.size)
-        if expected.column_scaled:
-            factor = factor * scale(column.astype(np.uint64))
+        factor = np.ones(got.size)
+        if expected.scaled:
+            factor = scale(row.astype(np.uint64)) * scale(column.astype(np.uint64))
         with np.errstate(invalid="ignore"):
             right = expected.values[at] + expected.rise * (row // expected.values.shape[0])
             off = np.abs(got - right * factor)

@@ -32,9 +32,9 @@ TARGETS = [(compiler, sm) for compiler in compilers() for sm in compiler.archite
 LISTED = [target for target in TARGETS if target[1] >= 75]
 """What the lister of CUDA 13 knows: Volta's code is compiled and not looked into."""
 
-PLAIN = {
+PLAIN: dict[str, list[tuple[str, ...]]] = {
     "check.cu": [(f"ELEMENT={element}",) for element in range(9)],
-    "fill.cu": [("ELEMENT=unsigned int",)],
+    "fill.cu": [*((f"BYTES={size}",) for size in (1, 2, 4, 8)), ("NUMBER=float",)],
     "peers.cu": [()],
 }
 """Sources of no kernel, with what they are compiled with."""
