@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,11 +153,31 @@ def _directed(result: Values, exact: Values, mode: str) -> Values:
 
 def _fma(a: Values, x: Values, c: Values, *, flush: bool = False) -> Values:
     """a x + c of float32 or float64, rounded once."""
-    a, x, c = (np.ascontiguousarray(operand) for operand in np.broadcast_arrays(a, x, c))
-    out = np.empty(a.shape, a.dtype)
-    function = getattr(c_library("fma.c"), f"fma_f{8 * a.itemsize}")
-    function(ctypes.c_size_t(a.size), int(flush), *(ctypes.c_void_p(array.ctypes.data) for array in (a, x, c, out)))
+    operands = [np.ascontiguousarray(operand) for operand in (a, x, c)]  # scalars become arrays of one
+    size = max(operand.size for operand in operands)
+    scalars = sum(1 << place for place, operand in enumerate(operands) if operand.size < size)
+    out = np.empty(size, a.dtype)
+    function = _fma_f32() if a.dtype == np.float32 else _fma_f64()
+    addresses = [array.__array_interface__["data"][0] for array in (*operands, out)]
+    function(size, int(flush), scalars, *addresses)
     return out
+
+
+@cache
+def _fma_f32() -> Callable[..., None]:
+    return _typed(c_library("fma.c").fma_f32)
+
+
+@cache
+def _fma_f64() -> Callable[..., None]:
+    return _typed(c_library("fma.c").fma_f64)
+
+
+def _typed(function: Any) -> Callable[..., None]:
+    function.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 4]
+    function.restype = None
+    typed: Callable[..., None] = function
+    return typed
 
 
 _AS_FMA: dict[str, Callable[..., tuple[Values, Values, Values]]] = {
