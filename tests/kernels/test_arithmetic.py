@@ -74,7 +74,7 @@ CHANGES = {
 """A mistake in the source of each kernel that has one, which the check must find."""
 
 
-SLOW = set() if is_long() else {"transformer", "transformer-back"}
+SLOW = set() if is_long() else {"power-mix", "power-share", "transformer", "transformer-back"}
 
 RUN_HERE = sample(sorted(set(KERNELS) - SLOW), short=3)
 """Kernels that the tests run: what is compiled for one test serves the others."""

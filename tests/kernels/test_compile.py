@@ -178,7 +178,7 @@ WIDE = {"stream_copy": (4, 4), "stream_triad": (8, 4)}
 
 
 @lists
-@pytest.mark.parametrize(("compiler", "sm"), sample(LISTED, short=2), ids=named)
+@pytest.mark.parametrize(("compiler", "sm"), sample(LISTED, short=1), ids=named)
 def test_what_reads_and_writes_memory_does_as_the_kernels_say(compiler: Compiler, sm: int) -> None:
     """Streams move 128 bits at a time; loads of L2 and chases pass by the L1 cache; the stencil's loop does two
     planes, each in 9 loads and 27 multiply-adds a thread, which are those of one point."""
