@@ -253,10 +253,9 @@ class Copies(_Exchange):
     def _check(self, route: Route, stream: int) -> None:
         sender, receiver = route
         count = self._sent_bytes // 4
-        args = np.uint64(self._target(route)), np.uint64(0), np.uint64(count)
-        words = checking.words_of(WordsExpected(stream), count)
+        words = np.uint64(self._target(route)), *checking.words_of(WordsExpected(stream), count)
         subject = f"from {self.peers.devices[sender].facts.gpu}"
-        self.compare(receiver, subject, (checking.SOURCE, "compare_words"), count, *args, *words)
+        self.compare(receiver, subject, (checking.SOURCE, "compare_words"), count, *words)
 
     def _times(self, order: Mapping[int, Sequence[Route]]) -> CopyBatch:
         copied = CopyBatch({}, {})
