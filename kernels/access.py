@@ -10,11 +10,25 @@ from numpy.typing import NDArray
 
 from .inputs import key, word
 from .sizing import bytes_per_s, far_beyond_l2, fitting, multiple, room
-from .work import FAULTS, Array, Buffer, Expected, Facts, Kernel, Key, Launch, Output, Unfit, Words, Work
+from .work import (
+    COUNTERS,
+    Array,
+    Buffer,
+    Expected,
+    Facts,
+    Kernel,
+    Key,
+    Launch,
+    Output,
+    Unfit,
+    Words,
+    Work,
+    exactly,
+    zeros,
+)
 
 BLOCK = 256
 WARP = 32
-COUNTERS = Buffer("faults", "uint64", FAULTS)
 
 BLOCKS_PER_SM = 4
 TURN = 1032
@@ -60,9 +74,7 @@ def build_read(facts: Facts, *, footprint: int | None = None, passes: int | None
         precision="int32",
         buffers=(Buffer("from", "uint32", vectors * 4, content), COUNTERS),
         turns=((Launch("access.cu", "read_again", (facts.sms * BLOCKS_PER_SM, 1, 1), (BLOCK, 1, 1), args),),),
-        flop=0,
         bytes=vectors * 16 * passes,
-        outputs=(),
         path="l2",
         parameters={"footprint": vectors * 16, "passes": passes},
         activity=0.35,
@@ -95,11 +107,13 @@ def build_chase(facts: Facts, *, footprint: int | None = None, hops: int | None 
     work = Work(
         kernel="chase",
         precision="int32",
-        buffers=(Buffer("lines", "uint32", footprint // 4, Words()), Buffer("at", "uint32", 1, _ZEROS), COUNTERS),
+        buffers=(
+            Buffer("lines", "uint32", footprint // 4, Words()),
+            Buffer("at", "uint32", 1, zeros("uint32")),
+            COUNTERS,
+        ),
         turns=((Launch("access.cu", "chase", (1, 1, 1), (WARP, 1, 1), args),),),
-        flop=0,
-        bytes=0,
-        outputs=(Output("at", partial(_expect_hops, hops), "none: a whole number"),),
+        outputs=(Output("at", lambda seed, repetitions: exactly(hops * repetitions % 2**32)),),  # noqa: ARG005
         path="none",
         parameters={"footprint": footprint, "hops": hops, "stride": LINE},
         operations=hops,
@@ -107,17 +121,6 @@ def build_chase(facts: Facts, *, footprint: int | None = None, hops: int | None 
         compared=hops,
     )
     return fitting(facts, work)
-
-
-def _zero(seed: int) -> NDArray[Any]:  # noqa: ARG001
-    return np.zeros(1, np.uint32)
-
-
-_ZEROS = Array("zeros", _zero)
-
-
-def _expect_hops(hops: int, seed: int, repetitions: int) -> Expected:  # noqa: ARG001
-    return Expected(1, np.array([[float(hops * repetitions % 2**32)]]), np.zeros((1, 1)))
 
 
 def build_gather(facts: Facts, *, table_bytes: int | None = None, gathers: int | None = None) -> Work | Unfit:
@@ -143,9 +146,7 @@ def build_gather(facts: Facts, *, table_bytes: int | None = None, gathers: int |
         precision="int32",
         buffers=(Buffer("table", "uint32", size, Words()), COUNTERS),
         turns=((Launch("access.cu", "gather", (blocks, 1, 1), (BLOCK, 1, 1), args),),),
-        flop=0,
         bytes=SECTOR * blocks * by_block,
-        outputs=(),
         parameters={"table_bytes": table_bytes, "gathers": blocks * by_block},
         operations=blocks * by_block,
         activity=0.08,
@@ -168,11 +169,9 @@ def build_atomics(facts: Facts, *, counters: int = 1 << 16, additions: int | Non
     work = Work(
         kernel="atomics",
         precision="int32",
-        buffers=(Buffer("counters", "uint32", counters, _ZEROS),),
+        buffers=(Buffer("counters", "uint32", counters, zeros("uint32")),),
         turns=((Launch("access.cu", "count", (rounds * PERIOD // EACH // BLOCK, 1, 1), (BLOCK, 1, 1), args),),),
-        flop=0,
-        bytes=0,
-        outputs=(Output("counters", partial(_expect_counts, counters, rounds), "none: whole numbers"),),
+        outputs=(Output("counters", partial(_expect_counts, counters, rounds)),),
         path="none",
         parameters={"counters": counters, "additions": rounds * PERIOD},
         operations=rounds * PERIOD,

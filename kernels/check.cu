@@ -5,9 +5,8 @@
 
 typedef unsigned long long u64;
 
-// ELEMENT says what an element is: 0 fp64, 1 fp32, 2 fp16, 3 bf16, 4 fp8 (E4M3), 5 int32, 6 uint32, 7 int64, 8 uint64.
-// The small formats are decoded from their bits, so that no header of a toolkit is needed. Everything is compared in
-// fp64, which holds each of them exactly (64-bit integers below 2^53).
+// ELEMENT says what an element is: 0 fp64, 1 fp32, 2 fp16, 3 bf16, 4 uint32. The small formats are decoded from their
+// bits, so that no header of a toolkit is needed. Everything is compared in fp64, which holds each of them exactly.
 #ifndef ELEMENT
 #define ELEMENT 1
 #endif
@@ -29,15 +28,6 @@ __device__ double decoded(unsigned bits, int fraction, int exponent) {
     return sign * (double)(low + (1u << fraction)) * power_of_two(e - bias - fraction);
 }
 
-// E4M3 has no infinity: its largest code alone is NaN.
-__device__ double decoded_e4m3(unsigned bits) {
-    if ((bits & 0x7fu) == 0x7fu) return not_a_number();
-    const double sign = (bits & 0x80u) ? -1.0 : 1.0;
-    const int e = (int)((bits >> 3) & 15u);
-    const unsigned low = bits & 7u;
-    return e == 0 ? sign * (double)low * power_of_two(-9) : sign * (double)(low + 8u) * power_of_two(e - 10);
-}
-
 __device__ double element(const void* result, u64 i) {
 #if ELEMENT == 0
     return ((const double*)result)[i];
@@ -47,16 +37,8 @@ __device__ double element(const void* result, u64 i) {
     return decoded(((const unsigned short*)result)[i], 10, 5);
 #elif ELEMENT == 3
     return decoded(((const unsigned short*)result)[i], 7, 8);
-#elif ELEMENT == 4
-    return decoded_e4m3(((const unsigned char*)result)[i]);
-#elif ELEMENT == 5
-    return (double)((const int*)result)[i];
-#elif ELEMENT == 6
-    return (double)((const unsigned*)result)[i];
-#elif ELEMENT == 7
-    return (double)((const long long*)result)[i];
 #else
-    return (double)((const u64*)result)[i];
+    return (double)((const unsigned*)result)[i];
 #endif
 }
 
@@ -115,23 +97,22 @@ __device__ __forceinline__ unsigned int most_of(unsigned int a, unsigned int b, 
     return (a & b) | (b & c) | (a & c);
 }
 
-// Slots of a ring, each of `vectors` 16-byte vectors, of which `written` were written since the last audit: those
-// whose numbers differ by a multiple of `period` must be equal bit for bit. Each is compared with what most of the
-// first three have, bit by bit, so that one that is wrong counts once. Counts 32-bit words; a place is that of a word
-// in the ring.
-extern "C" __global__ void alike(const uint4* __restrict__ ring, u64 vectors, unsigned int period,
-                                 unsigned int written, u64* faults) {
+// Slots of a ring, each of `vectors` 16-byte vectors: those whose numbers differ by a multiple of `period` must be equal
+// bit for bit. Each is compared with what most of the first three have, bit by bit, so that one that is wrong counts
+// once. Counts 32-bit words; a place is that of a word in the ring.
+extern "C" __global__ void alike(const uint4* __restrict__ ring, u64 vectors, unsigned int period, unsigned int slots,
+                                 u64* faults) {
     const u64 stride = (u64)gridDim.x * blockDim.x;
     u64 wrong = 0, earliest = ~0ull, compared = 0;
     for (u64 v = (u64)blockIdx.x * blockDim.x + threadIdx.x; v < vectors; v += stride) {
-        for (unsigned int begin = 0; begin < period && begin < written; begin++) {
+        for (unsigned int begin = 0; begin < period && begin < slots; begin++) {
             const uint4 a = ring[begin * vectors + v];
-            const uint4 b = begin + period < written ? ring[(begin + period) * vectors + v] : a;
-            const uint4 c = begin + 2 * period < written ? ring[(begin + 2 * period) * vectors + v] : b;
+            const uint4 b = begin + period < slots ? ring[(begin + period) * vectors + v] : a;
+            const uint4 c = begin + 2 * period < slots ? ring[(begin + 2 * period) * vectors + v] : b;
             const unsigned int x = most_of(a.x, b.x, c.x), y = most_of(a.y, b.y, c.y);
             const unsigned int z = most_of(a.z, b.z, c.z), w = most_of(a.w, b.w, c.w);
 #pragma unroll 4
-            for (unsigned int slot = begin; slot < written; slot += period) {
+            for (unsigned int slot = begin; slot < slots; slot += period) {
                 const u64 at = slot * vectors + v;
                 const uint4 is = ring[at];
                 const unsigned int off[4] = {is.x ^ x, is.y ^ y, is.z ^ z, is.w ^ w};

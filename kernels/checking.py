@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,8 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .device import Verdict
 from .inputs import expected_words, scale
-from .work import Expected, Launch, Live, WordsExpected
+from .rounding import decode
+from .work import Buffer, Expected, Launch, WordsExpected
 
 SOURCE = "check.cu"
 BLOCK = 256
@@ -24,11 +24,7 @@ _ELEMENT = {
     "float32": 1,
     "float16": 2,
     "uint16": 3,  # bf16
-    "uint8": 4,  # fp8, E4M3
-    "int32": 5,
-    "uint32": 6,
-    "int64": 7,
-    "uint64": 8,
+    "uint32": 4,
 }
 
 
@@ -48,15 +44,16 @@ def grid(count: int, sms: int) -> tuple[int, int, int]:
 # -- for the audit of a work --------------------------------------------------------------------------------------
 
 
-def alike(ring: str, slot_bytes: int, sms: int, *, period: int = 1) -> Launch:
-    """An audit: the slots of a ring that were written are equal bit for bit, those `period` apart.
+def alike(ring: Buffer, slots: int, sms: int, *, period: int = 1) -> Launch:
+    """An audit: the slots of a ring are equal bit for bit, those `period` apart.
 
-    A repetition adds slot_bytes / 4 comparisons. InputError where a slot is not whole 16-byte vectors.
+    A repetition adds a comparison for 4 bytes of a slot. InputError where a slot is not whole 16-byte vectors.
     """
+    slot_bytes = ring.bytes // slots
     if slot_bytes % VECTOR_BYTES:
-        raise InputError(f"a slot of {slot_bytes} bytes in the ring {ring} is not a multiple of {VECTOR_BYTES}")
+        raise InputError(f"a slot of {slot_bytes} bytes in the ring {ring.name} is not a multiple of {VECTOR_BYTES}")
     vectors = slot_bytes // VECTOR_BYTES
-    args = (ring, np.uint64(vectors), np.uint32(period), Live.WRITTEN, "faults")
+    args = (ring.name, np.uint64(vectors), np.uint32(period), np.uint32(slots), "faults")
     return Launch(SOURCE, "alike", grid(vectors, sms), (BLOCK, 1, 1), args)
 
 
@@ -97,19 +94,6 @@ def right_value(expected: Expected, index: int) -> tuple[float, float]:
     return float(value[0]), float(tolerance[0])
 
 
-def decoded(dtype: str, raw: bytes) -> float:
-    """The value of one element by its bytes."""
-    name = np.dtype(dtype).name
-    if name == "uint16":
-        return float(struct.unpack("<f", b"\0\0" + raw)[0])
-    if name == "uint8":
-        sign, e, low = (-1.0 if raw[0] & 0x80 else 1.0), raw[0] >> 3 & 15, raw[0] & 7
-        if raw[0] & 0x7F == 0x7F:
-            return math.nan
-        return sign * math.ldexp(low if e == 0 else low + 8, -9 if e == 0 else e - 10)
-    return float(np.frombuffer(raw, name)[0])
-
-
 def position_in_words(
     buffer: str, index: int, element: NDArray[Any], *, expected: Expected | WordsExpected, count: int
 ) -> str:
@@ -117,7 +101,7 @@ def position_in_words(
     if isinstance(expected, WordsExpected):
         should = expected_words(expected, count, np.array([index], np.uint64))
         return f"{buffer}, word {index}: 0x{int(element[0]):08x}, should be 0x{int(should[0]):08x}"
-    value = decoded(element.dtype.name, element.tobytes())
+    value = float(decode(element, "bf16" if element.dtype == np.uint16 else "fp64")[0])
     row, column = divmod(index, expected.columns)
     right, tolerance = right_value(expected, index)
     place = f"row {row}, column {column}" if expected.columns > 1 else f"element {index}"

@@ -35,7 +35,6 @@ from .work import (
     Gemm,
     Key,
     Launch,
-    Live,
     Output,
     Scalar,
     Step,
@@ -222,9 +221,7 @@ class CupyLoaded:
             shared = {"shared_mem": step.shared} if step.shared else {}
             if shared:
                 self._device.allow_shared(kernel, step.shared)
-            if not any(isinstance(argument, Live) for argument in args):
-                return step.times, lambda: kernel(step.grid, step.block, args, **shared)
-            return step.times, lambda: kernel(step.grid, step.block, tuple(map(self._live, args)), **shared)
+            return step.times, lambda: kernel(step.grid, step.block, args, **shared)
         if isinstance(step, Copy):
             copy = self._copy(step)
             return 1, lambda: copy(self._stream)
@@ -238,15 +235,10 @@ class CupyLoaded:
         kind = self._runtime.memcpyDefault
         return lambda stream: self._runtime.memcpyAsync(target, source, step.bytes, kind, stream)
 
-    def _argument(self, argument: Argument) -> Scalar | Live:
+    def _argument(self, argument: Argument) -> Scalar:
         if isinstance(argument, str):
             return np.uint64(self._buffers[argument])
         return np.uint32(key(self._seed, argument.buffer)) if isinstance(argument, Key) else argument
-
-    def _live(self, argument: Scalar | Live) -> Scalar:
-        if not isinstance(argument, Live):
-            return argument
-        return np.uint32(self._turns.unaudited)
 
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
         device = self._device

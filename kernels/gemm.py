@@ -146,18 +146,17 @@ def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, 
     a, b = (lanes(distribution, precision, PERIOD, k, across=across) for across in (False, plain))
     c = Buffer("c", DTYPES[OUT[precision]], slots * size)
     alpha = ALPHA.get(precision, 1.0)
-    derivation = _EXACT if is_exact(precision, distribution) else _ROUNDED
     turns, outputs = [], []
     for turn in range(2 * slots):
         sign, at = alpha if turn < slots else -alpha, turn % slots * size
         turns.append(Gemm(precision, n, n, k, "a", "b", "c", plain=plain, alpha=sign, c_at=at))
         expect = unchanging(partial(_expect, precision, n, k, distribution, sign))
-        outputs.append(Output("c", expect, derivation, turn=turn, at=at, count=size))
+        outputs.append(Output("c", expect, turn, at=at, count=size))
     return Ring(
         buffers=(Buffer("a", dtype, n * k, a), Buffer("b", dtype, n * k, b), c),
         turns=tuple(turns),
         outputs=tuple(outputs),
-        audit=(alike("c", c.bytes // slots, facts.sms),),
+        audit=(alike(c, slots, facts.sms),),
         compared=c.bytes // slots // 4,
     )
 
@@ -167,19 +166,13 @@ def is_exact(precision: str, distribution: str) -> bool:
     return distribution in ("small-integers", "zeros") or (distribution == "uniform" and precision == "fp8")
 
 
-_EXACT = (
-    "the inputs are few-bit numbers whose products and partial sums the accumulator holds exactly; C is rounded once"
-)
-_ROUNDED = (
-    "products have random signs, so that in whatever order the k of them are added, the partial sums are at most 6 "
-    "roots of the sum of their squares in quadratic mean; rounding to nearest adds independent errors of unit u to "
-    "these: 8 sqrt(k) u 6 roots; tensor cores cut off towards zero (u = 2^-23, in fp8 2^-13) after blocks of 4 (in fp8 "
-    "32) products, which adds k / 4 (32) u 6 roots; a C of 16 bits is rounded by 2 units at most"
-)
-
-
 def accumulation(precision: str, k: int, root: Doubles) -> Doubles:
-    """Bound of the error of a sum of k products, `root` being the root of the sum of their squares."""
+    """Bound of the error of a sum of k products, `root` being the root of the sum of their squares.
+
+    Products have random signs, so that in whatever order they are added, the partial sums are at most `WALK` roots in
+    quadratic mean. Rounding to nearest adds independent errors of one unit of these; tensor cores cut off towards zero
+    after each block of products.
+    """
     independent = DEVIATIONS * sqrt(k)
     if precision in ("fp64", "fp32"):
         return independent * unit(precision) * WALK * root

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .sizing import bytes_per_s, room
-from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
+from .work import COUNTERS, Buffer, Facts, Kernel, Launch, Unfit, Work, zeros
 
 BLOCK = 256
 BLOCKS_PER_SM = 4
@@ -88,21 +87,15 @@ def build(facts: Facts, *, size: int | None = None) -> Work | Unfit:
         precision="int32",
         buffers=(
             Buffer("memory", "uint32", 4 * vectors),
-            Buffer("log", "uint32", (CAPACITY + 1) * RECORD, Array("zeros", _zeros)),
-            Buffer("faults", "uint64", FAULTS),
+            Buffer("log", "uint32", (CAPACITY + 1) * RECORD, zeros("uint32")),
+            COUNTERS,
         ),
         turns=tuple(turn(number, pattern) for number, pattern in enumerate(PATTERNS)),
-        flop=0,
         bytes=2 * 16 * vectors,
-        outputs=(),
         parameters={"size": 16 * vectors, "patterns": len(PATTERNS)},
         activity=0.25,
         compared=4 * vectors,
     )
-
-
-def _zeros(seed: int) -> NDArray[Any]:  # noqa: ARG001
-    return np.zeros(1, np.uint32)
 
 
 @dataclass(frozen=True)

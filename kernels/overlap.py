@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from .inputs import stream_of
 from .sizing import bytes_per_s, fitting
-from .work import FAULTS, FAULTS_NAME, Array, Buffer, Copy, Facts, Kernel, Key, Launch, Unfit, Words, Work
+from .work import COUNTERS, Array, Buffer, Copy, Facts, Kernel, Key, Launch, Unfit, Words, Work
 
 Ints = NDArray[np.int64]
 
@@ -136,8 +136,7 @@ def blocks_of(work: Work) -> int:
 
 def _beside(facts: Facts, kernel: str, precision: str, **parts: Any) -> Work | Unfit:
     """A work whose turns have copies beside them, and compare all that they compute."""
-    work = Work(kernel, precision, flop=0, outputs=(), path="pcie", activity=0.2, **parts)
-    return fitting(facts, replace(work, buffers=(*work.buffers, Buffer(FAULTS_NAME, "uint64", FAULTS))))
+    return fitting(facts, Work(kernel, precision, path="pcie", activity=0.2, **parts))
 
 
 def _places(name: str, says: str, values: Ints) -> Buffer:
@@ -199,6 +198,7 @@ def build_embedding(
             _places("slot", "slots of the cache", schedule.slot),
             _places("place", "slots of the rows drawn by Zipf's law", schedule.slot[schedule.fetch_of]),
             _places("name", "their fetches", schedule.fetch_of),
+            COUNTERS,
         ),
         first=(Copy("fetched", "stage", copied),),
         turns=tuple(steps),
@@ -291,6 +291,7 @@ def build_partitions(
             Buffer("held", "uint32", (capacity + 1) * vertices * width),
             _places("place", "rows of the buffer, at random", schedule.place),
             _places("name", "their vertices", schedule.name),
+            COUNTERS,
         ),
         first=tuple(_partition(arrival, vertices, width) for arrival in schedule.first),
         turns=tuple(steps),
@@ -399,6 +400,7 @@ def build_activations(
             Buffer("code", "uint32", 2 * coded),
             Buffer("host", "uint32", 2 * coded, place="host"),
             Buffer("back", "uint32", 2 * coded),
+            COUNTERS,
         ),
         first=(encode(LAYERS - 2, 0), *copies(0), encode(LAYERS - 1, 1)),
         turns=tuple((encode(turn, turn % 2), decode((turn - 2) % LAYERS, turn % 2)) for turn in range(LAYERS)),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of
 from .rounding import fused
 from .sizing import fitting
-from .work import FAULTS, Argument, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
+from .work import COUNTERS, Argument, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
 
 DAMPING = 0.85
 BLOCK = 256
@@ -46,7 +46,7 @@ def build(
         Buffer("share", "float32", vertices),
         Buffer("next", "float32", vertices),
         Buffer("expected", "float32", vertices, ranks),
-        Buffer("faults", "uint64", FAULTS),
+        COUNTERS,
     )
     moved = iterations * (8 * edges + 4 * (vertices + 1)) + 8 * vertices * iterations + 4 * vertices
     work = Work(
@@ -59,7 +59,6 @@ def build(
         ),
         flop=sweeps * iterations * (edges + 3 * vertices),
         bytes=sweeps * moved,
-        outputs=(),
         parameters={"vertices": vertices, "edges": edges, "iterations": iterations, "sweeps": sweeps},
         operations=sweeps * iterations * edges,
         activity=0.052,

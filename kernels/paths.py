@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
-
 from .inputs import key
 from .sizing import bytes_per_s, fitting, room
-from .work import Array, Buffer, Copy, Expected, Facts, Kernel, Launch, Output, Unfit, Words, WordsExpected, Work
+from .work import Buffer, Copy, Facts, Kernel, Launch, Output, Unfit, Words, WordsExpected, Work, exactly, zeros
 
 TURN = 1 << 16
 """Bytes by which the data turn."""
@@ -45,10 +43,9 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
     within = direction == "d2d"
     forth = _turned("source", "target", size) if within else (Copy("source", "target", size),)
     back = _turned("target", "source", size)
-    derivation = "none: copies"
-    outputs = [Output("target", partial(_expect, 0 if within else 1), derivation, turn=0)]
+    outputs = [Output("target", partial(_expect, 0 if within else 1), turn=0)]
     if within:
-        outputs.append(Output("source", partial(_expect, 0), derivation, turn=1))
+        outputs.append(Output("source", partial(_expect, 0), turn=1))
     work = Work(
         kernel=f"copy-{direction}",
         precision="int32",
@@ -57,7 +54,6 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
             Buffer("target", "uint32", size // 4, None, target),
         ),
         turns=(forth, back) if within else (forth,),
-        flop=0,
         bytes=2 * size if within else size,
         outputs=tuple(outputs),
         path=WAYS[direction],
@@ -88,11 +84,9 @@ def build_launch(facts: Facts, *, launches: int = LAUNCHES) -> Work | Unfit:
     work = Work(
         kernel="launch",
         precision="int32",
-        buffers=(Buffer("out", "uint32", 1, Array("zero", lambda seed: np.zeros(1, np.uint32))),),  # noqa: ARG005
+        buffers=(Buffer("out", "uint32", 1, zeros("uint32")),),
         turns=((Launch("launch.cu", "add_one", (1, 1, 1), (1, 1, 1), ("out",), times=launches),),),
-        flop=0,
-        bytes=0,
-        outputs=(Output("out", partial(_expect_launches, launches), "none: a whole number"),),
+        outputs=(Output("out", lambda seed, repetitions: exactly(launches * repetitions % 2**32)),),  # noqa: ARG005
         path="none",
         parameters={"launches": launches},
         operations=launches,
@@ -100,10 +94,6 @@ def build_launch(facts: Facts, *, launches: int = LAUNCHES) -> Work | Unfit:
         carries=True,
     )
     return fitting(facts, work)
-
-
-def _expect_launches(launches: int, seed: int, repetitions: int) -> Expected:  # noqa: ARG001
-    return Expected(1, np.array([[float(launches * repetitions % 2**32)]]), np.zeros((1, 1)))
 
 
 def _kernel(direction: str, stresses: str, says: str, needs: str = "") -> Kernel:

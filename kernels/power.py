@@ -87,8 +87,6 @@ def build_share(facts: Facts, *, share: float = 1.0, times: int = 8) -> Work | U
         buffers=chain_buffers("fp32", ROUNDS),
         turns=((chain_launch("fp32", used, WHOLE_SM, ROUNDS, times),),),
         flop=chain_flop("fp32", threads, ROUNDS) * times,
-        bytes=0,
-        outputs=(),
         path="none",
         parameters={"share": share, "multiprocessors": used, "times": times, "rounds": ROUNDS},
         # Of the whole GPU: a multiprocessor without a block switches next to nothing (assumed).

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .inputs import stream_of
 from .rounding import fused
 from .sizing import fitting
-from .work import FAULTS, Array, Buffer, Facts, Kernel, Launch, Scalar, Unfit, Work
+from .work import COUNTERS, FAULTS, Array, Buffer, Facts, Kernel, Launch, Scalar, Unfit, Work, zeros
 
 THREADS = 1024
 VALUES = 32
@@ -73,23 +73,17 @@ def build(facts: Facts, *, rounds: int = ROUNDS, slab: int = SLAB, far: int | No
             Buffer("starts", "uint32", STARTS * 6, Array("uniform in [-1, 1), and integers", _starts)),
             Buffer("slab", "uint32", facts.sms * slab_vectors * 4),
             Buffer("far", "uint32", far_vectors * 4),
-            Buffer("sms", "uint64", SMS * ROW, Array("zeros", _zeros)),
-            Buffer("faults", "uint64", FAULTS),
+            Buffer("sms", "uint64", SMS * ROW, zeros("uint64")),
+            COUNTERS,
         ),
         turns=(turn(0x243F6A88), turn(0x85A308D3)),
         flop=4 * STEPS * THREADS * rounds * facts.sms * 2,
-        bytes=0,
-        outputs=(),
         path="none",
         parameters={"rounds": rounds, "slab": slab_vectors * VECTOR, "far": far_vectors * VECTOR},
         activity=0.4,
         compared=facts.sms * (2 * by_thread * THREADS + rounds * (shared_words + 8 * slab_vectors) + 4 * far_vectors),
     )
     return fitting(facts, work)
-
-
-def _zeros(seed: int) -> NDArray[Any]:  # noqa: ARG001
-    return np.zeros(1, np.uint64)
 
 
 def _starts(seed: int) -> NDArray[Any]:

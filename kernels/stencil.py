@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .inputs import stream_of
 from .sizing import bytes_per_s, fitting, room
-from .work import FAULTS, Array, Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work
+from .work import COUNTERS, Array, Buffer, Expected, Facts, Kernel, Launch, Output, Unfit, Work
 
 BLOCK = (64, 4, 1)
 DEPTH = 32
@@ -70,17 +70,14 @@ def build(facts: Facts, *, side: int | None = None, sweeps: int | None = None) -
             Buffer(
                 "axes", "float32", 4 * side, Array("the numbers of two axes, and their sources", partial(_axes, side))
             ),
-            Buffer("faults", "uint64", FAULTS),
+            COUNTERS,
         ),
         turns=tuple(
             tuple(_sweep(side, turn * sweeps + sweep, rise) for sweep in range(sweeps)) for turn in range(turns)
         ),
         flop=FLOP * side**3 * sweeps,
         bytes=8 * side**3 * sweeps,
-        outputs=tuple(
-            Output(boxes[(turn + 1) * sweeps % 2], expect, "none: whole numbers, and sums that are exact", turn=turn)
-            for turn in range(turns)
-        ),
+        outputs=tuple(Output(boxes[(turn + 1) * sweeps % 2], expect, turn) for turn in range(turns)),
         parameters={"side": side, "sweeps": sweeps},
         activity=0.3,
         compared=side**3 * sweeps,

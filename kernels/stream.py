@@ -57,7 +57,6 @@ def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | U
         precision="int32",
         buffers=parts.buffers,
         turns=tuple((step,) for step in parts.turns),
-        flop=0,
         bytes=4 * count * arrays,
         outputs=parts.outputs,
         parameters={"count": count},
@@ -81,11 +80,8 @@ def moved(operation: str, count: int, suffix: str = "") -> StreamParts:
     return StreamParts(
         buffers=(*buffers, Buffer(b, "uint32", count, Words())) if added else buffers,
         turns=(launch(a, out), launch(out, a)),
-        outputs=(Output(out, expect, _DERIVATION, turn=0), Output(a, expect, _DERIVATION, turn=1)),
+        outputs=(Output(out, expect, turn=0), Output(a, expect, turn=1)),
     )
-
-
-_DERIVATION = "none: whole numbers modulo 2^32"
 
 
 def _expect(operation: str, first: str, second: str, seed: int, repetitions: int) -> WordsExpected:

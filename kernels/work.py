@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import chain
 from typing import Any
 
@@ -61,6 +60,11 @@ class Array:
     rise: int = 0
     """Added to a period's elements once more in each period: what makes the periods of large buffers different. Of
     float32 (exact only where the sums are) and uint32 (modulo 2^32); the device adds it."""
+
+
+def zeros(dtype: str) -> Array:
+    """Content of nothing but 0."""
+    return Array("zeros", lambda seed: np.zeros(1, dtype))  # noqa: ARG005
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,6 @@ class Buffer:
         return self.count * np.dtype(self.dtype).itemsize
 
 
-class Live(Enum):
-    """An argument of an audit's launch that is known only when it runs, uint32."""
-
-    WRITTEN = "repetitions since the last audit"
-
-
 @dataclass(frozen=True)
 class Key:
     """An argument that is known when a work is loaded: the stream of a buffer's places, `inputs.key(seed, buffer)`."""
@@ -136,7 +134,7 @@ class Key:
     buffer: str
 
 
-Argument = str | Scalar | Key | Live
+Argument = str | Scalar | Key
 
 
 COUNTERS = Buffer(FAULTS_NAME, "uint64", FAULTS)
@@ -145,8 +143,7 @@ COUNTERS = Buffer(FAULTS_NAME, "uint64", FAULTS)
 
 @dataclass(frozen=True)
 class Launch:
-    """A function of a CUDA C source of this folder. Arguments are names of buffers, numpy scalars by value, keys,
-    or, in an audit, `Live`."""
+    """A function of a CUDA C source of this folder. Arguments are names of buffers, numpy scalars by value, or keys."""
 
     source: str
     """File name, as 'fma.cu'."""
@@ -230,6 +227,11 @@ class WordsExpected:
     plus_factor: int = 0
 
 
+def exactly(value: float) -> Expected:
+    """All elements of a result have one value."""
+    return Expected(1, np.full((1, 1), float(value)), np.zeros((1, 1)))
+
+
 Expectation = Callable[[int, int], Expected | WordsExpected]
 """`expect(seed, repetitions)`: of the seed of the inputs, and the repetitions since they were filled."""
 
@@ -241,14 +243,10 @@ def unchanging(expect: Callable[[int], Expected]) -> Expectation:
 
 @dataclass(frozen=True)
 class Output:
-    """A result that is checked after the last repetition: the buffer, and what must be in it.
-
-    `derivation` says in a sentence where the tolerance comes from.
-    """
+    """A result that is checked after the last repetition: the buffer, and what must be in it."""
 
     buffer: str
     expect: Expectation
-    derivation: str
     turn: int | None = None
     """Checked only where the last repetition was of this turn; None for always."""
     at: int = 0
@@ -271,9 +269,9 @@ class Work:
     turns: tuple[tuple[Step, ...], ...]
     """Repetition n, counted from 0 since the inputs were filled, runs `turns[n % len(turns)]`. Neighbouring turns
     differ, so that what stands in memory from an earlier repetition is wrong for this one."""
-    flop: int
-    bytes: int
-    outputs: tuple[Output, ...]
+    flop: int = 0
+    bytes: int = 0
+    outputs: tuple[Output, ...] = ()
     turn_bytes: int = 0
     """Bytes that a turn moves in the device's memory, where `bytes` are those of the copies beside it."""
     path: str = "dram"

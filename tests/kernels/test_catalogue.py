@@ -17,7 +17,7 @@ from whorl.kernels.catalogue import EXCHANGES, KERNELS, find_kernel
 from whorl.kernels.inputs import DISTRIBUTIONS, filled
 from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
 from whorl.kernels.sources import FOLDER, source
-from whorl.kernels.work import PRECISIONS, Copy, Facts, Gemm, Kernel, Key, Launch, Live, Unfit, Work
+from whorl.kernels.work import PRECISIONS, Copy, Facts, Gemm, Kernel, Key, Launch, Unfit, Work
 from whorl.tests.kernels.hosting import facts_of
 
 DEVICES = {
@@ -199,7 +199,7 @@ def test_arguments_have_the_types_of_the_source(name: str) -> None:
                 assert packed or meant == dtypes[argument], (step.function, parameter, argument)
             else:
                 assert "*" not in parameter
-                assert ("uint32" if isinstance(argument, Key | Live) else argument.dtype.name) == meant, (
+                assert ("uint32" if isinstance(argument, Key) else argument.dtype.name) == meant, (
                     step.function,
                     parameter,
                     argument,

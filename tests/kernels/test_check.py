@@ -34,10 +34,6 @@ def compare(result: NDArray, values: NDArray, tolerance: NDArray, columns: int, 
     return Counts.of(held[3].view(np.uint64)[: counters.size])
 
 
-def bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("blocks", [1, 3, 64])
 def test_every_element_is_compared_with_its_place_in_the_period(blocks: int) -> None:
@@ -84,31 +80,8 @@ def test_what_is_no_number_is_right_where_just_that_is_expected() -> None:
     assert crossed.wrong == 15
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("dtype", ["int32", "uint64"])
-def test_integers_are_equal_or_wrong(dtype: str) -> None:
-    top = int(min(np.iinfo(dtype).max, 2**53))
-    result = np.array([0, 1, top, top - 1], dtype)
-    exact = compare(result, np.array([[0, 1, top, top - 1]], float), np.zeros((1, 4)), 4)
-    assert exact.wrong == 0
-    one_off = compare(result, np.array([[0, 1, top, top]], float), np.zeros((1, 4)), 4)
-    assert one_off.wrong == 1
-    assert one_off.first == 3
-    assert one_off.worst == math.inf
-
-
-@pytest.mark.long
-def test_negative_integers() -> None:
-    found = compare(np.array([-5, -(2**31)], "int32"), np.array([[-5.0, -(2.0**31)]]), np.zeros((1, 2)), 2)
-    assert found.wrong == 0
-
-
 def every_value(dtype: str) -> tuple[NDArray, NDArray[np.float64]]:  # type: ignore[type-arg]
     """All bit patterns of a small format, and what they mean by an independent rule."""
-    if dtype == "uint8":
-        bits = np.arange(256, dtype=np.uint8)
-        means = np.array([math.nan if b & 127 == 127 else e4m3(b) for b in range(256)])
-        return bits, means
     bits = np.arange(65536, dtype=np.uint16)
     with np.errstate(invalid="ignore"):
         if dtype == "float16":
@@ -116,29 +89,19 @@ def every_value(dtype: str) -> tuple[NDArray, NDArray[np.float64]]:  # type: ign
         return bits, (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def e4m3(bits: int) -> float:
-    exponent, fraction = bits >> 3 & 15, (bits & 7) / 8
-    value = fraction * 2.0**-6 if exponent == 0 else (1 + fraction) * 2.0 ** (exponent - 7)
-    return -value if bits & 128 else value
-
-
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("dtype", sample(["float16", "uint16", "uint8"], short=2))
+@pytest.mark.parametrize("dtype", ["float16", "uint16"])
 def test_every_bit_pattern_of_the_small_formats_is_decoded(dtype: str) -> None:
     result, means = every_value(dtype)
     found = compare(result, means[None, :], np.zeros((1, means.size)), means.size)
     assert found.wrong == 0
     shifted = compare(result, np.roll(means, 1)[None, :], np.zeros((1, means.size)), means.size)
     assert shifted.wrong > 0.9 * means.size
-    for i in (0, 1, means.size // 2 - 1, means.size // 3, means.size - 1):
-        assert checking.decoded(dtype, result[i : i + 1].tobytes()) == pytest.approx(
-            means[i], rel=0, abs=0, nan_ok=True
-        )
 
 
 @pytest.mark.long
 def test_poisoned_outputs_are_wrong_in_every_floating_format() -> None:
-    for dtype in ("float64", "float32", "float16", "uint16", "uint8"):
+    for dtype in ("float64", "float32", "float16", "uint16"):
         result = np.full(64 * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype)
         assert compare(result, np.ones((1, 1)), np.full((1, 1), 1e30), 1).wrong == 64
 
