@@ -75,6 +75,5 @@ def _nccl() -> Any:
 
 
 if __name__ == "__main__":
-    import cupy
-
+    cupy = importlib.import_module("cupy")
     sys.stdout.write(json.dumps({cupy.__version__.split(".")[0]: signatures(cupy)}, indent=1) + "\n")

@@ -43,6 +43,7 @@ class Access(NamedTuple):
     threads: NDArray[np.int64]
     """Numbers in the grid."""
     time: int
+    instruction: str
 
 
 class Bytes:

@@ -347,7 +347,7 @@ _TWO: dict[str, Callable[[Values, Values], Values]] = {
     "xor": np.bitwise_xor,
     "copysign": lambda sign, size: np.copysign(size, sign),
 }
-_MORE = {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup}
+_MORE: dict[str, Callable[..., Values]] = {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup}
 _OPERATIONS: dict[str, Callable[..., Values]] = {**_MORE, **_ONE, **_TWO}
 _LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 _COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater}

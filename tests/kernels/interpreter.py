@@ -229,10 +229,11 @@ class Launch:
             log, allocation.log = allocation.log, []
             raced = race(log, allocation.size, self.order)
             if raced is not None:
-                offset, (first, _), (second, _) = raced
+                offset, (first, began), (second, ended) = raced
+                texts = {access.time: access.instruction for access in log}
                 raise Fault(
                     f"{self.kernel.name}: {self.where(first)} and {self.where(second)} race for {allocation.label}, "
-                    f"byte {offset} ({allocation.base + offset:#x}): nothing orders their accesses"
+                    f"byte {offset} ({allocation.base + offset:#x}): {texts[began]}, {texts[ended]}"
                 )
         self._touched, self._logged = {}, 0
 
@@ -404,11 +405,12 @@ class Wave:
     ) -> None:
         """Remember an access, to find races."""
         if isinstance(memory, Allocation):
-            access = Access(kind, strong, size, offsets, self.numbers[threads], self.launch.clock)
+            text = self._step.instruction.text
+            access = Access(kind, strong, size, offsets, self.numbers[threads], self.launch.clock, text)
             self.launch.log(memory, access)
         elif memory is self._shared:
             lines = np.arange(self.size)[threads]
-            index = self._races.note(Access(kind, strong, size, offsets, lines, self.launch.clock))
+            index = self._races.note(Access(kind, strong, size, offsets, lines, self.launch.clock, ""))
             if index is not None:
                 offset = offsets[index] % self._shared_stride
                 self.fail(threads, index, f"races with another thread for shared memory, byte {offset}")
@@ -426,7 +428,8 @@ class Wave:
                 if missing is not None:
                     first = int(np.flatnonzero(missing)[0])
                     name = memory.label if isinstance(memory, Allocation) else "shared or local memory"
-                    self.fail(part, first, f"reads what nothing wrote: {name}, byte {offsets[first]}")
+                    address = memory.base + int(offsets[first]) if isinstance(memory, Allocation) else None
+                    self.fail(part, first, f"reads what nothing wrote: {name}, byte {offsets[first]}", address)
                 values = memory.view(UNSIGNED[width])[offsets // width + number]
                 if len(places) == 1:
                     columns[number] = values

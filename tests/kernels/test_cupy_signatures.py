@@ -30,7 +30,8 @@ ABSENT = ("cuda.nccl.", "RawKernel.kernel", "cuda.function.Function.ptr", "cuda.
 def parsed(signature: str) -> inspect.Signature:
     """The parameters of `(intptr_t dst, int kind=4) -> int`, without `self`."""
     inside = signature[1 : signature.rindex(")")]
-    kind, parameters = inspect.Parameter.POSITIONAL_OR_KEYWORD, []
+    kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = []
     for part in re.split(r",\s*(?![^()]*\))", inside) if inside else ():
         if part == "*":
             kind = inspect.Parameter.KEYWORD_ONLY

@@ -237,7 +237,7 @@ FAULTY = {
     ),
     "a barrier between blocks that is missing": (
         "out[t] = in[t]; __syncthreads(); in[(t + 32u) % 64u] += 1u;",
-        "block 0, thread 0 and block 1, thread 0 race for",
+        r"block 0, thread 0 and block 1, thread 0 race for .*0x[0-9a-f]+\): ld\.global.*, st\.global",
     ),
     "a vector load that is misaligned": (
         "const uint4 v = *(const uint4*)(in + (t & 31u)); out[t] = v.x + v.y + v.z + v.w;",
