@@ -9,7 +9,6 @@ two take turns, each of whole laps of the work, so that clock and temperature ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -18,12 +17,12 @@ from numpy.typing import NDArray
 
 from ..kernels.device import Loaded
 from ..kernels.overlap import blocks_of
-from ..kernels.work import Kernel, Unfit, Work
+from ..kernels.work import Unfit, Work
 from ..store.vocabulary import EndedBy
 from .effort import FEWEST_REPEATS, REPEAT_S
 from .figures import Figure, of_times
 from .interval import Interval, interval_of
-from .steps import Steps
+from .steps import Repeats, Steps
 
 ALIKE_SHARE = 0.1
 """So much the kernels' time may differ from the copies'."""
@@ -58,36 +57,22 @@ class Overlap:
         return 2 - self.hidden
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """The pairs of a run, with the interval of their times."""
-
-    pairs: Overlap
-    interval: Interval
-    repetitions: int
-    """Of a batch."""
-    began_ns: int
-    ended_ns: int
-    ended_by: EndedBy
-
-
-async def balanced(steps: Steps, loaded: Loaded, kernel: Kernel, given: Mapping[str, float | int | str]) -> Loaded:
+async def balanced(steps: Steps, loaded: Loaded) -> Loaded:
     """The work with kernels that take as long as the copies within `ALIKE_SHARE`, as far as blocks can bring that."""
     for _ in range(_TRIES):
         turns_ms, times_ms = await steps.batch_of_both(loaded, len(loaded.work.turns), apart=True)
         ratio = float((times_ms - turns_ms).mean() / turns_ms.mean())
         steps.found.conditions |= {"balance": round(ratio, 3), "blocks": blocks_of(loaded.work)}
-        work = kernel.build(steps.device.facts, **given, blocks=round(blocks_of(loaded.work) * ratio))
+        work = steps.kernel.build(steps.device.facts, **steps.parameters, blocks=round(blocks_of(loaded.work) * ratio))
         if abs(ratio - 1) <= ALIKE_SHARE or isinstance(work, Unfit) or blocks_of(work) == blocks_of(loaded.work):
             break
         await steps.check(loaded)
-        loaded.unload()
         steps.found.works.clear()
-        loaded = (await steps.attempted(work)).loaded
+        loaded, _ = await steps.load_and_try(work)
     return loaded
 
 
-async def measured(steps: Steps, loaded: Loaded, time_s: float) -> Measurement:
+async def measured(steps: Steps, loaded: Loaded, time_s: float) -> tuple[Overlap, Repeats]:
     """Pairs of batches until the hidden share is known as well as asked, or the time is over."""
     asked, turns = steps.asked, len(loaded.work.turns)
     repetitions = turns * ceil(REPEAT_S / (time_s * turns))
@@ -107,14 +92,13 @@ async def measured(steps: Steps, loaded: Loaded, time_s: float) -> Measurement:
         over = len(rows) >= FEWEST_REPEATS and spent_s * (1 + 1 / len(rows)) > asked.limit_s
         if precise or over:
             ended_by = EndedBy.PRECISE if precise else EndedBy.TIME_LIMIT
-            return Measurement(pairs, interval, repetitions, began_ns, ended_ns, ended_by)
+            return pairs, Repeats(pairs.times_ms, interval, began_ns, ended_ns, repetitions, ended_by)
 
 
-def figures(work: Work, measurement: Measurement) -> list[Figure]:
+def figures(work: Work, pairs: Overlap, interval: Interval) -> list[Figure]:
     """The hidden share, the drag, each with its standard error, and the times behind them; of activations that are
     coded, the speed of a link below which that is worth its time."""
-    pairs = measurement.pairs
-    rows = of_times(pairs.times_ms, measurement.interval)
+    rows = of_times(pairs.times_ms, interval)
     for name, unit, values in (("hidden", "%", 100 * pairs.hidden), ("drag", "", pairs.drag)):
         error = float(values.std(ddof=1)) / np.sqrt(len(values))
         rows += [Figure(name, unit, float(np.median(values))), Figure(f"{name}_error", unit, error)]

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import DeviceError
 from ..kernels.device import Device, Verdict
-from ..kernels.work import Kernel, Unfit
+from ..kernels.work import Kernel, Work
 from ..store.vocabulary import EndedBy, Outcome
 from . import figures as of
 from . import overlap
@@ -27,7 +27,7 @@ from .figures import LATENCY, Figure
 from .interval import Interval, interval_of
 from .patterns import FINDINGS, memory_size
 from .probe import Kind, Probe
-from .steps import BATCH_S, SOAK_PART_S, Pulses, Steps, shape
+from .steps import BATCH_S, SOAK_PART_S, Pulses, Repeats, Steps, UnfitError, shape
 from .watch import Watch, Window
 
 _NAMED_SMS = 4  # in a sentence; the conditions have them all
@@ -99,27 +99,32 @@ async def measure(
     asked between two batches, and KeyboardInterrupt raised. `warm` is asked when the GPU is warm, and after each
     further batch until the GPUs that measure at the same time are warm too. DeviceError where the GPU fails.
     """
-    on = _Protocol(device, watch, probe, asked, first=first, ended=ended, warm=warm)
     kernel = find(probe.kernel)
     parameters = dict(probe.parameters)
     if asked.input is not None and takes_input(kernel):
         parameters["input"] = asked.input
-    match probe.kind:
-        case Kind.IDLE:
-            return await on.idle(kernel, parameters)
-        case Kind.SQUARE:
-            return await on.square(kernel, parameters)
-        case Kind.STAIRCASE:
-            return await on.staircase(kernel, parameters)
-        case Kind.SCAN:
-            return await on.scan(kernel, parameters)
-        case Kind.PATTERNS:
-            return await on.patterns(kernel, parameters)
-        case Kind.OVERLAP:
-            return await on.overlap(kernel, parameters)
-        case Kind.SOAK:
-            return await on.soak(kernel, parameters)
-    return await on.steady(kernel, parameters)
+    on = _Protocol(device, watch, probe, kernel, parameters, asked, first, ended, warm)
+    try:
+        match probe.kind:
+            case Kind.IDLE:
+                return await on.idle()
+            case Kind.SQUARE:
+                return await on.square()
+            case Kind.STAIRCASE:
+                return await on.staircase()
+            case Kind.SCAN:
+                return await on.scan()
+            case Kind.PATTERNS:
+                return await on.patterns()
+            case Kind.OVERLAP:
+                return await on.overlap()
+            case Kind.SOAK:
+                return await on.soak()
+        return await on.steady()
+    except UnfitError as reason:
+        return Unrun(str(reason))
+    finally:
+        on.leave()
 
 
 def takes_input(kernel: Kernel) -> bool:
@@ -128,107 +133,67 @@ def takes_input(kernel: Kernel) -> bool:
 
 
 class _Protocol(Steps):
-    """One probe on one device."""
+    """One probe on one device: a method for each kind."""
 
-    def __init__(
-        self,
-        device: Device,
-        watch: Watch,
-        probe: Probe,
-        asked: Asked,
-        *,
-        first: bool,
-        ended: Callable[[], bool],
-        warm: Callable[[], bool],
-    ) -> None:
-        super().__init__(device, watch, asked, first=first, ended=ended, warm=warm)
-        self._probe = probe
-
-    # -- kinds --------------------------------------------------------------------------------------------
-
-    async def steady(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
+    async def steady(self) -> Measured:
         """Warm up, then repeat until the median is known well enough."""
-        started = await self.start(kernel, parameters)
-        if isinstance(started, Unfit):
-            return Unrun(started.reason)
-        loaded, time_s = started.loaded, started.time_s
-        try:
-            await self.cool_down()
-            if not self.device.simulated:  # whose energy counter is renewed at every reading
-                self.watch.hurry(self.gpu, on=True)
-            time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
-            got = await self.repeat(loaded, time_s, self.effort.least_s, self.asked.limit_s)
-            await self.check(loaded)
-        finally:
-            self.watch.hurry(self.gpu, on=False)
-            loaded.unload()
+        loaded, time_s = await self.start()
+        await self.cool_down()
+        if not self.device.simulated:  # whose energy counter is renewed at every reading
+            self.hurry()
+        time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
+        got = await self.repeat(loaded, time_s, self.effort.least_s, self.asked.limit_s)
+        await self.check(loaded)
         window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
-        rows = of.of_times(got.times_ms, got.interval)
-        rows += of.of_work(loaded.work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
         energy, source = of.of_energy(loaded.work, got.interval.median, window)
-        self.found.conditions |= {
-            "repeats": got.interval.n,
-            "each": got.each,
-            "block": got.interval.block,
-            "independent": got.interval.settled,
-            "drift": of.drift(got.times_ms),
-            "energy_from": source,
-        }
-        return self._measured(got.began_ns, got.ended_ns, window, rows + energy, got.ended_by, got.interval)
+        self.found.conditions |= self._repeated(got) | {"energy_from": source}
+        rows = self._times_and_rates(loaded.work, got) + energy
+        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, got.interval)
 
-    async def scan(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
+    async def scan(self) -> Measured:
         """The kernel at several values of one parameter, each warmed up and measured for a short while."""
-        assert self._probe.scan is not None, "a probe of kind SCAN says what it scans"
-        name, values = self._probe.scan
+        assert self.probe.scan is not None, "a probe of kind SCAN says what it scans"
+        name, values = self.probe.scan
         rows: list[Figure] = []
-        began_ns: int | None = None
-        ended_ns, reasons, enough = 0, [], True
+        measured: list[Repeats] = []
+        reasons = []
         await self.cool_down()
         for value in values:
-            started = await self.start(kernel, parameters | {name: value})
-            if isinstance(started, Unfit):
-                reasons.append(started.reason)
-                continue
-            loaded, time_s = started.loaded, started.time_s
             try:
-                time_s = await self.warm_up(loaded, time_s, self.effort.scan_s, by_times_alone=True)
-                got = await self.repeat(loaded, time_s, self.effort.scan_s / 4, self.effort.scan_s)
-                await self.check(loaded)
-            finally:
-                loaded.unload()
-            began_ns = got.began_ns if began_ns is None else began_ns
-            ended_ns, enough = got.ended_ns, enough and got.ended_by == EndedBy.PRECISE
-            at = of.of_times(got.times_ms, got.interval)
-            at += of.of_work(loaded.work, got.interval.median, serial=self._probe.figure.startswith(LATENCY))
+                loaded, time_s = await self.start(**{name: value})
+            except UnfitError as reason:
+                reasons.append(reason)
+                continue
+            time_s = await self.warm_up(loaded, time_s, self.effort.scan_s, by_times_alone=True)
+            got = await self.repeat(loaded, time_s, self.effort.scan_s / 4, self.effort.scan_s)
+            await self.check(loaded)
+            measured.append(got)
+            at = self._times_and_rates(loaded.work, got)
             rows += [Figure(f"{row.name}_at_{value}", row.unit, row.value, row.repeat) for row in at]
             rows.append(Figure(f"repeats_at_{value}", "", float(got.interval.n)))
-        if began_ns is None:
-            return Unrun(reasons[0])
+        if not measured:
+            raise reasons[0]
         self.found.conditions |= {"scanned": name, "values": list(values)}
+        began_ns, ended_ns = measured[0].began_ns, measured[-1].ended_ns
+        precise = all(got.ended_by == EndedBy.PRECISE for got in measured)
         window = self.watch.window(self.gpu, began_ns, ended_ns)
-        return self._measured(began_ns, ended_ns, window, rows, EndedBy.PRECISE if enough else EndedBy.TIME_LIMIT)
+        return self._measured(began_ns, ended_ns, window, rows, EndedBy.PRECISE if precise else EndedBy.TIME_LIMIT)
 
-    async def idle(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
+    async def idle(self) -> Measured:
         """Work is loaded, so that the GPU has a context, and is not run: settle, then watch."""
-        work = kernel.build(self.device.facts, **parameters)
-        if isinstance(work, Unfit):
-            return Unrun(work.reason)
-        loaded = await self.load(work)
-        try:
-            await self.cool_down()
-            await self.rest(self.effort.idle_s)
-            began_ns = self.device.now_ns()
-            await self.rest(self.effort.idle_s)
-            ended_ns = self.device.now_ns()
-        finally:
-            loaded.unload()
+        await self.load(self.build())
+        await self.cool_down()
+        await self.rest(self.effort.idle_s)
+        began_ns = self.device.now_ns()
+        await self.rest(self.effort.idle_s)
+        ended_ns = self.device.now_ns()
         self.found.works.clear()  # none ran
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         watts = window.counter_w if window.counter_w is not None else window.power_w
         rows = [] if watts is None else [Figure("power", "W", watts)]
         return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
 
-    async def staircase(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
+    async def staircase(self) -> Measured:
         """Rising shares of load, each held for a while; the power of a level is that of its second half."""
         rows: list[Figure] = []
         await self.cool_down()
@@ -239,83 +204,63 @@ class _Protocol(Steps):
                 await self.rest(self.effort.level_s)
                 ended_ns = self.device.now_ns()
             else:
-                started = await self.start(kernel, parameters | {"share": share})
-                if isinstance(started, Unfit):
-                    return Unrun(started.reason)
-                loaded, time_s = started.loaded, started.time_s
-                try:
-                    from_ns, ended_ns = await self.keep_busy(loaded, time_s, self.effort.level_s)
-                    await self.check(loaded)
-                finally:
-                    loaded.unload()
+                loaded, time_s = await self.start(share=share)
+                from_ns, ended_ns = await self.keep_busy(loaded, time_s, self.effort.level_s)
+                await self.check(loaded)
             window = self.watch.window(self.gpu, (from_ns + ended_ns) // 2, ended_ns)
             if window.power_w is not None:
                 rows.append(Figure(f"power_at_{round(100 * share)}", "W", window.power_w))
         whole_window = self.watch.window(self.gpu, began_ns, ended_ns)
         return self._measured(began_ns, ended_ns, whole_window, rows, EndedBy.COMPLETE)
 
-    async def square(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
+    async def square(self) -> Measured:
         """Load and rest in turns; before that, steady load and steady rest for comparison."""
-        started = await self.start(kernel, parameters)
-        if isinstance(started, Unfit):
-            return Unrun(started.reason)
-        loaded, time_s = started.loaded, started.time_s
+        loaded, time_s = await self.start()
         period_s, load_s = self.asked.period_s, self.asked.period_s * self.asked.duty
-        try:
-            await self.cool_down()
-            time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
-            if time_s > load_s:
-                return Unrun(
-                    f"one repetition takes {1000 * time_s:.3g} ms, longer than the wave's load of "
-                    f"{1000 * load_s:.3g} ms: choose a longer --period or a larger --duty"
-                )
-            self.watch.hurry(self.gpu, on=True)
-            busy = await self.keep_busy(loaded, time_s, self.effort.level_s)
-            load_w = self.shown(busy[1])
-            await self.rest(self.effort.level_s)
-            rest_w = self.shown(self.device.now_ns())
-            fall = self.watch.window(self.gpu, busy[1], self.device.now_ns())
-            wave = await self.wave(loaded, time_s, period_s, load_s)
-            await self.check(loaded)
-        finally:
-            self.watch.hurry(self.gpu, on=False)
-            loaded.unload()
-        began_ns, ended_ns, busy_s = wave
+        await self.cool_down()
+        time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
+        if time_s > load_s:
+            raise UnfitError(
+                f"one repetition takes {1000 * time_s:.3g} ms, longer than the wave's load of "
+                f"{1000 * load_s:.3g} ms: choose a longer --period or a larger --duty"
+            )
+        self.hurry()
+        busy = await self.keep_busy(loaded, time_s, self.effort.level_s)
+        load_w = self.shown(busy[1])
+        await self.rest(self.effort.level_s)
+        rest_w = self.shown(self.device.now_ns())
+        fall = self.watch.window(self.gpu, busy[1], self.device.now_ns())
+        began_ns, ended_ns, busy_s = await self.wave(loaded, time_s, period_s, load_s)
+        await self.check(loaded)
         seconds = (ended_ns - began_ns) / 1e9
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         rows = of.of_square(window, load_w, rest_w, fall, seconds)
         rows.append(Figure("duty_found", "%", 100 * busy_s / seconds))
         return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
 
-    async def patterns(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
+    async def patterns(self) -> Measured:
         """Every turn of the kernel at least once, for the time of the suite; then where it found errors."""
-        if kernel.name == "memory" and "size" not in parameters:
+        if self.kernel.name == "memory" and "size" not in self.parameters:
             size = memory_size(self.device)
             if isinstance(size, str):
-                return Unrun(size)
-            parameters["size"] = size
-        work = kernel.build(self.device.facts, **parameters)
-        if isinstance(work, Unfit):
-            return Unrun(work.reason)
-        loaded = await self.load(work)
-        try:
-            time_s = await self.attempt(loaded)
-            await self.cool_down()
-            began_ns, times, turns = self.device.now_ns(), [], len(work.turns)
-            limit_s = self.asked.time_limit_s or self.effort.least_s
-            while True:
-                repeats, each = shape(loaded, time_s, max(BATCH_S, turns * time_s))
-                repeats = max(repeats, ceil(turns / each))
-                times.append(await self.run_batch(loaded, repeats, each, time_s))
-                time_s = float(np.median(times[-1])) / 1000
-                ended_ns = self.device.now_ns()
-                if (ended_ns - began_ns) / 1e9 + repeats * each * time_s > limit_s:
-                    break
-            await self.check(loaded)
-            buffer, understand = FINDINGS[kernel.name]
-            findings = understand(await loaded.read(buffer), work, self.device.facts)
-        finally:
-            loaded.unload()
+                raise UnfitError(size)
+            self.parameters["size"] = size
+        work = self.build()
+        loaded, time_s = await self.load_and_try(work)
+        await self.cool_down()
+        began_ns, times, turns = self.device.now_ns(), [], len(work.turns)
+        limit_s = self.asked.time_limit_s or self.effort.least_s
+        while True:
+            repeats, each = shape(loaded, time_s, max(BATCH_S, turns * time_s))
+            repeats = max(repeats, ceil(turns / each))
+            times.append(await self.run_batch(loaded, repeats, each, time_s))
+            time_s = float(np.median(times[-1])) / 1000
+            ended_ns = self.device.now_ns()
+            if (ended_ns - began_ns) / 1e9 + repeats * each * time_s > limit_s:
+                break
+        await self.check(loaded)
+        buffer, understand = FINDINGS[self.kernel.name]
+        findings = understand(await loaded.read(buffer), work, self.device.facts)
         if findings.detail is not None:
             self.found.verdict = replace(self.found.verdict, first=findings.detail)
         times_ms = np.concatenate(times)
@@ -326,42 +271,26 @@ class _Protocol(Steps):
         measured = self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
         return replace(measured, note=findings.note)
 
-    async def overlap(self, kernel: Kernel, given: dict[str, float | int | str]) -> Measured | Unrun:
+    async def overlap(self) -> Measured:
         """Warm up, make the kernels as long as the copies beside them, then measure both together and apart."""
-        started = await self.start(kernel, given)
-        if isinstance(started, Unfit):
-            return Unrun(started.reason)
-        loaded = started.loaded
-        try:
-            await self.cool_down()
-            time_s = await self.warm_up(loaded, started.time_s, self.most_warm_up_s, by_times_alone=False)
-            loaded = await overlap.balanced(self, loaded, kernel, given)
-            got = await overlap.measured(self, loaded, time_s)
-            await self.check(loaded)
-        finally:
-            loaded.unload()
-        interval = got.interval
-        self.found.conditions |= {
-            "repeats": interval.n,
-            "each": got.repetitions,
-            "block": interval.block,
-            "independent": interval.settled,
-            "drift": of.drift(got.pairs.times_ms),
-        }
+        loaded, time_s = await self.start()
+        await self.cool_down()
+        time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
+        loaded = await overlap.balanced(self, loaded)
+        pairs, got = await overlap.measured(self, loaded, time_s)
+        await self.check(loaded)
+        self.found.conditions |= self._repeated(got)
         window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
-        rows = overlap.figures(loaded.work, got)
-        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, interval)
+        rows = overlap.figures(loaded.work, pairs, got.interval)
+        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, got.interval)
 
-    async def soak(self, kernel: Kernel, parameters: dict[str, float | int | str]) -> Measured | Unrun:
+    async def soak(self) -> Measured:
         """Steady load and pulses of load in turns until the time is over; all of it is checked, a part at a time.
 
         A GPU that fails, or somebody who stops it, ends it early, and what was found until then is kept.
         """
-        started = await self.start(kernel, parameters)
-        if isinstance(started, Unfit):
-            return Unrun(started.reason)
-        loaded, time_s, asked = started.loaded, started.time_s, self.asked
-        medians_ms: list[float] = []
+        loaded, time_s = await self.start()
+        asked, medians_ms = self.asked, list[float]()
         ended_by, failure = EndedBy.TIME_LIMIT, None
         try:
             began_ns = ended_ns = self.device.now_ns()
@@ -386,12 +315,24 @@ class _Protocol(Steps):
             if not medians_ms:
                 raise
             ended_by, failure = EndedBy.FAILED, error
-        finally:
-            loaded.unload()
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         rows = of.of_soak(medians_ms, self.found.verdict.repetitions)
         rows += of.of_work(loaded.work, median(medians_ms), serial=False)
         return replace(self._measured(began_ns, ended_ns, window, rows, ended_by), failure=failure)
+
+    def _times_and_rates(self, work: Work, got: Repeats) -> list[Figure]:
+        rows = of.of_times(got.times_ms, got.interval)
+        return rows + of.of_work(work, got.interval.median, serial=self.probe.figure.startswith(LATENCY))
+
+    def _repeated(self, got: Repeats) -> dict[str, object]:
+        """The conditions of repeats."""
+        return {
+            "repeats": got.interval.n,
+            "each": got.each,
+            "block": got.interval.block,
+            "independent": got.interval.settled,
+            "drift": of.drift(got.times_ms),
+        }
 
     def _measured(
         self,

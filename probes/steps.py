@@ -5,7 +5,7 @@ docs/probes.md states their rules, `protocol` puts them together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 from statistics import median
@@ -21,6 +21,7 @@ from ..store.vocabulary import EndedBy
 from .conditions import Asked
 from .effort import CLIMBING_SHARE, FEWEST_REPEATS, REPEAT_S, SENSOR_S, STEADY_BATCHES, STEADY_SHARE, Effort
 from .interval import Interval, interval_of
+from .probe import Probe
 from .watch import Watch
 
 _FIRST_LIMIT_S = 60.0
@@ -50,14 +51,6 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Started:
-    """A work that is loaded, tried and checked, and how long a repetition takes, s."""
-
-    loaded: Loaded
-    time_s: float
-
-
-@dataclass(frozen=True)
 class Pulses:
     """Load for the share `duty` of every `period_s`."""
 
@@ -77,68 +70,102 @@ class Repeats:
     ended_by: EndedBy
 
 
-class Steps:
-    """The steps of one probe on one device, and what comes together on the way."""
+class UnfitError(Exception):
+    """A probe cannot be run on a device, for the reason that it holds. This is an answer, not an error."""
 
-    def __init__(
-        self,
-        device: Device,
-        watch: Watch,
-        asked: Asked,
-        *,
-        first: bool,
-        ended: Callable[[], bool],
-        warm: Callable[[], bool],
-    ) -> None:
-        self.device, self.watch, self.asked = device, watch, asked
-        self.effort: Effort = asked.effort
-        self.gpu = device.facts.gpu
-        self.found = Found()
-        self._first, self._ended, self._warm = first, ended, warm
+
+Parameters = dict[str, float | int | str]
+"""Of a kernel's `build`."""
+
+
+@dataclass
+class Steps:
+    """The steps of one probe on one device, and what comes together on the way. The arguments are `protocol.measure`'s.
+
+    One work is loaded at a time, until the next one is, or until `leave`.
+    """
+
+    device: Device
+    watch: Watch
+    probe: Probe
+    kernel: Kernel
+    parameters: Parameters
+    asked: Asked
+    first: bool
+    ended: Callable[[], bool]
+    warm: Callable[[], bool]
+    found: Found = field(default_factory=Found)
+    _loaded: Loaded | None = None
+    _hurried: bool = False
+
+    @property
+    def effort(self) -> Effort:
+        return self.asked.effort
+
+    @property
+    def gpu(self) -> str:
+        return self.device.facts.gpu
 
     @property
     def most_warm_up_s(self) -> float:
         """How long this GPU may warm up."""
-        return self.effort.first_warm_up_s if self._first else self.effort.warm_up_s
+        return self.effort.first_warm_up_s if self.first else self.effort.warm_up_s
+
+    def leave(self) -> None:
+        """Unload what is loaded, and ask for readings in a hurry no more."""
+        if self._hurried:
+            self.watch.hurry(self.gpu, on=False)
+        self._unload()
+
+    def _unload(self) -> None:
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.unload()
+
+    def hurry(self) -> None:
+        """Ask for readings as fast as the sensor has new ones."""
+        self._hurried = True
+        self.watch.hurry(self.gpu, on=True)
+
+    def build(self, **parameters: float | int | str) -> Work:
+        """The work for this device, with these parameters beside those of the probe."""
+        work = self.kernel.build(self.device.facts, **self.parameters, **parameters)
+        if isinstance(work, Unfit):
+            raise UnfitError(work.reason)
+        return work
 
     async def load(self, work: Work) -> Loaded:
         self._look()
+        self._unload()
         if work.memory_bytes > self.device.facts.memory_bytes:
             raise DeviceError(
                 f"{self.gpu}: {work.kernel} takes {work.memory_bytes:,} B, more than the "
                 f"{self.device.facts.memory_bytes:,} B of the GPU: choose smaller parameters"
             )
-        loaded = await self.device.load(work, seed=self.asked.seed)
+        self._loaded = await self.device.load(work, seed=self.asked.seed)
         self.found.works.append(work)
-        return loaded
+        return self._loaded
 
-    async def start(self, kernel: Kernel, parameters: Mapping[str, float | int | str]) -> Started | Unfit:
-        """Build the work for this device, load it and try it.
+    async def start(self, **parameters: float | int | str) -> tuple[Loaded, float]:
+        """Build the work, load it and try it; the answer is also how long a repetition takes, s.
 
         The rates of a device, from which sizes follow, are what its driver tells, and may be far off. So a work that
         takes much longer or shorter than meant is built once more, for rates that are scaled by what was measured.
         """
-        work = kernel.build(self.device.facts, **parameters)
-        if isinstance(work, Unfit):
-            return work
-        started = await self.attempted(work)
-        if _SHORT_S <= started.time_s <= _LONG_S:
-            return started
-        resized = kernel.build(scaled(self.device.facts, _MEANT_S / started.time_s), **parameters)
+        work = self.build(**parameters)
+        loaded, time_s = await self.load_and_try(work)
+        if _SHORT_S <= time_s <= _LONG_S:
+            return loaded, time_s
+        facts = scaled(self.device.facts, _MEANT_S / time_s)
+        resized = self.kernel.build(facts, **self.parameters, **parameters)
         if isinstance(resized, Unfit) or (resized.flop, resized.bytes) == (work.flop, work.bytes):
-            return started
-        started.loaded.unload()
+            return loaded, time_s
         self.found.works.remove(work)
-        return await self.attempted(resized)
+        return await self.load_and_try(resized)
 
-    async def attempted(self, work: Work) -> Started:
-        """Load a work and try it."""
+    async def load_and_try(self, work: Work) -> tuple[Loaded, float]:
         loaded = await self.load(work)
-        try:
-            return Started(loaded, await self.attempt(loaded))
-        except BaseException:
-            loaded.unload()
-            raise
+        return loaded, await self.attempt(loaded)
 
     async def attempt(self, loaded: Loaded) -> float:
         """Run it once over poisoned outputs and check them, then once more; the answer is how long a repetition takes,
@@ -196,7 +223,7 @@ class Steps:
             most_s = limit_s if _within(medians, CLIMBING_SHARE) else max(limit_s, self.effort.first_warm_up_s)
             if spent_s + max(BATCH_S, time_s) > most_s:
                 break
-        while not by_times_alone and not self._warm():
+        while not by_times_alone and not self.warm():
             times = await self.run_batch(loaded, *shape(loaded, time_s, BATCH_S), time_s)
             time_s = median(times.tolist()) / 1000
         self.found.conditions |= {
@@ -312,7 +339,7 @@ class Steps:
         return float(np.median(readings_w)) if len(readings_w) else None
 
     def _look(self) -> None:
-        if self._ended():
+        if self.ended():
             raise KeyboardInterrupt
 
 
