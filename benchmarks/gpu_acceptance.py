@@ -39,7 +39,8 @@ def acceptance(phases: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _kernels(findings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    checked = [row for row in findings.get("kernels", []) if row.get("problem") is None]
+    rows = findings.get("kernels", [])
+    checked = [row for row in rows if row.get("problem") is None]
     if checked:
         repetitions = sum(row["repetitions"] for row in checked)
         yield _most("wrong elements of all kernels", sum(row["wrong"] for row in checked), 0, n=repetitions, unit="")
@@ -47,6 +48,8 @@ def _kernels(findings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield _most("worst error over tolerance", worst, WORST_ERROR, n=len(checked), unit="")
         missed = sum(not row["omission_is_found"] for row in checked)
         yield _most("kernels in which a repetition that does nothing passes", missed, 0, n=len(checked), unit="")
+    if rows:
+        yield _most("kernels that failed", len(rows) - len(checked), 0, n=len(rows), unit="")
 
 
 def _ceilings(findings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

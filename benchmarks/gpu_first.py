@@ -56,6 +56,8 @@ from whorl.benchmarks.reporting import as_json, say  # noqa: E402
 FAILED, INTERRUPTED = 6, 130
 LEAST_SHARE = 1 / 3
 """A phase begins only where this share of its limit is left."""
+LEAST_S = 2.0
+"""And another process of a phase only where so much of it is."""
 LOOK_S = 0.1
 
 
@@ -91,25 +93,35 @@ class Session:
         statuses = [answer["status"] for answer in self.document["phases"].values()]
         troubles = [name for name, answer in self.document["phases"].items() if answer["status"] != "ok"]
         self.document["why"] = f"these phases did not end well: {', '.join(troubles)}" if troubles else None
-        return all(status in ("ok", "no time") for status in statuses)
+        return bool(self.document["ran"]) and all(status in ("ok", "no time") for status in statuses)
 
     def _phase(self, name: str, limit_s: float) -> dict[str, Any]:
-        """One phase in a process of its own: its status, why it is not ok, how long it took, and what it found."""
+        """One phase in a process of its own: its status, why it is not ok, how long it took, and what it found.
+
+        Where one process of a phase that resumes failed, another goes on, as long as each adds to what was found.
+        """
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             findings, errors = Path(folder, "findings.json"), Path(folder, "errors")
             command = [sys.executable, "-m", "benchmarks.gpu_first", "--gpu", str(self._gpu), "--run", name]
-            environment = os.environ | {"WHORL_PHASE_SECONDS": f"{limit_s:.1f}"}
-            with errors.open("wb") as stream:
-                self._child = subprocess.Popen(
-                    [*command, "--out", str(findings)],
-                    cwd=ROOT,
-                    env=environment,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stream,
-                    start_new_session=True,
-                )
-                status, why = self._wait(began + limit_s, limit_s)
+            before: bytes | None = None
+            while True:
+                left_s = began + limit_s - time.monotonic()
+                with errors.open("wb") as stream:
+                    self._child = subprocess.Popen(
+                        [*command, "--out", str(findings)],
+                        cwd=ROOT,
+                        env=os.environ | {"WHORL_PHASE_SECONDS": f"{left_s:.1f}"},
+                        stdout=subprocess.DEVNULL,
+                        stderr=stream,
+                        start_new_session=True,
+                    )
+                    status, why = self._wait(began + limit_s, limit_s)
+                after = findings.read_bytes() if findings.exists() else None
+                ended = status in ("ok", "hung") or time.monotonic() > began + limit_s - LEAST_S
+                if ended or after == before or not PHASES[name].resumes:
+                    break
+                before = after
             lines = errors.read_text(errors="replace").strip().splitlines()
             if status == "failed" and lines:
                 why = lines[-1]
@@ -151,11 +163,14 @@ class Session:
         self.write()
 
     def write(self) -> None:
-        """Write the document where it was asked for, all of it or nothing."""
+        """Write the document where it was asked for, all of it or nothing. A disk that is full ends no phase."""
         if self._out is not None:
             part = self._out.with_name(self._out.name + ".part")
-            part.write_text(as_json(self.document) + "\n")
-            part.replace(self._out)
+            try:
+                part.write_text(as_json(self.document) + "\n")
+                part.replace(self._out)
+            except OSError as error:
+                say(f"{self._out} cannot be written, what it would hold is printed at the end: {error}")
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -179,6 +194,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.run is not None:
         return run_phase(options.run, options.gpu, Findings(options.out))
+    if not options.minutes > 0:
+        parser.error("--minutes must be above 0")
+    if options.out is not None and not os.access(options.out.parent, os.W_OK):
+        parser.error(f"--out: {options.out.parent} is no folder that can be written to")
     signal.signal(signal.SIGTERM, _interrupt)
     session = Session(options.gpu, began + 60 * options.minutes, options.out)
     names = ["facts", *(name for name in options.phase or PHASES if name != "facts")]

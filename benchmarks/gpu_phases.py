@@ -58,8 +58,9 @@ class Findings:
     """What a phase has found so far, in a file that is whole at any time."""
 
     def __init__(self, path: Path | None) -> None:
+        """`path`: of the file; what stands in it was found by a process that ended early."""
         self._path = path
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, Any] = json.loads(path.read_text()) if path is not None and path.exists() else {}
 
     def put(self, name: str, value: Any) -> None:
         """Write a finding down, instead of an earlier one of that name."""
@@ -84,6 +85,8 @@ class Phase:
 
     limit_s: float
     run: Callable[[CupyDevice, Findings], None]
+    resumes: bool = False
+    """Whether another process goes on with it where one failed or was killed."""
 
 
 def run_phase(name: str, gpu: int, findings: Findings) -> int:
@@ -161,11 +164,19 @@ def _needed(device: CupyDevice, kernel: str) -> Work:
 
 
 def kernels(device: CupyDevice, findings: Findings) -> None:
-    """Every kernel over poisoned outputs, by launches and by its graph; one that does nothing must be found."""
+    """Every kernel over poisoned outputs, by launches and by its graph; one that does nothing must be found.
+
+    A kernel that ruins the GPU for its process, or ends it, has a row that says so, and the next process goes on.
+    """
+    trying = findings.values.get("trying")
+    if trying is not None:
+        findings.add("kernels", {"kernel": trying, "problem": "its process ended"})
     for name in KERNELS:
         work = _work(device, name)
-        if work is None or time.monotonic() > _deadline():
+        known = {row["kernel"] for row in findings.values.get("kernels", [])}
+        if work is None or name in known or time.monotonic() > _deadline():
             continue
+        findings.put("trying", name)
         row: dict[str, Any] = {"kernel": name, "problem": None}
         try:
             loaded = finish(device.load(work, seed=11))
@@ -174,9 +185,15 @@ def kernels(device: CupyDevice, findings: Findings) -> None:
             finally:
                 loaded.unload()
             row["omission_is_found"] = _omission_is_found(device, work)
-        except DeviceError as error:
-            row["problem"] = str(error)
+        except Exception as error:
+            row["problem"] = f"{type(error).__name__}: {error}"
         findings.add("kernels", row)
+        findings.put("trying", None)
+        if device.lost is not None:
+            raise DeviceError(device.lost)
+    bad = [row["kernel"] for row in findings.values.get("kernels", []) if row["problem"] is not None]
+    if bad:
+        raise DeviceError(f"these kernels failed: {', '.join(bad)}")
 
 
 def _checked(loaded: CupyLoaded) -> dict[str, Any]:
@@ -299,6 +316,9 @@ def quick(device: CupyDevice, findings: Findings) -> None:
             except (ValueError, KeyError):
                 row["problem"] = done.stderr.strip()[-500:]
             findings.add("runs", row)
+        statuses = [row["exit"] for row in findings.values["runs"]]
+        if any(statuses):
+            raise DeviceError(f"the quick suite ended with status {max(statuses)}")
 
 
 def spread(device: CupyDevice, findings: Findings) -> None:
@@ -524,11 +544,27 @@ def gpu_tests(device: CupyDevice, findings: Findings) -> None:
     """The tests that need a GPU, their failures in the words of pytest."""
     device.close()
     seconds = max(10.0, _deadline() - time.monotonic())
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--maxfail=20", "-p", "no:cacheprovider", "tests/gpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--maxfail=20",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "default",
+        "tests/gpu",
+    ]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds)
+        words = (done.stdout + done.stderr).strip().splitlines()[-40:]
         findings.put("exit", done.returncode)
-        findings.put("words", done.stdout.strip().splitlines()[-40:])
+        findings.put("words", words)
+        if done.returncode:
+            raise DeviceError(
+                f"pytest ended with status {done.returncode}: {words[-1] if words else 'it said nothing'}"
+            )
     except subprocess.TimeoutExpired as error:
         findings.put("words", (error.stdout or b"").decode(errors="replace").strip().splitlines()[-40:])
         raise DeviceError(f"pytest did not end within {seconds:.0f} s") from None
@@ -592,7 +628,7 @@ def hang(device: CupyDevice, findings: Findings) -> None:
 
 PHASES = {
     "facts": Phase(60.0, facts),
-    "kernels": Phase(150.0, kernels),
+    "kernels": Phase(150.0, kernels, resumes=True),
     "ceilings": Phase(120.0, ceilings),
     "quick": Phase(120.0, quick),
     "spread": Phase(90.0, spread),

@@ -23,10 +23,6 @@ import pytest
 # Workers and the processes that they start fill the cores: threads of each Polars would only wait for each other.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
-from whorl.tests.building import build_once
-from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, compile_dcgm, real_engine
-from whorl.tests.nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions
-
 if TYPE_CHECKING:
     from whorl.store import Store
 
@@ -49,8 +45,11 @@ _find_whorl()
 # At Python's own threshold of 700 objects a fifth of the time of collecting tests went into searches for cycles.
 gc.set_threshold(20_000, 20, 20)
 
-from whorl.dashboards.figures import drawing  # noqa: E402 - as sizes
-from whorl.tests import sizes  # noqa: E402 - the module that the tests import
+from whorl.dashboards.figures import drawing  # noqa: E402 - the package is found above
+from whorl.tests import sizes  # noqa: E402
+from whorl.tests.building import build_once  # noqa: E402
+from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, compile_dcgm, real_engine  # noqa: E402
+from whorl.tests.nvml_library import SONAME, NvmlLibrary, compile_library, load_here, unload_sessions  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,6 +18,7 @@ import pytest
 from whorl.benchmarks import gpu_phases
 from whorl.benchmarks.gpu_acceptance import acceptance
 from whorl.benchmarks.gpu_phases import PHASES, Findings
+from whorl.errors import DeviceError
 from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.cupy_loaded import CupyLoaded
@@ -45,6 +46,10 @@ def meet(name):
     def run(device, findings):
         findings.put("device" if name == "facts" else "seen", {"phase": name})
         fate = json.loads(os.environ["FATES"]).get(name, "ends")
+        if fate == "goes on":
+            findings.add("rows", {"number": len(findings.values.get("rows", []))})
+            if len(findings.values["rows"]) < 3:
+                os.kill(os.getpid(), signal.SIGKILL)
         if fate == "fails":
             raise DeviceError("the GPU fell off the bus")
         if fate == "hangs":
@@ -52,12 +57,13 @@ def meet(name):
             time.sleep(600)
         if fate == "is killed":
             os.kill(os.getpid(), signal.SIGKILL)
-    return gpu_phases.Phase(1.0, run)
+    return gpu_phases.Phase(1.0, run, gpu_phases.PHASES[name].resumes)
 
 gpu_phases.PHASES.update({name: meet(name) for name in gpu_phases.PHASES})
 '''
 LIMITS = (
-    "import whorl.benchmarks.gpu_phases as p; p.PHASES.update({n: p.Phase(4.0, q.run) for n, q in p.PHASES.items()}); "
+    "import whorl.benchmarks.gpu_phases as p; "
+    "p.PHASES.update({n: p.Phase(9.0 if q.resumes else 4.0, q.run, q.resumes) for n, q in p.PHASES.items()}); "
 )
 
 
@@ -108,6 +114,23 @@ def test_one_that_is_ended_leaves_what_there_is_and_no_process(tmp_path: Path) -
     assert json.loads(out.read_text())["why"] == "it was ended early"
 
 
+def test_where_a_process_of_the_kernels_is_killed_another_goes_on(tmp_path: Path) -> None:
+    process = run_with({"kernels": "goes on"}, tmp_path / "on", ["kernels"], stdout=subprocess.PIPE)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    answer = json.loads(printed)["phases"]["kernels"]
+    assert answer["status"] == "ok"
+    assert answer["findings"]["rows"] == [{"number": 0}, {"number": 1}, {"number": 2}]
+
+
+@pytest.mark.parametrize("words", [["--out", "/nowhere/first.json"], ["--minutes", "0"]])
+def test_what_cannot_be_is_said_before_anything_runs(words: list[str]) -> None:
+    command = [sys.executable, "-m", "benchmarks.gpu_first", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words[0] in done.stderr.splitlines()[-1]
+
+
 def test_without_a_gpu_it_says_so_and_why(tmp_path: Path) -> None:
     (tmp_path / "cupy.py").write_text("raise ModuleNotFoundError('no', name='cupy')")
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path)}
@@ -117,6 +140,19 @@ def test_without_a_gpu_it_says_so_and_why(tmp_path: Path) -> None:
     document = json.loads(done.stdout)
     assert document["ran"] is False
     assert document["why"].startswith("CuPy is not installed")
+
+
+def test_the_tests_of_gpus_need_few_packages_and_no_installation(tmp_path: Path) -> None:
+    tools = ["pytest", "_pytest", "py.py", "pluggy", "iniconfig", "packaging", "pygments"]
+    needed = ["click", "numpy", "numpy.libs", "pyarrow", "pynvml.py", *tools]
+    for path in (Path(folder, name) for folder in sys.path for name in needed):
+        if path.exists() and not (tmp_path / path.name).exists():
+            (tmp_path / path.name).symlink_to(path)
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-I", "-S", "-c", program, "-q", "-p", "no:cacheprovider", "tests/gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no real GPU: CuPy is not installed" in done.stdout
 
 
 @pytest.fixture
@@ -164,7 +200,32 @@ def test_kernels_are_checked_by_launch_and_by_graph(device: CupyDevice) -> None:
         assert (row["problem"], row["wrong"]) == (None, 0)
         assert row["omission_is_found"]
     accepted = acceptance({"kernels": {"findings": findings}})
-    assert [row["met"] for row in accepted] == [True, True, True]
+    assert [row["met"] for row in accepted] == [True, True, True, True]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("brief")
+def test_a_kernel_whose_process_ended_is_told_and_the_others_are_tried(
+    device: CupyDevice, runtime: FakeRuntime, tmp_path: Path
+) -> None:
+    (tmp_path / "findings.json").write_text(json.dumps({"kernels": [], "trying": "stream-triad"}))
+    findings, load = Findings(tmp_path / "findings.json"), device.load
+
+    async def refuse(work: Work, *, seed: int) -> CupyLoaded:
+        if work.kernel == "fma-int32":
+            raise TypeError("function takes exactly 2 arguments")
+        return await load(work, seed=seed)
+
+    device.load = refuse  # type: ignore[method-assign]
+    with pytest.raises(DeviceError, match="these kernels failed: stream-triad, fma-int32"):
+        PHASES["kernels"].run(device, findings)
+    rows = json.loads((tmp_path / "findings.json").read_text())["kernels"]
+    assert [(row["kernel"], row["problem"]) for row in rows] == [
+        ("stream-triad", "its process ended"),
+        ("fma-int32", "TypeError: function takes exactly 2 arguments"),
+        ("launch", None),
+    ]
+    assert [row["met"] for row in acceptance({"kernels": {"findings": findings.values}})] == [True, True, True, False]
 
 
 @pytest.mark.long
