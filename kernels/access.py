@@ -176,7 +176,6 @@ def build_atomics(facts: Facts, *, counters: int = 1 << 16, additions: int | Non
         parameters={"counters": counters, "additions": rounds * PERIOD},
         operations=rounds * PERIOD,
         activity=0.1,
-        carries=True,
     )
     return fitting(facts, work)
 

@@ -460,7 +460,7 @@ class CupyLoaded:
             turns, work = self._turns, self._work
             if work.lap:
                 self._end_lap()
-            verdict = Verdict(0, 0, repetitions=turns.unchecked if work.every_counts else min(turns.unchecked, 1))
+            verdict = Verdict(0, 0, repetitions=turns.unchecked)
             if work.compared:
                 counts = self._counted(self._buffers[FAULTS_NAME])
                 verdict += checking.inside(work.kernel, counts, turns.unchecked, work.compared)

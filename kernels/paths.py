@@ -61,7 +61,6 @@ def build_copy(facts: Facts, *, direction: str, size: int | None = None) -> Work
         activity=0.05,
         lap=0 if within else 1,
         audit=() if within else back,
-        carries=True,
     )
     return fitting(facts, work)
 
@@ -91,7 +90,6 @@ def build_launch(facts: Facts, *, launches: int = LAUNCHES) -> Work | Unfit:
         parameters={"launches": launches},
         operations=launches,
         activity=0.03,
-        carries=True,
     )
     return fitting(facts, work)
 

@@ -152,16 +152,10 @@ def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
             reach = _GEMM_REACH.get(step.precision, _TENSOR_REACH)
             seconds += flop / (peak(step.precision, tensor=True) * reach)
     if vector_flop > 0:
-        share = _share(work)
+        share = float(work.parameters.get("share", 1.0))  # of the multiprocessors, in power-share
         precision = work.precision if work.precision in rates.vector or not seconds else "fp32"
         seconds += vector_flop / (peak(precision, tensor=False) * _VECTOR_REACH * share)
     return [_Part(seconds, clock=1.0)] if seconds else []
-
-
-def _share(work: Work) -> float:
-    """What share of the multiprocessors a work uses."""
-    share = work.parameters.get("share", 1.0) if work.kernel == "power-share" else 1.0
-    return float(share) if float(share) > 0 else 1.0
 
 
 def _path(work: Work, model: GpuModel) -> list[_Part]:
@@ -336,16 +330,13 @@ class SimulatedLoaded:
             return Verdict(0, 0)
         if not self._written:
             return Verdict(elements, elements, "nothing was written to it", float("inf"))
-        wrong, self._unchecked = self._wrong, 0
-        checked = min(repetitions, 1)
-        if work.every_counts:
-            checked, self._wrong = repetitions, np.empty(0, np.int64)
+        wrong, self._wrong, self._unchecked = self._wrong, np.empty(0, np.int64), 0
         if not len(wrong):
-            return Verdict(elements, 0, repetitions=checked)
+            return Verdict(elements, 0, repetitions=repetitions)
         first, worst = self._first(int(wrong[0]))
         compares_inside = work.compared and not work.audit and work.kernel != "memory"
         by_sm = {self._all_wrong[0] % self._sms: len(wrong)} if compares_inside else {}
-        return Verdict(elements, len(wrong), first, worst, checked, by_sm)
+        return Verdict(elements, len(wrong), first, worst, repetitions, by_sm)
 
     async def read(self, buffer: str) -> NDArray[Any]:
         """See `Loaded.read`: the findings of memory.cu and sm.cu. A wrong word has a bit that is stuck at 1; wrong
@@ -385,13 +376,10 @@ class SimulatedLoaded:
         return [self.work.elements_of(output) for output in self.work.outputs]
 
     def _go_wrong(self, repetitions: int) -> None:
-        """Draw which of some repetitions are wrong, and where. Of a work whose repetitions do not all count, the next
-        check sees the last one alone."""
+        """Draw which of some repetitions are wrong, and where."""
         elements = sum(self._counts()) or self.work.compared
         if not self._caught or not elements:
             return
-        if not self.work.every_counts:
-            repetitions, self._wrong = 1, np.empty(0, np.int64)
         times = self._random.binomial(repetitions, 1 / self._fault.wrong_one_in)
         if self.work.kernel == "memory":  # a cell that is bad fails in the first pattern that tries it, and stays bad
             times = 0 if self._all_wrong else 1

@@ -61,7 +61,6 @@ def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | U
         outputs=parts.outputs,
         parameters={"count": count},
         activity=0.2,
-        carries=True,
     )
     return fitting(facts, work)
 

@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 Scalar = np.generic
 """An argument by value: a numpy scalar, whose type is the C parameter's."""
 
-PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int32")
-"""What the arithmetic is done in. fp8 is E4M3; bf16 and fp8 are stored as uint16 and uint8 bit patterns."""
-
 
 @dataclass(frozen=True)
 class Facts:
@@ -265,6 +262,7 @@ class Work:
 
     kernel: str
     precision: str
+    """What the arithmetic is done in: of `rounding.DTYPES`."""
     buffers: tuple[Buffer, ...]
     turns: tuple[tuple[Step, ...], ...]
     """Repetition n, counted from 0 since the inputs were filled, runs `turns[n % len(turns)]`. Neighbouring turns
@@ -296,9 +294,8 @@ class Work:
     audit: tuple[Step, ...] = ()
     compared: int = 0
     """Comparisons that a repetition adds to the buffer `faults`, by its kernels or by the audit: a check demands
-    exactly repetitions times these, so that a launch that did nothing, or left out a block, is found."""
-    carries: bool = False
-    """Whether an error of any repetition stays in the outputs to the end, so that their check covers all of them."""
+    exactly repetitions times these, so that a launch that did nothing, or left out a block, is found. Where it is 0, an
+    error of any repetition stays in the outputs to the end, so that their check covers all of them."""
 
     def elements_of(self, output: Output) -> int:
         """Elements of an output."""
@@ -309,11 +306,6 @@ class Work:
         """Bytes of an output."""
         buffer = next(buffer for buffer in self.buffers if buffer.name == output.buffer)
         return self.elements_of(output) * np.dtype(buffer.dtype).itemsize
-
-    @property
-    def every_counts(self) -> bool:
-        """Whether all repetitions are checked, and not the last one alone."""
-        return self.compared > 0 or self.carries
 
     @property
     def steps(self) -> tuple[Step, ...]:

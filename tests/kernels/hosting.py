@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whorl.kernels.inputs import cleared_faults, expected_words, filled, key, scale
+from whorl.kernels.checking import right_values
+from whorl.kernels.inputs import cleared_faults, expected_words, filled, key
 from whorl.kernels.rounding import DTYPES, decode, encode, nearest
 from whorl.kernels.sources import source
 from whorl.kernels.work import Expected, Facts, Gemm, Key, Launch, Output, Step, WordsExpected, Work
@@ -178,15 +179,9 @@ class HostDevice:
                 if stored.dtype.kind in "iu" and (stored.dtype.itemsize > 2)
                 else decode(stored, _format(stored.dtype))
             )
-        row, column = np.divmod(np.arange(got.size), expected.columns)
-        at = (row % expected.values.shape[0], column % expected.values.shape[1])
-        factor = np.ones(got.size)
-        if expected.scaled:
-            factor = scale(row.astype(np.uint64)) * scale(column.astype(np.uint64))
         with np.errstate(invalid="ignore"):
-            right = expected.values[at] + expected.rise * (row // expected.values.shape[0])
-            off = np.abs(got - right * factor)
-        return got, off, expected.tolerance[at] * np.abs(factor)
+            right, tolerance = right_values(expected, np.arange(got.size, dtype=np.uint64))
+            return got, np.abs(got - right), tolerance
 
     def wrong(self) -> int:
         """How many elements of all outputs are outside their tolerance, or were found wrong by the kernels, or were

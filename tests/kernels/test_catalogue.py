@@ -15,9 +15,10 @@ import pytest
 from whorl.errors import InputError
 from whorl.kernels.catalogue import EXCHANGES, KERNELS, find_kernel
 from whorl.kernels.inputs import DISTRIBUTIONS, filled
+from whorl.kernels.rounding import DTYPES
 from whorl.kernels.sizing import MEMORY_SHARE, MOST_MEMORY, bytes_per_s, flop_per_s
 from whorl.kernels.sources import FOLDER, source
-from whorl.kernels.work import PRECISIONS, Copy, Facts, Gemm, Kernel, Key, Launch, Unfit, Work
+from whorl.kernels.work import Copy, Facts, Gemm, Kernel, Key, Launch, Unfit, Work
 from whorl.tests.kernels.hosting import facts_of
 
 DEVICES = {
@@ -84,7 +85,7 @@ def _fits_or_says_why_not(name: str, device: str) -> None:
         assert work.reason
         return
     assert work.kernel == name
-    assert work.precision in PRECISIONS
+    assert work.precision in DTYPES
     assert work.path in ("dram", "l2", "pcie", "peer", "none")
     assert work.memory_bytes <= MEMORY_SHARE * facts.memory_bytes
     assert work.flop or work.bytes or work.operations

@@ -79,14 +79,6 @@ def test_without_a_compiler_it_says_what_to_install(
     assert device.lost is None
 
 
-@pytest.mark.long
-def test_headers_that_no_source_includes_need_not_be_there(device: CupyDevice) -> None:
-    device._cupy.headers = False
-    loaded = load(device, twice())
-    run(loaded)
-    assert finish(loaded.check()).wrong == 0
-
-
 @pytest.mark.parametrize("error", [AttributeError, TypeError])
 def test_a_cupy_that_compiles_in_another_way_says_what_it_misses(
     error: type[Exception], device: CupyDevice, monkeypatch: pytest.MonkeyPatch

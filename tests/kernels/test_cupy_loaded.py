@@ -13,11 +13,10 @@ from whorl.errors import DeviceError
 from whorl.kernels import cupy_waiting
 from whorl.kernels.cupy_device import CupyDevice
 from whorl.kernels.device import finish
-from whorl.kernels.work import Array, Buffer, Copy, Expected, Gemm, Launch, Output, Work
+from whorl.kernels.work import Array, Buffer, Expected, Gemm, Output, Work
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
-from whorl.tests.kernels.test_arithmetic import RUN_HERE, small_work
-from whorl.tests.kernels.works import N, counted, load, memory, ramp, run, twice
+from whorl.tests.kernels.works import N, counted, load, memory, run, twice
 
 pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
@@ -46,12 +45,6 @@ def test_a_check_compares_all_and_finds_one_that_is_wrong(device: CupyDevice) ->
     assert verdict.first == "out, row 0, column 4321: 17, should be 16 within 0"
 
 
-def test_a_kernel_that_computes_something_else_is_found(device: CupyDevice) -> None:
-    loaded = load(device, twice(factor=3))
-    run(loaded)
-    assert finish(loaded.check()).wrong == N
-
-
 @pytest.mark.long
 def test_a_poisoned_result_is_wrong_until_it_is_made_anew(device: CupyDevice) -> None:
     for work in (twice(), twice(place="host"), counted()):
@@ -65,24 +58,6 @@ def test_a_poisoned_result_is_wrong_until_it_is_made_anew(device: CupyDevice) ->
         assert finish(loaded.check()).wrong == 0
         loaded.unload()
         loaded.unload()
-
-
-@pytest.mark.long
-def test_an_output_that_is_an_input_gets_its_content_anew(device: CupyDevice) -> None:
-    work = Work(
-        kernel="in place",
-        precision="fp32",
-        buffers=(Buffer("in", "float32", N, Array("a ramp", ramp)),),
-        turns=((Launch("plain.cu", "twice", (2, 1, 1), (64, 1, 1), ("in", "in", np.uint64(N)), ("FACTOR=1",)),),),
-        flop=0,
-        bytes=0,
-        outputs=(Output("in", lambda *_: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40)))),),
-    )
-    loaded = load(device, work)
-    memory(loaded, "in")[:] = 0
-    assert finish(loaded.check()).wrong == N
-    finish(loaded.poison())
-    assert finish(loaded.check()).wrong == 0
 
 
 @pytest.mark.long
@@ -135,29 +110,7 @@ def test_no_repeats_are_no_times(device: CupyDevice) -> None:
     assert run(load(device, twice()), 0).times_ms.shape == (0,)
 
 
-def test_pause_leaves_the_gpu_alone(device: CupyDevice) -> None:
-    began = time.monotonic()
-    finish(device.pause(0.05))
-    assert time.monotonic() - began >= 0.05
-
-
 # -- copies and products
-
-
-@pytest.mark.parametrize(("source", "target"), [("host", "device"), ("device", "host"), ("device", "peer")])
-def test_copies_between_places(source: str, target: str, device: CupyDevice) -> None:
-    work = Work(
-        kernel="copy",
-        precision="fp32",
-        buffers=(Buffer("a", "float32", N, Array("a ramp", ramp), source), Buffer("b", "float32", N, None, target)),
-        turns=((Copy("a", "b", 4 * N),),),
-        flop=0,
-        bytes=4 * N,
-        outputs=(Output("b", lambda *_: Expected(N, ramp(7)[None, :].astype(float), np.zeros((1, 40)))),),
-    )
-    loaded = load(device, work)
-    run(loaded)
-    assert finish(loaded.check()).wrong == 0
 
 
 def test_no_other_gpu_is_a_sentence(device: CupyDevice, runtime: FakeRuntime) -> None:
@@ -172,19 +125,6 @@ def test_peer_access_that_is_there_already_is_none_of_a_problem(device: CupyDevi
     runtime.fail["deviceEnablePeerAccess"] = 217
     with pytest.raises(DeviceError, match="it cannot reach the memory of the other GPU"):
         load(device, twice(place="peer"))
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("name", RUN_HERE)
-def test_every_kernel_of_the_catalogue_runs_and_is_right(name: str, device: CupyDevice) -> None:
-    loaded = load(device, small_work(name))
-    finish(loaded.poison())
-    run(loaded, 1)
-    verdict = finish(loaded.check())
-    assert verdict.wrong == 0, verdict.first
-    assert verdict.elements > 0
-    if name.startswith("gemm") and name != "gemm-fp8":
-        assert device.versions["cublas"] == "12.9.5"
 
 
 def gemm(precision: str, batch: int, types: tuple[str, str], *, plain: bool = False, across: bool = False) -> Work:
@@ -252,6 +192,7 @@ def test_products_of_whole_numbers_are_exact(
     loaded = load(device, gemm(precision, batch, types, plain=plain, across=across))
     run(loaded)
     verdict = finish(loaded.check())
+    assert ("cublas" in device.versions) == (precision != "fp8")
     # bf16 holds whole numbers to 256 only, fp16 to 2048; sums of 32 products of at most 9 are within 288.
     assert verdict.wrong <= (2 if types[1] == "uint16" else 0), verdict.first
 

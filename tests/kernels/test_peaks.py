@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from whorl.kernels.peaks import TENSOR, VECTOR, matrix_gflop_s, vector_gflop_s
-from whorl.kernels.work import PRECISIONS
+from whorl.kernels.rounding import DTYPES
 from whorl.simulation.models import MODELS, GpuModel
 from whorl.simulation.rates import rates_of
 from whorl.tests.kernels.hosting import SMALL
@@ -62,7 +62,7 @@ def test_products_in_fp32_run_on_the_ordinary_units() -> None:
 
 
 def test_precisions_are_those_of_works() -> None:
-    assert {name for table in (VECTOR, TENSOR) for row in table.values() for name in row} <= set(PRECISIONS)
+    assert {name for table in (VECTOR, TENSOR) for row in table.values() for name in row} <= set(DTYPES)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

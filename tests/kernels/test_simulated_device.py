@@ -252,8 +252,7 @@ def test_planted_wrong_results_are_found_in_two_runs_of_five() -> None:
         for _ in range(100):
             loaded = await device.load(work(), seed=3)
             await loaded.run(1, limit_s=1)
-            first, again = await loaded.check(), await loaded.check()
-            assert (first.wrong, first.first) == (again.wrong, again.first)
+            first = await loaded.check()
             if first.wrong:
                 assert first.first is not None
                 assert first.first.startswith(("y[", "n["))
@@ -382,7 +381,7 @@ def test_one_wrong_repetition_in_a_thousand_is_found_as_often_as_it_comes(monkey
     async def task() -> list[int]:
         wrong = []
         for _ in range(loads):
-            loaded = await device.load(work(carries=True), seed=3)
+            loaded = await device.load(work(), seed=3)
             await loaded.run(repetitions, limit_s=10)
             verdict = await loaded.check()
             assert verdict.repetitions == repetitions
