@@ -180,8 +180,8 @@ class HostDevice:
                 else decode(stored, _format(stored.dtype))
             )
         with np.errstate(invalid="ignore"):
-            right, tolerance = right_values(expected, np.arange(got.size, dtype=np.uint64))
-            return got, np.abs(got - right), tolerance
+            values, tolerance = right_values(expected, np.arange(got.size, dtype=np.uint64))
+            return got, np.abs(got - values), tolerance
 
     def wrong(self) -> int:
         """How many elements of all outputs are outside their tolerance, or were found wrong by the kernels, or were
