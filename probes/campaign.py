@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..errors import DeviceError, InputError
@@ -23,9 +23,9 @@ from .gpu_process import GpuProcess
 from .health import GpuHealth, changes_between
 from .meeting import Meeting
 from .probe import Kind, Probe
-from .protocol import Measured, Unrun, measure
+from .protocol import Measured, Unrun, failed, measure
 from .recording import Recorder, Run
-from .watch import Recent, Watch, Window
+from .watch import Recent, Watch
 
 if TYPE_CHECKING:
     from ..collectors.planted import Planted
@@ -204,23 +204,16 @@ class Campaign:
                 else:
                     answer = await measure(device, watch, probe, self._find, asked, first=first, ended=ends, warm=warm)
             except DeviceError as error:
-                health, changes = self._compare_health(device, watch, probe, health)
-                self._failed(device, probe, setting, error, changes=changes)
-                if error.gone:
-                    self._leave_out(device, self.plan.probes[stage + 1 :])
-                    return
-                continue
+                answer = failed(device.now_ns(), error)
             if isinstance(answer, Unrun):
                 self._not_run(device, probe, answer.reason)
                 continue
-            first = first and probe.kind is Kind.IDLE
+            first = first and (probe.kind is Kind.IDLE or answer.failure is not None)
             health, changes = self._compare_health(device, watch, probe, health)
             self._keep(device, probe, setting, answer, changes=changes)
-            if answer.failure is not None:
-                self._report_failure(device, probe, answer.failure)
-                if answer.failure.gone:
-                    self._leave_out(device, self.plan.probes[stage + 1 :])
-                    return
+            if answer.failure is not None and answer.failure.gone:
+                self._leave_out(device, self.plan.probes[stage + 1 :])
+                return
 
     def exchange(self, node: GpuProcess, gpus: Sequence[Facts], watch: Watch, settings: Mapping[str, Setting]) -> None:
         """The probes that all GPUs of a node run at once, in one process. One that failed before has no part in it."""
@@ -236,14 +229,17 @@ class Campaign:
                     health[facts.gpu] = health.get(facts.gpu) or _health(node.standing_for(facts), watch)
             if not missing:
                 continue
-            answers: Mapping[str, Measured | Unrun | DeviceError]
+            gone = False
             try:
                 answers = node.exchange(watch, probe, self.plan.asked, self.stop.is_set)
             except DeviceError as error:
+                gone = error.gone
                 # Where the error names one of the GPUs, the others could not run the probe without it.
                 culprits = [facts.gpu for facts in missing if str(error).startswith(facts.gpu)]
                 answers = {
-                    facts.gpu: error if not culprits or facts.gpu in culprits else Unrun(str(error))
+                    facts.gpu: Unrun(str(error))
+                    if culprits and facts.gpu not in culprits
+                    else failed(node.now_ns(), error)
                     for facts in missing
                 }
             for facts in missing:
@@ -252,11 +248,8 @@ class Campaign:
                     self._not_run(device, probe, answer.reason)
                     continue
                 health[facts.gpu], changes = self._compare_health(device, watch, probe, health[facts.gpu])
-                if isinstance(answer, DeviceError):
-                    self._failed(device, probe, setting, answer, changes=changes)
-                else:
-                    self._keep(device, probe, setting, answer, changes=changes)
-            if any(isinstance(answer, DeviceError) and answer.gone for answer in answers.values()):
+                self._keep(device, probe, setting, answer, changes=changes)
+            if gone:
                 for facts in gpus:
                     self._leave_out(node.standing_for(facts), probes[number:])
                 return
@@ -289,24 +282,10 @@ class Campaign:
         self, device: Gpu, watch: Watch, probe: Probe, before: GpuHealth | None
     ) -> tuple[GpuHealth | None, list[str]]:
         """The health of a GPU after a probe, and a sentence for what changed, if anything; each change is an event."""
-        after, facts = _health(device, watch), device.facts
+        after = _health(device, watch)
         changes = changes_between(before, after)
         for change in changes:
-            self.recorder.event(
-                Event(
-                    EventKind.HEALTH_CHANGED,
-                    facts.gpu,
-                    f"{probe.name}: {change.sentence}",
-                    device.now_ns(),
-                    facts.node,
-                    workload=probe.name,
-                    metric=change.metric,
-                    before=change.before,
-                    value=change.value,
-                    code=change.code,
-                    n=change.n,
-                )
-            )
+            self._event(EventKind.HEALTH_CHANGED, device, probe, f"{probe.name}: {change.sentence}", **asdict(change))
         changed = "; ".join(change.sentence for change in changes[:_TOLD])
         return after or before, [f"the health of the GPU changed while it ran: {changed}"] if changes else []
 
@@ -337,65 +316,28 @@ class Campaign:
         )
         self.recorder.run(run)
         if measured.verdict.wrong:
-            facts = device.facts
-            self.recorder.event(
-                Event(
-                    EventKind.WRONG_RESULT,
-                    facts.gpu,
-                    f"{probe.name}: {measured.status_detail}",
-                    measured.ended_ns,
-                    facts.node,
-                    workload=probe.name,
-                    n=measured.verdict.wrong,
-                )
-            )
+            detail = f"{probe.name}: {measured.status_detail}"
+            self._event(EventKind.WRONG_RESULT, device, probe, detail, measured.ended_ns, n=measured.verdict.wrong)
+        if measured.failure is not None:
+            detail = f"{probe.name}: {measured.failure}"
+            self._event(EventKind.PROBE_FAILED, device, probe, detail)
+            with self._lock:
+                self.report.failures.setdefault(device.facts.gpu, detail)
         if measured.note:
             with self._lock:
                 facts = device.facts
                 self.report.notes.append(f"{facts.node}/{facts.index}: {probe.name}: {measured.note}")
         self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
 
-    def _failed(
-        self,
-        device: Gpu,
-        probe: Probe,
-        setting: Setting,
-        error: DeviceError,
-        *,
-        changes: Sequence[str],
+    def _event(
+        self, kind: EventKind, device: Gpu, probe: Probe, detail: str, ts_ns: int | None = None, **more: Any
     ) -> None:
-        now_ns, facts = device.now_ns(), device.facts
-        run = Run(
-            gpu=facts.gpu,
-            probe=probe.name,
-            version=probe.version,
-            began_ns=now_ns,
-            ended_ns=now_ns,
-            window=Window(),
-            figures=(),
-            conditions=self._conditions(device, probe, setting),
-            versions=self._versions(device, probe),
-            ended_by=EndedBy.FAILED,
-            status=Outcome(error.outcome),
-            status_detail="; ".join([str(error), *changes]),
-        )
-        self.recorder.run(run)
-        self._report_failure(device, probe, error)
-        self._tell(probe, facts, _summary(facts, run, probe, wrong=False))
-
-    def _report_failure(self, device: Gpu, probe: Probe, error: DeviceError) -> None:
-        facts, detail = device.facts, f"{probe.name}: {error}"
-        event = Event(EventKind.PROBE_FAILED, facts.gpu, detail, device.now_ns(), facts.node, workload=probe.name)
-        self.recorder.event(event)
-        with self._lock:
-            self.report.failures.setdefault(facts.gpu, detail)
+        facts, ts_ns = device.facts, device.now_ns() if ts_ns is None else ts_ns
+        self.recorder.event(Event(kind, facts.gpu, detail, ts_ns, facts.node, workload=probe.name, **more))
 
     def _not_run(self, device: Gpu, probe: Probe, reason: str) -> None:
         facts = device.facts
-        detail = f"{probe.name}: {reason}"
-        self.recorder.event(
-            Event(EventKind.PROBE_NOT_RUN, facts.gpu, detail, device.now_ns(), facts.node, workload=probe.name)
-        )
+        self._event(EventKind.PROBE_NOT_RUN, device, probe, f"{probe.name}: {reason}")
         with self._lock:
             self.report.unrun.append((facts.gpu, probe.name, reason))
         self._tell(probe, facts, None)

@@ -57,7 +57,7 @@ class Measured:
     note: str | None = None
     """What somebody should know although no result was wrong."""
     failure: DeviceError | None = None
-    """Of a soak: what the GPU failed with; the figures are those until then."""
+    """What the GPU failed with; the figures are those until then, of a soak, or none."""
 
     @property
     def status(self) -> Outcome:
@@ -72,6 +72,11 @@ class Measured:
         sentences = [wrong_words(self.verdict)] if self.verdict.wrong else []
         sentences += [] if self.failure is None else [str(self.failure)]
         return "; ".join(sentences) or None
+
+
+def failed(at_ns: int, error: DeviceError) -> Measured:
+    """Of a probe that ended at a time by an error: no figures."""
+    return Measured(at_ns, at_ns, Window(), [], EndedBy.FAILED, Verdict(0, 0), {}, failure=error)
 
 
 def wrong_words(verdict: Verdict) -> str:
