@@ -9,7 +9,7 @@ are in no time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
@@ -147,9 +147,9 @@ class CupyLoaded:
         self._products: dict[Any, LtProduct] = {}
         self._events: list[int] = []
         self._markers: tuple[int, int] | None = None
-        self._steps: list[list[tuple[int, _Enqueue]]] = []
-        self._audit: list[tuple[int, _Enqueue]] = []
-        self._before: list[tuple[int, _Enqueue]] = []
+        self._steps: list[list[_Enqueue]] = []
+        self._audit: list[_Enqueue] = []
+        self._before: list[_Enqueue] = []
         self._beside: _Beside | None = None
         self._graphs: list[int | None] = []
         self._turns = _Turns(work)
@@ -175,16 +175,13 @@ class CupyLoaded:
     # -- loading ------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        compiled = {
-            (step.source, step.function, step.defines): self._device.function(step.source, step.function, step.defines)
-            for step in self._work.steps
-            if isinstance(step, Launch)
-        }
+        for step in self._work.steps:  # what does not compile takes no memory
+            if isinstance(step, Launch):
+                self._device.function(step.source, step.function, step.defines)
         self._buffers.take(self._work)
         self._counters = self._buffers.upload(cleared_faults())
-        self._steps = [[self._ready(step, compiled) for step in turn] for turn in self._work.turns]
-        self._audit = [self._ready(step, compiled) for step in self._work.audit]
-        self._before = [self._ready(step, compiled) for step in self._work.first]
+        self._steps = [self._ready(turn) for turn in self._work.turns]
+        self._audit, self._before = self._ready(self._work.audit), self._ready(self._work.first)
         if self._work.beside:
             self._beside = _Beside(self._waiting, self._runtime, self._stream)
             self._beside.copies = [[self._copy(step) for step in copies] for copies in self._work.beside]
@@ -198,36 +195,40 @@ class CupyLoaded:
         for buffer in self._work.buffers:
             if buffer.content is not None:
                 self._buffers.fill(buffer.name, self._seed, self._launch_fill)
-        self._poison_outputs()
+            elif buffer.name != FAULTS_NAME:
+                self._buffers.poison(buffer.name)
         self._buffers.clear_faults()
         self._enqueue_steps(self._before, None)
         self._turns = _Turns(self._work)
-
-    def _poison_outputs(self) -> None:
-        for buffer in self._work.buffers:
-            if buffer.content is None and buffer.name != FAULTS_NAME:
-                self._buffers.poison(buffer.name)
 
     def _launch_fill(self, function: str, defines: tuple[str, ...], count: int, args: tuple[Scalar, ...]) -> None:
         kernel = self._device.function("fill.cu", function, defines)
         kernel(checking.grid(count, self._device.facts.sms), (checking.BLOCK, 1, 1), args)
 
-    def _ready(self, step: Step, compiled: dict[Any, Any]) -> tuple[int, _Enqueue]:
-        """How often, and what enqueues one launch of a step."""
+    def _ready(self, steps: Sequence[Step]) -> list[_Enqueue]:
+        """What enqueues each launch, copy and product of some steps."""
+        return [
+            enqueue
+            for step in steps
+            for enqueue in [self._enqueues(step)] * (step.times if isinstance(step, Launch) else 1)
+        ]
+
+    def _enqueues(self, step: Step) -> _Enqueue:
+        """What enqueues a step once."""
         buffers = self._buffers
         if isinstance(step, Launch):
-            kernel = compiled[step.source, step.function, step.defines]
+            kernel = self._device.function(step.source, step.function, step.defines)
             args = tuple(map(self._argument, step.args))
             shared = {"shared_mem": step.shared} if step.shared else {}
             if shared:
                 self._device.allow_shared(kernel, step.shared)
-            return step.times, lambda: kernel(step.grid, step.block, args, **shared)
+            return lambda: kernel(step.grid, step.block, args, **shared)
         if isinstance(step, Copy):
             copy = self._copy(step)
-            return 1, lambda: copy(self._stream)
+            return lambda: copy(self._stream)
         types = [buffers.buffer(name).dtype for name in (step.a, step.b, step.c)]
         slot = step.c_at * np.dtype(types[2]).itemsize
-        return 1, self._product(step, (buffers[step.a], buffers[step.b], buffers[step.c] + slot), types)
+        return self._product(step, (buffers[step.a], buffers[step.b], buffers[step.c] + slot), types)
 
     def _copy(self, step: Copy) -> Callable[[int], None]:
         """What enqueues a copy in a stream."""
@@ -348,7 +349,7 @@ class CupyLoaded:
     def _launches(self) -> int:
         """What is enqueued for a repetition."""
         beside = len(self._work.beside[0]) if self._work.beside else 0
-        return 1 if self._graphs[0] is not None else sum(times for times, _ in self._steps[0]) + beside
+        return 1 if self._graphs[0] is not None else len(self._steps[0]) + beside
 
     def _first(self, throttle: Throttle, deadline: float) -> None:
         """A repetition that loads what is loaded lazily, and tells how long one takes; then the graph."""
@@ -367,13 +368,12 @@ class CupyLoaded:
             self._graphs = [self._captured(steps) for steps in self._steps]
         self._warm = True
 
-    def _enqueue_steps(self, steps: list[tuple[int, _Enqueue]], throttle: Throttle | None) -> None:
+    def _enqueue_steps(self, steps: list[_Enqueue], throttle: Throttle | None) -> None:
         """Enqueue steps, launch by launch."""
-        for times, enqueue in steps:
-            for _ in range(times):
-                enqueue()
-                if throttle is not None:
-                    throttle.launched()
+        for enqueue in steps:
+            enqueue()
+            if throttle is not None:
+                throttle.launched()
 
     def _enqueue(self, throttle: Throttle | None) -> None:
         """Enqueue the next repetition."""
@@ -400,7 +400,7 @@ class CupyLoaded:
             beside.end()
         throttle.launched()
 
-    def _captured(self, steps: list[tuple[int, _Enqueue]]) -> int | None:
+    def _captured(self, steps: list[_Enqueue]) -> int | None:
         """The steps of a turn as a CUDA graph, ready to launch; None where CUDA or a library cannot make one."""
         runtime = self._runtime
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import sqrt
 
@@ -12,7 +11,7 @@ from .checking import alike
 from .inputs import SWITCHING, lane_values, lanes
 from .rounding import DTYPES, Doubles, unit
 from .sizing import bytes_per_s, capability, fitting, flop_per_s, multiple, room
-from .work import COUNTERS, Buffer, Expected, Facts, Gemm, Kernel, Launch, Output, Unfit, Work, unchanging
+from .work import COUNTERS, Buffer, Expected, Facts, Gemm, Kernel, Output, Part, Unfit, Work, unchanging
 
 PERIOD = 64
 """Different rows of A, and columns of B, before they are scaled: all of C follows from the products of these."""
@@ -88,9 +87,9 @@ def build(
         buffers=(*ring.buffers, COUNTERS),
         turns=tuple((step,) for step in ring.turns),
         flop=2 * n * n * k,
-        bytes=sum(buffer.bytes for buffer in ring.buffers[:2]) + ring.bytes // SLOTS,
+        bytes=sum(buffer.bytes for buffer in ring.buffers[:2]) + ring.buffers[2].bytes // SLOTS,
         outputs=ring.outputs,
-        parameters={"m": n, "n": n, "k": k, "input": input, "ring_bytes": ring.bytes},
+        parameters={"m": n, "n": n, "k": k, "input": input, "ring_bytes": ring.buffers[2].bytes},
         activity=SWITCHING[input],
         lap=SLOTS,
         audit=ring.audit,
@@ -120,28 +119,12 @@ def shape(
     return n, k or multiple(length, step)
 
 
-@dataclass(frozen=True)
-class Ring:
-    """A product whose results go round in a ring of slots."""
+def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, slots: int) -> Part:
+    """A product of n x k and k x n numbers, whose results go round in a ring: buffers a, b, and c, which has all slots.
 
-    buffers: tuple[Buffer, Buffer, Buffer]
-    """a, b, and c, which has all slots."""
-    turns: tuple[Gemm, ...]
-    """Once round with one sign, then with the other: what stands in a slot from the lap before has the wrong one."""
-    outputs: tuple[Output, ...]
-    """Of each turn."""
-    audit: tuple[Launch, ...]
-    compared: int
-    """Words of a slot: all slots of a lap are equal bit for bit."""
-
-    @property
-    def bytes(self) -> int:
-        """Of all slots."""
-        return self.buffers[2].bytes
-
-
-def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, slots: int) -> Ring:
-    """A product of n x k and k x n numbers; the inputs are `work.Lanes`, so that C has a scale by row and column."""
+    The inputs are `work.Lanes`, so that C has a scale by row and column. The turns go round once with one sign, then
+    with the other: what stands in a slot from the lap before has the wrong one. The slots of a lap are equal.
+    """
     dtype, plain, size = DTYPES[precision], precision in PLAIN, n * n
     a, b = (lanes(distribution, precision, PERIOD, k, across=across) for across in (False, plain))
     c = Buffer("c", DTYPES[OUT[precision]], slots * size)
@@ -152,7 +135,7 @@ def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, 
         turns.append(Gemm(precision, n, n, k, "a", "b", "c", plain=plain, alpha=sign, c_at=at))
         expect = unchanging(partial(_expect, precision, n, k, distribution, sign))
         outputs.append(Output("c", expect, turn, at=at, count=size))
-    return Ring(
+    return Part(
         buffers=(Buffer("a", dtype, n * k, a), Buffer("b", dtype, n * k, b), c),
         turns=tuple(turns),
         outputs=tuple(outputs),

@@ -62,7 +62,14 @@ def build_mix(
             *ring.outputs,
             *(replace(triad.outputs[turn % 2], turn=turn) for turn in range(len(ring.turns))),
         ),
-        parameters={"blocks": blocks, "n": n, "k": k, "count": count, "input": input, "ring_bytes": ring.bytes},
+        parameters={
+            "blocks": blocks,
+            "n": n,
+            "k": k,
+            "count": count,
+            "input": input,
+            "ring_bytes": ring.buffers[2].bytes,
+        },
         activity=(2 + SWITCHING[input]) / 3,  # of the three parts, only the product takes the input
         lap=SLOTS,
         audit=ring.audit,

@@ -7,14 +7,13 @@ STREAM has fp64; there roundings would hide errors, and on a GPU with few fp64 u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from .inputs import key
 from .sizing import bytes_per_s, far_beyond_l2, fitting, room
-from .work import Buffer, Facts, Kernel, Launch, Output, Step, Unfit, Words, WordsExpected, Work
+from .work import Buffer, Facts, Kernel, Launch, Output, Part, Unfit, Words, WordsExpected, Work
 
 FACTOR = 3
 """Odd, so that two words that differ still differ when they are multiplied by it."""
@@ -26,16 +25,6 @@ MOST_WORDS = 1 << 32
 """In an array: so many differ."""
 
 ARRAYS = {"copy": 2, "triad": 3}
-
-
-@dataclass(frozen=True)
-class StreamParts:
-    """The parts of a work that goes to and fro."""
-
-    buffers: tuple[Buffer, ...]
-    turns: tuple[Step, Step]
-    outputs: tuple[Output, Output]
-    """Of the first turn, and of the second."""
 
 
 def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | Unfit:
@@ -65,7 +54,7 @@ def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | U
     return fitting(facts, work)
 
 
-def moved(operation: str, count: int, suffix: str = "") -> StreamParts:
+def moved(operation: str, count: int, suffix: str = "") -> Part:
     """The arrays of an operation (a, out, and b where it has one, with a suffix), its two turns, and what comes out."""
     a, b, out = "a" + suffix, "b" + suffix, "out" + suffix
     added = ARRAYS[operation] == 3
@@ -76,7 +65,7 @@ def moved(operation: str, count: int, suffix: str = "") -> StreamParts:
 
     expect = partial(_expect, operation, a, b)
     buffers = (Buffer(a, "uint32", count, Words()), Buffer(out, "uint32", count))
-    return StreamParts(
+    return Part(
         buffers=(*buffers, Buffer(b, "uint32", count, Words())) if added else buffers,
         turns=(launch(a, out), launch(out, a)),
         outputs=(Output(out, expect, turn=0), Output(a, expect, turn=1)),

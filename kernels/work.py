@@ -324,6 +324,17 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a work may do besides others in each repetition: its buffers, and of each turn its step and its result."""
+
+    buffers: tuple[Buffer, ...]
+    turns: tuple[Step, ...]
+    outputs: tuple[Output, ...]
+    audit: tuple[Launch, ...] = ()
+    compared: int = 0
+
+
+@dataclass(frozen=True)
 class Unfit:
     """Why a kernel cannot run on a device. This is an answer, not an error."""
 
