@@ -20,7 +20,7 @@ from ..store.metrics import FAST, METRICS
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
 from .kernel_log import name_lost_boards
-from .nvml_driver import answer_of, decoded, driver_version, meaning, status_of, text
+from .nvml_driver import answer_of, decoded, driver_version, meaning, open_library, status_of, text
 from .nvml_gpm import Profiling
 from .nvml_identity import describe, instances, power_window
 from .nvml_reader import Reader
@@ -135,7 +135,7 @@ class Nvml(Backend):
 
     def _first_look(self) -> dict[str, _Entry]:
         """Reach the driver, and look. Raises InputError where there is none, or no GPU."""
-        _begin_session()
+        open_library()
         listed = self._look({}, first=True)
         if not self._whole:
             self._listed = listed
@@ -152,7 +152,7 @@ class Nvml(Backend):
         self._events = None  # it dies with the session
         self._registered.clear()
         answer_of(nv.nvmlShutdown)
-        _begin_session()
+        open_library()
         self._listed = self._look({})
         self._otherwise = Status.LOST
 
@@ -281,16 +281,6 @@ class Nvml(Backend):
         pci_bus_id = text(pci.busId)
         at = (device.gpu for device in self._whole.values() if device.row["pci_bus_id"] == pci_bus_id)
         return next(at, None), pci_bus_id
-
-
-def _begin_session() -> None:
-    """Reach the driver. Raises InputError where there is none."""
-    import pynvml as nv
-
-    try:
-        nv.nvmlInit()
-    except nv.NVMLError as error:
-        raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
 
 
 def _reach(index: int) -> tuple[str, Any]:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import InputError
 from .backend import Status
 
 SUCCESS, NOT_SUPPORTED = 0, 3  # return codes of NVML
@@ -22,6 +23,19 @@ _MEANINGS = {
     16: Status.NEEDS_RESET,
     **dict.fromkeys((1, 9, 18), Status.DRIVER),  # uninitialised, not loaded, library and driver of two versions
 }
+
+
+def open_library() -> Any:
+    """The module `pynvml`, with the driver reached. InputError where either is not there."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except ImportError as error:
+        raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
+    except pynvml.NVMLError as error:
+        raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
+    return pynvml
 
 
 def meaning(code: int) -> Status:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DeviceError, InputError, WhorlError
 from ..store.vocabulary import Outcome
-from .nvml_driver import answer_of, driver_version
+from .nvml_driver import answer_of, driver_version, open_library
 
 _NEAR_MW = 1000  # a driver may round what it is given,
 _SHOWN_S = 0.5  # and take a moment to show it
@@ -28,14 +28,7 @@ class Controls:
     """
 
     def __init__(self) -> None:
-        try:
-            import pynvml
-        except ImportError as error:
-            raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise InputError(f"NVML: {error} (is an NVIDIA driver installed and loaded?)") from error
+        open_library()
         self.driver: str | None = driver_version()
         """Version of the loaded driver; None where it does not tell."""
 

@@ -162,15 +162,10 @@ class Campaign:
         watch: Watch,
         setting: Setting,
         meeting: Meeting | None = None,
-        *,
-        ended: Callable[[], bool] | None = None,
     ) -> None:
-        """All probes on one device. What the GPU cannot do is recorded.
-
-        KeyboardInterrupt where `ended`, which is asked again and again, says so; without it, where `stop` is set.
-        """
+        """All probes on one device. What the GPU cannot do is recorded. KeyboardInterrupt where `stop` is set."""
         try:
-            await self._every(device, watch, setting, meeting, ended or self.stop.is_set)
+            await self._every(device, watch, setting, meeting)
         finally:
             if meeting:
                 meeting.leave(device.facts.gpu)
@@ -181,8 +176,8 @@ class Campaign:
         watch: Watch,
         setting: Setting,
         meeting: Meeting | None,
-        ended: Callable[[], bool],
     ) -> None:
+        ended = self.stop.is_set
         first, facts, asked = True, device.facts, self.plan.asked
         health: GpuHealth | None = None
         for stage, probe in enumerate(self.plan.probes):
@@ -196,7 +191,7 @@ class Campaign:
             warm = lambda: True  # noqa: E731
             if meeting and not device.simulated:
                 warm = partial(meeting.complete, device, 2 * stage + 1)
-            ends = self._telling(device, probe, ended) if probe.kind is Kind.SOAK else ended
+            ends = self._telling(device, probe) if probe.kind is Kind.SOAK else ended
             health = health or _health(device, watch)
             try:
                 if isinstance(device, GpuProcess):
@@ -254,8 +249,8 @@ class Campaign:
                     self._leave_out(node.standing_for(facts), probes[number:])
                 return
 
-    def _telling(self, device: Gpu, probe: Probe, ended: Callable[[], bool]) -> Callable[[], bool]:
-        """`ended`, which is asked after each batch and says how far the probe is."""
+    def _telling(self, device: Gpu, probe: Probe) -> Callable[[], bool]:
+        """Whether `stop` is set, asked after each batch; it says how far the probe is."""
         began_ns, place = device.now_ns(), f"{device.facts.node}/{device.facts.index}"
 
         def ended_and_told() -> bool:
@@ -263,7 +258,7 @@ class Campaign:
                 spent_s, total = (device.now_ns() - began_ns) / 1e9, self.report.gpus * len(self.plan.probes)
                 what = f"{probe.name} on {place}: {spent_s:,.0f} of {self.plan.asked.soak_s:,.0f} s"
                 self._progress(self._done, total, what)
-            return ended()
+            return self.stop.is_set()
 
         return ended_and_told
 

@@ -58,7 +58,7 @@ class Effort:
             case Kind.SQUARE:
                 return self.warm_up_s + 2 * self.level_s + SENSOR_S + self.wave_s
             case Kind.STAIRCASE:
-                return self.level_s * LEVELS
+                return self.level_s * len(LEVELS)
             case Kind.SCAN:
                 return len(probe.scan[1] if probe.scan else ()) * 2 * self.scan_s
             case Kind.PATTERNS:
@@ -79,8 +79,8 @@ class Effort:
         return self.limit_s / 4
 
 
-LEVELS = 5
-"""Of the staircase: 0, 25, 50, 75 and 100 %."""
+LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the staircase: shares of the SMs under load."""
 
 EFFORTS = {
     effort.suite: effort

@@ -127,7 +127,9 @@ class _ExchangeProbe:
             while len(times) < self._asked.least_repeats or time.monotonic() < until:
                 self._look()
                 times.append(exchange.run())
-                if len(times) >= self._asked.least_repeats and (len(times) >= _MOST or self._precise(times)):
+                if len(times) >= self._asked.least_repeats and (
+                    len(times) >= _MOST or interval_of(np.array(times)).within(self._asked.half_width)
+                ):
                     break
             verdicts = [exchange.verdict(position, len(times) + _WARM) for position in range(len(self._gpus))]
         times_ms = np.array(times)
@@ -145,10 +147,6 @@ class _ExchangeProbe:
             gpu: self._measured(position, began_ns, rows, conditions, verdicts[position])
             for position, gpu in enumerate(self._gpus)
         }
-
-    def _precise(self, times: Sequence[float]) -> bool:
-        interval = interval_of(np.array(times))
-        return interval.settled and interval.relative is not None and interval.relative <= self._asked.half_width
 
     # -- both ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..collectors.backend import Status
-from ..errors import DeviceError, InputError
+from ..errors import DeviceError
 from ..store.metrics import METRICS, ROW
 from ..store.vocabulary import reason_bit
 
@@ -127,17 +127,10 @@ class DriverHealth:
     """
 
     def __init__(self, gpu: str) -> None:
-        from ..collectors.nvml_driver import answer_of, status_of
+        from ..collectors.nvml_driver import answer_of, open_library, status_of
         from ..collectors.nvml_reader import Reader
 
-        try:
-            import pynvml as nv
-
-            nv.nvmlInit()
-        except ImportError as error:
-            raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
-        except nv.NVMLError as error:
-            raise InputError(f"NVML: {error}") from error
+        nv = open_library()
         try:
             handle = nv.nvmlDeviceGetHandleByUUID(gpu)
         except nv.NVMLError as error:

@@ -49,6 +49,10 @@ class Interval:
             return None
         return (self.high - self.low) / 2 / self.median
 
+    def within(self, half_width: float) -> bool:
+        """Whether the median is known as well as that: half the width as a share of it, and not too narrow."""
+        return self.settled and self.relative is not None and self.relative <= half_width
+
 
 @lru_cache(maxsize=4096)
 def rank(n: int, level: float = LEVEL) -> int:

@@ -86,9 +86,10 @@ async def measured(steps: Steps, loaded: Loaded, time_s: float) -> tuple[Overlap
         ended_ns = steps.device.now_ns()
         pairs = Overlap(*np.array(rows).T)
         interval = interval_of(pairs.times_ms)
-        narrow = interval.relative is not None and interval.relative <= asked.half_width and interval.settled
         spent_s = (ended_ns - began_ns) / 1e9
-        precise = narrow and len(rows) >= asked.least_repeats and spent_s >= steps.effort.least_s
+        precise = (
+            interval.within(asked.half_width) and len(rows) >= asked.least_repeats and spent_s >= steps.effort.least_s
+        )
         over = len(rows) >= FEWEST_REPEATS and spent_s * (1 + 1 / len(rows)) > asked.limit_s
         if precise or over:
             ended_by = EndedBy.PRECISE if precise else EndedBy.TIME_LIMIT

@@ -96,17 +96,13 @@ def look(limit_s: float = LIMIT_S) -> list[Fitness]:
 
 def _gpus() -> dict[str, bool]:
     """By UUID of each GPU that NVML lists: whether it is in MIG mode."""
-    from ..collectors.nvml_driver import answer_of
+    from ..collectors.nvml_driver import answer_of, open_library
 
+    nv = open_library()
     try:
-        import pynvml as nv
-
-        nv.nvmlInit()
         handles = [nv.nvmlDeviceGetHandleByIndex(index) for index in range(nv.nvmlDeviceGetCount())]
         modes = [answer_of(nv.nvmlDeviceGetMigMode, handle) or (0, 0) for handle in handles]
         return {nv.nvmlDeviceGetUUID(handle): mode[0] == 1 for handle, mode in zip(handles, modes, strict=True)}
-    except ImportError as error:
-        raise InputError("the NVML bindings are not installed: pip install nvidia-ml-py") from error
     except nv.NVMLError as error:
         raise DeviceError(f"NVML: {error}") from error
 

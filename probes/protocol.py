@@ -23,6 +23,7 @@ from ..store.vocabulary import EndedBy, Outcome
 from . import figures as of
 from . import overlap
 from .conditions import Asked, of_work
+from .effort import LEVELS
 from .figures import LATENCY, Figure
 from .interval import Interval, interval_of
 from .patterns import FINDINGS, memory_size
@@ -31,7 +32,6 @@ from .steps import BATCH_S, SOAK_PART_S, Pulses, Repeats, Steps, UnfitError, sha
 from .watch import Watch, Window
 
 _NAMED_SMS = 4  # in a sentence; the conditions have them all
-_LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class _Protocol(Steps):
         rows: list[Figure] = []
         await self.cool_down()
         began_ns, ended_ns = self.device.now_ns(), 0
-        for share in _LEVELS:
+        for share in LEVELS:
             if share == 0:
                 from_ns = self.device.now_ns()
                 await self.rest(self.effort.level_s)

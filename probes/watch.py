@@ -48,12 +48,11 @@ _FEWEST_S = 0.3  # a counter that is read over less time says little: drivers re
 
 @dataclass(frozen=True)
 class Reading:
-    """The last that is known of a GPU; None where its driver does not tell."""
+    """The last that is known of a GPU."""
 
     ts_ns: int
     temperature_c: float | None
-    sm_clock_mhz: float | None
-    power_w: float | None
+    """None where its driver does not tell."""
 
 
 @dataclass(frozen=True)
@@ -179,13 +178,8 @@ class Recent:
             ts = int(self._ts[at, position])
             if ts == 0:
                 return None
-            values = dict(zip(_COLUMNS, self._values[:, at, position].tolist(), strict=True))
-        return Reading(
-            ts,
-            _known(values["temperature_c"]),
-            _known(values["sm_clock_mhz"]),
-            _scaled(_known(float(board_power_of(values)))),
-        )
+            temperature_c = float(self._values[_COLUMNS.index("temperature_c"), at, position])
+        return Reading(ts, None if np.isnan(temperature_c) else temperature_c)
 
     def health(self, gpu: str) -> GpuHealth | None:
         """The health of a simulated GPU; None of another one, and of one that is lost."""
@@ -238,16 +232,12 @@ def recent(
     effort = asked.effort
     longest = max(asked.limit_s, effort.slope_s, effort.idle_s)
     if any(probe.kind in (Kind.STAIRCASE, Kind.SCAN) for probe in probes):
-        longest = max(longest, LEVELS * (effort.level_s + 2), max(map(effort.expected_s, probes)))
+        longest = max(longest, len(LEVELS) * (effort.level_s + 2), max(map(effort.expected_s, probes)))
     seconds = min(longest + 5, _MOST_KEPT_S)
     if any(probe.kind is Kind.SQUARE for probe in probes):
         wave_s = max(effort.wave_s, 10 * asked.period_s) + 2
         seconds = max(seconds, wave_s * (interval_s / FAST_S if pace else 1.0))
     return Recent(gpus, seconds=seconds, interval_s=interval_s, pace=pace, names=names)
-
-
-def _known(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _scaled(value: float | None) -> float | None:

@@ -116,7 +116,7 @@ class HandDevice:
     def latest(self, gpu: str) -> Reading | None:
         if self.temperature_c is None:
             return None
-        return Reading(self.now_ns(), self.temperature_c(self.clock_ns / 1e9), 1000.0, 100.0)
+        return Reading(self.now_ns(), self.temperature_c(self.clock_ns / 1e9))
 
     def window(self, gpu: str, began_ns: int, ended_ns: int) -> Window:
         if self.temperature_c is None:
