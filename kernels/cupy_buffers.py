@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..errors import DeviceError, InputError
 from .cuda_errors import OUT_OF_MEMORY, on_another, status_of
 from .inputs import cleared_faults, key, stored_table
-from .work import FAULTS_NAME, Array, Buffer, Lanes, Scalar, Words, Work
+from .work import FAULTS_NAME, Buffer, Lanes, Scalar, Words, Work
 
 Launcher = Callable[[str, tuple[str, ...], int, tuple[Scalar, ...]], None]
 """Enqueues a function of fill.cu: its name, definitions, the number of elements, and its arguments."""
@@ -140,35 +140,32 @@ class Buffers:
             launch("words", (), buffer.count, target)
         elif isinstance(content, Lanes):
             size = np.dtype(buffer.dtype).itemsize
-            table = np.uint64(self._once(name, lambda: stored_table(seed, name, content), buffer.dtype))
+            table = np.uint64(self._uploaded(name, self._array(name, lambda: stored_table(seed, name, content))))
             shape = (np.uint64(content.length), np.uint32(content.lanes), np.uint32(content.across))
             launch("lanes", (f"BYTES={size}",), buffer.count, (*target, table, *shape))
-        elif content.rise:
-            period = self._array(name, content, seed)
-            address = np.uint64(self._once(name, lambda: period, buffer.dtype))
+        else:
+            period = self._array(name, lambda: content.make(seed))
+            if not content.rise:
+                self._spread(name, period)
+                return
             number = {"float32": "float", "uint32": "unsigned int"}[buffer.dtype]
+            address = np.uint64(self._uploaded(name, period))
             args = (*target[:2], address, np.uint64(period.size), np.uint32(content.rise % 2**32))
             launch("rising", (f"NUMBER={number}",), buffer.count, args)
-        else:
-            self._spread(name, self._array(name, content, seed))
 
-    def _once(self, name: str, make: Callable[[], NDArray[Any]], dtype: str) -> int:
-        """The address of an array that is made and copied to the GPU the first time."""
+    def _uploaded(self, name: str, array: NDArray[Any]) -> int:
+        """The address of a buffer's array, which is copied to the GPU the first time."""
         if name not in self._tables:
-            table = make()
-            if table.dtype != np.dtype(dtype):
-                raise InputError(f"the content of {name} is {table.size} of {table.dtype}, not some of {dtype}")
-            self._tables[name] = self.upload(table)
+            self._tables[name] = self.upload(array)
         return self._tables[name]
 
-    def _array(self, name: str, content: Array, seed: int) -> NDArray[Any]:
-        """A period that the host makes the first time, and keeps."""
+    def _array(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """What the host makes for a buffer the first time, and keeps."""
         if name not in self._arrays:
-            period = np.ascontiguousarray(content.make(seed)).reshape(-1)
-            if period.dtype != np.dtype(self._of[name].dtype) or period.size == 0:
-                dtype = self._of[name].dtype
-                raise InputError(f"the content of {name} is {period.size} of {period.dtype}, not some of {dtype}")
-            self._arrays[name] = period
+            array, dtype = np.ascontiguousarray(make()).reshape(-1), self._of[name].dtype
+            if array.dtype != np.dtype(dtype) or array.size == 0:
+                raise InputError(f"the content of {name} is {array.size} of {array.dtype}, not some of {dtype}")
+            self._arrays[name] = array
         return self._arrays[name]
 
     def _spread(self, name: str, period: NDArray[Any]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .inputs import stream_of, words
 from .rounding import DTYPES, encode, fused, nearest
-from .sizing import capability, fitting, flop_per_s, multiple
+from .sizing import fitting, flop_per_s, multiple, too_old
 from .work import COUNTERS, Array, Buffer, Facts, Kernel, Launch, Unfit, Work
 
 PERIOD = 256
@@ -101,10 +101,8 @@ def build(facts: Facts, *, precision: str, rounds: int | None = None, blocks: in
     default 2048, or fewer where the units are so slow that a wave of blocks would take longer.
     For int32 the operations are integer ones and are counted as `flop` too.
     """
-    since = SINCE.get(precision, (0, 0))
-    if facts.capability < since:
-        needed = f"{since[0]}.{since[1]}"
-        return Unfit(f"{precision} multiply-adds need compute capability {needed}; this GPU has {capability(facts)}")
+    if unfit := too_old(facts, f"{precision} multiply-adds", SINCE.get(precision, (0, 0))):
+        return unfit
     wave, operations = WAVE * facts.sms, SECONDS * flop_per_s(facts, precision)
     rounds = multiple(rounds or min(ROUNDS, operations / chain_flop(precision, wave * BLOCK, 1)), 16)
     if blocks is None:

@@ -10,8 +10,8 @@ import numpy as np
 from .checking import alike
 from .inputs import SWITCHING, lane_values, lanes
 from .rounding import DTYPES, Doubles, unit
-from .sizing import bytes_per_s, capability, fitting, flop_per_s, multiple, room
-from .work import COUNTERS, Buffer, Expected, Facts, Gemm, Kernel, Output, Part, Unfit, Work, unchanging
+from .sizing import bytes_per_s, fitting, flop_per_s, multiple, room, too_old
+from .work import COUNTERS, Buffer, Expected, Facts, Gemm, Kernel, Output, Unfit, Work, WorkPart, unchanging
 
 PERIOD = 64
 """Different rows of A, and columns of B, before they are scaled: all of C follows from the products of these."""
@@ -73,10 +73,8 @@ def build(
     `n`, `k`: by default such that a product takes about 8 ms, and k so large that to read C again takes at most 1 %
     of that; `input`: a name of `inputs.DISTRIBUTIONS`.
     """
-    since = SINCE.get(precision, (0, 0))
-    if facts.capability < since:
-        needed = f"{since[0]}.{since[1]}"
-        return Unfit(f"{precision} tensor cores need compute capability {needed}; this GPU has {capability(facts)}")
+    if unfit := too_old(facts, f"{precision} tensor cores", SINCE.get(precision, (0, 0))):
+        return unfit
     n, k = shape(facts, precision, SLOTS, seconds=8e-3, n=n, k=k)
     if n % PERIOD:
         return Unfit(f"a size of {n} is not a multiple of {PERIOD}, the period of the inputs")
@@ -119,7 +117,7 @@ def shape(
     return n, k or multiple(length, step)
 
 
-def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, slots: int) -> Part:
+def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, slots: int) -> WorkPart:
     """A product of n x k and k x n numbers, whose results go round in a ring: buffers a, b, and c, which has all slots.
 
     The inputs are `work.Lanes`, so that C has a scale by row and column. The turns go round once with one sign, then
@@ -135,7 +133,7 @@ def product(facts: Facts, precision: str, n: int, k: int, *, distribution: str, 
         turns.append(Gemm(precision, n, n, k, "a", "b", "c", plain=plain, alpha=sign, c_at=at))
         expect = unchanging(partial(_expect, precision, n, k, distribution, sign))
         outputs.append(Output("c", expect, turn, at=at, count=size))
-    return Part(
+    return WorkPart(
         buffers=(Buffer("a", dtype, n * k, a), Buffer("b", dtype, n * k, b), c),
         turns=tuple(turns),
         outputs=tuple(outputs),

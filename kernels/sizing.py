@@ -59,9 +59,12 @@ def multiple(value: float, step: int) -> int:
     return max(step, round(value / step) * step)
 
 
-def capability(facts: Facts) -> str:
-    """As the reasons of `Unfit` spell it: '7.0'."""
-    return f"{facts.capability[0]}.{facts.capability[1]}"
+def too_old(facts: Facts, units: str, since: tuple[int, int]) -> Unfit | None:
+    """That the device is older than units that work needs, as 'fp16 tensor cores'; None where it is not."""
+    if facts.capability >= since:
+        return None
+    needed, present = (".".join(map(str, version)) for version in (since, facts.capability))
+    return Unfit(f"{units} need compute capability {needed}; this GPU has {present}")
 
 
 def fitting(facts: Facts, work: Work) -> Work | Unfit:

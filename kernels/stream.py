@@ -13,7 +13,7 @@ import numpy as np
 
 from .inputs import key
 from .sizing import bytes_per_s, far_beyond_l2, fitting, room
-from .work import Buffer, Facts, Kernel, Launch, Output, Part, Unfit, Words, WordsExpected, Work
+from .work import Buffer, Facts, Kernel, Launch, Output, Unfit, Words, WordsExpected, Work, WorkPart
 
 FACTOR = 3
 """Odd, so that two words that differ still differ when they are multiplied by it."""
@@ -54,7 +54,7 @@ def build(facts: Facts, *, operation: str, count: int | None = None) -> Work | U
     return fitting(facts, work)
 
 
-def moved(operation: str, count: int, suffix: str = "") -> Part:
+def moved(operation: str, count: int, suffix: str = "") -> WorkPart:
     """The arrays of an operation (a, out, and b where it has one, with a suffix), its two turns, and what comes out."""
     a, b, out = "a" + suffix, "b" + suffix, "out" + suffix
     added = ARRAYS[operation] == 3
@@ -65,7 +65,7 @@ def moved(operation: str, count: int, suffix: str = "") -> Part:
 
     expect = partial(_expect, operation, a, b)
     buffers = (Buffer(a, "uint32", count, Words()), Buffer(out, "uint32", count))
-    return Part(
+    return WorkPart(
         buffers=(*buffers, Buffer(b, "uint32", count, Words())) if added else buffers,
         turns=(launch(a, out), launch(out, a)),
         outputs=(Output(out, expect, turn=0), Output(a, expect, turn=1)),

@@ -324,7 +324,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkPart:
     """What a work may do besides others in each repetition: its buffers, and of each turn its step and its result."""
 
     buffers: tuple[Buffer, ...]
