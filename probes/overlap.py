@@ -62,12 +62,12 @@ async def balanced(steps: Steps, loaded: Loaded) -> Loaded:
     for _ in range(_TRIES):
         turns_ms, times_ms = await steps.batch_of_both(loaded, len(loaded.work.turns), apart=True)
         ratio = float((times_ms - turns_ms).mean() / turns_ms.mean())
-        steps.found.conditions |= {"balance": round(ratio, 3), "blocks": blocks_of(loaded.work)}
+        steps.conditions |= {"balance": round(ratio, 3), "blocks": blocks_of(loaded.work)}
         work = steps.kernel.build(steps.device.facts, **steps.parameters, blocks=round(blocks_of(loaded.work) * ratio))
         if abs(ratio - 1) <= ALIKE_SHARE or isinstance(work, Unfit) or blocks_of(work) == blocks_of(loaded.work):
             break
         await steps.check(loaded)
-        steps.found.works.clear()
+        steps.works.clear()
         loaded, _ = await steps.load_and_try(work)
     return loaded
 

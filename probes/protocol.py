@@ -151,7 +151,7 @@ class _Protocol(Steps):
         await self.check(loaded)
         window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
         energy, source = of.of_energy(loaded.work, got.interval.median, window)
-        self.found.conditions |= self._repeated(got) | {"energy_from": source}
+        self.conditions |= _conditions_of(got) | {"energy_from": source}
         rows = self._times_and_rates(loaded.work, got) + energy
         return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, got.interval)
 
@@ -178,7 +178,7 @@ class _Protocol(Steps):
             rows.append(Figure(f"repeats_at_{value}", "", float(got.interval.n)))
         if not measured:
             raise reasons[0]
-        self.found.conditions |= {"scanned": name, "values": list(values)}
+        self.conditions |= {"scanned": name, "values": list(values)}
         began_ns, ended_ns = measured[0].began_ns, measured[-1].ended_ns
         precise = all(got.ended_by == EndedBy.PRECISE for got in measured)
         window = self.watch.window(self.gpu, began_ns, ended_ns)
@@ -192,7 +192,7 @@ class _Protocol(Steps):
         began_ns = self.device.now_ns()
         await self.rest(self.effort.idle_s)
         ended_ns = self.device.now_ns()
-        self.found.works.clear()  # none ran
+        self.works.clear()  # none ran
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         watts = window.counter_w if window.counter_w is not None else window.power_w
         rows = [] if watts is None else [Figure("power", "W", watts)]
@@ -221,13 +221,13 @@ class _Protocol(Steps):
     async def square(self) -> Measured:
         """Load and rest in turns; before that, steady load and steady rest for comparison."""
         loaded, time_s = await self.start()
-        period_s, load_s = self.asked.period_s, self.asked.period_s * self.asked.duty
+        pulses = Pulses(self.asked.period_s, self.asked.duty)
         await self.cool_down()
         time_s = await self.warm_up(loaded, time_s, self.most_warm_up_s, by_times_alone=False)
-        if time_s > load_s:
+        if time_s > pulses.load_s:
             raise UnfitError(
                 f"one repetition takes {1000 * time_s:.3g} ms, longer than the wave's load of "
-                f"{1000 * load_s:.3g} ms: choose a longer --period or a larger --duty"
+                f"{1000 * pulses.load_s:.3g} ms: choose a longer --period or a larger --duty"
             )
         self.hurry()
         busy = await self.keep_busy(loaded, time_s, self.effort.level_s)
@@ -235,7 +235,7 @@ class _Protocol(Steps):
         await self.rest(self.effort.level_s)
         rest_w = self.shown(self.device.now_ns())
         fall = self.watch.window(self.gpu, busy[1], self.device.now_ns())
-        began_ns, ended_ns, busy_s = await self.wave(loaded, time_s, period_s, load_s)
+        began_ns, ended_ns, busy_s = await self.wave(loaded, time_s, pulses)
         await self.check(loaded)
         seconds = (ended_ns - began_ns) / 1e9
         window = self.watch.window(self.gpu, began_ns, ended_ns)
@@ -267,10 +267,10 @@ class _Protocol(Steps):
         buffer, understand = FINDINGS[self.kernel.name]
         findings = understand(await loaded.read(buffer), work, self.device.facts)
         if findings.detail is not None:
-            self.found.verdict = replace(self.found.verdict, first=findings.detail)
+            self.verdict = replace(self.verdict, first=findings.detail)
         times_ms = np.concatenate(times)
         interval = interval_of(times_ms)
-        self.found.conditions |= {"repeats": interval.n, "each": each} | dict(findings.conditions)
+        self.conditions |= {"repeats": interval.n, "each": each} | dict(findings.conditions)
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         rows = [*of.of_times(times_ms, interval), *of.of_work(work, interval.median, serial=False), *findings.figures]
         measured = self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
@@ -284,7 +284,7 @@ class _Protocol(Steps):
         loaded = await overlap.balanced(self, loaded)
         pairs, got = await overlap.measured(self, loaded, time_s)
         await self.check(loaded)
-        self.found.conditions |= self._repeated(got)
+        self.conditions |= _conditions_of(got)
         window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
         rows = overlap.figures(loaded.work, pairs, got.interval)
         return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, got.interval)
@@ -321,23 +321,13 @@ class _Protocol(Steps):
                 raise
             ended_by, failure = EndedBy.FAILED, error
         window = self.watch.window(self.gpu, began_ns, ended_ns)
-        rows = of.of_soak(medians_ms, self.found.verdict.repetitions)
+        rows = of.of_soak(medians_ms, self.verdict.repetitions)
         rows += of.of_work(loaded.work, median(medians_ms), serial=False)
         return replace(self._measured(began_ns, ended_ns, window, rows, ended_by), failure=failure)
 
     def _times_and_rates(self, work: Work, got: Repeats) -> list[Figure]:
         rows = of.of_times(got.times_ms, got.interval)
         return rows + of.of_work(work, got.interval.median, serial=self.probe.figure.startswith(LATENCY))
-
-    def _repeated(self, got: Repeats) -> dict[str, object]:
-        """The conditions of repeats."""
-        return {
-            "repeats": got.interval.n,
-            "each": got.each,
-            "block": got.interval.block,
-            "independent": got.interval.settled,
-            "drift": of.drift(got.times_ms),
-        }
 
     def _measured(
         self,
@@ -348,10 +338,19 @@ class _Protocol(Steps):
         ended_by: EndedBy,
         interval: Interval | None = None,
     ) -> Measured:
-        findings = self.found
-        if findings.works:
-            rows = rows + of.of_verdict(findings.verdict, findings.repetitions)
-        conditions = of_work(findings.works) | findings.conditions | {"readings": window.readings}
-        if findings.verdict.by_sm:
-            conditions["wrong_by_sm"] = {str(sm): wrong for sm, wrong in findings.verdict.by_sm.items()}
-        return Measured(began_ns, ended_ns, window, rows, ended_by, findings.verdict, conditions, interval)
+        if self.works:
+            rows = rows + of.of_verdict(self.verdict, self.repetitions)
+        conditions = of_work(self.works) | self.conditions | {"readings": window.readings}
+        if self.verdict.by_sm:
+            conditions["wrong_by_sm"] = {str(sm): wrong for sm, wrong in self.verdict.by_sm.items()}
+        return Measured(began_ns, ended_ns, window, rows, ended_by, self.verdict, conditions, interval)
+
+
+def _conditions_of(repeats: Repeats) -> dict[str, object]:
+    return {
+        "repeats": repeats.interval.n,
+        "each": repeats.each,
+        "block": repeats.interval.block,
+        "independent": repeats.interval.settled,
+        "drift": of.drift(repeats.times_ms),
+    }

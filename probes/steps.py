@@ -38,24 +38,16 @@ _CLOCK_SHARE = 0.005  # by which the median clocks of the two halves of a steady
 _ENOUGH = 20_000  # repeats: more would not fit a result table for anybody's use
 
 
-@dataclass
-class Found:
-    """What comes together while a probe runs."""
-
-    works: list[Work] = field(default_factory=list)
-    verdict: Verdict = field(default_factory=lambda: Verdict(0, 0))
-    """Of all checks together."""
-    repetitions: int = 0
-    """That ran: of trials, warm-up and measurement."""
-    conditions: dict[str, object] = field(default_factory=dict)
-
-
 @dataclass(frozen=True)
 class Pulses:
     """Load for the share `duty` of every `period_s`."""
 
     period_s: float
     duty: float
+
+    @property
+    def load_s(self) -> float:
+        return self.period_s * self.duty
 
 
 @dataclass(frozen=True)
@@ -94,7 +86,12 @@ class Steps:
     first: bool
     ended: Callable[[], bool]
     warm: Callable[[], bool]
-    found: Found = field(default_factory=Found)
+    works: list[Work] = field(default_factory=list)
+    verdict: Verdict = field(default_factory=lambda: Verdict(0, 0))
+    """Of all checks together."""
+    repetitions: int = 0
+    """That ran: of trials, warm-up and measurement."""
+    conditions: dict[str, object] = field(default_factory=dict)
     _loaded: Loaded | None = None
     _hurried: bool = False
 
@@ -143,7 +140,7 @@ class Steps:
                 f"{self.device.facts.memory_bytes:,} B of the GPU: choose smaller parameters"
             )
         self._loaded = await self.device.load(work, seed=self.asked.seed)
-        self.found.works.append(work)
+        self.works.append(work)
         return self._loaded
 
     async def start(self, **parameters: float | int | str) -> tuple[Loaded, float]:
@@ -160,7 +157,7 @@ class Steps:
         resized = self.kernel.build(facts, **self.parameters, **parameters)
         if isinstance(resized, Unfit) or (resized.flop, resized.bytes) == (work.flop, work.bytes):
             return loaded, time_s
-        self.found.works.remove(work)
+        self.works.remove(work)
         return await self.load_and_try(resized)
 
     async def load_and_try(self, work: Work) -> tuple[Loaded, float]:
@@ -184,12 +181,12 @@ class Steps:
     async def check(self, loaded: Loaded) -> Verdict:
         """Check what has run since the last check."""
         verdict = await loaded.check()
-        self.found.verdict += verdict
+        self.verdict += verdict
         return verdict
 
     async def _run(self, loaded: Loaded, repeats: int, each: int, limit_s: float) -> Timed:
         timed = await loaded.run(repeats, each=each, limit_s=limit_s)
-        self.found.repetitions += timed.repetitions
+        self.repetitions += timed.repetitions
         return timed
 
     async def cool_down(self) -> None:
@@ -202,7 +199,7 @@ class Steps:
                 break
             await self.rest(_LOOK_S)
             latest = self.watch.latest(self.gpu)
-        self.found.conditions |= {
+        self.conditions |= {
             "start_temperature_c": None if latest is None else latest.temperature_c,
             "cool_down_s": round((self.device.now_ns() - began_ns) / 1e9, 3),
         }
@@ -226,8 +223,8 @@ class Steps:
         while not by_times_alone and not self.warm():
             times = await self.run_batch(loaded, *shape(loaded, time_s, BATCH_S), time_s)
             time_s = median(times.tolist()) / 1000
-        self.found.conditions |= {
-            "steady": bool(steady) and bool(self.found.conditions.get("steady", True)),
+        self.conditions |= {
+            "steady": bool(steady) and bool(self.conditions.get("steady", True)),
             "warm_up_s": round((self.device.now_ns() - began_ns) / 1e9, 3),
         }
         return time_s
@@ -287,15 +284,15 @@ class Steps:
             time_s = median(times.tolist()) / 1000
         return began_ns, self.device.now_ns()
 
-    async def wave(self, loaded: Loaded, time_s: float, period_s: float, load_s: float) -> tuple[int, int, float]:
+    async def wave(self, loaded: Loaded, time_s: float, pulses: Pulses) -> tuple[int, int, float]:
         """Load and rest in turns; the answer is when that began and ended, UTC ns, and how long work ran, s.
 
         The first turns are not counted: a sensor may still average over what was before.
         """
-        pulses, times_ms = Pulses(period_s, load_s / period_s), list[float]()
-        time_s = await self.pulse(loaded, time_s, pulses, ceil(SENSOR_S / period_s), [])
+        times_ms: list[float] = []
+        time_s = await self.pulse(loaded, time_s, pulses, ceil(SENSOR_S / pulses.period_s), [])
         began_ns = self.device.now_ns()
-        await self.pulse(loaded, time_s, pulses, max(10, ceil(self.effort.wave_s / period_s)), times_ms)
+        await self.pulse(loaded, time_s, pulses, max(10, ceil(self.effort.wave_s / pulses.period_s)), times_ms)
         return began_ns, self.device.now_ns(), sum(times_ms) / 1000
 
     async def pulse(self, loaded: Loaded, time_s: float, pulses: Pulses, count: int, times_ms: list[float]) -> float:
@@ -303,9 +300,9 @@ class Steps:
 
         One that ends late does not shift the next ones, as long as they catch up. With a duty of 1 none rests.
         """
-        began_ns, load_s = self.device.now_ns(), pulses.period_s * pulses.duty
+        began_ns = self.device.now_ns()
         for number in range(1, count + 1):
-            times = (await self.run_batch(loaded, max(1, round(load_s / time_s)), 1, time_s)).tolist()
+            times = (await self.run_batch(loaded, max(1, round(pulses.load_s / time_s)), 1, time_s)).tolist()
             times_ms += times
             time_s = median(times) / 1000
             left_s = number * pulses.period_s - (self.device.now_ns() - began_ns) / 1e9
@@ -324,7 +321,7 @@ class Steps:
         """Of each repetition of a work that has copies beside its turns: when the turn was done, and all of it, ms."""
         self._look()
         timed = await loaded.run(repetitions, limit_s=_FIRST_LIMIT_S, apart=apart)
-        self.found.repetitions += timed.repetitions
+        self.repetitions += timed.repetitions
         assert timed.turns_ms is not None
         return timed.turns_ms, timed.times_ms
 
