@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .inputs import key, word
 from .sizing import bytes_per_s, far_beyond_l2, fitting, multiple, room
@@ -68,7 +66,9 @@ def build_read(facts: Facts, *, footprint: int | None = None, passes: int | None
     turn = min(TURN, vectors // 32 * 8)
     sizes = (np.uint32(vectors), np.uint32(steps), np.uint32(passes), np.uint32(turn))
     args = ("from", *sizes, Key("from"), "faults")
-    content = Array(f"a ramp by {RISE:#x} modulo 2^32", _ramp_start, rise=RISE)
+    content = Array(
+        f"a ramp by {RISE:#x} modulo 2^32", lambda seed: np.array([key(seed, "from")], np.uint32), rise=RISE
+    )
     work = Work(
         kernel="l2-read",
         precision="int32",
@@ -81,10 +81,6 @@ def build_read(facts: Facts, *, footprint: int | None = None, passes: int | None
         compared=vectors * passes,
     )
     return fitting(facts, work)
-
-
-def _ramp_start(seed: int) -> NDArray[Any]:
-    return np.array([key(seed, "from")], np.uint32)
 
 
 def build_chase(facts: Facts, *, footprint: int | None = None, hops: int | None = None) -> Work | Unfit:
