@@ -256,8 +256,8 @@ class Campaign:
         def ended_and_told() -> bool:
             if self._progress:
                 spent_s, total = (device.now_ns() - began_ns) / 1e9, self.report.gpus * len(self.plan.probes)
-                what = f"{probe.name} on {place}: {spent_s:,.0f} of {self.plan.asked.soak_s:,.0f} s"
-                self._progress(self._done, total, what)
+                text = f"{probe.name} on {place}: {spent_s:,.0f} of {self.plan.asked.soak_s:,.0f} s"
+                self._progress(self._done, total, text)
             return self.stop.is_set()
 
         return ended_and_told
@@ -325,10 +325,10 @@ class Campaign:
         self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
 
     def _event(
-        self, kind: EventKind, device: Gpu, probe: Probe, detail: str, ts_ns: int | None = None, **more: Any
+        self, kind: EventKind, device: Gpu, probe: Probe, detail: str, ts_ns: int | None = None, **numbers: Any
     ) -> None:
         facts, ts_ns = device.facts, device.now_ns() if ts_ns is None else ts_ns
-        self.recorder.event(Event(kind, facts.gpu, detail, ts_ns, facts.node, workload=probe.name, **more))
+        self.recorder.event(Event(kind, facts.gpu, detail, ts_ns, facts.node, workload=probe.name, **numbers))
 
     def _not_run(self, device: Gpu, probe: Probe, reason: str) -> None:
         facts = device.facts

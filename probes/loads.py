@@ -252,7 +252,7 @@ class _Turns:
         self._watch: Recent | None = None
         if load.repeats:
             seconds = load.busy_s - load.warm_up_s + 2 * interval_s
-            self._watch = Recent([who.uuid for who in claimed.who], seconds=seconds, interval_s=interval_s)
+            self._watch = Recent([identity.uuid for identity in claimed.who], seconds=seconds, interval_s=interval_s)
         # The noise and the wrong results of a turn are drawn for the whole fleet at once.
         self._factors = lru_cache(8)(
             lambda turn: factors(self._bench.fleet, load, _number(claimed, turn), load.repeats)
@@ -351,7 +351,7 @@ def _steady_run(claimed: Claim, load: Load, run: int, at_ns: int) -> ManyRuns:
     return ManyRuns(
         columns={
             "workload": [workload.name for workload in workloads if workload],
-            "gpu": [who.uuid for who in claimed.who],
+            "gpu": [identity.uuid for identity in claimed.who],
             "began": np.full(n, at_ns),
             "ended": at_ns + np.rint(STEADY_UNITS * 1e6 * times.mean(axis=0)).astype(np.int64),
             "sm_clock_mhz": pa.array(clock, mask=absent),

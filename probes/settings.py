@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 _APART_S = 1.0
 
 
-def _quietly(event: Event) -> None:
-    """A callback that does nothing."""
-
-
 class Settings:
     """The clock locked near `lock_clock_mhz` and the power limit at `power_limit_w` on `gpus` (UUIDs), while the block
     runs; with neither, nothing is looked at and nothing changed.
@@ -46,7 +42,7 @@ class Settings:
         *,
         lock_clock_mhz: float | None = None,
         power_limit_w: float | None = None,
-        tell: Callable[[Event], None] = _quietly,
+        tell: Callable[[Event], None] = lambda _: None,
     ) -> None:
         self._gpus = tuple(dict.fromkeys(gpus))
         self._mhz, self._watt = lock_clock_mhz, power_limit_w

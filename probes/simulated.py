@@ -89,7 +89,7 @@ def run_simulated(
         span_s=span_s,
         age_days=claimed.age_days,
     )
-    gpus = [who.uuid for who in claimed.who]
+    gpus = [identity.uuid for identity in claimed.who]
     recorder = Recorder(claimed.store, cluster=claimed.cluster, campaign=plan.campaign, most=max(MOST, len(gpus)))
     stored = past_of(claimed.store, claimed.cluster, gpus).runs_of(plan.campaign, before_ns=claimed.began_ns)
     campaign = Campaign(plan, recorder, Builds(find_kernel), stored, len(gpus), progress=progress)
@@ -115,8 +115,8 @@ class Builds:
     def _caching(self, kernel: Kernel) -> Kernel:
         @wraps(kernel.build)
         def build(facts: Facts, **parameters: float | int | str) -> Work | Unfit:
-            alike = replace(facts, gpu="", node="", index=0)
-            key = (kernel.name, alike, tuple(sorted(parameters.items())))
+            model = replace(facts, gpu="", node="", index=0)
+            key = (kernel.name, model, tuple(sorted(parameters.items())))
             if key not in self._works:
                 self._works[key] = kernel.build(facts, **parameters)
             return self._works[key]
@@ -226,16 +226,16 @@ class Keeping:
         return self.recorder.full or len(self._chunk) * len(self._who) >= TELEMETRY_ROWS
 
     def _hear(self, happened: Sequence[Happening]) -> None:
-        for one in happened:
-            who = self._who[one.gpu]
-            event = Event(one.kind, who.uuid, one.detail, one.ts_ns, who.host, code=one.code)
+        for happening in happened:
+            gpu = self._who[happening.gpu]
+            event = Event(happening.kind, gpu.uuid, happening.detail, happening.ts_ns, gpu.host, code=happening.code)
             self.recorder.event(event)
-            if one.kind is EventKind.RETURNED:  # as a collector would record it
+            if happening.kind is EventKind.RETURNED:  # as a collector would record it
                 self.recorder.event(replace(event, kind=EventKind.COUNTER_RESET, detail="all counters fell to 0"))
 
     def _interrupted(self) -> None:
         """Store what is complete."""
-        raise NotImplementedError
+        self._store(self._ticked_ns)
 
     def _store(self, to_ns: int, *, complete: bool = False) -> None:
         """Store what was gathered up to a time."""
@@ -272,11 +272,11 @@ class Claimed(Keeping):
     def _interrupted(self) -> None:
         # Rows after the last tick are not complete; they come again when the campaign goes on.
         self.recorder.forget(self._gathered)
-        self._store(self._ticked_ns)
+        super()._interrupted()
 
     def _store(self, to_ns: int, *, complete: bool = False) -> None:
         claimed, recorder = self._claimed, self.recorder
-        chunk = [one for one in self._chunk if one.ts_ns <= to_ns]
+        chunk = [readings for readings in self._chunk if readings.ts_ns <= to_ns]
         self._chunk, self._gathered = [], (0, 0)
         if to_ns <= claimed.stored_to_ns and not complete:
             recorder.forget()

@@ -51,10 +51,10 @@ def run_node(
     """
     cluster = cluster or node.cluster.name
     chosen = range(len(node.who)) if chosen is None else sorted(chosen)
-    gpus = [who.uuid for who in node.who]
-    own = [gpus[position] for position in chosen]
+    gpus = [identity.uuid for identity in node.who]
+    chosen_gpus = [gpus[position] for position in chosen]
     lock_mhz = nearest_clock(node.cluster.drawn, cap_w, lock_mhz)
-    past = past_of(store, cluster, own)
+    past = past_of(store, cluster, chosen_gpus)
     now_ns = -(-max(time.time_ns(), past.ended_ns or 0) // _SECOND_NS) * _SECOND_NS
     fleet = node.fleet(now_ns // DAY_NS)
     turns = len(chosen) if plan.neighbours == "idle" else 1
@@ -75,10 +75,10 @@ def run_node(
     planted = planted_in(fleet, node.who, now_ns, span_s)
     stored = introduce(store, cluster, node.fleet(), node.who, planted, node.cluster.drawn.seed)
     recorder.rows |= {name: rows for name, rows in stored.items() if rows}
-    campaign.report.planted = tuple(one for one in planted if one.uuid in own)
+    campaign.report.planted = tuple(fault for fault in planted if fault.uuid in chosen_gpus)
     watch = watch_of(bench, plan, gpus)
     pace = _Pace(node.cluster.seconds_per_job, now_ns, span_s)
-    keeping = _OnNode(node, own, pace, recorder, watch, telemetry_s=telemetry_s)
+    keeping = _OnNode(node, chosen_gpus, pace, recorder, watch, telemetry_s=telemetry_s)
     return run_on(bench, chosen, campaign, keeping, watch)
 
 
@@ -95,9 +95,7 @@ class _Pace:
     def wait(self, now_ns: int | None = None) -> None:
         """Wait until as much of that time has passed as of the plan's; until all of it has, without `now_ns`."""
         share = 1.0 if now_ns is None else min(1.0, (now_ns - self.began_ns) / (1e9 * self.span_s))
-        rest = self.since + share * self.seconds - time.monotonic()
-        if rest > 0:
-            time.sleep(rest)
+        time.sleep(max(0.0, self.since + share * self.seconds - time.monotonic()))
 
 
 class _OnNode(Keeping):
@@ -107,7 +105,7 @@ class _OnNode(Keeping):
     def __init__(
         self,
         node: SimulatedNode,
-        own: Sequence[str],
+        chosen_gpus: Sequence[str],
         pace: _Pace,
         recorder: Recorder,
         watch: Recent,
@@ -116,7 +114,7 @@ class _OnNode(Keeping):
     ) -> None:
         super().__init__(node.who, pace.began_ns, recorder, watch, telemetry_s=telemetry_s)
         self._devices = devices_of(node.cluster.drawn.model, node.who)
-        self._own, self._pace = own, pace
+        self._chosen_gpus, self._pace = chosen_gpus, pace
 
     def run(self, bench: Bench, work: Sequence[Any], *, every_s: float) -> None:
         super().run(bench, work, every_s=every_s)
@@ -124,20 +122,18 @@ class _OnNode(Keeping):
             self._pace.wait()
 
     def _tick(self, readings: Readings, happened: list[Happening]) -> None:
-        super()._tick(readings, [one for one in happened if self._who[one.gpu].uuid in self._own])
+        super()._tick(
+            readings, [happening for happening in happened if self._who[happening.gpu].uuid in self._chosen_gpus]
+        )
         self._pace.wait(readings.ts_ns)
         if self._enough or self.recorder.due:
             self._store(readings.ts_ns)
 
-    def _interrupted(self) -> None:
-        self._store(self._ticked_ns)
-
     def _store(self, to_ns: int, *, complete: bool = False) -> None:  # noqa: ARG002 - what has ended is complete
         to_ns = min(to_ns, self.recorder.ended_ns)
-        chunk = [one for one in self._chunk if one.ts_ns <= to_ns]
+        chunk = [readings for readings in self._chunk if readings.ts_ns <= to_ns]
         self._chunk = self._chunk[len(chunk) :]
         if chunk:
             rows = pa.Table.from_batches([telemetry_of(self.recorder.cluster, self._devices, chunk)])
-            own = compute.is_in(rows["gpu"], pa.array(self._own))
-            self.recorder.take("telemetry", rows.filter(own))
+            self.recorder.take("telemetry", rows.filter(compute.is_in(rows["gpu"], pa.array(self._chosen_gpus))))
         self.recorder.flush()
