@@ -156,13 +156,7 @@ class Campaign:
         self._done = 0
         self._lock = threading.Lock()
 
-    async def on(
-        self,
-        device: Gpu,
-        watch: Watch,
-        setting: Setting,
-        meeting: Meeting | None = None,
-    ) -> None:
+    async def on(self, device: Gpu, watch: Watch, setting: Setting, meeting: Meeting | None = None) -> None:
         """All probes on one device. What the GPU cannot do is recorded. KeyboardInterrupt where `stop` is set."""
         try:
             await self._every(device, watch, setting, meeting)
@@ -170,13 +164,7 @@ class Campaign:
             if meeting:
                 meeting.leave(device.facts.gpu)
 
-    async def _every(
-        self,
-        device: Gpu,
-        watch: Watch,
-        setting: Setting,
-        meeting: Meeting | None,
-    ) -> None:
+    async def _every(self, device: Gpu, watch: Watch, setting: Setting, meeting: Meeting | None) -> None:
         ended = self.stop.is_set
         first, facts, asked = True, device.facts, self.plan.asked
         health: GpuHealth | None = None
@@ -200,12 +188,10 @@ class Campaign:
                     answer = await measure(device, watch, probe, self._find, asked, first=first, ended=ends, warm=warm)
             except DeviceError as error:
                 answer = failed(device.now_ns(), error)
+            health = self._keep(device, watch, probe, setting, answer, health)
             if isinstance(answer, Unrun):
-                self._not_run(device, probe, answer.reason)
                 continue
             first = first and (probe.kind is Kind.IDLE or answer.failure is not None)
-            health, changes = self._compare_health(device, watch, probe, health)
-            self._keep(device, probe, setting, answer, changes=changes)
             if answer.failure is not None and answer.failure.gone:
                 self._leave_out(device, self.plan.probes[stage + 1 :])
                 return
@@ -238,12 +224,8 @@ class Campaign:
                     for facts in missing
                 }
             for facts in missing:
-                device, setting, answer = node.standing_for(facts), settings[facts.gpu], answers[facts.gpu]
-                if isinstance(answer, Unrun):
-                    self._not_run(device, probe, answer.reason)
-                    continue
-                health[facts.gpu], changes = self._compare_health(device, watch, probe, health[facts.gpu])
-                self._keep(device, probe, setting, answer, changes=changes)
+                device, gpu = node.standing_for(facts), facts.gpu
+                health[gpu] = self._keep(device, watch, probe, settings[gpu], answers[gpu], health[gpu])
             if gone:
                 for facts in gpus:
                     self._leave_out(node.standing_for(facts), probes[number:])
@@ -273,28 +255,31 @@ class Campaign:
 
     # -- what is recorded ---------------------------------------------------------------------------------
 
-    def _compare_health(
-        self, device: Gpu, watch: Watch, probe: Probe, before: GpuHealth | None
-    ) -> tuple[GpuHealth | None, list[str]]:
-        """The health of a GPU after a probe, and a sentence for what changed, if anything; each change is an event."""
+    def _keep(
+        self,
+        device: Gpu,
+        watch: Watch,
+        probe: Probe,
+        setting: Setting,
+        measured: Measured | Unrun,
+        before: GpuHealth | None,
+    ) -> GpuHealth | None:
+        """Record what a probe came to, and what changed of the GPU's health since `before`; the answer is its health.
+
+        Each change is an event, and the first ones stand in the run's sentence.
+        """
+        if isinstance(measured, Unrun):
+            self._not_run(device, probe, measured.reason)
+            return before
         after = _health(device, watch)
         changes = changes_between(before, after)
         for change in changes:
             self._event(EventKind.HEALTH_CHANGED, device, probe, f"{probe.name}: {change.sentence}", **asdict(change))
-        changed = "; ".join(change.sentence for change in changes[:_TOLD])
-        return after or before, [f"the health of the GPU changed while it ran: {changed}"] if changes else []
-
-    def _keep(
-        self,
-        device: Gpu,
-        probe: Probe,
-        setting: Setting,
-        measured: Measured,
-        *,
-        changes: Sequence[str],
-    ) -> None:
         status = Outcome.HEALTH_CHANGED if changes and measured.status is Outcome.OK else measured.status
-        sentences = [measured.status_detail, *changes] if measured.status_detail else changes
+        sentences = [measured.status_detail] if measured.status_detail else []
+        if changes:
+            changed = "; ".join(change.sentence for change in changes[:_TOLD])
+            sentences.append(f"the health of the GPU changed while it ran: {changed}")
         run = Run(
             gpu=device.facts.gpu,
             probe=probe.name,
@@ -323,6 +308,7 @@ class Campaign:
                 facts = device.facts
                 self.report.notes.append(f"{facts.node}/{facts.index}: {probe.name}: {measured.note}")
         self._tell(probe, device.facts, _summary(device.facts, run, probe, wrong=measured.verdict.wrong > 0))
+        return after or before
 
     def _event(
         self, kind: EventKind, device: Gpu, probe: Probe, detail: str, ts_ns: int | None = None, **numbers: Any
