@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whorl.kernels import simulated_device
 from whorl.kernels.checking import right_values
 from whorl.kernels.inputs import cleared_faults, expected_words, filled, key
 from whorl.kernels.rounding import DTYPES, decode, encode, nearest
 from whorl.kernels.sources import source
 from whorl.kernels.work import Expected, Facts, Gemm, Key, Launch, Output, Step, WordsExpected, Work
+from whorl.simulation.models import A100, H200, V100
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.interpreter import Harm, Memory, Module, Shape, run_kernel
 
@@ -35,18 +37,12 @@ SMALL = Facts(
 )
 """A device on which every kernel can be built, small enough for the host."""
 
-_LIKE = {
-    (7, 0): {"model": "V100", "sms": 80, "memory_bytes": 16 << 30, "l2_bytes": 6 << 20, "max_clock_mhz": 1530.0},
-    (8, 0): {"model": "A100", "sms": 108, "memory_bytes": 80 << 30, "l2_bytes": 40 << 20, "max_clock_mhz": 1410.0},
-    (9, 0): {"model": "H200", "sms": 132, "memory_bytes": 141 << 30, "l2_bytes": 50 << 20, "max_clock_mhz": 1980.0},
-}
-_BANDWIDTH = {(7, 0): 900.0, (8, 0): 2039.0, (9, 0): 4800.0}
+_MODELS = {(7, 0): V100, (8, 0): A100, (9, 0): H200}
 
 
 def facts_of(capability: tuple[int, int], **changes: Any) -> Facts:
     """A V100, an A100 or an H200, by its compute capability."""
-    like: dict[str, Any] = {**_LIKE[capability], "bandwidth_gb_s": _BANDWIDTH[capability], **changes}
-    return replace(SMALL, capability=capability, **like)
+    return replace(simulated_device.facts_of(_MODELS[capability]), **changes)
 
 
 class HostDevice:
