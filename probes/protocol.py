@@ -25,7 +25,7 @@ from . import overlap
 from .conditions import Asked, of_work
 from .effort import LEVELS
 from .figures import LATENCY, Figure
-from .interval import Interval, interval_of
+from .interval import interval_of
 from .patterns import FINDINGS, memory_size
 from .probe import Kind, Probe
 from .steps import BATCH_S, SOAK_PART_S, Pulses, Repeats, Steps, UnfitError, shape
@@ -53,7 +53,6 @@ class Measured:
     ended_by: EndedBy
     verdict: Verdict
     conditions: dict[str, object]
-    interval: Interval | None = None
     note: str | None = None
     """What somebody should know although no result was wrong."""
     failure: DeviceError | None = None
@@ -153,7 +152,7 @@ class _Protocol(Steps):
         energy, source = of.of_energy(loaded.work, got.interval.median, window)
         self.conditions |= _conditions_of(got) | {"energy_from": source}
         rows = self._times_and_rates(loaded.work, got) + energy
-        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, got.interval)
+        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by)
 
     async def scan(self) -> Measured:
         """The kernel at several values of one parameter, each warmed up and measured for a short while."""
@@ -287,7 +286,7 @@ class _Protocol(Steps):
         self.conditions |= _conditions_of(got)
         window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
         rows = overlap.figures(loaded.work, pairs, got.interval)
-        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by, got.interval)
+        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by)
 
     async def soak(self) -> Measured:
         """Steady load and pulses of load in turns until the time is over; all of it is checked, a part at a time.
@@ -330,20 +329,14 @@ class _Protocol(Steps):
         return rows + of.of_work(work, got.interval.median, serial=self.probe.figure.startswith(LATENCY))
 
     def _measured(
-        self,
-        began_ns: int,
-        ended_ns: int,
-        window: Window,
-        rows: list[Figure],
-        ended_by: EndedBy,
-        interval: Interval | None = None,
+        self, began_ns: int, ended_ns: int, window: Window, rows: list[Figure], ended_by: EndedBy
     ) -> Measured:
         if self.works:
             rows = rows + of.of_verdict(self.verdict, self.repetitions)
         conditions = of_work(self.works) | self.conditions | {"readings": window.readings}
         if self.verdict.by_sm:
             conditions["wrong_by_sm"] = {str(sm): wrong for sm, wrong in self.verdict.by_sm.items()}
-        return Measured(began_ns, ended_ns, window, rows, ended_by, self.verdict, conditions, interval)
+        return Measured(began_ns, ended_ns, window, rows, ended_by, self.verdict, conditions)
 
 
 def _conditions_of(repeats: Repeats) -> dict[str, object]:
