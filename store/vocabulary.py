@@ -310,8 +310,16 @@ CONDITIONS = (
     Condition(
         "independent", "BOOLEAN", "", "whether the interval is wide enough for repeats that depend on each other"
     ),
-    Condition("balance", "DOUBLE", "", "of copies beside kernels: the copies' time over the kernels', each alone"),
-    Condition("blocks", "BIGINT", "", "of copies beside kernels: blocks of a kernel, so many that both take as long"),
+    Condition(
+        "balance", "DOUBLE", "", "of copies beside kernels: the copies' time over the kernels', each alone", added=True
+    ),
+    Condition(
+        "blocks",
+        "BIGINT",
+        "",
+        "of copies beside kernels: blocks of a kernel, so many that both take as long",
+        added=True,
+    ),
     Condition("drift", "DOUBLE", "", "share by which the times changed while it was measured"),
     Condition("energy_from", "VARCHAR", "", "where its energy comes from: counter or power"),
     Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
