@@ -99,9 +99,12 @@ __device__ __forceinline__ unsigned int most_of(unsigned int a, unsigned int b, 
 
 // Slots of a ring, each of `vectors` 16-byte vectors: those whose numbers differ by a multiple of `period` must be equal
 // bit for bit. Each is compared with what most of the first three have, bit by bit, so that one that is wrong counts
-// once. Counts 32-bit words; a place is that of a word in the ring.
-extern "C" __global__ void alike(const uint4* __restrict__ ring, u64 vectors, unsigned int period, unsigned int slots,
-                                 u64* faults) {
+// once. A word of which all bits are set is no number, and wrong: it was not written. Afterwards one vector in MARKED of
+// each slot but the last is made such, so that slots that are not written for whole laps are found, and so is a tile of
+// them. Counts 32-bit words; a place is that of a word in the ring.
+#define MARKED 61u  // odd and no size of a tile: marks lie in other columns in each row
+
+extern "C" __global__ void alike(uint4* ring, u64 vectors, unsigned int period, unsigned int slots, u64* faults) {
     const u64 stride = (u64)gridDim.x * blockDim.x;
     u64 wrong = 0, earliest = ~0ull, compared = 0;
     for (u64 v = (u64)blockIdx.x * blockDim.x + threadIdx.x; v < vectors; v += stride) {
@@ -115,16 +118,19 @@ extern "C" __global__ void alike(const uint4* __restrict__ ring, u64 vectors, un
             for (unsigned int slot = begin; slot < slots; slot += period) {
                 const u64 at = slot * vectors + v;
                 const uint4 is = ring[at];
-                const unsigned int off[4] = {is.x ^ x, is.y ^ y, is.z ^ z, is.w ^ w};
+                const unsigned int words[4] = {is.x, is.y, is.z, is.w}, most[4] = {x, y, z, w};
                 compared += 4;
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    if (off[i]) {
+                    if (words[i] != most[i] || words[i] == ~0u) {
                         ++wrong;
                         if (4 * at + i < earliest) earliest = 4 * at + i;
                     }
             }
         }
+        if ((unsigned int)v % MARKED == 0)
+            for (unsigned int slot = 0; slot + 1 < slots; slot++)
+                ring[slot * vectors + v] = make_uint4(~0u, ~0u, ~0u, ~0u);
     }
     tally(faults, compared, wrong, earliest);
 }

@@ -45,7 +45,7 @@ def grid(count: int, sms: int) -> tuple[int, int, int]:
 
 
 def alike(ring: Buffer, slots: int, sms: int, *, period: int = 1) -> Launch:
-    """An audit: the slots of a ring are equal bit for bit, those `period` apart.
+    """An audit: the slots of a ring are equal bit for bit, those `period` apart, and were written since the last audit.
 
     A repetition adds a comparison for 4 bytes of a slot. InputError where a slot is not whole 16-byte vectors.
     """

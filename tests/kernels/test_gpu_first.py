@@ -242,13 +242,19 @@ def test_rates_stand_beside_the_ceilings_of_the_same_run(device: CupyDevice) -> 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("brief")
+def test_products_that_repeat_are_found_to_repeat(device: CupyDevice) -> None:
+    for row in found_by("repeatability", device)["kernels"]:
+        assert (row["alike"], row["wrong"], row["n"]) == (True, 0, 4 * small_work(row["kernel"]).lap), row["kernel"]
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     ("name", "finding"),
     [
         ("facts", "versions"),
         ("spread", "kernels"),
         ("inputs", "products"),
-        ("repeatability", "kernels"),
         ("counter", "power_mw"),
         ("gil", "stalls"),
         ("telemetry", "kernels"),

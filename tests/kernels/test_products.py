@@ -16,7 +16,7 @@ from whorl.kernels.inputs import DISTRIBUTIONS, lane_values, lanes
 from whorl.kernels.rounding import DTYPES, nearest
 from whorl.kernels.simulated_device import facts_of
 from whorl.kernels.sizing import bytes_per_s, flop_per_s
-from whorl.kernels.work import Expected, Unfit, Work
+from whorl.kernels.work import Expected, Gemm, Unfit, Work
 from whorl.simulation.models import MODELS
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.hosting import SMALL, HostDevice, reference
@@ -116,10 +116,10 @@ def test_every_distribution_has_a_reference(precision: str, distribution: str) -
     assert DISTRIBUTIONS[distribution] in work.input or precision == "fp8"
 
 
-def small_ring(precision: str, distribution: str = "uniform") -> HostDevice:
+def small_ring(precision: str, distribution: str = "uniform", *, poisoned: bool = False) -> HostDevice:
     work = find_kernel(f"gemm-{precision}").build(SMALL, n=64, k=64, input=distribution)
     assert isinstance(work, Work)
-    return HostDevice(work, seed=4)
+    return HostDevice(work, seed=4, poisoned=poisoned)
 
 
 @needs_compiler
@@ -146,17 +146,37 @@ def test_a_wrong_product_that_repeats_is_found_by_the_reference() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("distribution", "stale"), [("uniform", 64 * 64), ("zeros", 0)])
-def test_a_lap_that_writes_nothing_leaves_the_wrong_sign(distribution: str, stale: int) -> None:
-    """Of zeros the sign alone differs, which the reference does not ask for."""
-    device = small_ring("fp16", distribution)
-    for _ in range(gemm.SLOTS):
+@pytest.mark.parametrize("distribution", ["uniform", "zeros"])
+@pytest.mark.parametrize(("before", "laps"), [(0, 1), (1, 2)])
+def test_laps_that_write_nothing_are_found_though_the_sign_fits_again(
+    distribution: str, before: int, laps: int
+) -> None:
+    device = small_ring("fp16", distribution, poisoned=True)
+    for _ in range(before * gemm.SLOTS):
         device.run()
-    written = device.arrays["c"].copy()
-    for _ in range(gemm.SLOTS):
+    for _ in range(laps * gemm.SLOTS):
+        device.run(instead=())
+    for _ in range(2 * gemm.SLOTS):
         device.run()
-    device.arrays["c"][:] = written
-    assert device.wrong() == stale
+    assert device.wrong() > 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["fp64", "fp16"])
+def test_a_tile_that_is_left_out_for_two_laps_is_found(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, product = small_ring(precision), HostDevice._gemm
+
+    def without_a_tile(device: HostDevice, step: Gemm) -> None:
+        slot = device.arrays["c"][step.c_at :][: 64 * 64].reshape(64, 64)
+        stale = slot[32:48, 48:].copy()
+        product(device, step)
+        if gemm.SLOTS <= device.repetitions < 3 * gemm.SLOTS:
+            slot[32:48, 48:] = stale
+
+    monkeypatch.setattr(HostDevice, "_gemm", without_a_tile)
+    for _ in range(4 * gemm.SLOTS):
+        device.run()
+    assert device.wrong() > 0
 
 
 @pytest.mark.parametrize("name", OTHERS)
