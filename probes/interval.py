@@ -19,11 +19,11 @@ from math import comb, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-LEVEL = 0.95
 FEWEST_WORTH = 10.0
 """With values worth fewer independent ones, the autocorrelation time itself is not known well enough."""
 
 _HANGS_TOGETHER = 0.1  # lag-1 correlation above which values hang together; by chance alone it is 1/sqrt(n)
+_BEYOND = 0.025  # of a 95 % interval, on each side
 _WINDOW = 2.5  # autocorrelation times that are summed over: five, of times counted as Sokal does, with a half
 
 
@@ -55,16 +55,15 @@ class Interval:
 
 
 @lru_cache(maxsize=4096)
-def rank(n: int, level: float = LEVEL) -> int:
-    """The largest k for which the k-th smallest and k-th largest of n values enclose the median; 0 where none does."""
-    allowed = (1 - level) / 2
+def rank(n: int) -> int:
+    """The largest k for which the k-th smallest and k-th largest of n values enclose the median by 95 %; 0: none does."""
     if n > 2000:  # the normal approximation is right to a rank there, and taken a rank wider
         return int(n / 2 - 1.959964 * sqrt(n) / 2) - 1
     tail, k = 0, 0
     total = 1 << n
     while k < n:
         tail += comb(n, k)
-        if tail / total > allowed:
+        if tail / total > _BEYOND:
             break
         k += 1
     return k
