@@ -56,7 +56,7 @@ class Interval:
 
 @lru_cache(maxsize=4096)
 def rank(n: int) -> int:
-    """The largest k for which the k-th smallest and k-th largest of n values enclose the median by 95 %; 0: none does."""
+    """The largest k for which the k-th smallest and k-th largest of n values enclose the median by 95 %; 0: none."""
     if n > 2000:  # the normal approximation is right to a rank there, and taken a rank wider
         return int(n / 2 - 1.959964 * sqrt(n) / 2) - 1
     tail, k = 0, 0
