@@ -65,7 +65,7 @@ def test_every_repetition_is_checked_at_a_hundredth_of_the_time(name: str) -> No
         assert share < (1.05 if name in OVER_A_LINK else 0.01)
 
 
-@pytest.mark.long(short=8)
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_address_bit_is_blind(name: str) -> None:
     """For every bit of an address below the size of a buffer, some element differs from that at the other address."""

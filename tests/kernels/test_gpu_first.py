@@ -100,6 +100,7 @@ def test_a_phase_that_fails_hangs_or_is_killed_costs_only_itself(turn: int, tmp_
     assert all(why.endswith("the GPU fell off the bus") for why in failed)
 
 
+@pytest.mark.long
 def test_one_that_is_ended_leaves_what_there_is_and_no_process(tmp_path: Path) -> None:
     process = run_with({"ncu": "hangs"}, tmp_path / "ended", ["ncu"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out = tmp_path / "ended" / "first.json"
@@ -114,6 +115,7 @@ def test_one_that_is_ended_leaves_what_there_is_and_no_process(tmp_path: Path) -
     assert json.loads(out.read_text())["why"] == "it was ended early"
 
 
+@pytest.mark.long
 def test_where_a_process_of_the_kernels_is_killed_another_goes_on(tmp_path: Path) -> None:
     process = run_with({"kernels": "goes on"}, tmp_path / "on", ["kernels"], stdout=subprocess.PIPE)
     printed, _ = process.communicate(timeout=60)
@@ -123,6 +125,7 @@ def test_where_a_process_of_the_kernels_is_killed_another_goes_on(tmp_path: Path
     assert answer["findings"]["rows"] == [{"number": 0}, {"number": 1}, {"number": 2}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["--out", "/nowhere/first.json"], ["--minutes", "0"]])
 def test_what_cannot_be_is_said_before_anything_runs(words: list[str]) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu_first", *words]
@@ -142,6 +145,7 @@ def test_without_a_gpu_it_says_so_and_why(tmp_path: Path) -> None:
     assert document["why"].startswith("CuPy is not installed")
 
 
+@pytest.mark.long
 def test_the_tests_of_gpus_need_few_packages_and_no_installation(tmp_path: Path) -> None:
     tools = ["pytest", "_pytest", "py.py", "pluggy", "iniconfig", "packaging", "pygments"]
     needed = ["click", "numpy", "numpy.libs", "pyarrow", "pynvml.py", *tools]

@@ -71,7 +71,7 @@ def test_sums_that_are_cut_off_are_within_the_tolerance(distribution: str, preci
     assert 1e-3 < used.max() < 0.6
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("distribution", ["uniform", "small-integers"])
 def test_fp8_products_are_exact_in_14_bits(distribution: str) -> None:
     a, b, _ = product("fp8", gemm.LONGEST, distribution, seed=1)
