@@ -152,7 +152,7 @@ class _Protocol(Steps):
         energy, source = of.of_energy(loaded.work, got.interval.median, window)
         self.conditions |= _conditions_of(got) | {"energy_from": source}
         rows = self._times_and_rates(loaded.work, got) + energy
-        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by)
+        return self._measured(got.began_ns, got.ended_ns, rows, got.ended_by, window)
 
     async def scan(self) -> Measured:
         """The kernel at several values of one parameter, each warmed up and measured for a short while."""
@@ -180,8 +180,7 @@ class _Protocol(Steps):
         self.conditions |= {"scanned": name, "values": list(values)}
         began_ns, ended_ns = measured[0].began_ns, measured[-1].ended_ns
         precise = all(got.ended_by == EndedBy.PRECISE for got in measured)
-        window = self.watch.window(self.gpu, began_ns, ended_ns)
-        return self._measured(began_ns, ended_ns, window, rows, EndedBy.PRECISE if precise else EndedBy.TIME_LIMIT)
+        return self._measured(began_ns, ended_ns, rows, EndedBy.PRECISE if precise else EndedBy.TIME_LIMIT)
 
     async def idle(self) -> Measured:
         """Work is loaded, so that the GPU has a context, and is not run: settle, then watch."""
@@ -195,7 +194,7 @@ class _Protocol(Steps):
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         watts = window.counter_w if window.counter_w is not None else window.power_w
         rows = [] if watts is None else [Figure("power", "W", watts)]
-        return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
+        return self._measured(began_ns, ended_ns, rows, EndedBy.COMPLETE, window)
 
     async def staircase(self) -> Measured:
         """Rising shares of load, each held for a while; the power of a level is that of its second half."""
@@ -214,8 +213,7 @@ class _Protocol(Steps):
             window = self.watch.window(self.gpu, (from_ns + ended_ns) // 2, ended_ns)
             if window.power_w is not None:
                 rows.append(Figure(f"power_at_{round(100 * share)}", "W", window.power_w))
-        whole_window = self.watch.window(self.gpu, began_ns, ended_ns)
-        return self._measured(began_ns, ended_ns, whole_window, rows, EndedBy.COMPLETE)
+        return self._measured(began_ns, ended_ns, rows, EndedBy.COMPLETE)
 
     async def square(self) -> Measured:
         """Load and rest in turns; before that, steady load and steady rest for comparison."""
@@ -240,7 +238,7 @@ class _Protocol(Steps):
         window = self.watch.window(self.gpu, began_ns, ended_ns)
         rows = of.of_square(window, load_w, rest_w, fall, seconds)
         rows.append(Figure("duty_found", "%", 100 * busy_s / seconds))
-        return self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
+        return self._measured(began_ns, ended_ns, rows, EndedBy.COMPLETE, window)
 
     async def patterns(self) -> Measured:
         """Every turn of the kernel at least once, for the time of the suite; then where it found errors."""
@@ -270,9 +268,8 @@ class _Protocol(Steps):
         times_ms = np.concatenate(times)
         interval = interval_of(times_ms)
         self.conditions |= {"repeats": interval.n, "each": each} | dict(findings.conditions)
-        window = self.watch.window(self.gpu, began_ns, ended_ns)
         rows = [*of.of_times(times_ms, interval), *of.of_work(work, interval.median, serial=False), *findings.figures]
-        measured = self._measured(began_ns, ended_ns, window, rows, EndedBy.COMPLETE)
+        measured = self._measured(began_ns, ended_ns, rows, EndedBy.COMPLETE)
         return replace(measured, note=findings.note)
 
     async def overlap(self) -> Measured:
@@ -284,9 +281,8 @@ class _Protocol(Steps):
         pairs, got = await overlap.measured(self, loaded, time_s)
         await self.check(loaded)
         self.conditions |= _conditions_of(got)
-        window = self.watch.window(self.gpu, got.began_ns, got.ended_ns)
         rows = overlap.figures(loaded.work, pairs, got.interval)
-        return self._measured(got.began_ns, got.ended_ns, window, rows, got.ended_by)
+        return self._measured(got.began_ns, got.ended_ns, rows, got.ended_by)
 
     async def soak(self) -> Measured:
         """Steady load and pulses of load in turns until the time is over; all of it is checked, a part at a time.
@@ -319,18 +315,18 @@ class _Protocol(Steps):
             if not medians_ms:
                 raise
             ended_by, failure = EndedBy.FAILED, error
-        window = self.watch.window(self.gpu, began_ns, ended_ns)
         rows = of.of_soak(medians_ms, self.verdict.repetitions)
         rows += of.of_work(loaded.work, median(medians_ms), serial=False)
-        return replace(self._measured(began_ns, ended_ns, window, rows, ended_by), failure=failure)
+        return replace(self._measured(began_ns, ended_ns, rows, ended_by), failure=failure)
 
     def _times_and_rates(self, work: Work, got: Repeats) -> list[Figure]:
         rows = of.of_times(got.times_ms, got.interval)
         return rows + of.of_work(work, got.interval.median, serial=self.probe.figure.startswith(LATENCY))
 
     def _measured(
-        self, began_ns: int, ended_ns: int, window: Window, rows: list[Figure], ended_by: EndedBy
+        self, began_ns: int, ended_ns: int, rows: list[Figure], ended_by: EndedBy, window: Window | None = None
     ) -> Measured:
+        window = window or self.watch.window(self.gpu, began_ns, ended_ns)
         if self.works:
             rows = rows + of.of_verdict(self.verdict, self.repetitions)
         conditions = of_work(self.works) | self.conditions | {"readings": window.readings}
