@@ -60,8 +60,8 @@ def build_read(facts: Facts, *, footprint: int | None = None, passes: int | None
     steps = max(1, round(footprint / 16 / threads))
     vectors = steps * threads
     if vectors * 16 > facts.l2_bytes:
-        held = facts.l2_bytes >> 20
-        return Unfit(f"{vectors * 16 >> 20} MiB, one step of the whole grid, do not fit into an L2 cache of {held} MiB")
+        size, held = vectors * 16 >> 10, facts.l2_bytes >> 10
+        return Unfit(f"{size:,} KiB, whole loads of all threads, do not fit into the {held:,} KiB of the L2 cache")
     passes = multiple(16384 / steps if passes is None else passes, UNROLL)
     turn = min(TURN, vectors // 32 * 8)
     sizes = (np.uint32(vectors), np.uint32(steps), np.uint32(passes), np.uint32(turn))

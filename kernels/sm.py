@@ -47,7 +47,8 @@ def build(facts: Facts, *, rounds: int = ROUNDS, slab: int = SLAB, far: int | No
     slab_vectors = slab // step * THREADS
     shared_words = facts.shared_bytes // 4
     if not far_vectors or not slab_vectors or rounds < 1:
-        return Unfit(f"patterns by multiprocessor need at least one round, and {step} bytes of each cache")
+        held = f"the L2 cache has {facts.l2_bytes:,} B"
+        return Unfit(f"patterns by multiprocessor need at least one round, and {step:,} B of each cache; {held}")
     grid, block = (facts.sms, 1, 1), (THREADS, 1, 1)
 
     def exercise(slab_vectors: int, far_vectors: int, shared_words: int, salt: int) -> Launch:

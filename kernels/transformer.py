@@ -107,10 +107,11 @@ def build(
     precision = "fp16" if facts.capability >= (7, 0) else "fp32"
     if sequences is None:
         small = Shape(precision, width, tokens, BASES, depth)
-        ring = SLOTS * np.dtype(DTYPES[precision]).itemsize * small.rows * width
+        ring, *gradients = (buffer.bytes for buffer in _rings(small))
         size = sum(buffer.bytes for buffer in _buffers(small)) / BASES
         by_time = flop_per_s(facts, precision, matrix=True) * 4e-3 / (_flop(_steps(small, 0)) / BASES)
-        most = min(room(facts) / (size + ring / BASES), RING_SHARE * facts.memory_bytes / (ring / BASES), 1024)
+        ring_room = max(0.0, RING_SHARE * facts.memory_bytes - sum(gradients))
+        most = min(room(facts) / (size + ring / BASES), ring_room / (ring / BASES), 1024)
         sequences = max(1, int(min(by_time, most)) // BASES) * BASES
         if not depth:  # so that the number of a sequence in the ring, too, says which of the three it is
             sequences -= BASES - 1

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +103,31 @@ def test_what_does_not_fit_a_small_memory_is_made_smaller_or_answered(name: str)
     for memory in (1 << 30, 512 << 20, 64 << 20):
         work = find_kernel(name).build(facts_of((9, 0), memory_bytes=memory))
         assert isinstance(work, Unfit) or work.memory_bytes <= MOST_MEMORY * memory
+
+
+ODD = [
+    (1, 4, None, 0.0, (6, 0), 1 << 20),
+    (2, 4, 0.0, 210.0, (7, 5), 4 << 20),
+    (3, 24, 50.0, 0.0, (8, 6), 6 << 20),
+    (16, 24, None, 1980.0, (12, 0), 126 << 20),
+    (160, 288, 8000.0, 1980.0, (10, 0), 126 << 20),
+    (7, 16, 900.0, 1530.0, (7, 0), 0),
+]
+"""Multiprocessors, memory in GiB, bandwidth in GB/s, clock in MHz, compute capability, L2 cache in bytes."""
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[f"{odd[0]} SMs, {odd[1]} GiB" for odd in ODD])
+def test_an_odd_gpu_gets_work_of_its_size_or_a_reason(odd: tuple[int, int, float | None, float, Any, int]) -> None:
+    sms, gib, bandwidth, clock, capability, l2 = odd
+    facts = replace(facts_of((9, 0)), sms=sms, memory_bytes=gib << 30, bandwidth_gb_s=bandwidth, max_clock_mhz=clock)
+    facts = replace(facts, capability=capability, l2_bytes=l2)
+    for name in KERNELS:
+        work = find_kernel(name).build(facts)
+        if isinstance(work, Unfit):
+            assert capability < NEEDS.get(name, (0, 0)) or (name in ("l2-read", "sm") and l2 == 0), (name, work.reason)
+            continue
+        assert work.memory_bytes <= MEMORY_SHARE * facts.memory_bytes + (1 << 20)  # the log of `memory`
+        assert float(work.parameters.get("ring_bytes", 0)) <= 0.05 * facts.memory_bytes, name
 
 
 @pytest.mark.parametrize("name", KERNELS)
