@@ -138,8 +138,26 @@ class Probed:
 
     @cached_property
     def trusted(self) -> pl.DataFrame:
-        """The runs that ended well, with a time or without one."""
-        return _only(self.runs, SOUND)
+        """The runs that ended well, with a time or without one, but those of copies that had the host to themselves.
+
+        Where all GPUs of a node copy at once, they share the host's path. Where one of them is lost, the others are
+        faster, and that is no property of theirs.
+        """
+        runs, few = _only(self.runs, SOUND), self._few_copies
+        if few.is_empty():
+            return runs
+        day = pl.col("began").dt.date().alias("day")
+        return runs.with_columns(day).join(few, on=few.columns, how="anti").drop("day")
+
+    @property
+    def _few_copies(self) -> pl.DataFrame:
+        """node, workload, day: copies over the host's path that fewer GPUs made at once than on most nodes."""
+        at_once = (stated("path") == "pcie") & (stated("neighbours") == "busy") & pl.col("node").is_not_null()
+        copies = self.runs.lazy().filter(at_once & SOUND & pl.col("value").is_not_null())
+        keys = ("node", "workload", pl.col("began").dt.date().alias("day"))
+        mates = copies.group_by(*keys).agg(pl.col("gpu").n_unique().alias("mates")).collect()
+        usual = pl.col("mates").mode().max().over("workload", "day")
+        return mates.filter(pl.col("mates") < usual).drop("mates")
 
     @cached_property
     def untrusted(self) -> dict[str, int]:
