@@ -111,6 +111,7 @@ ODD = [
     (3, 24, 50.0, 0.0, (8, 6), 6 << 20),
     (16, 24, None, 1980.0, (12, 0), 126 << 20),
     (160, 288, 8000.0, 1980.0, (10, 0), 126 << 20),
+    (132, 4, 4800.0, 1980.0, (9, 0), 50 << 20),
     (7, 16, 900.0, 1530.0, (7, 0), 0),
 ]
 """Multiprocessors, memory in GiB, bandwidth in GB/s, clock in MHz, compute capability, L2 cache in bytes."""
