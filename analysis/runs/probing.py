@@ -152,6 +152,10 @@ class Probed:
     @property
     def _few_copies(self) -> pl.DataFrame:
         """node, workload, day: copies over the host's path that fewer GPUs made at once than on most nodes."""
+        conditions = self.runs.schema["conditions"]
+        fields = {field.name for field in conditions.fields} if isinstance(conditions, pl.Struct) else set()
+        if not {"path", "neighbours"} <= fields:
+            return pl.DataFrame()
         at_once = (stated("path") == "pcie") & (stated("neighbours") == "busy") & pl.col("node").is_not_null()
         copies = self.runs.lazy().filter(at_once & SOUND & pl.col("value").is_not_null())
         keys = ("node", "workload", pl.col("began").dt.date().alias("day"))
