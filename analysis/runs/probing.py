@@ -160,7 +160,7 @@ class Probed:
         copies = self.runs.lazy().filter(at_once & SOUND & pl.col("value").is_not_null())
         keys = ("node", "workload", pl.col("began").dt.date().alias("day"))
         mates = copies.group_by(*keys).agg(pl.col("gpu").n_unique().alias("mates")).collect()
-        usual = pl.col("mates").mode().max().over("workload", "day")
+        usual = pl.col("mates").quantile(0.5, "lower").over("workload", "day")
         return mates.filter(pl.col("mates") < usual).drop("mates")
 
     @cached_property
