@@ -37,7 +37,7 @@ class Buffers:
         self._stream = stream
         self._address: dict[str, int] = {}
         self._of: dict[str, Buffer] = {}
-        self._give_back: list[Callable[[], None]] = []
+        self._give_back: list[Callable[[], object]] = []
         self._kept: list[NDArray[Any]] = []  # host memory that a copy may still read
         self._tables: dict[str, int] = {}
         self._arrays: dict[str, NDArray[Any]] = {}
@@ -67,8 +67,12 @@ class Buffers:
     def scratch(self, size: int) -> int:
         """The address of `size` bytes on the GPU that live as long as the others."""
         address = int(self._runtime.malloc(max(size, 1)))
-        self._give_back.append(lambda: self._runtime.free(address))
+        self.on_release(lambda: self._runtime.free(address))
         return address
+
+    def on_release(self, give_back: Callable[[], object]) -> None:
+        """Call this, too, when everything is given back: the last one first, and one that fails stops no other."""
+        self._give_back.append(give_back)
 
     def _take(self, buffer: Buffer) -> None:
         size = max(buffer.bytes, 1)
@@ -76,13 +80,13 @@ class Buffers:
             address = self.scratch(size)
         elif buffer.place == "host":
             address = int(self._runtime.hostAlloc(size, self._runtime.hostAllocDefault))
-            self._give_back.append(lambda: self._runtime.freeHost(address))
+            self.on_release(lambda: self._runtime.freeHost(address))
         elif self._peer is None:
             raise DeviceError(f"{self._gpu}: it cannot reach another GPU of this node")
         else:
             with self._on_peer():
                 address = int(self._runtime.malloc(size))
-            self._give_back.append(lambda: self._free_on_peer(address))
+            self.on_release(lambda: self._free_on_peer(address))
         self._address[buffer.name] = address
         self._of[buffer.name] = buffer
 

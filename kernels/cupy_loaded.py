@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import Any, Protocol
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,6 @@ from ..errors import DeviceError
 from ..store.vocabulary import Outcome
 from . import checking
 from .checking import Counts
-from .cublas import Cublas
 from .cublas_lt import LtProduct
 from .cupy_buffers import Buffers
 from .cupy_waiting import Late, Throttle, Waiting
@@ -31,7 +32,6 @@ from .work import (
     Argument,
     Copy,
     Expected,
-    Facts,
     Gemm,
     Key,
     Launch,
@@ -42,6 +42,9 @@ from .work import (
     Work,
 )
 
+if TYPE_CHECKING:
+    from .cupy_device import CupyDevice
+
 GRACE_S = 10.0
 """How long work that is late may take to end before the GPU counts as hanging."""
 CHECK_LIMIT_S = 120.0
@@ -50,6 +53,8 @@ GRAPH_NODES = 50_000
 """A turn of more launches is not made a graph."""
 
 _Enqueue = Callable[[], None]
+_CopyIn = Callable[[int], None]
+"""Enqueues a copy in a stream."""
 
 
 class _Turns:
@@ -75,64 +80,34 @@ class _Turns:
         return self.last
 
 
+@dataclass(frozen=True)
 class _Beside:
-    """The second stream of a work, and what is copied in it in each turn."""
+    """The second stream of a work, and what is copied beside each turn."""
 
-    def __init__(self, waiting: Waiting, runtime: Any, stream: int) -> None:
-        self.copies: list[list[Callable[[int], None]]] = []
-        self._runtime, self._first = runtime, stream
-        self._second = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
-        self._began, self._ended = waiting.event(timing=False), waiting.event(timing=False)
+    runtime: Any
+    first: int
+    second: int
+    began: int
+    ended: int
+    copies: list[list[_CopyIn]]
 
     def begin(self, turn: int) -> None:
         """Enqueue the copies of a turn, to begin when all that is enqueued before them is done."""
-        self._runtime.eventRecord(self._began, self._first)
-        self._runtime.streamWaitEvent(self._second, self._began)
+        self.runtime.eventRecord(self.began, self.first)
+        self.runtime.streamWaitEvent(self.second, self.began)
         for copy in self.copies[turn]:
-            copy(self._second)
+            copy(self.second)
 
     def end(self) -> None:
         """Let what is enqueued next wait for the copies."""
-        self._runtime.eventRecord(self._ended, self._second)
-        self._runtime.streamWaitEvent(self._first, self._ended)
-
-    def close(self) -> None:
-        """Give the stream back; each part on its own, as one may fail."""
-        for event in (self._began, self._ended):
-            with suppress(RuntimeError):
-                self._runtime.eventDestroy(event)
-        with suppress(RuntimeError):
-            self._runtime.streamDestroy(self._second)
-
-
-class OpenedGpu(Protocol):
-    """What a loaded work needs of the GPU that it is on; `CupyDevice` is one."""
-
-    runtime: Any
-    ordinal: int
-    facts: Facts
-    lost: str | None
-
-    @property
-    def peer(self) -> int | None: ...
-    @property
-    def stream_address(self) -> int: ...
-    @property
-    def workspace(self) -> int: ...
-    @property
-    def blas(self) -> Cublas: ...
-
-    def using(self, doing: str) -> AbstractContextManager[None]: ...
-    def function(self, name: str, function: str, defines: tuple[str, ...]) -> Any: ...
-    def allow_shared(self, kernel: Any, size: int) -> None: ...
-    def library(self, name: str) -> Any: ...
-    def give_up(self, why: str, outcome: str) -> None: ...
+        self.runtime.eventRecord(self.ended, self.second)
+        self.runtime.streamWaitEvent(self.first, self.ended)
 
 
 class CupyLoaded:
     """What `CupyDevice.load` gives; see `Loaded`."""
 
-    def __init__(self, device: OpenedGpu, work: Work, seed: int, unloaded: Callable[[CupyLoaded], None]) -> None:
+    def __init__(self, device: CupyDevice, work: Work, seed: int, unloaded: Callable[[CupyLoaded], None]) -> None:
         """To be made with the device as the current one; `unloaded` is called once, when it is unloaded.
 
         DeviceError; nothing stays behind then.
@@ -146,12 +121,11 @@ class CupyLoaded:
         self._buffers = Buffers(self._runtime, device.facts.gpu, device.ordinal, device.peer, self._stream)
         self._products: dict[Any, LtProduct] = {}
         self._events: list[int] = []
-        self._markers: tuple[int, int] | None = None
         self._steps: list[list[_Enqueue]] = []
         self._audit: list[_Enqueue] = []
         self._before: list[_Enqueue] = []
         self._beside: _Beside | None = None
-        self._graphs: list[int | None] = []
+        self._graphs: list[int | None] = [None] * len(work.turns)
         self._turns = _Turns(work)
         self._references: dict[str, tuple[Expected, Expected, tuple[int, int]]] = {}
         self._counters = 0
@@ -182,27 +156,39 @@ class CupyLoaded:
         self._counters = self._buffers.upload(cleared_faults())
         self._steps = [self._ready(turn) for turn in self._work.turns]
         self._audit, self._before = self._ready(self._work.audit), self._ready(self._work.first)
+        self._markers = self._event(timing=False), self._event(timing=False)
         if self._work.beside:
-            self._beside = _Beside(self._waiting, self._runtime, self._stream)
-            self._beside.copies = [[self._copy(step) for step in copies] for copies in self._work.beside]
+            second = int(self._runtime.streamCreateWithFlags(self._runtime.streamNonBlocking))
+            self._buffers.on_release(lambda: self._runtime.streamDestroy(second))
+            began, ended = self._event(timing=False), self._event(timing=False)
+            copies = [[self._copy(step) for step in steps] for steps in self._work.beside]
+            self._beside = _Beside(self._runtime, self._stream, second, began=began, ended=ended, copies=copies)
         self._fill()
-        self._graphs = [None] * len(self._steps)
         self._settle(LOAD_LIMIT_S, "filling its inputs")
         self._buffers.landed()
+
+    def _event(self, *, timing: bool = True) -> int:
+        """An event that lives as long as the buffers."""
+        event = self._waiting.event(timing=timing)
+        self._buffers.on_release(lambda: self._runtime.eventDestroy(event))
+        return event
 
     def _fill(self) -> None:
         """Enqueue what every buffer begins with: its content, or what no result can be."""
         for buffer in self._work.buffers:
             if buffer.content is not None:
-                self._buffers.fill(buffer.name, self._seed, self._launch_fill)
+                self._buffers.fill(buffer.name, self._seed, partial(self._launch, "fill.cu"))
             elif buffer.name != FAULTS_NAME:
                 self._buffers.poison(buffer.name)
         self._buffers.clear_faults()
         self._enqueue_steps(self._before, None)
         self._turns = _Turns(self._work)
 
-    def _launch_fill(self, function: str, defines: tuple[str, ...], count: int, args: tuple[Scalar, ...]) -> None:
-        kernel = self._device.function("fill.cu", function, defines)
+    def _launch(
+        self, source: str, function: str, defines: tuple[str, ...], count: int, args: tuple[Scalar, ...]
+    ) -> None:
+        """Enqueue a function of one of the sources that go over so many elements."""
+        kernel = self._device.function(source, function, defines)
         kernel(checking.grid(count, self._device.facts.sms), (checking.BLOCK, 1, 1), args)
 
     def _ready(self, steps: Sequence[Step]) -> list[_Enqueue]:
@@ -224,14 +210,12 @@ class CupyLoaded:
                 self._device.allow_shared(kernel, step.shared)
             return lambda: kernel(step.grid, step.block, args, **shared)
         if isinstance(step, Copy):
-            copy = self._copy(step)
-            return lambda: copy(self._stream)
+            return partial(self._copy(step), self._stream)
         types = [buffers.buffer(name).dtype for name in (step.a, step.b, step.c)]
         slot = step.c_at * np.dtype(types[2]).itemsize
         return self._product(step, (buffers[step.a], buffers[step.b], buffers[step.c] + slot), types)
 
-    def _copy(self, step: Copy) -> Callable[[int], None]:
-        """What enqueues a copy in a stream."""
+    def _copy(self, step: Copy) -> _CopyIn:
         target, source = self._buffers[step.target] + step.target_at, self._buffers[step.source] + step.source_at
         kind = self._runtime.memcpyDefault
         return lambda stream: self._runtime.memcpyAsync(target, source, step.bytes, kind, stream)
@@ -254,7 +238,9 @@ class CupyLoaded:
         """The plan of a product; products of one shape share it, so that all of them are done in the same way."""
         key_of_plan = (shape, batch, tuple(types))
         if key_of_plan not in self._products:
-            self._products[key_of_plan] = LtProduct(self._device.library("cublasLt"), shape, batch, types)
+            product = LtProduct(self._device.library("cublasLt"), shape, batch, types)
+            self._buffers.on_release(product.close)
+            self._products[key_of_plan] = product
         return self._products[key_of_plan]
 
     # -- running ------------------------------------------------------------------------------------------
@@ -273,8 +259,6 @@ class CupyLoaded:
             raise ValueError(f"{self._work.kernel}: {each} repetitions do not lie within a lap of {self._work.lap}")
         waiting, elapsed = self._waiting, self._runtime.eventElapsedTime
         repetitions = self._turns.repetitions
-        if self._markers is None:
-            self._markers = waiting.event(timing=False), waiting.event(timing=False)
         throttle = Throttle(waiting, self._markers, deadline)
         if not self._warm:
             self._first(throttle, deadline)
@@ -291,11 +275,9 @@ class CupyLoaded:
                 began = next(events)
                 waiting.record(began)
             for _ in range(each):
-                if self._beside is None:
-                    self._enqueue(throttle)
-                else:
-                    turned = next(events)
-                    self._enqueue_both(self._beside, throttle, turned, apart=apart)
+                turned = next(events) if self._beside and each == 1 else None
+                self._enqueue(throttle, turned, apart=apart)
+                if turned is not None:
                     turns.append((began, turned))
             ended = next(events)
             waiting.record(ended)
@@ -308,14 +290,14 @@ class CupyLoaded:
         from_ns, to_ns = (
             anchor_ns + round(1e6 * elapsed(anchor, mark)) for mark in (spans[0][0] if spans else began, ended)
         )
-        turns_ms = np.array([elapsed(*span) for span in turns]) if turns and each == 1 else None
+        turns_ms = np.array([elapsed(*span) for span in turns]) if turns else None
         return Timed(from_ns, to_ns, times, self._turns.repetitions - repetitions, turns_ms)
 
     def _timers(self) -> Iterator[int]:
         """Events with timing, one after another; they are kept for the next run."""
         yield from tuple(self._events)
         while True:
-            self._events.append(self._waiting.event())
+            self._events.append(self._event())
             yield self._events[-1]
 
     def _make_room(self, each: int, throttle: Throttle) -> bool:
@@ -353,19 +335,19 @@ class CupyLoaded:
 
     def _first(self, throttle: Throttle, deadline: float) -> None:
         """A repetition that loads what is loaded lazily, and tells how long one takes; then the graph."""
-        began, ended = self._waiting.event(), self._waiting.event()
-        self._events += [began, ended]
+        events = self._timers()
+        began, ended = next(events), next(events)
         self._waiting.record(began)
         self._make_room(1, throttle)
-        if self._beside is None:
-            self._enqueue_steps(self._steps[self._turns.take()], throttle)
-        else:
-            self._enqueue_both(self._beside, throttle, ended, apart=True)
+        self._enqueue(throttle, apart=True)
         self._waiting.record(ended)
         self._waiting.until(ended, deadline)
         self._repetition_s = self._runtime.eventElapsedTime(began, ended) / 1e3
         if 1 < self._launches <= GRAPH_NODES and self._beside is None:  # a graph has no time in its middle
-            self._graphs = [self._captured(steps) for steps in self._steps]
+            for turn, steps in enumerate(self._steps):
+                graph = self._graphs[turn] = self._captured(steps)
+                if graph is not None:
+                    self._buffers.on_release(partial(self._runtime.graphExecDestroy, graph))
         self._warm = True
 
     def _enqueue_steps(self, steps: list[_Enqueue], throttle: Throttle | None) -> None:
@@ -375,56 +357,42 @@ class CupyLoaded:
             if throttle is not None:
                 throttle.launched()
 
-    def _enqueue(self, throttle: Throttle | None) -> None:
-        """Enqueue the next repetition."""
-        turn = self._turns.take()
+    def _enqueue(self, throttle: Throttle | None, turned: int | None = None, *, apart: bool = False) -> None:
+        """Enqueue the next repetition; the event `turned` is recorded after its turn, and `apart` before its copies."""
+        turn, beside = self._turns.take(), self._beside
         graph = self._graphs[turn]
+        if beside is not None and not apart:
+            beside.begin(turn)
         if graph is None:
             self._enqueue_steps(self._steps[turn], throttle)
         else:
             self._runtime.graphLaunch(graph, self._stream)
-            if throttle is not None:
-                throttle.launched()
-
-    def _enqueue_both(self, beside: _Beside, throttle: Throttle, turned: int, *, apart: bool) -> None:
-        """Enqueue the next repetition of a work that has copies beside its turns; `turned` is recorded between."""
-        turn = self._turns.take()
-        if not apart:
-            beside.begin(turn)
-        self._enqueue_steps(self._steps[turn], throttle)
-        self._waiting.record(turned)
-        if apart:
+        if turned is not None:
+            self._waiting.record(turned)
+        if beside is not None and apart:
             for copy in beside.copies[turn]:
                 copy(self._stream)
-        else:
+        elif beside is not None:
             beside.end()
-        throttle.launched()
+        if throttle is not None and (beside is not None or graph is not None):
+            throttle.launched()
 
     def _captured(self, steps: list[_Enqueue]) -> int | None:
         """The steps of a turn as a CUDA graph, ready to launch; None where CUDA or a library cannot make one."""
-        runtime = self._runtime
+        runtime, graph = self._runtime, None
         try:
             runtime.streamBeginCapture(self._stream, runtime.streamCaptureModeRelaxed)
-        except RuntimeError:
-            return None
-        try:
-            self._enqueue_steps(steps, None)
-        except BaseException as error:
-            with suppress(RuntimeError):  # a capture that broke ends with an error, and no graph
-                runtime.graphDestroy(runtime.streamEndCapture(self._stream))
-            if isinstance(error, RuntimeError | DeviceError):
-                return None
-            raise
-        try:
-            graph = runtime.streamEndCapture(self._stream)
-        except RuntimeError:
-            return None
-        try:
-            return int(runtime.graphInstantiate(graph))
-        except RuntimeError:
+            try:
+                self._enqueue_steps(steps, None)
+            finally:
+                with suppress(RuntimeError):  # a capture that broke ends with an error, and no graph
+                    graph = runtime.streamEndCapture(self._stream)
+            return None if graph is None else int(runtime.graphInstantiate(graph))
+        except (RuntimeError, DeviceError):
             return None
         finally:
-            runtime.graphDestroy(graph)
+            if graph is not None:
+                runtime.graphDestroy(graph)
 
     def _late(self, unfinished: str, limit_s: float) -> DeviceError:
         """What it means that a deadline passed: slow work, or a GPU that hangs."""
@@ -496,8 +464,7 @@ class CupyLoaded:
             function, defines = "compare", (checking.element_define(buffer.dtype),)
             expected, addresses = self._reference(expected, output)
             args = (np.uint64(begin), *map(np.uint64, addresses), *checking.sizes_of(expected, count), counters)
-        kernel = self._device.function(checking.SOURCE, function, defines)
-        kernel(checking.grid(count, self._device.facts.sms), (checking.BLOCK, 1, 1), args)
+        self._launch(checking.SOURCE, function, defines, count, args)
         counts = self._counted(self._counters)
         if counts.compared != count:
             raise DeviceError(
@@ -547,21 +514,6 @@ class CupyLoaded:
             self._unloaded(self)
 
     def _drop(self) -> None:
-        """Give back all that was taken; each part on its own, as one may fail. Nothing on a GPU that hangs."""
-        if self._device.lost is not None:
-            return
-        for product in self._products.values():
-            product.close()
-        if self._beside is not None:
-            self._beside.close()
-            self._beside = None
-        runtime = self._runtime
-        for graph in self._graphs:
-            if graph is not None:
-                with suppress(RuntimeError):
-                    runtime.graphExecDestroy(graph)
-        for event in [*self._events, *(self._markers or ())]:
-            with suppress(RuntimeError):
-                runtime.eventDestroy(event)
-        self._products, self._graphs, self._events, self._markers, self._steps = {}, [], [], None, []
-        self._buffers.release()
+        """Give back all that was taken, but nothing on a GPU that hangs."""
+        if self._device.lost is None:
+            self._buffers.release()
