@@ -6,10 +6,11 @@ what was not moved, or was moved to another place, is seen.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -88,8 +89,9 @@ class _Exchange:
 
     def __init__(self, peers: PeerGpus, doing: str) -> None:
         self.peers, self.doing = peers, doing
-        self.compared, self.wrong = [0] * len(peers.devices), [0] * len(peers.devices)
-        self._first: dict[int, str] = {}
+        self.repetitions = 0
+        self.verdicts = [Verdict(0, 0)] * len(peers.devices)
+        """What was found so far, by position of the GPU."""
         self._runtime = peers.runtime
         self._give_back: list[tuple[int, Callable[[int], None], int]] = []
         self._counters: list[int] = []
@@ -179,24 +181,22 @@ class _Exchange:
         if counts.compared != count:
             gpu = self.peers.devices[position].facts.gpu
             raise DeviceError(f"{gpu}: the check of {self.doing} compared {counts.compared} of {count} words")
-        self.compared[position] += count
-        self.wrong[position] += counts.wrong
-        if counts.wrong:
-            self._first.setdefault(position, f"{subject}, word {counts.first}")
+        first, worst = (f"{subject}, word {counts.first}", math.inf) if counts.wrong else (None, 0.0)
+        so_far = self.verdicts[position] + Verdict(count, counts.wrong, first, worst)
+        self.verdicts[position] = replace(so_far, repetitions=self.repetitions)
 
-    def verdict(self, position: int, repetitions: int) -> Verdict:
-        """What was found on a GPU in all."""
-        worst = float("inf") if self.wrong[position] else 0.0
-        first = self._first.get(position)
-        return Verdict(self.compared[position], self.wrong[position], first, worst, repetitions)
+    def fill(self, position: int, address: int, count: int, stream: int) -> None:
+        """Enqueue the making of `count` words of a stream on a GPU."""
+        with self.on(position):
+            self.launch(position, "fill.cu", "words", count, np.uint64(address), np.uint64(count), np.uint32(stream))
 
 
-@dataclass(frozen=True)
-class CopyBatch:
-    """A batch: of each route the times of the copies that count, ms, and how many bytes a ms each GPU sent."""
+@dataclass
+class CopyTimes:
+    """Of some batches: the times of the copies that count, ms, by route, and how many bytes a ms each GPU sent."""
 
-    times_ms: dict[Route, list[float]]
-    sent: dict[int, float]
+    times_ms: dict[Route, list[float]] = field(default_factory=dict)
+    sent: dict[int, list[float]] = field(default_factory=dict)
 
 
 class Copies(_Exchange):
@@ -207,11 +207,8 @@ class Copies(_Exchange):
         least = min(room(device.facts) for device in peers.devices)
         windows = WINDOWS * len(peers.devices)  # a GPU's own, and those of all others
         self.window_bytes = min(WINDOW_BYTES, least // windows // 16 * 16)
-        self._seed, self._batch = seed, 0
-
-    @property
-    def _sent_bytes(self) -> int:
-        return WINDOWS * self.window_bytes
+        self._sent_bytes = WINDOWS * self.window_bytes
+        self._seed = seed
 
     def _take(self) -> None:
         senders = len(self.peers.devices) - 1
@@ -224,15 +221,12 @@ class Copies(_Exchange):
         sender, receiver = route
         return self._targets[receiver] + (sender - (sender > receiver)) * self._sent_bytes
 
-    def run(self, routes: Sequence[Route]) -> CopyBatch:
+    def run(self, routes: Sequence[Route], times: CopyTimes) -> None:
         """Copy along these routes at once, and compare all that arrived. Those of one sender take turns."""
-        self._batch += 1
-        streams = {sender: key(self._seed, f"{sender} {self._batch}") for sender, _ in routes}
+        self.repetitions += 1
+        streams = {sender: key(self._seed, f"{sender} {self.repetitions}") for sender, _ in routes}
         for sender, stream in streams.items():
-            count = self._sent_bytes // 4
-            with self.on(sender):
-                args = np.uint64(self._sources[sender]), np.uint64(count), np.uint32(stream)
-                self.launch(sender, "fill.cu", "words", count, *args)
+            self.fill(sender, self._sources[sender], self._sent_bytes // 4, stream)
         order: dict[int, list[Route]] = {sender: [] for sender in streams}
         for sender in streams:
             with self.on(sender):
@@ -248,7 +242,7 @@ class Copies(_Exchange):
         self.settle()
         for route in routes:
             self._check(route, streams[route[0]])
-        return self._times(order)
+        self._time(order, times)
 
     def _check(self, route: Route, stream: int) -> None:
         sender, receiver = route
@@ -257,18 +251,16 @@ class Copies(_Exchange):
         subject = f"from {self.peers.devices[sender].facts.gpu}"
         self.compare(receiver, subject, (checking.SOURCE, "compare_words"), count, *words)
 
-    def _times(self, order: Mapping[int, Sequence[Route]]) -> CopyBatch:
-        copied = CopyBatch({}, {})
+    def _time(self, order: Mapping[int, Sequence[Route]], times: CopyTimes) -> None:
         for sender, routes in order.items():
             events, round_length = self._events[sender], len(set(routes))
             counted = range(round_length, len(routes) - round_length)
             with self.on(sender):
                 for copy in counted:
                     elapsed_ms = self.elapsed_ms(events[copy], events[copy + 1])
-                    copied.times_ms.setdefault(routes[copy], []).append(elapsed_ms)
+                    times.times_ms.setdefault(routes[copy], []).append(elapsed_ms)
                 span_ms = self.elapsed_ms(events[counted.start], events[counted.stop])
-            copied.sent[sender] = len(counted) * self.window_bytes / span_ms
-        return copied
+            times.sent.setdefault(sender, []).append(len(counted) * self.window_bytes / span_ms)
 
 
 class AllReduce(_Exchange):
@@ -285,16 +277,10 @@ class AllReduce(_Exchange):
         least = min(room(device.facts) for device in peers.devices)
         part = self._gpus * VECTOR_WORDS
         self.count = min(REDUCED_BYTES, least // 2) // 4 // part * part
-        self._seed, self._repetition = seed, 0
-
-    @property
-    def bytes(self) -> int:
-        return 4 * self.count
-
-    @property
-    def moved_bytes(self) -> float:
+        self.bytes = 4 * self.count
+        self.moved_bytes = 2 * (self._gpus - 1) / self._gpus * self.bytes
         """Along each link of the ring."""
-        return 2 * (self._gpus - 1) / self._gpus * self.bytes
+        self._seed = seed
 
     def _take(self) -> None:
         self._own, self._sums = self.everywhere(self.bytes), self.everywhere(self.bytes)
@@ -303,13 +289,11 @@ class AllReduce(_Exchange):
 
     def run(self) -> float:
         """One all-reduce of new words, all sums compared; the time of the GPU that took longest, ms."""
-        self._repetition += 1
-        base = key(self._seed, f"all-reduce {self._repetition}")
+        self.repetitions += 1
+        base = key(self._seed, f"all-reduce {self.repetitions}")
         for position in range(self._gpus):
             stream = mix(np.array([(base + position) % 2**32], np.uint32))[0]
-            args = np.uint64(self._own[position]), np.uint64(self.count), stream
-            with self.on(position):
-                self.launch(position, "fill.cu", "words", self.count, *args)
+            self.fill(position, self._own[position], self.count, stream)
         self._start()
         self._reduce()
         self._each(lambda position: self.peers.waiting[position].record(self._spans[position][1]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..kernels.device import Verdict
-from ..kernels.peers import AllReduce, Copies, NcclAllReduce, PeerGpus, Route, nccl_of
+from ..kernels.peers import AllReduce, Copies, CopyTimes, NcclAllReduce, PeerGpus, Route, nccl_of
 from ..store.vocabulary import EndedBy
 from . import figures as of
 from .figures import Figure
@@ -60,44 +60,33 @@ class _ExchangeProbe:
         groups: list[list[Route]] = [[route] for route in routes] + [[pair, pair[::-1]] for pair in pairs]
         seconds = self._asked.limit_s / (len(groups) + 1)
         rows: dict[int, list[Figure]] = {position: [] for position in range(len(self._gpus))}
-        batches = 0
         began_ns = time.time_ns()
         with Copies(self._peers, self._asked.seed) as copies:
             for group in groups:
-                times_ms, _, count = self._batches(copies, group, seconds)
-                batches += count
+                times_ms = self._batches(copies, group, seconds).times_ms
                 for (sender, receiver), copy_ms in times_ms.items():
                     name = f"bandwidth_to_{self._index(receiver)}" + ("_both" if len(group) > 1 else "")
                     rows[sender].append(Figure(name, "GB/s", copies.window_bytes / median(copy_ms) / 1e6))
-            _, sent, count = self._batches(copies, _taking_turns(routes, len(self._gpus)), seconds)
+            sent = self._batches(copies, _taking_turns(routes, len(self._gpus)), seconds).sent
             for sender, bytes_per_ms in sent.items():
                 rows[sender].append(Figure("bandwidth_all", "GB/s", median(bytes_per_ms) / 1e6))
-            verdicts = [copies.verdict(position, batches + count) for position in rows]
         conditions: dict[str, object] = {"parameters": {"window": copies.window_bytes, "gpus": len(self._gpus)}}
         answers: Answers = {}
         for position, gpu in enumerate(self._gpus):
             if rows[position]:
-                answers[gpu] = self._measured(position, began_ns, rows[position], conditions, verdicts[position])
+                answers[gpu] = self._measured(position, began_ns, rows[position], conditions, copies.verdicts[position])
             else:
                 answers[gpu] = Unrun("it can reach no other GPU of the node without the host")
         return answers
 
-    def _batches(
-        self, copies: Copies, routes: Sequence[Route], seconds: float
-    ) -> tuple[dict[Route, list[float]], dict[int, list[float]], int]:
-        """Batches for a time, two at least: copy times by route, bytes a ms by sender, and how many batches."""
-        times_ms: dict[Route, list[float]] = {}
-        sent: dict[int, list[float]] = {}
-        until, batches = time.monotonic() + seconds, 0
+    def _batches(self, copies: Copies, routes: Sequence[Route], seconds: float) -> CopyTimes:
+        """Batches for a time, two at least."""
+        times, batches, until = CopyTimes(), 0, time.monotonic() + seconds
         while batches < 2 or time.monotonic() < until:
             self._look()
-            copied = copies.run(routes)
+            copies.run(routes, times)
             batches += 1
-            for route, copy_ms in copied.times_ms.items():
-                times_ms.setdefault(route, []).extend(copy_ms)
-            for sender, bytes_per_ms in copied.sent.items():
-                sent.setdefault(sender, []).append(bytes_per_ms)
-        return times_ms, sent, batches
+        return times
 
     # -- all-reduces --------------------------------------------------------------------------------------
 
@@ -131,7 +120,6 @@ class _ExchangeProbe:
                     len(times) >= _MOST or interval_of(np.array(times)).within(self._asked.half_width)
                 ):
                     break
-            verdicts = [exchange.verdict(position, len(times) + _WARM) for position in range(len(self._gpus))]
         times_ms = np.array(times)
         interval = interval_of(times_ms)
         rows = of.of_times(times_ms, interval)
@@ -144,7 +132,7 @@ class _ExchangeProbe:
             "drift": of.drift(times_ms),
         }
         return {
-            gpu: self._measured(position, began_ns, rows, conditions, verdicts[position])
+            gpu: self._measured(position, began_ns, rows, conditions, exchange.verdicts[position])
             for position, gpu in enumerate(self._gpus)
         }
 

@@ -13,8 +13,9 @@ import pytest
 
 from whorl.errors import DeviceError
 from whorl.kernels import peers as exchanges
+from whorl.kernels.device import Verdict
 from whorl.kernels.inputs import key, mix, word
-from whorl.kernels.peers import WINDOWS, AllReduce, Copies, PeerGpus, open_peers
+from whorl.kernels.peers import WINDOWS, AllReduce, Copies, CopyTimes, PeerGpus, open_peers
 from whorl.probes.catalogue import find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
@@ -92,12 +93,11 @@ def test_a_copy_that_does_not_arrive_is_found(
     monkeypatch.setattr(runtime, "memcpyAsync", copy)
     with Copies(peers, 1) as exchange:
         for _ in range(2):
-            exchange.run([(0, 2), (1, 2)])
-        assert exchange.wrong == [0, 0, WINDOW_BYTES // 4]
-        verdict = exchange.verdict(2, 1)
-        assert verdict.first == f"from {peers.devices[0].facts.gpu}, word {WINDOW_BYTES // 4}"
-        exchange.run([(0, 2), (1, 2)])
-        assert exchange.wrong[2] == WINDOW_BYTES // 4, "the next batch is right"
+            exchange.run([(0, 2), (1, 2)], CopyTimes())
+        assert [verdict.wrong for verdict in exchange.verdicts] == [0, 0, WINDOW_BYTES // 4]
+        assert exchange.verdicts[2].first == f"from {peers.devices[0].facts.gpu}, word {WINDOW_BYTES // 4}"
+        exchange.run([(0, 2), (1, 2)], CopyTimes())
+        assert exchange.verdicts[2].wrong == WINDOW_BYTES // 4, "the next batch is right"
 
 
 @pytest.mark.parametrize("runtime", [FakeRuntime(count) for count in (2, 3, 8)], ids=lambda runtime: str(runtime.count))
@@ -112,8 +112,7 @@ def test_the_sum_is_exact_on_every_gpu(peers: PeerGpus) -> None:
             should = sum(word(int(stream), places) for stream in streams)
             for address in exchange._sums:
                 assert np.array_equal(words_at(address, exchange.count), should)
-        assert exchange.wrong == [0] * gpus
-        assert exchange.compared == [2 * exchange.count] * gpus
+        assert exchange.verdicts == [Verdict(2 * exchange.count, 0, repetitions=2)] * gpus
         assert exchange.count % (4 * gpus) == 0
         assert exchange.moved_bytes == pytest.approx(2 * (gpus - 1) / gpus * 4 * exchange.count)
 
@@ -130,8 +129,8 @@ def test_a_wrong_sum_is_found_on_each_gpu_that_it_reaches(peers: PeerGpus, monke
     monkeypatch.setattr(exchange, "_add", add)
     with exchange:
         exchange.run()
-    assert exchange.wrong == [1, 1, 1]
-    assert exchange.verdict(0, 1).first == "the sum, word 0"
+    assert [verdict.wrong for verdict in exchange.verdicts] == [1, 1, 1]
+    assert exchange.verdicts[0].first == "the sum, word 0"
 
 
 def test_all_reduces_by_the_ring_and_by_nccl(peers: PeerGpus, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +180,7 @@ def test_a_peer_that_hangs_is_one_sentence(
     with Copies(peers, 1) as exchange:
         runtime.hang = True
         with pytest.raises(DeviceError) as raised:
-            exchange.run([(0, 1)])
+            exchange.run([(0, 1)], CopyTimes())
     assert str(raised.value) == (
         f"{first}: copying between GPUs did not end within 0.2 s: it or one of its peers ({', '.join(others)}) hangs"
     )
