@@ -35,8 +35,8 @@ from ..simulation.workloads import Workload
 from ..store import Store
 from ..store.vocabulary import ClockSetting, EndedBy, Outcome
 from .figures import Figure
-from .recording import MOST, ManyRuns, Recorder, Run
-from .simulated import Claimed
+from .recording import ManyRuns, Recorder, Run
+from .simulated import Claimed, recorder_of
 from .watch import Recent, Window
 
 STEADY_REPEATS = 5
@@ -92,10 +92,10 @@ def run_load(
     refuse_time(hours, interval_s)
     arguments = {"hours": hours, "interval_s": interval_s}
     claimed = _claim(store, fleet, load, cluster, began_ns, hours * 3600, arguments)
-    recorder = _recorder(claimed)
+    keeping = Claimed(claimed, progress=progress)
     if not claimed.complete:
-        _Turns(claimed, load, recorder, interval_s).run(progress)
-    return _stored(claimed, recorder, measured=load.first_run_ends_s <= claimed.span_s + 1e-6)
+        _Turns(claimed, load, keeping, interval_s).run()
+    return _stored(claimed, keeping.recorder, measured=load.first_run_ends_s <= claimed.span_s + 1e-6)
 
 
 def run_steady(
@@ -118,7 +118,7 @@ def run_steady(
     refuse_steady(fleet.model, load, runs, every_s)
     arguments = {"runs": runs, "every_s": every_s, "steady": 1}
     claimed = _claim(store, fleet, load, cluster, began_ns, runs * every_s, arguments)
-    recorder = _recorder(claimed)
+    recorder = recorder_of(claimed)
     for run in range(runs):
         at_ns, next_ns = (claimed.began_ns + round(number * every_s * 1e9) for number in (run, run + 1))
         if at_ns >= claimed.stored_to_ns:
@@ -191,11 +191,6 @@ def _claim(
     )
 
 
-def _recorder(claimed: Claim) -> Recorder:
-    most = max(MOST, len(claimed.fleet))
-    return Recorder(claimed.store, cluster=claimed.cluster, campaign=claimed.campaign, most=most)
-
-
 def _stored(claimed: Claim, recorder: Recorder, *, measured: bool) -> Stored:
     rows = dict(claimed.rows)
     for name, count in recorder.rows.items():
@@ -245,26 +240,23 @@ def _status(wrong: int, *, lost: bool) -> tuple[Outcome, str | None]:
 class _Turns:
     """A campaign in time: a coroutine for each GPU watches the load's turns on it, and records them as runs."""
 
-    def __init__(self, claimed: Claim, load: Load, recorder: Recorder, interval_s: float) -> None:
+    def __init__(self, claimed: Claim, load: Load, keeping: Claimed, interval_s: float) -> None:
         fleet = claimed.fleet
-        self._claimed, self._load, self._recorder, self._interval_s = claimed, load, recorder, interval_s
+        self._claimed, self._load, self._keeping, self._interval_s = claimed, load, keeping, interval_s
         self._bench = Bench(fleet, load, began_ns=claimed.began_ns, span_s=claimed.span_s, age_days=claimed.age_days)
-        self._watch: Recent | None = None
         if load.repeats:
             seconds = load.busy_s - load.warm_up_s + 2 * interval_s
-            self._watch = Recent([identity.uuid for identity in claimed.who], seconds=seconds, interval_s=interval_s)
+            keeping.watch = Recent([identity.uuid for identity in claimed.who], seconds=seconds, interval_s=interval_s)
         # The noise and the wrong results of a turn are drawn for the whole fleet at once.
         self._factors = lru_cache(8)(
             lambda turn: factors(self._bench.fleet, load, _number(claimed, turn), load.repeats)
         )
         self._wrong = lru_cache(8)(lambda turn: fleet.wrong_elements(run=_number(claimed, turn)))
 
-    def run(self, progress: Progress | None) -> None:
+    def run(self) -> None:
         starts_s = self._load.starts_s(len(self._claimed.fleet)).tolist()
         work = [self._on(gpu, start_s) for gpu, start_s in enumerate(starts_s)]
-        Claimed(self._claimed, self._recorder, self._watch, progress=progress).run(
-            self._bench, [*work, self._bench.until(self._claimed.ended_ns)], every_s=self._interval_s
-        )
+        self._keeping.run(self._bench, [*work, self._bench.until(self._claimed.ended_ns)], every_s=self._interval_s)
 
     async def _on(self, gpu: int, start_s: float) -> None:
         """Watch every turn on one GPU that ends within the campaign."""
@@ -276,7 +268,7 @@ class _Turns:
                 at_ns = bench.began_ns + round((measured_s + part * load.repeat_s) * 1e9)
                 await bench.until(at_ns)
                 worked_s.append(bench.worked_s(gpu))
-            self._recorder.run(self._run(gpu, turn, at_ns, np.diff(worked_s)))
+            self._keeping.recorder.run(self._run(gpu, turn, at_ns, np.diff(worked_s)))
 
     def _run(self, gpu: int, turn: int, ended_ns: int, done_s: Floats) -> Run:
         """The run of a turn; the work that was done in each part of the turn is known."""
@@ -293,9 +285,9 @@ class _Turns:
             wrong = int(self._wrong(turn)[gpu])
             figures = [Figure("time", "ms", float(value), repeat) for repeat, value in enumerate(times_ms)]
             figures.append(Figure("wrong_elements", "elements", wrong))
-            if self._watch:
+            if self._keeping.watch:
                 # A reading at the instant at which measuring begins is about the time before it.
-                window = self._watch.window(name, began_ns + round(load.warm_up_s * 1e9) + 1, ended_ns)
+                window = self._keeping.watch.window(name, began_ns + round(load.warm_up_s * 1e9) + 1, ended_ns)
         status, detail = _status(wrong, lost=lost)
         return Run(
             gpu=name,

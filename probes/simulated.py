@@ -9,6 +9,7 @@ simulated again from its beginning, which gives the same bits, and stored from w
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import wraps
 from typing import Any
@@ -90,13 +91,11 @@ def run_simulated(
         age_days=claimed.age_days,
     )
     gpus = [identity.uuid for identity in claimed.who]
-    recorder = Recorder(claimed.store, cluster=claimed.cluster, campaign=plan.campaign, most=max(MOST, len(gpus)))
+    keeping = Claimed(claimed, telemetry_s=telemetry_s)
     stored = past_of(claimed.store, claimed.cluster, gpus).runs_of(plan.campaign, before_ns=claimed.began_ns)
-    campaign = Campaign(plan, recorder, Builds(find_kernel), stored, len(gpus), progress=progress)
+    campaign = Campaign(plan, keeping.recorder, Builds(find_kernel), stored, len(gpus), progress=progress)
     campaign.report.planted = claimed.planted
-    watch = watch_of(bench, plan, gpus)
-    keeping = Claimed(claimed, recorder, watch, telemetry_s=telemetry_s)
-    return run_on(bench, range(len(gpus)), campaign, keeping, watch)
+    return run_on(bench, range(len(gpus)), campaign, keeping)
 
 
 class Builds:
@@ -135,42 +134,30 @@ def nearest_clock(fleet: Fleet, cap_w: float | None, lock_mhz: float | None) -> 
     return float(min(fleet.model.clocks_mhz.tolist(), key=lambda clock: abs(clock - lock_mhz)))
 
 
-def watch_of(bench: Bench, plan: Plan, gpus: Sequence[str]) -> Recent:
-    """The memory of readings that a plan needs; it sets how often the bench is read."""
+def run_on(bench: Bench, chosen: Sequence[int], campaign: Campaign, keeping: Keeping) -> Report:
+    """Run a campaign on the GPUs at these positions of a bench."""
+    plan, report, busy = campaign.plan, campaign.report, campaign.plan.neighbours == "busy"
+    setting = _setting(bench, plan)
 
     def pace(fast: bool) -> None:
         bench.every_s = bench.sensor_period_s if fast else INTERVAL_S
 
-    return recent(plan.probes, plan.asked, gpus, interval_s=INTERVAL_S, pace=pace)
-
-
-def run_on(bench: Bench, chosen: Sequence[int], campaign: Campaign, keeping: Keeping, watch: Recent) -> Report:
-    """Run a campaign on the GPUs at these positions of a bench."""
-    plan = campaign.plan
-    setting = _setting(bench, plan)
+    gpus = [identity.uuid for identity in keeping.who]
+    watch = keeping.watch = recent(plan.probes, plan.asked, gpus, interval_s=INTERVAL_S, pace=pace)
     nodes: dict[str, list[int]] = {}
     for position in chosen:
         nodes.setdefault(bench.who[position].host, []).append(position)
 
-    async def one(position: int, meeting: Meeting | None) -> None:
-        device = SimulatedDevice(bench, position)
-        try:
-            await campaign.on(device, watch, setting, meeting)
-        finally:
-            device.close()
-
-    async def one_after_another(positions: Sequence[int]) -> None:
+    async def one_after_another(positions: Sequence[int], meeting: Meeting | None) -> None:
         for position in positions:
-            await one(position, None)
+            with closing(SimulatedDevice(bench, position)) as device:
+                await campaign.on(device, watch, setting, meeting)
 
-    if plan.neighbours == "busy":
-        work = []
-        for positions in nodes.values():
-            meeting = Meeting([bench.who[position].uuid for position in positions])
-            work += [one(position, meeting) for position in positions]
-    else:
-        work = [one_after_another(positions) for positions in nodes.values()]
-    report = campaign.report
+    work = []
+    for positions in nodes.values():
+        meeting = Meeting([bench.who[position].uuid for position in positions]) if busy else None
+        groups = [[position] for position in positions] if busy else [positions]
+        work += [one_after_another(group, meeting) for group in groups]
     report.began_ns = bench.now_ns
     try:
         keeping.run(bench, work, every_s=INTERVAL_S)
@@ -186,11 +173,11 @@ class Keeping:
     `telemetry_s` is the time between two stored readings; 0 for all of them. How it stores, a subclass says.
     """
 
-    def __init__(
-        self, who: Sequence[Identity], began_ns: int, recorder: Recorder, watch: Recent | None, *, telemetry_s: float
-    ) -> None:
-        self.recorder = recorder
-        self._who, self._watch = who, watch
+    watch: Recent | None = None
+    """Is fed with all readings."""
+
+    def __init__(self, who: Sequence[Identity], began_ns: int, recorder: Recorder, *, telemetry_s: float) -> None:
+        self.who, self.recorder = who, recorder
         self._every_ns = max(1, round(telemetry_s * 1e9))
         self._next_ns = 0
         self._chunk: list[Readings] = []
@@ -206,13 +193,13 @@ class Keeping:
         except StoreError:
             raise
         except BaseException:
-            self._interrupted()
+            self._store(self._ticked_ns)
             raise
         self._store(max(bench.now_ns, self._ticked_ns), complete=True)
 
     def _tick(self, readings: Readings, happened: list[Happening]) -> None:
-        if self._watch is not None:
-            self._watch.feed_readings(readings)
+        if self.watch is not None:
+            self.watch.feed_readings(readings)
         self._hear(happened)
         if readings.ts_ns >= self._next_ns:
             self._chunk.append(readings)
@@ -223,22 +210,18 @@ class Keeping:
     @property
     def _enough(self) -> bool:
         """Whether so much was gathered that it should be stored."""
-        return self.recorder.full or len(self._chunk) * len(self._who) >= TELEMETRY_ROWS
+        return self.recorder.full or len(self._chunk) * len(self.who) >= TELEMETRY_ROWS
 
     def _hear(self, happened: Sequence[Happening]) -> None:
         for happening in happened:
-            gpu = self._who[happening.gpu]
+            gpu = self.who[happening.gpu]
             event = Event(happening.kind, gpu.uuid, happening.detail, happening.ts_ns, gpu.host, code=happening.code)
             self.recorder.event(event)
             if happening.kind is EventKind.RETURNED:  # as a collector would record it
                 self.recorder.event(replace(event, kind=EventKind.COUNTER_RESET, detail="all counters fell to 0"))
 
-    def _interrupted(self) -> None:
-        """Store what is complete."""
-        self._store(self._ticked_ns)
-
     def _store(self, to_ns: int, *, complete: bool = False) -> None:
-        """Store what was gathered up to a time."""
+        """Store what was gathered up to the last tick; where the campaign is `complete`, up to its end."""
         raise NotImplementedError
 
 
@@ -246,16 +229,10 @@ class Claimed(Keeping):
     """Records a fleet that has claimed a time in the store; what is stored already is dropped."""
 
     def __init__(
-        self,
-        claimed: Claim,
-        recorder: Recorder,
-        watch: Recent | None,
-        *,
-        telemetry_s: float = 0.0,
-        progress: Callable[[float], None] | None = None,
+        self, claimed: Claim, *, telemetry_s: float = 0.0, progress: Callable[[float], None] | None = None
     ) -> None:
         """`progress` is called with the share of the campaign's time that is over."""
-        super().__init__(claimed.who, claimed.began_ns, recorder, watch, telemetry_s=telemetry_s)
+        super().__init__(claimed.who, claimed.began_ns, recorder_of(claimed), telemetry_s=telemetry_s)
         self._claimed, self._progress = claimed, progress
         self._devices = devices_of(claimed.fleet.model, claimed.who)
         self._gathered = 0, 0
@@ -269,13 +246,10 @@ class Claimed(Keeping):
             if self._progress:
                 self._progress((readings.ts_ns - claimed.began_ns) / (claimed.ended_ns - claimed.began_ns))
 
-    def _interrupted(self) -> None:
-        # Rows after the last tick are not complete; they come again when the campaign goes on.
-        self.recorder.forget(self._gathered)
-        super()._interrupted()
-
     def _store(self, to_ns: int, *, complete: bool = False) -> None:
         claimed, recorder = self._claimed, self.recorder
+        if not complete:  # rows after the last tick come again when the campaign goes on
+            recorder.forget(self._gathered)
         chunk = [readings for readings in self._chunk if readings.ts_ns <= to_ns]
         self._chunk, self._gathered = [], (0, 0)
         if to_ns <= claimed.stored_to_ns and not complete:
@@ -287,6 +261,12 @@ class Claimed(Keeping):
         recorder.take("campaigns", claimed.progress(to_ns, complete=complete))
         recorder.flush(claimed.file_name(to_ns, complete=complete))
         claimed.stored_to_ns = to_ns
+
+
+def recorder_of(claimed: Claim) -> Recorder:
+    """A recorder of a campaign, which holds a run of every GPU before it is full."""
+    most = max(MOST, len(claimed.who))
+    return Recorder(claimed.store, cluster=claimed.cluster, campaign=claimed.campaign, most=most)
 
 
 def _raise_first(answers: Sequence[object]) -> None:

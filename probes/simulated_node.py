@@ -26,8 +26,7 @@ from ..simulation.stepping import Happening, Readings
 from ..store import Store
 from .campaign import Campaign, Plan, Progress, Report
 from .recording import Recorder, past_of
-from .simulated import Builds, Keeping, nearest_clock, run_on, watch_of
-from .watch import Recent
+from .simulated import Builds, Keeping, nearest_clock, run_on
 
 _SECOND_NS = 1_000_000_000
 
@@ -51,8 +50,7 @@ def run_node(
     """
     cluster = cluster or node.cluster.name
     chosen = range(len(node.who)) if chosen is None else sorted(chosen)
-    gpus = [identity.uuid for identity in node.who]
-    chosen_gpus = [gpus[position] for position in chosen]
+    chosen_gpus = [node.who[position].uuid for position in chosen]
     lock_mhz = nearest_clock(node.cluster.drawn, cap_w, lock_mhz)
     past = past_of(store, cluster, chosen_gpus)
     now_ns = -(-max(time.time_ns(), past.ended_ns or 0) // _SECOND_NS) * _SECOND_NS
@@ -76,10 +74,9 @@ def run_node(
     stored = introduce(store, cluster, node.fleet(), node.who, planted, node.cluster.drawn.seed)
     recorder.rows |= {name: rows for name, rows in stored.items() if rows}
     campaign.report.planted = tuple(fault for fault in planted if fault.uuid in chosen_gpus)
-    watch = watch_of(bench, plan, gpus)
     pace = _Pace(node.cluster.seconds_per_job, now_ns, span_s)
-    keeping = _OnNode(node, chosen_gpus, pace, recorder, watch, telemetry_s=telemetry_s)
-    return run_on(bench, chosen, campaign, keeping, watch)
+    keeping = _OnNode(node, chosen_gpus, pace, recorder, telemetry_s=telemetry_s)
+    return run_on(bench, chosen, campaign, keeping)
 
 
 @dataclass(frozen=True)
@@ -108,11 +105,10 @@ class _OnNode(Keeping):
         chosen_gpus: Sequence[str],
         pace: _Pace,
         recorder: Recorder,
-        watch: Recent,
         *,
         telemetry_s: float,
     ) -> None:
-        super().__init__(node.who, pace.began_ns, recorder, watch, telemetry_s=telemetry_s)
+        super().__init__(node.who, pace.began_ns, recorder, telemetry_s=telemetry_s)
         self._devices = devices_of(node.cluster.drawn.model, node.who)
         self._chosen_gpus, self._pace = chosen_gpus, pace
 
@@ -123,7 +119,7 @@ class _OnNode(Keeping):
 
     def _tick(self, readings: Readings, happened: list[Happening]) -> None:
         super()._tick(
-            readings, [happening for happening in happened if self._who[happening.gpu].uuid in self._chosen_gpus]
+            readings, [happening for happening in happened if self.who[happening.gpu].uuid in self._chosen_gpus]
         )
         self._pace.wait(readings.ts_ns)
         if self._enough or self.recorder.due:
