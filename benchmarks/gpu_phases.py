@@ -36,6 +36,7 @@ from whorl.probes.effort import EFFORTS
 from whorl.probes.node_watch import NodeWatch
 from whorl.probes.probe import Probe
 from whorl.probes.protocol import Measured, measure
+from whorl.probes.steps import Task
 from whorl.probes.watch import Recent
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -233,7 +234,7 @@ def _watched(device: CupyDevice, recent: Recent) -> NodeWatch:
 
 
 def _measured(device: CupyDevice, recent: Recent, probe: Probe, *, first: bool) -> Measured | None:
-    answer = finish(measure(device, recent, probe, find_kernel, Asked(EFFORTS["quick"]), first=first))
+    answer = finish(measure(device, recent, Task(probe, Asked(EFFORTS["quick"]), first=first), find_kernel))
     return answer if isinstance(answer, Measured) else None
 
 

@@ -25,6 +25,7 @@ from .meeting import Meeting
 from .probe import Kind, Probe
 from .protocol import Measured, Unrun, failed, measure
 from .recording import Recorder, Run
+from .steps import Task
 from .watch import Recent, Watch
 
 if TYPE_CHECKING:
@@ -179,13 +180,14 @@ class Campaign:
             warm = lambda: True  # noqa: E731
             if meeting and not device.simulated:
                 warm = partial(meeting.complete, device, 2 * stage + 1)
+            task = Task(probe, asked, first)
             ends = self._telling(device, probe) if probe.kind is Kind.SOAK else ended
             health = health or _health(device, watch)
             try:
                 if isinstance(device, GpuProcess):
-                    answer = device.measure(watch, probe, asked, first=first, ended=ends, warm=warm)
+                    answer = device.measure(watch, task, ended=ends, warm=warm)
                 else:
-                    answer = await measure(device, watch, probe, self._find, asked, first=first, ended=ends, warm=warm)
+                    answer = await measure(device, watch, task, self._find, ended=ends, warm=warm)
             except DeviceError as error:
                 answer = failed(device.now_ns(), error)
             health = self._keep(device, watch, probe, setting, answer, health)

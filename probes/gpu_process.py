@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..kernels.work import Facts
     from .conditions import Asked
     from .probe import Probe
+    from .steps import Task
     from .watch import Reading, Watch, Window
 
 SILENT_S = 600.0
@@ -156,19 +157,12 @@ class GpuProcess:
         time.sleep(seconds)
 
     def measure(
-        self,
-        watch: Watch,
-        probe: Probe,
-        asked: Asked,
-        *,
-        first: bool,
-        ended: Callable[[], bool],
-        warm: Callable[[], bool],
+        self, watch: Watch, task: Task, *, ended: Callable[[], bool], warm: Callable[[], bool]
     ) -> Measured | Unrun:
         """As `protocol.measure`, in the process."""
         answers = _answers(watch, ended) | {"warm": warm}
         try:
-            answer: Measured | Unrun = self.ask(_measure, probe, asked, first, answers=answers)
+            answer: Measured | Unrun = self.ask(_measure, task, answers=answers)
         finally:
             watch.hurry(self.facts.gpu, on=False)  # which a process that was killed did not ask for
         return answer
@@ -315,10 +309,10 @@ class Parent:
         return self._pipe.receive()
 
 
-def _measure(device: Device, parent: Parent, probe: Probe, asked: Asked, first: bool) -> Measured | Unrun:
+def _measure(device: Device, parent: Parent, task: Task) -> Measured | Unrun:
     from ..kernels.catalogue import find_kernel
 
-    return finish(measure(device, parent, probe, find_kernel, asked, first=first, ended=parent.ended, warm=parent.warm))
+    return finish(measure(device, parent, task, find_kernel, ended=parent.ended, warm=parent.warm))
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """How a probe is run on one GPU: load, check, cool down, warm up, measure, check again.
 
-    measured = await measure(device, watch, probe, find_kernel, asked, first=True)
+    measured = await measure(device, watch, Task(probe, asked, first=True), find_kernel)
 
 The same code runs over real and simulated devices: all time is the device's, and what takes time is awaited.
 docs/probes.md states the rules.
@@ -22,13 +22,13 @@ from ..kernels.work import Kernel, Work
 from ..store.vocabulary import EndedBy, Outcome
 from . import figures as of
 from . import overlap
-from .conditions import Asked, of_work
+from .conditions import of_work
 from .effort import LEVELS
 from .figures import LATENCY, Figure
 from .interval import interval_of
 from .patterns import FINDINGS, memory_size
-from .probe import Kind, Probe
-from .steps import BATCH_S, SOAK_PART_S, Pulses, Repeats, Steps, UnfitError, shape
+from .probe import Kind
+from .steps import BATCH_S, SOAK_PART_S, Pulses, Repeats, Steps, Task, UnfitError, shape
 from .watch import Watch, Window
 
 _NAMED_SMS = 4  # in a sentence; the conditions have them all
@@ -89,27 +89,25 @@ def wrong_words(verdict: Verdict) -> str:
 async def measure(
     device: Device,
     watch: Watch,
-    probe: Probe,
+    task: Task,
     find: Callable[[str], Kernel],
-    asked: Asked,
     *,
-    first: bool,
     ended: Callable[[], bool] = lambda: False,
     warm: Callable[[], bool] = lambda: True,
 ) -> Measured | Unrun:
     """Run a probe on a device.
 
-    `find` looks up kernels, `first` says that the GPU has not worked yet, `ended` that somebody wants to stop: it is
-    asked between two batches, and KeyboardInterrupt raised. `warm` is asked when the GPU is warm, and after each
-    further batch until the GPUs that measure at the same time are warm too. DeviceError where the GPU fails.
+    `find` looks up kernels, `ended` says that somebody wants to stop: it is asked between two batches, and
+    KeyboardInterrupt raised. `warm` is asked when the GPU is warm, and after each further batch until the GPUs that
+    measure at the same time are warm too. DeviceError where the GPU fails.
     """
-    kernel = find(probe.kernel)
-    parameters = dict(probe.parameters)
-    if asked.input is not None and takes_input(kernel):
-        parameters["input"] = asked.input
-    on = _Protocol(device, watch, probe, kernel, parameters, asked, first, ended, warm)
+    kernel = find(task.probe.kernel)
+    parameters = dict(task.probe.parameters)
+    if task.asked.input is not None and takes_input(kernel):
+        parameters["input"] = task.asked.input
+    on = _Protocol(device, watch, task, kernel, parameters, ended, warm)
     try:
-        match probe.kind:
+        match task.probe.kind:
             case Kind.IDLE:
                 return await on.idle()
             case Kind.SQUARE:
@@ -156,8 +154,8 @@ class _Protocol(Steps):
 
     async def scan(self) -> Measured:
         """The kernel at several values of one parameter, each warmed up and measured for a short while."""
-        assert self.probe.scan is not None, "a probe of kind SCAN says what it scans"
-        name, values = self.probe.scan
+        assert self.task.probe.scan is not None, "a probe of kind SCAN says what it scans"
+        name, values = self.task.probe.scan
         rows: list[Figure] = []
         measured: list[Repeats] = []
         reasons = []
@@ -321,7 +319,7 @@ class _Protocol(Steps):
 
     def _times_and_rates(self, work: Work, got: Repeats) -> list[Figure]:
         rows = of.of_times(got.times_ms, got.interval)
-        return rows + of.of_work(work, got.interval.median, serial=self.probe.figure.startswith(LATENCY))
+        return rows + of.of_work(work, got.interval.median, serial=self.task.probe.figure.startswith(LATENCY))
 
     def _measured(
         self, began_ns: int, ended_ns: int, rows: list[Figure], ended_by: EndedBy, window: Window | None = None

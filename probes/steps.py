@@ -70,6 +70,16 @@ Parameters = dict[str, float | int | str]
 """Of a kernel's `build`."""
 
 
+@dataclass(frozen=True)
+class Task:
+    """A probe that a GPU is to run."""
+
+    probe: Probe
+    asked: Asked
+    first: bool
+    """Whether the GPU has not worked yet."""
+
+
 @dataclass
 class Steps:
     """The steps of one probe on one device, and what comes together on the way. The arguments are `protocol.measure`'s.
@@ -79,11 +89,9 @@ class Steps:
 
     device: Device
     watch: Watch
-    probe: Probe
+    task: Task
     kernel: Kernel
     parameters: Parameters
-    asked: Asked
-    first: bool
     ended: Callable[[], bool]
     warm: Callable[[], bool]
     works: list[Work] = field(default_factory=list)
@@ -96,6 +104,10 @@ class Steps:
     _hurried: bool = False
 
     @property
+    def asked(self) -> Asked:
+        return self.task.asked
+
+    @property
     def effort(self) -> Effort:
         return self.asked.effort
 
@@ -106,7 +118,7 @@ class Steps:
     @property
     def most_warm_up_s(self) -> float:
         """How long this GPU may warm up."""
-        return self.effort.first_warm_up_s if self.first else self.effort.warm_up_s
+        return self.effort.first_warm_up_s if self.task.first else self.effort.warm_up_s
 
     def leave(self) -> None:
         """Unload what is loaded, and ask for readings in a hurry no more."""

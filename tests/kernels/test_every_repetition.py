@@ -22,6 +22,7 @@ from whorl.probes.effort import EFFORTS
 from whorl.probes.figures import find as figure
 from whorl.probes.probe import Kind, Probe
 from whorl.probes.protocol import Measured, Unrun, measure
+from whorl.probes.steps import Task
 from whorl.simulation.bench import Bench
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.models import A100, H100, H200, V100, GpuModel
@@ -145,7 +146,7 @@ def test_the_quick_suite_checks_all_that_it_runs() -> None:
     quick = [probe for probe in PROBES.values() if probe.suite == "quick" and probe.kind is not Kind.IDLE]
 
     async def measured(probe: Probe) -> Measured | Unrun:
-        return await measure(device, HandDevice(), probe, find_kernel, Asked(EFFORTS["quick"]), first=False)
+        return await measure(device, HandDevice(), Task(probe, Asked(EFFORTS["quick"]), first=False), find_kernel)
 
     for probe in quick:
         (found,) = device.bench.run([measured(probe)])

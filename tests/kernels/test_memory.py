@@ -18,6 +18,7 @@ from whorl.probes.catalogue import find_probe
 from whorl.probes.conditions import Asked
 from whorl.probes.patterns import memory_size, of_memory, of_multiprocessors
 from whorl.probes.protocol import Measured, Unrun, measure
+from whorl.probes.steps import Task
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
@@ -170,7 +171,7 @@ def test_memory_that_others_have_is_no_failure_and_an_ecc_error_is_one(runtime: 
     with device.using("a test"):
         others = runtime.malloc(int(0.99 * runtime.memory_bytes))
     probe, asked = find_probe("memory"), Asked(QUICK)
-    answer = finish(measure(device, HandDevice(), probe, find_kernel, asked, first=False))
+    answer = finish(measure(device, HandDevice(), Task(probe, asked, first=False), find_kernel))
     assert isinstance(answer, Unrun)
     assert "of the memory are free, the rest is taken by " in answer.reason
 
@@ -178,7 +179,7 @@ def test_memory_that_others_have_is_no_failure_and_an_ecc_error_is_one(runtime: 
         runtime.free(others)
     runtime.fail["launch"] = 214
     with pytest.raises(DeviceError, match="an uncorrectable ECC error happened in its memory") as caught:
-        finish(measure(device, HandDevice(), probe, find_kernel, asked, first=False))
+        finish(measure(device, HandDevice(), Task(probe, asked, first=False), find_kernel))
     assert caught.value.gone
 
 
@@ -200,7 +201,7 @@ def test_a_probe_on_the_stand_in_names_what_is_wrong(
     harm = Harm("write_pattern" if name == "memory" else None, operations=frozenset({operation}), sm=2, lane=7)
     for harms, status in (([], "ok"), ([harm], "wrong_result")):
         runtime.harms = harms
-        answer = finish(measure(device, HandDevice(), probe, find_kernel, asked, first=False))
+        answer = finish(measure(device, HandDevice(), Task(probe, asked, first=False), find_kernel))
         assert isinstance(answer, Measured)
         assert answer.status == status
         detail = answer.status_detail

@@ -27,6 +27,7 @@ from whorl.probes.node import run_gpus, shuffled
 from whorl.probes.probe import Kind, Probe
 from whorl.probes.protocol import measure
 from whorl.probes.recording import Recorder, past_of
+from whorl.probes.steps import Task
 from whorl.probes.watch import Recent
 from whorl.store import Store
 from whorl.tests.nvml_library import NvmlLibrary
@@ -172,7 +173,7 @@ def test_a_warm_gpu_goes_on_until_its_neighbours_are_warm() -> None:
     alone, together = HandDevice(), HandDevice()
     warm = iter([False, False, False, True])
     for device, asked in ((alone, lambda: True), (together, lambda: next(warm))):
-        finish(measure(device, device, a_probe(), find, Asked(QUICK), first=False, warm=asked))
+        finish(measure(device, device, Task(a_probe(), Asked(QUICK), first=False), find, warm=asked))
     assert len(together.batches) == len(alone.batches) + 3
     assert next(warm, None) is None
 

@@ -19,6 +19,7 @@ from whorl.probes.conditions import Asked
 from whorl.probes.figures import find as figure
 from whorl.probes.overlap import Overlap, break_even
 from whorl.probes.protocol import Measured, measure
+from whorl.probes.steps import Task
 from whorl.simulation.bench import Bench
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.identity import identities
@@ -35,7 +36,7 @@ def measured(name: str, model: GpuModel, bench: Bench, *positions: int) -> list[
     async def on(position: int) -> object:
         device = SimulatedDevice(bench, position)
         try:
-            return await measure(device, HandDevice(), find_probe(name), find_kernel, Asked(QUICK), first=False)
+            return await measure(device, HandDevice(), Task(find_probe(name), Asked(QUICK), first=False), find_kernel)
         finally:
             device.close()
 

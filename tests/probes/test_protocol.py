@@ -18,6 +18,7 @@ from whorl.probes.conditions import Asked
 from whorl.probes.figures import find as figure
 from whorl.probes.probe import Kind
 from whorl.probes.protocol import Measured, Unrun, measure
+from whorl.probes.steps import Task
 from whorl.probes.watch import Window
 from whorl.store.vocabulary import Outcome
 from whorl.tests.probes.hand_device import FACTS, QUICK, TINY, HandDevice, a_probe, constant, find
@@ -31,7 +32,7 @@ def run(device: HandDevice, **changes: Any) -> Measured:
 
 def answered(device: HandDevice, asked: Asked | None = None, **changes: Any) -> Measured | Unrun:
     probe = a_probe(**changes)
-    return finish(measure(device, device, probe, find, asked or Asked(QUICK), first=False))
+    return finish(measure(device, device, Task(probe, asked or Asked(QUICK), first=False), find))
 
 
 def median_interval(measured: Measured) -> list[float]:
@@ -197,7 +198,7 @@ def test_work_that_takes_much_longer_or_shorter_than_meant_is_built_again(takes_
 
     device = HandDevice(times_ms=constant(takes_ms))
     kernel = replace(TINY, build=sized)
-    finish(measure(device, device, a_probe(), lambda _: kernel, Asked(QUICK), first=False))
+    finish(measure(device, device, Task(a_probe(), Asked(QUICK), first=False), lambda _: kernel))
     assert device.work is not None
     assert device.work.flop == pytest.approx(1_000_000 * size)
     assert device.calls.count("load") == (1 if size == 1 else 2)
@@ -228,10 +229,8 @@ def test_a_work_that_does_not_fit_is_refused_before_it_is_loaded() -> None:
             measure(
                 device,
                 device,
-                a_probe(),
+                Task(a_probe(), Asked(QUICK), first=False),
                 lambda name: Kernel("big", "1", "", "", lambda facts: big),
-                Asked(QUICK),
-                first=False,
             )
         )
 
@@ -243,7 +242,7 @@ def test_somebody_who_wants_to_stop_waits_for_one_batch_at_most() -> None:
         return len(device.batches) >= 5
 
     with pytest.raises(KeyboardInterrupt):
-        finish(measure(device, device, a_probe(), find, Asked(QUICK), first=False, ended=ended))
+        finish(measure(device, device, Task(a_probe(), Asked(QUICK), first=False), find, ended=ended))
     assert len(device.batches) == 5
     assert device.loaded == 0
 

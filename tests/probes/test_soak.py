@@ -17,6 +17,7 @@ from whorl.probes.figures import find as figure
 from whorl.probes.probe import Kind, Probe
 from whorl.probes.protocol import Measured, measure
 from whorl.probes.recording import Recorder
+from whorl.probes.steps import Task
 from whorl.store import Store
 from whorl.store.vocabulary import EndedBy, Outcome
 from whorl.tests.probes.hand_device import QUICK, HandDevice, a_probe, find
@@ -27,7 +28,7 @@ RIGHT, WRONG = Verdict(10, 0, repetitions=100), Verdict(10, 2, "c, row 1", repet
 
 def soaked(device: HandDevice, ended: Callable[[], bool] = lambda: False, **asked: float) -> Measured:
     wanted = Asked(QUICK, **{"time_limit_s": 35.0, **asked})  # type: ignore[arg-type]
-    answer = finish(measure(device, device, SOAK, find, wanted, first=False, ended=ended))
+    answer = finish(measure(device, device, Task(SOAK, wanted, first=False), find, ended=ended))
     assert isinstance(answer, Measured)
     return answer
 
