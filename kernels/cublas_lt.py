@@ -18,7 +18,6 @@ from .cublas import DATA_TYPES, WORKSPACE_BYTES, check_status
 _COMPUTE_32F = 68
 _R_32F = 0
 _TRANSPOSE_A, _TRANSPOSE_B = 3, 4
-_BATCH_COUNT, _BATCH_STRIDE = 5, 6
 _MAX_WORKSPACE = 1
 _T, _N = 1, 0
 
@@ -38,13 +37,13 @@ class _Result(ctypes.Structure):
 class LtProduct:
     """C (m x n) = alpha A (m x k) times B (n x k) transposed, all row-major, planned once and enqueued often."""
 
-    def __init__(self, cublas_lt: ctypes.CDLL, shape: tuple[int, int, int], batch: int, types: list[str]) -> None:
+    def __init__(self, cublas_lt: ctypes.CDLL, shape: tuple[int, int, int], types: list[str]) -> None:
         """Plan it for the current GPU. `types` are the dtypes of A, B, C. DeviceError where it is not supported."""
         self._library = cublas_lt
         self._says = f"product of {types[0]} {' x '.join(map(str, shape))}"
         self._destroy: list[tuple[str, c_void_p]] = []
         try:
-            self._plan(shape, batch, types)
+            self._plan(shape, types)
         except DeviceError:
             self.close()
             raise
@@ -62,24 +61,20 @@ class LtProduct:
         status = function(target, c_int(attribute), byref(value), c_size_t(ctypes.sizeof(value)))
         check_status(status, f"planning a {self._says}")
 
-    def _layout(self, dtype: str, rows: int, columns: int, batch: int) -> c_void_p:
-        """A column-major matrix; those of a batch lie one after another."""
+    def _layout(self, dtype: str, rows: int, columns: int) -> c_void_p:
+        """A column-major matrix."""
         kind = c_int(DATA_TYPES[np.dtype(dtype).name])
-        layout = self._make("MatrixLayout", kind, c_uint64(rows), c_uint64(columns), c_int64(rows))
-        if batch > 1:
-            self._set("MatrixLayout", layout, _BATCH_COUNT, c_int32(batch))
-            self._set("MatrixLayout", layout, _BATCH_STRIDE, c_int64(rows * columns))
-        return layout
+        return self._make("MatrixLayout", kind, c_uint64(rows), c_uint64(columns), c_int64(rows))
 
-    def _plan(self, shape: tuple[int, int, int], batch: int, types: list[str]) -> None:
+    def _plan(self, shape: tuple[int, int, int], types: list[str]) -> None:
         m, n, k = shape
         self._handle = self._make("")
         self._operation = self._make("MatmulDesc", c_int(_COMPUTE_32F), c_int(_R_32F))
         self._set("MatmulDesc", self._operation, _TRANSPOSE_A, c_int32(_T))
         self._set("MatmulDesc", self._operation, _TRANSPOSE_B, c_int32(_N))
-        self._b = self._layout(types[1], k, n, batch)
-        self._a = self._layout(types[0], k, m, batch)
-        self._c = self._layout(types[2], n, m, batch)
+        self._b = self._layout(types[1], k, n)
+        self._a = self._layout(types[0], k, m)
+        self._c = self._layout(types[2], n, m)
         preference = self._make("MatmulPreference")
         self._set("MatmulPreference", preference, _MAX_WORKSPACE, c_uint64(WORKSPACE_BYTES))
         self._result, count = _Result(), c_int()

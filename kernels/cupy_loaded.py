@@ -228,17 +228,17 @@ class CupyLoaded:
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
         device = self._device
         if step.precision == "fp8":
-            assert not step.plain | step.across
-            product = self._planned((step.m, step.n, step.k), step.batch, types)
+            assert not (step.plain or step.across or step.batch > 1)
+            product = self._planned((step.m, step.n, step.k), types)
             return lambda: product.enqueue(addresses, device.workspace, self._stream, alpha=step.alpha)
         blas = device.blas
         return lambda: blas.gemm(step, addresses, types)
 
-    def _planned(self, shape: tuple[int, int, int], batch: int, types: list[str]) -> LtProduct:
+    def _planned(self, shape: tuple[int, int, int], types: list[str]) -> LtProduct:
         """The plan of a product; products of one shape share it, so that all of them are done in the same way."""
-        key_of_plan = (shape, batch, tuple(types))
+        key_of_plan = (shape, tuple(types))
         if key_of_plan not in self._products:
-            product = LtProduct(self._device.library("cublasLt"), shape, batch, types)
+            product = LtProduct(self._device.library("cublasLt"), shape, types)
             self._buffers.on_release(product.close)
             self._products[key_of_plan] = product
         return self._products[key_of_plan]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from math import log2, prod, sqrt
 from typing import Any
 
@@ -181,7 +182,6 @@ def _inputs(precision: str, width: int, tokens: int) -> dict[str, _Input]:
 _FORWARD = {"norm1": 1, "qkv": 3, "q": 1, "k": 1, "v": 1, "heads": 1, "merged": 1, "passed": 1, "middle": 1, "norm2": 1}
 _FORWARD |= {"hidden": 4, "bent": 4}
 _BACK: tuple[dict[str, int], ...] = (
-    {},
     {"d_out": 1},
     {"d_hidden": 4},
     {"d_norm2": 1, "d_middle": 1},
@@ -197,7 +197,7 @@ def _buffers(shape: Shape) -> tuple[Buffer, ...]:
     windows = ("x", "slopes") if shape.depth else ("x",)
     length = (shape.sequences + BASES - 1) * shape.tokens * shape.width
     between = dict(_FORWARD)
-    for results in _BACK[: shape.depth + 1]:
+    for results in _BACK[: shape.depth]:
         between |= results
     scores = ("scores", "d_scores") if shape.depth == len(LAYERS) else ("scores",)
     return (
@@ -396,34 +396,31 @@ def forward(inputs: dict[str, Doubles], arithmetic: _Arithmetic) -> dict[str, Do
     return got
 
 
-def gradients(got: dict[str, Doubles], depth: int, arithmetic: _Arithmetic) -> dict[str, tuple[Doubles, Doubles]]:
-    """Of each of the last `depth` layers, slopes of the loss by its result, and its input: the gradient by its weights
-    is the one, transposed, times the other. `got` is of `forward`, with 'slopes' by the block's result."""
+def gradients(got: dict[str, Doubles], arithmetic: _Arithmetic) -> Iterator[tuple[str, tuple[Doubles, Doubles]]]:
+    """Of each layer, the last first: slopes of the loss by its result, and its input. The gradient by its weights is
+    the one, transposed, times the other. `got` is of `forward`, with 'slopes' by the block's result."""
     product, computed = arithmetic.product, arithmetic.computed
-    pairs = {"w_down": (got["slopes"], got["bent"])}
-    if depth >= 2:
-        x, bent = got["hidden"], _bend(got["hidden"])
-        bends = (1 + bent) / 2 + x / 2 * (1 - bent**2) * 0.7978845608 * (1 + 3 * 0.044715 * x**2)
-        slopes = product(got["slopes"], got["w_down"])
-        pairs["w_up"] = computed(slopes * bends), got["norm2"]
-    if depth >= 3:
-        slopes = product(pairs["w_up"][0], got["w_up"]) * got["gain2"]
-        standard, scale = _moments(got["middle"])
-        along = (slopes * standard).mean(-1, keepdims=True)
-        inner = scale * (slopes - slopes.mean(-1, keepdims=True) - standard * along)
-        pairs["w_out"] = computed(got["slopes"] + inner, scale * slopes), got["merged"]
-    if depth >= 4:
-        (heads,) = _by_head(product(pairs["w_out"][0], got["w_out"]), 1)
-        shares = got["shares"]
-        slopes = product(heads, got["v"].swapaxes(-1, -2))
-        slopes = computed(HEAD**-0.5 * shares * (slopes - (slopes * shares).sum(-1, keepdims=True)))
-        parts = (
-            product(slopes, got["k"]),
-            product(slopes.swapaxes(-1, -2), got["q"]),
-            product(shares.swapaxes(-1, -2), heads),
-        )
-        pairs["w_qkv"] = _in_rows(np.stack(parts)), got["norm1"]
-    return {name: pair for name, pair in pairs.items() if depth}
+    yield "w_down", (got["slopes"], got["bent"])
+
+    x, bent = got["hidden"], _bend(got["hidden"])
+    bends = (1 + bent) / 2 + x / 2 * (1 - bent**2) * 0.7978845608 * (1 + 3 * 0.044715 * x**2)
+    slopes = computed(product(got["slopes"], got["w_down"]) * bends)
+    yield "w_up", (slopes, got["norm2"])
+
+    slopes = product(slopes, got["w_up"]) * got["gain2"]
+    standard, scale = _moments(got["middle"])
+    along = (slopes * standard).mean(-1, keepdims=True)
+    inner = scale * (slopes - slopes.mean(-1, keepdims=True) - standard * along)
+    slopes = computed(got["slopes"] + inner, scale * slopes)
+    yield "w_out", (slopes, got["merged"])
+
+    (heads,) = _by_head(product(slopes, got["w_out"]), 1)
+    shares = got["shares"]
+    slopes = product(heads, got["v"].swapaxes(-1, -2))
+    slopes = computed(HEAD**-0.5 * shares * (slopes - (slopes * shares).sum(-1, keepdims=True)))
+    by_q, by_k = product(slopes, got["k"]), product(slopes.swapaxes(-1, -2), got["q"])
+    by_v = product(shares.swapaxes(-1, -2), heads)
+    yield "w_qkv", (_in_rows(np.stack((by_q, by_k, by_v))), got["norm1"])
 
 
 @dataclass(frozen=True)
@@ -446,10 +443,11 @@ def _results(precision: str, width: int, tokens: int, depth: int, seed: int) -> 
     kinds = (_Arithmetic(), _Arithmetic(precision))
     exact, rounded = (forward(drawn, arithmetic) for arithmetic in kinds)
     results = {"out": _Period(_flat(exact["out"]), _spread(_flat(rounded["out"] - exact["out"])))}
-    pairs, rounded_pairs = (gradients(got, depth, kind) for got, kind in zip((exact, rounded), kinds, strict=True))
-    for name, (slopes, inputs) in ((name, map(_flat, pair)) for name, pair in pairs.items()):
-        values, rounded_values = slopes.T @ inputs, _flat(rounded_pairs[name][0]).T @ _flat(rounded_pairs[name][1])
-        results[f"d_{name}"] = _Period(values, _spread(rounded_values - values), np.sqrt((slopes**2).T @ inputs**2))
+    layers = zip(*(gradients(got, kind) for got, kind in zip((exact, rounded), kinds, strict=True)), strict=True)
+    for (name, pair), (_, rounded_pair) in islice(layers, depth):
+        (slopes, inputs), (rounded_slopes, rounded_inputs) = map(_flat, pair), map(_flat, rounded_pair)
+        values, error = slopes.T @ inputs, _spread(rounded_slopes.T @ rounded_inputs - slopes.T @ inputs)
+        results[f"d_{name}"] = _Period(values, error, np.sqrt((slopes**2).T @ inputs**2))
     return results
 
 

@@ -170,7 +170,7 @@ class Gemm:
     b: str
     c: str
     batch: int = 1
-    """Number of products; their matrices lie one after another."""
+    """Number of products; their matrices lie one after another. Of fp8 there is one."""
     plain: bool = False
     """Whether B lies as it is written in a formula; not in fp8, which no library takes so."""
     across: bool = False

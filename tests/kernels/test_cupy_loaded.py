@@ -187,7 +187,7 @@ TYPES = [
 def test_products_of_whole_numbers_are_exact(
     precision: str, types: tuple[str, str], batch: int, plain: bool, across: bool, device: CupyDevice
 ) -> None:
-    if plain and precision == "fp8":
+    if (plain or batch > 1) and precision == "fp8":
         return
     loaded = load(device, gemm(precision, batch, types, plain=plain, across=across))
     run(loaded)
