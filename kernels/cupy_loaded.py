@@ -228,7 +228,7 @@ class CupyLoaded:
     def _product(self, step: Gemm, addresses: tuple[int, int, int], types: list[str]) -> _Enqueue:
         device = self._device
         if step.precision == "fp8":
-            assert not (step.plain or step.across or step.batch > 1)
+            assert (step.batch, step.plain, step.across) == (1, False, False)
             product = self._planned((step.m, step.n, step.k), types)
             return lambda: product.enqueue(addresses, device.workspace, self._stream, alpha=step.alpha)
         blas = device.blas

@@ -296,10 +296,14 @@ class SimulatedLoaded:
         self._fault = bench.fleet.fault_of(prepared.gpu)
         self._random = bench.draws(f"wrong results of {work.kernel}", prepared.gpu)
         self._caught = bool(self._random.random() < self._fault.wrong_share)
-        self._all_wrong: list[int] = []
-        self._wrong: NDArray[np.int64] = np.empty(0, np.int64)
-        """Places of the wrong elements of all repetitions that were not checked yet."""
-        self._written, self._taken = False, True
+        self._taken = True
+        self._forget()
+
+    def _forget(self) -> None:
+        self._wrong: list[int] = []
+        """Places of the wrong elements of all repetitions."""
+        self._wrong_checked = 0
+        """How many of them a check has told."""
         self._repetitions, self._unchecked, self._busy_s = 0, 0, 0.0
 
     async def run(self, repeats: int, *, each: int = 1, limit_s: float, apart: bool = False) -> Timed:
@@ -311,7 +315,6 @@ class SimulatedLoaded:
             done = Done(turns.began_ns, copies.ended_ns, turns.times_s + copies.times_s)
         else:
             turns = done = await self._bench.work(self._prepared, repeats, each, limit_s=limit_s)
-        self._written = True
         self._repetitions += repeats * each
         self._unchecked += repeats * each
         self._go_wrong(repeats * each)
@@ -328,20 +331,21 @@ class SimulatedLoaded:
         elements = sum(self._counts()) + repetitions * work.compared
         if not elements:
             return Verdict(0, 0)
-        if not self._written:
+        if not self._repetitions:
             return Verdict(elements, elements, "nothing was written to it", float("inf"))
-        wrong, self._wrong, self._unchecked = self._wrong, np.empty(0, np.int64), 0
-        if not len(wrong):
+        wrong = self._wrong[self._wrong_checked :]
+        self._wrong_checked, self._unchecked = len(self._wrong), 0
+        if not wrong:
             return Verdict(elements, 0, repetitions=repetitions)
-        first, worst = self._first(int(wrong[0]))
+        first, worst = self._first(wrong[0])
         compares_inside = work.compared and not work.audit and work.kernel != "memory"
-        by_sm = {self._all_wrong[0] % self._sms: len(wrong)} if compares_inside else {}
+        by_sm = {self._wrong[0] % self._sms: len(wrong)} if compares_inside else {}
         return Verdict(elements, len(wrong), first, worst, repetitions, by_sm)
 
     async def read(self, buffer: str) -> NDArray[Any]:
         """See `Loaded.read`: the findings of memory.cu and sm.cu. A wrong word has a bit that is stuck at 1; wrong
         results are those of one lane of one multiprocessor."""
-        wrong = self._all_wrong
+        wrong = self._wrong
         if buffer == "log":
             return memory.log_of_stuck_bits([place % self.work.compared for place in wrong])
         assert buffer == "sms", f"no simulated GPU writes {buffer}"
@@ -358,8 +362,7 @@ class SimulatedLoaded:
 
     async def poison(self) -> None:
         """Forget what was written."""
-        self._written, self._wrong, self._all_wrong = False, np.empty(0, np.int64), []
-        self._repetitions, self._unchecked, self._busy_s = 0, 0, 0.0
+        self._forget()
 
     def unload(self) -> None:
         """Give the memory back."""
@@ -382,11 +385,9 @@ class SimulatedLoaded:
             return
         times = self._random.binomial(repetitions, 1 / self._fault.wrong_one_in)
         if self.work.kernel == "memory":  # a cell that is bad fails in the first pattern that tries it, and stays bad
-            times = 0 if self._all_wrong else 1
+            times = 0 if self._wrong else 1
         count = int(self._random.geometric(0.1, times).sum())
-        wrong = np.unique(self._random.integers(0, elements, count))
-        self._wrong = np.concatenate([self._wrong, wrong])
-        self._all_wrong += wrong.tolist()
+        self._wrong += np.unique(self._random.integers(0, elements, count)).tolist()
 
     def _first(self, place: int) -> tuple[str, float]:
         """The first wrong element in words, and its error in tolerances: it is twice what it should be, or off by as

@@ -139,7 +139,7 @@ int cublasGemmEx(struct handle *h, int ta, int tb, int m, int n, int k, const vo
 
 /* cuBLASLt */
 
-struct layout { int type; uint64_t rows, columns; int64_t ld, step; int32_t batch; };
+struct layout { int type; uint64_t rows, columns; int64_t ld; };
 struct operation { int compute, scale; int32_t ta, tb; };
 struct result { uint64_t algorithm[8]; size_t workspace; int state; float waves; int reserved[4]; };
 
@@ -151,17 +151,10 @@ int cublasLtDestroy(struct handle *h) { free(h); --open_handles; return SUCCESS;
 int cublasLtMatrixLayoutCreate(struct layout **made, int type, uint64_t rows, uint64_t columns, int64_t ld)
 {
     MAKE(made, 1);
-    **made = (struct layout){type, rows, columns, ld, 0, 1};
+    **made = (struct layout){type, rows, columns, ld};
     return SUCCESS;
 }
 int cublasLtMatrixLayoutDestroy(struct layout *l) { free(l); --open_handles; return SUCCESS; }
-int cublasLtMatrixLayoutSetAttribute(struct layout *l, int attribute, const void *value, size_t size)
-{
-    if (attribute == 5 && size == 4) memcpy(&l->batch, value, 4);
-    else if (attribute == 6 && size == 8) memcpy(&l->step, value, 8);
-    else return INVALID_VALUE;
-    return SUCCESS;
-}
 
 int cublasLtMatmulDescCreate(struct operation **made, int compute, int scale)
 {
@@ -215,13 +208,6 @@ int cublasLtMatmul(struct handle *h, struct operation *o, const float *alpha, co
     (void)h;
     if (algorithm[0] != 0x5eed || !workspace || !size || !stream || c != d || of_c != of_d) return INVALID_VALUE;
     if (!fits(o, of_a, of_b, of_c)) return NOT_SUPPORTED;
-    int wide = of_c->type == R_32F ? 4 : 2;
-    for (int i = 0; i < of_c->batch; ++i) {
-        int status = product(o->ta, o->tb, (int)of_c->rows, (int)of_c->columns, (int)of_a->rows, *alpha,
-                             (const char *)a + i * of_a->step, of_a->type, (int)of_a->ld,
-                             (const char *)b + i * of_b->step, of_b->type, (int)of_b->ld, *beta,
-                             (char *)d + i * of_d->step * wide, of_d->type, (int)of_d->ld);
-        if (status) return status;
-    }
-    return SUCCESS;
+    return product(o->ta, o->tb, (int)of_c->rows, (int)of_c->columns, (int)of_a->rows, *alpha, a, of_a->type,
+                   (int)of_a->ld, b, of_b->type, (int)of_b->ld, *beta, d, of_d->type, (int)of_d->ld);
 }
