@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import InputError
+from ..errors import DeviceError, InputError
 from .backend import Status
 
 SUCCESS, NOT_SUPPORTED = 0, 3  # return codes of NVML
@@ -80,6 +80,22 @@ def status_of(function: Callable[..., Any], *arguments: Any) -> Status:
     except pynvml.NVMLError as error:
         return meaning(error.value)
     return Status.OK
+
+
+def whole_gpu(gpu: str) -> Any:
+    """The driver's handle of the GPU with a UUID; of a MIG instance, that of the whole GPU.
+
+    The driver must have been reached. DeviceError where it does not show the GPU.
+    """
+    import pynvml as nv
+
+    try:
+        handle = nv.nvmlDeviceGetHandleByUUID(gpu)
+    except nv.NVMLError as error:
+        raise DeviceError(f"{gpu}: the driver does not show it: {error}") from error
+    if answer_of(nv.nvmlDeviceIsMigDeviceHandle, handle):
+        handle = answer_of(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+    return handle
 
 
 def driver_version() -> str | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DeviceError, InputError, WhorlError
 from ..store.vocabulary import Outcome
-from .nvml_driver import answer_of, driver_version, open_library
+from .nvml_driver import answer_of, driver_version, open_library, whole_gpu
 
 _NEAR_MW = 1000  # a driver may round what it is given,
 _SHOWN_S = 0.5  # and take a moment to show it
@@ -176,11 +176,10 @@ def settings_of(gpu: str) -> dict[str, Any]:
     except (ImportError, WhorlError):
         return dict.fromkeys(names)
     with session:
-        handle = answer_of(nv.nvmlDeviceGetHandleByUUID, gpu)
-        if handle is None:
+        try:
+            handle = whole_gpu(gpu)
+        except DeviceError:
             return dict.fromkeys(names)
-        if answer_of(nv.nvmlDeviceIsMigDeviceHandle, handle):
-            handle = answer_of(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
         watts = [
             None if limit is None else limit / 1000
             for limit in (

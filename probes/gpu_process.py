@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..collectors.nvml_driver import answer_of, open_library, whole_gpu
 from ..errors import DeviceError, WhorlError
 from ..kernels.device import Device, finish
 from ..store.vocabulary import Outcome
@@ -345,20 +346,13 @@ def bind(gpu: str) -> str | None:
 
     None, and nothing is bound, where NVML does not tell, or none of them may be used.
     """
-    try:
-        import pynvml as nv
-    except ImportError:
-        return None
     allowed = os.sched_getaffinity(0)
+    words = max(allowed) // 64 + 1
     try:
-        nv.nvmlInit()
-        handle = nv.nvmlDeviceGetHandleByUUID(gpu)
-        if nv.nvmlDeviceIsMigDeviceHandle(handle):
-            handle = nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        masks = [int(mask) for mask in nv.nvmlDeviceGetCpuAffinity(handle, max(allowed) // 64 + 1)]
-        nv.nvmlShutdown()
-    except nv.NVMLError:
+        nv, handle = open_library(), whole_gpu(gpu)
+    except WhorlError:
         return None
+    masks = [int(mask) for mask in answer_of(nv.nvmlDeviceGetCpuAffinity, handle, words) or [0] * words]
     near = {cpu for cpu in allowed if masks[cpu // 64] >> cpu % 64 & 1}
     for task in Path("/proc/self/task").iterdir() if near else ():  # the threads of numpy are there already
         with contextlib.suppress(OSError):  # one that has just ended

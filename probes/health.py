@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..collectors.backend import Status
-from ..errors import DeviceError
 from ..store.metrics import METRICS, ROW
 from ..store.vocabulary import reason_bit
 
@@ -127,16 +126,10 @@ class DriverHealth:
     """
 
     def __init__(self, gpu: str) -> None:
-        from ..collectors.nvml_driver import answer_of, open_library, status_of
+        from ..collectors.nvml_driver import answer_of, open_library, status_of, whole_gpu
         from ..collectors.nvml_reader import Reader
 
-        nv = open_library()
-        try:
-            handle = nv.nvmlDeviceGetHandleByUUID(gpu)
-        except nv.NVMLError as error:
-            raise DeviceError(f"{gpu}: the driver does not show it: {error}") from error
-        if answer_of(nv.nvmlDeviceIsMigDeviceHandle, handle):
-            handle = answer_of(nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, handle) or handle
+        nv, handle = open_library(), whole_gpu(gpu)
         self._reader = Reader(handle)
         self._events = answer_of(nv.nvmlEventSetCreate)
         if self._events is not None:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,14 +120,14 @@ def _fitness(gpu: str, index: int, output: str, limit_s: float) -> Fitness:
     steps = [json.loads(line) for line in output.splitlines(keepends=True) if line.endswith("\n")]
     last = steps[-1] if steps else "start"
     if isinstance(last, list):
-        return Fitness(gpu, index, fit=not last, reason=_shortened(index, "; ".join(last)) if last else "")
+        return _judged(gpu, index, not last, last)
     reason = last["unknown"] if isinstance(last, dict) else f"{last} did not end within {limit_s:g} s"
-    return Fitness(gpu, index, fit=None, reason=_shortened(index, reason))
+    return _judged(gpu, index, None, [reason])
 
 
-def _shortened(index: int, reason: str) -> str:
-    text = f"GPU {index}: {reason}"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+def _judged(gpu: str, index: int, fit: bool | None, reasons: Sequence[str]) -> Fitness:
+    text = f"GPU {index}: {'; '.join(reasons)}" if reasons else ""
+    return Fitness(gpu, index, fit, text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...")
 
 
 async def examine(device: Device, tell: Callable[[str], None]) -> list[str]:
@@ -169,22 +169,16 @@ def look_simulated(fleet: Fleet) -> list[Fitness]:
     async def of_position(position: int) -> list[str]:
         if fleet.fault_of(position).falls:
             return ["it has fallen off the bus"]
-        device = SimulatedDevice(bench, position)
-        try:
+        with closing(SimulatedDevice(bench, position)) as device:
             reasons = await examine(device, lambda _: None)
             await device.pause(0.2)  # until the driver has been read
-        finally:
-            device.close()
         health = simulated_health(last[0], position)
         return reasons + (["it does not answer"] if health is None else unfit_reasons(health))
 
     answers = bench.run([of_position(position) for position in range(len(fleet))], on_tick=hear)
-    fitness = []
-    for position, answer in enumerate(answers):
-        reasons: Sequence[str] = [str(answer)] if isinstance(answer, Exception) else answer
-        text = _shortened(position, "; ".join(reasons)) if reasons else ""
-        fitness.append(Fitness(bench.who[position].uuid, position, fit=not reasons, reason=text))
-    return fitness
+    all_reasons = [[str(answer)] if isinstance(answer, Exception) else answer for answer in answers]
+    gpus = [identity.uuid for identity in bench.who]
+    return [_judged(gpus[position], position, not reasons, reasons) for position, reasons in enumerate(all_reasons)]
 
 
 def store_unfit(folder: str, unfit: Sequence[Fitness]) -> None:
