@@ -39,7 +39,7 @@ class Buffers:
         self._of: dict[str, Buffer] = {}
         self._give_back: list[Callable[[], object]] = []
         self._kept: list[NDArray[Any]] = []  # host memory that a copy may still read
-        self._tables: dict[str, int] = {}
+        self._placed: dict[str, tuple[int, NDArray[Any]]] = {}
         self._arrays: dict[str, NDArray[Any]] = {}
         self._cleared = cleared_faults()
 
@@ -122,7 +122,7 @@ class Buffers:
             with suppress(Exception):
                 self._give_back.pop()()
         self._address.clear()
-        self._tables.clear()
+        self._placed.clear()
         self._arrays.clear()
         self._kept.clear()
 
@@ -144,7 +144,7 @@ class Buffers:
             launch("words", (), buffer.count, target)
         elif isinstance(content, Lanes):
             size = np.dtype(buffer.dtype).itemsize
-            table = np.uint64(self._uploaded(name, self._array(name, lambda: stored_table(seed, name, content))))
+            table = np.uint64(self.placed(name, self._array(name, lambda: stored_table(seed, name, content))))
             shape = (np.uint64(content.length), np.uint32(content.lanes), np.uint32(content.across))
             launch("lanes", (f"BYTES={size}",), buffer.count, (*target, table, *shape))
         else:
@@ -153,15 +153,9 @@ class Buffers:
                 self._spread(name, period)
                 return
             number = {"float32": "float", "uint32": "unsigned int"}[buffer.dtype]
-            address = np.uint64(self._uploaded(name, period))
+            address = np.uint64(self.placed(name, period))
             args = (*target[:2], address, np.uint64(period.size), np.uint32(content.rise % 2**32))
             launch("rising", (f"NUMBER={number}",), buffer.count, args)
-
-    def _uploaded(self, name: str, array: NDArray[Any]) -> int:
-        """The address of a buffer's array, which is copied to the GPU the first time."""
-        if name not in self._tables:
-            self._tables[name] = self.upload(array)
-        return self._tables[name]
 
     def _array(self, name: str, make: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """What the host makes for a buffer the first time, and keeps."""
@@ -200,6 +194,17 @@ class Buffers:
         """Memory on the GPU with a copy of an array, enqueued; its address."""
         address = self.scratch(array.nbytes)
         self.overwrite(address, array)
+        return address
+
+    def placed(self, name: str, array: NDArray[Any]) -> int:
+        """Where on the GPU an array lies that has this name; copied, enqueued, where it is another than before."""
+        address, present = self._placed.get(name, (0, None))
+        if present is not array:
+            if present is not None and present.nbytes == array.nbytes:
+                self.overwrite(address, array)
+            else:
+                address = self.upload(array)
+            self._placed[name] = address, array
         return address
 
     def download(self, array: NDArray[Any], address: int) -> None:

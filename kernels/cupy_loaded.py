@@ -31,7 +31,6 @@ from .work import (
     FAULTS_NAME,
     Argument,
     Copy,
-    Expected,
     Gemm,
     Key,
     Launch,
@@ -127,7 +126,6 @@ class CupyLoaded:
         self._beside: _Beside | None = None
         self._graphs: list[int | None] = [None] * len(work.turns)
         self._turns = _Turns(work)
-        self._references: dict[str, tuple[Expected, Expected, tuple[int, int]]] = {}
         self._counters = 0
         self._warm = False
         self._repetition_s = 0.0
@@ -462,8 +460,10 @@ class CupyLoaded:
             args = (np.uint64(begin), *checking.words_of(expected, count), counters)
         else:
             function, defines = "compare", (checking.element_define(buffer.dtype),)
-            expected, addresses = self._reference(expected, output)
-            args = (np.uint64(begin), *map(np.uint64, addresses), *checking.sizes_of(expected, count), counters)
+            expected = checking.contiguous(expected, buffer.name)
+            values = np.uint64(self._buffers.placed(f"values of {buffer.name}", expected.values))
+            tolerance = np.uint64(self._buffers.placed(f"tolerance of {buffer.name}", expected.tolerance))
+            args = (np.uint64(begin), values, tolerance, *checking.sizes_of(expected, count), counters)
         self._launch(checking.SOURCE, function, defines, count, args)
         counts = self._counted(self._counters)
         if counts.compared != count:
@@ -478,22 +478,6 @@ class CupyLoaded:
             self._settle(CHECK_LIMIT_S, "the check")
             first = checking.position_in_words(buffer.name, counts.first, element, expected=expected, count=count)
         return Verdict(count, counts.wrong, first, counts.worst)
-
-    def _reference(self, expected: Expected, output: Output) -> tuple[Expected, tuple[int, int]]:
-        """The reference of an output and its addresses on the GPU, where it stays until another one is expected."""
-        cached = self._references.get(output.buffer)
-        if cached is not None and cached[0] is expected:
-            return cached[1:]
-        reference = checking.contiguous(expected, output.buffer)
-        arrays = (reference.values, reference.tolerance)
-        if cached is not None and cached[1].values.size == reference.values.size:
-            addresses = cached[2]
-            for address, array in zip(addresses, arrays, strict=True):
-                self._buffers.overwrite(address, array)
-        else:
-            addresses = (self._buffers.upload(arrays[0]), self._buffers.upload(arrays[1]))
-        self._references[output.buffer] = (expected, reference, addresses)
-        return reference, addresses
 
     async def poison(self) -> None:
         """See `Loaded.poison`."""
