@@ -214,22 +214,22 @@ class CupyDevice:
             self.lost, self.lost_by = why, outcome
             _never_free(self._stream)
 
-    def reach_peer(self) -> None:
-        if self.peer is not None:
-            open_context(self.peer)
-            try:
-                self.runtime.deviceEnablePeerAccess(self.peer)
-            except RuntimeError as error:
-                if status_of(error) == PEER_ALREADY_ENABLED:
-                    return
-                self.runtime.memGetInfo()  # fails if this GPU is the cause; else the other GPU is
-                with on_another(self.facts.gpu, "the GPU that it copies to"):
-                    raise
+    def reach(self, ordinal: int, other_gpu: str) -> None:
+        """Let this GPU, which is the current one, reach the memory of another. `other_gpu` is what errors call it."""
+        open_context(ordinal)
+        try:
+            self.runtime.deviceEnablePeerAccess(ordinal)
+        except RuntimeError as error:
+            if status_of(error) == PEER_ALREADY_ENABLED:
+                return
+            self.runtime.memGetInfo()  # fails if this GPU is the cause; else the other GPU is
+            with on_another(self.facts.gpu, other_gpu):
+                raise
 
     async def load(self, work: Work, *, seed: int) -> CupyLoaded:
         with self.using(f"loading {work.kernel}"):
-            if any(buffer.place == "peer" for buffer in work.buffers):
-                self.reach_peer()
+            if self.peer is not None and any(buffer.place == "peer" for buffer in work.buffers):
+                self.reach(self.peer, "the GPU that it copies to")
             loaded = CupyLoaded(self, work, seed, self._forget)
             self._open.append(loaded)
             return loaded

@@ -19,7 +19,6 @@ from ..errors import DeviceError
 from ..store.vocabulary import Outcome
 from . import checking
 from .checking import BLOCK, Counts
-from .cuda_errors import PEER_ALREADY_ENABLED, status_of
 from .cupy_device import CupyDevice, cupy_devices
 from .cupy_library import find_cupy
 from .cupy_waiting import Waiting
@@ -59,15 +58,8 @@ class PeerGpus:
                 self.waiting.append(Waiting(self.runtime, device.stream_address))
                 for receiver, peer in enumerate(self.devices):
                     if position != receiver and self.runtime.deviceCanAccessPeer(device.ordinal, peer.ordinal):
-                        self._reach(peer.ordinal)
+                        device.reach(peer.ordinal, "a GPU that it copies to")
                         self.routes.add((position, receiver))
-
-    def _reach(self, ordinal: int) -> None:
-        try:
-            self.runtime.deviceEnablePeerAccess(ordinal)
-        except RuntimeError as error:
-            if status_of(error) != PEER_ALREADY_ENABLED:
-                raise
 
     @property
     def versions(self) -> Mapping[str, str]:

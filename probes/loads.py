@@ -7,6 +7,7 @@ as probes are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -192,9 +193,8 @@ def _claim(
 
 
 def _stored(claimed: Claim, recorder: Recorder, *, measured: bool) -> Stored:
-    rows = dict(claimed.rows)
-    for name, count in recorder.rows.items():
-        rows[name] = rows.get(name, 0) + count
+    rows = Counter(claimed.rows)
+    rows.update(recorder.rows)
     return Stored(
         campaign=claimed.campaign,
         cluster=claimed.cluster,
@@ -202,7 +202,7 @@ def _stored(claimed: Claim, recorder: Recorder, *, measured: bool) -> Stored:
         ended_ns=claimed.ended_ns,
         gpus=len(claimed.fleet),
         planted=claimed.planted,
-        rows=rows,
+        rows=dict(rows),
         before=claimed.before,
         measured=measured,
     )

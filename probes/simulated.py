@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import pyarrow as pa
@@ -93,34 +93,29 @@ def run_simulated(
     gpus = [identity.uuid for identity in claimed.who]
     keeping = Claimed(claimed, telemetry_s=telemetry_s)
     stored = past_of(claimed.store, claimed.cluster, gpus).runs_of(plan.campaign, before_ns=claimed.began_ns)
-    campaign = Campaign(plan, keeping.recorder, Builds(find_kernel), stored, len(gpus), progress=progress)
+    campaign = Campaign(plan, keeping.recorder, built_once(find_kernel), stored, len(gpus), progress=progress)
     campaign.report.planted = claimed.planted
     return run_on(bench, range(len(gpus)), campaign, keeping)
 
 
-class Builds:
-    """Kernels by name, whose works are built once for devices that are alike."""
+def built_once(find_kernel: Callable[[str], Kernel]) -> Callable[[str], Kernel]:
+    """Gives kernels by name, whose works are built once for devices that are alike."""
 
-    def __init__(self, find_kernel: Callable[[str], Kernel]) -> None:
-        self._find_kernel = find_kernel
-        self._kernels: dict[str, Kernel] = {}
-        self._works: dict[object, Work | Unfit] = {}
+    @cache
+    def find(name: str) -> Kernel:
+        kernel = find_kernel(name)
+        works: dict[object, Work | Unfit] = {}
 
-    def __call__(self, name: str) -> Kernel:
-        if name not in self._kernels:
-            self._kernels[name] = self._caching(self._find_kernel(name))
-        return self._kernels[name]
-
-    def _caching(self, kernel: Kernel) -> Kernel:
         @wraps(kernel.build)
         def build(facts: Facts, **parameters: float | int | str) -> Work | Unfit:
-            model = replace(facts, gpu="", node="", index=0)
-            key = (kernel.name, model, tuple(sorted(parameters.items())))
-            if key not in self._works:
-                self._works[key] = kernel.build(facts, **parameters)
-            return self._works[key]
+            key = (replace(facts, gpu="", node="", index=0), *sorted(parameters.items()))
+            if key not in works:
+                works[key] = kernel.build(facts, **parameters)
+            return works[key]
 
         return replace(kernel, build=build)
+
+    return find
 
 
 def nearest_clock(fleet: Fleet, cap_w: float | None, lock_mhz: float | None) -> float | None:

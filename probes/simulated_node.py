@@ -26,7 +26,7 @@ from ..simulation.stepping import Happening, Readings
 from ..store import Store
 from .campaign import Campaign, Plan, Progress, Report
 from .recording import Recorder, past_of
-from .simulated import Builds, Keeping, nearest_clock, run_on
+from .simulated import Keeping, built_once, nearest_clock, run_on
 
 _SECOND_NS = 1_000_000_000
 
@@ -68,7 +68,7 @@ def run_node(
     )
     recorder = Recorder(store, cluster=cluster, campaign=plan.campaign)
     campaign = Campaign(
-        plan, recorder, Builds(find_kernel), past.runs_of(plan.campaign), len(chosen), progress=progress
+        plan, recorder, built_once(find_kernel), past.runs_of(plan.campaign), len(chosen), progress=progress
     )
     planted = planted_in(fleet, node.who, now_ns, span_s)
     stored = introduce(store, cluster, node.fleet(), node.who, planted, node.cluster.drawn.seed)

@@ -19,7 +19,7 @@ from whorl.probes.conditions import Asked, Setting
 from whorl.probes.node import run_gpus
 from whorl.probes.probe import Kind
 from whorl.probes.recording import Recorder, past_of
-from whorl.probes.simulated import Builds
+from whorl.probes.simulated import built_once
 from whorl.probes.watch import Reading, Window
 from whorl.store import Store
 from whorl.store.events import Event
@@ -276,7 +276,7 @@ def test_works_are_built_once_for_devices_that_are_alike() -> None:
         built.append(facts.gpu)
         return size
 
-    builds = Builds(lambda name: replace(find(name), build=build))
+    builds = built_once(lambda name: replace(find(name), build=build))
     for i in range(3):
         assert builds("x").build(replace(FACTS, gpu=f"GPU-{i}", node=f"n{i}", index=i), size=2) == 2  # type: ignore[comparison-overlap]
     builds("x").build(replace(FACTS, sms=1), size=2)
