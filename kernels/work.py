@@ -101,10 +101,9 @@ FAULTS_NAME = "faults"
 FAULTS = 512
 """Length of a buffer named `faults`, uint64: the counters that kernels report to (faults.cuh).
 
-[0] elements compared, [1] wrong ones, [2] place of the first wrong one, [3] bits of the largest
-error in tolerances (check.cu), [4 + sm] wrong ones by
-multiprocessor (`%smid`, those above the last counter in the last). Zeroed ([2]: all bits set) when the inputs are
-filled and after each check.
+[0] elements compared, [1] wrong ones, [2] place of the first wrong one, [3] bits of the largest error in tolerances
+(check.cu), [4 + sm] wrong ones by multiprocessor (`%smid`, those above the last counter in the last). Zeroed ([2]: all
+bits set) when the inputs are filled and after each check.
 """
 
 
