@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from whorl.tests.sizes import is_long, sample
 
 pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
-SIZES: dict[str, Mapping[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "fma-fp64": {"blocks": 2},
     "fma-fp32": {"blocks": 2},
     "fma-fp16": {"rounds": 64, "blocks": 2},
@@ -105,7 +104,7 @@ def test_a_mistake_in_the_source_is_found(name: str) -> None:
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("name", RUN_HERE)
+@pytest.mark.parametrize("name", [name for name in RUN_HERE if not name.startswith("overlap-")])
 def test_a_repetition_that_did_nothing_or_left_out_a_block_is_found_after_three_more(name: str) -> None:
     work = small_work(name)
     cut = tuple(replace(step, grid=(step.grid[0] - 1, *step.grid[1:])) for step in launches(work))

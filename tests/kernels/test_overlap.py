@@ -32,21 +32,15 @@ from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import Fault
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.hosting import SMALL, HostDevice, facts_of
+from whorl.tests.kernels.test_arithmetic import SIZES
 from whorl.tests.kernels.works import load, memory
 from whorl.tests.sizes import sample
 
 on_host = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
 SMALL_WORKS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "embedding": ("overlap-embedding", {"width": 32, "turns": 4, "batches": 6, "lookahead": 2, "blocks": 1}),
-    "partitions": (
-        "overlap-partitions",
-        {"partitions": 6, "capacity": 3, "vertices": 64, "width": 32, "blocks": 1},
-    ),
-    **{
-        f"{bits} bits": ("overlap-activations", {"bits": bits, "tensors": 2, "channels": 256, "blocks": 1})
-        for bits in (8, 4, 2, 0)
-    },
+    **{name: (f"overlap-{name}", SIZES[f"overlap-{name}"]) for name in ("embedding", "partitions")},
+    **{f"{bits} bits": ("overlap-activations", SIZES["overlap-activations"] | {"bits": bits}) for bits in (8, 4, 2, 0)},
 }
 
 
