@@ -254,7 +254,7 @@ def test_a_wrong_operation_is_found_whenever_there_is_one(
 ) -> None:
     """About one in three repetitions, so that some runs have none."""
     for seed in range(count(4, short=2)):
-        device = HostDevice(small_work(name), seed=3)
+        device = HostDevice(small_work(name), seed=3, poisoned=True)
         harm = Harm(function, operations=frozenset({operation}), chance=chance, bit=20, seed=seed)
         device.harms.append(harm)
         for _ in range(3):
