@@ -2,7 +2,7 @@
 
 It keeps what matters of a GPU's behaviour: work is enqueued in a stream and takes time, events are reached when the
 work before them is, a capture records and does not run, memory is limited, and every call can be made to fail with a
-code of CUDA. Results can be made wrong as a faulty GPU makes them: `FakeRuntime.harms`, `alias`, `flip` and `dry`.
+code of CUDA. Results can be made wrong as a faulty GPU makes them: `FakeRuntime.harms`, `alias` and `dry`.
 What it cannot show is whether a real GPU gives the same results or times.
 """
 
@@ -136,11 +136,6 @@ class FakeRuntime:
     def alias(self, address: int, first: int, second: int, count: int) -> None:
         """Let two ranges of a buffer, whole pages, be the same memory."""
         self.at(address).alias(first, second, count)
-
-    def flip(self, address: int, bit: int = 0) -> None:
-        """Flip a bit of the byte at an address."""
-        allocation = self.at(address)
-        allocation.raw[address - allocation.base] ^= 1 << bit
 
     @property
     def alive(self) -> int:
