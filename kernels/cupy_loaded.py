@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ..errors import DeviceError
 from ..store.vocabulary import Outcome
 from . import checking
 from .checking import Counts
+from .cublas import Cublas
 from .cublas_lt import LtProduct
 from .cupy_buffers import Buffers
 from .cupy_waiting import Late, Throttle, Waiting
@@ -31,6 +32,7 @@ from .work import (
     FAULTS_NAME,
     Argument,
     Copy,
+    Facts,
     Gemm,
     Key,
     Launch,
@@ -40,9 +42,6 @@ from .work import (
     WordsExpected,
     Work,
 )
-
-if TYPE_CHECKING:
-    from .cupy_device import CupyDevice
 
 GRACE_S = 10.0
 """How long work that is late may take to end before the GPU counts as hanging."""
@@ -103,10 +102,34 @@ class _Beside:
         self.runtime.streamWaitEvent(self.first, self.ended)
 
 
+class OpenedGpu(Protocol):
+    """What a loaded work needs of the GPU that it is on; `CupyDevice` is one."""
+
+    runtime: Any
+    ordinal: int
+    facts: Facts
+    lost: str | None
+
+    @property
+    def peer(self) -> int | None: ...
+    @property
+    def stream_address(self) -> int: ...
+    @property
+    def workspace(self) -> int: ...
+    @property
+    def blas(self) -> Cublas: ...
+
+    def using(self, doing: str) -> AbstractContextManager[None]: ...
+    def function(self, name: str, function: str, defines: tuple[str, ...]) -> Any: ...
+    def allow_shared(self, kernel: Any, size: int) -> None: ...
+    def library(self, name: str) -> Any: ...
+    def give_up(self, why: str, outcome: str) -> None: ...
+
+
 class CupyLoaded:
     """What `CupyDevice.load` gives; see `Loaded`."""
 
-    def __init__(self, device: CupyDevice, work: Work, seed: int, unloaded: Callable[[CupyLoaded], None]) -> None:
+    def __init__(self, device: OpenedGpu, work: Work, seed: int, unloaded: Callable[[CupyLoaded], None]) -> None:
         """To be made with the device as the current one; `unloaded` is called once, when it is unloaded.
 
         DeviceError; nothing stays behind then.
