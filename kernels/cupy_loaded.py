@@ -226,10 +226,9 @@ class CupyLoaded:
         if isinstance(step, Launch):
             kernel = self._device.function(step.source, step.function, step.defines)
             args = tuple(map(self._argument, step.args))
-            shared = {"shared_mem": step.shared} if step.shared else {}
-            if shared:
+            if step.shared:
                 self._device.allow_shared(kernel, step.shared)
-            return lambda: kernel(step.grid, step.block, args, **shared)
+            return lambda: kernel(step.grid, step.block, args, shared_mem=step.shared)
         if isinstance(step, Copy):
             return partial(self._copy(step), self._stream)
         types = [buffers.buffer(name).dtype for name in (step.a, step.b, step.c)]
