@@ -48,6 +48,8 @@ def prolog(timeout: float, store: str | None, backend: str, as_json: bool, **sim
         looked = _look(timeout, backend, {name: value for name, value in simulated.items() if value not in (None, ())})
         reasons = [gpu.reason for gpu in looked if gpu.reason]
     except WhorlError as error:
+        if backend == "simulated":  # of its options, not of a node
+            raise
         looked, reasons = [], [str(error)]
     unfit = [gpu for gpu in looked if gpu.fit is False]
     status = 1 if unfit else 3 if reasons or not looked else 0

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from ..errors import DeviceError, InputError, WhorlError
@@ -127,7 +128,7 @@ def _fitness(gpu: str, index: int, output: str, limit_s: float) -> Fitness:
 
 def _judged(gpu: str, index: int, fit: bool | None, reasons: Sequence[str]) -> Fitness:
     text = f"GPU {index}: {'; '.join(reasons)}" if reasons else ""
-    return Fitness(gpu, index, fit, text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}...")
+    return Fitness(gpu, index, fit, shorten(text, _LONGEST, placeholder="..."))
 
 
 async def examine(device: Device, tell: Callable[[str], None]) -> list[str]:
