@@ -1,8 +1,8 @@
 """The memory of the GPUs that the tests stand in for: host memory of known bounds, what was written in it, and races.
 
 The checks follow the memory model of PTX: two threads may touch the same bytes, one of them writing, if both do it by
-atomics or volatile accesses, or if a barrier of their block lies between. Nothing orders different blocks: the kernels
-have no fences.
+atomics or volatile accesses, or if a barrier of their block (or of their warp) lies between, or, in different blocks,
+if each of them passes a fence between. Fences are taken to order their block with every block that passes one later.
 """
 
 from __future__ import annotations
@@ -115,67 +115,106 @@ class Allocation(Bytes):
 
 
 SEVERAL = -2
-"""Several threads read a granule."""
+"""Threads of several warps read a granule; threads of one warp: SEVERAL - 1 - the warp."""
 
 
 class SharedRaces:
-    """Races for the shared memory of the blocks of a wave of `threads`, found as they happen.
+    """Races for the shared memory of the blocks of a wave, found as they happen.
 
-    granule: the smallest access of the kernel, in bytes.
+    warps: of each thread of the wave. granule: the smallest access of the kernel, in bytes.
     """
 
-    def __init__(self, size: int, granule: int, threads: int) -> None:
-        self._granule = granule
-        self._who = {kind: np.full(size // granule + 1, -1, np.int64) for kind in ("write", "read")}
+    def __init__(self, size: int, granule: int, warps: NDArray[np.int64]) -> None:
+        self._granule, self._warps = granule, warps
+        self._who = {kind: np.full(size // granule + 1, -1, np.int64) for kind in ("write", "read", "strong")}
         self._when = {kind: np.zeros(size // granule + 1, np.int64) for kind in self._who}
-        self._barriers = np.zeros(threads, np.int64)
+        self._barriers, self._warp_barriers = np.zeros((2, warps.size), np.int64)
 
     def barrier(self, threads: NDArray[np.int64], time: int) -> None:
         """The threads passed a barrier of their blocks."""
         self._barriers[threads] = time
 
+    def warp_barrier(self, threads: NDArray[np.int64], time: int) -> None:
+        """The threads passed a barrier of their warps."""
+        self._warp_barriers[threads] = time
+
     def note(self, access: Access) -> int | None:
         """Accesses of one instruction by threads of the wave; of one that races the place among them."""
-        last, times = self._who[access.kind], self._when[access.kind]
+        against = ["write"] if access.strong else ["write", "strong"]
+        if access.kind == "write":
+            against.append("read")
         for shift in range(access.size // self._granule):
             places = access.offsets // self._granule + shift
-            for earlier in ("write",) if access.kind == "read" else ("write", "read"):
+            for earlier in against:
                 clash = self._unordered(earlier, places, access.threads)
                 if clash.any():
                     return int(np.flatnonzero(clash)[0])
-            entered = access.threads
             if access.kind == "read":
-                entered = np.where(self._unordered("read", places, entered), SEVERAL, entered)
-            last[places], times[places] = entered, access.time
-            twice = last[places] != entered
-            if access.kind == "read":
-                last[places[twice]] = SEVERAL
-            elif twice.any():
+                self._enter_readers(places, access)
+                continue
+            kind = "strong" if access.strong else "write"
+            self._who[kind][places], self._when[kind][places] = access.threads, access.time
+            twice = self._who[kind][places] != access.threads
+            if twice.any() and not access.strong:
                 return int(np.flatnonzero(twice)[0])
         return None
 
     def _unordered(self, kind: str, places: NDArray[np.int64], threads: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Where another thread touched the place, and no barrier lies between."""
-        last = self._who[kind][places]
-        unordered: NDArray[np.bool_] = (last != -1) & (last != threads)
-        return unordered & (self._when[kind][places] > self._barriers[threads])
+        last, times = self._who[kind][places], self._when[kind][places]
+        apart = (last != -1) & (last != threads) & (times > self._barriers[threads])
+        same_warp = self._warp_of(last) == self._warps[threads]
+        unordered: NDArray[np.bool_] = apart & ~(same_warp & (times <= self._warp_barriers[threads]))
+        return unordered
+
+    def _warp_of(self, readers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The warp of a thread or of several; -1 where they are of different ones."""
+        warps: NDArray[np.int64] = np.where(readers >= 0, self._warps[np.maximum(readers, 0)], SEVERAL - 1 - readers)
+        return warps
+
+    def _enter_readers(self, places: NDArray[np.int64], access: Access) -> None:
+        threads, readers = access.threads, self._who["read"]
+        joined = self._unordered("read", places, threads)
+        same_warp = self._warp_of(readers[places]) == self._warps[threads]
+        entered = np.where(joined, np.where(same_warp, SEVERAL - 1 - self._warps[threads], SEVERAL), threads)
+        readers[places], self._when["read"][places] = entered, access.time
+        last = readers[places]
+        differ = last != entered
+        if differ.any():
+            same_warp = differ & (self._warp_of(last) == self._warps[threads])
+            readers[places[same_warp]] = SEVERAL - 1 - self._warps[threads[same_warp]]
+            readers[places[differ & ~same_warp]] = SEVERAL
 
 
 @dataclass
 class Order:
-    """When the blocks of a launch passed barriers."""
+    """When the threads of a launch passed what orders their accesses."""
 
     threads_per_block: int
     barriers: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    """Block -> times, which ascend."""
+    """Block -> times."""
+    warp_barriers: defaultdict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))
+    """(block, warp) -> times."""
+    fences: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def ordered(self, before: tuple[int, int], after: tuple[int, int]) -> bool:
         """Whether an access (thread, time) lies before a later one for sure."""
         (thread, began), (second, ended) = before, after
         block, second_block = thread // self.threads_per_block, second // self.threads_per_block
-        times = self.barriers[block]
-        at = bisect_right(times, began)
-        return thread == second or (block == second_block and at < len(times) and times[at] <= ended)
+        if thread == second:
+            return True
+        if block == second_block:
+            warp, second_warp = thread % self.threads_per_block // 32, second % self.threads_per_block // 32
+            same_warp = warp == second_warp and _between(self.warp_barriers[block, warp], began, ended) is not None
+            return same_warp or _between(self.barriers[block], began, ended) is not None
+        released = _between(self.fences[block], began, ended)
+        return released is not None and _between(self.fences[second_block], released - 1, ended) is not None
+
+
+def _between(times: list[int], began: int, ended: int) -> int | None:
+    """The first of `times`, which ascend, after `began` and not after `ended`."""
+    at = bisect_right(times, began)
+    return times[at] if at < len(times) and times[at] <= ended else None
 
 
 def race(log: list[Access], size: int, order: Order) -> tuple[int, tuple[int, int], tuple[int, int]] | None:

@@ -1,8 +1,7 @@
 """What each instruction of PTX does to the registers of the threads that do it together.
 
 An instruction becomes a function of a wave (see interpreter.py) and of the threads that do it. Written from NVIDIA's
-"Parallel Thread Execution ISA", as far as the kernels need it; what is approximate on a GPU (ex2.approx) is rounded to
-nearest here.
+"Parallel Thread Execution ISA"; what is approximate on a GPU (ex2.approx and the like) is rounded to nearest here.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whorl.kernels.rounding import decode, encode, fused
 from whorl.tests.kernels.compiling import c_library
@@ -30,6 +30,11 @@ Action = Callable[["Wave", Selection], None]
 Reader = Callable[["Wave", Selection], Values]
 Writer = Callable[["Wave", Selection, Values], None]
 
+SHARED_WINDOW, LOCAL_WINDOW = 1 << 60, 1 << 61
+"""Where shared and local memory lie among generic addresses."""
+
+_PACKED = {"f16": "fp16", "f16x2": "fp16", "bf16": "bf16", "bf16x2": "bf16"}
+
 
 class UnknownInstructionError(NotImplementedError):
     """An instruction, or a form of one, that the interpreter does not know."""
@@ -43,10 +48,15 @@ def reader(kernel: Kernel, operand: str, kind: str) -> Reader:
     dtype = np.dtype(TYPES[kind])
     if operand in kernel.registers:
         return _register_reader(kernel, operand, dtype)
-    if operand.startswith("%"):
+    if operand.startswith("!"):
+        inner = reader(kernel, operand[1:], kind)
+        return lambda wave, threads: ~inner(wave, threads)
+    if operand.startswith("%") or operand == "WARP_SZ":
         return lambda wave, threads: wave.special(operand)[threads].astype(dtype)
-    if operand in kernel.shared:
-        return _constant(kernel.shared[operand], dtype)
+    if operand in kernel.constants:
+        return lambda wave, threads: np.uint64(wave.launch.constants + kernel.constants[operand].offset)
+    if operand in kernel.shared or operand in kernel.local:
+        return _constant(kernel.shared.get(operand, kernel.local.get(operand, 0)), dtype)
     if operand[:2] in ("0f", "0d"):
         return _constant(int(operand[2:], 16), dtype)
     return _constant(int(operand.rstrip("U"), 0), dtype)
@@ -131,10 +141,14 @@ def _flushed(values: Values) -> Values:
     return np.where(small, np.copysign(np.float32(0), values), values) if small.any() else values
 
 
-def _downwards(result: Values, exact: Values) -> Values:
-    """`result`, the number of the format nearest to `exact`, moved below that, as .rm says."""
-    past = result.astype(np.float64) > exact
-    return np.where(past, np.nextafter(result, result.dtype.type(-np.inf)), result)
+def _directed(result: Values, exact: Values, mode: str) -> Values:
+    """`result`, the number of the format nearest to `exact`, moved to the side that .rm, .rp or .rz says."""
+    step = {"rm": -np.inf, "rp": np.inf}.get(mode, 0.0)
+    if mode == "rz":
+        past = np.abs(result.astype(np.float64)) > np.abs(exact)
+    else:
+        past = (result.astype(np.float64) > exact) if mode == "rm" else (result.astype(np.float64) < exact)
+    return np.where(past, np.nextafter(result, result.dtype.type(step)), result)
 
 
 def _fma(a: Values, x: Values, c: Values, *, flush: bool = False) -> Values:
@@ -143,33 +157,84 @@ def _fma(a: Values, x: Values, c: Values, *, flush: bool = False) -> Values:
     size = max(operand.size for operand in operands)
     scalars = sum(1 << place for place, operand in enumerate(operands) if operand.size < size)
     out = np.empty(size, a.dtype)
+    function = _fma_f32() if a.dtype == np.float32 else _fma_f64()
     addresses = [array.__array_interface__["data"][0] for array in (*operands, out)]
-    _fma_of(a.dtype.name)(size, int(flush), scalars, *addresses)
+    function(size, int(flush), scalars, *addresses)
     return out
 
 
 @cache
-def _fma_of(dtype: str) -> Callable[..., None]:
-    library = c_library("fma.c")
-    function: Any = library.fma_f32 if dtype == "float32" else library.fma_f64
+def _fma_f32() -> Callable[..., None]:
+    return _typed(c_library("fma.c").fma_f32)
+
+
+@cache
+def _fma_f64() -> Callable[..., None]:
+    return _typed(c_library("fma.c").fma_f64)
+
+
+def _typed(function: Any) -> Callable[..., None]:
     function.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_int, *[ctypes.c_void_p] * 4]
     function.restype = None
     typed: Callable[..., None] = function
     return typed
 
 
-def _fma_of_halves(*operands: Values) -> Values:
-    """Two multiply-adds of fp16, in the halves of a register."""
-    halves = []
-    for shift in (0, 16):
-        numbers = [(operand >> np.uint32(shift)).astype(np.uint16).view(np.float16) for operand in operands]
-        a, x, c = np.broadcast_arrays(*(decode(number, "fp16") for number in numbers))
-        halves.append(encode(fused(a, x, c, "fp16"), "fp16").view(np.uint16).astype(np.uint32))
-    return halves[0] | halves[1] << np.uint32(16)
+_AS_FMA: dict[str, Callable[..., tuple[Values, Values, Values]]] = {
+    "fma": lambda a, x, c: (a, x, c),
+    "mul": lambda a, x: (a, x, np.copysign(0.0, a * x)),
+    "add": lambda a, c: (a, np.float64(1), c),
+    "sub": lambda a, c: (a, np.float64(1), -c),
+}
+
+
+def _fused(operands: tuple[Values, Values, Values], precision: str) -> Values:
+    a, x, c = np.broadcast_arrays(*operands)
+    return fused(a, x, c, precision)
+
+
+def _half(values: Values, shift: int, precision: str) -> Values:
+    """One of the 16-bit floats of a register, as float64."""
+    bits = (values.view(UNSIGNED[values.dtype.itemsize]) >> shift).astype(np.uint16)
+    return decode(bits.view(np.float16) if precision == "fp16" else bits, precision)
+
+
+def _packed(operation: str, operands: Sequence[Values], kind: str) -> Values:
+    """Arithmetic of 16-bit floats, one or two in a register."""
+    precision = _PACKED[kind]
+    lanes = []
+    for shift in (0, 16) if kind.endswith("x2") else (0,):
+        numbers = [_half(operand, shift, precision) for operand in operands]
+        if operation in _AS_FMA:
+            result = _fused(_AS_FMA[operation](*numbers), precision)
+        else:
+            result = {"min": np.fmin, "max": np.fmax, "neg": np.negative, "abs": np.abs}[operation](*numbers)
+        lanes.append(encode(result, precision).view(np.uint16).astype(np.uint32) << np.uint32(shift))
+    return (lanes[0] | lanes[1]) if len(lanes) == 2 else lanes[0].astype(np.uint16)
+
+
+def _high_product(x: Values, y: Values) -> Values:
+    """The upper half of the product of integers."""
+    size, signed = x.dtype.itemsize, x.dtype.kind == "i"
+    if size < 8:
+        wide = np.dtype(f"{'i' if signed else 'u'}{2 * size}")
+        return (x.astype(wide) * y.astype(wide) >> wide.type(8 * size)).astype(x.dtype)
+    a, b = x.view(np.uint64), y.view(np.uint64)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    cross = (a >> half) * (b & low) + ((a & low) * (b & low) >> half)
+    middle = (a & low) * (b >> half) + (cross & low)
+    high = (a >> half) * (b >> half) + (cross >> half) + (middle >> half)
+    if signed:
+        high = high - np.where(x < 0, b, np.uint64(0)) - np.where(y < 0, a, np.uint64(0))
+    return high.view(x.dtype)
 
 
 def _divided(x: Values, y: Values) -> Values:
-    return x / y if x.dtype.kind == "f" else x // y
+    if x.dtype.kind != "i":
+        return x / y if x.dtype.kind == "f" else x // y
+    unsigned = UNSIGNED[x.dtype.itemsize]
+    quotient = (np.abs(x).view(unsigned) // np.abs(y).view(unsigned)).view(x.dtype)
+    return np.where((x < 0) ^ (y < 0), -quotient, quotient)
 
 
 def _shifted(leftwards: bool, x: Values, count: Values) -> Values:
@@ -180,6 +245,16 @@ def _shifted(leftwards: bool, x: Values, count: Values) -> Values:
     if leftwards or x.dtype.kind == "u":
         result = np.where(count >= bits, x.dtype.type(0), result)
     return result
+
+
+def _funnel(leftwards: bool, wrap: bool, low: Values, high: Values, count: Values) -> Values:
+    amount = (count & np.uint32(31) if wrap else np.minimum(count, np.uint32(32))).astype(np.uint64)
+    pair = high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
+    if leftwards:
+        pair = np.where(amount == 32, pair << np.uint64(31) << np.uint64(1), pair << amount) >> np.uint64(32)
+    else:
+        pair = pair >> amount
+    return pair.astype(np.uint32)
 
 
 def _permuted(a: Values, b: Values, selector: Values) -> Values:
@@ -193,6 +268,17 @@ def _permuted(a: Values, b: Values, selector: Values) -> Values:
         byte = np.where(choice & np.uint64(8), sign, byte)
         result = result | (byte.astype(np.uint32) << np.uint32(8 * place))
     return result
+
+
+def _field(x: Values, position: Values, length: Values) -> Values:
+    """bfe: `length` bits from `position`; signed types copy the highest bit of the field."""
+    bits, kind = 8 * x.dtype.itemsize, x.dtype
+    position, length = (np.minimum(counts & np.uint32(255), bits).astype(np.int64) for counts in (position, length))
+    end = np.minimum(position + length, bits)
+    width = np.maximum(end - position, 0)
+    up = _shifted(True, x, bits - end)
+    result = _shifted(False, up, np.minimum(bits - width, bits))
+    return np.where(width == 0, kind.type(0), result)
 
 
 def _inserted(a: Values, b: Values, position: Values, length: Values) -> Values:
@@ -220,62 +306,87 @@ def _reversed_bits(x: Values) -> Values:
     return result
 
 
-def _exponential(x: Values) -> Values:
-    return np.exp2(x.astype(np.float64)).astype(x.dtype)
+def _lookup(a: Values, b: Values, c: Values, table: Values) -> Values:
+    """lop3: the bit of `table` that three bits choose."""
+    result = np.uint32(0)
+    for entry in range(8):
+        if int(table) >> entry & 1:
+            result = result | (a if entry & 4 else ~a) & (b if entry & 2 else ~b) & (c if entry & 1 else ~c)
+    return result
 
 
-_OPERATIONS: dict[str, Callable[..., Values]] = {
+def _in_double(function: Callable[[Any], Any]) -> Callable[[Values], Values]:
+    return lambda x: function(x.astype(np.float64)).astype(x.dtype)
+
+
+_ONE: dict[str, Callable[[Values], Values]] = {
     "abs": np.abs,
     "neg": np.negative,
     "not": np.invert,
+    "cnot": lambda x: (x == 0).astype(x.dtype),
     "sqrt": np.sqrt,
     "rcp": lambda x: x.dtype.type(1) / x,
-    "ex2": _exponential,
+    "rsqrt": _in_double(lambda x: 1 / np.sqrt(x)),
+    "ex2": _in_double(np.exp2),
+    "lg2": _in_double(np.log2),
+    "sin": _in_double(np.sin),
+    "cos": _in_double(np.cos),
+    "tanh": _in_double(np.tanh),
     "popc": lambda x: np.bitwise_count(x).astype(np.uint32),
+    "clz": _leading_zeros,
     "brev": _reversed_bits,
-    "bfind": lambda x: np.where(x == 0, ~np.uint32(0), _leading_zeros(x)),  # .shiftamt
+    "bfind": lambda x: np.uint32(8 * x.dtype.itemsize - 1) - _leading_zeros(x),
+}
+_TWO: dict[str, Callable[[Values, Values], Values]] = {
     "add": np.add,
     "sub": np.subtract,
     "div": _divided,
-    "rem": np.fmod,
+    "rem": lambda x, y: np.fmod(x, y),
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
     "copysign": lambda sign, size: np.copysign(size, sign),
-    "prmt": _permuted,
-    "bfi": _inserted,
 }
+_MORE: dict[str, Callable[..., Values]] = {"prmt": _permuted, "bfe": _field, "bfi": _inserted, "lop3": _lookup}
+_OPERATIONS: dict[str, Callable[..., Values]] = {**_MORE, **_ONE, **_TWO}
+_LOGIC = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 _COMPARISONS = {"eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater}
-_COMPARISONS["ge"] = np.greater_equal
+_COMPARISONS |= {"ge": np.greater_equal, "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal}
 
 
 def _product(parts: Sequence[str], x: Values, y: Values) -> Values:
     if "wide" in parts:
         wide = np.dtype(f"{x.dtype.kind}{2 * x.dtype.itemsize}")
         return x.astype(wide) * y.astype(wide)
-    return x * y
+    return _high_product(x, y) if "hi" in parts else x * y
 
 
 def _arithmetic(parts: Sequence[str]) -> Callable[..., Values]:
     """What an operation computes from its operands' values."""
     name, kind = parts[0], parts[-1]
+    if kind in _PACKED and name not in ("and", "or", "xor", "not"):
+        return lambda *operands: _packed(name, operands, kind)
     if name in ("max", "min"):
-        functions = (np.fmax, np.fmin) if kind[0] == "f" else (np.maximum, np.minimum)
+        functions = (np.maximum, np.minimum) if "NaN" in parts or kind[0] != "f" else (np.fmax, np.fmin)
         return functions[name == "min"]
-    if name == "fma":
-        return _fma_of_halves if kind == "f16x2" else lambda a, x, c: _fma(a, x, c, flush="ftz" in parts)
+    if name == "fma" or (name == "mad" and kind[0] == "f"):
+        return lambda a, x, c: _fma(a, x, c, flush="ftz" in parts)
     if name == "mul":
         return lambda x, y: _product(parts, x, y)
     if name == "mad":
         return lambda x, y, c: _product(parts, x, y) + c
     if name in ("shl", "shr"):
         return lambda x, by: _shifted(name == "shl", x, by)
-    if name not in _OPERATIONS or {"hi", "NaN"} & set(parts) or (name == "bfind") != ("shiftamt" in parts):
-        raise UnknownInstructionError(".".join(parts))
+    if name == "shf":
+        return lambda low, high, by: _funnel("l" in parts, "wrap" in parts, low, high, by)
+    if name == "bfind" and "shiftamt" in parts:
+        return lambda x: np.where(x == 0, ~np.uint32(0), _leading_zeros(x))
+    if name not in _OPERATIONS:
+        raise UnknownInstructionError(name)
     return _OPERATIONS[name]
 
 
-_COUNTS = {"shl": (1,), "shr": (1,), "bfi": (2, 3)}
+_COUNTS = {"shl": (1,), "shr": (1,), "shf": (2,), "bfe": (1, 2), "bfi": (2, 3)}
 """Operands that are counts of bits, 32 bits wide whatever the type."""
 
 
@@ -285,51 +396,61 @@ def arithmetic(kernel: Kernel, instruction: Instruction) -> Action:
     kinds = [kind] * (len(instruction.operands) - 1)
     for place in _COUNTS.get(parts[0], ()):
         kinds[place] = "u32"
+    if parts[0] == "mad" and "wide" in parts:
+        kinds[2] = f"{kind[0]}{2 * int(kind[1:])}"
     readers = [
         reader(kernel, operand, operand_kind)
         for operand, operand_kind in zip(instruction.operands[1:], kinds, strict=True)
     ]
     put = writer(kernel, instruction.operands[0])
-    flush = "ftz" in parts and kind == "f32" and parts[0] != "fma"
-    downwards = "rm" in parts
-    if {"rp", "rz", "sat"} & set(parts):
-        raise UnknownInstructionError(instruction.text)
+    flush, saturate = "ftz" in parts and kind == "f32" and parts[0] != "fma", "sat" in parts
+    mode = next((part for part in parts if part in ("rm", "rp", "rz")), None) if kind[0] == "f" else None
 
     def action(wave: Wave, threads: Selection) -> None:
         operands = [read(wave, threads) for read in readers]
         if flush:
             operands = [_flushed(operand) for operand in operands]
         result = function(*operands)
-        if downwards:
+        if mode is not None and kind == "f32":
             wide = [operand.astype(np.float64) for operand in operands]
-            result = _downwards(np.asarray(result), function(*wide))
+            result = _directed(np.asarray(result), function(*wide), mode)
         if flush:
             result = _flushed(result)
+        if saturate and kind[0] == "f":
+            result = np.clip(np.nan_to_num(result, nan=0.0), 0, 1).astype(result.dtype)
         put(wave, threads, result)
 
     return action
 
 
 def comparison(kernel: Kernel, instruction: Instruction) -> Action:
-    """setp of two values."""
+    """setp, with what it is joined to by .and, .or or .xor; set."""
     parts, kind = instruction.parts, instruction.type
     name = parts[1]
-    put = writer(kernel, instruction.operands[0])
-    x, y = (reader(kernel, operand, kind) for operand in instruction.operands[1:])
-    floating, flush = kind[0] == "f", "ftz" in parts and kind == "f32"
+    join = next((part for part in parts[2:] if part in _LOGIC), None)
+    targets = [writer(kernel, register) for register in instruction.operands[0].split("|")]
+    x, y = (reader(kernel, operand, kind) for operand in instruction.operands[1:3])
+    joined = reader(kernel, instruction.operands[3], "pred") if join else None
+    floating, flush = kind[0] == "f" or kind in _PACKED, "ftz" in parts and kind == "f32"
 
     def action(wave: Wave, threads: Selection) -> None:
         a, b = x(wave, threads), y(wave, threads)
+        if kind == "bf16":
+            a, b = decode(a, "bf16"), decode(b, "bf16")
         if flush:
             a, b = _flushed(a), _flushed(b)
         unordered = (np.isnan(a) | np.isnan(b)) if floating else np.False_
-        if name == "nan":
-            result = unordered
+        if name in ("num", "nan"):
+            result = unordered if name == "nan" else ~unordered
         elif floating and name.endswith("u"):
             result = _COMPARISONS[name[:-1]](a, b) | unordered
         else:
             result = _COMPARISONS[name](a, b) & ~unordered
-        put(wave, threads, result)
+        results = [result, ~result]
+        if join and joined is not None:
+            results = [_LOGIC[join](condition, joined(wave, threads)) for condition in results]
+        for put, condition in zip(targets, results, strict=False):
+            put(wave, threads, condition)
 
     return action
 
@@ -344,9 +465,11 @@ def selection(kernel: Kernel, instruction: Instruction) -> Action:
 
 
 def move(kernel: Kernel, instruction: Instruction) -> Action:
-    """mov, and cvta to global memory; vectors of registers are parts of the other operand."""
+    """mov and cvta; vectors of registers are parts of the other operand."""
     target, operand = instruction.operands
     kind = instruction.type
+    if instruction.parts[0] == "cvta":
+        return _window(kernel, instruction)
     if "{" in operand:
         pieces = vector(operand)
         size = np.dtype(TYPES[kind]).itemsize // len(pieces)
@@ -376,32 +499,59 @@ def move(kernel: Kernel, instruction: Instruction) -> Action:
     return split
 
 
-_ROUND = {"rni": np.rint, "rzi": np.trunc}
+def _window(kernel: Kernel, instruction: Instruction) -> Action:
+    parts = instruction.parts
+    window = np.uint64({"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(parts[-2], 0))
+    put, read = writer(kernel, instruction.operands[0]), reader(kernel, instruction.operands[1], "u64")
+    if "to" in parts:
+        return lambda wave, threads: put(wave, threads, read(wave, threads) - window)
+    return lambda wave, threads: put(wave, threads, read(wave, threads) + window)
+
+
+_ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
 
 
 def conversion(kernel: Kernel, instruction: Instruction) -> Action:
-    """cvt, between integers and floats."""
+    """cvt, between integers, floats and packed 16-bit floats."""
     parts = instruction.parts
     to, kind = parts[-2:]
-    put, read = writer(kernel, instruction.operands[0]), reader(kernel, instruction.operands[1], kind)
-    rounded = next((_ROUND[part] for part in parts if part in _ROUND), None)
-    flush, saturate, dtype = "ftz" in parts, "sat" in parts, np.dtype(TYPES[to])
-    if {"rmi", "rpi", "rm", "rp", "rz"} & set(parts) or (saturate and to != "f32") or "bf16" in (to, kind):
-        raise UnknownInstructionError(instruction.text)
+    put = writer(kernel, instruction.operands[0])
+    readers = [reader(kernel, operand, kind) for operand in instruction.operands[1:]]
+    mode = next((part for part in parts if part in (*_ROUND, "rm", "rp", "rz")), None)
+    flush, saturate = "ftz" in parts, "sat" in parts
 
-    def action(wave: Wave, threads: Selection) -> None:
-        values = read(wave, threads)
+    def single(values: Values) -> Values:
+        if kind == "bf16":
+            values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
         if flush and values.dtype == np.float32:
             values = _flushed(values)
-        if rounded is not None:
-            values = rounded(values)
+        if mode in _ROUND:
+            values = _ROUND[mode](values)
+        if to.startswith("bf16"):
+            return encode(values.astype(np.float64), "bf16")
+        dtype = np.dtype(np.float16 if to == "f16x2" else TYPES[to])
         if values.dtype.kind == "f" and dtype.kind in "iu":
-            values = _saturated(values, dtype)
-        values = np.asarray(values).astype(dtype)
+            return _saturated(values, dtype)
+        if values.dtype.kind in "iu" and dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            return (np.clip(values, limits.min, limits.max) if saturate else values).astype(dtype)
+        result = values.astype(dtype)
+        if mode in ("rm", "rp", "rz"):
+            result = _directed(result, values.astype(np.float64), mode)
         if saturate:
-            values = np.clip(np.nan_to_num(values, nan=0.0), 0, 1).astype(dtype)
-        put(wave, threads, _flushed(values) if flush and dtype == np.float32 else values)
+            result = np.clip(np.nan_to_num(result, nan=0.0), 0, 1).astype(dtype)
+        return _flushed(result) if flush and dtype == np.float32 else result
 
+    def action(wave: Wave, threads: Selection) -> None:
+        results = [np.asarray(single(read(wave, threads))) for read in readers]
+        if len(results) == 1:
+            put(wave, threads, results[0])
+        else:  # the first operand is the upper half
+            high, low = (half.view(np.uint16).astype(np.uint32) for half in results)
+            put(wave, threads, high << np.uint32(16) | low)
+
+    if kind.startswith("e4m3") or to.startswith("e4m3"):
+        raise UnknownInstructionError(instruction.text)
     return action
 
 
@@ -417,24 +567,28 @@ def _saturated(values: Values, dtype: np.dtype[Any]) -> Values:
 # -- memory
 
 
-def _space(instruction: Instruction) -> str:
-    space = next((part for part in instruction.parts[1:] if part in ("global", "shared", "param")), None)
-    if space is None or {"acquire", "release", "acq_rel", "relaxed"} & set(instruction.parts):
-        raise UnknownInstructionError(instruction.text)
-    return space
+def _space(parts: Sequence[str]) -> str:
+    spaces = ("global", "const", "shared", "local", "param")
+    return next((part.split("::")[0] for part in parts[1:] if part.split("::")[0] in spaces), "generic")
+
+
+_STRONG = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"}
 
 
 def load(kernel: Kernel, instruction: Instruction) -> Action:
+    parts, kind = instruction.parts, instruction.type
     targets = [writer(kernel, register) for register in vector(instruction.operands[0])]
-    space, dtype = _space(instruction), np.dtype(TYPES[instruction.type])
-    if space == "param":
+    if _space(parts) == "param":
         return _load_parameter(kernel, instruction, targets)
-    place, strong = address(kernel, instruction.operands[1]), "volatile" in instruction.parts
+    place, space, dtype = address(kernel, instruction.operands[1]), _space(parts), np.dtype(TYPES[kind])
+    strong, fence = bool(_STRONG & set(parts)), "acquire" in parts
 
     def action(wave: Wave, threads: Selection) -> None:
         columns = wave.load(threads, space, place(wave, threads), (dtype.itemsize, len(targets)), strong=strong)
         for put, column in zip(targets, columns, strict=True):
             put(wave, threads, column.view(dtype))
+        if fence:
+            wave.fence(threads)
 
     return action
 
@@ -452,38 +606,59 @@ def _load_parameter(kernel: Kernel, instruction: Instruction, targets: list[Writ
 
 
 def store(kernel: Kernel, instruction: Instruction) -> Action:
-    unsigned = f"u{8 * np.dtype(TYPES[instruction.type]).itemsize}"
+    parts, kind = instruction.parts, instruction.type
+    unsigned = f"u{8 * np.dtype(TYPES[kind]).itemsize}"
     sources = [reader(kernel, register, unsigned) for register in vector(instruction.operands[1])]
-    place, space = address(kernel, instruction.operands[0]), _space(instruction)
-    strong = "volatile" in instruction.parts
+    place, space = address(kernel, instruction.operands[0]), _space(parts)
+    strong, fence = bool(_STRONG & set(parts)), "release" in parts
 
     def action(wave: Wave, threads: Selection) -> None:
+        if fence:
+            wave.fence(threads)
         wave.store(threads, space, place(wave, threads), [read(wave, threads) for read in sources], strong=strong)
 
     return action
 
 
-ATOMICS: dict[str, np.ufunc] = {"add": np.add, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or}
-
-
 def atomic(kernel: Kernel, instruction: Instruction) -> Action:
-    """atom and red in global memory."""
+    """atom and red."""
     parts, kind = instruction.parts, instruction.type
-    operands = instruction.operands if parts[0] == "atom" else ("_", *instruction.operands)
-    name = next((part for part in parts if part in ATOMICS), None)
-    if name is None or _space(instruction) != "global":
-        raise UnknownInstructionError(instruction.text)
-    value = reader(kernel, operands[2], f"u{kind[1:]}" if kind[0] == "b" else kind)
+    returns = parts[0] == "atom"
+    operands = instruction.operands if returns else ("_", *instruction.operands)
+    name = next(part for part in parts if part in wave_atomics())
+    bits = kind.startswith("b") and name in ("cas", "exch", "and", "or", "xor")
+    values = [reader(kernel, operand, f"u{kind[1:]}" if bits else kind) for operand in operands[2:]]
     unused = operands[0] == "_" or _uses(kernel, operands[0]) == 1
-    put, place = writer(kernel, operands[0]), address(kernel, operands[1])
+    put, place, space = writer(kernel, operands[0]), address(kernel, operands[1]), _space(parts)
+    fence = bool({"acquire", "release", "acq_rel"} & set(parts))
 
     def action(wave: Wave, threads: Selection) -> None:
-        changes = np.broadcast_to(value(wave, threads), wave.count(threads))
-        before = wave.atomic(threads, place(wave, threads), ATOMICS[name], changes, unused=unused)
-        if before is not None:
-            put(wave, threads, before)
+        if fence:
+            wave.fence(threads)
+        changes = [np.broadcast_to(read(wave, threads), wave.count(threads)) for read in values]
+        result = wave.atomic(threads, space, place(wave, threads), name, changes, unused=unused)
+        if not unused:
+            put(wave, threads, result)
+        if fence:
+            wave.fence(threads)
 
     return action
+
+
+def wave_atomics() -> dict[str, Callable[..., Any]]:
+    """What an atomic operation leaves in memory, of what was there and its operands."""
+    return {
+        "add": lambda old, value: old + value,
+        "exch": lambda old, value: value,
+        "cas": lambda old, expected, value: np.where(old == expected, value, old),
+        "min": np.minimum,
+        "max": np.maximum,
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+        "inc": lambda old, limit: np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1)),
+        "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)),
+    }
 
 
 def _uses(kernel: Kernel, register: str) -> int:
@@ -494,22 +669,36 @@ def _uses(kernel: Kernel, register: str) -> int:
 # -- threads of a warp
 
 
+def _of_lanes(wave: Wave, threads: Selection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The place of each thread's warp among the warps of the wave, and its lane."""
+    return wave.warps[threads], wave.lanes[threads]
+
+
 def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
-    """shfl.sync.down: PTX ISA, "shfl.sync"; a lane that does not take part must not be read."""
-    if "down" not in instruction.parts:
-        raise UnknownInstructionError(instruction.text)
-    target, _, inside_target = instruction.operands[0].partition("|")
-    put, put_inside = writer(kernel, target), writer(kernel, inside_target or "_")
+    """shfl.sync: PTX ISA, "shfl.sync"; a lane that does not take part must not be read."""
+    targets = instruction.operands[0].split("|")
+    put = writer(kernel, targets[0])
+    put_inside = writer(kernel, targets[1] if len(targets) > 1 else "_")
     values, lane_of, clamp_of, mask = (reader(kernel, operand, "u32") for operand in instruction.operands[1:])
+    mode = instruction.parts[2]
 
     def action(wave: Wave, threads: Selection) -> None:
-        warps, lanes = wave.warps[threads], wave.lanes[threads]
+        warps, lanes = _of_lanes(wave, threads)
         by, packed = (
             np.broadcast_to(operand(wave, threads), lanes.shape).astype(np.int64) for operand in (lane_of, clamp_of)
         )
         clamp, segment = packed & 31, packed >> 8 & 31
-        source = lanes + by
-        inside = source <= ((lanes & segment) | (clamp & ~segment))
+        largest = (lanes & segment) | (clamp & ~segment)
+        smallest = lanes & segment
+        if mode == "up":
+            source = lanes - by
+            inside = source >= largest
+        elif mode == "down":
+            source = lanes + by
+            inside = source <= largest
+        else:
+            source = lanes ^ by if mode == "bfly" else smallest | (by & ~segment & 31)
+            inside = source <= largest
         source = np.where(inside, source, lanes)
         table = np.zeros((wave.warp_count, 32), np.uint32)
         present = np.zeros((wave.warp_count, 32), bool)
@@ -525,19 +714,86 @@ def shuffle(kernel: Kernel, instruction: Instruction) -> Action:
     return action
 
 
+def vote(kernel: Kernel, instruction: Instruction) -> Action:
+    """vote.sync, activemask, match.any.sync, redux.sync."""
+    parts = instruction.parts
+    put = writer(kernel, instruction.operands[0].split("|")[0])
+    operand, mode = None, ""
+    if parts[0] != "activemask":
+        kind = "pred" if parts[0] == "vote" else parts[-1].replace("b", "u")
+        operand = reader(kernel, instruction.operands[1], kind)
+        mode = next(part for part in parts if part in (*_VOTES, *_REDUCE))
+
+    mask = None if operand is None else reader(kernel, instruction.operands[-1], "u32")
+
+    def action(wave: Wave, threads: Selection) -> None:
+        together, lanes = _of_lanes(wave, threads)
+        bits = (np.uint64(1) << lanes.astype(np.uint64)).astype(np.uint32)
+        if mask is not None:  # lanes of a warp with different masks are different groups
+            keys = together << 32 | np.broadcast_to(mask(wave, threads), lanes.shape)
+            together = np.unique(keys, return_inverse=True)[1]
+        count = int(together.max()) + 1
+        everybody = np.bincount(together, bits, count).astype(np.uint32)[together]
+        if operand is None:
+            return put(wave, threads, everybody)
+        values = np.broadcast_to(operand(wave, threads), lanes.shape)
+        if parts[0] == "match":
+            same = (values[:, None] == values[None, :]) & (together[:, None] == together[None, :])
+            return put(wave, threads, (same * bits[None, :]).sum(axis=1).astype(np.uint32))
+        if parts[0] == "redux":
+            totals = np.full(count, _REDUCE[mode][1](values.dtype), values.dtype)
+            _REDUCE[mode][0].at(totals, together, values)
+            return put(wave, threads, totals[together])
+        yes = np.bincount(together, np.where(values, bits, np.uint32(0)), count).astype(np.uint32)[together]
+        results = {"ballot": yes, "any": yes != 0, "all": yes == everybody, "uni": (yes == 0) | (yes == everybody)}
+        return put(wave, threads, results[mode])
+
+    return action
+
+
+_VOTES = ("any", "all", "uni", "ballot")
+_REDUCE: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "add": (np.add, lambda dtype: 0),
+    "min": (np.minimum, lambda dtype: np.iinfo(dtype).max),
+    "max": (np.maximum, lambda dtype: np.iinfo(dtype).min),
+    "and": (np.bitwise_and, lambda dtype: np.iinfo(dtype).max),
+    "or": (np.bitwise_or, lambda dtype: 0),
+    "xor": (np.bitwise_xor, lambda dtype: 0),
+}
+
+
+def fence(kernel: Kernel, instruction: Instruction) -> Action:
+    wide = bool({"gl", "sys", "gpu"} & set(instruction.parts))
+    return lambda wave, threads: wave.fence(threads) if wide else None
+
+
+def nothing(kernel: Kernel, instruction: Instruction) -> Action:
+    """Hints, and waits that need not be."""
+    return lambda wave, threads: None
+
+
+def trap(kernel: Kernel, instruction: Instruction) -> Action:
+    return lambda wave, threads: wave.fail(threads, 0, "stops by trap")
+
+
 ACTIONS: dict[str, Callable[[Kernel, Instruction], Action]] = {
-    "setp": comparison,
+    **dict.fromkeys(["setp"], comparison),
     "selp": selection,
-    "mov": move,
-    "cvta": move,
+    **dict.fromkeys(["mov", "cvta"], move),
     "cvt": conversion,
-    "ld": load,
+    **dict.fromkeys(["ld", "ldu"], load),
     "st": store,
-    "atom": atomic,
-    "red": atomic,
+    **dict.fromkeys(["atom", "red"], atomic),
     "shfl": shuffle,
+    **dict.fromkeys(["vote", "activemask", "match", "redux"], vote),
+    **dict.fromkeys(["membar", "fence"], fence),
+    **dict.fromkeys(["nanosleep", "prefetch", "prefetchu", "pragma", "discard", "applypriority"], nothing),
+    "trap": trap,
 }
 """Those that are not arithmetic."""
+
+OF_A_WARP = ("shfl", "vote", "match", "redux")
+"""Instructions that all threads of their mask do together, with bar.warp.sync."""
 
 
 def build(kernel: Kernel, instruction: Instruction) -> Action:

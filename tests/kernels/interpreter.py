@@ -1,9 +1,9 @@
 """Runs NVRTC's PTX in numpy, many threads at once, over the memory of a stand-in for a GPU.
 
 As many blocks are in flight as a GPU would have resident; all their threads that are at the same instruction do it
-together, those that are behind first: a thread cannot wait in a loop for another one. What a kernel must not do is a
-`Fault`: accesses out of bounds, misaligned, of what nothing wrote, races, a barrier that is never reached. Bits can be
-made wrong on purpose (`Harm`), so that tests see whether they are found.
+together, those that are behind first. A thread that waits in a loop for another block gives way to it in the end. What
+a kernel must not do is a `Fault`: accesses out of bounds, misaligned, of what nothing wrote, races, a barrier that is
+never reached. Bits can be made wrong on purpose (`Harm`), so that tests see whether they are found.
 """
 
 from __future__ import annotations
@@ -19,11 +19,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whorl.tests.kernels.device_memory import LOGGED, Access, Allocation, Bytes, Fault, Order, SharedRaces, race
-from whorl.tests.kernels.instructions import Action, Reader, Selection, build, reader
+from whorl.tests.kernels.instructions import (
+    LOCAL_WINDOW,
+    OF_A_WARP,
+    SHARED_WINDOW,
+    Action,
+    Reader,
+    Selection,
+    build,
+    reader,
+    wave_atomics,
+    writer,
+)
 from whorl.tests.kernels.ptx import TYPES, UNSIGNED, Instruction, Kernel, parse
 
 RESIDENT_THREADS, RESIDENT_BLOCKS = 2048, 32
 """On one multiprocessor at a time."""
+PATIENCE = 64
+"""So many turns of a loop others wait behind it before they have their turns."""
 ENDLESS = 3_000_000
 """Instructions of a wave of blocks after which it is said to have no end."""
 CLOCKS_PER_STEP, STEPS_PER_NS = 2, 1
@@ -37,6 +50,8 @@ class Harm:
     """What goes wrong on purpose in kernels of a name, or in all of them."""
 
     kernel: str | None = None
+    blocks: frozenset[int] = frozenset()
+    """Blocks that are not run."""
     operations: frozenset[str] = frozenset()
     """As "fma" or "fma.f32": whose results may be wrong, by one bit. Stores and atomics are lost instead."""
     chance: float = 1.0
@@ -95,12 +110,13 @@ def steps(kernel: Kernel) -> tuple[Step, ...]:
     ready = []
     for instruction in kernel.code:
         name = instruction.parts[0]
-        flow = name in ("bra", "ret", "exit", "bar")
+        flow = name in ("bra", "ret", "exit", "bar", "barrier")
         target = instruction.operands[0] if instruction.operands else ""
         jump = kernel.labels[target] if name == "bra" else -1
         action = None if flow else build(kernel, instruction)
         guard = instruction.guard, instruction.negated
-        mask = reader(kernel, instruction.operands[-1], "u32") if name == "shfl" else None
+        of_warp = name in OF_A_WARP or "warp" in instruction.parts
+        mask = reader(kernel, instruction.operands[-1], "u32") if of_warp else None
         ready.append(Step(instruction, action, target.split("|")[0], jump, name, *guard, mask=mask))
     return tuple(ready)
 
@@ -169,6 +185,7 @@ class Launch:
         self.kernel = kernel = module.kernels[name]
         self.grid, self.block, self.arguments = shape.grid, shape.block, arguments
         self.memory, self.sms, self.number = module.memory, sms, number
+        self.constants = 0 if module.constants is None else module.constants.base
         self.shared_bytes = kernel.shared_bytes + shape.shared
         self.threads, self.blocks = prod(shape.block), prod(shape.grid)
         self.harms = [harm for harm in harms if harm.touches(self)]
@@ -191,7 +208,8 @@ class Launch:
     def run(self) -> None:
         """All blocks, wave after wave. Fault where a thread does what it must not."""
         resident = self.sms * max(1, min(RESIDENT_THREADS // self.threads, RESIDENT_BLOCKS))
-        blocks = np.arange(self.blocks)
+        dropped = frozenset[int]().union(*(harm.blocks for harm in self.harms))
+        blocks = np.array([block for block in range(self.blocks) if block not in dropped], np.int64)
         with np.errstate(all="ignore"):
             for first in range(0, blocks.size, resident):
                 Wave(self, blocks[first : first + resident]).run()
@@ -258,15 +276,21 @@ class Wave:
         self.sms = blocks[self.row] % launch.sms
         self.state = np.zeros(self.size, np.int8)
         self.pc = np.zeros(self.size, np.int64)
+        self._turn = np.zeros(self.size, np.int64)
+        """When each thread was last chosen."""
         self.registers = Registers(self)
         self._special: dict[str, NDArray[Any]] = {}
         self._steps = steps(launch.kernel)
         self._step: Step = self._steps[0]
+        self._votes = np.zeros(self.size, bool)
+        """What threads at a barrier that counts or votes bring to it."""
         self._end = launch.clock + ENDLESS
         stride = -(-max(launch.shared_bytes, 1) // 16) * 16 + 16
         self._shared = Bytes(np.zeros(blocks.size * stride, np.uint8), written=False)
         self._shared_stride = stride
-        self._races = SharedRaces(blocks.size * stride, _narrowest(launch.kernel), self.size)
+        self._races = SharedRaces(blocks.size * stride, _narrowest(launch.kernel), self.warps)
+        self._local_stride = -(-max(launch.kernel.local_bytes, 1) // 16) * 16
+        self._local: Bytes | None = None
 
     # Registers
 
@@ -275,7 +299,7 @@ class Wave:
 
     def special(self, name: str) -> NDArray[Any]:
         """A special register, as %tid.x."""
-        clocks = {"%clock64": CLOCKS_PER_STEP, "%globaltimer": STEPS_PER_NS}
+        clocks = {"%clock64": CLOCKS_PER_STEP, "%clock": CLOCKS_PER_STEP, "%globaltimer": STEPS_PER_NS}
         if name in clocks:
             return np.full(self.size, clocks[name] * (self.launch.clock + 1000), np.uint64)
         if not self._special:
@@ -285,13 +309,28 @@ class Wave:
         return self._special[name]
 
     def _specials(self) -> dict[str, NDArray[Any]]:
-        block, grid, sizes = self._blocks[self.row], self.launch.grid, self.launch.block
-        values: dict[str, NDArray[Any]] = {"%laneid": self.lanes, "%smid": self.sms}
+        block, lanes = self._blocks[self.row], self.lanes.astype(np.uint64)
+        bit = np.uint64(1) << lanes
+        constants = {"WARP_SZ": 32, "%nsmid": self.launch.sms, "%gridid": self.launch.number}
+        constants |= {"%nwarpid": 64, "%dynamic_smem_size": self.launch.shared_bytes - self.kernel.shared_bytes}
+        constants["%total_smem_size"] = self.launch.shared_bytes
+        values: dict[str, Any] = {
+            **{name: np.full(self.size, value, np.int64) for name, value in constants.items()},
+            "%laneid": lanes,
+            "%warpid": self._thread // 32,
+            "%smid": self.sms,
+            "%lanemask_eq": bit,
+            "%lanemask_lt": bit - 1,
+            "%lanemask_le": bit | (bit - 1),
+            "%lanemask_gt": (1 << 32) - 1 & ~(bit | (bit - 1)),
+            "%lanemask_ge": (1 << 32) - 1 & ~(bit - 1),
+        }
+        shape, sizes = self.launch.grid, self.launch.block
         for axis, name in enumerate("xyz"):
             values[f"%ntid.{name}"] = np.full(self.size, sizes[axis])
-            values[f"%nctaid.{name}"] = np.full(self.size, grid[axis])
+            values[f"%nctaid.{name}"] = np.full(self.size, shape[axis])
             values[f"%tid.{name}"] = self._thread // prod(sizes[:axis]) % sizes[axis]
-            values[f"%ctaid.{name}"] = block // prod(grid[:axis]) % grid[axis]
+            values[f"%ctaid.{name}"] = block // prod(shape[:axis]) % shape[axis]
         return values
 
     def fail(self, threads: Selection, index: int, deed: str, address: int | None = None) -> None:
@@ -307,20 +346,33 @@ class Wave:
         self, threads: Selection, space: str, addresses: NDArray[np.uint64], size: int
     ) -> list[tuple[Selection, Bytes, NDArray[np.int64]]]:
         """Where `size` bytes at each address lie: threads, memory and offsets in it. Fault where they do not."""
+        if space == "generic":
+            space = "global"
+            lowest = int(addresses.min())
+            if lowest >= LOCAL_WINDOW:
+                space, addresses = "local", addresses - np.uint64(LOCAL_WINDOW)
+            elif lowest >= SHARED_WINDOW:
+                space, addresses = "shared", addresses - np.uint64(SHARED_WINDOW)
         if np.bitwise_or.reduce(addresses) & np.uint64(size - 1):
             first = int(np.flatnonzero(addresses & np.uint64(size - 1))[0])
             self.fail(threads, first, f"misaligned access of {size} bytes to {space} memory", int(addresses[first]))
-        return [self._own(threads, addresses, size)] if space == "shared" else self._global(threads, addresses, size)
+        if space in ("shared", "local"):
+            return [self._own(threads, space, addresses, size)]
+        return self._global(threads, addresses, size)
 
     def _own(
-        self, threads: Selection, addresses: NDArray[np.uint64], size: int
+        self, threads: Selection, space: str, addresses: NDArray[np.uint64], size: int
     ) -> tuple[Selection, Bytes, NDArray[np.int64]]:
-        room = self.launch.shared_bytes
+        room = self.launch.shared_bytes if space == "shared" else self.kernel.local_bytes
         past = addresses + np.uint64(size) > room
         if past.any():
             first = int(np.flatnonzero(past)[0])
-            self.fail(threads, first, f"out of bounds of {room} bytes of shared memory", int(addresses[first]))
-        return threads, self._shared, self.row[threads] * self._shared_stride + addresses.astype(np.int64)
+            self.fail(threads, first, f"out of bounds of {room} bytes of {space} memory", int(addresses[first]))
+        if space == "shared":
+            return threads, self._shared, self.row[threads] * self._shared_stride + addresses.astype(np.int64)
+        if self._local is None:
+            self._local = Bytes(np.zeros(self.size * self._local_stride, np.uint8), written=False)
+        return threads, self._local, np.arange(self.size)[threads] * self._local_stride + addresses.astype(np.int64)
 
     def _global(
         self, threads: Selection, addresses: NDArray[np.uint64], size: int
@@ -356,7 +408,7 @@ class Wave:
             text = self._step.instruction.text
             access = Access(kind, strong, size, offsets, self.numbers[threads], self.launch.clock, text)
             self.launch.log(memory, access)
-        else:
+        elif memory is self._shared:
             lines = np.arange(self.size)[threads]
             index = self._races.note(Access(kind, strong, size, offsets, lines, self.launch.clock, ""))
             if index is not None:
@@ -375,7 +427,7 @@ class Wave:
                 missing = memory.unwritten(offsets + width * number, width)
                 if missing is not None:
                     first = int(np.flatnonzero(missing)[0])
-                    name = memory.label if isinstance(memory, Allocation) else "shared memory"
+                    name = memory.label if isinstance(memory, Allocation) else "shared or local memory"
                     address = memory.base + int(offsets[first]) if isinstance(memory, Allocation) else None
                     self.fail(part, first, f"reads what nothing wrote: {name}, byte {offsets[first]}", address)
                 values = memory.view(UNSIGNED[width])[offsets // width + number]
@@ -404,43 +456,62 @@ class Wave:
     def atomic(
         self,
         threads: Selection,
+        space: str,
         addresses: NDArray[np.uint64],
-        function: np.ufunc,
-        changes: NDArray[Any],
+        name: str,
+        operands: Sequence[NDArray[Any]],
         *,
         unused: bool,
-    ) -> NDArray[Any] | None:
-        """An atomic operation of each thread, one after the other; what each found there, where that is used."""
-        dtype = changes.dtype
-        ((part, memory, offsets),) = self._place(threads, "global", addresses, dtype.itemsize)
+    ) -> NDArray[Any]:
+        """An atomic operation of each thread, one after the other; what each found there."""
+        dtype = operands[0].dtype
+        ((part, memory, offsets),) = self._place(threads, space, addresses, dtype.itemsize)
         missing = memory.unwritten(offsets, dtype.itemsize)
         if missing is not None:
             self.fail(threads, int(np.flatnonzero(missing)[0]), "adds to what nothing wrote")
         self._note(part, memory, offsets, dtype.itemsize, kind="write", strong=True)
         cells, at = memory.view(dtype), offsets // dtype.itemsize
-        if unused:
-            function.at(cells, at, changes)
-            return None
+        function = wave_atomics()[name]
+        ufunc = {"add": np.add, "min": np.minimum, "max": np.maximum, "or": np.bitwise_or, "and": np.bitwise_and}
+        if unused and name in ufunc:
+            ufunc[name].at(cells, at, operands[0])
+            return operands[0]
+        if np.unique(at).size == at.size:
+            before: NDArray[Any] = cells[at]
+            cells[at] = function(before, *operands)
+            return before
         before = np.empty(at.size, dtype)
         for index, place in enumerate(at.tolist()):
             before[index] = cells[place]
-            cells[place] = function(before[index], changes[index])
+            cells[place] = function(before[index], *(operand[index] for operand in operands))
         return before
+
+    def fence(self, threads: Selection) -> None:
+        """The blocks of these threads order what they did before with what other blocks do after a fence."""
+        for row in np.unique(self.row[threads]).tolist():
+            self.launch.order.fences[int(self._blocks[row])].append(self.launch.clock)
 
     # Which threads do what
 
     def run(self) -> None:
         """Until all threads have ended."""
+        turns = fair = 0
         while True:
             running = np.flatnonzero(self.state == RUNNING)
-            if running.size:
-                here = self.pc[running]
-                at = int(here.min())
-                self._run_together(running[here == at], at, running[here != at])
-            elif (self.state == ENDED).all():
-                return
-            else:
+            if not running.size:
+                if (self.state == ENDED).all():
+                    return
                 self._stuck()
+            here = self.pc[running]
+            if fair > 0:
+                fair -= 1
+                at = int(here[np.argmin(self._turn[running])])
+            else:
+                at = int(here.min())
+            group, others = running[here == at], running[here != at]
+            turns = self._run_together(group, at, others, turns)
+            if turns > PATIENCE:
+                turns, fair = 0, 2 * PATIENCE
 
     def _stuck(self) -> None:
         waiting = np.flatnonzero((self.state == AT_BARRIER) | (self.state == AT_WARP))
@@ -449,13 +520,14 @@ class Wave:
         self._step = self._steps[place if at_warp else place - 1]
         self.fail(waiting, 0, "waits for threads that never come")
 
-    def _run_together(self, group: NDArray[np.int64], at: int, others: NDArray[np.int64]) -> None:
-        """Threads at one instruction go on until they part, wait, end or reach others."""
+    def _run_together(self, group: NDArray[np.int64], at: int, others: NDArray[np.int64], turns: int) -> int:
+        """Threads at one instruction go on until they part, wait, end or reach others. How often they turned back."""
         launch, code = self.launch, self._steps
         others_at = self.pc[others]
         limit = int(others_at[others_at > at].min(initial=len(code)))
         done, everybody = launch.done, slice(None)
         threads: Selection = everybody if group.size == self.size else group
+        self._turn[threads] = launch.clock
         while at < limit:
             step = self._step = code[at]
             launch.clock += 1
@@ -469,8 +541,10 @@ class Wave:
             if step.action is not None:
                 if step.mask is not None:
                     group, waits = self._gather_warps(step, group, at)
-                    if waits or not group.size:
-                        return
+                    if waits:
+                        return turns
+                    if not group.size:
+                        return turns
                     active = threads = everybody if group.size == self.size else group
                 if number := self.size if active is everybody else len(active):
                     done[at] += number
@@ -483,8 +557,9 @@ class Wave:
             if step.name == "bra":
                 taken = self.count(active)
                 if taken == group.size:
+                    turns += step.jump <= at and others.size > 0
                     at = step.jump
-                    if (others_at == at).any():
+                    if turns > PATIENCE or (others_at == at).any():
                         break
                     limit = int(others_at[others_at > at].min(initial=len(code)))
                     continue
@@ -493,22 +568,22 @@ class Wave:
                     continue
                 self.pc[threads] = at + 1
                 self.pc[active] = step.jump
-                return
+                return turns + (step.jump <= at and others.size > 0)
             self.pc[threads] = at + 1
             if step.name in ("ret", "exit"):
                 self.state[active] = ENDED
                 self._alive -= self.count(active)
                 self._release(self.row[active])
+            elif "warp" in step.instruction.parts:
+                self._warp_barrier(step, group, at)
             else:
-                if step.instruction.parts != ("bar", "sync") or step.instruction.operands != ("0",):
-                    raise NotImplementedError(f"{self.kernel.name}: {step.instruction.text}")
-                self.state[active] = AT_BARRIER
-                self._release(self.row[active])
-            return
+                self._arrive(step, active)
+            return turns
         self.pc[threads] = at
         if at >= len(code):
             self.state[threads] = ENDED
             self._alive -= self.count(threads)
+        return turns
 
     def _do_wrongly(self, step: Step, threads: Selection) -> None:
         """A step of threads of which some do it wrong."""
@@ -527,6 +602,16 @@ class Wave:
 
     # Barriers
 
+    def _arrive(self, step: Step, threads: Selection) -> None:
+        operands = step.instruction.operands
+        if "red" in step.instruction.parts:
+            vote = reader(self.kernel, operands[-1], "pred")
+            self._votes[threads] = vote(self, threads)
+        elif operands[0] != "0" and len(operands) > 1:
+            raise NotImplementedError(f"{self.kernel.name}: {step.instruction.text}")
+        self.state[threads] = AT_BARRIER
+        self._release(self.row[threads])
+
     def _release(self, rows: NDArray[np.int64]) -> None:
         """Let blocks go on of which all threads that have not ended are at the barrier."""
         count = self._blocks.size
@@ -540,6 +625,20 @@ class Wave:
         self._races.barrier(going, self.launch.clock)
         for row in np.flatnonzero(ready).tolist():
             self.launch.order.barriers[int(self._blocks[row])].append(self.launch.clock)
+        self._reduce(going)
+
+    def _reduce(self, going: NDArray[np.int64]) -> None:
+        """bar.red: what the threads of each block brought, to all of them."""
+        for place in np.unique(self.pc[going]).tolist():
+            step = self._steps[place - 1]
+            parts = step.instruction.parts
+            if "red" not in parts:
+                continue
+            here = going[self.pc[going] == place]
+            yes = np.bincount(self.row[here], self._votes[here], self._blocks.size).astype(np.uint32)[self.row[here]]
+            present = np.bincount(self.row[here], minlength=self._blocks.size)[self.row[here]]
+            result = yes if "popc" in parts else (yes == present if "and" in parts else yes > 0)
+            writer(self.kernel, step.target)(self, here, result)
 
     def _missing(self, step: Step, group: NDArray[np.int64], at: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Threads at an instruction of a warp, those that waited there included, and which of them lack others."""
@@ -568,6 +667,17 @@ class Wave:
         self.state[waiting], self.pc[together] = AT_WARP, at
         return together[~lacking], bool(lacking.all())
 
+    def _warp_barrier(self, step: Step, group: NDArray[np.int64], at: int) -> None:
+        """bar.warp.sync."""
+        together, lacking = self._missing(step, group, at)
+        self.state[together[lacking]], self.pc[together[lacking]] = AT_WARP, at
+        going = together[~lacking]
+        self.pc[going] = at + 1
+        self._races.warp_barrier(going, self.launch.clock)
+        for warp in np.unique(self.warps[going]).tolist():
+            row, number = divmod(warp, self._warps_per_block)
+            self.launch.order.warp_barriers[int(self._blocks[row]), number].append(self.launch.clock)
+
 
 def run_kernel(module: Module, name: str, shape: Shape, arguments: Sequence[np.generic], **more: Any) -> Counter[str]:
     """Launch a kernel of a module and wait for its end; how often threads did what. `more` as `Launch` takes it."""
@@ -580,8 +690,20 @@ def run_kernel(module: Module, name: str, shape: Shape, arguments: Sequence[np.g
 
 
 class Module:
-    """Code of one source, and the memory of the GPU that it is loaded on."""
+    """Code of one source, loaded into the memory of a GPU."""
 
     def __init__(self, text: str, memory: Memory) -> None:
         self.kernels: Mapping[str, Kernel] = parse(text)
         self.memory = memory
+        self.constants: Allocation | None = None
+        variables = {name: place for kernel in self.kernels.values() for name, place in kernel.constants.items()}
+        if variables:
+            size = max(place.offset + len(place.content) for place in variables.values())
+            self.constants = memory.take(size, written=True)
+            for place in variables.values():
+                content = np.frombuffer(place.content, np.uint8)
+                self.constants.raw[place.offset : place.offset + content.size] = content
+
+    def unload(self) -> None:
+        if self.constants is not None:
+            self.memory.allocations.pop(self.constants.base, None)
