@@ -116,6 +116,10 @@ def build(
         sequences = max(1, int(min(by_time, most)) // BASES) * BASES
         if not depth:  # so that the number of a sequence in the ring, too, says which of the three it is
             sequences -= BASES - 1
+        while depth and (SLOTS * sequences).bit_length() > ((SLOTS - 1) * sequences).bit_length():
+            sequences -= (
+                BASES  # a bit of an address would lead from the first slot to the last, to the same of the three
+            )
     if depth and sequences % BASES:
         return Unfit(f"{sequences} sequences: gradients need a multiple of {BASES}")
     shape = Shape(precision, width, tokens, sequences, depth)

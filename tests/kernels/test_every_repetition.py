@@ -78,9 +78,9 @@ def test_no_address_bit_is_blind(name: str) -> None:
             if buffer.content is not None and not _is_constant(buffer):
                 elements = _elements(buffer)
                 assert _blind(buffer.count, buffer.dtype, elements) == [], (model.name, buffer.name)
-        for name in {output.buffer for output in work.outputs}:
-            whole = next(buffer for buffer in work.buffers if buffer.name == name)
-            assert _blind(whole.count, whole.dtype, _right(work, name)) == [], (model.name, name)
+        for result in {output.buffer for output in work.outputs}:
+            buffer = next(buffer for buffer in work.buffers if buffer.name == result)
+            assert _blind(buffer.count, buffer.dtype, _right(work, result)) == [], (model.name, result)
 
 
 Elements = Callable[[NDArray[np.uint64]], NDArray[Any]]

@@ -28,7 +28,7 @@ from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.test_arithmetic import small_work
 from whorl.tests.nvml_library import NvmlLibrary
-from whorl.tests.sizes import is_long
+from whorl.tests.sizes import is_all, is_long
 
 ROOT = Path(__file__).resolve().parents[2]
 FATES = ("ends", "fails", "hangs", "is killed")
@@ -68,7 +68,7 @@ LIMITS = (
 
 
 def run_with(fates: Mapping[str, str], folder: Path, names: list[str], **process: Any) -> subprocess.Popen[bytes]:
-    """The command over phases that meet these fates, each with a limit of three seconds."""
+    """The command over phases that meet these fates, each with a limit of two seconds."""
     folder.mkdir(exist_ok=True)
     (folder / "cupy.py").write_text(CUPY)
     environment = os.environ | {"PYTHONPATH": f"{folder}:{ROOT}", "FATES": json.dumps(fates)}
@@ -80,7 +80,7 @@ def run_with(fates: Mapping[str, str], folder: Path, names: list[str], **process
     return subprocess.Popen(command, cwd=ROOT, env=environment, **process)
 
 
-@pytest.mark.parametrize("turn", range(len(FATES)) if is_long() else [1])
+@pytest.mark.parametrize("turn", range(len(FATES)) if is_all() else [1, 3] if is_long() else [1])
 def test_a_phase_that_fails_hangs_or_is_killed_costs_only_itself(turn: int, tmp_path: Path) -> None:
     names = [name for name in PHASES if name != "facts"] if is_long() else ["kernels", "ceilings", "quick"]
     fates = {name: FATES[(place + turn) % len(FATES)] for place, name in enumerate(names)}
