@@ -15,6 +15,23 @@ from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeCupy, FakeRuntime, LibraryInStream
 from whorl.tests.kernels.stand_in import install
 from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.sizes import is_all, is_long
+
+MANY = 9
+"""Cases of one test, from which on the long run takes a third of them; all of them run with `--all`."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Long runs try a third of the kernels where a test has a case for each: the interpreter takes seconds for some."""
+    if is_all() or not is_long():
+        return
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    omitted = {item for some in cases.values() if len(some) >= MANY for at, item in enumerate(some) if at % 3}
+    config.hook.pytest_deselected(items=[item for item in items if item in omitted])
+    items[:] = [item for item in items if item not in omitted]
 
 
 @pytest.fixture(scope="session", autouse=True)
