@@ -13,7 +13,7 @@
 #include "nvml_abi.h"
 
 enum { MAX_GPUS = 64, MAX_INSTANCES = 7, MAX_PROCESSES = 16, GENERATIONS = 16 };
-enum { MAX_STATEMENTS = 128, MAX_SPANS = 32, MAX_WORDS = 8 };
+enum { MAX_STATEMENTS = 512, MAX_SPANS = 256, MAX_WORDS = 8 };
 
 #define EPOCH 1704067200.0 /* 2024-01-01T00:00:00Z in Unix seconds; unless it was reloaded, the driver's loading */
 #define ALL_LINKS 0xFFFFFFFFu
