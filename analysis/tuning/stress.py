@@ -1,0 +1,320 @@
+"""The search for the hardest setting of a generated kernel: many knobs, few trials, the largest value wins.
+
+Ask and tell: `suggest` names a setting, `tell` gives its value. The first trial is the default, the next few are drawn
+at random, and then a forest of random trees says which of many drawn settings has the most expected improvement.
+After "LlamaTune" (Kanellis and others, VLDB 2022):
+
+* a knob may have a special value by which the compiler or the driver decides; it is drawn with a probability of its
+  own, because one value among many would hardly ever be tried;
+* the knobs may be tied to fewer axes (HeSBO: Nayebi and others, ICML 2019): knob i follows axis h(i), forwards or
+  backwards, both drawn at random;
+* an axis may be cut into buckets, so that fewer points are different.
+
+What does not compile or does not fit is known beforehand where `fits` is given, and never costs a trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import InputError
+
+FloatArray: TypeAlias = npt.NDArray[np.float64]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Setting: TypeAlias = Mapping[str, float]
+
+TRIES = 20
+"""So many times are settings drawn before none is left."""
+
+
+class Surrogate(Protocol):
+    """A model of the value over encoded settings: the mean at a point, and how little is known there."""
+
+    def fit(self, points: FloatArray, values: FloatArray) -> object:
+        """Learn from points (n, d) and their values (n,)."""
+        ...
+
+    def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation (m,) at points (m, d)."""
+        ...
+
+
+@dataclass(frozen=True)
+class StressKnob:
+    """A knob of a generated kernel: its values in ascending order, and the one that lets compiler or driver decide."""
+
+    name: str
+    values: tuple[float, ...]
+    special: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.values or list(self.values) != sorted(set(self.values)):
+            raise InputError(f"knob {self.name}: its values must be ascending and all different, not {self.values}")
+        if self.special is not None and self.special not in self.values:
+            raise InputError(f"knob {self.name}: the special value {self.special:g} is not one of its values")
+
+
+@dataclass(frozen=True)
+class StressOptions:
+    """How settings are drawn and judged; `usual` gives what was best in whorl's benchmark for so many knobs."""
+
+    axes: int | None = None
+    """The number of axes that the knobs are tied to; None: each knob is an axis of its own."""
+    special_chance: float | None = 0.2
+    """The probability of a special value; None: it is one value like the others."""
+    buckets: int | None = None
+    """The number of different points of an axis; None: any number."""
+    surrogate: Callable[[int], Surrogate] | None = None
+    """Makes the model from the number of knobs; None: a `Forest`."""
+    random_first: int = 5
+    """So many trials after the default are drawn at random."""
+    random_share: float = 0.1
+    """This share of the later trials is random too."""
+    candidates: int = 1000
+    """So many settings are drawn for each trial."""
+    neighbours: int = 200
+    """So many are drawn from near the best three settings."""
+
+    @classmethod
+    def usual(cls, knobs: int) -> StressOptions:
+        """Axes and buckets from 20 knobs on; each knob its own axis below."""
+        return cls(axes=16, buckets=8) if knobs >= 20 else cls()
+
+
+@dataclass(frozen=True)
+class StressTrial:
+    """A setting and the value that it gave; None: it failed."""
+
+    setting: Setting
+    value: float | None
+
+
+class StressSearch:
+    """Asks for settings and is told their values; the largest is the best.
+
+    What is suggested depends on the seed and on the trials that were told, whether this search suggested them or not:
+    a search that was interrupted goes on as it would have when its trials are told again in their order.
+    """
+
+    def __init__(
+        self,
+        knobs: Sequence[StressKnob],
+        default: Setting,
+        *,
+        fits: Callable[[Setting], bool] | None = None,
+        options: StressOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Search over these knobs from a default, whatever it costs to measure.
+
+        Raises InputError for knobs without names of their own, and for a default that is no setting or does not fit.
+        """
+        self.knobs = tuple(knobs)
+        if not knobs or len({knob.name for knob in knobs}) < len(knobs):
+            raise InputError("a search needs at least one knob, and a name for each that no other has")
+        self.options = options or StressOptions.usual(len(knobs))
+        self.fits = fits
+        self.seed = seed
+        self.trials: list[StressTrial] = []
+        self._positions: list[tuple[int, ...]] = []
+        self._default = self._setting(self._position(default))
+        if fits and not fits(self._default):
+            raise InputError("the default setting does not fit; choose one that compiles and fits on this GPU")
+        random = np.random.default_rng([seed, 0])
+        axes = self.options.axes
+        number = len(self.knobs)
+        self._axis = np.arange(number) if axes is None else random.integers(axes, size=number)
+        self._backwards = np.zeros(number, bool) if axes is None else random.random(number) < 0.5
+        self._choices = [_choices(knob, self.options.special_chance) for knob in self.knobs]
+
+    @property
+    def best(self) -> StressTrial | None:
+        """The trial with the largest value; None before any succeeded."""
+        good = [(trial.value, trial) for trial in self.trials if trial.value is not None]
+        return max(good, key=lambda pair: pair[0])[1] if good else None
+
+    def suggest(self) -> dict[str, float]:
+        """The setting to try next; it fits, and none that was told is suggested again.
+
+        Raises InputError when no new setting that fits turns up.
+        """
+        if not self.trials:
+            return self._default
+        options = self.options
+        random = np.random.default_rng([self.seed, len(self.trials)])
+        values = [trial.value for trial in self.trials if trial.value is not None]
+        if values and len(self.trials) > options.random_first and random.random() >= options.random_share:
+            targets = np.array([min(values) if trial.value is None else trial.value for trial in self.trials])
+            tried = np.array(self._positions)
+            model = options.surrogate(self.seed) if options.surrogate else Forest(seed=self.seed + len(self.trials))
+            model.fit(self._encode(tried), targets)
+            drawn = self._draw(random, options.candidates)
+            if options.neighbours:
+                drawn = np.concatenate([drawn, self._near(random, tried[np.argsort(-targets)[:3]])])
+            mean, deviation = model.predict(self._encode(drawn))
+            order = np.argsort(-_improvement(mean, deviation, max(values)), kind="stable")
+            chosen = self._first_new(drawn[order])
+            if chosen is not None:
+                return chosen
+        for _ in range(TRIES):
+            chosen = self._first_new(self._draw(random, options.candidates))
+            if chosen is not None:
+                return chosen
+        raise InputError("no setting is left that fits and was not tried")
+
+    def tell(self, setting: Setting, value: float | None) -> None:
+        """Note the value of a setting, the larger the better; None: it failed, and counts as bad as the worst.
+
+        Raises InputError for a setting that is none of these knobs', and for a value that is no finite number.
+        """
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"the value of a trial must be a finite number, or None where it failed, not {value}")
+        position = self._position(setting)
+        self._positions.append(position)
+        self.trials.append(StressTrial(self._setting(position), value))
+
+    def _position(self, setting: Setting) -> tuple[int, ...]:
+        """The place of each knob's value in its list."""
+        if set(setting) != {knob.name for knob in self.knobs}:
+            raise InputError(f"a setting needs a value for each knob: {', '.join(knob.name for knob in self.knobs)}")
+        for knob in self.knobs:
+            if setting[knob.name] not in knob.values:
+                raise InputError(f"knob {knob.name}: {setting[knob.name]:g} is not one of its values")
+        return tuple(knob.values.index(setting[knob.name]) for knob in self.knobs)
+
+    def _setting(self, position: Sequence[int]) -> dict[str, float]:
+        return {knob.name: knob.values[i] for knob, i in zip(self.knobs, position, strict=True)}
+
+    def _draw(self, random: np.random.Generator, count: int) -> IntArray:
+        """Positions (count, knobs) of settings drawn at random on the axes."""
+        axes, buckets = self.options.axes or len(self.knobs), self.options.buckets
+        points = random.random((count, axes))
+        if buckets is not None:
+            points = (np.floor(points * buckets) + 0.5) / buckets
+        shares = points[:, self._axis]
+        shares = np.where(self._backwards, 1 - shares, shares)
+        columns: list[IntArray] = []
+        for i, (ends, places, _) in enumerate(self._choices):
+            columns.append(places[np.searchsorted(ends, shares[:, i], side="right")])
+        return np.column_stack(columns)
+
+    def _near(self, random: np.random.Generator, best: IntArray) -> IntArray:
+        """Positions that differ from one of the best on one axis or a few."""
+        count = self.options.neighbours
+        fresh = self._draw(random, count)
+        axes = self.options.axes or len(self.knobs)
+        moved = random.random((count, axes)) < 1 / axes
+        moved[np.arange(count), random.integers(axes, size=count)] = True
+        return np.where(moved[:, self._axis], fresh, best[random.integers(len(best), size=count)])
+
+    def _encode(self, positions: IntArray) -> FloatArray:
+        """Coordinates from 0 to 1 of positions (n, knobs)."""
+        return np.column_stack([points[positions[:, i]] for i, (_, _, points) in enumerate(self._choices)])
+
+    def _first_new(self, positions: IntArray) -> dict[str, float] | None:
+        """The first of these settings that was not tried and fits; None if there is none."""
+        tried = set(self._positions)
+        for position in positions.tolist():
+            setting = self._setting(position)
+            if tuple(position) not in tried and (self.fits is None or self.fits(setting)):
+                return setting
+        return None
+
+
+class Forest:
+    """Extremely randomised trees (Geurts, Ernst and Wehenkel 2006): a split halves at random, the best knob is taken.
+
+    All trees grow together, a level at a time.
+    """
+
+    def __init__(self, trees: int = 24, *, seed: int = 0) -> None:
+        self.trees = trees
+        self.seed = seed
+
+    def fit(self, points: FloatArray, values: FloatArray) -> Forest:
+        """Grow the trees on points (n, d) and their values (n,); each tree ends in leaves of one value."""
+        random = np.random.default_rng(self.seed)
+        count = len(values)
+        sample = np.tile(np.arange(count), self.trees)
+        node = np.repeat(np.arange(self.trees), count)
+        knobs: list[npt.NDArray[np.int64]] = []
+        thresholds, means, children = [], [], []
+        nodes = self.trees
+        while len(sample):
+            start = np.flatnonzero(np.diff(node, prepend=-1))
+            size = np.diff(start, append=len(node))
+            here, target = points[sample], values[sample]
+            total = np.add.reduceat(target, start)
+            low, high = np.minimum.reduceat(here, start), np.maximum.reduceat(here, start)
+            threshold = low + random.random(low.shape) * (high - low)
+            left = here <= np.repeat(threshold, size, axis=0)
+            left_size = np.add.reduceat(left.astype(np.float64), start)
+            left_total = np.add.reduceat(left * target[:, None], start)
+            right_size = size[:, None] - left_size
+            with np.errstate(invalid="ignore", divide="ignore"):
+                gain = left_total**2 / left_size + (total[:, None] - left_total) ** 2 / right_size
+            gain[(high == low) | (right_size == 0)] = -np.inf
+            alike = np.minimum.reduceat(target, start) == np.maximum.reduceat(target, start)
+            best = gain.argmax(axis=1)
+            row = np.arange(len(start))
+            splits = np.isfinite(gain[row, best]) & ~alike
+            child = np.where(splits, nodes + 2 * (np.cumsum(splits) - 1), -1)
+            nodes += 2 * int(splits.sum())
+            knobs.append(best)
+            thresholds.append(threshold[row, best])
+            means.append(total / size)
+            children.append(child)
+            on = np.repeat(splits, size)
+            down = np.repeat(child, size) + ~left[np.arange(len(sample)), np.repeat(best, size)]
+            sample, node = sample[on], down[on]
+            order = np.argsort(node, kind="stable")
+            sample, node = sample[order], node[order]
+        self._knob, self._threshold = np.concatenate(knobs), np.concatenate(thresholds)
+        self._mean, self._child = np.concatenate(means), np.concatenate(children)
+        return self
+
+    def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean and standard deviation over the trees, each (m,), at points (m, d)."""
+        node = np.tile(np.arange(self.trees)[:, None], len(points))
+        column = np.arange(len(points))
+        while True:
+            child = self._child[node]
+            inner = child >= 0
+            if not inner.any():
+                break
+            down = child + (points[column, self._knob[node]] > self._threshold[node])
+            node = np.where(inner, down, node)
+        values = self._mean[node]
+        return values.mean(axis=0), values.std(axis=0)
+
+
+def _choices(knob: StressKnob, special_chance: float | None) -> tuple[FloatArray, IntArray, FloatArray]:
+    """How a share from 0 to 1 becomes a value: upper ends of the pieces (but the last), places there; and coordinates.
+
+    The special value has the lowest piece, as long as its probability; the other values share what is left.
+    """
+    count = len(knob.values)
+    places = np.arange(count)
+    if knob.special is None or special_chance is None or count == 1:
+        return np.arange(1, count) / count, places, places / max(count - 1, 1)
+    special = knob.values.index(knob.special)
+    places = np.concatenate([[special], np.delete(places, special)])
+    coordinates = np.zeros(count)
+    coordinates[places[1:]] = np.linspace(special_chance, 1, count - 1)
+    return special_chance + (1 - special_chance) * np.arange(count - 1) / (count - 1), places, coordinates
+
+
+def _improvement(mean: FloatArray, deviation: FloatArray, best: float) -> FloatArray:
+    """The expected improvement over the best value, (m,)."""
+    deviation = np.maximum(deviation, 1e-12)
+    above = (mean - best) / deviation
+    below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in above])
+    density = np.exp(-(above**2) / 2) / math.sqrt(2 * math.pi)
+    improvement: FloatArray = deviation * (above * below + density)
+    return improvement
