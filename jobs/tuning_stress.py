@@ -1,7 +1,7 @@
 """Search the knobs of the generated kernel `stress` for most power, or for the widest spread between GPUs.
 
     with FleetKernels(drawn_fleet(gpus=8)) as bench:
-        report = search_stress(bench, StressOptions(goal="power", trials=60))
+        report = search_stress(bench, StressSearchOptions(goal="power", trials=60))
 
 A `KernelBench` runs the kernel at a setting of its knobs. Trials stand in the trial log alone: they are no runs of the
 store, so that no verdict, fingerprint or variability takes them for runs of one workload. Whoever wants the kernel that
@@ -20,7 +20,7 @@ Knobs = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class StressOptions:
+class StressSearchOptions:
     """How `search_stress` searches."""
 
     goal: str = "power"
@@ -74,7 +74,7 @@ class KernelBench(Protocol):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class KernelFigure:
     """A figure with its 95 % interval (W, or a ratio of variances)."""
 
     value: float
@@ -88,7 +88,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class StressTrial:
+class TriedKernel:
     """A setting that was tried."""
 
     knobs: Knobs
@@ -104,18 +104,18 @@ class StressReport:
     goal: str
     knobs: Knobs
     """Of the best kernel, all of them."""
-    best: Estimate
+    best: KernelFigure
     """Measured anew after the search, with more runs."""
-    rivals: Mapping[str, Estimate]
+    rivals: Mapping[str, KernelFigure]
     """The same of probes of the catalogue, the best one first."""
-    trials: Sequence[StressTrial]
+    trials: Sequence[TriedKernel]
     gpus: Sequence[str]
     unfit_share: float
     """Of random settings of the knobs, that the GPU cannot run; they are never tried."""
     notes: Sequence[str] = ()
 
 
-def search_stress(bench: KernelBench, options: StressOptions | None = None) -> StressReport:
+def search_stress(bench: KernelBench, options: StressSearchOptions | None = None) -> StressReport:
     """The kernel of most power or widest spread. Raises InputError where a log is of another search, DeviceError where
     no GPU runs any kernel."""
     raise NotImplementedError
