@@ -5,16 +5,32 @@ What most callers need stands here. `measurements`, `identities`, `imported`, `m
 (`spread/`): they take a frame of runs, give plain frozen rows with `as_dict()`, and read and write nothing.
 
 `passive_fingerprints` ranks GPUs by the power of ordinary jobs.
+
+These are loaded on first use: `tuning/` runs on nodes that have numpy alone, without Polars and scipy.
 """
 
 from __future__ import annotations
 
-from .runs.conditions import mixed_conditions
-from .runs.kinds import told_apart
-from .runs.measurements import coupled_jobs, identities, imported, measurements, untrusted
-from .spread.across_workloads import Across, across
-from .spread.passive import passive_fingerprints
-from .spread.summary import REPLICATES, SEED, Outlier, Variability, variability
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .runs.conditions import mixed_conditions
+    from .runs.kinds import told_apart
+    from .runs.measurements import coupled_jobs, identities, imported, measurements, untrusted
+    from .spread.across_workloads import Across, across
+    from .spread.passive import passive_fingerprints
+    from .spread.summary import REPLICATES, SEED, Outlier, Variability, variability
+
+_LAZY = {
+    ".runs.conditions": ("mixed_conditions",),
+    ".runs.kinds": ("told_apart",),
+    ".runs.measurements": ("coupled_jobs", "identities", "imported", "measurements", "untrusted"),
+    ".spread.across_workloads": ("Across", "across"),
+    ".spread.passive": ("passive_fingerprints",),
+    ".spread.summary": ("REPLICATES", "SEED", "Outlier", "Variability", "variability"),
+}
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
 
 __all__ = [
     "REPLICATES",
@@ -33,3 +49,15 @@ __all__ = [
     "untrusted",
     "variability",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        public = getattr(import_module(_MODULES[name], __name__), name)
+        globals()[name] = public
+        return public
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -70,7 +70,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Trial:
+class MeteredBoard:
     """A board with its readings, and the windows that are asked for."""
 
     gpu: str
@@ -101,7 +101,7 @@ FOR_EVER = ("locked", "locked_busy")  # loads that no program keeps up
 SUMS = (8, 64)  # boards whose energies are added up
 
 
-def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> Trial:
+def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> MeteredBoard:
     """A board of any kind, with up to so much time of load."""
     load = str(rng.choice(list(LOADS)))
     kind = str(rng.choice(list(SENSORS)))
@@ -147,7 +147,7 @@ def trial(rng: Random, number: int, longest_ms: float = LONGEST_MS) -> Trial:
         "load": load, "sensor": kind, "polling": polling, "counter": counter or "none", "source": source,
         "boards": boards, "gaps": "some" if missing else "none", "fault": fault,
     }  # fmt: skip
-    return Trial(f"GPU-{number:08d}", sensor, board, readings, windows, says)
+    return MeteredBoard(f"GPU-{number:08d}", sensor, board, readings, windows, says)
 
 
 def trapezoid(at_ms: Floats, power_w: Floats, began: float, ended: float) -> float:
@@ -173,7 +173,7 @@ def nanoseconds(ms: Floats) -> Any:
     return EPOCH_NS + np.round(np.asarray(ms) * 1e6).astype(np.int64)
 
 
-def stored(store: Store, trials: Iterable[Trial], folder: Path) -> None:
+def stored(store: Store, trials: Iterable[MeteredBoard], folder: Path) -> None:
     """Store the readings of the boards, each as its source says."""
     rows, gpus = [], []
     for one in trials:
@@ -188,7 +188,7 @@ def stored(store: Store, trials: Iterable[Trial], folder: Path) -> None:
         store.append({"telemetry": pl.concat(rows).to_arrow(), "gpus": pl.DataFrame(gpus).to_arrow()}, "rows")
 
 
-def telemetry(one: Trial) -> pl.DataFrame:
+def telemetry(one: MeteredBoard) -> pl.DataFrame:
     """A board's rows of `telemetry`, as the collector stores them."""
     readings, sensor = one.poll, one.sensor
 
@@ -212,7 +212,7 @@ def telemetry(one: Trial) -> pl.DataFrame:
     )
 
 
-def stream(one: Trial) -> str:
+def stream(one: MeteredBoard) -> str:
     """A board's readings as nvidia-smi prints them."""
     readings = one.poll
     named = one.says["source"] == "stream"
@@ -232,7 +232,7 @@ def stream(one: Trial) -> str:
 # -- the answers ----------------------------------------------------------------------------------------------
 
 
-def answers(store: Store, trials: list[Trial]) -> dict[tuple[str, int], tuple[dict[str, Any], dict[str, Any]]]:
+def answers(store: Store, trials: list[MeteredBoard]) -> dict[tuple[str, int], tuple[dict[str, Any], dict[str, Any]]]:
     """By board and number of the window: the figures that whorl gives, and the piece of energy that they are of."""
     windows = {one.gpu: nanoseconds(np.array([[w.began, w.ended] for w in one.windows])) for one in trials}
     found = pl.concat([whole_gpu(meter, *windows[meter.gpu].T) for meter in meters(store, cluster=CLUSTER)])
@@ -275,7 +275,7 @@ def judged(seed: int, trials: int, longest_ms: float = LONGEST_MS) -> Iterator[J
         say(f"{min(first + BATCH, trials)} of {trials} boards")
 
 
-def compared(store: Store, trials: list[Trial]) -> Iterator[Judged]:
+def compared(store: Store, trials: list[MeteredBoard]) -> Iterator[Judged]:
     """The windows of boards in a store, with what whorl says of them."""
     found = answers(store, trials)
     for one in trials:

@@ -1,0 +1,347 @@
+"""Ask and tell: the setting to measure next, and the best one so far, for least energy within a bound on time.
+
+    search = Search([Knob("power_limit_w", limits, 700.0)], TimeBound(max_slowdown=0.05))
+    for _ in range(14):
+        setting = search.suggest()
+        if setting is None:  # all settings are tried
+            break
+        search.tell(setting, *measured(setting))
+    search.answer()
+
+The default is the first trial, because the bound and every saving refer to it; two random settings follow, then the
+setting of largest constrained expected improvement (Gardner and others, Bayesian Optimization with Inequality
+Constraints, ICML 2014): the improvement in energy to expect, times the probability that the bound holds.
+`suggest` depends on the trials and the seed alone: a search that is told the trials of another one goes on like it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .process import FloatArray, Process
+
+Setting: TypeAlias = Mapping[str, float]
+"""The value of each knob by its name: {"power_limit_w": 500.0, "batch": 8.0}."""
+
+Prior: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+"""From points (m, knobs), each knob scaled to [0, 1] by the position in its list, to the means to expect of ln energy
+(m,) and ln time (m,), each up to a constant."""
+
+MARGIN = 2.0
+"""How many standard deviations of a trial's noise an answer keeps below the bound."""
+FIRST_RANDOM = 2
+NEAR = 0.2
+"""The random first trials of a safe search lie within this distance of the default in every scaled knob."""
+SAFE_PROBABILITY = 0.9
+MOST_CANDIDATES = 1500
+PRIOR_TRIALS = 6
+"""A prior helps in budgets of this many trials or fewer; with more, the trials themselves say more than it does."""
+
+_Index: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What can be set: its values in ascending order, and the value of the driver or the user, which is one of them.
+
+    `name` is power_limit_w, sm_clock_mhz, memory_clock_mhz, or that of a user's own knob.
+    """
+
+    name: str
+    values: tuple[float, ...]
+    default: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting and what was measured there; the energy or the time of a trial that failed is None."""
+
+    setting: Setting
+    energy_j: float | None
+    """Energy of a unit of work."""
+    time_s: float | None
+    """The time that the bound is on: of a repetition, or the latency of a batch."""
+    noise: float | None = None
+    """Standard deviation of ln energy and ln time in this trial, where whoever measured knows it."""
+    ended_early: bool = False
+    """It was over the bound and therefore not measured to its end: the figures are of its first part."""
+
+
+@dataclass(frozen=True)
+class TimeBound:
+    """The longest time that is allowed: one of the two is set. InputError otherwise."""
+
+    max_slowdown: float | None = None
+    """As a share of the default's time: 0.05 allows 5 % more than it."""
+    max_time_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.max_slowdown is None) == (self.max_time_s is None):
+            raise InputError("a bound is either the most slowdown or the longest time: state one of them")
+        if self.max_slowdown is not None and not 0 <= self.max_slowdown < math.inf:
+            raise InputError(f"the most slowdown is a share of 0 or more, not {self.max_slowdown:g}")
+        if self.max_time_s is not None and not 0 < self.max_time_s < math.inf:
+            raise InputError(f"the longest time is more than 0 s, not {self.max_time_s:g}")
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The means of all trials of one setting, as logarithms; None where they failed."""
+
+    log_energy: float | None
+    log_time: float | None
+    noise: float
+
+
+class Search:
+    """Looks for the setting of least energy within a bound on time, on the finite grid of some knobs."""
+
+    def __init__(
+        self,
+        knobs: Sequence[Knob],
+        bound: TimeBound,
+        *,
+        noise: float = 0.01,
+        safe: bool = False,
+        seed: int = 0,
+        prior: Prior | None = None,
+    ) -> None:
+        """A search that has no trial yet.
+
+        `noise` is the standard deviation of ln energy and ln time of a trial that says none of its own. `safe` chooses
+        only settings that hold the bound with probability `SAFE_PROBABILITY` or more in the process's opinion, which
+        is too high an opinion: docs/tune.md has the measured rate. `prior` is what to expect, from a sweep of the same
+        work on another model; it takes the place of the random first trials. InputError for knobs without values, in
+        no ascending order, of one name, or whose default is none of their values.
+        """
+        self.knobs = tuple(knobs)
+        self.bound = bound
+        self.noise = noise
+        self.safe = safe
+        self.seed = seed
+        self.prior = prior
+        self._trials: list[Trial] = []
+        _check_knobs(self.knobs, noise)
+        self._sizes = np.array([len(knob.values) for knob in self.knobs])
+        self._default = self._index({knob.name: knob.default for knob in self.knobs})
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """What was told, in its order."""
+        return tuple(self._trials)
+
+    @property
+    def default(self) -> dict[str, float]:
+        """The setting of the driver and the user, which is tried first."""
+        return self._setting(self._default)
+
+    @property
+    def bound_s(self) -> float | None:
+        """The longest time that is allowed, s; None where it is a share of the default's time and that is unknown."""
+        if self.bound.max_slowdown is None:
+            return self.bound.max_time_s
+        default = self._measured().get(self._default)
+        if default is None or default.log_time is None:
+            return None
+        return math.exp(default.log_time) * (1 + self.bound.max_slowdown)
+
+    @property
+    def found(self) -> bool:
+        """Whether a setting was measured that holds the bound with its margin."""
+        return bool(self._holding())
+
+    def tell(
+        self,
+        setting: Setting,
+        energy_j: float | None,
+        time_s: float | None,
+        *,
+        noise: float | None = None,
+        ended_early: bool = False,
+    ) -> None:
+        """Add a trial, whoever suggested it: `Trial` has the meaning of each value.
+
+        A setting that is told again counts with the mean of its trials. InputError for a setting that is not of the
+        grid, and for an energy or time that is not a number above 0.
+        """
+        self._index(setting)
+        for subject, value in (("energy", energy_j), ("time", time_s)):
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"the {subject} of the trial at {_text(setting)} is {value:g}: it must be above 0")
+        self._trials.append(Trial(dict(setting), energy_j, time_s, noise, ended_early))
+
+    def suggest(self) -> dict[str, float] | None:
+        """The setting to measure next: never one that has a trial; None when all of the grid have.
+
+        InputError where the bound is a share of the default's time and the default failed.
+        """
+        measured = self._measured()
+        if self._default not in measured:
+            return self.default
+        random = np.random.default_rng([self.seed, len(self._trials)])
+        if self.prior is None and len(measured) <= FIRST_RANDOM:
+            index = self._random_index(random, measured)
+        else:
+            index = self._most_promising(random, measured)
+        return None if index is None else self._setting(index)
+
+    def answer(self) -> dict[str, float]:
+        """The setting of least measured energy that holds the bound with its margin; else the default."""
+        holding = self._holding()
+        return self._setting(min(holding, key=holding.__getitem__)) if holding else self.default
+
+    def _holding(self) -> dict[_Index, float]:
+        """ln energy of the settings that hold the bound with the margin."""
+        bound_s = self.bound_s
+        if bound_s is None:
+            return {}
+        return {
+            index: mean.log_energy
+            for index, mean in self._measured().items()
+            if mean.log_energy is not None
+            and mean.log_time is not None
+            and math.exp(mean.log_time) <= bound_s * (1 - MARGIN * mean.noise)
+        }
+
+    def _measured(self) -> dict[_Index, _Measured]:
+        """The settings that have trials, in the order of their first; one that failed once counts as failed."""
+        by_setting: dict[_Index, list[Trial]] = {}
+        for trial in self._trials:
+            by_setting.setdefault(self._index(trial.setting), []).append(trial)
+        return {index: self._mean(trials) for index, trials in by_setting.items()}
+
+    def _mean(self, trials: list[Trial]) -> _Measured:
+        noises = [self.noise if trial.noise is None else trial.noise for trial in trials]
+        noise = math.sqrt(sum(value**2 for value in noises)) / len(trials)
+        return _Measured(
+            _mean_log([trial.energy_j for trial in trials]), _mean_log([trial.time_s for trial in trials]), noise
+        )
+
+    def _random_index(self, random: np.random.Generator, measured: Mapping[_Index, _Measured]) -> _Index | None:
+        """Any setting without a trial; of a safe search, one near the default."""
+        candidates = self._candidates(random, measured)
+        if not len(candidates):
+            return None
+        if self.safe:
+            distances = np.abs(self._points(candidates) - self._points(np.array([self._default]))).max(1)
+            candidates = candidates[distances <= max(NEAR, distances.min())]
+        return tuple(random.choice(candidates).tolist())
+
+    def _most_promising(self, random: np.random.Generator, measured: Mapping[_Index, _Measured]) -> _Index | None:
+        """The candidate of largest constrained expected improvement."""
+        bound_s = self.bound_s
+        if bound_s is None:
+            raise InputError(
+                "the default setting failed, so that there is no time to bound the others by: "
+                "repair it, or state the longest time itself"
+            )
+        candidates = self._candidates(random, measured)
+        if not len(candidates):
+            return None
+        log_bound = math.log(bound_s)
+        points = self._points(candidates)
+        time_mean, time_sd = self._predict_time(measured, log_bound, points)
+        probability = _normal_cdf((log_bound - time_mean) / time_sd)
+        gain = probability.copy()
+        holding = self._holding()
+        if holding:
+            energy_mean, energy_sd = self._predict_energy(measured, points)
+            depth = (min(holding.values()) - energy_mean) / energy_sd
+            density = np.exp(-(depth**2) / 2) / math.sqrt(2 * math.pi)
+            gain = energy_sd * (depth * _normal_cdf(depth) + density) * probability
+        if self.safe:
+            gain = np.where(probability >= SAFE_PROBABILITY, gain, probability - 1)
+        return tuple(candidates[int(gain.argmax())].tolist())
+
+    def _predict_energy(
+        self, measured: Mapping[_Index, _Measured], points: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        values = {index: mean.log_energy for index, mean in measured.items() if mean.log_energy is not None}
+        return self._predict(measured, values, points, output=0)
+
+    def _predict_time(
+        self, measured: Mapping[_Index, _Measured], log_bound: float, points: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """A failed setting counts as the slowest of all, and as over the bound."""
+        times = [mean.log_time for mean in measured.values() if mean.log_time is not None]
+        worst = max([*times, log_bound + 0.1])
+        values = {index: worst if mean.log_time is None else mean.log_time for index, mean in measured.items()}
+        return self._predict(measured, values, points, output=1)
+
+    def _predict(
+        self, measured: Mapping[_Index, _Measured], values: Mapping[_Index, float], points: FloatArray, *, output: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Mean (m,) and standard deviation (m,) of ln energy (`output` 0) or ln time (1) at points (m, knobs)."""
+        trial_points = self._points(np.array(list(values)))
+        targets = np.array(list(values.values()))
+        noise = np.array([measured[index].noise for index in values])
+        varied = self._sizes > 1
+        expected, at_trials = np.zeros(len(points)), np.zeros(len(targets))
+        if self.prior is not None:
+            expected, at_trials = self.prior(points)[output], self.prior(trial_points)[output]
+        process = Process(self.noise).fit(trial_points[:, varied], targets - at_trials, noise)
+        mean, sd = process.predict(points[:, varied])
+        return mean + expected, sd
+
+    def _candidates(self, random: np.random.Generator, measured: Mapping[_Index, _Measured]) -> NDArray[np.int64]:
+        """Indices (m, knobs) of settings without a trial: all of a small grid, random ones of a large grid."""
+        if math.prod(self._sizes.tolist()) <= MOST_CANDIDATES:
+            indices = np.array(list(product(*(range(size) for size in self._sizes.tolist()))))
+        else:
+            indices = np.unique(random.integers(0, self._sizes, (MOST_CANDIDATES, len(self._sizes))), axis=0)
+        return np.asarray(indices[[tuple(index) not in measured for index in indices.tolist()]])
+
+    def _points(self, indices: NDArray[np.int64]) -> FloatArray:
+        """Indices (m, knobs) scaled to [0, 1]."""
+        return np.asarray(indices / np.maximum(self._sizes - 1, 1))
+
+    def _setting(self, index: _Index) -> dict[str, float]:
+        return {knob.name: knob.values[position] for knob, position in zip(self.knobs, index, strict=True)}
+
+    def _index(self, setting: Setting) -> _Index:
+        """The position of each value in its knob's list."""
+        names = [knob.name for knob in self.knobs]
+        if set(setting) != set(names):
+            raise InputError(f"the setting {_text(setting)} does not have the knobs {', '.join(names)}")
+        for knob in self.knobs:
+            if setting[knob.name] not in knob.values:
+                raise InputError(
+                    f"{knob.name} {setting[knob.name]:g} is none of the values that are searched: "
+                    f"{', '.join(f'{value:g}' for value in knob.values)}"
+                )
+        return tuple(knob.values.index(setting[knob.name]) for knob in self.knobs)
+
+
+def _check_knobs(knobs: Sequence[Knob], noise: float) -> None:
+    if not knobs:
+        raise InputError("there is no knob to search over")
+    if len({knob.name for knob in knobs}) < len(knobs):
+        raise InputError("two knobs have one name: give each its own")
+    if not 0 < noise < 0.5:
+        raise InputError(f"the noise of a trial is a share between 0 and 0.5, not {noise:g}")
+    for knob in knobs:
+        if not knob.values or list(knob.values) != sorted(set(knob.values)):
+            raise InputError(f"the values of {knob.name} must be one or more, ascending, each once")
+        if knob.default not in knob.values:
+            raise InputError(f"the default of {knob.name}, {knob.default:g}, must be one of its values")
+
+
+def _mean_log(values: Sequence[float | None]) -> float | None:
+    logs = [math.log(value) for value in values if value is not None]
+    return sum(logs) / len(logs) if len(logs) == len(values) else None
+
+
+def _normal_cdf(values: FloatArray) -> FloatArray:
+    return (1 + np.array([math.erf(value) for value in values / math.sqrt(2)])) / 2
+
+
+def _text(setting: Setting) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in setting.items())
