@@ -72,13 +72,30 @@ class Control:
 
         return int(self._call("reading the power limit", nv.nvmlDeviceGetPowerManagementLimit))
 
-    def check_power_limit(self, milliwatt: int) -> None:
-        """Raises InputError, with the range, for a power limit that this GPU cannot have."""
+    def index(self) -> int:
+        """Its number in `nvidia-smi`."""
+        import pynvml as nv
+
+        return int(self._call("reading its index", nv.nvmlDeviceGetIndex))
+
+    def default_power_limit_mw(self) -> int:
+        """The power limit that it has where nobody sets another one, mW."""
+        import pynvml as nv
+
+        return int(self._call("reading the default power limit", nv.nvmlDeviceGetPowerManagementDefaultLimit))
+
+    def power_range_mw(self) -> tuple[int, int]:
+        """The lowest and the highest power limit that this GPU can have, mW."""
         import pynvml as nv
 
         least, most = self._call(
             "reading the range of the power limit", nv.nvmlDeviceGetPowerManagementLimitConstraints
         )
+        return int(least), int(most)
+
+    def check_power_limit(self, milliwatt: int) -> None:
+        """Raises InputError, with the range, for a power limit that this GPU cannot have."""
+        least, most = self.power_range_mw()
         if not least <= milliwatt <= most:
             raise InputError(
                 f"{self.gpu}: a power limit of {milliwatt / 1000:g} W is not allowed; it accepts {least / 1000:g} to "
@@ -109,16 +126,25 @@ class Control:
         self.set_power_limit(before_mw)
         return [f"{self.gpu}: the power limit is {before_mw / 1000:g} W again"]
 
-    def nearest_clock(self, mhz: float) -> int:
-        """The clock that this GPU can be locked to, nearest to `mhz`. InputError, with the range, outside of it."""
+    def memory_clocks(self) -> list[int]:
+        """The memory clocks that it has, ascending, MHz; none where the driver lists none."""
         import pynvml as nv
 
-        memory = self._call("listing its memory clocks", nv.nvmlDeviceGetSupportedMemoryClocks)
-        clocks = (
-            self._call("listing its clocks", nv.nvmlDeviceGetSupportedGraphicsClocks, max(memory)) if memory else []
-        )
+        return sorted(self._call("listing its memory clocks", nv.nvmlDeviceGetSupportedMemoryClocks))
+
+    def clocks(self) -> list[int]:
+        """The SM clocks that it can be locked to, ascending, MHz. InputError where the driver lists none."""
+        import pynvml as nv
+
+        memory = self.memory_clocks()
+        clocks = self._call("listing its clocks", nv.nvmlDeviceGetSupportedGraphicsClocks, memory[-1]) if memory else []
         if not clocks:
             raise InputError(f"{self.gpu}: the driver lists no clocks for it")
+        return sorted(clocks)
+
+    def nearest_clock(self, mhz: float) -> int:
+        """The clock that this GPU can be locked to, nearest to `mhz`. InputError, with the range, outside of it."""
+        clocks = self.clocks()
         if not min(clocks) <= mhz <= max(clocks):
             raise InputError(
                 f"{self.gpu}: a clock of {mhz:g} MHz is not allowed; it accepts {min(clocks)} to {max(clocks)} MHz"

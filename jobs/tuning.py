@@ -7,9 +7,9 @@ A `Bench` measures a setting on a GPU: a probe (`tuning_probe`) or a command of 
 the same for all of them:
 
 1. The default is measured once on each GPU. The GPU at the 90 % quantile of the times, the slow end, is tuned.
-2. `Search` suggests settings, and they are measured on that GPU.
+2. The default is measured there once more, and then what `Search` suggests.
 3. The default and the answer are measured again in turn, three times: saving and slowdown, with intervals. An answer
-   whose mean time is over the bound is given up for the next best one.
+   whose mean time is over the bound, or that saves nothing, is given up for the next best one.
 4. The answer is measured once on each other GPU: which of them are over the bound is an answer too.
 
 Energy is that of one unit of work, time is what the bound is on. The bench sets and restores every setting.
@@ -18,31 +18,26 @@ Energy is that of one unit of work, time is what the bound is on. The bench sets
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from math import exp, log, prod, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from statistics import fmean, stdev
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ..analysis.tuning.search import Bound, Knob, Prior, Setting, Trial
+from ..analysis.tuning.search import Bound, Knob, Prior, Search, Setting, Trial
+from ..errors import DeviceError, InputError
+from .tuning_knobs import UnsetKnob
+from .tuning_log import TuneLog, TuneStep
 
 REPEATS = 3
 """How often default and answer are measured again."""
 LEAST_NOISE = 0.005
-"""The noise of a trial is taken for at least so much: a few trials alone cannot show that it is less."""
-
-
-@dataclass(frozen=True)
-class UnsetKnob:
-    """A knob that is not searched, because it cannot be set here."""
-
-    name: str
-    """As of a `Knob`."""
-    reason: str
-    """A sentence."""
-    commands: tuple[str, ...]
-    """With which an administrator sets it, one for each GPU; the value stands there as W, MHZ or MIN,MAX."""
-    values: tuple[float, ...] = ()
-    """The values that the GPU has, where they are known."""
+"""The noise of a trial is taken for at least so much: a few runs cannot show that it is less."""
+SLOW_END = 0.9
+"""The quantile of the default's times whose GPU is tuned."""
+_GIVEN_UP = 3  # answers, before the default is the answer
+_STUDENT = {1: 12.706, 2: 4.303}
+"""The 97.5 % quantile of Student's t, by degrees of freedom."""
 
 
 class Bench(Protocol):
@@ -67,13 +62,24 @@ class Bench(Protocol):
     def measure(self, setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
         """Energy and time at a setting on a GPU, which is as it was afterwards.
 
-        With `stop_over_s` a trial whose first tenth takes longer (s, of what the bound is on) ends there. A setting
-        with which the work cannot run is a trial without energy and time. Raises InputError where a setting is
-        refused, DeviceError where the GPU fails.
+        With `stop_over_s` a trial whose first tenth shows a longer time (s, of what the bound is on) ends there, and is
+        `ended_early` with the time and energy of that tenth. Raises DeviceError where the work cannot run or its result
+        is wrong, and with `gone` where the GPU does not answer any more; InputError where a setting is refused.
         """
 
     def commands(self, setting: Setting) -> Sequence[str]:
         """With which an administrator sets it on every GPU; empty for the default."""
+
+
+@dataclass(frozen=True)
+class TuneProgress:
+    """How far tuning is."""
+
+    step: TuneStep
+    """What has just ended."""
+    done: int
+    total: int
+    """Of how many measurements in all, about, so many are done."""
 
 
 @dataclass(frozen=True)
@@ -90,33 +96,18 @@ class TuneOptions:
     measured again."""
     prior: Prior | None = None
     """What another model's sweep of the same work says; for few trials."""
-    progress: Callable[[TuneStep], None] = lambda _: None
-
-
-@dataclass(frozen=True)
-class TuneStep:
-    """A measurement that has just ended, for a progress bar."""
-
-    done: int
-    total: int
-    """How many there will be, about."""
-    stage: str
-    """'class', 'trial', 'default', 'answer' or 'check'."""
-    gpu: str
-    setting: Setting
-    energy_j: float | None
-    time_s: float | None
+    progress: Callable[[TuneProgress], None] = lambda _: None
 
 
 @dataclass(frozen=True)
 class Share:
-    """By how many % something differs, with its 95 % interval (Student's t on paired ln ratios)."""
+    """By how many % the answer differs from the default, with its 95 % interval (Student's t on paired ln ratios)."""
 
     pct: float
-    low_pct: float | None
-    """None, as `high_pct`, where it was not measured or only once."""
-    high_pct: float | None
-    n: int
+    low_pct: float | None = None
+    """None, as `high_pct`, where it was measured once or not at all."""
+    high_pct: float | None = None
+    n: int = 0
     """Pairs of default and answer; 0 where the default is the answer."""
 
 
@@ -131,23 +122,28 @@ class TuneTrial:
     over: bool
     """Whether the time is over the bound."""
     ended_early: bool
+    failure: str | None = None
+    """Why the work could not run, in a sentence."""
 
 
 @dataclass(frozen=True)
 class TunedGpu:
-    """A GPU of the class: the default and the answer on it, one run each (the tuned one: means of several)."""
+    """A GPU of the class, with the default and the answer on it: one run each, on the tuned one the means of several.
+
+    None where it was not measured.
+    """
 
     gpu: str
-    tuned: bool
+    tuned: bool = False
     """Whether the search ran on it."""
-    default_time_s: float | None = None
     default_energy_j: float | None = None
-    time_s: float | None = None
+    default_time_s: float | None = None
     energy_j: float | None = None
-    slower_pct: float | None = None
+    time_s: float | None = None
     saved_pct: float | None = None
+    slower_pct: float | None = None
     over: bool | None = None
-    """Whether it is over its bound by more than the noise of its two runs; None where it was not measured."""
+    """Whether it is over its bound by more than the noise of its runs."""
     failure: str | None = None
     """Why it was left out, in a sentence."""
 
@@ -158,36 +154,252 @@ class TuneAnswer:
 
     label: str
     bound: Bound
-    bound_s: float | None
-    """On the tuned GPU, s; None without a search."""
+    bound_s: float
+    """On the tuned GPU, s."""
     default: Setting
     setting: Setting
     """The answer: the default where nothing better holds the bound."""
-    is_default: bool
+    within: bool
+    """Whether the answer holds the bound: a default may be over a time that was stated."""
     saved: Share
     slower: Share
     noise: float
-    """Relative standard deviation of a trial's time and energy, as the search took it."""
-    noise_n: int
-    """Degrees of freedom of what was measured of it."""
-    trials: tuple[TuneTrial, ...] = ()
-    gpus: tuple[TunedGpu, ...] = ()
-    unset: tuple[UnsetKnob, ...] = ()
-    commands: tuple[str, ...] = ()
+    """Relative standard deviation of a trial, as the search took it. The margin to the bound is twice it."""
+    run_noise: float | None
+    """The same of the time, as the repeated runs show it; None without repeated runs."""
+    run_noise_n: int
+    """Its degrees of freedom."""
+    trials: tuple[TuneTrial, ...]
+    """None where there was no knob to search: then this is a plan for an administrator (`unset`)."""
+    gpus: tuple[TunedGpu, ...]
+    unset: tuple[UnsetKnob, ...]
+    commands: tuple[str, ...]
     """For the administrator: they set the answer."""
-    notes: tuple[str, ...] = field(default=())
-    """What somebody should know, in sentences: a torn line of the log, answers that were given up."""
+    given_up: tuple[Setting, ...] = ()
+    """Answers of the search that were over the bound, or saved nothing, when they were measured again."""
+    torn_line: int | None = None
+    """The line of the log that was dropped because it had no end."""
 
     @property
-    def searched(self) -> bool:
-        """Whether there was a knob to search; else this is a plan for an administrator (`unset`)."""
-        return bool(self.trials)
+    def is_default(self) -> bool:
+        """Whether the default is the answer."""
+        return dict(self.setting) == dict(self.default)
 
 
 def tune(bench: Bench, bound: Bound, options: TuneOptions | None = None) -> TuneAnswer:
     """The setting of least energy within the bound, among those that the bench can set.
 
-    A GPU that fails is left out. Raises InputError where a log is of another search, where a setting is refused half
-    way, or where all GPUs fail.
+    A GPU that fails is left out, and so is a setting with which the work cannot run. Raises InputError where a log is
+    of another search and where a setting is refused half way, DeviceError where all GPUs fail or the tuned one is gone.
     """
-    raise NotImplementedError
+    options = options or TuneOptions()
+    if options.trials < 3:
+        raise InputError(f"--trials is 3 or more, as the default is one of them, not {options.trials}")
+    knobs = {knob.name: {"default": knob.default, "values": list(knob.values)} for knob in bench.knobs}
+    limit = {"max_slowdown": bound.max_slowdown, "max_time_s": bound.max_time_s}
+    with TuneLog(options.log, {"label": bench.label, "bound": limit, "knobs": knobs}) as kept:
+        return _Tuning(bench, bound, options, kept).run()
+
+
+class _Tuning:
+    """One call of `tune`."""
+
+    def __init__(self, bench: Bench, bound: Bound, options: TuneOptions, kept: TuneLog) -> None:
+        self._bench, self._bound, self._options, self._log = bench, bound, options, kept
+        self._default: Setting = {knob.name: knob.default for knob in bench.knobs}
+        self._done, self._total = 0, 2 * len(bench.gpus) + options.trials - 1 + 2 * REPEATS
+        self._noise = LEAST_NOISE
+
+    def run(self) -> TuneAnswer:
+        firsts = {gpu: self._step("class", gpu, self._default) for gpu in self._bench.gpus}
+        usable = sorted(((step.time_s, gpu) for gpu, step in firsts.items() if step.time_s is not None))
+        if not usable:
+            raise DeviceError(next(str(step.failure) for step in firsts.values()))
+        tuned = usable[round(SLOW_END * (len(usable) - 1))][1]
+        defaults = [firsts[tuned]]
+        answers: list[TuneStep] = []
+        trials: list[TuneStep] = []
+        given_up: list[Setting] = []
+        setting = self._default
+        if self._bench.knobs:
+            defaults.append(self._step("default", tuned, self._default))
+            self._noise = max(LEAST_NOISE, *(step.noise or 0.0 for step in defaults), _noise([defaults])[0] or 0.0)
+            trials = self._search(tuned, _mean(defaults))
+            while len(given_up) < _GIVEN_UP and (setting := self._best(trials, given_up)) != self._default:
+                pairs = [
+                    (self._step("default", tuned, self._default), self._step("answer", tuned, setting))
+                    for _ in range(REPEATS)
+                ]
+                pairs = [pair for pair in pairs if pair[0].time_s is not None and pair[1].time_s is not None]
+                defaults += [pair[0] for pair in pairs]
+                answers = [pair[1] for pair in pairs]
+                if pairs and self._holds(pairs):
+                    break
+                given_up.append(setting)
+                setting, answers = self._default, []
+        run_noise, run_noise_n = _noise([defaults, answers])
+        default = _mean(defaults)
+        bound_s = self._bound_s(default)
+        answer = _mean(answers) if answers else default
+        assert answer.time_s is not None
+        pairs = list(zip(defaults[-len(answers) :], answers, strict=True)) if answers else []
+        gpus = [self._checked(firsts[gpu], tuned, setting, (default, answer), run_noise) for gpu in firsts]
+        return TuneAnswer(
+            label=self._bench.label,
+            bound=self._bound,
+            bound_s=bound_s,
+            default=self._default,
+            setting=setting,
+            within=answer.time_s <= bound_s,
+            saved=_share([-log(_ratio(pair, "energy_j")) for pair in pairs], saved=True),
+            slower=_share([log(_ratio(pair, "time_s")) for pair in pairs]),
+            noise=self._noise,
+            run_noise=run_noise,
+            run_noise_n=run_noise_n,
+            trials=tuple(_trial(step, bound_s) for step in trials),
+            gpus=tuple(gpus),
+            unset=tuple(self._bench.unset),
+            commands=tuple(self._bench.commands(setting)),
+            given_up=tuple(given_up),
+            torn_line=self._log.torn_line,
+        )
+
+    def _step(self, stage: str, gpu: str, setting: Setting, *, stop_over_s: float | None = None) -> TuneStep:
+        """Measure a setting, or take it from the log. A failure of one GPU of the class is no more than its failure."""
+        step = self._log.take(stage, gpu, setting)
+        if step is None:
+            try:
+                trial = self._bench.measure(setting, gpu, stop_over_s=stop_over_s)
+                step = TuneStep(stage, gpu, setting, trial.energy_j, trial.time_s, trial.noise, trial.ended_early)
+            except DeviceError as error:
+                if error.gone and stage not in ("class", "check"):
+                    raise
+                step = TuneStep(stage, gpu, setting, failure=str(error))
+            if step.failure is None or stage == "trial":  # a GPU that failed may be back when the run goes on
+                self._log.append(step)
+        self._done += 1
+        self._options.progress(TuneProgress(step, self._done, max(self._done, self._total)))
+        return step
+
+    # -- the search -------------------------------------------------------------------------------------------
+
+    def _search(self, tuned: str, default: TuneStep) -> list[TuneStep]:
+        """The trials, the default first. Those of the log come before others."""
+        search = self._told([default])
+        bound_s = self._bound_s(default)
+        stop_over_s = bound_s * (1 + 2 * self._noise) if self._options.safe else None
+        trials, stored = [default], self._log.settings("trial", tuned)
+        most = min(self._options.trials, prod(len(knob.values) for knob in self._bench.knobs))
+        while len(trials) < most:
+            setting = stored.pop(0) if stored else search.suggest()
+            trials.append(self._step("trial", tuned, setting, stop_over_s=stop_over_s))
+            search.tell(setting, trials[-1].energy_j, trials[-1].time_s)
+        return trials
+
+    def _best(self, trials: Sequence[TuneStep], given_up: Sequence[Setting]) -> Setting:
+        """The setting of least measured energy within the bound and its margin, without those that were given up."""
+        return self._told([step for step in trials if step.setting not in given_up]).answer()
+
+    def _told(self, trials: Sequence[TuneStep]) -> Search:
+        options = self._options
+        search = Search(
+            self._bench.knobs,
+            self._bound,
+            noise=self._noise,
+            safe=options.safe,
+            seed=options.seed,
+            prior=options.prior,
+        )
+        for step in trials:
+            search.tell(step.setting, step.energy_j, step.time_s)
+        return search
+
+    # -- the bound --------------------------------------------------------------------------------------------
+
+    def _bound_s(self, default: TuneStep) -> float:
+        """The bound on a GPU with this default, s."""
+        assert default.time_s is not None
+        if self._bound.max_slowdown is None:
+            assert self._bound.max_time_s is not None
+            return self._bound.max_time_s
+        return default.time_s * (1 + self._bound.max_slowdown)
+
+    def _holds(self, pairs: Sequence[tuple[TuneStep, TuneStep]]) -> bool:
+        """Whether an answer that was measured again is within the bound on average, and saves energy."""
+        default, answer = (_mean([pair[side] for pair in pairs]) for side in (0, 1))
+        return _ratio((default, answer), "energy_j") < 1 and _time(answer) <= self._bound_s(default)
+
+    def _checked(
+        self,
+        first: TuneStep,
+        tuned: str,
+        setting: Setting,
+        known: tuple[TuneStep, TuneStep],
+        run_noise: float | None,
+    ) -> TunedGpu:
+        """A GPU of the class under the answer; of the tuned one default and answer are known."""
+        if first.failure is not None:
+            return TunedGpu(first.gpu, failure=first.failure)
+        default, answer = known if first.gpu == tuned else (first, first)
+        if first.gpu != tuned and setting != self._default:
+            answer = self._step("check", first.gpu, setting)
+        about = TunedGpu(first.gpu, first.gpu == tuned, default.energy_j, default.time_s)
+        if answer.failure is not None:
+            return replace(about, failure=answer.failure)
+        runs = 1 if self._bound.max_slowdown is None else 2
+        room = 1 + 2 * sqrt(runs) * (self._noise if run_noise is None else run_noise)
+        return replace(
+            about,
+            energy_j=answer.energy_j,
+            time_s=answer.time_s,
+            saved_pct=100 * (1 - _ratio((default, answer), "energy_j")),
+            slower_pct=100 * (_ratio((default, answer), "time_s") - 1),
+            over=_time(answer) > room * self._bound_s(default),
+        )
+
+
+def _trial(step: TuneStep, bound_s: float) -> TuneTrial:
+    over = step.time_s is not None and step.time_s > bound_s
+    return TuneTrial(step.setting, step.energy_j, step.time_s, over, step.ended_early, step.failure)
+
+
+def _time(step: TuneStep) -> float:
+    assert step.time_s is not None, "a step that failed is left out before"
+    return step.time_s
+
+
+def _ratio(pair: tuple[TuneStep, TuneStep], name: str) -> float:
+    """Answer over default, of energy or time."""
+    default, answer = (float(getattr(step, name)) for step in pair)
+    return answer / default
+
+
+def _mean(steps: Sequence[TuneStep]) -> TuneStep:
+    """Steps of one setting as one, with the geometric means of energy and time."""
+    energy_j, time_s = (exp(fmean(log(getattr(step, name)) for step in steps)) for name in ("energy_j", "time_s"))
+    return replace(steps[0], energy_j=energy_j, time_s=time_s)
+
+
+def _noise(groups: Sequence[Sequence[TuneStep]]) -> tuple[float | None, int]:
+    """The pooled standard deviation of ln time within groups of one setting each, and its degrees of freedom."""
+    times = [[log(_time(step)) for step in steps] for steps in groups if len(steps) > 1]
+    freedom = sum(len(logs) - 1 for logs in times)
+    if not freedom:
+        return None, 0
+    return sqrt(sum((len(logs) - 1) * stdev(logs) ** 2 for logs in times) / freedom), freedom
+
+
+def _share(ln_ratios: Sequence[float], *, saved: bool = False) -> Share:
+    """The mean of ln ratios as %, with its interval; `saved`: of what is less, as 1 - 1 / ratio."""
+    n = len(ln_ratios)
+    if not n:
+        return Share(0.0)
+    mean = fmean(ln_ratios)
+    half = _STUDENT[n - 1] * stdev(ln_ratios) / sqrt(n) if n > 1 else None
+
+    def pct(ln_ratio: float) -> float:
+        return 100 * (1 - exp(-ln_ratio) if saved else exp(ln_ratio) - 1)
+
+    if half is None:
+        return Share(pct(mean), n=n)
+    return Share(pct(mean), pct(mean - half), pct(mean + half), n)

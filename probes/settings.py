@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import DeviceError, InputError
 from ..store.events import Event
 from ..store.system import processes, signals
 from ..store.vocabulary import EventKind
@@ -158,3 +158,19 @@ class Settings:
             kind = EventKind.SETTINGS_NOT_RESTORED
             sentences.append(f"{file.path} cannot be removed ({error.strerror}): remove it by hand")
         return [Event(kind, gpu, sentence) for sentence in sentences]
+
+
+def refusal(gpu: str, **setting: float) -> str | None:
+    """Why a GPU cannot have a setting, in a sentence; None where it can. `setting`: as of `Settings`.
+
+    It is made and restored at once: NVML does not tell beforehand whether this user may. Raises InputError where the
+    restore file cannot be written or another process has changed this GPU, DeviceError where the GPU is gone.
+    """
+    claim(state_folder(), gpu, lambda _: None).close()
+    try:
+        with Settings([gpu], **setting):  # type: ignore[arg-type]
+            return None
+    except (InputError, DeviceError) as error:
+        if isinstance(error, DeviceError) and error.gone:
+            raise
+        return str(error)

@@ -1,0 +1,123 @@
+"""The log of a tuning run: a line of JSON for each measurement, so that one that was interrupted can go on.
+
+The first line says what is tuned, each other one holds a `TuneStep`. A line counts when it ends: what a killed process
+left half written is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+
+from ..errors import InputError
+
+if TYPE_CHECKING:
+    from ..analysis.tuning.search import Setting
+
+SCHEMA = "whorl.tune.log/1"
+
+
+@dataclass(frozen=True)
+class TuneStep:
+    """A measurement that has ended."""
+
+    stage: str
+    """'class', 'trial', 'default', 'answer' or 'check'."""
+    gpu: str
+    setting: Setting
+    energy_j: float | None = None
+    """None, as `time_s`, where the work could not run."""
+    time_s: float | None = None
+    noise: float | None = None
+    """Relative standard deviation of the time, where the bench knows it."""
+    ended_early: bool = False
+    failure: str | None = None
+    """Why the work could not run, in a sentence."""
+
+
+class TuneLog:
+    """The measurements of a tuning run; a context manager. Without a path it keeps and writes nothing.
+
+    `head` says what is tuned. Raises InputError where the file cannot be written, is no such log, or has another head.
+    """
+
+    def __init__(self, path: Path | None, head: Mapping[str, Any]) -> None:
+        self.path = path
+        self.torn_line: int | None = None
+        """The number of the line that was dropped because it had no end."""
+        self._steps: list[TuneStep] = []
+        self._file: IO[str] | None = None
+        if path is None:
+            return
+        try:
+            self._open(path, json.loads(json.dumps({"schema": SCHEMA, **head})))
+        except OSError as error:
+            raise InputError(f"{path}: the log of the trials cannot be written ({error.strerror})") from error
+
+    def _open(self, path: Path, head: dict[str, Any]) -> None:
+        content = path.read_bytes() if path.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = whole.splitlines()
+        if whole != content:
+            self.torn_line = len(lines) + 1
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if number > 1:
+                    self._steps.append(TuneStep(**row))
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{path}: line {number} is no trial ({error}): choose another file") from error
+            if number == 1:
+                _refuse_other(path, row, head)
+        self._file = path.open("a")
+        if whole != content:
+            self._file.truncate(len(whole))
+        if not lines:
+            self._write(head)
+
+    def take(self, stage: str, gpu: str, setting: Setting) -> TuneStep | None:
+        """A measurement of the file that is this one, each once; None where it is to be made."""
+        for place, step in enumerate(self._steps):
+            if (step.stage, step.gpu, dict(step.setting)) == (stage, gpu, dict(setting)):
+                return self._steps.pop(place)
+        return None
+
+    def settings(self, stage: str, gpu: str) -> list[Setting]:
+        """What the file holds of a stage on a GPU and nobody has taken, in its order."""
+        return [step.setting for step in self._steps if (step.stage, step.gpu) == (stage, gpu)]
+
+    def append(self, step: TuneStep) -> None:
+        """Write a measurement down. Raises InputError where that is not possible."""
+        if self._file is not None:
+            try:
+                self._write(asdict(step))
+            except OSError as error:
+                raise InputError(f"{self.path}: the log of the trials cannot be written ({error.strerror})") from error
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> TuneLog:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _refuse_other(path: Path, row: Any, head: Mapping[str, Any]) -> None:
+    """Raises InputError where the first line of a log is of something else than what is tuned."""
+    if not isinstance(row, dict) or row.get("schema") != SCHEMA:
+        raise InputError(f"{path}: this is no log of whorl tune: choose another file")
+    for name, value in head.items():
+        if row.get(name) != value:
+            raise InputError(
+                f"{path}: it is the log of another search (its {name}: {json.dumps(row.get(name))}, and not "
+                f"{json.dumps(value)}): choose another file"
+            )
