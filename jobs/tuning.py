@@ -1,9 +1,9 @@
 """Tuning: the setting of the GPUs of one model on this node that needs the least energy within a bound on time.
 
-    answer = tune(bench, Bound(max_slowdown=0.05), TuneOptions(trials=14))
+    answer = tune(bench, TimeBound(max_slowdown=0.05), TuneOptions(trials=14))
     answer.setting, answer.saved.pct, answer.slower.pct
 
-A `Bench` measures a setting on a GPU: a probe (`tuning_probe`) or a command of the user (`tuning_command`). The loop is
+A `TuneBench` measures a setting on a GPU: a probe (`tuning_probe`) or a command of the user (`tuning_command`). The loop is
 the same for all of them:
 
 1. The default is measured once on each GPU. The GPU at the 90 % quantile of the times, the slow end, is tuned.
@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, prod, sqrt
+from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Protocol
 
-from ..analysis.tuning.search import Bound, Knob, Prior, Search, Setting, Trial
+from ..analysis.tuning.search import Knob, Prior, Search, Setting, TimeBound, Trial
 from ..errors import DeviceError, InputError
 from .tuning_knobs import UnsetKnob
 from .tuning_log import TuneLog, TuneStep
@@ -40,7 +40,7 @@ _STUDENT = {1: 12.706, 2: 4.303}
 """The 97.5 % quantile of Student's t, by degrees of freedom."""
 
 
-class Bench(Protocol):
+class TuneBench(Protocol):
     """What is tuned, on the GPUs of one model of this node."""
 
     @property
@@ -100,7 +100,7 @@ class TuneOptions:
 
 
 @dataclass(frozen=True)
-class Share:
+class TuneShare:
     """By how many % the answer differs from the default, with its 95 % interval (Student's t on paired ln ratios)."""
 
     pct: float
@@ -153,7 +153,7 @@ class TuneAnswer:
     """What tuning came to."""
 
     label: str
-    bound: Bound
+    bound: TimeBound
     bound_s: float
     """On the tuned GPU, s."""
     default: Setting
@@ -161,8 +161,8 @@ class TuneAnswer:
     """The answer: the default where nothing better holds the bound."""
     within: bool
     """Whether the answer holds the bound: a default may be over a time that was stated."""
-    saved: Share
-    slower: Share
+    saved: TuneShare
+    slower: TuneShare
     noise: float
     """Relative standard deviation of a trial, as the search took it. The margin to the bound is twice it."""
     run_noise: float | None
@@ -186,7 +186,7 @@ class TuneAnswer:
         return dict(self.setting) == dict(self.default)
 
 
-def tune(bench: Bench, bound: Bound, options: TuneOptions | None = None) -> TuneAnswer:
+def tune(bench: TuneBench, bound: TimeBound, options: TuneOptions | None = None) -> TuneAnswer:
     """The setting of least energy within the bound, among those that the bench can set.
 
     A GPU that fails is left out, and so is a setting with which the work cannot run. Raises InputError where a log is
@@ -204,7 +204,7 @@ def tune(bench: Bench, bound: Bound, options: TuneOptions | None = None) -> Tune
 class _Tuning:
     """One call of `tune`."""
 
-    def __init__(self, bench: Bench, bound: Bound, options: TuneOptions, kept: TuneLog) -> None:
+    def __init__(self, bench: TuneBench, bound: TimeBound, options: TuneOptions, kept: TuneLog) -> None:
         self._bench, self._bound, self._options, self._log = bench, bound, options, kept
         self._default: Setting = {knob.name: knob.default for knob in bench.knobs}
         self._done, self._total = 0, 2 * len(bench.gpus) + options.trials - 1 + 2 * REPEATS
@@ -289,11 +289,12 @@ class _Tuning:
         bound_s = self._bound_s(default)
         stop_over_s = bound_s * (1 + 2 * self._noise) if self._options.safe else None
         trials, stored = [default], self._log.settings("trial", tuned)
-        most = min(self._options.trials, prod(len(knob.values) for knob in self._bench.knobs))
-        while len(trials) < most:
+        while len(trials) < self._options.trials:
             setting = stored.pop(0) if stored else search.suggest()
+            if setting is None:  # all are measured
+                break
             trials.append(self._step("trial", tuned, setting, stop_over_s=stop_over_s))
-            search.tell(setting, trials[-1].energy_j, trials[-1].time_s)
+            self._tell(search, trials[-1])
         return trials
 
     def _best(self, trials: Sequence[TuneStep], given_up: Sequence[Setting]) -> Setting:
@@ -311,8 +312,12 @@ class _Tuning:
             prior=options.prior,
         )
         for step in trials:
-            search.tell(step.setting, step.energy_j, step.time_s)
+            self._tell(search, step)
         return search
+
+    def _tell(self, search: Search, step: TuneStep) -> None:
+        noise = max(self._noise, step.noise or 0.0)
+        search.tell(step.setting, step.energy_j, step.time_s, noise=noise, ended_early=step.ended_early)
 
     # -- the bound --------------------------------------------------------------------------------------------
 
@@ -389,11 +394,11 @@ def _noise(groups: Sequence[Sequence[TuneStep]]) -> tuple[float | None, int]:
     return sqrt(sum((len(logs) - 1) * stdev(logs) ** 2 for logs in times) / freedom), freedom
 
 
-def _share(ln_ratios: Sequence[float], *, saved: bool = False) -> Share:
+def _share(ln_ratios: Sequence[float], *, saved: bool = False) -> TuneShare:
     """The mean of ln ratios as %, with its interval; `saved`: of what is less, as 1 - 1 / ratio."""
     n = len(ln_ratios)
     if not n:
-        return Share(0.0)
+        return TuneShare(0.0)
     mean = fmean(ln_ratios)
     half = _STUDENT[n - 1] * stdev(ln_ratios) / sqrt(n) if n > 1 else None
 
@@ -401,5 +406,5 @@ def _share(ln_ratios: Sequence[float], *, saved: bool = False) -> Share:
         return 100 * (1 - exp(-ln_ratio) if saved else exp(ln_ratio) - 1)
 
     if half is None:
-        return Share(pct(mean), n=n)
-    return Share(pct(mean), pct(mean - half), pct(mean + half), n)
+        return TuneShare(pct(mean), n=n)
+    return TuneShare(pct(mean), pct(mean - half), pct(mean + half), n)
