@@ -99,6 +99,7 @@ class SweepFile:
     blank_rows: int
     """Rows without a time or an energy: settings that failed."""
     unused_columns: tuple[str, ...]
+    has_batches: bool
 
     @property
     def gaps(self) -> int:
@@ -108,9 +109,7 @@ class SweepFile:
     @property
     def lower_defaults(self) -> int:
         """How many sweeps lack the highest setting of their GPU, so that their default is a lower one."""
-        return sum(
-            sweep.settings[sweep.default] < max(self._settings(sweep.workload.gpu)) for sweep in self.sweeps
-        )
+        return sum(sweep.settings[sweep.default] < max(self._settings(sweep.workload.gpu)) for sweep in self.sweeps)
 
     def _settings(self, gpu: str | None) -> set[float]:
         return {float(value) for sweep in self.sweeps if sweep.workload.gpu == gpu for value in sweep.settings}
@@ -151,7 +150,7 @@ def least_time(sweep: MeasuredSweep) -> int:
 
 
 def least_cost(sweep: MeasuredSweep, eta: float, highest_w: float) -> int:
-    """Zeus's cost: the setting of least eta E + (1 - eta) P_max T, with P_max = `highest_w`, the GPU's highest limit."""
+    """Zeus's cost: the setting of least eta E + (1 - eta) P_max T; `highest_w` is P_max, the GPU's highest limit."""
     return int(np.argmin(eta * sweep.energies_j + (1.0 - eta) * highest_w * sweep.times_s))
 
 
@@ -214,7 +213,7 @@ def across_batches(sweeps: Sequence[MeasuredSweep]) -> list[MeasuredSweep]:
 
 
 def gpu_spread_pct(sweep: MeasuredSweep) -> FloatArray | None:
-    """At each setting the range of the energies of a job's GPUs over their mean, in per cent, of shape (n,), or None."""
+    """At each setting the range of the energies of a job's GPUs over their mean, in per cent: (n,), or None."""
     energies = sweep.gpu_energies_j
     return None if energies is None else 100.0 * np.ptp(energies, axis=1) / energies.mean(axis=1)
 
@@ -276,7 +275,7 @@ class _Table:
         self._gpus = [place for place, name in enumerate(header) if _GPU_ENERGY.fullmatch(name.lower())]
         self._places = self._meanings(columns)
         self._blank = 0
-        self._points: dict[tuple[Workload, float], dict[float, list[list[float]]]] = {}
+        self._points: dict[tuple[Workload, float | None], dict[float, list[list[float]]]] = {}
         knobs = [name for name in (*KNOBS, "window_name") if name in self._places]
         times = [name for name in ("time_s", "time_ms") if name in self._places]
         if not knobs or len(times) != 1 or not (self._gpus or {"energy_j", "power_w"} & self._places.keys()):
@@ -325,7 +324,7 @@ class _Table:
         if not self._gpus and self._energy == "power_w":
             parts = [parts[0] * time_s]
         labels = {name: cells[self._places[name]].strip() for name in LABELS if name in self._places}
-        batch = self._number(cells, self._places["batch_size"], line) if "batch_size" in self._places else math.nan
+        batch = self._number(cells, self._places["batch_size"], line) if "batch_size" in self._places else None
         settings = self._points.setdefault((Workload(**labels), batch), {})
         settings.setdefault(self._setting(cells, line), []).append([time_s, *parts])
 
@@ -357,7 +356,7 @@ class _Table:
         if not self._points:
             raise InputError(f"{self._path} has no row with a time and an energy: {_NEEDED}")
         workloads = list(dict.fromkeys(workload for workload, _ in self._points))
-        keys = sorted(self._points, key=lambda key: (workloads.index(key[0]), key[1]))
+        keys = sorted(self._points, key=lambda key: (workloads.index(key[0]), key[1] or 0.0))
         used = {*self._places.values(), *self._gpus}
         if self._gpus or self._energy == "energy_j":
             used |= {self._places["power_w"]} if "power_w" in self._places else set()
@@ -367,14 +366,17 @@ class _Table:
             tuple(self._sweep(*key, self._points[key]) for key in keys),
             self._blank,
             tuple(name for place, name in enumerate(self._header) if place not in used),
+            "batch_size" in self._places,
         )
 
-    def _sweep(self, workload: Workload, batch: float, points: Mapping[float, list[list[float]]]) -> MeasuredSweep:
+    def _sweep(
+        self, workload: Workload, batch: float | None, points: Mapping[float, list[list[float]]]
+    ) -> MeasuredSweep:
         settings = sorted(points)
         medians = np.array([np.median(points[setting], axis=0) for setting in settings])
         return MeasuredSweep(
             workload,
-            np.full(len(settings), batch),
+            np.full(len(settings), math.nan if batch is None else batch),
             np.array(settings),
             medians[:, 0],
             medians[:, 1:].sum(axis=1),
