@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .cli.answers.advice import advise
     from .cli.answers.campaign import campaign_status, plan_campaign, run_campaign
     from .cli.answers.measuring import check, collect, measure
+    from .cli.answers.tuning import tune
     from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
     from .dashboards.answers.importing import import_files
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
@@ -27,6 +28,7 @@ _LAZY = {
     ".cli.answers.advice": ("advise",),
     ".cli.answers.campaign": ("campaign_status", "plan_campaign", "run_campaign"),
     ".cli.answers.measuring": ("check", "collect", "measure"),
+    ".cli.answers.tuning": ("tune",),
     ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
     ".dashboards.answers.importing": ("import_files",),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
@@ -64,6 +66,7 @@ __all__ = [
     "replay",
     "report",
     "run_campaign",
+    "tune",
     "variability",
     "verdicts",
 ]

@@ -267,6 +267,7 @@ _SECTIONS = {
     "Start": {"demo": "demo:demo", "sample": "sample:sample", "doctor": "doctor:doctor", "man": "man:man"},
     "Measure": {
         "probe": "probe:probe",
+        "tune": "tune:tune",
         "campaign": "campaign:campaign",
         "collect": "collect:collect",
         "import": "import_files:import_files",

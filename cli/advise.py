@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,26 +12,13 @@ import click
 from click.core import ParameterSource
 
 from .advise_training import burst, spb
-from .options import Span, any_store_option, json_option
+from .options import Share, Span, any_store_option, json_option
 
 if TYPE_CHECKING:
     from ..jobs.kubernetes import KubeNode
 
 FORMATS = ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints", "nfd", "json")
 _DAY_S = 86_400.0
-
-
-class Share(click.ParamType[float]):
-    """A share: 5%, or 0.05."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", str(value))
-        share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
-        return share
 
 
 _workload_option = click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -67,6 +68,19 @@ def exclusive(*names: str) -> Callable[[dict[str, Any]], None]:
             raise click.UsageError(f"{flags} cannot be used together")
 
     return check
+
+
+class Share(click.ParamType[float]):
+    """A share: 5%, or 0.05."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(%?)\s*", str(value))
+        share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+        if not 0 <= share <= 1:
+            self.fail(f"{value!r} is not a share: write it as 5% or 0.05", param, ctx)
+        return share
 
 
 class Span(click.ParamType[float]):

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-
-FloatArray = NDArray[np.float64]
+from .process import FloatArray
+from .search import TimeBound
 
 NOISE_PCT = 2.0
 """A saving below this is noise in a sweep that was measured once for each setting."""
@@ -85,7 +85,7 @@ class MeasuredSweep:
         """Which settings have the default's batch size."""
         if math.isnan(self.batch_sizes[self.default]):
             return np.ones(len(self.settings), bool)
-        return self.batch_sizes == self.batch_sizes[self.default]
+        return np.asarray(self.batch_sizes == self.batch_sizes[self.default])
 
 
 @dataclass(frozen=True)
@@ -166,24 +166,20 @@ def least_energy_within(sweep: MeasuredSweep, bound_s: float) -> int | None:
     return int(feasible[np.argmin(sweep.energies_j[feasible])]) if len(feasible) else None
 
 
-def choose(
-    sweeps: Sequence[MeasuredSweep], *, max_slowdown: float | None = None, max_time_s: float | None = None
-) -> list[SweepChoice]:
+def choose(sweeps: Sequence[MeasuredSweep], bound: TimeBound | None = None) -> list[SweepChoice]:
     """The setting of least energy of each sweep within a bound, with Zeus's rule beside it.
 
-    The bound is a share by which a unit of work may be slower than at the default, or a time; without one, all
-    settings are feasible and Zeus's rule for a slowdown has no answer.
+    Without a bound all settings are feasible, and Zeus's rule has no answer.
     """
     choices = []
     for sweep in sweeps:
-        if max_slowdown is None and max_time_s is None:
+        if bound is None:
             choices.append(SweepChoice(sweep, least_energy(sweep), None, bound_met=True))
             continue
-        bound_s = (1.0 + (max_slowdown or 0.0)) * float(sweep.times_s[sweep.default])
-        bound_s = bound_s if max_time_s is None else max_time_s
-        chosen = least_energy_within(sweep, bound_s)
+        longest_s = bound.max_time_s or (1.0 + (bound.max_slowdown or 0.0)) * float(sweep.times_s[sweep.default])
+        chosen = least_energy_within(sweep, longest_s)
         place = sweep.default if chosen is None else chosen
-        choices.append(SweepChoice(sweep, place, lowest_within(sweep, bound_s), bound_met=chosen is not None))
+        choices.append(SweepChoice(sweep, place, lowest_within(sweep, longest_s), bound_met=chosen is not None))
     return choices
 
 

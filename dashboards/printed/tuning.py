@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analysis.tuning.search import TimeBound
 from ...analysis.tuning.sweep import (
     NOISE_PCT,
     MeasuredSweep,
@@ -30,14 +31,8 @@ class SweepAnswer:
 
     file: SweepFile
     choices: tuple[SweepChoice, ...]
-    max_slowdown: float | None
-    max_time_s: float | None
+    bound: TimeBound | None
     across_batches: bool
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is a bound."""
-        return self.max_slowdown is not None or self.max_time_s is not None
 
 
 def sweep_document(answer: SweepAnswer) -> dict[str, Any]:
@@ -47,7 +42,7 @@ def sweep_document(answer: SweepAnswer) -> dict[str, Any]:
 
 def _document_row(choice: SweepChoice, knob: str) -> dict[str, Any]:
     sweep, workload = choice.sweep, choice.sweep.workload
-    row = {
+    row: dict[str, Any] = {
         "dataset": workload.dataset,
         "network": workload.network,
         "optimizer": workload.optimizer,
@@ -108,13 +103,13 @@ def sweep_notes(answer: SweepAnswer) -> tuple[str, ...]:
         notes.append(f"{many(file.blank_rows, 'row')} of {file.path} without a time or an energy: left out")
     if file.gaps:
         notes.append(
-            f"{many(file.gaps, 'sweep')} of {len(file.sweeps)} lack a {word} that others of the same GPU have: the "
+            f"{file.gaps} of {many(len(file.sweeps), 'sweep')} without a {word} that others of the same GPU have: the "
             "choice is among those that were measured"
         )
     if file.lower_defaults:
         notes.append(
-            f"{many(file.lower_defaults, 'sweep')} lack the highest {word} of the GPU: what is saved there is beside "
-            "their own highest one"
+            f"{file.lower_defaults} of {many(len(file.sweeps), 'sweep')} without the highest {word} of the GPU: what "
+            "is saved there is beside their own highest one"
         )
     single = sum(len(choice.sweep.settings) == 1 for choice in answer.choices)
     if single:
@@ -164,16 +159,16 @@ def sweep_answer(answer: SweepAnswer) -> Iterator[str | Table]:
 
 def _bound(answer: SweepAnswer) -> str:
     against = "the middle batch size" if answer.across_batches else "the same batch size"
-    if answer.max_slowdown is not None:
-        return f"at most {100 * answer.max_slowdown:g} % slower than at the highest setting of {against}"
-    if answer.max_time_s is not None:
-        return f"in at most {number(answer.max_time_s)} s"
-    return "with no bound on the time"
+    if answer.bound is None:
+        return "with no bound on the time"
+    if answer.bound.max_slowdown is None:
+        return f"in at most {number(answer.bound.max_time_s)} s"
+    return f"at most {100 * answer.bound.max_slowdown:g} % slower than at the highest setting of {against}"
 
 
 def _table(answer: SweepAnswer, word: str, unit: str) -> Table:
     labels = [label for label in _LABELS if any(getattr(choice.sweep.workload, label) for choice in answer.choices)]
-    zeus = answer.bounded
+    zeus = answer.bound is not None
     head = [*labels, "batch", f"{word}, {unit}", "saved, %", "slower, %", "n"]
     head += [f"Zeus's rule, {unit}", "its saving, %"] if zeus else []
     rows = []
@@ -225,7 +220,7 @@ def _sentence(answer: SweepAnswer, word: str, unit: str) -> Iterator[str]:
     sweep = choice.sweep
     batch, default = sweep.batch_sizes[choice.chosen], f"{sweep.settings[sweep.default]:g} {unit}"
     at_batch = "" if math.isnan(batch) else f" at batch size {batch:g}"
-    within = " within the bound" if answer.bounded else ""
+    within = " within the bound" if answer.bound else ""
     if not choice.bound_met:
         yield f"Keep the highest {word}, {default}{at_batch}: no setting meets the bound."
     elif choice.chosen == sweep.default:

@@ -25,6 +25,7 @@ from whorl.cli import cli
 from whorl.tests.burst_files import write_files
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.harness import Copies
+from whorl.tests.measured_sweep import sweep
 from whorl.tests.sizes import is_all, is_long, sample
 
 pytestmark = pytest.mark.usefixtures("stores_are_copied")
@@ -220,6 +221,16 @@ VERBS = {
         },
     ),
     "probe prolog": Verb({"--backend": "simulated", "--gpus": "2"}, {"--gpus": ["1", "2"]}),
+    "tune": Verb(
+        {"--sweep": "{world}/sweep.csv"},
+        {
+            "--across": ["batch"],
+            "--map": ["network=network", "absent=time_s", "x"],
+            "--max-latency": ["20", "16ms", "0"],
+            "--max-slowdown": ["5%", "0", "5"],
+            "--sweep": ["{world}/sweep.csv", "{world}/trace.csv", "{world}/template"],
+        },
+    ),
     "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),
     "campaign run": Verb(
         STORE | {"": "launch", "--once": None},
@@ -482,6 +493,7 @@ FILES = {
     "ranks.csv": "rank,uuid\n0,GPU-3740efcd\n",
     "regimes.csv": "job,model,batch,gpus,epochs,isolated_s,arrival_s\n0,m,16,1,4,400,0\n1,m,16,2,4,400,50\n",
     "regimes.json": json.dumps({"0": [[2, 16, 100], [2, 32, 50]], "1": [[4, 16, 100]]}),
+    "sweep.csv": sweep(),
     "smi.csv": "timestamp, uuid, power.draw [W]\n2026/11/20 10:00:00.000, GPU-3740efcd, 250.0 W\n",
     "table.csv": "uuid,app,ms\n"
     + "".join(f"GPU-77686f72-6c00-4000-8000-{n:012x},sgemm,{100 + n}.5\n" for n in range(4)),

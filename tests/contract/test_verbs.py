@@ -17,6 +17,7 @@ from whorl.tests.burst_files import write_files
 from whorl.tests.contract import forms
 from whorl.tests.contract.harness import Golden, InputFolder, Output, Reduction, run
 from whorl.tests.contract.inputs import INPUTS, LONGHORN, trace
+from whorl.tests.measured_sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("bare_machine", "stores_are_copied", "stores_stay_open")
 
@@ -198,6 +199,8 @@ ALONE = [
         "advise-burst",
         "advise burst --profile {out}/layer_times.csv --network {out}/network.json --batch 8 --gpus 2,8 --json",
     ),
+    Question("tune-sweep", "tune --sweep {out}/sweep.csv --max-slowdown 5% --json"),
+    Question("tune-sweep-across", "tune --sweep {out}/sweep.csv --max-slowdown 10% --across batch --json"),
     Question("no-store", "verdicts --store {out}/absent --json"),
     Question("tag-script", "jobs tag script", forms.status_only),
     *(
@@ -290,6 +293,7 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
     question: Question, golden: Golden, tmp_path: Path
 ) -> None:
     (tmp_path / "jobs.csv").write_text(trace())
+    (tmp_path / "sweep.csv").write_text(sweep())
     write_files(tmp_path)
     names = {"out": tmp_path}
     golden(

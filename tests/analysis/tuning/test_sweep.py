@@ -1,0 +1,204 @@
+"""Sweeps that were measured already: the choices in the tables of Zeus, and what a file can be."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+
+from whorl.analysis.tuning.search import TimeBound
+from whorl.analysis.tuning.sweep import (
+    MeasuredSweep,
+    SweepFile,
+    across_batches,
+    choose,
+    gpu_spread_pct,
+    least_cost,
+    least_energy,
+    least_energy_within,
+    least_time,
+    lowest_within,
+    read_sweeps,
+)
+from whorl.errors import InputError
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+needs_zeus = pytest.mark.skipif(not DATA.is_dir(), reason=f"the files of Zeus are not at {DATA}")
+HEAD = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"
+Table = Callable[..., Path]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    def written(*rows: str, head: str = HEAD) -> Path:
+        path = tmp_path / "sweep.csv"
+        path.write_text("\n".join([head, *rows]) + "\n")
+        return path
+
+    return written
+
+
+def zeus(gpu: str) -> SweepFile:
+    return read_sweeps(DATA / "power" / f"zeus_power_limits_{gpu}.csv.gz")
+
+
+def choices_of(sweep: MeasuredSweep, highest_w: float) -> dict[str, int | None]:
+    """The place that each selector takes, by the column of zeus_choices."""
+    top_s = sweep.times_s[sweep.default]
+    chosen: dict[str, int | None] = {"energy": least_energy(sweep), "time": least_time(sweep)}
+    chosen |= {f"cost_{eta}": least_cost(sweep, eta, highest_w) for eta in (0.0, 0.5, 1.0)}
+    chosen |= {f"slow_{f}": lowest_within(sweep, f * top_s) for f in (1.0, 1.02, 1.05, 1.1, 1.2, 1.5)}
+    return chosen
+
+
+@needs_zeus
+def test_every_selector_takes_what_zeus_takes_in_all_120_sweeps() -> None:
+    with gzip.open(DATA / "tune" / "zeus_choices.csv.gz", "rt") as file:
+        published = list(csv.DictReader(file))
+    sweeps = {
+        (gpu, *vars(sweep.workload).values(), sweep.batch_sizes[0]): sweep
+        for gpu in ("v100", "rtx6000")
+        for sweep in zeus(gpu).sweeps
+    }
+    assert len(published) == len(sweeps) == 120
+    for row in published:
+        key = (row["gpu"], None, row["dataset"], row["network"], row["optimizer"], float(row["batch_size"]))
+        sweep = sweeps[key]
+        highest_w = max(float(other.settings.max()) for name, other in sweeps.items() if name[0] == row["gpu"])
+        for column, place in choices_of(sweep, highest_w).items():
+            assert place is not None
+            assert sweep.settings[place] == float(row[column]), f"{key}: {column}"
+        top_s, top_j = sweep.times_s[sweep.default], sweep.energies_j[sweep.default]
+        for column, factor in (("saved_pct_slow_1p05", 1.05), ("saved_pct_slow_1p1", 1.1)):
+            place = lowest_within(sweep, factor * top_s)
+            assert place is not None
+            assert 100 * (1 - sweep.energies_j[place] / top_j) == pytest.approx(float(row[column]), abs=6e-4)
+        assert sweep.energies_j.min() == pytest.approx(float(row["energy_j_best"]), abs=6e-4)
+        assert top_j == pytest.approx(float(row["energy_j_top"]), abs=6e-4)
+        assert bool(np.any(np.diff(sweep.times_s) > 0)) == (row["nonmonotone"] == "1")
+
+
+@needs_zeus
+def test_the_least_energy_within_a_bound_beats_zeus_rule() -> None:
+    choices = [choice for gpu in ("v100", "rtx6000") for choice in choose(zeus(gpu).sweeps, TimeBound(0.05))]
+    own = [choice.saved_pct(choice.chosen) or 0.0 for choice in choices]
+    rule = [choice.saved_pct(choice.zeus) or 0.0 for choice in choices]
+    assert median(own) == pytest.approx(8.96, abs=0.005)
+    assert median(rule) == pytest.approx(8.70, abs=0.005)
+    assert sum(saved < 0 for saved in rule) == 10
+    assert all(a >= max(b, 0.0) for a, b in zip(own, rule, strict=True))
+    assert all((choice.slower_pct(choice.chosen) or 0.0) <= 5.0 + 1e-9 for choice in choices)
+
+
+@needs_zeus
+def test_the_gpus_of_a_job_differ_as_published() -> None:
+    ranges = {"A40_resnet18_gpu0123": (2.2, 7.1), "V100_resnet50_gpu01": (0.4, 2.3)}
+    for name, (low, high) in ranges.items():
+        file = read_sweeps(DATA / "tune" / f"zeus_profile_{name}.csv.gz")
+        (sweep,) = file.sweeps
+        spread = gpu_spread_pct(sweep)
+        assert spread is not None
+        assert (spread.min(), spread.max()) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05))
+        assert file.knob == "power_limit_w"
+        assert sweep.gpu_energies_j is not None
+        assert sweep.energies_j == pytest.approx(sweep.gpu_energies_j.sum(axis=1))
+
+
+def test_the_default_across_batches_is_the_middle_one(table: Table) -> None:
+    rows = [f"d,n,{batch},sgd,{limit},{100 / batch + 10_000 / limit},{limit}" for batch in (4, 1, 16, 8)
+            for limit in (200, 100)]  # fmt: skip
+    file = read_sweeps(table(*rows))
+    assert [sweep.batch_sizes[0] for sweep in file.sweeps] == [1, 4, 8, 16]
+    (joined,) = across_batches(file.sweeps)
+    assert (joined.batch_sizes[joined.default], joined.settings[joined.default]) == (8, 200)
+    (choice,) = choose([joined], TimeBound(0.0))
+    assert (joined.batch_sizes[choice.chosen], joined.settings[choice.chosen]) == (16, 200)
+    assert choice.zeus == joined.default, "Zeus's rule stays at the default's batch size"
+
+
+def test_a_bound_that_nothing_meets_leaves_the_default(table: Table) -> None:
+    file = read_sweeps(table("d,n,8,sgd,200,10,100", "d,n,8,sgd,100,20,40"))
+    (choice,) = choose(file.sweeps, TimeBound(max_time_s=9.0))
+    assert (choice.chosen, choice.zeus, choice.bound_met) == (file.sweeps[0].default, None, False)
+    assert least_energy_within(file.sweeps[0], 9.0) is None
+    (free,) = choose(file.sweeps)
+    assert (free.saved_pct(free.chosen), free.zeus) == (pytest.approx(20.0), None)
+
+
+def test_columns_are_known_by_several_names_in_any_order(table: Table, tmp_path: Path) -> None:
+    plain = read_sweeps(table("d,n,8,sgd,200,10,100", "d,n,8,sgd,100,20,40"))
+    other = tmp_path / "other.csv"
+    other.write_text("Energy (J);latency_ms;SM clock MHz\n800;20000;900\n1000;10000;1400\n")
+    clocks = read_sweeps(other)
+    assert clocks.knob == "sm_clock_mhz"
+    assert clocks.sweeps[0].energies_j == pytest.approx(plain.sweeps[0].energies_j)
+    assert clocks.sweeps[0].times_s == pytest.approx(plain.sweeps[0].times_s)
+    assert math.isnan(clocks.sweeps[0].batch_sizes[0])
+    other.write_text("watts,took,joules\n100,20,800\n200,10,1000\n")
+    meanings = {"watts": "power_limit_w", "took": "time_s", "joules": "energy_j"}
+    assert read_sweeps(other, meanings).sweeps[0].settings.tolist() == [100, 200]
+
+
+def test_rows_of_one_setting_count_with_their_median_and_blank_ones_do_not(table: Table) -> None:
+    rows = [f"d,n,8,sgd,{limit},{time},100" for limit, times in ((200, (9, 10, 50)), (100, (20,))) for time in times]
+    file = read_sweeps(table(*rows, "d,n,8,sgd,150,,90", "", "d,n,16,sgd,100,9,50"))
+    assert file.sweeps[0].times_s.tolist() == [20, 10]
+    assert file.sweeps[0].runs.tolist() == [1, 3]
+    assert (file.blank_rows, file.gaps, file.lower_defaults) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(("rows", "sentence"), [
+    (["d,n,8,sgd,200,ten,100"], "line 2: time_per_epoch is 'ten'"),
+    (["d,n,8,sgd,200,10,100", "d,n,8,sgd,100,-1,100"], "line 3: time_per_epoch is '-1'"),
+    (["d,n,8,sgd,200,nan,100"], "line 2: time_per_epoch is 'nan'"),
+    (["d,n,8,sgd,200,10,inf"], "line 2: average_power is 'inf'"),
+    (["d,n,8,sgd,0,10,100"], "line 2: power_limit is '0'"),
+    (["d,n,,sgd,200,10,100"], "line 2: batch_size is ''"),
+    (["d,n,8,sgd,200,10"], "line 2: 6 columns"),
+    (["d,n,8,sgd,200,,"], "no row with a time and an energy"),
+    ([], "no row with a time and an energy"),
+])  # fmt: skip
+def test_a_wrong_row_is_named(table: Table, rows: list[str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read_sweeps(table(*rows))
+
+
+@pytest.mark.parametrize(("head", "sentence"), [
+    ("power_limit,time_s", "a sweep needs a column of settings"),
+    ("time_s,energy_j", "a sweep needs a column of settings"),
+    ("power_limit,limit_w,time_s,energy_j", "power_limit and limit_w are both power_limit_w"),
+    ("window_name,time_s,energy_j", "does not end in _ and a power limit"),
+])  # fmt: skip
+def test_a_wrong_head_is_named(table: Table, head: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        read_sweeps(table(",".join("1" for _ in head.split(",")), head=head))
+
+
+def test_a_wrong_file_is_named(table: Table, tmp_path: Path) -> None:
+    path = table("d,n,8,sgd,200,10,100")
+    torn = tmp_path / "torn.csv.gz"
+    torn.write_bytes(gzip.compress(path.read_bytes())[:-9])
+    for content, sentence in ((b"", "is empty"), (b" \n", "is empty"), (b"\x28\xb5\x2f\xfd\x00\xff", "is no CSV file")):
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(InputError, match=sentence):
+            read_sweeps(tmp_path / "file")
+    for name, sentence in (
+        ("torn.csv.gz", "cut off or damaged"),
+        ("absent", "cannot be read"),
+        (".", "cannot be read"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            read_sweeps(tmp_path / name)
+    with pytest.raises(InputError, match="has no column 'x'"):
+        read_sweeps(path, {"x": "time_s"})
+    with pytest.raises(InputError, match="a column can be"):
+        read_sweeps(path, {"network": "colour"})
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert len(read_sweeps(packed).sweeps) == 1, "told by its content, not by its name"
