@@ -3,8 +3,8 @@
     answer = tune(bench, TimeBound(max_slowdown=0.05), TuneOptions(trials=14))
     answer.setting, answer.saved.pct, answer.slower.pct
 
-A `TuneBench` measures a setting on a GPU: a probe (`tuning_probe`) or a command of the user (`tuning_command`). The loop is
-the same for all of them:
+A `TuneBench` measures a setting on a GPU: a probe (`tuning_probe`) or a command of the user (`tuning_command`). The
+loop is the same for all of them:
 
 1. The default is measured once on each GPU. The GPU at the 90 % quantile of the times, the slow end, is tuned.
 2. The default is measured there once more, and then what `Search` suggests.
@@ -230,7 +230,7 @@ class _Tuning:
                     (self._step("default", tuned, self._default), self._step("answer", tuned, setting))
                     for _ in range(REPEATS)
                 ]
-                pairs = [pair for pair in pairs if pair[0].time_s is not None and pair[1].time_s is not None]
+                pairs = [pair for pair in pairs if pair[0].failure is None and pair[1].failure is None]
                 defaults += [pair[0] for pair in pairs]
                 answers = [pair[1] for pair in pairs]
                 if pairs and self._holds(pairs):

@@ -90,6 +90,12 @@ class Summary:
     """The figures of a probe with more than one, by name: of a wave, a staircase, a scan; without single repeats."""
     readings: int | None = None
     """Readings of telemetry while it was measured."""
+    energy_j: float | None = None
+    """Of a repetition, with its bounds where an energy counter tells them."""
+    low_energy_j: float | None = None
+    high_energy_j: float | None = None
+    size: float | None = None
+    """FLOP of a repetition; bytes where it has none, operations where it has neither."""
 
 
 @dataclass
@@ -396,4 +402,17 @@ def _summary(facts: Facts, run: Run, probe: Probe, *, wrong: bool) -> Summary:
         if several
         else {},
         readings=readings if isinstance(readings, int) else None,
+        energy_j=find(run.figures, "energy"),
+        low_energy_j=find(run.figures, "energy_low"),
+        high_energy_j=find(run.figures, "energy_high"),
+        size=size_of(run.conditions),
     )
+
+
+def size_of(amounts: Mapping[str, object]) -> float | None:
+    """How much work `flop`, `bytes` and `operations` are: the first of them that is not 0; None where all are."""
+    for name in ("flop", "bytes", "operations"):
+        amount = amounts.get(name)
+        if isinstance(amount, int | float) and amount > 0:
+            return float(amount)
+    return None

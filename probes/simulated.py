@@ -52,18 +52,22 @@ def run_simulated(
     lock_mhz: float | None = None,
     telemetry_s: float = 1.0,
     unnamed: bool = False,
+    chosen: Sequence[int] | None = None,
+    began_ns: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Run a plan over a simulated fleet, and store what it finds, with telemetry every `telemetry_s`.
+    """Run a plan over a simulated fleet, or on its GPUs at the positions `chosen`, and store what it finds, with
+    telemetry every `telemetry_s`.
 
-    It takes the fleet's next free day in the store, or goes on with an interrupted campaign of the same arguments. This
-    must have the plan's name, unless whorl made up the name (`unnamed`). Faults that begin at some time begin while the
-    plan runs. Nodes always run side by side, whether neighbours are idle or busy. InputError for a cap (W) or lock
-    (MHz) that the model cannot hold, and if the store holds the same GPUs with other faults. StoreError if the store
-    cannot be written: what was stored stays.
+    It begins at `began_ns` (UTC), else on the fleet's next free day in the store, or goes on with an interrupted
+    campaign of the same arguments. This must have the plan's name, unless whorl made up the name (`unnamed`). Faults
+    that begin at some time begin while the plan runs. Nodes always run side by side, whether neighbours are idle or
+    busy. InputError for a cap (W) or lock (MHz) that the model cannot hold, and if the store holds the same GPUs with
+    other faults, or another campaign at that time. StoreError if the store cannot be written: what was stored stays.
     """
     lock_mhz = nearest_clock(fleet, cap_w, lock_mhz)  # before anything is stored
-    turns = min(fleet.per_node, len(fleet)) if plan.neighbours == "idle" else 1
+    each = len(fleet) if chosen is None else len(chosen)
+    turns = min(fleet.per_node, each) if plan.neighbours == "idle" else 1
     asked: dict[str, Any] = asdict(plan.asked) | {
         "gpus": len(fleet),
         "faults": sorted(fleet.named.values()),
@@ -77,9 +81,19 @@ def run_simulated(
     }
     if fleet.population != USUAL:
         asked["population"] = fleet.population
+    if chosen is not None:
+        asked["chosen"] = list(chosen)
     span_s = turns * plan.expected_s()
     claimed = claim(
-        store, fleet, plan.campaign, asked, span_s=span_s, cluster=cluster, repeatable=True, unnamed=unnamed
+        store,
+        fleet,
+        plan.campaign,
+        asked,
+        span_s=span_s,
+        cluster=cluster,
+        began_ns=began_ns,
+        repeatable=True,
+        unnamed=unnamed,
     )
     plan = replace(plan, campaign=claimed.campaign)
     bench = Bench(
@@ -93,9 +107,10 @@ def run_simulated(
     gpus = [identity.uuid for identity in claimed.who]
     keeping = Claimed(claimed, telemetry_s=telemetry_s)
     stored = past_of(claimed.store, claimed.cluster, gpus).runs_of(plan.campaign, before_ns=claimed.began_ns)
-    campaign = Campaign(plan, keeping.recorder, built_once(find_kernel), stored, len(gpus), progress=progress)
+    chosen = range(len(gpus)) if chosen is None else chosen
+    campaign = Campaign(plan, keeping.recorder, built_once(find_kernel), stored, len(chosen), progress=progress)
     campaign.report.planted = claimed.planted
-    return run_on(bench, range(len(gpus)), campaign, keeping)
+    return run_on(bench, chosen, campaign, keeping)
 
 
 def built_once(find_kernel: Callable[[str], Kernel]) -> Callable[[str], Kernel]:
