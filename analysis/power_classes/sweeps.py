@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import polars as pl
 
 from ...store.names import plain_workload
 from ...store.vocabulary import stated
 from ..runs.measurements import measurements
+from ..tuning.curve import CappedRuns, OwnCurve, own_curve
 from .caps import Prediction, curves, predict
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...store import Store
 
 Capped = Literal["power", "clock"]
+_SIZES = ("flop", "bytes", "operations", "input")
+"""Conditions in which runs of one workload have other energies and times, whatever their power limit."""
 
 
 def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power") -> pl.DataFrame:
@@ -24,25 +30,7 @@ def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power")
     highest clock, where that is known. The setting is cluster, model, input size, and the clock or limit that is not
     the cap. The power is the run's median.
     """
-    runs = measurements(store, clusters=[cluster] if cluster else [], run_ids=True)
-    runs = runs.select("run_id", pl.col("cluster", "gpu").cast(pl.String), "value", "power_w")
-
-    limit = pl.coalesce(stated("asked_power_limit_w"), stated("power_limit_w"))
-    conditions = store.scan("runs").select(
-        "run_id",
-        pl.col("workload").cast(pl.String).alias("family"),
-        limit.alias("set_w"),
-        stated("locked_clock_mhz").alias("set_mhz"),
-        stated("input_size").alias("input_size"),
-    )
-    now = store.sql(
-        "select cluster, gpu, model, coalesce(power_limit_default_mw, power_limit_mw) / 1e3 as own_w, "
-        "sm_clock_max_mhz as own_mhz from gpus_now"
-    ).polars()
-    now = now.cast(
-        {"cluster": pl.String, "gpu": pl.String, "model": pl.String, "own_w": pl.Float64, "own_mhz": pl.Float64}
-    )
-    every = runs.join(store.collect(conditions), on="run_id").join(now, on=["cluster", "gpu"], how="left")
+    every = _conditions(store, cluster)
     limit_w, mhz = pl.coalesce("set_w", "own_w"), pl.coalesce("set_mhz", "own_mhz")
     same, cap = (mhz, limit_w) if capped == "power" else (limit_w, mhz)
     parts = [pl.col(name).fill_null("") for name in ("cluster", "model", "input_size")]
@@ -54,6 +42,62 @@ def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power")
         "power_w",
         *([limit_w.alias("limit_w")] if capped == "clock" else []),
     ).filter(pl.col("cap").is_not_null())
+
+
+def own_runs(store: Store, *, cluster: str | None = None, workload: str | None = None) -> pl.DataFrame:
+    """The runs of workloads under power limits and locked clocks, for `own_curve`: a row for each with its energy.
+
+    Columns: cluster, model, workload, gpu, unit (the GPU and the size of its work), level (`tuning.curve.CappedRuns`),
+    default_w (the GPU's default limit), energy_j and time_s of a repetition. A run whose limit, default limit, energy,
+    or power under a locked clock is not known is left out.
+    """
+    every = _conditions(store, cluster, [workload] if workload else [])
+    energy = store.scan("results").filter(pl.col("figure") == "energy").group_by("run_id").agg(pl.col("value").median())
+    every = every.join(store.collect(energy.rename({"value": "joules"})), on="run_id", how="left")
+    seconds = pl.col("value") / 1e3
+    limit_w = pl.coalesce("set_w", "own_w")
+    drawn_w = pl.when(pl.col("set_mhz").is_null()).then(limit_w).otherwise(pl.min_horizontal(limit_w, "power_w"))
+    level = pl.when(pl.col("set_mhz").is_null() | pl.col("power_w").is_not_null()).then(drawn_w / pl.col("own_w"))
+    unit = pl.concat_str(
+        *(pl.col(name).cast(pl.String).fill_null("") for name in ("gpu", "input_size", *_SIZES)), separator="|"
+    )
+    return every.select(
+        "cluster", "model", pl.col("family").alias("workload"), "gpu", unit.alias("unit"), level.alias("level"),
+        pl.col("own_w").alias("default_w"),
+        pl.coalesce("joules", pl.col("power_w") * seconds).alias("energy_j"),
+        seconds.alias("time_s"),
+    ).filter(pl.all_horizontal(pl.col("level", "energy_j", "time_s") > 0))  # fmt: skip
+
+
+def curve_of_runs(runs: pl.DataFrame) -> OwnCurve | None:
+    """The own curve of some rows of `own_runs`, of one workload on one model."""
+    unit, level, energy_j, time_s = (runs[name].to_numpy() for name in ("unit", "level", "energy_j", "time_s"))
+    return own_curve(CappedRuns(unit.astype(np.str_), level, energy_j, time_s))
+
+
+def _conditions(store: Store, cluster: str | None, workloads: Sequence[str] = ()) -> pl.DataFrame:
+    """Sound runs with what they ran under: run_id, cluster, gpu, model, family, value (time, ms), power_w, set_w and
+    set_mhz (stated limit and locked clock), own_w and own_mhz (default limit and highest clock),
+    input_size and what else tells sizes of the work apart."""
+    runs = measurements(store, clusters=[cluster] if cluster else [], workloads=workloads, run_ids=True)
+    runs = runs.select("run_id", pl.col("cluster", "gpu").cast(pl.String), "value", "power_w")
+    limit = pl.coalesce(stated("asked_power_limit_w"), stated("power_limit_w"))
+    conditions = store.scan("runs").select(
+        "run_id",
+        pl.col("workload").cast(pl.String).alias("family"),
+        limit.alias("set_w"),
+        stated("locked_clock_mhz").alias("set_mhz"),
+        stated("input_size").alias("input_size"),
+        *map(stated, _SIZES),
+    )
+    now = store.sql(
+        "select cluster, gpu, model, coalesce(power_limit_default_mw, power_limit_mw) / 1e3 as own_w, "
+        "sm_clock_max_mhz as own_mhz from gpus_now"
+    ).polars()
+    now = now.cast(
+        {"cluster": pl.String, "gpu": pl.String, "model": pl.String, "own_w": pl.Float64, "own_mhz": pl.Float64}
+    )
+    return runs.join(store.collect(conditions), on="run_id").join(now, on=["cluster", "gpu"], how="left")
 
 
 def cap_effect(
