@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from math import ceil, floor
+from math import ceil, floor, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,8 +114,10 @@ class ClassRuns:
         return np.nanmedian(self.power_w[:, self.reference]) * np.interp(limit_w, self.limits_w, shape)
 
     def noise(self) -> float:
-        """At most the standard deviation of ln time from run to run: how GPUs change beside each other from one limit
-        to the next, the median of all pairs of neighbours. Part of it is that GPUs do respond differently; NaN for none.
+        """An upper estimate of the standard deviation of ln time from run to run: how GPUs change beside each other from one limit
+        to the next, the median of all pairs of neighbours; NaN without any.
+
+        Part of it is that GPUs truly respond differently, so the noise alone is at most this.
         """
         changes = np.diff(np.log(self.speed), axis=1)
         changes = changes[:, np.isfinite(changes).sum(axis=0) >= FEWEST_GPUS]
@@ -200,52 +202,117 @@ def step_energy(speed: Floats, power_w: Floats, waiting: Floats | float = WAITIN
 
 @dataclass(frozen=True)
 class StepGains:
-    """What a change does to a step of a job, against the present limits: shares, positive where `saved` or `slower`."""
+    """What a change does to a step of a job, as shares of what was before: energy saved, and time added."""
 
     saved: Estimate
     slower: Estimate
+
+
+@dataclass(frozen=True)
+class PowerPlan:
+    """A limit for each GPU of a job, with what it does; or the reason why there is none."""
+
+    refusal: PlanRefusal | None
+    limit_w: Floats | None = None
+    """(gpus,)"""
+    power_w: Floats | None = None
+    """(gpus,) the power that each will report at work."""
+    gains: StepGains | None = None
+    """Against the present limits. Also of a plan that is refused because it gains nothing."""
+    one_limit_w: float | None = None
+    """Of a plan within a budget: the highest limit for all that is within it too; None where none is."""
+    against_one: StepGains | None = None
+    """The plan against that limit for all."""
+
+
+State = tuple[Floats, Floats]
+"""(draws, gpus) speed and reported power of the GPUs of a job."""
 
 
 class Draws:
     """What the GPUs of a job may truly be, given one run each: their noise, and the curve of a random GPU of the class.
 
     A GPU's own curve is that of a random GPU of the class, drawn from a bootstrap sample of the class, so that a class
-    of few GPUs gives wider intervals. `noise`: standard deviation of ln time from run to run.
+    of few GPUs gives wider intervals. `noise`: standard deviation of ln time of the measured speeds.
     """
 
     def __init__(self, job: SyncJob, runs: ClassRuns, noise: float, seed: int = 0) -> None:
-        self._job, self._runs = job, runs
-        rng = np.random.default_rng(seed)
+        self._job, self._runs, self._rng = job, runs, np.random.default_rng(seed)
         gpus, beside = len(job.speed), len(runs.speed_shapes)
-        sample = rng.integers(beside, size=(_DRAWS, beside))
-        self._like = np.take_along_axis(sample, rng.integers(beside, size=(_DRAWS, gpus)), axis=1)
-        self.speed = job.speed * np.exp(noise * rng.standard_normal((_DRAWS, gpus)))
-        self.power_w = np.broadcast_to(job.power_w, self.speed.shape)
-        self._waiting = rng.uniform(*WAITING_RANGE, _DRAWS)
+        sample = self._rng.integers(beside, size=(_DRAWS, beside))
+        self._like = np.take_along_axis(sample, self._rng.integers(beside, size=(_DRAWS, gpus)), axis=1)
+        self._waiting = self._rng.uniform(*WAITING_RANGE, _DRAWS)
+        speed = job.speed * np.exp(noise * self._rng.standard_normal((_DRAWS, gpus)))
+        self.present: State = speed, np.broadcast_to(job.power_w, speed.shape)
 
-    def under(self, limit_w: Floats) -> tuple[Floats, Floats]:
-        """(draws, gpus) speed and power under other limits, (gpus,)."""
-        runs = self._runs
-        return (
-            self.speed * self._change(runs.speed_shapes, limit_w),
-            self.power_w * self._change(runs.power_shapes, limit_w),
-        )
+    def under(self, limit_w: Floats) -> State:
+        """The GPUs under other limits, (gpus,)."""
+        speed, power_w = self.present
+        shapes = self._runs.speed_shapes, self._runs.power_shapes
+        return speed * self._change(shapes[0], limit_w), power_w * self._change(shapes[1], limit_w)
 
     def _change(self, shapes: Floats, limit_w: Floats) -> Floats:
         limits, now_w = self._runs.limits_w, self._job.limit_w
         change = np.array([np.interp(limit_w, limits, row) / np.interp(now_w, limits, row) for row in shapes])
         return np.asarray(np.take_along_axis(change, self._like, axis=0))
 
-    def gains(self, speed: Floats, power_w: Floats) -> StepGains:
-        """Of a step of other speeds and powers, (draws, gpus), against the present ones."""
-        energy = step_energy(speed, power_w, self._waiting)
-        saved = 1 - energy / step_energy(self.speed, self.power_w, self._waiting)
-        return StepGains(_estimate(saved), _estimate(step_time(speed) / step_time(self.speed) - 1))
+    def exchanged(self, gpus: Flags, speed: Floats, power_w: Floats) -> State:
+        """The job with random GPUs of the class in place of some, (gpus,); of the class's at one limit, (class,)."""
+        pick = self._rng.integers(len(speed), size=self._like.shape)
+        return np.where(gpus, speed[pick], self.present[0]), np.where(gpus, power_w[pick], self.present[1])
+
+    def gains(self, after: State, before: State) -> StepGains:
+        """What a step saves and how much longer it takes than one before."""
+        saved = 1 - step_energy(*after, self._waiting) / step_energy(*before, self._waiting)
+        return StepGains(_estimate(saved), _estimate(step_time(after[0]) / step_time(before[0]) - 1))
 
 
 def _estimate(draws: Floats) -> Estimate:
     low, high = np.quantile(draws, (0.025, 0.975))
     return Estimate(float(draws.mean()), float(low), float(high))
+
+
+def plan_power(
+    job: SyncJob, runs: ClassRuns, noise: float, *, budget_w: float | None = None, highest_w: float = inf, seed: int = 0
+) -> PowerPlan:
+    """The plan of a job: the speed of its slowest GPU for all, or with a budget the highest speed within it.
+
+    Refused where fewer than half of the GPUs are held by their limit, where `noise` is above `MOST_NOISE` or unknown
+    (NaN), where no limits fit the budget, and without a budget where the interval of the saving reaches 0.
+    """
+    if job.held.mean() < 0.5:
+        return PowerPlan(PlanRefusal.NOT_HELD)
+    if not noise <= MOST_NOISE:
+        return PowerPlan(PlanRefusal.NOISY)
+    draws = Draws(job, runs, noise, seed)
+    if budget_w is None:
+        limit_w = same_speed(job, runs)
+        gains = draws.gains(draws.under(limit_w), draws.present)
+        refusal = None if gains.saved.low > 0 else PlanRefusal.NO_GAIN
+        return PowerPlan(refusal, limit_w, expected_power(job, runs, limit_w), gains)
+    fastest_w = within_budget(job, runs, budget_w, highest_w)
+    if fastest_w is None:
+        return PowerPlan(PlanRefusal.OVER_BUDGET)
+    state = draws.under(fastest_w)
+    one_limit = _one_limit(job, runs, budget_w, highest_w)
+    return PowerPlan(
+        None,
+        fastest_w,
+        expected_power(job, runs, fastest_w),
+        draws.gains(state, draws.present),
+        None if one_limit is None else float(one_limit[0]),
+        None if one_limit is None else draws.gains(state, draws.under(one_limit)),
+    )
+
+
+def _one_limit(job: SyncJob, runs: ClassRuns, budget_w: float, highest_w: float) -> Floats | None:
+    """(gpus,) the highest limit, the same for all, whose reported power is within the budget."""
+    top = floor(min(highest_w, float(runs.limits_w[-1])) / STEP_W) * STEP_W
+    for limit in np.arange(top, runs.limits_w[0], -STEP_W):
+        limit_w = np.full(len(job.speed), limit)
+        if expected_power(job, runs, limit_w).sum() <= budget_w:
+            return limit_w
+    return None
 
 
 def braked(job: SyncJob, beside: Floats) -> Flags:
