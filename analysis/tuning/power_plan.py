@@ -114,10 +114,10 @@ class ClassRuns:
         return np.nanmedian(self.power_w[:, self.reference]) * np.interp(limit_w, self.limits_w, shape)
 
     def noise(self) -> float:
-        """An upper estimate of the standard deviation of ln time from run to run: how GPUs change beside each other from one limit
-        to the next, the median of all pairs of neighbours; NaN without any.
+        """The standard deviation of ln time from run to run, at most; NaN where too few GPUs ran under two limits.
 
-        Part of it is that GPUs truly respond differently, so the noise alone is at most this.
+        It is how GPUs change beside each other from one limit to the next, the median of all pairs of neighbours. GPUs
+        truly respond differently too, which is in it.
         """
         changes = np.diff(np.log(self.speed), axis=1)
         changes = changes[:, np.isfinite(changes).sum(axis=0) >= FEWEST_GPUS]
@@ -256,10 +256,14 @@ class Draws:
         change = np.array([np.interp(limit_w, limits, row) / np.interp(now_w, limits, row) for row in shapes])
         return np.asarray(np.take_along_axis(change, self._like, axis=0))
 
-    def exchanged(self, gpus: Flags, speed: Floats, power_w: Floats) -> State:
-        """The job with random GPUs of the class in place of some, (gpus,); of the class's at one limit, (class,)."""
-        pick = self._rng.integers(len(speed), size=self._like.shape)
-        return np.where(gpus, speed[pick], self.present[0]), np.where(gpus, power_w[pick], self.present[1])
+    def exchanged(self, gpus: Flags, ratio: Floats) -> State:
+        """The job with other GPUs of the class in place of some, (gpus,), under the same limits.
+
+        Their speeds over that of the class's median GPU are drawn from `ratio`, (class,); their power is the median's.
+        """
+        limit_w, drawn = self._job.limit_w, self._rng.choice(ratio, self._like.shape)
+        speed = np.where(gpus, self._runs.median_speed(limit_w) * drawn, self.present[0])
+        return speed, np.where(gpus, self._runs.median_power(limit_w), self.present[1])
 
     def gains(self, after: State, before: State) -> StepGains:
         """What a step saves and how much longer it takes than one before."""
@@ -315,17 +319,17 @@ def _one_limit(job: SyncJob, runs: ClassRuns, budget_w: float, highest_w: float)
     return None
 
 
-def braked(job: SyncJob, beside: Floats) -> Flags:
-    """(gpus,) which GPUs are clearly slower than their class.
+def braked(speed: Floats, beside: Floats) -> Flags:
+    """(gpus,) which GPUs of these speeds are clearly slower than their class.
 
-    `beside`: speeds of the GPUs of the class at the job's limit, the job's among them. A GPU is braked whose ln speed
-    lies more than `BRAKED_SD` robust standard deviations (from the median absolute deviation) and more than
-    `BRAKED_SHARE` below their median; nobody where there are fewer than `FEWEST_BESIDE`.
+    `beside`: the speeds of the class, these GPUs among them. A GPU is braked whose ln speed lies more than `BRAKED_SD`
+    robust standard deviations (from the median absolute deviation) and more than `BRAKED_SHARE` below their median;
+    nobody where there are fewer than `FEWEST_BESIDE`.
     """
     if len(beside) < FEWEST_BESIDE:
-        return np.zeros(len(job.speed), dtype=np.bool_)
+        return np.zeros(len(speed), dtype=np.bool_)
     logs = np.log(beside)
     middle = np.median(logs)
     scale = _MAD_SD * np.median(np.abs(logs - middle))
-    below = middle - np.log(job.speed)
+    below = middle - np.log(speed)
     return np.asarray((below > BRAKED_SD * scale) & (below > -np.log(1 - BRAKED_SHARE)))
