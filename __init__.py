@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
     from .dashboards.answers.replay import replay
     from .dashboards.answers.report import look, report
-    from .dashboards.answers.training import advise_burst, advise_spb
+    from .dashboards.answers.training import advise_burst, advise_power_plan, advise_spb
     from .jobs import ledger
     from .store import Store
 
@@ -33,7 +33,7 @@ _LAZY = {
     ".dashboards.answers.importing": ("import_files",),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
     ".dashboards.answers.replay": ("replay",),
-    ".dashboards.answers.training": ("advise_burst", "advise_spb"),
+    ".dashboards.answers.training": ("advise_burst", "advise_power_plan", "advise_spb"),
     ".dashboards.answers.report": ("look", "report"),
     ".store": ("Store",),
 }
@@ -45,6 +45,7 @@ __all__ = [
     "across",
     "advise",
     "advise_burst",
+    "advise_power_plan",
     "advise_spb",
     "campaign_status",
     "check",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from .advise_power_plan import power_plan
 from .advise_training import burst, spb
 from .options import Share, Span, any_store_option, json_option
 
@@ -112,7 +113,7 @@ def advise(
 
     It prints lines and applies none. docs/placement.md has the method.
     """
-    if ctx.invoked_subcommand in ("burst", "spb"):
+    if ctx.invoked_subcommand in ("burst", "spb", "power-plan"):
         given = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
         if given:
             raise click.UsageError(f"write options after {ctx.invoked_subcommand}, not before it")
@@ -285,3 +286,4 @@ def _text_of(name: str) -> tuple[Path | None, str]:
 
 advise.add_command(burst)
 advise.add_command(spb)
+advise.add_command(power_plan)

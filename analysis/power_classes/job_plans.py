@@ -15,6 +15,7 @@ from ...store.hostlist import compress, expand
 from ...store.vocabulary import ClockSetting, stated
 from ..runs.measurements import measurements
 from ..tuning.power_plan import (
+    COLDER_SD,
     FEWEST_GPUS,
     FULL_CLOCK,
     STEP_W,
@@ -95,8 +96,8 @@ class JobPlan:
     class_gpus: int
     """GPUs of the class under several limits."""
     class_limits_w: tuple[float, ...]
-    neighbours: str | None
-    """Whether the other GPUs of a node were idle or busy in these runs."""
+    alone: bool
+    """Whether the other GPUs of a node were idle in these runs."""
     unsteady: int
     """Runs of the job's GPUs that began before temperature and clock were steady."""
     driver: str | None
@@ -120,7 +121,10 @@ def job_plan(store: Store, scope: PlanScope) -> JobPlan:
     runs = runs.filter(pl.col("driver").eq_missing(driver), pl.col("neighbours").eq_missing(own["neighbours"][0]))
     beside = _beside(gpus, runs)
     curve = _class_runs(store, scope, gpus, runs.join(beside.filter("slow"), on="gpu", how="anti"))
-    job = SyncJob(*(gpus[name].to_numpy() for name in ("speed", "power_w", "limit_w", "held")))
+    alone = own["neighbours"][0] == "idle" and bool(gpus["node"].is_duplicated().any())
+    colder = COLDER_SD if alone or not own["steady"].all() else 0.0
+    columns = {name: gpus[name].to_numpy() for name in ("speed", "power_w", "limit_w", "held")}
+    job = SyncJob(**columns, colder=colder)
     noise = _noise(runs, own, curve)
     sd = float("nan") if noise.sd is None else noise.sd / sqrt(noise.days)
     highest_w = gpus["highest_w"].fill_null(inf).to_numpy().min()
@@ -138,7 +142,7 @@ def job_plan(store: Store, scope: PlanScope) -> JobPlan:
         noise=noise,
         class_gpus=len(curve.speed_shapes),
         class_limits_w=tuple(curve.limits_w.tolist()),
-        neighbours=own["neighbours"][0],
+        alone=alone,
         unsteady=int((~own["steady"]).sum()),
         driver=driver,
         since=own["began"].min(),  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from math import ceil, floor, inf
+from math import ceil, floor, hypot, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ BRAKED_SD, BRAKED_SHARE = 5.0, 0.03
 """A GPU is braked that is slower than the class's median by more than both: robust standard deviations, and a share."""
 FEWEST_BESIDE = 5
 """GPUs at one limit that it takes to call one of them braked."""
+COLDER_SD = 0.006
+"""Standard deviation of ln speed between a short run beside idle GPUs and long work beside busy ones (simulated)."""
 _DRAWS = 2000
 _MAD_SD = 1.4826  # of normal values: standard deviation over median absolute deviation
 
@@ -74,6 +76,8 @@ class SyncJob:
     limit_w: Floats
     held: Flags
     """Whether the power limit holds the clock down."""
+    colder: float = 0.0
+    """Standard deviation by which ln speeds in the job differ from these because the GPUs were colder here."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +246,7 @@ class Draws:
         sample = self._rng.integers(beside, size=(_DRAWS, beside))
         self._like = np.take_along_axis(sample, self._rng.integers(beside, size=(_DRAWS, gpus)), axis=1)
         self._waiting = self._rng.uniform(*WAITING_RANGE, _DRAWS)
-        speed = job.speed * np.exp(noise * self._rng.standard_normal((_DRAWS, gpus)))
+        speed = job.speed * np.exp(hypot(noise, job.colder) * self._rng.standard_normal((_DRAWS, gpus)))
         self.present: State = speed, np.broadcast_to(job.power_w, speed.shape)
 
     def under(self, limit_w: Floats) -> State:

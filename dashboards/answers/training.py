@@ -1,4 +1,4 @@
-"""How a training job should use its GPUs: the functions of `whorl advise burst` and `whorl advise spb`."""
+"""How a training job should use its GPUs: the functions of `whorl advise burst`, `spb` and `power-plan`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from .reply import Reply, RowList, opened
 if TYPE_CHECKING:
     from ...analysis.placement.burst import BurstAnswer
     from ...analysis.placement.spb import SpbPlan
+    from ...analysis.power_classes.job_plans import JobPlan
     from ...store import Store
 
 DATA_PARALLEL = "data-parallel"
@@ -137,3 +138,48 @@ def advise_spb(
         rows=RowList(of=Worker),
         notes=plan.notes,
     )
+
+
+class PowerPlanOptions(TypedDict, total=False):
+    """The options of `whorl advise power-plan`, with the same defaults."""
+
+    budget: float | str | None
+    """What the GPUs may report together: W, or a text as "4.2kW"; None: as fast as the slowest GPU is."""
+    limit: float | None
+    """The present limit, W; None: that of each GPU in the store."""
+    cluster: str | None
+    independent: bool
+    """Whether the GPUs run jobs that do not wait for each other."""
+    seed: int
+
+
+def advise_power_plan(
+    store: Store | str | Path, *, hosts: str, workload: str, **options: Unpack[PowerPlanOptions]
+) -> Reply[JobPlan | None]:
+    """Plan power limits for a job whose steps wait for its slowest GPU, as `whorl advise power-plan` does.
+
+    The job has all GPUs on `hosts`, a host list. `frame` has a row for each GPU. Where a plan would not pay, `refused`
+    of the document says why. Raises InputError where runs are missing, with the commands that make them, and
+    StoreError where there is no store.
+    """
+    from ...analysis.power_classes.job_plans import PlanScope, job_plan
+    from ..printed import power_plan as printed
+
+    budget = options.get("budget")
+    budget_w = None if budget is None else _watts(str(budget))
+    if options.get("independent"):
+        return Reply(None, printed.independent_document, lambda: [printed.INDEPENDENT])
+    scope = PlanScope(hosts, workload, options.get("cluster"), options.get("limit"), budget_w, options.get("seed", 0))
+    plan = job_plan(opened(store), scope)
+    return Reply(
+        plan, partial(printed.document, plan), partial(printed.answer_of, plan), notes=tuple(printed.notes(plan))
+    )
+
+
+def _watts(text: str) -> float:
+    """Watts of a text such as 4.2kW, 4200W or 4200."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(kW|W)?\s*", text, re.IGNORECASE)
+    watts = float(match[1]) * (1000 if (match[2] or "").lower() == "kw" else 1) if match else 0.0
+    if not watts > 0:
+        raise InputError(f"--budget {text!r} is no power: write it as 4.2kW or 4200W")
+    return watts
