@@ -28,6 +28,7 @@ KERNELS: dict[str, tuple[str, str]] = {
     "sm": ("sm", "SM"),
     "power-mix": ("power", "MIX"),
     "power-share": ("power", "SHARE"),
+    "stress": ("stress", "STRESS"),
     "copy-h2d": ("paths", "H2D"),
     "copy-d2h": ("paths", "D2H"),
     "copy-d2d": ("paths", "D2D"),

@@ -42,7 +42,7 @@ FACTOR = 0.5**0.5
 INTEGER_FACTOR = 0x9E3779B1
 """h of int32: odd, its bits mixed."""
 
-PACKED = {"fp16": 2}
+PACKED = {"fp16": 2, "bf16": 2}
 """Numbers in a 32-bit word, where more than one."""
 
 SINCE = {"fp16": (6, 0)}
@@ -72,7 +72,7 @@ def chain_buffers(precision: str, rounds: int) -> tuple[Buffer, ...]:
 
 def chain_launch(precision: str, blocks: int, block: int, rounds: int, times: int = 1) -> Launch:
     value = {"fp64": "double", "fp32": "float"}.get(precision, "word")
-    ahead, back = (_literal(factor, precision) for factor in _factors(precision))
+    ahead, back = factor_literals(precision)
     defines = (
         f"VALUE={value}",
         f"FUSED=fused_{precision}",
@@ -123,13 +123,20 @@ def build(facts: Facts, *, precision: str, rounds: int | None = None, blocks: in
 
 
 def _stored(precision: str, seed: int) -> NDArray[Any]:
-    values = _start(precision, seed)
-    return values if values.dtype == np.uint32 else encode(values, precision)
+    return stored(start_points(precision, _pairs(precision), seed), precision)
 
 
-def _start(precision: str, seed: int) -> NDArray[Any]:
-    """One period of the points: uint32 for int32, else float64 numbers that the precision holds."""
-    count = PERIOD * numbers_per_thread(precision)
+def stored(points: NDArray[Any], precision: str) -> NDArray[Any]:
+    """Points as they lie in memory (`rounding.DTYPES`)."""
+    return points if points.dtype == np.uint32 else encode(points, precision)
+
+
+def start_points(precision: str, pairs: int, seed: int) -> NDArray[Any]:
+    """One period of so many points in each thread: uint32 for int32, else float64 numbers that the precision holds.
+
+    Shape (2 pairs · 256 threads · numbers in a word,): number after number, each of all threads.
+    """
+    count = PERIOD * 2 * pairs * PACKED.get(precision, 1)
     if precision == "int32":
         return words(seed, "start", count)
     return nearest(stream_of(seed, "start").uniform(-1.0, 1.0, count), precision)
@@ -144,6 +151,12 @@ def _factors(precision: str) -> tuple[NDArray[Any], NDArray[Any]]:
     return factor, -factor
 
 
+def factor_literals(precision: str) -> tuple[str, str]:
+    """h and -h in CUDA C."""
+    ahead, back = (_literal(factor, precision) for factor in _factors(precision))
+    return ahead, back
+
+
 def _literal(factor: NDArray[Any], precision: str) -> str:
     """A factor in CUDA C: a packed one as the word that holds it twice."""
     if precision == "int32":
@@ -156,9 +169,15 @@ def _literal(factor: NDArray[Any], precision: str) -> str:
 
 @lru_cache(maxsize=16)
 def _results(precision: str, rounds: int, seed: int) -> NDArray[Any]:
-    """The points after a number of rounds, in the order of `_stored`."""
-    pairs, row = _pairs(precision), PERIOD * PACKED.get(precision, 1)
-    points = _start(precision, seed).reshape(pairs, 2, row)
+    """What comes out, as `_stored`."""
+    return stored(gone_round(start_points(precision, _pairs(precision), seed), precision, rounds), precision)
+
+
+def gone_round(points: NDArray[Any], precision: str, rounds: int) -> NDArray[Any]:
+    """Points (as of `start_points`) after a number of rounds."""
+    row = PERIOD * PACKED.get(precision, 1)
+    pairs = points.size // (2 * row)
+    points = points.reshape(pairs, 2, row)
     ahead, back = (np.full((pairs, row), factor[0]) for factor in _factors(precision))
     x, y = np.ascontiguousarray(points[:, 0]), np.ascontiguousarray(points[:, 1])
     for _ in range(rounds):
@@ -168,8 +187,7 @@ def _results(precision: str, rounds: int, seed: int) -> NDArray[Any]:
         else:
             x = fused(ahead, y, x, precision)
             y = fused(back, x, y, precision)
-    results = np.stack([x, y], axis=1).reshape(-1)
-    return results if precision == "int32" else encode(results, precision)
+    return np.stack([x, y], axis=1).reshape(-1)
 
 
 def _kernel(precision: str, needs: str = "") -> Kernel:

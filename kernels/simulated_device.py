@@ -25,10 +25,10 @@ from ..simulation.models import PARAMETERS, GpuModel
 from ..simulation.physics import Silicon, relative_time
 from ..simulation.rates import rates_of
 from ..simulation.workloads import BERT, PAGERANK, SGEMM, STREAM, Workload
-from . import memory, sm
+from . import fma, memory, sm
 from .checking import right_value
 from .device import Timed, Verdict
-from .work import FAULTS_NAME, Copy, Facts, Gemm, Launch, WordsExpected, Work
+from .work import FAULTS_NAME, Copy, Facts, Gemm, Launch, UnitMix, WordsExpected, Work
 
 VERSIONS = MappingProxyType({"driver": "simulated", "simulation": f"parameters {PARAMETERS}"})
 
@@ -63,7 +63,10 @@ def timing(work: Work, model: GpuModel) -> Timing:
     """
     gemms = sum(isinstance(step, Gemm) for step in work.turns[0])
     sharpness = 1.0 if 0 < gemms < len(work.turns[0]) else _SHARPNESS
-    parts = [*_arithmetic(work, model), *_path(work, model), *_operations(work, model)]
+    if work.mix is not None:
+        parts = _units(work.mix, model)
+    else:
+        parts = [*_arithmetic(work, model), *_path(work, model), *_operations(work, model)]
     launches = sum(step.times if isinstance(step, Launch) else 1 for step in work.turns[0])
     parts.append(_Part(launches * rates_of(model).launch_us * 1e-6, clock=0.2, launch=0.8))
     powers = np.array([part.seconds for part in parts]) ** sharpness
@@ -74,13 +77,13 @@ def timing(work: Work, model: GpuModel) -> Timing:
     else:
         shares = weights @ [(part.clock, part.link, part.peer, part.launch) for part in parts]
         clock, link, peer, launch = shares.tolist()
-        moved = work.bytes if work.path in ("dram", "pcie", "peer") else 0
+        moved = work.mix.dram_bytes if work.mix else work.bytes if work.path in ("dram", "pcie", "peer") else 0
         traffic = min(1.0, moved / unit_s / (model.bandwidth_gb_s * 1e9))
     return Timing(
         unit_s,
         Workload(
             work.kernel,
-            activity=work.activity,
+            activity=work.activity if work.mix is None else work.activity * _activity(parts, unit_s),
             compute_share=clock,
             bandwidth_share=traffic,
             noise=_NOISE.get(work.kernel, STREAM.noise if work.path == "dram" and not gemms else SGEMM.noise),
@@ -134,6 +137,8 @@ class _Part:
     """... the links to other GPUs ..."""
     launch: float = 0.0
     """... and how fast the host launches."""
+    activity: float = 0.0
+    """Of the SMs, where this is all of the time; of units that work side by side."""
 
 
 def _arithmetic(work: Work, model: GpuModel) -> list[_Part]:
@@ -171,6 +176,40 @@ def _path(work: Work, model: GpuModel) -> list[_Part]:
     reach = _DRAM_REACH.get(work.kernel, STREAM.bandwidth_share)
     clock = PAGERANK.compute_share if work.kernel == "pagerank" else STREAM.compute_share
     return [_Part(work.bytes / (model.bandwidth_gb_s * 1e9 * reach), clock=clock)]
+
+
+_UNIT_ACTIVITY = {**fma.ACTIVITY, "bf16": fma.ACTIVITY["fp16"], "l2": 0.35, "dram": 0.2, "shared": 0.3}
+"""Of a unit that is always busy, with what brings its operands: that of the kernel that asks it alone; of shared memory
+assumed."""
+_ISSUED, _SHARED_BYTES = 4, 128  # instructions of warps, and bytes of shared memory, of a multiprocessor in a clock
+
+
+def _units(mix: UnitMix, model: GpuModel) -> list[_Part]:
+    """Of each unit the size over the rate; what may issue; and the time of one block's steps, one after another."""
+    rates, hz = rates_of(model), model.max_clock_mhz * 1e6
+    share, parts = mix.sms / rates.sms, []
+    for precision, operations in mix.operations.items():
+        flop_per_s = rates.flop_per_s(model, precision, tensor=False)
+        if flop_per_s is None:
+            raise DeviceError(f"{model.name} has no {precision} arithmetic, so it cannot run these chains")
+        seconds = operations / (flop_per_s * _VECTOR_REACH * share)
+        parts.append(_Part(seconds, clock=1.0, activity=_UNIT_ACTIVITY[precision]))
+    memory_s = mix.dram_bytes / (model.bandwidth_gb_s * 1e9 * STREAM.bandwidth_share)
+    shared_s = mix.shared_bytes / (_SHARED_BYTES * mix.sms * hz)
+    parts.append(_Part(memory_s, clock=STREAM.compute_share, activity=_UNIT_ACTIVITY["dram"]))
+    parts.append(_Part(mix.l2_bytes / (rates.l2_gb_s(model) * 1e9 * share), 1.0, activity=_UNIT_ACTIVITY["l2"]))
+    parts.append(_Part(shared_s, clock=1.0, activity=_UNIT_ACTIVITY["shared"]))
+    parts.append(_Part(mix.instructions / (_ISSUED * mix.sms * hz), clock=1.0))
+    nanoseconds, scaling = rates.latency_ns(mix.footprint) if mix.footprint else (0.0, 0.0)
+    parts.append(_Part(mix.steps * mix.step_clocks / hz, clock=1.0))
+    parts.append(_Part(mix.steps * (nanoseconds + mix.sleep_ns) * 1e-9, scaling / max(nanoseconds + mix.sleep_ns, 1.0)))
+    return parts
+
+
+def _activity(parts: Sequence[_Part], unit_s: float) -> float:
+    """Of units that work side by side: each for its share of the time. No more than that of a matrix product, which
+    keeps a multiprocessor as busy as is known."""
+    return min(1.0, sum(part.activity * part.seconds for part in parts) / unit_s)
 
 
 def _operations(work: Work, model: GpuModel) -> list[_Part]:

@@ -252,6 +252,31 @@ class Output:
 
 
 @dataclass(frozen=True)
+class UnitMix:
+    """What one repetition asks of the units of the multiprocessors, where it uses several of them at once."""
+
+    operations: Mapping[str, int]
+    """By precision; a multiply-add is two."""
+    dram_bytes: float
+    l2_bytes: float
+    """That the multiprocessors ask of the L2 cache, whole sectors, those from memory too."""
+    shared_bytes: float
+    """Of shared memory, times how often its banks are asked one after another."""
+    instructions: int
+    """Of warps."""
+    sms: int
+    """Multiprocessors with work."""
+    steps: int
+    """Of all blocks that run one after another on a multiprocessor."""
+    step_clocks: float
+    """Clocks of arithmetic in a step that wait for one another."""
+    footprint: int
+    """Bytes that a step waits for a load from: 0 where for none."""
+    sleep_ns: float
+    """In a step."""
+
+
+@dataclass(frozen=True)
 class Work:
     """The repetitions of a kernel on one device: what is timed between two events, and how it is checked.
 
@@ -278,7 +303,9 @@ class Work:
     operations: int = 0
     """Of work that is neither FLOP nor bytes: dependent loads, atomics, launches, edges."""
     activity: float = 0.5
-    """Switching activity of the SMs, 1 is SGEMM: what a simulated device makes power from. Assumed where not fitted."""
+    """Switching activity of the SMs, 1 is SGEMM: what a simulated device makes power from. Assumed where not fitted.
+    With a `mix`: a factor on what its units have."""
+    mix: UnitMix | None = None
 
     first: tuple[Step, ...] = ()
     """Run whenever the inputs have been filled, before repetition 0; not timed, and compares nothing."""

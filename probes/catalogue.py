@@ -73,6 +73,7 @@ _ROWS = (
           Kind.SQUARE),
     Probe("transformer-back", "1", "tensor cores", "Gradients of a block's last 1 to 4 layers.", "time_median_at_4",
           "transformer-back", None, Kind.SCAN, scan=("depth", (1, 2, 3, 4))),
+    Probe("stress", "1", "what its knobs say", "The generated kernel, by its knobs.", "time_median", "stress", None),
     Probe("soak", "1", "the whole board", "Minutes of load and pulses, checked.", "checked_repetitions",
           "power-mix", None, Kind.SOAK),
 )

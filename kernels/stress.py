@@ -1,0 +1,421 @@
+"""The generated kernel: what a search for the hardest kernel changes, in some two dozen knobs.
+
+Chains of multiply-adds (`fma`) in five precisions go round while loads from device memory, the L2 cache and shared
+memory come. Every number of a chain and every vector that was loaded is compared inside the kernel; what is stored
+grows with every repetition, so that an error stays to the check. `fits` says without compiling whether a GPU can run a
+setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import ceil, gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from .fma import PACKED, PERIOD, factor_literals, gone_round, start_points, stored
+from .inputs import key
+from .rounding import DTYPES
+from .sizing import MOST_MEMORY, bytes_per_s, far_beyond_l2, fitting, flop_per_s, room, too_old
+from .work import (
+    COUNTERS,
+    Array,
+    Buffer,
+    Facts,
+    Kernel,
+    Key,
+    Launch,
+    Output,
+    Unfit,
+    UnitMix,
+    Words,
+    WordsExpected,
+    Work,
+)
+
+
+@dataclass(frozen=True)
+class KernelKnob:
+    """Something of the generated kernel that can be chosen."""
+
+    name: str
+    says: str
+    values: tuple[int, ...]
+    """Ascending."""
+    default: int
+    special: int | None = None
+    """The value, if any, that is another kind of thing: nothing of it, or what compiler or driver choose."""
+
+
+_HALVES = (1, 2, 4, 8, 16, 32)
+
+KNOBS = (
+    KernelKnob("fp32", "pairs of fp32 chains in a thread", (0, 1, 2, 3, 4, 6, 8), 8, 0),
+    KernelKnob("fp64", "pairs of fp64 chains", (0, 1, 2, 3, 4), 0, 0),
+    KernelKnob("fp16", "pairs of packed fp16 chains", (0, 1, 2, 3, 4, 6, 8), 0, 0),
+    KernelKnob("bf16", "pairs of packed bf16 chains", (0, 1, 2, 4, 8), 0, 0),
+    KernelKnob("int32", "pairs of int32 chains", (0, 1, 2, 3, 4, 6, 8), 0, 0),
+    KernelKnob("rounds", "rounds of the chains in a step", (1, 2, 4, 8, 16, 32, 64), 16),
+    KernelKnob("unroll", "rounds in a turn of the loop; 0: the compiler decides", (0, 1, 2, 4, 8, 16), 0, 0),
+    KernelKnob("threads", "threads in a block", (32, 64, 128, 256, 512, 1024), 256),
+    KernelKnob("blocks", "blocks of a multiprocessor at a time; 0: all that fit", (0, 1, 2, 4, 8, 16, 32), 0, 0),
+    KernelKnob(
+        "bound_blocks", "blocks that registers must suffice for; 0: the compiler decides", (0, 1, 2, 4, 8), 0, 0
+    ),
+    KernelKnob("sms_pct", "multiprocessors with a block, %; 0: all, with all their blocks", (0, 25, 50, 75, 90), 0, 0),
+    KernelKnob("launches", "launches in a repetition", _HALVES, 1),
+    KernelKnob("far", "vectors from device memory in a step", (0, 1, 2, 3, 4, 6, 8), 1, 0),
+    KernelKnob("far_mib", "footprint of these, MiB; 0: four times the L2 cache", (0, 64, 256, 1024, 4096, 8192), 0, 0),
+    KernelKnob("near", "vectors from the L2 cache in a step", (0, 1, 2, 3, 4, 6, 8), 0, 0),
+    KernelKnob("near_pct", "footprint of these, % of the cache; 0: a third", (0, 5, 10, 20, 50, 75, 100), 0, 0),
+    KernelKnob("shared", "vectors from shared memory in a step", (0, 1, 2, 4, 8), 0, 0),
+    KernelKnob("shared_kib", "shared memory of a block, KiB; 0: as little as needed", (0, 4, 8, 16, 32, 64, 128), 0, 0),
+    KernelKnob("bank", "vectors of shared memory between neighbouring threads", _HALVES, 1),
+    KernelKnob("stores", "vectors read, changed and stored in a step", (0, 1, 2, 4), 0, 0),
+    KernelKnob("width", "words in a vector", (1, 2, 4), 4),
+    KernelKnob("stride", "vectors of memory between neighbouring threads", _HALVES, 1),
+    KernelKnob("cache", "hint of loads from device memory: 0: the compiler's, 1 ca, 2 cg, 3 cs", (0, 1, 2, 3), 0, 0),
+    KernelKnob("entropy", "bits of 32 that differ in what is loaded, lanes whose chains do", (4, 8, 16, 24, 32), 32),
+    KernelKnob("sleep_ns", "sleep in a step, ns", (0, 100, 300, 1000, 3000), 0, 0),
+)
+DEFAULTS = {knob.name: knob.default for knob in KNOBS}
+
+PRECISIONS = ("fp64", "fp32", "fp16", "bf16", "int32")
+"""In the order in which their points lie in memory."""
+SINCE = {"bf16": (8, 0)}
+"""Compute capability from which a precision has packed multiply-adds."""
+THREADS_OF_SM = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536, (12, 0): 1536, (12, 1): 1536}
+"""Where not 2048. CUDA C++ Programming Guide, technical specifications by capability."""
+BLOCKS_OF_SM = {(7, 5): 16, (8, 6): 16, (8, 7): 16, (8, 9): 24, (12, 0): 24, (12, 1): 24}
+"""Where not 32. The same table."""
+REGISTERS, MOST_REGISTERS, RESERVED_SHARED = 65536, 255, 1024
+"""Of a multiprocessor; of a thread; bytes of shared memory that each block takes beside its own."""
+
+SECONDS, ROUNDS, STEPS, TURNS = 6e-3, 1024, 256, 8
+"""About how long a repetition takes; rounds and steps of a block at most; turns before loads begin where they began."""
+FMA_CLOCKS, LATENCY_NS, SECTOR = 4.5, 600.0, 32
+"""From a multiply-add to one that needs it (4 to 5 clocks, assumed); a load from memory, with others; bytes that a load
+from the L2 cache moves at least."""
+FACTOR = 3
+"""What stores add of another stream of words."""
+MOST_WORDS = 1 << 30
+"""Of a buffer: their places fit 32 bits."""
+
+
+Knobs = Mapping[str, float]
+"""Values by name; one that is absent has its default."""
+
+
+def settled(knobs: Knobs) -> dict[str, int]:
+    """A value for each knob of `KNOBS`. InputError for a knob that there is not, or a value that it cannot have."""
+    by_name = {knob.name: knob for knob in KNOBS}
+    for name, value in knobs.items():
+        if name not in by_name:
+            raise InputError(f"the kernel stress has no knob {name!r}; there are {', '.join(by_name)}")
+        if value not in by_name[name].values:
+            raise InputError(f"the knob {name} of stress is one of {by_name[name].values}, not {value}")
+    return DEFAULTS | {name: int(value) for name, value in knobs.items()}
+
+
+def fits(facts: Facts, knobs: Knobs) -> Unfit | None:
+    """Why a device cannot run a setting; None where it can. Nothing is compiled. InputError as of `settled`."""
+    k = settled(knobs)
+    for precision in PRECISIONS:
+        if k[precision] and (unfit := too_old(facts, f"{precision} multiply-adds", SINCE.get(precision, (0, 0)))):
+            return unfit
+    if not (_pairs(k) or _loads(k)):
+        return Unfit("no chains and no loads: there is nothing to do")
+    registers, most = registers_of(k), _registers_at_most(k)
+    if registers > most:
+        return Unfit(f"about {registers} registers a thread, where {most} are left for so many threads")
+    slab, slab_most = _slab_bytes(k), facts.shared_bytes
+    if slab > slab_most:
+        return Unfit(f"{slab >> 10} KiB of shared memory for a block, which may have {slab_most >> 10} KiB")
+    resident = _resident(facts, k)
+    if resident < max(k["blocks"], 1):
+        return Unfit(f"{max(k['blocks'], 1)} blocks of {k['threads']} threads at a time: {resident} fit")
+    window = _window_bytes(facts, k)
+    if k["near"] and max(_near_bytes(facts, k), window) > facts.l2_bytes:
+        return Unfit(f"a load of every thread is {window >> 10} KiB, more than the L2 cache has")
+    if k["far"] and _far_bytes(facts, k) > min(MOST_MEMORY * facts.memory_bytes, 4 * MOST_WORDS):
+        return Unfit(f"{_far_bytes(facts, k) >> 20} MiB to load from: the GPU has {facts.memory_bytes >> 20} MiB")
+    return None
+
+
+def registers_of(knobs: Knobs) -> int:
+    """How many registers a thread needs at least, about: those of its numbers, of a quarter of the words on their way
+    (the compiler waits for the others), and what loops and addresses take. With fewer, it would spill.
+
+    Of 120 random settings, compiled for sm_80 and sm_90, one spilled, and that 8 bytes; most take more where they may.
+    """
+    k = settled(knobs)
+    numbers = 2 * _pairs(k) + 2 * k["fp64"]
+    words = (_loads(k) + k["stores"]) * k["width"]
+    return 34 + numbers + words // 4
+
+
+def build(
+    facts: Facts,
+    *,
+    steps: int | None = None,
+    waves: int | None = None,
+    footprint: int | None = None,
+    **knobs: float,
+) -> Work | Unfit:
+    """FLOP: of the chains in floating point; operations: of those in int32. Bytes: of the loads from device memory and
+    of what is changed there; of the loads from the L2 cache where there are no others.
+
+    `steps` of a block, and `waves` of blocks in a launch: by default such that a repetition takes about 6 ms.
+    `footprint` (bytes): of the loads from device memory, where not what the knob says.
+    """
+    if unfit := fits(facts, knobs):
+        return unfit
+    k = settled(knobs)
+    steps = steps or min(STEPS, max(1, ROUNDS // k["rounds"]))
+    together = _used_sms(facts, k) * (1 if k["sms_pct"] else k["blocks"] or _resident(facts, k))
+    waves = waves or max(1, round(SECONDS / _wave_s(facts, k, together, steps) / k["launches"]))
+    blocks = together * waves
+    vector_bytes = 4 * k["width"]
+    window_bytes, threads = together * k["threads"] * vector_bytes, blocks * k["threads"]
+    far_windows = max(1, (footprint or _far_bytes(facts, k)) // window_bytes) if k["far"] else 1
+    near_windows = max(1, _near_bytes(facts, k) // window_bytes) if k["near"] else 1
+    each = _kept_each(facts, k, steps, threads * vector_bytes)
+    if k["stores"] and not each:
+        return Unfit(f"{threads:,} threads cannot have a place each to store to")
+    words = {
+        "far": far_windows * window_bytes // 4 if k["far"] else 0,
+        "near": near_windows * window_bytes // 4 if k["near"] else 0,
+    }
+    launches = [
+        _launch(k, blocks, together, steps=steps, windows=(far_windows, near_windows), number=n * waves, each=each)
+        for n in range(TURNS * k["launches"] if _global_loads(k) else k["launches"])
+    ]
+    fills = tuple(
+        Launch("stress.cu", "fill_words", (8 * facts.sms, 1, 1), (256, 1, 1), (name, np.uint64(count), Key("words")),
+               launches[0].defines)
+        for name, count in words.items() if count
+    )  # fmt: skip
+    buffers = [
+        Buffer("points", "uint32", *_points(k, 0)),
+        Buffer("expected", "uint32", *_points(k, steps * k["rounds"])),
+        *(Buffer(name, "uint32", count) for name, count in words.items() if count),
+        COUNTERS,
+    ]
+    outputs: tuple[Output, ...] = ()
+    if k["stores"]:
+        buffers.append(Buffer("kept", "uint32", threads * k["width"] * each, Words()))
+        outputs = (Output("kept", partial(_expect_kept, FACTOR * k["launches"] * steps * k["stores"] // each)),)
+    times = threads * steps * k["launches"]
+    operations = {p: 2 * times * k["rounds"] * 2 * k[p] * PACKED.get(p, 1) for p in PRECISIONS if k[p]}
+    moved = times * vector_bytes * (k["far"] + 2 * k["stores"])
+    read = times * vector_bytes * k["near"]
+    touched = min(far_windows, TURNS * k["launches"] * waves * steps * k["far"]) * window_bytes
+    work = Work(
+        kernel="stress",
+        precision=next((p for p in ("fp32", *PRECISIONS) if k[p]), "int32"),
+        buffers=tuple(buffers),
+        turns=tuple(tuple(launches[first : first + k["launches"]]) for first in range(0, len(launches), k["launches"])),
+        flop=sum(count for precision, count in operations.items() if precision != "int32"),
+        bytes=moved or read,
+        path="dram" if moved else "l2" if read else "none",
+        outputs=outputs,
+        parameters=k | {"steps": steps, "blocks_in_all": blocks * k["launches"]},
+        operations=operations.get("int32", 0),
+        activity=(1 + k["entropy"] / 32) / 2 * _used_sms(facts, k) / facts.sms,
+        mix=_mix(facts, k, operations, touched=touched, steps=steps, waves=waves, threads=threads),
+        first=fills,
+        compared=k["launches"] * threads * (2 * _pairs(k) + steps * _loads(k)),
+    )
+    return fitting(facts, work)
+
+
+def _pairs(k: Mapping[str, int]) -> int:
+    return sum(k[precision] for precision in PRECISIONS)
+
+
+def _global_loads(k: Mapping[str, int]) -> int:
+    return k["far"] + k["near"]
+
+
+def _loads(k: Mapping[str, int]) -> int:
+    return _global_loads(k) + k["shared"]
+
+
+def _used_sms(facts: Facts, k: Mapping[str, int]) -> int:
+    return max(1, round(k["sms_pct"] / 100 * facts.sms)) if k["sms_pct"] else facts.sms
+
+
+def _registers_at_most(k: Mapping[str, int]) -> int:
+    """Of a thread, in whole eights, such that as many blocks as are asked for run at a time."""
+    blocks = max(k["blocks"], k["bound_blocks"], 1)
+    return min(MOST_REGISTERS, REGISTERS // (blocks * k["threads"]) // 8 * 8)
+
+
+def _slab_bytes(k: Mapping[str, int]) -> int:
+    return (k["shared_kib"] or 4 * bool(k["shared"])) << 10
+
+
+def _resident(facts: Facts, k: Mapping[str, int]) -> int:
+    """Blocks that run on a multiprocessor at a time: as many as are asked for, or as threads, registers and shared
+    memory allow."""
+    reserved = RESERVED_SHARED if facts.capability >= (8, 0) else 0
+    slab = _slab_bytes(k)
+    most = [
+        THREADS_OF_SM.get(facts.capability, 2048) // k["threads"],
+        BLOCKS_OF_SM.get(facts.capability, 32),
+        REGISTERS // (ceil(registers_of(k) / 8) * 8 * k["threads"]),
+        (facts.shared_bytes + reserved) // (slab + reserved) if slab else BLOCKS_OF_SM.get(facts.capability, 32),
+    ]
+    return min([*most, k["blocks"]] if k["blocks"] else most)
+
+
+def _window_bytes(facts: Facts, k: Mapping[str, int]) -> int:
+    """One vector of each thread that runs at a time."""
+    blocks = 1 if k["sms_pct"] else k["blocks"] or _resident(facts, k)
+    return _used_sms(facts, k) * blocks * k["threads"] * 4 * k["width"]
+
+
+def _far_bytes(facts: Facts, k: Mapping[str, int]) -> int:
+    usual = min(far_beyond_l2(facts), room(facts) // 2)
+    return max(k["far_mib"] << 20 or usual, _window_bytes(facts, k))
+
+
+def _near_bytes(facts: Facts, k: Mapping[str, int]) -> int:
+    return int(facts.l2_bytes * (k["near_pct"] / 100 or 1 / 3))
+
+
+def _kept_each(facts: Facts, k: Mapping[str, int], steps: int, all_bytes: int) -> int:
+    """Vectors that a thread changes in turn: as many as the memory has room for, each as often; 0 where for none."""
+    most = min(room(facts) // 2, 4 * MOST_WORDS) // all_bytes
+    return max((k["stores"] * n for n in range(1, steps + 1) if steps % n == 0 and k["stores"] * n <= most), default=0)
+
+
+def _wave_s(facts: Facts, k: Mapping[str, int], together: int, steps: int) -> float:
+    """About how long blocks take that run at a time: the longest of what their units and their steps take."""
+    threads = together * k["threads"] * steps
+    seconds = [
+        2 * threads * k["rounds"] * 2 * k[precision] * PACKED.get(precision, 1) / flop_per_s(facts, precision)
+        for precision in PRECISIONS
+    ]
+    seconds.append(threads * 4 * k["width"] * (k["far"] + 2 * k["stores"]) / bytes_per_s(facts))
+    clock_s = 1e-6 / (facts.max_clock_mhz or 1500.0)
+    waits_s = clock_s * _step_clocks(k) + 1e-9 * (LATENCY_NS * bool(_global_loads(k) + k["stores"]) + k["sleep_ns"])
+    return max(*seconds, steps * waits_s)
+
+
+def _step_clocks(k: Mapping[str, int]) -> float:
+    """Of two multiply-adds in each round, of which one needs the other."""
+    return 2 * FMA_CLOCKS * k["rounds"] * bool(_pairs(k))
+
+
+def _mix(
+    facts: Facts,
+    k: Mapping[str, int],
+    operations: Mapping[str, int],
+    *,
+    touched: int,
+    steps: int,
+    waves: int,
+    threads: int,
+) -> UnitMix:
+    """What a repetition asks of each unit. `touched`: bytes that loads from memory go through before they meet the
+    first again, `threads` of a launch."""
+    width, vector_bytes = k["width"], 4 * k["width"]
+    times = threads * steps * k["launches"]
+    far = times * vector_bytes * k["far"]
+    missed = max(0.0, 1 - facts.l2_bytes / max(touched, 1))  # by the cache, of loads from memory
+    stored = 2 * times * vector_bytes * k["stores"]
+    sectors = min(k["stride"], max(1, SECTOR // vector_bytes))
+    conflicts = gcd(k["bank"], 32 // width)
+    chained = 2 * k["rounds"] * _pairs(k)
+    instructions = 6 + chained + _loads(k) * (6 + 2 * width) + k["stores"] * (4 + 12 * width)
+    footprint = touched if k["far"] else _near_bytes(facts, k) if k["near"] or k["stores"] else 0
+    return UnitMix(
+        operations=operations,
+        dram_bytes=far * missed + stored,
+        l2_bytes=sectors * (far + times * vector_bytes * k["near"]) + stored,
+        shared_bytes=times * vector_bytes * k["shared"] * conflicts,
+        instructions=times * instructions // 32,
+        sms=_used_sms(facts, k),
+        steps=steps * waves * k["launches"],
+        step_clocks=_step_clocks(k),
+        footprint=footprint,
+        sleep_ns=float(k["sleep_ns"]),
+    )
+
+
+def _launch(
+    k: Mapping[str, int],
+    blocks: int,
+    together: int,
+    *,
+    steps: int,
+    windows: tuple[int, int],
+    number: int,
+    each: int,
+) -> Launch:
+    """`number`: waves of blocks in the launches before it, behind which its loads begin."""
+    defines = [f"{name.upper()}={k[name]}" for name in (*PRECISIONS, "rounds", "unroll", "far", "near", "shared")]
+    defines += [f"{name.upper()}={k[name]}" for name in ("stores", "width", "stride", "bank")]
+    for precision in PRECISIONS:
+        ahead, back = factor_literals(precision)
+        defines += [f"AHEAD_{precision.upper()}={ahead}", f"BACK_{precision.upper()}={back}"]
+    hint = ("", ".ca", ".cg", ".cs")[k["cache"]]
+    mask = (1 << 32) - (1 << (32 - k["entropy"]))
+    blocks = max(k["blocks"], k["bound_blocks"])
+    bounds = f"{k['threads']},{blocks}" if blocks else str(k["threads"])
+    defines += [f'CACHE="{hint}"', f"MASK=0x{mask:08x}u", f"BOUNDS={bounds}", f"SLEEP={k['sleep_ns']}"]
+    defines.append(f"SLAB={max(1, _slab_bytes(k) // 4 // k['width'])}")
+    begins = [number * steps * k[name] % count for name, count in zip(("far", "near"), windows, strict=True)]
+    sizes = (steps, together, windows[0], begins[0], windows[1], begins[1], max(each, 1))
+    args = (
+        "points",
+        "expected",
+        "far" if k["far"] else "points",
+        "near" if k["near"] else "points",
+        "kept" if k["stores"] else "points",
+        "faults",
+        *(np.uint32(size) for size in sizes),
+        Key("words"),
+        Key("plus"),
+        np.uint32(FACTOR),
+    )
+    return Launch(
+        "stress.cu", "stress", (blocks, 1, 1), (k["threads"], 1, 1), args, tuple(defines), shared=_slab_bytes(k)
+    )
+
+
+def _points(k: Mapping[str, int], rounds: int) -> tuple[int, Array]:
+    """The chains of all precisions after some rounds, one behind the other: how many words, and what they are."""
+    pairs = tuple((precision, k[precision]) for precision in PRECISIONS if k[precision])
+    count = sum(2 * n * PERIOD * PACKED.get(p, 1) * np.dtype(DTYPES[p]).itemsize // 4 for p, n in pairs)
+    says = f"chains after {rounds} rounds" if rounds else f"chains, {k['entropy']} lanes of 32 not zero"
+    return max(count, 1), Array(says, partial(_chains, pairs, k["entropy"], rounds))
+
+
+@lru_cache(maxsize=16)
+def _chains(pairs: tuple[tuple[str, int], ...], entropy: int, rounds: int, seed: int) -> NDArray[Any]:
+    words = [np.zeros(0 if pairs else 1, np.uint32)]
+    for precision, count in pairs:
+        points = start_points(precision, count, seed).reshape(-1, PERIOD, PACKED.get(precision, 1))
+        points[:, np.arange(PERIOD) % 32 >= entropy] = 0
+        words.append(stored(gone_round(points.reshape(-1), precision, rounds), precision).view(np.uint32))
+    return np.concatenate(words)
+
+
+def _expect_kept(factor: int, seed: int, repetitions: int) -> WordsExpected:
+    return WordsExpected(key(seed, "kept"), plus=key(seed, "plus"), plus_factor=factor * repetitions)
+
+
+STRESS = Kernel(
+    name="stress",
+    version="1",
+    stresses="what its knobs say",
+    says="chains in five precisions, loads from memory, the L2 cache and shared memory, in a proportion that is chosen",
+    build=build,
+)
