@@ -47,6 +47,10 @@ class Figure:
 
     Where the span was too short, the interval is there and holds; where it is mostly gaps too. `method` is "counter"
     or "power": what most of it was read from. `measured` is the share of its time with readings.
+
+    `edge_j`: by how much at most the energy is wrong because a span does not begin and end with a new value of the
+    sensor. It is the same for a short span and a long one, so that it tells how long a span must be for a figure of
+    some accuracy. The error of the sensor itself, which is in the interval too, is the same in all spans of a GPU.
     """
 
     energy_j: float | None
@@ -55,6 +59,7 @@ class Figure:
     method: str | None
     measured: float | None
     reason: Why | None
+    edge_j: float | None = None
 
 
 def missing(reason: Why) -> Figure:
@@ -81,7 +86,7 @@ def figure(used: Floats, most_w: Floats) -> Figure:
     measured = min(total[SENSED_S] / (len(by_gpu) * seconds), 1.0)
     reason = Why.GAPS if measured <= 0.5 else Why.SHORT if total[DOUBT] >= energy else None
     method = None if not total[SENSED_S] else "counter" if 2 * total[COUNTER_S] >= total[SENSED_S] else "power"
-    return Figure(None if reason else energy, low, high, method, measured, reason)
+    return Figure(None if reason else energy, low, high, method, measured, reason, total[DOUBT])
 
 
 def figure_of(span: Span, *, own: bool) -> Figure:

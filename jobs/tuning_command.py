@@ -1,0 +1,445 @@
+"""Measures a command of the user at a setting, for tuning: its energy from the ledger, its time from it or the clock.
+
+    bench = CommandBench("serve --batch {batch}", [command_knob("batch=8,1,2,4,16,32")], unit_of_work=1000)
+    tune(bench, TimeBound(max_time_s=0.016))
+
+A trial is one run of the command, from its start to its end. It may print lines like these, of which the last counts:
+
+    whorl: latency_ms=12.5 work=1000        the latency of a batch, and the units of work done until now
+    whorl: begin                            the measuring begins here, as loading the model is over
+
+Without a latency, the time is that of the run over its units of work; without `work` these are `unit_of_work`. Energy
+is that of the GPUs of the command while it runs, idle moments too, over its units of work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import re
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from ..analysis.tuning.search import Knob, Trial
+from ..collectors.backend import find_backend
+from ..errors import InputError
+from ..probes.settings import Settings
+from ..store.events import Event
+from ..store.system import signals
+from .allocation import visible_gpus
+from .ledger.figures import Why
+from .ledger.ledger import Ledger
+from .tuning_knobs import CLOCK, MEMORY, POWER, knobs_of_gpus
+
+if TYPE_CHECKING:
+    from ..analysis.tuning.search import Setting
+    from ..collectors.backend import Device
+    from .ledger.spans import Span
+    from .tuning_knobs import UnsetKnob
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S = 3600.0
+MOST_EDGE = 0.05
+"""The energy of a run may be wrong by at most this share because the sensor has a new value only now and then."""
+USUALLY_LONG_S = 10
+"""A run of so many seconds is long enough for all sensors."""
+_FIRST_PART = 0.1
+"""Of the work of the default: a trial that is over the bound after so much of it is ended."""
+_GRACE_S = 5.0
+"""So long after SIGTERM a program is killed."""
+_KILL_S = 2.0
+_PIPE_S = 0.5
+"""So long a program that has ended is waited for to be read; a process that it left may have its output open."""
+_LAST_LINES = 5
+_PRINT = "print 'whorl: latency_ms=12.5 work=1000', the latency in milliseconds and the units of work until then"
+_PLACE = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
+
+
+class CommandBench:
+    """Runs a command on the GPUs of one model of this node, one run at a time; a `Bench` and a context manager.
+
+    `command` is split as a shell does, but no shell runs it (`sh -c '...'` does); `{name}` becomes the value of the
+    knob `name`, and `{{name}}` is left as `{name}`. To `knobs` are added the power limit and the SM clock where they
+    can be set. `unit_of_work` is how many units of work a run does, `timeout_s` how long it may take. Each of `gpus`
+    (indices or beginnings of UUIDs) is what one run has: several with commas between them are had together; without
+    it, each GPU that CUDA shows to this process. The command finds them in CUDA_VISIBLE_DEVICES.
+
+    Raises InputError where the command does not fit its knobs, a GPU is not there, GPUs are of several models, or their
+    energy cannot be read.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        knobs: Sequence[Knob],
+        *,
+        unit_of_work: float | None = None,
+        timeout_s: float = TIMEOUT_S,
+        gpus: Sequence[str] = (),
+        tell: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        for subject, number in (("unit of work", unit_of_work), ("timeout", timeout_s)):
+            if number is not None and not 0 < number < math.inf:
+                raise InputError(f"the {subject} must be a number above 0, not {number:g}")
+        self._words = _split(command, [knob.name for knob in knobs])
+        self.label = command
+        self._unit_of_work, self._timeout_s, self._tell = unit_of_work, timeout_s, tell
+        groups = _groups(gpus)
+        self._gpu_knobs = knobs_of_gpus([gpu for group in groups for gpu in group])
+        self.gpus = [",".join(group) for group in groups]
+        self.knobs: Sequence[Knob] = [*self._gpu_knobs.knobs, *knobs]
+        self.unset: Sequence[UnsetKnob] = self._gpu_knobs.unset
+        self._ledgers = {",".join(group): Ledger(gpus=group) for group in groups}
+        self._usual_work: float | None = None
+        """Units of work of the first run that ended well; None before."""
+        for ledger in self._ledgers.values():
+            if problem := ledger.problem():
+                self.close()
+                raise InputError(f"the energy of a command cannot be measured here: {problem}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the driver."""
+        for ledger in self._ledgers.values():
+            ledger.close()
+
+    def commands(self, setting: Setting) -> Sequence[str]:
+        """With which an administrator sets the GPUs so; empty where they stay as they are."""
+        return self._gpu_knobs.commands(setting)
+
+    def measure(self, setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
+        """Run the command once: J for a unit of work and s of what the bound is on.
+
+        A run that fails, takes longer than `timeout_s` or tells no usable time is a trial without figures, and the log
+        says why; InputError instead where it is the default and no run has ended well before. With `stop_over_s` (s) a
+        run ends early where a line of its says more, after a tenth of the usual work; one without such lines ends
+        when the clock says more. Raises InputError where the setting is refused, DeviceError where the GPU fails.
+        """
+        words = [_filled(word, setting) for word in self._words]
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+        limits = self._gpu_knobs.limits(setting)
+        try:
+            with (
+                signals.Unwinding(apart_s=1.0),
+                Settings(gpu.split(","), **limits, tell=self._tell),
+                _Program(words, environment) as program,
+            ):
+                run = self._watch(program, self._ledgers[gpu], stop_over_s)
+            return self._trial(setting, run)
+        except _RunError as failure:
+            sentence = f"the command {shlex.join(words)!r} {failure}"
+            if self._usual_work is None and dict(setting) == {knob.name: knob.default for knob in self.knobs}:
+                raise InputError(sentence) from None
+            log.warning("a trial failed: %s", sentence)
+            return Trial(dict(setting), None, None)
+
+    def _watch(self, program: _Program, ledger: Ledger, stop_over_s: float | None) -> _Run:
+        """Follow a program to its end, or to where it is known to be over `stop_over_s`."""
+        last_s = time.monotonic() + self._timeout_s
+        run = _Run(ledger)
+        try:
+            while not run.ended_early:
+                over_s = self._over_s(run, stop_over_s)
+                try:
+                    line = program.line(min(last_s, over_s))
+                except TimeoutError:
+                    if over_s > last_s:
+                        raise _RunError(f"did not end within {self._timeout_s:g} s{program.tail()}") from None
+                    run.ended_early = True
+                    break
+                if line is None:
+                    break
+                run.take(line)
+                run.ended_early = self._over(run, stop_over_s)
+            run.end()
+            if not run.ended_early:
+                for line in program.remaining():
+                    run.take(line)
+                program.check()
+        finally:
+            run.end()
+        return run
+
+    def _over_s(self, run: _Run, stop_over_s: float | None) -> float:
+        """When a run that tells no latency is over, on the monotonic clock, s."""
+        if stop_over_s is None or self._unit_of_work is None or run.latency_s is not None:
+            return math.inf
+        return run.began_s + stop_over_s * self._unit_of_work
+
+    def _over(self, run: _Run, stop_over_s: float | None) -> bool:
+        """Whether enough work is done and the latency is over."""
+        if stop_over_s is None or run.latency_s is None or run.work is None:
+            return False
+        usual = self._usual_work or self._unit_of_work or math.inf
+        return run.latency_s > stop_over_s and run.work >= _FIRST_PART * usual
+
+    def _trial(self, setting: Setting, run: _Run) -> Trial:
+        """The figures of a run. Raises _RunError where there is no honest one."""
+        seconds = run.span.duration_s
+        assert seconds is not None
+        if run.ended_early:
+            if run.latency_s is None or run.work is None:
+                assert self._unit_of_work is not None
+                return Trial(dict(setting), None, seconds / self._unit_of_work, ended_early=True)
+            energy_j = None
+            with contextlib.suppress(_RunError):
+                energy_j = _energy_j(run.span) / run.work
+            return Trial(dict(setting), energy_j, run.latency_s, ended_early=True)
+        work = run.work or self._unit_of_work
+        if work is None:
+            raise _RunError(f"told no units of work: {_PRINT}, or state --unit-of-work")
+        energy_j = _energy_j(run.span) / work
+        self._usual_work = self._usual_work or work
+        return Trial(dict(setting), energy_j, run.latency_s or seconds / work)
+
+
+def command_knob(text: str) -> Knob:
+    """The knob of `batch=8,1,2,4`: the first value is in use today, the default. InputError for another text."""
+    name, _, values = text.partition("=")
+    numbers = [_number(value) for value in values.split(",")]
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or not all(map(math.isfinite, numbers)):
+        raise InputError(f"{text!r} is no knob: write its name and numbers, the one in use today first: batch=8,1,2,4")
+    if name in (POWER, CLOCK, MEMORY):
+        raise InputError(f"{name} is a knob of the GPU, which whorl sets itself: call that of the command otherwise")
+    return Knob(name, tuple(sorted(set(numbers))), numbers[0])
+
+
+def _number(text: str) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _split(command: str, knobs: Sequence[str]) -> list[str]:
+    """The words of a command. Raises InputError where its places are not the knobs."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"the command {command!r} cannot be split into words: {error}") from error
+    if not words:
+        raise InputError("the command is empty: write the program and its arguments, with {name} for each knob")
+    places = {match[2] for word in words for match in _PLACE.finditer(word) if match[2]}
+    for name in sorted(places.symmetric_difference(knobs)):
+        if name in places:
+            raise InputError(
+                f"the command has {{{name}}} and there is no knob {name}: state it, or write {{{{{name}}}}}"
+            )
+        raise InputError(f"the command has no place for the knob {name}: write {{{name}}} where its value is to stand")
+    return words
+
+
+def _filled(word: str, setting: Setting) -> str:
+    """A word of the command with the values of a setting."""
+    return _PLACE.sub(lambda match: f"{{{match[1]}}}" if match[1] else f"{setting[match[2]]:.15g}", word)
+
+
+def _groups(chosen: Sequence[str]) -> list[tuple[str, ...]]:
+    """The UUIDs of the GPUs of each run. Raises InputError as `CommandBench` does."""
+    backend = find_backend("nvml")()
+    try:
+        devices = list(backend.devices())
+    finally:
+        backend.close()
+    gpus = {device.gpu: device for device in devices if device.parent is None}
+    if chosen:
+        groups = [tuple(dict.fromkeys(_uuid(name.strip(), gpus) for name in names.split(","))) for names in chosen]
+    else:
+        visible, _ = visible_gpus(devices, variables=("CUDA_VISIBLE_DEVICES",))
+        groups = [(gpu,) for gpu in gpus if gpu in visible]
+    if not groups:
+        raise InputError("this process has no whole GPU, and the energy of a part of one cannot be measured")
+    models = {str(gpus[gpu].row.get("model")) for group in groups for gpu in group}
+    if len(models) > 1:
+        raise InputError(f"the GPUs are of several models ({', '.join(sorted(models))}): choose those of one by --gpu")
+    return groups
+
+
+def _uuid(name: str, gpus: Mapping[str, Device]) -> str:
+    matches = [
+        gpu
+        for gpu, device in gpus.items()
+        if (str(device.row.get("nvml_index")) == name if name.isdecimal() else name and gpu.startswith(name))
+    ]
+    if len(matches) != 1:
+        present = ", ".join(f"{device.row.get('nvml_index')}: {gpu}" for gpu, device in gpus.items()) or "none"
+        raise InputError(f"{len(matches) or 'no'} GPUs are called {name!r}; there are {present}")
+    return matches[0]
+
+
+def _energy_j(span: Span) -> float:
+    """The energy of a run, J. Raises _RunError where it was too short for its sensor, or was not measured."""
+    figure, seconds = span.figure(), span.duration_s
+    assert seconds is not None
+    if figure.energy_j is None and figure.reason is not Why.SHORT:
+        raise _RunError(f"has no energy: {'' if figure.reason is None else figure.reason.meaning}")
+    edge = math.inf if not figure.energy_j or figure.edge_j is None else figure.edge_j / figure.energy_j
+    if edge > MOST_EDGE:
+        needed_s = USUALLY_LONG_S if math.isinf(edge) else seconds * edge / MOST_EDGE
+        raise _RunError(
+            f"was measured for {seconds:.2g} s, which is too short for the energy sensor of the GPU: give it work for "
+            f"{math.ceil(needed_s)} s or longer"
+        )
+    assert figure.energy_j is not None
+    return figure.energy_j
+
+
+class _RunError(Exception):
+    """Why a run gives no figures: what follows "the command"."""
+
+
+class _Run:
+    """What is known of a run until now."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.ended_early = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.latency_s: float | None = None
+        self.work: float | None = None
+        self.began_s = time.monotonic()
+        self.span = self._ledger.span("trial", parent=None).__enter__()
+
+    def end(self) -> None:
+        """No energy and time are counted from here on."""
+        self.span.__exit__(None, None, None)
+
+    def take(self, line: str) -> None:
+        """Take in a line of the program. Raises _RunError where it cannot be used."""
+        words = line.removeprefix("whorl:").split()
+        if words == ["begin"]:
+            self.end()
+            self._begin()
+            return
+        figures = dict(word.partition("=")[::2] for word in words)
+        if not figures or set(figures) - {"latency_ms", "work"}:
+            raise _RunError(f"printed {line!r}, which is not understood: {_PRINT}")
+        numbers = {name: _number(text) for name, text in figures.items()}
+        if not all(0 < number < math.inf for number in numbers.values()):
+            raise _RunError(f"printed {line!r}, where a value is no number above 0: {_PRINT}")
+        if "latency_ms" in numbers:
+            self.latency_s = numbers["latency_ms"] / 1000
+        self.work = numbers.get("work", self.work)
+
+
+class _Program:
+    """A program in a process group of its own, which is ended with the block.
+
+    Its lines that begin with "whorl:" are read as they come; the last of all others are kept, for when it fails.
+    """
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._words, self._environment = list(words), dict(environment)
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._threads: list[threading.Thread] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        """Raises _RunError where it cannot be started."""
+        try:
+            with signals.held():
+                self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        options: dict[str, Any] = {
+            "encoding": "utf-8",
+            "errors": "replace",
+            "process_group": 0,
+            "env": self._environment,
+        }
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        try:
+            self._process = subprocess.Popen(self._words, **pipes, **options)  # noqa: S603 - what the user wants to run
+        except (OSError, ValueError) as error:
+            raise _RunError(f"cannot be started: {error}") from error
+        streams = (self._process.stdout, self._process.stderr)
+        self._threads = [threading.Thread(target=self._read, args=(stream,), daemon=True) for stream in streams]
+        self._threads.append(threading.Thread(target=self._wait, daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ValueError, OSError):  # closed, as the program was ended
+            for line in iter(lambda: stream.readline(1 << 16), ""):
+                if stream is self._process.stdout and line.startswith("whorl:"):
+                    self._lines.put(line.strip())
+                elif line.strip():
+                    self._last.append(line.strip())
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        self._process.wait()
+        self._lines.put(None)
+
+    def line(self, until_s: float) -> str | None:
+        """The next line, or None where the program has ended. TimeoutError at a time of the monotonic clock."""
+        try:
+            return self._lines.get(timeout=max(until_s - time.monotonic(), 0))
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def remaining(self) -> Iterable[str]:
+        """The lines that were not read when the program ended."""
+        for thread in self._threads:
+            thread.join(_PIPE_S)
+        while not self._lines.empty():
+            if (line := self._lines.get()) is not None:
+                yield line
+
+    def check(self) -> None:
+        """Raises _RunError where the program that has ended failed."""
+        assert self._process is not None
+        status = self._process.returncode
+        if status:
+            how = f"with exit status {status}" if status > 0 else f"by signal {-status}"
+            raise _RunError(f"ended {how}{self.tail()}")
+
+    def tail(self) -> str:
+        """The last lines that it printed, for a sentence."""
+        lines = " | ".join(self._last)
+        return f"; its last lines: {lines}" if lines else ""
+
+    def __exit__(self, *_: object) -> None:
+        """End all of its processes. InputError where the program cannot be ended."""
+        process = self._process
+        if process is None:
+            return
+        with signals.held():
+            for number, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_S)):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, number)
+                    last_s = time.monotonic() + patience_s
+                    while time.monotonic() < last_s:
+                        os.killpg(process.pid, 0)
+                        time.sleep(0.02)
+            for thread in self._threads:
+                thread.join(_KILL_S)
+            for stream, thread in zip((process.stdout, process.stderr), self._threads, strict=False):
+                if stream is not None and not thread.is_alive():
+                    stream.close()
+        if process.returncode is None:
+            raise InputError(f"process {process.pid} of the command cannot be ended: end it by hand")
