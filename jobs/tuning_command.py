@@ -15,7 +15,6 @@ is that of the GPUs of the command while it runs, idle moments too, over its uni
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import queue
@@ -27,11 +26,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from ..analysis.tuning.search import Knob, Trial
 from ..collectors.backend import find_backend
-from ..errors import InputError
+from ..errors import DeviceError, InputError
 from ..probes.settings import Settings
 from ..store.events import Event
 from ..store.system import signals
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from ..collectors.backend import Device
     from .ledger.spans import Span
     from .tuning_knobs import UnsetKnob
-
-log = logging.getLogger(__name__)
 
 TIMEOUT_S = 3600.0
 MOST_EDGE = 0.05
@@ -66,13 +63,13 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
 
 
 class CommandBench:
-    """Runs a command on the GPUs of one model of this node, one run at a time; a `Bench` and a context manager.
+    """Runs a command on the GPUs of one model of this node, one run at a time; a `TuneBench` and a context manager.
 
     `command` is split as a shell does, but no shell runs it (`sh -c '...'` does); `{name}` becomes the value of the
     knob `name`, and `{{name}}` is left as `{name}`. To `knobs` are added the power limit and the SM clock where they
     can be set. `unit_of_work` is how many units of work a run does, `timeout_s` how long it may take. Each of `gpus`
     (indices or beginnings of UUIDs) is what one run has: several with commas between them are had together; without
-    it, each GPU that CUDA shows to this process. The command finds them in CUDA_VISIBLE_DEVICES.
+    it, each GPU that CUDA shows to this process. CUDA_VISIBLE_DEVICES tells the command which it has, if not all.
 
     Raises InputError where the command does not fit its knobs, a GPU is not there, GPUs are of several models, or their
     energy cannot be read.
@@ -92,14 +89,15 @@ class CommandBench:
             if number is not None and not 0 < number < math.inf:
                 raise InputError(f"the {subject} must be a number above 0, not {number:g}")
         self._words = _split(command, [knob.name for knob in knobs])
-        self.label = command
+        self.label = command if unit_of_work is None else f"{command} ({unit_of_work:g} units of work)"
         self._unit_of_work, self._timeout_s, self._tell = unit_of_work, timeout_s, tell
-        groups = _groups(gpus)
+        groups, visible = _groups(gpus)
         self._gpu_knobs = knobs_of_gpus([gpu for group in groups for gpu in group])
         self.gpus = [",".join(group) for group in groups]
         self.knobs: Sequence[Knob] = [*self._gpu_knobs.knobs, *knobs]
         self.unset: Sequence[UnsetKnob] = self._gpu_knobs.unset
         self._ledgers = {",".join(group): Ledger(gpus=group) for group in groups}
+        self._visible = visible
         self._usual_work: float | None = None
         """Units of work of the first run that ended well; None before."""
         for ledger in self._ledgers.values():
@@ -125,55 +123,52 @@ class CommandBench:
     def measure(self, setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
         """Run the command once: J for a unit of work and s of what the bound is on.
 
-        A run that fails, takes longer than `timeout_s` or tells no usable time is a trial without figures, and the log
-        says why; InputError instead where it is the default and no run has ended well before. With `stop_over_s` (s) a
-        run ends early where a line of its says more, after a tenth of the usual work; one without such lines ends
-        when the clock says more. Raises InputError where the setting is refused, DeviceError where the GPU fails.
+        With `stop_over_s` (s) a run ends early where a line of its says more, after a tenth of the usual work; one
+        without such lines ends when the clock says more. Raises DeviceError where the run fails, takes longer than
+        `timeout_s`, tells no usable time or is too short for the sensor; InputError instead where it is the default and
+        no run has ended well before, and where the setting is refused.
         """
         words = [_filled(word, setting) for word in self._words]
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+        environment = dict(os.environ)
+        if set(gpu.split(",")) != self._visible:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
         limits = self._gpu_knobs.limits(setting)
         try:
             with (
                 signals.Unwinding(apart_s=1.0),
                 Settings(gpu.split(","), **limits, tell=self._tell),
+                _Run(self._ledgers[gpu]) as run,
                 _Program(words, environment) as program,
             ):
-                run = self._watch(program, self._ledgers[gpu], stop_over_s)
+                self._watch(program, run, stop_over_s)
             return self._trial(setting, run)
         except _RunError as failure:
             sentence = f"the command {shlex.join(words)!r} {failure}"
             if self._usual_work is None and dict(setting) == {knob.name: knob.default for knob in self.knobs}:
                 raise InputError(sentence) from None
-            log.warning("a trial failed: %s", sentence)
-            return Trial(dict(setting), None, None)
+            raise DeviceError(sentence) from None
 
-    def _watch(self, program: _Program, ledger: Ledger, stop_over_s: float | None) -> _Run:
+    def _watch(self, program: _Program, run: _Run, stop_over_s: float | None) -> None:
         """Follow a program to its end, or to where it is known to be over `stop_over_s`."""
         last_s = time.monotonic() + self._timeout_s
-        run = _Run(ledger)
-        try:
-            while not run.ended_early:
-                over_s = self._over_s(run, stop_over_s)
-                try:
-                    line = program.line(min(last_s, over_s))
-                except TimeoutError:
-                    if over_s > last_s:
-                        raise _RunError(f"did not end within {self._timeout_s:g} s{program.tail()}") from None
-                    run.ended_early = True
-                    break
-                if line is None:
-                    break
+        while not run.ended_early:
+            over_s = self._over_s(run, stop_over_s)
+            try:
+                line = program.line(min(last_s, over_s))
+            except TimeoutError:
+                if over_s > last_s:
+                    raise _RunError(f"did not end within {self._timeout_s:g} s{program.tail()}") from None
+                run.ended_early = True
+                break
+            if line is None:
+                break
+            run.take(line)
+            run.ended_early = self._over(run, stop_over_s)
+        run.end()
+        if not run.ended_early:
+            for line in program.remaining():
                 run.take(line)
-                run.ended_early = self._over(run, stop_over_s)
-            run.end()
-            if not run.ended_early:
-                for line in program.remaining():
-                    run.take(line)
-                program.check()
-        finally:
-            run.end()
-        return run
+            program.check()
 
     def _over_s(self, run: _Run, stop_over_s: float | None) -> float:
         """When a run that tells no latency is over, on the monotonic clock, s."""
@@ -250,25 +245,30 @@ def _filled(word: str, setting: Setting) -> str:
     return _PLACE.sub(lambda match: f"{{{match[1]}}}" if match[1] else f"{setting[match[2]]:.15g}", word)
 
 
-def _groups(chosen: Sequence[str]) -> list[tuple[str, ...]]:
-    """The UUIDs of the GPUs of each run. Raises InputError as `CommandBench` does."""
+def _groups(chosen: Sequence[str]) -> tuple[list[tuple[str, ...]], set[str]]:
+    """The UUIDs of the GPUs of each run, and those that CUDA shows to this process; InputError as of `CommandBench`."""
     backend = find_backend("nvml")()
     try:
         devices = list(backend.devices())
     finally:
         backend.close()
     gpus = {device.gpu: device for device in devices if device.parent is None}
+    visible: set[str] = set()
+    try:
+        visible, _ = visible_gpus(devices, variables=("CUDA_VISIBLE_DEVICES",))
+    except InputError:
+        if not chosen:
+            raise
     if chosen:
         groups = [tuple(dict.fromkeys(_uuid(name.strip(), gpus) for name in names.split(","))) for names in chosen]
     else:
-        visible, _ = visible_gpus(devices, variables=("CUDA_VISIBLE_DEVICES",))
         groups = [(gpu,) for gpu in gpus if gpu in visible]
     if not groups:
         raise InputError("this process has no whole GPU, and the energy of a part of one cannot be measured")
     models = {str(gpus[gpu].row.get("model")) for group in groups for gpu in group}
     if len(models) > 1:
         raise InputError(f"the GPUs are of several models ({', '.join(sorted(models))}): choose those of one by --gpu")
-    return groups
+    return groups, visible
 
 
 def _uuid(name: str, gpus: Mapping[str, Device]) -> str:
@@ -305,12 +305,18 @@ class _RunError(Exception):
 
 
 class _Run:
-    """What is known of a run until now."""
+    """What is known of a run until now; energy and time are counted while the block runs, or until `end`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.ended_early = False
+
+    def __enter__(self) -> Self:
         self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def _begin(self) -> None:
         self.latency_s: float | None = None
@@ -364,15 +370,17 @@ class _Program:
         return self
 
     def _start(self) -> None:
-        options: dict[str, Any] = {
-            "encoding": "utf-8",
-            "errors": "replace",
-            "process_group": 0,
-            "env": self._environment,
-        }
-        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
-            self._process = subprocess.Popen(self._words, **pipes, **options)  # noqa: S603 - what the user wants to run
+            self._process = subprocess.Popen(  # noqa: S603 - what the user wants to run
+                self._words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                env=self._environment,
+                process_group=0,
+            )
         except (OSError, ValueError) as error:
             raise _RunError(f"cannot be started: {error}") from error
         streams = (self._process.stdout, self._process.stderr)

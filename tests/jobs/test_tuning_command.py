@@ -1,0 +1,294 @@
+"""Tuning a command: what it prints, how it fails, that it ends with all of its processes, and what its energy is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from whorl.analysis.tuning.search import Knob, TimeBound
+from whorl.errors import DeviceError, InputError
+from whorl.jobs import tuning_command
+from whorl.jobs.tuning import TuneOptions, tune
+from whorl.jobs.tuning_command import CommandBench, command_knob
+from whorl.store.system import processes
+from whorl.tests.nvml_library import NvmlLibrary
+
+Maker = Callable[..., CommandBench]
+BUSY = ("model V100", "root yes", "load 1 1")
+LONG = "1.3"  # s: long enough for the sensor of a V100
+
+
+@pytest.fixture
+def bench(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Maker]:
+    """Makes benches on a V100 that works all the time."""
+    monkeypatch.setenv("WHORL_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    nvml.write("gpus 1", *BUSY)
+    made: list[CommandBench] = []
+
+    def make(command: str, *knobs: str, **options: object) -> CommandBench:
+        made.append(CommandBench(command, [command_knob(knob) for knob in knobs], **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def default_of(bench: CommandBench) -> dict[str, float]:
+    return {knob.name: knob.default for knob in bench.knobs}
+
+
+def limit_mw() -> int:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return int(pynvml.nvmlDeviceGetPowerManagementLimit(pynvml.nvmlDeviceGetHandleByIndex(0)))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+# -- the command line -------------------------------------------------------------------------------------------
+
+
+def test_a_knob_has_its_values_in_order_and_the_first_as_default() -> None:
+    assert command_knob("batch=8,1,2,4,8") == Knob("batch", (1.0, 2.0, 4.0, 8.0), 8.0)
+
+
+@pytest.mark.parametrize("text", ["batch", "batch=", "batch=1,two", "batch=inf", "2x=1,2", "power_limit_w=100,200"])
+def test_what_is_no_knob_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="knob"):
+        command_knob(text)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("serve", "no place for the knob batch: write {batch}"),
+        ("serve {batch} {size}", r"has {size} and there is no knob size: state it, or write {{size}}"),
+        ("serve ${batch}", "no place for the knob batch"),
+        ("serve '{batch}", "cannot be split"),
+        (" ", "the command is empty"),
+    ],
+)
+def test_a_command_that_does_not_fit_its_knobs_is_refused(command: str, sentence: str) -> None:
+    with pytest.raises(InputError) as refused:
+        CommandBench(command, [command_knob("batch=1,2")])
+    assert sentence in str(refused.value)
+
+
+# -- a run ------------------------------------------------------------------------------------------------------
+
+
+def test_the_wall_time_and_the_true_energy_are_those_of_a_unit_of_work(bench: Maker, nvml: NvmlLibrary) -> None:
+    made = bench(f"sh -c 'sleep {LONG}; test {{n}} = 0.25 -a {{{{n}}}} = {{{{n}}}}'", "n=0.25,3", unit_of_work=100)
+    began = time.time()
+    trial = made.measure(default_of(made), made.gpus[0])
+    seconds = time.time() - began
+    assert trial.time_s is not None
+    assert trial.energy_j is not None
+    assert float(LONG) <= 100 * trial.time_s <= seconds
+    power_w = (nvml.energy_j(0, began + seconds) - nvml.energy_j(0, began)) / seconds
+    assert trial.energy_j / trial.time_s == pytest.approx(power_w, rel=tuning_command.MOST_EDGE)
+
+
+def test_the_last_line_counts_from_where_the_program_says_it_begins(bench: Maker) -> None:
+    lines = "echo whorl: latency_ms=9 work=5; sleep 0.5; echo whorl: begin; {}; sleep {}; {}"
+    script = lines.format("echo 'whorl: latency_ms=8 work=1'", LONG, "printf 'whorl: latency_ms=12.5 work=200'")
+    made = bench(f'sh -c "{script}"', unit_of_work=1)
+    trial = made.measure(default_of(made), made.gpus[0])
+    assert trial.time_s == 0.0125
+    assert trial.energy_j == pytest.approx(float(LONG) * 300 / 200, rel=0.15)  # J, of 300 W without the first 0.5 s
+
+
+def test_work_without_a_latency_divides_the_wall_time(bench: Maker) -> None:
+    made = bench(f"sh -c 'sleep {LONG}; echo whorl: work=1000'")
+    trial = made.measure(default_of(made), made.gpus[0])
+    assert trial.time_s is not None
+    assert float(LONG) <= 1000 * trial.time_s < float(LONG) + 1
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo whorl: latency_s=0.016 work=9", "printed 'whorl: latency_s=0.016 work=9', which is not understood"),
+        ("echo whorl: latency=16ms work=9", "latency in milliseconds"),
+        ("echo whorl: latency_ms=16ms work=9", "a value is no number above 0: print 'whorl: latency_ms=12.5"),
+        ("echo whorl: latency_ms=nan work=9", "no number above 0"),
+        ("echo whorl: latency_ms=0 work=9", "no number above 0"),
+        ("echo whorl: latency_ms=-3 work=9", "no number above 0"),
+        ("echo whorl:", "is not understood"),
+        ("echo done", "told no units of work: print 'whorl: latency_ms=12.5 work=1000'"),
+        ("echo whorl: latency_ms=3", "or state --unit-of-work"),
+        ("echo whorl: work=9", "too short for the energy sensor of the GPU: give it work for"),
+        ("echo no memory >&2; exit 3", "ended with exit status 3; its last lines: no memory"),
+        ("kill -11 $$", "ended by signal 11"),
+        ("echo busy; sleep 60", "did not end within 0.3 s; its last lines: busy"),
+    ],
+)
+def test_a_first_run_that_fails_says_why_in_a_sentence(bench: Maker, script: str, sentence: str) -> None:
+    made = bench(f"sh -c {script!r}", timeout_s=0.3)
+    with pytest.raises(InputError) as refused:
+        made.measure(default_of(made), made.gpus[0])
+    assert sentence in str(refused.value)
+
+
+def test_a_command_that_is_not_there(bench: Maker) -> None:
+    made = bench("no-such-program-of-whorl --batch 1")
+    with pytest.raises(InputError, match=r"--batch 1' cannot be started: .*No such file"):
+        made.measure(default_of(made), made.gpus[0])
+
+
+def test_a_later_run_that_hangs_ends_with_all_its_processes_and_settings(
+    bench: Maker, nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_command, "_GRACE_S", 0.2)
+    pid = tmp_path / "pid"
+    made = bench(
+        f"sh -c 'trap : TERM; sh -c \"trap : TERM; sleep 60; sleep 60\" & echo $! > {pid}; wait; wait; echo {{n}}'",
+        "n=1,2",
+        unit_of_work=1,
+        timeout_s=0.5,
+    )
+    with pytest.raises(DeviceError, match="did not end within"):
+        made.measure(default_of(made) | {"n": 2.0, "power_limit_w": 200.0}, made.gpus[0])
+    assert not _lives(int(pid.read_text()))
+    assert "nvmlDeviceSetPowerManagementLimit" in {name for _, name in nvml.setters()}
+    assert limit_mw() == 300_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_command_and_restores(bench: Maker, tmp_path: Path, number: signal.Signals) -> None:
+    pid = tmp_path / "pid"
+    made = bench(f"sh -c 'echo $$ > {pid}; exec sleep 60'", unit_of_work=1)
+
+    def send() -> None:
+        while not (pid.exists() and pid.read_text()):
+            time.sleep(0.01)
+        assert limit_mw() == 200_000
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        made.measure(default_of(made) | {"power_limit_w": 200.0}, made.gpus[0])
+    sender.join()
+    assert not _lives(int(pid.read_text()))
+    assert limit_mw() == 300_000
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    stat = Path(f"/proc/{pid}/stat")
+    return processes.alive(pid) and not (stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def test_a_trial_ends_early_where_a_tenth_of_the_usual_work_shows_that_it_is_over_the_bound(
+    bench: Maker, tmp_path: Path
+) -> None:
+    script = tmp_path / "serve"
+    script.write_text(
+        f"echo whorl: latency_ms=10 work=100; [ $1 = 1 ] && exec sleep {LONG}\n"
+        "echo whorl: latency_ms=20 work=9; sleep 0.1; echo whorl: latency_ms=18 work=11; sleep 60"
+    )
+    made = bench(f"sh {script} {{n}}", "n=1,2")
+    assert made.measure(default_of(made), made.gpus[0], stop_over_s=0.016).time_s == 0.01
+    over = made.measure(default_of(made) | {"n": 2.0}, made.gpus[0], stop_over_s=0.016)
+    assert (over.ended_early, over.time_s, over.energy_j) == (True, 0.018, None)  # so short a part has no energy
+
+
+def test_a_trial_without_such_lines_ends_when_its_wall_time_is_over_the_bound(bench: Maker) -> None:
+    made = bench("sleep 60", unit_of_work=20)
+    over = made.measure(default_of(made), made.gpus[0], stop_over_s=0.016)
+    assert over.ended_early
+    assert over.time_s is not None
+    assert 0.016 <= over.time_s < 0.1
+
+
+# -- the GPUs ---------------------------------------------------------------------------------------------------
+
+
+def test_without_a_driver_there_is_no_energy(bench: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHORL_NVML_CONTROL", "")
+    with pytest.raises(InputError, match="NVML"):
+        bench("true")
+
+
+def test_a_user_without_rights_searches_the_knobs_of_the_command(bench: Maker, nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 2", "model V100", "root no", "load 1 1")
+    made = bench("sh -c 'test {n}'", "n=1,2")
+    assert [knob.name for knob in made.knobs] == ["n"]
+    assert {knob.name for knob in made.unset} == {"power_limit_w", "sm_clock_mhz"}
+    assert "nvidia-smi -i 0 -pl W" in made.unset[0].commands
+
+
+def test_a_command_has_the_gpus_that_are_chosen_for_it(bench: Maker, nvml: NvmlLibrary) -> None:
+    nvml.write("gpus 3", *BUSY)
+    script = f'sh -c \'sleep {LONG}; echo "whorl: work=$(echo $CUDA_VISIBLE_DEVICES | tr , "\\n" | wc -l)"\''
+    alone = bench(script)
+    assert len(alone.gpus) == 3
+    pair = bench(script, gpus=["1,2"])
+    assert pair.gpus == [",".join(alone.gpus[1:])]
+    trial = pair.measure(default_of(pair) | {"power_limit_w": 150.0}, pair.gpus[0])
+    assert trial.energy_j == pytest.approx(150 * float(LONG), rel=0.1)  # two units of work on two GPUs
+    with pytest.raises(InputError, match="no GPUs are called '7'; there are 0: GPU-"):
+        bench(script, gpus=["7"])
+
+
+# -- the search -------------------------------------------------------------------------------------------------
+
+BOUND_MS = 30.0
+SERVICE = r"""
+import os, re, sys, time
+control, batch = os.environ["WHORL_NVML_CONTROL"], float(sys.argv[1])
+limits = re.findall(r"limit (\d+)", open(control).read())
+limit_w = float(limits[-1]) / 1000 if limits else 300.0
+duty = batch / (batch + 4)
+with open(control, "a") as steered:
+    steered.write(f"\nfrom {time.time():.6f} load 0.004 {duty:.4f}\n")
+latency_ms = (4 + batch) * (355.0 / (limit_w - 45)) ** 0.45
+began = time.monotonic()
+print("whorl: begin", flush=True)
+time.sleep(0.4)
+print(f"whorl: latency_ms={latency_ms} work={batch * 1000 * (time.monotonic() - began) / latency_ms}")
+"""
+
+
+def test_the_search_finds_the_setting_of_a_service_that_saves_most_within_its_latency(
+    bench: Maker, nvml: NvmlLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_command, "MOST_EDGE", 0.5)  # short runs; the load of the stand-in hardly changes in them
+    nvml.write("gpus 1", *BUSY, "deny 4 nvmlDeviceSetGpuLockedClocks")
+    script = tmp_path / "service.py"
+    script.write_text(SERVICE)
+    made = bench(f"{sys.executable} -IS {script} {{batch}}", "batch=2,1,4,8,16,32")
+    assert [knob.name for knob in made.knobs] == ["power_limit_w", "batch"]
+    answer = tune(made, TimeBound(max_time_s=BOUND_MS / 1000), TuneOptions(trials=10, seed=1))
+    grid = [(watt, batch) for watt in made.knobs[0].values for batch in made.knobs[1].values]
+    best_j = min(service_j(*point) for point in grid if latency_ms(*point) <= BOUND_MS)
+    setting = (answer.setting["power_limit_w"], answer.setting["batch"])
+    assert service_j(*setting) < 1.1 * best_j
+    assert latency_ms(*setting) <= BOUND_MS
+    true_saved_pct = 100 * (1 - service_j(*setting) / service_j(300.0, 2.0))
+    assert answer.saved.n == 3
+    assert answer.saved.pct == pytest.approx(true_saved_pct, abs=10)
+    assert answer.commands == (f"nvidia-smi -i 0 -pl {setting[0]:g}",)
+    assert any(trial.over for trial in answer.trials)
+    assert limit_mw() == 300_000
+
+
+def latency_ms(limit_w: float, batch: float) -> float:
+    return float((4 + batch) * (355.0 / (limit_w - 45)) ** 0.45)
+
+
+def service_j(limit_w: float, batch: float) -> float:
+    """J of a unit of its work: the stand-in draws 45 W, and what the limit leaves while it is busy."""
+    return (45 + batch / (batch + 4) * (limit_w - 45)) * latency_ms(limit_w, batch) / batch / 1000
