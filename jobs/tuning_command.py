@@ -137,18 +137,18 @@ class CommandBench:
             with (
                 signals.Unwinding(apart_s=1.0),
                 Settings(gpu.split(","), **limits, tell=self._tell),
-                _Run(self._ledgers[gpu]) as run,
-                _Program(words, environment) as program,
+                _CommandRun(self._ledgers[gpu]) as run,
+                _GroupedProgram(words, environment) as program,
             ):
                 self._watch(program, run, stop_over_s)
             return self._trial(setting, run)
-        except _RunError as failure:
+        except _CommandError as failure:
             sentence = f"the command {shlex.join(words)!r} {failure}"
             if self._usual_work is None and dict(setting) == {knob.name: knob.default for knob in self.knobs}:
                 raise InputError(sentence) from None
             raise DeviceError(sentence) from None
 
-    def _watch(self, program: _Program, run: _Run, stop_over_s: float | None) -> None:
+    def _watch(self, program: _GroupedProgram, run: _CommandRun, stop_over_s: float | None) -> None:
         """Follow a program to its end, or to where it is known to be over `stop_over_s`."""
         last_s = time.monotonic() + self._timeout_s
         while not run.ended_early:
@@ -157,7 +157,7 @@ class CommandBench:
                 line = program.line(min(last_s, over_s))
             except TimeoutError:
                 if over_s > last_s:
-                    raise _RunError(f"did not end within {self._timeout_s:g} s{program.tail()}") from None
+                    raise _CommandError(f"did not end within {self._timeout_s:g} s{program.tail()}") from None
                 run.ended_early = True
                 break
             if line is None:
@@ -170,21 +170,21 @@ class CommandBench:
                 run.take(line)
             program.check()
 
-    def _over_s(self, run: _Run, stop_over_s: float | None) -> float:
+    def _over_s(self, run: _CommandRun, stop_over_s: float | None) -> float:
         """When a run that tells no latency is over, on the monotonic clock, s."""
         if stop_over_s is None or self._unit_of_work is None or run.latency_s is not None:
             return math.inf
         return run.began_s + stop_over_s * self._unit_of_work
 
-    def _over(self, run: _Run, stop_over_s: float | None) -> bool:
+    def _over(self, run: _CommandRun, stop_over_s: float | None) -> bool:
         """Whether enough work is done and the latency is over."""
         if stop_over_s is None or run.latency_s is None or run.work is None:
             return False
         usual = self._usual_work or self._unit_of_work or math.inf
         return run.latency_s > stop_over_s and run.work >= _FIRST_PART * usual
 
-    def _trial(self, setting: Setting, run: _Run) -> Trial:
-        """The figures of a run. Raises _RunError where there is no honest one."""
+    def _trial(self, setting: Setting, run: _CommandRun) -> Trial:
+        """The figures of a run. Raises _CommandError where there is no honest one."""
         seconds = run.span.duration_s
         assert seconds is not None
         if run.ended_early:
@@ -192,12 +192,12 @@ class CommandBench:
                 assert self._unit_of_work is not None
                 return Trial(dict(setting), None, seconds / self._unit_of_work, ended_early=True)
             energy_j = None
-            with contextlib.suppress(_RunError):
+            with contextlib.suppress(_CommandError):
                 energy_j = _energy_j(run.span) / run.work
             return Trial(dict(setting), energy_j, run.latency_s, ended_early=True)
         work = run.work or self._unit_of_work
         if work is None:
-            raise _RunError(f"told no units of work: {_PRINT}, or state --unit-of-work")
+            raise _CommandError(f"told no units of work: {_PRINT}, or state --unit-of-work")
         energy_j = _energy_j(run.span) / work
         self._usual_work = self._usual_work or work
         return Trial(dict(setting), energy_j, run.latency_s or seconds / work)
@@ -284,15 +284,15 @@ def _uuid(name: str, gpus: Mapping[str, Device]) -> str:
 
 
 def _energy_j(span: Span) -> float:
-    """The energy of a run, J. Raises _RunError where it was too short for its sensor, or was not measured."""
+    """The energy of a run, J. Raises _CommandError where it was too short for its sensor, or was not measured."""
     figure, seconds = span.figure(), span.duration_s
     assert seconds is not None
     if figure.energy_j is None and figure.reason is not Why.SHORT:
-        raise _RunError(f"has no energy: {'' if figure.reason is None else figure.reason.meaning}")
+        raise _CommandError(f"has no energy: {'' if figure.reason is None else figure.reason.meaning}")
     edge = math.inf if not figure.energy_j or figure.edge_j is None else figure.edge_j / figure.energy_j
     if edge > MOST_EDGE:
         needed_s = USUALLY_LONG_S if math.isinf(edge) else seconds * edge / MOST_EDGE
-        raise _RunError(
+        raise _CommandError(
             f"was measured for {seconds:.2g} s, which is too short for the energy sensor of the GPU: give it work for "
             f"{math.ceil(needed_s)} s or longer"
         )
@@ -300,11 +300,11 @@ def _energy_j(span: Span) -> float:
     return figure.energy_j
 
 
-class _RunError(Exception):
+class _CommandError(Exception):
     """Why a run gives no figures: what follows "the command"."""
 
 
-class _Run:
+class _CommandRun:
     """What is known of a run until now; energy and time are counted while the block runs, or until `end`."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -329,7 +329,7 @@ class _Run:
         self.span.__exit__(None, None, None)
 
     def take(self, line: str) -> None:
-        """Take in a line of the program. Raises _RunError where it cannot be used."""
+        """Take in a line of the program. Raises _CommandError where it cannot be used."""
         words = line.removeprefix("whorl:").split()
         if words == ["begin"]:
             self.end()
@@ -337,16 +337,16 @@ class _Run:
             return
         figures = dict(word.partition("=")[::2] for word in words)
         if not figures or set(figures) - {"latency_ms", "work"}:
-            raise _RunError(f"printed {line!r}, which is not understood: {_PRINT}")
+            raise _CommandError(f"printed {line!r}, which is not understood: {_PRINT}")
         numbers = {name: _number(text) for name, text in figures.items()}
         if not all(0 < number < math.inf for number in numbers.values()):
-            raise _RunError(f"printed {line!r}, where a value is no number above 0: {_PRINT}")
+            raise _CommandError(f"printed {line!r}, where a value is no number above 0: {_PRINT}")
         if "latency_ms" in numbers:
             self.latency_s = numbers["latency_ms"] / 1000
         self.work = numbers.get("work", self.work)
 
 
-class _Program:
+class _GroupedProgram:
     """A program in a process group of its own, which is ended with the block.
 
     Its lines that begin with "whorl:" are read as they come; the last of all others are kept, for when it fails.
@@ -360,7 +360,7 @@ class _Program:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        """Raises _RunError where it cannot be started."""
+        """Raises _CommandError where it cannot be started."""
         try:
             with signals.held():
                 self._start()
@@ -382,7 +382,7 @@ class _Program:
                 process_group=0,
             )
         except (OSError, ValueError) as error:
-            raise _RunError(f"cannot be started: {error}") from error
+            raise _CommandError(f"cannot be started: {error}") from error
         streams = (self._process.stdout, self._process.stderr)
         self._threads = [threading.Thread(target=self._read, args=(stream,), daemon=True) for stream in streams]
         self._threads.append(threading.Thread(target=self._wait, daemon=True))
@@ -419,12 +419,12 @@ class _Program:
                 yield line
 
     def check(self) -> None:
-        """Raises _RunError where the program that has ended failed."""
+        """Raises _CommandError where the program that has ended failed."""
         assert self._process is not None
         status = self._process.returncode
         if status:
             how = f"with exit status {status}" if status > 0 else f"by signal {-status}"
-            raise _RunError(f"ended {how}{self.tail()}")
+            raise _CommandError(f"ended {how}{self.tail()}")
 
     def tail(self) -> str:
         """The last lines that it printed, for a sentence."""
