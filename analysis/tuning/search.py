@@ -246,7 +246,8 @@ class Search:
         candidates = self._candidates(random, measured)
         if not len(candidates):
             return None
-        log_bound = math.log(bound_s)
+        # With the margin: a setting between it and the bound can be no answer, and would be tried again and again.
+        log_bound = math.log(bound_s * (1 - MARGIN * self.noise))
         points = self._points(candidates)
         time_mean, time_sd = self._predict_time(measured, log_bound, points)
         probability = _normal_cdf((log_bound - time_mean) / time_sd)
