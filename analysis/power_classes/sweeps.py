@@ -10,7 +10,7 @@ import polars as pl
 from ...store.names import plain_workload
 from ...store.vocabulary import stated
 from ..runs.measurements import measurements
-from ..tuning.curve import CappedRuns, OwnCurve, own_curve
+from ..tuning.curve import SAME_LEVEL, CappedRuns, OwnCurve, own_curve
 from .caps import Prediction, curves, predict
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Capped = Literal["power", "clock"]
 _SIZES = ("flop", "bytes", "operations", "input")
 """Conditions in which runs of one workload have other energies and times, whatever their power limit."""
+_AT_LIMIT = 0.95
+"""A steady work that draws a smaller share of its power limit is not held by it."""
 
 
 def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power") -> pl.DataFrame:
@@ -45,24 +47,26 @@ def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power")
 
 
 def own_runs(store: Store, *, cluster: str | None = None, workload: str | None = None) -> pl.DataFrame:
-    """The runs of workloads under power limits and locked clocks, for `own_curve`: a row for each with its energy.
+    """The runs of workloads under power limits and locked clocks, for `curve_of_runs`: a row for each with its energy.
 
-    Columns: cluster, model, workload, gpu, unit (the GPU and the size of its work), level (`tuning.curve.CappedRuns`),
-    default_w (the GPU's default limit), energy_j and time_s of a repetition. A run whose limit, default limit, energy,
-    or power under a locked clock is not known is left out.
+    Columns: cluster, model, workload, gpu, unit (the GPU and the size of its work), level (as in `CappedRuns`),
+    drawn (the power, as a share of the default limit, of runs of probes: their load is steady; else NULL), default_w
+    (the GPU's default limit), energy_j and time_s of a repetition. A run whose limit, default limit, energy, or power
+    under a locked clock is not known is left out.
     """
     every = _conditions(store, cluster, [workload] if workload else [])
     energy = store.scan("results").filter(pl.col("figure") == "energy").group_by("run_id").agg(pl.col("value").median())
     every = every.join(store.collect(energy.rename({"value": "joules"})), on="run_id", how="left")
     seconds = pl.col("value") / 1e3
     limit_w = pl.coalesce("set_w", "own_w")
-    drawn_w = pl.when(pl.col("set_mhz").is_null()).then(limit_w).otherwise(pl.min_horizontal(limit_w, "power_w"))
-    level = pl.when(pl.col("set_mhz").is_null() | pl.col("power_w").is_not_null()).then(drawn_w / pl.col("own_w"))
-    unit = pl.concat_str(
-        *(pl.col(name).cast(pl.String).fill_null("") for name in ("gpu", "input_size", *_SIZES)), separator="|"
-    )
+    locked_w = pl.when(pl.col("power_w").is_not_null()).then(pl.min_horizontal(limit_w, "power_w"))
+    level_w = pl.when(pl.col("set_mhz").is_null()).then(limit_w).otherwise(locked_w)
+    sizes = (pl.col(name).cast(pl.String).fill_null("") for name in ("gpu", "input_size", *_SIZES))
     return every.select(
-        "cluster", "model", pl.col("family").alias("workload"), "gpu", unit.alias("unit"), level.alias("level"),
+        "cluster", "model", pl.col("family").alias("workload"), "gpu",
+        pl.concat_str(*sizes, separator="|").alias("unit"),
+        (level_w / pl.col("own_w")).alias("level"),
+        pl.when(pl.col("probe_version").is_not_null()).then(pl.col("power_w") / pl.col("own_w")).alias("drawn"),
         pl.col("own_w").alias("default_w"),
         pl.coalesce("joules", pl.col("power_w") * seconds).alias("energy_j"),
         seconds.alias("time_s"),
@@ -72,7 +76,9 @@ def own_runs(store: Store, *, cluster: str | None = None, workload: str | None =
 def curve_of_runs(runs: pl.DataFrame) -> OwnCurve | None:
     """The own curve of some rows of `own_runs`, of one workload on one model."""
     unit, level, energy_j, time_s = (runs[name].to_numpy() for name in ("unit", "level", "energy_j", "time_s"))
-    return own_curve(CappedRuns(unit.astype(np.str_), level, energy_j, time_s))
+    drawn = pl.col("drawn").filter(pl.col("level") > 1 - SAME_LEVEL).median().over("unit")
+    highest = runs.select(pl.when(drawn < _AT_LIMIT).then(drawn).otherwise(1.0)).to_series().to_numpy()
+    return own_curve(CappedRuns(unit.astype(np.str_), level, energy_j, time_s, highest))
 
 
 def _conditions(store: Store, cluster: str | None, workloads: Sequence[str] = ()) -> pl.DataFrame:
@@ -89,6 +95,7 @@ def _conditions(store: Store, cluster: str | None, workloads: Sequence[str] = ()
         stated("locked_clock_mhz").alias("set_mhz"),
         stated("input_size").alias("input_size"),
         *map(stated, _SIZES),
+        "probe_version",
     )
     now = store.sql(
         "select cluster, gpu, model, coalesce(power_limit_default_mw, power_limit_mw) / 1e3 as own_w, "
