@@ -18,9 +18,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LONGER = 3
+LONGER = 2
 """How many times as many cases as in the short form `--long` tries."""
-LEAST = 8
+LEAST = 6
 """What `--long` tries at least, of what the short form tries less often."""
 
 _size = "short"
