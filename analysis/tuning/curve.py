@@ -4,12 +4,11 @@ A steady work whose clock is locked draws some power. A cap of that power would 
 a locked clock is a point of the curve too: its level is the power that it drew, or its limit if that is lower. A level
 is a share of the default limit, and the curve runs over 1 / level, as the time of work at its limit does roughly.
 
-    change(level) = process(1 / level) + scatter + noise of a run + GPU x ln(level)
+    change(level) = process(1 / level) + scatter of the level + noise of a run + difference of the GPU
 
-The last three are random. The noise is that of repeated runs. GPUs differ in their response, the more the lower the
-cap: by so much per unit of ln(level) as the GPUs that ran at one level did. How far levels scatter beyond that, nobody
-measures: the prediction is the mean over `SCATTERS`, each weighted by how probable it makes every level when that is
-left out (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2).
+The last three are random. The noise is that of repeated runs, and GPUs differ as those that ran at one level do. How
+far levels scatter beyond that, for instance because clocks come in steps, nobody measures: the prediction is the mean
+over `SCATTERS`, each weighted by how probable it makes every level when that is left out (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2).
 """
 
 from __future__ import annotations
@@ -105,12 +104,13 @@ class _Figure:
     noise: float
     """Standard deviation of a run among those of its unit and level; 0 where nothing was repeated."""
     apart: float
-    """Standard deviation of units, per unit of ln(level); 0 where no level below the default has several."""
+    """Standard deviation of units at one level; 0 where no level below the default has several."""
 
-    def variances(self, levels: FloatArray, scatter: float) -> FloatArray:
-        """Of the means, apart from that of a unit whose whole curve differs."""
-        several = np.where(self.units > 1, self.apart**2 / self.units, 0.0)
-        return np.asarray(scatter**2 + self.noise**2 / self.runs + several * np.log(levels) ** 2)
+    def variances(self, scatter: float) -> FloatArray:
+        """Of the means (levels,)."""
+        return np.asarray(
+            scatter**2 + self.noise**2 / self.runs + np.where(self.units > 1, self.apart**2, 0) / self.units
+        )
 
 
 def _figure(values: FloatArray, unit: NDArray[np.str_], place: NDArray[np.int64], levels: FloatArray) -> _Figure:
@@ -129,15 +129,15 @@ def _figure(values: FloatArray, unit: NDArray[np.str_], place: NDArray[np.int64]
     means = means - defaults[cells[1]]
     units = np.bincount(cells[0])
     of_levels = np.bincount(cells[0], means) / units
-    slopes = (means - of_levels[cells[0]])[~last] / np.log(levels[cells[0]])[~last]
     freedom = int((units[:-1] - 1).sum())
+    apart = float(((means - of_levels[cells[0]])[~last] ** 2).sum())
     return _Figure(
         of_levels,
         np.bincount(place),
         units,
-        np.sqrt(squares / repeated) if repeated else 0.0,
+        noise=np.sqrt(squares / repeated) if repeated else 0.0,
         # The predictive variance of Student's t, so that few units count for less.
-        np.sqrt(float((slopes**2).sum()) / max(freedom - 2, 1)) if freedom else 0.0,
+        apart=np.sqrt(apart / max(freedom - 2, 1)) if freedom else 0.0,
     )
 
 
@@ -151,8 +151,7 @@ class _Fitted:
         weights = np.exp(surprises.min() - surprises)
         self._weights = weights / weights.sum()
         self._processes = [
-            Process().fit(self._points, figure.means, np.sqrt(figure.variances(levels, scatter)))
-            for scatter in SCATTERS
+            Process().fit(self._points, figure.means, np.sqrt(figure.variances(scatter))) for scatter in SCATTERS
         ]
 
     def _scaled(self, levels: FloatArray) -> FloatArray:
@@ -160,7 +159,7 @@ class _Fitted:
 
     def _surprise(self, scatter: float) -> float:
         """Minus the logarithm of the probability of the levels, each predicted from all others."""
-        means, variances = self._figure.means, self._figure.variances(self._levels, scatter)
+        means, variances = self._figure.means, self._figure.variances(scatter)
         count = len(means)
         total = 0.0
         for place in np.unique(np.linspace(0, count - 1, min(count, _MOST_LEFT_OUT)).round().astype(int)):
@@ -175,14 +174,14 @@ class _Fitted:
         """ln of the figure at a level of each unit (units,) over that at another one: its mean over the units, and its
         standard deviation for another unit, over all scatters."""
         figure = self._figure
-        steps = np.log(levels / since)
-        apart = figure.apart**2 * steps**2 * (1 + 1 / np.median(figure.units[:-1]))
+        equal = np.abs(levels - since) < SAME_LEVEL
+        apart = figure.apart**2 * (1 + 1 / np.median(figure.units[:-1]))
         changes, variances = np.zeros(len(SCATTERS)), np.zeros(len(SCATTERS))
         for number, (scatter, process) in enumerate(zip(SCATTERS, self._processes, strict=True)):
             means, sds = self._predicted(process, levels)
             since_means, since_sds = self._predicted(process, since)
-            of_units = np.where(steps == 0, 0.0, means - since_means)
-            curve = np.where(steps == 0, 0.0, sds**2 + since_sds**2 + 2 * scatter**2 + apart)
+            of_units = np.where(equal, 0.0, means - since_means)
+            curve = np.where(equal, 0.0, sds**2 + since_sds**2 + 2 * scatter**2 + apart)
             changes[number] = of_units.mean()
             variances[number] = (curve + 2 * figure.noise**2).mean() + of_units.var()
         change = float(self._weights @ changes)
