@@ -8,7 +8,8 @@ is a share of the default limit, and the curve runs over 1 / level, as the time 
 
 The last three are random. The noise is that of repeated runs, and GPUs differ as those that ran at one level do. How
 far levels scatter beyond that, for instance because clocks come in steps, nobody measures: the prediction is the mean
-over `SCATTERS`, each weighted by how probable it makes every level when that is left out (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 5.4.2).
+over `SCATTERS`, each weighted by how probable it makes every level when that is left out (Rasmussen and Williams,
+Gaussian Processes for Machine Learning, 2006, section 5.4.2).
 """
 
 from __future__ import annotations
