@@ -5,8 +5,8 @@
 
 A trial is one run of the command, from its start to its end. It may print lines like these, of which the last counts:
 
-    whorl: latency_ms=12.5 work=1000        the latency of a batch, and the units of work done until now
-    whorl: begin                            the measuring begins here, as loading the model is over
+    whorl: begin                            the measuring begins here: the model is loaded
+    whorl: latency_ms=12.5 work=1000        the latency of a batch, and the units of work since then
 
 Without a latency, the time is that of the run over its units of work; without `work` these are `unit_of_work`. Energy
 is that of the GPUs of the command while it runs, idle moments too, over its units of work.
@@ -57,7 +57,7 @@ _GRACE_S = 5.0
 _KILL_S = 2.0
 _PIPE_S = 0.5
 """So long a program that has ended is waited for to be read; a process that it left may have its output open."""
-_LAST_LINES = 5
+_LAST_LINES, _LINE_LENGTH = 5, 200
 _PRINT = "print 'whorl: latency_ms=12.5 work=1000', the latency in milliseconds and the units of work until then"
 _PLACE = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
 
@@ -129,7 +129,7 @@ class CommandBench:
         no run has ended well before, and where the setting is refused.
         """
         words = [_filled(word, setting) for word in self._words]
-        environment = dict(os.environ)
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # else a line of Python comes when the program ends
         if set(gpu.split(",")) != self._visible:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         limits = self._gpu_knobs.limits(setting)
@@ -291,7 +291,7 @@ def _energy_j(span: Span) -> float:
         raise _CommandError(f"has no energy: {'' if figure.reason is None else figure.reason.meaning}")
     edge = math.inf if not figure.energy_j or figure.edge_j is None else figure.edge_j / figure.energy_j
     if edge > MOST_EDGE:
-        needed_s = USUALLY_LONG_S if math.isinf(edge) else seconds * edge / MOST_EDGE
+        needed_s = USUALLY_LONG_S if math.isinf(edge) else 1.25 * seconds * edge / MOST_EDGE  # it differs a little
         raise _CommandError(
             f"was measured for {seconds:.2g} s, which is too short for the energy sensor of the GPU: give it work for "
             f"{math.ceil(needed_s)} s or longer"
@@ -396,7 +396,7 @@ class _GroupedProgram:
                 if stream is self._process.stdout and line.startswith("whorl:"):
                     self._lines.put(line.strip())
                 elif line.strip():
-                    self._last.append(line.strip())
+                    self._last.append(line.strip()[:_LINE_LENGTH])
 
     def _wait(self) -> None:
         assert self._process is not None
