@@ -222,7 +222,8 @@ class _Tuning:
         given_up: list[Setting] = []
         setting = self._default
         if self._bench.knobs:
-            defaults.append(self._step("default", tuned, self._default))
+            repeated = self._step("default", tuned, self._default)
+            defaults += [repeated] if repeated.failure is None else []
             self._noise = max(LEAST_NOISE, *(step.noise or 0.0 for step in defaults), _noise([defaults])[0] or 0.0)
             trials = self._search(tuned, _mean(defaults))
             while len(given_up) < _GIVEN_UP and (setting := self._best(trials, given_up)) != self._default:
