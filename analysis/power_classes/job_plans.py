@@ -21,6 +21,7 @@ from ..tuning.power_plan import (
     STEP_W,
     ClassRuns,
     Draws,
+    PlanRefusal,
     PowerPlan,
     StepGains,
     SyncJob,
@@ -91,11 +92,6 @@ class JobPlan:
     """A row for each GPU of the job: gpu, name, node, time_ms, power_w, limit_w, clock_share, cap_share, held, runs,
     plan_limit_w, plan_power_w (both null without a plan)."""
     plan: PowerPlan
-    exchange: Exchange | None
-    noise: RunNoise
-    class_gpus: int
-    """GPUs of the class under several limits."""
-    class_limits_w: tuple[float, ...]
     alone: bool
     """Whether the other GPUs of a node were idle in these runs."""
     unsteady: int
@@ -105,6 +101,12 @@ class JobPlan:
     """When the first and the last of the job's runs began."""
     until: datetime | None
     budget_w: float | None
+    exchange: Exchange | None = None
+    noise: RunNoise | None = None
+    """None, as the class is not looked at, where the work is not at its limit."""
+    class_gpus: int = 0
+    """GPUs of the class under several limits."""
+    class_limits_w: tuple[float, ...] = ()
 
 
 def job_plan(store: Store, scope: PlanScope) -> JobPlan:
@@ -116,38 +118,49 @@ def job_plan(store: Store, scope: PlanScope) -> JobPlan:
     gpus = _job_gpus(store, scope)
     cluster, model = gpus["cluster"][0], gpus["model"][0]
     runs = _runs(store, scope, cluster, model)
+    newest = runs.filter(pl.col("gpu").is_in(gpus["gpu"].implode())).sort("began", nulls_last=False)["driver"].tail(1)
+    driver = newest[0] if len(newest) else None
+    runs = runs.filter(pl.col("driver").eq_missing(driver))
     gpus, own = _present(store, scope, gpus, runs)
-    driver = own.sort("began", nulls_last=False)["driver"][-1]
-    runs = runs.filter(pl.col("driver").eq_missing(driver), pl.col("neighbours").eq_missing(own["neighbours"][0]))
-    beside = _beside(gpus, runs)
-    curve = _class_runs(store, scope, gpus, runs.join(beside.filter("slow"), on="gpu", how="anti"))
+    runs = runs.filter(pl.col("neighbours").eq_missing(own["neighbours"][0]))
     alone = own["neighbours"][0] == "idle" and bool(gpus["node"].is_duplicated().any())
     colder = COLDER_SD if alone or not own["steady"].all() else 0.0
     columns = {name: gpus[name].to_numpy() for name in ("speed", "power_w", "limit_w", "held")}
     job = SyncJob(**columns, colder=colder)
-    noise = _noise(runs, own, curve)
-    sd = float("nan") if noise.sd is None else noise.sd / sqrt(noise.days)
-    highest_w = gpus["highest_w"].fill_null(inf).to_numpy().min()
-    plan = plan_power(job, curve, sd, budget_w=scope.budget_w, seed=scope.seed, highest_w=float(highest_w))
-    named = [pl.Series("plan_limit_w", plan.limit_w, pl.Float64), pl.Series("plan_power_w", plan.power_w, pl.Float64)]
-    if plan.limit_w is None:
-        named = [pl.repeat(None, len(gpus), dtype=pl.Float64, eager=True).alias(column.name) for column in named]
-    return JobPlan(
+    answer = JobPlan(
         cluster=cluster,
         workload=scope.workload,
         model=model,
-        gpus=gpus.with_columns((1 / pl.col("speed")).alias("time_ms"), *named),
-        plan=plan,
-        exchange=_exchange(gpus, beside, Draws(job, curve, 0.0 if np.isnan(sd) else sd, scope.seed)),
-        noise=noise,
-        class_gpus=len(curve.speed_shapes),
-        class_limits_w=tuple(curve.limits_w.tolist()),
+        gpus=gpus.with_columns(
+            (1 / pl.col("speed")).alias("time_ms"),
+            *(pl.lit(None, pl.Float64).alias(name) for name in ("plan_limit_w", "plan_power_w")),
+        ),
+        plan=PowerPlan(PlanRefusal.NOT_HELD),
         alone=alone,
         unsteady=int((~own["steady"]).sum()),
         driver=driver,
         since=own["began"].min(),  # type: ignore[arg-type]
         until=own["began"].max(),  # type: ignore[arg-type]
         budget_w=scope.budget_w,
+    )
+    if not job.at_limit:
+        return answer
+    beside = _beside(gpus, runs)
+    curve = _class_runs(store, scope, gpus, runs.join(beside.filter("slow"), on="gpu", how="anti"))
+    noise = _noise(runs, own, curve)
+    sd = float("nan") if noise.sd is None else noise.sd / sqrt(noise.days)
+    highest_w = float(gpus["highest_w"].fill_null(inf).to_numpy().min())
+    plan = plan_power(job, curve, sd, budget_w=scope.budget_w, highest_w=highest_w, seed=scope.seed)
+    planned = {"plan_limit_w": plan.limit_w, "plan_power_w": plan.power_w}
+    series = [pl.Series(name, values, pl.Float64) for name, values in planned.items() if values is not None]
+    return replace(
+        answer,
+        gpus=answer.gpus.with_columns(series),
+        plan=plan,
+        exchange=_exchange(gpus, beside, Draws(job, curve, 0.0 if np.isnan(sd) else sd, scope.seed)),
+        noise=noise,
+        class_gpus=len(curve.speed_shapes),
+        class_limits_w=tuple(curve.limits_w.tolist()),
     )
 
 
@@ -232,9 +245,10 @@ def _present(
     missing = gpus.filter(pl.col("speed").is_null())
     if len(missing):
         limits = " and ".join(f"{limit:g} W" for limit in missing["limit_w"].unique().sort())
+        driver = f" by driver {runs['driver'][0]}" if len(runs) and runs["driver"][0] else ""
         raise InputError(
             f"{', '.join(missing['name'])}: no run of {scope.workload} with its power at the present limit of "
-            f"{limits}; on {compress(missing['node'])} run `{_command(store, scope)}`"
+            f"{limits}{driver}; on {compress(missing['node'])} run `{_command(store, scope)}`"
         )
     held = (pl.col("clock_share") < FULL_CLOCK).fill_null(value=False) | (pl.col("cap_share") > 0.5).fill_null(
         value=False

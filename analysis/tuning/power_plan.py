@@ -36,7 +36,7 @@ MOST_NOISE = 0.003
 """Standard deviation of ln time from run to run above which speeds of single runs give no plan."""
 FEWEST_GPUS = 3
 """GPUs of the class under several limits that a curve needs."""
-BRAKED_SD, BRAKED_SHARE = 5.0, 0.03
+BRAKED_SD, BRAKED_SHARE = 4.5, 0.03
 """A GPU is braked that is slower than the class's median by more than both: robust standard deviations, and a share."""
 FEWEST_BESIDE = 5
 """GPUs at one limit that it takes to call one of them braked."""
@@ -78,6 +78,11 @@ class SyncJob:
     """Whether the power limit holds the clock down."""
     colder: float = 0.0
     """Standard deviation by which ln speeds in the job differ from these because the GPUs were colder here."""
+
+    @property
+    def at_limit(self) -> bool:
+        """Whether at least half of the GPUs are held by their limit: else lower limits buy their saving with time."""
+        return bool(self.held.mean() >= 0.5)
 
 
 @dataclass(frozen=True)
@@ -288,7 +293,7 @@ def plan_power(
     Refused where fewer than half of the GPUs are held by their limit, where `noise` is above `MOST_NOISE` or unknown
     (NaN), where no limits fit the budget, and without a budget where the interval of the saving reaches 0.
     """
-    if job.held.mean() < 0.5:
+    if not job.at_limit:
         return PowerPlan(PlanRefusal.NOT_HELD)
     if not noise <= MOST_NOISE:
         return PowerPlan(PlanRefusal.NOISY)

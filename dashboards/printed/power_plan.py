@@ -57,9 +57,9 @@ def document(answer: JobPlan) -> dict[str, Any]:
         "plan_power_w": None if plan.power_w is None else float(plan.power_w.sum()),
         **_gains(plan.gains),
         "one_limit": one,
-        "noise_pct": None if noise.sd is None else 100 * noise.sd,
-        "noise_gpus": noise.n,
-        "noise_repeated": noise.repeated,
+        "noise_pct": None if noise is None or noise.sd is None else 100 * noise.sd,
+        "noise_gpus": None if noise is None else noise.n,
+        "noise_repeated": None if noise is None else noise.repeated,
         "class_gpus": answer.class_gpus,
         "class_limits_w": list(answer.class_limits_w),
         "waiting_power": list(WAITING_RANGE),
@@ -102,14 +102,14 @@ def refused(answer: JobPlan) -> str:
                 "cap in more than half of their readings, and half of them should; lower limits would save energy only "
                 "by making the job slower"
             )
-        case PlanRefusal.NOISY if noise.sd is None:
-            return (
-                "no plan: the noise of a run is not known: run the workload again on these GPUs under the same limit, "
-                "three times or more"
-            )
         case PlanRefusal.NOISY:
+            if noise is None or noise.sd is None:
+                return (
+                    "no plan: the noise of a run is not known: run the workload again on these GPUs under the same "
+                    "limit, three times or more"
+                )
             return (
-                f"no plan: runs of {answer.workload} differ by {_pct(noise.sd or 0)} (standard deviation, "
+                f"no plan: runs of {answer.workload} differ by {_pct(noise.sd)} (standard deviation, "
                 f"{many(noise.n, 'GPU')}), above {_pct(MOST_NOISE)}: the limits would follow noise; runs on several "
                 "days count together, so run it again on other days"
             )
@@ -196,7 +196,7 @@ def notes(answer: JobPlan) -> Iterable[str]:
             f"slower: by more than {BRAKED_SD:g} robust standard deviations and more than {_pct(BRAKED_SHARE)} below "
             "the median speed of the model"
         )
-    if plan.refusal in (PlanRefusal.NOT_HELD, PlanRefusal.NOISY):
+    if plan.refusal in (PlanRefusal.NOT_HELD, PlanRefusal.NOISY) or noise is None:
         return
     yield (
         f"curve of the class: {many(answer.class_gpus, 'GPU')} under {answer.class_limits_w[0]:g} to "

@@ -350,6 +350,15 @@ VERBS = {
         {"": ["5", "x"]},
         never={"*": "needs a job that waits in Slurm"},
     ),
+    "advise power-plan": Verb(
+        STORE | {"--workload": "sgemm", "--hosts": "c001-[1-2]"},
+        {
+            "--budget": ["4.2kW", "900", "x"],
+            "--hosts": ["c001-[1-2]", "x["],
+            "--limit": ["250"],
+        },
+        never={"*": "needs runs under several power limits: tests/cli/test_power_plan.py"},
+    ),
     "advise burst": Verb(
         {"--profile": "{world}/layer_times.csv", "--network": "{world}/network.json", "--batch": "8", "--gpus": "4"},
         {

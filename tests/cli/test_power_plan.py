@@ -1,0 +1,176 @@
+"""`whorl advise power-plan` over stores that `whorl probe run` made of a simulated fleet, one GPU of it braked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import whorl
+from whorl.cli import cli
+from whorl.errors import InputError
+from whorl.simulation.fleet import Fleet
+from whorl.simulation.models import H100
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.hints import hints
+
+pytestmark = pytest.mark.usefixtures("stores_stay_open")
+
+SEED, GPUS = 21, 12
+FLEET = ("--backend", "simulated", "--model", "H100", "--gpus", str(GPUS), "--seed", str(SEED))
+BRAKED = next(iter(Fleet.draw(H100, GPUS, SEED, faults=1, kinds=["brake"]).planted))
+BRAKED_NODE = f"c001-{BRAKED // 4 + 1}"
+HEALTHY = [f"c001-{node}" for node in range(1, 4) if f"c001-{node}" != BRAKED_NODE]
+LIMITS = (650, 600)
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def probe(store: Path, *words: object, suite: str = "full") -> None:
+    done = run("probe", "run", "--store", store, *FLEET, "--neighbours", "busy", "--suite", suite, *words)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def store(built_once: BuiltOnce) -> Path:
+    """A fleet under three limits, and in a workload that does not reach its limit."""
+
+    def build(folder: Path) -> None:
+        brake = ("--fault", "brake", "--faults", 1)
+        probe(folder / "store", "gemm-fp32", *brake)
+        for limit in LIMITS:
+            probe(folder / "store", "gemm-fp32", *brake, "--power-limit", limit)
+        probe(folder / "store", "stream-triad", *brake, suite="quick")
+
+    return built_once("power-plan", build) / "store"
+
+
+def plan(store: Path, hosts: str, *words: object, workload: str = "gemm-fp32") -> dict[str, Any]:
+    done = run("advise", "power-plan", "--store", store, "--hosts", hosts, "--workload", workload, *words, "--json")
+    assert done.exit_code == 0, done.output
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["schema"] == "whorl.power-plan/1"
+    return document
+
+
+def test_a_limit_for_each_gpu_with_what_it_does_and_the_commands(store: Path) -> None:
+    hosts = ",".join(HEALTHY[:2])
+    document = plan(store, hosts)
+    assert document["refused"] is None
+    assert document["waits_for"] is None
+    rows = document["rows"]
+    assert [row["node"] for row in rows] == [node for node in HEALTHY[:2] for _ in range(4)]
+    slowest = max(rows, key=lambda row: row["time_ms"])
+    assert slowest["plan_limit_w"] == slowest["limit_w"] == 700
+    for row in rows:
+        assert row["held"]
+        assert 600 <= row["plan_limit_w"] <= 700
+        assert row["plan_limit_w"] % 5 == 0
+    by_speed = sorted(rows, key=lambda row: row["time_ms"])
+    limits = [row["plan_limit_w"] for row in by_speed]
+    assert limits == sorted(limits), "the faster a GPU is, the lower its limit"
+    assert document["low_saved_pct"] <= document["saved_pct"] <= document["high_saved_pct"]
+    assert 1 < document["saved_pct"] < 9
+    assert 0 <= document["low_slower_pct"] <= document["slower_pct"] <= document["high_slower_pct"] < 1.5
+    assert document["plan_power_w"] < document["power_w"]
+    assert 0 < document["noise_pct"] < 0.3
+    assert document["class_gpus"] == GPUS - 1, "the braked GPU is not of the class's curve"
+    assert document["class_limits_w"] == [600, 650, 700]
+    expected = [
+        {"node": row["node"], "command": f"nvidia-smi -i {row['gpu']} -pl {row['plan_limit_w']:g}"}
+        for row in rows
+        if row["plan_limit_w"] != 700
+    ]
+    assert document["commands"] == expected
+    printed = run("advise", "power-plan", "--store", store, "--hosts", hosts, "--workload", "gemm-fp32")
+    assert all(line["command"] in printed.stdout.splitlines() for line in expected)
+    reply = whorl.advise_power_plan(store, hosts=hosts, workload="gemm-fp32")
+    assert reply.json() == document
+    assert reply.frame.height == 8
+
+
+def test_a_braked_gpu_is_named_before_the_plan_with_the_gain_of_exchanging_it(store: Path) -> None:
+    waits = plan(store, f"{HEALTHY[0]},{BRAKED_NODE}")["waits_for"]
+    assert len(waits["gpus"]) == 1
+    assert 10 < waits["gpus"][0]["slower_pct"] < 25
+    assert -25 < waits["low_slower_pct"] < waits["slower_pct"] < waits["high_slower_pct"] < -8
+    assert waits["low_saved_pct"] < waits["saved_pct"] < waits["high_saved_pct"]
+    printed = run("advise", "power-plan", "--store", store, "--hosts", BRAKED_NODE, "--workload", "gemm-fp32").stdout
+    assert f"{BRAKED_NODE}/{BRAKED % 4}" in printed.splitlines()[0]
+    assert printed.index("Exchange") < printed.index("nvidia-smi")
+
+
+def test_work_below_its_limit_gets_no_plan(store: Path) -> None:
+    document = plan(store, HEALTHY[0], workload="stream-triad")
+    assert document["refused"] == "not at its limit"
+    assert document["commands"] == []
+    assert document["saved_pct"] is None
+    assert {row["plan_limit_w"] for row in document["rows"]} == {None}
+
+
+def test_a_budget_is_kept_and_faster_than_one_limit_for_all(store: Path) -> None:
+    hosts = ",".join(HEALTHY)
+    document = plan(store, hosts, "--budget", "5.2kW")
+    assert document["plan_power_w"] <= document["budget_w"] == 5200
+    assert document["power_w"] > 5200
+    one = document["one_limit"]
+    assert 600 < one["limit_w"] < 700
+    assert one["slower_pct"] < 0
+    assert plan(store, hosts, "--budget", "1000W")["refused"] == "budget too low"
+    below = plan(store, hosts, "--limit", 650)
+    assert {row["limit_w"] for row in below["rows"]} == {650}
+    assert max(row["plan_limit_w"] for row in below["rows"]) == 650
+    same_power = plan(store, hosts, "--limit", 650, "--budget", f"{below['power_w']} W")
+    assert same_power["slower_pct"] < 0
+    assert max(row["plan_limit_w"] for row in same_power["rows"]) > 650
+
+
+def test_independent_jobs_are_told_that_a_plan_gains_nothing(store: Path) -> None:
+    document = plan(store, HEALTHY[0], "--budget", "4kW", "--independent")
+    assert document["refused"] == "independent jobs"
+    assert "0.00 to 0.04 %" in document["reason"]
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("--hosts", "n[12-13]"), "n[12-13]"),
+    (("--hosts", "c001-["), "brackets"),
+    (("--workload", "nothing"), "whorl probe run nothing"),
+    (("--limit", "500"), "500 W"),
+    (("--budget", "4.2 MW"), "4.2kW"),
+    (("--cluster", "elsewhere"), "c001-"),
+])  # fmt: skip
+def test_what_is_missing_is_one_sentence(words: tuple[str, str], says: str, store: Path) -> None:
+    options = {"--hosts": HEALTHY[0], "--workload": "gemm-fp32"} | dict([words])
+    done = run("advise", "power-plan", "--store", store, *(word for pair in options.items() for word in pair))
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_class_without_curve_is_told_what_to_measure(tmp_path: Path) -> None:
+    probe(tmp_path / "store", "gemm-fp32", suite="quick")
+    done = run("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "c001-1", "--workload", "gemm-fp32")
+    assert done.exit_code == 2
+    assert "3 or more GPUs" in done.stderr
+    (words,) = hints(done.stderr)
+    assert words[:3] == ["probe", "run", "gemm-fp32"]
+    assert words[-2:] == ["--power-limit", "665"]
+    with pytest.raises(InputError, match="3 or more GPUs"):
+        whorl.advise_power_plan(tmp_path / "store", hosts="c001-1", workload="gemm-fp32")
+
+
+def test_gpus_of_two_models_have_no_plan(tmp_path: Path) -> None:
+    for model in ("H100", "V100"):
+        done = run(
+            "probe", "run", "launch", "--store", tmp_path / "store", "--backend", "simulated", "--model", model,
+            "--gpus", 4, "--suite", "quick", "--cluster", "both",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+    done = run("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "c001-1", "--workload", "launch")
+    assert done.exit_code == 2
+    assert "H100-SXM5 and V100-SXM2" in done.stderr
