@@ -73,7 +73,7 @@ def complaint(words: list[str]) -> str | None:
     """Why `whorl WORDS` cannot be a command; None if it can."""
     command: click.Command = cli
     for number, word in enumerate(words):
-        if isinstance(command, click.Group) and number < 2 and re.fullmatch(r"[a-z]+", word):
+        if isinstance(command, click.Group) and number < 2 and re.fullmatch(r"[a-z]+(-[a-z]+)*", word):
             if word not in command.commands:
                 return f"there is no {word!r}"
             command = command.commands[word]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -309,7 +310,7 @@ def _commands(command: Any, words: str = "") -> Iterator[str]:
 def test_the_public_names_are_listed_and_each_verb_has_its_function() -> None:
     assert set(whorl.__all__) <= set(dir(whorl))
     assert all(getattr(whorl, name) is not None for name in dir(whorl))
-    verbs = {words: OTHER_NAMES.get(words, words.replace(" ", "_")) for words in _commands(cli)}
+    verbs = {words: OTHER_NAMES.get(words, re.sub("[ -]", "_", words)) for words in _commands(cli)}
     assert {words for words, name in verbs.items() if name not in whorl.__all__} == WITHOUT_A_FUNCTION.keys()
 
 

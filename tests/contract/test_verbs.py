@@ -89,7 +89,9 @@ QUESTIONS = [
     _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("mixed",)),
     _on_store("advise-apply", "advise apply 1234 / --workload {workload} --json", inputs=("fleet",)),
     _on_store("advise-spb", "advise spb / --workload {workload} --gpus 4 --layers 12 --json", short=("mixed",)),
-    _on_store("advise-power-plan", "advise power-plan / --hosts c001-2 --workload {workload} --json", short=("one",)),
+    _on_store(
+        "advise-power-plan", "advise power-plan / --hosts c001-2 --workload {workload} --json", inputs=("fleet",)
+    ),
     *(
         _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED, short=("mixed", *also))
         for by, *also in (("job",), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
