@@ -216,10 +216,23 @@ def _make_inside(root: Path, name: str) -> None:
         except FileExistsError:
             if not stat.S_ISDIR(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode):
                 raise OSError(errno.ENOTDIR, _NO_FOLDER, str(root / name)) from None
+            _wait_until_shared(parent, last)
             return
         with inside(root, f"{name}/-") as (handle, _):
             _share(handle, os.fstat(parent).st_mode, _READ | _WRITE | _ENTER)
         os.fsync(parent)
+
+
+_SHARED_S, _LOOK_S = 1.0, 0.01
+
+
+def _wait_until_shared(parent: int, name: str) -> None:
+    """Wait until this user may write to a folder, for a second at most: who makes one shares it a moment later."""
+    if not os.access(".", os.W_OK, dir_fd=parent, effective_ids=True):
+        return
+    last = time.monotonic() + _SHARED_S
+    while not os.access(name, os.W_OK, dir_fd=parent, effective_ids=True) and time.monotonic() < last:
+        time.sleep(_LOOK_S)
 
 
 _READ, _WRITE, _ENTER = 0o444, 0o222, 0o111

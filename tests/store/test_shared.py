@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.store import Store
+from whorl.store.system import files
 from whorl.tests.store.journaler import open_journal
 
 ROWS = pa.table({"run_id": ["a"], "gpu": ["g"], "cluster": ["c"]})
@@ -79,3 +83,23 @@ def test_a_store_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
     (tmp_path / "S").mkdir(mode=0o700)
     (tmp_path / "S").chmod(0o700)
     assert mode(filled(tmp_path / "S").root) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_a_folder_that_another_user_has_just_made_is_waited_for_until_it_is_shared() -> None:
+    place = Path(tempfile.mkdtemp(prefix="whorl-test-", dir="/tmp"))  # pytest's own are root's alone
+    place.chmod(0o777)
+    (place / "runs").mkdir(mode=0o700)
+    maker = os.fork()
+    if not maker:
+        time.sleep(0.1)
+        (place / "runs").chmod(0o777)
+        os._exit(0)
+    os.seteuid(65534)
+    try:
+        files.make_folder(place / "runs")
+        assert os.access(place / "runs", os.W_OK, effective_ids=True)
+    finally:
+        os.seteuid(0)
+        os.waitpid(maker, 0)
+        shutil.rmtree(place)
