@@ -2,7 +2,8 @@
 
 `power_profiles` reads a store, `power_classes` groups the profiles, `nearest` finds the most similar one. `sweep` reads
 runs of workloads under several caps; `curves`, `predict` and `leave_one_out` tell what a cap does to another workload,
-and how wrong that is where the answer is known; `cap_effect` does this for a workload of a store.
+and how wrong that is where the answer is known; `cap_effect` does this for a workload of a store. `own_runs` and
+`curve_of_runs` do it from the workload's own runs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from .caps import METHODS, Curve, Prediction, curves, leave_one_out, predict
 from .grouping import power_classes
 from .profiles import Profile, Use, nearest, power_profiles
-from .sweeps import cap_effect, sweep
+from .sweeps import WorkloadCurve, at_default, cap_effect, curve_of_runs, own_runs, sweep
 
 __all__ = [
     "METHODS",
@@ -18,10 +19,14 @@ __all__ = [
     "Prediction",
     "Profile",
     "Use",
+    "WorkloadCurve",
+    "at_default",
     "cap_effect",
+    "curve_of_runs",
     "curves",
     "leave_one_out",
     "nearest",
+    "own_runs",
     "power_classes",
     "power_profiles",
     "predict",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 from ...store.names import plain_workload
 from ...store.vocabulary import stated
 from ..runs.measurements import measurements
-from ..tuning.curve import SAME_LEVEL, CappedRuns, OwnCurve, own_curve
+from ..tuning.curve import SAME_LEVEL, CapEffect, CappedRuns, OwnCurve, own_curve
 from .caps import Prediction, curves, predict
 
 if TYPE_CHECKING:
@@ -73,12 +74,35 @@ def own_runs(store: Store, *, cluster: str | None = None, workload: str | None =
     ).filter(pl.all_horizontal(pl.col("level", "energy_j", "time_s") > 0))  # fmt: skip
 
 
-def curve_of_runs(runs: pl.DataFrame) -> OwnCurve | None:
-    """The own curve of some rows of `own_runs`, of one workload on one model."""
+@dataclass(frozen=True)
+class WorkloadCurve:
+    """What caps do to one workload on one model, from its own runs."""
+
+    workload: str
+    curve: OwnCurve
+    default_w: float
+    """The default power limit."""
+
+    def effect(self, cap_w: float, since_w: float) -> CapEffect | None:
+        """What a cap does to work that ran under the limit `since_w`, W; None below what was measured."""
+        return self.curve.effect(cap_w / self.default_w, since_w / self.default_w)
+
+
+def curve_of_runs(runs: pl.DataFrame) -> WorkloadCurve | None:
+    """The curve of some rows of `own_runs`, of one workload on one model; None where they are too few."""
+    if runs.is_empty():
+        return None
     unit, level, energy_j, time_s = (runs[name].to_numpy() for name in ("unit", "level", "energy_j", "time_s"))
-    drawn = pl.col("drawn").filter(pl.col("level") > 1 - SAME_LEVEL).median().over("unit")
+    drawn = pl.col("drawn").filter(at_default()).median().over("unit")
     highest = runs.select(pl.when(drawn < _AT_LIMIT).then(drawn).otherwise(1.0)).to_series().to_numpy()
-    return own_curve(CappedRuns(unit.astype(np.str_), level, energy_j, time_s, highest))
+    curve = own_curve(CappedRuns(unit.astype(np.str_), level, energy_j, time_s, highest))
+    default_w = float(runs["default_w"].median())  # type: ignore[arg-type]
+    return None if curve is None else WorkloadCurve(str(runs["workload"][0]), curve, default_w)
+
+
+def at_default() -> pl.Expr:
+    """Of rows of `own_runs`: whether the run was under the default limit."""
+    return (pl.col("level") - 1).abs() < SAME_LEVEL
 
 
 def _conditions(store: Store, cluster: str | None, workloads: Sequence[str] = ()) -> pl.DataFrame:

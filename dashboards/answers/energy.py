@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from ...errors import InputError
 from ...store.instants import seconds_of, time_of
 from .reply import Reply, folder, opened
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ...analysis.energy.balance import Balance
     from ...analysis.energy.choices.placed import Placed
     from ...analysis.energy.choices.quoted import Quoted
+    from ...analysis.energy.choices.workload_quotes import WorkloadQuoted
     from ...analysis.energy.one_job import OneJob
     from ...store import Store
 
@@ -33,6 +35,21 @@ class EnergyOptions(TypedDict, total=False):
     """The file of carbon, prices and more; `energy.toml` in the store's folder where it is left out."""
     progress: Callable[[str], None] | None
     """Called with what goes on."""
+
+
+class QuoteOptions(EnergyOptions, total=False):
+    """The options of `energy_quote` beside those."""
+
+    workload: str | None
+    """What to run, instead of a job that has run; a name of `runs.workload`."""
+    gpus: int | None
+    """Of a workload: on so many GPUs; 1 where it is left out."""
+    time: float | str | None
+    """Of a workload: how long it takes at the default power limit (s, or as "2h"); 1h where it is left out."""
+    model: str | None
+    """Of a workload: on this model of GPU, or a part of its name."""
+    cap: float | None
+    """Only under this power cap, as a share of the limit: 0.6; caps of 90 % to 50 % where it is left out."""
 
 
 def energy(
@@ -100,18 +117,46 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
 
 
 def energy_quote(
-    store: Store | str | Path, job: str, *, deadline: float | str = 86_400.0, **options: Unpack[EnergyOptions]
-) -> Reply[Quoted]:
+    store: Store | str | Path,
+    job: str | None = None,
+    *,
+    deadline: float | str = 86_400.0,
+    **options: Unpack[QuoteOptions],
+) -> Reply[Quoted] | Reply[WorkloadQuoted]:
     """What a job would have taken on other GPUs, under power caps and at another hour, as `whorl energy quote` says it.
 
-    `deadline`: within this time from now (s, or as "12h") it must end, for the greenest hour. `frame` has a row for
-    each option. Raises InputError for a job that the store does not know.
+    With a `workload` instead of a job: what that takes on GPUs of a model before it has run, from its runs in the
+    store. `deadline`: within this time from now (s, or as "12h") it must end, for the greenest hour. `frame` has a row
+    for each option. Raises InputError for a job that the store does not know, for a workload that did not run at the
+    default power limit, and unless exactly one of job and workload is named.
     """
     from ...analysis.energy.choices.quoted import quote
+    from ...analysis.energy.choices.quoting import CAPS
+    from ...analysis.energy.choices.workload_quotes import FutureJob, quote_workload
     from ..printed import energy_quote as printed
 
-    found = quote(opened(store), job, deadline_s=seconds_of(deadline), **_times(options))
-    return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
+    cap = options.pop("cap", None)
+    if cap is not None and not 0 < cap <= 1:
+        raise InputError(f"a power cap is a share of the limit above 0 and at most 1, as 60%, not {cap:g}")
+    shares = CAPS if cap is None else (cap,)
+    of_work = {name: options.pop(name, None) for name in ("workload", "gpus", "time", "model")}  # type: ignore[misc]
+    workload, gpus, time, model = of_work.values()
+    if (job is None) == (workload is None):
+        raise InputError("a quote is of a job that has run or of a workload: name one of --job and --workload")
+    deadline_s = seconds_of(deadline)
+    if job is not None:
+        for name, value in of_work.items():
+            if value is not None:
+                raise InputError(f"--{name} works only with --workload")
+        found = quote(opened(store), job, deadline_s=deadline_s, shares=shares, **_times(options))
+        return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
+    for name in ("since", "until"):
+        if options.get(name) is not None:
+            raise InputError(f"--{name} works only with --job: a workload is quoted from all of its runs")
+    time_s = seconds_of(3600.0 if time is None else time)
+    work = FutureJob(workload, 1 if gpus is None else gpus, time_s, model, options.get("cluster"), shares)
+    expected = quote_workload(opened(store), work, settings=options.get("settings"), deadline_s=deadline_s)
+    return Reply(expected, partial(printed.document, expected), partial(printed.answer, expected), notes=expected.notes)
 
 
 def _times(options: EnergyOptions) -> dict[str, Any]:

@@ -10,33 +10,34 @@ from ...analysis.energy.answers import SCHEMA
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
+from ...analysis.energy.choices.workload_quotes import WorkloadQuoted
 from ...store.instants import date_of_ns
 from ..energy_words import TIMES, unit_of
 from ..table import MISSING, Table, number
 from .energy import some_gpus
 
 
-def document(found: Quoted) -> dict[str, Any]:
+def document(found: Quoted | WorkloadQuoted) -> dict[str, Any]:
     """The document of `whorl.energy/1`."""
-    ran = found.ran
+    ran, (since, until) = found.ran, found.ends
     return {
         "schema": SCHEMA,
         "rows": as_rows(found),
         "job": {"busy": ran.busy, "use": ran.use, "workload": ran.workload, "limit_w": ran.limit_w, "gpus": ran.gpus},
-        "since": found.booked.since,
-        "until": found.booked.until,
-        "currency": found.booked.settings.currency,
+        "since": since,
+        "until": until,
+        "currency": found.settings.currency,
         "notes": list(found.notes),
     }
 
 
-def as_rows(found: Quoted) -> list[dict[str, Any]]:
+def as_rows(found: Quoted | WorkloadQuoted) -> list[dict[str, Any]]:
     """A row for each option, for programs."""
     return [_row(found, one) for one in found.quotes]
 
 
-def _row(found: Quoted, one: Quote) -> dict[str, Any]:
-    first = one.option == Option.AS_IT_RAN
+def _row(found: Quoted | WorkloadQuoted, one: Quote) -> dict[str, Any]:
+    first = one.option in (Option.AS_IT_RAN, Option.DEFAULT)
     return {
         "cluster": found.ran.cluster, "job_id": found.job, "option": one.option.value, "what": one.what,
         "energy_j": one.energy_j, "low_j": one.low_j, "high_j": one.high_j,
@@ -51,9 +52,19 @@ def _at(at_ns: int | None) -> datetime | None:
     return None if at_ns is None else date_of_ns(at_ns)
 
 
-def answer(found: Quoted) -> Iterable[str | Table]:
+def answer(found: Quoted | WorkloadQuoted) -> Iterable[str | Table]:
     """The options with figures as a table, then those without and why."""
     ran = found.ran
+    if isinstance(found, WorkloadQuoted):
+        time, seconds = unit_of([ran.time_s], TIMES)
+        yield (
+            f"{ran.workload} on {some_gpus(ran.gpus)} of {ran.models[0]}, always busy, as much as takes "
+            f"{number(ran.time_s / seconds, 3)} {time} at the default power limit; measured on "
+            f"{some_gpus(found.measured)}"
+        )
+        yield ""
+        yield from options(found)
+        return
     busy = "for an unknown part of it" if ran.busy is None else f"{100 * ran.busy:.0f} % of it"
     what = f", workload {ran.workload}" if ran.workload else "" if ran.use == ANY else f", mostly {ran.use}"
     models = ", ".join(ran.models) or "an unknown model"
@@ -62,7 +73,7 @@ def answer(found: Quoted) -> Iterable[str | Table]:
     yield from options(found)
 
 
-def options(found: Quoted) -> Iterable[str | Table]:
+def options(found: Quoted | WorkloadQuoted) -> Iterable[str | Table]:
     """The options alone."""
     known = [one for one in found.quotes if one.reason is None and one.energy_j is not None]
     if known:
@@ -75,7 +86,7 @@ def options(found: Quoted) -> Iterable[str | Table]:
             yield f"n/a: {one.option}{f' {one.what}' if one.what else ''}: {one.reason or 'there is no figure'}"
 
 
-def _table(found: Quoted, rows: list[Quote]) -> Table:
+def _table(found: Quoted | WorkloadQuoted, rows: list[Quote]) -> Table:
     unit, joules = unit_of([one.energy_j for one in rows])
     time, seconds = unit_of([row.time_s for row in rows], TIMES)
     header = ["option", "", f"time, {time}", "[95 %]", unit, "[95 %]"]
@@ -91,7 +102,7 @@ def _table(found: Quoted, rows: list[Quote]) -> Table:
         for cells, row in zip(body, rows, strict=True):
             cells += _with_ends((row.co2e_g, row.co2e_low_g, row.co2e_high_g), 1.0)
     if any(row.cost is not None for row in rows):
-        header.append(found.booked.settings.currency or "cost")
+        header.append(found.settings.currency or "cost")
         for cells, row in zip(body, rows, strict=True):
             cells.append(number(row.cost, 3))
     header += ["best", "from", "n"]

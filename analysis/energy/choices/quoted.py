@@ -13,15 +13,17 @@ import polars as pl
 from ....errors import InputError
 from ....store.instants import nanoseconds
 from ....store.power_sensors import SensorError
+from ...power_classes import curve_of_runs, own_runs
 from ..answers import Answer, energy
 from ..booked import Booked
+from ..carbon.settings import Settings
 from ..pieces import Kind, add_up
 from .busy import busy
 from .excess import add, excess, use_of
 from .ground import Ground, ground
 from .placed import job_allocations
 from .places import places
-from .quoting import Quote, Ran, as_it_ran, caps, other_models, starts, usual_gpu, with_pareto
+from .quoting import CAPS, Quote, Ran, as_it_ran, caps, other_models, starts, usual_gpu, with_pareto
 
 if TYPE_CHECKING:
     from ....store import Store
@@ -44,6 +46,16 @@ class Quoted:
     places: pl.DataFrame
     """Where each of its GPUs stands: `places.places`."""
 
+    @property
+    def settings(self) -> Settings:
+        """What a kWh costs and emits."""
+        return self.booked.settings
+
+    @property
+    def ends(self) -> tuple[datetime, datetime]:
+        """From when to when its energy was read, UTC."""
+        return self.booked.since, self.booked.until
+
 
 def quote(
     store: Store | str | Path,
@@ -51,6 +63,7 @@ def quote(
     *,
     cluster: str | None = None,
     deadline_s: float = DEADLINE_S,
+    shares: Sequence[float] = CAPS,
     now: datetime | None = None,
     answer: Answer | None = None,
     grounds: Callable[[str, SensorError], Ground] | None = None,
@@ -59,7 +72,8 @@ def quote(
 ) -> Quoted:
     """What a job took, and would have taken on other GPUs, under power caps, and at another hour.
 
-    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `answer`: what `answers.energy` said of
+    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `shares` are power
+    caps, as shares of the job's limit. `answer`: what `answers.energy` said of
     the job, where it was asked before; else `more` is what that takes. `grounds` gives the ground of a cluster, for
     callers that keep it.
     Raises InputError as that does.
@@ -88,7 +102,11 @@ def quote(
     if of_all:
         quotes.append(usual_gpu(ran, of_all[0]))
     quotes += other_models(ran, base.models, sensor)
-    quotes += caps(ran, base.caps)
+    itself = None
+    if ran.workload is not None and len(ran.models) == 1:
+        of_work = own_runs(opened, cluster=where, workload=ran.workload)
+        itself = curve_of_runs(of_work.filter(pl.col("model") == ran.models[0]))
+    quotes += caps(ran, base.caps, itself, shares=shares)
     at_ns = nanoseconds(datetime.now(UTC) if now is None else now)
     quotes += starts(ran, found.booked.settings, at_ns, at_ns + round(deadline_s * 1e9))
     lost = of_all[0] if of_all else None

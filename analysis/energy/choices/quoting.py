@@ -17,7 +17,7 @@ import polars as pl
 from ....store.power_sensors import SensorError
 from ....store.unbeaten import unbeaten
 from ....store.vocabulary import Code
-from ...power_classes import Curve, predict
+from ...power_classes import Curve, WorkloadCurve, predict
 from ...statistics.student import quantile
 from ..carbon.greenest import greenest
 from ..carbon.settings import Settings
@@ -35,6 +35,7 @@ class Option(StrEnum):
     """What an option changes."""
 
     AS_IT_RAN = "as it ran"
+    DEFAULT = "default"
     USUAL = "usual GPU"
     MODEL = "model"
     CAP = "cap"
@@ -230,26 +231,48 @@ def _on_model(ran: Ran, known: pl.DataFrame, own: str, model: str, sensor: Senso
     return _scaled(ran, of_model, (time.x, time.half), (energy.x, energy.half), waiting)
 
 
-def caps(ran: Ran, known: Sequence[Curve]) -> list[Quote]:
-    """The job under lower power caps, from workloads that ran under caps."""
+def caps(
+    ran: Ran, known: Sequence[Curve], itself: WorkloadCurve | None = None, *, shares: Sequence[float] = CAPS
+) -> list[Quote]:
+    """The job under lower power caps, `shares` of its limit.
+
+    The curve of its workload `itself` decides wherever it goes down to the cap, else other workloads that ran under
+    caps.
+    """
     why = _missing(ran)
     if why is None and not ran.limit_w:
         why = NoQuote.NO_LIMIT
-    if why is None and not known:
+    if why is None and not known and itself is None:
         why = NoQuote.NO_CURVES
     if why is not None:
         return [Quote(Option.CAP, "", reason=why.meaning)]
+    quotes = [None if itself is None else _capped_itself(ran, itself, share) for share in shares]
+    return [_capped(ran, known, share) if quote is None else quote for quote, share in zip(quotes, shares, strict=True)]
+
+
+def _capped_itself(ran: Ran, itself: WorkloadCurve, share: float) -> Quote | None:
+    """From the workload's own curve; None where that does not go down to the cap."""
+    assert ran.limit_w
+    effect = itself.effect(share * ran.limit_w, ran.limit_w)
+    if effect is None:
+        return None
+    reach = float(quantile(0.025, itself.curve.freedom))
+    quote = Quote(Option.CAP, _cap_name(ran.limit_w, share), basis=f"{itself.workload} itself", n=itself.curve.runs)
+    time, energy = (effect.log_time, reach * effect.time_sd), (effect.log_energy, reach * effect.energy_sd)
+    return _scaled(ran, quote, time, energy, (0.0, 0.0))
+
+
+def _cap_name(limit_w: float, share: float) -> str:
+    return f"{limit_w * share:.0f} W ({100 * share:.0f} %)"
+
+
+def _capped(ran: Ran, known: Sequence[Curve], share: float) -> Quote:
     assert ran.limit_w
     assert ran.energy_j is not None
     assert ran.busy is not None
     busy_j, busy_s = ran.energy_j - ran.waiting_j, ran.gpu_s * ran.busy
     load = busy_j / busy_s / ran.limit_w if busy_s > 0 else 0.0
-    return [_capped(ran, known, load, share) for share in CAPS]
-
-
-def _capped(ran: Ran, known: Sequence[Curve], load: float, share: float) -> Quote:
-    assert ran.limit_w
-    what = f"{ran.limit_w * share:.0f} W ({100 * share:.0f} %)"
+    what = _cap_name(ran.limit_w, share)
     said = predict(known, load, share)
     if said.time is None or said.power is None:
         return Quote(Option.CAP, what, reason=said.reason)
