@@ -9,7 +9,8 @@ A trial is one run of the command, from its start to its end. It may print lines
     whorl: latency_ms=12.5 work=1000        the latency of a batch, and the units of work since then
 
 Without a latency, the time is that of the run over its units of work; without `work` these are `unit_of_work`. Energy
-is that of the GPUs of the command while it runs, idle moments too, over its units of work.
+is that of the GPUs of the command while it runs, idle moments too, over its units of work. What else it prints is
+shown only where it fails. A command outlives a whorl that is killed (SIGKILL): end it before the next one starts.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ..errors import DeviceError, InputError
 from ..probes.settings import Settings
 from ..store.events import Event
 from ..store.system import signals
+from ..store.vocabulary import EventKind
 from .allocation import visible_gpus
 from .ledger.figures import Why
 from .ledger.ledger import Ledger
@@ -70,6 +72,7 @@ class CommandBench:
     can be set. `unit_of_work` is how many units of work a run does, `timeout_s` how long it may take. Each of `gpus`
     (indices or beginnings of UUIDs) is what one run has: several with commas between them are had together; without
     it, each GPU that CUDA shows to this process. CUDA_VISIBLE_DEVICES tells the command which it has, if not all.
+    `tell` hears of settings that could not be restored, and of those that a process before this one left.
 
     Raises InputError where the command does not fit its knobs, a GPU is not there, GPUs are of several models, or their
     energy cannot be read.
@@ -136,7 +139,7 @@ class CommandBench:
         try:
             with (
                 signals.Unwinding(apart_s=1.0),
-                Settings(gpu.split(","), **limits, tell=self._tell),
+                Settings(gpu.split(","), **limits, tell=self._tell_trouble),
                 _CommandRun(self._ledgers[gpu]) as run,
                 _GroupedProgram(words, environment) as program,
             ):
@@ -147,6 +150,11 @@ class CommandBench:
             if self._usual_work is None and dict(setting) == {knob.name: knob.default for knob in self.knobs}:
                 raise InputError(sentence) from None
             raise DeviceError(sentence) from None
+
+    def _tell_trouble(self, event: Event) -> None:
+        """Pass on what is not as in every trial."""
+        if event.kind not in (EventKind.SETTINGS_CHANGED, EventKind.SETTINGS_RESTORED):
+            self._tell(event)
 
     def _watch(self, program: _GroupedProgram, run: _CommandRun, stop_over_s: float | None) -> None:
         """Follow a program to its end, or to where it is known to be over `stop_over_s`."""

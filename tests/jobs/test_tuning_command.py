@@ -17,6 +17,7 @@ from whorl.errors import DeviceError, InputError
 from whorl.jobs import tuning_command
 from whorl.jobs.tuning import TuneOptions, tune
 from whorl.jobs.tuning_command import CommandBench, command_knob
+from whorl.store.events import Event
 from whorl.store.system import processes
 from whorl.tests.nvml_library import NvmlLibrary
 
@@ -165,17 +166,20 @@ def test_a_later_run_that_hangs_ends_with_all_its_processes_and_settings(
 ) -> None:
     monkeypatch.setattr(tuning_command, "_GRACE_S", 0.2)
     pid = tmp_path / "pid"
+    events: list[Event] = []
     made = bench(
         f"sh -c 'trap : TERM; sh -c \"trap : TERM; sleep 60; sleep 60\" & echo $! > {pid}; wait; wait; echo {{n}}'",
         "n=1,2",
         unit_of_work=1,
         timeout_s=0.5,
+        tell=events.append,
     )
     with pytest.raises(DeviceError, match="did not end within"):
         made.measure(default_of(made) | {"n": 2.0, "power_limit_w": 200.0}, made.gpus[0])
     assert not _lives(int(pid.read_text()))
     assert "nvmlDeviceSetPowerManagementLimit" in {name for _, name in nvml.setters()}
     assert limit_mw() == 300_000
+    assert not events  # of what is as in every trial
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
