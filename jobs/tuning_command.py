@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Self
 from ..analysis.tuning.search import Knob, Trial
 from ..collectors.backend import find_backend
 from ..errors import DeviceError, InputError
+from ..probes.restore import restore_left_over
 from ..probes.settings import Settings
 from ..store.events import Event
 from ..store.system import signals
@@ -95,6 +96,8 @@ class CommandBench:
         self.label = command if unit_of_work is None else f"{command} ({unit_of_work:g} units of work)"
         self._unit_of_work, self._timeout_s, self._tell = unit_of_work, timeout_s, tell
         groups, visible = _groups(gpus)
+        for sentence in restore_left_over():  # the default of a knob is how a GPU is set
+            tell(Event(EventKind.SETTINGS_LEFT_OVER, None, sentence))
         self._gpu_knobs = knobs_of_gpus([gpu for group in groups for gpu in group])
         self.gpus = [",".join(group) for group in groups]
         self.knobs: Sequence[Knob] = [*self._gpu_knobs.knobs, *knobs]

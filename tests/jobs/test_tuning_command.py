@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -200,6 +201,21 @@ def test_a_signal_ends_the_command_and_restores(bench: Maker, tmp_path: Path, nu
     sender.join()
     assert not _lives(int(pid.read_text()))
     assert limit_mw() == 300_000
+
+
+def test_what_a_killed_process_left_is_restored_before_the_default_is_read(bench: Maker, nvml: NvmlLibrary) -> None:
+    program = (
+        "import os, sys; from whorl.probes.settings import Settings; "
+        "Settings([sys.argv[1]], power_limit_w=200).__enter__(); os.kill(os.getpid(), 9)"
+    )
+    gpu = bench("true").gpus[0]
+    killed = subprocess.run([sys.executable, "-c", program, gpu], env=nvml.environment(), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert limit_mw() == 200_000
+    events: list[Event] = []
+    made = bench("true", tell=events.append)
+    assert (made.knobs[0].name, made.knobs[0].default, limit_mw()) == ("power_limit_w", 300.0, 300_000)
+    assert "the power limit is 300 W again" in events[0].detail
 
 
 def _lives(pid: int) -> bool:
