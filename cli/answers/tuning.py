@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...analysis.tuning.search import TimeBound
-from ...analysis.tuning.sweep import across_batches, choose, read_sweeps
-from ...dashboards.answers.reply import Reply
-from ...dashboards.printed import tuning as printed
+from ...dashboards.answers.reply import Reply, RowList
 from ...errors import InputError
 from ...store.instants import seconds_of
+from .. import tune_report
+
+if TYPE_CHECKING:
+    from ...dashboards.printed.tuning import SweepAnswer
+    from ...jobs.tuning import TuneAnswer, TuneBench, TuneProgress
+    from ...store import Store
+
+TRIALS = 14
 
 
 class TuneArguments(TypedDict, total=False):
@@ -22,21 +28,87 @@ class TuneArguments(TypedDict, total=False):
     """A share: 0.05 is at most 5 % slower than the default."""
     max_latency: float | str | None
     """The most that a unit of work may take, in s, or as "16ms"."""
+    trials: int | None
+    """Settings that are measured, the default among them; 14."""
+    safe: bool | None
+    """Begin near the default, try only what is probably within the bound, and end trials over it early."""
+    knob: str | Sequence[str] | None
+    """Knobs of the command or of the probe's kernel, as "batch=8,1,2,4": the value in use today first."""
+    unit_of_work: float | None
+    """Units of work that the command does in a run."""
+    timeout: float | str | None
+    """The longest that a run of the command may take, in s, or as "5min"."""
+    resume: str | Path | None
+    """A log of the trials. One that is there is gone on with."""
+    suite: str | None
+    """How thoroughly each trial of a probe is measured."""
+    gpu: str | int | Sequence[str | int] | None
+    """Only these GPUs of this node."""
+    backend: str | None
+    """"cuda" or "simulated"."""
+    gpus: int | None
+    """Simulated: how many GPUs, of which `model`, drawn with which `seed`."""
+    model: str | None
+    seed: int | None
+    """Also of the random trials."""
     across: str | None
     """With a sweep, "batch": choose among the batch sizes too."""
     map: Mapping[str, str] | None
     """With a sweep: what columns mean, by their names, as {"watts": "power_limit_w"}."""
+    progress: Callable[[TuneProgress], None] | None
+    """Called after each measurement."""
+    tell: Callable[[str], None] | None
+    """Hears what was restored of a process that crashed before."""
 
 
-def tune(*, sweep: str | Path | None = None, **arguments: Unpack[TuneArguments]) -> Reply[Any]:
+_BOUND = {"max_slowdown", "max_latency"}
+_SEARCH = _BOUND | {"trials", "safe", "knob", "resume", "gpu", "seed", "progress", "tell"}
+_FITS = {
+    "a probe": _SEARCH | {"store", "suite", "backend", "gpus", "model"},
+    "--command": _SEARCH | {"unit_of_work", "timeout"},
+    "--sweep": _BOUND | {"across", "map"},
+}
+"""Which options go with what is tuned."""
+
+
+def tune(
+    probe: str | None = None,
+    *,
+    store: Store | str | Path | None = None,
+    command: str | None = None,
+    sweep: str | Path | None = None,
+    **arguments: Unpack[TuneArguments],
+) -> Reply[Any]:
     """The setting of least energy within a bound on time, as `whorl tune` says it.
 
-    `sweep` is a file of settings that were measured already: `frame` has a row for each workload and batch size.
-    Raises InputError, which names the line of the file.
+    What is tuned is one of: a `probe`, whose runs go into the `store`; a `command`, with {name} for each knob; a
+    `sweep`, a file of settings that were measured already. `frame` has a row for each trial; of a sweep, for each
+    workload and batch size. Settings are restored in every case. Raises InputError for options that do not go together
+    and for what cannot be used, DeviceError where no GPU can be used.
     """
-    if sweep is None:
-        raise InputError("say what to tune: --sweep")
-    return _sweep_reply(sweep, arguments)
+    subjects = {"a probe": probe, "--command": command, "--sweep": sweep}
+    chosen = [subject for subject, value in subjects.items() if value is not None]
+    if len(chosen) != 1:
+        several = f", not {' and '.join(chosen)}" if chosen else ""
+        raise InputError(f"say what to tune: a probe, --command or --sweep{several}")
+    _refuse_misfits(chosen[0], {**arguments, "store": store})
+    if sweep is not None:
+        return _sweep_reply(sweep, arguments)
+    bound = _bound(arguments)
+    if bound is None:
+        raise InputError("say how much slower it may be: --max-slowdown 5%, or how slow: --max-latency 16ms")
+    if command is not None:
+        return _command_reply(command, bound, arguments)
+    assert probe is not None
+    if store is None:
+        raise InputError("a trial is a run of the probe, which is stored: give --store")
+    return _probe_reply(store, probe, bound, arguments)
+
+
+def _refuse_misfits(subject: str, options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if name not in _FITS[subject] and value not in (None, False, (), {}):
+            raise InputError(f"--{name.replace('_', '-')} does not go with {subject}: leave it out")
 
 
 def _bound(arguments: TuneArguments) -> TimeBound | None:
@@ -48,8 +120,21 @@ def _bound(arguments: TuneArguments) -> TimeBound | None:
     return TimeBound(slowdown, latency)
 
 
-def _sweep_reply(path: str | Path, arguments: TuneArguments) -> Reply[printed.SweepAnswer]:
+def _texts(words: str | int | Sequence[str | int] | None) -> list[str]:
+    """One or several words as a list."""
+    if words is None:
+        return []
+    return [str(words)] if isinstance(words, str | int) else [str(word) for word in words]
+
+
+# -- from a sweep ----------------------------------------------------------------------------------------------------
+
+
+def _sweep_reply(path: str | Path, arguments: TuneArguments) -> Reply[SweepAnswer]:
     """The choices in the sweeps of a file."""
+    from ...analysis.tuning.sweep import across_batches, choose, read_sweeps
+    from ...dashboards.printed import tuning as printed
+
     bound, across = _bound(arguments), arguments.get("across")
     if across not in (None, "batch"):
         raise InputError(f"--across {across}: a sweep goes across batch")
@@ -65,4 +150,82 @@ def _sweep_reply(path: str | Path, arguments: TuneArguments) -> Reply[printed.Sw
         partial(printed.sweep_document, answer),
         partial(printed.sweep_answer, answer),
         notes=printed.sweep_notes(answer),
+    )
+
+
+# -- by a search -----------------------------------------------------------------------------------------------------
+
+
+def _probe_reply(
+    store: Store | str | Path, probe: str, bound: TimeBound, arguments: TuneArguments
+) -> Reply[TuneAnswer]:
+    """Tune a probe on the GPUs of this node, or on simulated ones."""
+    from ...jobs.tuning_probe import ProbeBenchOptions, probe_bench
+
+    backend, seed = arguments.get("backend") or "cuda", arguments.get("seed")
+    options = ProbeBenchOptions(
+        backend=backend,
+        suite=arguments.get("suite") or ProbeBenchOptions.suite,
+        knobs=_kernel_knobs(arguments),
+        gpu=_texts(arguments.get("gpu")),
+        gpus=arguments.get("gpus"),
+        model=arguments.get("model"),
+        seed=seed if backend == "simulated" else None,
+        tell=arguments.get("tell") or ProbeBenchOptions.tell,
+    )
+    return _searched(probe_bench(store, probe, options), bound, arguments)
+
+
+def _kernel_knobs(arguments: TuneArguments) -> dict[str, list[float]]:
+    """The values to try of each parameter of a probe's kernel."""
+    knobs: dict[str, list[float]] = {}
+    for text in _texts(arguments.get("knob")):
+        name, _, values = text.partition("=")
+        try:
+            numbers = [float(value) for value in values.split(",")]
+        except ValueError:
+            raise InputError(f"--knob {text}: write its name and numbers, as n=1024,2048,4096") from None
+        if name in knobs:
+            raise InputError(f"--knob {name} is given twice")
+        knobs[name] = numbers
+    return knobs
+
+
+def _command_reply(command: str, bound: TimeBound, arguments: TuneArguments) -> Reply[TuneAnswer]:
+    """Tune a command on the GPUs of this node."""
+    from ...jobs.tuning_command import TIMEOUT_S, CommandBench, command_knob
+
+    tell = arguments.get("tell") or (lambda _: None)
+    timeout_s = seconds_of(arguments.get("timeout"))
+    with CommandBench(
+        command,
+        [command_knob(text) for text in _texts(arguments.get("knob"))],
+        unit_of_work=arguments.get("unit_of_work"),
+        timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
+        gpus=_texts(arguments.get("gpu")),
+        tell=lambda event: tell(event.detail),
+    ) as bench:
+        return _searched(bench, bound, arguments)
+
+
+def _searched(bench: TuneBench, bound: TimeBound, arguments: TuneArguments) -> Reply[TuneAnswer]:
+    from ...jobs.tuning import TuneOptions, tune
+
+    safe, trials, log = bool(arguments.get("safe")), arguments.get("trials"), arguments.get("resume")
+    options = TuneOptions(
+        trials=TRIALS if trials is None else trials,
+        safe=safe,
+        seed=arguments.get("seed") or 0,
+        log=None if log is None else Path(log),
+        progress=arguments.get("progress") or TuneOptions.progress,
+    )
+    answer = tune(bench, bound, options)
+    notes = tune_report.tune_notes(answer)
+    simulated = arguments.get("backend") == "simulated"
+    return Reply(
+        answer,
+        partial(tune_report.tune_document, answer, notes),
+        partial(tune_report.tune_answer, answer, safe=safe, simulated=simulated),
+        rows=RowList("trials"),
+        notes=notes,
     )

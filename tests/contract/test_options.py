@@ -125,6 +125,7 @@ PUBLISHED = {
     "--gpus-per-node": OUT,
 }
 SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
+TUNED = SIMULATED | {"": "gemm-fp32", "--max-slowdown": "5%", "--trials": "3", "--suite": "quick", "--sweep": OUT}
 ACCOUNTING = "needs the accounting of Slurm"
 ENGINE = "needs an engine of DCGM"
 PROBED = {
@@ -224,12 +225,23 @@ VERBS = {
     "tune": Verb(
         {"--sweep": "{world}/sweep.csv"},
         {
+            "": ["gemm-fp32", "nonsense"],
             "--across": ["batch"],
+            "--command": ["true", "'"],
+            "--knob": ["n=1024,2048", "n=x", "x"],
             "--map": ["network=network", "absent=time_s", "x"],
             "--max-latency": ["20", "16ms", "0"],
             "--max-slowdown": ["5%", "0", "5"],
+            "--resume": ["{here}/trials", "{here}"],
             "--sweep": ["{world}/sweep.csv", "{world}/trace.csv", "{world}/template"],
+            "--trials": ["3", "4"],
+            "--unit-of-work": ["10"],
         },
+        writes=True,
+        beside=dict.fromkeys(
+            ("", *"--backend --gpus --knob --model --resume --safe --seed --store --suite --trials".split()), TUNED
+        ),
+        never=dict.fromkeys(("--command", "--gpu", "--timeout", "--unit-of-work"), "needs a GPU"),
     ),
     "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),
     "campaign run": Verb(
