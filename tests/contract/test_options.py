@@ -126,6 +126,7 @@ PUBLISHED = {
 }
 SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
 TUNED = SIMULATED | {"": "gemm-fp32", "--max-slowdown": "5%", "--trials": "3", "--suite": "quick", "--sweep": OUT}
+TUNED_BY = ("backend", "gpus", "knob", "model", "resume", "safe", "seed", "store", "suite", "trials")
 ACCOUNTING = "needs the accounting of Slurm"
 ENGINE = "needs an engine of DCGM"
 PROBED = {
@@ -238,9 +239,7 @@ VERBS = {
             "--unit-of-work": ["10"],
         },
         writes=True,
-        beside=dict.fromkeys(
-            ("", *"--backend --gpus --knob --model --resume --safe --seed --store --suite --trials".split()), TUNED
-        ),
+        beside=dict.fromkeys(("", *(f"--{name}" for name in TUNED_BY)), TUNED),
         never=dict.fromkeys(("--command", "--gpu", "--timeout", "--unit-of-work"), "needs a GPU"),
     ),
     "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),

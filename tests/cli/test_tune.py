@@ -1,0 +1,184 @@
+"""`whorl tune` from the command line, on sweeps, simulated GPUs, and a command over the simulated NVML library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import whorl as package
+from whorl.cli import cli
+from whorl.errors import InputError
+from whorl.tests.measured_sweep import sweep
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.without import COMMAND, NODE, run_without
+
+SIMULATED = ("gemm-fp16", "--backend", "simulated", "--model", "H100", "--gpus", "2", "--suite", "quick")
+BOUND = ("--max-slowdown", "10%", "--trials", "5")
+
+
+def whorl(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["tune", *map(str, words)])
+
+
+def document(*words: object) -> dict[str, Any]:
+    result = whorl(*words, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["schema"] == "whorl.tune/1"
+    return dict(found)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder, where a log lies that nobody named."""
+    monkeypatch.setenv("WHORL_STATE", str(tmp_path / "state"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("WHORL_STORE", raising=False)
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.csv"
+    path.write_text(sweep())
+    return path
+
+
+# -- from a sweep ------------------------------------------------------------------------------------------------
+
+
+def test_a_row_for_each_workload_and_batch_size(table: Path) -> None:
+    rows = document("--sweep", table, "--max-slowdown", "5%")["rows"]
+    assert [(row["network"], row["batch_size"]) for row in rows] == [
+        (network, batch) for network in ("small", "large") for batch in (16, 32, 64)
+    ]
+    hungry = rows[1]
+    assert (hungry["power_limit_w"], hungry["zeus_power_limit_w"]) == (200, 100)
+    assert hungry["zeus_saved_pct"] < 0 < hungry["saved_pct"]
+    assert all(row["slower_pct"] <= 5 and row["bound_met"] and not row["within_noise"] for row in rows)
+    text = whorl("--sweep", table, "--max-slowdown", "5%").stdout
+    assert "another setting in 1 of 6 sweeps, and one that uses more energy than the default in 1" in text
+    assert "a saving below about 2 % is noise" in text
+
+
+def test_across_batches_a_row_for_each_workload(table: Path) -> None:
+    rows = document("--sweep", table, "--max-slowdown", "10%", "--across", "batch")["rows"]
+    assert [(row["network"], row["batch_size"], row["default_batch_size"]) for row in rows] == [
+        ("small", 64, 32), ("large", 64, 32)
+    ]  # fmt: skip
+    assert rows[0]["saved_pct"] > document("--sweep", table, "--max-slowdown", "10%")["rows"][2]["saved_pct"]
+
+
+def test_without_a_bound_and_with_one_that_nothing_meets(table: Path) -> None:
+    free = document("--sweep", table)["rows"]
+    assert {row["zeus_power_limit_w"] for row in free} == {None}
+    met = whorl("--sweep", table, "--max-latency", "1ms", "--json")
+    assert {row["power_limit_w"] for row in json.loads(met.stdout)["rows"]} == {250}
+    assert "no setting meets the bound in 6 sweeps of 6: the default stays" in met.stderr
+
+
+def test_python_gives_the_rows_as_a_frame(table: Path) -> None:
+    reply = package.tune(sweep=table, max_slowdown=0.05)
+    assert reply.frame.to_dicts() == document("--sweep", table, "--max-slowdown", "5%")["rows"]
+    with pytest.raises(InputError, match="max_slowdown and max_latency are two bounds"):
+        package.tune(sweep=table, max_slowdown=0.05, max_latency="16ms")
+
+
+@pytest.mark.parametrize(("words", "sentence"), [
+    ((), "say what to tune"),
+    (("gemm-fp16", "--command", "true"), "not a probe and --command"),
+    (("gemm-fp16", "--max-slowdown", "5%"), "give --store"),
+    (("gemm-fp16", "--store", "{here}/S"), "say how much slower it may be"),
+    (("gemm-fp16", "--store", "{here}/S", "--max-slowdown", "5%", "--max-latency", "16ms"), "two bounds"),
+    (("gemm-fp16", "--store", "{here}/S", "--max-slowdown", "5%", "--timeout", "5s"), "--timeout does not go with"),
+    (("power-square", "--store", "{here}/S", "--backend", "simulated", "--max-slowdown", "5%"), "no steady work"),
+    (("--sweep", "{here}/sweep.csv", "--trials", "5"), "--trials does not go with --sweep"),
+    (("--sweep", "{here}/sweep.csv", "--max-latency", "0"), "more than 0 s"),
+    (("--sweep", "{here}/sweep.csv", "--max-latency", "16kg"), "'16kg' is not a time"),
+    (("--sweep", "{here}/sweep.csv", "--map", "network"), "write it as NAME=VALUE"),
+    (("--sweep", "{here}/absent"), "cannot be read"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused_in_a_sentence(
+    words: tuple[str, ...], sentence: str, table: Path, state: Path
+) -> None:
+    result = whorl(*(word.format(here=table.parent) for word in words))
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert result.stdout == ""
+    assert not state.exists() or not list(state.iterdir()), "no log stays where nothing was measured"
+
+
+# -- by a search -------------------------------------------------------------------------------------------------
+
+
+def count(store: Path) -> int:
+    """The runs of a store."""
+    return int(package.Store.open(store).sql("select count(*) as n from runs").column("n")[0].as_py())
+
+
+def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: Path, state: Path) -> None:
+    log, store = tmp_path / "trials", tmp_path / "S"
+    words = (*SIMULATED, "--store", store, *BOUND, "--resume", log)
+    tuned = document(*words)
+    assert (tuned["workload"], len(tuned["trials"]), len(tuned["gpus"])) == ("gemm-fp16", 5, 2)
+    assert tuned["trials"][0]["setting"] == tuned["default"]
+    assert tuned["low_saved_pct"] <= tuned["saved_pct"] <= tuned["high_saved_pct"]
+    assert tuned["high_slower_pct"] < 15
+    assert tuned["saved_pct"] > 0, "of this seed"
+    assert tuned["within"]
+    runs = count(store)
+    again = document(*words)
+    assert again == tuned
+    assert count(store) == runs, "nothing is measured again"
+    text = whorl(*words).stdout
+    assert text.startswith("Set power limit")
+    assert (
+        f"{tuned['saved_pct']:.1f} % [{tuned['low_saved_pct']:.1f}, {tuned['high_saved_pct']:.1f}] less energy" in text
+    )
+    assert all(command in text for command in tuned["commands"])
+    other = whorl(*words[:-6], "--max-slowdown", "20%", *words[-4:])
+    assert other.exit_code == 2
+    assert "it is the log of another search" in other.stderr
+
+
+@pytest.fixture
+def driver(nvml: NvmlLibrary) -> NvmlLibrary:
+    """A V100 that works all the time, and a user who may not set it."""
+    nvml.write("gpus 1", "model V100", "root no", "load 1 1")
+    return nvml
+
+
+def test_a_command_whose_gpu_cannot_be_set_is_tuned_by_its_own_knob(driver: NvmlLibrary) -> None:
+    script = "sh -c 'sleep 1.2; echo whorl: latency_ms=$((4 + {batch})) work=$((100 * {batch}))'"
+    words = ("--command", script, "--knob", "batch=8,1,16,64", "--max-latency", "30ms", "--trials", "3")
+    tuned = document(*words)
+    assert tuned["setting"] == {"batch": 16.0}
+    assert tuned["saved_pct"] == pytest.approx(50, abs=10)
+    assert {knob["name"] for knob in tuned["unset"]} >= {"power_limit_w", "sm_clock_mhz"}
+
+
+def test_without_a_knob_the_answer_is_a_plan_for_an_administrator(driver: NvmlLibrary, state: Path) -> None:
+    result = whorl("--command", "sleep 1.2", "--unit-of-work", "10", "--max-slowdown", "5%")
+    assert result.exit_code == 2
+    assert "no knob can be set here" in result.stderr
+    assert "nvidia-smi -i 0 -pl W" in result.stdout
+    assert "nvidia-smi -i 0 -lgc MIN,MAX" in result.stdout
+    assert not list(state.glob("tune-*"))
+
+
+def test_a_failed_default_ends_it_and_names_no_log(driver: NvmlLibrary, state: Path) -> None:
+    result = whorl("--command", "sh -c 'echo broken; exit 3'", "--unit-of-work", "10", "--max-slowdown", "5%")
+    assert result.exit_code == 2
+    assert "ended with exit status 3; its last lines: broken" in result.stderr
+    assert not list(state.glob("tune-*"))
+
+
+def test_it_works_on_a_node_that_only_measures(tmp_path: Path) -> None:
+    words = (*SIMULATED, "--store", tmp_path / "S", "--max-slowdown", "10%", "--trials", "3", "--json")
+    done = run_without(NODE, COMMAND, "tune", *words)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["schema"] == "whorl.tune/1"
