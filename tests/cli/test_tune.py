@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 import whorl as package
 from whorl.cli import cli
 from whorl.errors import InputError
+from whorl.jobs import tuning_command
 from whorl.tests.measured_sweep import sweep
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.without import COMMAND, NODE, run_without
@@ -146,23 +147,24 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
 
 
 @pytest.fixture
-def driver(nvml: NvmlLibrary) -> NvmlLibrary:
-    """A V100 that works all the time, and a user who may not set it."""
+def driver(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> NvmlLibrary:
+    """A V100 that works all the time, and a user who may not set it; rough figures of short runs do."""
+    monkeypatch.setattr(tuning_command, "MOST_EDGE", 0.5)
     nvml.write("gpus 1", "model V100", "root no", "load 1 1")
     return nvml
 
 
 def test_a_command_whose_gpu_cannot_be_set_is_tuned_by_its_own_knob(driver: NvmlLibrary) -> None:
-    script = "sh -c 'sleep 1.2; echo whorl: latency_ms=$((4 + {batch})) work=$((100 * {batch}))'"
+    script = "sh -c 'sleep 1; echo whorl: latency_ms=$((4 + {batch})) work=$((100 * {batch}))'"
     words = ("--command", script, "--knob", "batch=8,1,16,64", "--max-latency", "30ms", "--trials", "3")
     tuned = document(*words)
     assert tuned["setting"] == {"batch": 16.0}
-    assert tuned["saved_pct"] == pytest.approx(50, abs=10)
+    assert tuned["saved_pct"] == pytest.approx(50, abs=20)
     assert {knob["name"] for knob in tuned["unset"]} >= {"power_limit_w", "sm_clock_mhz"}
 
 
 def test_without_a_knob_the_answer_is_a_plan_for_an_administrator(driver: NvmlLibrary, state: Path) -> None:
-    result = whorl("--command", "sleep 1.2", "--unit-of-work", "10", "--max-slowdown", "5%")
+    result = whorl("--command", "sleep 1", "--unit-of-work", "10", "--max-slowdown", "5%")
     assert result.exit_code == 2
     assert "no knob can be set here" in result.stderr
     assert "nvidia-smi -i 0 -pl W" in result.stdout
