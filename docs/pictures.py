@@ -1,8 +1,14 @@
-"""Makes the pictures of docs/dashboard.md: every page of the dashboard over the demo's fleet, light and dark.
+"""Makes the pictures of the documentation, light and dark.
+
+docs/dashboard.md has every page of the dashboard over the demo's fleet:
 
     whorl demo --backend simulated --out demo
     whorl fingerprint --store demo/store
     python docs/pictures.py demo/store
+
+docs/tune.md has the trials of one `whorl tune` on a simulated H100:
+
+    python docs/pictures.py tune
 
 It needs the packages of whorl's development group and a chromium.
 """
@@ -12,17 +18,21 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
+from plotly import graph_objects
 
+import whorl
 from whorl.analysis.one_gpu.found import named
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.access import LIMITS
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.serving import Server
+from whorl.dashboards.style import BLUE, GREEN, GREY, RED, layout
 from whorl.store import Store
 
 if TYPE_CHECKING:
@@ -85,5 +95,56 @@ def make(path: str) -> None:
     store.close()
 
 
+def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
+    """Energy against slowdown of the trials of one search, with the bound and the answer."""
+    default = answer.trials[0]
+    groups: dict[tuple[str, str, str], list[Any]] = {}
+    for trial in answer.trials:
+        if trial.setting == default.setting:
+            look = ("the default", GREY, "square")
+        elif trial.setting == answer.setting:
+            look = ("the answer", GREEN, "star")
+        else:
+            look = ("over the bound", RED, "x") if trial.over else ("within the bound", BLUE, "circle")
+        groups.setdefault(look, []).append(trial)
+    figure = graph_objects.Figure(layout=layout(420, template="plotly_dark" if dark else "plotly_white"))
+    for (name, colour, symbol), trials in groups.items():
+        figure.add_scatter(
+            x=[100 * (trial.time_s / default.time_s - 1) for trial in trials],
+            y=[100 * (trial.energy_j / default.energy_j - 1) for trial in trials],
+            name=name,
+            mode="markers",
+            marker={"color": colour, "symbol": symbol, "size": 16 if symbol == "star" else 10},
+        )
+    slowdown = 100 * answer.bound.max_slowdown
+    kept = 100 * ((1 + answer.bound.max_slowdown) * (1 - 2 * answer.noise) - 1)
+    figure.add_vline(x=slowdown, line={"color": RED, "dash": "dash"}, annotation={"text": "bound"})
+    figure.add_vline(
+        x=kept, line={"color": GREEN, "dash": "dot"}, annotation={"text": "with margin"}, annotation_position="top left"
+    )
+    figure.update_xaxes(title="slower than the default, %", range=[-6, 42])
+    figure.update_yaxes(title="energy beside the default, %")
+    return figure
+
+
+def make_tune() -> None:
+    with TemporaryDirectory() as folder:
+        answer = whorl.tune(
+            "gemm-fp16", store=folder + "/S", backend="simulated", model="H100", gpus=8, max_slowdown=0.05
+        ).result
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("chromium-browser"),
+            args=["--no-sandbox"],
+        )
+        for scheme in SCHEMES:
+            page = browser.new_page(viewport={"width": 800, "height": 440}, color_scheme=scheme)
+            page.set_content(tuned_figure(answer, dark=scheme == "dark").to_html(config={"displayModeBar": False}))
+            page.locator(".main-svg").first.wait_for()
+            page.screenshot(path=FOLDER / f"tune-{scheme}.png")
+            page.close()
+        browser.close()
+
+
 if __name__ == "__main__":
-    make(sys.argv[1])
+    make_tune() if sys.argv[1] == "tune" else make(sys.argv[1])
