@@ -60,7 +60,7 @@ from .options import Share, Span, any_store_option, json_option, model_option
 )
 @json_option
 @click.pass_context
-def tune(ctx: click.Context, probe: str | None, store: str | None, as_json: bool, **given: Any) -> None:
+def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: bool, **given: Any) -> None:
     """Find the setting of least energy within a bound on time: power limit, SM clock, and knobs of your own.
 
     \b

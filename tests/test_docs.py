@@ -17,6 +17,7 @@ from whorl.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_SHELL_WORD = r"'[^']*'|\S+"
 INSTALLATION = ["make .venv/.ready", ". .venv/bin/activate"]
 
 
@@ -66,7 +67,7 @@ def commands_named(text: str) -> Iterator[list[str]]:
     code += [line for line in text.splitlines() if line.startswith("    ")]
     for line in [*re.findall(r"`([^`\n]+)`", text), *code]:
         for words in re.findall(r"\b(?:whorl )+((?:\"[^\"]*\"|[^|&;)>#\"])+)", line):
-            yield words.split()
+            yield re.findall(_SHELL_WORD, words)
 
 
 def complaint(words: list[str]) -> str | None:
@@ -91,7 +92,7 @@ def test_every_command_that_a_page_names_exists() -> None:
 
 def test_every_command_that_a_help_text_names_exists() -> None:
     lines = [line for text in help_texts(cli) for line in text.splitlines() if line.strip().startswith("whorl ")]
-    named = [line.split()[1:] for line in lines]
+    named = [re.findall(_SHELL_WORD, line)[1:] for line in lines]
     assert ["demo"] in [words[:1] for words in named]
     assert not {" ".join(words): why for words in named if (why := complaint(words))}
 
