@@ -110,7 +110,8 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None, nodes: Col
         )
     cluster, chosen = _chosen(known, workloads, cluster, str(store.root))
     frame = measurements(store, clusters=[cluster], workloads=chosen, run_ids=True)
-    frame = frame.filter(pl.col("gpu").is_not_null())
+    # A name without a kind stands for one of them here, and for all of them in `measurements`.
+    frame = frame.filter(pl.col("gpu").is_not_null() & pl.col("workload").is_in(chosen))
     measured = set(frame["workload"].cast(pl.String).unique())
     left_out = {
         workload: f"the runs of {workload} on {cluster} have no usable time: measure it again"

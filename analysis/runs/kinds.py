@@ -46,8 +46,11 @@ def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     if then is not None:
         named = named.with_columns(runs["run_id"].cast(pl.String)).join(then, "run_id", "left", maintain_order="left")
         named = named.with_columns(pl.coalesce("then", "model").alias("model"))
+    usual = pl.col("limit").is_null() & pl.col("lock").is_null()
     parts = [
-        pl.when(pl.col(kind).n_unique().over(keys) > 1).then(pl.col(kind).fill_null(unknown))
+        pl.when((pl.col(kind).n_unique().over(keys) > 1) & ~(usual & (kind != "model"))).then(
+            pl.col(kind).fill_null(unknown)
+        )
         for kind, unknown in _UNKNOWN.items()
     ]
     kind = pl.concat_str(parts, separator=", ", ignore_nulls=True)
@@ -62,8 +65,8 @@ def kind_of(
     None where none fits. `limit`, `lock`: of `limits`."""
     known = (model, limit, lock)
     parts = [unknown if value is None else value for value, unknown in zip(known, _UNKNOWN.values(), strict=True)]
-    said = (", ".join(chosen) for n in range(1, len(parts) + 1) for chosen in combinations(parts, n))
-    return next((name for name in (workload, *(f"{workload} [{kind}]" for kind in said)) if name in names), None)
+    said = (", ".join(chosen) for n in range(len(parts), 0, -1) for chosen in combinations(parts, n))
+    return next((name for name in (*(f"{workload} [{kind}]" for kind in said), workload) if name in names), None)
 
 
 def _models_then(store: Store, seen: pl.LazyFrame) -> pl.LazyFrame | None:
