@@ -6,7 +6,7 @@ its reason. The default of a knob is how the GPU is set when tuning begins: a tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
@@ -69,14 +69,18 @@ class GpuKnobs:
         return lines
 
 
-def knobs_of_gpus(gpus: Sequence[str]) -> GpuKnobs:
+def knobs_of_gpus(gpus: Sequence[str], *, tell: Callable[[str], None] = lambda _: None) -> GpuKnobs:
     """The knobs of these GPUs of one model (UUIDs), as the first of them has them.
 
-    Each is set once and restored, to see whether this user may. Raises InputError where the driver is not there, or
+    What a killed process left changed is restored first, and `tell` hears of it; else it would be taken for the
+    default. Each knob is set once and restored, to see whether this user may. Raises InputError where the driver is not there, or
     another process has changed the GPU; DeviceError where it is gone.
     """
     from ..collectors.nvml_settings import Controls
+    from ..probes.restore import restore_left_over
 
+    for sentence in restore_left_over():
+        tell(sentence)
     with Controls() as session:
         try:
             controls = [session.find(gpu) for gpu in gpus]

@@ -63,6 +63,9 @@ class ProbeBenchOptions:
     """Simulated: how many, of which model and seed."""
     model: str | None = None
     seed: int | None = None
+    faults: int | None = None
+    fault: Sequence[str] = ()
+    """Simulated: how many GPUs are faulty, and how."""
     tell: Callable[[str], None] = lambda _: None
     """Hears what was restored of a process that crashed before."""
 
@@ -184,10 +187,10 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
 
         if options.gpu or options.exclusive:
             raise InputError(f"--{'gpu' if options.gpu else 'exclusive'} works only with real GPUs")
-        fleet = drawn_fleet(options.gpus, options.model, options.seed)
+        fleet = drawn_fleet(options.gpus, options.model, options.seed, options.faults, options.fault)
         return bench_in(store if isinstance(store, Store) else Store.create(store), found, fleet, options)
-    for name in ("gpus", "model", "seed"):
-        if getattr(options, name) is not None:
+    for name in ("gpus", "model", "seed", "faults", "fault"):
+        if getattr(options, name) not in (None, ()):
             raise InputError(f"--{name} works only with --backend simulated")
     from ..probes import node
 
@@ -217,7 +220,7 @@ def bench_on(store: Store, probe: Probe, devices: Sequence[Device], options: Pro
         )
 
     facts = {gpu: device.facts for gpu, device in by_gpu.items()}
-    return ProbeBench(probe, facts, knobs_of_gpus(list(by_gpu)), run, options)
+    return ProbeBench(probe, facts, knobs_of_gpus(list(by_gpu), tell=options.tell), run, options)
 
 
 def bench_in(store: Store, probe: Probe, fleet: Fleet, options: ProbeBenchOptions) -> ProbeBench:
