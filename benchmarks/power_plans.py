@@ -101,23 +101,26 @@ def jobs_of(setup: Setup, seed: int, gpus: int = GPUS) -> Iterator[PlannedJob]:
     if setup.sensor_low:
         sensor = fleet.silicon.sensor * np.where(np.arange(gpus) % PER_JOB, 1.0, 1 - setup.sensor_low)
         fleet = replace(fleet, silicon=replace(fleet.silicon, sensor=sensor))
-    noise = setup.work.noise if setup.noise is None else setup.noise
+    noisy = setup.work if setup.noise is None else replace(setup.work, noise=setup.noise)
 
-    def measured(values: Floats, sd: float) -> Floats:
-        return np.asarray(values * np.exp(sd * rng.standard_normal(gpus)))
+    def measured(speed: Floats, number: int) -> Floats:
+        return np.asarray(speed * np.exp(-fleet.noise(noisy, "run of a plan", number)))
+
+    def read(power_w: Floats) -> Floats:
+        return np.asarray(power_w * np.exp(POWER_NOISE * rng.standard_normal(gpus)))
 
     now_w = setup.limit * model.power_limit_w
     limits = np.unique(np.append(np.round(np.array(STEPS) * model.power_limit_w / 5) * 5, now_w))
     limits = limits[limits >= model.min_power_limit_w]
     speed, reported, true_w, clock = under(fleet, setup.work, now_w)
-    speed_now, power_now = measured(speed, noise), measured(reported, POWER_NOISE)
+    speed_now, power_now = measured(speed, 0), read(reported)
     slow = braked(speed_now, speed_now)
     columns = [under(fleet, setup.work, limit)[:2] for limit in limits]
     chosen = rng.permutation(np.flatnonzero(~slow))[: setup.class_gpus]
     runs = ClassRuns(
         limits,
-        np.stack([measured(column[0], noise)[chosen] for column in columns], axis=1),
-        np.stack([measured(column[1], POWER_NOISE)[chosen] for column in columns], axis=1),
+        np.stack([measured(column[0], 1 + number)[chosen] for number, column in enumerate(columns)], axis=1),
+        np.stack([read(column[1])[chosen] for column in columns], axis=1),
     )
     ones = [(limit, under(fleet, setup.work, limit)) for limit in np.arange(now_w, limits[0], -5)]
     for first in range(0, gpus, PER_JOB):
@@ -126,7 +129,7 @@ def jobs_of(setup: Setup, seed: int, gpus: int = GPUS) -> Iterator[PlannedJob]:
         job = SyncJob(speed_now[part], power_now[part], np.full(PER_JOB, now_w), held)
         budget_w = float(job.power_w.sum()) if setup.same_power else None
         plan = plan_power(job, runs, runs.noise(), budget_w=budget_w, highest_w=model.power_limit_w, seed=seed)
-        names = tuple(np.flatnonzero(slow[part]).tolist())
+        names = tuple(np.flatnonzero(slow[part]).tolist()) if job.at_limit else ()
         if plan.refusal is not None or plan.limit_w is None:
             yield PlannedJob(plan, names)
             continue
@@ -180,15 +183,18 @@ def _quantiles(shares: Sequence[float | None]) -> dict[str, float]:
     return {figure: round(float(value), 2) for figure, value in figures.items()}
 
 
-def planted(model: str, size: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """One braked GPU in each job: in how many jobs it is named, and whether it alone is."""
-    at = {first + 3: f"brake={size}" for first in range(0, GPUS, PER_JOB)}
-    jobs = [job for seed in seeds for job in jobs_of(Setup(model, draw={"faults": 0, "at": at}), seed)]
+def planted(model: str, size: str, seeds: Sequence[int], every: int = GPUS) -> dict[str, Any]:
+    """A braked GPU in one job of a fleet, or in one of so many GPUs: how often it is named, and another one is."""
+    at = {first + 3: f"brake={size}" for first in range(0, GPUS, every)}
+    fleets = [list(jobs_of(Setup(model, draw={"faults": 0, "at": at}), seed)) for seed in seeds]
+    jobs = [job for fleet in fleets for job in fleet[:: every // PER_JOB]]
     return {
         "model": model,
         "size": size,
+        "braked_of_64": GPUS // every,
         "named": share(sum(3 in job.braked for job in jobs), len(jobs)),
-        "others_named": sum(bool(set(job.braked) - {3}) for job in jobs),
+        "others_named": sum(len(job.braked) for fleet in fleets for job in fleet)
+        - sum(3 in job.braked for job in jobs),
     }
 
 
@@ -272,7 +278,11 @@ def section(options: TuneOptions | None = None) -> dict[str, Any]:
         "accept": accept,
         "broken": [table_row(name, setup, few) for name, setup in broken.items()],
         "same_power": same_power,
-        "braked": [planted(model, size, few) for model in ("H100", "V100") for size in ("19.35%", "12%", "8%", "5%")],
+        "braked": [
+            planted(model, size, seeds, every)
+            for model in ("H100", "V100")
+            for size, every in (("19.35%", PER_JOB), ("19.35%", GPUS), ("12%", GPUS), ("8%", GPUS), ("5%", GPUS))
+        ],
         "command_line": [
             by_the_command_line(seeds[: max(3, fleets // 4)], suite, neighbours)
             for suite, neighbours in (("full", "busy"), ("standard", "idle"))

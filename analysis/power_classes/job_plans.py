@@ -36,6 +36,8 @@ _SAME_W = 0.5
 """Limits that differ by less are one."""
 _CURVE_SHARES = (0.95, 0.9, 0.85, 0.8)
 """Of the present limit: the limits that are asked for where the class has no curve."""
+_LISTED = 8
+"""GPUs that a sentence names."""
 _ENOUGH_REPEATS = 5
 """Degrees of freedom from which repeated runs tell the noise."""
 
@@ -246,8 +248,9 @@ def _present(
     if len(missing):
         limits = " and ".join(f"{limit:g} W" for limit in missing["limit_w"].unique().sort())
         driver = f" by driver {runs['driver'][0]}" if len(runs) and runs["driver"][0] else ""
+        names, more = ", ".join(missing["name"][:_LISTED]), len(missing) - _LISTED
         raise InputError(
-            f"{', '.join(missing['name'])}: no run of {scope.workload} with its power at the present limit of "
+            f"{names}{f' and {more} more' if more > 0 else ''}: no run of {scope.workload} with its power at the present limit of "
             f"{limits}{driver}; on {compress(missing['node'])} run `{_command(store, scope)}`"
         )
     held = (pl.col("clock_share") < FULL_CLOCK).fill_null(value=False) | (pl.col("cap_share") > 0.5).fill_null(

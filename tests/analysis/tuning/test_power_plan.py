@@ -149,6 +149,6 @@ def test_a_sensor_that_reads_low_spoils_no_plan() -> None:
 
 
 def test_a_planted_brake_is_named_in_every_job() -> None:
-    row = planted("H100", "19.35%", (700, 701))
+    row = planted("H100", "19.35%", (700, 701), every=8)
     assert row["named"]["share"] == 1
     assert row["others_named"] == 0
