@@ -21,6 +21,7 @@ from whorl.benchmarks.reporting import as_json, say
 
 SECTIONS = {
     "search": "whorl.benchmarks.tune_search",
+    "warm_start": "whorl.benchmarks.tune_warm_start",
     "stress": "whorl.benchmarks.tune_stress",
     "power_plans": "whorl.benchmarks.power_plans",
 }

@@ -50,10 +50,11 @@ def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power")
 def own_runs(store: Store, *, cluster: str | None = None, workload: str | None = None) -> pl.DataFrame:
     """The runs of workloads under power limits and locked clocks, for `curve_of_runs`: a row for each with its energy.
 
-    Columns: cluster, model, workload, gpu, unit (the GPU and the size of its work), level (as in `CappedRuns`),
-    drawn (the power, as a share of the default limit, of runs of probes: their load is steady; else NULL), default_w
-    (the GPU's default limit), energy_j and time_s of a repetition. A run whose limit, default limit, energy, or power
-    under a locked clock is not known is left out.
+    Columns: cluster, model, workload, gpu, unit (the GPU and the size of its work), level (as in `CappedRuns`), drawn
+    (the power, as a share of the default limit, of runs of probes: their load is steady; else NULL), default_w (the
+    GPU's default limit), limit_w and clock_mhz (what was set, else the default limit and the highest clock), energy_j
+    and time_s of a repetition. A run whose limit, default limit, energy, or power under a locked clock is not known is
+    left out.
     """
     every = _conditions(store, cluster, [workload] if workload else [])
     energy = store.scan("results").filter(pl.col("figure") == "energy").group_by("run_id").agg(pl.col("value").median())
@@ -68,7 +69,8 @@ def own_runs(store: Store, *, cluster: str | None = None, workload: str | None =
         pl.concat_str(*sizes, separator="|").alias("unit"),
         (level_w / pl.col("own_w")).alias("level"),
         pl.when(pl.col("probe_version").is_not_null()).then(pl.col("power_w") / pl.col("own_w")).alias("drawn"),
-        pl.col("own_w").alias("default_w"),
+        pl.col("own_w").alias("default_w"), limit_w.alias("limit_w"),
+        pl.coalesce("set_mhz", "own_mhz").alias("clock_mhz"),
         pl.coalesce("joules", pl.col("power_w") * seconds).alias("energy_j"),
         seconds.alias("time_s"),
     ).filter(pl.all_horizontal(pl.col("level", "energy_j", "time_s") > 0))  # fmt: skip
