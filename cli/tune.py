@@ -60,7 +60,7 @@ from .options import Share, Span, any_store_option, json_option, model_option
 )
 @json_option
 @click.pass_context
-def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: bool, **given: Any) -> None:
+def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: bool, **options: Any) -> None:
     """Find the setting of least energy within a bound on time: power limit, SM clock, and knobs of your own.
 
     \b
@@ -77,15 +77,15 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
     from .answers.tuning import tune
     from .tune_report import step_text
 
-    given |= {"gpu": given.pop("chosen"), "map": _pairs("map", given.pop("columns"))}
+    options |= {"gpu": options.pop("chosen"), "map": _pairs("map", options.pop("columns"))}
     if probe is None and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
         store = None
-    if given["sweep"] is not None:
-        output.print_reply(tune(probe, store=store, **given), as_json=as_json)
+    if options["sweep"] is not None:
+        output.print_reply(tune(probe, store=store, **options), as_json=as_json)
         return
-    with output.ProgressBar() as progress, Ending(), _TrialLog(given.pop("resume")) as path:
-        given["progress"] = lambda made: progress(made.done, made.total, step_text(made))
-        reply = tune(probe, store=store, resume=path, tell=output.tell, **given)
+    with output.ProgressBar() as progress, Ending(), _TrialLog(options.pop("resume")) as path:
+        options["progress"] = lambda step: progress(step.done, step.total, step_text(step))
+        reply = tune(probe, store=store, resume=path, tell=output.tell, **options)
     output.print_reply(reply, as_json=as_json)
     if not reply.trials:
         raise InputError("no knob can be set here, so nothing was searched: the answer is a plan for an administrator")

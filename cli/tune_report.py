@@ -195,8 +195,7 @@ def _unset(answer: TuneAnswer) -> Iterator[str]:
     for knob in answer.unset:
         word, unit = _KNOBS.get(knob.name, (knob.name, ""))
         span = f" The GPU takes {min(knob.values):g} to {max(knob.values):g}{unit}." if knob.values else ""
-        reason = knob.reason if knob.reason.endswith(".") else f"{knob.reason}."
-        yield f"The {word} was not searched: {reason}{span}"
+        yield f"The {word} was not searched: {knob.reason}.{span}"
         if knob.commands:
             yield "An administrator sets it with:"
             yield from (Line(f"  {command}") for command in knob.commands)

@@ -117,10 +117,13 @@ def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
             marker={"color": colour, "symbol": symbol, "size": 16 if symbol == "star" else 10},
         )
     slowdown = 100 * answer.bound.max_slowdown
-    kept = 100 * ((1 + answer.bound.max_slowdown) * (1 - 2 * answer.noise) - 1)
+    margin_pct = 100 * ((1 + answer.bound.max_slowdown) * (1 - 2 * answer.noise) - 1)
     figure.add_vline(x=slowdown, line={"color": RED, "dash": "dash"}, annotation={"text": "bound"})
     figure.add_vline(
-        x=kept, line={"color": GREEN, "dash": "dot"}, annotation={"text": "with margin"}, annotation_position="top left"
+        x=margin_pct,
+        line={"color": GREEN, "dash": "dot"},
+        annotation={"text": "with margin"},
+        annotation_position="top left",
     )
     figure.update_xaxes(title="slower than the default, %", range=[-6, 42])
     figure.update_yaxes(title="energy beside the default, %")

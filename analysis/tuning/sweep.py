@@ -53,7 +53,7 @@ _WINDOW = re.compile(r".*_(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
-class Workload:
+class SweptWorkload:
     """What was run, as far as the file says it; None where it has no such column."""
 
     gpu: str | None = None
@@ -71,7 +71,7 @@ class MeasuredSweep:
     `gpu_energies_j`: of shape (n, GPUs of the job), where the file has them.
     """
 
-    workload: Workload
+    workload: SweptWorkload
     batch_sizes: FloatArray
     settings: FloatArray
     times_s: FloatArray
@@ -226,7 +226,7 @@ def read_sweeps(path: str | Path, columns: Mapping[str, str] | None = None) -> S
     lines = csv.reader(_lines(path, text := _text(path)), delimiter=_delimiter(text))
     try:
         header = [cell.strip() for cell in next(lines)]
-        table = _Table(str(path), header, columns or {})
+        table = _SweepTable(str(path), header, columns or {})
         for cells in lines:
             if cells:
                 table.add(cells, lines.line_num)
@@ -263,7 +263,7 @@ def _delimiter(text: str) -> str:
     return max(",;\t", key=header.count)
 
 
-class _Table:
+class _SweepTable:
     """The rows of a file by workload, batch size and setting."""
 
     def __init__(self, path: str, header: Sequence[str], columns: Mapping[str, str]) -> None:
@@ -271,7 +271,7 @@ class _Table:
         self._gpus = [place for place, name in enumerate(header) if _GPU_ENERGY.fullmatch(name.lower())]
         self._places = self._meanings(columns)
         self._blank = 0
-        self._points: dict[tuple[Workload, float | None], dict[float, list[list[float]]]] = {}
+        self._points: dict[tuple[SweptWorkload, float | None], dict[float, list[list[float]]]] = {}
         knobs = [name for name in (*KNOBS, "window_name") if name in self._places]
         times = [name for name in ("time_s", "time_ms") if name in self._places]
         if not knobs or len(times) != 1 or not (self._gpus or {"energy_j", "power_w"} & self._places.keys()):
@@ -321,7 +321,7 @@ class _Table:
             parts = [parts[0] * time_s]
         labels = {name: cells[self._places[name]].strip() for name in LABELS if name in self._places}
         batch = self._number(cells, self._places["batch_size"], line) if "batch_size" in self._places else None
-        settings = self._points.setdefault((Workload(**labels), batch), {})
+        settings = self._points.setdefault((SweptWorkload(**labels), batch), {})
         settings.setdefault(self._setting(cells, line), []).append([time_s, *parts])
 
     def _setting(self, cells: Sequence[str], line: int) -> float:
@@ -366,7 +366,7 @@ class _Table:
         )
 
     def _sweep(
-        self, workload: Workload, batch: float | None, points: Mapping[float, list[list[float]]]
+        self, workload: SweptWorkload, batch: float | None, points: Mapping[float, list[list[float]]]
     ) -> MeasuredSweep:
         settings = sorted(points)
         medians = np.array([np.median(points[setting], axis=0) for setting in settings])
