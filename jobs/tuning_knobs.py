@@ -73,8 +73,8 @@ def knobs_of_gpus(gpus: Sequence[str], *, tell: Callable[[str], None] = lambda _
     """The knobs of these GPUs of one model (UUIDs), as the first of them has them.
 
     What a killed process left changed is restored first, and `tell` hears of it; else it would be taken for the
-    default. Each knob is set once and restored, to see whether this user may. Raises InputError where the driver is not there, or
-    another process has changed the GPU; DeviceError where it is gone.
+    default. Each knob is set once and restored, to see whether this user may. Raises InputError where the driver is not
+    there, or another process has changed the GPU; DeviceError where it is gone.
     """
     from ..collectors.nvml_settings import Controls
     from ..probes.restore import restore_left_over
@@ -114,8 +114,9 @@ def power_values(least_w: float, most_w: float, *others_w: float) -> tuple[float
     steps = np.arange(ceil(least_w / _STEP_W) * _STEP_W, most_w + 1e-9, _STEP_W)
     if not _FEWEST <= len(steps) <= _MOST:
         steps = np.unique(np.round(np.linspace(least_w, most_w, _EVEN)))
-    inside = {float(watt) for watt in (*steps, least_w, most_w, *others_w) if least_w <= watt <= most_w}
-    return tuple(sorted(inside))
+    named = {float(watt) for watt in (least_w, most_w, *others_w) if least_w <= watt <= most_w}
+    # The driver rounds a limit: two within a watt of each other are one for `probes.settings` as well.
+    return tuple(sorted(named | {float(watt) for watt in steps if all(abs(watt - other) >= 1 for other in named)}))
 
 
 def clock_knob(clocks_mhz: Sequence[float]) -> Knob:

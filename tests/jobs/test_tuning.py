@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,11 +252,17 @@ def test_another_file_is_no_log(tmp_path: Path, content: str, sentence: str) -> 
         tune(HandBench(), FIVE, TuneOptions(log=tmp_path / "no" / "log"))
 
 
+def after_eight(
+    bench: HandBench, error: DeviceError | InputError
+) -> Callable[[Setting, str], DeviceError | InputError | None]:
+    return lambda setting, gpu: error if len(bench.measured) > 8 else None
+
+
 def test_a_gpu_that_is_gone_or_refuses_ends_it_and_keeps_the_log(tmp_path: Path) -> None:
     for error in (DeviceError("GPU-b: gone", gone=True), InputError("GPU-b: setting the power limit needs root")):
         log = tmp_path / type(error).__name__
         bench = HandBench()
-        bench.fails = lambda setting, gpu, bench=bench, error=error: error if len(bench.measured) > 8 else None
+        bench.fails = after_eight(bench, error)
         with pytest.raises(type(error), match="GPU-b"):
             tune(bench, FIVE, TuneOptions(log=log))
         assert len(log.read_text().splitlines()) == 9
@@ -289,12 +296,13 @@ def test_trials_are_runs_of_the_store_under_their_conditions(store: Store) -> No
 
 def test_what_is_known_of_the_gpus_does_not_change_with_the_trials(store: Store) -> None:
     """The usual runs keep the workload's name, advice is about them, and no GPU is judged by its trials."""
-    asked = {"backend": "simulated", "model": "H100", "gpus": 8, "suite": "quick", "faults": 1, "fault": ["brake"]}
+    asked: dict[str, Any] = {"backend": "simulated", "model": "H100", "gpus": 8, "suite": "quick"}
+    asked |= {"faults": 1, "fault": ["brake"]}
     for _ in range(3):
         whorl.measure(store, "gemm-fp16", **asked)
     before = [(row["name"], row["kind"]) for row in whorl.verdicts(store.root).json()["rows"]]
     advised = whorl.advise(store.root, workload="gemm-fp16").json()["exclude"]
-    tune(probe_bench(store, "gemm-fp16", ProbeBenchOptions(**asked)), FIVE, TuneOptions(trials=6))  # type: ignore[arg-type]
+    tune(probe_bench(store, "gemm-fp16", ProbeBenchOptions(**asked)), FIVE, TuneOptions(trials=6))
     assert store.sql("select count(*) as n from runs where conditions.asked_power_limit_w is not null").to_pylist()[0][
         "n"
     ]
@@ -320,7 +328,7 @@ def test_knobs_of_the_kernel_are_works_of_their_own(store: Store) -> None:
     small = bench.measure(default | {"sequences": 8.0}, bench.gpus[0])
     workloads = [row["workload"] for row in store.sql("select workload from runs order by began").to_pylist()]
     assert workloads == ["transformer", "transformer sequences=8"]
-    assert None not in (usual.time_s, usual.energy_j, small.time_s, small.energy_j)
+    assert usual.time_s is not None
     ratio = 8 / sequences.default
     assert small.time_s == pytest.approx(usual.time_s * ratio, rel=0.3), "of a repetition, which is smaller"
     assert small.energy_j == pytest.approx(usual.energy_j, rel=0.3), "of the same work"
@@ -328,7 +336,7 @@ def test_knobs_of_the_kernel_are_works_of_their_own(store: Store) -> None:
         ({"batch": [1]}, "transformer has no knob 'batch': it takes width, tokens, sequences, depth"),
         ({"sequences": []}, "the values of the knob sequences are whole numbers"),
     ):
-        options = ProbeBenchOptions(backend="simulated", knobs=knobs)  # type: ignore[arg-type]
+        options = ProbeBenchOptions(backend="simulated", knobs=knobs)
         with pytest.raises(InputError, match=sentence):
             probe_bench(store, "transformer", options)
 
