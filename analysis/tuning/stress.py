@@ -16,7 +16,7 @@ What does not compile or does not fit is known beforehand where `fits` is given,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -24,13 +24,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import InputError
+from .process import FloatArray
+from .search import Setting
 
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
-Setting: TypeAlias = Mapping[str, float]
 
 TRIES = 20
 """So many times are settings drawn before none is left."""
+LEADERS = 3
+"""Neighbours are drawn of so many of the best settings."""
 
 
 class Surrogate(Protocol):
@@ -62,7 +64,11 @@ class StressKnob:
 
 @dataclass(frozen=True)
 class StressOptions:
-    """How settings are drawn and judged; `usual` gives what was best in whorl's benchmark for so many knobs."""
+    """How settings are drawn and judged.
+
+    Axes and buckets are off: on kernels with 7 and 10 knobs they change nothing or lose, and on a made surface with 24
+    knobs what they gain comes from special values that are drawn more often (`benchmarks/tune_stress.py`).
+    """
 
     axes: int | None = None
     """The number of axes that the knobs are tied to; None: each knob is an axis of its own."""
@@ -71,20 +77,20 @@ class StressOptions:
     buckets: int | None = None
     """The number of different points of an axis; None: any number."""
     surrogate: Callable[[int], Surrogate] | None = None
-    """Makes the model from the number of knobs; None: a `Forest`."""
+    """Makes the model of a trial from a seed; None: a `Forest`."""
     random_first: int = 5
     """So many trials after the default are drawn at random."""
-    random_share: float = 0.1
-    """This share of the later trials is random too."""
     candidates: int = 1000
     """So many settings are drawn for each trial."""
     neighbours: int = 200
-    """So many are drawn from near the best three settings."""
+    """So many more are drawn near the best settings: a few knobs are drawn anew, the others stay."""
 
-    @classmethod
-    def usual(cls, knobs: int) -> StressOptions:
-        """Axes and buckets from 20 knobs on; each knob its own axis below."""
-        return cls(axes=16, buckets=8) if knobs >= 20 else cls()
+    def __post_init__(self) -> None:
+        counts = (self.axes, self.buckets, self.candidates)
+        if any(count is not None and count < 1 for count in counts) or min(self.random_first, self.neighbours) < 0:
+            raise InputError("axes, buckets and candidates must be at least 1, random first trials and neighbours 0")
+        if self.special_chance is not None and not 0 < self.special_chance < 1:
+            raise InputError(f"the probability of a special value must lie between 0 and 1, not {self.special_chance}")
 
 
 @dataclass(frozen=True)
@@ -113,12 +119,15 @@ class StressSearch:
     ) -> None:
         """Search over these knobs from a default, whatever it costs to measure.
 
-        Raises InputError for knobs without names of their own, and for a default that is no setting or does not fit.
+        Raises InputError for knobs without names of their own, for a default that is no setting or does not fit, and
+        for a seed below 0.
         """
+        if seed < 0:
+            raise InputError(f"the seed must be 0 or more, not {seed}")
         self.knobs = tuple(knobs)
         if not knobs or len({knob.name for knob in knobs}) < len(knobs):
             raise InputError("a search needs at least one knob, and a name for each that no other has")
-        self.options = options or StressOptions.usual(len(knobs))
+        self.options = options or StressOptions()
         self.fits = fits
         self.seed = seed
         self.trials: list[StressTrial] = []
@@ -145,28 +154,17 @@ class StressSearch:
         Raises InputError when no new setting that fits turns up.
         """
         if not self.trials:
-            return self._default
-        options = self.options
+            return dict(self._default)
         random = np.random.default_rng([self.seed, len(self.trials)])
-        values = [trial.value for trial in self.trials if trial.value is not None]
-        if values and len(self.trials) > options.random_first and random.random() >= options.random_share:
-            targets = np.array([min(values) if trial.value is None else trial.value for trial in self.trials])
-            tried = np.array(self._positions)
-            model = options.surrogate(self.seed) if options.surrogate else Forest(seed=self.seed + len(self.trials))
-            model.fit(self._encode(tried), targets)
-            drawn = self._draw(random, options.candidates)
-            if options.neighbours:
-                drawn = np.concatenate([drawn, self._near(random, tried[np.argsort(-targets)[:3]])])
-            mean, deviation = model.predict(self._encode(drawn))
-            order = np.argsort(-_improvement(mean, deviation, max(values)), kind="stable")
-            chosen = self._first_new(drawn[order])
-            if chosen is not None:
-                return chosen
+        best = self.best
+        chosen = None
+        if best is not None and best.value is not None and len(self.trials) > self.options.random_first:
+            chosen = self._first_new(self._most_promising(random, best.value))
         for _ in range(TRIES):
-            chosen = self._first_new(self._draw(random, options.candidates))
-            if chosen is not None:
-                return chosen
-        raise InputError("no setting is left that fits and was not tried")
+            chosen = chosen or self._first_new(self._draw(random, self.options.candidates))
+        if chosen is None:
+            raise InputError("no setting is left that fits and was not tried")
+        return chosen
 
     def tell(self, setting: Setting, value: float | None) -> None:
         """Note the value of a setting, the larger the better; None: it failed, and counts as bad as the worst.
@@ -190,6 +188,19 @@ class StressSearch:
 
     def _setting(self, position: Sequence[int]) -> dict[str, float]:
         return {knob.name: knob.values[i] for knob, i in zip(self.knobs, position, strict=True)}
+
+    def _most_promising(self, random: np.random.Generator, best: float) -> IntArray:
+        """Positions (m, knobs) of drawn settings, most expected improvement first."""
+        worst = min(trial.value for trial in self.trials if trial.value is not None)
+        values = np.array([worst if trial.value is None else trial.value for trial in self.trials])
+        tried = np.array(self._positions)
+        seed = int(random.integers(2**31))
+        model = self.options.surrogate(seed) if self.options.surrogate else Forest(seed=seed)
+        model.fit(self._encode(tried), values)
+        near = self._near(random, tried[np.argsort(-values, kind="stable")[:LEADERS]])
+        drawn = np.concatenate([self._draw(random, self.options.candidates), near])
+        mean, deviation = model.predict(self._encode(drawn))
+        return drawn[np.argsort(-_improvement(mean, deviation, best), kind="stable")]
 
     def _draw(self, random: np.random.Generator, count: int) -> IntArray:
         """Positions (count, knobs) of settings drawn at random on the axes."""
