@@ -30,7 +30,7 @@ from .search import Setting
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 TRIES = 20
-"""So many times are settings drawn before none is left."""
+"""So many times are settings drawn before none is left: on the axes first, then each knob by itself."""
 LEADERS = 3
 """Neighbours are drawn of so many of the best settings."""
 
@@ -160,8 +160,8 @@ class StressSearch:
         chosen = None
         if best is not None and best.value is not None and len(self.trials) > self.options.random_first:
             chosen = self._first_new(self._most_promising(random, best.value))
-        for _ in range(TRIES):
-            chosen = chosen or self._first_new(self._draw(random, self.options.candidates))
+        for i in range(TRIES):
+            chosen = chosen or self._first_new(self._draw(random, self.options.candidates, tied=i < TRIES / 2))
         if chosen is None:
             raise InputError("no setting is left that fits and was not tried")
         return chosen
@@ -202,14 +202,16 @@ class StressSearch:
         mean, deviation = model.predict(self._encode(drawn))
         return drawn[np.argsort(-_improvement(mean, deviation, best), kind="stable")]
 
-    def _draw(self, random: np.random.Generator, count: int) -> IntArray:
-        """Positions (count, knobs) of settings drawn at random on the axes."""
-        axes, buckets = self.options.axes or len(self.knobs), self.options.buckets
-        points = random.random((count, axes))
-        if buckets is not None:
-            points = (np.floor(points * buckets) + 0.5) / buckets
-        shares = points[:, self._axis]
-        shares = np.where(self._backwards, 1 - shares, shares)
+    def _draw(self, random: np.random.Generator, count: int, *, tied: bool = True) -> IntArray:
+        """Positions (count, knobs) of settings drawn at random: on the axes, or (not `tied`) each knob by itself."""
+        if tied:
+            points = random.random((count, self.options.axes or len(self.knobs)))
+            if self.options.buckets is not None:
+                points = (np.floor(points * self.options.buckets) + 0.5) / self.options.buckets
+            shares = points[:, self._axis]
+            shares = np.where(self._backwards, 1 - shares, shares)
+        else:
+            shares = random.random((count, len(self.knobs)))
         columns: list[IntArray] = []
         for i, (ends, places, _) in enumerate(self._choices):
             columns.append(places[np.searchsorted(ends, shares[:, i], side="right")])

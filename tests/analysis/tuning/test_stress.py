@@ -1,0 +1,194 @@
+"""The stress search: what it suggests, what it refuses, and that it finds more than random settings do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from whorl.analysis.tuning.stress import Forest, Setting, StressKnob, StressOptions, StressSearch
+from whorl.errors import InputError
+from whorl.tests.sizes import sample
+
+GRID = tuple(float(v) for v in range(32))
+KNOBS = [StressKnob(f"knob{i}", GRID, special=0.0 if i >= 18 and i != 23 else None) for i in range(24)]
+DEFAULT = {knob.name: 16.0 for knob in KNOBS}
+RANDOM = StressOptions(random_first=1000)
+
+
+def value(setting: Setting) -> float:
+    """Four of the knobs matter: the special value of two is best, knob22's is worst, knob23 has none."""
+    better = sum(1.0 if setting[name] == 0 else 0.015 * setting[name] for name in ("knob20", "knob21"))
+    bumps = (math.exp(-(((setting[name] - peak) / 10) ** 2)) for name, peak in (("knob22", 24), ("knob23", 8)))
+    return (better + sum(bumps)) / 4
+
+
+def searched(options: StressOptions | None, seed: int, trials: int = 30, *, knobs: int = 24) -> StressSearch:
+    default = {knob.name: 16.0 for knob in KNOBS[-knobs:]}
+    search = StressSearch(KNOBS[-knobs:], default, options=options, seed=seed)
+    for _ in range(trials):
+        setting = search.suggest()
+        search.tell(setting, value(setting))
+    return search
+
+
+def best_mean(options: StressOptions, knobs: int = 24) -> float:
+    bests = [searched(options, seed, knobs=knobs).best for seed in range(6)]
+    return float(np.mean([trial.value for trial in bests if trial and trial.value is not None]))
+
+
+def test_special_values_are_worth_more_than_a_forest_on_many_knobs() -> None:
+    special = best_mean(StressOptions())
+    assert special > best_mean(StressOptions(special_chance=None)) + 0.08
+    assert special > best_mean(replace(RANDOM, special_chance=None)) + 0.08
+
+
+def test_the_forest_is_ahead_of_random_settings_where_most_knobs_matter() -> None:
+    direct, random = (replace(options, special_chance=None) for options in (StressOptions(), RANDOM))
+    assert best_mean(direct, knobs=4) > best_mean(random, knobs=4) + 0.05
+
+
+@pytest.mark.parametrize("options", [{"axes": 16}, {"buckets": 8}, {"axes": 16, "buckets": 8}])
+def test_projection_and_buckets_are_options(options: dict[str, int]) -> None:
+    search = searched(StressOptions(**options), seed=1)
+    assert len({tuple(trial.setting.values()) for trial in search.trials}) == 30
+    assert search.best is not None
+    assert search.best.value is not None
+    assert search.best.value > value(DEFAULT)
+
+
+def test_axes_tie_knobs_together_and_buckets_leave_few_points() -> None:
+    plain = [StressKnob(name, tuple(float(v) for v in range(32))) for name in "abcdef"]
+    default = dict.fromkeys("abcdef", 0.0)
+    search = StressSearch(plain, default, options=replace(RANDOM, axes=1, buckets=8), seed=3)
+    drawn = []
+    for _ in range(9):
+        drawn.append(search.suggest())
+        search.tell(drawn[-1], 1.0)
+    points = np.array([list(setting.values()) for setting in drawn[1:]])
+    assert all(len(np.unique(points[:, i])) == 8 for i in range(6))
+    first = points[np.argsort(points[:, 0]), :]
+    assert all(np.all(np.diff(first[:, i]) > 0) or np.all(np.diff(first[:, i]) < 0) for i in range(6))
+    assert search.suggest() not in drawn, "the 8 points of the axis are used up, and the knobs are drawn by themselves"
+
+
+def test_special_values_are_drawn_with_their_probability() -> None:
+    for special in (0.0, 7.0):
+        knob = StressKnob("tile", tuple(float(v) for v in range(16)), special=special)
+        knobs = [knob, StressKnob("other", tuple(float(v) for v in range(5000)))]
+        search = StressSearch(knobs, {"tile": 1.0, "other": 0.0}, options=replace(RANDOM, special_chance=0.4))
+        tiles = []
+        for _ in range(400):
+            setting = search.suggest()
+            search.tell(setting, 0.0)
+            tiles.append(setting["tile"])
+        assert sum(tile == special for tile in tiles) / 400 == pytest.approx(0.4, abs=0.08)
+        assert set(tiles) == set(knob.values)
+
+
+def test_what_does_not_fit_is_never_suggested() -> None:
+    asked = []
+
+    def fits(setting: Setting) -> bool:
+        asked.append(setting)
+        return setting["knob3"] * setting["knob4"] <= 256
+
+    search = StressSearch(KNOBS, DEFAULT, fits=fits, seed=2)
+    for _ in range(20):
+        setting = search.suggest()
+        assert setting["knob3"] * setting["knob4"] <= 256
+        search.tell(setting, value(setting))
+    assert any(setting["knob3"] * setting["knob4"] > 256 for setting in asked)
+    with pytest.raises(InputError, match="default setting does not fit"):
+        StressSearch(KNOBS, DEFAULT, fits=lambda setting: False)
+
+
+def test_failed_trials_count_and_are_avoided() -> None:
+    """Half of the settings fail; a search that learns it fails in fewer than half of its later trials."""
+    fails = []
+    for seed in sample(range(12), short=4):
+        search = StressSearch(KNOBS, DEFAULT, seed=seed)
+        for _ in range(40):
+            setting = search.suggest()
+            search.tell(setting, None if setting["knob5"] > 16 else value(setting))
+        fails += [trial.value is None for trial in search.trials[20:]]
+        assert len(search.trials) == 40
+    assert sum(fails) / len(fails) < 0.3
+
+
+def test_without_a_trial_that_succeeded_there_is_no_best() -> None:
+    search = StressSearch(KNOBS, DEFAULT)
+    assert search.best is None
+    for _ in range(8):
+        search.tell(search.suggest(), None)
+    assert search.best is None
+    search.tell(search.suggest(), -3.0)
+    search.tell(search.suggest(), -2.0)
+    assert search.best is not None
+    assert search.best.value == -2.0
+
+
+def test_a_search_that_is_told_its_trials_again_goes_on_as_before() -> None:
+    whole = searched(None, seed=5, trials=14)
+    again = StressSearch(KNOBS, DEFAULT, seed=5)
+    for trial in whole.trials[:9]:
+        again.tell(trial.setting, trial.value)
+    for trial in whole.trials[9:]:
+        assert again.suggest() == trial.setting
+        again.tell(trial.setting, trial.value)
+    assert searched(None, seed=6, trials=3).trials[1:] != whole.trials[1:3]
+
+
+def test_every_setting_of_a_small_space_is_tried_once() -> None:
+    knobs = [StressKnob("tile", (1.0, 2.0, 4.0)), StressKnob("unroll", (0.0, 1.0, 2.0), special=0.0)]
+    search = StressSearch(knobs, {"tile": 1.0, "unroll": 0.0})
+    for _ in range(9):
+        setting = search.suggest()
+        search.tell(setting, setting["tile"] * setting["unroll"])
+    assert len({tuple(trial.setting.values()) for trial in search.trials}) == 9
+    assert search.best is not None
+    assert search.best.setting == {"tile": 4.0, "unroll": 2.0}
+    with pytest.raises(InputError, match="no setting is left"):
+        search.suggest()
+
+
+def test_bad_input_is_refused_in_one_sentence() -> None:
+    with pytest.raises(InputError, match="knob tile: its values must be ascending"):
+        StressKnob("tile", (2.0, 1.0))
+    with pytest.raises(InputError, match="knob tile: the special value 3 is not one of its values"):
+        StressKnob("tile", (1.0, 2.0), special=3.0)
+    for wrong in ({"axes": 0}, {"buckets": 0}, {"candidates": 0}, {"neighbours": -1}):
+        with pytest.raises(InputError, match="at least 1"):
+            StressOptions(**wrong)
+    with pytest.raises(InputError, match="between 0 and 1"):
+        StressOptions(special_chance=1.0)
+    knobs = [StressKnob("tile", (1.0, 2.0))]
+    with pytest.raises(InputError, match="at least one knob"):
+        StressSearch([], {})
+    with pytest.raises(InputError, match="a name for each"):
+        StressSearch([*knobs, *knobs], {"tile": 1.0})
+    with pytest.raises(InputError, match="knob tile: 3 is not one of its values"):
+        StressSearch(knobs, {"tile": 3.0})
+    with pytest.raises(InputError, match="seed must be 0 or more"):
+        StressSearch(knobs, {"tile": 1.0}, seed=-1)
+    search = StressSearch(knobs, {"tile": 1.0})
+    with pytest.raises(InputError, match="needs a value for each knob: tile"):
+        search.tell({"unroll": 1.0}, 1.0)
+    with pytest.raises(InputError, match="finite number"):
+        search.tell({"tile": 1.0}, math.nan)
+
+
+def test_the_forest_learns_a_step_and_knows_where_it_knows_little() -> None:
+    random = np.random.default_rng(0)
+    points = random.random((60, 3))
+    values = np.where(points[:, 1] > 0.5, 2.0, -1.0)
+    forest = Forest(seed=1).fit(points, values)
+    mean, deviation = forest.predict(points)
+    assert np.allclose(mean, values)
+    assert np.allclose(deviation, 0)
+    mean, deviation = forest.predict(np.array([[0.5, 0.05, 0.5], [0.5, 0.95, 0.5], [0.5, 0.5, 0.5]]))
+    assert mean[0] == pytest.approx(-1, abs=0.3)
+    assert mean[1] == pytest.approx(2, abs=0.3)
+    assert deviation[2] > max(deviation[0], deviation[1])
