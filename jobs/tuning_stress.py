@@ -1,22 +1,68 @@
 """Search the knobs of the generated kernel `stress` for most power, or for the widest spread between GPUs.
 
-    with FleetKernels(drawn_fleet(gpus=8)) as bench:
-        report = search_stress(bench, StressSearchOptions(goal="power", trials=60))
+    report = search_stress(kernels_in(drawn_fleet(gpus=8)), StressSearchOptions(goal="spread", trials=60))
 
-A `KernelBench` runs the kernel at a setting of its knobs. Trials stand in the trial log alone: they are no runs of the
-store, so that no verdict, fingerprint or variability takes them for runs of one workload. Whoever wants the kernel that
-was found as a probe runs `stress` with its knobs, which are conditions of its runs.
+Each trial runs the kernel on every GPU of the bench, as `whorl probe run` does: checked, with its settings restored.
+Trials are kept in the trial log and in no store of the user's: they are no runs of one workload, and no verdict,
+fingerprint or variability may take them for such. The probes of the catalogue are measured in the same way, so that
+the report says what the search was worth. Whoever wants the kernel that was found as a probe runs `stress` with its
+knobs, which its runs have among their conditions.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-Knobs = Mapping[str, float]
-"""Values of the knobs of `kernels.stress.KNOBS` by name."""
+import numpy as np
+
+from ..analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
+from ..analysis.tuning.stress import StressKnob, StressSearch
+from ..errors import DeviceError, InputError
+from ..kernels import stress
+from ..kernels.work import Facts
+from ..probes.campaign import Plan, Report
+from ..probes.catalogue import find_probe, suite
+from ..probes.conditions import Asked
+from ..probes.effort import EFFORTS
+from ..probes.probe import Kind, Probe
+from ..store.vocabulary import Outcome
+from .tuning_knobs import CLOCK, POWER, GpuKnobs, UnsetKnob, knobs_of_gpus, knobs_of_model
+from .tuning_log import TuneLog, TuneStep
+
+if TYPE_CHECKING:
+    from ..kernels.device import Device
+    from ..simulation.fleet import Fleet
+
+KernelSetting = Mapping[str, float]
+"""Knobs of `kernels.stress.KNOBS` by name, `sm_clock_mhz`, and for a spread `power_limit_w`."""
+KERNEL = "stress"
+GOALS = ("power", "spread")
+MOST_GPUS = 8
+"""On which a spread is searched."""
+FINALISTS = 4
+"""Kernels, and probes, that are measured again before the best one is chosen."""
+_RUNS = {"power": (1, 2, 3), "spread": (2, 4, 6)}
+"""Of each GPU: in a trial, of a finalist, and of the winner, all of them fresh."""
+_LEAST = 1e-3
+"""A ratio of variances below it is taken for it: its logarithm is what is searched."""
+_DRAWN = 2000
+"""Random settings that the share of those that do not fit is known from."""
+
+
+@dataclass(frozen=True)
+class KernelBench:
+    """GPUs of one model on which kernels are tried."""
+
+    facts: Mapping[str, Facts]
+    """By UUID."""
+    gpu_knobs: GpuKnobs
+    run: Callable[[Plan, Mapping[str, float | None], int], Report]
+    """Runs a plan on all of them, under `power_limit_w` and `lock_clock_mhz`; the number of the run, from 1 on."""
 
 
 @dataclass(frozen=True)
@@ -28,73 +74,47 @@ class StressSearchOptions:
     variance between runs, of the rate or of the power, whichever has more."""
     trials: int = 60
     seed: int = 0
+    suite: str = "quick"
+    """How thoroughly a trial is measured."""
     log: Path | None = None
-    """A file that gets a line of JSON for each trial. One that is there is gone on with."""
-    rivals: Sequence[str] = ()
-    """Probes of the catalogue that are measured in the same way; () for those that are usual for the goal."""
-    progress: Callable[[StressStep], None] = lambda _: None
+    """A file that gets a line of JSON for each run of a GPU. One that is there is gone on with."""
+    rivals: Sequence[str] | None = None
+    """Probes to compare with; None for all steady ones of the suite 'standard'."""
+    progress: Callable[[StressProgress], None] = lambda _: None
 
 
 @dataclass(frozen=True)
-class StressStep:
-    """A trial that has just ended, for a progress bar."""
+class KernelScore:
+    """What a kernel came to."""
+
+    label: str
+    """'stress', or the probe's name."""
+    setting: KernelSetting
+    """Of the kernel `stress`, all of it; of a probe nothing."""
+    score: RunFigure | None
+    """W, or a ratio of variances. None where it failed."""
+    figure: str = "power"
+    """'power' or 'rate': of what it is."""
+    failure: str | None = None
+    """Why there is no score, in a sentence."""
+
+    @property
+    def value(self) -> float | None:
+        """The score alone."""
+        return None if self.score is None else self.score.value
+
+
+@dataclass(frozen=True)
+class StressProgress:
+    """A kernel that was tried, for a progress bar."""
 
     done: int
     total: int
-    label: str
-    """'trial', or the name of a rival."""
-    value: float | None
-    """Of the goal; None where it failed."""
+    stage: str
+    """'rival', 'trial', 'finalist' or 'check'."""
+    tried: KernelScore
     best: float | None
-
-
-@dataclass(frozen=True)
-class KernelRuns:
-    """What one kernel came to on the GPUs of a bench. Lists are of the GPUs, each with a value for every run."""
-
-    rates: Mapping[str, Sequence[float]]
-    """Repetitions a second by GPU (UUID)."""
-    powers_w: Mapping[str, Sequence[float]]
-    failures: Mapping[str, str]
-    """Why a GPU has no runs, in a sentence."""
-
-
-class KernelBench(Protocol):
-    """GPUs on which kernels are tried."""
-
-    @property
-    def gpus(self) -> Sequence[str]:
-        """UUIDs."""
-
-    def measure(self, probe: str, knobs: Knobs, runs: int) -> KernelRuns:
-        """Run a probe so often on each GPU, with these knobs where it is `stress`; settings are as before afterwards.
-
-        DeviceError where no GPU could run it.
-        """
-
-
-@dataclass(frozen=True)
-class KernelFigure:
-    """A figure with its 95 % interval (W, or a ratio of variances)."""
-
-    value: float
-    low: float | None
-    high: float | None
-    gpus: int
-    runs: int
-    """In all."""
-    figure: str
-    """'power' or 'rate': of what it is."""
-
-
-@dataclass(frozen=True)
-class TriedKernel:
-    """A setting that was tried."""
-
-    knobs: Knobs
-    value: float | None
-    """Of the goal; None where it failed."""
-    failure: str | None = None
+    """Of the trials so far."""
 
 
 @dataclass(frozen=True)
@@ -102,20 +122,221 @@ class StressReport:
     """What the search came to."""
 
     goal: str
-    knobs: Knobs
-    """Of the best kernel, all of them."""
-    best: KernelFigure
-    """Measured anew after the search, with more runs."""
-    rivals: Mapping[str, KernelFigure]
-    """The same of probes of the catalogue, the best one first."""
-    trials: Sequence[TriedKernel]
+    winner: KernelScore
+    """By runs that had no part in the choice."""
+    best_probe: KernelScore | None
+    """The same of the best probe of the catalogue; None where none ran."""
+    trials: Sequence[KernelScore]
+    rivals: Sequence[KernelScore]
+    """The probes, each by as many runs as a trial has."""
     gpus: Sequence[str]
+    """UUIDs."""
     unfit_share: float
-    """Of random settings of the knobs, that the GPU cannot run; they are never tried."""
-    notes: Sequence[str] = ()
+    """Of random settings, that the GPU cannot run: they are known beforehand and never tried."""
+    unset: Sequence[UnsetKnob]
+    """Knobs of the GPU that cannot be set here, and were not searched."""
+    torn_line: int | None = None
+    """The line of the log that was dropped because it had no end."""
 
 
 def search_stress(bench: KernelBench, options: StressSearchOptions | None = None) -> StressReport:
-    """The kernel of most power or widest spread. Raises InputError where a log is of another search, DeviceError where
-    no GPU runs any kernel."""
-    raise NotImplementedError
+    """The kernel of most power, or of widest spread between GPUs, beside the probes of the catalogue.
+
+    Raises InputError for a goal or number of trials that there is not, for a spread on fewer than two GPUs, and where a
+    log is of another search; DeviceError where no GPU runs any kernel.
+    """
+    options = options or StressSearchOptions()
+    if options.goal not in GOALS:
+        raise InputError(f"there is no goal {options.goal!r} of a stress search; there are {' and '.join(GOALS)}")
+    if options.trials < 2:
+        raise InputError(f"--trials is 2 or more, as the default is one of them, not {options.trials}")
+    if options.suite not in EFFORTS:
+        raise InputError(f"there is no suite {options.suite!r}; there are {', '.join(EFFORTS)}")
+    if options.goal == "spread" and len(bench.facts) < 2:
+        raise InputError("a spread between GPUs needs two GPUs at least: choose more, or --stress power")
+    head = {"stress": options.goal, "gpus": list(bench.facts), "seed": options.seed, "suite": options.suite}
+    with TuneLog(options.log, head) as kept:
+        return _StressTuning(bench, options, kept).run()
+
+
+class _StressTuning:
+    """One call of `search_stress`."""
+
+    def __init__(self, bench: KernelBench, options: StressSearchOptions, kept: TuneLog) -> None:
+        self._bench, self._options, self._log = bench, options, kept
+        self._facts = next(iter(bench.facts.values()))
+        searched = (CLOCK, POWER) if options.goal == "spread" else (CLOCK,)
+        self._of_gpu = [knob for knob in bench.gpu_knobs.knobs if knob.name in searched]
+        self._probes = _rivals(options.rivals)
+        self._done, self._total = 0, len(self._probes) + options.trials + 2 * FINALISTS + 2
+        self._best: float | None = None
+        self._number = 0
+
+    def run(self) -> StressReport:
+        runs, again, last = _RUNS[self._options.goal]
+        rivals = [self._measure("rival", probe.name, {}, runs) for probe in self._probes]
+        search = self._search()
+        trials: list[KernelScore] = []
+        for _ in range(self._options.trials):
+            trials.append(self._measure("trial", KERNEL, search.suggest(), runs))
+            value = trials[-1].value
+            if value is not None:
+                self._best = value if self._best is None else max(self._best, value)
+                value = log(max(value, _LEAST)) if self._options.goal == "spread" else value
+            search.tell(trials[-1].setting, value)
+        best = [
+            [self._measure("finalist", tried.label, tried.setting, again) for tried in _ahead(scores)[:FINALISTS]]
+            for scores in (trials, rivals)
+        ]
+        leaders = [_ahead(scores)[0] for scores in best if _ahead(scores)]
+        if not leaders or leaders[0].label != KERNEL:
+            raise DeviceError(next(str(tried.failure) for tried in trials))
+        checked = [self._measure("check", tried.label, tried.setting, last) for tried in leaders]
+        return StressReport(
+            goal=self._options.goal,
+            winner=checked[0],
+            best_probe=checked[1] if len(checked) > 1 else None,
+            trials=trials,
+            rivals=rivals,
+            gpus=list(self._bench.facts),
+            unfit_share=self._unfit_share(),
+            unset=self._bench.gpu_knobs.unset,
+            torn_line=self._log.torn_line,
+        )
+
+    def _search(self) -> StressSearch:
+        """Over the knobs of the kernel that the GPU has, and those of the GPU."""
+        of_kernel = [
+            StressKnob(knob.name, tuple(map(float, knob.values)), None if knob.special is None else float(knob.special))
+            for knob in stress.knobs_of(self._facts)
+        ]
+        of_gpu = [StressKnob(knob.name, knob.values, knob.default) for knob in self._of_gpu]
+        default = {knob.name: float(knob.default) for knob in (*stress.knobs_of(self._facts), *self._of_gpu)}
+        seed = self._options.seed
+        return StressSearch([*of_kernel, *of_gpu], default, fits=lambda setting: not self._unfit(setting), seed=seed)
+
+    def _unfit(self, setting: KernelSetting) -> bool:
+        return stress.fits(self._facts, _of_kernel(setting)) is not None
+
+    def _unfit_share(self) -> float:
+        draw = np.random.default_rng(self._options.seed)
+        knobs = stress.knobs_of(self._facts)
+        drawn = ({knob.name: int(draw.choice(knob.values)) for knob in knobs} for _ in range(_DRAWN))
+        return sum(map(self._unfit, drawn)) / _DRAWN
+
+    def _measure(self, stage: str, name: str, setting: KernelSetting, runs: int) -> KernelScore:
+        """Run a kernel so often on all GPUs, or take its runs from the log."""
+        rows = [self._runs(stage, name, setting) for _ in range(runs)]
+        whole = [gpu for gpu in self._bench.facts if all(row[gpu].failure is None for row in rows)]
+        failures = [step.failure for row in rows for step in row.values() if step.failure is not None]
+        score, figure = None, "power"
+        if whole:
+            times_s, energies_j = (
+                np.array([[getattr(row[gpu], name) for row in rows] for gpu in whole], np.float64)
+                for name in ("time_s", "energy_j")
+            )
+            powers_w = energies_j / times_s
+            if self._options.goal == "power":
+                score = mean_of_runs(powers_w)
+            else:
+                both = {"power": spread_over_runs(powers_w), "rate": spread_over_runs(1 / times_s)}
+                scored = {name: of for name, of in both.items() if of is not None}
+                figure = max(scored, key=lambda name: scored[name].value, default="power")
+                score = scored.get(figure)
+        if score is None and not failures:
+            failures = ["its runs do not differ, or on one GPU alone"]
+        tried = KernelScore(name, setting, score, figure, failures[0] if failures else None)
+        self._done += 1
+        self._options.progress(StressProgress(self._done, self._total, stage, tried, self._best))
+        return tried
+
+    def _runs(self, stage: str, name: str, setting: KernelSetting) -> dict[str, TuneStep]:
+        """One run on each GPU: time and energy of the unit of the kernel's work (FLOP, else bytes, else operations)."""
+        self._number += 1
+        label = f"{stage} {name}"
+        kept = {gpu: self._log.take(label, gpu, setting) for gpu in self._bench.facts}
+        steps = {gpu: step for gpu, step in kept.items() if step is not None}
+        if len(steps) == len(kept):
+            return steps
+        probe = find_probe(name)
+        if name == KERNEL:
+            probe = replace(probe, parameters={knob: int(value) for knob, value in _of_kernel(setting).items()})
+        plan = Plan((probe,), Asked(EFFORTS[self._options.suite]), f"stress-{self._number:05d}", "busy")
+        report = self._bench.run(plan, self._limits(setting), self._number)
+        reasons = {gpu: reason for gpu, _, reason in report.unrun} | report.failures
+        for gpu in self._bench.facts:
+            steps[gpu] = TuneStep(label, gpu, setting, failure=reasons.get(gpu, f"{gpu}: {name} was not run"))
+        for run in report.runs:
+            if run.status not in (Outcome.OK, Outcome.HEALTH_CHANGED):
+                steps[run.gpu] = replace(steps[run.gpu], failure=run.status_detail or f"{run.gpu}: {name} failed")
+            elif run.median_ms is None or run.size is None or not run.power_w:
+                steps[run.gpu] = replace(steps[run.gpu], failure=f"{run.gpu}: nothing tells its power or its time")
+            else:
+                time_s = run.median_ms / 1000 / run.size
+                steps[run.gpu] = replace(steps[run.gpu], time_s=time_s, energy_j=time_s * run.power_w, failure=None)
+        for step in steps.values():
+            self._log.append(step)
+        return steps
+
+    def _limits(self, setting: KernelSetting) -> dict[str, float | None]:
+        """For most power the limit is the highest one; else what the setting says."""
+        knobs = {knob.name: knob for knob in self._bench.gpu_knobs.knobs}
+        chosen = {name: value for name, value in setting.items() if name in knobs}
+        if self._options.goal == "power" and POWER in knobs:
+            chosen[POWER] = knobs[POWER].values[-1]
+        return self._bench.gpu_knobs.limits({name: knob.default for name, knob in knobs.items()} | chosen)
+
+
+def _of_kernel(setting: KernelSetting) -> KernelSetting:
+    return {name: value for name, value in setting.items() if name in stress.DEFAULTS}
+
+
+def _ahead(scores: Sequence[KernelScore]) -> list[KernelScore]:
+    """Those with a score, the largest first."""
+    scored = [(tried.score.value, tried) for tried in scores if tried.score is not None]
+    return [tried for _, tried in sorted(scored, key=lambda pair: -pair[0])]
+
+
+def _rivals(names: Sequence[str] | None) -> list[Probe]:
+    """The probes of these names, or all steady ones of the suite 'standard'. InputError for one that is not steady."""
+    if names is None:
+        return [probe for probe in suite("standard") if probe.kind is Kind.STEADY]
+    probes = [find_probe(name) for name in names]
+    for probe in probes:
+        if probe.kind is not Kind.STEADY:
+            raise InputError(f"{probe.name} is no steady work, so it cannot be compared with a kernel: leave it out")
+    return probes
+
+
+def kernels_on(devices: Sequence[Device]) -> KernelBench:
+    """These GPUs of this node, all at once. Raises InputError for GPUs of several models."""
+    from ..probes.node import run_plan
+    from ..store import Store
+
+    facts = {device.facts.gpu: device.facts for device in devices}
+    models = {device.model for device in facts.values()}
+    if len(models) > 1:
+        raise InputError(f"the GPUs here are of several models ({', '.join(sorted(models))}): choose some by --gpu")
+
+    def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:  # noqa: ARG001
+        with tempfile.TemporaryDirectory(prefix="whorl-stress-") as folder:
+            return run_plan(Store.create(Path(folder) / "trial"), devices, plan, **limits)
+
+    return KernelBench(facts, knobs_of_gpus(list(facts)), run)
+
+
+def kernels_in(fleet: Fleet) -> KernelBench:
+    """The GPUs of a simulated fleet; each run is on a day of its own, so that it differs from others as days do."""
+    from ..kernels.simulated_device import facts_of
+    from ..probes.simulated import run_unstored
+    from ..simulation.bench import DAY_NS
+    from ..simulation.identity import identities
+
+    who = identities(fleet.seed, len(fleet), fleet.model.name)
+    facts = {one.uuid: facts_of(fleet.model, gpu=one.uuid, node=one.host, index=one.device) for one in who}
+
+    def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:
+        cap_w, lock_mhz = limits["power_limit_w"], limits["lock_clock_mhz"]
+        return run_unstored(fleet, plan, began_ns=number * DAY_NS, cap_w=cap_w, lock_mhz=lock_mhz)
+
+    return KernelBench(facts, knobs_of_model(fleet.model, len(fleet)), run)

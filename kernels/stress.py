@@ -55,12 +55,12 @@ class KernelKnob:
 _HALVES = (1, 2, 4, 8, 16, 32)
 
 KNOBS = (
-    KernelKnob("fp32", "pairs of fp32 chains in a thread", (0, 1, 2, 3, 4, 6, 8), 8, 0),
+    KernelKnob("fp32", "pairs of fp32 chains in a thread", (0, 1, 2, 3, 4, 6, 8), 2, 0),
     KernelKnob("fp64", "pairs of fp64 chains", (0, 1, 2, 3, 4), 0, 0),
     KernelKnob("fp16", "pairs of packed fp16 chains", (0, 1, 2, 3, 4, 6, 8), 0, 0),
     KernelKnob("bf16", "pairs of packed bf16 chains", (0, 1, 2, 4, 8), 0, 0),
     KernelKnob("int32", "pairs of int32 chains", (0, 1, 2, 3, 4, 6, 8), 0, 0),
-    KernelKnob("rounds", "rounds of the chains in a step", (1, 2, 4, 8, 16, 32, 64), 16),
+    KernelKnob("rounds", "rounds of the chains in a step", (1, 2, 4, 8, 16, 32, 64), 4),
     KernelKnob("unroll", "rounds in a turn of the loop; 0: the compiler decides", (0, 1, 2, 4, 8, 16), 0, 0),
     KernelKnob("threads", "threads in a block", (32, 64, 128, 256, 512, 1024), 256),
     KernelKnob("blocks", "blocks of a multiprocessor at a time; 0: all that fit", (0, 1, 2, 4, 8, 16, 32), 0, 0),
@@ -109,6 +109,11 @@ MOST_WORDS = 1 << 30
 
 Knobs = Mapping[str, float]
 """Values by name; one that is absent has its default."""
+
+
+def knobs_of(facts: Facts) -> tuple[KernelKnob, ...]:
+    """The knobs that a device has a choice of: those of precisions that it lacks stay at nothing."""
+    return tuple(knob for knob in KNOBS if facts.capability >= SINCE.get(knob.name, (0, 0)))
 
 
 def settled(knobs: Knobs) -> dict[str, int]:

@@ -74,9 +74,12 @@ class Recorder:
     """Gathers what a campaign found, and appends it to a store. Thread-safe."""
 
     def __init__(
-        self, store: Store, *, cluster: str, campaign: str, most: int = MOST, journal: Journal | None = None
+        self, store: Store | None, *, cluster: str, campaign: str, most: int = MOST, journal: Journal | None = None
     ) -> None:
-        """Rows go into the `journal` if one is given, which makes one file of them when it ends, else into files."""
+        """Rows go into the `journal` if one is given, which makes one file of them when it ends, else into files.
+
+        Without a store what was gathered is to be dropped (`forget`).
+        """
         self._journal = journal
         self.store, self.cluster, self.campaign = store, cluster, campaign
         self.rows: dict[str, int] = {}
@@ -172,6 +175,7 @@ class Recorder:
 
     def _append(self, rows: Mapping[str, pa.Table], name: str | None) -> None:
         if self._journal is None:
+            assert self.store is not None, "a recorder without a store is not flushed"
             own = f"probe-{short_hash(self.campaign)}-{time.time_ns()}-{os.getpid()}-{self._number}"
             self.store.append(rows, name or own)
             return

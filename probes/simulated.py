@@ -235,6 +235,26 @@ class Keeping:
         raise NotImplementedError
 
 
+class Unstored(Keeping):
+    """Keeps nothing beyond the report of the campaign."""
+
+    def _store(self, to_ns: int, *, complete: bool = False) -> None:  # noqa: ARG002
+        self._chunk = []
+        self.recorder.forget()
+
+
+def run_unstored(
+    fleet: Fleet, plan: Plan, *, began_ns: int, cap_w: float | None = None, lock_mhz: float | None = None
+) -> Report:
+    """Run a plan over a simulated fleet from a time (UTC ns) on, as `run_simulated`, and store nothing."""
+    lock_mhz = nearest_clock(fleet, cap_w, lock_mhz)
+    bench = Bench(fleet, began_ns=began_ns, cap_w=cap_w, lock_mhz=lock_mhz, span_s=plan.expected_s())
+    recorder = Recorder(None, cluster="simulated", campaign=plan.campaign)
+    keeping = Unstored(bench.who, began_ns, recorder, telemetry_s=60.0)
+    campaign = Campaign(plan, recorder, built_once(find_kernel), {}, len(fleet))
+    return run_on(bench, range(len(fleet)), campaign, keeping)
+
+
 class Claimed(Keeping):
     """Records a fleet that has claimed a time in the store; what is stored already is dropped."""
 
