@@ -1,7 +1,8 @@
 """What to expect of a workload on one model of GPU, from measurements of the same work on another one.
 
-A power limit and a clock count as shares of the highest one, any other knob by the logarithm of its value (arcsinh, which takes 0 too). A process
-through the other model's ln energy and ln time then says what to expect at each setting, up to a constant.
+A power limit and a clock count as shares of the highest one, any other knob by the logarithm of its value (arcsinh,
+which takes 0 too). A process through the other model's ln energy and ln time then says what to expect at each setting,
+up to a constant.
 """
 
 from __future__ import annotations

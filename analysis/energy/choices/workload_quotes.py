@@ -31,8 +31,11 @@ from .quoting import CAPS, Option, Quote, Ran, as_it_ran, caps, starts, with_par
 if TYPE_CHECKING:
     from ....store import Store
 
+SPREAD, SPREAD_GPUS = 0.02, 4
+"""How far GPUs of a model are taken to differ in power (standard deviation, as a share), beside those that were
+measured: counted as so many further GPUs. Healthy GPUs of a model usually differ by 1 to 3 %."""
 ONE_GPU = (
-    "{workload} ran at the default limit on one GPU of {model}: how far others differ from it is not in the intervals"
+    "{workload} ran at the default limit on one GPU of {model}: others are taken to differ from it by {spread:.0f} %"
 )
 NO_CURVE = (
     "{workload} did not run under enough power limits on {model}, so its caps are from other workloads; "
@@ -101,7 +104,7 @@ def quote_workload(
     ran = _at_default(replace(work, workload=workload), defaults, stated, at_ns)
     itself = curve_of_runs(runs)
     [model], measured = ran.models, defaults["gpu"].n_unique()
-    named = {"workload": workload, "model": model, "root": store.root}
+    named = {"workload": workload, "model": model, "root": store.root, "spread": 100 * SPREAD}
     notes = [ONE_GPU.format(**named)] if measured == 1 else []
     notes += [NO_CURVE.format(**named)] if itself is None else []
     first = replace(
@@ -134,12 +137,13 @@ def _at_default(work: FutureJob, defaults: pl.DataFrame, settings: Settings, at_
     watts = by_gpu["power_w"].to_numpy()
     gpu_s = work.gpus * work.time_s
     energy_j = float(watts.mean()) * gpu_s
-    sampling_j = 0.0
-    if len(watts) > 1:
-        mean_error = float(watts.std(ddof=1)) * math.sqrt(1 / work.gpus + 1 / len(watts))
-        sampling_j = float(quantile(0.025, len(watts) - 1)) * mean_error * gpu_s / NORMAL_95
-    of_board = settings.sensor.variance(np.array(energy_j / work.gpus), np.array(work.time_s))
-    low, high = settings.sensor.ends(np.array(energy_j), np.array(gpu_s), work.gpus * of_board, sampling_j**2)
+    freedom = len(watts) - 1 + SPREAD_GPUS
+    squares = float(((watts / watts.mean() - 1) ** 2).sum()) + SPREAD_GPUS * SPREAD**2
+    sampling = float(quantile(0.025, freedom)) * math.sqrt(squares / freedom * (1 / work.gpus + 1 / len(watts)))
+    # The sensors are those of the GPUs that were measured.
+    of_board = float(settings.sensor.variance(np.array(energy_j), np.array(gpu_s)))
+    over_boards, sampling_j2 = np.array(of_board / len(watts)), (sampling * energy_j / NORMAL_95) ** 2
+    low, high = settings.sensor.ends(np.array(energy_j), np.array(gpu_s), over_boards, sampling_j2)
     cluster, model = str(defaults["cluster"][0]), str(defaults["model"][0])
     grams, money, host_j = _billed(energy_j, gpu_s, work.time_s, settings, cluster=cluster, at_ns=at_ns)
     return Ran(
