@@ -40,6 +40,11 @@ from .options import Share, Span, any_store_option, json_option, model_option
 @click.option("--unit-of-work", type=float, metavar="N", help="--command: how many units of work a run does.")
 @click.option("--timeout", type=Span(), help="--command: end a run after this time.  [default: 1h]")
 @click.option("--resume", metavar="FILE", help="Keep a log of the trials there, and go on with one that is there.")
+@click.option(
+    "--warm-start",
+    metavar="FILE",
+    help="A sweep of the same work on another model, or the log of a search there. Helps up to 6 trials.",
+)
 @click.option("--gpu", "chosen", multiple=True, metavar="GPU", help="Only this GPU: UUID or index. Repeatable.")
 @click.option(
     "--suite",

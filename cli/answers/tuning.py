@@ -14,6 +14,8 @@ from ...store.instants import seconds_of
 from .. import tune_report
 
 if TYPE_CHECKING:
+    from ...analysis.tuning.search import Knob, Prior
+    from ...analysis.tuning.warm_start import ModelSweep
     from ...dashboards.printed.tuning import SweepAnswer
     from ...jobs.tuning import TuneAnswer, TuneBench, TuneProgress
     from ...store import Store
@@ -40,6 +42,8 @@ class TuneArguments(TypedDict, total=False):
     """The longest that a run of the command may take, in s, or as "5min"."""
     resume: str | Path | None
     """A log of the trials. One that is there is gone on with."""
+    warm_start: str | Path | None
+    """A sweep of the same work on another model, or the log of a search there: for 6 trials or fewer."""
     suite: str | None
     """How thoroughly each trial of a probe is measured."""
     gpu: str | int | Sequence[str | int] | None
@@ -62,7 +66,7 @@ class TuneArguments(TypedDict, total=False):
 
 
 _BOUND = {"max_slowdown", "max_latency"}
-_SEARCH = _BOUND | {"trials", "safe", "knob", "resume", "gpu", "seed", "progress", "tell"}
+_SEARCH = _BOUND | {"trials", "safe", "knob", "resume", "warm_start", "gpu", "seed", "progress", "tell"}
 _FITS = {
     "a probe": _SEARCH | {"store", "suite", "backend", "gpus", "model"},
     "--command": _SEARCH | {"unit_of_work", "timeout"},
@@ -209,18 +213,23 @@ def _command_reply(command: str, bound: TimeBound, arguments: TuneArguments) -> 
 
 
 def _searched(bench: TuneBench, bound: TimeBound, arguments: TuneArguments) -> Reply[TuneAnswer]:
+    from ...analysis.tuning.search import PRIOR_TRIALS
+    from ...analysis.tuning.warm_start import NO_USE
     from ...jobs.tuning import TuneOptions, tune
 
-    safe, trials, log = bool(arguments.get("safe")), arguments.get("trials"), arguments.get("resume")
+    safe, log, start = bool(arguments.get("safe")), arguments.get("resume"), arguments.get("warm_start")
+    trials = arguments.get("trials") or TRIALS
+    helps = start is not None and trials <= PRIOR_TRIALS
     options = TuneOptions(
-        trials=TRIALS if trials is None else trials,
+        trials=trials,
         safe=safe,
         seed=arguments.get("seed") or 0,
         log=None if log is None else Path(log),
+        prior=_prior(Path(start), bench.knobs) if start is not None and helps else None,
         progress=arguments.get("progress") or TuneOptions.progress,
     )
     answer = tune(bench, bound, options)
-    notes = tune_report.tune_notes(answer)
+    notes = (*tune_report.tune_notes(answer), *((NO_USE,) if start is not None and not helps else ()))
     simulated = arguments.get("backend") == "simulated"
     return Reply(
         answer,
@@ -229,3 +238,41 @@ def _searched(bench: TuneBench, bound: TimeBound, arguments: TuneArguments) -> R
         rows=RowList("trials"),
         notes=notes,
     )
+
+
+def _prior(path: Path, knobs: Sequence[Knob]) -> Prior:
+    """What the log of a search or a sweep on another model says. InputError for a file of several workloads."""
+    from ...analysis.tuning.sweep import read_sweeps
+    from ...analysis.tuning.warm_start import sweep_of_batches, warm_start
+    from ...jobs.tuning_log import SCHEMA
+
+    try:
+        is_log = SCHEMA.encode() in path.read_bytes()[:100]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    if is_log:
+        return warm_start(knobs, _logged(path))
+    file = read_sweeps(path)
+    workloads = {sweep.workload for sweep in file.sweeps}
+    if len(workloads) > 1:
+        raise InputError(f"{path} has {len(workloads)} workloads: --warm-start takes a file with the one that is tuned")
+    batch = next((knob.name for knob in knobs if knob.name in ("batch", "batch_size")), None)
+    return warm_start(knobs, sweep_of_batches(file.sweeps, file.knob, batch))
+
+
+def _logged(path: Path) -> ModelSweep:
+    """The measurements of the log of a search, of all of its GPUs. InputError where there is none."""
+    import json
+
+    import numpy as np
+
+    from ...analysis.tuning.warm_start import ModelSweep
+
+    whole, _, _ = path.read_text().rpartition("\n")
+    try:
+        rows = [json.loads(line) for line in whole.split("\n")[1:]]
+        rows = [row for row in rows if row["time_s"] is not None and row["energy_j"] is not None]
+        settings = {name: np.array([row["setting"][name] for row in rows]) for name in rows[0]["setting"]}
+        return ModelSweep(settings, *(np.array([row[name] for row in rows]) for name in ("energy_j", "time_s")))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{path} has no measurements to start from: name another file with --warm-start") from error

@@ -102,6 +102,7 @@ def test_python_gives_the_rows_as_a_frame(table: Path) -> None:
     (("--sweep", "{here}/sweep.csv", "--max-latency", "16kg"), "'16kg' is not a time"),
     (("--sweep", "{here}/sweep.csv", "--map", "network"), "write it as NAME=VALUE"),
     (("--sweep", "{here}/absent"), "cannot be read"),
+    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--warm-start", "{here}/sweep.csv"), "has 2 workloads"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_in_a_sentence(
     words: tuple[str, ...], sentence: str, table: Path, state: Path
@@ -141,6 +142,10 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
         f"{tuned['saved_pct']:.1f} % [{tuned['low_saved_pct']:.1f}, {tuned['high_saved_pct']:.1f}] less energy" in text
     )
     assert all(command in text for command in tuned["commands"])
+    warm = document("gemm-fp16", "--backend", "simulated", "--gpus", "1", "--suite", "quick", "--store", store,
+                    "--max-slowdown", "10%", "--trials", "3", "--warm-start", log)  # fmt: skip
+    shares = {name: warm["trials"][1]["setting"][name] / warm["default"][name] for name in warm["default"]}
+    assert min(shares.values()) > 0.5, "it begins where the other model is good, and not anywhere"
     other = whorl(*words[:-6], "--max-slowdown", "20%", *words[-4:])
     assert other.exit_code == 2
     assert "it is the log of another search" in other.stderr

@@ -126,7 +126,7 @@ PUBLISHED = {
 }
 SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
 TUNED = SIMULATED | {"": "gemm-fp32", "--max-slowdown": "5%", "--trials": "3", "--suite": "quick", "--sweep": OUT}
-TUNED_BY = ("backend", "gpus", "knob", "model", "resume", "safe", "seed", "store", "suite", "trials")
+TUNED_BY = ("backend", "gpus", "knob", "model", "resume", "safe", "seed", "store", "suite", "trials", "warm-start")
 ACCOUNTING = "needs the accounting of Slurm"
 ENGINE = "needs an engine of DCGM"
 PROBED = {
@@ -237,6 +237,7 @@ VERBS = {
             "--sweep": ["{world}/sweep.csv", "{world}/trace.csv", "{world}/template"],
             "--trials": ["3", "4"],
             "--unit-of-work": ["10"],
+            "--warm-start": ["{world}/start.csv", "{world}/sweep.csv", "{here}"],
         },
         writes=True,
         beside=dict.fromkeys(("", *(f"--{name}" for name in TUNED_BY)), TUNED),
@@ -513,6 +514,7 @@ FILES = {
     "ranks.csv": "rank,uuid\n0,GPU-3740efcd\n",
     "regimes.csv": "job,model,batch,gpus,epochs,isolated_s,arrival_s\n0,m,16,1,4,400,0\n1,m,16,2,4,400,50\n",
     "regimes.json": json.dumps({"0": [[2, 16, 100], [2, 32, 50]], "1": [[4, 16, 100]]}),
+    "start.csv": "power_limit,time_s,energy_j\n100,3,300\n200,2,350\n300,1.8,400\n",
     "sweep.csv": sweep(),
     "smi.csv": "timestamp, uuid, power.draw [W]\n2026/11/20 10:00:00.000, GPU-3740efcd, 250.0 W\n",
     "table.csv": "uuid,app,ms\n"
