@@ -84,7 +84,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class JobPlan:
+class SyncJobPlan:
     """The plan of a job, with what it is made from."""
 
     cluster: str | None
@@ -111,7 +111,7 @@ class JobPlan:
     class_limits_w: tuple[float, ...] = ()
 
 
-def job_plan(store: Store, scope: PlanScope) -> JobPlan:
+def job_plan(store: Store, scope: PlanScope) -> SyncJobPlan:
     """The plan for the job on the GPUs of some hosts, from the runs of a workload that the store has.
 
     Raises InputError for hosts without GPUs, GPUs of several models or clusters, and where runs are missing: the
@@ -129,7 +129,7 @@ def job_plan(store: Store, scope: PlanScope) -> JobPlan:
     colder = COLDER_SD if alone or not own["steady"].all() else 0.0
     columns = {name: gpus[name].to_numpy() for name in ("speed", "power_w", "limit_w", "held")}
     job = SyncJob(**columns, colder=colder)
-    answer = JobPlan(
+    answer = SyncJobPlan(
         cluster=cluster,
         workload=scope.workload,
         model=model,
@@ -249,9 +249,10 @@ def _present(
         limits = " and ".join(f"{limit:g} W" for limit in missing["limit_w"].unique().sort())
         driver = f" by driver {runs['driver'][0]}" if len(runs) and runs["driver"][0] else ""
         names, more = ", ".join(missing["name"][:_LISTED]), len(missing) - _LISTED
+        listed = f"{names} and {more} more" if more > 0 else names
         raise InputError(
-            f"{names}{f' and {more} more' if more > 0 else ''}: no run of {scope.workload} with its power at the present limit of "
-            f"{limits}{driver}; on {compress(missing['node'])} run `{_command(store, scope)}`"
+            f"{listed}: no run of {scope.workload} with its power at the present limit of {limits}{driver}; on "
+            f"{compress(missing['node'])} run `{_command(store, scope)}`"
         )
     held = (pl.col("clock_share") < FULL_CLOCK).fill_null(value=False) | (pl.col("cap_share") > 0.5).fill_null(
         value=False

@@ -228,10 +228,6 @@ class PowerPlan:
     """(gpus,) the power that each will report at work."""
     gains: StepGains | None = None
     """Against the present limits. Also of a plan that is refused because it gains nothing."""
-    one_limit_w: float | None = None
-    """Of a plan within a budget: the highest limit for all that is within it too; None where none is."""
-    against_one: StepGains | None = None
-    """The plan against that limit for all."""
 
 
 State = tuple[Floats, Floats]
@@ -297,35 +293,13 @@ def plan_power(
         return PowerPlan(PlanRefusal.NOT_HELD)
     if not noise <= MOST_NOISE:
         return PowerPlan(PlanRefusal.NOISY)
-    draws = Draws(job, runs, noise, seed)
-    if budget_w is None:
-        limit_w = same_speed(job, runs)
-        gains = draws.gains(draws.under(limit_w), draws.present)
-        refusal = None if gains.saved.low > 0 else PlanRefusal.NO_GAIN
-        return PowerPlan(refusal, limit_w, expected_power(job, runs, limit_w), gains)
-    fastest_w = within_budget(job, runs, budget_w, highest_w)
-    if fastest_w is None:
+    limit_w = same_speed(job, runs) if budget_w is None else within_budget(job, runs, budget_w, highest_w)
+    if limit_w is None:
         return PowerPlan(PlanRefusal.OVER_BUDGET)
-    state = draws.under(fastest_w)
-    one_limit = _one_limit(job, runs, budget_w, highest_w)
-    return PowerPlan(
-        None,
-        fastest_w,
-        expected_power(job, runs, fastest_w),
-        draws.gains(state, draws.present),
-        None if one_limit is None else float(one_limit[0]),
-        None if one_limit is None else draws.gains(state, draws.under(one_limit)),
-    )
-
-
-def _one_limit(job: SyncJob, runs: ClassRuns, budget_w: float, highest_w: float) -> Floats | None:
-    """(gpus,) the highest limit, the same for all, whose reported power is within the budget."""
-    top = floor(min(highest_w, float(runs.limits_w[-1])) / STEP_W) * STEP_W
-    for limit in np.arange(top, runs.limits_w[0], -STEP_W):
-        limit_w = np.full(len(job.speed), limit)
-        if expected_power(job, runs, limit_w).sum() <= budget_w:
-            return limit_w
-    return None
+    draws = Draws(job, runs, noise, seed)
+    gains = draws.gains(draws.under(limit_w), draws.present)
+    worthless = budget_w is None and gains.saved.low <= 0
+    return PowerPlan(PlanRefusal.NO_GAIN if worthless else None, limit_w, expected_power(job, runs, limit_w), gains)
 
 
 def braked(speed: Floats, beside: Floats) -> Flags:

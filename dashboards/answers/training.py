@@ -15,7 +15,7 @@ from .reply import Reply, RowList, opened
 if TYPE_CHECKING:
     from ...analysis.placement.burst import BurstAnswer
     from ...analysis.placement.spb import SpbPlan
-    from ...analysis.power_classes.job_plans import JobPlan
+    from ...analysis.power_classes.job_plans import SyncJobPlan
     from ...store import Store
 
 DATA_PARALLEL = "data-parallel"
@@ -155,7 +155,7 @@ class PowerPlanOptions(TypedDict, total=False):
 
 def advise_power_plan(
     store: Store | str | Path, *, hosts: str, workload: str, **options: Unpack[PowerPlanOptions]
-) -> Reply[JobPlan | None]:
+) -> Reply[SyncJobPlan | None]:
     """Plan power limits for a job whose steps wait for its slowest GPU, as `whorl advise power-plan` does.
 
     The job has all GPUs on `hosts`, a host list. `frame` has a row for each GPU. Where a plan would not pay, `refused`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...analysis.power_classes.job_plans import JobPlan
+from ...analysis.power_classes.job_plans import SyncJobPlan
 from ...analysis.tuning.power_plan import (
     BRAKED_SD,
     BRAKED_SHARE,
@@ -33,7 +33,7 @@ def independent_document() -> dict[str, Any]:
     return {"schema": SCHEMA, "refused": PlanRefusal.INDEPENDENT.value, "reason": INDEPENDENT, "rows": []}
 
 
-def document(answer: JobPlan) -> dict[str, Any]:
+def document(answer: SyncJobPlan) -> dict[str, Any]:
     """The document of `whorl.power-plan/1`."""
     plan, exchange, noise = answer.plan, answer.exchange, answer.noise
     waits = None
@@ -43,7 +43,6 @@ def document(answer: JobPlan) -> dict[str, Any]:
             "beside": exchange.beside,
             **_gains(exchange.median),
         }
-    one = None if plan.against_one is None else {"limit_w": plan.one_limit_w, **_gains(plan.against_one)}
     return {
         "schema": SCHEMA,
         "cluster": answer.cluster,
@@ -56,7 +55,6 @@ def document(answer: JobPlan) -> dict[str, Any]:
         "power_w": answer.gpus["power_w"].sum(),
         "plan_power_w": None if plan.power_w is None else float(plan.power_w.sum()),
         **_gains(plan.gains),
-        "one_limit": one,
         "noise_pct": None if noise is None or noise.sd is None else 100 * noise.sd,
         "noise_gpus": None if noise is None else noise.n,
         "noise_repeated": None if noise is None else noise.repeated,
@@ -82,7 +80,7 @@ def _gains(gains: StepGains | None) -> dict[str, float | None]:
     }
 
 
-def commands(answer: JobPlan) -> Iterator[tuple[str, str]]:
+def commands(answer: SyncJobPlan) -> Iterator[tuple[str, str]]:
     """The node and the administrator's command for each GPU whose limit changes; nothing without a plan."""
     if answer.plan.refusal is not None:
         return
@@ -91,7 +89,7 @@ def commands(answer: JobPlan) -> Iterator[tuple[str, str]]:
             yield row["node"], f"nvidia-smi -i {row['gpu']} -pl {row['plan_limit_w']:g}"
 
 
-def refused(answer: JobPlan) -> str:
+def refused(answer: SyncJobPlan) -> str:
     """Why there is no plan, in a sentence."""
     gpus, noise = answer.gpus, answer.noise
     match answer.plan.refusal:
@@ -122,7 +120,7 @@ def refused(answer: JobPlan) -> str:
             return "no plan: no saving is certain, as the GPUs are too much alike"
 
 
-def answer_of(answer: JobPlan) -> Iterator[str | Table]:
+def answer_of(answer: SyncJobPlan) -> Iterator[str | Table]:
     """The plan for people: who is waited for, then limits, what they do, and the commands."""
     plan, gpus = answer.plan, answer.gpus
     names = dict(zip(gpus["gpu"], gpus["name"], strict=True))
@@ -159,11 +157,6 @@ def answer_of(answer: JobPlan) -> Iterator[str | Table]:
     yield f"Time of a step: {_change(plan.gains.slower, 'longer', 'shorter')}."
     total = float(gpus["power_w"].sum())
     yield f"Reported power of all: {number(float(plan.power_w.sum()))} W instead of {number(total)} W."
-    if plan.against_one is not None:
-        yield (
-            f"Against one limit of {plan.one_limit_w:g} W for all, within the same budget: a step takes "
-            f"{_change(plan.against_one.slower, 'longer', 'less')} time."
-        )
     yield ""
     node = None
     for place, command in commands(answer):
@@ -188,7 +181,7 @@ def _change(figure: Estimate, more: str, less: str) -> str:
     return f"{100 * abs(figure.value):.2f} % [{ends[0]:.2f}, {ends[1]:.2f}] {word}"
 
 
-def notes(answer: JobPlan) -> Iterable[str]:
+def notes(answer: SyncJobPlan) -> Iterable[str]:
     """What the plan rests on, and how long it holds."""
     noise, plan = answer.noise, answer.plan
     if answer.exchange is not None:
