@@ -16,7 +16,7 @@ import pytest
 from whorl.analysis.tuning.search import Knob, TimeBound, Trial
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import tuning_command
-from whorl.jobs.tuning import TuneOptions, tune
+from whorl.jobs.tuning import TuneAnswer, TuneOptions, tune
 from whorl.jobs.tuning_command import CommandBench, command_knob
 from whorl.store.events import Event
 from whorl.store.system import processes
@@ -305,7 +305,7 @@ with open(control, "a") as steered:
 latency_ms = (4 + batch) * (355.0 / (limit_w - 45)) ** 0.45
 began = time.monotonic()
 print("whorl: begin")
-time.sleep(0.4)
+time.sleep(0.6)
 print(f"whorl: latency_ms={latency_ms} work={batch * 1000 * (time.monotonic() - began) / latency_ms}")
 """
 
@@ -318,7 +318,7 @@ def test_the_search_finds_the_setting_of_a_service_that_saves_most_within_its_la
     script.write_text(SERVICE)
     made = bench(f"{sys.executable} -S {script} {{batch}}", "batch=2,1,4,8,16,32")
     assert [knob.name for knob in made.knobs] == ["power_limit_w", "batch"]
-    answer = tune(made, TimeBound(max_time_s=BOUND_MS / 1000), TuneOptions(trials=10, seed=1))
+    answer = tuned(made, TimeBound(max_time_s=BOUND_MS / 1000), TuneOptions(trials=8, seed=1, log=tmp_path / "log"))
     grid = [(watt, batch) for watt in made.knobs[0].values for batch in made.knobs[1].values]
     best_j = min(service_j(*point) for point in grid if latency_ms(*point) <= BOUND_MS)
     setting = (answer.setting["power_limit_w"], answer.setting["batch"])
@@ -330,6 +330,17 @@ def test_the_search_finds_the_setting_of_a_service_that_saves_most_within_its_la
     assert answer.commands == (f"nvidia-smi -i 0 -pl {setting[0]:g}",)
     assert any(trial.over for trial in answer.trials)
     assert limit_mw() == 300_000
+
+
+def tuned(bench: CommandBench, bound: TimeBound, options: TuneOptions) -> TuneAnswer:
+    """Tune, and go on where the machine kept the ledger from reading during a run of the default."""
+    for _ in range(5):
+        try:
+            return tune(bench, bound, options)
+        except InputError as error:
+            if "too short" not in str(error):
+                raise
+    raise AssertionError("the ledger had no reading in five runs")
 
 
 def latency_ms(limit_w: float, batch: float) -> float:
