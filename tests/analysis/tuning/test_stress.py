@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from whorl.analysis.tuning.stress import Forest, Setting, StressKnob, StressOptions, StressSearch
+from whorl.analysis.tuning.search import Setting
+from whorl.analysis.tuning.stress import Forest, StressKnob, StressOptions, StressSearch
 from whorl.errors import InputError
 from whorl.tests.sizes import sample
 
@@ -50,9 +51,9 @@ def test_the_forest_is_ahead_of_random_settings_where_most_knobs_matter() -> Non
     assert best_mean(direct, knobs=4) > best_mean(random, knobs=4) + 0.05
 
 
-@pytest.mark.parametrize("options", [{"axes": 16}, {"buckets": 8}, {"axes": 16, "buckets": 8}])
-def test_projection_and_buckets_are_options(options: dict[str, int]) -> None:
-    search = searched(StressOptions(**options), seed=1)
+@pytest.mark.parametrize(("axes", "buckets"), [(16, None), (None, 8), (16, 8)])
+def test_projection_and_buckets_are_options(axes: int | None, buckets: int | None) -> None:
+    search = searched(StressOptions(axes=axes, buckets=buckets), seed=1)
     assert len({tuple(trial.setting.values()) for trial in search.trials}) == 30
     assert search.best is not None
     assert search.best.value is not None
@@ -159,9 +160,9 @@ def test_bad_input_is_refused_in_one_sentence() -> None:
         StressKnob("tile", (2.0, 1.0))
     with pytest.raises(InputError, match="knob tile: the special value 3 is not one of its values"):
         StressKnob("tile", (1.0, 2.0), special=3.0)
-    for wrong in ({"axes": 0}, {"buckets": 0}, {"candidates": 0}, {"neighbours": -1}):
+    for axes, buckets, candidates in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
         with pytest.raises(InputError, match="at least 1"):
-            StressOptions(**wrong)
+            StressOptions(axes=axes, buckets=buckets, candidates=candidates)
     with pytest.raises(InputError, match="between 0 and 1"):
         StressOptions(special_chance=1.0)
     knobs = [StressKnob("tile", (1.0, 2.0))]
