@@ -101,31 +101,25 @@ def services() -> list[TuningTask]:
     ]
 
 
-def sweeps(files: Sequence[Path], *, max_slowdown: float = 0.10, limits_alone: bool = False) -> Iterator[TuningTask]:
+def sweeps(files: Sequence[Path], *, max_slowdown: float = 0.10) -> Iterator[TuningTask]:
     """The tasks of sweeps in the form of Zeus's tables: one for each (dataset, network, optimizer), batch and limit.
 
-    The default is the middle batch at the highest limit. `limits_alone`: one for each batch size too, of the limit
-    alone.
+    The default is the middle batch at the highest limit.
     """
     for path in files:
         rows: dict[tuple[str, ...], dict[tuple[float, float], tuple[float, float]]] = defaultdict(dict)
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", newline="") as file:
             for row in csv.DictReader(file):
-                combination = [row["dataset"], row["network"], row["optimizer"]]
-                if limits_alone:
-                    combination.append(row["batch_size"])
                 time_s, power_w = float(row["time_per_epoch"]), float(row["average_power"])
                 if time_s > 0 and power_w > 0:
                     place = float(row["batch_size"]), float(row["power_limit"])
-                    rows[tuple(combination)][place] = (time_s * power_w, time_s)
+                    rows[row["dataset"], row["network"], row["optimizer"]][place] = (time_s * power_w, time_s)
         for combination, measured in rows.items():
             yield _sweep_task(f"{path.name.split('.')[0]} {' '.join(combination)}", measured, max_slowdown)
 
 
-def _sweep_task(
-    name: str, measured: dict[tuple[float, float], tuple[float, float]], max_slowdown: float
-) -> TuningTask:
+def _sweep_task(name: str, measured: dict[tuple[float, float], tuple[float, float]], max_slowdown: float) -> TuningTask:
     batches, limits = (sorted({place[axis] for place in measured}) for axis in (0, 1))
     energy, time = np.full((2, len(batches), len(limits)), np.nan)
     for (batch, limit), (energy_j, time_s) in measured.items():

@@ -36,14 +36,19 @@ Prior: TypeAlias = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 (m,) and ln time (m,), each up to a constant."""
 
 MARGIN = 2.0
-"""How many standard deviations of a trial's noise an answer keeps below the bound."""
+"""How many standard deviations of the noise an answer keeps below the bound."""
 FIRST_RANDOM = 2
 NEAR = 0.2
 """The random first trials of a safe search lie within this distance of the default in every scaled knob."""
 SAFE_PROBABILITY = 0.9
+LEAST_PROBABILITY = 0.5
+"""A safe search ends where no setting is left that holds the bound with this probability."""
 MOST_CANDIDATES = 1500
 PRIOR_TRIALS = 6
 """A prior helps in budgets of this many trials or fewer; with more, the trials themselves say more than it does."""
+
+_OVER = 0.1
+"""How far over the bound, as ln, a failed trial counts at least."""
 
 _Index: TypeAlias = tuple[int, ...]
 
@@ -117,10 +122,11 @@ class Search:
         """A search that has no trial yet.
 
         `noise` is the standard deviation of ln energy and ln time of a trial that says none of its own. `safe` chooses
-        only settings that hold the bound with probability `SAFE_PROBABILITY` or more in the process's opinion, which
-        is too high an opinion: docs/tune.md has the measured rate. `prior` is what to expect, from a sweep of the same
-        work on another model; it takes the place of the random first trials. InputError for knobs without values, in
-        no ascending order, of one name, or whose default is none of their values.
+        settings that hold the bound with probability `SAFE_PROBABILITY` or more in the process's opinion, or else the
+        most probable one. The process is too sure: docs/tune.md has the measured rate of trials over the bound.
+        `prior` is what to expect, from a sweep of the same work on another model; it takes the place of the random
+        first trials, and is worth giving for `PRIOR_TRIALS` or fewer. InputError for a knob without values, in no
+        ascending order, or whose default is none of its values, and for two knobs of one name.
         """
         self.knobs = tuple(knobs)
         self.bound = bound
@@ -153,11 +159,6 @@ class Search:
             return None
         return math.exp(default.log_time) * (1 + self.bound.max_slowdown)
 
-    @property
-    def found(self) -> bool:
-        """Whether a setting was measured that holds the bound with its margin."""
-        return bool(self._holding())
-
     def tell(
         self,
         setting: Setting,
@@ -181,7 +182,8 @@ class Search:
     def suggest(self) -> dict[str, float] | None:
         """The setting to measure next: never one that has a trial; None when all of the grid have.
 
-        InputError where the bound is a share of the default's time and the default failed.
+        None, too, when a safe search expects all others to be over the bound. InputError where the bound is a share of
+        the default's time and the default failed.
         """
         measured = self._measured()
         if self._default not in measured:
@@ -194,7 +196,11 @@ class Search:
         return None if index is None else self._setting(index)
 
     def answer(self) -> dict[str, float]:
-        """The setting of least measured energy that holds the bound with its margin; else the default."""
+        """The setting of least measured energy whose measured time holds the bound with its margin; else the default.
+
+        The margin is `MARGIN` times the noise of the trial. A bound that is a share of the default's time is as
+        uncertain as that time: then it is the noise of the ratio of the two, and the default itself needs none.
+        """
         holding = self._holding()
         return self._setting(min(holding, key=holding.__getitem__)) if holding else self.default
 
@@ -203,13 +209,21 @@ class Search:
         bound_s = self.bound_s
         if bound_s is None:
             return {}
-        return {
-            index: mean.log_energy
-            for index, mean in self._measured().items()
-            if mean.log_energy is not None
-            and mean.log_time is not None
-            and math.exp(mean.log_time) <= bound_s * (1 - MARGIN * mean.noise)
-        }
+        measured = self._measured()
+        holding: dict[_Index, float] = {}
+        for index, mean in measured.items():
+            if mean.log_energy is None or mean.log_time is None:
+                continue
+            exempt = index == self._default and self.bound.max_slowdown is not None
+            if math.exp(mean.log_time) <= bound_s * (1 if exempt else 1 - self._margin(mean.noise, measured)):
+                holding[index] = mean.log_energy
+        return holding
+
+    def _margin(self, noise: float, measured: Mapping[_Index, _Measured]) -> float:
+        """The share of the bound to keep below it with a time of this noise."""
+        if self.bound.max_slowdown is None:
+            return MARGIN * noise
+        return MARGIN * math.hypot(noise, measured[self._default].noise)
 
     def _measured(self) -> dict[_Index, _Measured]:
         """The settings that have trials, in the order of their first; one that failed once counts as failed."""
@@ -246,8 +260,8 @@ class Search:
         candidates = self._candidates(random, measured)
         if not len(candidates):
             return None
-        # With the margin: a setting between it and the bound can be no answer, and would be tried again and again.
-        log_bound = math.log(bound_s * (1 - MARGIN * self.noise))
+        # With the margin, because a setting between it and the bound cannot be the answer.
+        log_bound = math.log(bound_s) - self._margin(self.noise, measured)
         points = self._points(candidates)
         time_mean, time_sd = self._predict_time(measured, log_bound, points)
         probability = _normal_cdf((log_bound - time_mean) / time_sd)
@@ -259,6 +273,8 @@ class Search:
             density = np.exp(-(depth**2) / 2) / math.sqrt(2 * math.pi)
             gain = energy_sd * (depth * _normal_cdf(depth) + density) * probability
         if self.safe:
+            if probability.max() < LEAST_PROBABILITY:
+                return None
             gain = np.where(probability >= SAFE_PROBABILITY, gain, probability - 1)
         return tuple(candidates[int(gain.argmax())].tolist())
 
@@ -273,7 +289,7 @@ class Search:
     ) -> tuple[FloatArray, FloatArray]:
         """A failed setting counts as the slowest of all, and as over the bound."""
         times = [mean.log_time for mean in measured.values() if mean.log_time is not None]
-        worst = max([*times, log_bound + 0.1])
+        worst = max([*times, log_bound + _OVER])
         values = {index: worst if mean.log_time is None else mean.log_time for index, mean in measured.items()}
         return self._predict(measured, values, points, output=1)
 
