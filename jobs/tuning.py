@@ -1,6 +1,6 @@
 """Tuning: the setting of the GPUs of one model on this node that needs the least energy within a bound on time.
 
-    answer = tune(bench, TimeBound(max_slowdown=0.05), TuneOptions(trials=14))
+    answer = tune(bench, TimeBound(max_slowdown=0.05), TuningOptions(trials=14))
     answer.setting, answer.saved.pct, answer.slower.pct
 
 A `TuneBench` measures a setting on a GPU: a probe (`tuning_probe`) or a command of the user (`tuning_command`). The
@@ -83,7 +83,7 @@ class TuneProgress:
 
 
 @dataclass(frozen=True)
-class TuneOptions:
+class TuningOptions:
     """How `tune` searches."""
 
     trials: int = 14
@@ -186,26 +186,26 @@ class TuneAnswer:
         return dict(self.setting) == dict(self.default)
 
 
-def tune(bench: TuneBench, bound: TimeBound, options: TuneOptions | None = None) -> TuneAnswer:
+def tune(bench: TuneBench, bound: TimeBound, options: TuningOptions | None = None) -> TuneAnswer:
     """The setting of least energy within the bound, among those that the bench can set.
 
     A GPU that fails is left out, and so is a setting with which the work cannot run. Raises InputError where a log is
     of another search and where a setting is refused half way, DeviceError where all GPUs fail or the tuned one is gone.
     """
-    options = options or TuneOptions()
+    options = options or TuningOptions()
     if options.trials < 3:
         raise InputError(f"--trials is 3 or more, as the default is one of them, not {options.trials}")
     knobs = {knob.name: {"default": knob.default, "values": list(knob.values)} for knob in bench.knobs}
     limit = {"max_slowdown": bound.max_slowdown, "max_time_s": bound.max_time_s}
-    with TuneLog(options.log, {"label": bench.label, "bound": limit, "knobs": knobs}) as kept:
-        return _Tuning(bench, bound, options, kept).run()
+    with TuneLog(options.log, {"label": bench.label, "bound": limit, "knobs": knobs}) as steps:
+        return _Tuning(bench, bound, options, steps).run()
 
 
 class _Tuning:
     """One call of `tune`."""
 
-    def __init__(self, bench: TuneBench, bound: TimeBound, options: TuneOptions, kept: TuneLog) -> None:
-        self._bench, self._bound, self._options, self._log = bench, bound, options, kept
+    def __init__(self, bench: TuneBench, bound: TimeBound, options: TuningOptions, trial_log: TuneLog) -> None:
+        self._bench, self._bound, self._options, self._log = bench, bound, options, trial_log
         self._default: Setting = {knob.name: knob.default for knob in bench.knobs}
         self._done, self._total = 0, 2 * len(bench.gpus) + options.trials - 1 + 2 * REPEATS
         self._noise = LEAST_NOISE
@@ -340,13 +340,13 @@ class _Tuning:
         first: TuneStep,
         tuned: str,
         setting: Setting,
-        known: tuple[TuneStep, TuneStep],
+        on_tuned: tuple[TuneStep, TuneStep],
         run_noise: float | None,
     ) -> TunedGpu:
-        """A GPU of the class under the answer; of the tuned one default and answer are known."""
+        """A GPU of the class under the answer; of the tuned one, default and answer are `on_tuned`."""
         if first.failure is not None:
             return TunedGpu(first.gpu, failure=first.failure)
-        default, answer = known if first.gpu == tuned else (first, first)
+        default, answer = on_tuned if first.gpu == tuned else (first, first)
         if first.gpu != tuned and setting != self._default:
             answer = self._step("check", first.gpu, setting)
         about = TunedGpu(first.gpu, first.gpu == tuned, default.energy_j, default.time_s)

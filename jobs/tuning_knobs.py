@@ -89,12 +89,12 @@ def knobs_of_gpus(gpus: Sequence[str], *, tell: Callable[[str], None] = lambda _
         indices = tuple(control.index() for control in controls)
         ranges = _ranges(controls[0])
     knobs, unset = [], []
-    for name, found in ranges.items():
-        reason = found if isinstance(found, str) else _refused(gpus[0], found)
-        if reason is None and isinstance(found, Knob):
-            knobs.append(found)
+    for name, knob in ranges.items():
+        reason = knob if isinstance(knob, str) else _refused(gpus[0], knob)
+        if reason is None and isinstance(knob, Knob):
+            knobs.append(knob)
         else:
-            values = found.values if isinstance(found, Knob) else ()
+            values = knob.values if isinstance(knob, Knob) else ()
             unset.append(UnsetKnob(name, str(reason), tuple(_COMMAND[name].format(i) for i in indices), values))
     return GpuKnobs(tuple(knobs), tuple(unset), indices)
 
@@ -114,9 +114,9 @@ def power_values(least_w: float, most_w: float, *others_w: float) -> tuple[float
     steps = np.arange(ceil(least_w / _STEP_W) * _STEP_W, most_w + 1e-9, _STEP_W)
     if not _FEWEST <= len(steps) <= _MOST:
         steps = np.unique(np.round(np.linspace(least_w, most_w, _EVEN)))
-    named = {float(watt) for watt in (least_w, most_w, *others_w) if least_w <= watt <= most_w}
+    ends = {float(watt) for watt in (least_w, most_w, *others_w) if least_w <= watt <= most_w}
     # The driver rounds a limit: two within a watt of each other are one for `probes.settings` as well.
-    return tuple(sorted(named | {float(watt) for watt in steps if all(abs(watt - other) >= 1 for other in named)}))
+    return tuple(sorted(ends | {float(watt) for watt in steps if all(abs(watt - end) >= 1 for end in ends)}))
 
 
 def clock_knob(clocks_mhz: Sequence[float]) -> Knob:

@@ -60,9 +60,9 @@ class TuneLog:
 
     def _open(self, path: Path, head: dict[str, Any]) -> None:
         content = path.read_bytes() if path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = whole.splitlines()
-        if whole != content:
+        complete = content[: content.rfind(b"\n") + 1]
+        lines = complete.splitlines()
+        if complete != content:
             self.torn_line = len(lines) + 1
         for number, line in enumerate(lines, 1):
             try:
@@ -74,8 +74,8 @@ class TuneLog:
             if number == 1:
                 _refuse_other(path, row, head)
         self._file = path.open("a")
-        if whole != content:
-            self._file.truncate(len(whole))
+        if complete != content:
+            self._file.truncate(len(complete))
         if not lines:
             self._write(head)
 

@@ -179,7 +179,7 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
     """
     from ..store import Store
 
-    found = find_probe(probe)
+    row = find_probe(probe)
     if options.backend not in ("cuda", "simulated"):
         raise InputError(f"there is no backend {options.backend!r} for tuning; there are cuda and simulated")
     if options.backend == "simulated":
@@ -188,7 +188,7 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
         if options.gpu or options.exclusive:
             raise InputError(f"--{'gpu' if options.gpu else 'exclusive'} works only with real GPUs")
         fleet = drawn_fleet(options.gpus, options.model, options.seed, options.faults, options.fault)
-        return bench_in(store if isinstance(store, Store) else Store.create(store), found, fleet, options)
+        return bench_in(store if isinstance(store, Store) else Store.create(store), row, fleet, options)
     for name in ("gpus", "model", "seed", "faults", "fault"):
         if getattr(options, name) not in (None, ()):
             raise InputError(f"--{name} works only with --backend simulated")
@@ -196,7 +196,7 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
 
     devices = node.choose(node.local_devices(tell=options.tell), list(options.gpu))
     opened = store if isinstance(store, Store) else Store.create(store)
-    return bench_on(opened, found, devices, options)
+    return bench_on(opened, row, devices, options)
 
 
 def bench_on(store: Store, probe: Probe, devices: Sequence[Device], options: ProbeBenchOptions) -> ProbeBench:
@@ -229,8 +229,8 @@ def bench_in(store: Store, probe: Probe, fleet: Fleet, options: ProbeBenchOption
     from ..probes.simulated import run_simulated
     from ..simulation.identity import identities
 
-    who = identities(fleet.seed, len(fleet), fleet.model.name)
-    places = {identity.uuid: place for place, identity in enumerate(who)}
+    boards = identities(fleet.seed, len(fleet), fleet.model.name)
+    places = {identity.uuid: place for place, identity in enumerate(boards)}
     ended_ns: list[int] = []
 
     def run(gpu: str, plan: Plan, limits: Limits) -> Report:
@@ -248,5 +248,5 @@ def bench_in(store: Store, probe: Probe, fleet: Fleet, options: ProbeBenchOption
             ended_ns.append(report.ended_ns)
         return report
 
-    facts = {one.uuid: facts_of(fleet.model, gpu=one.uuid, node=one.host, index=one.device) for one in who}
+    facts = {gpu.uuid: facts_of(fleet.model, gpu=gpu.uuid, node=gpu.host, index=gpu.device) for gpu in boards}
     return ProbeBench(probe, facts, knobs_of_model(fleet.model, len(fleet)), run, options)

@@ -215,18 +215,18 @@ def _command_reply(command: str, bound: TimeBound, arguments: TuneArguments) -> 
 def _searched(bench: TuneBench, bound: TimeBound, arguments: TuneArguments) -> Reply[TuneAnswer]:
     from ...analysis.tuning.search import PRIOR_TRIALS
     from ...analysis.tuning.warm_start import NO_USE
-    from ...jobs.tuning import TuneOptions, tune
+    from ...jobs.tuning import TuningOptions, tune
 
     safe, log, start = bool(arguments.get("safe")), arguments.get("resume"), arguments.get("warm_start")
     trials = arguments.get("trials") or TRIALS
     helps = start is not None and trials <= PRIOR_TRIALS
-    options = TuneOptions(
+    options = TuningOptions(
         trials=trials,
         safe=safe,
         seed=arguments.get("seed") or 0,
         log=None if log is None else Path(log),
         prior=_prior(Path(start), bench.knobs) if start is not None and helps else None,
-        progress=arguments.get("progress") or TuneOptions.progress,
+        progress=arguments.get("progress") or TuningOptions.progress,
     )
     answer = tune(bench, bound, options)
     notes = (*tune_report.tune_notes(answer), *((NO_USE,) if start is not None and not helps else ()))

@@ -15,7 +15,7 @@ import pytest
 import whorl
 from whorl.analysis.tuning.search import Knob, Setting, TimeBound, Trial
 from whorl.errors import DeviceError, InputError
-from whorl.jobs.tuning import TuneAnswer, TuneOptions, TuneProgress, tune
+from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, POWER, UnsetKnob, power_values
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from whorl.store import Store
@@ -62,7 +62,7 @@ class HandBench:
 
 def test_the_answer_saves_within_the_bound_and_is_checked_on_every_gpu() -> None:
     bench, told = HandBench(noise=0.001), list[TuneProgress]()
-    answer = tune(bench, FIVE, TuneOptions(trials=12, progress=told.append))
+    answer = tune(bench, FIVE, TuningOptions(trials=12, progress=told.append))
     best, slowest = truth({POWER: 575.0}), truth({POWER: 550.0})
     assert answer.setting == {POWER: 575.0}, "550 W is at the bound itself, and no answer keeps its margin there"
     assert slowest[1] == pytest.approx(1.05 * truth({POWER: 700.0})[1])
@@ -116,7 +116,7 @@ def test_what_fails_is_left_out() -> None:
             return DeviceError("GPU-a: it fell off the bus", gone=True)
         return DeviceError("it does not fit") if 400 < setting[POWER] < 500 else None
 
-    answer = tune(HandBench(fails=fails), FIVE, TuneOptions(trials=21))
+    answer = tune(HandBench(fails=fails), FIVE, TuningOptions(trials=21))
     lost = next(gpu for gpu in answer.gpus if gpu.gpu == "GPU-a")
     assert (lost.failure, lost.over, lost.time_s) == ("GPU-a: it fell off the bus", None, None)
     assert answer.setting == {POWER: 575.0}
@@ -161,7 +161,7 @@ def test_an_answer_that_is_over_when_measured_again_is_given_up() -> None:
         slow = setting[POWER] == 575 and calls[575.0] > 1
         return energy_j, time_s * (1.1 if slow else 1)
 
-    answer = tune(HandBench(surface=moody, slowness={"GPU-a": 1.0}), FIVE, TuneOptions(trials=16))
+    answer = tune(HandBench(surface=moody, slowness={"GPU-a": 1.0}), FIVE, TuningOptions(trials=16))
     assert answer.given_up == ({POWER: 575.0},)
     assert answer.setting == {POWER: 600.0}
     assert answer.within
@@ -169,7 +169,7 @@ def test_an_answer_that_is_over_when_measured_again_is_given_up() -> None:
 
 def test_safe_ends_trials_that_are_over_the_bound() -> None:
     bench = HandBench()
-    answer = tune(bench, FIVE, TuneOptions(safe=True, trials=12))
+    answer = tune(bench, FIVE, TuningOptions(safe=True, trials=12))
     stops = [stop for gpu, setting, stop in bench.measured if stop is not None]
     assert len(stops) == 11, "each trial but the default"
     assert stops == pytest.approx([0.0102 * 1.05 * 1.01] * 11)
@@ -190,7 +190,7 @@ def interrupted(bench: HandBench, log: Path, after: int) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune(bench, FIVE, TuneOptions(log=log, progress=stop))
+        tune(bench, FIVE, TuningOptions(log=log, progress=stop))
 
 
 @pytest.mark.parametrize("after", [2, 9, 19])
@@ -200,11 +200,11 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, after: int) -> N
     expected = tune(entire, FIVE)
     interrupted(HandBench(), log, after)
     resumed = HandBench()
-    answer = tune(resumed, FIVE, TuneOptions(log=log))
+    answer = tune(resumed, FIVE, TuningOptions(log=log))
     assert answer == expected
     assert len(resumed.measured) == len(entire.measured) - after
     again = HandBench()
-    assert tune(again, FIVE, TuneOptions(log=log)) == expected
+    assert tune(again, FIVE, TuningOptions(log=log)) == expected
     assert not again.measured
 
 
@@ -214,7 +214,7 @@ def test_a_torn_line_is_dropped_and_told(tmp_path: Path) -> None:
     content = log.read_bytes()
     log.write_bytes(content[:-20])
     resumed = HandBench()
-    answer = tune(resumed, FIVE, TuneOptions(log=log))
+    answer = tune(resumed, FIVE, TuningOptions(log=log))
     assert answer.torn_line == 10, "the first line says what is tuned"
     assert replace(answer, torn_line=None) == tune(HandBench(), FIVE)
     assert all(json.loads(line) for line in log.read_text().splitlines())
@@ -233,7 +233,7 @@ def test_a_log_of_another_search_is_refused(tmp_path: Path, other: HandBench, bo
     interrupted(HandBench(), log, 5)
     before = log.read_bytes()
     with pytest.raises(InputError, match=f"log of another search.*{named}"):
-        tune(other, bound, TuneOptions(log=log))
+        tune(other, bound, TuningOptions(log=log))
     assert log.read_bytes() == before
     assert not other.measured
 
@@ -246,10 +246,10 @@ def test_another_file_is_no_log(tmp_path: Path, content: str, sentence: str) -> 
     log = tmp_path / "log"
     log.write_text(content)
     with pytest.raises(InputError, match=sentence):
-        tune(HandBench(), FIVE, TuneOptions(log=log))
+        tune(HandBench(), FIVE, TuningOptions(log=log))
     assert log.read_text() == content
     with pytest.raises(InputError, match="cannot be written"):
-        tune(HandBench(), FIVE, TuneOptions(log=tmp_path / "no" / "log"))
+        tune(HandBench(), FIVE, TuningOptions(log=tmp_path / "no" / "log"))
 
 
 def after_eight(
@@ -264,9 +264,9 @@ def test_a_gpu_that_is_gone_or_refuses_ends_it_and_keeps_the_log(tmp_path: Path)
         bench = HandBench()
         bench.fails = after_eight(bench, error)
         with pytest.raises(type(error), match="GPU-b"):
-            tune(bench, FIVE, TuneOptions(log=log))
+            tune(bench, FIVE, TuningOptions(log=log))
         assert len(log.read_text().splitlines()) == 9
-        assert tune(HandBench(), FIVE, TuneOptions(log=log)).setting == {POWER: 575.0}
+        assert tune(HandBench(), FIVE, TuningOptions(log=log)).setting == {POWER: 575.0}
 
 
 # -- simulated GPUs ---------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_a_gpu_that_is_gone_or_refuses_ends_it_and_keeps_the_log(tmp_path: Path)
 
 def simulated(store: Store, *, trials: int, probe: str = "gemm-fp16", **options: object) -> TuneAnswer:
     chosen = ProbeBenchOptions(backend="simulated", model="H100", gpus=3, suite="quick", **options)  # type: ignore[arg-type]
-    return tune(probe_bench(store, probe, chosen), FIVE, TuneOptions(trials=trials))
+    return tune(probe_bench(store, probe, chosen), FIVE, TuningOptions(trials=trials))
 
 
 def test_trials_are_runs_of_the_store_under_their_conditions(store: Store) -> None:
@@ -302,7 +302,7 @@ def test_what_is_known_of_the_gpus_does_not_change_with_the_trials(store: Store)
         whorl.measure(store, "gemm-fp16", **asked)
     before = [(row["name"], row["kind"]) for row in whorl.verdicts(store.root).json()["rows"]]
     advised = whorl.advise(store.root, workload="gemm-fp16").json()["exclude"]
-    tune(probe_bench(store, "gemm-fp16", ProbeBenchOptions(**asked)), FIVE, TuneOptions(trials=6))
+    tune(probe_bench(store, "gemm-fp16", ProbeBenchOptions(**asked)), FIVE, TuningOptions(trials=6))
     assert store.sql("select count(*) as n from runs where conditions.asked_power_limit_w is not null").to_pylist()[0][
         "n"
     ]

@@ -16,7 +16,7 @@ import pytest
 from whorl.analysis.tuning.search import Knob, TimeBound, Trial
 from whorl.errors import DeviceError, InputError
 from whorl.jobs import tuning_command
-from whorl.jobs.tuning import TuneAnswer, TuneOptions, tune
+from whorl.jobs.tuning import TuneAnswer, TuningOptions, tune
 from whorl.jobs.tuning_command import CommandBench, command_knob
 from whorl.store.events import Event
 from whorl.store.system import processes
@@ -287,7 +287,7 @@ def test_runs_that_fail_now_and_then_are_left_out(bench: Maker, nvml: NvmlLibrar
     script, runs = tmp_path / "serve", tmp_path / "runs"
     script.write_text(f"echo >> {runs}; sleep 1; [ $(wc -l < {runs}) != 2 ] && [ $1 != 3 ] && echo whorl: work=9")
     made = bench(f"sh {script} {{n}}", "n=1,2,3")
-    answer = tune(made, TimeBound(max_time_s=0.01), TuneOptions(trials=3))
+    answer = tune(made, TimeBound(max_time_s=0.01), TuningOptions(trials=3))
     assert answer.is_default
     assert not answer.within
     assert {trial.setting["n"]: trial.failure is None for trial in answer.trials} == {1.0: True, 2.0: True, 3.0: False}
@@ -318,7 +318,7 @@ def test_the_search_finds_the_setting_of_a_service_that_saves_most_within_its_la
     script.write_text(SERVICE)
     made = bench(f"{sys.executable} -S {script} {{batch}}", "batch=2,1,4,8,16,32")
     assert [knob.name for knob in made.knobs] == ["power_limit_w", "batch"]
-    answer = tuned(made, TimeBound(max_time_s=BOUND_MS / 1000), TuneOptions(trials=8, seed=1, log=tmp_path / "log"))
+    answer = tuned(made, TimeBound(max_time_s=BOUND_MS / 1000), TuningOptions(trials=8, seed=1, log=tmp_path / "log"))
     grid = [(watt, batch) for watt in made.knobs[0].values for batch in made.knobs[1].values]
     best_j = min(service_j(*point) for point in grid if latency_ms(*point) <= BOUND_MS)
     setting = (answer.setting["power_limit_w"], answer.setting["batch"])
@@ -332,7 +332,7 @@ def test_the_search_finds_the_setting_of_a_service_that_saves_most_within_its_la
     assert limit_mw() == 300_000
 
 
-def tuned(bench: CommandBench, bound: TimeBound, options: TuneOptions) -> TuneAnswer:
+def tuned(bench: CommandBench, bound: TimeBound, options: TuningOptions) -> TuneAnswer:
     """Tune, and go on where the machine kept the ledger from reading during a run of the default."""
     for _ in range(5):
         try:

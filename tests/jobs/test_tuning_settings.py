@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import InputError
-from whorl.jobs.tuning import TuneOptions, TuneProgress, tune
+from whorl.jobs.tuning import TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, MEMORY, POWER, knobs_of_gpus
 from whorl.probes.restore import restore_left_over
 from whorl.store import Store
@@ -82,7 +82,7 @@ def test_a_driver_that_refuses_half_way_leaves_all_as_it_was(
         if progress.done == 3:
             nvml.add("gpu 0 deny 4 nvmlDeviceSetPowerManagementLimit nvmlDeviceSetGpuLockedClocks")
 
-    options = TuneOptions(trials=5, log=tmp_path / "log", progress=refuse)
+    options = TuningOptions(trials=5, log=tmp_path / "log", progress=refuse)
     with pytest.raises(InputError, match=f"{gpus[0]}: (setting|locking) .* needs root"):
         tune(bench(store, gpus), BOUND, options)
     assert limit_w(gpus[0]) == 700

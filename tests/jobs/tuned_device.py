@@ -16,7 +16,7 @@ import pynvml
 
 from whorl.analysis.tuning.search import TimeBound
 from whorl.collectors.nvml_settings import Controls
-from whorl.jobs.tuning import TuneAnswer, TuneOptions, TuneProgress, tune
+from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_probe import ProbeBench, ProbeBenchOptions, bench_on
 from whorl.kernels.device import Timed, Verdict
 from whorl.kernels.work import Work
@@ -74,7 +74,7 @@ def tuned(folder: Path, gpus: Sequence[str], trials: int) -> TuneAnswer:
         sys.stdout.write(f"{progress.step.stage}\n")
         sys.stdout.flush()
 
-    options = TuneOptions(trials=trials, log=folder / "log", progress=shown)
+    options = TuningOptions(trials=trials, log=folder / "log", progress=shown)
     with Controls():  # keeps the driver open between the probes, for the clock
         return tune(bench(Store.create(folder / "store"), gpus), BOUND, options)
 
