@@ -257,6 +257,7 @@ def section(options: TuneOptions | None = None) -> dict[str, Any]:
     spreads = {
         f"population {name}": Setup(draw={"faults": 0, "spread": spread}) for name, spread in POPULATIONS.items()
     }
+    del spreads["population node"]  # hosts and links: no part of a matrix product
     broken = {
         **spreads,
         "one GPU in 8 faulty": Setup(draw={"faults": 8}),
