@@ -35,7 +35,7 @@ class Process:
         self.noise = noise
 
     def fit(self, points: FloatArray, values: FloatArray, noise: FloatArray | None = None) -> Process:
-        """Learn from points (n, d) in [0, 1] and their values (n,); returns itself.
+        """Learn from points (n, d) in [0, 1], d at least 1, and their values (n,); returns itself.
 
         `noise` (n,) is the standard deviation of each value, where they differ.
         """
@@ -79,7 +79,7 @@ def _length_combinations(axes: int) -> FloatArray:
     """Length vectors (combinations, axes) to choose from."""
     if axes > MOST_OWN_LENGTHS:
         return np.array([[length] * axes for length in LENGTHS])
-    return np.array(list(product(LENGTHS, repeat=axes)), dtype=np.float64).reshape(-1, axes)
+    return np.array(list(product(LENGTHS, repeat=axes)))
 
 
 def _matern(squared_distances: FloatArray) -> FloatArray:
