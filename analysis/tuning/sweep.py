@@ -225,7 +225,7 @@ def read_sweeps(path: str | Path, columns: Mapping[str, str] | None = None) -> S
     """
     lines = csv.reader(_lines(path, text := _text(path)), delimiter=_delimiter(text))
     try:
-        header = [cell.strip() for cell in next(lines)]
+        header = next([cell.strip() for cell in cells] for cells in lines if "".join(cells).strip())
         table = _SweepTable(str(path), header, columns or {})
         for cells in lines:
             if cells:
@@ -255,7 +255,7 @@ def _text(path: str | Path) -> str:
 def _lines(path: str | Path, text: str) -> Iterator[str]:
     if "\0" in text:
         raise InputError(f"{path} is no CSV file: it holds zero bytes")
-    return io.StringIO(text.lstrip(), newline="")
+    return io.StringIO(text, newline="")
 
 
 def _delimiter(text: str) -> str:
@@ -274,7 +274,10 @@ class _SweepTable:
         self._points: dict[tuple[SweptWorkload, float | None], dict[float, list[list[float]]]] = {}
         knobs = [name for name in (*KNOBS, "window_name") if name in self._places]
         times = [name for name in ("time_s", "time_ms") if name in self._places]
-        if not knobs or len(times) != 1 or not (self._gpus or {"energy_j", "power_w"} & self._places.keys()):
+        if len(times) > 1:
+            names = " and ".join(header[self._places[name]] for name in times)
+            raise InputError(f"{path}: {names} are both times; remove one of the columns")
+        if not knobs or not times or not (self._gpus or {"energy_j", "power_w"} & self._places.keys()):
             raise InputError(
                 f"{path} has the columns {', '.join(header)}: {_NEEDED}; --map COLUMN=MEANING says what a column is"
             )
@@ -319,6 +322,10 @@ class _SweepTable:
         parts = [self._number(cells, place, line) for place in energies]
         if not self._gpus and self._energy == "power_w":
             parts = [parts[0] * time_s]
+        if not 0.0 < sum(parts) < math.inf:
+            raise InputError(
+                f"{self._path}, line {line}: an energy of {sum(parts):g} J is out of range: correct the line"
+            )
         labels = {name: cells[self._places[name]].strip() for name in LABELS if name in self._places}
         batch = self._number(cells, self._places["batch_size"], line) if "batch_size" in self._places else None
         settings = self._points.setdefault((SweptWorkload(**labels), batch), {})

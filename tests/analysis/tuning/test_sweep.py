@@ -159,6 +159,8 @@ def test_rows_of_one_setting_count_with_their_median_and_blank_ones_do_not(table
     (["d,n,8,sgd,200,10,100", "d,n,8,sgd,100,-1,100"], "line 3: time_per_epoch is '-1'"),
     (["d,n,8,sgd,200,nan,100"], "line 2: time_per_epoch is 'nan'"),
     (["d,n,8,sgd,200,10,inf"], "line 2: average_power is 'inf'"),
+    (["d,n,8,sgd,200,1e200,1e200"], "line 2: an energy of inf J"),
+    (["d,n,8,sgd,200,1e-200,1e-200"], "line 2: an energy of 0 J"),
     (["d,n,8,sgd,0,10,100"], "line 2: power_limit is '0'"),
     (["d,n,,sgd,200,10,100"], "line 2: batch_size is ''"),
     (["d,n,8,sgd,200,10"], "line 2: 6 columns"),
@@ -170,10 +172,16 @@ def test_a_wrong_row_is_named(table: Table, rows: list[str], sentence: str) -> N
         read_sweeps(table(*rows))
 
 
+def test_blank_lines_before_the_head_count_as_lines(table: Table) -> None:
+    with pytest.raises(InputError, match="line 4: time_per_epoch is 'ten'"):
+        read_sweeps(table("d,n,8,sgd,200,ten,100", head=f"\n \n{HEAD}"))
+
+
 @pytest.mark.parametrize(("head", "sentence"), [
     ("power_limit,time_s", "a sweep needs a column of settings"),
     ("time_s,energy_j", "a sweep needs a column of settings"),
     ("power_limit,limit_w,time_s,energy_j", "power_limit and limit_w are both power_limit_w"),
+    ("power_limit,time_s,time_ms,energy_j", "time_s and time_ms are both times"),
     ("window_name,time_s,energy_j", "does not end in _ and a power limit"),
 ])  # fmt: skip
 def test_a_wrong_head_is_named(table: Table, head: str, sentence: str) -> None:
