@@ -131,7 +131,7 @@ def _bound(answer: TuneAnswer) -> str:
     )
     return (
         f"The bound is {stated}{_time(answer.bound_s)}. A trial counts as within it with a margin of "
-        f"{200 * answer.noise:.1f} %, twice its noise{run_noise}."
+        f"{100 * answer.margin:.1f} %, twice the noise{run_noise}."
     )
 
 

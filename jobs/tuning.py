@@ -19,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Protocol
 
-from ..analysis.tuning.search import Knob, Prior, Search, Setting, TimeBound, Trial
+from ..analysis.tuning.search import MARGIN, Knob, Prior, Search, Setting, TimeBound, Trial
 from ..errors import DeviceError, InputError
 from .tuning_knobs import UnsetKnob
 from .tuning_log import TuneLog, TuneStep
@@ -35,6 +35,8 @@ LEAST_NOISE = 0.005
 """The noise of a trial is taken for at least so much: a few runs cannot show that it is less."""
 SLOW_END = 0.9
 """The quantile of the default's times whose GPU is tuned."""
+Pair = tuple[TuneStep, TuneStep]
+"""Default and answer, measured one after the other."""
 _GIVEN_UP = 3  # answers, before the default is the answer
 _STUDENT = {1: 12.706, 2: 4.303}
 """The 97.5 % quantile of Student's t, by degrees of freedom."""
@@ -164,7 +166,10 @@ class TuneAnswer:
     saved: TuneShare
     slower: TuneShare
     noise: float
-    """Relative standard deviation of a trial, as the search took it. The margin to the bound is twice it."""
+    """Relative standard deviation of a trial, as the search took it."""
+    margin: float
+    """Share of the bound that a trial must keep below it to be the answer: twice the noise, of the trial over the
+    default where the bound is relative to that."""
     run_noise: float | None
     """The same of the time, as the repeated runs show it; None without repeated runs."""
     run_noise_n: int
@@ -209,6 +214,9 @@ class _Tuning:
         self._default: Setting = {knob.name: knob.default for knob in bench.knobs}
         self._done, self._total = 0, 2 * len(bench.gpus) + options.trials - 1 + 2 * REPEATS
         self._noise = LEAST_NOISE
+        self._before: list[TuneStep] = []
+        """The default on the tuned GPU, before the search."""
+        self._given_up: list[Setting] = []
 
     def run(self) -> TuneAnswer:
         firsts = {gpu: self._step("class", gpu, self._default) for gpu in self._bench.gpus}
@@ -216,34 +224,17 @@ class _Tuning:
         if not usable:
             raise DeviceError(next(str(step.failure) for step in firsts.values()))
         tuned = usable[round(SLOW_END * (len(usable) - 1))][1]
-        defaults = [firsts[tuned]]
-        answers: list[TuneStep] = []
+        self._before = [firsts[tuned]]
         trials: list[TuneStep] = []
-        given_up: list[Setting] = []
-        setting = self._default
+        setting, pairs = self._default, list[Pair]()
         if self._bench.knobs:
-            repeated = self._step("default", tuned, self._default)
-            defaults += [repeated] if repeated.failure is None else []
-            self._noise = max(LEAST_NOISE, *(step.noise or 0.0 for step in defaults), _noise([defaults])[0] or 0.0)
-            trials = self._search(tuned, _mean(defaults))
-            while len(given_up) < _GIVEN_UP and (setting := self._best(trials, given_up)) != self._default:
-                pairs = [
-                    (self._step("default", tuned, self._default), self._step("answer", tuned, setting))
-                    for _ in range(REPEATS)
-                ]
-                pairs = [pair for pair in pairs if pair[0].failure is None and pair[1].failure is None]
-                defaults += [pair[0] for pair in pairs]
-                answers = [pair[1] for pair in pairs]
-                if pairs and self._holds(pairs):
-                    break
-                given_up.append(setting)
-                setting, answers = self._default, []
+            trials = self._search(tuned)
+            setting, pairs = self._confirmed(tuned, trials)
+        defaults, answers = [*self._before, *(pair[0] for pair in pairs)], [pair[1] for pair in pairs]
         run_noise, run_noise_n = _noise([defaults, answers])
         default = _mean(defaults)
-        bound_s = self._bound_s(default)
         answer = _mean(answers) if answers else default
-        assert answer.time_s is not None
-        pairs = list(zip(defaults[-len(answers) :], answers, strict=True)) if answers else []
+        bound_s = self._bound_s(default)
         gpus = [self._checked(firsts[gpu], tuned, setting, (default, answer), run_noise) for gpu in firsts]
         return TuneAnswer(
             label=self._bench.label,
@@ -251,17 +242,18 @@ class _Tuning:
             bound_s=bound_s,
             default=self._default,
             setting=setting,
-            within=answer.time_s <= bound_s,
+            within=_time(answer) <= bound_s,
             saved=_share([-log(_ratio(pair, "energy_j")) for pair in pairs], saved=True),
             slower=_share([log(_ratio(pair, "time_s")) for pair in pairs]),
             noise=self._noise,
+            margin=self._margin,
             run_noise=run_noise,
             run_noise_n=run_noise_n,
             trials=tuple(_trial(step, bound_s) for step in trials),
             gpus=tuple(gpus),
             unset=tuple(self._bench.unset),
             commands=tuple(self._bench.commands(setting)),
-            given_up=tuple(given_up),
+            given_up=tuple(self._given_up),
             torn_line=self._log.torn_line,
         )
 
@@ -284,25 +276,43 @@ class _Tuning:
 
     # -- the search -------------------------------------------------------------------------------------------
 
-    def _search(self, tuned: str, default: TuneStep) -> list[TuneStep]:
+    def _search(self, tuned: str) -> list[TuneStep]:
         """The trials, the default first. Those of the log come before others."""
-        search = self._told([default])
-        bound_s = self._bound_s(default)
-        stop_over_s = bound_s * (1 + 2 * self._noise) if self._options.safe else None
+        repeated = self._step("default", tuned, self._default)
+        self._before += [repeated] if repeated.failure is None else []
+        stated = (step.noise or 0.0 for step in self._before)
+        self._noise = max(LEAST_NOISE, *stated, _noise([self._before])[0] or 0.0)
+        default = _mean(self._before)
+        stop_over_s = self._bound_s(default) * (1 + 2 * self._noise) if self._options.safe else None
+        search = self._told([])
         trials, stored = [default], self._log.settings("trial", tuned)
         while len(trials) < self._options.trials:
             setting = stored.pop(0) if stored else search.suggest()
-            if setting is None:  # all are measured
+            if setting is None:  # all are measured, or a safe search hopes for none
                 break
             trials.append(self._step("trial", tuned, setting, stop_over_s=stop_over_s))
             self._tell(search, trials[-1])
         return trials
 
-    def _best(self, trials: Sequence[TuneStep], given_up: Sequence[Setting]) -> Setting:
-        """The setting of least measured energy within the bound and its margin, without those that were given up."""
-        return self._told([step for step in trials if step.setting not in given_up]).answer()
+    def _confirmed(self, tuned: str, trials: Sequence[TuneStep]) -> tuple[Setting, list[Pair]]:
+        """The answer, and default and answer measured in turn; without pairs the default, as nothing better holds."""
+        while len(self._given_up) < _GIVEN_UP:
+            told = self._told([step for step in trials[1:] if step.setting not in self._given_up])
+            setting = told.answer()
+            if setting == self._default:
+                break
+            pairs = [
+                (self._step("default", tuned, self._default), self._step("answer", tuned, setting))
+                for _ in range(REPEATS)
+            ]
+            pairs = [pair for pair in pairs if pair[0].failure is None and pair[1].failure is None]
+            if pairs and self._holds(pairs):
+                return setting, pairs
+            self._given_up.append(setting)
+        return self._default, []
 
     def _told(self, trials: Sequence[TuneStep]) -> Search:
+        """A search that knows the default and these trials."""
         options = self._options
         search = Search(
             self._bench.knobs,
@@ -312,7 +322,7 @@ class _Tuning:
             seed=options.seed,
             prior=options.prior,
         )
-        for step in trials:
+        for step in (*self._before, *trials):
             self._tell(search, step)
         return search
 
@@ -322,6 +332,12 @@ class _Tuning:
 
     # -- the bound --------------------------------------------------------------------------------------------
 
+    @property
+    def _margin(self) -> float:
+        """The margin of `Search.answer`."""
+        of_default = 0.0 if self._bound.max_slowdown is None else self._noise / sqrt(len(self._before))
+        return MARGIN * hypot(self._noise, of_default)
+
     def _bound_s(self, default: TuneStep) -> float:
         """The bound on a GPU with this default, s."""
         assert default.time_s is not None
@@ -330,7 +346,7 @@ class _Tuning:
             return self._bound.max_time_s
         return default.time_s * (1 + self._bound.max_slowdown)
 
-    def _holds(self, pairs: Sequence[tuple[TuneStep, TuneStep]]) -> bool:
+    def _holds(self, pairs: Sequence[Pair]) -> bool:
         """Whether an answer that was measured again is within the bound on average, and saves energy."""
         default, answer = (_mean([pair[side] for pair in pairs]) for side in (0, 1))
         return _ratio((default, answer), "energy_j") < 1 and _time(answer) <= self._bound_s(default)
@@ -340,7 +356,7 @@ class _Tuning:
         first: TuneStep,
         tuned: str,
         setting: Setting,
-        on_tuned: tuple[TuneStep, TuneStep],
+        on_tuned: Pair,
         run_noise: float | None,
     ) -> TunedGpu:
         """A GPU of the class under the answer; of the tuned one, default and answer are `on_tuned`."""
@@ -374,7 +390,7 @@ def _time(step: TuneStep) -> float:
     return step.time_s
 
 
-def _ratio(pair: tuple[TuneStep, TuneStep], name: str) -> float:
+def _ratio(pair: Pair, name: str) -> float:
     """Answer over default, of energy or time."""
     default, answer = (float(getattr(step, name)) for step in pair)
     return answer / default

@@ -76,6 +76,7 @@ def test_the_answer_saves_within_the_bound_and_is_checked_on_every_gpu() -> None
     assert answer.saved.n == answer.slower.n == 3
     assert answer.within
     assert answer.noise == 0.005
+    assert answer.margin == pytest.approx(2 * np.hypot(0.005, 0.005 / np.sqrt(2))), "of a trial over two defaults"
     assert answer.run_noise == pytest.approx(0.001, rel=0.8)
     assert answer.run_noise_n == 6, "five runs of the default and three of the answer"
     assert all(gpu.over is False and gpu.saved_pct == pytest.approx(true_saved, abs=1) for gpu in answer.gpus)
@@ -171,12 +172,12 @@ def test_safe_ends_trials_that_are_over_the_bound() -> None:
     bench = HandBench()
     answer = tune(bench, FIVE, TuningOptions(safe=True, trials=12))
     stops = [stop for gpu, setting, stop in bench.measured if stop is not None]
-    assert len(stops) == 11, "each trial but the default"
-    assert stops == pytest.approx([0.0102 * 1.05 * 1.01] * 11)
+    assert len(stops) == len(answer.trials) - 1 >= 5, "each trial but the default; it ends where it hopes for no more"
+    assert stops == pytest.approx([0.0102 * 1.05 * 1.01] * len(stops))
     assert answer.setting == {POWER: 575.0}
     early = [trial for trial in answer.trials if trial.ended_early]
     assert all(trial.over for trial in early)
-    assert len(early) < 6
+    assert len(early) < len(stops) / 2
 
 
 # -- the log ----------------------------------------------------------------------------------------------------------
