@@ -254,6 +254,11 @@ def _present(
             f"{listed}: no run of {scope.workload} with its power at the present limit of {limits}{driver}; on "
             f"{compress(missing['node'])} run `{_command(store, scope)}`"
         )
+    if gpus.filter(pl.coalesce("clock_share", "cap_share").is_not_null()).is_empty():
+        raise InputError(
+            f"the clock of the runs of {scope.workload} on {scope.hosts} is not known, so nothing tells whether they "
+            f"were at their power limit: run `{_command(store, scope)}` there"
+        )
     held = (pl.col("clock_share") < FULL_CLOCK).fill_null(value=False) | (pl.col("cap_share") > 0.5).fill_null(
         value=False
     )

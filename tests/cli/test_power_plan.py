@@ -171,3 +171,28 @@ def test_gpus_of_two_models_have_no_plan(tmp_path: Path) -> None:
     done = run("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "c001-1", "--workload", "launch")
     assert done.exit_code == 2
     assert "H100-SXM5 and V100-SXM2" in done.stderr
+
+
+def test_runs_without_a_clock_do_not_tell_whether_they_were_at_their_limit(tmp_path: Path) -> None:
+    table = tmp_path / "runs.csv"
+    table.write_text(
+        "gpu,host,slot,app,ms,watts,limit\n" + "".join(f"G{n},n1,{n},sgemm,{100 + n},295,300\n" for n in range(4))
+    )
+    meanings = (
+        "gpu=gpu",
+        "host=node",
+        "slot=slot",
+        "app=workload",
+        "ms=time:ms",
+        "watts=power:W",
+        "limit=power_limit:W",
+    )
+    words = [word for meaning in meanings for word in ("--map", meaning)]
+    done = run("import", "--store", tmp_path / "store", "--model", "V100", "--cluster", "c", *words, table)
+    assert done.exit_code == 0, done.output
+    asked = ("--hosts", "n1", "--workload", "sgemm")
+    done = run("advise", "power-plan", "--store", tmp_path / "store", *asked)
+    assert "--limit" in done.stderr, "the present limit is not known"
+    done = run("advise", "power-plan", "--store", tmp_path / "store", *asked, "--limit", 300)
+    assert done.exit_code == 2
+    assert "the clock of the runs of sgemm on n1 is not known" in done.stderr
