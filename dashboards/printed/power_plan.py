@@ -12,6 +12,7 @@ from ...analysis.tuning.power_plan import (
     COLDER_SD,
     FULL_CLOCK,
     MOST_NOISE,
+    STEP_W,
     WAITING_RANGE,
     Estimate,
     PlanRefusal,
@@ -195,6 +196,8 @@ def notes(answer: SyncJobPlan) -> Iterable[str]:
         f"curve of the class: {many(answer.class_gpus, 'GPU')} under {answer.class_limits_w[0]:g} to "
         f"{answer.class_limits_w[-1]:g} W ({many(len(answer.class_limits_w), 'limit')})"
     )
+    if plan.limit_w is not None and plan.limit_w.min() < answer.class_limits_w[0] + STEP_W:
+        yield "a GPU gets the lowest limit that the class was measured under: runs under lower limits may save more"
     source = "repeated runs" if noise.repeated else "runs under neighbouring limits, so at most"
     if noise.sd is not None:
         yield f"noise of a run: {_pct(noise.sd)} (standard deviation; {source}, {many(noise.n, 'GPU')})"
