@@ -185,25 +185,31 @@ _ISSUED, _SHARED_BYTES = 4, 128  # instructions of warps, and bytes of shared me
 
 
 def _units(mix: UnitMix, model: GpuModel) -> list[_Part]:
-    """Of each unit the size over the rate; what may issue; and the time of one block's steps, one after another."""
+    """The multiprocessors, which take as long as the slowest of their pipes or as issuing takes; each memory by its
+    size over its rate; and the steps of blocks that run one after another."""
     rates, hz = rates_of(model), model.max_clock_mhz * 1e6
-    share, parts = mix.sms / rates.sms, []
+    share = mix.sms / rates.sms
+    busy_s: dict[str, float] = {}
     for precision, operations in mix.operations.items():
         flop_per_s = rates.flop_per_s(model, precision, tensor=False)
         if flop_per_s is None:
             raise DeviceError(f"{model.name} has no {precision} arithmetic, so it cannot run these chains")
-        seconds = operations / (flop_per_s * _VECTOR_REACH * share)
-        parts.append(_Part(seconds, clock=1.0, activity=_UNIT_ACTIVITY[precision]))
+        busy_s[precision] = operations / (flop_per_s * _VECTOR_REACH * share)
+    compute_s = max([mix.instructions / (_ISSUED * mix.sms * hz), *busy_s.values()])
+    computing = sum(_UNIT_ACTIVITY[precision] * seconds for precision, seconds in busy_s.items()) / compute_s
     memory_s = mix.dram_bytes / (model.bandwidth_gb_s * 1e9 * STREAM.bandwidth_share)
+    cache_s = mix.l2_bytes / (rates.l2_gb_s(model) * 1e9 * share)
     shared_s = mix.shared_bytes / (_SHARED_BYTES * mix.sms * hz)
-    parts.append(_Part(memory_s, clock=STREAM.compute_share, activity=_UNIT_ACTIVITY["dram"]))
-    parts.append(_Part(mix.l2_bytes / (rates.l2_gb_s(model) * 1e9 * share), 1.0, activity=_UNIT_ACTIVITY["l2"]))
-    parts.append(_Part(shared_s, clock=1.0, activity=_UNIT_ACTIVITY["shared"]))
-    parts.append(_Part(mix.instructions / (_ISSUED * mix.sms * hz), clock=1.0))
     nanoseconds, scaling = rates.latency_ns(mix.footprint) if mix.footprint else (0.0, 0.0)
-    parts.append(_Part(mix.steps * mix.step_clocks / hz, clock=1.0))
-    parts.append(_Part(mix.steps * (nanoseconds + mix.sleep_ns) * 1e-9, scaling / max(nanoseconds + mix.sleep_ns, 1.0)))
-    return parts
+    waits_ns = nanoseconds + mix.sleep_ns
+    return [
+        _Part(compute_s, clock=1.0, activity=computing),
+        _Part(memory_s, clock=STREAM.compute_share, activity=_UNIT_ACTIVITY["dram"]),
+        _Part(cache_s, clock=1.0, activity=_UNIT_ACTIVITY["l2"]),
+        _Part(shared_s, clock=1.0, activity=_UNIT_ACTIVITY["shared"]),
+        _Part(mix.steps * mix.step_clocks / hz, clock=1.0),
+        _Part(mix.steps * waits_ns * 1e-9, clock=scaling / waits_ns if waits_ns else 0.0),
+    ]
 
 
 def _activity(parts: Sequence[_Part], unit_s: float) -> float:

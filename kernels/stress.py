@@ -372,8 +372,8 @@ def _launch(
         defines += [f"AHEAD_{precision.upper()}={ahead}", f"BACK_{precision.upper()}={back}"]
     hint = ("", ".ca", ".cg", ".cs")[k["cache"]]
     mask = (1 << 32) - (1 << (32 - k["entropy"]))
-    blocks = max(k["blocks"], k["bound_blocks"])
-    bounds = f"{k['threads']},{blocks}" if blocks else str(k["threads"])
+    bound = max(k["blocks"], k["bound_blocks"])
+    bounds = f"{k['threads']},{bound}" if bound else str(k["threads"])
     defines += [f'CACHE="{hint}"', f"MASK=0x{mask:08x}u", f"BOUNDS={bounds}", f"SLEEP={k['sleep_ns']}"]
     defines.append(f"SLAB={max(1, _slab_bytes(k) // 4 // k['width'])}")
     begins = [number * steps * k[name] % count for name, count in zip(("far", "near"), windows, strict=True)]
