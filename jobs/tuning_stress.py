@@ -44,9 +44,9 @@ KERNEL = "stress"
 GOALS = ("power", "spread")
 MOST_GPUS = 8
 """On which a spread is searched."""
-FINALISTS = 5
+FINALISTS = 12
 """Kernels, and probes, that are measured again before the best one is chosen."""
-_RUNS = {"power": (1, 2, 3), "spread": (3, 5, 8)}
+_RUNS = {"power": (1, 2, 3), "spread": (2, 5, 8)}
 """Of each GPU: in a trial, of a finalist, and of the winner, all of them fresh."""
 _LEAST = 1e-3
 """A ratio of variances below it is taken for it: its logarithm is what is searched."""

@@ -1,0 +1,263 @@
+"""The search for the hardest kernel: on simulated GPUs beside the catalogue, with its log, its failures and its end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whorl.analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
+from whorl.errors import DeviceError, InputError
+from whorl.jobs.measuring import drawn_fleet
+from whorl.jobs.tuning_knobs import CLOCK, POWER
+from whorl.jobs.tuning_stress import (
+    KernelBench,
+    StressSearchOptions,
+    kernels_in,
+    kernels_on,
+    search_stress,
+)
+from whorl.kernels.stress import DEFAULTS
+from whorl.probes.campaign import Plan, Report
+from whorl.probes.catalogue import find_probe
+from whorl.probes.conditions import Asked
+from whorl.probes.effort import EFFORTS
+from whorl.store.vocabulary import Outcome
+from whorl.tests.jobs.tuned_device import SHORT, ClockedDevice
+from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.probes.changing import limit_w, notes, uuids
+from whorl.tests.probes.hand_device import FACTS
+from whorl.tests.sizes import count, sample
+
+FEW = ("power-mix", "gemm-fp32")
+QUICK = StressSearchOptions(trials=4, rivals=("launch",))
+
+
+@dataclass
+class Counted:
+    """A bench of simulated GPUs that counts its runs; `spoil` makes of a run's report another one, or raises."""
+
+    gpus: int = 2
+    spoil: Callable[[int, Plan, Report], Report] = lambda number, plan, report: report
+    limits: list[Mapping[str, float | None]] = field(default_factory=list)
+
+    @property
+    def bench(self) -> KernelBench:
+        inner = kernels_in(drawn_fleet(self.gpus, "H100", 3))
+
+        def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:
+            self.limits.append(limits)
+            return self.spoil(len(self.limits), plan, inner.run(plan, limits, number))
+
+        return replace(inner, run=run)
+
+
+def knobs(plan: Plan) -> Mapping[str, object]:
+    return plan.probes[0].parameters
+
+
+# -- what it finds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", sample(["H100", "V100", "A100", "H200"], short=1))
+def test_sixty_trials_or_fewer_draw_95_percent_of_the_power_of_the_best_probe_and_more(model: str) -> None:
+    report = search_stress(
+        kernels_in(drawn_fleet(2, model, 1)), StressSearchOptions(trials=count(60, short=30), rivals=FEW)
+    )
+    assert report.best_probe is not None
+    assert report.winner.value is not None
+    assert report.best_probe.value is not None
+    assert report.winner.value >= 0.95 * report.best_probe.value
+    first = report.trials[0]
+    assert first.setting == first.setting | {name: float(value) for name, value in DEFAULTS.items() if name != "bf16"}
+    assert first.value is not None
+    assert report.winner.value > first.value, "the default is no answer already"
+    assert report.winner.score is not None
+    assert (report.winner.score.gpus, report.winner.score.runs) == (2, 3)
+    assert 0.5 < report.unfit_share < 0.9
+    assert all(tried.failure is None for tried in report.trials)
+
+
+@pytest.mark.parametrize(
+    ("model", "seed"), sample([(model, seed) for model in ("V100", "H100") for seed in range(3)], short=1)
+)
+def test_a_search_for_spread_finds_a_kernel_that_tells_gpus_apart_at_least_as_well_as_any_probe(
+    model: str, seed: int
+) -> None:
+    bench = kernels_in(drawn_fleet(8, model, 1 + seed))
+    report = search_stress(bench, StressSearchOptions(goal="spread", trials=count(60, short=20), seed=seed))
+    assert report.best_probe is not None
+    best = report.best_probe.value
+    assert report.winner.value is not None
+    assert best is not None
+    assert report.winner.value >= best
+    assert report.winner.score is not None
+    assert (report.winner.score.gpus, report.winner.score.runs) == (8, 8)
+    assert {POWER, CLOCK} < set(report.winner.setting)
+    assert report.winner.figure in ("power", "rate")
+    assert len(report.rivals) > 15
+
+
+# -- its statistics ---------------------------------------------------------------------------------------------------
+
+
+def test_intervals_hold_what_is_true_nineteen_times_in_twenty() -> None:
+    draw = np.random.default_rng(2)
+    held = {"mean": 0, "ratio": 0}
+    number = count(1000, short=300)
+    for _ in range(number):
+        gpus = 100 * np.exp(0.02 * draw.standard_normal((8, 1)))
+        runs = gpus * np.exp(0.004 * draw.standard_normal((8, 3)))
+        mean, spread = mean_of_runs(runs), spread_over_runs(runs)
+        assert spread is not None
+        for name, figure, truth in (("mean", mean, gpus.mean()), ("ratio", spread, (0.02 / 0.004) ** 2)):
+            assert figure.low is not None
+            assert figure.high is not None
+            held[name] += figure.low <= truth <= figure.high
+    for name, times in held.items():
+        assert 0.92 < times / number < 0.98, name
+
+
+def test_figures_that_are_not_known_are_none() -> None:
+    assert mean_of_runs([[3.0], [5.0]]) == RunFigure(4.0, None, None, 2, 1)
+    assert spread_over_runs([[3.0, 3.1]]) is None
+    assert spread_over_runs([[3.0], [5.0]]) is None
+    assert spread_over_runs([[3.0, 3.0], [5.0, 5.0]]) is None
+    alike = spread_over_runs([[3.0, 3.3], [3.3, 3.0]])
+    assert alike is not None
+    assert (alike.value, alike.low) == (0.0, 0.0)
+
+
+# -- how it runs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole = search_stress(Counted().bench, QUICK)
+
+    def stops(number: int, plan: Plan, report: Report) -> Report:
+        if number == 4:
+            raise KeyboardInterrupt
+        return report
+
+    log = tmp_path / "trials"
+    logged, first = replace(QUICK, log=log), Counted(spoil=stops)
+    with pytest.raises(KeyboardInterrupt):
+        search_stress(first.bench, logged)
+    lines = log.read_text().splitlines()
+    assert len(lines) == 1 + 3 * 2, "a head, and a line for each run of a GPU"
+    assert json.loads(lines[0])["stress"] == "power"
+    with log.open("a") as file:
+        file.write('{"stage": "tri')
+    second = Counted()
+    report = search_stress(second.bench, logged)
+    assert report == replace(whole, torn_line=8)
+    again = Counted()
+    assert search_stress(again.bench, logged) == whole
+    assert len(again.limits) == 0
+    assert len(first.limits) - 1 + len(second.limits) == 5 + 2 * 4 + 2 + 3 + 3
+    for other in (replace(logged, goal="spread"), replace(logged, seed=1)):
+        with pytest.raises(InputError, match="the log of another search"):
+            search_stress(Counted().bench, other)
+
+
+def test_a_kernel_that_fails_counts_as_the_worst_and_the_search_goes_on() -> None:
+    def fails(number: int, plan: Plan, report: Report) -> Report:
+        if knobs(plan).get("fp32") == DEFAULTS["fp32"]:
+            wrong = [
+                replace(run, status=Outcome.WRONG_RESULT, status_detail="3 elements are wrong") for run in report.runs
+            ]
+            return replace(report, runs=wrong)
+        if plan.probes[0].name == "launch":
+            return replace(report, runs=[], failures={run.gpu: f"{run.gpu}: no memory left" for run in report.runs})
+        return report
+
+    report = search_stress(Counted(spoil=fails).bench, replace(QUICK, trials=8))
+    failed = [tried for tried in report.trials if tried.score is None]
+    assert failed[0] is report.trials[0]
+    assert {tried.failure for tried in failed} == {"3 elements are wrong"}
+    assert report.best_probe is None
+    assert report.rivals[0].failure is not None
+    assert "no memory left" in report.rivals[0].failure
+    assert report.winner.value is not None
+
+
+def test_where_no_gpu_runs_any_kernel_it_says_why() -> None:
+    def nothing(number: int, plan: Plan, report: Report) -> Report:
+        return replace(report, runs=[], unrun=[(run.gpu, "stress", "it has no fp32") for run in report.runs])
+
+    with pytest.raises(DeviceError, match="it has no fp32"):
+        search_stress(Counted(spoil=nothing).bench, replace(QUICK, trials=2))
+
+
+def test_a_gpu_that_fails_is_left_out_of_that_kernel() -> None:
+    def one_fails(number: int, plan: Plan, report: Report) -> Report:
+        return replace(report, runs=report.runs[1:]) if number == 2 else report
+
+    report = search_stress(Counted(spoil=one_fails).bench, QUICK)
+    assert report.trials[0].score is not None
+    assert report.trials[0].score.gpus == 1
+    assert report.trials[1].score is not None
+    assert report.trials[1].score.gpus == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "sentence"),
+    [
+        ({"goal": "heat"}, 2, "no goal 'heat'"),
+        ({"trials": 1}, 2, "--trials is 2 or more"),
+        ({"suite": "slow"}, 2, "no suite 'slow'"),
+        ({"goal": "spread"}, 1, "needs two GPUs"),
+        ({"rivals": ("idle",)}, 2, "idle is no steady work"),
+        ({"rivals": ("gem",)}, 2, "there is no probe 'gem'"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(options: dict[str, object], gpus: int, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        search_stress(Counted(gpus).bench, replace(QUICK, **options))  # type: ignore[arg-type]
+
+
+def test_on_this_node_the_limit_is_the_highest_one_and_all_is_as_before_after_ctrl_c(
+    nvml: NvmlLibrary, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nvml.write("model H100", "root yes", "gpus 1", "load 10 1", "gpu 0 limit 500000")
+    (gpu,) = uuids()
+    seen: list[float] = []
+    monkeypatch.setitem(EFFORTS, "quick", SHORT)
+    bench = kernels_on([ClockedDevice(facts=replace(FACTS, gpu=gpu))])
+
+    def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:
+        assert limits == {"power_limit_w": 700, "lock_clock_mhz": None}
+        report = bench.run(plan, limits, number)
+        assert [run.status for run in report.runs] == [Outcome.OK]
+        seen.append(limit_w(gpu))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search_stress(replace(bench, run=run), StressSearchOptions(trials=2, rivals=(), log=tmp_path / "log"))
+    assert seen == [500]
+    assert not notes(state)
+
+
+def test_the_winner_can_be_run_as_a_probe() -> None:
+    probe = find_probe("stress")
+    assert probe.suite is None
+    report = search_stress(Counted().bench, QUICK)
+    found = {name: int(value) for name, value in report.winner.setting.items() if name in DEFAULTS}
+    (run, *_) = (
+        kernels_in(drawn_fleet(2, "H100", 3))
+        .run(
+            Plan(
+                (replace(probe, parameters=found),),
+                Asked(EFFORTS["quick"]),
+                "c",
+            ),
+            {"power_limit_w": None, "lock_clock_mhz": None},
+            1,
+        )
+        .runs
+    )
+    assert run.status is Outcome.OK
