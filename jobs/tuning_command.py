@@ -140,14 +140,10 @@ class CommandBench:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
         limits = self._gpu_knobs.limits(setting)
         try:
-            with (
-                signals.Unwinding(apart_s=1.0),
-                Settings(gpu.split(","), **limits, tell=self._tell_trouble),
-                _CommandRun(self._ledgers[gpu]) as run,
-                _GroupedProgram(words, environment) as program,
-            ):
-                self._watch(program, run, stop_over_s)
-            return self._trial(setting, run)
+            with signals.Unwinding(apart_s=1.0), Settings(gpu.split(","), **limits, tell=self._tell_trouble):
+                with _CommandRun(self._ledgers[gpu]) as run, _GroupedProgram(words, environment) as program:
+                    self._watch(program, run, stop_over_s)
+                return self._trial(setting, run)  # the sensor's last value is of the run, before they are restored
         except _CommandError as failure:
             sentence = f"the command {shlex.join(words)!r} {failure}"
             if self._usual_work is None and dict(setting) == {knob.name: knob.default for knob in self.knobs}:

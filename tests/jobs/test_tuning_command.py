@@ -348,5 +348,5 @@ def latency_ms(limit_w: float, batch: float) -> float:
 
 
 def service_j(limit_w: float, batch: float) -> float:
-    """J of a unit of its work: the stand-in draws 45 W, and what the limit leaves while it is busy."""
-    return (45 + batch / (batch + 4) * (limit_w - 45)) * latency_ms(limit_w, batch) / batch / 1000
+    """J of a unit of its work: the stand-in draws 45 W, and up to 291 W while it is busy, as the limit is."""
+    return (45 + batch / (batch + 4) * (min(limit_w, 291) - 45)) * latency_ms(limit_w, batch) / batch / 1000
