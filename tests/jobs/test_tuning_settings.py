@@ -16,7 +16,7 @@ from whorl.jobs.tuning import TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, MEMORY, POWER, knobs_of_gpus
 from whorl.probes.restore import restore_left_over
 from whorl.store import Store
-from whorl.tests.jobs.tuned_device import BOUND, bench, tuned
+from whorl.tests.jobs.tuned_device import BOUND, bench, clocked, tuned
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, clock_mhz, limit_w, notes, uuids
 
@@ -84,7 +84,7 @@ def test_a_driver_that_refuses_half_way_leaves_all_as_it_was(
 
     options = TuningOptions(trials=5, log=tmp_path / "log", progress=refuse)
     with pytest.raises(InputError, match=f"{gpus[0]}: (setting|locking) .* needs root"):
-        tune(bench(store, gpus), BOUND, options)
+        tune(bench(store, clocked(gpus)), BOUND, options)
     assert limit_w(gpus[0]) == 700
     assert clock_mhz(gpus[0]) > 1200
     assert not notes(state)
@@ -93,20 +93,14 @@ def test_a_driver_that_refuses_half_way_leaves_all_as_it_was(
 
 @contextmanager
 def tuning(nvml: NvmlLibrary, folder: Path, gpu: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that tunes, and has measured its first two trials."""
-    command = [sys.executable, "-m", "whorl.tests.jobs.tuned_device", str(folder), "6", gpu]
+    """A process that tunes, and is in the middle of its third trial."""
+    command = [sys.executable, "-m", "whorl.tests.jobs.tuned_device", str(folder), "4", gpu]
     process = subprocess.Popen(
         command, env=nvml.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
-        trials = 0
-        for line in process.stdout:
-            trials += line == "trial\n"
-            if trials == 2:
-                break
-        else:
-            raise AssertionError(process.communicate()[1])
+        assert process.stdout.readline() == "held\n", process.communicate()[1]
         yield process
     finally:
         process.kill()
@@ -120,9 +114,9 @@ def test_what_ends_a_tuning_run_leaves_its_log_and_no_setting(
     nvml.write(*ONE)
     (gpu,) = uuids()
     with tuning(nvml, tmp_path, gpu) as process:
-        while not notes(state):  # in the middle of the third trial
-            assert process.poll() is None
+        assert notes(state)
         process.send_signal(number)
+        (tmp_path / "go").touch()
         process.wait(PATIENCE_S)
     if number == signal.SIGKILL:
         assert notes(state), "nobody was there to restore"

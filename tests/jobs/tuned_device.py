@@ -37,6 +37,9 @@ SHORT = replace(
 class ClockedDevice(HandDevice):
     """2 ms a repetition at the highest clock."""
 
+    hold: Path | None = None
+    """A run says so and waits until this file is there."""
+
     def now_ns(self) -> int:
         return time.time_ns()
 
@@ -53,6 +56,11 @@ class ClockedLoaded(HandLoaded):
         mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
         times = np.full(repeats, 2.0 * FULL_MHZ / mhz)
         began_ns = time.time_ns()
+        hold = self.device.hold if isinstance(self.device, ClockedDevice) else None
+        if hold is not None:
+            say("held")
+            while not hold.exists():
+                time.sleep(0.01)
         time.sleep(float(times.sum()) * each / 1000)
         return Timed(began_ns, time.time_ns(), times, repeats * each)
 
@@ -60,24 +68,34 @@ class ClockedLoaded(HandLoaded):
         return Verdict(10, 0)
 
 
-def bench(store: Store, gpus: Sequence[str]) -> ProbeBench:
+def clocked(gpus: Sequence[str]) -> list[ClockedDevice]:
+    return [ClockedDevice(facts=replace(FACTS, gpu=gpu, index=place)) for place, gpu in enumerate(gpus)]
+
+
+def bench(store: Store, devices: Sequence[ClockedDevice]) -> ProbeBench:
     """The probe `fma-fp32` on these GPUs of the driver."""
     EFFORTS["quick"] = SHORT
-    devices = [ClockedDevice(facts=replace(FACTS, gpu=gpu, index=place)) for place, gpu in enumerate(gpus)]
     return bench_on(store, find_probe("fma-fp32"), devices, ProbeBenchOptions(suite="quick"))
 
 
-def tuned(folder: Path, gpus: Sequence[str], trials: int) -> TuneAnswer:
-    """Tune, with a log beside the store; the stage of each measurement that has ended is printed."""
+def tuned(folder: Path, gpus: Sequence[str], trials: int, *, held_after: int | None = None) -> TuneAnswer:
+    """Tune, with a log beside the store. After so many measurements the next one waits until the folder has a file `go`."""
+    devices = clocked(gpus)
 
-    def shown(progress: TuneProgress) -> None:
-        sys.stdout.write(f"{progress.step.stage}\n")
-        sys.stdout.flush()
+    def count(progress: TuneProgress) -> None:
+        if progress.done == held_after:
+            for device in devices:
+                device.hold = folder / "go"
 
-    options = TuningOptions(trials=trials, log=folder / "log", progress=shown)
+    options = TuningOptions(trials=trials, log=folder / "log", progress=count)
     with Controls():  # keeps the driver open between the probes, for the clock
-        return tune(bench(Store.create(folder / "store"), gpus), BOUND, options)
+        return tune(bench(Store.create(folder / "store"), devices), BOUND, options)
+
+
+def say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    tuned(Path(sys.argv[1]), sys.argv[3:], int(sys.argv[2]))
+    tuned(Path(sys.argv[1]), sys.argv[3:], 6, held_after=int(sys.argv[2]))
