@@ -79,7 +79,7 @@ def bench(store: Store, devices: Sequence[ClockedDevice]) -> ProbeBench:
 
 
 def tuned(folder: Path, gpus: Sequence[str], trials: int, *, held_after: int | None = None) -> TuneAnswer:
-    """Tune, with a log beside the store. After so many measurements the next one waits until the folder has a file `go`."""
+    """Tune, with a log beside the store. After so many measurements the next one waits until there is a file `go`."""
     devices = clocked(gpus)
 
     def count(progress: TuneProgress) -> None:
