@@ -108,11 +108,12 @@ MADE_METHODS = {
     "special and buckets": StressOptions(buckets=8),
     "all": StressOptions(axes=16, buckets=8),
     "special, scikit-learn": StressOptions(surrogate=SklearnForest),
+    "special, process": StressOptions(surrogate=process),
 }
 
 
-def kernel(path: Path, *, known: bool) -> Surface:
-    """The measured settings of a kernel; `known`: whether the search knows which settings have a row."""
+def kernel(path: Path, *, fits_known: bool) -> Surface:
+    """The measured settings of a kernel; `fits_known`: whether the search knows which settings have a row."""
     with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
         header, *rows = csv.reader(lines)
     names = header[:-1]
@@ -131,7 +132,7 @@ def kernel(path: Path, *, known: bool) -> Surface:
 
     knobs = [StressKnob(name, tuple(sorted({row[i] for row in times}))) for i, name in enumerate(names)]
     default = dict(zip(names, median, strict=True))
-    return Surface(knobs, default, value, (lambda setting: place(setting) in times) if known else None)
+    return Surface(knobs, default, value, (lambda setting: place(setting) in times) if fits_known else None)
 
 
 def made_surface(seed: int) -> Surface:
@@ -202,9 +203,9 @@ def mean_and_error(values: FloatArray) -> dict[str, float]:
 def kernel_ablations(path: Path, seeds: int) -> dict[str, Any]:
     """The ablation on a kernel, without and with knowing what fits."""
     tables = {}
-    for name, known in (("fits_unknown", False), ("fits_known", True)):
+    for name, fits_known in (("fits_unknown", False), ("fits_known", True)):
         say(f"{path.name}, {name.replace('_', ' ')}, {seeds} seeds")
-        surface = kernel(path, known=known)
+        surface = kernel(path, fits_known=fits_known)
         plan = Ablation(kernel_methods(len(surface.knobs)), (15, 30), seeds, against="random")
 
         def same(_seed: int, surface: Surface = surface) -> Surface:
@@ -232,9 +233,9 @@ def acceptance(kernels: Mapping[str, Any], made: Sequence[Mapping[str, Any]]) ->
     """What must hold: on a GEMM `direct` is ahead of random by 0.03; on the made surface `all` is not behind direct."""
     rows = []
     for name, tables in kernels.items():
-        for known in ("fits_unknown", "fits_known") if "gemm" in name else ():
-            ahead = next(row for row in tables[known] if row["method"] == "direct")["ahead_30"]["mean"]
-            rows.append({"line": f"{name} {known} @30", "ahead": ahead, "least": 0.03, "met": ahead >= 0.03})
+        for table in ("fits_unknown", "fits_known") if "gemm" in name else ():
+            ahead = next(row for row in tables[table] if row["method"] == "direct")["ahead_30"]["mean"]
+            rows.append({"line": f"{name} {table} @30", "ahead": ahead, "least": 0.03, "met": ahead >= 0.03})
     for trials in (30, 60):
         ahead = next(row for row in made if row["method"] == "all")[f"ahead_{trials}"]["mean"]
         rows.append({"line": f"made surface @{trials}", "ahead": ahead, "least": 0.0, "met": ahead >= 0})

@@ -177,6 +177,8 @@ class Search:
         for subject, value in (("energy", energy_j), ("time", time_s)):
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"the {subject} of the trial at {_text(setting)} is {value:g}: it must be above 0")
+        if noise is not None and not 0 <= noise < math.inf:
+            raise InputError(f"the noise of the trial at {_text(setting)} is {noise:g}: it must be 0 or more")
         self._trials.append(Trial(dict(setting), energy_j, time_s, noise, ended_early))
 
     def suggest(self) -> dict[str, float] | None:
@@ -345,8 +347,9 @@ def _check_knobs(knobs: Sequence[Knob], noise: float) -> None:
     if not 0 < noise < 0.5:
         raise InputError(f"the noise of a trial is a share between 0 and 0.5, not {noise:g}")
     for knob in knobs:
-        if not knob.values or list(knob.values) != sorted(set(knob.values)):
-            raise InputError(f"the values of {knob.name} must be one or more, ascending, each once")
+        ascending = all(low < high for low, high in zip(knob.values, knob.values[1:], strict=False))
+        if not knob.values or not ascending or not all(map(math.isfinite, knob.values)):
+            raise InputError(f"the values of {knob.name} must be one or more finite numbers, ascending, each once")
         if knob.default not in knob.values:
             raise InputError(f"the default of {knob.name}, {knob.default:g}, must be one of its values")
 

@@ -56,8 +56,9 @@ class StressKnob:
     special: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.values or list(self.values) != sorted(set(self.values)):
-            raise InputError(f"knob {self.name}: its values must be ascending and all different, not {self.values}")
+        ascending = all(low < high for low, high in zip(self.values, self.values[1:], strict=False))
+        if not self.values or not ascending or not all(map(math.isfinite, self.values)):
+            raise InputError(f"knob {self.name}: its values must be finite numbers that ascend, not {self.values}")
         if self.special is not None and self.special not in self.values:
             raise InputError(f"knob {self.name}: the special value {self.special:g} is not one of its values")
 

@@ -226,6 +226,7 @@ def test_a_prior_takes_the_place_of_random_trials() -> None:
         (lambda: Search([BATCH, BATCH], TimeBound(max_slowdown=0.1)), "two knobs have one name"),
         (lambda: Search([Knob("batch", (), 1.0)], TimeBound(max_slowdown=0.1)), "the values of batch"),
         (lambda: Search([Knob("batch", (2.0, 1.0), 1.0)], TimeBound(max_slowdown=0.1)), "ascending"),
+        (lambda: Search([Knob("batch", (math.nan,), 1.0)], TimeBound(max_slowdown=0.1)), "finite numbers"),
         (lambda: Search([Knob("batch", (1.0, 2.0), 3.0)], TimeBound(max_slowdown=0.1)), "the default of batch, 3"),
         (lambda: Search([BATCH], TimeBound(max_slowdown=0.1), noise=0.0), "the noise of a trial"),
         (lambda: TimeBound(), "state one of them"),
@@ -236,6 +237,10 @@ def test_a_prior_takes_the_place_of_random_trials() -> None:
         (lambda: Search([BATCH], TimeBound(max_slowdown=0.1)).tell({"tile": 3.0}, 1.0, 1.0), "tile 3"),
         (lambda: Search([BATCH], TimeBound(max_slowdown=0.1)).tell({"batch": 4.0}, 0.0, 1.0), "energy .* is 0"),
         (lambda: Search([BATCH], TimeBound(max_slowdown=0.1)).tell({"batch": 4.0}, 1.0, math.inf), "time .* is inf"),
+        (
+            lambda: Search([BATCH], TimeBound(max_slowdown=0.1)).tell({"batch": 4.0}, 1.0, 1.0, noise=math.nan),
+            "noise of the trial at batch 4 is nan",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_refused(make: Callable[[], object], sentence: str) -> None:

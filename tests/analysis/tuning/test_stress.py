@@ -156,8 +156,9 @@ def test_every_setting_of_a_small_space_is_tried_once() -> None:
 
 
 def test_bad_input_is_refused_in_one_sentence() -> None:
-    with pytest.raises(InputError, match="knob tile: its values must be ascending"):
-        StressKnob("tile", (2.0, 1.0))
+    for values in ((), (2.0, 1.0), (1.0, 1.0), (math.nan,), (1.0, math.inf)):
+        with pytest.raises(InputError, match="knob tile: its values must be finite numbers that ascend"):
+            StressKnob("tile", values)
     with pytest.raises(InputError, match="knob tile: the special value 3 is not one of its values"):
         StressKnob("tile", (1.0, 2.0), special=3.0)
     for axes, buckets, candidates in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
