@@ -42,8 +42,8 @@ from .options import Share, Span, any_store_option, json_option, model_option
 @click.option("--resume", metavar="FILE", help="Keep a log of the trials there, and go on with one that is there.")
 @click.option(
     "--warm-start",
-    metavar="FILE",
-    help="A sweep of the same work on another model, or the log of a search there. Helps up to 6 trials.",
+    metavar="FILE|MODEL",
+    help="A sweep or a search's log of the same work on another model, or that model. Helps up to 6 trials.",
 )
 @click.option("--gpu", "chosen", multiple=True, metavar="GPU", help="Only this GPU: UUID or index. Repeatable.")
 @click.option(

@@ -1,7 +1,8 @@
-"""What `whorl tune --warm-start` begins with: runs of the same probe on another model, or a file of a sweep."""
+"""What `whorl tune --warm-start` begins with: a sweep or a search of the same work on another model, or runs of it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from ..analysis.tuning.search import Knob, Prior
 from ..analysis.tuning.sweep import MeasuredSweep, read_sweeps
 from ..analysis.tuning.warm_start import ModelSweep, sweep_of_batches, warm_start
 from ..errors import InputError
+from .tuning_log import SCHEMA
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -22,16 +24,38 @@ _LABELS = ("dataset", "network", "optimizer", "gpu", "batch")
 def prior_from(source: str, knobs: Sequence[Knob], *, probe: str | None, store: Store | str | Path | None) -> Prior:
     """The prior of a search over these knobs, from a source as the option names it.
 
-    `source` is a file of sweeps (sweep.csv, or sweep.csv:network=resnet50,optimizer=adam,batch=256 where it has
-    several), else a model of GPU, or a part of its name, on which the store has runs of the `probe` under several
-    settings. Raises InputError where neither is there, or what it says is of no use for these knobs.
+    `source` is the log of a search; or a file of sweeps, as sweep.csv, or where it has several as
+    sweep.csv:network=resnet50,optimizer=adam,batch=256; else a model of GPU, or a part of its name, on which the store
+    has runs of the `probe` under several settings. Raises InputError where neither is there, or what it says is of no
+    use for these knobs.
     """
     path, _, labels = source.partition(":")
+    if Path(path).is_file() and _is_log(Path(path)):
+        return warm_start(knobs, _sweep_of_log(Path(path)))
     if Path(path).is_file():
         return warm_start(knobs, _sweep_of_file(path, _parsed(labels), knobs))
     if probe is None or store is None:
         raise InputError(f"--warm-start {source}: there is no such file; a model of GPU needs a probe and a store")
     return warm_start(knobs, _sweep_of_store(store, probe, source))
+
+
+def _is_log(path: Path) -> bool:
+    try:
+        return SCHEMA.encode() in path.read_bytes()[:100]
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _sweep_of_log(path: Path) -> ModelSweep:
+    """The measurements of the log of a search, of all of its GPUs. InputError where there is none."""
+    whole, _, _ = path.read_text().rpartition("\n")
+    try:
+        rows = [json.loads(line) for line in whole.split("\n")[1:]]
+        rows = [row for row in rows if row["time_s"] is not None and row["energy_j"] is not None]
+        settings = {name: np.array([row["setting"][name] for row in rows]) for name in rows[0]["setting"]}
+        return ModelSweep(settings, *(np.array([row[name] for row in rows]) for name in ("energy_j", "time_s")))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise InputError(f"{path} has no measurements to start from: name another file with --warm-start") from error
 
 
 def _parsed(labels: str) -> dict[str, str]:

@@ -26,6 +26,10 @@ SAME_LEVEL = 0.01
 LEAST_LEVELS = 3
 SCATTERS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.04)
 """Of ln energy or ln time."""
+SPREAD, SPREAD_UNITS = 0.005, 4
+"""How far units are taken to differ in what a cap does (ln), beside those that were measured: as so many further ones
+would. In Zeus's profiles of one job, the energies of four A40 changed by 2.3 % (standard deviation) differently from
+300 W to any lower limit, those of two V100 by 0 to 2 %. A curve of one unit is for that unit."""
 _MOST_LEFT_OUT = 20
 
 
@@ -68,7 +72,7 @@ class OwnCurve:
     def effect(self, level: float, since: float = 1.0) -> CapEffect | None:
         """What a cap at `level` does to work that ran at level `since`; None below the lowest level that was measured.
 
-        The standard deviations are for runs on another GPU, one at each of both levels.
+        The standard deviations are for runs on another GPU, one at each of both levels; where one GPU ran, on that one.
         """
         of_units, since_units = (np.minimum(share / self._highest, 1.0) for share in (level, since))
         if min(of_units.min(), since_units.min()) < self._lowest - SAME_LEVEL:
@@ -105,7 +109,7 @@ class _Figure:
     noise: float
     """Standard deviation of a run among those of its unit and level; 0 where nothing was repeated."""
     apart: float
-    """Standard deviation of units at one level; 0 where no level below the default has several."""
+    """Standard deviation of units at one level below the default; 0 of one unit."""
 
     def variances(self, scatter: float) -> FloatArray:
         """Of the means (levels,)."""
@@ -138,7 +142,7 @@ def _figure(values: FloatArray, unit: NDArray[np.str_], place: NDArray[np.int64]
         units,
         noise=np.sqrt(squares / repeated) if repeated else 0.0,
         # The predictive variance of Student's t, so that few units count for less.
-        apart=np.sqrt(apart / max(freedom - 2, 1)) if freedom else 0.0,
+        apart=np.sqrt((apart + SPREAD_UNITS * SPREAD**2) / (freedom + SPREAD_UNITS - 2)) if units[-1] > 1 else 0.0,
     )
 
 
@@ -182,9 +186,9 @@ class _Fitted:
             means, sds = self._predicted(process, levels)
             since_means, since_sds = self._predicted(process, since)
             of_units = np.where(equal, 0.0, means - since_means)
-            curve = np.where(equal, 0.0, sds**2 + since_sds**2 + 2 * scatter**2 + apart)
+            curve = np.where(equal, 0.0, sds**2 + since_sds**2 + 2 * scatter**2)
             changes[number] = of_units.mean()
-            variances[number] = (curve + 2 * figure.noise**2).mean() + of_units.var()
+            variances[number] = (curve + apart + 2 * figure.noise**2).mean() + of_units.var()
         change = float(self._weights @ changes)
         return change, float(np.sqrt(self._weights @ (variances + (changes - change) ** 2)))
 

@@ -14,8 +14,6 @@ from ...store.instants import seconds_of
 from .. import tune_report
 
 if TYPE_CHECKING:
-    from ...analysis.tuning.search import Knob, Prior
-    from ...analysis.tuning.warm_start import ModelSweep
     from ...dashboards.printed.tuning import SweepAnswer
     from ...jobs.tuning import TuneAnswer, TuneBench, TuneProgress
     from ...store import Store
@@ -177,7 +175,7 @@ def _probe_reply(
         seed=seed if backend == "simulated" else None,
         tell=arguments.get("tell") or ProbeBenchOptions.tell,
     )
-    return _searched(probe_bench(store, probe, options), bound, arguments)
+    return _searched(probe_bench(store, probe, options), bound, arguments, store=store)
 
 
 def _kernel_knobs(arguments: TuneArguments) -> dict[str, list[float]]:
@@ -212,10 +210,14 @@ def _command_reply(command: str, bound: TimeBound, arguments: TuneArguments) -> 
         return _searched(bench, bound, arguments)
 
 
-def _searched(bench: TuneBench, bound: TimeBound, arguments: TuneArguments) -> Reply[TuneAnswer]:
+def _searched(
+    bench: TuneBench, bound: TimeBound, arguments: TuneArguments, *, store: Store | str | Path | None = None
+) -> Reply[TuneAnswer]:
+    """`store`: of a probe, where runs on other models may be."""
     from ...analysis.tuning.search import PRIOR_TRIALS
     from ...analysis.tuning.warm_start import NO_USE
     from ...jobs.tuning import TuningOptions, tune
+    from ...jobs.tuning_warm_start import prior_from
 
     safe, log, start = bool(arguments.get("safe")), arguments.get("resume"), arguments.get("warm_start")
     trials = arguments.get("trials") or TRIALS
@@ -225,7 +227,7 @@ def _searched(bench: TuneBench, bound: TimeBound, arguments: TuneArguments) -> R
         safe=safe,
         seed=arguments.get("seed") or 0,
         log=None if log is None else Path(log),
-        prior=_prior(Path(start), bench.knobs) if start is not None and helps else None,
+        prior=prior_from(str(start), bench.knobs, probe=bench.label, store=store) if helps else None,
         progress=arguments.get("progress") or TuningOptions.progress,
     )
     answer = tune(bench, bound, options)
@@ -238,41 +240,3 @@ def _searched(bench: TuneBench, bound: TimeBound, arguments: TuneArguments) -> R
         rows=RowList("trials"),
         notes=notes,
     )
-
-
-def _prior(path: Path, knobs: Sequence[Knob]) -> Prior:
-    """What the log of a search or a sweep on another model says. InputError for a file of several workloads."""
-    from ...analysis.tuning.sweep import read_sweeps
-    from ...analysis.tuning.warm_start import sweep_of_batches, warm_start
-    from ...jobs.tuning_log import SCHEMA
-
-    try:
-        is_log = SCHEMA.encode() in path.read_bytes()[:100]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    if is_log:
-        return warm_start(knobs, _logged(path))
-    file = read_sweeps(path)
-    workloads = {sweep.workload for sweep in file.sweeps}
-    if len(workloads) > 1:
-        raise InputError(f"{path} has {len(workloads)} workloads: --warm-start takes a file with the one that is tuned")
-    batch = next((knob.name for knob in knobs if knob.name in ("batch", "batch_size")), None)
-    return warm_start(knobs, sweep_of_batches(file.sweeps, file.knob, batch))
-
-
-def _logged(path: Path) -> ModelSweep:
-    """The measurements of the log of a search, of all of its GPUs. InputError where there is none."""
-    import json
-
-    import numpy as np
-
-    from ...analysis.tuning.warm_start import ModelSweep
-
-    whole, _, _ = path.read_text().rpartition("\n")
-    try:
-        rows = [json.loads(line) for line in whole.split("\n")[1:]]
-        rows = [row for row in rows if row["time_s"] is not None and row["energy_j"] is not None]
-        settings = {name: np.array([row["setting"][name] for row in rows]) for name in rows[0]["setting"]}
-        return ModelSweep(settings, *(np.array([row[name] for row in rows]) for name in ("energy_j", "time_s")))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{path} has no measurements to start from: name another file with --warm-start") from error
