@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 import whorl
-from tests.conftest import BuiltOnce
 from whorl.analysis.energy.choices.quoting import Option, Ran, caps
 from whorl.analysis.power_classes import Curve, curve_of_runs, own_runs
 from whorl.cli import cli
 from whorl.errors import InputError
 from whorl.jobs.measuring import measure
 from whorl.store import Store
+from whorl.tests.conftest import BuiltOnce
 
 LIMITS_W = (None, 630, 560, 490, 385)
 """Of an H100, whose default is 700 W; 60 % of it, 420 W, is what is predicted."""

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
-from tests.sizes import sample
 from whorl.analysis.tuning.curve import CappedRuns, OwnCurve, own_curve
 from whorl.analysis.tuning.process import FloatArray
+from whorl.tests.sizes import sample
 
 ZEUS = Path(__file__).parents[4] / "shared" / "data" / "power"
 LEVELS = np.array([1.0, 0.95, 0.85, 0.75, 0.66, 0.55, 0.45, 0.37])
@@ -42,6 +43,10 @@ def made(*, knee: float = 1.0, gpus: int = 1, noise: float = 0.003, apart: float
             rows.append((f"g{gpu}", level, energy, time))
     units, levels, energies, times = map(np.array, zip(*rows, strict=True))
     return CappedRuns(units, levels, energies, times, np.full(len(rows), knee))
+
+
+def chosen(runs: CappedRuns, rows: NDArray[np.bool_]) -> CappedRuns:
+    return CappedRuns(runs.unit[rows], runs.level[rows], runs.energy_j[rows], runs.time_s[rows], runs.highest[rows])
 
 
 def half_width(curve: OwnCurve, sd: float) -> float:
@@ -86,8 +91,7 @@ def test_nothing_is_said_below_the_lowest_level_and_less_is_known_far_from_all_l
     assert curve.effect(0.3) is None
     assert curve.effect(0.9, since=0.3) is None
     few = np.isin(runs.level, [1.0, 0.95, 0.45, 0.37])
-    columns = (runs.unit, runs.level, runs.energy_j, runs.time_s, runs.highest)
-    sparse = own_curve(CappedRuns(*(column[few] for column in columns)))
+    sparse = own_curve(chosen(runs, few))
     assert sparse is not None
     near, far = curve.effect(0.65), sparse.effect(0.65)
     assert near is not None
@@ -99,10 +103,9 @@ def test_a_gpu_without_a_run_at_the_default_limit_and_two_levels_are_not_enough(
     runs = made(gpus=3)
     assert own_curve(runs) is not None
     for kept in (runs.level < 1, np.isin(runs.level, [1.0, 0.85])):
-        columns = (runs.unit, runs.level, runs.energy_j, runs.time_s, runs.highest)
-        assert own_curve(CappedRuns(*(column[kept] for column in columns))) is None
+        assert own_curve(chosen(runs, kept)) is None
     others = (runs.unit == "g0") | (runs.level < 1)
-    curve = own_curve(CappedRuns(*(column[others] for column in columns)))
+    curve = own_curve(chosen(runs, others))
     assert curve is not None
     assert curve.units == 1
 
