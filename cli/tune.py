@@ -23,9 +23,16 @@ from .options import Share, Span, any_store_option, json_option, model_option
 @any_store_option
 @click.option("--command", metavar="COMMAND", help="Tune this command: {batch} is the value of the knob batch.")
 @click.option("--sweep", metavar="FILE", help="Choose from a sweep that was measured already: CSV, plain or gzip.")
+@click.option(
+    "--stress",
+    type=click.Choice(["power", "spread"]),
+    help="Search the kernel of most power, or of the widest spread between GPUs.",
+)
 @click.option("--max-slowdown", type=Share(), help="At most this much slower than the default, as 5%.")
 @click.option("--max-latency", type=Span(), help="A unit of work takes at most this, as 16ms.")
-@click.option("--trials", type=click.IntRange(3, 1000), help="How many settings are measured.  [default: 14]")
+@click.option(
+    "--trials", type=click.IntRange(3, 1000), help="How many settings are measured.  [default: 14; --stress: 60]"
+)
 @click.option(
     "--safe",
     is_flag=True,
@@ -49,10 +56,12 @@ from .options import Share, Span, any_store_option, json_option, model_option
 @click.option(
     "--suite",
     type=click.Choice(["quick", "standard", "full"]),
-    help="How thoroughly each trial of a probe is measured.  [default: standard]",
+    help="How thoroughly each trial is measured.  [default: standard; --stress: quick]",
 )
-@click.option("--backend", type=click.Choice(["cuda", "simulated"]), help="Where a probe runs.  [default: cuda]")
-@click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4]")
+@click.option(
+    "--backend", type=click.Choice(["cuda", "simulated"]), help="Where probes and kernels run.  [default: cuda]"
+)
+@click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4; --stress: 8]")
 @model_option
 @click.option("--seed", type=click.IntRange(0), help="Seed of the random trials, and of a simulated fleet.")
 @click.option("--across", type=click.Choice(["batch"]), help="--sweep: choose among the batch sizes too.")
@@ -72,6 +81,7 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
     whorl tune gemm-fp16 --store S --max-slowdown 5% --trials 14
     whorl tune --command 'serve --batch {batch}' --knob batch=8,1,2,4,16,32 --max-latency 16ms
     whorl tune --sweep zeus.csv --max-slowdown 5%     from a sweep that was measured already
+    whorl tune --stress power --trials 60             the kernel of most power
 
     The settings of the GPUs are restored afterwards, also after a crash. To set them needs root; where that is not
     possible, the answer is what an administrator types. docs/tune.md has the method.
@@ -81,6 +91,7 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
     from . import output
     from .answers.tuning import tune
     from .tune_report import step_text
+    from .tune_stress_report import stress_step_text
 
     options |= {"gpu": options.pop("chosen"), "map": _pairs("map", options.pop("columns"))}
     if probe is None and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
@@ -89,9 +100,12 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
         output.print_reply(tune(probe, store=store, **options), as_json=as_json)
         return
     with output.ProgressBar() as progress, Ending(), _TrialLog(options.pop("resume")) as path:
-        options["progress"] = lambda step: progress(step.done, step.total, step_text(step))
+        words = step_text if options["stress"] is None else stress_step_text
+        options["progress"] = lambda step: progress(step.done, step.total, words(step))
         reply = tune(probe, store=store, resume=path, tell=output.tell, **options)
     output.print_reply(reply, as_json=as_json)
+    if options["stress"] is not None:
+        return
     if not reply.trials:
         raise InputError("no knob can be set here, so nothing was searched: the answer is a plan for an administrator")
     if any(gpu.failure for gpu in reply.gpus):

@@ -11,6 +11,7 @@ from ..dashboards.table import MISSING, Line, Table, many, number
 
 if TYPE_CHECKING:
     from ..jobs.tuning import TuneAnswer, TunedGpu, TuneProgress, TuneShare, TuneTrial
+    from ..jobs.tuning_knobs import UnsetKnob
 
 _KNOBS = {"power_limit_w": ("power limit", " W"), "sm_clock_mhz": ("SM clock", " MHz"),
           "memory_clock_mhz": ("memory clock", " MHz")}  # fmt: skip
@@ -38,6 +39,7 @@ def tune_document(answer: TuneAnswer, notes: Sequence[str] = ()) -> dict[str, An
         "bound": {**asdict(answer.bound), "bound_s": answer.bound_s},
         "within": answer.within,
         "noise": answer.noise,
+        "margin": answer.margin,
         "run_noise": answer.run_noise,
         "run_noise_n": answer.run_noise_n,
         "trials": [asdict(trial) for trial in answer.trials],
@@ -94,7 +96,7 @@ def tune_answer(answer: TuneAnswer, *, safe: bool, simulated: bool) -> Iterator[
     if answer.commands:
         yield "An administrator sets it with:"
         yield from (Line(f"  {command}") for command in answer.commands)
-    yield from _unset(answer)
+    yield from unset_text(answer.unset)
     yield (
         "The energy is that of a unit of work, not that of training to a target."
         + ("" if simulated else " The settings of the GPUs are as they were before.")
@@ -190,9 +192,9 @@ def _slower(gpu: TunedGpu) -> str:
     return f"{number(gpu.slower_pct, 2)} % slower than its own default, {_time(gpu.time_s)}"
 
 
-def _unset(answer: TuneAnswer) -> Iterator[str]:
+def unset_text(knobs: Sequence[UnsetKnob]) -> Iterator[str]:
     """What was not searched, and how an administrator sets it."""
-    for knob in answer.unset:
+    for knob in knobs:
         word, unit = _KNOBS.get(knob.name, (knob.name, ""))
         span = f" The GPU takes {min(knob.values):g} to {max(knob.values):g}{unit}." if knob.values else ""
         yield f"The {word} was not searched: {knob.reason}.{span}"
@@ -209,7 +211,7 @@ def _plan(answer: TuneAnswer) -> Iterator[str | Table]:
         for gpu in answer.gpus
     ]
     yield Table(("GPU", "time", "energy, J"), rows, (1, 2), "As the GPUs are set now, one run each")
-    yield from _unset(answer)
+    yield from unset_text(answer.unset)
     yield (
         "Run whorl tune again as a user who may set it, or set one value after another, measure each, and give the "
         "table to whorl tune --sweep."

@@ -15,10 +15,13 @@ from .. import tune_report
 
 if TYPE_CHECKING:
     from ...dashboards.printed.tuning import SweepAnswer
-    from ...jobs.tuning import TuneAnswer, TuneBench, TuneProgress
+    from ...jobs.tuning import TuneAnswer, TuneBench
+    from ...jobs.tuning_stress import StressReport
     from ...store import Store
 
 TRIALS = 14
+STRESS_GPUS = 8
+"""Simulated GPUs of a stress search."""
 
 
 class TuneArguments(TypedDict, total=False):
@@ -29,7 +32,7 @@ class TuneArguments(TypedDict, total=False):
     max_latency: float | str | None
     """The most that a unit of work may take, in s, or as "16ms"."""
     trials: int | None
-    """Settings that are measured, the default among them; 14."""
+    """Settings that are measured, the default among them; 14, with `stress` 60."""
     safe: bool | None
     """Begin near the default, try only what is probably within the bound, and end trials over it early."""
     knob: str | Sequence[str] | None
@@ -43,7 +46,7 @@ class TuneArguments(TypedDict, total=False):
     warm_start: str | Path | None
     """A sweep of the same work on another model, or the log of a search there: for 6 trials or fewer."""
     suite: str | None
-    """How thoroughly each trial of a probe is measured."""
+    """How thoroughly each trial of a probe or a stress kernel is measured."""
     gpu: str | int | Sequence[str | int] | None
     """Only these GPUs of this node."""
     backend: str | None
@@ -57,8 +60,8 @@ class TuneArguments(TypedDict, total=False):
     """With a sweep, "batch": choose among the batch sizes too."""
     map: Mapping[str, str] | None
     """With a sweep: what columns mean, by their names, as {"watts": "power_limit_w"}."""
-    progress: Callable[[TuneProgress], None] | None
-    """Called after each measurement."""
+    progress: Callable[[Any], None] | None
+    """Called after each measurement, with a `TuneProgress` or a `StressProgress`."""
     tell: Callable[[str], None] | None
     """Hears what was restored of a process that crashed before."""
 
@@ -69,6 +72,7 @@ _FITS = {
     "a probe": _SEARCH | {"store", "suite", "backend", "gpus", "model"},
     "--command": _SEARCH | {"unit_of_work", "timeout"},
     "--sweep": _BOUND | {"across", "map"},
+    "--stress": {"trials", "resume", "suite", "gpu", "backend", "gpus", "model", "seed", "progress", "tell"},
 }
 """Which options go with what is tuned."""
 
@@ -79,23 +83,27 @@ def tune(
     store: Store | str | Path | None = None,
     command: str | None = None,
     sweep: str | Path | None = None,
+    stress: str | None = None,
     **arguments: Unpack[TuneArguments],
 ) -> Reply[Any]:
     """The setting of least energy within a bound on time, as `whorl tune` says it.
 
     What is tuned is one of: a `probe`, whose runs go into the `store`; a `command`, with {name} for each knob; a
-    `sweep`, a file of settings that were measured already. `frame` has a row for each trial; of a sweep, for each
-    workload and batch size. Settings are restored in every case. Raises InputError for options that do not go together
-    and for what cannot be used, DeviceError where no GPU can be used.
+    `sweep`, a file of settings that were measured already; the `stress` kernel, for the most "power" or the widest
+    "spread" between GPUs. `frame` has a row for each trial; of a sweep, for each workload and batch size. Settings are
+    restored in every case. Raises InputError for options that do not go together and for what cannot be used,
+    DeviceError where no GPU can be used.
     """
-    subjects = {"a probe": probe, "--command": command, "--sweep": sweep}
+    subjects = {"a probe": probe, "--command": command, "--sweep": sweep, "--stress": stress}
     chosen = [subject for subject, value in subjects.items() if value is not None]
     if len(chosen) != 1:
         several = f", not {' and '.join(chosen)}" if chosen else ""
-        raise InputError(f"say what to tune: a probe, --command or --sweep{several}")
+        raise InputError(f"say what to tune: a probe, --command, --sweep or --stress{several}")
     _refuse_misfits(chosen[0], {**arguments, "store": store})
     if sweep is not None:
         return _sweep_reply(sweep, arguments)
+    if stress is not None:
+        return _stress_reply(stress, arguments)
     bound = _bound(arguments)
     if bound is None:
         raise InputError("say how much slower it may be: --max-slowdown 5%, or how slow: --max-latency 16ms")
@@ -237,6 +245,47 @@ def _searched(
         answer,
         partial(tune_report.tune_document, answer, notes),
         partial(tune_report.tune_answer, answer, safe=safe, simulated=simulated),
+        rows=RowList("trials"),
+        notes=notes,
+    )
+
+
+def _stress_reply(goal: str, arguments: TuneArguments) -> Reply[StressReport]:
+    """Search the kernel of most power, or of widest spread between GPUs."""
+    from ...jobs.tuning_stress import StressSearchOptions, kernels_in, kernels_on, search_stress
+    from .. import tune_stress_report as stress_report
+
+    simulated = arguments.get("backend") == "simulated"
+    fleet = {name: arguments.get(name) for name in ("gpus", "model")}
+    seed, trials, log = arguments.get("seed"), arguments.get("trials"), arguments.get("resume")
+    if simulated:
+        from ...jobs.measuring import drawn_fleet
+
+        if arguments.get("gpu"):
+            raise InputError("--gpu works only with real GPUs")
+        bench = kernels_in(drawn_fleet(arguments.get("gpus") or STRESS_GPUS, arguments.get("model"), seed))
+    else:
+        from ...probes import node
+
+        for name, value in fleet.items():
+            if value is not None:
+                raise InputError(f"--{name} works only with --backend simulated")
+        tell = arguments.get("tell") or (lambda _: None)
+        bench = kernels_on(node.choose(node.local_devices(tell=tell), _texts(arguments.get("gpu"))))
+    options = StressSearchOptions(
+        goal=goal,
+        trials=StressSearchOptions.trials if trials is None else trials,
+        seed=seed or 0,
+        suite=arguments.get("suite") or StressSearchOptions.suite,
+        log=None if log is None else Path(log),
+        progress=arguments.get("progress") or StressSearchOptions.progress,
+    )
+    report = search_stress(bench, options)
+    notes = stress_report.stress_notes(report)
+    return Reply(
+        report,
+        partial(stress_report.stress_document, report, notes),
+        partial(stress_report.stress_answer, report, simulated=simulated),
         rows=RowList("trials"),
         notes=notes,
     )

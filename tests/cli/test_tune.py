@@ -151,6 +151,21 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
     assert "it is the log of another search" in other.stderr
 
 
+def test_the_kernel_of_widest_spread_is_searched_beside_the_probes(tmp_path: Path) -> None:
+    words = ("--stress", "spread", "--backend", "simulated", "--gpus", "3", "--trials", "4")
+    result = whorl(*words, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["schema"], len(found["trials"]), len(found["gpus"])) == ("whorl.tune.stress/1", 4, 3)
+    assert found["low"] <= found["value"] <= found["high"]
+    assert found["kernel"] == "stress"
+    assert found["best_probe"]["kernel"] in {probe["kernel"] for probe in found["probes"]}
+    assert package.tune(stress="spread", backend="simulated", gpus=3, trials=4).frame.height == 4
+    refused = whorl(*words, "--max-slowdown", "5%")
+    assert refused.exit_code == 2
+    assert "--max-slowdown does not go with --stress" in refused.stderr
+
+
 @pytest.fixture
 def driver(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> NvmlLibrary:
     """A V100 that works all the time, and a user who may not set it; rough figures of short runs do."""
