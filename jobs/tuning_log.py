@@ -62,13 +62,15 @@ class TuneLog:
         content = path.read_bytes() if path.exists() else b""
         complete = content[: content.rfind(b"\n") + 1]
         lines = complete.splitlines()
+        if not lines and not json.dumps(head).encode().startswith(content):
+            raise _no_log(path)
         if complete != content:
             self.torn_line = len(lines) + 1
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
                 if number > 1:
-                    self._steps.append(TuneStep(**row))
+                    self._steps.append(_step(row))
             except (ValueError, TypeError) as error:
                 raise InputError(f"{path}: line {number} is no trial ({error}): choose another file") from error
             if number == 1:
@@ -111,10 +113,25 @@ class TuneLog:
             self._file.close()
 
 
+def _step(row: dict[str, Any]) -> TuneStep:
+    """A line of a log. Raises TypeError where a person has changed it into something else."""
+    step = TuneStep(**row)
+    if not isinstance(step.setting, dict):
+        raise TypeError("its setting is no object")
+    numbers = (*step.setting.values(), step.energy_j, step.time_s, step.noise)
+    if not all(number is None or isinstance(number, int | float) for number in numbers):
+        raise TypeError("its setting, energy, time and noise must be numbers")
+    return step
+
+
+def _no_log(path: Path) -> InputError:
+    return InputError(f"{path}: this is no log of whorl tune: choose another file")
+
+
 def _refuse_other(path: Path, row: Any, head: Mapping[str, Any]) -> None:
     """Raises InputError where the first line of a log is of something else than what is tuned."""
     if not isinstance(row, dict) or row.get("schema") != SCHEMA:
-        raise InputError(f"{path}: this is no log of whorl tune: choose another file")
+        raise _no_log(path)
     for name, value in head.items():
         if row.get(name) != value:
             raise InputError(

@@ -241,7 +241,11 @@ def test_a_log_of_another_search_is_refused(tmp_path: Path, other: HandBench, bo
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [("gpu,power\n1,2\n", "line 1 is no trial"), ('{"schema": "other/1"}\n', "no log of whorl tune")],
+    [
+        ("gpu,power\n1,2\n", "line 1 is no trial"),
+        ('{"schema": "other/1"}\n', "no log of whorl tune"),
+        ("a note without an end of line", "no log of whorl tune"),
+    ],
 )
 def test_another_file_is_no_log(tmp_path: Path, content: str, sentence: str) -> None:
     log = tmp_path / "log"
@@ -251,6 +255,16 @@ def test_another_file_is_no_log(tmp_path: Path, content: str, sentence: str) -> 
     assert log.read_text() == content
     with pytest.raises(InputError, match="cannot be written"):
         tune(HandBench(), FIVE, TuningOptions(log=tmp_path / "no" / "log"))
+
+
+@pytest.mark.parametrize("change", [{"setting": 5}, {"setting": {"batch": "x"}}, {"time_s": "1 s"}, {"colour": 1}])
+def test_a_line_that_somebody_changed_is_named(tmp_path: Path, change: dict[str, object]) -> None:
+    log = tmp_path / "log"
+    interrupted(HandBench(), log, 5)
+    head, first, *rest = log.read_text().splitlines()
+    log.write_text("\n".join([head, json.dumps(json.loads(first) | change), *rest]) + "\n")
+    with pytest.raises(InputError, match="line 2 is no trial"):
+        tune(HandBench(), FIVE, TuningOptions(log=log))
 
 
 def after_eight(
