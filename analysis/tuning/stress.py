@@ -67,8 +67,9 @@ class StressKnob:
 class StressOptions:
     """How settings are drawn and judged.
 
-    Axes and buckets are off: on kernels with 7 and 10 knobs they change nothing or lose, and on a made surface with 24
-    knobs what they gain comes from special values that are drawn more often (`benchmarks/tune_stress.py`).
+    Axes and buckets are off. In `benchmarks/tune_stress.py` axes lose on all kernels of 7 and 10 knobs. Buckets change
+    nothing on 10 knobs, they leave out values of a knob that has many, and on a made surface with 24 knobs they gain no
+    more than special values that are drawn more often.
     """
 
     axes: int | None = None
