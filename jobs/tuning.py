@@ -268,6 +268,10 @@ class _Tuning:
                 if error.gone and stage not in ("class", "check"):
                     raise
                 step = TuneStep(stage, gpu, setting, failure=str(error))
+            except InputError as error:
+                if stage != "check":  # where the answer is there, one GPU that refuses it takes nothing from it
+                    raise
+                step = TuneStep(stage, gpu, setting, failure=str(error))
             if step.failure is None or stage == "trial":  # a GPU that failed may be back when the run goes on
                 self._log.append(step)
         self._done += 1

@@ -19,6 +19,7 @@ from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, POWER, UnsetKnob, power_values
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from whorl.store import Store
+from whorl.tests.without import COMMAND, NODE, run_without
 
 FIVE = TimeBound(max_slowdown=0.05)
 LIMIT = Knob(POWER, power_values(200, 700), 700.0)
@@ -124,6 +125,13 @@ def test_what_fails_is_left_out() -> None:
     failed = {trial.setting[POWER]: trial.failure for trial in answer.trials if trial.failure}
     assert failed
     assert all(400 < watt < 500 and failure == "it does not fit" for watt, failure in failed.items())
+
+    def refuses(setting: Setting, gpu: str) -> InputError | None:
+        return InputError("GPU-c: busy") if gpu == "GPU-c" and setting[POWER] < 700 else None
+
+    checked = next(gpu for gpu in tune(HandBench(fails=refuses), FIVE).gpus if gpu.gpu == "GPU-c")
+    assert (checked.failure, checked.over) == ("GPU-c: busy", None)
+    assert checked.default_time_s == pytest.approx(0.0101)
 
     def none_works(setting: Setting, gpu: str) -> DeviceError:
         return DeviceError(f"{gpu}: broken", gone=True)
@@ -384,3 +392,23 @@ def test_what_cannot_be_tuned_is_refused(store: Store, probe: str, options: dict
 def test_the_limits_that_are_tried(least: float, most: float, expected: tuple[float, ...]) -> None:
     assert power_values(least, most) == expected
     assert 101.5 in power_values(60, 115, 101.5)
+
+
+@pytest.mark.long
+def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
+    arguments = (
+        "gemm-fp16",
+        "--backend",
+        "simulated",
+        "--model",
+        "H100",
+        "--gpus",
+        2,
+        "--trials",
+        3,
+        "--suite",
+        "quick",
+    )
+    done = run_without(NODE, COMMAND, "tune", *arguments, "--max-slowdown", "5%", "--store", tmp_path / "S", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["trials"]) == 3
