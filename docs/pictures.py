@@ -117,7 +117,7 @@ def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
             marker={"color": colour, "symbol": symbol, "size": 16 if symbol == "star" else 10},
         )
     slowdown = 100 * answer.bound.max_slowdown
-    margin_pct = 100 * ((1 + answer.bound.max_slowdown) * (1 - 2 * answer.noise) - 1)
+    margin_pct = 100 * ((1 + answer.bound.max_slowdown) * (1 - answer.margin) - 1)
     figure.add_vline(x=slowdown, line={"color": RED, "dash": "dash"}, annotation={"text": "bound"})
     figure.add_vline(
         x=margin_pct,
