@@ -2,31 +2,49 @@
 
     python benchmarks/energy_quote.py > benchmarks/results/energy_quote.json
 
-Zeus's sweeps, as in `power_classes.py`: six trainings on two models of GPU, in several settings, under several power
-limits. Each training is left out with all its settings, and each of its settings is quoted as a job of `whorl energy
-quote` from the other five. `holds` is the share of quotes whose 95 % interval holds the true time or energy; quotes of
-one training are alike, so `trainings` says for how many of six it holds in at least nine of ten quotes. `error_pct` is
-the mean absolute error, beside that of the rule that others use: a cap costs no time, and power is the cap or what it
-was.
+`models`: from other workloads. Zeus's sweeps, as in `power_classes.py`: six trainings on two models of GPU, in several
+settings, under several power limits. Each training is left out with all its settings, and each of its settings is
+quoted as a job of `whorl energy quote` from the other five. `holds` is the share of quotes whose 95 % interval holds
+the true time or energy; quotes of one training are alike, so `trainings` says for how many of six it holds in at least
+nine of ten quotes. `error_pct` is the mean absolute error, beside that of the rule that others use: a cap costs no
+time, and power is the cap or what it was.
+
+`itself`: from the workload's own curve, on the same sweeps: one limit between the lowest and the highest is left out,
+and predicted from the others of its sweep. `simulated`: stores that the loop of `whorl tune` fills with 14 trials, on
+four simulated GPUs; the curve says what a cap of 60 % does, and runs under that cap on these GPUs and on eight others
+of the model say what is true.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections import defaultdict
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from whorl.analysis.energy.choices.quoting import CAPS, Ran, caps
-from whorl.analysis.power_classes import METHODS, Curve
+from whorl.analysis.power_classes import METHODS, Curve, curve_of_runs, own_runs
 from whorl.analysis.power_classes.caps import at
+from whorl.analysis.statistics.student import quantile
+from whorl.analysis.tuning.curve import CapEffect, CappedRuns, OwnCurve, own_curve
+from whorl.analysis.tuning.search import TimeBound
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.power_classes import MODELS, zeus
 from whorl.benchmarks.reporting import as_json, share
+from whorl.jobs.measuring import measure
+from whorl.jobs.tuning import TuningOptions, tune
+from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
+from whorl.store import Store
 
 LIMIT_W = 250.0
 SECONDS = 3600.0
+TUNED_MODELS = ("V100", "A100", "H100", "H200")
+TUNED_WORKLOADS = ("gemm-fp32", "gemm-fp16", "stream-triad", "transformer", "fma-fp64", "pagerank")
+SEEDS = (1, 2)
 
 
 def job(curve: Curve) -> Ran:
@@ -80,6 +98,81 @@ def summary(rows: list[dict[str, Any]], what: str) -> dict[str, Any]:
     }
 
 
+def itself(sweeps: list[Curve]) -> dict[str, Any]:
+    """Of the workload's own curve: a limit is left out of a sweep and predicted from the others."""
+    rows = []
+    for sweep in sweeps:
+        for place in range(1, len(sweep.share) - 1):
+            others = np.arange(len(sweep.share)) != place
+            level, time, energy = (of[others] for of in (sweep.share, sweep.time, sweep.time * sweep.power))
+            curve = own_curve(CappedRuns(np.full(len(level), "gpu"), level, energy, time, np.ones(len(level))))
+            assert curve is not None
+            effect = curve.effect(float(sweep.share[place]))
+            assert effect is not None
+            rows.append(held(curve, effect, sweep.time[place], sweep.time[place] * sweep.power[place]))
+    return figures(rows)
+
+
+def held(curve: OwnCurve, effect: CapEffect, time: float, energy: float) -> dict[str, tuple[float, float]]:
+    """Of time and energy, as multiples: the error of ln, and half of the interval."""
+    reach = float(quantile(0.025, curve.freedom))
+    return {
+        "time": (abs(np.log(time) - effect.log_time), reach * effect.time_sd),
+        "energy": (abs(np.log(energy) - effect.log_energy), reach * effect.energy_sd),
+    }
+
+
+def figures(rows: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
+    """How many hold, how wide they are, and the mean error."""
+    summaries = {}
+    for figure in ("time", "energy"):
+        errors, halves = np.array([row[figure] for row in rows]).T
+        summaries[figure] = {
+            "holds": share(int((errors <= halves).sum()), len(rows)),
+            "median_half_width_pct": round(100 * float(np.median(halves)), 1),
+            "widest_half_width_pct": round(100 * float(halves.max()), 1),
+            "error_pct": round(100 * float(errors.mean()), 2),
+        }
+    return {"quotes": len(rows)} | summaries
+
+
+def simulated() -> dict[str, Any]:
+    """Of curves of tuned workloads: a cap of 60 % on the GPUs of the store, and on others."""
+    rows: dict[str, list[dict[str, tuple[float, float]]]] = {"these GPUs": [], "other GPUs": []}
+    for model, workload, seed in product(TUNED_MODELS, TUNED_WORKLOADS, SEEDS):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ProbeBenchOptions(backend="simulated", model=model, gpus=4, seed=seed, suite="quick")
+            store = Path(folder) / "tuned"
+            tune(probe_bench(store, workload, options), TimeBound(max_slowdown=0.05), TuningOptions(seed=seed))
+            known = curve_of_runs(own_runs(Store.open(store)))
+            assert known is not None
+            cap_w = 0.6 * known.default_w
+            effect = known.effect(cap_w, known.default_w)
+            if effect is None:
+                continue
+            for name, fleet in (("these GPUs", (4, seed)), ("other GPUs", (8, seed + 50))):
+                for time, energy in capped(Path(folder) / name, model, workload, fleet=fleet, cap_w=cap_w):
+                    rows[name].append(held(known.curve, effect, time, energy))
+    stores = len(rows["these GPUs"]) // 4
+    return {"stores": stores, "workloads": TUNED_WORKLOADS, "models": TUNED_MODELS} | {
+        name: figures(of) for name, of in rows.items()
+    }
+
+
+def capped(
+    store: Path, model: str, workload: str, *, fleet: tuple[int, int], cap_w: float
+) -> list[tuple[float, float]]:
+    """Time and energy of each GPU under a cap, as multiples of its own without. `fleet`: GPUs and seed."""
+    gpus, seed = fleet
+    for limit_w in (None, cap_w):
+        measure(
+            store, workload, backend="simulated", model=model, gpus=gpus, seed=seed, suite="quick", power_limit=limit_w
+        )
+    runs = own_runs(Store.open(store)).sort("gpu", "level")
+    time, energy = (runs[name].to_numpy().reshape(gpus, 2) for name in ("time_s", "energy_j"))
+    return list(zip(time[:, 0] / time[:, 1], energy[:, 0] / energy[:, 1], strict=True))
+
+
 def main() -> None:
     """Print the figures."""
     answer: dict[str, Any] = {"machine": machine(), "models": {}}
@@ -88,7 +181,9 @@ def main() -> None:
         answer["models"][model] = {
             "quotes": len(rows), "of_trainings": len({row["family"] for row in rows}),
             "time": summary(rows, "time"), "energy": summary(rows, "energy"),
+            "itself": itself(zeus(model)),
         }  # fmt: skip
+    answer["simulated"] = simulated()
     sys.stdout.write(as_json(answer) + "\n")
 
 

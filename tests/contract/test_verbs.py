@@ -112,6 +112,12 @@ QUESTIONS = [
     ),
     _on_store("energy-excess-csv", "energy excess / --csv", forms.rows, inputs=("fleet",), short=()),
     _on_store("energy-quote", "energy quote / --job 1101 --json", inputs=("fleet", "none"), short=("none",)),
+    _on_store(
+        "energy-quote-workload",
+        "energy quote / --workload gemm-fp32 --gpus 4 --cap 60% --json",
+        inputs=("fleet", "none"),
+        short=("none",),
+    ),
     _on_store("energy-quote-csv", "energy quote / --job 2001 --csv", forms.rows, inputs=("mixed",)),
     Question(
         "replay",
