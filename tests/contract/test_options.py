@@ -348,7 +348,12 @@ VERBS = {
     "energy": Verb(STORE),
     "energy reconcile": Verb(STORE),
     "energy excess": Verb(STORE),
-    "energy quote": Verb(STORE | {"--job": "5"}),
+    "energy quote": Verb(
+        STORE | {"--job": "5"},
+        {"--cap": ["60%", "0", "420 W"], "--time": ["2h"]},
+        beside={"--workload": {"--job": OUT}}
+        | {option: {"--job": OUT, "--workload": "gemm-fp32"} for option in ("--gpus", "--model", "--time")},
+    ),
     "advise": Verb(
         STORE | {"--workload": "sgemm", "--no-scheduler": None, "--replicates": "30"},
         ADVISE,
