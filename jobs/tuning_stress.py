@@ -44,9 +44,9 @@ KERNEL = "stress"
 GOALS = ("power", "spread")
 MOST_GPUS = 8
 """On which a spread is searched."""
-FINALISTS = 12
+FINALISTS = 8
 """Kernels, and probes, that are measured again before the best one is chosen."""
-_RUNS = {"power": (1, 2, 3), "spread": (2, 5, 8)}
+_RUNS = {"power": (1, 2, 3), "spread": (4, 6, 8)}
 """Of each GPU: in a trial, of a finalist, and of the winner, all of them fresh."""
 _LEAST = 1e-3
 """A ratio of variances below it is taken for it: its logarithm is what is searched."""
@@ -155,15 +155,15 @@ def search_stress(bench: KernelBench, options: StressSearchOptions | None = None
     if options.goal == "spread" and len(bench.facts) < 2:
         raise InputError("a spread between GPUs needs two GPUs at least: choose more, or --stress power")
     head = {"stress": options.goal, "gpus": list(bench.facts), "seed": options.seed, "suite": options.suite}
-    with TuneLog(options.log, head) as kept:
-        return _StressTuning(bench, options, kept).run()
+    with TuneLog(options.log, head) as trial_log:
+        return _StressTuning(bench, options, trial_log).run()
 
 
 class _StressTuning:
     """One call of `search_stress`."""
 
-    def __init__(self, bench: KernelBench, options: StressSearchOptions, kept: TuneLog) -> None:
-        self._bench, self._options, self._log = bench, options, kept
+    def __init__(self, bench: KernelBench, options: StressSearchOptions, trial_log: TuneLog) -> None:
+        self._bench, self._options, self._log = bench, options, trial_log
         self._facts = next(iter(bench.facts.values()))
         searched = (CLOCK, POWER) if options.goal == "spread" else (CLOCK,)
         self._of_gpu = [knob for knob in bench.gpu_knobs.knobs if knob.name in searched]
@@ -211,7 +211,8 @@ class _StressTuning:
             for knob in stress.knobs_of(self._facts)
         ]
         of_gpu = [StressKnob(knob.name, knob.values, knob.default) for knob in self._of_gpu]
-        default = {knob.name: float(knob.default) for knob in (*stress.knobs_of(self._facts), *self._of_gpu)}
+        default = {knob.name: float(knob.default) for knob in stress.knobs_of(self._facts)}
+        default |= {knob.name: knob.default for knob in self._of_gpu}
         seed = self._options.seed
         return StressSearch([*of_kernel, *of_gpu], default, fits=lambda setting: not self._unfit(setting), seed=seed)
 
@@ -227,22 +228,22 @@ class _StressTuning:
     def _measure(self, stage: str, name: str, setting: KernelSetting, runs: int) -> KernelScore:
         """Run a kernel so often on all GPUs, or take its runs from the log."""
         rows = [self._runs(stage, name, setting) for _ in range(runs)]
-        whole = [gpu for gpu in self._bench.facts if all(row[gpu].failure is None for row in rows)]
+        unharmed = [gpu for gpu in self._bench.facts if all(row[gpu].failure is None for row in rows)]
         failures = [step.failure for row in rows for step in row.values() if step.failure is not None]
         score, figure = None, "power"
-        if whole:
+        if unharmed:
             times_s, energies_j = (
-                np.array([[getattr(row[gpu], name) for row in rows] for gpu in whole], np.float64)
+                np.array([[getattr(row[gpu], name) for row in rows] for gpu in unharmed], np.float64)
                 for name in ("time_s", "energy_j")
             )
             powers_w = energies_j / times_s
             if self._options.goal == "power":
                 score = mean_of_runs(powers_w)
             else:
-                both = {"power": spread_over_runs(powers_w), "rate": spread_over_runs(1 / times_s)}
-                scored = {name: of for name, of in both.items() if of is not None}
-                figure = max(scored, key=lambda name: scored[name].value, default="power")
-                score = scored.get(figure)
+                spreads = {"power": spread_over_runs(powers_w), "rate": spread_over_runs(1 / times_s)}
+                ratios = {name: spread.value for name, spread in spreads.items() if spread is not None}
+                figure = max(ratios, key=lambda name: ratios[name], default="power")
+                score = spreads[figure]
         if score is None and not failures:
             failures = ["its runs do not differ, or on one GPU alone"]
         tried = KernelScore(name, setting, score, figure, failures[0] if failures else None)
@@ -254,9 +255,9 @@ class _StressTuning:
         """One run on each GPU: time and energy of the unit of the kernel's work (FLOP, else bytes, else operations)."""
         self._number += 1
         label = f"{stage} {name}"
-        kept = {gpu: self._log.take(label, gpu, setting) for gpu in self._bench.facts}
-        steps = {gpu: step for gpu, step in kept.items() if step is not None}
-        if len(steps) == len(kept):
+        logged = {gpu: self._log.take(label, gpu, setting) for gpu in self._bench.facts}
+        steps = {gpu: step for gpu, step in logged.items() if step is not None}
+        if len(steps) == len(logged):
             return steps
         probe = find_probe(name)
         if name == KERNEL:
@@ -320,7 +321,13 @@ def kernels_on(devices: Sequence[Device]) -> KernelBench:
 
     def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:  # noqa: ARG001
         with tempfile.TemporaryDirectory(prefix="whorl-stress-") as folder:
-            return run_plan(Store.create(Path(folder) / "trial"), devices, plan, **limits)
+            return run_plan(
+                Store.create(Path(folder) / "trial"),
+                devices,
+                plan,
+                lock_clock_mhz=limits["lock_clock_mhz"],
+                power_limit_w=limits["power_limit_w"],
+            )
 
     return KernelBench(facts, knobs_of_gpus(list(facts)), run)
 
@@ -332,8 +339,10 @@ def kernels_in(fleet: Fleet) -> KernelBench:
     from ..simulation.bench import DAY_NS
     from ..simulation.identity import identities
 
-    who = identities(fleet.seed, len(fleet), fleet.model.name)
-    facts = {one.uuid: facts_of(fleet.model, gpu=one.uuid, node=one.host, index=one.device) for one in who}
+    facts = {
+        identity.uuid: facts_of(fleet.model, gpu=identity.uuid, node=identity.host, index=identity.device)
+        for identity in identities(fleet.seed, len(fleet), fleet.model.name)
+    }
 
     def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:
         cap_w, lock_mhz = limits["power_limit_w"], limits["lock_clock_mhz"]

@@ -127,6 +127,24 @@ def settled(knobs: Knobs) -> dict[str, int]:
     return DEFAULTS | {name: int(value) for name, value in knobs.items()}
 
 
+@dataclass(frozen=True)
+class _Grid:
+    """How the blocks of a launch go through their loads."""
+
+    steps: int
+    """Of a block."""
+    waves: int
+    """Of blocks, one after another."""
+    together: int
+    """Blocks of a wave."""
+    far_windows: int
+    """Loads of a wave after which those from memory begin anew."""
+    near_windows: int
+    """The same of loads from the L2 cache."""
+    places: int
+    """Vectors that a thread stores to in turn."""
+
+
 def fits(facts: Facts, knobs: Knobs) -> Unfit | None:
     """Why a device cannot run a setting; None where it can. Nothing is compiled. InputError as of `settled`."""
     k = settled(knobs)
@@ -173,7 +191,8 @@ def build(
     **knobs: float,
 ) -> Work | Unfit:
     """FLOP: of the chains in floating point; operations: of those in int32. Bytes: of the loads from device memory and
-    of what is changed there; of the loads from the L2 cache where there are no others.
+    of what is changed there; of the loads from the L2 cache where there are no others. (Operations are loads from
+    shared memory where there are no chains in int32.)
 
     `steps` of a block, and `waves` of blocks in a launch: by default such that a repetition takes about 6 ms.
     `footprint` (bytes): of the loads from device memory, where not what the knob says.
@@ -184,27 +203,26 @@ def build(
     steps = steps or min(STEPS, max(1, ROUNDS // k["rounds"]))
     together = _used_sms(facts, k) * (1 if k["sms_pct"] else k["blocks"] or _resident(facts, k))
     waves = waves or max(1, round(SECONDS / _wave_s(facts, k, together, steps) / k["launches"]))
-    blocks = together * waves
-    vector_bytes = 4 * k["width"]
-    window_bytes, threads = together * k["threads"] * vector_bytes, blocks * k["threads"]
-    far_windows = max(1, (footprint or _far_bytes(facts, k)) // window_bytes) if k["far"] else 1
-    near_windows = max(1, _near_bytes(facts, k) // window_bytes) if k["near"] else 1
-    each = _kept_each(facts, k, steps, threads * vector_bytes)
-    if k["stores"] and not each:
+    window_bytes = together * k["threads"] * 4 * k["width"]
+    grid = _Grid(
+        steps,
+        waves,
+        together,
+        far_windows=max(1, (footprint or _far_bytes(facts, k)) // window_bytes) if k["far"] else 1,
+        near_windows=max(1, _near_bytes(facts, k) // window_bytes) if k["near"] else 1,
+        places=_places(facts, k, steps, waves * window_bytes),
+    )
+    threads = together * waves * k["threads"]
+    if k["stores"] and not grid.places:
         return Unfit(f"{threads:,} threads cannot have a place each to store to")
+    numbers = range(TURNS * k["launches"] if _global_loads(k) else k["launches"])
+    launches = [_launch(k, grid, number) for number in numbers]
     words = {
-        "far": far_windows * window_bytes // 4 if k["far"] else 0,
-        "near": near_windows * window_bytes // 4 if k["near"] else 0,
+        "far": grid.far_windows * window_bytes // 4 * bool(k["far"]),
+        "near": grid.near_windows * window_bytes // 4 * bool(k["near"]),
     }
-    launches = [
-        _launch(k, blocks, together, steps=steps, windows=(far_windows, near_windows), number=n * waves, each=each)
-        for n in range(TURNS * k["launches"] if _global_loads(k) else k["launches"])
-    ]
-    fills = tuple(
-        Launch("stress.cu", "fill_words", (8 * facts.sms, 1, 1), (256, 1, 1), (name, np.uint64(count), Key("words")),
-               launches[0].defines)
-        for name, count in words.items() if count
-    )  # fmt: skip
+    filled = ((name, np.uint64(count), Key("words")) for name, count in words.items() if count)
+    fill_grid, fill_block = (8 * facts.sms, 1, 1), (256, 1, 1)
     buffers = [
         Buffer("points", "uint32", *_points(k, 0)),
         Buffer("expected", "uint32", *_points(k, steps * k["rounds"])),
@@ -213,27 +231,29 @@ def build(
     ]
     outputs: tuple[Output, ...] = ()
     if k["stores"]:
-        buffers.append(Buffer("kept", "uint32", threads * k["width"] * each, Words()))
-        outputs = (Output("kept", partial(_expect_kept, FACTOR * k["launches"] * steps * k["stores"] // each)),)
-    times = threads * steps * k["launches"]
-    operations = {p: 2 * times * k["rounds"] * 2 * k[p] * PACKED.get(p, 1) for p in PRECISIONS if k[p]}
-    moved = times * vector_bytes * (k["far"] + 2 * k["stores"])
-    read = times * vector_bytes * k["near"]
-    touched = min(far_windows, TURNS * k["launches"] * waves * steps * k["far"]) * window_bytes
+        buffers.append(Buffer("kept", "uint32", threads * k["width"] * grid.places, Words()))
+        added = FACTOR * k["launches"] * steps * k["stores"] // grid.places
+        outputs = (Output("kept", partial(_expect_kept, added)),)
+    thread_steps = threads * steps * k["launches"]
+    operations = {p: 2 * thread_steps * k["rounds"] * 2 * k[p] * PACKED.get(p, 1) for p in PRECISIONS if k[p]}
+    moved = thread_steps * 4 * k["width"] * (k["far"] + 2 * k["stores"])
+    cached = thread_steps * 4 * k["width"] * k["near"]
     work = Work(
         kernel="stress",
         precision=next((p for p in ("fp32", *PRECISIONS) if k[p]), "int32"),
         buffers=tuple(buffers),
         turns=tuple(tuple(launches[first : first + k["launches"]]) for first in range(0, len(launches), k["launches"])),
         flop=sum(count for precision, count in operations.items() if precision != "int32"),
-        bytes=moved or read,
-        path="dram" if moved else "l2" if read else "none",
+        bytes=moved or cached,
+        path="dram" if moved else "l2" if cached else "none",
         outputs=outputs,
-        parameters=k | {"steps": steps, "blocks_in_all": blocks * k["launches"]},
-        operations=operations.get("int32", 0),
+        parameters=k | {"steps": steps, "blocks_in_all": together * waves * k["launches"]},
+        operations=operations.get("int32", 0) or thread_steps * k["shared"],
         activity=(1 + k["entropy"] / 32) / 2 * _used_sms(facts, k) / facts.sms,
-        mix=_mix(facts, k, operations, touched=touched, steps=steps, waves=waves, threads=threads),
-        first=fills,
+        mix=_mix(facts, k, grid, operations),
+        first=tuple(
+            Launch("stress.cu", "fill_words", fill_grid, fill_block, args, launches[0].defines) for args in filled
+        ),
         compared=k["launches"] * threads * (2 * _pairs(k) + steps * _loads(k)),
     )
     return fitting(facts, work)
@@ -294,7 +314,7 @@ def _near_bytes(facts: Facts, k: Mapping[str, int]) -> int:
     return int(facts.l2_bytes * (k["near_pct"] / 100 or 1 / 3))
 
 
-def _kept_each(facts: Facts, k: Mapping[str, int], steps: int, all_bytes: int) -> int:
+def _places(facts: Facts, k: Mapping[str, int], steps: int, all_bytes: int) -> int:
     """Vectors that a thread changes in turn: as many as the memory has room for, each as often; 0 where for none."""
     most = min(room(facts) // 2, 4 * MOST_WORDS) // all_bytes
     return max((k["stores"] * n for n in range(1, steps + 1) if steps % n == 0 and k["stores"] * n <= most), default=0)
@@ -318,55 +338,36 @@ def _step_clocks(k: Mapping[str, int]) -> float:
     return 2 * FMA_CLOCKS * k["rounds"] * bool(_pairs(k))
 
 
-def _mix(
-    facts: Facts,
-    k: Mapping[str, int],
-    operations: Mapping[str, int],
-    *,
-    touched: int,
-    steps: int,
-    waves: int,
-    threads: int,
-) -> UnitMix:
-    """What a repetition asks of each unit. `touched`: bytes that loads from memory go through before they meet the
-    first again, `threads` of a launch."""
-    width, vector_bytes = k["width"], 4 * k["width"]
-    times = threads * steps * k["launches"]
-    far = times * vector_bytes * k["far"]
+def _mix(facts: Facts, k: Mapping[str, int], grid: _Grid, operations: Mapping[str, int]) -> UnitMix:
+    """What a repetition asks of each unit."""
+    vector_bytes = 4 * k["width"]
+    window_bytes = grid.together * k["threads"] * vector_bytes
+    steps = grid.steps * grid.waves * k["launches"]
+    loads_bytes = steps * window_bytes  # of one load in each step
+    touched = min(grid.far_windows, TURNS * steps * k["far"]) * window_bytes  # until the first are loaded again
     missed = max(0.0, 1 - facts.l2_bytes / max(touched, 1))  # by the cache, of loads from memory
-    stored = 2 * times * vector_bytes * k["stores"]
+    stored = 2 * loads_bytes * k["stores"]
     sectors = min(k["stride"], max(1, SECTOR // vector_bytes))
-    conflicts = gcd(k["bank"], 32 // width)
     chained = 2 * k["rounds"] * _pairs(k)
-    instructions = 6 + chained + _loads(k) * (6 + 2 * width) + k["stores"] * (4 + 12 * width)
-    footprint = touched if k["far"] else _near_bytes(facts, k) if k["near"] or k["stores"] else 0
+    instructions = 6 + chained + _loads(k) * (6 + 2 * k["width"]) + k["stores"] * (4 + 12 * k["width"])
     return UnitMix(
         operations=operations,
-        dram_bytes=far * missed + stored,
-        l2_bytes=sectors * (far + times * vector_bytes * k["near"]) + stored,
-        shared_bytes=times * vector_bytes * k["shared"] * conflicts,
-        instructions=times * instructions // 32,
+        dram_bytes=loads_bytes * k["far"] * missed + stored,
+        l2_bytes=sectors * loads_bytes * _global_loads(k) + stored,
+        shared_bytes=loads_bytes * k["shared"] * gcd(k["bank"], 32 // k["width"]),
+        instructions=steps * grid.together * k["threads"] * instructions // 32,
         sms=_used_sms(facts, k),
-        steps=steps * waves * k["launches"],
+        steps=steps,
         step_clocks=_step_clocks(k),
-        footprint=footprint,
+        footprint=touched if k["far"] else _near_bytes(facts, k) if k["near"] or k["stores"] else 0,
         sleep_ns=float(k["sleep_ns"]),
     )
 
 
-def _launch(
-    k: Mapping[str, int],
-    blocks: int,
-    together: int,
-    *,
-    steps: int,
-    windows: tuple[int, int],
-    number: int,
-    each: int,
-) -> Launch:
-    """`number`: waves of blocks in the launches before it, behind which its loads begin."""
-    defines = [f"{name.upper()}={k[name]}" for name in (*PRECISIONS, "rounds", "unroll", "far", "near", "shared")]
-    defines += [f"{name.upper()}={k[name]}" for name in ("stores", "width", "stride", "bank")]
+def _launch(k: Mapping[str, int], grid: _Grid, number: int) -> Launch:
+    """The launch with this number from 0 on, whose loads begin behind those of the launches before it."""
+    names = (*PRECISIONS, "rounds", "unroll", "far", "near", "shared", "stores", "width", "stride", "bank")
+    defines = [f"{name.upper()}={k[name]}" for name in names]
     for precision in PRECISIONS:
         ahead, back = factor_literals(precision)
         defines += [f"AHEAD_{precision.upper()}={ahead}", f"BACK_{precision.upper()}={back}"]
@@ -376,23 +377,17 @@ def _launch(
     bounds = f"{k['threads']},{bound}" if bound else str(k["threads"])
     defines += [f'CACHE="{hint}"', f"MASK=0x{mask:08x}u", f"BOUNDS={bounds}", f"SLEEP={k['sleep_ns']}"]
     defines.append(f"SLAB={max(1, _slab_bytes(k) // 4 // k['width'])}")
-    begins = [number * steps * k[name] % count for name, count in zip(("far", "near"), windows, strict=True)]
-    sizes = (steps, together, windows[0], begins[0], windows[1], begins[1], max(each, 1))
-    args = (
-        "points",
-        "expected",
-        "far" if k["far"] else "points",
-        "near" if k["near"] else "points",
-        "kept" if k["stores"] else "points",
-        "faults",
-        *(np.uint32(size) for size in sizes),
-        Key("words"),
-        Key("plus"),
-        np.uint32(FACTOR),
+    before = number * grid.waves * grid.steps
+    windows = (
+        (grid.far_windows, before * k["far"] % grid.far_windows),
+        (grid.near_windows, before * k["near"] % grid.near_windows),
     )
-    return Launch(
-        "stress.cu", "stress", (blocks, 1, 1), (k["threads"], 1, 1), args, tuple(defines), shared=_slab_bytes(k)
-    )
+    sizes = (grid.steps, grid.together, *windows[0], *windows[1], max(grid.places, 1))
+    buffers = [name if k[knob] else "points" for name, knob in (("far", "far"), ("near", "near"), ("kept", "stores"))]
+    words = (np.uint32(size) for size in sizes)
+    args = ("points", "expected", *buffers, "faults", *words, Key("words"), Key("plus"), np.uint32(FACTOR))
+    blocks, threads = (grid.together * grid.waves, 1, 1), (k["threads"], 1, 1)
+    return Launch("stress.cu", "stress", blocks, threads, args, tuple(defines), shared=_slab_bytes(k))
 
 
 def _points(k: Mapping[str, int], rounds: int) -> tuple[int, Array]:

@@ -37,13 +37,13 @@ def mean_of_runs(values: npt.ArrayLike) -> RunFigure:
     """The mean over GPUs and runs, shape (gpus, runs), in their unit. Its interval is that of these GPUs: it has the
     variance between runs alone (Student's t)."""
     runs = np.asarray(values, np.float64)
-    gpus, each = runs.shape
+    gpus, repeats = runs.shape
     mean = float(runs.mean())
-    if each < 2:
-        return RunFigure(mean, None, None, gpus, each)
+    if repeats < 2:
+        return RunFigure(mean, None, None, gpus, repeats)
     error = float(np.sqrt(_within(runs) / runs.size))
-    low, high = (mean + quantile * error for quantile in _student(gpus * (each - 1)))
-    return RunFigure(mean, low, high, gpus, each)
+    low, high = (mean + quantile * error for quantile in _student(gpus * (repeats - 1)))
+    return RunFigure(mean, low, high, gpus, repeats)
 
 
 def spread_over_runs(values: npt.ArrayLike) -> RunFigure | None:
@@ -52,13 +52,13 @@ def spread_over_runs(values: npt.ArrayLike) -> RunFigure | None:
     None where it is not known: with one GPU, one run each, or runs that are equal to the last digit.
     """
     logs = np.log(np.asarray(values, np.float64))
-    gpus, each = logs.shape
-    if gpus < 2 or each < 2 or not (within := _within(logs)) > 0:
+    gpus, repeats = logs.shape
+    if gpus < 2 or repeats < 2 or not (within := _within(logs)) > 0:
         return None
-    ratio = each * float(np.var(logs.mean(axis=1), ddof=1)) / within
-    least, most = _fisher(gpus - 1, gpus * (each - 1))
-    value, low, high = (max(0.0, (f - 1) / each) for f in (ratio, ratio / most, ratio / least))
-    return RunFigure(value, low, high, gpus, each)
+    ratio = repeats * float(np.var(logs.mean(axis=1), ddof=1)) / within
+    least, most = _fisher(gpus - 1, gpus * (repeats - 1))
+    value, low, high = (max(0.0, (f - 1) / repeats) for f in (ratio, ratio / most, ratio / least))
+    return RunFigure(value, low, high, gpus, repeats)
 
 
 def _within(runs: npt.NDArray[np.float64]) -> float:

@@ -74,21 +74,22 @@ def test_somebody_who_stops_it_keeps_what_was_found() -> None:
 def test_of_a_gpu_that_fails_the_figures_until_then_are_stored_with_its_error(tmp_path: Path) -> None:
     error = DeviceError("GPU-0 fell off the bus", gone=True, outcome=Outcome.LOST)
     device = HandDevice(verdicts=[RIGHT], breaks_at=18, error=error)
-    recorder = Recorder(Store.create(tmp_path / "S"), cluster="c", campaign="p")
+    store = Store.create(tmp_path / "S")
+    recorder = Recorder(store, cluster="c", campaign="p")
     plan = Plan((SOAK, a_probe("tiny")), Asked(QUICK, time_limit_s=35.0), "p")
     said: list[str] = []
     campaign = Campaign(plan, recorder, find, {}, 1, progress=lambda done, of, what: said.append(what))
     finish(campaign.on(device, device, Setting("idle")))
     recorder.flush()
-    (run,) = recorder.store.arrow("runs").to_pylist()
+    (run,) = store.arrow("runs").to_pylist()
     assert (run["status"], run["ended_by"]) == ("lost", "failed")
     assert run["status_detail"] == "GPU-0 fell off the bus"
-    figures = {row["figure"]: row["value"] for row in recorder.store.arrow("results").to_pylist()}
+    figures = {row["figure"]: row["value"] for row in store.arrow("results").to_pylist()}
     assert figures["checked_repetitions"] == 200
     assert [gpu for gpu, *_ in campaign.report.unrun] == [device.facts.gpu], "the next probe"
     assert campaign.report.failures == {device.facts.gpu: "soak: GPU-0 fell off the bus"}
     assert any(what.startswith("soak on n1/0: 9 of 35 s") for what in said)
-    kinds = [row["kind"] for row in recorder.store.arrow("events").to_pylist()]
+    kinds = [row["kind"] for row in store.arrow("events").to_pylist()]
     assert sorted(kinds) == ["probe_failed", "probe_not_run"]
 
 
