@@ -338,6 +338,21 @@ def test_what_is_known_of_the_gpus_does_not_change_with_the_trials(store: Store)
     assert usual["gpus"] == 8
 
 
+def test_a_trial_over_the_bound_ends_after_a_tenth_of_its_time(store: Store) -> None:
+    bench = probe_bench(store, "gemm-fp16", ProbeBenchOptions(backend="simulated", model="H100", gpus=1, suite="quick"))
+    usual = {knob.name: knob.default for knob in bench.knobs}
+    default = bench.measure(usual, bench.gpus[0])
+    assert default.time_s is not None
+    slow = bench.measure(usual | {POWER: 300.0}, bench.gpus[0], stop_over_s=1.05 * default.time_s)
+    assert slow.ended_early
+    assert slow.time_s is not None
+    assert slow.time_s > 1.05 * default.time_s
+    full = bench.measure(usual | {POWER: 675.0}, bench.gpus[0], stop_over_s=1.05 * default.time_s)
+    assert not full.ended_early
+    limits = store.sql("select conditions.time_limit_s as s from runs order by began").to_pylist()
+    assert [row["s"] for row in limits] == pytest.approx([2.0, 0.2, 0.2, 2.0])
+
+
 def test_knobs_of_the_kernel_are_works_of_their_own(store: Store) -> None:
     bench = probe_bench(
         store,
