@@ -35,9 +35,9 @@ _COLUMNS = {
     "energy_j": ("energy", "energy_per_epoch", "energy_per_epoch_j"),
     "power_w": ("average_power", "average_power_w", "mean_power_w", "mean_power", "power"),
     "batch_size": ("batch",),
-    "gpu": ("gpu_model", "model"),
+    "gpu": ("gpu_model", "gpu_name"),
     "dataset": (),
-    "network": (),
+    "network": ("model", "workload"),
     "optimizer": (),
     "window_name": (),
 }
@@ -294,12 +294,13 @@ class _SweepTable:
         places: dict[str, int] = {}
         for meaning, names in _COLUMNS.items():
             chosen = [place for place, name in enumerate(self._header) if columns.get(name) == meaning]
-            known = [
-                place
+            words = {
+                place: re.sub(r"\W+", "_", name.lower()).strip("_")
                 for place, name in enumerate(self._header)
-                if name not in columns and re.sub(r"\W+", "_", name.lower()).strip("_") in (meaning, *names)
-            ]
-            candidates = chosen or known
+                if name not in columns
+            }
+            spelled = [place for place, word in words.items() if word == meaning]
+            candidates = chosen or spelled or [place for place, word in words.items() if word in names]
             if len(candidates) > 1:
                 names_of_columns = " and ".join(self._header[place] for place in candidates)
                 raise InputError(f"{self._path}: {names_of_columns} are both {meaning}; say with --map which one is")

@@ -141,6 +141,10 @@ def test_columns_are_known_by_several_names_in_any_order(table: Table, tmp_path:
     assert clocks.sweeps[0].energies_j == pytest.approx(plain.sweeps[0].energies_j)
     assert clocks.sweeps[0].times_s == pytest.approx(plain.sweeps[0].times_s)
     assert math.isnan(clocks.sweeps[0].batch_sizes[0])
+    other.write_text("model,batch,power_limit_w,limit,time_s,energy_j\na,8,100,3,20,800\nb,8,100,3,30,900\n")
+    assert [(sweep.workload.network, sweep.settings.tolist()) for sweep in read_sweeps(other).sweeps] == [
+        ("a", [100]), ("b", [100])
+    ]  # fmt: skip
     other.write_text("watts,took,joules\n100,20,800\n200,10,1000\n")
     meanings = {"watts": "power_limit_w", "took": "time_s", "joules": "energy_j"}
     assert read_sweeps(other, meanings).sweeps[0].settings.tolist() == [100, 200]
@@ -181,6 +185,7 @@ def test_blank_lines_before_the_head_count_as_lines(table: Table) -> None:
     ("power_limit,time_s", "a sweep needs a column of settings"),
     ("time_s,energy_j", "a sweep needs a column of settings"),
     ("power_limit,limit_w,time_s,energy_j", "power_limit and limit_w are both power_limit_w"),
+    ("limit_w,time_s,time_s,energy_j", "time_s and time_s are both time_s"),
     ("power_limit,time_s,time_ms,energy_j", "time_s and time_ms are both times"),
     ("window_name,time_s,energy_j", "does not end in _ and a power limit"),
 ])  # fmt: skip
