@@ -24,6 +24,7 @@ from .rounding import DTYPES
 from .sizing import MOST_MEMORY, bytes_per_s, far_beyond_l2, fitting, flop_per_s, room, too_old
 from .work import (
     COUNTERS,
+    Argument,
     Array,
     Buffer,
     Facts,
@@ -385,7 +386,8 @@ def _launch(k: Mapping[str, int], grid: _Grid, number: int) -> Launch:
     sizes = (grid.steps, grid.together, *windows[0], *windows[1], max(grid.places, 1))
     buffers = [name if k[knob] else "points" for name, knob in (("far", "far"), ("near", "near"), ("kept", "stores"))]
     words = (np.uint32(size) for size in sizes)
-    args = ("points", "expected", *buffers, "faults", *words, Key("words"), Key("plus"), np.uint32(FACTOR))
+    args: tuple[Argument, ...] = ("points", "expected", *buffers, "faults")
+    args += (*words, Key("words"), Key("plus"), np.uint32(FACTOR))
     blocks, threads = (grid.together * grid.waves, 1, 1), (k["threads"], 1, 1)
     return Launch("stress.cu", "stress", blocks, threads, args, tuple(defines), shared=_slab_bytes(k))
 
