@@ -7,7 +7,7 @@ found.report.runs
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -60,6 +60,7 @@ def measure(
     repeats: int | None = None,
     time_limit: float | str | None = None,
     until_wrong: bool = False,
+    knobs: str | Path | None = None,
     start_temperature: float | None = None,
     cool_down: float | str = 120.0,
     lock_clock: float | None = None,
@@ -116,6 +117,8 @@ def measure(
         cool_down=seconds_of(cool_down),
         campaign=campaign,
     )
+    if knobs is not None:
+        plan = _with_knobs(plan, knobs)
     _refuse_no_numbers(lock_clock=lock_clock, power_limit=power_limit)
     _refuse_empty(cluster=cluster)
     if interval is not None and not _SHORTEST_S <= interval <= _LONGEST_S:
@@ -236,6 +239,16 @@ def _plan(
         raise InputError("--until-wrong works only with soak, which is not among the chosen probes")
     # To the microsecond: a campaign that starts in the same second on another node must have another name.
     return Plan(probes, asked, campaign or f"probe-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}", neighbours)
+
+
+def _with_knobs(plan: Plan, knobs: str | Path) -> Plan:
+    """The plan whose kernel `stress` has the knobs of a file. Raises InputError if there is none in it."""
+    from .tuning_stress import KERNEL, setting_in, stress_probe
+
+    if not any(probe.name == KERNEL for probe in plan.probes):
+        raise InputError("--knobs works only with stress, which is not among the chosen probes")
+    hardest = stress_probe(setting_in(knobs))
+    return replace(plan, probes=tuple(hardest if probe.name == KERNEL else probe for probe in plan.probes))
 
 
 def _refuse_no_numbers(**given: float | None) -> None:

@@ -5,12 +5,13 @@
 Each trial runs the kernel on every GPU of the bench, as `whorl probe run` does: checked, with its settings restored.
 Trials are kept in the trial log and in no store of the user's: they are no runs of one workload, and no verdict,
 fingerprint or variability may take them for such. The probes of the catalogue are measured in the same way, so that
-the report says what the search was worth. Whoever wants the kernel that was found as a probe runs `stress` with its
-knobs, which its runs have among their conditions.
+the report says what the search was worth. The kernel that was found is a probe with `whorl probe run stress --knobs`:
+a workload with a name of its own, whose runs have the knobs among their conditions.
 """
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ import numpy as np
 
 from ..analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
 from ..analysis.tuning.stress import StressKnob, StressSearch
+from ..collectors.rows import short_hash
 from ..errors import DeviceError, InputError
 from ..kernels import stress
 from ..kernels.work import Facts
@@ -42,8 +44,6 @@ KernelSetting = Mapping[str, float]
 """Knobs of `kernels.stress.KNOBS` by name, `sm_clock_mhz`, and for a spread `power_limit_w`."""
 KERNEL = "stress"
 GOALS = ("power", "spread")
-MOST_GPUS = 8
-"""On which a spread is searched."""
 FINALISTS = 8
 """Kernels, and probes, that are measured again before the best one is chosen."""
 _RUNS = {"power": (1, 2, 3), "spread": (4, 6, 8)}
@@ -259,9 +259,7 @@ class _StressTuning:
         steps = {gpu: step for gpu, step in logged.items() if step is not None}
         if len(steps) == len(logged):
             return steps
-        probe = find_probe(name)
-        if name == KERNEL:
-            probe = replace(probe, parameters={knob: int(value) for knob, value in _of_kernel(setting).items()})
+        probe = stress_probe(setting) if name == KERNEL else find_probe(name)
         plan = Plan((probe,), Asked(EFFORTS[self._options.suite]), f"stress-{self._number:05d}", "busy")
         report = self._bench.run(plan, self._limits(setting), self._number)
         reasons = {gpu: reason for gpu, _, reason in report.unrun} | report.failures
@@ -307,6 +305,27 @@ def _rivals(names: Sequence[str] | None) -> list[Probe]:
         if probe.kind is not Kind.STEADY:
             raise InputError(f"{probe.name} is no steady work, so it cannot be compared with a kernel: leave it out")
     return probes
+
+
+def stress_probe(setting: KernelSetting) -> Probe:
+    """The generated kernel with these knobs as a probe, named by them: `stress-` and six digits. InputError for a knob
+    or value that there is not."""
+    knobs = stress.settled(_of_kernel(setting))
+    name = f"{KERNEL}-{short_hash(knobs)[:6]}"
+    return replace(find_probe(KERNEL), name=name, parameters=knobs)
+
+
+def setting_in(path: str | Path) -> dict[str, float]:
+    """The knobs in a file: what `whorl tune --stress --json` printed, or an object of values by name. InputError where
+    it has none."""
+    try:
+        document = json.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: this is no JSON with the knobs of a kernel ({error})") from error
+    setting = document.get("setting", document) if isinstance(document, dict) else None
+    if not isinstance(setting, dict) or not all(isinstance(value, int | float) for value in setting.values()):
+        raise InputError(f"{path}: it has no knobs of a kernel: give it what `whorl tune --stress --json` printed")
+    return {knob: value for knob, value in setting.items() if knob not in (CLOCK, POWER)}
 
 
 def kernels_on(devices: Sequence[Device]) -> KernelBench:

@@ -137,6 +137,7 @@ PROBED = {
     "--input": ["zeros", "nonsense"],
     "--input-seed": ["2"],
     "--interval": ["1s"],
+    "--knobs": ["{world}/knobs.json", "{world}/sweep.csv", "{here}"],
     "--lock-clock": ["1200", "1", "-5"],
     "--model": ["V100", "A100"],
     "--node": ["n01", "c001-1"],
@@ -217,6 +218,7 @@ VERBS = {
             "--gpu": NODE,
             "--input": {"": "gemm-fp32"},
             "--input-seed": {"": "gemm-fp32"},
+            "--knobs": {"": "stress"},
             "--node": NODE,
             "--period": {"": "power-square"},
             "--until-wrong": {"": "soak", "--time-limit": "1s"},
@@ -522,6 +524,7 @@ FILES = {
     "regimes.csv": "job,model,batch,gpus,epochs,isolated_s,arrival_s\n0,m,16,1,4,400,0\n1,m,16,2,4,400,50\n",
     "regimes.json": json.dumps({"0": [[2, 16, 100], [2, 32, 50]], "1": [[4, 16, 100]]}),
     "start.csv": "power_limit,time_s,energy_j\n100,3,300\n200,2,350\n300,1.8,400\n",
+    "knobs.json": '{"setting": {"fp32": 4, "sm_clock_mhz": 1200.0}}',
     "sweep.csv": sweep(),
     "smi.csv": "timestamp, uuid, power.draw [W]\n2026/11/20 10:00:00.000, GPU-3740efcd, 250.0 W\n",
     "table.csv": "uuid,app,ms\n"

@@ -12,7 +12,7 @@ import pytest
 
 from whorl.analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
 from whorl.errors import DeviceError, InputError
-from whorl.jobs.measuring import drawn_fleet
+from whorl.jobs.measuring import drawn_fleet, measure
 from whorl.jobs.tuning_knobs import CLOCK, POWER
 from whorl.jobs.tuning_stress import (
     KernelBench,
@@ -23,9 +23,8 @@ from whorl.jobs.tuning_stress import (
 )
 from whorl.kernels.stress import DEFAULTS
 from whorl.probes.campaign import Plan, Report
-from whorl.probes.catalogue import find_probe
-from whorl.probes.conditions import Asked
 from whorl.probes.effort import EFFORTS
+from whorl.store import Store
 from whorl.store.vocabulary import Outcome
 from whorl.tests.jobs.tuned_device import SHORT, ClockedDevice
 from whorl.tests.nvml_library import NvmlLibrary
@@ -242,22 +241,37 @@ def test_on_this_node_the_limit_is_the_highest_one_and_all_is_as_before_after_ct
     assert not notes(state)
 
 
-def test_the_winner_can_be_run_as_a_probe() -> None:
-    probe = find_probe("stress")
-    assert probe.suite is None
+def test_the_winner_can_be_run_as_a_probe_of_its_own_name(tmp_path: Path) -> None:
     report = search_stress(Counted().bench, QUICK)
-    found = {name: int(value) for name, value in report.winner.setting.items() if name in DEFAULTS}
-    (run, *_) = (
-        kernels_in(drawn_fleet(2, "H100", 3))
-        .run(
-            Plan(
-                (replace(probe, parameters=found),),
-                Asked(EFFORTS["quick"]),
-                "c",
-            ),
-            {"power_limit_w": None, "lock_clock_mhz": None},
-            1,
-        )
-        .runs
+    file = tmp_path / "found.json"
+    file.write_text(json.dumps({"schema": "whorl.tune.stress/1", "setting": report.winner.setting}))
+    found = measure(
+        tmp_path / "S", "stress", "launch", backend="simulated", model="H100", gpus=1, suite="quick", knobs=file
     )
-    assert run.status is Outcome.OK
+    names = {run.probe for run in found.report.runs}
+    assert {name.partition("-")[0] for name in names} == {"stress", "launch"}
+    assert "stress" not in names
+    assert found.report.wrong == []
+    (conditions,) = {
+        tuple(sorted(dict(row["conditions"]["parameters"]).items()))
+        for row in Store.open(tmp_path / "S").arrow("runs").to_pylist()
+        if row["workload"] in names - {"launch"}
+    }
+    assert dict(conditions)["threads"] == report.winner.setting["threads"]
+
+
+@pytest.mark.parametrize(
+    ("content", "probe", "sentence"),
+    [
+        ('{"fp32": 5}', "stress", "the knob fp32 of stress is one of"),
+        ("[1]", "stress", "it has no knobs of a kernel"),
+        ("{", "stress", "this is no JSON"),
+        ("{}", "launch", "--knobs works only with stress"),
+    ],
+)
+def test_a_file_without_knobs_is_said(tmp_path: Path, content: str, probe: str, sentence: str) -> None:
+    file = tmp_path / "found.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match=sentence):
+        measure(tmp_path / "S", probe, backend="simulated", knobs=file)
+    assert not (tmp_path / "S").exists()
