@@ -38,7 +38,7 @@ ONE_GPU = (
     "{workload} ran at the default limit on one GPU of {model}: others are taken to differ from it by {spread:.0f} %"
 )
 NO_CURVE = (
-    "{workload} did not run under enough power limits on {model}, so its caps are from other workloads; "
+    "{workload} did not run under enough power limits on {model}, so its caps are from other workloads, if from any; "
     "`whorl tune {workload} --store {root} --max-slowdown 5%` measures it"
 )
 
