@@ -115,7 +115,7 @@ MADE_METHODS = {
 def kernel(path: Path, *, fits_known: bool) -> Surface:
     """The measured settings of a kernel; `fits_known`: whether the search knows which settings have a row."""
     with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as lines:
-        header, *rows = csv.reader(lines)
+        header, *rows = list(csv.reader(lines)) or [["nothing"]]
     names = header[:-1]
     times = {tuple(map(float, row[:-1])): float(row[-1]) if row[-1] else None for row in rows if row}
     ranked = sorted((time_ms, setting) for setting, time_ms in times.items() if time_ms is not None)
