@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from ..dashboards.printed.tuning import SCHEMA
@@ -17,6 +18,8 @@ _KNOBS = {"power_limit_w": ("power limit", " W"), "sm_clock_mhz": ("SM clock", "
           "memory_clock_mhz": ("memory clock", " MHz")}  # fmt: skip
 _STAGES = {"class": "default on each GPU", "trial": "trial", "default": "default again", "answer": "answer again",
            "check": "answer on each GPU"}  # fmt: skip
+_LONGEST = 100
+"""Letters of a failure in the table of trials."""
 SAFE_RATE = "about one trial in nine is over the bound all the same"
 """What `--safe` comes to: docs/tune.md has the figure."""
 
@@ -111,16 +114,24 @@ def _headline(answer: TuneAnswer) -> str:
             f"Keep the default, {setting_text(answer.default)}: no setting that was tried holds the bound and needs "
             f"less energy for {answer.label}{held}."
         )
+    pairs = f"n = {many(saved.n, 'pair')} of default and answer"
+    intervals = "95 % intervals" if saved.low_pct is not None else "which is too few for an interval"
     return (
         f"Set {setting_text(answer.setting, answer.default)} for {answer.label}: {_share(saved)} less energy, "
-        f"{_share(slower)} slower (n = {saved.n} pairs of default and answer, 95 % intervals)."
+        f"{_share(slower)} slower ({pairs}, {intervals})."
     )
 
 
 def _share(share: TuneShare) -> str:
     if share.low_pct is None or share.high_pct is None:
-        return f"{share.pct:.1f} %"
-    return f"{share.pct:.1f} % [{share.low_pct:.1f}, {share.high_pct:.1f}]"
+        return f"{_tenths(share.pct)} %"
+    return f"{_tenths(share.pct)} % [{_tenths(share.low_pct)}, {_tenths(share.high_pct)}]"
+
+
+def _tenths(value: float) -> str:
+    """A number with one digit; without a sign where it rounds to 0."""
+    text = f"{value:.1f}"
+    return text.lstrip("-") if float(text) == 0 else text
 
 
 def _bound(answer: TuneAnswer) -> str:
@@ -159,13 +170,15 @@ def _trials(answer: TuneAnswer, *, safe: bool) -> Iterator[str | Table]:
     )
     over = sum(trial.over for trial in answer.trials)
     rate = f" With --safe {SAFE_RATE}." if safe else ""
-    yield f"{over} of {many(len(answer.trials), 'trial')} over the bound.{rate}"
+    failed = sum(trial.failure is not None for trial in answer.trials)
+    without = f", {failed} failed (--json has the reasons in full)" if failed else ""
+    yield f"{over} of {many(len(answer.trials), 'trial')} over the bound{without}.{rate}"
 
 
 def _remark(trial: TuneTrial, answer: TuneAnswer) -> str:
     remarks = []
     if trial.failure:
-        remarks.append(trial.failure)
+        remarks.append(shorten(f"failed: {trial.failure}", _LONGEST, placeholder=" ..."))
     if trial.setting == answer.default:
         remarks.append("the default")
     if trial.setting == answer.setting and not answer.is_default:
@@ -179,7 +192,8 @@ def _gpus(answer: TuneAnswer) -> Iterator[str]:
     """On whom the answer holds."""
     measured = [gpu for gpu in answer.gpus if gpu.over is not None]
     (tuned,) = (gpu.gpu for gpu in answer.gpus if gpu.tuned)
-    yield f"Tuned on {tuned}, at the slow end of {many(len(answer.gpus), 'GPU')} of one model."
+    slow_end = f", at the slow end of {len(answer.gpus)} GPUs of one model" if len(answer.gpus) > 1 else ""
+    yield f"Tuned on {tuned}{slow_end}."
     over = [gpu for gpu in measured if gpu.over]
     if len(measured) > 1 and not answer.is_default:
         holds = "holds the bound on all of them" if not over else f"is over the bound on {len(over)}"
