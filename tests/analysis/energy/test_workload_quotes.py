@@ -20,6 +20,7 @@ from whorl.errors import InputError
 from whorl.jobs.measuring import measure
 from whorl.store import Store
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.contract.inputs import ACCOUNTED, SITTING_S, job
 
 LIMITS_W = (None, 630, 560, 490, 385)
 """Of an H100, whose default is 700 W; 60 % of it, 420 W, is what is predicted."""
@@ -32,11 +33,20 @@ def run(store: Path, *, limit_w: float | None = None, lock_mhz: float | None = N
 
 @pytest.fixture(scope="module")
 def measured(built_once: BuiltOnce) -> Path:
-    """Two H100 under several limits, and locked clocks of which one draws less than 60 % of the limit."""
+    """Two H100 under several limits, and locked clocks of which one draws less than 60 % of the limit. Job 7 ran the
+    workload at the default limit."""
 
     def build(folder: Path) -> None:
         for limit_w in LIMITS_W:
-            run(folder, limit_w=limit_w)
+            with pytest.MonkeyPatch.context() as patch:
+                if limit_w is None:
+                    patch.setenv("SLURM_JOB_ID", "7")
+                run(folder, limit_w=limit_w)
+        accounts = folder.parent / "workload-quotes-sacct.txt"
+        accounts.write_text("\n".join([ACCOUNTED, job(7, "c001-1", SITTING_S, seconds=14, gpus=2), ""]))
+        imported = ("--file", str(accounts), "--cluster", "simulated-H100-1", "--gpus-per-node", "2")
+        result = CliRunner().invoke(cli, ["jobs", "import", "--store", str(folder), *imported])
+        assert result.exit_code == 0, result.output
         run(folder, lock_mhz=1200)
         run(folder, lock_mhz=1600, limit_w=600)
 
@@ -113,16 +123,22 @@ def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, tmp_path:
     assert reply.frame.filter(pl.col("option") == "cap")["energy_j"].null_count() > 0
 
 
+def test_a_job_that_ran_is_quoted_from_the_curve_of_its_workload(measured: Path) -> None:
+    rows = [row for row in quoted(measured, "--job", "7", "--cap", "60%")["rows"] if row["option"] == "cap"]
+    assert [(row["what"], row["basis"], row["n"]) for row in rows] == [("420 W (60 %)", "gemm-fp32 itself", 14)]
+    assert rows[0]["low_j"] < rows[0]["energy_j"] < rows[0]["high_j"]
+
+
 def test_a_job_of_a_workload_with_an_own_curve_is_quoted_from_it(measured: Path) -> None:
     itself = curve_of_runs(own_runs(Store.open(measured), workload="gemm-fp32"))
     assert itself is not None
     joules = 650.0 * 3600
-    job = Ran("c", ("H100-SXM5",), 1, 3600.0, 3600.0, joules, joules, joules, 0.0, 1.0, "compute", "gemm-fp32", 700.0,
+    ran = Ran("c", ("H100-SXM5",), 1, 3600.0, 3600.0, joules, joules, joules, 0.0, 1.0, "compute", "gemm-fp32", 700.0,
               None, None)  # fmt: skip
     shares = np.array([0.3, 0.6, 1.0])
     others = [Curve(name, "s", 0.9, shares, np.array([3.0, time, 1.0]), np.array([0.3, 0.6, 1.0]))
               for name, time in (("a", 1.1), ("b", 1.9))]  # fmt: skip
-    without, with_curve = (caps(job, others, curve, shares=(0.6, 0.4))[0] for curve in (None, itself))
+    without, with_curve = (caps(ran, others, curve, shares=(0.6, 0.4))[0] for curve in (None, itself))
     assert with_curve.option == Option.CAP
     assert (with_curve.basis, without.basis) == ("gemm-fp32 itself", "a, b")
     for quote, most in ((with_curve, 0.1), (without, np.inf)):
@@ -130,8 +146,8 @@ def test_a_job_of_a_workload_with_an_own_curve_is_quoted_from_it(measured: Path)
         assert quote.low_j is not None
         assert quote.high_j is not None
         assert (quote.high_j - quote.low_j) / 2 < most * quote.energy_j
-    assert caps(job, others, itself, shares=(0.4,))[0].basis == "a, b"  # below what was measured
-    under_cap = caps(replace(job, limit_w=560.0), others, itself, shares=(0.75,))[0]
+    assert caps(ran, others, itself, shares=(0.4,))[0].basis == "a, b"  # below what was measured
+    under_cap = caps(replace(ran, limit_w=560.0), others, itself, shares=(0.75,))[0]
     assert under_cap.time_s is not None
     assert with_curve.time_s is not None
     assert 3600 < under_cap.time_s < with_curve.time_s  # from 560 W to 420 W
