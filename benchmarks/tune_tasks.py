@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +11,7 @@ import numpy as np
 
 from whorl.analysis.tuning.process import FloatArray
 from whorl.analysis.tuning.search import Knob, Setting, TimeBound
+from whorl.analysis.tuning.sweep import MeasuredSweep, across_batches, read_sweeps
 from whorl.simulation import models
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
 from whorl.simulation.physics import relative_time, settle
@@ -101,33 +99,29 @@ def services() -> list[TuningTask]:
     ]
 
 
-def sweeps(files: Sequence[Path], *, max_slowdown: float = 0.10) -> Iterator[TuningTask]:
-    """The tasks of sweeps in the form of Zeus's tables: one for each (dataset, network, optimizer), batch and limit.
+def sweeps(files: Sequence[Path], *, max_slowdown: float = 0.10) -> list[TuningTask]:
+    """The tasks of sweeps that were measured: one for each workload of each file, with the knobs batch and limit.
 
-    The default is the middle batch at the highest limit.
+    The default is the highest limit of the middle batch.
     """
+    tasks = []
     for path in files:
-        rows: dict[tuple[str, ...], dict[tuple[float, float], tuple[float, float]]] = defaultdict(dict)
-        opener = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", newline="") as file:
-            for row in csv.DictReader(file):
-                time_s, power_w = float(row["time_per_epoch"]), float(row["average_power"])
-                if time_s > 0 and power_w > 0:
-                    place = float(row["batch_size"]), float(row["power_limit"])
-                    rows[row["dataset"], row["network"], row["optimizer"]][place] = (time_s * power_w, time_s)
-        for combination, measured in rows.items():
-            yield _sweep_task(f"{path.name.split('.')[0]} {' '.join(combination)}", measured, max_slowdown)
+        swept = read_sweeps(path)
+        for sweep in across_batches(swept.sweeps):
+            parts = [getattr(sweep.workload, name) for name in ("dataset", "network", "optimizer")]
+            name = " ".join([sweep.workload.gpu or path.name.split(".")[0], *filter(None, parts)])
+            tasks.append(_sweep_task(name, swept.knob, sweep, max_slowdown))
+    return tasks
 
 
-def _sweep_task(name: str, measured: dict[tuple[float, float], tuple[float, float]], max_slowdown: float) -> TuningTask:
-    batches, limits = (sorted({place[axis] for place in measured}) for axis in (0, 1))
-    energy, time = np.full((2, len(batches), len(limits)), np.nan)
-    for (batch, limit), (energy_j, time_s) in measured.items():
-        position = batches.index(batch), limits.index(limit)
-        energy[position], time[position] = energy_j, time_s
-    complete = [batch for batch, row in zip(batches, time, strict=True) if np.isfinite(row[-1])]
+def _sweep_task(name: str, knob: str, sweep: MeasuredSweep, max_slowdown: float) -> TuningTask:
+    sizes = np.nan_to_num(sweep.batch_sizes)  # NaN: a sweep without batches
+    batches, rows = np.unique(sizes, return_inverse=True)
+    settings, columns = np.unique(sweep.settings, return_inverse=True)
+    energy, time = np.full((2, len(batches), len(settings)), np.nan)
+    energy[rows, columns], time[rows, columns] = sweep.energies_j, sweep.times_s
     knobs = (
-        Knob("batch", tuple(batches), complete[len(complete) // 2]),
-        Knob("power_limit_w", tuple(limits), limits[-1]),
+        Knob("batch", tuple(batches.tolist()), float(sizes[sweep.default])),
+        Knob(knob, tuple(settings.tolist()), float(sweep.settings[sweep.default])),
     )
     return TuningTask(name, knobs, TimeBound(max_slowdown=max_slowdown), energy, time)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 FloatArray: TypeAlias = NDArray[np.float64]
 
-LENGTHS = (0.15, 0.4, 1.2)
+LENGTHS = (0.3, 0.8, 2.0)
 """Distances, as shares of a knob's range, over which a value stays alike: short, middle, long."""
 MOST_OWN_LENGTHS = 6
 """With more axes than this all axes share one length: 3^7 combinations cost more than they tell."""
