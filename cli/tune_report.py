@@ -60,7 +60,7 @@ def tune_notes(answer: TuneAnswer) -> tuple[str, ...]:
     if answer.torn_line is not None:
         notes.append(f"line {answer.torn_line} of the log had no end, and was measured again")
     notes += [
-        f"{setting_text(setting)} was given up: measured again, it was over the bound or saved nothing"
+        f"{setting_text(setting)} was given up: measured again, it was too near the bound or saved nothing"
         for setting in answer.given_up
     ]
     return tuple(notes)

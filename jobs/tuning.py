@@ -9,7 +9,7 @@ loop is the same for all of them:
 1. The default is measured once on each GPU. The GPU at the 90 % quantile of the times, the slow end, is tuned.
 2. The default is measured there once more, and then what `Search` suggests.
 3. The default and the answer are measured again in turn, three times: saving and slowdown, with intervals. An answer
-   whose mean time is over the bound, or that saves nothing, is given up for the next best one.
+   whose mean time is not below the bound by its standard error, or that saves nothing, is given up for the next best.
 4. The answer is measured once on each other GPU: which of them are over the bound is an answer too.
 
 Energy is that of one unit of work, time is what the bound is on. The bench sets and restores every setting.
@@ -181,7 +181,7 @@ class TuneAnswer:
     commands: tuple[str, ...]
     """For the administrator: they set the answer."""
     given_up: tuple[Setting, ...] = ()
-    """Answers of the search that were over the bound, or saved nothing, when they were measured again."""
+    """Answers of the search that were too near the bound, or saved nothing, when they were measured again."""
     torn_line: int | None = None
     """The line of the log that was dropped because it had no end."""
 
@@ -337,6 +337,11 @@ class _Tuning:
     # -- the bound --------------------------------------------------------------------------------------------
 
     @property
+    def _noisy_runs(self) -> int:
+        """How many runs a time beside its bound is of: the default's too where the bound is relative to that."""
+        return 1 if self._bound.max_slowdown is None else 2
+
+    @property
     def _margin(self) -> float:
         """The margin of `Search.answer`."""
         of_default = 0.0 if self._bound.max_slowdown is None else self._noise / sqrt(len(self._before))
@@ -351,9 +356,10 @@ class _Tuning:
         return default.time_s * (1 + self._bound.max_slowdown)
 
     def _holds(self, pairs: Sequence[Pair]) -> bool:
-        """Whether an answer that was measured again is within the bound on average, and saves energy."""
+        """Whether an answer that was measured again saves energy, and is a standard error or more below the bound."""
         default, answer = (_mean([pair[side] for pair in pairs]) for side in (0, 1))
-        return _ratio((default, answer), "energy_j") < 1 and _time(answer) <= self._bound_s(default)
+        room = 1 - self._noise * sqrt(self._noisy_runs / len(pairs))
+        return _ratio((default, answer), "energy_j") < 1 and _time(answer) <= room * self._bound_s(default)
 
     def _checked(
         self,
@@ -372,8 +378,7 @@ class _Tuning:
         about = TunedGpu(first.gpu, first.gpu == tuned, default.energy_j, default.time_s)
         if answer.failure is not None:
             return replace(about, failure=answer.failure)
-        runs = 1 if self._bound.max_slowdown is None else 2
-        room = 1 + 2 * sqrt(runs) * (self._noise if run_noise is None else run_noise)
+        room = 1 + 2 * sqrt(self._noisy_runs) * (self._noise if run_noise is None else run_noise)
         return replace(
             about,
             energy_j=answer.energy_j,
