@@ -90,7 +90,8 @@ def stress_answer(report: StressReport, *, simulated: bool) -> Iterator[str | Ta
     )
     yield (
         f"{100 * report.unfit_share:.0f} % of random settings do not fit this GPU; they are known beforehand and were "
-        "not tried. Trials are in no store."
+        "not tried. Trials are in no store; `whorl probe run stress --knobs FILE` runs it as a probe, FILE being "
+        "what --json prints."
     )
     yield from unset_text(report.unset)
 
