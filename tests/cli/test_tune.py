@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 
 import whorl as package
 from whorl.cli import cli
+from whorl.cli.output import ProgressBar
 from whorl.errors import InputError
 from whorl.jobs import tuning_command
 from whorl.tests.measured_sweep import sweep
@@ -149,6 +152,30 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
     other = whorl(*words[:-6], "--max-slowdown", "20%", *words[-4:])
     assert other.exit_code == 2
     assert "it is the log of another search" in other.stderr
+
+
+def test_an_interrupt_names_the_command_that_goes_on(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: ProgressBar, done: int, of: int, what: str) -> None:
+        assert done < of
+        assert what
+        if done == 4:
+            raise KeyboardInterrupt
+
+    words = ["tune", *SIMULATED, "--store", str(tmp_path / "S"), *BOUND, "--json"]
+    monkeypatch.setattr(sys, "argv", ["whorl", *words])
+    with monkeypatch.context() as patch:
+        patch.setattr(ProgressBar, "__call__", interrupt)
+        ended = CliRunner().invoke(cli, words)
+    assert ended.exit_code == 130
+    again = shlex.split(ended.stderr.partition("to go on, run: whorl ")[2])
+    (log,) = state.glob("tune-*.jsonl")
+    assert again == [*words, "--resume", str(log)]
+    runs = count(tmp_path / "S")
+    assert CliRunner().invoke(cli, again).exit_code == 0
+    assert runs == 4
+    assert log.exists(), "a file that was named stays"
 
 
 def test_the_kernel_of_widest_spread_is_searched_beside_the_probes(tmp_path: Path) -> None:
