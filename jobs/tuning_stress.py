@@ -2,11 +2,12 @@
 
     report = search_stress(kernels_in(drawn_fleet(gpus=8)), StressSearchOptions(goal="spread", trials=60))
 
-Each trial runs the kernel on every GPU of the bench, as `whorl probe run` does: checked, with its settings restored.
-Trials are kept in the trial log and in no store of the user's: they are no runs of one workload, and no verdict,
-fingerprint or variability may take them for such. The probes of the catalogue are measured in the same way, so that
-the report says what the search was worth. The kernel that was found is a probe with `whorl probe run stress --knobs`:
-a workload with a name of its own, whose runs have the knobs among their conditions.
+The first trials are the default, and settings like kernels of the catalogue. Each trial runs the kernel on every GPU of
+the bench, as `whorl probe run` does: checked, with its settings restored. Trials are kept in the trial log and in no
+store of the user's: they are no runs of one workload, and no verdict, fingerprint or variability may take them for
+such. The probes of the catalogue are measured in the same way, so that the report says what the search was worth. The
+kernel that was found is a probe with `whorl probe run stress --knobs`: a workload with a name of its own, whose runs
+have the knobs among their conditions.
 """
 
 from __future__ import annotations
@@ -177,8 +178,10 @@ class _StressTuning:
         rivals = [self._measure("rival", probe.name, {}, runs) for probe in self._probes]
         search = self._search()
         trials: list[KernelScore] = []
+        default = search.suggest()
+        first = [default, *(default | knobs for knobs in stress.LIKE_CATALOGUE if not self._unfit(default | knobs))]
         for _ in range(self._options.trials):
-            trials.append(self._measure("trial", KERNEL, search.suggest(), runs))
+            trials.append(self._measure("trial", KERNEL, first.pop(0) if first else search.suggest(), runs))
             value = trials[-1].value
             if value is not None:
                 self._best = value if self._best is None else max(self._best, value)

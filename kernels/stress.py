@@ -86,6 +86,19 @@ KNOBS = (
 )
 DEFAULTS = {knob.name: knob.default for knob in KNOBS}
 
+_CHAINS = {"fp32": 0, "far": 0, "rounds": 64}
+LIKE_CATALOGUE: tuple[dict[str, int], ...] = (
+    _CHAINS | {"int32": 8},
+    _CHAINS | {"fp32": 8},
+    _CHAINS | {"fp64": 4},
+    _CHAINS | {"fp16": 8},
+    {"fp32": 0, "far": 8},
+    {"fp32": 0, "far": 0, "near": 8},
+    {"fp32": 0, "far": 1, "threads": 32, "blocks": 1, "sleep_ns": 3000},
+)
+"""Knobs that ask a GPU for what kernels of the catalogue ask, one unit at a time, and for hardly anything: what a
+search tries after the default."""
+
 PRECISIONS = ("fp64", "fp32", "fp16", "bf16", "int32")
 """In the order in which their points lie in memory."""
 SINCE = {"bf16": (8, 0)}
