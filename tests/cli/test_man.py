@@ -32,6 +32,7 @@ def page() -> str:
 def test_every_command_and_every_option_is_on_the_page(page: str) -> None:
     sections = dict(re.findall(r"^\.SS whorl ([^\n]+)\n(.*?)(?=^\.SS |\Z)", page, flags=re.MULTILINE | re.DOTALL))
     found = dict(commands(cli))
+    sections = {name.replace("\\-", "-"): text for name, text in sections.items()}
     assert {" ".join(path) for path in found} == sections.keys()
     for path, command in found.items():
         for parameter in command.params:

@@ -21,7 +21,7 @@ from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.without import COMMAND, NODE, run_without
 
 SIMULATED = ("gemm-fp16", "--backend", "simulated", "--model", "H100", "--gpus", "2", "--suite", "quick")
-BOUND = ("--max-slowdown", "10%", "--trials", "5")
+BOUND = ("--max-slowdown", "30%", "--trials", "5")
 
 
 def whorl(*words: object) -> Result:
@@ -132,7 +132,7 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
     assert (tuned["workload"], len(tuned["trials"]), len(tuned["gpus"])) == ("gemm-fp16", 5, 2)
     assert tuned["trials"][0]["setting"] == tuned["default"]
     assert tuned["low_saved_pct"] <= tuned["saved_pct"] <= tuned["high_saved_pct"]
-    assert tuned["high_slower_pct"] < 15
+    assert 0 < tuned["high_slower_pct"] < 31
     assert tuned["saved_pct"] > 0, "of this seed"
     assert tuned["within"]
     runs = count(store)
@@ -178,16 +178,15 @@ def test_an_interrupt_names_the_command_that_goes_on(
     assert log.exists(), "a file that was named stays"
 
 
-def test_the_kernel_of_widest_spread_is_searched_beside_the_probes(tmp_path: Path) -> None:
-    words = ("--stress", "spread", "--backend", "simulated", "--gpus", "3", "--trials", "4")
+def test_the_kernel_of_most_power_is_searched_beside_the_probes(tmp_path: Path) -> None:
+    words = ("--stress", "power", "--backend", "simulated", "--gpus", "1", "--trials", "4")
     result = whorl(*words, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert (found["schema"], len(found["trials"]), len(found["gpus"])) == ("whorl.tune.stress/1", 4, 3)
+    assert (found["schema"], len(found["trials"]), len(found["gpus"])) == ("whorl.tune.stress/1", 4, 1)
     assert found["low"] <= found["value"] <= found["high"]
     assert found["kernel"] == "stress"
     assert found["best_probe"]["kernel"] in {probe["kernel"] for probe in found["probes"]}
-    assert package.tune(stress="spread", backend="simulated", gpus=3, trials=4).frame.height == 4
     refused = whorl(*words, "--max-slowdown", "5%")
     assert refused.exit_code == 2
     assert "--max-slowdown does not go with --stress" in refused.stderr
