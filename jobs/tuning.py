@@ -31,8 +31,9 @@ from .tuning_log import TuneLog, TuneStep
 
 REPEATS = 3
 """How often default and answer are measured again."""
-LEAST_NOISE = 0.005
-"""The noise of a trial is taken for at least so much: a few runs cannot show that it is less."""
+LEAST_NOISE, LEAST_UNSTATED_NOISE = 0.002, 0.005
+"""The noise of a trial is taken for at least so much, as a few runs cannot show that it is less: where each trial
+states its own, and where two runs of the default are all there is."""
 SLOW_END = 0.9
 """The quantile of the default's times whose GPU is tuned."""
 Pair = tuple[TuneStep, TuneStep]
@@ -213,7 +214,7 @@ class _Tuning:
         self._bench, self._bound, self._options, self._log = bench, bound, options, trial_log
         self._default: Setting = {knob.name: knob.default for knob in bench.knobs}
         self._done, self._total = 0, 2 * len(bench.gpus) + options.trials - 1 + 2 * REPEATS
-        self._noise = LEAST_NOISE
+        self._noise = LEAST_UNSTATED_NOISE
         self._before: list[TuneStep] = []
         """The default on the tuned GPU, before the search."""
         self._given_up: list[Setting] = []
@@ -284,8 +285,9 @@ class _Tuning:
         """The trials, the default first. Those of the log come before others."""
         repeated = self._step("default", tuned, self._default)
         self._before += [repeated] if repeated.failure is None else []
-        stated = (step.noise or 0.0 for step in self._before)
-        self._noise = max(LEAST_NOISE, *stated, _noise([self._before])[0] or 0.0)
+        stated = [step.noise for step in self._before if step.noise is not None]
+        least = LEAST_NOISE if len(stated) == len(self._before) else LEAST_UNSTATED_NOISE
+        self._noise = max(least, *stated, _noise([self._before])[0] or 0.0)
         default = _mean(self._before)
         stop_over_s = self._bound_s(default) * (1 + 2 * self._noise) if self._options.safe else None
         search = self._told([])
