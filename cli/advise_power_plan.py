@@ -21,13 +21,6 @@ from .options import json_option, store_option
     help="The present limit.  [default: that of each GPU in the store]",
 )
 @click.option("--cluster", metavar="NAME", help="The cluster, if several have such hosts.")
-@click.option(
-    "--independent",
-    is_flag=True,
-    help="The GPUs run jobs that do not wait for each other: limits of their own gain 0.00 to 0.04 % there, so this "
-    "prints the answer and no plan.",
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the draws.")
 @json_option
 def power_plan(store: str, as_json: bool, **chosen: Any) -> None:
     """Set limits so that no GPU of a synchronous job runs faster than the slowest, which all wait for.
@@ -36,15 +29,9 @@ def power_plan(store: str, as_json: bool, **chosen: Any) -> None:
     whorl advise power-plan --store S --hosts n[12-13] --workload gemm-fp32
     whorl advise power-plan ... --budget 4.2kW   # the fastest within a power
 
-    It needs a run of each GPU at its present limit, and some GPUs of the model under several limits:
-
-    \b
-    whorl probe run gemm-fp32 --store S --suite full --neighbours busy
-    whorl probe run gemm-fp32 --store S --suite full --neighbours busy
-      --power-limit 630    # and others
-
-    It prints `nvidia-smi` lines and runs none. There is no plan where the work does not reach its limit. docs/tune.md
-    has the method.
+    It needs a run of each GPU at its present limit, and three GPUs of the model under several limits; it says how to
+    measure what is missing. It prints `nvidia-smi` lines and runs none. Jobs that do not wait for each other gain
+    nothing by limits of their own (0.00 to 0.04 %). docs/tune.md has the method.
     """
     from ..dashboards.answers.training import advise_power_plan
     from .output import print_reply

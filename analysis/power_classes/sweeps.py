@@ -33,7 +33,7 @@ def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power")
     highest clock, where that is known. The setting is cluster, model, input size, and the clock or limit that is not
     the cap. The power is the run's median.
     """
-    every = _conditions(store, cluster)
+    every = runs_with_limits(store, cluster)
     limit_w, mhz = pl.coalesce("set_w", "own_w"), pl.coalesce("set_mhz", "own_mhz")
     same, cap = (mhz, limit_w) if capped == "power" else (limit_w, mhz)
     parts = [pl.col(name).fill_null("") for name in ("cluster", "model", "input_size")]
@@ -56,7 +56,7 @@ def own_runs(store: Store, *, cluster: str | None = None, workload: str | None =
     and time_s of a repetition. A run whose limit, default limit, energy, or power under a locked clock is not known is
     left out.
     """
-    every = _conditions(store, cluster, [workload] if workload else [])
+    every = runs_with_limits(store, cluster, [workload] if workload else [])
     energy = store.scan("results").filter(pl.col("figure") == "energy").group_by("run_id").agg(pl.col("value").median())
     every = every.join(store.collect(energy.rename({"value": "joules"})), on="run_id", how="left")
     seconds = pl.col("value") / 1e3
@@ -107,7 +107,7 @@ def at_default() -> pl.Expr:
     return (pl.col("level") - 1).abs() < SAME_LEVEL
 
 
-def _conditions(store: Store, cluster: str | None, workloads: Sequence[str] = ()) -> pl.DataFrame:
+def runs_with_limits(store: Store, cluster: str | None, workloads: Sequence[str] = ()) -> pl.DataFrame:
     """Sound runs with what they ran under: run_id, cluster, gpu, model, family, value (time, ms), power_w, set_w and
     set_mhz (stated limit and locked clock), own_w and own_mhz (default limit and highest clock),
     input_size and what else tells sizes of the work apart."""
@@ -130,7 +130,9 @@ def _conditions(store: Store, cluster: str | None, workloads: Sequence[str] = ()
     now = now.cast(
         {"cluster": pl.String, "gpu": pl.String, "model": pl.String, "own_w": pl.Float64, "own_mhz": pl.Float64}
     )
-    return runs.join(store.collect(conditions), on="run_id").join(now, on=["cluster", "gpu"], how="left")
+    return runs.join(store.collect(conditions), on="run_id").join(
+        now, on=["cluster", "gpu"], how="left", nulls_equal=True
+    )
 
 
 def cap_effect(

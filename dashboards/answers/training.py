@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...errors import InputError
-from .reply import Reply, RowList, opened
+from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis.placement.burst import BurstAnswer
@@ -140,36 +140,29 @@ def advise_spb(
     )
 
 
-class PowerPlanOptions(TypedDict, total=False):
-    """The options of `whorl advise power-plan`, with the same defaults."""
-
-    budget: float | str | None
-    """What the GPUs may report together: W, or a text as "4.2kW"; None: as fast as the slowest GPU is."""
-    limit: float | None
-    """The present limit, W; None: that of each GPU in the store."""
-    cluster: str | None
-    independent: bool
-    """Whether the GPUs run jobs that do not wait for each other."""
-    seed: int
-
-
 def advise_power_plan(
-    store: Store | str | Path, *, hosts: str, workload: str, **options: Unpack[PowerPlanOptions]
-) -> Reply[SyncJobPlan | None]:
+    store: Store | str | Path,
+    *,
+    hosts: str,
+    workload: str,
+    budget: float | str | None = None,
+    limit: float | None = None,
+    cluster: str | None = None,
+) -> Reply[SyncJobPlan]:
     """Plan power limits for a job whose steps wait for its slowest GPU, as `whorl advise power-plan` does.
 
-    The job has all GPUs on `hosts`, a host list. `frame` has a row for each GPU. Where a plan would not pay, `refused`
-    of the document says why. Raises InputError where runs are missing, with the commands that make them, and
-    StoreError where there is no store.
+    The job has all GPUs on `hosts`, a host list. `budget`: what they may report together, W or a text as "4.2kW"; None:
+    as fast as the slowest GPU is. `limit`: the present limit, W; None: that of each GPU in the store. `frame` has a row
+    for each GPU. Where a plan would not pay, `refused` of the document says why. Raises InputError where runs are
+    missing, with how to measure them, and StoreError where there is no store.
     """
     from ...analysis.power_classes.job_plans import PlanScope, job_plan
+    from ...probes.catalogue import PROBES
     from ..printed import power_plan as printed
 
-    budget = options.get("budget")
+    command = f"whorl probe run {workload} --store {folder(store)} --suite full --neighbours busy"
     budget_w = None if budget is None else _watts(str(budget))
-    if options.get("independent"):
-        return Reply(None, printed.independent_document, lambda: [printed.INDEPENDENT])
-    scope = PlanScope(hosts, workload, options.get("cluster"), options.get("limit"), budget_w, options.get("seed", 0))
+    scope = PlanScope(hosts, workload, command if workload in PROBES else None, cluster, limit, budget_w)
     plan = job_plan(opened(store), scope)
     return Reply(
         plan, partial(printed.document, plan), partial(printed.answer_of, plan), notes=tuple(printed.notes(plan))

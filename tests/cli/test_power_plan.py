@@ -120,6 +120,7 @@ def test_a_budget_is_kept_and_the_present_power_makes_a_faster_job(store: Path) 
     document = plan(store, hosts, "--budget", "5.2kW")
     assert document["plan_power_w"] <= document["budget_w"] == 5200
     assert document["power_w"] > 5200
+    assert "0.00 to 0.04 %" in document["independent_jobs"]
     assert plan(store, hosts, "--budget", "1000W")["refused"] == "budget too low"
     below = plan(store, hosts, "--limit", 650)
     assert {row["limit_w"] for row in below["rows"]} == {650}
@@ -129,16 +130,11 @@ def test_a_budget_is_kept_and_the_present_power_makes_a_faster_job(store: Path) 
     assert max(row["plan_limit_w"] for row in same_power["rows"]) > 650
 
 
-def test_independent_jobs_are_told_that_a_plan_gains_nothing(store: Path) -> None:
-    document = plan(store, HEALTHY[0], "--budget", "4kW", "--independent")
-    assert document["refused"] == "independent jobs"
-    assert "0.00 to 0.04 %" in document["reason"]
-
-
 @pytest.mark.parametrize(("words", "says"), [
     (("--hosts", "n[12-13]"), "n[12-13]"),
     (("--hosts", "c001-["), "brackets"),
-    (("--workload", "nothing"), "whorl probe run nothing"),
+    (("--workload", "nothing"), "nothing is no probe of whorl"),
+    (("--workload", "gemm-fp16"), "whorl probe run gemm-fp16"),
     (("--limit", "500"), "500 W"),
     (("--budget", "4.2 MW"), "4.2kW"),
     (("--cluster", "elsewhere"), "c001-"),
@@ -175,26 +171,23 @@ def test_gpus_of_two_models_have_no_plan(tmp_path: Path) -> None:
     assert "H100-SXM5 and V100-SXM2" in done.stderr
 
 
-def test_runs_without_a_clock_do_not_tell_whether_they_were_at_their_limit(tmp_path: Path) -> None:
+def test_imported_work_is_told_how_it_gets_runs_without_a_probe(tmp_path: Path) -> None:
     table = tmp_path / "runs.csv"
-    table.write_text(
-        "gpu,host,slot,app,ms,watts,limit\n" + "".join(f"G{n},n1,{n},sgemm,{100 + n},295,300\n" for n in range(4))
-    )
-    meanings = (
-        "gpu=gpu",
-        "host=node",
-        "slot=slot",
-        "app=workload",
-        "ms=time:ms",
-        "watts=power:W",
-        "limit=power_limit:W",
-    )
-    words = [word for meaning in meanings for word in ("--map", meaning)]
-    done = run("import", "--store", tmp_path / "store", "--model", "V100", "--cluster", "c", *words, table)
-    assert done.exit_code == 0, done.output
-    asked = ("--hosts", "n1", "--workload", "sgemm")
-    done = run("advise", "power-plan", "--store", tmp_path / "store", *asked)
-    assert "--limit" in done.stderr, "the present limit is not known"
-    done = run("advise", "power-plan", "--store", tmp_path / "store", *asked, "--limit", 300)
-    assert done.exit_code == 2
-    assert "the clock of the runs of sgemm on n1 is not known" in done.stderr
+    rows = [f"G{n},n1,{n},sgemm,{100 + n},295,300,{mhz}" for n, mhz in enumerate((1400, 1400, 1400, ""))]
+    names = {"gpu": "gpu", "host": "node", "slot": "slot", "app": "workload", "ms": "time:ms", "watts": "power:W",
+             "limit": "power_limit:W", "mhz": "sm_clock:MHz"}  # fmt: skip
+    asked = ("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "n1", "--workload", "sgemm")
+
+    def imported(*, clocks: bool) -> str:
+        table.write_text("\n".join([",".join(names), *(row if clocks else row[: row.rindex(",") + 1] for row in rows)]))
+        words = [word for column, meaning in names.items() for word in ("--map", f"{column}={meaning}")]
+        done = run("import", "--store", tmp_path / "store", "--model", "V100", *words, table)
+        assert done.exit_code == 0, done.output
+        return run(*asked, "--limit", 300).stderr
+
+    without_clocks = imported(clocks=False)
+    assert "the clock of the runs of sgemm on n1 is not known" in without_clocks
+    assert "--limit" in run(*asked).stderr, "the present limit is not known"
+    assert hints(without_clocks) == []
+    assert "whorl probe run" not in without_clocks
+    assert "import its times with columns for power, SM clock and power limit" in without_clocks
