@@ -91,7 +91,7 @@ def job_plan(store: Store, scope: PlanScope) -> SyncJobPlan:
     if job.at_limit:
         beside = _beside(gpus, runs)
         curve = _class_runs(scope, gpus, runs.join(beside.filter("slow"), on="gpu", how="anti"))
-        exchange = _exchange(job, gpus, beside)
+        exchange = _exchange(job, gpus, beside, curve.noise())
         highest_w = float(gpus["highest_w"].fill_null(inf).to_numpy().min())
         plan = plan_power(job, curve, budget_w=scope.budget_w, highest_w=highest_w)
     none = [None] * len(gpus)
@@ -229,14 +229,13 @@ def _beside(gpus: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
     return beside.with_columns(pl.Series("slow", braked(speed)))
 
 
-def _exchange(job: SyncJob, gpus: pl.DataFrame, beside: pl.DataFrame) -> Exchange | None:
+def _exchange(job: SyncJob, gpus: pl.DataFrame, beside: pl.DataFrame, noise: float) -> Exchange | None:
     """The braked GPUs of the job, and what exchanging them gains; None without any."""
     slow = gpus.select("gpu").join(beside.filter("slow"), on="gpu", how="left", maintain_order="left")
     if slow["slow"].null_count() == len(slow):
         return None
-    ratios = ("speed", "power_w")
-    gains = exchange_gains(
-        job, slow.select(ratios).to_numpy(), beside.filter(~pl.col("slow")).select(ratios).to_numpy()
-    )
+    usual = beside.filter(~pl.col("slow"))
+    ratios = (part.select("speed", "power_w").to_numpy() for part in (slow, usual))
+    gains = exchange_gains(job, *ratios, noise)
     slower = {row["gpu"]: 1 / row["speed"] - 1 for row in slow.drop_nulls().iter_rows(named=True)}
     return Exchange(slower, gains, len(beside))

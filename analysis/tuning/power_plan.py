@@ -179,7 +179,7 @@ def step_energy(speed: Floats, power_w: Floats, waiting: Floats | float = WAITIN
 
 def step_gains(before: State, after: State) -> StepGains:
     """What a step of a job gains by a change; the draws are in no order."""
-    waiting = np.linspace(*WAITING_RANGE, max(len(before[0]), len(after[0])))
+    waiting = np.linspace(*WAITING_RANGE, _DRAWS)
     saved = 1 - step_energy(*after, waiting) / step_energy(*before, waiting)
     figures = saved, step_time(after[0]) / step_time(before[0]) - 1
     return StepGains(
@@ -187,36 +187,41 @@ def step_gains(before: State, after: State) -> StepGains:
     )
 
 
+def _present(job: SyncJob, noise: float, rng: np.random.Generator) -> State:
+    """What the GPUs may truly be, whose speeds have the noise of a run."""
+    shape = _DRAWS, len(job.speed)
+    return job.speed * np.exp(noise * rng.standard_normal(shape)), np.broadcast_to(job.power_w, shape)
+
+
 def plan_gains(job: SyncJob, runs: ClassRuns, limit_w: Floats) -> StepGains:
     """The gains of limits, (gpus,): each GPU changes as a random one of the class, its present speed has a run's noise.
 
     The changes of the class scatter by the noise of two runs besides; `ClassRuns.noise` is taken out of them.
     """
-    rng, shape, noise = np.random.default_rng(0), (_DRAWS, len(limit_w)), runs.noise()
+    rng, noise = np.random.default_rng(0), runs.noise()
+    present = speed, power_w = _present(job, noise, rng)
 
     def change(values: Floats, noise_of_run: float) -> Floats:
         changes = np.log(runs.changes(values, job, limit_w))
         sd = np.sqrt(np.maximum(np.nanvar(changes, axis=0, ddof=1) - 2 * noise_of_run**2, 0))
         freedom = np.isfinite(changes).sum(axis=0) - 1
-        return np.asarray(np.exp(np.nanmedian(changes, axis=0) + sd * rng.standard_t(freedom, shape)))
+        return np.asarray(np.exp(np.nanmedian(changes, axis=0) + sd * rng.standard_t(freedom, speed.shape)))
 
-    speed = job.speed * np.exp(noise * rng.standard_normal(shape))
-    power_w = np.broadcast_to(job.power_w, shape)
     after = speed * change(runs.speed, noise), power_w * change(runs.power_w, 0.0)
-    return step_gains((speed, power_w), after)
+    return step_gains(present, after)
 
 
-def exchange_gains(job: SyncJob, slow: Floats, usual: Floats) -> StepGains:
-    """What other GPUs of the class in place of some do to a step, under the same limits.
+def exchange_gains(job: SyncJob, slow: Floats, usual: Floats, noise: float) -> StepGains:
+    """What random other GPUs of the class in place of some do to a step, under the same limits.
 
     `slow`: (gpus, 2) speed and power of the GPUs that go, over the class's median; NaN of those that stay. `usual`:
-    (class, 2) those of the GPUs of the class.
+    (class, 2) those of the GPUs of the class. `noise`: of a run.
     """
     rng = np.random.default_rng(0)
-    change = usual[rng.integers(len(usual), size=(_DRAWS, len(slow)))] / slow
+    present = speed, power_w = _present(job, noise, rng)
+    change = usual[rng.integers(len(usual), size=speed.shape)] / slow
     change[:, np.isnan(slow)] = 1.0
-    present = job.speed[None], job.power_w[None]
-    return step_gains(present, (job.speed * change[..., 0], job.power_w * change[..., 1]))
+    return step_gains(present, (speed * change[..., 0], power_w * change[..., 1]))
 
 
 @dataclass(frozen=True)
