@@ -235,7 +235,7 @@ def _exchange(job: SyncJob, gpus: pl.DataFrame, beside: pl.DataFrame, noise: flo
     if slow["slow"].null_count() == len(slow):
         return None
     usual = beside.filter(~pl.col("slow"))
-    ratios = (part.select("speed", "power_w").to_numpy() for part in (slow, usual))
-    gains = exchange_gains(job, *ratios, noise)
+    slow_ratio, usual_ratio = (part.select("speed", "power_w").to_numpy() for part in (slow, usual))
+    gains = exchange_gains(job, slow_ratio, usual_ratio, noise)
     slower = {row["gpu"]: 1 / row["speed"] - 1 for row in slow.drop_nulls().iter_rows(named=True)}
     return Exchange(slower, gains, len(beside))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, inf
+from math import ceil, inf, pi
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,19 +196,20 @@ def _present(job: SyncJob, noise: float, rng: np.random.Generator) -> State:
 def plan_gains(job: SyncJob, runs: ClassRuns, limit_w: Floats) -> StepGains:
     """The gains of limits, (gpus,): each GPU changes as a random one of the class, its present speed has a run's noise.
 
-    The changes of the class scatter by the noise of two runs besides; `ClassRuns.noise` is taken out of them.
+    The median of the class's changes is off by an error that all GPUs have in common, whose variance is pi / 2 times
+    that of a mean (of normal values). The noise of two runs, which is in these changes, makes intervals a little wide.
     """
-    rng, noise = np.random.default_rng(0), runs.noise()
-    present = speed, power_w = _present(job, noise, rng)
+    rng = np.random.default_rng(0)
+    present = speed, power_w = _present(job, runs.noise(), rng)
 
-    def change(values: Floats, noise_of_run: float) -> Floats:
+    def change(values: Floats) -> Floats:
         changes = np.log(runs.changes(values, job, limit_w))
-        sd = np.sqrt(np.maximum(np.nanvar(changes, axis=0, ddof=1) - 2 * noise_of_run**2, 0))
-        freedom = np.isfinite(changes).sum(axis=0) - 1
-        return np.asarray(np.exp(np.nanmedian(changes, axis=0) + sd * rng.standard_t(freedom, speed.shape)))
+        gpus, sd = np.isfinite(changes).sum(axis=0), np.nanstd(changes, axis=0, ddof=1)
+        own = rng.standard_t(gpus - 1, speed.shape)
+        common = np.sqrt(pi / 2 / gpus) * rng.standard_normal((_DRAWS, 1))
+        return np.asarray(np.exp(np.nanmedian(changes, axis=0) + sd * (own + common)))
 
-    after = speed * change(runs.speed, noise), power_w * change(runs.power_w, 0.0)
-    return step_gains(present, after)
+    return step_gains(present, (speed * change(runs.speed), power_w * change(runs.power_w)))
 
 
 def exchange_gains(job: SyncJob, slow: Floats, usual: Floats, noise: float) -> StepGains:
