@@ -133,6 +133,10 @@ CONTENDERS: dict[str, Callable[[Store], dict[str, Any]]] = {
 def one(name: str, root: Path) -> dict[str, Any]:
     import duckdb  # noqa: F401 - not timed
     import polars as pl  # noqa: F401
+    import pyarrow.compute
+    import pyarrow.parquet  # noqa: F401
+
+    import whorl.store.sql  # noqa: F401
 
     store = Store.open(root)
     wall, cpu = time.perf_counter(), time.process_time()

@@ -97,12 +97,13 @@ class Windows:
 
     def note(self, cluster, gpu, began, ended, until):  # type: ignore[no-untyped-def]  # DuckDB reads annotations
         """Note windows by the columns of `WINDOW`; returns the number of each."""
+        import numpy as np
         import pyarrow as pa
 
         with self._lock:
             self._noted.append(pa.table([cluster, gpu, began, ended, until], names=[*WINDOW]))
             self._count += len(gpu)
-            return pa.array(range(self._count - len(gpu), self._count))
+            return pa.array(np.arange(self._count - len(gpu), self._count))
 
     def find(self, number):  # type: ignore[no-untyped-def]
         """The figures (`FIGURES`) of windows, by their numbers."""
@@ -175,7 +176,8 @@ def _joined(rows: pa.Table) -> pa.RecordBatch:
     """Rows in one piece."""
     import pyarrow as pa
 
-    batches = rows.unify_dictionaries().combine_chunks().to_batches()
+    batches = rows.to_batches()
+    batches = rows.unify_dictionaries().combine_chunks().to_batches() if len(batches) > 1 else batches
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=rows.schema)
 
 
@@ -204,17 +206,22 @@ class _Sums:
     def __init__(self, windows: pa.Table) -> None:
         import numpy as np
 
-        def times(name: str, absent: int) -> Integers:
-            return np.asarray(windows[name].cast("int64").fill_null(absent).to_numpy())
-
-        self._began, self._until, self._ended = times("began", _HIGH), times("until", _LOW), times("ended", _HIGH)
-        of_gpu: dict[tuple[str | None, str | None], list[int]] = {}
-        for place, key in enumerate(zip(windows["cluster"].to_pylist(), windows["gpu"].to_pylist(), strict=True)):
-            of_gpu.setdefault(key, []).append(place)
-        # The windows of each cluster and GPU, and when they begin and end.
+        rows = _joined(windows)
+        self._began, self._until, self._ended = (
+            _numbers(rows[name].view("int64"), absent)
+            for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
+        )
+        (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
+        key = gpu * len(clusters) + cluster
+        order = np.lexsort((self._began, key))
+        # The windows of each cluster and GPU, in their order, and when they begin and end.
         self._of_gpu = {
-            key: (np.array(places), np.concatenate((self._began[places], self._until[places])))
-            for key, places in of_gpu.items()
+            (clusters[cluster[places[0]]], gpus[gpu[places[0]]]): (
+                places,
+                np.concatenate((self._began[places], self._until[places])),
+            )
+            for places in np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+            if len(places)
         }
         hashes = file_names.gpu_hashes(gpu for _, gpu in self._of_gpu)
         first_us, last_us = int(self._began.min(initial=_HIGH)), int(self._until.max(initial=_LOW)) - 1
@@ -239,7 +246,6 @@ class _Sums:
     def add(self, rows: pa.RecordBatch) -> None:
         """Add rows that are sorted by GPU and time."""
         import numpy as np
-        import pyarrow.compute as pc
 
         ts = rows["ts"].view("int64").to_numpy()
         slices = self._slices(rows, ts)
@@ -260,7 +266,7 @@ class _Sums:
             self._celsius[windows] = np.maximum(self._celsius[windows], highest)
         if "energy_mj" in names:
             self._lowest.add(_numbers(rows["energy_mj"], _HIGH), ts, slices)
-            self._highest.add(_numbers(pc.negate(rows["energy_mj"]), _HIGH), ts, slices)
+            self._highest.add(-_numbers(rows["energy_mj"], -_HIGH), ts, slices)
 
     def _slices(self, rows: pa.RecordBatch, ts: Integers) -> _Slices:
         """Those of the rows that lie in windows."""
@@ -271,14 +277,16 @@ class _Sums:
         if len(clusters) > 2 or rows["cluster"].null_count:
             other |= cluster[1:] != cluster[:-1]
         begins = [0, *(np.flatnonzero(other) + 1).tolist()] if len(ts) else []
-        slices = [np.zeros((3, 0), np.int64)]
+        found, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
         for begin, end in zip(begins, [*begins[1:], len(ts)], strict=False):
             windows_of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
             if windows_of_gpu is not None:
                 windows, times = windows_of_gpu
-                first, last = (ts[begin:end].searchsorted(times) + begin).reshape(2, -1)
-                slices.append(np.array((windows, first, last))[:, first < last])
-        return _Slices(*np.concatenate(slices, axis=1))
+                found.append(windows)
+                places.append((ts[begin:end].searchsorted(times) + begin).reshape(2, -1))
+        windows, (first, last) = np.concatenate(found), np.concatenate(places, axis=1)
+        inside = first < last
+        return _Slices(windows[inside], first[inside], last[inside])
 
     def end(self, before_us: int) -> None:
         """Know that all rows before a time were added."""
@@ -337,12 +345,33 @@ class _Slices:
 
         return np.column_stack((self.first, self.end)).ravel()
 
+    @functools.cached_property
+    def apart(self) -> bool:
+        """Whether no row lies in two windows."""
+        return bool((self._edges[1:] >= self._edges[:-1]).all())
+
+    def sort(self, values: NDArray[np.uint16]) -> NDArray[np.uint16]:
+        """The values, sorted within each slice, of slices that are `apart`."""
+        import numpy as np
+
+        edges = np.concatenate(([0], self._edges, [len(values)]))
+        kind = np.uint32 if len(edges) < 2**16 else np.uint64
+        numbers: NDArray[Any] = np.arange(len(edges) - 1, dtype=kind)
+        numbered = np.repeat(numbers << 16, edges[1:] - edges[:-1])
+        numbered |= values
+        numbered.sort()
+        return numbered.astype(np.uint16)
+
     def reduce(self, ufunc: np.ufunc, values: NDArray[Any], kind: type | None = None) -> Integers:
         """The values of each slice as one, such as their sum."""
         import numpy as np
 
-        # reduceat takes no slice to the very end, which a row more avoids.
-        return np.asarray(ufunc.reduceat(np.append(values, values[-1:]), self._edges, dtype=kind)[::2])
+        edges = self._edges
+        if not self.apart:  # reduceat takes no slice that begins at the very end
+            values = np.append(values, values[-1:])
+        elif edges[-1] == len(values):
+            edges = edges[:-1]
+        return np.asarray(ufunc.reduceat(values, edges, dtype=kind)[::2])
 
     def count(self, mask: NDArray[np.bool_] | None = None) -> Integers:
         """How many rows each slice has, or of those that the mask has."""
@@ -384,7 +413,11 @@ class _FirstLowest:
 
 
 class _PowerSums:
-    """The power of each window: sum and maximum, and how many readings have each tenth of a watt, for quantiles."""
+    """The power of each window: sum, maximum, and quantiles in tenths of a watt.
+
+    Of n readings the median is the (n+1)/2-th and the 95th percentile the 0.95n-th lowest. The readings of a window in
+    one piece are sorted; of others, how many have each tenth is counted.
+    """
 
     def __init__(self, until_us: Integers) -> None:
         import numpy as np
@@ -393,7 +426,8 @@ class _PowerSums:
         count = len(until_us)
         self.counted, self.sum_mw, self.most_mw = (np.zeros(count, np.int64) for _ in range(3))
         self.median_tenths, self.p95_tenths = np.zeros(count), np.zeros(count)  # of a watt
-        self._tenths: dict[int, list[NDArray[np.uint16]]] = {}  # of each window those of the present day
+        self._pieces = np.zeros(count, np.int64)  # slices of each window: of several, quantiles are counted
+        self._tenths: list[tuple[_Slices, NDArray[np.uint16]]] = []  # of the present day
         # Of each window those of the days before: the lowest, and how many readings have this, 0.1 W more, ...
         self._counts: dict[int, tuple[int, NDArray[np.int64]]] = {}
 
@@ -403,27 +437,41 @@ class _PowerSums:
         power_mw, counts = _power(rows)
         if power_mw is None:
             return
-        windows = slices.windows
-        self.counted[windows] += slices.count(counts)
+        windows, counted = slices.windows, slices.count(counts)
+        self.counted[windows] += counted
         self.sum_mw[windows] += slices.reduce(np.add, power_mw)
         self.most_mw[windows] = np.maximum(self.most_mw[windows], slices.reduce(np.maximum, power_mw))
-        tenths = (power_mw // 100).astype(np.uint16)
-        for window, begin, end in zip(windows.tolist(), slices.first.tolist(), slices.end.tolist(), strict=True):
-            slice_tenths = tenths[begin:end] if counts is None else tenths[begin:end][counts[begin:end]]
-            self._tenths.setdefault(window, []).append(slice_tenths)
+        tenths = (power_mw // 100).astype(np.uint16)  # 0 where a reading does not count
+        self._pieces[windows] += 1 if slices.apart else 2
+        if slices.apart:
+            tenths = slices.sort(tenths)
+            last = slices.end - 1
+            self.median_tenths[windows], self.p95_tenths[windows] = (
+                tenths[last - counted // 2],
+                tenths[last - counted // 20],
+            )
+        self._tenths.append((slices, tenths))
 
     def end(self, before_us: int) -> None:
-        """Take the quantiles of windows that end before a time, of which all rows were added; count those of others."""
+        """Take the quantiles of windows in several pieces that end before a time, of which all rows were added; count
+        those of others."""
         import numpy as np
 
-        for window, pieces in self._tenths.items():
-            tenths = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-            if len(tenths):
-                lowest = int(tenths.min())
-                self._count(window, lowest, np.bincount(tenths - np.uint16(lowest)))
+        pieces: dict[int, list[NDArray[np.uint16]]] = {}
+        for slices, tenths in self._tenths:
+            several = (self._pieces[slices.windows] > 1) | (self._until_us[slices.windows] > before_us)
+            places = (column[several].tolist() for column in (slices.windows, slices.first, slices.end))
+            for window, begin, end in zip(*places, strict=True):
+                pieces.setdefault(window, []).append(tenths[begin:end])
+        self._tenths = []
+        for window, of_window in pieces.items():
+            counted = np.concatenate(of_window)
+            if counted.any():
+                counted = counted[counted > 0]
+                lowest = int(counted.min())
+                self._count(window, lowest, np.bincount(counted - np.uint16(lowest)))
                 if self._until_us[window] <= before_us:
                     self._take_quantiles(window)
-        self._tenths = {}
         if before_us == _HIGH:
             for window in [*self._counts]:
                 self._take_quantiles(window)
@@ -442,7 +490,6 @@ class _PowerSums:
         self._counts[window] = lowest, counts
 
     def _take_quantiles(self, window: int) -> None:
-        """Of n readings the median is the (n+1)/2-th and the 95th percentile the 0.95n-th lowest."""
         lowest, counts = self._counts.pop(window)
         n = int(self.counted[window])
         ranks = max(1, n - n // 2), max(1, n - n // 20)

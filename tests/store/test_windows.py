@@ -157,6 +157,15 @@ def test_a_window_has_the_readings_of_all_files_and_days_whatever_cluster_else_h
     ]  # fmt: skip
 
 
+def test_quantiles_of_a_window_over_midnight_are_of_both_days_for_gpus_in_files_of_their_own(tmp_path: Path) -> None:
+    made = new_store(tmp_path / "S")
+    for gpu in ("g", "h"):
+        telemetry = rows("telemetry", *readings(gpu, range(100), lambda s: (300 - s) * 1000))
+        made.append({"telemetry": telemetry, "runs": rows("runs", run(gpu, gpu, 0, 100))}, gpu)
+    found = made.sql("select n, power_median_w, power_p95_w from run_windows").to_pylist()
+    assert found == [{"n": 100, "power_median_w": 250.0, "power_p95_w": 295.0}] * 2
+
+
 def test_windows_may_be_asked_for_in_any_query(store: Store) -> None:
     queries = {
         "select count(*) from run_windows where run_id in (select run_id from runs where gpu = 'steady')": 6,
