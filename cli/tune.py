@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from ..errors import DeviceError, InputError, WhorlError
+from ..errors import DeviceError, InputError
 from .ending import Ending, stays
 from .options import Share, Span, any_store_option, json_option, model_option
 
@@ -42,7 +37,8 @@ from .options import Share, Span, any_store_option, json_option, model_option
     "--knob",
     multiple=True,
     metavar="NAME=V,V,...",
-    help="A knob of the command or the probe, and its values, the one in use today first. Repeatable.",
+    help="A knob and its values. Of a command the first is its default, in use today; a parameter of a probe's kernel "
+    "keeps its own default. Repeatable.",
 )
 @click.option("--unit-of-work", type=float, metavar="N", help="--command: how many units of work a run does.")
 @click.option("--timeout", type=Span(), help="--command: end a run after this time.  [default: 1h]")
@@ -52,7 +48,7 @@ from .options import Share, Span, any_store_option, json_option, model_option
     metavar="FILE|MODEL",
     help="A sweep or a search's log of the same work on another model, or that model. Helps up to 6 trials.",
 )
-@click.option("--gpu", "chosen", multiple=True, metavar="GPU", help="Only this GPU: UUID or index. Repeatable.")
+@click.option("--gpu", multiple=True, metavar="GPU", help="Only this GPU: UUID or index. Repeatable.")
 @click.option(
     "--suite",
     type=click.Choice(["quick", "standard", "full"]),
@@ -65,13 +61,6 @@ from .options import Share, Span, any_store_option, json_option, model_option
 @model_option
 @click.option("--seed", type=click.IntRange(0), help="Seed of the random trials, and of a simulated fleet.")
 @click.option("--across", type=click.Choice(["batch"]), help="--sweep: choose among the batch sizes too.")
-@click.option(
-    "--map",
-    "columns",
-    multiple=True,
-    metavar="COLUMN=MEANING",
-    help="--sweep: what a column is, as watts=power_limit_w. Repeatable.",
-)
 @json_option
 @click.pass_context
 def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: bool, **options: Any) -> None:
@@ -90,19 +79,26 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
     """
     from . import output
     from .answers.tuning import tune
-    from .tune_report import step_text
-    from .tune_stress_report import stress_step_text
+    from .tune_report import step_text, stress_step_text
 
-    options |= {"gpu": options.pop("chosen"), "map": _pairs("map", options.pop("columns"))}
     if probe is None and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
         store = None
     if options["sweep"] is not None:
         output.print_reply(tune(probe, store=store, **options), as_json=as_json)
         return
-    with output.ProgressBar() as progress, Ending(), _TrialLog(options.pop("resume")) as path:
-        words = step_text if options["stress"] is None else stress_step_text
-        options["progress"] = lambda step: progress(step.done, step.total, words(step))
-        reply = tune(probe, store=store, resume=path, tell=output.tell, **options)
+    words: Any = step_text if options["stress"] is None else stress_step_text
+    with output.ProgressBar() as progress, Ending():
+        if log := options["resume"]:
+            stays(f"what was measured stays in {log}, and the same command goes on from there")
+        else:
+            stays("what was measured is lost for the search: with --resume FILE it can go on")
+        reply = tune(
+            probe,
+            store=store,
+            tell=output.tell,
+            progress=lambda step: progress(step.done, step.total, words(step)),
+            **options,
+        )
     output.print_reply(reply, as_json=as_json)
     if options["stress"] is not None:
         return
@@ -110,59 +106,3 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
         raise InputError("no knob can be set here, so nothing was searched: the answer is a plan for an administrator")
     if any(gpu.failure for gpu in reply.gpus):
         sys.exit(DeviceError.exit_code)
-
-
-class _TrialLog:
-    """Where the trials are kept while they are made; a context manager of the path.
-
-    Where the user names no file it lies in the state folder, and is removed when all went well: until then, whoever
-    interrupts the command is told how to go on with it.
-    """
-
-    def __init__(self, path: str | None) -> None:
-        self._is_own = path is None
-        self._path = Path(path) if path is not None else _new_log()
-
-    def __enter__(self) -> Path:
-        words = ["whorl", *sys.argv[1:], *(("--resume", str(self._path)) if self._is_own else ())]
-        self._goes_on = f"what was measured stays in {self._path}; to go on, run: {shlex.join(words)}"
-        stays(self._goes_on)
-        return self._path
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if not self._is_own or not self._path.exists():
-            return
-        measured = self._path.read_bytes().count(b"\n") > 1  # below the head
-        if kind is None or not measured:
-            self._path.unlink()
-        elif issubclass(kind, WhorlError):
-            from .output import tell
-
-            tell(self._goes_on)
-
-
-def _new_log() -> Path:
-    """A file of this run in the state folder. InputError where there can be none."""
-    from ..probes.restore import state_folder
-
-    folder = state_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise InputError(
-            f"the trials cannot be kept in {folder} ({error.strerror}): name a file with --resume"
-        ) from error
-    return folder / f"tune-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.jsonl"
-
-
-def _pairs(option: str, words: Sequence[str]) -> dict[str, str]:
-    """Words of the form NAME=VALUE by name."""
-    pairs: dict[str, str] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (name and equals and value):
-            raise click.UsageError(f"--{option} {word}: write it as NAME=VALUE")
-        if name in pairs:
-            raise click.UsageError(f"--{option}: {name} is given twice")
-        pairs[name] = value
-    return pairs

@@ -1,86 +1,117 @@
-"""What `whorl tune` says of a search: the setting, what it saves, on which GPUs it holds, and who can set it."""
+"""What `whorl tune` says: of a search for a setting, of a sweep that was measured already, and of a stress search."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from ..dashboards.printed.tuning import SCHEMA
+import numpy as np
+
+from ..analysis.tuning.sweep import LABELS, NOISE_PCT, SweepChoice, SweepFile, gpu_spread_pct
 from ..dashboards.table import MISSING, Line, Table, many, number
 
 if TYPE_CHECKING:
-    from ..jobs.tuning import TuneAnswer, TunedGpu, TuneProgress, TuneShare, TuneTrial
+    from ..analysis.tuning.search import TimeBound
+    from ..jobs.tuning import TuneAnswer, TuneProgress, TuneShare, TuneTrial
     from ..jobs.tuning_knobs import UnsetKnob
+    from ..jobs.tuning_stress import KernelScore, StressProgress, StressReport
 
-_KNOBS = {"power_limit_w": ("power limit", " W"), "sm_clock_mhz": ("SM clock", " MHz"),
-          "memory_clock_mhz": ("memory clock", " MHz")}  # fmt: skip
+SCHEMA = "whorl.tune/1"
+_KNOBS = {"power_limit_w": ("power limit", "W"), "sm_clock_mhz": ("SM clock", "MHz"),
+          "memory_clock_mhz": ("memory clock", "MHz")}  # fmt: skip
 _STAGES = {"class": "default on each GPU", "trial": "trial", "default": "default again", "answer": "answer again",
-           "check": "answer on each GPU"}  # fmt: skip
-_LONGEST = 100
-"""Letters of a failure in the table of trials."""
-SAFE_RATE = "about one trial in nine is over the bound all the same"
-"""What `--safe` comes to: docs/tune.md has the figure."""
+           "check": "answer on each GPU", "rival": "probe of the catalogue", "finalist": "measured again"}  # fmt: skip
+_LISTED, _KERNELS_LISTED = 24, 10
+_GOALS = {"power": "mean power, W", "spread": "variance between GPUs over that between runs"}
+UNIT_OF_WORK = "The energy is that of a unit of work, not that of training to a target."
 
 
-def tune_document(answer: TuneAnswer, notes: Sequence[str] = ()) -> dict[str, Any]:
+def _setting(setting: Mapping[str, float]) -> str:
+    """A setting in words: power limit 475 W, batch 16."""
+    knobs = ((*_KNOBS.get(name, (name, "")), value) for name, value in setting.items())
+    return ", ".join(f"{word} {value:g} {unit}".rstrip() for word, unit, value in knobs)
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    return [", ".join(filter(None, _KNOBS.get(name, (name,)))) for name in names]
+
+
+def _tenths(value: float | None) -> str:
+    """A per cent with one digit; without a sign where it rounds to 0."""
+    return MISSING if value is None else f"{value:.1f}".replace("-0.0", "0.0")
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return MISSING
+    return f"{number(1000 * seconds)} ms" if seconds < 1 else f"{number(seconds)} s"
+
+
+def _administrator(commands: Sequence[str]) -> Iterator[str]:
+    if commands:
+        yield "An administrator sets it with:"
+        yield from (Line(f"  {command}") for command in commands)
+
+
+def _unset(knobs: Sequence[UnsetKnob]) -> Iterator[str]:
+    """What was not searched, and how an administrator sets it."""
+    for knob in knobs:
+        word, unit = _KNOBS.get(knob.name, (knob.name, ""))
+        span = f" The GPU takes {min(knob.values):g} to {max(knob.values):g} {unit}." if knob.values else ""
+        yield f"The {word} was not searched: {knob.reason}.{span}"
+        yield from _administrator(knob.commands)
+
+
+def _torn(line: int | None) -> list[str]:
+    return [] if line is None else [f"line {line} of the log had no end, and was measured again"]
+
+
+# -- a search for a setting ------------------------------------------------------------------------------------------
+
+
+def tune_document(answer: TuneAnswer, notes: Sequence[str]) -> dict[str, Any]:
     """The document of a search, `whorl.tune/1`."""
-    saved, slower = answer.saved, answer.slower
     return {
         "schema": SCHEMA,
         "workload": answer.label,
         "setting": dict(answer.setting),
         "default": dict(answer.default),
-        "saved_pct": saved.pct,
-        "low_saved_pct": saved.low_pct,
-        "high_saved_pct": saved.high_pct,
-        "slower_pct": slower.pct,
-        "low_slower_pct": slower.low_pct,
-        "high_slower_pct": slower.high_pct,
-        "pairs": saved.n,
+        **_ends("saved", answer.saved),
+        **_ends("slower", answer.slower),
+        "pairs": answer.saved.n,
         "bound": {**asdict(answer.bound), "bound_s": answer.bound_s},
-        "within": answer.within,
-        "noise": answer.noise,
-        "margin": answer.margin,
-        "run_noise": answer.run_noise,
-        "run_noise_n": answer.run_noise_n,
-        "trials": [asdict(trial) for trial in answer.trials],
-        "gpus": [asdict(gpu) for gpu in answer.gpus],
+        **{name: getattr(answer, name) for name in ("within", "noise", "margin", "run_noise", "run_noise_n")},
+        **{name: [asdict(row) for row in getattr(answer, name)] for name in ("trials", "gpus", "unset")},
         "given_up": [dict(setting) for setting in answer.given_up],
-        "unset": [asdict(knob) for knob in answer.unset],
         "commands": list(answer.commands),
         "notes": list(notes),
     }
 
 
-def tune_notes(answer: TuneAnswer) -> tuple[str, ...]:
+def _ends(name: str, share: TuneShare) -> dict[str, float | None]:
+    return {f"{name}_pct": share.pct, f"low_{name}_pct": share.low_pct, f"high_{name}_pct": share.high_pct}
+
+
+def tune_notes(answer: TuneAnswer) -> list[str]:
     """What somebody should know of how it was measured."""
-    notes = [f"{gpu.gpu} is left out: {gpu.failure}" for gpu in answer.gpus if gpu.failure]
-    if answer.torn_line is not None:
-        notes.append(f"line {answer.torn_line} of the log had no end, and was measured again")
-    notes += [
-        f"{setting_text(setting)} was given up: measured again, it was too near the bound or saved nothing"
-        for setting in answer.given_up
+    return [
+        *(f"{gpu.gpu} is left out: {gpu.failure}" for gpu in answer.gpus if gpu.failure),
+        *_torn(answer.torn_line),
+        *(
+            f"{_setting(setting)} was given up: measured again, it was too near the bound or saved nothing"
+            for setting in answer.given_up
+        ),
     ]
-    return tuple(notes)
 
 
 def step_text(progress: TuneProgress) -> str:
     """A measurement that has ended, for the line of progress."""
     step = progress.step
     figures = "failed" if step.time_s is None else f"{_time(step.time_s)}, {number(step.energy_j)} J"
-    return f"{_STAGES[step.stage]}: {setting_text(step.setting) or 'nothing set'}: {figures}"
-
-
-def setting_text(setting: Mapping[str, float], default: Mapping[str, float] | None = None) -> str:
-    """A setting in words: power limit 475 W, batch 16. Beside a default it says which values are the same there."""
-    parts = []
-    for name, value in setting.items():
-        word, unit = _KNOBS.get(name, (name, ""))
-        same = " (as now)" if default is not None and default.get(name) == value else ""
-        parts.append(f"{word} {value:g}{unit}{same}")
-    return ", ".join(parts)
+    return f"{_STAGES[step.stage]}: {_setting(step.setting) or 'nothing set'}: {figures}"
 
 
 def tune_answer(answer: TuneAnswer, *, safe: bool, simulated: bool) -> Iterator[str | Table]:
@@ -93,146 +124,344 @@ def tune_answer(answer: TuneAnswer, *, safe: bool, simulated: bool) -> Iterator[
         yield "These GPUs are simulated."
     yield _bound(answer)
     yield ""
-    yield from _trials(answer, safe=safe)
+    yield _trials(answer, safe=safe)
     yield ""
     yield from _gpus(answer)
-    if answer.commands:
-        yield "An administrator sets it with:"
-        yield from (Line(f"  {command}") for command in answer.commands)
-    yield from unset_text(answer.unset)
-    yield (
-        "The energy is that of a unit of work, not that of training to a target."
-        + ("" if simulated else " The settings of the GPUs are as they were before.")
-    )
+    yield from _administrator(answer.commands)
+    yield from _unset(answer.unset)
+    yield UNIT_OF_WORK + ("" if simulated else " The settings of the GPUs are as they were before.")
 
 
 def _headline(answer: TuneAnswer) -> str:
-    saved, slower = answer.saved, answer.slower
     if answer.is_default:
         held = "" if answer.within else ", and the default itself is over the bound"
         return (
-            f"Keep the default, {setting_text(answer.default)}: no setting that was tried holds the bound and needs "
+            f"Keep the default, {_setting(answer.default)}: no setting that was tried holds the bound and needs "
             f"less energy for {answer.label}{held}."
         )
-    pairs = f"n = {many(saved.n, 'pair')} of default and answer"
-    intervals = "95 % intervals" if saved.low_pct is not None else "which is too few for an interval"
+    intervals = "95 % intervals" if answer.saved.low_pct is not None else "which is too few for an interval"
     return (
-        f"Set {setting_text(answer.setting, answer.default)} for {answer.label}: {_share(saved)} less energy, "
-        f"{_share(slower)} slower ({pairs}, {intervals})."
+        f"Set {_setting(answer.setting)} for {answer.label}: {_share(answer.saved)} less energy, "
+        f"{_share(answer.slower)} slower (n = {many(answer.saved.n, 'pair')} of default and answer, {intervals})."
     )
 
 
 def _share(share: TuneShare) -> str:
-    if share.low_pct is None or share.high_pct is None:
-        return f"{_tenths(share.pct)} %"
-    return f"{_tenths(share.pct)} % [{_tenths(share.low_pct)}, {_tenths(share.high_pct)}]"
-
-
-def _tenths(value: float) -> str:
-    """A number with one digit; without a sign where it rounds to 0."""
-    text = f"{value:.1f}"
-    return text.lstrip("-") if float(text) == 0 else text
+    interval = "" if share.low_pct is None else f" [{_tenths(share.low_pct)}, {_tenths(share.high_pct)}]"
+    return f"{_tenths(share.pct)} %{interval}"
 
 
 def _bound(answer: TuneAnswer) -> str:
-    slowdown = answer.bound.max_slowdown
+    slowdown, noise = answer.bound.max_slowdown, answer.run_noise
     stated = "" if slowdown is None else f"{100 * slowdown:g} % slower than the default, "
-    run_noise = (
-        ""
-        if answer.run_noise is None
-        else f"; repeated runs vary by {100 * answer.run_noise:.2f} % ({answer.run_noise_n} degrees of freedom)"
-    )
+    vary = f"; repeated runs vary by {100 * (noise or 0):.2f} % ({answer.run_noise_n} degrees of freedom)"
     return (
         f"The bound is {stated}{_time(answer.bound_s)}. A trial counts as within it with a margin of "
-        f"{100 * answer.margin:.1f} %, twice the noise{run_noise}."
+        f"{100 * answer.margin:.1f} %, twice the noise{'' if noise is None else vary}."
     )
 
 
-def _trials(answer: TuneAnswer, *, safe: bool) -> Iterator[str | Table]:
-    names = list(answer.default)
-    heads = [f"{word},{unit}" if unit else word for word, unit in (_KNOBS.get(name, (name, "")) for name in names)]
+def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
+    over, failed = (sum(bool(getattr(trial, name)) for trial in answer.trials) for name in ("over", "failure"))
+    failures = f", {failed} failed (--json has the reasons in full)" if failed else ""
+    rate = " With --safe about one trial in nine is over the bound all the same." if safe else ""
+    heads = ["trial", *_heads(list(answer.default)), "time", "energy, J"]
     rows = [
         [
             str(place),
-            *(f"{trial.setting[name]:g}" for name in names),
-            MISSING if trial.time_s is None else _time(trial.time_s),
+            *(f"{value:g}" for value in trial.setting.values()),
+            _time(trial.time_s),
             number(trial.energy_j),
             _remark(trial, answer),
         ]
         for place, trial in enumerate(answer.trials, 1)
     ]
-    yield Table(
-        ("trial", *heads, "time", "energy, J", ""),
-        rows,
-        tuple(range(len(heads) + 3)),
-        "Trials",
-        wrapped=(len(heads) + 3,),
-    )
-    over = sum(trial.over for trial in answer.trials)
-    rate = f" With --safe {SAFE_RATE}." if safe else ""
-    failed = sum(trial.failure is not None for trial in answer.trials)
-    without = f", {failed} failed (--json has the reasons in full)" if failed else ""
-    yield f"{over} of {many(len(answer.trials), 'trial')} over the bound{without}.{rate}"
+    says = f"{over} of {many(len(answer.trials), 'trial')} over the bound{failures}.{rate}"
+    return Table([*heads, ""], rows, range(len(heads)), "Trials", says, wrapped=(len(heads),))
 
 
 def _remark(trial: TuneTrial, answer: TuneAnswer) -> str:
-    remarks = []
     if trial.failure:
-        remarks.append(shorten(f"failed: {trial.failure}", _LONGEST, placeholder=" ..."))
-    if trial.setting == answer.default:
-        remarks.append("the default")
-    if trial.setting == answer.setting and not answer.is_default:
-        remarks.append("the answer")
-    if trial.over:
-        remarks.append("over the bound, ended early" if trial.ended_early else "over the bound")
-    return "; ".join(remarks)
+        return shorten(f"failed: {trial.failure}", 100, placeholder=" ...")
+    role = "the default" if trial.setting == answer.default else "the answer" if trial.setting == answer.setting else ""
+    over = "over the bound, ended early" if trial.ended_early else "over the bound"
+    return "; ".join(filter(None, [role, over if trial.over else ""]))
 
 
 def _gpus(answer: TuneAnswer) -> Iterator[str]:
     """On whom the answer holds."""
     measured = [gpu for gpu in answer.gpus if gpu.over is not None]
+    over = [gpu for gpu in measured if gpu.over]
     (tuned,) = (gpu.gpu for gpu in answer.gpus if gpu.tuned)
     slow_end = f", at the slow end of {len(answer.gpus)} GPUs of one model" if len(answer.gpus) > 1 else ""
     yield f"Tuned on {tuned}{slow_end}."
-    over = [gpu for gpu in measured if gpu.over]
     if len(measured) > 1 and not answer.is_default:
-        holds = "holds the bound on all of them" if not over else f"is over the bound on {len(over)}"
+        holds = f"is over the bound on {len(over)}" if over else "holds the bound on all of them"
         yield f"Checked by one run on each of {many(len(measured), 'GPU')}: the setting {holds}."
     for gpu in over:
-        yield f"Over the bound: {gpu.gpu}, {_slower(gpu)}."
-
-
-def _slower(gpu: TunedGpu) -> str:
-    return f"{number(gpu.slower_pct, 2)} % slower than its own default, {_time(gpu.time_s)}"
-
-
-def unset_text(knobs: Sequence[UnsetKnob]) -> Iterator[str]:
-    """What was not searched, and how an administrator sets it."""
-    for knob in knobs:
-        word, unit = _KNOBS.get(knob.name, (knob.name, ""))
-        span = f" The GPU takes {min(knob.values):g} to {max(knob.values):g}{unit}." if knob.values else ""
-        yield f"The {word} was not searched: {knob.reason}.{span}"
-        if knob.commands:
-            yield "An administrator sets it with:"
-            yield from (Line(f"  {command}") for command in knob.commands)
+        slower = f"{number(gpu.slower_pct, 2)} % slower than its own default, {_time(gpu.time_s)}"
+        yield f"Over the bound: {gpu.gpu}, {slower}."
 
 
 def _plan(answer: TuneAnswer) -> Iterator[str | Table]:
     """No knob can be set here: what was measured at the present setting, and what an administrator can do."""
     yield f"No knob can be set here, so nothing was searched for {answer.label}."
-    rows = [
-        [gpu.gpu, MISSING if gpu.default_time_s is None else _time(gpu.default_time_s), number(gpu.default_energy_j)]
-        for gpu in answer.gpus
-    ]
+    rows = [[gpu.gpu, _time(gpu.default_time_s), number(gpu.default_energy_j)] for gpu in answer.gpus]
     yield Table(("GPU", "time", "energy, J"), rows, (1, 2), "As the GPUs are set now, one run each")
-    yield from unset_text(answer.unset)
+    yield from _unset(answer.unset)
     yield (
         "Run whorl tune again as a user who may set it, or set one value after another, measure each, and give the "
         "table to whorl tune --sweep."
     )
 
 
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return MISSING
-    return f"{number(1000 * seconds)} ms" if seconds < 1 else f"{number(seconds)} s"
+# -- a sweep ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SweepAnswer:
+    """The choices in the sweeps of a file, and the bound that they hold."""
+
+    file: SweepFile
+    choices: tuple[SweepChoice, ...]
+    bound: TimeBound
+    across_batches: bool
+
+
+def sweep_document(answer: SweepAnswer) -> dict[str, Any]:
+    """The document of a sweep, `whorl.tune/1`."""
+    return {"schema": SCHEMA, "rows": [_sweep_row(choice, answer.file.knob) for choice in answer.choices]}
+
+
+def _sweep_row(choice: SweepChoice, knob: str) -> dict[str, Any]:
+    sweep, chosen, default = choice.sweep, choice.chosen, choice.sweep.default
+    row: dict[str, Any] = {
+        **{label: getattr(sweep.workload, label) for label in LABELS[1:]},
+        "batch_size": _whole(sweep.batch_sizes[chosen]),
+        knob: _whole(sweep.settings[chosen]),
+        "saved_pct": choice.saved_pct(chosen),
+        "slower_pct": choice.slower_pct(chosen),
+        f"zeus_{knob}": None if choice.zeus is None else _whole(sweep.settings[choice.zeus]),
+        "zeus_saved_pct": choice.saved_pct(choice.zeus),
+        "zeus_slower_pct": choice.slower_pct(choice.zeus),
+        "gpu": sweep.workload.gpu,
+        "default_batch_size": _whole(sweep.batch_sizes[default]),
+        f"default_{knob}": _whole(sweep.settings[default]),
+        "energy_j": float(sweep.energies_j[chosen]),
+        "time_s": float(sweep.times_s[chosen]),
+        "default_energy_j": float(sweep.energies_j[default]),
+        "default_time_s": float(sweep.times_s[default]),
+        "bound_met": choice.bound_met,
+        "settings": len(sweep.settings),
+        "runs": int(sweep.runs[chosen]),
+        "within_noise": _is_noise(choice),
+    }
+    spread = gpu_spread_pct(sweep)
+    if sweep.gpu_energies_j is not None and spread is not None:
+        row["gpu_spread"] = [
+            {knob: _whole(setting), "spread_pct": share, "gpus": sweep.gpu_energies_j.shape[1]}
+            for setting, share in zip(sweep.settings, spread.tolist(), strict=True)
+        ]
+    return row
+
+
+def _whole(value: float) -> float | int | None:
+    """A number as JSON has it: whole where it is, null where there is none."""
+    if math.isnan(value):
+        return None
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def _runs(choice: SweepChoice) -> int:
+    return int(min(choice.sweep.runs[[choice.chosen, choice.sweep.default]]))
+
+
+def _is_noise(choice: SweepChoice) -> bool:
+    """Whether a choice other than the default saves so little that one measurement cannot tell it from noise."""
+    saved = choice.saved_pct(choice.chosen) or 0.0
+    return choice.chosen != choice.sweep.default and saved < NOISE_PCT and _runs(choice) == 1
+
+
+def sweep_notes(answer: SweepAnswer) -> list[str]:
+    """What is particular about the file: each note says in how many sweeps, settings or rows."""
+    file, word = answer.file, _KNOBS[answer.file.knob][0]
+    missed = [choice for choice in answer.choices if not choice.bound_met]
+    single = [choice for choice in answer.choices if len(set(choice.sweep.settings.tolist())) == 1]
+    one_batch = [choice for choice in answer.choices if len(set(choice.sweep.batch_sizes.tolist())) == 1]
+    notes = {
+        f"of {many(len(file.sweeps), 'sweep')} without a {word} that others of the same GPU have: the choice is among "
+        "those that were measured, beside the highest of them": file.gaps,
+        f"of {many(len(answer.choices), 'sweep')} of one {word}: there is nothing to choose": len(single),
+        "settings with several rows: the medians of their times and energies": sum(
+            int((sweep.runs > 1).sum()) for sweep in file.sweeps
+        ),
+        f"rows of {file.path} without a time or an energy: left out": file.blank_rows,
+        f"of {many(len(answer.choices), 'sweep')} in which no setting meets the bound: the default stays": len(missed),
+    }
+    if answer.across_batches:
+        notes[f"workloads of one batch size: only the {word} is chosen there"] = len(one_batch)
+    return [f"{amount} {note}" for note, amount in notes.items() if amount]
+
+
+def sweep_answer(answer: SweepAnswer) -> Iterator[str | Table]:
+    """The choices for people."""
+    file, choices, (word, unit) = answer.file, answer.choices, _KNOBS[answer.file.knob]
+    settings = sum(len(sweep.settings) for sweep in file.sweeps)
+    yield f"{file.path}: {many(settings, 'setting')} in {many(len(file.sweeps), 'sweep')} of the {word}"
+    yield ""
+    yield _choices(answer, unit)
+    yield ""
+    zeus_pcts = [saved for choice in choices if (saved := choice.saved_pct(choice.zeus)) is not None]
+    differ = sum(choice.zeus not in (None, choice.chosen) for choice in choices)
+    yield (
+        f"Zeus's rule takes the lowest {word} within the bound: another setting in {differ} of "
+        f"{many(len(zeus_pcts), 'sweep')}, and one that uses more energy than the default in "
+        f"{sum(saved < 0 for saved in zeus_pcts)}."
+    )
+    if len(choices) > 1:
+        saved_pcts = [choice.saved_pct(choice.chosen) or 0.0 for choice in choices]
+        slower_pcts = [choice.slower_pct(choice.chosen) or 0.0 for choice in choices]
+        beside = f"; by Zeus's rule {_median(zeus_pcts)}" if zeus_pcts else ""
+        yield (
+            f"Median saved: {_median(saved_pcts)}{beside}. Median slower: {_median(slower_pcts)}. n = {len(choices)}; "
+            "in brackets is the middle half."
+        )
+    if any(_runs(choice) == 1 for choice in choices):
+        yield (
+            f"Each setting was measured once, so no figure has an interval of its own, and a saving below about "
+            f"{NOISE_PCT:g} % is noise ({sum(map(_is_noise, choices))} of {many(len(choices), 'choice')})."
+        )
+    if answer.across_batches:
+        yield f"{UNIT_OF_WORK} Larger batches may need more epochs."
+    for choice in choices:
+        spread = gpu_spread_pct(choice.sweep)
+        if spread is not None:
+            yield (
+                f"The energies of the GPUs of one job range over {spread.min():.1f} to {spread.max():.1f} % of their "
+                f"mean, at {many(len(spread), word)} (--json has each). It says how much the GPUs differ, not what "
+                "limits of their own would save."
+            )
+
+
+def _choices(answer: SweepAnswer, unit: str) -> Table:
+    labels = [label for label in LABELS if any(getattr(choice.sweep.workload, label) for choice in answer.choices)]
+    heads = [*labels, "batch", *_heads([answer.file.knob]), "saved, %", "slower, %", "n"]
+    rows = [
+        [
+            *(str(getattr(choice.sweep.workload, label)) for label in labels),
+            str(_whole(choice.sweep.batch_sizes[choice.chosen]) or MISSING),
+            f"{choice.sweep.settings[choice.chosen]:g}",
+            _tenths(choice.saved_pct(choice.chosen)),
+            _tenths(choice.slower_pct(choice.chosen)),
+            str(_runs(choice)),
+            MISSING if choice.zeus is None else f"{choice.sweep.settings[choice.zeus]:g}",
+            _tenths(choice.saved_pct(choice.zeus)),
+        ]
+        for choice in answer.choices[:_LISTED]
+    ]
+    against = "the middle batch size" if answer.across_batches else "the same batch size"
+    slowdown = answer.bound.max_slowdown
+    bound = (
+        f"in at most {_time(answer.bound.max_time_s)}"
+        if slowdown is None
+        else f"at most {100 * slowdown:g} % slower than at the highest setting of {against}"
+    )
+    left_out = len(answer.choices) - len(rows)
+    return Table(
+        [*heads, f"Zeus's rule, {unit}", "its saving, %"],
+        rows,
+        range(len(labels), len(heads) + 2),
+        f"Least energy {bound}",
+        f"{many(left_out, 'row')} more: --json has them." if left_out else "",
+        leaves=[labels.index(label) for label in ("optimizer", "gpu") if label in labels],
+    )
+
+
+def _median(values: Sequence[float]) -> str:
+    low, middle, high = np.quantile(values, (0.25, 0.5, 0.75))
+    return f"{middle:.2f} % [{_tenths(low)}, {_tenths(high)}]"
+
+
+# -- a stress search -------------------------------------------------------------------------------------------------
+
+
+def stress_document(report: StressReport, notes: Sequence[str]) -> dict[str, Any]:
+    """The document of a stress search, `whorl.tune.stress/1`."""
+    return {
+        "schema": "whorl.tune.stress/1",
+        "goal": report.goal,
+        "unit": "W" if report.goal == "power" else "1",
+        **_score(report.winner),
+        "best_probe": None if report.best_probe is None else _score(report.best_probe),
+        "trials": [_score(tried) for tried in report.trials],
+        "probes": [_score(tried) for tried in report.rivals],
+        "gpus": list(report.gpus),
+        "unfit_share": report.unfit_share,
+        "unset": [asdict(knob) for knob in report.unset],
+        "notes": list(notes),
+    }
+
+
+def _score(tried: KernelScore) -> dict[str, Any]:
+    score = tried.score
+    return {
+        "kernel": tried.label,
+        "setting": dict(tried.setting),
+        "value": tried.value,
+        "low": None if score is None else score.low,
+        "high": None if score is None else score.high,
+        "gpus_measured": None if score is None else score.gpus,
+        "runs": None if score is None else score.runs,
+        "figure": tried.figure,
+        "failure": tried.failure,
+    }
+
+
+def stress_notes(report: StressReport) -> list[str]:
+    """What somebody should know of how it was measured."""
+    failed = sum(tried.score is None for tried in report.trials)
+    return [*([f"{failed} of {len(report.trials)} trials failed"] if failed else []), *_torn(report.torn_line)]
+
+
+def stress_step_text(step: StressProgress) -> str:
+    """A kernel that was tried, for the line of progress."""
+    best = "" if step.best is None else f"; best {number(step.best)}"
+    return f"{_STAGES.get(step.stage, step.stage)}: {step.tried.label}: {number(step.tried.value)}{best}"
+
+
+def stress_answer(report: StressReport, *, simulated: bool) -> Iterator[str | Table]:
+    """The answer for people."""
+    kernel = "of most power" if report.goal == "power" else "of the widest spread (variance between GPUs over runs)"
+    yield f"The kernel {kernel}: {_figure(report.winner, report.goal)}."
+    if report.best_probe is not None:
+        yield f"The best probe of the catalogue, {report.best_probe.label}: {_figure(report.best_probe, report.goal)}."
+    if simulated:
+        yield "These GPUs are simulated."
+    yield ""
+    knobs = [[name, f"{value:g}"] for name, value in report.winner.setting.items()]
+    yield Table(("knob", "value"), knobs, (1,), "Its knobs (0 is none of it, or the usual)")
+    yield ""
+    tried = [kernel for kernel in (*report.trials, *report.rivals) if kernel.value is not None]
+    best = sorted(tried, key=lambda kernel: -(kernel.value or 0.0))[:_KERNELS_LISTED]
+    yield Table(
+        ("kernel", _GOALS[report.goal], "of"),
+        [[kernel.label, number(kernel.value), kernel.figure] for kernel in best],
+        (1,),
+        f"The best of {many(len(report.trials), 'trial')} and {many(len(report.rivals), 'probe')}",
+    )
+    yield (
+        f"{100 * report.unfit_share:.0f} % of random settings do not fit this GPU; they are known beforehand and were "
+        "not tried. Trials are in no store; `whorl probe run stress --knobs FILE` runs it as a probe, FILE being "
+        "what --json prints."
+    )
+    yield from _unset(report.unset)
+
+
+def _figure(tried: KernelScore, goal: str) -> str:
+    score = tried.score
+    if score is None:
+        return tried.failure or MISSING
+    interval = "" if score.low is None else f" [{number(score.low)}, {number(score.high)}]"
+    unit = " W" if goal == "power" else f", of its {tried.figure}"
+    runs = f"n = {many(score.gpus, 'GPU')} x {many(score.runs, 'run')}, 95 % interval"
+    return f"{number(score.value)}{interval}{unit} ({runs})"

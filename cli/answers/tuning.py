@@ -7,19 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from ...analysis.tuning.search import TimeBound
+from ...analysis.tuning.search import PRIOR_TRIALS, TimeBound
+from ...analysis.tuning.sweep import across_batches, choose, read_sweeps
+from ...analysis.tuning.warm_start import NO_USE
 from ...dashboards.answers.reply import Reply, RowList
 from ...errors import InputError
+from ...jobs import tuning
+from ...jobs.measuring import drawn_fleet
+from ...jobs.tuning_command import TIMEOUT_S, CommandBench, command_knob
+from ...jobs.tuning_probe import ProbeBenchOptions, probe_bench
+from ...jobs.tuning_stress import StressReport, StressSearchOptions, kernels_in, kernels_on, search_stress
+from ...jobs.tuning_warm_start import prior_from
+from ...probes import node
 from ...store.instants import seconds_of
 from .. import tune_report
 
 if TYPE_CHECKING:
-    from ...dashboards.printed.tuning import SweepAnswer
-    from ...jobs.tuning import TuneAnswer, TuneBench
-    from ...jobs.tuning_stress import StressReport
     from ...store import Store
 
-TRIALS = 14
 STRESS_GPUS = 8
 """Simulated GPUs of a stress search."""
 
@@ -36,7 +41,7 @@ class TuneArguments(TypedDict, total=False):
     safe: bool | None
     """Begin near the default, try only what is probably within the bound, and end trials over it early."""
     knob: str | Sequence[str] | None
-    """Knobs of the command or of the probe's kernel, as "batch=8,1,2,4": the value in use today first."""
+    """Knobs as "batch=8,1,2,4": of a command the value in use today first, of a probe any order."""
     unit_of_work: float | None
     """Units of work that the command does in a run."""
     timeout: float | str | None
@@ -50,16 +55,13 @@ class TuneArguments(TypedDict, total=False):
     gpu: str | int | Sequence[str | int] | None
     """Only these GPUs of this node."""
     backend: str | None
-    """"cuda" or "simulated"."""
+    """"cuda" or "simulated"; simulated are so many `gpus` of this `model`, drawn with this `seed`."""
     gpus: int | None
-    """Simulated: how many GPUs, of which `model`, drawn with which `seed`."""
     model: str | None
     seed: int | None
     """Also of the random trials."""
     across: str | None
     """With a sweep, "batch": choose among the batch sizes too."""
-    map: Mapping[str, str] | None
-    """With a sweep: what columns mean, by their names, as {"watts": "power_limit_w"}."""
     progress: Callable[[Any], None] | None
     """Called after each measurement, with a `TuneProgress` or a `StressProgress`."""
     tell: Callable[[str], None] | None
@@ -67,12 +69,13 @@ class TuneArguments(TypedDict, total=False):
 
 
 _BOUND = {"max_slowdown", "max_latency"}
-_SEARCH = _BOUND | {"trials", "safe", "knob", "resume", "warm_start", "gpu", "seed", "progress", "tell"}
+_MEASURED = {"trials", "resume", "gpu", "seed", "progress", "tell"}
+_SEARCH = _BOUND | _MEASURED | {"safe", "knob", "warm_start"}
 _FITS = {
     "a probe": _SEARCH | {"store", "suite", "backend", "gpus", "model"},
     "--command": _SEARCH | {"unit_of_work", "timeout"},
-    "--sweep": _BOUND | {"across", "map"},
-    "--stress": {"trials", "resume", "suite", "gpu", "backend", "gpus", "model", "seed", "progress", "tell"},
+    "--sweep": _BOUND | {"across"},
+    "--stress": _MEASURED | {"suite", "backend", "gpus", "model"},
 }
 """Which options go with what is tuned."""
 
@@ -99,193 +102,119 @@ def tune(
     if len(chosen) != 1:
         several = f", not {' and '.join(chosen)}" if chosen else ""
         raise InputError(f"say what to tune: a probe, --command, --sweep or --stress{several}")
-    _refuse_misfits(chosen[0], {**arguments, "store": store})
-    if sweep is not None:
-        return _sweep_reply(sweep, arguments)
+    everything: dict[str, Any] = {**arguments, "store": store}
+    options = {
+        name: value for name, value in everything.items() if not (value is None or value is False or value == ())
+    }
+    for name in options.keys() - _FITS[chosen[0]]:
+        raise InputError(f"--{name.replace('_', '-')} does not go with {chosen[0]}: leave it out")
     if stress is not None:
-        return _stress_reply(stress, arguments)
-    bound = _bound(arguments)
-    if bound is None:
-        raise InputError("say how much slower it may be: --max-slowdown 5%, or how slow: --max-latency 16ms")
+        return _stress_reply(stress, options)
+    slowdown, latency = options.get("max_slowdown"), seconds_of(options.get("max_latency"))
+    if (slowdown is None) == (latency is None):
+        raise InputError("say either how much slower it may be, --max-slowdown 5%, or how slow, --max-latency 16ms")
+    bound = TimeBound(slowdown, latency)
+    if sweep is not None:
+        return _sweep_reply(sweep, bound, options.get("across"))
+    knobs = [command_knob(text) for text in _texts(options.get("knob"))]
+    if len({knob.name for knob in knobs}) < len(knobs):
+        raise InputError("two knobs have one name: give each --knob a name of its own")
+    tell = options.get("tell") or ProbeBenchOptions.tell
     if command is not None:
-        return _command_reply(command, bound, arguments)
+        with CommandBench(
+            command,
+            knobs,
+            unit_of_work=options.get("unit_of_work"),
+            timeout_s=seconds_of(options.get("timeout", TIMEOUT_S)),
+            gpus=_texts(options.get("gpu")),
+            tell=lambda event: tell(event.detail),
+        ) as bench:
+            return _searched(bench, bound, options)
     assert probe is not None
     if store is None:
         raise InputError("a trial is a run of the probe, which is stored: give --store")
-    return _probe_reply(store, probe, bound, arguments)
-
-
-def _refuse_misfits(subject: str, options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if name not in _FITS[subject] and value not in (None, False, (), {}):
-            raise InputError(f"--{name.replace('_', '-')} does not go with {subject}: leave it out")
-
-
-def _bound(arguments: TuneArguments) -> TimeBound | None:
-    slowdown, latency = arguments.get("max_slowdown"), seconds_of(arguments.get("max_latency"))
-    if slowdown is None and latency is None:
-        return None
-    if slowdown is not None and latency is not None:
-        raise InputError("--max-slowdown and --max-latency are two bounds: give one of them")
-    return TimeBound(slowdown, latency)
+    bench_options = ProbeBenchOptions(
+        **{name: options[name] for name in ("suite", "backend", "gpus", "model") if name in options},
+        knobs={knob.name: knob.values for knob in knobs},
+        gpu=_texts(options.get("gpu")),
+        seed=options.get("seed") if options.get("backend") == "simulated" else None,
+        tell=tell,
+    )
+    return _searched(probe_bench(store, probe, bench_options), bound, options)
 
 
 def _texts(words: str | int | Sequence[str | int] | None) -> list[str]:
     """One or several words as a list."""
-    if words is None:
-        return []
-    return [str(words)] if isinstance(words, str | int) else [str(word) for word in words]
+    return [str(word) for word in ([words] if isinstance(words, str | int) else words or ())]
 
 
-# -- from a sweep ----------------------------------------------------------------------------------------------------
-
-
-def _sweep_reply(path: str | Path, arguments: TuneArguments) -> Reply[SweepAnswer]:
+def _sweep_reply(path: str | Path, bound: TimeBound, across: str | None) -> Reply[tune_report.SweepAnswer]:
     """The choices in the sweeps of a file."""
-    from ...analysis.tuning.sweep import across_batches, choose, read_sweeps
-    from ...dashboards.printed import tuning as printed
-
-    bound, across = _bound(arguments), arguments.get("across")
+    file = read_sweeps(path)
     if across not in (None, "batch"):
         raise InputError(f"--across {across}: a sweep goes across batch")
-    file = read_sweeps(path, arguments.get("map"))
-    sweeps = file.sweeps
-    if across:
-        if not file.has_batches:
-            raise InputError(f"{path} has no column batch_size: leave out --across, or say which it is with --map")
-        sweeps = tuple(across_batches(sweeps))
-    answer = printed.SweepAnswer(file, tuple(choose(sweeps, bound)), bound, across is not None)
+    if across and not file.has_batches:
+        raise InputError(f"{path} has no column batch_size: leave out --across, or name a column so")
+    choices = choose(across_batches(file.sweeps) if across else file.sweeps, bound)
+    answer = tune_report.SweepAnswer(file, tuple(choices), bound, across is not None)
     return Reply(
         answer,
-        partial(printed.sweep_document, answer),
-        partial(printed.sweep_answer, answer),
-        notes=printed.sweep_notes(answer),
+        partial(tune_report.sweep_document, answer),
+        partial(tune_report.sweep_answer, answer),
+        notes=tune_report.sweep_notes(answer),
     )
 
 
-# -- by a search -----------------------------------------------------------------------------------------------------
-
-
-def _probe_reply(
-    store: Store | str | Path, probe: str, bound: TimeBound, arguments: TuneArguments
-) -> Reply[TuneAnswer]:
-    """Tune a probe on the GPUs of this node, or on simulated ones."""
-    from ...jobs.tuning_probe import ProbeBenchOptions, probe_bench
-
-    backend, seed = arguments.get("backend") or "cuda", arguments.get("seed")
-    options = ProbeBenchOptions(
-        backend=backend,
-        suite=arguments.get("suite") or ProbeBenchOptions.suite,
-        knobs=_kernel_knobs(arguments),
-        gpu=_texts(arguments.get("gpu")),
-        gpus=arguments.get("gpus"),
-        model=arguments.get("model"),
-        seed=seed if backend == "simulated" else None,
-        tell=arguments.get("tell") or ProbeBenchOptions.tell,
-    )
-    return _searched(probe_bench(store, probe, options), bound, arguments, store=store)
-
-
-def _kernel_knobs(arguments: TuneArguments) -> dict[str, list[float]]:
-    """The values to try of each parameter of a probe's kernel."""
-    knobs: dict[str, list[float]] = {}
-    for text in _texts(arguments.get("knob")):
-        name, _, values = text.partition("=")
-        try:
-            numbers = [float(value) for value in values.split(",")]
-        except ValueError:
-            raise InputError(f"--knob {text}: write its name and numbers, as n=1024,2048,4096") from None
-        if name in knobs:
-            raise InputError(f"--knob {name} is given twice")
-        knobs[name] = numbers
-    return knobs
-
-
-def _command_reply(command: str, bound: TimeBound, arguments: TuneArguments) -> Reply[TuneAnswer]:
-    """Tune a command on the GPUs of this node."""
-    from ...jobs.tuning_command import TIMEOUT_S, CommandBench, command_knob
-
-    tell = arguments.get("tell") or (lambda _: None)
-    timeout_s = seconds_of(arguments.get("timeout"))
-    with CommandBench(
-        command,
-        [command_knob(text) for text in _texts(arguments.get("knob"))],
-        unit_of_work=arguments.get("unit_of_work"),
-        timeout_s=TIMEOUT_S if timeout_s is None else timeout_s,
-        gpus=_texts(arguments.get("gpu")),
-        tell=lambda event: tell(event.detail),
-    ) as bench:
-        return _searched(bench, bound, arguments)
-
-
-def _searched(
-    bench: TuneBench, bound: TimeBound, arguments: TuneArguments, *, store: Store | str | Path | None = None
-) -> Reply[TuneAnswer]:
-    """`store`: of a probe, where runs on other models may be."""
-    from ...analysis.tuning.search import PRIOR_TRIALS
-    from ...analysis.tuning.warm_start import NO_USE
-    from ...jobs.tuning import TuningOptions, tune
-    from ...jobs.tuning_warm_start import prior_from
-
-    safe, log, start = bool(arguments.get("safe")), arguments.get("resume"), arguments.get("warm_start")
-    trials = arguments.get("trials") or TRIALS
+def _searched(bench: tuning.TuneBench, bound: TimeBound, options: Mapping[str, Any]) -> Reply[tuning.TuneAnswer]:
+    """Search, and reply."""
+    trials, start = options.get("trials", tuning.TuningOptions.trials), options.get("warm_start")
     helps = start is not None and trials <= PRIOR_TRIALS
-    options = TuningOptions(
+    search = tuning.TuningOptions(
         trials=trials,
-        safe=safe,
-        seed=arguments.get("seed") or 0,
-        log=None if log is None else Path(log),
-        prior=prior_from(str(start), bench.knobs, probe=bench.label, store=store) if helps else None,
-        progress=arguments.get("progress") or TuningOptions.progress,
+        safe=bool(options.get("safe")),
+        seed=options.get("seed", 0),
+        log=_log(options),
+        prior=prior_from(str(start), bench.knobs, probe=bench.label, store=options.get("store")) if helps else None,
+        progress=options.get("progress") or tuning.TuningOptions.progress,
     )
-    answer = tune(bench, bound, options)
-    notes = (*tune_report.tune_notes(answer), *((NO_USE,) if start is not None and not helps else ()))
-    simulated = arguments.get("backend") == "simulated"
+    answer = tuning.tune(bench, bound, search)
+    notes = [*tune_report.tune_notes(answer), *([NO_USE] if start is not None and not helps else [])]
+    simulated = options.get("backend") == "simulated"
     return Reply(
         answer,
         partial(tune_report.tune_document, answer, notes),
-        partial(tune_report.tune_answer, answer, safe=safe, simulated=simulated),
+        partial(tune_report.tune_answer, answer, safe=search.safe, simulated=simulated),
         rows=RowList("trials"),
         notes=notes,
     )
 
 
-def _stress_reply(goal: str, arguments: TuneArguments) -> Reply[StressReport]:
+def _stress_reply(goal: str, options: Mapping[str, Any]) -> Reply[StressReport]:
     """Search the kernel of most power, or of widest spread between GPUs."""
-    from ...jobs.tuning_stress import StressSearchOptions, kernels_in, kernels_on, search_stress
-    from .. import tune_stress_report as stress_report
-
-    simulated = arguments.get("backend") == "simulated"
-    fleet = {name: arguments.get(name) for name in ("gpus", "model")}
-    seed, trials, log = arguments.get("seed"), arguments.get("trials"), arguments.get("resume")
+    simulated = options.get("backend") == "simulated"
+    for name in {"gpu"} if simulated else {"gpus", "model"}:
+        if name in options:
+            raise InputError(f"--{name} works only {'with real GPUs' if simulated else 'with --backend simulated'}")
     if simulated:
-        from ...jobs.measuring import drawn_fleet
-
-        if arguments.get("gpu"):
-            raise InputError("--gpu works only with real GPUs")
-        bench = kernels_in(drawn_fleet(arguments.get("gpus") or STRESS_GPUS, arguments.get("model"), seed))
+        bench = kernels_in(drawn_fleet(options.get("gpus", STRESS_GPUS), options.get("model"), options.get("seed")))
     else:
-        from ...probes import node
-
-        for name, value in fleet.items():
-            if value is not None:
-                raise InputError(f"--{name} works only with --backend simulated")
-        tell = arguments.get("tell") or (lambda _: None)
-        bench = kernels_on(node.choose(node.local_devices(tell=tell), _texts(arguments.get("gpu"))))
-    options = StressSearchOptions(
+        devices = node.local_devices(tell=options.get("tell") or ProbeBenchOptions.tell)
+        bench = kernels_on(node.choose(devices, _texts(options.get("gpu"))))
+    search = StressSearchOptions(
+        **{name: options[name] for name in ("trials", "seed", "suite", "progress") if name in options},
         goal=goal,
-        trials=StressSearchOptions.trials if trials is None else trials,
-        seed=seed or 0,
-        suite=arguments.get("suite") or StressSearchOptions.suite,
-        log=None if log is None else Path(log),
-        progress=arguments.get("progress") or StressSearchOptions.progress,
+        log=_log(options),
     )
-    report = search_stress(bench, options)
-    notes = stress_report.stress_notes(report)
+    report = search_stress(bench, search)
+    notes = tune_report.stress_notes(report)
     return Reply(
         report,
-        partial(stress_report.stress_document, report, notes),
-        partial(stress_report.stress_answer, report, simulated=simulated),
+        partial(tune_report.stress_document, report, notes),
+        partial(tune_report.stress_answer, report, simulated=simulated),
         rows=RowList("trials"),
         notes=notes,
     )
+
+
+def _log(options: Mapping[str, Any]) -> Path | None:
+    return Path(options["resume"]) if "resume" in options else None

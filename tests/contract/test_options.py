@@ -126,6 +126,7 @@ PUBLISHED = {
 }
 SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
 TUNED = SIMULATED | {"": "gemm-fp32", "--max-slowdown": "5%", "--trials": "3", "--suite": "quick", "--sweep": OUT}
+STRESSED = {"--backend": "simulated", "--gpus": "1", "--trials": "3", "--sweep": OUT, "--max-slowdown": OUT}
 TUNED_BY = ("backend", "gpus", "knob", "model", "resume", "safe", "seed", "store", "suite", "trials", "warm-start")
 ACCOUNTING = "needs the accounting of Slurm"
 ENGINE = "needs an engine of DCGM"
@@ -226,13 +227,12 @@ VERBS = {
     ),
     "probe prolog": Verb({"--backend": "simulated", "--gpus": "2"}, {"--gpus": ["1", "2"]}),
     "tune": Verb(
-        {"--sweep": "{world}/sweep.csv"},
+        {"--sweep": "{world}/sweep.csv", "--max-slowdown": "5%"},
         {
             "": ["gemm-fp32", "nonsense"],
             "--across": ["batch"],
             "--command": ["true", "'"],
             "--knob": ["n=1024,2048", "n=x", "x"],
-            "--map": ["network=network", "absent=time_s", "x"],
             "--max-latency": ["20", "16ms", "0"],
             "--max-slowdown": ["5%", "0", "5"],
             "--resume": ["{here}/trials", "{here}"],
@@ -244,7 +244,7 @@ VERBS = {
         },
         writes=True,
         beside=dict.fromkeys(("", *(f"--{name}" for name in TUNED_BY)), TUNED)
-        | {"--stress": {"--backend": "simulated", "--gpus": "1", "--trials": "3", "--sweep": OUT}},
+        | {"--max-latency": {"--max-slowdown": OUT}, "--stress": STRESSED},
         never=dict.fromkeys(("--command", "--gpu", "--timeout", "--unit-of-work"), "needs a GPU"),
     ),
     "campaign plan": Verb(STORE | {"": "launch"}, CAMPAIGN, writes=True),
