@@ -235,11 +235,13 @@ def sweep_document(answer: SweepAnswer) -> dict[str, Any]:
 
 def _sweep_row(choice: SweepChoice, knob: str) -> dict[str, Any]:
     sweep, chosen, default = choice.sweep, choice.chosen, choice.sweep.default
+    runs = int(min(sweep.runs[[chosen, default]]))
+    saved_pct = choice.saved_pct(chosen) or 0.0
     row: dict[str, Any] = {
         **{label: getattr(sweep.workload, label) for label in LABELS[1:]},
         "batch_size": _whole(sweep.batch_sizes[chosen]),
         knob: _whole(sweep.settings[chosen]),
-        "saved_pct": choice.saved_pct(chosen),
+        "saved_pct": saved_pct,
         "slower_pct": choice.slower_pct(chosen),
         f"zeus_{knob}": None if choice.zeus is None else _whole(sweep.settings[choice.zeus]),
         "zeus_saved_pct": choice.saved_pct(choice.zeus),
@@ -253,8 +255,8 @@ def _sweep_row(choice: SweepChoice, knob: str) -> dict[str, Any]:
         "default_time_s": float(sweep.times_s[default]),
         "bound_met": choice.bound_met,
         "settings": len(sweep.settings),
-        "runs": int(sweep.runs[chosen]),
-        "within_noise": _is_noise(choice),
+        "runs": runs,
+        "within_noise": chosen != default and runs == 1 and saved_pct < NOISE_PCT,
     }
     spread = gpu_spread_pct(sweep)
     if sweep.gpu_energies_j is not None and spread is not None:
@@ -272,109 +274,90 @@ def _whole(value: float) -> float | int | None:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def _runs(choice: SweepChoice) -> int:
-    return int(min(choice.sweep.runs[[choice.chosen, choice.sweep.default]]))
-
-
-def _is_noise(choice: SweepChoice) -> bool:
-    """Whether a choice other than the default saves so little that one measurement cannot tell it from noise."""
-    saved = choice.saved_pct(choice.chosen) or 0.0
-    return choice.chosen != choice.sweep.default and saved < NOISE_PCT and _runs(choice) == 1
-
-
 def sweep_notes(answer: SweepAnswer) -> list[str]:
     """What is particular about the file: each note says in how many sweeps, settings or rows."""
     file, word = answer.file, _KNOBS[answer.file.knob][0]
-    missed = [choice for choice in answer.choices if not choice.bound_met]
-    single = [choice for choice in answer.choices if len(set(choice.sweep.settings.tolist())) == 1]
-    one_batch = [choice for choice in answer.choices if len(set(choice.sweep.batch_sizes.tolist())) == 1]
+    one_batch = sum(len(np.unique(choice.sweep.batch_sizes)) == 1 for choice in answer.choices)
     notes = {
         f"of {many(len(file.sweeps), 'sweep')} without a {word} that others of the same GPU have: the choice is among "
         "those that were measured, beside the highest of them": file.gaps,
-        f"of {many(len(answer.choices), 'sweep')} of one {word}: there is nothing to choose": len(single),
         "settings with several rows: the medians of their times and energies": sum(
             int((sweep.runs > 1).sum()) for sweep in file.sweeps
         ),
         f"rows of {file.path} without a time or an energy: left out": file.blank_rows,
-        f"of {many(len(answer.choices), 'sweep')} in which no setting meets the bound: the default stays": len(missed),
+        f"workloads of one batch size: only the {word} is chosen there": one_batch if answer.across_batches else 0,
+        f"of {many(len(answer.choices), 'sweep')} in which no setting meets the bound: the default stays": sum(
+            not choice.bound_met for choice in answer.choices
+        ),
     }
-    if answer.across_batches:
-        notes[f"workloads of one batch size: only the {word} is chosen there"] = len(one_batch)
     return [f"{amount} {note}" for note, amount in notes.items() if amount]
 
 
 def sweep_answer(answer: SweepAnswer) -> Iterator[str | Table]:
     """The choices for people."""
-    file, choices, (word, unit) = answer.file, answer.choices, _KNOBS[answer.file.knob]
+    file, (word, _) = answer.file, _KNOBS[answer.file.knob]
+    rows = sweep_document(answer)["rows"]
     settings = sum(len(sweep.settings) for sweep in file.sweeps)
     yield f"{file.path}: {many(settings, 'setting')} in {many(len(file.sweeps), 'sweep')} of the {word}"
     yield ""
-    yield _choices(answer, unit)
+    yield _choices(answer, rows)
     yield ""
-    zeus_pcts = [saved for choice in choices if (saved := choice.saved_pct(choice.zeus)) is not None]
-    differ = sum(choice.zeus not in (None, choice.chosen) for choice in choices)
+    zeus_pcts = [row["zeus_saved_pct"] for row in rows if row["zeus_saved_pct"] is not None]
+    differ = sum(row["zeus_saved_pct"] not in (None, row["saved_pct"]) for row in rows)
     yield (
         f"Zeus's rule takes the lowest {word} within the bound: another setting in {differ} of "
         f"{many(len(zeus_pcts), 'sweep')}, and one that uses more energy than the default in "
         f"{sum(saved < 0 for saved in zeus_pcts)}."
     )
-    if len(choices) > 1:
-        saved_pcts = [choice.saved_pct(choice.chosen) or 0.0 for choice in choices]
-        slower_pcts = [choice.slower_pct(choice.chosen) or 0.0 for choice in choices]
+    if len(rows) > 1:
+        saved, slower = (_median([row[name] for row in rows]) for name in ("saved_pct", "slower_pct"))
         beside = f"; by Zeus's rule {_median(zeus_pcts)}" if zeus_pcts else ""
         yield (
-            f"Median saved: {_median(saved_pcts)}{beside}. Median slower: {_median(slower_pcts)}. n = {len(choices)}; "
-            "in brackets is the middle half."
+            f"Median saved: {saved}{beside}. Median slower: {slower}. n = {len(rows)}; in brackets is the middle half."
         )
-    if any(_runs(choice) == 1 for choice in choices):
+    if any(row["runs"] == 1 for row in rows):
+        noisy = sum(row["within_noise"] for row in rows)
         yield (
             f"Each setting was measured once, so no figure has an interval of its own, and a saving below about "
-            f"{NOISE_PCT:g} % is noise ({sum(map(_is_noise, choices))} of {many(len(choices), 'choice')})."
+            f"{NOISE_PCT:g} % is noise ({noisy} of {many(len(rows), 'choice')})."
         )
     if answer.across_batches:
         yield f"{UNIT_OF_WORK} Larger batches may need more epochs."
-    for choice in choices:
-        spread = gpu_spread_pct(choice.sweep)
-        if spread is not None:
+    for row in rows:
+        if pcts := [spread["spread_pct"] for spread in row.get("gpu_spread", [])]:
             yield (
-                f"The energies of the GPUs of one job range over {spread.min():.1f} to {spread.max():.1f} % of their "
-                f"mean, at {many(len(spread), word)} (--json has each). It says how much the GPUs differ, not what "
-                "limits of their own would save."
+                f"The energies of the GPUs of one job range over {min(pcts):.1f} to {max(pcts):.1f} % of their mean, "
+                f"at {many(len(pcts), word)} (--json has each). It says how much the GPUs differ, not what limits of "
+                "their own would save."
             )
 
 
-def _choices(answer: SweepAnswer, unit: str) -> Table:
-    labels = [label for label in LABELS if any(getattr(choice.sweep.workload, label) for choice in answer.choices)]
-    heads = [*labels, "batch", *_heads([answer.file.knob]), "saved, %", "slower, %", "n"]
-    rows = [
-        [
-            *(str(getattr(choice.sweep.workload, label)) for label in labels),
-            str(_whole(choice.sweep.batch_sizes[choice.chosen]) or MISSING),
-            f"{choice.sweep.settings[choice.chosen]:g}",
-            _tenths(choice.saved_pct(choice.chosen)),
-            _tenths(choice.slower_pct(choice.chosen)),
-            str(_runs(choice)),
-            MISSING if choice.zeus is None else f"{choice.sweep.settings[choice.zeus]:g}",
-            _tenths(choice.saved_pct(choice.zeus)),
-        ]
-        for choice in answer.choices[:_LISTED]
-    ]
+def _choices(answer: SweepAnswer, rows: Sequence[Mapping[str, Any]]) -> Table:
+    knob, slowdown = answer.file.knob, answer.bound.max_slowdown
+    labels = [label for label in LABELS if any(row[label] for row in rows)]
+    columns = {label: label for label in labels} | {
+        "batch": "batch_size",
+        _heads([knob])[0]: knob,
+        "saved, %": "saved_pct",
+        "slower, %": "slower_pct",
+        "n": "runs",
+        f"Zeus's rule, {_KNOBS[knob][1]}": f"zeus_{knob}",
+        "its saving, %": "zeus_saved_pct",
+    }
     against = "the middle batch size" if answer.across_batches else "the same batch size"
-    slowdown = answer.bound.max_slowdown
-    bound = (
-        f"in at most {_time(answer.bound.max_time_s)}"
-        if slowdown is None
-        else f"at most {100 * slowdown:g} % slower than at the highest setting of {against}"
-    )
-    left_out = len(answer.choices) - len(rows)
+    bound = f"at most {100 * (slowdown or 0):g} % slower than at the highest setting of {against}"
     return Table(
-        [*heads, f"Zeus's rule, {unit}", "its saving, %"],
-        rows,
-        range(len(labels), len(heads) + 2),
-        f"Least energy {bound}",
-        f"{many(left_out, 'row')} more: --json has them." if left_out else "",
+        list(columns),
+        [[_cell(row[name]) for name in columns.values()] for row in rows[:_LISTED]],
+        range(len(labels), len(columns)),
+        f"Least energy {f'in at most {_time(answer.bound.max_time_s)}' if slowdown is None else bound}",
+        f"{many(len(rows) - _LISTED, 'row')} more: --json has them." if len(rows) > _LISTED else "",
         leaves=[labels.index(label) for label in ("optimizer", "gpu") if label in labels],
     )
+
+
+def _cell(value: float | int | str | None) -> str:
+    return _tenths(value) if isinstance(value, float | None) else str(value)
 
 
 def _median(values: Sequence[float]) -> str:
@@ -403,15 +386,12 @@ def stress_document(report: StressReport, notes: Sequence[str]) -> dict[str, Any
 
 
 def _score(tried: KernelScore) -> dict[str, Any]:
-    score = tried.score
     return {
         "kernel": tried.label,
         "setting": dict(tried.setting),
-        "value": tried.value,
-        "low": None if score is None else score.low,
-        "high": None if score is None else score.high,
-        "gpus_measured": None if score is None else score.gpus,
-        "runs": None if score is None else score.runs,
+        **{name: getattr(tried.score, name, None) for name in ("value", "low", "high")},
+        "gpus_measured": getattr(tried.score, "gpus", None),
+        "runs": getattr(tried.score, "runs", None),
         "figure": tried.figure,
         "failure": tried.failure,
     }

@@ -96,27 +96,31 @@ def make(path: str) -> None:
 
 
 def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
-    """Energy against slowdown of the trials of one search, with the bound and the answer."""
-    default = answer.trials[0]
-    groups: dict[tuple[str, str, str], list[Any]] = {}
+    """Energy against slowdown of the trials of one search, with the bound and the answer: those up to thrice the bound.
+
+    The answer is drawn first, as other trials may lie on it.
+    """
+    default, slowdown = answer.trials[0], 100 * answer.bound.max_slowdown
+    groups: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {("the answer", GREEN, "star", 22): []}
+    further = 0
     for trial in answer.trials:
+        slower, energy = (100 * (getattr(trial, name) / getattr(default, name) - 1) for name in ("time_s", "energy_j"))
         if trial.setting == default.setting:
-            look = ("the default", GREY, "square")
+            look = ("the default", GREY, "square", 10)
         elif trial.setting == answer.setting:
-            look = ("the answer", GREEN, "star")
+            look = ("the answer", GREEN, "star", 22)
         else:
-            look = ("over the bound", RED, "x") if trial.over else ("within the bound", BLUE, "circle")
-        groups.setdefault(look, []).append(trial)
+            look = ("over the bound", RED, "x", 10) if trial.over else ("within the bound", BLUE, "circle", 8)
+        if slower > 3 * slowdown:
+            further += 1
+        else:
+            groups.setdefault(look, []).append((slower, energy))
     figure = graph_objects.Figure(layout=layout(420, template="plotly_dark" if dark else "plotly_white"))
-    for (name, colour, symbol), trials in groups.items():
+    for (name, colour, symbol, size), trials in groups.items():
+        x, y = zip(*trials, strict=True)
         figure.add_scatter(
-            x=[100 * (trial.time_s / default.time_s - 1) for trial in trials],
-            y=[100 * (trial.energy_j / default.energy_j - 1) for trial in trials],
-            name=name,
-            mode="markers",
-            marker={"color": colour, "symbol": symbol, "size": 16 if symbol == "star" else 10},
+            x=x, y=y, name=name, mode="markers", marker={"color": colour, "symbol": symbol, "size": size}
         )
-    slowdown = 100 * answer.bound.max_slowdown
     margin_pct = 100 * ((1 + answer.bound.max_slowdown) * (1 - answer.margin) - 1)
     figure.add_vline(x=slowdown, line={"color": RED, "dash": "dash"}, annotation={"text": "bound"})
     figure.add_vline(
@@ -125,8 +129,12 @@ def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
         annotation={"text": "with margin"},
         annotation_position="top left",
     )
-    figure.update_xaxes(title="slower than the default, %", range=[-6, 42])
-    figure.update_yaxes(title="energy beside the default, %")
+    figure.add_annotation(
+        x=1, y=0, xref="paper", yref="paper", xanchor="right", yanchor="bottom", showarrow=False,
+        text=f"{further} of {len(answer.trials)} trials are further right",
+    )  # fmt: skip
+    figure.update_xaxes(title="slower than the default, %", range=[-1, 3 * slowdown])
+    figure.update_yaxes(title="energy against the default, %")
     return figure
 
 
