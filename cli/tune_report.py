@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from ..jobs.tuning_knobs import UnsetKnob
     from ..jobs.tuning_stress import KernelScore, StressProgress, StressReport
 
-SCHEMA = "whorl.tune/1"
+_SCHEMA = "whorl.tune/1"
 _KNOBS = {"power_limit_w": ("power limit", "W"), "sm_clock_mhz": ("SM clock", "MHz"),
           "memory_clock_mhz": ("memory clock", "MHz")}  # fmt: skip
 _STAGES = {"class": "default on each GPU", "trial": "trial", "default": "default again", "answer": "answer again",
            "check": "answer on each GPU", "rival": "probe of the catalogue", "finalist": "measured again"}  # fmt: skip
 _LISTED, _KERNELS_LISTED = 24, 10
 _GOALS = {"power": "mean power, W", "spread": "variance between GPUs over that between runs"}
-UNIT_OF_WORK = "The energy is that of a unit of work, not that of training to a target."
+_UNIT_OF_WORK = "The energy is that of a unit of work, not that of training to a target."
 
 
 def _setting(setting: Mapping[str, float]) -> str:
@@ -75,7 +75,7 @@ def _torn(line: int | None) -> list[str]:
 def tune_document(answer: TuneAnswer, notes: Sequence[str]) -> dict[str, Any]:
     """The document of a search, `whorl.tune/1`."""
     return {
-        "schema": SCHEMA,
+        "schema": _SCHEMA,
         "workload": answer.label,
         "setting": dict(answer.setting),
         "default": dict(answer.default),
@@ -129,7 +129,7 @@ def tune_answer(answer: TuneAnswer, *, safe: bool, simulated: bool) -> Iterator[
     yield from _gpus(answer)
     yield from _administrator(answer.commands)
     yield from _unset(answer.unset)
-    yield UNIT_OF_WORK + ("" if simulated else " The settings of the GPUs are as they were before.")
+    yield _UNIT_OF_WORK + ("" if simulated else " The settings of the GPUs are as they were before.")
 
 
 def _headline(answer: TuneAnswer) -> str:
@@ -169,7 +169,7 @@ def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
     rows = [
         [
             str(place),
-            *(f"{value:g}" for value in trial.setting.values()),
+            *(f"{trial.setting[name]:g}" for name in answer.default),
             _time(trial.time_s),
             number(trial.energy_j),
             _remark(trial, answer),
@@ -230,7 +230,7 @@ class SweepAnswer:
 
 def sweep_document(answer: SweepAnswer) -> dict[str, Any]:
     """The document of a sweep, `whorl.tune/1`."""
-    return {"schema": SCHEMA, "rows": [_sweep_row(choice, answer.file.knob) for choice in answer.choices]}
+    return {"schema": _SCHEMA, "rows": [_sweep_row(choice, answer.file.knob) for choice in answer.choices]}
 
 
 def _sweep_row(choice: SweepChoice, knob: str) -> dict[str, Any]:
@@ -322,7 +322,7 @@ def sweep_answer(answer: SweepAnswer) -> Iterator[str | Table]:
             f"{NOISE_PCT:g} % is noise ({noisy} of {many(len(rows), 'choice')})."
         )
     if answer.across_batches:
-        yield f"{UNIT_OF_WORK} Larger batches may need more epochs."
+        yield f"{_UNIT_OF_WORK} Larger batches may need more epochs."
     for row in rows:
         if pcts := [spread["spread_pct"] for spread in row.get("gpu_spread", [])]:
             yield (

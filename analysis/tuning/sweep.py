@@ -35,7 +35,7 @@ _SETTINGS, _TIMES, _ENERGIES = (
 _COLUMNS = {
     "power_limit_w": "power_limit|limit(_w)?|power_cap(_w)?",
     "sm_clock_mhz": "sm_clock|clock_mhz|locked_clock_mhz|frequency_mhz",
-    "window_name": "",
+    "window_name": "window_name",
     "time_s": "time_per_epoch(_s)?|elapsed_time|time|seconds|latency_s",
     "time_ms": "latency_ms",
     "gpu_energy_j": r"gpu\d+_energy(_j)?",
@@ -43,9 +43,9 @@ _COLUMNS = {
     "power_w": "(average|mean)_power(_w)?|power",
     "batch_size": "batch",
     "gpu": "gpu_model|gpu_name",
-    "dataset": "",
+    "dataset": "dataset",
     "network": "model|workload",
-    "optimizer": "",
+    "optimizer": "optimizer",
 }
 """What a column can mean, and a pattern of other names for it. A window_name ends in _ and a power limit."""
 _NEEDED = (

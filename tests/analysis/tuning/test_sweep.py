@@ -140,7 +140,7 @@ def test_columns_are_known_by_several_names_in_any_order(table: Table, tmp_path:
     assert clocks.sweeps[0].energies_j == pytest.approx(plain.sweeps[0].energies_j)
     assert clocks.sweeps[0].times_s == pytest.approx(plain.sweeps[0].times_s)
     assert math.isnan(clocks.sweeps[0].batch_sizes[0])
-    other.write_text("model,batch,power_limit_w,limit,time_s,energy_j\na,8,100,3,20,800\nb,8,100,3,30,900\n")
+    other.write_text(",model,batch,power_limit_w,limit,time_s,energy_j\n0,a,8,100,3,20,800\n1,b,8,100,3,30,900\n")
     assert [(sweep.workload.network, sweep.settings.tolist()) for sweep in read_sweeps(other).sweeps] == [
         ("a", [100]), ("b", [100])
     ]  # fmt: skip
