@@ -144,15 +144,15 @@ def simulated() -> dict[str, Any]:
             options = ProbeBenchOptions(backend="simulated", model=model, gpus=4, seed=seed, suite="quick")
             store = Path(folder) / "tuned"
             tune(probe_bench(store, workload, options), TimeBound(max_slowdown=0.05), TuningOptions(seed=seed))
-            known = curve_of_runs(own_runs(Store.open(store)))
+            runs = own_runs(Store.open(store))
+            known, cap_w = curve_of_runs(runs), 0.6 * float(runs["default_w"][0])
             assert known is not None
-            cap_w = 0.6 * known.default_w
-            effect = known.effect(cap_w, known.default_w)
+            effect = known.effect(cap_w)
             if effect is None:
                 continue
             for name, fleet in (("these GPUs", (4, seed)), ("other GPUs", (8, seed + 50))):
                 for time, energy in capped(Path(folder) / name, model, workload, fleet=fleet, cap_w=cap_w):
-                    rows[name].append(held(known.curve, effect, time, energy))
+                    rows[name].append(held(known, effect, time, energy))
     stores = len(rows["these GPUs"]) // 4
     return {"stores": stores, "workloads": TUNED_WORKLOADS, "models": TUNED_MODELS} | {
         name: figures(of) for name, of in rows.items()
@@ -168,7 +168,7 @@ def capped(
         measure(
             store, workload, backend="simulated", model=model, gpus=gpus, seed=seed, suite="quick", power_limit=limit_w
         )
-    runs = own_runs(Store.open(store)).sort("gpu", "level")
+    runs = own_runs(Store.open(store)).sort("gpu", "cap_w")
     time, energy = (runs[name].to_numpy().reshape(gpus, 2) for name in ("time_s", "energy_j"))
     return list(zip(time[:, 0] / time[:, 1], energy[:, 0] / energy[:, 1], strict=True))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .caps import METHODS, Curve, Prediction, curves, leave_one_out, predict
 from .grouping import power_classes
 from .profiles import Profile, Use, nearest, power_profiles
-from .sweeps import WorkloadCurve, at_default, cap_effect, curve_of_runs, own_runs, sweep
+from .sweeps import cap_effect, curve_of_runs, own_runs, sweep
 
 __all__ = [
     "METHODS",
@@ -19,8 +19,6 @@ __all__ = [
     "Prediction",
     "Profile",
     "Use",
-    "WorkloadCurve",
-    "at_default",
     "cap_effect",
     "curve_of_runs",
     "curves",

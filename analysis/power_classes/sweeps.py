@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import polars as pl
 
 from ...store.names import plain_workload
 from ...store.vocabulary import stated
 from ..runs.measurements import measurements
-from ..tuning.curve import SAME_LEVEL, CapEffect, CappedRuns, OwnCurve, own_curve
+from ..tuning.curve import SAME_LEVEL, CappedRuns, OwnCurve, own_curve
 from .caps import Prediction, curves, predict
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 Capped = Literal["power", "clock"]
 _SIZES = ("flop", "bytes", "operations", "input")
 """Conditions in which runs of one workload have other energies and times, whatever their power limit."""
-_AT_LIMIT = 0.95
-"""A steady work that draws a smaller share of its power limit is not held by it."""
 
 
 def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power") -> pl.DataFrame:
@@ -48,63 +44,37 @@ def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power")
 
 
 def own_runs(store: Store, *, cluster: str | None = None, workload: str | None = None) -> pl.DataFrame:
-    """The runs of workloads under power limits and locked clocks, for `curve_of_runs`: a row for each with its energy.
+    """The runs of workloads under power limits and locked clocks: a row for each with its energy.
 
-    Columns: cluster, model, workload, gpu, unit (the GPU and the size of its work), level (as in `CappedRuns`), drawn
-    (the power, as a share of the default limit, of runs of probes: their load is steady; else NULL), default_w (the
-    GPU's default limit), limit_w and clock_mhz (what was set, else the default limit and the highest clock), energy_j
-    and time_s of a repetition. A run whose limit, default limit, energy, or power under a locked clock is not known is
-    left out.
+    Columns: cluster, model, workload, gpu; unit, cap_w, uncapped_w, energy_j and time_s as in `CappedRuns`; at_default
+    (whether it ran under the default limit without a locked clock), default_w (that limit), limit_w and clock_mhz (what
+    was set, else the default limit and the highest clock). Only probes are known to be steady, so what they draw
+    without a cap is known. A run whose cap or energy is not known is left out.
     """
     every = runs_with_limits(store, cluster, [workload] if workload else [])
     energy = store.scan("results").filter(pl.col("figure") == "energy").group_by("run_id").agg(pl.col("value").median())
     every = every.join(store.collect(energy.rename({"value": "joules"})), on="run_id", how="left")
-    seconds = pl.col("value") / 1e3
-    limit_w = pl.coalesce("set_w", "own_w")
-    locked_w = pl.when(pl.col("power_w").is_not_null()).then(pl.min_horizontal(limit_w, "power_w"))
-    level_w = pl.when(pl.col("set_mhz").is_null()).then(limit_w).otherwise(locked_w)
+    limit_w, seconds, unlocked = pl.coalesce("set_w", "own_w"), pl.col("value") / 1e3, pl.col("set_mhz").is_null()
     sizes = (pl.col(name).cast(pl.String).fill_null("") for name in ("gpu", "input_size", *_SIZES))
-    return every.select(
-        "cluster", "model", pl.col("family").alias("workload"), "gpu",
+    drawn_w = pl.col("power_w").filter("at_default", pl.col("probe_version").is_not_null()).median().over("unit")
+    runs = every.with_columns(
         pl.concat_str(*sizes, separator="|").alias("unit"),
-        (level_w / pl.col("own_w")).alias("level"),
-        pl.when(pl.col("probe_version").is_not_null()).then(pl.col("power_w") / pl.col("own_w")).alias("drawn"),
+        (unlocked & ((limit_w / pl.col("own_w") - 1).abs() < SAME_LEVEL)).alias("at_default"),
+    ).select(
+        "cluster", "model", pl.col("family").alias("workload"), "gpu", "unit", "at_default",
+        pl.when(unlocked | (pl.col("power_w") > limit_w)).then(limit_w).otherwise("power_w").alias("cap_w"),
+        pl.min_horizontal("own_w", drawn_w).alias("uncapped_w"),
         pl.col("own_w").alias("default_w"), limit_w.alias("limit_w"),
         pl.coalesce("set_mhz", "own_mhz").alias("clock_mhz"),
-        pl.coalesce("joules", pl.col("power_w") * seconds).alias("energy_j"),
-        seconds.alias("time_s"),
-    ).filter(pl.all_horizontal(pl.col("level", "energy_j", "time_s") > 0))  # fmt: skip
+        pl.coalesce("joules", pl.col("power_w") * seconds).alias("energy_j"), seconds.alias("time_s"),
+    )  # fmt: skip
+    return runs.filter(pl.all_horizontal(pl.col("cap_w", "uncapped_w", "energy_j", "time_s") > 0))
 
 
-@dataclass(frozen=True)
-class WorkloadCurve:
-    """What caps do to one workload on one model, from its own runs."""
-
-    workload: str
-    curve: OwnCurve
-    default_w: float
-    """The default power limit."""
-
-    def effect(self, cap_w: float, since_w: float) -> CapEffect | None:
-        """What a cap does to work that ran under the limit `since_w`, W; None below what was measured."""
-        return self.curve.effect(cap_w / self.default_w, since_w / self.default_w)
-
-
-def curve_of_runs(runs: pl.DataFrame) -> WorkloadCurve | None:
+def curve_of_runs(runs: pl.DataFrame) -> OwnCurve | None:
     """The curve of some rows of `own_runs`, of one workload on one model; None where they are too few."""
-    if runs.is_empty():
-        return None
-    unit, level, energy_j, time_s = (runs[name].to_numpy() for name in ("unit", "level", "energy_j", "time_s"))
-    drawn = pl.col("drawn").filter(at_default()).median().over("unit")
-    highest = runs.select(pl.when(drawn < _AT_LIMIT).then(drawn).otherwise(1.0)).to_series().to_numpy()
-    curve = own_curve(CappedRuns(unit.astype(np.str_), level, energy_j, time_s, highest))
-    default_w = float(runs["default_w"].median())  # type: ignore[arg-type]
-    return None if curve is None else WorkloadCurve(str(runs["workload"][0]), curve, default_w)
-
-
-def at_default() -> pl.Expr:
-    """Of rows of `own_runs`: whether the run was under the default limit."""
-    return (pl.col("level") - 1).abs() < SAME_LEVEL
+    names = ("unit", "cap_w", "energy_j", "time_s", "uncapped_w")
+    return own_curve(CappedRuns(*(runs[name].to_numpy() for name in names)))
 
 
 def runs_with_limits(store: Store, cluster: str | None, workloads: Sequence[str] = ()) -> pl.DataFrame:

@@ -37,7 +37,8 @@ class Process:
     def fit(self, points: FloatArray, values: FloatArray, noise: FloatArray | None = None) -> Process:
         """Learn from points (n, d) in [0, 1], d at least 1, and their values (n,); returns itself.
 
-        `noise` (n,) is the standard deviation of each value, where they differ.
+        `noise` (n,) is the standard deviation of each value, where they differ. Afterwards `misfit` is minus the
+        logarithm of how probable the values are, up to a constant: of two noises, the better one has the lower misfit.
         """
         self._points = points
         self._mean = float(values.mean())
@@ -60,6 +61,7 @@ class Process:
             + _PREFERENCE * np.abs(np.log(lengths / LENGTHS[1])).sum(1)
         )
         best = int(misfit.argmin())
+        self.misfit = float(misfit[best])
         self.lengths = lengths[best]
         self._amplitude = float(amplitude[best])
         self._root = roots[best]

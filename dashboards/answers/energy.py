@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ...analysis.energy.balance import Balance
     from ...analysis.energy.choices.placed import Placed
     from ...analysis.energy.choices.quoted import Quoted
-    from ...analysis.energy.choices.workload_quotes import WorkloadQuoted
     from ...analysis.energy.one_job import OneJob
     from ...store import Store
 
@@ -122,7 +121,7 @@ def energy_quote(
     *,
     deadline: float | str = 86_400.0,
     **options: Unpack[QuoteOptions],
-) -> Reply[Quoted] | Reply[WorkloadQuoted]:
+) -> Reply[Quoted]:
     """What a job would have taken on other GPUs, under power caps and at another hour, as `whorl energy quote` says it.
 
     With a `workload` instead of a job: what that takes on GPUs of a model before it has run, from its runs in the
@@ -135,28 +134,26 @@ def energy_quote(
     from ...analysis.energy.choices.workload_quotes import FutureJob, quote_workload
     from ..printed import energy_quote as printed
 
-    cap = options.pop("cap", None)
+    given: Any = {name: value for name, value in options.items() if value is not None}
+    cap = given.pop("cap", None)
     if cap is not None and not 0 < cap <= 1:
         raise InputError(f"a power cap is a share of the limit above 0 and at most 1, as 60%, not {cap:g}")
-    shares = CAPS if cap is None else (cap,)
-    of_work = {name: options.pop(name, None) for name in ("workload", "gpus", "time", "model")}  # type: ignore[misc]
-    workload, gpus, time, model = of_work.values()
-    if (job is None) == (workload is None):
+    shares, deadline_s = CAPS if cap is None else (cap,), seconds_of(deadline)
+    if (job is None) == ("workload" not in given):
         raise InputError("a quote is of a job that has run or of a workload: name one of --job and --workload")
-    deadline_s = seconds_of(deadline)
+    others = ("since", "until") if job is None else ("gpus", "time", "model")
+    for name in others:
+        if name in given:
+            raise InputError(f"--{name} works only with {'--job' if job is None else '--workload'}")
     if job is not None:
-        for name, value in of_work.items():
-            if value is not None:
-                raise InputError(f"--{name} works only with --workload")
-        found = quote(opened(store), job, deadline_s=deadline_s, shares=shares, **_times(options))
-        return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
-    for name in ("since", "until"):
-        if options.get(name) is not None:
-            raise InputError(f"--{name} works only with --job: a workload is quoted from all of its runs")
-    time_s = seconds_of(3600.0 if time is None else time)
-    work = FutureJob(workload, 1 if gpus is None else gpus, time_s, model, options.get("cluster"), shares)
-    expected = quote_workload(opened(store), work, settings=options.get("settings"), deadline_s=deadline_s)
-    return Reply(expected, partial(printed.document, expected), partial(printed.answer, expected), notes=expected.notes)
+        found = quote(opened(store), job, deadline_s=deadline_s, shares=shares, **_times(given))
+    else:
+        time_s = seconds_of(given.get("time", 3600.0))
+        work = FutureJob(
+            given["workload"], given.get("gpus", 1), time_s, given.get("model"), given.get("cluster"), shares
+        )
+        found = quote_workload(opened(store), work, settings=given.get("settings"), deadline_s=deadline_s)
+    return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
 
 
 def _times(options: EnergyOptions) -> dict[str, Any]:

@@ -10,14 +10,13 @@ from ...analysis.energy.answers import SCHEMA
 from ...analysis.energy.choices.levels import ANY
 from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.choices.quoting import Option, Quote
-from ...analysis.energy.choices.workload_quotes import WorkloadQuoted
 from ...store.instants import date_of_ns
 from ..energy_words import TIMES, unit_of
 from ..table import MISSING, Table, number
 from .energy import some_gpus
 
 
-def document(found: Quoted | WorkloadQuoted) -> dict[str, Any]:
+def document(found: Quoted) -> dict[str, Any]:
     """The document of `whorl.energy/1`."""
     ran, (since, until) = found.ran, found.ends
     return {
@@ -31,12 +30,12 @@ def document(found: Quoted | WorkloadQuoted) -> dict[str, Any]:
     }
 
 
-def as_rows(found: Quoted | WorkloadQuoted) -> list[dict[str, Any]]:
+def as_rows(found: Quoted) -> list[dict[str, Any]]:
     """A row for each option, for programs."""
     return [_row(found, one) for one in found.quotes]
 
 
-def _row(found: Quoted | WorkloadQuoted, one: Quote) -> dict[str, Any]:
+def _row(found: Quoted, one: Quote) -> dict[str, Any]:
     first = one.option in (Option.AS_IT_RAN, Option.DEFAULT)
     return {
         "cluster": found.ran.cluster, "job_id": found.job, "option": one.option.value, "what": one.what,
@@ -52,28 +51,25 @@ def _at(at_ns: int | None) -> datetime | None:
     return None if at_ns is None else date_of_ns(at_ns)
 
 
-def answer(found: Quoted | WorkloadQuoted) -> Iterable[str | Table]:
+def answer(found: Quoted) -> Iterable[str | Table]:
     """The options with figures as a table, then those without and why."""
     ran = found.ran
-    if isinstance(found, WorkloadQuoted):
-        time, seconds = unit_of([ran.time_s], TIMES)
-        yield (
-            f"{ran.workload} on {some_gpus(ran.gpus)} of {ran.models[0]}, always busy, as much as takes "
-            f"{number(ran.time_s / seconds, 3)} {time} at the default power limit; measured on "
-            f"{some_gpus(found.measured)}"
-        )
-        yield ""
-        yield from options(found)
-        return
     busy = "for an unknown part of it" if ran.busy is None else f"{100 * ran.busy:.0f} % of it"
     what = f", workload {ran.workload}" if ran.workload else "" if ran.use == ANY else f", mostly {ran.use}"
-    models = ", ".join(ran.models) or "an unknown model"
-    yield f"job {found.job} on {some_gpus(ran.gpus)} of {models}: busy {busy}{what}"
+    gpus = f"{some_gpus(ran.gpus)} of {', '.join(ran.models) or 'an unknown model'}"
+    if found.job is not None:
+        yield f"job {found.job} on {gpus}: busy {busy}{what}"
+    else:
+        time, seconds = unit_of([ran.time_s], TIMES)
+        yield (
+            f"{ran.workload} on {gpus}, always busy, as much as takes {number(ran.time_s / seconds, 3)} {time} at the "
+            f"default power limit; measured on {some_gpus(found.quotes[0].n or 0)}"
+        )
     yield ""
     yield from options(found)
 
 
-def options(found: Quoted | WorkloadQuoted) -> Iterable[str | Table]:
+def options(found: Quoted) -> Iterable[str | Table]:
     """The options alone."""
     known = [one for one in found.quotes if one.reason is None and one.energy_j is not None]
     if known:
@@ -86,7 +82,7 @@ def options(found: Quoted | WorkloadQuoted) -> Iterable[str | Table]:
             yield f"n/a: {one.option}{f' {one.what}' if one.what else ''}: {one.reason or 'there is no figure'}"
 
 
-def _table(found: Quoted | WorkloadQuoted, rows: list[Quote]) -> Table:
+def _table(found: Quoted, rows: list[Quote]) -> Table:
     unit, joules = unit_of([one.energy_j for one in rows])
     time, seconds = unit_of([row.time_s for row in rows], TIMES)
     header = ["option", "", f"time, {time}", "[95 %]", unit, "[95 %]"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,27 +34,21 @@ _SUMS = ("co2e_g", "cost", "host_j")
 
 @dataclass(frozen=True)
 class Quoted:
-    """A job, and its quotes."""
+    """A job or a workload, and its quotes."""
 
-    job: str
+    job: str | None
+    """None of a workload."""
     ran: Ran
     quotes: Sequence[Quote]
-    booked: Booked
+    settings: Settings
+    """What a kWh costs and emits."""
     notes: Sequence[str]
-    lost: Mapping[str, Any] | None
+    ends: tuple[datetime | None, datetime | None] = (None, None)
+    """From when to when its energy was read, UTC."""
+    lost: Mapping[str, Any] | None = None
     """What its GPUs cost beyond the median GPUs of their models, a row of `excess.add`; None where it had none."""
-    places: pl.DataFrame
+    places: pl.DataFrame = field(default_factory=pl.DataFrame)
     """Where each of its GPUs stands: `places.places`."""
-
-    @property
-    def settings(self) -> Settings:
-        """What a kWh costs and emits."""
-        return self.booked.settings
-
-    @property
-    def ends(self) -> tuple[datetime, datetime]:
-        """From when to when its energy was read, UTC."""
-        return self.booked.since, self.booked.until
 
 
 def quote(
@@ -72,10 +66,9 @@ def quote(
 ) -> Quoted:
     """What a job took, and would have taken on other GPUs, under power caps, and at another hour.
 
-    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `shares` are power
-    caps, as shares of the job's limit. `answer`: what `answers.energy` said of
-    the job, where it was asked before; else `more` is what that takes. `grounds` gives the ground of a cluster, for
-    callers that keep it.
+    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `shares` are power caps, as shares of the
+    job's limit. `answer`: what `answers.energy` said of the job, where it was asked before; else `more` is what that
+    takes. `grounds` gives the ground of a cluster, for callers that keep it.
     Raises InputError as that does.
     """
     from ....store import Store as Opened
@@ -110,7 +103,9 @@ def quote(
     at_ns = nanoseconds(datetime.now(UTC) if now is None else now)
     quotes += starts(ran, found.booked.settings, at_ns, at_ns + round(deadline_s * 1e9))
     lost = of_all[0] if of_all else None
-    return Quoted(job, ran, with_pareto(quotes), found.booked, base.notes, lost, places(rows, base.stands.filter(own)))
+    ends = found.booked.since, found.booked.until
+    stands = places(rows, base.stands.filter(own))
+    return Quoted(job, ran, with_pareto(quotes), found.booked.settings, base.notes, ends, lost, stands)
 
 
 def _ran(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster: str, booked: Booked) -> Ran:

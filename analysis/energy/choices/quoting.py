@@ -17,8 +17,9 @@ import polars as pl
 from ....store.power_sensors import SensorError
 from ....store.unbeaten import unbeaten
 from ....store.vocabulary import Code
-from ...power_classes import Curve, WorkloadCurve, predict
+from ...power_classes import Curve, predict
 from ...statistics.student import quantile
+from ...tuning.curve import OwnCurve
 from ..carbon.greenest import greenest
 from ..carbon.settings import Settings
 from .models import Ratio, ratio
@@ -232,7 +233,7 @@ def _on_model(ran: Ran, known: pl.DataFrame, own: str, model: str, sensor: Senso
 
 
 def caps(
-    ran: Ran, known: Sequence[Curve], itself: WorkloadCurve | None = None, *, shares: Sequence[float] = CAPS
+    ran: Ran, known: Sequence[Curve], itself: OwnCurve | None = None, *, shares: Sequence[float] = CAPS
 ) -> list[Quote]:
     """The job under lower power caps, `shares` of its limit.
 
@@ -246,18 +247,17 @@ def caps(
         why = NoQuote.NO_CURVES
     if why is not None:
         return [Quote(Option.CAP, "", reason=why.meaning)]
-    quotes = [None if itself is None else _capped_itself(ran, itself, share) for share in shares]
-    return [_capped(ran, known, share) if quote is None else quote for quote, share in zip(quotes, shares, strict=True)]
+    return [_capped_itself(ran, itself, share) or _capped(ran, known, share) for share in shares]
 
 
-def _capped_itself(ran: Ran, itself: WorkloadCurve, share: float) -> Quote | None:
+def _capped_itself(ran: Ran, itself: OwnCurve | None, share: float) -> Quote | None:
     """From the workload's own curve; None where that does not go down to the cap."""
     assert ran.limit_w
-    effect = itself.effect(share * ran.limit_w, ran.limit_w)
-    if effect is None:
+    effect = None if itself is None else itself.effect(share * ran.limit_w, ran.limit_w)
+    if itself is None or effect is None:
         return None
-    reach = float(quantile(0.025, itself.curve.freedom))
-    quote = Quote(Option.CAP, _cap_name(ran.limit_w, share), basis=f"{itself.workload} itself", n=itself.curve.runs)
+    reach = float(quantile(0.025, itself.freedom))
+    quote = Quote(Option.CAP, _cap_name(ran.limit_w, share), basis=f"{ran.workload} itself", n=itself.runs)
     time, energy = (effect.log_time, reach * effect.time_sd), (effect.log_energy, reach * effect.energy_sd)
     return _scaled(ran, quote, time, energy, (0.0, 0.0))
 

@@ -1,7 +1,7 @@
 """What a workload takes on some GPUs, before any job has run: at the default power limit, and under caps.
 
-It stands on runs of the workload in the store: those at the default limit say what a GPU draws, and its own curve
-(`power_classes.curve_of_runs`) what a cap does.
+It stands on runs of the workload in the store: those at the default limit say what a GPU draws, and the rest is quoted
+as of a job that ran.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ....errors import InputError
 from ....store.instants import nanoseconds
 from ....store.names import plain_workload
 from ....store.power_sensors import NORMAL_95
-from ...power_classes import at_default, curve_of_runs, curves, own_runs, sweep
+from ...power_classes import curve_of_runs, curves, own_runs, sweep
 from ...statistics.student import quantile
 from ..carbon.billing import co2_and_cost, cuts
 from ..carbon.dated import steps_of
 from ..carbon.settings import Settings, find_settings
-from .quoted import DEADLINE_S
-from .quoting import CAPS, Option, Quote, Ran, as_it_ran, caps, starts, with_pareto
+from .quoted import DEADLINE_S, Quoted
+from .quoting import CAPS, Option, Ran, as_it_ran, caps, starts, with_pareto
 
 if TYPE_CHECKING:
     from ....store import Store
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
 SPREAD, SPREAD_GPUS = 0.02, 4
 """How far GPUs of a model are taken to differ in power (standard deviation, as a share), beside those that were
 measured: counted as so many further GPUs. Healthy GPUs of a model usually differ by 1 to 3 %."""
-ONE_GPU = (
-    "{workload} ran at the default limit on one GPU of {model}: others are taken to differ from it by {spread:.0f} %"
-)
-NO_CURVE = (
-    "{workload} did not run under enough power limits on {model}, so its caps are from other workloads, if from any; "
-    "`whorl tune {workload} --store {root} --max-slowdown 5%` measures it"
-)
 
 
 @dataclass(frozen=True)
@@ -58,23 +51,6 @@ class FutureJob:
     """Power caps, as shares of the default limit."""
 
 
-@dataclass(frozen=True)
-class WorkloadQuoted:
-    """A future job, and its quotes."""
-
-    work: FutureJob
-    ran: Ran
-    """What it takes at the default limit."""
-    measured: int
-    """GPUs that ran the workload at the default limit."""
-    quotes: Sequence[Quote]
-    settings: Settings
-    notes: Sequence[str]
-
-    job = None
-    ends = (None, None)
-
-
 def quote_workload(
     store: Store,
     work: FutureJob,
@@ -82,53 +58,52 @@ def quote_workload(
     settings: Settings | str | Path | None = None,
     deadline_s: float = DEADLINE_S,
     now: datetime | None = None,
-) -> WorkloadQuoted:
+) -> Quoted:
     """What a workload takes on GPUs of a model at the default power limit, under caps, and at another hour.
 
     Grams and money are those of a start `now` (UTC). Raises InputError where no run of the workload at the default
-    limit has a time and an energy, and where the model or the cluster is not clear.
+    limit has a time and an energy, and where it is not clear on which model or cluster.
     """
     if work.gpus < 1 or not 0 < work.time_s < math.inf:
         raise InputError(f"a job has at least one GPU and takes some time, not {work.gpus} GPUs and {work.time_s:g} s")
     workload = plain_workload(work.workload)
-    runs = own_runs(store, cluster=work.cluster, workload=workload).filter(pl.col("workload") == workload)
-    runs = _of_one(_of_one(runs, "cluster", work.cluster, workload), "model", work.model, workload)
-    defaults = runs.filter(at_default())
+    runs = _runs_of_one_model(store, replace(work, workload=workload))
+    defaults = runs.filter("at_default")
+    tuned = f"`whorl tune {workload} --store {store.root} --max-slowdown 5%` measures it"
     if defaults.is_empty():
-        raise InputError(
-            f"{store.root} has no run of {workload} at the default power limit: "
-            f"`whorl tune {workload} --store {store.root} --max-slowdown 5%` measures it"
-        )
+        on_model = "" if work.model is None else f" on {work.model}"
+        raise InputError(f"{store.root} has no run of {workload} at the default power limit{on_model}: {tuned}")
     stated = find_settings(store.root, settings)
     at_ns = nanoseconds(datetime.now(UTC) if now is None else now)
-    ran = _at_default(replace(work, workload=workload), defaults, stated, at_ns)
-    itself = curve_of_runs(runs)
-    [model], measured = ran.models, defaults["gpu"].n_unique()
-    named = {"workload": workload, "model": model, "root": store.root, "spread": 100 * SPREAD}
-    notes = [ONE_GPU.format(**named)] if measured == 1 else []
-    notes += [NO_CURVE.format(**named)] if itself is None else []
-    first = replace(
+    ran, itself = _at_default(work, defaults, stated, at_ns), curve_of_runs(runs)
+    model, measured, notes = ran.models[0], defaults["gpu"].n_unique(), []
+    if measured == 1:
+        spread = f"others are taken to differ from it by {100 * SPREAD:.0f} %"
+        notes.append(f"{workload} ran at the default limit on one GPU of {model}: {spread}")
+    if itself is None:
+        notes.append(
+            f"{workload} did not run under enough power limits on {model}, so its caps are from other workloads, if "
+            f"from any; {tuned}"
+        )
+    default = replace(
         as_it_ran(ran), option=Option.DEFAULT, what=f"{ran.limit_w:.0f} W", basis=f"{workload} itself", n=measured
     )
-    quotes = [first, *caps(ran, curves(sweep(store, cluster=ran.cluster)), itself, shares=work.shares)]
+    quotes = [default, *caps(ran, curves(sweep(store, cluster=ran.cluster)), itself, shares=work.shares)]
     quotes += starts(ran, stated, at_ns, at_ns + round(deadline_s * 1e9))
-    return WorkloadQuoted(work, ran, measured, with_pareto(quotes), stated, notes)
+    return Quoted(None, ran, with_pareto(quotes), stated, notes)
 
 
-def _of_one(runs: pl.DataFrame, column: str, name: str | None, workload: str) -> pl.DataFrame:
-    """The rows of one cluster or model: of that name, of the only one with such a part in its name, or of the only one
-    there is."""
-    names = sorted(runs[column].drop_nulls().unique())
-    if name is not None:
-        fitting = [known for known in names if name.lower() in known.lower()]
-        exact = [known for known in names if known == name] or fitting
-        if len(exact) != 1 and names:
-            having = ", ".join(names)
-            raise InputError(f"{workload} ran on the {column}s {having}: --{column} {name} is not clear among these")
-        names = exact
-    if len(names) > 1:
-        raise InputError(f"{workload} ran on several {column}s ({', '.join(names)}): choose one with --{column}")
-    return runs.filter(pl.col(column).is_in(names))
+def _runs_of_one_model(store: Store, work: FutureJob) -> pl.DataFrame:
+    """The runs of the workload on the model, of that name or else with it in its name; InputError for several."""
+    runs = own_runs(store, cluster=work.cluster, workload=work.workload).filter(pl.col("workload") == work.workload)
+    name, model = (work.model or "").lower(), pl.col("model").str.to_lowercase()
+    named = runs.filter(model == name)
+    runs = runs.filter(model.str.contains(name, literal=True)) if named.is_empty() else named
+    ran_on = sorted(runs.select("model", "cluster").unique().rows())
+    if len(ran_on) > 1:
+        places = ", ".join(f"{known} in {cluster}" for known, cluster in ran_on)
+        raise InputError(f"{work.workload} ran on {places}: choose one with --model and --cluster")
+    return runs
 
 
 def _at_default(work: FutureJob, defaults: pl.DataFrame, settings: Settings, at_ns: int) -> Ran:
@@ -144,34 +119,17 @@ def _at_default(work: FutureJob, defaults: pl.DataFrame, settings: Settings, at_
     of_board = float(settings.sensor.variance(np.array(energy_j), np.array(gpu_s)))
     over_boards, sampling_j2 = np.array(of_board / len(watts)), (sampling * energy_j / NORMAL_95) ** 2
     low, high = settings.sensor.ends(np.array(energy_j), np.array(gpu_s), over_boards, sampling_j2)
-    cluster, model = str(defaults["cluster"][0]), str(defaults["model"][0])
-    grams, money, host_j = _billed(energy_j, gpu_s, work.time_s, settings, cluster=cluster, at_ns=at_ns)
+    cluster, workload, model, limit_w = defaults.select("cluster", "workload", "model", "default_w").row(0)
+    host_j = float(np.nan_to_num(steps_of(settings.host_w, cluster).at(np.array([at_ns]))[0])) * gpu_s
+    until = at_ns + round(work.time_s * 1e9)
+    bounds = np.array([at_ns, *cuts(settings, at_ns, until, [cluster]), until], "datetime64[ns]")
+    shares = np.diff(bounds).astype(np.float64) / (work.time_s * 1e9)
+    hours = pl.DataFrame({"began": bounds[:-1], "ended": bounds[1:], "energy_j": energy_j * shares,
+                          "host_j": host_j * shares})  # fmt: skip
+    hours = hours.with_columns(cluster=pl.lit(cluster), gpu=pl.lit(None, pl.String), share=pl.lit(1.0))
+    bill = co2_and_cost(hours, settings)
+    grams, money = (None if bill[name].null_count() else float(bill[name].sum()) for name in ("co2e_g", "cost"))
     return Ran(
         cluster, (model,), work.gpus, work.time_s, gpu_s, energy_j, energy_j + float(low), energy_j + float(high),
-        idle_j=0.0, busy=1.0, use="any", workload=work.workload,
-        limit_w=float(defaults["default_w"].median()),  # type: ignore[arg-type]
-        co2e_g=grams, cost=money, host_j=host_j,
+        idle_j=0.0, busy=1.0, use="any", workload=workload, limit_w=limit_w, co2e_g=grams, cost=money, host_j=host_j,
     )  # fmt: skip
-
-
-def _billed(
-    energy_j: float, gpu_s: float, time_s: float, settings: Settings, *, cluster: str, at_ns: int
-) -> tuple[float | None, float | None, float]:
-    """Grams and money of energy that is used evenly from an instant on, and the energy of the rest of the nodes."""
-    until = at_ns + round(time_s * 1e9)
-    watts = float(steps_of(settings.host_w, cluster).at(np.array([at_ns]))[0])
-    host_j = 0.0 if math.isnan(watts) else watts * gpu_s
-    bounds = np.array([at_ns, *cuts(settings, at_ns, until, [cluster]).tolist(), until], np.int64)
-    shares = np.diff(bounds) / (until - at_ns)
-    kind = pl.Datetime("ns")
-    pieces = pl.DataFrame(
-        {
-            "cluster": [cluster] * len(shares), "gpu": [None] * len(shares), "share": 1.0,
-            "began": pl.Series(bounds[:-1]).cast(kind), "ended": pl.Series(bounds[1:]).cast(kind),
-            "energy_j": energy_j * shares, "host_j": host_j * shares,
-        },
-        schema_overrides={"gpu": pl.String},
-    )  # fmt: skip
-    bill = co2_and_cost(pieces, settings)
-    grams, money = (None if bill[name].null_count() else float(bill[name].sum()) for name in ("co2e_g", "cost"))
-    return grams, money, host_j

@@ -76,7 +76,7 @@ def test_a_cap_of_a_workload_is_quoted_within_ten_per_cent_and_the_truth_lies_in
         assert (of["high_j"] - of["low_j"]) / 2 < 0.1 * of["energy_j"]
     for limit_w in (None, 420):
         run(tmp_path / "truth", limit_w=limit_w)
-    runs = own_runs(Store.open(tmp_path / "truth"), workload="gemm-fp32").sort("gpu", "level")
+    runs = own_runs(Store.open(tmp_path / "truth"), workload="gemm-fp32").sort("gpu", "cap_w")
     energy, time = (runs[name].to_numpy().reshape(2, 2) for name in ("energy_j", "time_s"))
     ratio = capped["energy_j"] / default["energy_j"]
     assert ratio == pytest.approx(float((energy[:, 0] / energy[:, 1]).mean()), rel=0.03)
@@ -111,13 +111,15 @@ def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, tmp_path:
     assert "name one of --job and --workload" in failure(measured, "--job", "1", "--workload", "gemm-fp32")
     assert "--gpus works only with --workload" in failure(measured, "--job", "1", "--gpus", "2")
     assert "--since works only with --job" in failure(measured, "--workload", "gemm-fp32", "--since", "1d")
-    assert "H100-SXM5: --model B200 is not clear" in failure(measured, "--workload", "gemm-fp32", "--model", "B200")
+    assert "no run of gemm-fp32 at the default power limit on B200" in failure(
+        measured, "--workload", "gemm-fp32", "--model", "B200"
+    )
     with pytest.raises(InputError, match="share of the limit"):
         whorl.energy_quote(measured, workload="gemm-fp32", cap=60)
     few = tmp_path / "few"
     run(few)
     run(few, model="V100")
-    assert "several clusters" in failure(few, "--workload", "gemm-fp32")
+    assert "choose one with --model and --cluster" in failure(few, "--workload", "gemm-fp32")
     reply = whorl.energy_quote(few, workload="gemm-fp32", cluster="simulated-V100-1")
     assert any("from other workloads" in note for note in reply.notes)
     assert reply.frame.filter(pl.col("option") == "cap")["energy_j"].null_count() > 0

@@ -46,7 +46,7 @@ def made(*, knee: float = 1.0, gpus: int = 1, noise: float = 0.003, apart: float
 
 
 def chosen(runs: CappedRuns, rows: NDArray[np.bool_]) -> CappedRuns:
-    return CappedRuns(runs.unit[rows], runs.level[rows], runs.energy_j[rows], runs.time_s[rows], runs.highest[rows])
+    return CappedRuns(runs.unit[rows], runs.cap_w[rows], runs.energy_j[rows], runs.time_s[rows], runs.uncapped_w[rows])
 
 
 def half_width(curve: OwnCurve, sd: float) -> float:
@@ -89,8 +89,8 @@ def test_nothing_is_said_below_the_lowest_level_and_less_is_known_far_from_all_l
     curve = own_curve(runs)
     assert curve is not None
     assert curve.effect(0.3) is None
-    assert curve.effect(0.9, since=0.3) is None
-    few = np.isin(runs.level, [1.0, 0.95, 0.45, 0.37])
+    assert curve.effect(0.9, since_w=0.3) is None
+    few = np.isin(runs.cap_w, [1.0, 0.95, 0.45, 0.37])
     sparse = own_curve(chosen(runs, few))
     assert sparse is not None
     near, far = curve.effect(0.65), sparse.effect(0.65)
@@ -102,18 +102,18 @@ def test_nothing_is_said_below_the_lowest_level_and_less_is_known_far_from_all_l
 def test_a_gpu_without_a_run_at_the_default_limit_and_two_levels_are_not_enough() -> None:
     runs = made(gpus=3)
     assert own_curve(runs) is not None
-    for kept in (runs.level < 1, np.isin(runs.level, [1.0, 0.85])):
+    for kept in (runs.cap_w < 1, np.isin(runs.cap_w, [1.0, 0.85])):
         assert own_curve(chosen(runs, kept)) is None
-    others = (runs.unit == "g0") | (runs.level < 1)
+    others = (runs.unit == "g0") | (runs.cap_w < 1)
     curve = own_curve(chosen(runs, others))
     assert curve is not None
-    assert curve.units == 1
+    assert curve.runs == len(LEVELS) + 1
 
 
 def test_a_change_between_two_caps_is_the_difference_of_their_changes() -> None:
     curve = own_curve(made(gpus=2))
     assert curve is not None
-    high, low, step = curve.effect(0.85), curve.effect(0.55), curve.effect(0.55, since=0.85)
+    high, low, step = curve.effect(0.85), curve.effect(0.55), curve.effect(0.55, since_w=0.85)
     assert high is not None
     assert low is not None
     assert step is not None
