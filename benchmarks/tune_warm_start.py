@@ -6,13 +6,14 @@ without the other's sweep as its prior. Regret: true energy of the answer over t
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whorl.analysis.tuning.search import Prior, Search
-from whorl.analysis.tuning.warm_start import ModelSweep, warm_start
+from whorl.analysis.tuning.search import Prior, Search, Trial
 from whorl.benchmarks.tune_tasks import TuningTask, sweeps
+from whorl.jobs.tuning_warm_start import warm_start
 
 if TYPE_CHECKING:
     from whorl.benchmarks.tune import TuneOptions
@@ -36,10 +37,10 @@ def pairs(options: TuneOptions) -> list[tuple[TuningTask, TuningTask]]:
 
 def prior_of(target: TuningTask, source: TuningTask) -> Prior:
     """The prior of a search, from all settings that the other model's sweep has."""
-    batches, limits = np.meshgrid(*(knob.values for knob in source.knobs), indexing="ij")
-    known = np.isfinite(source.energy_j)
-    settings = {"batch": batches[known], "power_limit_w": limits[known]}
-    return warm_start(target.knobs, ModelSweep(settings, source.energy_j[known], source.time_s[known]))
+    names = [knob.name for knob in source.knobs]
+    settings = [dict(zip(names, values, strict=True)) for values in product(*(knob.values for knob in source.knobs))]
+    trials = map(Trial, settings, source.energy_j.ravel().tolist(), source.time_s.ravel().tolist())
+    return warm_start(target.knobs, [trial for trial in trials if trial.energy_j and np.isfinite(trial.energy_j)])
 
 
 def searched(task: TuningTask, prior: Prior | None, seed: int) -> tuple[list[float], list[bool], float]:

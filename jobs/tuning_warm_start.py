@@ -1,119 +1,146 @@
-"""What `whorl tune --warm-start` begins with: a sweep or a search of the same work on another model, or runs of it."""
+"""What a search of few trials begins with: measurements of the same work on another model of GPU.
+
+They are a file of sweeps, the log of a search, or the runs of a store. A power limit and a clock count as shares of the
+highest one, any other knob by the logarithm of its value (arcsinh, which takes 0 too). A process through ln energy and
+ln time then says what to expect at each setting, up to a constant.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis.tuning.search import Knob, Prior
+from ..analysis.tuning.process import FloatArray, Process
+from ..analysis.tuning.search import Knob, Prior, Trial
 from ..analysis.tuning.sweep import MeasuredSweep, read_sweeps
-from ..analysis.tuning.warm_start import ModelSweep, sweep_of_batches, warm_start
 from ..errors import InputError
 from .tuning_log import SCHEMA
 
 if TYPE_CHECKING:
     from ..store import Store
 
-_LABELS = ("dataset", "network", "optimizer", "gpu", "batch")
+_SHARES = ("power_limit_w", "sm_clock_mhz", "memory_clock_mhz")
 
 
 def prior_from(source: str, knobs: Sequence[Knob], *, probe: str | None, store: Store | str | Path | None) -> Prior:
     """The prior of a search over these knobs, from a source as the option names it.
 
-    `source` is the log of a search; or a file of sweeps, as sweep.csv, or where it has several as
+    `source` is the log of a search; or a file of sweeps, as sweep.csv, or where it has several workloads as
     sweep.csv:network=resnet50,optimizer=adam,batch=256; else a model of GPU, or a part of its name, on which the store
     has runs of the `probe` under several settings. Raises InputError where neither is there, or what it says is of no
     use for these knobs.
     """
-    path, _, labels = source.partition(":")
-    if Path(path).is_file() and _is_log(Path(path)):
-        return warm_start(knobs, _sweep_of_log(Path(path)))
-    if Path(path).is_file():
-        return warm_start(knobs, _sweep_of_file(path, _parsed(labels), knobs))
-    if probe is None or store is None:
+    name, _, labels = source.partition(":")
+    path = Path(name)
+    if path.is_file():
+        trials = _of_log(path)
+        measured = _of_sweeps(path, labels, knobs) if trials is None else trials
+    elif probe is None or store is None:
         raise InputError(f"--warm-start {source}: there is no such file; a model of GPU needs a probe and a store")
-    return warm_start(knobs, _sweep_of_store(store, probe, source))
+    else:
+        measured = _of_store(store, probe, source)
+    return warm_start(knobs, measured)
 
 
-def _is_log(path: Path) -> bool:
+def warm_start(knobs: Sequence[Knob], measured: Sequence[Trial]) -> Prior:
+    """The prior of a search over these knobs, from measurements on another model, none of which failed.
+
+    Knobs that these lack or do not vary change nothing. Beyond their range, its ends count. InputError where no knob
+    remains.
+    """
+    settings = [trial.setting for trial in measured]
+    axes = [
+        (place, knob) for place, knob in enumerate(knobs) if len({setting.get(knob.name) for setting in settings}) > 1
+    ]
+    if not axes:
+        searched = ", ".join(knob.name for knob in knobs)
+        raise InputError(f"what --warm-start names varies none of the knobs {searched}: name other measurements")
+    columns = [(knob.name, np.array([setting[knob.name] for setting in settings])) for _, knob in axes]
+    points = np.stack([_comparable(name, values, float(values.max())) for name, values in columns], axis=1)
+    lowest, span = points.min(axis=0), np.ptp(points, axis=0)
+    figures = np.log(np.array([(trial.energy_j, trial.time_s) for trial in measured], np.float64)).T
+    energy, time = (Process().fit((points - lowest) / span, values) for values in figures)
+
+    def expected(scaled: FloatArray) -> tuple[FloatArray, FloatArray]:
+        coordinates = np.empty((len(scaled), len(axes)))
+        for column, (place, knob) in enumerate(axes):
+            values = np.interp(scaled[:, place], np.linspace(0, 1, len(knob.values)), knob.values)
+            coordinates[:, column] = _comparable(knob.name, values, knob.values[-1])
+        within = np.clip((coordinates - lowest) / span, 0.0, 1.0)
+        return energy.predict(within)[0], time.predict(within)[0]
+
+    return expected
+
+
+def _comparable(name: str, values: FloatArray, highest: float) -> FloatArray:
+    """Values of a knob in a form in which two models can be compared."""
+    return np.asarray(values / highest if name in _SHARES else np.arcsinh(values))
+
+
+def _of_log(path: Path) -> list[Trial] | None:
+    """The measurements of the log of a search, of all of its GPUs; None where the file is no such log."""
     try:
-        return SCHEMA.encode() in path.read_bytes()[:100]
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        head, _, body = path.read_bytes().partition(b"\n")
+        if SCHEMA.encode() not in head:
+            return None
+        steps = [json.loads(line) for line in body.split(b"\n")[:-1]]  # what follows the last end of line is torn
+        trials = [Trial(dict(step["setting"]), step["energy_j"], step["time_s"]) for step in steps]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read as a log of whorl tune ({error}): name another file") from error
+    return [trial for trial in trials if trial.energy_j is not None and trial.time_s is not None]
 
 
-def _sweep_of_log(path: Path) -> ModelSweep:
-    """The measurements of the log of a search, of all of its GPUs. InputError where there is none."""
-    whole, _, _ = path.read_text().rpartition("\n")
-    try:
-        rows = [json.loads(line) for line in whole.split("\n")[1:]]
-        rows = [row for row in rows if row["time_s"] is not None and row["energy_j"] is not None]
-        settings = {name: np.array([row["setting"][name] for row in rows]) for name in rows[0]["setting"]}
-        return ModelSweep(settings, *(np.array([row[name] for row in rows]) for name in ("energy_j", "time_s")))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise InputError(f"{path} has no measurements to start from: name another file with --warm-start") from error
-
-
-def _parsed(labels: str) -> dict[str, str]:
-    chosen = {}
-    for word in filter(None, labels.split(",")):
-        name, equals, value = word.partition("=")
-        if not equals or name not in _LABELS:
-            raise InputError(f"--warm-start FILE:{word}: choose with {', '.join(_LABELS)}, as network=resnet50")
-        chosen[name] = value
-    return chosen
-
-
-def _sweep_of_file(path: str, chosen: Mapping[str, str], knobs: Sequence[Knob]) -> ModelSweep:
+def _of_sweeps(path: Path, labels: str, knobs: Sequence[Knob]) -> list[Trial]:
+    """The settings of one workload of a file of sweeps: of all batch sizes where these are searched, else of one."""
     file = read_sweeps(path)
-    sweeps = [sweep for sweep in file.sweeps if _fits(sweep, chosen)]
-    if not sweeps:
-        raise InputError(f"{path} has no sweep with {', '.join(f'{name}={value}' for name, value in chosen.items())}")
-    several = [
-        name for name in _LABELS[:-1] if len({getattr(sweep.workload, name) for sweep in sweeps}) > 1
-    ]  # fmt: skip
-    if several:
-        values = sorted({str(getattr(sweep.workload, several[0])) for sweep in sweeps})
+    sweeps = [sweep for sweep in file.sweeps if set(filter(None, labels.split(","))) <= _labels(sweep)]
+    batch = next((knob.name for knob in knobs if file.has_batches and knob.name.startswith("batch")), None)
+    if len({sweep.workload for sweep in sweeps}) != 1 or (batch is None and len(sweeps) > 1):
+        example = ",".join(sorted(_labels(file.sweeps[0])))
         raise InputError(
-            f"{path} has sweeps of several workloads: choose one, as --warm-start {path}:{several[0]}={values[0]} "
-            f"({several[0]}: {', '.join(values)})"
+            f"{path} has {len(sweeps)} sweeps{labels and ' with '}{labels}: choose one workload, and one batch size "
+            f"where that is no knob, as --warm-start {path}:{example}"
         )
-    batch_knob = next((knob.name for knob in knobs if knob.name.startswith("batch")), None)
-    return sweep_of_batches(sweeps, file.knob, batch_knob if file.has_batches else None)
+    return [
+        Trial({file.knob: setting} if batch is None else {file.knob: setting, batch: size}, energy_j, time_s)
+        for sweep in sweeps
+        for setting, size, energy_j, time_s in zip(
+            *(figure.tolist() for figure in (sweep.settings, sweep.batch_sizes, sweep.energies_j, sweep.times_s)),
+            strict=True,
+        )
+    ]
 
 
-def _fits(sweep: MeasuredSweep, chosen: Mapping[str, str]) -> bool:
-    labels = {name: getattr(sweep.workload, name) for name in _LABELS[:-1]}
-    labels["batch"] = f"{sweep.batch_sizes[0]:g}"
-    return all(labels[name] == value for name, value in chosen.items())
+def _labels(sweep: MeasuredSweep) -> set[str]:
+    """What tells a sweep from others of its file, as network=resnet50."""
+    labels = {**asdict(sweep.workload), "batch": f"{sweep.batch_sizes[0]:g}"}
+    return {f"{name}={value}" for name, value in labels.items() if value not in (None, "nan")}
 
 
-def _sweep_of_store(store: Store | str | Path, probe: str, model: str) -> ModelSweep:
+def _of_store(store: Store | str | Path, probe: str, model: str) -> list[Trial]:
     """Runs of a probe on a model, each relative to the default of its GPU. It needs whorl with all its packages."""
     import polars as pl
 
-    from ..analysis.power_classes import at_default, own_runs
+    from ..analysis.power_classes import own_runs
     from ..store import Store as Opened
 
     opened = store if isinstance(store, Opened) else Opened.open(store)
     runs = own_runs(opened, workload=probe).filter(
         pl.col("workload") == probe, pl.col("model").str.to_lowercase().str.contains(model.lower(), literal=True)
     )
-    runs = runs.with_columns(
-        (pl.col(name) / pl.col(name).filter(at_default()).mean().over("unit")).alias(name)
-        for name in ("energy_j", "time_s")
-    ).drop_nulls(["energy_j", "time_s", "limit_w", "clock_mhz"])
+    figures = [pl.col(name) / pl.col(name).filter("at_default").mean().over("unit") for name in ("energy_j", "time_s")]
+    runs = runs.select("limit_w", "clock_mhz", *figures).drop_nulls()
     if runs.height < 2:
         raise InputError(
             f"{opened.root} has no runs of {probe} on a model with {model} in its name, at the default and other "
             f"settings: `whorl tune {probe}` on such a GPU stores them"
         )
-    columns = {
-        name: runs[name].to_numpy().astype(np.float64) for name in ("limit_w", "clock_mhz", "energy_j", "time_s")
-    }
-    settings = {"power_limit_w": columns["limit_w"], "sm_clock_mhz": columns["clock_mhz"]}
-    return ModelSweep(settings, columns["energy_j"], columns["time_s"])
+    return [
+        Trial({"power_limit_w": limit_w, "sm_clock_mhz": clock_mhz}, energy_j, time_s)
+        for limit_w, clock_mhz, energy_j, time_s in runs.rows()
+    ]

@@ -82,7 +82,6 @@ def one_job(
     gpus = pl.DataFrame() if answer.gpus is None else answer.gpus
     if elsewhere is not None:
         gpus = gpus.join(elsewhere.places, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
-        elsewhere = replace(elsewhere, booked=small)
     gpus = gpus.join(verdicts(store), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
     every = store.sql(f"SELECT DISTINCT cluster FROM judgements WHERE {OF_ALL_RUNS}").polars()
     judged = every["cluster"].cast(pl.String).to_list()

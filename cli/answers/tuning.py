@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...analysis.tuning.search import PRIOR_TRIALS, TimeBound
 from ...analysis.tuning.sweep import across_batches, choose, read_sweeps
-from ...analysis.tuning.warm_start import NO_USE
 from ...dashboards.answers.reply import Reply, RowList
 from ...errors import InputError
 from ...jobs import tuning
@@ -78,6 +77,10 @@ _FITS = {
     "--stress": _MEASURED | {"suite", "backend", "gpus", "model"},
 }
 """Which options go with what is tuned."""
+_NO_WARM_START = (
+    f"--warm-start is left out: it helps only a search of {PRIOR_TRIALS} trials or fewer, and with more the trials "
+    f"themselves say more; give --trials {PRIOR_TRIALS} or fewer to use it"
+)
 
 
 def tune(
@@ -178,7 +181,7 @@ def _searched(bench: tuning.TuneBench, bound: TimeBound, options: Mapping[str, A
         progress=options.get("progress") or tuning.TuningOptions.progress,
     )
     answer = tuning.tune(bench, bound, search)
-    notes = [*tune_report.tune_notes(answer), *([NO_USE] if start is not None and not helps else [])]
+    notes = [*tune_report.tune_notes(answer), *([_NO_WARM_START] if start is not None and not helps else [])]
     simulated = options.get("backend") == "simulated"
     return Reply(
         answer,

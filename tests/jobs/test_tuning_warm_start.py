@@ -12,6 +12,7 @@ from tests.stores import new_store
 from whorl.analysis.tuning.search import Knob, Search, TimeBound
 from whorl.errors import InputError
 from whorl.jobs.measuring import measure
+from whorl.jobs.tuning_log import TuneLog, TuneStep
 from whorl.jobs.tuning_warm_start import prior_from
 
 LIMITS = Knob("power_limit_w", tuple(np.arange(100.0, 301.0, 25.0).tolist()), 300.0)
@@ -78,17 +79,34 @@ def test_runs_of_a_store_on_another_model_are_a_prior(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("{sweep}", "choose one, as --warm-start {sweep}:network=bert (network: bert, resnet)"),
-        ("{sweep}:network=resnet", "has the batch sizes 8, 16, 32: choose one, as batch=8"),
-        ("{sweep}:network=vgg", "has no sweep with network=vgg"),
-        ("{sweep}:epochs=3", "choose with dataset, network, optimizer, gpu, batch"),
+        ("{sweep}", "has 6 sweeps: choose one workload"),
+        ("{sweep}:network=resnet", "--warm-start {sweep}:batch=8,dataset=images,network=resnet,optimizer=adam"),
+        ("{sweep}:network=vgg", "has 0 sweeps with network=vgg"),
+        ("{log}", "cannot be read as a log of whorl tune"),
         ("H100", "has no runs of gemm-fp32 on a model with H100 in its name"),
     ],
 )
 def test_a_source_of_no_use_is_refused_with_a_sentence(sweep: Path, tmp_path: Path, source: str, sentence: str) -> None:
+    log = tmp_path / "trials.jsonl"
+    log.write_text('{"schema": "whorl.tune.log/1"}\n{"stage": "trial"}\n')
+    source = source.format(sweep=sweep, log=log)
     with pytest.raises(InputError) as refused:
-        prior_from(source.format(sweep=sweep), [LIMITS], probe="gemm-fp32", store=new_store(tmp_path / "s"))
+        prior_from(source, [LIMITS], probe="gemm-fp32", store=new_store(tmp_path / "s"))
     assert sentence.format(sweep=sweep) in str(refused.value)
+
+
+def test_the_log_of_a_search_is_a_prior_without_what_failed_or_was_torn(tmp_path: Path) -> None:
+    log = tmp_path / "trials.jsonl"
+    with TuneLog(log, {}) as writer:
+        for limit_w in (300.0, 250.0, 200.0, 150.0):
+            share = limit_w / 300
+            writer.append(TuneStep("trial", "g", {"power_limit_w": limit_w}, energy_j(share, 16), time_s(share, 16)))
+        writer.append(TuneStep("trial", "g", {"power_limit_w": 100.0}, failure="it could not run"))
+    with log.open("a") as file:
+        file.write('{"stage": "tri')
+    energy, time = prior_from(str(log), [LIMITS], probe=None, store=None)(np.array([[1.0], [0.25]]))  # 300 and 150 W
+    assert energy[1] - energy[0] == pytest.approx(math.log(energy_j(0.5, 16) / energy_j(1.0, 16)), abs=0.03)
+    assert time[1] - time[0] == pytest.approx(math.log(time_s(0.5, 16) / time_s(1.0, 16)), abs=0.03)
 
 
 def test_a_model_needs_a_probe_and_a_store_and_knobs_must_be_those_of_the_sweep(sweep: Path) -> None:
