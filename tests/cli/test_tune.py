@@ -107,7 +107,7 @@ def test_python_gives_the_rows_as_a_frame(table: Path) -> None:
     (("--sweep", "{here}/absent", "--max-slowdown", "5%"), "cannot be read"),
     ((*SIMULATED, "--store", "{here}/S", *BOUND, "--knob", "n=x"), "'n=x' is no knob"),
     ((*SIMULATED, "--store", "{here}/S", *BOUND, "--knob", "n=1", "--knob", "n=2"), "two knobs have one name"),
-    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--warm-start", "{here}/sweep.csv"), "several workloads"),
+    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--warm-start", "{here}/sweep.csv"), "choose one workload"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_in_a_sentence(words: tuple[str, ...], sentence: str, table: Path) -> None:
     result = whorl(*(word.format(here=table.parent) for word in words))
