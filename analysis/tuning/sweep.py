@@ -210,12 +210,12 @@ def read_sweeps(path: str | Path) -> SweepFile:
         header = [cell.strip() for cell in next(lines, [])]
         columns = _columns(path, header)
         for cells in filter(None, lines):
-            where = f"{path}, line {lines.line_num}"
+            line = f"{path}, line {lines.line_num}"
             if len(cells) != len(header):
                 raise InputError(
-                    f"{where}: {len(cells)} columns, where the head has {len(header)}: correct or remove the line"
+                    f"{line}: {len(cells)} columns, where the head has {len(header)}: correct or remove the line"
                 )
-            blank_rows += not _added(points, dict(zip(header, cells, strict=True)), columns, where)
+            blank_rows += not _added(points, dict(zip(header, cells, strict=True)), columns, line)
     except csv.Error as error:
         raise InputError(f"{path}, line {lines.line_num}: {error}") from error
     if not points:
@@ -264,7 +264,7 @@ def _first(columns: Mapping[str, list[str]], meanings: Sequence[str]) -> str:
     return next(meaning for meaning in meanings if meaning in columns)
 
 
-def _added(points: _Points, cells: Mapping[str, str], columns: Mapping[str, list[str]], where: str) -> bool:
+def _added(points: _Points, cells: Mapping[str, str], columns: Mapping[str, list[str]], line: str) -> bool:
     """Add a row to the points; False where it has no time or no energy."""
     setting, time, energy = (_first(columns, meanings) for meanings in (_SETTINGS, _TIMES, _ENERGIES))
     if not all(cells[column].strip() for column in (*columns[time], *columns[energy])):
@@ -273,7 +273,7 @@ def _added(points: _Points, cells: Mapping[str, str], columns: Mapping[str, list
     def numbers(meaning: str) -> list[float]:
         texts = ((name, cells[name]) for name in columns[meaning])
         return [
-            _number(name, text.rpartition("_")[2] if meaning == "window_name" else text, where) for name, text in texts
+            _number(name, text.rpartition("_")[2] if meaning == "window_name" else text, line) for name, text in texts
         ]
 
     time_s = numbers(time)[0] * (0.001 if time == "time_ms" else 1.0)
@@ -285,13 +285,13 @@ def _added(points: _Points, cells: Mapping[str, str], columns: Mapping[str, list
     return True
 
 
-def _number(column: str, text: str, where: str) -> float:
+def _number(column: str, text: str, line: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0.0 < value < math.inf:
-        raise InputError(f"{where}: {column} is {text!r}, which is no number above 0: correct or remove the line")
+        raise InputError(f"{line}: {column} is {text!r}, which is no number above 0: correct or remove the line")
     return value
 
 
