@@ -35,6 +35,8 @@ SPREAD, SPREAD_GPUS = 0.02, 4
 """How far GPUs of a model are taken to differ in power (standard deviation, as a share), beside those that were
 measured: counted as so many further GPUs. Healthy GPUs of a model usually differ by 1 to 3 %."""
 
+_LONGEST_S = 30 * 365.25 * 86_400
+
 
 @dataclass(frozen=True)
 class FutureJob:
@@ -64,8 +66,10 @@ def quote_workload(
     Grams and money are those of a start `now` (UTC). Raises InputError where no run of the workload at the default
     limit has a time and an energy, and where it is not clear on which model or cluster.
     """
-    if work.gpus < 1 or not 0 < work.time_s < math.inf:
-        raise InputError(f"a job has at least one GPU and takes some time, not {work.gpus} GPUs and {work.time_s:g} s")
+    if work.gpus < 1 or not 0 < work.time_s < _LONGEST_S:
+        raise InputError(
+            f"a job has at least one GPU and takes some time below 30 years, not {work.gpus} GPUs and {work.time_s:g} s"
+        )
     workload = plain_workload(work.workload)
     runs = _runs_of_one_model(store, replace(work, workload=workload))
     defaults = runs.filter("at_default")
