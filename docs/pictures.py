@@ -119,7 +119,11 @@ def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
     for (name, colour, symbol, size), trials in groups.items():
         x, y = zip(*trials, strict=True)
         figure.add_scatter(
-            x=x, y=y, name=name, mode="markers", marker={"color": colour, "symbol": symbol, "size": size}
+            x=x,
+            y=y,
+            name=name,
+            mode="markers",
+            marker={"color": colour, "symbol": symbol, "size": size, "opacity": 0.7},
         )
     margin_pct = 100 * ((1 + answer.bound.max_slowdown) * (1 - answer.margin) - 1)
     figure.add_vline(x=slowdown, line={"color": RED, "dash": "dash"}, annotation={"text": "bound"})
