@@ -97,8 +97,7 @@ class ScikitSearch(Search):
 class RandomSearch(Search):
     """Every trial but the first at random."""
 
-    def _most_promising(self, random: np.random.Generator, measured: Mapping[Any, Any]) -> Any:
-        return self._random_index(random, measured)
+    first_random = TRIALS
 
 
 class SafeSearch(Search):

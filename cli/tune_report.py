@@ -14,8 +14,8 @@ from ..analysis.tuning.sweep import LABELS, NOISE_PCT, SweepChoice, SweepFile, g
 from ..dashboards.table import MISSING, Line, Table, many, number
 
 if TYPE_CHECKING:
-    from ..analysis.tuning.search import TimeBound
-    from ..jobs.tuning import TuneAnswer, TuneProgress, TuneShare, TuneTrial
+    from ..analysis.tuning.search import TimeBound, Trial
+    from ..jobs.tuning import TuneAnswer, TuneProgress, TuneShare
     from ..jobs.tuning_knobs import UnsetKnob
     from ..jobs.tuning_stress import KernelScore, StressProgress, StressReport
 
@@ -24,6 +24,7 @@ _KNOBS = {"power_limit_w": ("power limit", "W"), "sm_clock_mhz": ("SM clock", "M
           "memory_clock_mhz": ("memory clock", "MHz")}  # fmt: skip
 _STAGES = {"class": "default on each GPU", "trial": "trial", "default": "default again", "answer": "answer again",
            "check": "answer on each GPU", "rival": "probe of the catalogue", "finalist": "measured again"}  # fmt: skip
+_OF_TRIAL = ("setting", "energy_j", "time_s", "ended_early", "failure")
 _LISTED, _KERNELS_LISTED = 24, 10
 _GOALS = {"power": "mean power, W", "spread": "variance between GPUs over that between runs"}
 _UNIT_OF_WORK = "The energy is that of a unit of work, not that of training to a target."
@@ -84,7 +85,11 @@ def tune_document(answer: TuneAnswer, notes: Sequence[str]) -> dict[str, Any]:
         "pairs": answer.saved.n,
         "bound": {**asdict(answer.bound), "bound_s": answer.bound_s},
         **{name: getattr(answer, name) for name in ("within", "noise", "margin", "run_noise", "run_noise_n")},
-        **{name: [asdict(row) for row in getattr(answer, name)] for name in ("trials", "gpus", "unset")},
+        **{name: [asdict(row) for row in getattr(answer, name)] for name in ("gpus", "unset")},
+        "trials": [
+            {name: getattr(trial, name) for name in _OF_TRIAL} | {"over": answer.is_over(trial)}
+            for trial in answer.trials
+        ],
         "given_up": [dict(setting) for setting in answer.given_up],
         "commands": list(answer.commands),
         "notes": list(notes),
@@ -180,12 +185,12 @@ def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
     return Table([*heads, ""], rows, range(len(heads)), "Trials", says, wrapped=(len(heads),))
 
 
-def _remark(trial: TuneTrial, answer: TuneAnswer) -> str:
+def _remark(trial: Trial, answer: TuneAnswer) -> str:
     if trial.failure:
         return shorten(f"failed: {trial.failure}", 100, placeholder=" ...")
     role = "the default" if trial.setting == answer.default else "the answer" if trial.setting == answer.setting else ""
     over = "over the bound, ended early" if trial.ended_early else "over the bound"
-    return "; ".join(filter(None, [role, over if trial.over else ""]))
+    return "; ".join(filter(None, [role, over if answer.is_over(trial) else ""]))
 
 
 def _gpus(answer: TuneAnswer) -> Iterator[str]:

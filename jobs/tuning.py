@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, hypot, log, sqrt
+from math import exp, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Protocol
@@ -36,7 +36,7 @@ LEAST_NOISE, LEAST_UNSTATED_NOISE = 0.002, 0.005
 states its own, and where two runs of the default are all there is."""
 SLOW_END = 0.9
 """The quantile of the default's times whose GPU is tuned."""
-Pair = tuple[TuneStep, TuneStep]
+Pair = tuple[Trial, Trial]
 """Default and answer, measured one after the other."""
 _GIVEN_UP = 3  # answers, before the default is the answer
 _STUDENT = {1: 12.706, 2: 4.303}
@@ -65,9 +65,9 @@ class TuneBench(Protocol):
     def measure(self, setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
         """Energy and time at a setting on a GPU, which is as it was afterwards.
 
-        With `stop_over_s` a trial whose first tenth shows a longer time (s, of what the bound is on) ends there, and is
-        `ended_early` with the time and energy of that tenth. Raises DeviceError where the work cannot run or its result
-        is wrong, and with `gone` where the GPU does not answer any more; InputError where a setting is refused.
+        With `stop_over_s` (s) a trial whose first tenth shows a longer time ends there. Raises DeviceError where the
+        work cannot run or its result is wrong, and with `gone` where the GPU does not answer any more; InputError where
+        a setting is refused.
         """
 
     def commands(self, setting: Setting) -> Sequence[str]:
@@ -115,21 +115,6 @@ class TuneShare:
 
 
 @dataclass(frozen=True)
-class TuneTrial:
-    """A setting as it was measured in the search."""
-
-    setting: Setting
-    energy_j: float | None
-    """None, as `time_s`, where the work could not run."""
-    time_s: float | None
-    over: bool
-    """Whether the time is over the bound."""
-    ended_early: bool
-    failure: str | None = None
-    """Why the work could not run, in a sentence."""
-
-
-@dataclass(frozen=True)
 class TunedGpu:
     """A GPU of the class, with the default and the answer on it: one run each, on the tuned one the means of several.
 
@@ -172,24 +157,28 @@ class TuneAnswer:
     """Share of the bound that a trial must keep below it to be the answer: twice the noise, of the trial over the
     default where the bound is relative to that."""
     run_noise: float | None
-    """The same of the time, as the repeated runs show it; None without repeated runs."""
+    """The noise of the time, as the repeated runs show it; None without repeated runs."""
     run_noise_n: int
     """Its degrees of freedom."""
-    trials: tuple[TuneTrial, ...]
-    """None where there was no knob to search: then this is a plan for an administrator (`unset`)."""
+    trials: tuple[Trial, ...]
+    """The default first. None where there was no knob to search: then this is a plan for an administrator (`unset`)."""
     gpus: tuple[TunedGpu, ...]
     unset: tuple[UnsetKnob, ...]
     commands: tuple[str, ...]
     """For the administrator: they set the answer."""
-    given_up: tuple[Setting, ...] = ()
+    given_up: tuple[Setting, ...]
     """Answers of the search that were too near the bound, or saved nothing, when they were measured again."""
-    torn_line: int | None = None
+    torn_line: int | None
     """The line of the log that was dropped because it had no end."""
 
     @property
     def is_default(self) -> bool:
         """Whether the default is the answer."""
-        return dict(self.setting) == dict(self.default)
+        return self.setting == self.default
+
+    def is_over(self, trial: Trial) -> bool:
+        """Whether the time of a trial is over the bound."""
+        return trial.time_s is not None and trial.time_s > self.bound_s
 
 
 def tune(bench: TuneBench, bound: TimeBound, options: TuningOptions | None = None) -> TuneAnswer:
@@ -215,18 +204,20 @@ class _Tuning:
         self._default: Setting = {knob.name: knob.default for knob in bench.knobs}
         self._done, self._total = 0, 2 * len(bench.gpus) + options.trials - 1 + 2 * REPEATS
         self._noise = LEAST_UNSTATED_NOISE
-        self._before: list[TuneStep] = []
+        self._noisy_runs = 1 if bound.max_slowdown is None else 2
+        """How many runs a time beside its bound is of: the default's too where the bound is relative to that."""
+        self._before: list[Trial] = []
         """The default on the tuned GPU, before the search."""
         self._given_up: list[Setting] = []
 
     def run(self) -> TuneAnswer:
         firsts = {gpu: self._step("class", gpu, self._default) for gpu in self._bench.gpus}
-        usable = sorted(((step.time_s, gpu) for gpu, step in firsts.items() if step.time_s is not None))
+        usable = sorted((first.time_s, gpu) for gpu, first in firsts.items() if first.time_s is not None)
         if not usable:
-            raise DeviceError(next(str(step.failure) for step in firsts.values()))
+            raise DeviceError(next(str(first.failure) for first in firsts.values()))
         tuned = usable[round(SLOW_END * (len(usable) - 1))][1]
         self._before = [firsts[tuned]]
-        trials: list[TuneStep] = []
+        trials: list[Trial] = []
         setting, pairs = self._default, list[Pair]()
         if self._bench.knobs:
             trials = self._search(tuned)
@@ -235,8 +226,8 @@ class _Tuning:
         run_noise, run_noise_n = _noise([defaults, answers])
         default = _mean(defaults)
         answer = _mean(answers) if answers else default
-        bound_s = self._bound_s(default)
-        gpus = [self._checked(firsts[gpu], tuned, setting, (default, answer), run_noise) for gpu in firsts]
+        bound_s = self._bound.longest_s(_time(default))
+        of_default = (self._noisy_runs - 1) / len(self._before)
         return TuneAnswer(
             label=self._bench.label,
             bound=self._bound,
@@ -244,67 +235,61 @@ class _Tuning:
             default=self._default,
             setting=setting,
             within=_time(answer) <= bound_s,
-            saved=_share([-log(_ratio(pair, "energy_j")) for pair in pairs], saved=True),
-            slower=_share([log(_ratio(pair, "time_s")) for pair in pairs]),
+            saved=_share(pairs, "energy_j", sign=-1),
+            slower=_share(pairs, "time_s"),
             noise=self._noise,
-            margin=self._margin,
+            margin=MARGIN * self._noise * sqrt(1 + of_default),
             run_noise=run_noise,
             run_noise_n=run_noise_n,
-            trials=tuple(_trial(step, bound_s) for step in trials),
-            gpus=tuple(gpus),
+            trials=tuple(trials),
+            gpus=tuple(
+                self._checked(gpu, (default, answer) if gpu == tuned else (first, None), setting, run_noise)
+                for gpu, first in firsts.items()
+            ),
             unset=tuple(self._bench.unset),
             commands=tuple(self._bench.commands(setting)),
             given_up=tuple(self._given_up),
             torn_line=self._log.torn_line,
         )
 
-    def _step(self, stage: str, gpu: str, setting: Setting, *, stop_over_s: float | None = None) -> TuneStep:
-        """Measure a setting, or take it from the log. A failure of one GPU of the class is no more than its failure."""
+    def _step(self, stage: str, gpu: str, setting: Setting, *, stop_over_s: float | None = None) -> Trial:
+        """Measure a setting, or take it from the log."""
         step = self._log.take(stage, gpu, setting)
         if step is None:
             try:
                 trial = self._bench.measure(setting, gpu, stop_over_s=stop_over_s)
-                step = TuneStep(stage, gpu, setting, trial.energy_j, trial.time_s, trial.noise, trial.ended_early)
-            except DeviceError as error:
-                if error.gone and stage not in ("class", "check"):
+            except (DeviceError, InputError) as error:
+                # One GPU of the class may be gone, or refuse the answer. Without the tuned one there is no search.
+                if stage != "check" and (isinstance(error, InputError) or (error.gone and stage != "class")):
                     raise
-                step = TuneStep(stage, gpu, setting, failure=str(error))
-            except InputError as error:
-                if stage != "check":  # where the answer is there, one GPU that refuses it takes nothing from it
-                    raise
-                step = TuneStep(stage, gpu, setting, failure=str(error))
+                trial = Trial(setting, failure=str(error))
+            step = TuneStep(**vars(trial), stage=stage, gpu=gpu)
             if step.failure is None or stage == "trial":  # a GPU that failed may be back when the run goes on
                 self._log.append(step)
         self._done += 1
         self._options.progress(TuneProgress(step, self._done, max(self._done, self._total)))
         return step
 
-    # -- the search -------------------------------------------------------------------------------------------
-
-    def _search(self, tuned: str) -> list[TuneStep]:
+    def _search(self, tuned: str) -> list[Trial]:
         """The trials, the default first. Those of the log come before others."""
         repeated = self._step("default", tuned, self._default)
         self._before += [repeated] if repeated.failure is None else []
-        stated = [step.noise for step in self._before if step.noise is not None]
+        stated = [trial.noise for trial in self._before if trial.noise is not None]
         least = LEAST_NOISE if len(stated) == len(self._before) else LEAST_UNSTATED_NOISE
         self._noise = max(least, *stated, _noise([self._before])[0] or 0.0)
-        default = _mean(self._before)
-        stop_over_s = self._bound_s(default) * (1 + 2 * self._noise) if self._options.safe else None
-        search = self._told([])
-        trials, stored = [default], self._log.settings("trial", tuned)
+        trials, stored = [_mean(self._before)], self._log.settings("trial", tuned)
+        longest_s = self._bound.longest_s(_time(trials[0])) * (1 + 2 * self._noise)
         while len(trials) < self._options.trials:
-            setting = stored.pop(0) if stored else search.suggest()
+            setting = stored.pop(0) if stored else self._told(trials[1:]).suggest()
             if setting is None:  # all are measured, or a safe search hopes for none
                 break
-            trials.append(self._step("trial", tuned, setting, stop_over_s=stop_over_s))
-            self._tell(search, trials[-1])
+            trials.append(self._step("trial", tuned, setting, stop_over_s=longest_s if self._options.safe else None))
         return trials
 
-    def _confirmed(self, tuned: str, trials: Sequence[TuneStep]) -> tuple[Setting, list[Pair]]:
+    def _confirmed(self, tuned: str, trials: Sequence[Trial]) -> tuple[Setting, list[Pair]]:
         """The answer, and default and answer measured in turn; without pairs the default, as nothing better holds."""
         while len(self._given_up) < _GIVEN_UP:
-            told = self._told([step for step in trials[1:] if step.setting not in self._given_up])
-            setting = told.answer()
+            setting = self._told([trial for trial in trials[1:] if trial.setting not in self._given_up]).answer()
             if setting == self._default:
                 break
             pairs = [
@@ -317,67 +302,33 @@ class _Tuning:
             self._given_up.append(setting)
         return self._default, []
 
-    def _told(self, trials: Sequence[TuneStep]) -> Search:
+    def _told(self, trials: Sequence[Trial]) -> Search:
         """A search that knows the default and these trials."""
-        options = self._options
+        options, noise = self._options, self._noise
         search = Search(
-            self._bench.knobs,
-            self._bound,
-            noise=self._noise,
-            safe=options.safe,
-            seed=options.seed,
-            prior=options.prior,
+            self._bench.knobs, self._bound, noise=noise, safe=options.safe, seed=options.seed, prior=options.prior
         )
-        for step in (*self._before, *trials):
-            self._tell(search, step)
+        for trial in (*self._before, *trials):
+            search.tell(trial.setting, trial.energy_j, trial.time_s, noise=max(noise, trial.noise or 0.0))
         return search
-
-    def _tell(self, search: Search, step: TuneStep) -> None:
-        noise = max(self._noise, step.noise or 0.0)
-        search.tell(step.setting, step.energy_j, step.time_s, noise=noise, ended_early=step.ended_early)
-
-    # -- the bound --------------------------------------------------------------------------------------------
-
-    @property
-    def _noisy_runs(self) -> int:
-        """How many runs a time beside its bound is of: the default's too where the bound is relative to that."""
-        return 1 if self._bound.max_slowdown is None else 2
-
-    @property
-    def _margin(self) -> float:
-        """The margin of `Search.answer`."""
-        of_default = 0.0 if self._bound.max_slowdown is None else self._noise / sqrt(len(self._before))
-        return MARGIN * hypot(self._noise, of_default)
-
-    def _bound_s(self, default: TuneStep) -> float:
-        """The bound on a GPU with this default, s."""
-        assert default.time_s is not None
-        if self._bound.max_slowdown is None:
-            assert self._bound.max_time_s is not None
-            return self._bound.max_time_s
-        return default.time_s * (1 + self._bound.max_slowdown)
 
     def _holds(self, pairs: Sequence[Pair]) -> bool:
         """Whether an answer that was measured again saves energy, and is a standard error or more below the bound."""
         default, answer = (_mean([pair[side] for pair in pairs]) for side in (0, 1))
         room = 1 - self._noise * sqrt(self._noisy_runs / len(pairs))
-        return _ratio((default, answer), "energy_j") < 1 and _time(answer) <= room * self._bound_s(default)
+        longest_s = self._bound.longest_s(_time(default))
+        return _ratio((default, answer), "energy_j") < 1 and _time(answer) <= room * longest_s
 
     def _checked(
-        self,
-        first: TuneStep,
-        tuned: str,
-        setting: Setting,
-        on_tuned: Pair,
-        run_noise: float | None,
+        self, gpu: str, measured: tuple[Trial, Trial | None], setting: Setting, run_noise: float | None
     ) -> TunedGpu:
-        """A GPU of the class under the answer; of the tuned one, default and answer are `on_tuned`."""
-        if first.failure is not None:
-            return TunedGpu(first.gpu, failure=first.failure)
-        default, answer = on_tuned if first.gpu == tuned else (first, first)
-        if first.gpu != tuned and setting != self._default:
-            answer = self._step("check", first.gpu, setting)
-        about = TunedGpu(first.gpu, first.gpu == tuned, default.energy_j, default.time_s)
+        """A GPU of the class, with its default and, where it is the tuned one, the answer."""
+        default, answer = measured
+        about = TunedGpu(gpu, answer is not None, default.energy_j, default.time_s, failure=default.failure)
+        if default.failure is not None:
+            return about
+        if answer is None:
+            answer = default if setting == self._default else self._step("check", gpu, setting)
         if answer.failure is not None:
             return replace(about, failure=answer.failure)
         room = 1 + 2 * sqrt(self._noisy_runs) * (self._noise if run_noise is None else run_noise)
@@ -387,52 +338,41 @@ class _Tuning:
             time_s=answer.time_s,
             saved_pct=100 * (1 - _ratio((default, answer), "energy_j")),
             slower_pct=100 * (_ratio((default, answer), "time_s") - 1),
-            over=_time(answer) > room * self._bound_s(default),
+            over=_time(answer) > room * self._bound.longest_s(_time(default)),
         )
 
 
-def _trial(step: TuneStep, bound_s: float) -> TuneTrial:
-    over = step.time_s is not None and step.time_s > bound_s
-    return TuneTrial(step.setting, step.energy_j, step.time_s, over, step.ended_early, step.failure)
-
-
-def _time(step: TuneStep) -> float:
-    assert step.time_s is not None, "a step that failed is left out before"
-    return step.time_s
+def _time(trial: Trial) -> float:
+    assert trial.time_s is not None, "a trial that failed is left out before"
+    return trial.time_s
 
 
 def _ratio(pair: Pair, name: str) -> float:
     """Answer over default, of energy or time."""
-    default, answer = (float(getattr(step, name)) for step in pair)
+    default, answer = (float(getattr(trial, name)) for trial in pair)
     return answer / default
 
 
-def _mean(steps: Sequence[TuneStep]) -> TuneStep:
-    """Steps of one setting as one, with the geometric means of energy and time."""
-    energy_j, time_s = (exp(fmean(log(getattr(step, name)) for step in steps)) for name in ("energy_j", "time_s"))
-    return replace(steps[0], energy_j=energy_j, time_s=time_s)
+def _mean(trials: Sequence[Trial]) -> Trial:
+    """Trials of one setting as one, with the geometric means of energy and time."""
+    energy_j, time_s = (exp(fmean(log(getattr(trial, name)) for trial in trials)) for name in ("energy_j", "time_s"))
+    return replace(trials[0], energy_j=energy_j, time_s=time_s)
 
 
-def _noise(groups: Sequence[Sequence[TuneStep]]) -> tuple[float | None, int]:
+def _noise(groups: Sequence[Sequence[Trial]]) -> tuple[float | None, int]:
     """The pooled standard deviation of ln time within groups of one setting each, and its degrees of freedom."""
-    times = [[log(_time(step)) for step in steps] for steps in groups if len(steps) > 1]
+    times = [[log(_time(trial)) for trial in trials] for trials in groups if len(trials) > 1]
     freedom = sum(len(logs) - 1 for logs in times)
     if not freedom:
         return None, 0
     return sqrt(sum((len(logs) - 1) * stdev(logs) ** 2 for logs in times) / freedom), freedom
 
 
-def _share(ln_ratios: Sequence[float], *, saved: bool = False) -> TuneShare:
-    """The mean of ln ratios as %, with its interval; `saved`: of what is less, as 1 - 1 / ratio."""
-    n = len(ln_ratios)
-    if not n:
+def _share(pairs: Sequence[Pair], name: str, *, sign: int = 1) -> TuneShare:
+    """By how many % the answer has more energy or time than the default; with `sign` -1, less."""
+    logs = [log(_ratio(pair, name)) for pair in pairs]
+    if not logs:
         return TuneShare(0.0)
-    mean = fmean(ln_ratios)
-    half = _STUDENT[n - 1] * stdev(ln_ratios) / sqrt(n) if n > 1 else None
-
-    def pct(ln_ratio: float) -> float:
-        return 100 * (1 - exp(-ln_ratio) if saved else exp(ln_ratio) - 1)
-
-    if half is None:
-        return TuneShare(pct(mean), n=n)
-    return TuneShare(pct(mean), pct(mean - half), pct(mean + half), n)
+    half = _STUDENT[len(logs) - 1] * stdev(logs) / sqrt(len(logs)) if len(logs) > 1 else 0.0
+    low, pct, high = (sign * 100 * (exp(fmean(logs) + side * half) - 1) for side in (-sign, 0, sign))
+    return TuneShare(pct, low, high, len(logs)) if len(logs) > 1 else TuneShare(pct, n=1)

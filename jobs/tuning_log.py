@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
+from ..analysis.tuning.search import Trial
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -22,21 +23,12 @@ SCHEMA = "whorl.tune.log/1"
 
 
 @dataclass(frozen=True)
-class TuneStep:
-    """A measurement that has ended."""
+class TuneStep(Trial):
+    """A trial that has ended, with what it was for."""
 
-    stage: str
+    stage: str = field(kw_only=True)
     """'class', 'trial', 'default', 'answer' or 'check'."""
-    gpu: str
-    setting: Setting
-    energy_j: float | None = None
-    """None, as `time_s`, where the work could not run."""
-    time_s: float | None = None
-    noise: float | None = None
-    """Relative standard deviation of the time, where the bench knows it."""
-    ended_early: bool = False
-    failure: str | None = None
-    """Why the work could not run, in a sentence."""
+    gpu: str = field(kw_only=True)
 
 
 class TuneLog:
@@ -51,21 +43,18 @@ class TuneLog:
         """The number of the line that was dropped because it had no end."""
         self._steps: list[TuneStep] = []
         self._file: IO[str] | None = None
-        if path is None:
-            return
-        try:
-            self._open(path, json.loads(json.dumps({"schema": SCHEMA, **head})))
-        except OSError as error:
-            raise InputError(f"{path}: the log of the trials cannot be written ({error.strerror})") from error
+        if path is not None:
+            try:
+                self._open(path, json.loads(json.dumps({"schema": SCHEMA, **head})))
+            except OSError as error:
+                raise self._unwritable(error) from error
 
     def _open(self, path: Path, head: dict[str, Any]) -> None:
         content = path.read_bytes() if path.exists() else b""
         complete = content[: content.rfind(b"\n") + 1]
         lines = complete.splitlines()
-        if not lines and not json.dumps(head).encode().startswith(content):
+        if content and not lines:
             raise _no_log(path)
-        if complete != content:
-            self.torn_line = len(lines) + 1
         for number, line in enumerate(lines, 1):
             try:
                 row = json.loads(line)
@@ -77,6 +66,7 @@ class TuneLog:
                 _refuse_other(path, row, head)
         self._file = path.open("a")
         if complete != content:
+            self.torn_line = len(lines) + 1
             self._file.truncate(len(complete))
         if not lines:
             self._write(head)
@@ -94,16 +84,18 @@ class TuneLog:
 
     def append(self, step: TuneStep) -> None:
         """Write a measurement down. Raises InputError where that is not possible."""
-        if self._file is not None:
-            try:
-                self._write(asdict(step))
-            except OSError as error:
-                raise InputError(f"{self.path}: the log of the trials cannot be written ({error.strerror})") from error
+        try:
+            self._write(asdict(step))
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def _write(self, row: Mapping[str, Any]) -> None:
-        assert self._file is not None
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        if self._file is not None:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(f"{self.path}: the log of the trials cannot be written ({error.strerror})")
 
     def __enter__(self) -> TuneLog:
         return self

@@ -267,7 +267,7 @@ class _StressTuning:
         report = self._bench.run(plan, self._limits(setting), self._number)
         reasons = {gpu: reason for gpu, _, reason in report.unrun} | report.failures
         for gpu in self._bench.facts:
-            steps[gpu] = TuneStep(label, gpu, setting, failure=reasons.get(gpu, f"{gpu}: {name} was not run"))
+            steps[gpu] = TuneStep(setting, failure=reasons.get(gpu, f"{gpu}: {name} was not run"), stage=label, gpu=gpu)
         for run in report.runs:
             if run.status not in (Outcome.OK, Outcome.HEALTH_CHANGED):
                 steps[run.gpu] = replace(steps[run.gpu], failure=run.status_detail or f"{run.gpu}: {name} failed")

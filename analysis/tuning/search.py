@@ -17,7 +17,7 @@ Constraints, ICML 2014): the improvement in energy to expect, times the probabil
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
@@ -67,17 +67,19 @@ class Knob:
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting and what was measured there; the energy or the time of a trial that failed is None."""
+    """A setting and what was measured there."""
 
     setting: Setting
-    energy_j: float | None
-    """Energy of a unit of work."""
-    time_s: float | None
+    energy_j: float | None = None
+    """Energy of a unit of work; None, as `time_s`, where the work could not run."""
+    time_s: float | None = None
     """The time that the bound is on: of a repetition, or the latency of a batch."""
     noise: float | None = None
     """Standard deviation of ln energy and ln time in this trial, where whoever measured knows it."""
     ended_early: bool = False
     """It was over the bound and therefore not measured to its end: the figures are of its first part."""
+    failure: str | None = None
+    """Why the work could not run, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,14 @@ class TimeBound:
         if self.max_time_s is not None and not 0 < self.max_time_s < math.inf:
             raise InputError(f"the longest time is more than 0 s, not {self.max_time_s:g}")
 
+    def longest_s(self, default_s: float) -> float:
+        """The longest time (s) where the default takes so long."""
+        return self.max_time_s or default_s * (1 + (self.max_slowdown or 0.0))
+
 
 @dataclass(frozen=True)
 class _Measured:
-    """The means of all trials of one setting, as logarithms; None where they failed."""
+    """The means of all trials of one setting, as logarithms; None where one of them failed."""
 
     log_energy: float | None
     log_time: float | None
@@ -108,6 +114,8 @@ class _Measured:
 
 class Search:
     """Looks for the setting of least energy within a bound on time, on the finite grid of some knobs."""
+
+    first_random = FIRST_RANDOM
 
     def __init__(
         self,
@@ -128,45 +136,25 @@ class Search:
         first trials, and is worth giving for `PRIOR_TRIALS` or fewer. InputError for a knob without values, in no
         ascending order, or whose default is none of its values, and for two knobs of one name.
         """
-        self.knobs = tuple(knobs)
-        self.bound = bound
-        self.noise = noise
-        self.safe = safe
-        self.seed = seed
-        self.prior = prior
-        self._trials: list[Trial] = []
-        _check_knobs(self.knobs, noise)
-        self._sizes = np.array([len(knob.values) for knob in self.knobs])
-        self._default = self._index({knob.name: knob.default for knob in self.knobs})
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
+        self.knobs, self.bound, self.noise = tuple(knobs), bound, noise
+        self.safe, self.seed, self.prior = safe, seed, prior
+        self.trials: list[Trial] = []
         """What was told, in its order."""
-        return tuple(self._trials)
-
-    @property
-    def default(self) -> dict[str, float]:
-        """The setting of the driver and the user, which is tried first."""
-        return self._setting(self._default)
+        _check_knobs(self.knobs, noise)
+        self.default = {knob.name: knob.default for knob in self.knobs}
+        self._default = self._index(self.default)
+        self._sizes = np.array([len(knob.values) for knob in self.knobs])
 
     @property
     def bound_s(self) -> float | None:
         """The longest time that is allowed, s; None where it is a share of the default's time and that is unknown."""
-        if self.bound.max_slowdown is None:
-            return self.bound.max_time_s
         default = self._measured().get(self._default)
         if default is None or default.log_time is None:
-            return None
-        return math.exp(default.log_time) * (1 + self.bound.max_slowdown)
+            return self.bound.max_time_s
+        return self.bound.longest_s(math.exp(default.log_time))
 
     def tell(
-        self,
-        setting: Setting,
-        energy_j: float | None,
-        time_s: float | None,
-        *,
-        noise: float | None = None,
-        ended_early: bool = False,
+        self, setting: Setting, energy_j: float | None, time_s: float | None, *, noise: float | None = None
     ) -> None:
         """Add a trial, whoever suggested it: `Trial` has the meaning of each value.
 
@@ -179,7 +167,7 @@ class Search:
                 raise InputError(f"the {subject} of the trial at {_text(setting)} is {value:g}: it must be above 0")
         if noise is not None and not 0 <= noise < math.inf:
             raise InputError(f"the noise of the trial at {_text(setting)} is {noise:g}: it must be 0 or more")
-        self._trials.append(Trial(dict(setting), energy_j, time_s, noise, ended_early))
+        self.trials.append(Trial(dict(setting), energy_j, time_s, noise))
 
     def suggest(self) -> dict[str, float] | None:
         """The setting to measure next: never one that has a trial; None when all of the grid have.
@@ -189,13 +177,17 @@ class Search:
         """
         measured = self._measured()
         if self._default not in measured:
-            return self.default
-        random = np.random.default_rng([self.seed, len(self._trials)])
-        if self.prior is None and len(measured) <= FIRST_RANDOM:
-            index = self._random_index(random, measured)
-        else:
-            index = self._most_promising(random, measured)
-        return None if index is None else self._setting(index)
+            return dict(self.default)
+        random = np.random.default_rng([self.seed, len(self.trials)])
+        candidates = self._candidates(random, measured)
+        if not len(candidates):
+            return None
+        if self.prior is not None or len(measured) > self.first_random:
+            return self._most_promising(candidates, measured)
+        if self.safe:
+            distances = np.abs(self._points(candidates) - self._points(np.array([self._default]))).max(1)
+            candidates = candidates[distances <= max(NEAR, distances.min())]
+        return self._setting(random.choice(candidates))
 
     def answer(self) -> dict[str, float]:
         """The setting of least measured energy whose measured time holds the bound with its margin; else the default.
@@ -204,14 +196,13 @@ class Search:
         uncertain as that time: then it is the noise of the ratio of the two, and the default itself needs none.
         """
         holding = self._holding()
-        return self._setting(min(holding, key=holding.__getitem__)) if holding else self.default
+        return self._setting(min(holding, key=holding.__getitem__)) if holding else dict(self.default)
 
     def _holding(self) -> dict[_Index, float]:
         """ln energy of the settings that hold the bound with the margin."""
-        bound_s = self.bound_s
+        bound_s, measured = self.bound_s, self._measured()
         if bound_s is None:
             return {}
-        measured = self._measured()
         holding: dict[_Index, float] = {}
         for index, mean in measured.items():
             if mean.log_energy is None or mean.log_time is None:
@@ -228,30 +219,23 @@ class Search:
         return MARGIN * math.hypot(noise, measured[self._default].noise)
 
     def _measured(self) -> dict[_Index, _Measured]:
-        """The settings that have trials, in the order of their first; one that failed once counts as failed."""
+        """The settings that have trials, in the order of their first."""
         by_setting: dict[_Index, list[Trial]] = {}
-        for trial in self._trials:
+        for trial in self.trials:
             by_setting.setdefault(self._index(trial.setting), []).append(trial)
-        return {index: self._mean(trials) for index, trials in by_setting.items()}
+        return {
+            index: _Measured(
+                _mean_log([trial.energy_j for trial in trials]),
+                _mean_log([trial.time_s for trial in trials]),
+                math.sqrt(sum((self.noise if trial.noise is None else trial.noise) ** 2 for trial in trials))
+                / len(trials),
+            )
+            for index, trials in by_setting.items()
+        }
 
-    def _mean(self, trials: list[Trial]) -> _Measured:
-        noises = [self.noise if trial.noise is None else trial.noise for trial in trials]
-        noise = math.sqrt(sum(value**2 for value in noises)) / len(trials)
-        return _Measured(
-            _mean_log([trial.energy_j for trial in trials]), _mean_log([trial.time_s for trial in trials]), noise
-        )
-
-    def _random_index(self, random: np.random.Generator, measured: Mapping[_Index, _Measured]) -> _Index | None:
-        """Any setting without a trial; of a safe search, one near the default."""
-        candidates = self._candidates(random, measured)
-        if not len(candidates):
-            return None
-        if self.safe:
-            distances = np.abs(self._points(candidates) - self._points(np.array([self._default]))).max(1)
-            candidates = candidates[distances <= max(NEAR, distances.min())]
-        return tuple(random.choice(candidates).tolist())
-
-    def _most_promising(self, random: np.random.Generator, measured: Mapping[_Index, _Measured]) -> _Index | None:
+    def _most_promising(
+        self, candidates: NDArray[np.int64], measured: Mapping[_Index, _Measured]
+    ) -> dict[str, float] | None:
         """The candidate of largest constrained expected improvement."""
         bound_s = self.bound_s
         if bound_s is None:
@@ -259,18 +243,19 @@ class Search:
                 "the default setting failed, so that there is no time to bound the others by: "
                 "repair it, or state the longest time itself"
             )
-        candidates = self._candidates(random, measured)
-        if not len(candidates):
-            return None
         # With the margin, because a setting between it and the bound cannot be the answer.
         log_bound = math.log(bound_s) - self._margin(self.noise, measured)
         points = self._points(candidates)
-        time_mean, time_sd = self._predict_time(measured, log_bound, points)
+        # A failed setting counts as the slowest of all, and as over the bound.
+        worst = max([log_bound + _OVER, *(mean.log_time for mean in measured.values() if mean.log_time is not None)])
+        times = {index: worst if mean.log_time is None else mean.log_time for index, mean in measured.items()}
+        time_mean, time_sd = self._predict(measured, times, points, output=1)
         probability = _normal_cdf((log_bound - time_mean) / time_sd)
-        gain = probability.copy()
+        gain = probability
         holding = self._holding()
         if holding:
-            energy_mean, energy_sd = self._predict_energy(measured, points)
+            energies = {index: mean.log_energy for index, mean in measured.items() if mean.log_energy is not None}
+            energy_mean, energy_sd = self._predict(measured, energies, points, output=0)
             depth = (min(holding.values()) - energy_mean) / energy_sd
             density = np.exp(-(depth**2) / 2) / math.sqrt(2 * math.pi)
             gain = energy_sd * (depth * _normal_cdf(depth) + density) * probability
@@ -278,22 +263,7 @@ class Search:
             if probability.max() < LEAST_PROBABILITY:
                 return None
             gain = np.where(probability >= SAFE_PROBABILITY, gain, probability - 1)
-        return tuple(candidates[int(gain.argmax())].tolist())
-
-    def _predict_energy(
-        self, measured: Mapping[_Index, _Measured], points: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        values = {index: mean.log_energy for index, mean in measured.items() if mean.log_energy is not None}
-        return self._predict(measured, values, points, output=0)
-
-    def _predict_time(
-        self, measured: Mapping[_Index, _Measured], log_bound: float, points: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """A failed setting counts as the slowest of all, and as over the bound."""
-        times = [mean.log_time for mean in measured.values() if mean.log_time is not None]
-        worst = max([*times, log_bound + _OVER])
-        values = {index: worst if mean.log_time is None else mean.log_time for index, mean in measured.items()}
-        return self._predict(measured, values, points, output=1)
+        return self._setting(candidates[int(gain.argmax())])
 
     def _predict(
         self, measured: Mapping[_Index, _Measured], values: Mapping[_Index, float], points: FloatArray, *, output: int
@@ -302,13 +272,11 @@ class Search:
         trial_points = self._points(np.array(list(values)))
         targets = np.array(list(values.values()))
         noise = np.array([measured[index].noise for index in values])
-        varied = self._sizes > 1
-        expected, at_trials = np.zeros(len(points)), np.zeros(len(targets))
         if self.prior is not None:
-            expected, at_trials = self.prior(points)[output], self.prior(trial_points)[output]
-        process = Process(self.noise).fit(trial_points[:, varied], targets - at_trials, noise)
-        mean, sd = process.predict(points[:, varied])
-        return mean + expected, sd
+            targets = targets - self.prior(trial_points)[output]
+        varied = self._sizes > 1
+        mean, sd = Process(self.noise).fit(trial_points[:, varied], targets, noise).predict(points[:, varied])
+        return mean if self.prior is None else mean + self.prior(points)[output], sd
 
     def _candidates(self, random: np.random.Generator, measured: Mapping[_Index, _Measured]) -> NDArray[np.int64]:
         """Indices (m, knobs) of settings without a trial: all of a small grid, random ones of a large grid."""
@@ -322,7 +290,7 @@ class Search:
         """Indices (m, knobs) scaled to [0, 1]."""
         return np.asarray(indices / np.maximum(self._sizes - 1, 1))
 
-    def _setting(self, index: _Index) -> dict[str, float]:
+    def _setting(self, index: Iterable[int]) -> dict[str, float]:
         return {knob.name: knob.values[position] for knob, position in zip(self.knobs, index, strict=True)}
 
     def _index(self, setting: Setting) -> _Index:
