@@ -27,14 +27,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self
 
 from ..analysis.tuning.search import Knob, Trial
 from ..collectors.backend import find_backend
 from ..errors import DeviceError, InputError
-from ..probes.restore import restore_left_over
 from ..probes.settings import Settings
-from ..store.events import Event
+from ..store.names import find_gpu
 from ..store.system import signals
 from ..store.vocabulary import EventKind
 from .allocation import visible_gpus
@@ -44,7 +43,7 @@ from .tuning_knobs import CLOCK, MEMORY, POWER, knobs_of_gpus
 
 if TYPE_CHECKING:
     from ..analysis.tuning.search import Setting
-    from ..collectors.backend import Device
+    from ..store.events import Event
     from .ledger.spans import Span
     from .tuning_knobs import UnsetKnob
 
@@ -55,9 +54,8 @@ USUALLY_LONG_S = 10
 """A run of so many seconds is long enough for all sensors."""
 _FIRST_PART = 0.1
 """Of the work of the default: a trial that is over the bound after so much of it is ended."""
-_GRACE_S = 5.0
-"""So long after SIGTERM a program is killed."""
-_KILL_S = 2.0
+_GRACE_S, _KILL_S = 5.0, 2.0
+"""So long after SIGTERM a program is killed, and so long after SIGKILL it is given up."""
 _PIPE_S = 0.5
 """So long a program that has ended is waited for to be read; a process that it left may have its output open."""
 _LAST_LINES, _LINE_LENGTH = 5, 200
@@ -71,9 +69,9 @@ class CommandBench:
     `command` is split as a shell does, but no shell runs it (`sh -c '...'` does); `{name}` becomes the value of the
     knob `name`, and `{{name}}` is left as `{name}`. To `knobs` are added the power limit and the SM clock where they
     can be set. `unit_of_work` is how many units of work a run does, `timeout_s` how long it may take. Each of `gpus`
-    (indices or beginnings of UUIDs) is what one run has: several with commas between them are had together; without
-    it, each GPU that CUDA shows to this process. CUDA_VISIBLE_DEVICES tells the command which it has, if not all.
-    `tell` hears of settings that could not be restored, and of those that a process before this one left.
+    (names, indices or parts of UUIDs) is what one run has, by CUDA_VISIBLE_DEVICES: several with commas between them
+    are had together; without it, each GPU that CUDA shows to this process. `tell` hears of settings that could not be
+    restored, and of those that a process before this one left.
 
     Raises InputError where the command does not fit its knobs, a GPU is not there, GPUs are of several models, or their
     energy cannot be read.
@@ -87,7 +85,7 @@ class CommandBench:
         unit_of_work: float | None = None,
         timeout_s: float = TIMEOUT_S,
         gpus: Sequence[str] = (),
-        tell: Callable[[Event], None] = lambda _: None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         for subject, number in (("unit of work", unit_of_work), ("timeout", timeout_s)):
             if number is not None and not 0 < number < math.inf:
@@ -95,36 +93,26 @@ class CommandBench:
         self._words = _split(command, [knob.name for knob in knobs])
         self.label = command if unit_of_work is None else f"{command} ({unit_of_work:g} units of work)"
         self._unit_of_work, self._timeout_s, self._tell = unit_of_work, timeout_s, tell
-        groups, visible = _groups(gpus)
-        for sentence in restore_left_over():  # the default of a knob is how a GPU is set
-            tell(Event(EventKind.SETTINGS_LEFT_OVER, None, sentence))
-        self._gpu_knobs = knobs_of_gpus([gpu for group in groups for gpu in group])
+        groups = _groups(gpus)
+        self._gpu_knobs = knobs_of_gpus([gpu for group in groups for gpu in group], tell=tell)
         self.gpus = [",".join(group) for group in groups]
         self.knobs: Sequence[Knob] = [*self._gpu_knobs.knobs, *knobs]
         self.unset: Sequence[UnsetKnob] = self._gpu_knobs.unset
+        self.commands = self._gpu_knobs.commands
         self._ledgers = {",".join(group): Ledger(gpus=group) for group in groups}
-        self._visible = visible
         self._usual_work: float | None = None
         """Units of work of the first run that ended well; None before."""
         for ledger in self._ledgers.values():
             if problem := ledger.problem():
-                self.close()
+                self.__exit__()
                 raise InputError(f"the energy of a command cannot be measured here: {problem}")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Leave the driver."""
         for ledger in self._ledgers.values():
             ledger.close()
-
-    def commands(self, setting: Setting) -> Sequence[str]:
-        """With which an administrator sets the GPUs so; empty where they stay as they are."""
-        return self._gpu_knobs.commands(setting)
 
     def measure(self, setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
         """Run the command once: J for a unit of work and s of what the bound is on.
@@ -135,14 +123,13 @@ class CommandBench:
         no run has ended well before, and where the setting is refused.
         """
         words = [_filled(word, setting) for word in self._words]
-        environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # else a line of Python comes when the program ends
-        if set(gpu.split(",")) != self._visible:
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        # Without the second variable a line of Python comes when the program ends.
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu, "PYTHONUNBUFFERED": "1"}
         limits = self._gpu_knobs.limits(setting)
         try:
             with signals.Unwinding(apart_s=1.0), Settings(gpu.split(","), **limits, tell=self._tell_trouble):
                 with _CommandRun(self._ledgers[gpu]) as run, _GroupedProgram(words, environment) as program:
-                    self._watch(program, run, stop_over_s)
+                    self._watch(program, run, math.inf if stop_over_s is None else stop_over_s)
                 return self._trial(setting, run)  # the sensor's last value is of the run, before they are restored
         except _CommandError as failure:
             sentence = f"the command {shlex.join(words)!r} {failure}"
@@ -153,13 +140,15 @@ class CommandBench:
     def _tell_trouble(self, event: Event) -> None:
         """Pass on what is not as in every trial."""
         if event.kind not in (EventKind.SETTINGS_CHANGED, EventKind.SETTINGS_RESTORED):
-            self._tell(event)
+            self._tell(event.detail)
 
-    def _watch(self, program: _GroupedProgram, run: _CommandRun, stop_over_s: float | None) -> None:
-        """Follow a program to its end, or to where it is known to be over `stop_over_s`."""
+    def _watch(self, program: _GroupedProgram, run: _CommandRun, longest_s: float) -> None:
+        """Follow a program to its end, or to where its time is known to be over the longest."""
         last_s = time.monotonic() + self._timeout_s
+        usual_work = self._usual_work or self._unit_of_work or math.inf
         while not run.ended_early:
-            over_s = self._over_s(run, stop_over_s)
+            # A run that tells no latency is over by the clock.
+            over_s = math.inf if run.latency_s else run.began_s + longest_s * (self._unit_of_work or math.inf)
             try:
                 line = program.line(min(last_s, over_s))
             except TimeoutError:
@@ -170,44 +159,25 @@ class CommandBench:
             if line is None:
                 break
             run.take(line)
-            run.ended_early = self._over(run, stop_over_s)
+            run.ended_early = (run.latency_s or 0.0) > longest_s and (run.work or 0.0) >= _FIRST_PART * usual_work
         run.end()
         if not run.ended_early:
             for line in program.remaining():
                 run.take(line)
             program.check()
 
-    def _over_s(self, run: _CommandRun, stop_over_s: float | None) -> float:
-        """When a run that tells no latency is over, on the monotonic clock, s."""
-        if stop_over_s is None or self._unit_of_work is None or run.latency_s is not None:
-            return math.inf
-        return run.began_s + stop_over_s * self._unit_of_work
-
-    def _over(self, run: _CommandRun, stop_over_s: float | None) -> bool:
-        """Whether enough work is done and the latency is over."""
-        if stop_over_s is None or run.latency_s is None or run.work is None:
-            return False
-        usual = self._usual_work or self._unit_of_work or math.inf
-        return run.latency_s > stop_over_s and run.work >= _FIRST_PART * usual
-
     def _trial(self, setting: Setting, run: _CommandRun) -> Trial:
-        """The figures of a run. Raises _CommandError where there is no honest one."""
+        """The figures of a run; no energy of one that ended early. Raises _CommandError where there is none."""
         seconds = run.span.duration_s
         assert seconds is not None
         if run.ended_early:
-            if run.latency_s is None or run.work is None:
-                assert self._unit_of_work is not None
-                return Trial(dict(setting), None, seconds / self._unit_of_work, ended_early=True)
-            energy_j = None
-            with contextlib.suppress(_CommandError):
-                energy_j = _energy_j(run.span) / run.work
-            return Trial(dict(setting), energy_j, run.latency_s, ended_early=True)
+            return Trial(setting, None, run.latency_s or seconds / (self._unit_of_work or 1.0), ended_early=True)
         work = run.work or self._unit_of_work
         if work is None:
             raise _CommandError(f"told no units of work: {_PRINT}, or state --unit-of-work")
         energy_j = _energy_j(run.span) / work
         self._usual_work = self._usual_work or work
-        return Trial(dict(setting), energy_j, run.latency_s or seconds / work)
+        return Trial(setting, energy_j, run.latency_s or seconds / work)
 
 
 def command_knob(text: str) -> Knob:
@@ -252,42 +222,26 @@ def _filled(word: str, setting: Setting) -> str:
     return _PLACE.sub(lambda match: f"{{{match[1]}}}" if match[1] else f"{setting[match[2]]:.15g}", word)
 
 
-def _groups(chosen: Sequence[str]) -> tuple[list[tuple[str, ...]], set[str]]:
-    """The UUIDs of the GPUs of each run, and those that CUDA shows to this process; InputError as of `CommandBench`."""
+def _groups(chosen: Sequence[str]) -> list[tuple[str, ...]]:
+    """The UUIDs of the GPUs of each run; InputError as of `CommandBench`."""
     backend = find_backend("nvml")()
     try:
         devices = list(backend.devices())
     finally:
         backend.close()
-    gpus = {device.gpu: device for device in devices if device.parent is None}
-    visible: set[str] = set()
-    try:
-        visible, _ = visible_gpus(devices, variables=("CUDA_VISIBLE_DEVICES",))
-    except InputError:
-        if not chosen:
-            raise
+    gpus = {device.gpu: device.row for device in devices if device.parent is None}
     if chosen:
-        groups = [tuple(dict.fromkeys(_uuid(name.strip(), gpus) for name in names.split(","))) for names in chosen]
+        names = {gpu: (str(row.get("nvml_index")),) for gpu, row in gpus.items()}
+        groups = [tuple(dict.fromkeys(find_gpu(name, names) for name in group.split(","))) for group in chosen]
     else:
+        visible, _ = visible_gpus(devices, variables=("CUDA_VISIBLE_DEVICES",))
         groups = [(gpu,) for gpu in gpus if gpu in visible]
     if not groups:
         raise InputError("this process has no whole GPU, and the energy of a part of one cannot be measured")
-    models = {str(gpus[gpu].row.get("model")) for group in groups for gpu in group}
+    models = {str(gpus[gpu].get("model")) for group in groups for gpu in group}
     if len(models) > 1:
         raise InputError(f"the GPUs are of several models ({', '.join(sorted(models))}): choose those of one by --gpu")
-    return groups, visible
-
-
-def _uuid(name: str, gpus: Mapping[str, Device]) -> str:
-    matches = [
-        gpu
-        for gpu, device in gpus.items()
-        if (str(device.row.get("nvml_index")) == name if name.isdecimal() else name and gpu.startswith(name))
-    ]
-    if len(matches) != 1:
-        present = ", ".join(f"{device.row.get('nvml_index')}: {gpu}" for gpu, device in gpus.items()) or "none"
-        raise InputError(f"{len(matches) or 'no'} GPUs are called {name!r}; there are {present}")
-    return matches[0]
+    return groups
 
 
 def _energy_j(span: Span) -> float:
@@ -319,17 +273,14 @@ class _CommandRun:
         self.ended_early = False
 
     def __enter__(self) -> Self:
-        self._begin()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def _begin(self) -> None:
         self.latency_s: float | None = None
         self.work: float | None = None
         self.began_s = time.monotonic()
         self.span = self._ledger.span("trial", parent=None).__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def end(self) -> None:
         """No energy and time are counted from here on."""
@@ -340,7 +291,7 @@ class _CommandRun:
         words = line.removeprefix("whorl:").split()
         if words == ["begin"]:
             self.end()
-            self._begin()
+            self.__enter__()
             return
         figures = dict(word.partition("=")[::2] for word in words)
         if not figures or set(figures) - {"latency_ms", "work"}:
@@ -360,52 +311,47 @@ class _GroupedProgram:
     """
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._words, self._environment = list(words), dict(environment)
+        self._words, self._environment = words, environment
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
-        self._threads: list[threading.Thread] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         """Raises _CommandError where it cannot be started."""
         try:
             with signals.held():
-                self._start()
+                self._process = subprocess.Popen(  # noqa: S603 - what the user wants to run
+                    self._words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    encoding="utf-8",
+                    errors="replace",
+                    env=self._environment,
+                    process_group=0,
+                )
+                self._reader.start()
+                threading.Thread(target=self._wait, daemon=True).start()
+        except (OSError, ValueError) as error:
+            raise _CommandError(f"cannot be started: {error}") from error
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _start(self) -> None:
-        try:
-            self._process = subprocess.Popen(  # noqa: S603 - what the user wants to run
-                self._words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                env=self._environment,
-                process_group=0,
-            )
-        except (OSError, ValueError) as error:
-            raise _CommandError(f"cannot be started: {error}") from error
-        streams = (self._process.stdout, self._process.stderr)
-        self._threads = [threading.Thread(target=self._read, args=(stream,), daemon=True) for stream in streams]
-        self._threads.append(threading.Thread(target=self._wait, daemon=True))
-        for thread in self._threads:
-            thread.start()
-
-    def _read(self, stream: IO[str]) -> None:
+    def _read(self) -> None:
         assert self._process is not None
-        with contextlib.suppress(ValueError, OSError):  # closed, as the program was ended
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
             for line in iter(lambda: stream.readline(1 << 16), ""):
-                if stream is self._process.stdout and line.startswith("whorl:"):
+                if line.startswith("whorl:"):
                     self._lines.put(line.strip())
                 elif line.strip():
                     self._last.append(line.strip()[:_LINE_LENGTH])
 
     def _wait(self) -> None:
+        """The program may end before its output does, which a process that it left holds open."""
         assert self._process is not None
         self._process.wait()
         self._lines.put(None)
@@ -419,8 +365,7 @@ class _GroupedProgram:
 
     def remaining(self) -> Iterable[str]:
         """The lines that were not read when the program ended."""
-        for thread in self._threads:
-            thread.join(_PIPE_S)
+        self._reader.join(_PIPE_S)
         while not self._lines.empty():
             if (line := self._lines.get()) is not None:
                 yield line
@@ -451,10 +396,7 @@ class _GroupedProgram:
                     while time.monotonic() < last_s:
                         os.killpg(process.pid, 0)
                         time.sleep(0.02)
-            for thread in self._threads:
-                thread.join(_KILL_S)
-            for stream, thread in zip((process.stdout, process.stderr), self._threads, strict=False):
-                if stream is not None and not thread.is_alive():
-                    stream.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_S)
         if process.returncode is None:
             raise InputError(f"process {process.pid} of the command cannot be ended: end it by hand")

@@ -6,7 +6,7 @@ its reason. The default of a knob is how the GPU is set when tuning begins: a tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
@@ -87,11 +87,11 @@ def knobs_of_gpus(gpus: Sequence[str], *, tell: Callable[[str], None] = lambda _
         except InputError as error:  # a MIG instance has no settings of its own
             return GpuKnobs((), tuple(UnsetKnob(name, str(error), ()) for name in (POWER, CLOCK)))
         indices = tuple(control.index() for control in controls)
-        ranges = _ranges(controls[0])
+        ranges = list(_ranges(controls[0]))
     knobs, unset = [], []
-    for name, knob in ranges.items():
+    for name, knob in ranges:
         reason = knob if isinstance(knob, str) else _refused(gpus[0], knob)
-        if reason is None and isinstance(knob, Knob):
+        if isinstance(knob, Knob) and reason is None:
             knobs.append(knob)
         else:
             values = knob.values if isinstance(knob, Knob) else ()
@@ -125,22 +125,20 @@ def clock_knob(clocks_mhz: Sequence[float]) -> Knob:
     return Knob(CLOCK, values, values[-1])
 
 
-def _ranges(control: Control) -> Mapping[str, Knob | str]:
-    """By name: what a knob can be, or why there is none."""
-    ranges: dict[str, Knob | str] = {}
+def _ranges(control: Control) -> Iterator[tuple[str, Knob | str]]:
+    """Names of knobs, each with what it can be, or why there is none."""
     try:
         least_w, most_w = (milliwatt / 1000 for milliwatt in control.power_range_mw())
         present_w, default_w = control.power_limit_mw() / 1000, control.default_power_limit_mw() / 1000
-        ranges[POWER] = Knob(POWER, power_values(least_w, most_w, present_w, default_w), present_w)
+        yield POWER, Knob(POWER, power_values(least_w, most_w, present_w, default_w), present_w)
     except InputError as error:
-        ranges[POWER] = str(error)
+        yield POWER, str(error)
     try:
-        ranges[CLOCK] = clock_knob(control.clocks())
+        yield CLOCK, clock_knob(control.clocks())
         if len(control.memory_clocks()) > 1:
-            ranges[MEMORY] = f"{control.gpu}: whorl does not lock memory clocks, so they are not searched"
+            yield MEMORY, f"{control.gpu}: whorl does not lock memory clocks, so they are not searched"
     except InputError as error:
-        ranges[CLOCK] = str(error)
-    return ranges
+        yield CLOCK, str(error)
 
 
 def _refused(gpu: str, knob: Knob) -> str | None:

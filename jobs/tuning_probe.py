@@ -24,7 +24,7 @@ from ..kernels.work import Facts, Unfit, Work
 from ..probes.campaign import Plan, Report, size_of
 from ..probes.catalogue import find_probe
 from ..probes.conditions import Asked
-from ..probes.effort import EFFORTS
+from ..probes.effort import EFFORTS, Effort
 from ..probes.probe import Kind, Probe
 from ..store.vocabulary import Outcome
 from .tuning_knobs import GpuKnobs, UnsetKnob, knobs_of_gpus, knobs_of_model
@@ -88,56 +88,34 @@ class ProbeBench:
         if options.suite not in EFFORTS:
             raise InputError(f"there is no suite {options.suite!r}; there are {', '.join(EFFORTS)}")
         self._probe, self._facts, self._run, self._gpu_knobs = probe, facts, run, gpu_knobs
-        self._asked = Asked(EFFORTS[options.suite])
+        self._effort = EFFORTS[options.suite]
         self._kernel = find_kernel(probe.kernel)
         self._began, self._number = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}", 0
+        self.label, self.gpus = probe.name, list(facts)
         self._default = self._built({}, self.gpus[0])
         self._own = tuple(self._knob(name, values) for name, values in options.knobs.items())
-
-    @property
-    def label(self) -> str:
-        """The probe's name."""
-        return self._probe.name
-
-    @property
-    def gpus(self) -> list[str]:
-        """UUIDs."""
-        return list(self._facts)
-
-    @property
-    def knobs(self) -> tuple[Knob, ...]:
-        """Those of the GPU, and those of the kernel."""
-        return (*self._gpu_knobs.knobs, *self._own)
-
-    @property
-    def unset(self) -> tuple[UnsetKnob, ...]:
-        """Knobs of the GPU that cannot be set here."""
-        return self._gpu_knobs.unset
-
-    def commands(self, setting: Setting) -> list[str]:
-        """As `TuneBench.commands`."""
-        return self._gpu_knobs.commands(setting)
+        self.knobs = (*gpu_knobs.knobs, *self._own)
+        self.unset, self.commands = gpu_knobs.unset, gpu_knobs.commands
 
     def measure(self, setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
         """As `TuneBench.measure`; its first tenth is a short run by itself, and stored as well."""
         if stop_over_s is not None:
-            effort = self._asked.effort
-            part = {name: getattr(effort, name) * _FIRST_PART for name in _TIMES}
-            first = self._trial(setting, gpu, replace(self._asked, effort=replace(effort, **part)))
+            part = {name: getattr(self._effort, name) * _FIRST_PART for name in _TIMES}
+            first = self._trial(setting, gpu, replace(self._effort, **part))
             if first.time_s is not None and first.time_s > stop_over_s:
                 return replace(first, ended_early=True)
-        trial = self._trial(setting, gpu, self._asked)
+        trial = self._trial(setting, gpu, self._effort)
         if trial.energy_j is None:
             raise DeviceError(f"{gpu}: nothing tells its power while {self.label} runs, so there is no energy to save")
         return trial
 
-    def _trial(self, setting: Setting, gpu: str, asked: Asked) -> Trial:
+    def _trial(self, setting: Setting, gpu: str, effort: Effort) -> Trial:
         chosen = {knob.name: int(setting[knob.name]) for knob in self._own if setting[knob.name] != knob.default}
         name = " ".join([self._probe.name, *(f"{knob}={value:g}" for knob, value in chosen.items())])
         probe = replace(self._probe, name=name, parameters={**self._probe.parameters, **chosen})
         default, work = (size_of(vars(self._built(parameters, gpu))) or 1.0 for parameters in ({}, chosen))
         self._number += 1
-        plan = Plan((probe,), asked, f"tune-{self._began}-{self._number:03d}")
+        plan = Plan((probe,), Asked(effort), f"tune-{self._began}-{self._number:03d}")
         report = self._run(gpu, plan, self._gpu_knobs.limits(setting))
         if not report.runs:
             reasons = [*report.failures.values(), *(reason for _, _, reason in report.unrun)]
@@ -161,14 +139,17 @@ class ProbeBench:
 
     def _knob(self, name: str, values: Sequence[float]) -> Knob:
         """A parameter of the kernel as a knob. Its default, what the kernel chooses by itself, is one of the values."""
-        names = [word for word in inspect.signature(self._kernel.build).parameters if word != "facts"]
-        default = self._default.parameters.get(name)
-        if name not in names or isinstance(default, str | None):
-            takes = ", ".join(word for word in names if not isinstance(self._default.parameters.get(word), str | None))
-            raise InputError(f"{self.label} has no knob {name!r}: it takes {takes or 'none'}")
+        defaults = {
+            word: self._default.parameters[word]
+            for word in inspect.signature(self._kernel.build).parameters
+            if isinstance(self._default.parameters.get(word), int | float)
+        }
+        if name not in defaults:
+            raise InputError(f"{self.label} has no knob {name!r}: it takes {', '.join(defaults) or 'none'}")
+        default = float(defaults[name])
         if not values or not all(float(value).is_integer() for value in values):
             raise InputError(f"the values of the knob {name} are whole numbers, as --knob {name}=1,2,4")
-        return Knob(name, tuple(sorted({*map(float, values), float(default)})), float(default))
+        return Knob(name, tuple(sorted({*map(float, values), default})), default)
 
 
 def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOptions) -> ProbeBench:
@@ -177,6 +158,7 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
     Raises InputError for a probe, knob or GPU that there is not, and for GPUs of several models; DeviceError where no
     GPU can be used.
     """
+    from ..probes import node
     from ..store import Store
 
     row = find_probe(probe)
@@ -192,8 +174,6 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
     for name in ("gpus", "model", "seed", "faults", "fault"):
         if getattr(options, name) not in (None, ()):
             raise InputError(f"--{name} works only with --backend simulated")
-    from ..probes import node
-
     devices = node.choose(node.local_devices(tell=options.tell), list(options.gpu))
     opened = store if isinstance(store, Store) else Store.create(store)
     return bench_on(opened, row, devices, options)

@@ -116,6 +116,7 @@ class Search:
     """Looks for the setting of least energy within a bound on time, on the finite grid of some knobs."""
 
     first_random = FIRST_RANDOM
+    """How many random settings follow the default."""
 
     def __init__(
         self,
@@ -196,7 +197,8 @@ class Search:
         uncertain as that time: then it is the noise of the ratio of the two, and the default itself needs none.
         """
         holding = self._holding()
-        return self._setting(min(holding, key=holding.__getitem__)) if holding else dict(self.default)
+        best = min(holding, key=holding.__getitem__, default=self._default)
+        return self._setting(best)
 
     def _holding(self) -> dict[_Index, float]:
         """ln energy of the settings that hold the bound with the margin."""

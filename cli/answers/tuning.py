@@ -130,7 +130,7 @@ def tune(
             unit_of_work=options.get("unit_of_work"),
             timeout_s=seconds_of(options.get("timeout", TIMEOUT_S)),
             gpus=_texts(options.get("gpu")),
-            tell=lambda event: tell(event.detail),
+            tell=tell,
         ) as bench:
             return _searched(bench, bound, options)
     assert probe is not None

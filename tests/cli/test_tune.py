@@ -189,7 +189,7 @@ def test_the_kernel_of_most_power_is_searched_beside_the_probes(tmp_path: Path) 
 @pytest.fixture
 def driver(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> NvmlLibrary:
     """A V100 that works all the time, and a user who may not set it; rough figures of short runs do."""
-    monkeypatch.setattr(tuning_command, "MOST_EDGE", 0.5)
+    monkeypatch.setattr(tuning_command, "MOST_EDGE", 5)
     nvml.write("gpus 1", "model V100", "root no", "load 1 1")
     return nvml
 
