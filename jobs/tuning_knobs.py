@@ -134,8 +134,9 @@ def _ranges(control: Control) -> Iterator[tuple[str, Knob | str]]:
     except InputError as error:
         yield POWER, str(error)
     try:
-        yield CLOCK, clock_knob(control.clocks())
-        if len(control.memory_clocks()) > 1:
+        clock, memory_clocks = clock_knob(control.clocks()), control.memory_clocks()
+        yield CLOCK, clock
+        if len(memory_clocks) > 1:
             yield MEMORY, f"{control.gpu}: whorl does not lock memory clocks, so they are not searched"
     except InputError as error:
         yield CLOCK, str(error)

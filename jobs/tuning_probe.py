@@ -27,7 +27,7 @@ from ..probes.conditions import Asked
 from ..probes.effort import EFFORTS, Effort
 from ..probes.probe import Kind, Probe
 from ..store.vocabulary import Outcome
-from .tuning_knobs import GpuKnobs, UnsetKnob, knobs_of_gpus, knobs_of_model
+from .tuning_knobs import GpuKnobs, knobs_of_gpus, knobs_of_model
 
 if TYPE_CHECKING:
     from ..kernels.device import Device
