@@ -19,7 +19,6 @@ from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, POWER, UnsetKnob, power_values
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from whorl.store import Store
-from whorl.tests.without import COMMAND, NODE, run_without
 
 FIVE = TimeBound(max_slowdown=0.05)
 LIMIT = Knob(POWER, power_values(200, 700), 700.0)
@@ -407,23 +406,3 @@ def test_what_cannot_be_tuned_is_refused(store: Store, probe: str, options: dict
 def test_the_limits_that_are_tried(least: float, most: float, expected: tuple[float, ...]) -> None:
     assert power_values(least, most) == expected
     assert 101.5 in power_values(60, 115, 101.5)
-
-
-@pytest.mark.long
-def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
-    arguments = (
-        "gemm-fp16",
-        "--backend",
-        "simulated",
-        "--model",
-        "H100",
-        "--gpus",
-        2,
-        "--trials",
-        3,
-        "--suite",
-        "quick",
-    )
-    done = run_without(NODE, COMMAND, "tune", *arguments, "--max-slowdown", "5%", "--store", tmp_path / "S", "--json")
-    assert done.returncode == 0, done.stderr
-    assert len(json.loads(done.stdout)["trials"]) == 3

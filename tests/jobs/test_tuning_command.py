@@ -254,14 +254,6 @@ def test_without_a_driver_there_is_no_energy(bench: Maker, monkeypatch: pytest.M
         bench("true")
 
 
-def test_a_user_without_rights_searches_the_knobs_of_the_command(bench: Maker, nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "model V100", "root no", "load 1 1")
-    made = bench("sh -c 'test {n}'", "n=1,2")
-    assert [knob.name for knob in made.knobs] == ["n"]
-    assert {knob.name for knob in made.unset} == {"power_limit_w", "sm_clock_mhz"}
-    assert "nvidia-smi -i 0 -pl W" in made.unset[0].commands
-
-
 def test_a_command_has_the_gpus_that_are_chosen_for_it(bench: Maker, nvml: NvmlLibrary) -> None:
     nvml.write("gpus 3", *BUSY)
     script = f'sh -c \'sleep {LONG}; echo "whorl: work=$(echo $CUDA_VISIBLE_DEVICES | tr , "\\n" | wc -l)"\''
