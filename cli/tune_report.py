@@ -167,7 +167,8 @@ def _bound(answer: TuneAnswer) -> str:
 
 
 def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
-    over, failed = (sum(bool(getattr(trial, name)) for trial in answer.trials) for name in ("over", "failure"))
+    over = sum(answer.is_over(trial) for trial in answer.trials)
+    failed = sum(trial.failure is not None for trial in answer.trials)
     failures = f", {failed} failed (--json has the reasons in full)" if failed else ""
     rate = " With --safe about one trial in nine is over the bound all the same." if safe else ""
     heads = ["trial", *_heads(list(answer.default)), "time", "energy, J"]
