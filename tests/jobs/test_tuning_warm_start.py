@@ -100,8 +100,9 @@ def test_the_log_of_a_search_is_a_prior_without_what_failed_or_was_torn(tmp_path
     with TuneLog(log, {}) as writer:
         for limit_w in (300.0, 250.0, 200.0, 150.0):
             share = limit_w / 300
-            writer.append(TuneStep("trial", "g", {"power_limit_w": limit_w}, energy_j(share, 16), time_s(share, 16)))
-        writer.append(TuneStep("trial", "g", {"power_limit_w": 100.0}, failure="it could not run"))
+            figures = (energy_j(share, 16), time_s(share, 16))
+            writer.append(TuneStep({"power_limit_w": limit_w}, *figures, stage="trial", gpu="g"))
+        writer.append(TuneStep({"power_limit_w": 100.0}, stage="trial", gpu="g", failure="it could not run"))
     with log.open("a") as file:
         file.write('{"stage": "tri')
     energy, time = prior_from(str(log), [LIMITS], probe=None, store=None)(np.array([[1.0], [0.25]]))  # 300 and 150 W
