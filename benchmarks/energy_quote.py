@@ -1,6 +1,7 @@
 """How often the interval of a quote under a power cap holds what really happened. Prints JSON.
 
     python benchmarks/energy_quote.py > benchmarks/results/energy_quote.json
+    python benchmarks/energy_quote.py --long       # four times as many simulated stores
 
 `models`: from other workloads. Zeus's sweeps, as in `power_classes.py`: six trainings on two models of GPU, in several
 settings, under several power limits. Each training is left out with all its settings, and each of its settings is
@@ -17,6 +18,7 @@ of the model say what is true.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 from collections import defaultdict
@@ -42,7 +44,8 @@ from whorl.store import Store
 
 LIMIT_W = 250.0
 SECONDS = 3600.0
-TUNED_MODELS = ("V100", "A100", "H100", "H200")
+TUNED_MODELS = ("V100", "H100")
+MORE_MODELS = ("A100", "H200")
 TUNED_WORKLOADS = ("gemm-fp32", "gemm-fp16", "stream-triad", "transformer", "fma-fp64", "pagerank")
 SEEDS = (1, 2)
 
@@ -136,10 +139,11 @@ def figures(rows: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
     return {"quotes": len(rows)} | summaries
 
 
-def simulated() -> dict[str, Any]:
+def simulated(*, long: bool) -> dict[str, Any]:
     """Of curves of tuned workloads: a cap of 60 % on the GPUs of the store, and on others."""
     rows: dict[str, list[dict[str, tuple[float, float]]]] = {"these GPUs": [], "other GPUs": []}
-    for model, workload, seed in product(TUNED_MODELS, TUNED_WORKLOADS, SEEDS):
+    models, seeds = (TUNED_MODELS + MORE_MODELS, SEEDS) if long else (TUNED_MODELS, SEEDS[:1])
+    for model, workload, seed in product(models, TUNED_WORKLOADS, seeds):
         with tempfile.TemporaryDirectory() as folder:
             options = ProbeBenchOptions(backend="simulated", model=model, gpus=4, seed=seed, suite="quick")
             store = Path(folder) / "tuned"
@@ -154,7 +158,7 @@ def simulated() -> dict[str, Any]:
                 for time, energy in capped(Path(folder) / name, model, workload, fleet=fleet, cap_w=cap_w):
                     rows[name].append(held(known, effect, time, energy))
     stores = len(rows["these GPUs"]) // 4
-    return {"stores": stores, "workloads": TUNED_WORKLOADS, "models": TUNED_MODELS} | {
+    return {"stores": stores, "workloads": TUNED_WORKLOADS, "models": models} | {
         name: figures(of) for name, of in rows.items()
     }
 
@@ -175,6 +179,9 @@ def capped(
 
 def main() -> None:
     """Print the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--long", action="store_true", help="more simulated stores")
+    arguments = parser.parse_args()
     answer: dict[str, Any] = {"machine": machine(), "models": {}}
     for model in MODELS:
         rows = quotes(zeus(model))
@@ -183,7 +190,7 @@ def main() -> None:
             "time": summary(rows, "time"), "energy": summary(rows, "energy"),
             "itself": itself(zeus(model)),
         }  # fmt: skip
-    answer["simulated"] = simulated()
+    answer["simulated"] = simulated(long=arguments.long)
     sys.stdout.write(as_json(answer) + "\n")
 
 
