@@ -47,42 +47,38 @@ class KernelKnob:
     name: str
     says: str
     values: tuple[int, ...]
-    """Ascending."""
-    default: int
-    special: int | None = None
-    """The value, if any, that is another kind of thing: nothing of it, or what compiler or driver choose."""
+    """Ascending. A 0 is special: nothing of it, or what compiler or driver choose."""
+    default: int = 0
 
 
 _HALVES = (1, 2, 4, 8, 16, 32)
 
 KNOBS = (
-    KernelKnob("fp32", "pairs of fp32 chains in a thread", (0, 1, 2, 3, 4, 6, 8), 2, 0),
-    KernelKnob("fp64", "pairs of fp64 chains", (0, 1, 2, 3, 4), 0, 0),
-    KernelKnob("fp16", "pairs of packed fp16 chains", (0, 1, 2, 3, 4, 6, 8), 0, 0),
-    KernelKnob("bf16", "pairs of packed bf16 chains", (0, 1, 2, 4, 8), 0, 0),
-    KernelKnob("int32", "pairs of int32 chains", (0, 1, 2, 3, 4, 6, 8), 0, 0),
+    KernelKnob("fp32", "pairs of fp32 chains in a thread", (0, 1, 2, 3, 4, 6, 8), 2),
+    KernelKnob("fp64", "pairs of fp64 chains", (0, 1, 2, 3, 4)),
+    KernelKnob("fp16", "pairs of packed fp16 chains", (0, 1, 2, 3, 4, 6, 8)),
+    KernelKnob("bf16", "pairs of packed bf16 chains", (0, 1, 2, 4, 8)),
+    KernelKnob("int32", "pairs of int32 chains", (0, 1, 2, 3, 4, 6, 8)),
     KernelKnob("rounds", "rounds of the chains in a step", (1, 2, 4, 8, 16, 32, 64), 4),
-    KernelKnob("unroll", "rounds in a turn of the loop; 0: the compiler decides", (0, 1, 2, 4, 8, 16), 0, 0),
+    KernelKnob("unroll", "rounds in a turn of the loop; 0: the compiler decides", (0, 1, 2, 4, 8, 16)),
     KernelKnob("threads", "threads in a block", (32, 64, 128, 256, 512, 1024), 256),
-    KernelKnob("blocks", "blocks of a multiprocessor at a time; 0: all that fit", (0, 1, 2, 4, 8, 16, 32), 0, 0),
-    KernelKnob(
-        "bound_blocks", "blocks that registers must suffice for; 0: the compiler decides", (0, 1, 2, 4, 8), 0, 0
-    ),
-    KernelKnob("sms_pct", "multiprocessors with a block, %; 0: all, with all their blocks", (0, 25, 50, 75, 90), 0, 0),
+    KernelKnob("blocks", "blocks of a multiprocessor at a time; 0: all that fit", (0, 1, 2, 4, 8, 16, 32)),
+    KernelKnob("bound_blocks", "blocks that registers must suffice for; 0: the compiler decides", (0, 1, 2, 4, 8)),
+    KernelKnob("sms_pct", "multiprocessors with a block, %; 0: all, with all their blocks", (0, 25, 50, 75, 90)),
     KernelKnob("launches", "launches in a repetition", _HALVES, 1),
-    KernelKnob("far", "vectors from device memory in a step", (0, 1, 2, 3, 4, 6, 8), 1, 0),
-    KernelKnob("far_mib", "footprint of these, MiB; 0: four times the L2 cache", (0, 64, 256, 1024, 4096, 8192), 0, 0),
-    KernelKnob("near", "vectors from the L2 cache in a step", (0, 1, 2, 3, 4, 6, 8), 0, 0),
-    KernelKnob("near_pct", "footprint of these, % of the cache; 0: a third", (0, 5, 10, 20, 50, 75, 100), 0, 0),
-    KernelKnob("shared", "vectors from shared memory in a step", (0, 1, 2, 4, 8), 0, 0),
-    KernelKnob("shared_kib", "shared memory of a block, KiB; 0: as little as needed", (0, 4, 8, 16, 32, 64, 128), 0, 0),
+    KernelKnob("far", "vectors from device memory in a step", (0, 1, 2, 3, 4, 6, 8), 1),
+    KernelKnob("far_mib", "footprint of these, MiB; 0: four times the L2 cache", (0, 64, 256, 1024, 4096, 8192)),
+    KernelKnob("near", "vectors from the L2 cache in a step", (0, 1, 2, 3, 4, 6, 8)),
+    KernelKnob("near_pct", "footprint of these, % of the cache; 0: a third", (0, 5, 10, 20, 50, 75, 100)),
+    KernelKnob("shared", "vectors from shared memory in a step", (0, 1, 2, 4, 8)),
+    KernelKnob("shared_kib", "shared memory of a block, KiB; 0: as little as needed", (0, 4, 8, 16, 32, 64, 128)),
     KernelKnob("bank", "vectors of shared memory between neighbouring threads", _HALVES, 1),
-    KernelKnob("stores", "vectors read, changed and stored in a step", (0, 1, 2, 4), 0, 0),
+    KernelKnob("stores", "vectors read, changed and stored in a step", (0, 1, 2, 4)),
     KernelKnob("width", "words in a vector", (1, 2, 4), 4),
     KernelKnob("stride", "vectors of memory between neighbouring threads", _HALVES, 1),
-    KernelKnob("cache", "hint of loads from device memory: 0: the compiler's, 1 ca, 2 cg, 3 cs", (0, 1, 2, 3), 0, 0),
+    KernelKnob("cache", "hint of loads from device memory: 0: the compiler's, 1 ca, 2 cg, 3 cs", (0, 1, 2, 3)),
     KernelKnob("entropy", "bits of 32 that differ in what is loaded, lanes whose chains do", (4, 8, 16, 24, 32), 32),
-    KernelKnob("sleep_ns", "sleep in a step, ns", (0, 100, 300, 1000, 3000), 0, 0),
+    KernelKnob("sleep_ns", "sleep in a step, ns", (0, 100, 300, 1000, 3000)),
 )
 DEFAULTS = {knob.name: knob.default for knob in KNOBS}
 
@@ -141,6 +137,77 @@ def settled(knobs: Knobs) -> dict[str, int]:
     return DEFAULTS | {name: int(value) for name, value in knobs.items()}
 
 
+def fits(facts: Facts, knobs: Knobs) -> Unfit | None:
+    """Why a device cannot run a setting; None where it can. Nothing is compiled. InputError as of `settled`."""
+    k = settled(knobs)
+    for precision in PRECISIONS:
+        if k[precision] and (unfit := too_old(facts, f"{precision} multiply-adds", SINCE.get(precision, (0, 0)))):
+            return unfit
+    lay = _Layout(facts, k)
+    if not (lay.pairs or lay.loads):
+        return Unfit("no chains and no loads: there is nothing to do")
+    if lay.registers > lay.most_registers:
+        most = f"where {lay.most_registers} are left for so many threads"
+        return Unfit(f"about {lay.registers} registers a thread, {most}")
+    if lay.slab_bytes > facts.shared_bytes:
+        most = f"which may have {facts.shared_bytes >> 10} KiB"
+        return Unfit(f"{lay.slab_bytes >> 10} KiB of shared memory for a block, {most}")
+    if lay.resident < max(k["blocks"], 1):
+        return Unfit(f"{max(k['blocks'], 1)} blocks of {k['threads']} threads at a time: {lay.resident} fit")
+    if k["near"] and max(lay.near_bytes, lay.window_bytes) > facts.l2_bytes:
+        return Unfit(f"a load of every thread is {lay.window_bytes >> 10} KiB, more than the L2 cache has")
+    if k["far"] and lay.far_bytes > min(MOST_MEMORY * facts.memory_bytes, 4 * MOST_WORDS):
+        return Unfit(f"{lay.far_bytes >> 20} MiB to load from: the GPU has {facts.memory_bytes >> 20} MiB")
+    return None
+
+
+class _Layout:
+    """How the settled knobs `k` lie on a device: what a thread, a step and a wave (blocks that run at a time) have."""
+
+    def __init__(self, facts: Facts, k: Mapping[str, int]) -> None:
+        self.pairs = sum(k[precision] for precision in PRECISIONS)
+        self.global_loads = k["far"] + k["near"]
+        self.loads = self.global_loads + k["shared"]
+        self.vector_bytes = 4 * k["width"]
+        self.operations = {p: 2 * k["rounds"] * 2 * k[p] * PACKED.get(p, 1) for p in PRECISIONS if k[p]}
+        """Of a thread in a step."""
+        self.step_clocks = 2 * FMA_CLOCKS * k["rounds"] * bool(self.pairs)
+        """Of two multiply-adds in each round, of which one needs the other."""
+        # About, at least: a thread's numbers, a quarter of the words on their way (the compiler waits for the others),
+        # loops and addresses. Of 120 random settings, compiled for sm_80 and sm_90, one spilled 8 bytes.
+        self.registers = 34 + 2 * self.pairs + 2 * k["fp64"] + (self.loads + k["stores"]) * k["width"] // 4
+        blocks = max(k["blocks"], k["bound_blocks"], 1)
+        self.most_registers = min(MOST_REGISTERS, REGISTERS // (blocks * k["threads"]) // 8 * 8)
+        """Of a thread, such that as many blocks as are asked for run at a time."""
+        self.slab_bytes = (k["shared_kib"] or 4 * bool(k["shared"])) << 10
+        reserved = RESERVED_SHARED if facts.capability >= (8, 0) else 0
+        most = [
+            THREADS_OF_SM.get(facts.capability, 2048) // k["threads"],
+            BLOCKS_OF_SM.get(facts.capability, 32),
+            REGISTERS // (ceil(self.registers / 8) * 8 * k["threads"]),
+        ]
+        most += [(facts.shared_bytes + reserved) // (self.slab_bytes + reserved)] if self.slab_bytes else []
+        self.resident = min([*most, k["blocks"]] if k["blocks"] else most)
+        """Blocks of a multiprocessor at a time: as many as are asked for, or as it has room for."""
+        self.sms = max(1, round(k["sms_pct"] / 100 * facts.sms)) if k["sms_pct"] else facts.sms
+        """That have a block."""
+        self.together = self.sms * (1 if k["sms_pct"] else k["blocks"] or max(self.resident, 1))
+        """Blocks of a wave."""
+        self.window_bytes = self.together * k["threads"] * self.vector_bytes
+        """One vector of each thread of a wave."""
+        self.far_bytes = max(k["far_mib"] << 20 or min(far_beyond_l2(facts), room(facts) // 2), self.window_bytes)
+        self.near_bytes = int(facts.l2_bytes * (k["near_pct"] / 100 or 1 / 3))
+
+    def step_s(self, facts: Facts, k: Mapping[str, int]) -> float:
+        """About how long a step of a wave takes: the longest of what its units take, and of what it waits for."""
+        threads = self.together * k["threads"]
+        seconds = [threads * count / flop_per_s(facts, precision) for precision, count in self.operations.items()]
+        seconds.append(self.window_bytes * (k["far"] + 2 * k["stores"]) / bytes_per_s(facts))
+        clocks_s = self.step_clocks * 1e-6 / (facts.max_clock_mhz or 1500.0)
+        waits_ns = LATENCY_NS * bool(self.global_loads + k["stores"]) + k["sleep_ns"]
+        return max(*seconds, clocks_s + 1e-9 * waits_ns)
+
+
 @dataclass(frozen=True)
 class _Grid:
     """How the blocks of a launch go through their loads."""
@@ -149,51 +216,12 @@ class _Grid:
     """Of a block."""
     waves: int
     """Of blocks, one after another."""
-    together: int
-    """Blocks of a wave."""
     far_windows: int
     """Loads of a wave after which those from memory begin anew."""
     near_windows: int
     """The same of loads from the L2 cache."""
     places: int
-    """Vectors that a thread stores to in turn."""
-
-
-def fits(facts: Facts, knobs: Knobs) -> Unfit | None:
-    """Why a device cannot run a setting; None where it can. Nothing is compiled. InputError as of `settled`."""
-    k = settled(knobs)
-    for precision in PRECISIONS:
-        if k[precision] and (unfit := too_old(facts, f"{precision} multiply-adds", SINCE.get(precision, (0, 0)))):
-            return unfit
-    if not (_pairs(k) or _loads(k)):
-        return Unfit("no chains and no loads: there is nothing to do")
-    registers, most = registers_of(k), _registers_at_most(k)
-    if registers > most:
-        return Unfit(f"about {registers} registers a thread, where {most} are left for so many threads")
-    slab, slab_most = _slab_bytes(k), facts.shared_bytes
-    if slab > slab_most:
-        return Unfit(f"{slab >> 10} KiB of shared memory for a block, which may have {slab_most >> 10} KiB")
-    resident = _resident(facts, k)
-    if resident < max(k["blocks"], 1):
-        return Unfit(f"{max(k['blocks'], 1)} blocks of {k['threads']} threads at a time: {resident} fit")
-    window = _window_bytes(facts, k)
-    if k["near"] and max(_near_bytes(facts, k), window) > facts.l2_bytes:
-        return Unfit(f"a load of every thread is {window >> 10} KiB, more than the L2 cache has")
-    if k["far"] and _far_bytes(facts, k) > min(MOST_MEMORY * facts.memory_bytes, 4 * MOST_WORDS):
-        return Unfit(f"{_far_bytes(facts, k) >> 20} MiB to load from: the GPU has {facts.memory_bytes >> 20} MiB")
-    return None
-
-
-def registers_of(knobs: Knobs) -> int:
-    """How many registers a thread needs at least, about: those of its numbers, of a quarter of the words on their way
-    (the compiler waits for the others), and what loops and addresses take. With fewer, it would spill.
-
-    Of 120 random settings, compiled for sm_80 and sm_90, one spilled, and that 8 bytes; most take more where they may.
-    """
-    k = settled(knobs)
-    numbers = 2 * _pairs(k) + 2 * k["fp64"]
-    words = (_loads(k) + k["stores"]) * k["width"]
-    return 34 + numbers + words // 4
+    """Vectors that a thread stores to in turn: as many as there is room for, each as often; 0 where there is none."""
 
 
 def build(
@@ -214,33 +242,29 @@ def build(
     if unfit := fits(facts, knobs):
         return unfit
     k = settled(knobs)
+    lay = _Layout(facts, k)
     steps = steps or min(STEPS, max(1, ROUNDS // k["rounds"]))
-    together = _used_sms(facts, k) * (1 if k["sms_pct"] else k["blocks"] or _resident(facts, k))
-    waves = waves or max(1, round(SECONDS / _wave_s(facts, k, together, steps) / k["launches"]))
-    window_bytes = together * k["threads"] * 4 * k["width"]
+    waves = waves or max(1, round(SECONDS / (steps * lay.step_s(facts, k)) / k["launches"]))
+    most_places = min(room(facts) // 2, 4 * MOST_WORDS) // (waves * lay.window_bytes)
+    turns_of_places = (k["stores"] * n for n in range(1, steps + 1) if steps % n == 0)
     grid = _Grid(
         steps,
         waves,
-        together,
-        far_windows=max(1, (footprint or _far_bytes(facts, k)) // window_bytes) if k["far"] else 1,
-        near_windows=max(1, _near_bytes(facts, k) // window_bytes) if k["near"] else 1,
-        places=_places(facts, k, steps, waves * window_bytes),
+        far_windows=max(1, (footprint or lay.far_bytes) // lay.window_bytes) if k["far"] else 1,
+        near_windows=max(1, lay.near_bytes // lay.window_bytes) if k["near"] else 1,
+        places=max((places for places in turns_of_places if places <= most_places), default=0),
     )
-    threads = together * waves * k["threads"]
+    threads = lay.together * waves * k["threads"]
     if k["stores"] and not grid.places:
         return Unfit(f"{threads:,} threads cannot have a place each to store to")
-    numbers = range(TURNS * k["launches"] if _global_loads(k) else k["launches"])
-    launches = [_launch(k, grid, number) for number in numbers]
-    words = {
-        "far": grid.far_windows * window_bytes // 4 * bool(k["far"]),
-        "near": grid.near_windows * window_bytes // 4 * bool(k["near"]),
-    }
-    filled = ((name, np.uint64(count), Key("words")) for name, count in words.items() if count)
-    fill_grid, fill_block = (8 * facts.sms, 1, 1), (256, 1, 1)
+    numbers = range(TURNS * k["launches"] if lay.global_loads else k["launches"])
+    launches = [_launch(k, lay, grid, number) for number in numbers]
+    windows = {"far": grid.far_windows * bool(k["far"]), "near": grid.near_windows * bool(k["near"])}
+    words = {name: count * lay.window_bytes // 4 for name, count in windows.items() if count}
     buffers = [
         Buffer("points", "uint32", *_points(k, 0)),
         Buffer("expected", "uint32", *_points(k, steps * k["rounds"])),
-        *(Buffer(name, "uint32", count) for name, count in words.items() if count),
+        *(Buffer(name, "uint32", count) for name, count in words.items()),
         COUNTERS,
     ]
     outputs: tuple[Output, ...] = ()
@@ -249,9 +273,11 @@ def build(
         added = FACTOR * k["launches"] * steps * k["stores"] // grid.places
         outputs = (Output("kept", partial(_expect_kept, added)),)
     thread_steps = threads * steps * k["launches"]
-    operations = {p: 2 * thread_steps * k["rounds"] * 2 * k[p] * PACKED.get(p, 1) for p in PRECISIONS if k[p]}
-    moved = thread_steps * 4 * k["width"] * (k["far"] + 2 * k["stores"])
-    cached = thread_steps * 4 * k["width"] * k["near"]
+    operations = {precision: thread_steps * count for precision, count in lay.operations.items()}
+    moved = thread_steps * lay.vector_bytes * (k["far"] + 2 * k["stores"])
+    cached = thread_steps * lay.vector_bytes * k["near"]
+    fill_grid, fill_block = (8 * facts.sms, 1, 1), (256, 1, 1)
+    filled = ((name, np.uint64(count), Key("words")) for name, count in words.items())
     work = Work(
         kernel="stress",
         precision=next((p for p in ("fp32", *PRECISIONS) if k[p]), "int32"),
@@ -261,124 +287,44 @@ def build(
         bytes=moved or cached,
         path="dram" if moved else "l2" if cached else "none",
         outputs=outputs,
-        parameters=k | {"steps": steps, "blocks_in_all": together * waves * k["launches"]},
+        parameters=k | {"steps": steps, "blocks_in_all": lay.together * waves * k["launches"]},
         operations=operations.get("int32", 0) or thread_steps * k["shared"],
-        activity=(1 + k["entropy"] / 32) / 2 * _used_sms(facts, k) / facts.sms,
-        mix=_mix(facts, k, grid, operations),
+        activity=(1 + k["entropy"] / 32) / 2 * lay.sms / facts.sms,
+        mix=_mix(facts, k, lay, grid),
         first=tuple(
             Launch("stress.cu", "fill_words", fill_grid, fill_block, args, launches[0].defines) for args in filled
         ),
-        compared=k["launches"] * threads * (2 * _pairs(k) + steps * _loads(k)),
+        compared=k["launches"] * threads * (2 * lay.pairs + steps * lay.loads),
     )
     return fitting(facts, work)
 
 
-def _pairs(k: Mapping[str, int]) -> int:
-    return sum(k[precision] for precision in PRECISIONS)
-
-
-def _global_loads(k: Mapping[str, int]) -> int:
-    return k["far"] + k["near"]
-
-
-def _loads(k: Mapping[str, int]) -> int:
-    return _global_loads(k) + k["shared"]
-
-
-def _used_sms(facts: Facts, k: Mapping[str, int]) -> int:
-    return max(1, round(k["sms_pct"] / 100 * facts.sms)) if k["sms_pct"] else facts.sms
-
-
-def _registers_at_most(k: Mapping[str, int]) -> int:
-    """Of a thread, in whole eights, such that as many blocks as are asked for run at a time."""
-    blocks = max(k["blocks"], k["bound_blocks"], 1)
-    return min(MOST_REGISTERS, REGISTERS // (blocks * k["threads"]) // 8 * 8)
-
-
-def _slab_bytes(k: Mapping[str, int]) -> int:
-    return (k["shared_kib"] or 4 * bool(k["shared"])) << 10
-
-
-def _resident(facts: Facts, k: Mapping[str, int]) -> int:
-    """Blocks that run on a multiprocessor at a time: as many as are asked for, or as threads, registers and shared
-    memory allow."""
-    reserved = RESERVED_SHARED if facts.capability >= (8, 0) else 0
-    slab = _slab_bytes(k)
-    most = [
-        THREADS_OF_SM.get(facts.capability, 2048) // k["threads"],
-        BLOCKS_OF_SM.get(facts.capability, 32),
-        REGISTERS // (ceil(registers_of(k) / 8) * 8 * k["threads"]),
-        (facts.shared_bytes + reserved) // (slab + reserved) if slab else BLOCKS_OF_SM.get(facts.capability, 32),
-    ]
-    return min([*most, k["blocks"]] if k["blocks"] else most)
-
-
-def _window_bytes(facts: Facts, k: Mapping[str, int]) -> int:
-    """One vector of each thread that runs at a time."""
-    blocks = 1 if k["sms_pct"] else k["blocks"] or _resident(facts, k)
-    return _used_sms(facts, k) * blocks * k["threads"] * 4 * k["width"]
-
-
-def _far_bytes(facts: Facts, k: Mapping[str, int]) -> int:
-    usual = min(far_beyond_l2(facts), room(facts) // 2)
-    return max(k["far_mib"] << 20 or usual, _window_bytes(facts, k))
-
-
-def _near_bytes(facts: Facts, k: Mapping[str, int]) -> int:
-    return int(facts.l2_bytes * (k["near_pct"] / 100 or 1 / 3))
-
-
-def _places(facts: Facts, k: Mapping[str, int], steps: int, all_bytes: int) -> int:
-    """Vectors that a thread changes in turn: as many as the memory has room for, each as often; 0 where for none."""
-    most = min(room(facts) // 2, 4 * MOST_WORDS) // all_bytes
-    return max((k["stores"] * n for n in range(1, steps + 1) if steps % n == 0 and k["stores"] * n <= most), default=0)
-
-
-def _wave_s(facts: Facts, k: Mapping[str, int], together: int, steps: int) -> float:
-    """About how long blocks take that run at a time: the longest of what their units and their steps take."""
-    threads = together * k["threads"] * steps
-    seconds = [
-        2 * threads * k["rounds"] * 2 * k[precision] * PACKED.get(precision, 1) / flop_per_s(facts, precision)
-        for precision in PRECISIONS
-    ]
-    seconds.append(threads * 4 * k["width"] * (k["far"] + 2 * k["stores"]) / bytes_per_s(facts))
-    clock_s = 1e-6 / (facts.max_clock_mhz or 1500.0)
-    waits_s = clock_s * _step_clocks(k) + 1e-9 * (LATENCY_NS * bool(_global_loads(k) + k["stores"]) + k["sleep_ns"])
-    return max(*seconds, steps * waits_s)
-
-
-def _step_clocks(k: Mapping[str, int]) -> float:
-    """Of two multiply-adds in each round, of which one needs the other."""
-    return 2 * FMA_CLOCKS * k["rounds"] * bool(_pairs(k))
-
-
-def _mix(facts: Facts, k: Mapping[str, int], grid: _Grid, operations: Mapping[str, int]) -> UnitMix:
+def _mix(facts: Facts, k: Mapping[str, int], lay: _Layout, grid: _Grid) -> UnitMix:
     """What a repetition asks of each unit."""
-    vector_bytes = 4 * k["width"]
-    window_bytes = grid.together * k["threads"] * vector_bytes
     steps = grid.steps * grid.waves * k["launches"]
-    loads_bytes = steps * window_bytes  # of one load in each step
-    touched = min(grid.far_windows, TURNS * steps * k["far"]) * window_bytes  # until the first are loaded again
+    threads = lay.together * k["threads"]
+    loads_bytes = steps * lay.window_bytes  # of one load in each step
+    touched = min(grid.far_windows, TURNS * steps * k["far"]) * lay.window_bytes  # until the first are loaded again
     missed = max(0.0, 1 - facts.l2_bytes / max(touched, 1))  # by the cache, of loads from memory
     stored = 2 * loads_bytes * k["stores"]
-    sectors = min(k["stride"], max(1, SECTOR // vector_bytes))
-    chained = 2 * k["rounds"] * _pairs(k)
-    instructions = 6 + chained + _loads(k) * (6 + 2 * k["width"]) + k["stores"] * (4 + 12 * k["width"])
+    sectors = min(k["stride"], max(1, SECTOR // lay.vector_bytes))
+    chained = 2 * k["rounds"] * lay.pairs
+    instructions = 6 + chained + lay.loads * (6 + 2 * k["width"]) + k["stores"] * (4 + 12 * k["width"])
     return UnitMix(
-        operations=operations,
+        operations={precision: steps * threads * count for precision, count in lay.operations.items()},
         dram_bytes=loads_bytes * k["far"] * missed + stored,
-        l2_bytes=sectors * loads_bytes * _global_loads(k) + stored,
+        l2_bytes=sectors * loads_bytes * lay.global_loads + stored,
         shared_bytes=loads_bytes * k["shared"] * gcd(k["bank"], 32 // k["width"]),
-        instructions=steps * grid.together * k["threads"] * instructions // 32,
-        sms=_used_sms(facts, k),
+        instructions=steps * threads * instructions // 32,
+        sms=lay.sms,
         steps=steps,
-        step_clocks=_step_clocks(k),
-        footprint=touched if k["far"] else _near_bytes(facts, k) if k["near"] or k["stores"] else 0,
+        step_clocks=lay.step_clocks,
+        footprint=touched if k["far"] else lay.near_bytes if k["near"] or k["stores"] else 0,
         sleep_ns=float(k["sleep_ns"]),
     )
 
 
-def _launch(k: Mapping[str, int], grid: _Grid, number: int) -> Launch:
+def _launch(k: Mapping[str, int], lay: _Layout, grid: _Grid, number: int) -> Launch:
     """The launch with this number from 0 on, whose loads begin behind those of the launches before it."""
     names = (*PRECISIONS, "rounds", "unroll", "far", "near", "shared", "stores", "width", "stride", "bank")
     defines = [f"{name.upper()}={k[name]}" for name in names]
@@ -390,19 +336,17 @@ def _launch(k: Mapping[str, int], grid: _Grid, number: int) -> Launch:
     bound = max(k["blocks"], k["bound_blocks"])
     bounds = f"{k['threads']},{bound}" if bound else str(k["threads"])
     defines += [f'CACHE="{hint}"', f"MASK=0x{mask:08x}u", f"BOUNDS={bounds}", f"SLEEP={k['sleep_ns']}"]
-    defines.append(f"SLAB={max(1, _slab_bytes(k) // 4 // k['width'])}")
+    defines.append(f"SLAB={max(1, lay.slab_bytes // lay.vector_bytes)}")
     before = number * grid.waves * grid.steps
-    windows = (
-        (grid.far_windows, before * k["far"] % grid.far_windows),
-        (grid.near_windows, before * k["near"] % grid.near_windows),
-    )
-    sizes = (grid.steps, grid.together, *windows[0], *windows[1], max(grid.places, 1))
+    sizes = [grid.steps, lay.together]
+    for name, windows in (("far", grid.far_windows), ("near", grid.near_windows)):
+        sizes += [windows, before * k[name] % windows]
     buffers = [name if k[knob] else "points" for name, knob in (("far", "far"), ("near", "near"), ("kept", "stores"))]
-    words = (np.uint32(size) for size in sizes)
+    words = (np.uint32(size) for size in (*sizes, max(grid.places, 1)))
     args: tuple[Argument, ...] = ("points", "expected", *buffers, "faults")
     args += (*words, Key("words"), Key("plus"), np.uint32(FACTOR))
-    blocks, threads = (grid.together * grid.waves, 1, 1), (k["threads"], 1, 1)
-    return Launch("stress.cu", "stress", blocks, threads, args, tuple(defines), shared=_slab_bytes(k))
+    blocks, threads = (lay.together * grid.waves, 1, 1), (k["threads"], 1, 1)
+    return Launch("stress.cu", "stress", blocks, threads, args, tuple(defines), shared=lay.slab_bytes)
 
 
 def _points(k: Mapping[str, int], rounds: int) -> tuple[int, Array]:
