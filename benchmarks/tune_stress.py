@@ -66,12 +66,11 @@ def process(_seed: int) -> Process:
 
 @dataclass(frozen=True)
 class Surface:
-    """What is searched: knobs, default, the value of a setting (None: it fails), and what is known to fit."""
+    """What is searched: knobs, the value of a setting (None: it fails), and what is known to fit."""
 
     knobs: Sequence[StressKnob]
-    default: Setting
     value: Callable[[Setting], float | None]
-    fits: Callable[[Setting], bool] | None = None
+    fits: Callable[[Setting], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
@@ -130,9 +129,8 @@ def kernel(path: Path, *, fits_known: bool) -> Surface:
         time_ms = times.get(place(setting))
         return None if time_ms is None else best_ms / time_ms
 
-    knobs = [StressKnob(name, tuple(sorted({row[i] for row in times}))) for i, name in enumerate(names)]
-    default = dict(zip(names, median, strict=True))
-    return Surface(knobs, default, value, (lambda setting: place(setting) in times) if fits_known else None)
+    knobs = [StressKnob(name, tuple(sorted({row[i] for row in times})), median[i]) for i, name in enumerate(names)]
+    return Surface(knobs, value, lambda setting: place(setting) in times or not fits_known)
 
 
 def made_surface(seed: int) -> Surface:
@@ -143,7 +141,7 @@ def made_surface(seed: int) -> Surface:
     peaks = dict(zip([*better, worse, plain], random.uniform(0.2, 1, 4), strict=True))
     names = [f"knob{i}" for i in range(24)]
     grid = tuple(float(i) for i in range(32))
-    knobs = [StressKnob(name, grid, 0.0 if i in with_special else None) for i, name in enumerate(names)]
+    knobs = [StressKnob(name, grid, 16.0, 0.0 if i in with_special else None) for i, name in enumerate(names)]
 
     def value(setting: Setting) -> float:
         total = 0.0
@@ -158,7 +156,7 @@ def made_surface(seed: int) -> Surface:
                 total += bump
         return total / 4
 
-    return Surface(knobs, dict.fromkeys(names, 16.0), value)
+    return Surface(knobs, value)
 
 
 def ablation(surface: Callable[[int], Surface], plan: Ablation) -> list[dict[str, Any]]:
@@ -171,7 +169,7 @@ def ablation(surface: Callable[[int], Surface], plan: Ablation) -> list[dict[str
         best = np.zeros((plan.seeds, max(plan.trials)))
         for seed in range(plan.seeds):
             over = surface(seed)
-            search = StressSearch(over.knobs, over.default, fits=over.fits, options=options, seed=seed)
+            search = StressSearch(over.knobs, fits=over.fits, options=options, seed=seed)
             for trial in range(max(plan.trials)):
                 setting = search.suggest()
                 value = over.value(setting)

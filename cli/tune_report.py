@@ -385,7 +385,6 @@ def stress_document(report: StressReport, notes: Sequence[str]) -> dict[str, Any
         "trials": [_score(tried) for tried in report.trials],
         "probes": [_score(tried) for tried in report.rivals],
         "gpus": list(report.gpus),
-        "unfit_share": report.unfit_share,
         "unset": [asdict(knob) for knob in report.unset],
         "notes": list(notes),
     }
@@ -436,9 +435,8 @@ def stress_answer(report: StressReport, *, simulated: bool) -> Iterator[str | Ta
         f"The best of {many(len(report.trials), 'trial')} and {many(len(report.rivals), 'probe')}",
     )
     yield (
-        f"{100 * report.unfit_share:.0f} % of random settings do not fit this GPU; they are known beforehand and were "
-        "not tried. Trials are in no store; `whorl probe run stress --knobs FILE` runs it as a probe, FILE being "
-        "what --json prints."
+        "Settings that do not fit this GPU are known beforehand and were not tried. Trials are in no store; "
+        "`whorl probe run stress --knobs FILE` runs it as a probe, FILE being what --json prints."
     )
     yield from _unset(report.unset)
 

@@ -3,11 +3,9 @@
     report = search_stress(kernels_in(drawn_fleet(gpus=8)), StressSearchOptions(goal="spread", trials=60))
 
 The first trials are the default, and settings like kernels of the catalogue. Each trial runs the kernel on every GPU of
-the bench, as `whorl probe run` does: checked, with its settings restored. Trials are kept in the trial log and in no
-store of the user's: they are no runs of one workload, and no verdict, fingerprint or variability may take them for
-such. The probes of the catalogue are measured in the same way, so that the report says what the search was worth. The
-kernel that was found is a probe with `whorl probe run stress --knobs`: a workload with a name of its own, whose runs
-have the knobs among their conditions.
+the bench, as `whorl probe run` does: checked, with its settings restored. The probes of the catalogue are measured in
+the same way, so that the report says what the search was worth. Trials are in no store of the user's, because they are
+no runs of one workload. The kernel that was found is a probe with `whorl probe run stress --knobs`.
 """
 
 from __future__ import annotations
@@ -44,15 +42,12 @@ if TYPE_CHECKING:
 KernelSetting = Mapping[str, float]
 """Knobs of `kernels.stress.KNOBS` by name, `sm_clock_mhz`, and for a spread `power_limit_w`."""
 KERNEL = "stress"
-GOALS = ("power", "spread")
 FINALISTS = 8
 """Kernels, and probes, that are measured again before the best one is chosen."""
 _RUNS = {"power": (1, 2, 3), "spread": (4, 6, 8)}
-"""Of each GPU: in a trial, of a finalist, and of the winner, all of them fresh."""
+"""By goal, of each GPU: in a trial, of a finalist, and of the winner, all of them fresh."""
 _LEAST = 1e-3
-"""A ratio of variances below it is taken for it: its logarithm is what is searched."""
-_DRAWN = 2000
-"""Random settings that the share of those that do not fit is known from."""
+"""A score below it is taken for it: its logarithm is what is searched."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +127,6 @@ class StressReport:
     """The probes, each by as many runs as a trial has."""
     gpus: Sequence[str]
     """UUIDs."""
-    unfit_share: float
-    """Of random settings, that the GPU cannot run: they are known beforehand and never tried."""
     unset: Sequence[UnsetKnob]
     """Knobs of the GPU that cannot be set here, and were not searched."""
     torn_line: int | None = None
@@ -147,8 +140,8 @@ def search_stress(bench: KernelBench, options: StressSearchOptions | None = None
     log is of another search; DeviceError where no GPU runs any kernel.
     """
     options = options or StressSearchOptions()
-    if options.goal not in GOALS:
-        raise InputError(f"there is no goal {options.goal!r} of a stress search; there are {' and '.join(GOALS)}")
+    if options.goal not in _RUNS:
+        raise InputError(f"there is no goal {options.goal!r} of a stress search; there are {' and '.join(_RUNS)}")
     if options.trials < 2:
         raise InputError(f"--trials is 2 or more, as the default is one of them, not {options.trials}")
     if options.suite not in EFFORTS:
@@ -177,24 +170,19 @@ class _StressTuning:
         runs, again, last = _RUNS[self._options.goal]
         rivals = [self._measure("rival", probe.name, {}, runs) for probe in self._probes]
         search = self._search()
-        trials: list[KernelScore] = []
         default = search.suggest()
-        first = [default, *(default | knobs for knobs in stress.LIKE_CATALOGUE if not self._unfit(default | knobs))]
-        for _ in range(self._options.trials):
+        first = [default, *(default | knobs for knobs in stress.LIKE_CATALOGUE if search.fits(default | knobs))]
+        trials: list[KernelScore] = []
+        while len(trials) < self._options.trials:
             trials.append(self._measure("trial", KERNEL, first.pop(0) if first else search.suggest(), runs))
             value = trials[-1].value
-            if value is not None:
-                self._best = value if self._best is None else max(self._best, value)
-                value = log(max(value, _LEAST)) if self._options.goal == "spread" else value
-            search.tell(trials[-1].setting, value)
-        best = [
-            [self._measure("finalist", tried.label, tried.setting, again) for tried in _ahead(scores)[:FINALISTS]]
-            for scores in (trials, rivals)
-        ]
-        leaders = [_ahead(scores)[0] for scores in best if _ahead(scores)]
-        if not leaders or leaders[0].label != KERNEL:
+            search.tell(trials[-1].setting, None if value is None else log(max(value, _LEAST)))
+        checked: list[KernelScore] = []
+        for scores in (trials, rivals):
+            finals = [self._measure("finalist", tried.label, tried.setting, again) for tried in _best(scores)]
+            checked += [self._measure("check", tried.label, tried.setting, last) for tried in _best(finals)[:1]]
+        if not checked or checked[0].label != KERNEL:
             raise DeviceError(next(str(tried.failure) for tried in trials))
-        checked = [self._measure("check", tried.label, tried.setting, last) for tried in leaders]
         return StressReport(
             goal=self._options.goal,
             winner=checked[0],
@@ -202,55 +190,47 @@ class _StressTuning:
             trials=trials,
             rivals=rivals,
             gpus=list(self._bench.facts),
-            unfit_share=self._unfit_share(),
             unset=self._bench.gpu_knobs.unset,
             torn_line=self._log.torn_line,
         )
 
     def _search(self) -> StressSearch:
         """Over the knobs of the kernel that the GPU has, and those of the GPU."""
-        of_kernel = [
-            StressKnob(knob.name, tuple(map(float, knob.values)), None if knob.special is None else float(knob.special))
+        knobs = [
+            StressKnob(
+                knob.name, tuple(map(float, knob.values)), float(knob.default), 0.0 if 0 in knob.values else None
+            )
             for knob in stress.knobs_of(self._facts)
         ]
-        of_gpu = [StressKnob(knob.name, knob.values, knob.default) for knob in self._of_gpu]
-        default = {knob.name: float(knob.default) for knob in stress.knobs_of(self._facts)}
-        default |= {knob.name: knob.default for knob in self._of_gpu}
-        seed = self._options.seed
-        return StressSearch([*of_kernel, *of_gpu], default, fits=lambda setting: not self._unfit(setting), seed=seed)
+        knobs += [StressKnob(knob.name, knob.values, knob.default, knob.default) for knob in self._of_gpu]
 
-    def _unfit(self, setting: KernelSetting) -> bool:
-        return stress.fits(self._facts, _of_kernel(setting)) is not None
+        def fits(setting: KernelSetting) -> bool:
+            return stress.fits(self._facts, _of_kernel(setting)) is None
 
-    def _unfit_share(self) -> float:
-        draw = np.random.default_rng(self._options.seed)
-        knobs = stress.knobs_of(self._facts)
-        drawn = ({knob.name: int(draw.choice(knob.values)) for knob in knobs} for _ in range(_DRAWN))
-        return sum(map(self._unfit, drawn)) / _DRAWN
+        return StressSearch(knobs, fits=fits, seed=self._options.seed)
 
     def _measure(self, stage: str, name: str, setting: KernelSetting, runs: int) -> KernelScore:
         """Run a kernel so often on all GPUs, or take its runs from the log."""
         rows = [self._runs(stage, name, setting) for _ in range(runs)]
-        unharmed = [gpu for gpu in self._bench.facts if all(row[gpu].failure is None for row in rows)]
         failures = [step.failure for row in rows for step in row.values() if step.failure is not None]
+        unharmed = [gpu for gpu in self._bench.facts if all(row[gpu].failure is None for row in rows)]
+        steps = [[row[gpu] for row in rows] for gpu in unharmed]
+        times_s = np.array([[step.time_s for step in row] for row in steps], np.float64)
+        powers_w = np.array([[step.energy_j for step in row] for row in steps], np.float64) / times_s
         score, figure = None, "power"
-        if unharmed:
-            times_s, energies_j = (
-                np.array([[getattr(row[gpu], name) for row in rows] for gpu in unharmed], np.float64)
-                for name in ("time_s", "energy_j")
-            )
-            powers_w = energies_j / times_s
-            if self._options.goal == "power":
-                score = mean_of_runs(powers_w)
-            else:
-                spreads = {"power": spread_over_runs(powers_w), "rate": spread_over_runs(1 / times_s)}
-                ratios = {name: spread.value for name, spread in spreads.items() if spread is not None}
-                figure = max(ratios, key=lambda name: ratios[name], default="power")
-                score = spreads[figure]
+        if steps and self._options.goal == "power":
+            score = mean_of_runs(powers_w)
+        elif steps:
+            spreads = {"power": spread_over_runs(powers_w), "rate": spread_over_runs(1 / times_s)}
+            ratios = {name: spread.value for name, spread in spreads.items() if spread is not None}
+            figure = max(ratios, key=lambda name: ratios[name], default="power")
+            score = spreads[figure]
         if score is None and not failures:
             failures = ["its runs do not differ, or on one GPU alone"]
         tried = KernelScore(name, setting, score, figure, failures[0] if failures else None)
         self._done += 1
+        if stage == "trial" and score is not None:
+            self._best = max(self._best or 0.0, score.value)
         self._options.progress(StressProgress(self._done, self._total, stage, tried, self._best))
         return tried
 
@@ -266,37 +246,39 @@ class _StressTuning:
         plan = Plan((probe,), Asked(EFFORTS[self._options.suite]), f"stress-{self._number:05d}", "busy")
         report = self._bench.run(plan, self._limits(setting), self._number)
         reasons = {gpu: reason for gpu, _, reason in report.unrun} | report.failures
-        for gpu in self._bench.facts:
-            steps[gpu] = TuneStep(setting, failure=reasons.get(gpu, f"{gpu}: {name} was not run"), stage=label, gpu=gpu)
+        steps = {
+            gpu: TuneStep(setting, failure=reasons.get(gpu, f"{gpu}: {name} was not run"), stage=label, gpu=gpu)
+            for gpu in self._bench.facts
+        }
         for run in report.runs:
+            failure, time_s, energy_j = None, None, None
             if run.status not in (Outcome.OK, Outcome.HEALTH_CHANGED):
-                steps[run.gpu] = replace(steps[run.gpu], failure=run.status_detail or f"{run.gpu}: {name} failed")
+                failure = run.status_detail or f"{run.gpu}: {name} failed"
             elif run.median_ms is None or run.size is None or not run.power_w:
-                steps[run.gpu] = replace(steps[run.gpu], failure=f"{run.gpu}: nothing tells its power or its time")
+                failure = f"{run.gpu}: nothing tells its power or its time"
             else:
                 time_s = run.median_ms / 1000 / run.size
-                steps[run.gpu] = replace(steps[run.gpu], time_s=time_s, energy_j=time_s * run.power_w, failure=None)
+                energy_j = time_s * run.power_w
+            steps[run.gpu] = TuneStep(setting, energy_j, time_s, failure=failure, stage=label, gpu=run.gpu)
         for step in steps.values():
             self._log.append(step)
         return steps
 
     def _limits(self, setting: KernelSetting) -> dict[str, float | None]:
-        """For most power the limit is the highest one; else what the setting says."""
-        knobs = {knob.name: knob for knob in self._bench.gpu_knobs.knobs}
-        chosen = {name: value for name, value in setting.items() if name in knobs}
-        if self._options.goal == "power" and POWER in knobs:
-            chosen[POWER] = knobs[POWER].values[-1]
-        return self._bench.gpu_knobs.limits({name: knob.default for name, knob in knobs.items()} | chosen)
+        """What the setting says; for most power the limit is the highest one."""
+        highest = {knob.name: knob.values[-1] for knob in self._bench.gpu_knobs.knobs if knob.name == POWER}
+        usual = {knob.name: knob.default for knob in self._bench.gpu_knobs.knobs}
+        return self._bench.gpu_knobs.limits(usual | (highest if self._options.goal == "power" else {}) | dict(setting))
 
 
 def _of_kernel(setting: KernelSetting) -> KernelSetting:
     return {name: value for name, value in setting.items() if name in stress.DEFAULTS}
 
 
-def _ahead(scores: Sequence[KernelScore]) -> list[KernelScore]:
-    """Those with a score, the largest first."""
-    scored = [(tried.score.value, tried) for tried in scores if tried.score is not None]
-    return [tried for _, tried in sorted(scored, key=lambda pair: -pair[0])]
+def _best(scores: Sequence[KernelScore]) -> list[KernelScore]:
+    """The finalists among them, the largest score first."""
+    scored = [tried for tried in scores if tried.score is not None]
+    return sorted(scored, key=lambda tried: -(tried.value or 0.0))[:FINALISTS]
 
 
 def _rivals(names: Sequence[str] | None) -> list[Probe]:
@@ -342,14 +324,10 @@ def kernels_on(devices: Sequence[Device]) -> KernelBench:
         raise InputError(f"the GPUs here are of several models ({', '.join(sorted(models))}): choose some by --gpu")
 
     def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:  # noqa: ARG001
+        cap_w, lock_mhz = limits["power_limit_w"], limits["lock_clock_mhz"]
         with tempfile.TemporaryDirectory(prefix="whorl-stress-") as folder:
-            return run_plan(
-                Store.create(Path(folder) / "trial"),
-                devices,
-                plan,
-                lock_clock_mhz=limits["lock_clock_mhz"],
-                power_limit_w=limits["power_limit_w"],
-            )
+            store = Store.create(Path(folder) / "trial")
+            return run_plan(store, devices, plan, lock_clock_mhz=lock_mhz, power_limit_w=cap_w)
 
     return KernelBench(facts, knobs_of_gpus(list(facts)), run)
 

@@ -4,8 +4,9 @@ A result is mean + GPU + run, both normal (one-way random effects). There are n 
 between and within GPUs are MSB and MSW, and F = MSB / MSW. The variance between GPUs over that of a run is (F - 1) / k.
 As F over its expectation has the F distribution with n - 1 and n (k - 1) degrees of freedom, its interval is that of F
 over the quantiles of the distribution.
-Source: Searle, Casella and McCulloch, Variance Components (1992), section 3.6. Quantiles are those of 200,000 random
-numbers of a fixed seed, so that no scipy is needed: they are off by 1 % or so.
+Source: Searle, Casella and McCulloch, Variance Components (1992), section 3.6. The square of Student's t with m degrees
+has the F distribution with 1 and m. Quantiles are those of 200,000 random numbers of a fixed seed, so that no scipy is
+needed: they are off by 1 % or so.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-
-_DRAWS = 200_000
-_ENDS = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,8 @@ def mean_of_runs(values: npt.ArrayLike) -> RunFigure:
     mean = float(runs.mean())
     if repeats < 2:
         return RunFigure(mean, None, None, gpus, repeats)
-    error = float(np.sqrt(_within(runs) / runs.size))
-    low, high = (mean + quantile * error for quantile in _student(gpus * (repeats - 1)))
-    return RunFigure(mean, low, high, gpus, repeats)
+    half = float(np.sqrt(_fisher(0.95, 1, gpus * (repeats - 1)) * runs.var(axis=1, ddof=1).mean() / runs.size))
+    return RunFigure(mean, mean - half, mean + half, gpus, repeats)
 
 
 def spread_over_runs(values: npt.ArrayLike) -> RunFigure | None:
@@ -53,25 +50,14 @@ def spread_over_runs(values: npt.ArrayLike) -> RunFigure | None:
     """
     logs = np.log(np.asarray(values, np.float64))
     gpus, repeats = logs.shape
-    if gpus < 2 or repeats < 2 or not (within := _within(logs)) > 0:
+    if gpus < 2 or repeats < 2 or not (within := float(logs.var(axis=1, ddof=1).mean())) > 0:
         return None
     ratio = repeats * float(np.var(logs.mean(axis=1), ddof=1)) / within
-    least, most = _fisher(gpus - 1, gpus * (repeats - 1))
+    least, most = (_fisher(share, gpus - 1, gpus * (repeats - 1)) for share in (0.025, 0.975))
     value, low, high = (max(0.0, (f - 1) / repeats) for f in (ratio, ratio / most, ratio / least))
     return RunFigure(value, low, high, gpus, repeats)
 
 
-def _within(runs: npt.NDArray[np.float64]) -> float:
-    return float(np.mean(np.var(runs, axis=1, ddof=1)))
-
-
 @lru_cache(maxsize=32)
-def _fisher(between: int, within: int) -> tuple[float, float]:
-    least, most = np.quantile(np.random.default_rng(1).f(between, within, _DRAWS), _ENDS)
-    return float(least), float(most)
-
-
-@lru_cache(maxsize=32)
-def _student(freedom: int) -> tuple[float, float]:
-    low, high = np.quantile(np.random.default_rng(1).standard_t(freedom, _DRAWS), _ENDS)
-    return float(low), float(high)
+def _fisher(share: float, between: int, within: int) -> float:
+    return float(np.quantile(np.random.default_rng(1).f(between, within, 200_000), share))

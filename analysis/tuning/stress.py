@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ...errors import InputError
 from .process import FloatArray
-from .search import Setting
+from .search import Knob, Setting
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
@@ -36,31 +36,24 @@ LEADERS = 3
 
 
 class Surrogate(Protocol):
-    """A model of the value over encoded settings: the mean at a point, and how little is known there."""
+    """A model of the value over encoded settings, to be used as `Forest`."""
 
-    def fit(self, points: FloatArray, values: FloatArray) -> object:
-        """Learn from points (n, d) and their values (n,)."""
-        ...
+    def fit(self, points: FloatArray, values: FloatArray) -> object: ...
 
-    def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and standard deviation (m,) at points (m, d)."""
-        ...
+    def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]: ...
 
 
 @dataclass(frozen=True)
-class StressKnob:
-    """A knob of a generated kernel: its values in ascending order, and the one that lets compiler or driver decide."""
+class StressKnob(Knob):
+    """A knob of a generated kernel; its special value lets compiler or driver decide, or is nothing of a kind."""
 
-    name: str
-    values: tuple[float, ...]
     special: float | None = None
 
     def __post_init__(self) -> None:
-        ascending = all(low < high for low, high in zip(self.values, self.values[1:], strict=False))
-        if not self.values or not ascending or not all(map(math.isfinite, self.values)):
+        if list(self.values) != sorted(set(self.values)) or not all(map(math.isfinite, self.values)):
             raise InputError(f"knob {self.name}: its values must be finite numbers that ascend, not {self.values}")
-        if self.special is not None and self.special not in self.values:
-            raise InputError(f"knob {self.name}: the special value {self.special:g} is not one of its values")
+        if not {self.default, self.default if self.special is None else self.special} <= set(self.values):
+            raise InputError(f"knob {self.name}: its default and its special value must be among its values")
 
 
 @dataclass(frozen=True)
@@ -87,13 +80,6 @@ class StressOptions:
     neighbours: int = 200
     """So many more are drawn near the best settings: a few knobs are drawn anew, the others stay."""
 
-    def __post_init__(self) -> None:
-        counts = (self.axes, self.buckets, self.candidates)
-        if any(count is not None and count < 1 for count in counts) or min(self.random_first, self.neighbours) < 0:
-            raise InputError("axes, buckets and candidates must be at least 1, random first trials and neighbours 0")
-        if self.special_chance is not None and not 0 < self.special_chance < 1:
-            raise InputError(f"the probability of a special value must lie between 0 and 1, not {self.special_chance}")
-
 
 @dataclass(frozen=True)
 class StressTrial:
@@ -113,16 +99,14 @@ class StressSearch:
     def __init__(
         self,
         knobs: Sequence[StressKnob],
-        default: Setting,
         *,
-        fits: Callable[[Setting], bool] | None = None,
+        fits: Callable[[Setting], bool] = lambda _: True,
         options: StressOptions | None = None,
         seed: int = 0,
     ) -> None:
-        """Search over these knobs from a default, whatever it costs to measure.
+        """Search over these knobs from their defaults.
 
-        Raises InputError for knobs without names of their own, for a default that is no setting or does not fit, and
-        for a seed below 0.
+        Raises InputError for knobs without names of their own, for a default that does not fit, and for a seed below 0.
         """
         if seed < 0:
             raise InputError(f"the seed must be 0 or more, not {seed}")
@@ -133,13 +117,11 @@ class StressSearch:
         self.fits = fits
         self.seed = seed
         self.trials: list[StressTrial] = []
-        self._positions: list[tuple[int, ...]] = []
-        self._default = self._setting(self._position(default))
-        if fits and not fits(self._default):
+        self._default = {knob.name: knob.default for knob in knobs}
+        if not fits(self._default):
             raise InputError("the default setting does not fit; choose one that compiles and fits on this GPU")
         random = np.random.default_rng([seed, 0])
-        axes = self.options.axes
-        number = len(self.knobs)
+        axes, number = self.options.axes, len(self.knobs)
         self._axis = np.arange(number) if axes is None else random.integers(axes, size=number)
         self._backwards = np.zeros(number, bool) if axes is None else random.random(number) < 0.5
         self._choices = [_choices(knob, self.options.special_chance) for knob in self.knobs]
@@ -175,9 +157,7 @@ class StressSearch:
         """
         if value is not None and not math.isfinite(value):
             raise InputError(f"the value of a trial must be a finite number, or None where it failed, not {value}")
-        position = self._position(setting)
-        self._positions.append(position)
-        self.trials.append(StressTrial(self._setting(position), value))
+        self.trials.append(StressTrial(self._setting(self._position(setting)), value))
 
     def _position(self, setting: Setting) -> tuple[int, ...]:
         """The place of each knob's value in its list."""
@@ -195,7 +175,7 @@ class StressSearch:
         """Positions (m, knobs) of drawn settings, most expected improvement first."""
         worst = min(trial.value for trial in self.trials if trial.value is not None)
         values = np.array([worst if trial.value is None else trial.value for trial in self.trials])
-        tried = np.array(self._positions)
+        tried = np.array([self._position(trial.setting) for trial in self.trials])
         seed = int(random.integers(2**31))
         model = self.options.surrogate(seed) if self.options.surrogate else Forest(seed=seed)
         model.fit(self._encode(tried), values)
@@ -214,10 +194,8 @@ class StressSearch:
             shares = np.where(self._backwards, 1 - shares, shares)
         else:
             shares = random.random((count, len(self.knobs)))
-        columns: list[IntArray] = []
-        for i, (ends, places, _) in enumerate(self._choices):
-            columns.append(places[np.searchsorted(ends, shares[:, i], side="right")])
-        return np.column_stack(columns)
+        chosen = zip(self._choices, shares.T, strict=True)
+        return np.column_stack([places[np.searchsorted(ends, row, side="right")] for (ends, places, _), row in chosen])
 
     def _near(self, random: np.random.Generator, best: IntArray) -> IntArray:
         """Positions that differ from one of the best on one axis or a few."""
@@ -234,10 +212,9 @@ class StressSearch:
 
     def _first_new(self, positions: IntArray) -> dict[str, float] | None:
         """The first of these settings that was not tried and fits; None if there is none."""
-        tried = set(self._positions)
         for position in positions.tolist():
             setting = self._setting(position)
-            if tuple(position) not in tried and (self.fits is None or self.fits(setting)):
+            if all(setting != trial.setting for trial in self.trials) and self.fits(setting):
                 return setting
         return None
 

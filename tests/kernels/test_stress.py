@@ -16,7 +16,7 @@ from whorl.kernels.catalogue import find_kernel
 from whorl.kernels.simulated_device import facts_of as simulated_facts
 from whorl.kernels.simulated_device import timing
 from whorl.kernels.sources import source
-from whorl.kernels.stress import DEFAULTS, KNOBS, PRECISIONS, build, fits, knobs_of, registers_of
+from whorl.kernels.stress import DEFAULTS, KNOBS, PRECISIONS, build, fits, knobs_of
 from whorl.kernels.work import Facts, Launch, Unfit, Work
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
 from whorl.tests.kernels import compiling
@@ -57,12 +57,10 @@ def work_of(facts: Facts, **knobs: Any) -> Work:
 
 def test_there_are_two_dozen_knobs_of_which_most_have_a_special_value() -> None:
     assert len(KNOBS) >= 20
-    assert sum(knob.special == 0 for knob in KNOBS) >= 12
+    assert sum(0 in knob.values for knob in KNOBS) >= 12
     for knob in KNOBS:
         assert list(knob.values) == sorted(set(knob.values))
         assert knob.default in knob.values
-        assert knob.special in (None, 0)
-        assert knob.special is None or knob.special in knob.values
     assert {knob.name for knob in knobs_of(facts_of((7, 0)))} == set(DEFAULTS) - {"bf16"}
 
 
@@ -109,7 +107,7 @@ def test_what_fits_is_a_work_of_the_device_and_half_of_the_settings_and_more_do_
 ) -> None:
     model = max(known for known in ((7, 0), (8, 0), (9, 0)) if known <= capability)
     facts = replace(facts_of(model), capability=capability)
-    number = count(2000, short=80)
+    number = count(2000, short=40)
     unfit = 0
     for seed in range(number):
         setting = drawn(facts, seed)
@@ -124,7 +122,6 @@ def test_what_fits_is_a_work_of_the_device_and_half_of_the_settings_and_more_do_
         assert isinstance(launch, Launch)
         assert launch.shared <= facts.shared_bytes
         assert launch.block[0] <= 1024
-        assert registers_of(setting) * launch.block[0] <= 65536
     assert 0.5 <= unfit / number <= 0.9
 
 
@@ -297,7 +294,7 @@ def test_power_follows_the_knobs() -> None:
 @pytest.mark.parametrize("model", MODELS.values(), ids=lambda model: model.name)
 def test_no_setting_has_more_than_the_peaks_of_its_model(model: GpuModel) -> None:
     facts = simulated_facts(model)
-    for setting in fitting(facts, count(200, short=25)):
+    for setting in fitting(facts, count(200, short=10)):
         work = work_of(facts, **setting)
         timed = timing(work, model)
         assert 0 < timed.workload.activity <= 1
