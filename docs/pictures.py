@@ -109,8 +109,10 @@ def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
             look = ("the default", GREY, "square", 10)
         elif trial.setting == answer.setting:
             look = ("the answer", GREEN, "star", 22)
+        elif answer.is_over(trial):
+            look = ("over the bound", RED, "x", 10)
         else:
-            look = ("over the bound", RED, "x", 10) if trial.over else ("within the bound", BLUE, "circle", 8)
+            look = ("within the bound", BLUE, "circle", 8)
         if slower > 3 * slowdown:
             further += 1
         else:
