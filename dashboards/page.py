@@ -230,8 +230,9 @@ def _prose(text: str) -> str:
 
 
 def _packed(content: bytes) -> str:
-    """gzip (without a time, so that the same page is the same file) as base64."""
-    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+    """gzip (without a time, so that the same page is the same file) as base64. Level 9 takes ten times as long as 6 for
+    the figures of a large fleet, and saves 1 % of the page."""
+    return base64.b64encode(gzip.compress(content, 6, mtime=0)).decode()
 
 
 _STYLE = """

@@ -19,10 +19,10 @@ import polars as pl
 from ..analysis import Variability, measurements, variability
 from ..analysis.energy.metering import covered
 from ..analysis.energy.summary import Summary, summary
-from ..analysis.fleet.runs_of import comparable
+from ..analysis.fleet.runs_of import comparable, gpus_on, runs_of
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines, timelines
-from ..analysis.fleet.trend import Trend, trend_of
+from ..analysis.fleet.trend import Trend, trend
 from ..analysis.runs.probing import Probed, has_rows, probed
 from ..analysis.spread.findings import Leading
 from ..analysis.spread.summary import leading_of, leading_workload
@@ -233,6 +233,8 @@ def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) 
 
 def _trends(store: Store, campaign: Probed) -> list[Trend]:
     """The trends of the probes that the store has under the same names over all campaigns."""
-    probes = {work.name for part in comparable(store) if part.cluster == campaign.cluster for work in part.works}
-    trends = (trend_of(store, campaign.cluster, probe) for probe in campaign.probes if probe in probes)
-    return [part for part in trends if part is not None]
+    cluster = campaign.cluster
+    probes = {work.name for part in comparable(store) if part.cluster == cluster for work in part.works}
+    known = gpus_on(store, cluster)
+    whole = (runs_of(store, cluster, probe, known=known) for probe in campaign.probes if probe in probes)
+    return [found for runs in whole if (found := trend(runs)) is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,8 +39,8 @@ def labels(gpus: pl.DataFrame) -> dict[str, str]:
     named = names_of(gpus)
     # A long key is cut short.
     short = {gpu: name if name != gpu or len(gpu) <= 16 else gpu[:12] for gpu, name in named.items()}
-    names = list(short.values())
-    return {gpu: name if names.count(name) == 1 else gpu for gpu, name in short.items()} if len(names) < 5000 else short
+    count = Counter(short.values())
+    return {gpu: name if count[name] == 1 else gpu for gpu, name in short.items()}
 
 
 def against(campaign: Probed, names: Mapping[str, str]) -> list[Against]:

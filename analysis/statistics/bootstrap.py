@@ -3,9 +3,9 @@ computed again.
 
 A replicate is a weight for each unit: how often it was drawn. No resample is ever laid out. The values are sorted
 once; an order statistic of a replicate is found from the running total of the weights over that order, in two
-steps: a matrix product (replicates x units) @ (units x buckets of neighbouring values) gives the totals to the
-start of every bucket, and only the one bucket that holds the wanted place is looked at value by value. The result
-is the linear quantile of the expanded resample, exactly.
+steps: a sparse matrix (buckets of neighbouring values x units) times the weights (units x replicates) gives the totals
+to the start of every bucket, and only the one bucket that holds the wanted place is looked at value by value. The
+result is the linear quantile of the expanded resample, exactly.
 
 Percentile intervals for quantiles. Those of the coefficient of variation and of the ICC are studentised, on the
 logarithm of the figure (of the ratio of mean squares): their percentile intervals are too narrow with heavy tails. The
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import sparse, special
 
 from .ordering import Floats, Ints, bounds, by_group
 from .repeatability import Moments, components, icc_from, sums
@@ -31,9 +31,6 @@ FIGURES = ("median", "fence_pct", "whisk_pct", "p95p5_pct", "cov_pct", "worst_ov
 """The headline figures, which have an interval."""
 
 Interval = tuple[float, float]
-
-_CELLS = 1 << 24
-"""At most this many cells in a matrix of GPUs by buckets: 64 MiB."""
 
 
 def weights(seed: int, groups: int, replicates: int, block: int = 125) -> Iterator[Counts]:
@@ -61,21 +58,15 @@ class Resampled:
         groups = gpus
         if unit is not None:
             groups, count = unit[gpus], int(unit.max()) + 1
-            layout = by_group(groups, np.arange(len(ordered)), count)
         self.sums = sums(self.moments, unit)
         n = len(ordered)
-        self.width = max(64, math.isqrt(n), -(-n * count // _CELLS))
+        self.width = max(64, math.isqrt(n))
         buckets = -(-n // self.width)
         # What is beyond the last value belongs to a unit that is never drawn.
         self.rows = np.full((buckets + 1, self.width), count)
         self.rows.ravel()[:n] = groups
-        # Counted group by group: in the order of the values every step would miss the cache.
-        cell = groups[layout] * buckets + layout // self.width
-        table = np.bincount(cell, minlength=count * buckets).reshape(count, buckets)
-        # Whole numbers in single precision are exact to 2^24, and half the size. A resample is longer than the
-        # data when large groups are drawn often; nobody meets one drawn twelve times more than the others.
-        longest = n + 12 * int(table.sum(axis=1).max())
-        self.table = table.astype(np.float32 if longest < 1 << 24 else np.float64)
+        cells = np.arange(n) // self.width, groups
+        self.table = sparse.csr_array((np.ones(n, dtype=np.int32), cells), shape=(buckets, count))
 
     def figures(self, drawn: Counts) -> dict[str, Floats]:
         """The figures of FIGURES and `icc` for each row of `drawn` (replicates, units); NaN where undefined.
@@ -83,9 +74,9 @@ class Resampled:
         Also `log_cov` and `log_f`, the logarithms of the coefficient of variation and of the ratio of the mean squares
         between and within GPUs, and their standard errors `log_cov_error` and `log_f_error`.
         """
-        totals = (drawn.astype(self.table.dtype) @ self.table).astype(np.int64)
-        reach = np.zeros((len(drawn), totals.shape[1] + 1), dtype=np.int64)
-        np.cumsum(totals, axis=1, out=reach[:, 1:])
+        totals = self.table @ np.ascontiguousarray(drawn.T)
+        reach = np.zeros((len(drawn), len(totals) + 1), dtype=np.int64)
+        np.cumsum(totals.T, axis=1, out=reach[:, 1:])
         p5, q1, median, q3, p95, low, high, worst = self._places(drawn, reach)
         weight = drawn.astype(np.float64)
         between, within, mean, sd = components(weight, self.sums, self.moments.centre)

@@ -66,13 +66,13 @@ def overview(probes: Sequence[Against], drawn: Mapping[str, Look]) -> Figure:
             hovertemplate="%{text}<extra></extra>",
         )
     )
-    for look in dict.fromkeys(drawn.values()):
-        points = [
-            (excess, row, f"{plain(name)}<br>{plain(one.probe)}: {signed(excess, 1)} %<br>{look.name}")
-            for row, one in enumerate(shown)
-            for gpu, name, excess in zip(one.gpus, one.labels, one.excess_pct, strict=True)
-            if drawn.get(gpu) == look
-        ]
+    marked: dict[Look, list[tuple[float, int, str]]] = {look: [] for look in drawn.values()}
+    for row, one in enumerate(shown):
+        for gpu, name, excess in zip(one.gpus, one.labels, one.excess_pct, strict=True):
+            if (look := drawn.get(gpu)) is not None:
+                says = f"{plain(name)}<br>{plain(one.probe)}: {signed(excess, 1)} %<br>{look.name}"
+                marked[look].append((excess, row, says))
+    for look, points in marked.items():
         traces.append(
             Scatter(
                 x=single(bent(np.array([point[0] for point in points]))),
@@ -132,11 +132,11 @@ def closely(one: Against, drawn: Mapping[str, Look]) -> Figure:
     room = [_ROOM if any(far) else 0.03 for far in (excess < left, excess > right)]
     edge_left, edge_right = left - room[0] * (right - left), right + room[1] * (right - left)
     for gpu, label, value in zip(one.gpus, one.labels, excess, strict=True):
-        name = plain(label)
         look = drawn.get(gpu)
         outside = not left <= value <= right
         if look is None and not outside:
             continue
+        name = plain(label)
         colour, symbol = (GREY, "circle") if look is None else (look.colour, look.symbol)
         where = min(max(float(value), edge_left), edge_right)
         height = top * (1.1 + _ROW * (beyond[value > 0] % _ROWS)) if outside else 0.05 * top
