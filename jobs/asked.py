@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,8 @@ class Asked:
         """What is asked. `found`: the scores of its cluster, where they are known already. Raises InputError."""
         from ..analysis.placement import available, kinds_of
 
-        known = [(cluster, name) for cluster, name in available(store) if wanted.cluster in (None, cluster)]
+        every = available(store)
+        known = [(cluster, name) for cluster, name in every if wanted.cluster in (None, cluster)]
         said = find_workload(wanted.workload, {one for _, name in known for one in (name, plain_workload(name))})
         clusters = sorted({cluster for cluster, name in known if said in (name, plain_workload(name))})
         if wanted.cluster is None and len(clusters) > 1:
@@ -56,7 +58,7 @@ class Asked:
         cluster = wanted.cluster or (clusters[0] if clusters else None)
         there = {name for on, name in known if on in clusters}
         kinds = [said] if said in there else sorted(name for name in there if plain_workload(name) == said)
-        found = _scores(store, wanted, cluster) if found is None else found
+        found = _scores(store, wanted, cluster, known=every) if found is None else found
         chosen = kinds_of(found, said, kinds or [said], wanted.model)
         return cls(store, wanted, tuple(chosen), said in there, found)
 
@@ -125,8 +127,11 @@ class Asked:
         return sum(usable is None or node in usable for gpu, node in enumerate(self.found.nodes) if runs[gpu])
 
 
-def _scores(store: Store, wanted: Wanted, cluster: str | None, nodes: set[str] | None = None) -> Scores:
+def _scores(
+    store: Store, wanted: Wanted, cluster: str | None, nodes: set[str] | None = None,
+    known: Sequence[tuple[str, str]] | None = None,
+) -> Scores:  # fmt: skip
     from ..analysis.placement import scores
 
     seed = {} if wanted.seed is None else {"seed": wanted.seed}
-    return scores(store, (), cluster=cluster, nodes=nodes, **seed)
+    return scores(store, (), cluster=cluster, nodes=nodes, known=known, **seed)

@@ -270,17 +270,18 @@ def _width(belief: Floats) -> float:
 
 
 def _staleness(scores: Scores, one: WorkloadScores, usable: Ints, now: datetime, max_age: float) -> Staleness:
-    times = [at for at in (when(one, int(gpu)) for gpu in usable) if at is not None]
+    dated = usable[~np.isnat(one.newest[usable])]
+    in_time = dated[np.argsort(one.newest[dated])].tolist()
+    real = [gpu for gpu in in_time if not scores.places[gpu].simulated]
     old = [reason for reason in (stale(scores, one, int(gpu), now, max_age) for gpu in usable) if reason is not None]
     says = None
     if old:
         which = "all" if len(old) == len(usable) else f"{len(old):,} of {len(usable):,}"
         says = f"{which} scores may be out of date (for example: {old[0]}): measure again"
-    ages = [days for days in (age(scores, one, int(gpu), now) for gpu in usable) if days is not None]
     return Staleness(
-        newest=max(times, default=None),
-        newest_days=min(ages, default=None),
-        oldest_days=max(ages, default=None),
+        newest=when(one, in_time[-1]) if in_time else None,
+        newest_days=age(scores, one, real[-1], now) if real else None,
+        oldest_days=age(scores, one, real[0], now) if real else None,
         stale_gpus=len(old),
         gpus=len(usable),
         simulated_gpus=sum(scores.places[gpu].simulated for gpu in usable),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -62,9 +62,9 @@ def available(store: Store, cluster: str | None = None) -> list[tuple[str, str]]
     if cluster is not None:
         times = times.filter(pl.col("cluster") == cluster)
     pairs = store.collect(times.select(keys).unique())
-    runs = store.scan("runs").filter(SOUND).select("run_id", "gpu", *keys).drop_nulls(keys)
+    runs = store.scan("runs").filter(SOUND).drop_nulls(keys).select("run_id", pl.col("gpu", *keys).cast(pl.Categorical))
     sound = store.collect(runs.join(times, on="run_id", how="semi"))
-    kinds = sound.select(*keys, told_apart(store, sound)["workload"].cast(pl.String).alias("kind")).unique()
+    kinds = sound.select(*keys, told_apart(store, sound)["workload"].alias("kind")).unique().cast(pl.String)
     named = pairs.join(kinds, on=keys, how="left").select("cluster", pl.coalesce("kind", "workload")).unique()
     return list(named.sort(named.columns).iter_rows())
 
@@ -87,15 +87,21 @@ def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, 
     return found
 
 
-def read(store: Store, workloads: Sequence[str], cluster: str | None, nodes: Collection[str] | None = None) -> Readings:
+def read(
+    store: Store,
+    workloads: Sequence[str],
+    cluster: str | None,
+    nodes: Collection[str] | None,
+    *,
+    known: Sequence[tuple[str, str]],
+) -> Readings:
     """The runs of `workloads` (all of the cluster, where empty) on `cluster` (the only one, where None).
 
-    `nodes`: only those of GPUs that are there.
+    `nodes`: only those of GPUs that are there. `known`: what `available` says of the store.
 
     Raises `InputError`, which lists what there is, for an empty store, a cluster or workload that it does not have,
     and a cluster left open where several have the workloads; `StoreError` where its files cannot be read.
     """
-    known = available(store)
     untimed = _untimed(store, known)
     _check_readable(store)
     for (on, workload), why in untimed.items():
@@ -129,9 +135,7 @@ def read(store: Store, workloads: Sequence[str], cluster: str | None, nodes: Col
     single = {name: names.identity.get(name, name) for name in present if name not in names.ambiguous}
     frame = frame.with_columns(pl.col("gpu").cast(pl.String).replace_strict(single, default=None))
     frame = frame.filter(pl.col("gpu").is_not_null())
-    simulated = _simulated(store, cluster, frame)
     places = _places(store, cluster, names.identity, frame, notes)
-    places = {gpu: replace(places[gpu], simulated=gpu in simulated) for gpu in places}
     if nodes is not None:
         places = {gpu: place for gpu, place in places.items() if place.node in nodes}
         frame = frame.filter(pl.col("gpu").is_in(list(places)))
@@ -167,7 +171,7 @@ def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:
 
 
 def _chosen(
-    known: list[tuple[str, str]], workloads: Sequence[str], cluster: str | None, where: str
+    known: Sequence[tuple[str, str]], workloads: Sequence[str], cluster: str | None, where: str
 ) -> tuple[str, list[str]]:
     having = "; ".join(f"{workload} on {one}" for one, workload in known)
     clusters = sorted({one for one, _ in known})
@@ -227,12 +231,13 @@ def _places(
         notes.append(f"{_some(sorted(homeless))}: the node is not known, so the advice about nodes does not use them")
     nowhere = (None, None)
     found_at = {gpu: nowhere if gpu in gone else at.get(gpu, nowhere) for gpu in newest}
-    reloads = _reloads(store, cluster, spelt)
+    reloads, simulated = _reloads(store, cluster, spelt), _simulated(store, cluster, frame)
     return {
         gpu: Place(
             node,
             slot,
             _changes(versions.get(gpu, []) + reloads.get(at.get(gpu, nowhere)[0], [])),
+            simulated=gpu in simulated,
             model=boards.get(gpu, {}).get("model"),
             vbios=boards.get(gpu, {}).get("vbios"),
         )

@@ -21,7 +21,7 @@ from ..statistics.ordering import Floats, Ints
 from ..verdicts.levels import Levels
 from .coupling import Units, units
 from .posterior import posterior
-from .reading import Place, Readings, read
+from .reading import Place, Readings, available, read
 from .references import Reference, references, variants
 from .workload_scores import WorkloadScores
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SEED = 2022
 REFITS = 20
+"""Of the prior, each to a bootstrap sample of the GPUs."""
 
 
 @dataclass(frozen=True)
@@ -101,17 +102,17 @@ def scores(
     cluster: str | None = None,
     nodes: Collection[str] | None = None,
     seed: int = SEED,
-    replicates: int = REFITS,
+    known: Sequence[tuple[str, str]] | None = None,
 ) -> Scores:
     """The scores of the GPUs of `cluster` in `workloads`; all of the cluster's, where none is named.
 
     `cluster` may be left out where only one has all the workloads. `nodes`: only the GPUs there are compared.
-    `replicates`: refits of the prior, each to a bootstrap sample of the GPUs; the same seed gives the same scores.
-    docs/placement.md says how they are made.
+    The same seed gives the same scores; docs/placement.md says how they are made. `known`: what `available` says of the
+    store, where it was asked already.
 
     Raises `InputError` for an empty store and for a workload or cluster that it does not have.
     """
-    found = read(store, workloads, cluster, nodes)
+    found = read(store, workloads, cluster, nodes, known=available(store) if known is None else known)
     names = sorted(found.places, key=lambda gpu: _order(gpu, found.places[gpu]))
     place = {gpu: number for number, gpu in enumerate(names)}
     makers: dict[str, Callable[[], WorkloadScores]] = {}
@@ -126,7 +127,7 @@ def scores(
                 raise
             left_out[workload] = str(error)
             continue
-        makers[workload] = partial(_scored, runs, found.places, place, rng, replicates, its)
+        makers[workload] = partial(_scored, runs, found.places, place, rng, its)
     places = tuple(found.places[gpu] for gpu in names)
     unscored = tuple(f"{workload} was left out: {why}" for workload, why in left_out.items())
     of = _WhenAsked(makers)
@@ -183,7 +184,6 @@ def _scored(
     places: Mapping[str, Place],
     place: dict[str, int],
     rng: np.random.Generator,
-    replicates: int,
     notes: list[str],
 ) -> WorkloadScores:
     apart = units(runs)
@@ -200,7 +200,7 @@ def _scored(
     if len(compared) > 1:
         usual[apart.unit] = np.array([one.usual_ms for one in compared])[variant] / np.exp(middle)
         _say_variants(runs.workload, compared, notes)
-    found = posterior(apart.observed.without(np.log(usual)), rng, replicates)
+    found = posterior(apart.observed.without(np.log(usual)), rng, REFITS)
     lower, upper = in_another_sitting(apart.levels, found.belief, found.lower, found.upper)
     at = np.array([place[name] for name in runs.names], dtype=np.intp)
     _say_coupled(runs, apart, notes)
