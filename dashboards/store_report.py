@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from ..analysis.verdicts import Judgement, Verdict
 from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.judgements import last_judgement
 from ..analysis.verdicts.planted import Planted
+from ..analysis.verdicts.states import codes
 from ..errors import InputError
 from ..store.catalog import quoted
 from ..store.names import find_gpu, find_workload
@@ -235,6 +236,12 @@ def _trends(store: Store, campaign: Probed) -> list[Trend]:
     """The trends of the probes that the store has under the same names over all campaigns."""
     cluster = campaign.cluster
     probes = {work.name for part in comparable(store) if part.cluster == cluster for work in part.works}
-    known = gpus_on(store, cluster)
-    whole = (runs_of(store, cluster, probe, known=known) for probe in campaign.probes if probe in probes)
-    return [found for runs in whole if (found := trend(runs)) is not None]
+    shown = [probe for probe in campaign.probes if probe in probes]
+    if campaign.campaign:
+        known = gpus_on(store, cluster)
+        whole = [trend(runs_of(store, cluster, probe, known=known)) for probe in shown]
+    else:  # all runs are read already
+        number = pl.Series("gpu_no", codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list()))
+        runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("campaign"), number)
+        whole = [trend(replace(campaign, runs=runs.filter(pl.col("workload") == probe))) for probe in shown]
+    return [found for found in whole if found is not None]
