@@ -106,7 +106,7 @@ def tune_notes(answer: TuneAnswer) -> list[str]:
         *(f"{gpu.gpu} is left out: {gpu.failure}" for gpu in answer.gpus if gpu.failure),
         *_torn(answer.torn_line),
         *(
-            f"{_setting(setting)} was given up: measured again, it was too near the bound or saved nothing"
+            f"{_setting(setting)} was given up: measured again, it failed, was too near the bound or saved nothing"
             for setting in answer.given_up
         ),
     ]
@@ -144,22 +144,27 @@ def _headline(answer: TuneAnswer) -> str:
             f"Keep the default, {_setting(answer.default)}: no setting that was tried holds the bound and needs "
             f"less energy for {answer.label}{held}."
         )
-    intervals = "95 % intervals" if answer.saved.low_pct is not None else "which is too few for an interval"
+    saved, slower = answer.saved, answer.slower
+    intervals = "95 % intervals" if saved.low_pct is not None else "which is too few for an interval"
+    time = f"{_share(slower)} slower" if slower.pct >= 0 else f"{_share(slower, -1)} faster"
+    unsure = "" if saved.low_pct is None or saved.low_pct > 0 else " The interval reaches 0: it may save nothing."
     return (
-        f"Set {_setting(answer.setting)} for {answer.label}: {_share(answer.saved)} less energy, "
-        f"{_share(answer.slower)} slower (n = {many(answer.saved.n, 'pair')} of default and answer, {intervals})."
+        f"Set {_setting(answer.setting)} for {answer.label}: {_share(saved)} less energy, "
+        f"{time} (n = {many(saved.n, 'pair')} of default and answer, {intervals}).{unsure}"
     )
 
 
-def _share(share: TuneShare) -> str:
-    interval = "" if share.low_pct is None else f" [{_tenths(share.low_pct)}, {_tenths(share.high_pct)}]"
-    return f"{_tenths(share.pct)} %{interval}"
+def _share(share: TuneShare, sign: int = 1) -> str:
+    """A share and its interval; with -1 as `sign` that of the opposite."""
+    ends = sorted(sign * end for end in (share.low_pct, share.high_pct) if end is not None)
+    interval = f" [{', '.join(map(_tenths, ends))}]" if ends else ""
+    return f"{_tenths(sign * share.pct)} %{interval}"
 
 
 def _bound(answer: TuneAnswer) -> str:
     slowdown, noise = answer.bound.max_slowdown, answer.run_noise
     stated = "" if slowdown is None else f"{100 * slowdown:g} % slower than the default, "
-    vary = f"; repeated runs vary by {100 * (noise or 0):.2f} % ({answer.run_noise_n} degrees of freedom)"
+    vary = f"; repeated runs vary by {100 * (noise or 0):.2f} % ({many(answer.run_noise_n, 'degree')} of freedom)"
     return (
         f"The bound is {stated}{_time(answer.bound_s)}. A trial counts as within it with a margin of "
         f"{100 * answer.margin:.1f} %, twice the noise{'' if noise is None else vary}."
@@ -205,8 +210,8 @@ def _gpus(answer: TuneAnswer) -> Iterator[str]:
         holds = f"is over the bound on {len(over)}" if over else "holds the bound on all of them"
         yield f"Checked by one run on each of {many(len(measured), 'GPU')}: the setting {holds}."
     for gpu in over:
-        slower = f"{number(gpu.slower_pct, 2)} % slower than its own default, {_time(gpu.time_s)}"
-        yield f"Over the bound: {gpu.gpu}, {slower}."
+        slower = "" if answer.is_default else f"{number(gpu.slower_pct, 2)} % slower than its own default, "
+        yield f"Over the bound: {gpu.gpu}, {slower}{_time(gpu.time_s)}."
 
 
 def _plan(answer: TuneAnswer) -> Iterator[str | Table]:

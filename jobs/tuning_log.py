@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from io import FileIO
+from math import inf
 from pathlib import Path
+from textwrap import shorten
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from ..analysis.tuning.search import Trial
 from ..errors import InputError
@@ -42,7 +45,7 @@ class TuneLog:
         self.torn_line: int | None = None
         """The number of the line that was dropped because it had no end."""
         self._steps: list[TuneStep] = []
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
         if path is not None:
             try:
                 self._open(path, json.loads(json.dumps({"schema": SCHEMA, **head})))
@@ -50,6 +53,8 @@ class TuneLog:
                 raise self._unwritable(error) from error
 
     def _open(self, path: Path, head: dict[str, Any]) -> None:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: the log of the trials must be a file, and this is none: choose another path")
         content = path.read_bytes() if path.exists() else b""
         complete = content[: content.rfind(b"\n") + 1]
         lines = complete.splitlines()
@@ -64,7 +69,7 @@ class TuneLog:
                 raise InputError(f"{path}: line {number} is no trial ({error}): choose another file") from error
             if number == 1:
                 _refuse_other(path, row, head)
-        self._file = path.open("a")
+        self._file = path.open("ab", buffering=0)  # what could not be written is not tried again when it is closed
         if complete != content:
             self.torn_line = len(lines) + 1
             self._file.truncate(len(complete))
@@ -91,8 +96,9 @@ class TuneLog:
 
     def _write(self, row: Mapping[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+            line = f"{json.dumps(row)}\n".encode()
+            while line:  # a disk that is nearly full takes a part, and refuses the next one
+                line = line[self._file.write(line) :]
 
     def _unwritable(self, error: OSError) -> InputError:
         return InputError(f"{self.path}: the log of the trials cannot be written ({error.strerror})")
@@ -113,6 +119,10 @@ def _step(row: dict[str, Any]) -> TuneStep:
     numbers = (*step.setting.values(), step.energy_j, step.time_s, step.noise)
     if not all(number is None or isinstance(number, int | float) for number in numbers):
         raise TypeError("its setting, energy, time and noise must be numbers")
+    if not all(number is None or 0 < number < inf for number in (step.energy_j, step.time_s)):
+        raise TypeError("its energy and time must be above 0")
+    if step.time_s is None and step.failure is None:
+        raise TypeError("it has neither a time nor a failure")
     return step
 
 
@@ -126,7 +136,8 @@ def _refuse_other(path: Path, row: Any, head: Mapping[str, Any]) -> None:
         raise _no_log(path)
     for name, value in head.items():
         if row.get(name) != value:
+            theirs, present = (shorten(json.dumps(text), 100, placeholder=" ...") for text in (row.get(name), value))
             raise InputError(
-                f"{path}: it is the log of another search (its {name}: {json.dumps(row.get(name))}, and not "
-                f"{json.dumps(value)}): choose another file"
+                f"{path}: it is the log of another search (its {name}: {theirs}, and not {present}): choose another "
+                "file"
             )

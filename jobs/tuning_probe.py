@@ -26,6 +26,7 @@ from ..probes.catalogue import find_probe
 from ..probes.conditions import Asked
 from ..probes.effort import EFFORTS, Effort
 from ..probes.probe import Kind, Probe
+from ..store.names import TRIAL_CAMPAIGN
 from ..store.vocabulary import Outcome
 from .tuning_knobs import GpuKnobs, knobs_of_gpus, knobs_of_model
 
@@ -115,7 +116,7 @@ class ProbeBench:
         probe = replace(self._probe, name=name, parameters={**self._probe.parameters, **chosen})
         default, work = (size_of(vars(self._built(parameters, gpu))) or 1.0 for parameters in ({}, chosen))
         self._number += 1
-        plan = Plan((probe,), Asked(effort), f"tune-{self._began}-{self._number:03d}")
+        plan = Plan((probe,), Asked(effort), f"{TRIAL_CAMPAIGN}{self._began}-{self._number:03d}")
         report = self._run(gpu, plan, self._gpu_knobs.limits(setting))
         if not report.runs:
             reasons = [*report.failures.values(), *(reason for _, _, reason in report.unrun)]
@@ -132,7 +133,10 @@ class ProbeBench:
 
     def _built(self, parameters: Mapping[str, float], gpu: str) -> Work:
         """The work of a repetition as it is meant. Raises DeviceError where it does not fit the GPU."""
-        work = self._kernel.build(self._facts[gpu], **{**self._probe.parameters, **parameters})
+        try:
+            work = self._kernel.build(self._facts[gpu], **{**self._probe.parameters, **parameters})
+        except OverflowError:  # of a size that no integer of a kernel holds
+            raise DeviceError(f"{gpu}: no GPU holds {self.label} of this size") from None
         if isinstance(work, Unfit):
             raise DeviceError(f"{gpu}: {work.reason}")
         return work

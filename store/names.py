@@ -21,6 +21,8 @@ UUID = ("GPU-", "MIG-")
 """How UUIDs begin: their digits count nothing."""
 _ALSO = {"gemm-fp32": ("sgemm", "gemm")}
 """By workload, the other names that it has in files of other tools and in simulated loads."""
+TRIAL_CAMPAIGN = "tune-"
+"""How the campaign of a trial of `whorl tune` begins: a run on one GPU, and none of a fleet."""
 SIMULATED = "simulated"
 """The driver of simulated GPUs, in column `driver` of `gpus`."""
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.catalog import quoted
-from ...store.names import gpu_name
+from ...store.names import TRIAL_CAMPAIGN, gpu_name
 from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
 from .kinds import told_apart
@@ -222,7 +222,8 @@ def campaigns(store: Store) -> pl.DataFrame:
 def probed(
     store: Store, campaign: str | None = None, cluster: str | None = None, *, every: bool = False, facts: bool = False
 ) -> Probed:
-    """A campaign of a store: the last one where none is named; where there is none, all runs of the cluster.
+    """A campaign of a store: the last one where none is named (a trial of `whorl tune` only where there is no other);
+    where there is none, all runs of the cluster.
 
     `every`: all runs of the cluster, whatever their campaign. `facts`: a cluster without runs will do, if an event
     tells of its GPUs what needs none. InputError where there are no runs, no campaign or cluster of that name, and
@@ -388,6 +389,8 @@ def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool
             has = f"the last ones are {', '.join(names)}" if names else "its runs belong to no campaign"
             raise InputError(f"{store.root} holds no campaign {campaign!r}{of}; {has}")
         named = chosen
+    elif not (whole := named.filter(~pl.col("campaign").str.starts_with(TRIAL_CAMPAIGN))).is_empty():
+        named = whole  # a trial says little of the fleet
     if not named.is_empty() and not every:
         return str(named["campaign"][-1]), str(named["cluster"][-1])
     if known["cluster"].n_unique() > 1:

@@ -255,6 +255,12 @@ def _columns(path: str | Path, header: Sequence[str]) -> dict[str, list[str]]:
             raise InputError(f"{path}: {' and '.join(candidates)} are both {meaning}: remove one of the columns")
         if candidates:
             columns[meaning] = candidates
+    if {"power_limit_w", "sm_clock_mhz"} <= columns.keys():
+        both = " and ".join(columns[meaning][0] for meaning in _SETTINGS[:2])
+        raise InputError(
+            f"{path}: {both} are both settings, and a sweep is of one: keep the rows of one value of the other, and "
+            "remove its column"
+        )
     if not all(columns.keys() & group for group in (_SETTINGS, _TIMES, _ENERGIES)):
         raise InputError(f"{path} has the columns {', '.join(header) or 'none'}: {_NEEDED}")
     return columns
@@ -278,6 +284,8 @@ def _added(points: _Points, cells: Mapping[str, str], columns: Mapping[str, list
 
     time_s = numbers(time)[0] * (0.001 if time == "time_ms" else 1.0)
     energies_j = [value * (time_s if energy == "power_w" else 1.0) for value in numbers(energy)]
+    if not 0.0 < sum(energies_j) < math.inf:
+        raise InputError(f"{line}: an energy of {sum(energies_j):g} J is out of range: correct the line")
     workload = SweptWorkload(**{label: cells[columns[label][0]].strip() for label in LABELS if label in columns})
     batch = numbers("batch_size")[0] if "batch_size" in columns else None
     settings = points.setdefault((workload, batch), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp
@@ -14,6 +15,7 @@ import pytest
 
 import whorl
 from whorl.analysis.tuning.search import Knob, Setting, TimeBound, Trial
+from whorl.cli.tune_report import tune_answer
 from whorl.errors import DeviceError, InputError
 from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, POWER, UnsetKnob, power_values
@@ -175,6 +177,19 @@ def test_an_answer_that_is_over_when_measured_again_is_given_up() -> None:
     assert answer.within
 
 
+def test_a_faster_answer_and_a_saving_that_may_be_nothing_are_said_so() -> None:
+    quick = HandBench(surface=lambda setting: (2.0 + setting[POWER] / 100, 0.010 + setting[POWER] / 1e6))
+    [said] = [line for line in _said(tune(quick, FIVE)) if line.startswith("Set")]
+    assert "4.7 % [4.7, 4.7] faster (n = 3 pairs" in said
+    assert "it may save nothing" not in said
+    even = HandBench(noise=0.02, surface=lambda setting: (9.0, 0.010))
+    assert any("it may save nothing" in line for line in _said(tune(even, TimeBound(max_time_s=1.0))))
+
+
+def _said(answer: TuneAnswer) -> list[str]:
+    return [part for part in tune_answer(answer, safe=False, simulated=True) if isinstance(part, str)]
+
+
 def test_safe_ends_trials_that_are_over_the_bound() -> None:
     bench = HandBench()
     answer = tune(bench, FIVE, TuningOptions(safe=True, trials=12))
@@ -233,7 +248,7 @@ def test_a_torn_line_is_dropped_and_told(tmp_path: Path) -> None:
     [
         (HandBench(label="stream-triad"), FIVE, 'its label: "hand", and not "stream-triad"'),
         (HandBench(), TimeBound(max_time_s=1.0), "its bound"),
-        (HandBench(knobs=(Knob(POWER, (300.0, 700.0), 700.0),)), FIVE, "its knobs"),
+        (HandBench(knobs=(Knob(POWER, (300.0, 700.0), 700.0),)), FIVE, "its knobs: .{1,100}, and not .{1,100}: choose"),
     ],
 )
 def test_a_log_of_another_search_is_refused(tmp_path: Path, other: HandBench, bound: TimeBound, named: str) -> None:
@@ -262,9 +277,27 @@ def test_another_file_is_no_log(tmp_path: Path, content: str, sentence: str) -> 
     assert log.read_text() == content
     with pytest.raises(InputError, match="cannot be written"):
         tune(HandBench(), FIVE, TuningOptions(log=tmp_path / "no" / "log"))
+    with pytest.raises(InputError, match="must be a file"):
+        tune(HandBench(), FIVE, TuningOptions(log=Path("/dev/full")))
 
 
-@pytest.mark.parametrize("change", [{"setting": 5}, {"setting": {"batch": "x"}}, {"time_s": "1 s"}, {"colour": 1}])
+def test_a_disk_that_becomes_full_is_named_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, limits[1]))
+        with pytest.raises(InputError, match=r"log: the log of the trials cannot be written \(File too large\)"):
+            tune(HandBench(), FIVE, TuningOptions(log=log))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    answer = tune(HandBench(), FIVE, TuningOptions(log=log))
+    assert replace(answer, torn_line=None) == tune(HandBench(), FIVE)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"setting": 5}, {"setting": {"batch": "x"}}, {"time_s": "1 s"}, {"time_s": None}, {"energy_j": -1}, {"colour": 1}],
+)
 def test_a_line_that_somebody_changed_is_named(tmp_path: Path, change: dict[str, object]) -> None:
     log = tmp_path / "log"
     interrupted(HandBench(), log, 5)
@@ -335,6 +368,8 @@ def test_what_is_known_of_the_gpus_does_not_change_with_the_trials(store: Store)
     assert whorl.advise(store.root, workload="gemm-fp16").json()["exclude"] == advised
     usual = next(row for row in whorl.variability(store.root).json()["rows"] if row["workload"] == "gemm-fp16")
     assert usual["gpus"] == 8
+    reported = str(whorl.report(store.root)).splitlines()[0]
+    assert reported.startswith("campaign probe-"), "of the last campaign, and not of a trial"
 
 
 def test_a_trial_over_the_bound_ends_after_a_tenth_of_its_time(store: Store) -> None:
@@ -369,6 +404,10 @@ def test_knobs_of_the_kernel_are_works_of_their_own(store: Store) -> None:
     ratio = 8 / sequences.default
     assert small.time_s == pytest.approx(usual.time_s * ratio, rel=0.3), "of a repetition, which is smaller"
     assert small.energy_j == pytest.approx(usual.energy_j, rel=0.3), "of the same work"
+    gemm = ProbeBenchOptions(backend="simulated", model="H100", gpus=1, knobs={"n": [1e12]})
+    huge = probe_bench(store, "gemm-fp16", gemm)
+    with pytest.raises(DeviceError, match="no GPU holds gemm-fp16 of this size"):
+        huge.measure({knob.name: knob.default for knob in huge.knobs} | {"n": 1e12}, huge.gpus[0])
     for knobs, sentence in (
         ({"batch": [1]}, "transformer has no knob 'batch': it takes width, tokens, sequences, depth"),
         ({"sequences": []}, "the values of the knob sequences are whole numbers"),

@@ -159,6 +159,7 @@ def test_rows_of_one_setting_count_with_their_median_and_blank_ones_do_not(table
     (["d,n,8,sgd,200,10,100", "d,n,8,sgd,100,-1,100"], "line 3: time_per_epoch is '-1'"),
     (["d,n,8,sgd,200,nan,100"], "line 2: time_per_epoch is 'nan'"),
     (["d,n,8,sgd,200,10,inf"], "line 2: average_power is 'inf'"),
+    (["d,n,8,sgd,200,1e200,1e200"], "line 2: an energy of inf J is out of range"),
     (["d,n,8,sgd,0,10,100"], "line 2: power_limit is '0'"),
     (["d,n,,sgd,200,10,100"], "line 2: batch_size is ''"),
     (["d,n,8,sgd,200,10"], "line 2: 6 columns"),
@@ -175,6 +176,7 @@ def test_a_wrong_row_is_named(table: Table, rows: list[str], sentence: str) -> N
     ("time_s,energy_j", "a sweep needs a column of settings"),
     ("power_limit,limit_w,time_s,energy_j", "power_limit and limit_w are both power_limit_w"),
     ("limit_w,time_s,time_s,energy_j", "time_s and time_s are both time_s"),
+    ("limit_w,sm_clock,time_s,energy_j", "limit_w and sm_clock are both settings, and a sweep is of one"),
     ("power_limit,duration_minutes,energy_j", "a sweep needs a column of settings"),
     ("window_name,time_s,energy_j", "window_name is 'sgd', which is no number above 0"),
 ])  # fmt: skip
