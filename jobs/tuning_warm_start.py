@@ -38,7 +38,7 @@ def prior_from(source: str, knobs: Sequence[Knob], *, probe: str | None, store: 
     name, _, labels = source.partition(":")
     path = Path(name)
     if path.is_file():
-        trials = _of_log(path)
+        trials = _of_log(path, None if store is None else probe)  # a command may be called in another way
         measured = _of_sweeps(path, labels, knobs) if trials is None else trials
     elif probe is None or store is None:
         raise InputError(f"--warm-start {source}: there is no such file; a model of GPU needs a probe and a store")
@@ -82,16 +82,22 @@ def _comparable(name: str, values: FloatArray, highest: float) -> FloatArray:
     return np.asarray(values / highest if name in _SHARES else np.arcsinh(values))
 
 
-def _of_log(path: Path) -> list[Trial] | None:
-    """The measurements of the log of a search, of all of its GPUs; None where the file is no such log."""
+def _of_log(path: Path, probe: str | None) -> list[Trial] | None:
+    """The measurements of the log of a search, of all of its GPUs; None where the file is no such log.
+
+    InputError where it is of another probe than the one that is named.
+    """
     try:
         head, _, body = path.read_bytes().partition(b"\n")
         if SCHEMA.encode() not in head:
             return None
+        label = json.loads(head).get("label")
         steps = [json.loads(line) for line in body.split(b"\n")[:-1]]  # what follows the last end of line is torn
         trials = [Trial(dict(step["setting"]), step["energy_j"], step["time_s"]) for step in steps]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read as a log of whorl tune ({error}): name another file") from error
+    if probe is not None and label != probe:
+        raise InputError(f"{path} is the log of a search for {label}, and not for {probe}: name another file")
     return [trial for trial in trials if trial.energy_j is not None and trial.time_s is not None]
 
 
@@ -137,8 +143,8 @@ def _of_store(store: Store | str | Path, probe: str, model: str) -> list[Trial]:
     runs = runs.select("limit_w", "clock_mhz", *figures).drop_nulls()
     if runs.height < 2:
         raise InputError(
-            f"{opened.root} has no runs of {probe} on a model with {model} in its name, at the default and other "
-            f"settings: `whorl tune {probe}` on such a GPU stores them"
+            f"{model} is no file, and {opened.root} has no runs of {probe} on a model with {model} in its name, at the "
+            f"default and other settings: `whorl tune {probe}` on such a GPU stores them"
         )
     return [
         Trial({"power_limit_w": limit_w, "sm_clock_mhz": clock_mhz}, energy_j, time_s)

@@ -83,16 +83,19 @@ def test_runs_of_a_store_on_another_model_are_a_prior(tmp_path: Path) -> None:
         ("{sweep}:network=resnet", "--warm-start {sweep}:batch=8,dataset=images,network=resnet,optimizer=adam"),
         ("{sweep}:network=vgg", "has 0 sweeps with network=vgg"),
         ("{log}", "cannot be read as a log of whorl tune"),
-        ("H100", "has no runs of gemm-fp32 on a model with H100 in its name"),
+        ("{other}", "is the log of a search for stream-triad, and not for gemm-fp32"),
+        ("H100", "H100 is no file, and {store} has no runs of gemm-fp32 on a model with H100 in its name"),
     ],
 )
 def test_a_source_of_no_use_is_refused_with_a_sentence(sweep: Path, tmp_path: Path, source: str, sentence: str) -> None:
     log = tmp_path / "trials.jsonl"
     log.write_text('{"schema": "whorl.tune.log/1"}\n{"stage": "trial"}\n')
-    source = source.format(sweep=sweep, log=log)
+    other, store = tmp_path / "other.jsonl", tmp_path / "s"
+    other.write_text('{"schema": "whorl.tune.log/1", "label": "stream-triad"}\n')
+    source = source.format(sweep=sweep, log=log, other=other)
     with pytest.raises(InputError) as refused:
-        prior_from(source, [LIMITS], probe="gemm-fp32", store=new_store(tmp_path / "s"))
-    assert sentence.format(sweep=sweep) in str(refused.value)
+        prior_from(source, [LIMITS], probe="gemm-fp32", store=new_store(store))
+    assert sentence.format(sweep=sweep, store=store) in str(refused.value)
 
 
 def test_the_log_of_a_search_is_a_prior_without_what_failed_or_was_torn(tmp_path: Path) -> None:
