@@ -176,7 +176,9 @@ class _Group(click.Group):
             except BrokenPipeError:  # the reader has closed the pipe, as in `whorl ... | head`
                 _discard()
                 ctx.exit(128 + signal.SIGPIPE)
-            except (KeyboardInterrupt, Exception) as error:
+            except SystemExit:
+                raise
+            except BaseException as error:  # libraries in Rust make of an interrupt what is no Exception
                 if interrupts.came or isinstance(error, KeyboardInterrupt):
                     from .ending import ended
 

@@ -67,7 +67,9 @@ probe.add_command(prolog)
 @click.option(
     "--input", "distribution", metavar="NAME", help="Distribution of the input data, for kernels with a choice."
 )
-@click.option("--input-seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the input data.")
+@click.option(
+    "--input-seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Seed of the input data."
+)
 @click.option(
     "--precision",
     type=click.FloatRange(0, 100, min_open=True),

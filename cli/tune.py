@@ -68,9 +68,9 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
 
     \b
     whorl tune gemm-fp16 --store S --max-slowdown 5% --trials 14
-    whorl tune --command 'serve --batch {batch}' --knob batch=8,1,2,4,16,32 --max-latency 16ms
-    whorl tune --sweep zeus.csv --max-slowdown 5%     from a sweep that was measured already
-    whorl tune --stress power --trials 60             the kernel of most power
+    whorl tune --command 'serve {batch}' --knob batch=8,1,2 --max-latency 16ms
+    whorl tune --sweep zeus.csv --max-slowdown 5%   # was measured already
+    whorl tune --stress power --trials 60           # the kernel of most power
 
     The settings of the GPUs are restored afterwards, also after a crash. To set them needs root; where that is not
     possible, the answer is what an administrator types. docs/tune.md has the method.

@@ -274,8 +274,9 @@ def build(
         outputs = (Output("kept", partial(_expect_kept, added)),)
     thread_steps = threads * steps * k["launches"]
     operations = {precision: thread_steps * count for precision, count in lay.operations.items()}
-    moved = thread_steps * lay.vector_bytes * (k["far"] + 2 * k["stores"])
-    cached = thread_steps * lay.vector_bytes * k["near"]
+    mix = _mix(facts, k, lay, grid)
+    moved = round(mix.dram_bytes)
+    cached = thread_steps * lay.vector_bytes * (k["far"] + k["near"])
     fill_grid, fill_block = (8 * facts.sms, 1, 1), (256, 1, 1)
     filled = ((name, np.uint64(count), Key("words")) for name, count in words.items())
     work = Work(
@@ -290,7 +291,7 @@ def build(
         parameters=k | {"steps": steps, "blocks_in_all": lay.together * waves * k["launches"]},
         operations=operations.get("int32", 0) or thread_steps * k["shared"],
         activity=(1 + k["entropy"] / 32) / 2 * lay.sms / facts.sms,
-        mix=_mix(facts, k, lay, grid),
+        mix=mix,
         first=tuple(
             Launch("stress.cu", "fill_words", fill_grid, fill_block, args, launches[0].defines) for args in filled
         ),
