@@ -85,18 +85,18 @@ class Following:
     def catch_up(self, now_ns: int | None = None) -> None:
         """Read the files that journals have not shown, as at the start or after an import. Raises StoreError."""
         with self._guard:
-            seen = self._when[_SEEN].copy()
+            last_seen = self._when[_SEEN].copy()
         with files.readable(self._store.root):
-            self._take_files((now_ns or time.time_ns()) - self._age_ns, seen)
+            self._take_files((now_ns or time.time_ns()) - self._age_ns, last_seen)
 
     def now(self, now_ns: int | None = None) -> Newest:
         """What is known now. Raises StoreError."""
         since_ns = (now_ns or time.time_ns()) - self._age_ns
         with self._guard:
-            seen = self._when[_SEEN].copy()  # before: what is followed may be newer than what was sealed unseen
+            last_seen = self._when[_SEEN].copy()  # before: what is followed may be newer than what was sealed unseen
             self._follow(since_ns)
         with files.readable(self._store.root):  # a journal may have been sealed since the look before
-            self._take_files(since_ns, seen)
+            self._take_files(since_ns, last_seen)
         with self._guard:
             gpus = list(self._numbers)
             values, all_times = self._values[:, : len(gpus)].copy(), self._when[:, : len(gpus)].copy()
@@ -105,8 +105,8 @@ class Following:
         known = (when >= since_ns) & (when > ended)
         return Newest(gpus, values, when, known, seen, seen >= since_ns, seen > ended, quality)
 
-    def _take_files(self, since_ns: int, seen: NDArray[np.int64]) -> None:
-        """Take the files that nobody looked at, of GPUs that were last seen at `seen` (ns).
+    def _take_files(self, since_ns: int, last_seen: NDArray[np.int64]) -> None:
+        """Take the files that nobody looked at, of GPUs that were last seen at `last_seen` (ns).
 
         One that is left out of the tables has the rows of others: no harm.
         """
@@ -116,7 +116,7 @@ class Following:
             with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
                 # All are chosen before one is read: a newer file may lack what an older one says of the same GPU.
                 sound = self._store.sound(TELEMETRY.name, fresh)
-                for path in [path for path in sound if self._is_new(path, since_ns, seen)]:
+                for path in [path for path in sound if self._is_new(path, since_ns, last_seen)]:
                     with contextlib.suppress(DamagedError):  # `whorl doctor --store` names it
                         rows = telemetry_files.read(path, _COLUMNS)
                         with self._guard:
@@ -144,7 +144,7 @@ class Following:
 
             self._take(pa.concat_tables(gained, promote_options="default"), since_ns)
 
-    def _is_new(self, path: Path, since_ns: int, seen: NDArray[np.int64]) -> bool:
+    def _is_new(self, path: Path, since_ns: int, last_seen: NDArray[np.int64]) -> bool:
         """Whether a file may have rows that are neither too old nor from before its GPUs were last seen."""
         file_name = file_names.parse(path.name)
         if file_name is None or 1000 * file_name.bounds.last_us < since_ns:
@@ -156,7 +156,8 @@ class Following:
             places = [self._hashes.get(gpu_hash, []) for gpu_hash in hashes]
         last_ns = 1000 * file_name.bounds.last_us
         return not all(
-            numbers and all(number < len(seen) and seen[number] >= last_ns for number in numbers) for numbers in places
+            numbers and all(number < len(last_seen) and last_seen[number] >= last_ns for number in numbers)
+            for numbers in places
         )
 
     def _take(self, rows: pa.Table, since_ns: int) -> None:
