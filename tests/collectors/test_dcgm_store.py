@@ -86,8 +86,8 @@ def test_a_killed_collector_keeps_what_it_stored_and_a_second_one_doubles_nothin
     assert all(row in after for row in before)
     assert len({(row["gpu"], row["ts"]) for row in after}) == len(after)
     stamps = sorted({row["ts"] for row in after})
-    # What was sampled while nobody collected is the other client's.
-    assert max(later - sooner for sooner, later in itertools.pairwise(stamps)) > 500_000_000
+    # What was sampled each 0.1 s while nobody collected is the other client's.
+    assert max(later - sooner for sooner, later in itertools.pairwise(stamps)) > 200_000_000
 
 
 @pytest.mark.long
