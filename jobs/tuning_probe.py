@@ -57,9 +57,6 @@ class ProbeBenchOptions:
     """Parameters of the probe's kernel by name, with the values to try."""
     gpu: Sequence[str] = ()
     """GPUs of this node, by name or index; all where none is named."""
-    cluster: str | None = None
-    exclusive: bool = False
-    """Refuse GPUs that another process uses."""
     gpus: int | None = None
     """Simulated: how many, of which model and seed."""
     model: str | None = None
@@ -171,8 +168,8 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
     if options.backend == "simulated":
         from .measuring import drawn_fleet
 
-        if options.gpu or options.exclusive:
-            raise InputError(f"--{'gpu' if options.gpu else 'exclusive'} works only with real GPUs")
+        if options.gpu:
+            raise InputError("--gpu works only with real GPUs")
         fleet = drawn_fleet(options.gpus, options.model, options.seed, options.faults, options.fault)
         return bench_in(store if isinstance(store, Store) else Store.create(store), row, fleet, options)
     for name in ("gpus", "model", "seed", "faults", "fault"):
@@ -197,8 +194,6 @@ def bench_on(store: Store, probe: Probe, devices: Sequence[Device], options: Pro
             store,
             [by_gpu[gpu]],
             plan,
-            cluster=options.cluster,
-            exclusive=options.exclusive,
             lock_clock_mhz=limits["lock_clock_mhz"],
             power_limit_w=limits["power_limit_w"],
         )
@@ -222,7 +217,6 @@ def bench_in(store: Store, probe: Probe, fleet: Fleet, options: ProbeBenchOption
             store,
             fleet,
             plan,
-            cluster=options.cluster,
             cap_w=limits["power_limit_w"],
             lock_mhz=limits["lock_clock_mhz"],
             chosen=[places[gpu]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
 from whorl.analysis.tuning.power_plan import (
@@ -19,6 +20,7 @@ from whorl.analysis.tuning.power_plan import (
 )
 from whorl.benchmarks.power_plans import Setup, jobs_of, planted
 from whorl.simulation.workloads import WORKLOADS
+from whorl.tests.analysis.longhorn import needs_longhorn, raw
 from whorl.tests.sizes import count
 
 LIMITS = np.array([300.0, 400.0, 500.0])
@@ -117,6 +119,17 @@ def test_a_braked_gpu_stands_out_of_its_class_and_the_slowest_of_a_class_does_no
     alike = np.append(np.exp(1e-4 * np.arange(20)), 0.985)
     assert not braked(alike).any(), "1.5 % is no brake, however alike the others are"
     assert not braked(speed[5:8]).any(), "three GPUs say nothing"
+
+
+@needs_longhorn
+def test_of_392_real_gpus_the_one_whose_power_stood_at_250_w_is_the_braked_one() -> None:
+    gpus = raw("sgemm").filter(pl.col("perf") > 0).group_by("uuid").agg(pl.col("perf", "pwr").median())
+    slow = gpus.filter(pl.Series(braked(1 / gpus["perf"].to_numpy())))
+    assert gpus.height == 392
+    assert slow["pwr"].round().to_list() == [250.0]
+    assert slow["perf"][0] / gpus["perf"].median() > 1.2
+    pages = raw("pagerank").filter(pl.col("perf") > 0).group_by("uuid").agg(pl.col("perf").median())
+    assert not braked(1 / pages["perf"].to_numpy()).any()
 
 
 def test_simulated_jobs_save_energy_at_nearly_the_same_speed() -> None:
