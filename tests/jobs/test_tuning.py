@@ -349,6 +349,7 @@ def test_trials_are_runs_of_the_store_under_their_conditions(store: Store) -> No
     assert (times["high"] - times["low"]).total_seconds() < 3600, "all of it follows each other, on one day"
 
 
+@pytest.mark.long
 def test_what_is_known_of_the_gpus_does_not_change_with_the_trials(store: Store) -> None:
     """The usual runs keep the workload's name, advice is about them, and no GPU is judged by its trials."""
     asked: dict[str, Any] = {"backend": "simulated", "model": "H100", "gpus": 8, "suite": "quick"}

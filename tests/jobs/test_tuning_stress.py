@@ -80,6 +80,7 @@ def test_sixty_trials_or_fewer_draw_95_percent_of_the_power_of_the_best_probe_an
     assert all(tried.failure is None for tried in report.trials)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("model", "seed"), sample([("V100", 4), ("V100", 0), ("H100", 2), ("H100", 4)], short=1))
 def test_a_search_for_spread_finds_a_kernel_that_tells_gpus_apart_at_least_as_well_as_any_probe(
     model: str, seed: int
@@ -212,6 +213,7 @@ def test_what_cannot_be_searched_is_said(options: dict[str, object], gpus: int, 
         search_stress(Counted(gpus).bench, replace(QUICK, **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_on_this_node_the_limit_is_the_highest_one_and_all_is_as_before_after_ctrl_c(
     nvml: NvmlLibrary, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
