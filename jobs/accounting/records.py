@@ -13,9 +13,9 @@ from ...errors import InputError
 from ...store import hostlist
 from ...store.importing import sacct_json
 from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
+from ...store.importing.sacct_times import add_times
 from ...store.vocabulary import EventKind
 from . import tres
-from .clocks import add_times
 from .fields import DELIMITER, FIELDS, FREE_TEXT, NEEDED, SAVE
 
 _UNKNOWN = frozenset({"", "Unknown", "None", "N/A", "None assigned", "(null)", "INVALID"})

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import polars as pl
 
 from ...errors import InputError
-from ...store.importing.content import LINE, Refused
+from .content import LINE, Refused
 
 _COLUMNS = {"Submit": "submitted", "Eligible": "eligible", "Start": "began", "End": "ended"}
 _EPOCH = r"^[0-9]{9,10}$"

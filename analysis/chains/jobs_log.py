@@ -1,0 +1,265 @@
+"""The history of a queue: when jobs were submitted, began and ended, with their time limits and numbers of nodes."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ...store.importing import sacct_json
+from ...store.importing.content import LINE, Refused, load
+from ...store.importing.sacct_times import add_times
+
+FloatArray: TypeAlias = NDArray[np.float64]
+IntArray: TypeAlias = NDArray[np.int64]
+
+SAVE = "SLURM_TIME_FORMAT=%s sacct -a -X -P -D -S 2026-01-01 -o JobIDRaw,State,Submit,Start,End,TimelimitRaw,NNodes"
+"""A command whose output `read_log` reads."""
+UNLIMITED_S = 365 * 86400.0
+"""What Slurm plans for a job whose time limit is UNLIMITED: a year."""
+
+_COLUMNS = {
+    "jobidraw": "JobIDRaw", "jobid": "JobID", "state": "State", "submit": "Submit", "start": "Start", "end": "End",
+    "elapsedraw": "ElapsedRaw", "timelimitraw": "TimelimitRaw", "timelimit": "Timelimit", "nodelist": "NodeList",
+    "nnodes": "NNodes", "allocnodes": "AllocNodes", "alloctres": "AllocTRES",
+    "job": "JobIDRaw", "limit_min": "TimelimitRaw", "nodes": "NNodes",
+}  # fmt: skip
+"""Columns that are read, in lower case, with sacct's spelling: those of sacct, then those of the Mirage study's log."""
+_UNKNOWN = ("", "Unknown", "None", "N/A", "None assigned", "(null)", "INVALID")
+_NODES = ("NNodes", "AllocNodes", "AllocTRES")
+NEVER_BEGAN, STEP, TWICE = "that never began", "steps of jobs", "that the log has twice"
+
+
+@dataclass(frozen=True, eq=False)
+class JobsLog:
+    """Jobs that began, sorted by `submit_s`; jobs submitted at the same time stand in the order of the log."""
+
+    submit_s: FloatArray
+    """(jobs,) seconds since 1970, UTC, as all times here."""
+    start_s: FloatArray
+    """(jobs,)"""
+    end_s: FloatArray
+    """(jobs,) infinite for a job that was running when the log was written."""
+    limit_s: FloatArray
+    """(jobs,) time limit, above 0."""
+    nodes: IntArray
+    """(jobs,) at least 1."""
+    source: str
+    """Where the jobs come from, for messages: the path of the file, or a command."""
+    refused: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Why rows cannot be used, with their lines; of JSON the number of the job in the list."""
+    passed: Mapping[str, int] = field(default_factory=dict)
+    """Rows that are no jobs that began: `NEVER_BEGAN`, `STEP` or `TWICE`, with their number."""
+    notes: Sequence[str] = ()
+    """What else a reader should know of the times."""
+
+    def __len__(self) -> int:
+        return len(self.submit_s)
+
+    def until(self, time_s: float) -> JobsLog:
+        """The jobs that were submitted before this time, seconds since 1970."""
+        return self._between(0, int(np.searchsorted(self.submit_s, time_s, side="left")))
+
+    def since(self, time_s: float) -> JobsLog:
+        """The jobs that were submitted at this time or later, seconds since 1970."""
+        return self._between(int(np.searchsorted(self.submit_s, time_s, side="left")), len(self))
+
+    def _between(self, first: int, after: int) -> JobsLog:
+        part = slice(first, after)
+        return replace(
+            self,
+            submit_s=self.submit_s[part],
+            start_s=self.start_s[part],
+            end_s=self.end_s[part],
+            limit_s=self.limit_s[part],
+            nodes=self.nodes[part],
+        )
+
+    @cached_property
+    def waits_s(self) -> FloatArray:
+        """(jobs,) from submission to start, at least 0."""
+        return self.start_s - self.submit_s
+
+    @cached_property
+    def run_times_s(self) -> FloatArray:
+        """(jobs,) from start to end, cut at the time limit, which a running job is taken to use up."""
+        return np.minimum(self.end_s - self.start_s, self.limit_s)
+
+    @property
+    def most_nodes_at_once(self) -> int:
+        """The most nodes that ran jobs at the same time: the size of a cluster that was full once. 0 without jobs."""
+        times = np.concatenate([self.end_s, self.start_s])  # where both are at one time, the end comes first
+        steps = np.concatenate([-self.nodes, self.nodes])
+        order = np.argsort(times, kind="stable")
+        return int(np.cumsum(steps[order]).max(initial=0))
+
+
+def read_log(path: str | Path, *, time_zone: str = "UTC") -> JobsLog:
+    """The jobs of a saved log, plain or packed (.gz, .zst), that began.
+
+    It is a CSV with the columns submit, start, end, limit_min (minutes) and nodes, or the output of `sacct -P` with a
+    header or of `sacct --json`. `time_zone` is that of times without one. Steps, jobs that never began and jobs that
+    the log has twice are passed over; rows that cannot be read are in `refused`.
+
+    Raises:
+        InputError: the file cannot be read, lacks a column, or has no job that can be used.
+    """
+    path = Path(path)
+    content = load(path)
+    if b"\0" in content[:4096]:
+        raise InputError(f"{path} is not text in UTF-8 (it holds zero bytes); save it in UTF-8")
+    text = content.decode("utf-8-sig", "replace")
+    refused = Refused()
+    frame = sacct_json.rows(text, str(path)) if sacct_json.fits(text) else _rows(text, path, refused)
+    return _log(frame, str(path), time_zone, refused)
+
+
+def log_of_rows(rows: Iterable[Mapping[str, str]], source: str, *, time_zone: str = "UTC") -> JobsLog:
+    """The jobs that began among rows of `sacct`, each a mapping from sacct's names of fields to text.
+
+    `source` names them in messages. Raises InputError as `read_log` does.
+    """
+    cells = list(rows)
+    if not cells:
+        raise InputError(f"{source} lists no jobs: there is no history to learn from")
+    names = {name: name for row in cells[:1] for name in row}
+    columns = {LINE: range(1, len(cells) + 1)} | {name: [row.get(name) for row in cells] for name in names}
+    frame = pl.DataFrame(columns, schema={LINE: pl.Int64} | dict.fromkeys(names, pl.String))
+    return _log(frame, source, time_zone, Refused())
+
+
+def _rows(text: str, path: Path, refused: Refused) -> pl.DataFrame:
+    """The lines below the header as columns of text, with `LINE`, cut where the header's most frequent delimiter is."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if not lines:
+        raise InputError(f"{path} is empty; save it again, for example with: {SAVE}")
+    delimiter = max("|\x1f;,\t", key=lines[0][1].count)
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter in ",;\t" else csv.QUOTE_NONE
+    rows: list[list[str]] = []
+    numbers: list[int] = []
+    for number, line in lines:
+        fields = next(csv.reader([line], delimiter=delimiter, quoting=quoting))
+        if rows and len(fields) != len(rows[0]):
+            wrong = f"it has {len(fields)} fields where the header names {len(rows[0])}; save it without free text"
+            refused.add(f"{wrong} such as JobName", [number])
+        else:
+            rows.append([cell.strip() for cell in fields])
+            numbers.append(number)
+    header = [name or f"={place}" for place, name in enumerate(rows[0])]  # `sacct -p` ends lines with the delimiter
+    if len({_COLUMNS.get(name.lower(), name) for name in header}) < len(header):
+        raise InputError(f"{path} has a column twice; save it with: {SAVE}")
+    columns = dict(zip(header, zip(*rows[1:], strict=True), strict=True)) if rows[1:] else dict.fromkeys(header, ())
+    return pl.DataFrame({LINE: numbers[1:]} | columns, schema={LINE: pl.Int64} | dict.fromkeys(header, pl.String))
+
+
+def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused) -> JobsLog:
+    """The jobs of rows of text, as sacct or the Mirage study name their columns."""
+    passed: dict[str, int] = {}
+    notes: list[str] = []
+    frame = _named(frame, source)
+    rows = frame.height + refused.count
+    frame = _pass(frame, pl.coalesce("JobIDRaw", "JobID").str.contains(".", literal=True), STEP, passed)
+    frame = add_times(frame, source, time_zone, refused, notes)
+    frame = _pass(frame, _never_began(frame), NEVER_BEGAN, passed)
+    frame = refused.take(frame.with_columns(_limit_s().alias("limit_s"), _nodes().alias("nodes")), _rules())
+    job = ["JobIDRaw", "JobID", "submitted"]
+    if frame.select(pl.coalesce("JobIDRaw", "JobID").is_not_null().all()).item():
+        newest = frame.sort(pl.col("ended").is_null(), descending=True, maintain_order=True)
+        newest = newest.unique(job, keep="last", maintain_order=True)
+        if newest.height < frame.height:
+            passed[TWICE] = frame.height - newest.height
+        frame = newest
+    if not frame.height:
+        raise InputError(f"{source} has no job to learn from: {_why_none(rows, refused, passed)}")
+    frame = frame.sort("submitted", LINE)
+    submit_s, start_s, end_s = (
+        frame[name].dt.epoch("us").cast(pl.Float64).to_numpy() / 1e6 for name in ("submitted", "began", "ended")
+    )
+    return JobsLog(
+        submit_s=submit_s,
+        start_s=start_s,
+        end_s=np.where(np.isnan(end_s), np.inf, end_s),
+        limit_s=frame["limit_s"].to_numpy(),
+        nodes=frame["nodes"].to_numpy(),
+        source=source,
+        refused=refused.lines,
+        passed=passed,
+        notes=tuple(notes),
+    )
+
+
+def _named(frame: pl.DataFrame, source: str) -> pl.DataFrame:
+    """The columns that are read, as sacct spells them, NULL for what sacct writes where nothing is known."""
+    frame = frame.rename({name: _COLUMNS[name.lower()] for name in frame.columns if name.lower() in _COLUMNS})
+    for names in (("Submit",), ("Start",), ("End",), ("TimelimitRaw", "Timelimit"), _NODES):
+        if not set(names) & set(frame.columns):
+            raise InputError(f"{source} has no column {names[0]}; save it with: {SAVE}")
+    wanted = {*_COLUMNS.values(), "Eligible"}
+    frame = frame.select(LINE, *(name for name in frame.columns if name in wanted))
+    texts = [name for name in frame.columns if name != LINE]
+    frame = frame.with_columns(pl.when(~pl.col(name).is_in(_UNKNOWN)).then(pl.col(name)).alias(name) for name in texts)
+    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in sorted(wanted - set(texts)))
+
+
+def _pass(frame: pl.DataFrame, no_job: pl.Expr, why: str, passed: dict[str, int]) -> pl.DataFrame:
+    jobs = frame.filter(~no_job.fill_null(value=False))
+    if jobs.height < frame.height:
+        passed[why] = frame.height - jobs.height
+    return jobs
+
+
+def _never_began(frame: pl.DataFrame) -> pl.Expr:
+    """Jobs without a start. Some versions of sacct print the end of a job that was cancelled in the queue there."""
+    cancelled = pl.col("State").str.starts_with("CANCELLED") & (pl.col("began") == pl.col("ended"))
+    no_nodes = pl.col("NodeList").is_null() if frame["NodeList"].is_not_null().any() else pl.lit(False)
+    return pl.col("began").is_null() | cancelled.fill_null(False) | no_nodes | (pl.col("AllocNodes") == "0")
+
+
+def _limit_s() -> pl.Expr:
+    """The time limit in seconds: minutes of TimelimitRaw, or `[DD-]HH:MM:SS` of Timelimit; NULL where neither says."""
+    clock = pl.col("Timelimit").str.extract_groups(r"^(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)$")
+    days, hours, minutes, seconds = (clock.struct.field(str(place)).cast(pl.Float64) for place in range(1, 5))
+    written = 86400 * days.fill_null(0) + 3600 * hours.fill_null(0) + 60 * minutes + seconds
+    unlimited = pl.any_horizontal(
+        pl.col(name).str.to_uppercase().str.contains("UNLIMITED").fill_null(False)
+        for name in ("TimelimitRaw", "Timelimit")
+    )
+    minutes_raw = pl.col("TimelimitRaw").cast(pl.Float64, strict=False)
+    return pl.when(unlimited).then(UNLIMITED_S).otherwise(pl.coalesce(60 * minutes_raw, written))
+
+
+def _nodes() -> pl.Expr:
+    """How many nodes a job had. sacct writes 2048 as 2K unless it is told not to."""
+    text = pl.coalesce("NNodes", "AllocNodes", pl.col("AllocTRES").str.extract(r"(?:^|,)node=(\d+K?)"))
+    thousands = pl.when(text.str.ends_with("K")).then(1024).otherwise(1)
+    return text.str.strip_suffix("K").cast(pl.Int64, strict=False) * thousands
+
+
+def _rules() -> list[tuple[pl.Expr, str]]:
+    """Which jobs cannot be used, and why."""
+    backward = "the clock was set back"
+    return [
+        (pl.col("submitted").is_null(), "it has no time of submission"),
+        (pl.col("began") < pl.col("submitted"), f"it began before it was submitted: {backward}"),
+        ((pl.col("ended") < pl.col("began")).fill_null(False), f"it ended before it began: {backward}"),
+        (pl.col("limit_s").is_null(), "its time limit is not known; give TimelimitRaw in minutes"),
+        (~pl.col("limit_s").is_finite() | (pl.col("limit_s") <= 0), "its time limit is not above 0"),
+        (pl.col("nodes").is_null() | (pl.col("nodes") < 1), "its number of nodes is not a number of at least 1"),
+    ]
+
+
+def _why_none(rows: int, refused: Refused, passed: Mapping[str, int]) -> str:
+    if refused.lines:
+        reason, lines = max(refused.lines.items(), key=lambda entry: len(entry[1]))
+        return f"of {rows} rows {len(lines)} cannot be read, the first in line {lines[0]}: {reason}"
+    if passed:
+        return f"of {rows} rows " + ", ".join(f"{number} are jobs {why}" for why, number in passed.items())
+    return f"it has no rows; save it with: {SAVE}"
