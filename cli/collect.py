@@ -9,11 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from ..dashboards.table import many
 from ..errors import WhorlError
-from .options import Span, json_option
+from .options import Span, any_store_option, json_option, typed
 
 if TYPE_CHECKING:
     from ..collectors.collect import Collecting
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     context_settings={"allow_interspersed_args": False},  # what follows the command is the command's
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND ...]")
-@click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store: a folder of tables.")
+@any_store_option
 @click.option("--for-job", is_flag=True, help="Only the GPUs of this batch job, into a folder of its own; see above.")
 @click.option("--interval", type=Span(), default="1s", show_default=True, help="Time between readings.")
 @click.option(
@@ -104,7 +103,7 @@ def collect(
     """
     from ..jobs.collecting import collect as run
 
-    if store is not None and for_job and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
+    if for_job and not typed(ctx, "store"):
         store = None  # a site's
     if command and not for_job:
         raise click.UsageError(f"{command[0]!r} is too much: a command can run with --for-job")

@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 import click
 
+from .options import store_choice, typed
+
 _LOOK_S = 0.2  # a signal ends the command within this time
 
 
 @click.command("dashboard", short_help="Look at a store in a browser.")
-@click.option(
-    "--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store. Not needed with --demo."
-)
+@store_choice("The store. Not needed with --demo.")
 @click.option("--demo", is_flag=True, help="Measure a simulated fleet of 64 GPUs first, and show that.")
 @click.option(
     "--listen",
@@ -53,7 +53,10 @@ _LOOK_S = 0.2  # a signal ends the command within this time
     help="Memory that a query of the page SQL may use.",
 )
 @click.option("--no-open", is_flag=True, help="Start no browser.")
+@click.pass_context
 def dashboard(
+    ctx: click.Context,
+    /,
     store: str | None,
     demo: bool,
     listen: str,
@@ -80,7 +83,7 @@ def dashboard(
     from ..store.system.signals import Noted
     from .output import tell
 
-    if demo == (store is not None) and not (demo and os.environ.get("WHORL_STORE") == store):
+    if demo == (store is not None and (typed(ctx, "store") or not demo)):
         raise click.UsageError("give --store, or --demo for a simulated fleet")
     if no_token and token_file is not None:
         raise click.UsageError("give --token-file or --no-token, not both")

@@ -21,7 +21,7 @@ def doctor(store: str | None, host: str | None, socket: str | None, url: tuple[s
     Exit status 1 if something that whorl always needs does not work, or if a file of the store is damaged.
     """
     from ..dashboards.table import Table
-    from ..jobs.machine import findings
+    from ..jobs.doctor import findings
     from .output import print_json, print_table
 
     found = findings(store, host=host, socket=socket, urls=url)

@@ -8,22 +8,32 @@ from datetime import datetime
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ..errors import InputError
+from ..store.configuration import configured
 from ..store.instants import seconds_of, time_of
 
-store_option = click.option(
-    "--store",
-    metavar="DIR",
-    required=True,
-    envvar="WHORL_STORE",
-    show_envvar=True,
-    help="The store: a folder of tables.",
-)
 
-any_store_option = click.option(
-    "--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store: a folder of tables."
-)
+def configured_option(*names: str, key: str, **options: Any) -> Callable[[Any], Any]:
+    """An option whose default is a key of whorl.toml, which is read only where the option is not given."""
+    return click.option(*names, default=lambda: configured(key), **options)
+
+
+def store_choice(says: str = "The store: a folder of tables.", **options: Any) -> Callable[[Any], Any]:
+    """The option `--store`: as given, else WHORL_STORE, else what whorl.toml says."""
+    options = {"metavar": "DIR", "envvar": "WHORL_STORE", "show_envvar": True, "help": says, **options}
+    return configured_option("--store", key="store", **options)
+
+
+def typed(ctx: click.Context, name: str) -> bool:
+    """Whether an option stood on the command line, and not in the environment or in whorl.toml."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+store_option = store_choice(required=True)
+
+any_store_option = store_choice()
 """Not required, as it may also stand before the sub-verb."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with a `schema` key, for programs.")

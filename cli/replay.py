@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from .ending import stays
-from .options import json_option
+from .options import json_option, store_choice, typed
 
 _PATH = click.Path(path_type=Path)
 _TIME = click.FloatRange(min=0)
@@ -87,7 +86,7 @@ def _assignments(
     show_default=True,
     help="For SWF, which counts processors.",
 )
-@click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store with the GPUs' scores.")
+@store_choice("The store with the GPUs' scores.")
 @click.option("--cluster", metavar="NAME", help="The store's cluster, if it has several.")
 @click.option(
     "--class",
@@ -252,7 +251,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
         print_table(policies())
         return
     as_json, plot = options.pop("as_json"), options["plot"]
-    if options["as_published"] and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
+    if options["as_published"] and not typed(ctx, "store"):
         options["store"] = None
 
     def progressed(ended: int, replays: int) -> None:

@@ -6,11 +6,10 @@ import sys
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from ..errors import DeviceError, InputError
 from .ending import Ending, stays
-from .options import Share, Span, any_store_option, json_option, model_option
+from .options import Share, Span, any_store_option, json_option, model_option, typed
 
 
 @click.command("tune", short_help="The power limit, clock and batch that save energy within a bound.")
@@ -81,7 +80,7 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
     from .answers.tuning import tune
     from .tune_report import step_text, stress_step_text
 
-    if probe is None and ctx.get_parameter_source("store") is ParameterSource.ENVIRONMENT:
+    if probe is None and not typed(ctx, "store"):
         store = None
     if options["sweep"] is not None:
         output.print_reply(tune(probe, store=store, **options), as_json=as_json)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import InputError
+from .configuration import configured
 
 LISTED = 8
 """Names in an error."""
@@ -41,14 +42,16 @@ def this_host() -> str:
 
 
 def this_cluster() -> str:
-    """The name of this cluster: as Slurm calls it, also in its accounting; `local` where there is no Slurm.
+    """The name of this cluster: as whorl.toml says, else as Slurm calls it, also in its accounting, else `local`.
 
     Jobs have it in SLURM_CLUSTER_NAME. For others, such as services, slurm.conf says it. Slurm makes it lower case.
     """
+    if name := configured("cluster"):
+        return str(name)
     if name := os.environ.get("SLURM_CLUSTER_NAME"):
         return name
-    configured = os.environ.get("SLURM_CONF")
-    for path in [configured] if configured else _SLURM_CONF:
+    slurm_conf = os.environ.get("SLURM_CONF")
+    for path in [slurm_conf] if slurm_conf else _SLURM_CONF:
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
         except OSError:

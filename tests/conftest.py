@@ -22,6 +22,8 @@ import pytest
 
 # Workers and the processes that they start fill the cores: threads of each Polars would only wait for each other.
 os.environ.setdefault("POLARS_MAX_THREADS", "1")
+# No whorl.toml of this machine or user: os.devnull is a file without settings.
+os.environ["WHORL_CONFIG"] = os.devnull
 
 if TYPE_CHECKING:
     from whorl.store import Store

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import DeviceError, InputError, SchedulerError, StoreError, WhorlError
-from ..finding import Finding
+from ..doctor import Finding
 from .planning import How
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def seen_here(store: str | Path, fleet: str | Path | None = None) -> list[Findin
     With `fleet`, the file of a simulated cluster, its GPUs are those that count.
     """
     from ...store.names import this_host, this_node
-    from .. import machine
+    from .. import doctor
 
     host = "" if this_node() == this_host() else f" (host {this_host()})"
-    found = [Finding("node", True, this_node() + host, vital=True), *machine.node_findings()]
-    return [*found, *(_simulated(fleet) if fleet else machine.gpu_findings()), *_store(Path(store))]
+    found = [Finding("node", True, this_node() + host, vital=True), *doctor.node_findings()]
+    return [*found, *(_simulated(fleet) if fleet else doctor.gpu_findings()), *_store(Path(store))]
 
 
 def _simulated(fleet: str | Path) -> list[Finding]:

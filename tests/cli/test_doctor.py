@@ -21,7 +21,7 @@ from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, NODE, run_without
 
-module = importlib.import_module("whorl.jobs.machine")
+module = importlib.import_module("whorl.jobs.doctor")
 ask_cupy = module._cupy
 
 

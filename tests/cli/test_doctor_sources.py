@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.jobs.dcgm_finding import dcgm_findings
+from whorl.jobs.doctor import dcgm_findings
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import sample
 
-module = importlib.import_module("whorl.jobs.machine")
+module = importlib.import_module("whorl.jobs.doctor")
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,7 @@ def test_profiling_fields_that_the_engine_does_not_give(h100s: DcgmEngine) -> No
 @pytest.mark.long
 def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with h100s.frozen(), monkeypatch.context() as patch:
-        patch.setattr("whorl.jobs.dcgm_finding._PATIENCE_S", 4.0)
+        patch.setattr("whorl.jobs.doctor._DCGM_PATIENCE_S", 4.0)
         told = of_dcgm(h100s)
     works, detail = told["DCGM"]
     assert not works

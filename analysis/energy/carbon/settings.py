@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import InputError
+from ....store.configuration import configuration
 from ....store.power_sensors import SENSOR_ERROR, SensorError
 from ....store.vocabulary import Code
 from . import given
@@ -102,13 +103,16 @@ NONE = Settings()
 
 def find_settings(store: Path, given: Settings | str | Path | None = None) -> Settings:
     """The settings: those `given`, or of the file of that name, else of `energy.toml` in the folder of the store, else
-    none. Raises InputError."""
+    of `[energy]` in whorl.toml, else none. Raises InputError."""
     if isinstance(given, Settings):
         return given
     if given is not None:
         return read_settings(Path(given))
     usual = store / FILE
-    return read_settings(usual, trusted=False) if usual.is_file() else NONE
+    if usual.is_file():
+        return read_settings(usual, trusted=False)
+    stated = configuration().get("energy")
+    return NONE if stated is None else _checked_settings(stated.value, stated.path, trusted=True)
 
 
 def read_settings(path: Path, *, trusted: bool = True) -> Settings:
@@ -124,6 +128,11 @@ def read_settings(path: Path, *, trusted: bool = True) -> Settings:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from error
+    return _checked_settings(table, path, trusted=trusted)
+
+
+def _checked_settings(table: dict[str, Any], path: Path, *, trusted: bool) -> Settings:
+    """The settings of a table. Raises InputError, which names its file and the key."""
     try:
         return _settings(table, path, trusted=trusted)
     except InputError as error:

@@ -1,0 +1,102 @@
+"""whorl.toml: which value a verb takes, and which file it came from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from whorl.cli import cli
+from whorl.store import configuration
+from whorl.store.names import this_cluster
+
+
+class Files:
+    """The files of a site and of a user, in a folder of the test."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.site, self.user = folder / "etc" / "whorl.toml", folder / "home" / "whorl" / "whorl.toml"
+        patch.delenv("WHORL_CONFIG")
+        patch.delenv("WHORL_STORE", raising=False)
+        patch.setattr(configuration, "SITE_FILE", self.site)
+        patch.setenv("XDG_CONFIG_HOME", str(folder / "home"))
+        patch.setenv("WHORL_PYDCGM_PATH", "/nowhere")
+        for path in (self.site, self.user):
+            path.parent.mkdir(parents=True)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    return Files(tmp_path, monkeypatch)
+
+
+def whorl(*words: str, **environment: str) -> Result:
+    return CliRunner().invoke(cli, words, env=environment)
+
+
+def test_an_option_goes_before_the_environment_and_that_before_user_and_site(files: Files, tmp_path: Path) -> None:
+    def asked(*words: str, **environment: str) -> str:
+        """The folder in which a verb finds no store: its name is that of the place that named it."""
+        result = whorl("store", "status", *words, **environment)
+        assert result.exit_code == 3, result.output
+        return next(name for name in ("site", "user", "variable", "option") if f"{tmp_path / name}" in result.stderr)
+
+    files.site.write_text(f'store = "{tmp_path / "site"}"\n')
+    assert asked() == "site"
+    files.user.write_text(f'store = "{tmp_path / "user"}"\n')
+    assert asked() == "user"
+    assert asked(WHORL_STORE=str(tmp_path / "variable")) == "variable"
+    assert asked("--store", str(tmp_path / "option"), WHORL_STORE=str(tmp_path / "variable")) == "option"
+
+
+def test_doctor_says_which_value_came_from_where(files: Files) -> None:
+    files.site.write_text('store = "/shared/fleet"\ncluster = "alex"\n[energy]\nzone = "DE"\n')
+    files.user.write_text('account = "physics"\n')
+    told = json.loads(whorl("doctor", "--json", WHORL_STORE="").stdout)["findings"]
+    details = {row["what"]: row["detail"] for row in told}
+    assert details["store"] == f"/shared/fleet, from {files.site}"
+    assert details["cluster"] == f"alex, from {files.site}"
+    assert details["account"] == f"physics, from {files.user}"
+    assert details["[energy]"] == f"zone, from {files.site}"
+    assert "partition" not in details
+    assert this_cluster() == "alex"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("store = [", "is not a TOML file"),
+        ('stroe = "/fleet"', "whorl knows no key stroe; it knows store, cluster"),
+        ("cluster = 7", 'cluster must be a text in quotes, as cluster = "name"'),
+        ('store = "fleet"', "store must be a whole path"),
+        ('price_per_gpu_hour = "much"', "price_per_gpu_hour must be a number"),
+        ('energy = "DE"', "energy is a table: write [energy]"),
+    ],
+)
+def test_a_file_that_whorl_does_not_understand_is_one_sentence(files: Files, text: str, says: str) -> None:
+    files.site.write_text(text + "\n")
+    result = whorl("verdicts")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert str(files.site) in result.stderr
+    assert says in result.stderr
+    doctor = whorl("doctor", "--json")
+    assert doctor.exit_code == 1
+    told = {row["what"]: row for row in json.loads(doctor.stdout)["findings"]}
+    assert says in told["whorl.toml"]["detail"]
+    # A prolog must not fail for it.
+    assert whorl("jobs", "tag", "begin", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0").exit_code == 0
+
+
+def test_zone_and_price_count_where_a_store_has_no_energy_toml(files: Files, tmp_path: Path) -> None:
+    from whorl.analysis.energy.carbon.settings import find_settings
+
+    files.site.write_text('[energy]\nzone = "DE"\nprice = 0.21\ncurrency = "EUR"\n')
+    found = find_settings(tmp_path)
+    assert [str(dated.value) for dated in (*found.zones, *found.price)] == ["DE", "0.21"]
+    (tmp_path / "energy.toml").write_text('zone = "FR"\n')
+    assert [dated.value for dated in find_settings(tmp_path).zones] == ["FR"]
+    files.user.write_text("[energy]\nzone = 7\n")
+    assert [dated.value for dated in find_settings(tmp_path).zones] == ["FR"]
