@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from whorl.analysis.placement.burst import BurstQuestion, plan_burst
-from whorl.analysis.placement.layers import Layer, LayerProfile, read_network, read_profile
 from whorl.analysis.replay.burst_jobs import JobPlan, with_plan
 from whorl.analysis.replay.engine import replay
 from whorl.analysis.replay.fleet import Floats
@@ -31,6 +29,7 @@ from whorl.analysis.replay.policies.policy import Policy
 from whorl.analysis.replay.policies.spb import PartialBackpropagation
 from whorl.analysis.replay.traces import read_trace
 from whorl.analysis.replay.world import World
+from whorl.analysis.training.burst import BurstQuestion, Layer, LayerProfile, plan_burst, read_network, read_profile
 from whorl.benchmarks.intervals import LONGHORN
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say

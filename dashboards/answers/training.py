@@ -13,9 +13,9 @@ from ...errors import InputError
 from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
-    from ...analysis.placement.burst import BurstAnswer
-    from ...analysis.placement.spb import SpbPlan
     from ...analysis.power_classes.job_plans import SyncJobPlan
+    from ...analysis.training.burst import BurstAnswer
+    from ...analysis.training.spb import SpbPlan
     from ...store import Store
 
 DATA_PARALLEL = "data-parallel"
@@ -60,9 +60,8 @@ def advise_burst(
     "data-parallel". With a store each plan also names its GPUs. Raises InputError, which names the file and the line,
     and StoreError.
     """
-    from ...analysis.placement.burst import BANDWIDTH, BurstQuestion, burst_answer
-    from ...analysis.placement.gang import Scope, gang_of
-    from ...analysis.placement.layers import read_network, read_profile
+    from ...analysis.training.burst import BANDWIDTH, BurstQuestion, burst_answer, read_network, read_profile
+    from ...analysis.training.gang import Scope, gang_of
     from ..printed import training as printed
 
     scoped: dict[str, Any] = dict(options)
@@ -125,8 +124,8 @@ def advise_spb(
     The job has all GPUs on `hosts`, a host list, or the best `gpus`. `frame` has a row for each GPU, the deepest first.
     Raises InputError, and StoreError where there is no store.
     """
-    from ...analysis.placement.gang import Scope
-    from ...analysis.placement.spb import BACKWARD, Worker, plan_spb
+    from ...analysis.training.gang import Scope
+    from ...analysis.training.spb import BACKWARD, Worker, plan_spb
     from ..printed import training as printed
 
     share = BACKWARD if backward is None else backward

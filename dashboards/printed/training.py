@@ -7,10 +7,10 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from ...analysis.placement.burst import UNMEASURED_US, BurstAnswer, BurstPlacement, BurstPlan, BurstRow
 from ...analysis.placement.saying import percent
-from ...analysis.placement.spb import MeanInterval, SpbPlan
 from ...analysis.placement.worth import Gain
+from ...analysis.training.burst import UNMEASURED_US, BurstAnswer, BurstPlacement, BurstPlan, BurstRow
+from ...analysis.training.spb import MeanInterval, SpbPlan
 from ..table import MISSING, Table, many, number
 
 _LISTED = 20

@@ -9,9 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.placement.burst import BurstQuestion, plan_burst, stretched
-from whorl.analysis.placement.layers import read_network, read_profile
-from whorl.analysis.placement.spb import depths_of, slack, step
 from whorl.analysis.replay.engine import replay
 from whorl.analysis.replay.job import Job, Trace
 from whorl.analysis.replay.options import Options
@@ -20,6 +17,8 @@ from whorl.analysis.replay.policies.policy import Policy
 from whorl.analysis.replay.policies.spb import PartialBackpropagation
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs
 from whorl.analysis.replay.world import World
+from whorl.analysis.training.burst import BurstQuestion, plan_burst, read_network, read_profile, stretched
+from whorl.analysis.training.spb import depths_of, slack, step
 
 DEEPPOOL = Path(__file__).parents[3].parent / "shared" / "data" / "schedulers" / "deeppool"
 LONG_S = 1e6

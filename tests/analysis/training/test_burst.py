@@ -10,8 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.placement.burst import BurstQuestion, Costs, costs_of, plan_burst, stretched
-from whorl.analysis.placement.layers import Layer, LayerProfile, read_network, read_profile
+from whorl.analysis.training.burst import (
+    BurstQuestion,
+    Costs,
+    Layer,
+    LayerProfile,
+    costs_of,
+    plan_burst,
+    read_network,
+    read_profile,
+    stretched,
+)
 from whorl.tests.burst_files import BATCH, write_files
 
 DEEPPOOL = Path(__file__).parents[3].parent / "shared" / "data" / "schedulers" / "deeppool"

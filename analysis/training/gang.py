@@ -11,11 +11,10 @@ import numpy as np
 from ...errors import InputError
 from ...store.hostlist import compress, expand
 from ...store.names import find_workload, plain_workload
+from ..placement import available, scores, sets
+from ..placement.scores import SEED
+from ..placement.worth import DRAWS, Gain, gain
 from ..statistics.ordering import Floats, Ints
-from . import sets
-from .reading import available
-from .scores import SEED, scores
-from .worth import DRAWS, Gain, gain
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -77,9 +76,9 @@ class Gang:
         for row in gangs:
             filled = 0
             for node in rng.permutation(len(members)):
-                taken = rng.permutation(members[node])[: gpus - filled]
-                row[filled : filled + len(taken)] = taken
-                filled += len(taken)
+                added = rng.permutation(members[node])[: gpus - filled]
+                row[filled : filled + len(added)] = added
+                filled += len(added)
                 if filled == gpus:
                     break
         return rng.permuted(gangs, axis=1)
@@ -97,12 +96,12 @@ class Gang:
         baselines = {"roles": self.shuffled(chosen), "random": self.random(len(chosen))}
         if self.reason is not None:
             return tuple(Gain("best", against, 0.0, 0.0, 0.0, measurable=False) for against in baselines)
-        its_times = time_of(self.draws[:, chosen])
-        return tuple(
-            one
-            for against, others in baselines.items()
-            for one in gain("best", against, its_times, np.mean([time_of(self.draws[:, order]) for order in others], 0))
-        )
+        took = time_of(self.draws[:, chosen])
+        usual = {
+            against: np.mean([time_of(self.draws[:, order]) for order in orders], axis=0)
+            for against, orders in baselines.items()
+        }
+        return tuple(saving for against in usual for saving in gain("best", against, took, usual[against]))
 
     @property
     def _ground(self) -> sets.Ground:

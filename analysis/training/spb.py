@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InputError
+from ..placement.worth import Gain
 from ..statistics.ordering import Floats
 from .gang import Scope, gang_of
-from .worth import Gain
 
 if TYPE_CHECKING:
     from ...store import Store
