@@ -66,21 +66,21 @@ class JobsLog:
 
     def until(self, time_s: float) -> JobsLog:
         """The jobs that were submitted before this time, seconds since 1970."""
-        return self._between(0, int(np.searchsorted(self.submit_s, time_s, side="left")))
+        return self.where(self.submit_s < time_s)
 
     def since(self, time_s: float) -> JobsLog:
         """The jobs that were submitted at this time or later, seconds since 1970."""
-        return self._between(int(np.searchsorted(self.submit_s, time_s, side="left")), len(self))
+        return self.where(self.submit_s >= time_s)
 
-    def _between(self, first: int, after: int) -> JobsLog:
-        part = slice(first, after)
+    def where(self, jobs: NDArray[np.bool_]) -> JobsLog:
+        """Some of the jobs: those where `jobs`, of shape (jobs,), is true."""
         return replace(
             self,
-            submit_s=self.submit_s[part],
-            start_s=self.start_s[part],
-            end_s=self.end_s[part],
-            limit_s=self.limit_s[part],
-            nodes=self.nodes[part],
+            submit_s=self.submit_s[jobs],
+            start_s=self.start_s[jobs],
+            end_s=self.end_s[jobs],
+            limit_s=self.limit_s[jobs],
+            nodes=self.nodes[jobs],
         )
 
     @cached_property

@@ -1,0 +1,144 @@
+"""What nodes that are excluded cost in waiting: a site's own log, replayed with all nodes and with fewer.
+
+Excluding a slow node makes jobs faster and the queue longer. The gain is elsewhere (`analysis.placement`); here is the
+price, in hours of waiting of the jobs of the log, by the same replay for both sizes of the cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .jobs_log import FloatArray, IntArray, JobsLog
+from .queue import Queue
+
+_WEEK_S = 7 * 86400.0
+_REPLICATES = 1000
+_BATCH = 50  # replicates at once: a batch of a million jobs takes 400 MB
+_TAIL = 2.5  # percent below and above the interval
+P95 = 0.95
+
+
+@dataclass(frozen=True)
+class WaitHours:
+    """A figure of waits in hours, with its 95 % interval; None where the log has less than two weeks."""
+
+    hours: float
+    low_h: float | None
+    high_h: float | None
+
+
+@dataclass(frozen=True)
+class WaitsCompared:
+    """One figure of the same jobs with all nodes, with fewer, and the difference, which is compared week by week."""
+
+    all_nodes: WaitHours
+    fewer_nodes: WaitHours
+    added: WaitHours
+
+
+@dataclass(frozen=True)
+class ExclusionPrice:
+    """What waiting costs where nodes are excluded from a cluster."""
+
+    cluster_nodes: int
+    excluded_nodes: int
+    job_nodes: int | None
+    """Only jobs of this number of nodes are counted; None: all. All are replayed."""
+    jobs: int
+    """Jobs whose waits are counted."""
+    too_wide_jobs: int
+    """Jobs that ask for more nodes than would be left: they could never start, and are in neither replay."""
+    weeks: int
+    """Weeks in which jobs of these were submitted: what the intervals are drawn from."""
+    mean_wait: WaitsCompared
+    p95_wait: WaitsCompared
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def price_of_exclusion(
+    log: JobsLog, *, cluster_nodes: int, excluded_nodes: int, job_nodes: int | None = None, seed: int = 0
+) -> ExclusionPrice:
+    """The waits of the log's jobs with `cluster_nodes` and with `excluded_nodes` fewer, replayed with EASY backfill.
+
+    Intervals come from drawing whole weeks of the log again (block bootstrap), the same weeks for both sizes: jobs of
+    a week wait together. They say how much the price varies from week to week of this log, not what another load does.
+
+    Raises:
+        InputError: no nodes would be left, or the log has no job of that size.
+    """
+    left = cluster_nodes - excluded_nodes
+    if not 0 < excluded_nodes < cluster_nodes:
+        raise InputError(f"{excluded_nodes} of {cluster_nodes} nodes cannot be excluded: one at least must remain")
+    fits = log.nodes <= left
+    counted = fits if job_nodes is None else fits & (log.nodes == job_nodes)
+    if not counted.any():
+        jobs = "job" if job_nodes is None else f"job of {job_nodes} nodes"
+        raise InputError(f"{log.source} has no {jobs} that fits on {left} nodes: the price of excluding is not known")
+    replayed = log.where(fits)
+    of_these = counted[fits]
+    waits_h = [_waits_s(replayed, nodes)[of_these] / 3600 for nodes in (cluster_nodes, left)]
+    weeks = (replayed.submit_s[of_these] // _WEEK_S).astype(np.int64)
+    _, blocks = np.unique(weeks, return_inverse=True)
+    drawn = _drawn_weeks(int(blocks.max()) + 1, seed)
+    return ExclusionPrice(
+        cluster_nodes=cluster_nodes,
+        excluded_nodes=excluded_nodes,
+        job_nodes=job_nodes,
+        jobs=int(of_these.sum()),
+        too_wide_jobs=int((~fits).sum()),
+        weeks=drawn.shape[1],
+        mean_wait=_compared([_means(waits, blocks, drawn) for waits in waits_h]),
+        p95_wait=_compared([_p95s(waits, blocks, drawn) for waits in waits_h]),
+    )
+
+
+def _waits_s(log: JobsLog, cluster_nodes: int) -> FloatArray:
+    """(jobs,) waits of the jobs of the log, in its order."""
+    queue = Queue(log, cluster_nodes)
+    queue.run_out()
+    return np.array([queue.starts_s[row] for row in range(len(log))]) - log.submit_s
+
+
+def _drawn_weeks(weeks: int, seed: int) -> IntArray:
+    """(1 + replicates, weeks) how often each week counts: once each, then as often as it was drawn."""
+    random = np.random.default_rng(seed)
+    drawn = random.multinomial(weeks, np.full(weeks, 1 / weeks), size=_REPLICATES if weeks > 1 else 0)
+    return np.concatenate([np.ones((1, weeks), dtype=np.int64), drawn])
+
+
+def _means(waits_h: FloatArray, blocks: NDArray[np.intp], drawn: IntArray) -> FloatArray:
+    """(1 + replicates,) mean waits."""
+    return np.asarray((drawn @ np.bincount(blocks, waits_h)) / (drawn @ np.bincount(blocks)))
+
+
+def _p95s(waits_h: FloatArray, blocks: NDArray[np.intp], drawn: IntArray) -> FloatArray:
+    """(1 + replicates,) the least wait that at least 95 % of the jobs do not exceed."""
+    order = np.argsort(waits_h)
+    ascending = waits_h[order]
+    quantiles = []
+    for first in range(0, len(drawn), _BATCH):
+        below = np.cumsum(drawn[first : first + _BATCH, blocks[order]], axis=1)
+        reached = below >= P95 * below[:, -1:]
+        quantiles.append(ascending[reached.argmax(axis=1)])
+    return np.concatenate(quantiles)
+
+
+def _compared(replicated: list[FloatArray]) -> WaitsCompared:
+    """Of the figures with all nodes and with fewer, each with its replicates."""
+    all_nodes, fewer_nodes = replicated
+    return WaitsCompared(_hours(all_nodes), _hours(fewer_nodes), _hours(fewer_nodes - all_nodes))
+
+
+def _hours(replicated: FloatArray) -> WaitHours:
+    if len(replicated) == 1:
+        return WaitHours(float(replicated[0]), None, None)
+    low, high = np.percentile(replicated[1:], [_TAIL, 100 - _TAIL]).tolist()
+    return WaitHours(float(replicated[0]), low, high)
