@@ -186,7 +186,7 @@ def cpu_s() -> float:
 
 def command(slurm: Slurm, store: Store, verb: str, *options: str) -> str:
     words = [sys.executable, "-m", "whorl", "campaign", verb, "--store", str(store.root), *options, "--json"]
-    environment = slurm._environment
+    environment = slurm.environment
     return subprocess.run(words, capture_output=True, text=True, check=True, env=environment).stdout
 
 

@@ -1,5 +1,11 @@
-"""The batch system: what Slurm knows about nodes and jobs, and advice as Slurm options.
+"""The batch system: what a scheduler knows about nodes and jobs, and advice as its options.
 
-`slurm.Slurm` asks the scheduler, `formats` spells advice as options and `scontrol` lines, `applying` changes the
-owner's own pending job. Nothing here changes a node.
+SCHEDULERS has the classes that run a scheduler's commands, by the names that users type.
 """
+
+from collections.abc import Mapping
+
+from .scheduler import Scheduler
+from .slurm import Slurm
+
+SCHEDULERS: Mapping[str, type[Scheduler]] = {scheduler.name: scheduler for scheduler in (Slurm,)}

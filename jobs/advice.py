@@ -26,7 +26,8 @@ from .counting import Site
 from .formats import filter_file, node_lines, write_whole
 from .kubernetes import KubeNode
 from .naming import known
-from .slurm import Node, Slurm
+from .scheduler import Node
+from .slurm import Slurm
 
 if TYPE_CHECKING:
     from ..store import Store

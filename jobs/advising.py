@@ -13,7 +13,8 @@ from ..store.hostlist import compress, expand
 from .asked import Asked, Wanted
 from .formats import preference
 from .naming import Known, known, within
-from .slurm import Node, Slurm, Wait, nodes_for
+from .scheduler import Node
+from .slurm import Slurm, Wait, nodes_for
 
 if TYPE_CHECKING:
     from ..analysis.placement import Advice

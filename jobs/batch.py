@@ -10,6 +10,7 @@ A line that has several values (`option`, `setup`) comes once for each; an inden
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
@@ -18,10 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
-from .kubernetes import named
 
+_LONGEST = 63  # characters of a name in the form |plain, which is that of Kubernetes
 TEMPLATES = Path(__file__).with_name("templates")
 _PLACE = re.compile(r"\{\{\s*(!?)(\w*)\s*(?:\|\s*(\w*)\s*)?\}\}")
+
+
+def named(text: str, unfit: str) -> str:
+    """A text as a name: what is `unfit` becomes a dash, and a name that is too long ends with a hash of the text."""
+    name = re.sub(unfit, "-", text.lower()).strip("._-") or "none"
+    if len(name) > _LONGEST:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        name = f"{name[: _LONGEST - 9].rstrip('._-')}-{digest}"
+    return name
+
+
 FORMS: Mapping[str, Callable[[str], str]] = {
     "sh": shlex.quote,  # one word of the shell; Slurm, LSF and Flux read the quotes in their directives, too
     "json": lambda text: json.dumps(text, ensure_ascii=False),  # also a string of YAML

@@ -20,7 +20,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .requests import Devices, Job
-from .slurm import Node, Partition, Reservation, Slurm
+from .scheduler import Node, Partition
+from .slurm import Reservation, Slurm
 
 _ALL_OF, _ONE_OF = re.compile(r"[\w.-]+([&,][\w.-]+)*"), re.compile(r"[\w.-]+(\|[\w.-]+)*")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..store.hostlist import compress
 from ..store.system import files
-from .slurm import Node
+from .scheduler import Node
 
 HARD, SOFT = "hard", "soft"
 WEIGHT = {HARD: 2, SOFT: 1}  # added to a node's own weight: jobs get the nodes of the lowest weight first

@@ -8,7 +8,6 @@ tainted is not touched.
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 import os
 import re
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 
 from ..errors import InputError, SchedulerError
 from ..store.names import by_number
-from .slurm import TIMEOUT_S, Node
+from .batch import named
+from .scheduler import TIMEOUT_S, Node
 
 FORMATS = ("kubernetes", "taints", "nfd")
 EXCLUDE, AVOID, PREFER = "exclude", "avoid", "prefer"
@@ -31,7 +31,6 @@ VALUES = {
 EFFECT = "PreferNoSchedule"
 DOMAIN = "whorl.io"
 LASTS = dt.timedelta(days=7)  # a file for Node Feature Discovery; the same as the file for Slurm's submit filters
-_LONGEST = 63  # characters in the name of a label, and in its value
 _TOGETHER = 50  # nodes in one command
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
@@ -54,15 +53,6 @@ class KubeNode:
 def key(workload: str) -> str:
     """The key of the label of a workload: what a key may not hold is replaced."""
     return f"{DOMAIN}/{named(workload, r'[^a-z0-9._-]+')}"
-
-
-def named(text: str, unfit: str) -> str:
-    """A text as a name: what is `unfit` becomes a dash, and a name that is too long ends with a hash of the text."""
-    name = re.sub(unfit, "-", text.lower()).strip("._-") or "none"
-    if len(name) > _LONGEST:
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-        name = f"{name[: _LONGEST - 9].rstrip('._-')}-{digest}"
-    return name
 
 
 def is_name(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .slurm import Node
+from .scheduler import Node
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 
 from . import shown
+from .scheduler import utc_time
 
 _UNIT = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _TIMES = {"": 1, "K": 1024, "M": 1024**2}
@@ -56,6 +58,10 @@ class Job:
     strict: str = ""  # what it asks of its nodes together, which cannot be counted: a clause for people
     comment: str = ""
     admin_comment: str = ""
+    reason: str = ""
+    """Why it waits."""
+    start: datetime | None = None
+    """When it started, or Slurm expects that it does: UTC."""
 
     @property
     def gpus(self) -> int:
@@ -107,6 +113,8 @@ def record(line: str) -> Job | None:
         strict=_strict(fields),
         comment=shown.said(fields.get("Comment", "")),
         admin_comment=shown.said(fields.get("AdminComment", "")),
+        reason=shown.said(fields.get("Reason", "")),
+        start=utc_time(fields.get("StartTime")),
     )
 
 

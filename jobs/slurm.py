@@ -6,21 +6,37 @@ Every call of a command has a time limit, since clients of a dead controller wai
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import grp
 import math
 import os
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import expand
 from . import shown
 from .requests import Devices, Job, devices, record
+from .scheduler import (
+    Answer,
+    Expectation,
+    Node,
+    Partition,
+    QueuedJob,
+    Refusal,
+    Scheduler,
+    message_of,
+    one_line,
+    utc_time,
+)
 
-TIMEOUT_S = 10.0
+if TYPE_CHECKING:
+    from ..analysis.chains.waits import QueueState
+
 _KIND = ["Arch", "Boards", "Sockets", "CoresPerSocket", "ThreadsPerCore", "CPUTot", "CPUEfctv", "CoreSpecCount"]
 _KIND += ["CPUSpecList", "MemSpecLimit", "RealMemory", "TmpDisk", "Gres", "CfgTRES", "RestrictedCoresPerGPU"]
 # What limits how much a job gets on a node, and of what; JobDefaults give CPUs or memory to each GPU.
@@ -28,49 +44,29 @@ _CAPS = {"MaxCPUsPerNode": "cpu", "MaxCPUsPerSocket": "cpu", "MaxMemPerNode": "m
 _CAPS |= {"JobDefaults": "gpu"}
 _UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN"}
 _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
-_START = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A node as the scheduler has it."""
-
-    name: str
-    state: str  # as Slurm spells it: IDLE, MIXED+DRAIN, DOWN*
-    partitions: tuple[str, ...] = ()
-    available: tuple[str, ...] = ()  # features
-    active: tuple[str, ...] = ()
-    weight: int | None = None
-    gpus: int = 0
-    cpus: int | None = None
-    host: str = ""  # its NodeHostName
-    reason: str = ""  # why an administrator or Slurm itself took it out
-    devices: tuple[Devices, ...] = ()
-    cores: int | None = None  # that jobs may use
-    memory: float | None = None  # MiB that jobs may use
-    kind: str = ""  # its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other
-    disk: float | None = None  # MiB
-
-    @property
-    def usable(self) -> bool:
-        """Whether it runs jobs: it may be busy, but is neither down nor drained nor kept back."""
-        flags = {flag.rstrip("*~#!%$@^-") for flag in self.state.upper().split("+")}
-        return not flags & _UNUSABLE and not self.state.endswith("*")
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A partition as the scheduler has it."""
-
-    name: str
-    default: bool
-    up: bool
-    root_only: bool
-    groups: tuple[str, ...]  # whose users may use it; empty: every user
-    longest_min: float  # the longest job
-    least_nodes: int = 1  # of a job
-    most_nodes: float = math.inf
-    caps: frozenset[str] = frozenset()  # of what a job may get less on a node than is there: cpu, mem, gpu
+_SUFFIXES = "*~#!%$@^-"  # of states of nodes: does not answer, sleeps, starts, ...
+_START = re.compile(r"to start at (\S+)")
+_LATER = re.compile(
+    r"job submit limit|submit limit|temporarily unable|try again|timed out|MaxSubmit|MaxJobCount|Zero Bytes|"
+    r"in a state of transition|slow it down|Job limit|could not be processed at this time",
+    re.IGNORECASE,
+)
+_NO_NODE = re.compile(
+    r"node configuration is not available|Invalid node name|node name specified|nodes? .* not (?:available|in)",
+    re.IGNORECASE,
+)
+# Variables of sbatch that would win over the script's own lines; SBATCH_ACCOUNT and others stay as the user set them.
+_OVERRIDES = (
+    *("SBATCH_ARRAY", "SBATCH_EXCLUSIVE", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_JOB_NAME", "SBATCH_MEM"),
+    *("SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT", "SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_WAIT"),
+)
+_HELD = ("JobHeldAdmin", "JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held", "BadConstraints")
+_APART = "\x1f"  # the unit separator: no name of a job or user holds it
+_QUEUED = _APART.join(("%A", "%T", "%r", "%U", "%V", "%S", "%e", "%N", "%j", "%k"))
+_HISTORY = ("JobIDRaw", "Partition", "State", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NNodes")
+_LONG_S = 900.0  # that sacct may take
+_RECENT = dt.timedelta(days=2)
+_ELSEWHERE = ("Dependency", "BeginTime", "DependencyNeverSatisfied")  # why a job waits, but not for nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,62 +87,22 @@ class Wait:
     reason: str | None = None
 
 
-class Slurm:
-    """The scheduler of this machine, asked through its commands."""
+class Slurm(Scheduler):
+    """The Slurm of this machine, asked through its commands; times in seconds, so no change of the clock counts."""
 
-    def __init__(self, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None) -> None:
-        self.timeout_s = timeout_s
-        self._environment = dict(os.environ if environment is None else environment)
+    name, title, tried, ping = "slurm", "Slurm", True, "scontrol ping"
+    unconfigured = re.compile("configuration source")
+    unreachable = re.compile("[Uu]nable to contact|connect failure|Connection refused")
+    hides = ("SQUEUE_", "SACCT_")
+    variables = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}  # noqa: RUF012  lists of tasks in full
 
-    def call(self, *command: str) -> str:
-        """The output of a command. Raises SchedulerError where it is missing, fails, or does not end in time."""
-        done = self.ask(*command)
-        if done.returncode:
-            message = message_of(done.stderr) or message_of(done.stdout) or f"status {done.returncode}"
-            raise SchedulerError(f"Slurm refused `{' '.join(command[:3])}`: {message}")
-        return done.stdout
+    def not_configured(self) -> str:
+        return "no Slurm is configured here: set SLURM_CONF if it is elsewhere"
 
-    def ask(
-        self, *command: str, text: str | None = None, keep: Sequence[int] = (), without: Sequence[str] = ()
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command, which may refuse.
-
-        `text` is its input; files of the numbers `keep` stay open in it; it does not see variables of the environment
-        whose names begin with one of `without`.
-
-        Raises SchedulerError where it is missing, does not end in time, or no controller answers.
-        """
-        environment = {key: value for key, value in self._environment.items() if not key.startswith(tuple(without))}
-        try:
-            done = subprocess.run(  # noqa: S603  Slurm's own commands, arguments as a list
-                command,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self.timeout_s,
-                env=environment | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"},  # lists of tasks in full
-                check=False,
-                pass_fds=keep,
-                **({"stdin": subprocess.DEVNULL} if text is None else {"input": text}),
-            )
-        except FileNotFoundError as error:
-            raise SchedulerError(
-                f"there is no `{command[0]}` here: run this on a machine with Slurm's commands", absent=True
-            ) from error
-        except OSError as error:
-            raise SchedulerError(f"`{command[0]}` cannot be run: {error.strerror}") from error
-        except subprocess.TimeoutExpired as error:
-            raise SchedulerError(
-                f"Slurm did not answer `{command[0]}` within {self.timeout_s:g} s: `scontrol ping` says whether its "
-                "controller is up"
-            ) from error
-        if done.returncode and "configuration source" in done.stderr:
-            raise SchedulerError("no Slurm is configured here: set SLURM_CONF if it is elsewhere", absent=True)
-        if done.returncode and re.search(r"[Uu]nable to contact|connect failure|Connection refused", done.stderr):
-            if command[0] == "sacct":
-                raise SchedulerError("Slurm's accounting does not answer: check that slurmdbd and its database run")
-            raise SchedulerError("Slurm's controller does not answer: check it with `scontrol ping`")
-        return done
+    def not_reached(self, command: str) -> str:
+        if command == "sacct":
+            return "Slurm's accounting does not answer: check that slurmdbd and its database run"
+        return "Slurm's controller does not answer: check it with `scontrol ping`"
 
     def check(self) -> None:
         """Raise SchedulerError where no controller answers: at once, where other commands would wait for it.
@@ -156,14 +112,14 @@ class Slurm:
         self.configured()
         done = self.ask("scontrol", "ping")
         if "configuration file" in done.stderr:
-            raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {message_of(done.stderr)}")
+            raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {one_line(done.stderr)}")
         if " is UP" not in done.stdout:
-            message = message_of(done.stdout.partition("*")[0]) or message_of(done.stderr) or "no answer"
+            message = one_line(done.stdout.partition("*")[0]) or one_line(done.stderr) or "no answer"
             raise SchedulerError(f"Slurm's controller does not answer: {message}")
 
     def configured(self) -> None:
         """Raise SchedulerError where SLURM_CONF names no file: Slurm's commands would wait a minute for it."""
-        configuration = self._environment.get("SLURM_CONF")
+        configuration = self.environment.get("SLURM_CONF")
         if configuration and not Path(configuration).exists():
             raise SchedulerError(f"SLURM_CONF names {configuration}, which does not exist")
 
@@ -176,6 +132,143 @@ class Slurm:
         """Every partition that this user may see, by name."""
         found = [partition(line) for line in self.call("scontrol", "-o", "show", "partitions").splitlines()]
         return {one.name: one for one in found if one is not None}
+
+    def cluster_name(self) -> str | None:
+        for line in self.call("scontrol", "show", "config").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "ClusterName":
+                return value.strip() or None
+        return None
+
+    def submit(self, script: str, *, keep: Sequence[int] = ()) -> Answer:
+        try:  # with the user's own environment, which the job inherits
+            done = self.ask("sbatch", "--parsable", text=script, keep=keep, without=_OVERRIDES, variables={})
+        except SchedulerError as error:
+            if error.absent:
+                raise
+            return Answer(None, Refusal.UNSURE, str(error))
+        if done.returncode == 0:
+            return Answer(done.stdout.strip().splitlines()[-1].partition(";")[0])
+        message = message_of(done)
+        if re.search(r"timed out|Zero Bytes", message, re.IGNORECASE):
+            return Answer(None, Refusal.UNSURE, message)
+        kinds = ((_LATER, Refusal.LATER), (_NO_NODE, Refusal.NODE))
+        return Answer(None, next((kind for words, kind in kinds if words.search(message)), Refusal.OTHER), message)
+
+    def queue(self, *, name_prefix: str | None = None, user: int | None = None) -> list[QueuedJob]:
+        owner = [] if user is None else [f"--user={user}"]
+        lines = self.call("squeue", "-h", "-a", "-t", "all", *owner, "-o", _QUEUED).splitlines()
+        jobs = [job for job in map(queued_job, lines) if job is not None]
+        return [job for job in jobs if name_prefix is None or job.name.startswith(name_prefix)]
+
+    def cancel(self, job: str) -> None:
+        done = self.ask("scancel", job)
+        if done.returncode and not re.search("Invalid job id|already complet", done.stderr):
+            raise SchedulerError(f"Slurm does not cancel job {job}: {message_of(done)}")
+
+    def signal(self, job: str, name: str) -> None:
+        """Send a signal, as USR1, to the script of a job that runs; its steps do not get it."""
+        self.call("scancel", "--batch", f"--signal={name}", job)
+
+    def update(self, job: str, **settings: str) -> None:
+        """Change a job that waits: `update("12", ExcNodeList="n[01-02]")`, names as `scontrol update` has them."""
+        self.call("scontrol", "update", f"JobId={job}", *(f"{key}={value}" for key, value in settings.items()))
+
+    def expected(self, job: str) -> Expectation:
+        """When Slurm expects to start a waiting job, the first of an array, and why it waits.
+
+        Raises InputError where Slurm knows no such job, or none of it waits.
+        """
+        waiting = [record for record in self.jobs(job) if record.state == "PENDING"]
+        if not waiting:
+            raise InputError(f"job {job} does not wait in the queue")
+        first = min(waiting, key=lambda record: record.start.timestamp() if record.start else math.inf)
+        return Expectation(first.start, first.reason)
+
+    def test_start(self, options: Sequence[str], script: str | None = None) -> dt.datetime | None:
+        """When a job would start if it were submitted, by `sbatch --test-only`: UTC, None where Slurm names no time.
+
+        It may be asked with `options` of sbatch, or those of a script. Nothing is submitted. Raises SchedulerError
+        where Slurm would refuse the job.
+        """
+        # An opt-in filter of the site's would exclude nodes of its own.
+        wrap = ["--wrap=true"] if script is None else []
+        done = self.ask("sbatch", "--test-only", *options, *wrap, text=script, without=["WHORL_ADVISE"])
+        if done.returncode:
+            raise SchedulerError(f"Slurm would refuse this job: {message_of(done)}")
+        match = _START.search(done.stderr + done.stdout)
+        return utc_time(match[1]) if match else None
+
+    def history(self, since: dt.datetime, until: dt.datetime | None = None) -> Iterator[Mapping[str, str]]:
+        """The jobs that accounting knows, of all users whose jobs it shows: those that were in a state from `since` on.
+
+        A row is what sacct prints for a job: Submit, Start and End in seconds since 1970 (UTC) or a word such as
+        Unknown, TimelimitRaw in minutes, NNodes, State, Partition. Each try of a job that was requeued is a row.
+        Raises SchedulerError where there is no accounting or it does not answer.
+        """
+        span = [f"--starttime={_utc(since)}"] + ([f"--endtime={_utc(until)}"] if until else [])
+        form = ("-P", f"--delimiter={_APART}", f"--format={','.join(_HISTORY)}", "--noheader")
+        self.configured()
+        done = self.ask(
+            "sacct", "-a", "-X", "-D", *form, *span, variables=self.variables | {"TZ": "UTC"}, timeout_s=_LONG_S
+        )
+        if done.returncode and "accounting storage is disabled" in done.stderr:
+            raise SchedulerError(
+                "Slurm keeps no accounts here (AccountingStorageType in slurm.conf): there is no history to learn from",
+                absent=True,
+            )
+        if done.returncode:
+            raise SchedulerError(f"Slurm's accounting does not tell its jobs: {message_of(done)}")
+        rows = (line.split(_APART) for line in done.stdout.splitlines())
+        yield from (dict(zip(_HISTORY, row, strict=True)) for row in rows if len(row) == len(_HISTORY))
+
+    def queue_state(self, cluster_nodes: int | None = None, partition: str | None = None) -> QueueState:
+        """The queue at this moment, of a partition or of all: what a prediction of waits is asked with.
+
+        `cluster_nodes` defaults to the nodes that run jobs. Jobs that are held, or wait for another job or for a time,
+        do not queue for nodes: they are left out. The waits of jobs that started lately come from accounting, or where
+        there is none, from the jobs that the queue still shows.
+        """
+        import numpy as np
+
+        from ..analysis.chains.waits import QueueState
+
+        now = dt.datetime.now(dt.UTC)
+        form = _APART.join(("%T", "%r", "%D", "%l", "%V", "%S", "%e", "%Q"))
+        chosen = [f"--partition={partition}"] if partition else []
+        text = self.call("squeue", "-h", "-a", "-r", "-t", "all", *chosen, "-o", form)
+        rows = [line.split(_APART) for line in text.splitlines() if line.count(_APART) == 7]
+        pending = [
+            (-int(row[7] or 0), float(row[4]), int(row[2]), _limit_s(row[3]))
+            for row in rows
+            if row[0] == "PENDING" and row[1] not in (*_HELD, *_ELSEWHERE) and row[4].isdigit()
+        ]
+        pending.sort(key=lambda job: job[:2])
+        running = [
+            (int(row[2]), float(row[6]) if row[6].isdigit() else math.inf)
+            for row in rows
+            if row[0] in ("RUNNING", "SUSPENDED")
+        ]
+        started = [(float(row[5]), float(row[4])) for row in rows if row[5].isdigit() and row[0] != "PENDING"]
+        with contextlib.suppress(SchedulerError):
+            started += [
+                (float(job["Start"]), float(job["Submit"]))
+                for job in self.history(now - _RECENT)
+                if job["Start"].isdigit() and job["Submit"].isdigit() and partition in (None, job["Partition"])
+            ]
+        nodes = [node for node in self.nodes().values() if node.usable]
+        nodes = [node for node in nodes if partition is None or partition in node.partitions]
+        return QueueState(
+            now_s=now.timestamp(),
+            free_nodes=sum(node.idle for node in nodes),
+            cluster_nodes=cluster_nodes or len(nodes),
+            pending_nodes=np.array([job[2] for job in pending], dtype=np.int64),
+            pending_limit_s=np.array([job[3] for job in pending], dtype=float),
+            pending_since_s=np.array([job[1] for job in pending], dtype=float),
+            running_nodes=np.array([job[0] for job in running], dtype=np.int64),
+            running_until_s=np.array([job[1] for job in running], dtype=float),
+            recent_waits_s=np.array([start - submit for start, submit in sorted(set(started))[-100:]], dtype=float),
+        )
 
     def caps(self) -> frozenset[str]:
         """Of what a job may get less on a node than is there, in all partitions: cpu, mem, gpu."""
@@ -245,7 +338,7 @@ class Slurm:
         asked = ["sbatch", "--test-only", "--wrap=true", f"--nodes={nodes}", f"--gres=gpu:{gpus_per_node}"]
         asked += [f"--partition={partition}"] if partition else []
         # An opt-in filter of the site's must not exclude what the question without the exclusion does not.
-        client = Slurm(self.timeout_s, {k: v for k, v in self._environment.items() if k != "WHORL_ADVISE"})
+        client = Slurm(self.timeout_s, {k: v for k, v in self.environment.items() if k != "WHORL_ADVISE"})
         starts = []
         for extra in ([], [f"--exclude={excluded}"]):
             try:
@@ -254,9 +347,9 @@ class Slurm:
                 return Wait(None, str(error))
             match = _START.search(done.stderr + done.stdout)
             if match is None:
-                return Wait(None, message_of(done.stderr) or "Slurm gave no start time")
-            starts.append(dt.datetime.fromisoformat(match[1]).astimezone())
-        return Wait((starts[1] - starts[0]).total_seconds())
+                return Wait(None, one_line(done.stderr) or "Slurm gave no start time")
+            starts.append(float(match[1]))
+        return Wait(starts[1] - starts[0])
 
     def update_job(self, job: str, excluded: str, comment: str | None) -> None:
         """Set the nodes that a pending job avoids, and its comment."""
@@ -279,9 +372,11 @@ def node(line: str) -> Node | None:
     )
     cores = _whole(fields.get("CPUEfctv", ""))
     cores = cpus if cores is None else cores
+    state = fields.get("State", "UNKNOWN").split(" ")[0]
+    flags = {flag.rstrip(_SUFFIXES) for flag in state.upper().split("+")}
     return Node(
         name=fields["NodeName"],
-        state=fields.get("State", "UNKNOWN").split(" ")[0],
+        state=state,
         partitions=shown.names(fields.get("Partitions", "")),
         available=shown.names(fields.get("AvailableFeatures", fields.get("Features", ""))),
         active=shown.names(fields.get("ActiveFeatures", fields.get("Features", ""))),
@@ -289,6 +384,9 @@ def node(line: str) -> Node | None:
         gpus=gres_gpus(fields.get("Gres", "")) or _tres_gpus(fields.get("CfgTRES", "")),
         cpus=cpus,
         host=fields.get("NodeHostName", ""),
+        usable=not flags & _UNUSABLE and not state.endswith("*"),
+        idle=state.partition("+")[0].rstrip(_SUFFIXES) == "IDLE",
+        reserved="RESERVED" in flags,
         reason=shown.said(fields.get("Reason", "").partition(" [")[0]),
         devices=_devices(fields),
         cores=None if cores is None else cores // max(threads or 1, 1),
@@ -298,23 +396,54 @@ def node(line: str) -> Node | None:
     )
 
 
+def queued_job(line: str) -> QueuedJob | None:
+    """A line of squeue in the form of `queue`; None where it is none."""
+    parts = line.split(_APART, 9)
+    if len(parts) < 10:
+        return None
+    job, state, reason, user, submitted, start, end, hosts, name, comment = parts
+    return QueuedJob(
+        job=job,
+        name=name,
+        state=state,
+        reason=shown.said(reason),
+        user=int(user) if user.isdigit() else None,
+        comment=shown.said(comment),
+        nodes=hosts,
+        held=state == "PENDING" and reason in _HELD,
+        submitted=utc_time(submitted),
+        start=utc_time(start),
+        end=utc_time(end),
+    )
+
+
 def partition(line: str) -> Partition | None:
     """A line of `scontrol -o show partitions`; None where it is no partition."""
     fields = shown.fields(line)
     if not fields.get("PartitionName"):
         return None
     groups = shown.names(fields.get("AllowGroups", ""))
+    closed = fields.get("RootOnly") == "YES" or not ("ALL" in groups or not groups or _member(groups))
     return Partition(
         name=fields["PartitionName"],
         default=fields.get("Default") == "YES",
-        up=fields.get("State", "UP") == "UP",
-        root_only=fields.get("RootOnly") == "YES",
-        groups=() if "ALL" in groups else groups,
+        up=fields.get("State", "UP") == "UP" and not closed,
         longest_min=_minutes(fields.get("MaxTime", "")),
         least_nodes=_whole(fields.get("MinNodes", "")) or 1,
         most_nodes=_whole(fields.get("MaxNodes", "")) or math.inf,
         caps=_caps(fields),
     )
+
+
+def _member(groups: Collection[str]) -> bool:
+    """Whether this user is in one of the groups that may use a partition."""
+    if os.geteuid() == 0:
+        return True
+    names = set()
+    for number in {os.getegid(), *os.getgroups()}:
+        with contextlib.suppress(KeyError):
+            names.add(grp.getgrgid(number).gr_name)
+    return bool(names & set(groups))
 
 
 def reservation(line: str) -> Reservation | None:
@@ -360,15 +489,18 @@ def _minutes(limit: str) -> float:
     return (days * 24 + hours) * 60 + minutes + seconds / 60
 
 
+def _limit_s(limit: str) -> float:
+    """A limit of time in seconds; infinite where there is none. squeue leaves out the hours of a short one."""
+    return 60 * _minutes(limit)
+
+
+def _utc(instant: dt.datetime) -> str:
+    return f"{instant.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%S}"
+
+
 def _tres_gpus(tres: str) -> int:
     match = re.search(r"(?:^|,)gres/gpu=(\d+)", tres)
     return int(match[1]) if match else 0
-
-
-def message_of(text: str) -> str:
-    """What a command of Slurm's said, in one line."""
-    lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line).strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(lines)[:300]
 
 
 def nodes_for(gpus: int, nodes: Sequence[Node]) -> tuple[int, int]:

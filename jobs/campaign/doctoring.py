@@ -122,7 +122,6 @@ def doctor(
     from ..batch import BatchJob, render
     from ..slurm import Slurm
     from .inventory import reach
-    from .submitting import submit
 
     how, slurm = how or How(), Slurm()
     reach(slurm)
@@ -146,9 +145,9 @@ def doctor(
         store=str(opened.root.resolve()),
     )
     began = time.monotonic()
-    sent = submit(slurm, render("slurm", job, how.template))
+    sent = slurm.submit(render("slurm", job, how.template))
     if sent.job is None:
-        raise SchedulerError(f"Slurm took no job for node {target.name}: {sent.says}")
+        raise SchedulerError(f"Slurm took no job for node {target.name}: {sent.message}")
     if tell:
         tell(f"job {sent.job} is sent to node {target.name}; waiting for at most {wait_s:g} s")
     try:

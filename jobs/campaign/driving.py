@@ -22,13 +22,13 @@ from ...store.system.files import make_folder
 from ...store.system.locks import Lock, locked
 from ...store.vocabulary import EventKind
 from ..batch import render
+from ..scheduler import Refusal
 from ..slurm import Slurm
 from .asking import Asked, CampaignRequest, choose, declare
 from .coverage import GpuState, coverage
 from .inventory import own_jobs, reach, with_cluster
 from .planning import How, allocated_h, batch_job, output_folder, output_of
 from .status import TRIES, NodeState, NodeStatus, Site, Status, assess, last_line, site_of, with_outputs
-from .submitting import Refusal, submit
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -283,7 +283,7 @@ class _Driver:
                 break
             assert one.target is not None
             job = batch_job(self._store.root, self._request, one.target, self._how, one.tries + 1, _chosen(one))
-            answer = submit(self._slurm, render("slurm", job, self._how.template), keep=(self._lock.handle,))
+            answer = self._slurm.submit(render("slurm", job, self._how.template), keep=(self._lock.handle,))
             if answer.job is not None:
                 self._request = declare(self._store, self._request)  # a campaign begins with its first job
                 spent_h += self._costs_h(one)
@@ -294,11 +294,11 @@ class _Driver:
             if answer.refusal is Refusal.UNSURE:
                 self._held[one.name] = time.monotonic() + max(self._limits.settle_s, self._slurm.timeout_s)
             if answer.refusal in (Refusal.UNSURE, Refusal.LATER):
-                self._limit = answer.says
+                self._limit = answer.message
                 break
-            self._refused[one.name] = answer.says
+            self._refused[one.name] = answer.message
             if answer.refusal is Refusal.OTHER and not (self._submitted or sent):
-                raise SchedulerError(f"Slurm refused the job for node {one.name}: {answer.says}")
+                raise SchedulerError(f"Slurm refused the job for node {one.name}: {answer.message}")
         self._submitted += len(sent)
         self._live |= {event.node or "" for event in sent}
         if sent:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import grp
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +11,8 @@ from ...errors import InputError, SchedulerError
 from ...store.hostlist import compress, expand
 from ...store.names import by_number
 from ..naming import within
-from ..slurm import Node, Partition, Slurm
+from ..scheduler import Node, Partition
+from ..slurm import Slurm
 from .asking import CampaignRequest
 
 PREFIX = "whorl"
@@ -190,7 +189,7 @@ def _partition(
     """The partition that a job on the node is sent to, or why there is none."""
     names = request.partition.split(",") if request.partition else sorted(node.partitions, key=_by_default(partitions))
     own = [partitions[name] for name in names if name in node.partitions and name in partitions]
-    allowed = [one for one in own if one.up and not one.root_only and _member(one)]
+    allowed = [one for one in own if one.up]
     fitting = [one for one in allowed if one.longest_min >= minutes]
     if fitting:
         return fitting[0].name, None
@@ -204,14 +203,3 @@ def _partition(
 
 def _by_default(partitions: Mapping[str, Partition]) -> Callable[[str], bool]:
     return lambda name: name not in partitions or not partitions[name].default
-
-
-def _member(partition: Partition) -> bool:
-    """Whether this user is in one of the groups that may use a partition."""
-    if not partition.groups or os.geteuid() == 0:
-        return True
-    own = set()
-    for number in {os.getegid(), *os.getgroups()}:
-        with contextlib.suppress(KeyError):
-            own.add(grp.getgrgid(number).gr_name)
-    return bool(own & set(partition.groups))

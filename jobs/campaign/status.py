@@ -13,7 +13,8 @@ from ...errors import InputError, SchedulerError
 from ...store.hostlist import expand
 from ...store.names import by_number
 from ..naming import known
-from ..slurm import Node, Partition, Slurm
+from ..scheduler import Node, Partition
+from ..slurm import Slurm
 from .asking import Asked, CampaignRequest, choose, find
 from .coverage import Covered, GpuState, coverage
 from .inventory import QueuedJob, Target, own_jobs, reach, targets, with_cluster

@@ -55,7 +55,7 @@ class FakeSlurm(Slurm):
         """Let sbatch do something before or after its work."""
         self.does("sbatch", _SBATCH.replace("echo $id\n", "") + (after or "echo $id\n"), before=before)
 
-    def queue(self) -> dict[str, str]:
+    def submitted(self) -> dict[str, str]:
         """Number -> name of every job that was submitted."""
         lines = (path.read_text().split("|") for path in sorted((self.folder / "queue").iterdir()))
         return {line[0]: line[4] for line in lines}

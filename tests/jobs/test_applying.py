@@ -10,7 +10,8 @@ from whorl.errors import InputError
 from whorl.jobs.applying import change, pending, workload_of
 from whorl.jobs.counting import Site
 from whorl.jobs.requests import Devices, Job
-from whorl.jobs.slurm import Node, node, partition, reservation
+from whorl.jobs.scheduler import Node
+from whorl.jobs.slurm import node, partition, reservation
 
 USUAL = (
     "State=IDLE Partitions=batch AvailableFeatures=v100 ActiveFeatures=v100 Gres=gpu:v100:4 CPUTot=8 CPUEfctv=8 "

@@ -24,7 +24,7 @@ from whorl.jobs.campaign.driving import Limits, run_campaign
 from whorl.jobs.campaign.inventory import Target, targets
 from whorl.jobs.campaign.planning import How, allocated_h, batch_job, minutes
 from whorl.jobs.campaign.status import NodeState, Status, campaign_status, plan_campaign
-from whorl.jobs.campaign.submitting import Refusal, submit
+from whorl.jobs.scheduler import Refusal
 from whorl.jobs.slurm import Slurm, node, partition
 from whorl.probes.catalogue import suite
 from whorl.store import Store
@@ -77,7 +77,7 @@ def test_a_job_whose_number_was_lost_is_found_in_the_queue(slurm: FakeSlurm, tmp
     rounds = []
 
     def ends() -> None:
-        rounds.append(len(slurm.queue()))
+        rounds.append(len(slurm.submitted()))
         slurm.sbatch()
         if len(rounds) > 2:
             slurm.end_jobs(tmp_path / "store", "autumn")
@@ -85,7 +85,7 @@ def test_a_job_whose_number_was_lost_is_found_in_the_queue(slurm: FakeSlurm, tmp
     found = drive(slurm, tmp_path / "store", ends=ends)
     assert found.is_complete
     assert rounds[0] == 1
-    assert sorted(slurm.queue().values()) == ["whorl:autumn:n01", "whorl:autumn:n02", "whorl:autumn:n03"]
+    assert sorted(slurm.submitted().values()) == ["whorl:autumn:n01", "whorl:autumn:n02", "whorl:autumn:n03"]
 
 
 @pytest.mark.long
@@ -97,7 +97,7 @@ def test_a_limit_on_jobs_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None
     slurm.sbatch(before=refuses)
     found = drive(slurm, tmp_path / "store")
     assert found.is_complete
-    assert len(slurm.queue()) == 3
+    assert len(slurm.submitted()) == 3
 
 
 @pytest.mark.long
@@ -160,9 +160,9 @@ def test_without_slurm_the_status_tells_what_the_store_has(slurm: FakeSlurm, tmp
 )
 def test_why_a_job_is_refused(slurm: FakeSlurm, says: str, refusal: Refusal) -> None:
     slurm.does("sbatch", f'echo "sbatch: error: Batch job submission failed: {says}" >&2; exit 1\n')
-    answer = submit(slurm, "#!/bin/sh\n")
+    answer = slurm.submit("#!/bin/sh\n")
     assert (answer.job, answer.refusal) == (None, refusal)
-    assert says in answer.says
+    assert says in answer.message
 
 
 def test_a_node_that_is_refused_does_not_stop_the_others(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
 
 def test_variables_of_sbatch_do_not_win_over_the_script(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.sbatch(before="env > {folder}/environment\n")
-    slurm._environment |= {"SBATCH_PARTITION": "other", "SBATCH_ARRAY_INX": "1-9", "SBATCH_ACCOUNT": "physics"}
+    slurm.environment |= {"SBATCH_PARTITION": "other", "SBATCH_ARRAY_INX": "1-9", "SBATCH_ACCOUNT": "physics"}
     run_campaign(tmp_path / "50%", LAUNCH, slurm=slurm, limits=Limits(max_pending=1, once=True))
     seen = (slurm.folder / "environment").read_text()
     assert "SBATCH_ACCOUNT=physics" in seen
@@ -245,7 +245,7 @@ def test_a_node_that_fails_tells_nothing_of_the_others(slurm: FakeSlurm, tmp_pat
         (store / "logs" / "autumn" / "n01.out").write_text("measuring\n")
 
     assert drive(slurm, store, ends=end, settle_s=0).is_complete
-    assert list(slurm.queue().values())[:3] == ["whorl:autumn:n01", "whorl:autumn:n02", "whorl:autumn:n03"]
+    assert list(slurm.submitted().values())[:3] == ["whorl:autumn:n01", "whorl:autumn:n02", "whorl:autumn:n03"]
 
 
 @pytest.mark.long
@@ -256,12 +256,12 @@ def test_a_node_that_dies_in_its_job_is_tried_three_times(slurm: FakeSlurm, tmp_
     (only,) = found.nodes
     assert (only.state, only.tries) == ("failed", 3)
     assert "3 jobs measured 0 of 4 GPUs; the last one ended as NODE_FAIL" in (only.why or "")
-    assert list(slurm.queue().values()) == ["whorl:autumn:n01", "whorl:autumn:n01:2", "whorl:autumn:n01:3"]
+    assert list(slurm.submitted().values()) == ["whorl:autumn:n01", "whorl:autumn:n01:2", "whorl:autumn:n01:3"]
     for path in (slurm.folder / "queue").iterdir():
         path.unlink()  # Slurm forgets jobs after some minutes; the store does not
     assert drive(slurm, store).nodes[0].state == "failed"
     assert drive(slurm, store, tries=4).is_complete, "the node was mended"
-    assert list(slurm.queue().values()) == ["whorl:autumn:n01:4"]
+    assert list(slurm.submitted().values()) == ["whorl:autumn:n01:4"]
 
 
 def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slu
         assert str(refused.value).endswith(
             f"; n0{number}: 1 job stored nothing; {folder}/n0{number}.out ends: CuPy is not installed"
         )
-        assert len(slurm.queue()) == number, "another node at the next call"
+        assert len(slurm.submitted()) == number, "another node at the next call"
     assert drive(slurm, store).is_complete
 
 
@@ -301,7 +301,7 @@ def test_a_store_that_cannot_be_written_gets_no_jobs(
     monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may write everywhere
     with pytest.raises(StoreError, match="cannot be written by this user"):
         drive(slurm, tmp_path / "store")
-    assert not slurm.queue()
+    assert not slurm.submitted()
 
 
 @pytest.mark.long
@@ -331,7 +331,7 @@ def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
         patch.setattr(driving, "declare", killed)
         with pytest.raises(SystemExit):
             drive(slurm, store)
-    assert list(slurm.queue().values()) == ["whorl:autumn:n01"]
+    assert list(slurm.submitted().values()) == ["whorl:autumn:n01"]
     assert known(Store.open(store)) == []
     if ended:  # and Slurm has forgotten it
         request = replace(choose(Store.open(store), LAUNCH), cluster="fake")
@@ -339,7 +339,7 @@ def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
         (slurm.folder / "queue" / "101").unlink()
     assert drive(slurm, store).is_complete
     rest = ["whorl:autumn:n02", "whorl:autumn:n03"]
-    assert sorted(slurm.queue().values()) == (rest if ended else ["whorl:autumn:n01", *rest])
+    assert sorted(slurm.submitted().values()) == (rest if ended else ["whorl:autumn:n01", *rest])
 
 
 @pytest.mark.long
@@ -353,10 +353,10 @@ def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, 
     state = {one.name: one.state for one in campaign_status(store, slurm=slurm).nodes}
     assert state == {"n01": "running", "n02": "to do", "n03": "to do"}
     assert drive(slurm, store).is_complete
-    assert sorted(slurm.queue().values()) == [f"whorl:autumn:n0{i}" for i in (1, 2, 3)]
+    assert sorted(slurm.submitted().values()) == [f"whorl:autumn:n0{i}" for i in (1, 2, 3)]
     elsewhere = run_campaign(other_store, LAUNCH, slurm=slurm, limits=once)
     assert elsewhere.count(NodeState.RUNNING) == 1, "the jobs of the first store are not its own"
-    assert len(slurm.queue()) == 4
+    assert len(slurm.submitted()) == 4
 
 
 @pytest.mark.long
@@ -382,7 +382,7 @@ def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, mo
         pytest.raises(StoreError, match=r"holds campaign autumn .*: stop it first, or choose another name"),
     ):
         drive(slurm, store.root)
-    assert not slurm.queue()
+    assert not slurm.submitted()
     assert drive(slurm, store.root).is_complete
 
 

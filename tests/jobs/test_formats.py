@@ -12,7 +12,7 @@ import pytest
 from whorl.errors import InputError
 from whorl.jobs.formats import filter_file, largest_jobs, node_lines, own_weight, preference, write_whole
 from whorl.jobs.naming import known
-from whorl.jobs.slurm import Node
+from whorl.jobs.scheduler import Node
 from whorl.store.hostlist import compress, expand
 
 
@@ -94,7 +94,7 @@ def test_prefer_only_what_enough_nodes_have() -> None:
     assert preference("w", nodes.values(), [], 2) == ("whorl_w_prefer", "")
     assert "the job needs 3" in preference("w", nodes.values(), [], 3)[1]
     assert "n02 should be avoided now" in preference("w", nodes.values(), ["n02"], 1)[1]
-    nodes["n02"] = replace(nodes["n02"], state="DOWN")
+    nodes["n02"] = replace(nodes["n02"], state="DOWN", usable=False)
     assert preference("w", nodes.values(), [], 2)[0] == ""
 
 
@@ -113,7 +113,9 @@ def test_a_job_may_be_as_large_as_what_is_left_of_each_kind() -> None:
 
     nodes = fleet(20)
     assert most(["n02"], nodes) == {"n02": 17}, "of 19, a tenth is kept in reserve"
-    down = nodes | {f"n{i:02d}": replace(nodes["n01"], name=f"n{i:02d}", state="DOWN*") for i in range(16, 21)}
+    down = nodes | {
+        f"n{i:02d}": replace(nodes["n01"], name=f"n{i:02d}", state="DOWN*", usable=False) for i in range(16, 21)
+    }
     assert most(["n02"], down) == {"n02": 12}, "one that runs no jobs is no rest"
     for name in ("n01", "n02", "n03"):
         nodes[name] = replace(nodes[name], kind="Gres=gpu:a100:4")

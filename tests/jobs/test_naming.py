@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whorl.jobs.naming import known
-from whorl.jobs.slurm import Node
+from whorl.jobs.scheduler import Node
 
 
 def scheduler(*names: str, **hosts: str) -> dict[str, Node]:

@@ -10,7 +10,8 @@ import pytest
 
 from whorl.errors import InputError, SchedulerError
 from whorl.jobs.requests import Devices, devices, record
-from whorl.jobs.slurm import Node, Partition, Slurm, gres_gpus, node, nodes_for, partition, reservation
+from whorl.jobs.scheduler import Node, Partition
+from whorl.jobs.slurm import Slurm, gres_gpus, node, nodes_for, partition, reservation
 
 # As a 22.05 prints it, and as later versions do: more fields, a reason with words in it.
 NODE = (
@@ -36,7 +37,7 @@ def test_a_node() -> None:
     found = node(NODE)
     assert found == Node(
         "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm",
-        reason="slow", devices=(Devices("gpu", "v100", 4),), cores=8, memory=4000,
+        reason="slow", usable=False, idle=True, devices=(Devices("gpu", "v100", 4),), cores=8, memory=4000,
         kind="Arch=x86_64 CoresPerSocket=4 CPUTot=8 CPUEfctv=8 RealMemory=4000 Gres=gpu:v100:4 "
         "CfgTRES=cpu=8,mem=4000M,billing=8",
     )  # fmt: skip
@@ -52,10 +53,9 @@ def test_a_partition() -> None:
         "PartitionName=batch AllowGroups=staff,gpu AllowAccounts=ALL Default=YES MaxTime=1-02:03:30 RootOnly=NO "
         "PriorityTier=1 State=DRAIN TRES=cpu=8"
     )
-    minutes = 26 * 60 + 3.5
-    assert partition(line) == Partition("batch", True, False, False, ("staff", "gpu"), minutes)
-    found = partition("PartitionName=open AllowGroups=ALL MaxTime=UNLIMITED RootOnly=YES State=UP")
-    assert found == Partition("open", False, True, True, (), math.inf)
+    assert partition(line) == Partition("batch", default=True, up=False, longest_min=26 * 60 + 3.5)
+    found = partition("PartitionName=open AllowGroups=ALL MaxTime=UNLIMITED RootOnly=NO State=UP")
+    assert found == Partition("open", default=False, up=True, longest_min=math.inf)
     assert partition("") is None
 
 
@@ -81,7 +81,9 @@ def test_a_node_of_a_later_version() -> None:
     ],
 )
 def test_which_nodes_run_jobs(state: str, usable: bool) -> None:
-    assert Node("n", state).usable is usable
+    found = node(f"NodeName=n State={state}")
+    assert found is not None
+    assert found.usable is usable
 
 
 @pytest.mark.parametrize(

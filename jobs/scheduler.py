@@ -1,0 +1,297 @@
+"""What a batch scheduler is to whorl: a class that runs its commands, and the rows that it answers with.
+
+`Slurm`, `Pbs`, `Lsf` and `Flux` are the classes, a module each; SCHEDULERS of the package `jobs` has them by name.
+Every call of a command has a time limit, since clients of a dead server wait for long, and messages come in English.
+States of jobs are spelled as Slurm spells them, which tells most apart; the other classes translate theirs.
+
+A scheduler that was never tried on a real one (`tried` is False) says so in `caution`, which a verb prints once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ..errors import SchedulerError
+from .batch import BatchJob, render
+
+if TYPE_CHECKING:
+    from .requests import Devices
+
+TIMEOUT_S = 10.0
+ENDED = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
+    | {"REVOKED"}
+)
+"""States of jobs that have ended."""
+RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+"""States of jobs that have nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as the scheduler has it."""
+
+    name: str
+    state: str
+    """As the scheduler spells it: IDLE, MIXED+DRAIN, offline."""
+    partitions: tuple[str, ...] = ()
+    """The partitions or queues that send jobs to it."""
+    available: tuple[str, ...] = ()
+    """Its features."""
+    active: tuple[str, ...] = ()
+    weight: int | None = None
+    gpus: int = 0
+    cpus: int | None = None
+    host: str = ""
+    """The name by which the network knows it, where that is another one."""
+    reason: str = ""
+    """Why an administrator or the scheduler took it out."""
+    usable: bool = True
+    """Whether it runs jobs: it may be busy, but is neither down nor drained nor set aside."""
+    idle: bool = False
+    """Whether no job is on it."""
+    reserved: bool = False
+    """Whether it is in a reservation that has begun."""
+    devices: tuple[Devices, ...] = ()
+    cores: int | None = None  # that jobs may use
+    memory: float | None = None  # MiB that jobs may use
+    kind: str = ""  # its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other
+    disk: float | None = None  # MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition or queue as the scheduler has it."""
+
+    name: str
+    default: bool = False
+    up: bool = True
+    """Whether it takes jobs of this user and starts them."""
+    longest_min: float = math.inf
+    """The longest job, minutes."""
+    least_nodes: int = 1
+    """Of a job."""
+    most_nodes: float = math.inf
+    caps: frozenset[str] = frozenset()  # of what a job may get less on a node than is there: cpu, mem, gpu
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job as the queue has it: it waits, runs, or ended some minutes ago. Times are UTC."""
+
+    job: str
+    """Its number, as `cancel` takes it."""
+    name: str
+    state: str
+    """As Slurm spells it: PENDING, RUNNING, FAILED."""
+    reason: str = ""
+    """Why it waits, or how it ended, as the scheduler says it."""
+    user: int | None = None
+    """The number of its owner; None where it is not known."""
+    comment: str = ""
+    nodes: str = ""
+    """The host list that it runs on; "" before it starts."""
+    held: bool = False
+    """Whether it does not start before somebody releases it."""
+    submitted: datetime | None = None
+    start: datetime | None = None
+    """When it started, or is expected to; None where the scheduler does not say."""
+    end: datetime | None = None
+    """When it ended, or reaches its time limit; None where the scheduler does not say."""
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def pending(self) -> bool:
+        return not self.ended and self.state not in RUNNING
+
+
+class Refusal(StrEnum):
+    """Why a scheduler did not take a job."""
+
+    LATER = "later"
+    """A limit is reached, or the scheduler is busy: the same job may be taken later."""
+    UNSURE = "unsure"
+    """No answer came in time: the job may be in the queue all the same."""
+    NODE = "node"
+    """The node cannot run it."""
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a submission: the number of the job, or a refusal with what the scheduler said."""
+
+    job: str | None
+    refusal: Refusal | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a scheduler expects of a waiting job."""
+
+    start: datetime | None
+    """UTC; None where it has planned none."""
+    reason: str
+    """Why the job waits, as the scheduler says it."""
+
+
+class Scheduler(ABC):
+    """A batch scheduler, asked through its commands. Every method raises SchedulerError where they do not answer."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    """Its name for people."""
+    tried: ClassVar[bool]
+    """Whether whorl was tried on a real one."""
+    ping: ClassVar[str]
+    """A command that says whether its server is up, for people."""
+    unconfigured: ClassVar[re.Pattern[str]]
+    """What its commands say where none is configured."""
+    unreachable: ClassVar[re.Pattern[str]]
+    """What its commands say where its server does not answer."""
+    hides: ClassVar[tuple[str, ...]] = ()
+    """How variables of the environment begin that would change what its commands print."""
+    variables: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}
+    """Variables with which its commands print what is read here."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None) -> None:
+        self.timeout_s = timeout_s
+        self.environment = dict(os.environ if environment is None else environment)
+
+    @property
+    def caution(self) -> str | None:
+        """A sentence for a scheduler that was never tried on a real one."""
+        if self.tried:
+            return None
+        return f"not tried on a real {self.title}: its commands were written from documentation, so look at each job"
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise SchedulerError where no server answers, with `absent` where it is not installed or not configured."""
+
+    @abstractmethod
+    def nodes(self) -> Mapping[str, Node]:
+        """Every node, by name."""
+
+    @abstractmethod
+    def partitions(self) -> Mapping[str, Partition]:
+        """Every partition or queue that this user may see, by name."""
+
+    @abstractmethod
+    def cluster_name(self) -> str | None:
+        """What the scheduler calls this cluster; None where it does not say."""
+
+    @abstractmethod
+    def submit(self, script: str, *, keep: Sequence[int] = ()) -> Answer:
+        """Submit a script.
+
+        Files of the numbers `keep` stay open in the command: a lock outlives this process with it.
+        Raises SchedulerError only where the scheduler is absent.
+        """
+
+    @abstractmethod
+    def queue(self, *, name_prefix: str | None = None, user: int | None = None) -> list[QueuedJob]:
+        """The jobs that wait, run or ended lately, of all users or one, with names that begin so."""
+
+    @abstractmethod
+    def cancel(self, job: str) -> None:
+        """Cancel a job; one that has ended already is no error."""
+
+    def render(self, job: BatchJob, template: Path | None = None) -> str:
+        """The script of a job, from the template of this scheduler or from a file. Raises InputError."""
+        return render(self.name, job, template)
+
+    def call(self, *command: str) -> str:
+        """The output of a command. Raises SchedulerError where it is missing, fails, or does not end in time."""
+        done = self.ask(*command)
+        if done.returncode:
+            raise SchedulerError(f"{self.title} refused `{' '.join(command[:3])}`: {message_of(done)}")
+        return done.stdout
+
+    def ask(
+        self,
+        *command: str,
+        text: str | None = None,
+        keep: Sequence[int] = (),
+        without: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command, which may refuse.
+
+        `text` is its input; files of the numbers `keep` stay open in it; it does not see variables of the environment
+        whose names begin with one of `without`; `variables` replace those of this class, which a job would inherit.
+
+        Raises SchedulerError where it is missing, does not end in time, or no server answers.
+        """
+        hidden, limit_s = (*self.hides, *without), timeout_s or self.timeout_s
+        environment = {key: value for key, value in self.environment.items() if not key.startswith(hidden)}
+        try:
+            done = subprocess.run(  # noqa: S603  a scheduler's own commands, arguments as a list
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=limit_s,
+                env=environment | dict(self.variables if variables is None else variables),
+                check=False,
+                pass_fds=keep,
+                **({"stdin": subprocess.DEVNULL} if text is None else {"input": text}),
+            )
+        except FileNotFoundError as error:
+            raise SchedulerError(
+                f"there is no `{command[0]}` here: run this on a machine with {self.title}'s commands", absent=True
+            ) from error
+        except OSError as error:
+            raise SchedulerError(f"`{command[0]}` cannot be run: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise SchedulerError(
+                f"{self.title} did not answer `{command[0]}` within {limit_s:g} s: `{self.ping}` says whether it is up"
+            ) from error
+        if done.returncode and self.unconfigured.search(done.stderr):
+            raise SchedulerError(self.not_configured(), absent=True)
+        if done.returncode and self.unreachable.search(done.stderr):
+            raise SchedulerError(self.not_reached(command[0]))
+        return done
+
+    def not_configured(self) -> str:
+        """The sentence for a machine where its commands find no server to ask."""
+        return f"no {self.title} is configured here"
+
+    def not_reached(self, command: str) -> str:
+        """The sentence for a server that does not answer a command."""
+        return f"{self.title} does not answer `{command}`: check it with `{self.ping}`"
+
+
+def message_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command that failed said, in one line."""
+    return one_line(done.stderr) or one_line(done.stdout) or f"status {done.returncode}"
+
+
+def one_line(text: str) -> str:
+    """The lines of a message as one, without the name of the command that each begins with."""
+    lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line).strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines)[:300]
+
+
+def utc_time(seconds: str | float | None) -> datetime | None:
+    """Seconds since 1970 as a time; None for what is no number, or 0, by which schedulers mean no time."""
+    try:
+        instant = float(seconds or 0)
+    except ValueError:
+        return None
+    return datetime.fromtimestamp(instant, UTC) if 0 < instant < 1e11 else None
