@@ -79,6 +79,8 @@ class Partition:
     """Whether it takes jobs of this user and starts them."""
     longest_min: float = math.inf
     """The longest job, minutes."""
+    usual_min: float = math.inf
+    """The time limit of jobs that name none, minutes; infinite where that is the longest job's."""
     least_nodes: int = 1
     """Of a job."""
     most_nodes: float = math.inf

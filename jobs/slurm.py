@@ -140,9 +140,17 @@ class Slurm(Scheduler):
                 return value.strip() or None
         return None
 
-    def submit(self, script: str, *, keep: Sequence[int] = ()) -> Answer:
+    def submit(
+        self,
+        script: str,
+        *,
+        keep: Sequence[int] = (),
+        options: Sequence[str] = (),
+        without: Sequence[str] = _OVERRIDES,
+    ) -> Answer:
+        """As every scheduler's; `options` win over the script's lines, as do variables that are not `without`."""
         try:  # with the user's own environment, which the job inherits
-            done = self.ask("sbatch", "--parsable", text=script, keep=keep, without=_OVERRIDES, variables={})
+            done = self.ask("sbatch", "--parsable", *options, text=script, keep=keep, without=without, variables={})
         except SchedulerError as error:
             if error.absent:
                 raise
@@ -429,6 +437,7 @@ def partition(line: str) -> Partition | None:
         default=fields.get("Default") == "YES",
         up=fields.get("State", "UP") == "UP" and not closed,
         longest_min=_minutes(fields.get("MaxTime", "")),
+        usual_min=_minutes(fields.get("DefaultTime", "")),
         least_nodes=_whole(fields.get("MinNodes", "")) or 1,
         most_nodes=_whole(fields.get("MaxNodes", "")) or math.inf,
         caps=_caps(fields),
