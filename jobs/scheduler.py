@@ -169,6 +169,20 @@ class Scheduler(ABC):
     """How variables of the environment begin that would change what its commands print."""
     variables: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}
     """Variables with which its commands print what is read here."""
+    submits: ClassVar[tuple[str, ...]]
+    """The command that reads a script and prints the job's number, which `number` finds."""
+    number: ClassVar[re.Pattern[str]]
+    overrides: ClassVar[tuple[str, ...]] = ()
+    """How variables of the environment begin that would win over the lines of a script."""
+    busy: ClassVar[re.Pattern[str]]
+    """What it says of a job that it may take later."""
+    no_node: ClassVar[re.Pattern[str]]
+    """What it says of a job that its node cannot run."""
+    unsure: ClassVar[re.Pattern[str]] = re.compile("timed out", re.IGNORECASE)
+    """What it says where it does not know whether it took the job."""
+    cancels: ClassVar[tuple[str, ...]]
+    """The command that cancels jobs, and `gone`, what it says of one that has ended."""
+    gone: ClassVar[re.Pattern[str]]
 
     def __init__(self, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None) -> None:
         self.timeout_s = timeout_s
@@ -198,20 +212,43 @@ class Scheduler(ABC):
         """What the scheduler calls this cluster; None where it does not say."""
 
     @abstractmethod
-    def submit(self, script: str, *, keep: Sequence[int] = ()) -> Answer:
-        """Submit a script.
-
-        Files of the numbers `keep` stay open in the command: a lock outlives this process with it.
-        Raises SchedulerError only where the scheduler is absent.
-        """
-
-    @abstractmethod
     def queue(self, *, name_prefix: str | None = None, user: int | None = None) -> list[QueuedJob]:
         """The jobs that wait, run or ended lately, of all users or one, with names that begin so."""
 
-    @abstractmethod
+    def submit(
+        self,
+        script: str,
+        *,
+        keep: Sequence[int] = (),
+        options: Sequence[str] = (),
+        without: Sequence[str] | None = None,
+    ) -> Answer:
+        """Submit a script, with this user's environment, which the job inherits.
+
+        Files of the numbers `keep` stay open in the command: a lock outlives this process with it. `options` of the
+        command win over the script's lines, and so do variables of the environment, but for those whose names begin
+        with one of `without`, or of `overrides` if None. Raises SchedulerError only where the scheduler is absent.
+        """
+        hidden = self.overrides if without is None else without
+        try:
+            done = self.ask(*self.submits, *options, text=script, keep=keep, without=hidden, variables={})
+        except SchedulerError as error:
+            if error.absent:
+                raise
+            return Answer(None, Refusal.UNSURE, str(error))
+        number = self.number.search(done.stdout)
+        if done.returncode == 0 and number:
+            return Answer(number[1])
+        message = message_of(done)
+        kinds = ((self.unsure, Refusal.UNSURE), (self.busy, Refusal.LATER), (self.no_node, Refusal.NODE))
+        refusal = next((kind for words, kind in kinds if words.search(message)), Refusal.OTHER)
+        return Answer(None, refusal if done.returncode else Refusal.UNSURE, message)
+
     def cancel(self, job: str) -> None:
         """Cancel a job; one that has ended already is no error."""
+        done = self.ask(*self.cancels, job)
+        if done.returncode and not self.gone.search(done.stderr + done.stdout):
+            raise SchedulerError(f"{self.title} does not cancel job {job}: {message_of(done)}")
 
     def render(self, job: BatchJob, template: Path | None = None) -> str:
         """The script of a job, from the template of this scheduler or from a file. Raises InputError."""

@@ -22,12 +22,10 @@ from ..store.hostlist import expand
 from . import shown
 from .requests import Devices, Job, devices, record
 from .scheduler import (
-    Answer,
     Expectation,
     Node,
     Partition,
     QueuedJob,
-    Refusal,
     Scheduler,
     message_of,
     one_line,
@@ -46,20 +44,6 @@ _UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR",
 _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
 _SUFFIXES = "*~#!%$@^-"  # of states of nodes: does not answer, sleeps, starts, ...
 _START = re.compile(r"to start at (\S+)")
-_LATER = re.compile(
-    r"job submit limit|submit limit|temporarily unable|try again|timed out|MaxSubmit|MaxJobCount|Zero Bytes|"
-    r"in a state of transition|slow it down|Job limit|could not be processed at this time",
-    re.IGNORECASE,
-)
-_NO_NODE = re.compile(
-    r"node configuration is not available|Invalid node name|node name specified|nodes? .* not (?:available|in)",
-    re.IGNORECASE,
-)
-# Variables of sbatch that would win over the script's own lines; SBATCH_ACCOUNT and others stay as the user set them.
-_OVERRIDES = (
-    *("SBATCH_ARRAY", "SBATCH_EXCLUSIVE", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_JOB_NAME", "SBATCH_MEM"),
-    *("SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT", "SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_WAIT"),
-)
 _HELD = ("JobHeldAdmin", "JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held", "BadConstraints")
 _APART = "\x1f"  # the unit separator: no name of a job or user holds it
 _QUEUED = _APART.join(("%A", "%T", "%r", "%U", "%V", "%S", "%e", "%N", "%j", "%k"))
@@ -95,6 +79,24 @@ class Slurm(Scheduler):
     unreachable = re.compile("[Uu]nable to contact|connect failure|Connection refused")
     hides = ("SQUEUE_", "SACCT_")
     variables = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}  # noqa: RUF012  lists of tasks in full
+    submits, number = ("sbatch", "--parsable"), re.compile(r"^(\d+)(?:;.*)?$", re.MULTILINE)
+    # SBATCH_ACCOUNT and others stay as the user set them.
+    overrides = (
+        *("SBATCH_ARRAY", "SBATCH_EXCLUSIVE", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_JOB_NAME", "SBATCH_MEM"),
+        *("SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT", "SBATCH_PARTITION", "SBATCH_TIMELIMIT"),
+        "SBATCH_WAIT",
+    )
+    busy = re.compile(
+        "submit limit|temporarily unable|try again|MaxSubmit|MaxJobCount|in a state of transition|slow it down|"
+        "Job limit|could not be processed at this time",
+        re.IGNORECASE,
+    )
+    no_node = re.compile(
+        "node configuration is not available|Invalid node name|node name specified|nodes? .* not (?:available|in)",
+        re.IGNORECASE,
+    )
+    unsure = re.compile("timed out|Zero Bytes", re.IGNORECASE)
+    cancels, gone = ("scancel",), re.compile("Invalid job id|already complet")
 
     def not_configured(self) -> str:
         return "no Slurm is configured here: set SLURM_CONF if it is elsewhere"
@@ -140,39 +142,11 @@ class Slurm(Scheduler):
                 return value.strip() or None
         return None
 
-    def submit(
-        self,
-        script: str,
-        *,
-        keep: Sequence[int] = (),
-        options: Sequence[str] = (),
-        without: Sequence[str] = _OVERRIDES,
-    ) -> Answer:
-        """As every scheduler's; `options` win over the script's lines, as do variables that are not `without`."""
-        try:  # with the user's own environment, which the job inherits
-            done = self.ask("sbatch", "--parsable", *options, text=script, keep=keep, without=without, variables={})
-        except SchedulerError as error:
-            if error.absent:
-                raise
-            return Answer(None, Refusal.UNSURE, str(error))
-        if done.returncode == 0:
-            return Answer(done.stdout.strip().splitlines()[-1].partition(";")[0])
-        message = message_of(done)
-        if re.search(r"timed out|Zero Bytes", message, re.IGNORECASE):
-            return Answer(None, Refusal.UNSURE, message)
-        kinds = ((_LATER, Refusal.LATER), (_NO_NODE, Refusal.NODE))
-        return Answer(None, next((kind for words, kind in kinds if words.search(message)), Refusal.OTHER), message)
-
     def queue(self, *, name_prefix: str | None = None, user: int | None = None) -> list[QueuedJob]:
         owner = [] if user is None else [f"--user={user}"]
         lines = self.call("squeue", "-h", "-a", "-t", "all", *owner, "-o", _QUEUED).splitlines()
         jobs = [job for job in map(queued_job, lines) if job is not None]
         return [job for job in jobs if name_prefix is None or job.name.startswith(name_prefix)]
-
-    def cancel(self, job: str) -> None:
-        done = self.ask("scancel", job)
-        if done.returncode and not re.search("Invalid job id|already complet", done.stderr):
-            raise SchedulerError(f"Slurm does not cancel job {job}: {message_of(done)}")
 
     def signal(self, job: str, name: str) -> None:
         """Send a signal, as USR1, to the script of a job that runs; its steps do not get it."""
