@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .cli.answers.accounting import import_jobs
     from .cli.answers.advice import advise
     from .cli.answers.campaign import campaign_status, plan_campaign, run_campaign
+    from .cli.answers.job import idle_gpus
     from .cli.answers.measuring import check, collect, measure
     from .cli.answers.tuning import tune
     from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
@@ -27,6 +28,7 @@ _LAZY = {
     ".cli.answers.accounting": ("import_jobs",),
     ".cli.answers.advice": ("advise",),
     ".cli.answers.campaign": ("campaign_status", "plan_campaign", "run_campaign"),
+    ".cli.answers.job": ("idle_gpus",),
     ".cli.answers.measuring": ("check", "collect", "measure"),
     ".cli.answers.tuning": ("tune",),
     ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
@@ -57,6 +59,7 @@ __all__ = [
     "energy_reconcile",
     "explain",
     "fingerprint",
+    "idle_gpus",
     "import_files",
     "import_jobs",
     "ledger",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..errors import InputError
+from .idle import idle
 from .options import When, json_option, store_option
 
 
@@ -21,6 +22,7 @@ def jobs() -> None:
     whorl jobs tag script > whorl-tag         for prolog and epilog: which GPUs
     whorl jobs show --store whorl-job-4242    what a job collected of its own GPUs
     whorl jobs import --store S --tags DIR    read what prolog and epilog noted
+    whorl jobs idle --store S --running       GPUs that jobs hold and do not use
 
     Then: whorl sql --store S "select * from jobs_on_gpu" (docs/jobs.md).
     """
@@ -123,3 +125,6 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
         said = str(error)
     if said:
         tell(said)
+
+
+jobs.add_command(idle)

@@ -237,7 +237,7 @@ class _Bill:
 
     def take(self, parts: Iterable[pl.DataFrame]) -> None:
         for part in parts:
-            with_host = part.with_columns(_host(part, self._hosts))
+            with_host = part.with_columns(host_energy(part, self._hosts))
             self.pieces.append(co2_and_cost(with_host, self._stated, self._models))
             self._used.append(factors_used(self.pieces[-1], self._stated))
 
@@ -248,7 +248,7 @@ class _Bill:
         )  # fmt: skip
 
 
-def _host(part: pl.DataFrame, hosts: Mapping[str, Steps]) -> pl.Series:
+def host_energy(part: pl.DataFrame, hosts: Mapping[str, Steps]) -> pl.Series:
     """Energy of the rest of the node, the share of each piece; NULL where it is not stated.
 
     Pieces of unknown GPUs have none: these GPUs have pieces of their own, which have it.

@@ -1,12 +1,15 @@
-"""A job's own readings, GPU by GPU, and where its GPUs stand in the fleet: the function of `whorl jobs show`."""
+"""Jobs and their GPUs: what one collected of its own (`whorl jobs show`), what they left idle (`whorl jobs idle`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import getpass
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList, folder, opened
 from ...jobs.job_collector import JobCollector
@@ -14,7 +17,31 @@ from ...jobs.job_summary import GpuSummary, document, stored_summaries
 from ..job_report import FleetPlace, report
 
 if TYPE_CHECKING:
+    from ...analysis.energy.held_idle import HeldIdle
     from ...store import Store
+
+
+class IdleGpuOptions(TypedDict, total=False):
+    """Which jobs of which time; each is None, empty or False where it is left out."""
+
+    cluster: str | None
+    users: Sequence[str]
+    """Only jobs of these users."""
+    mine: bool
+    """Only jobs of who calls it."""
+    running: bool
+    """Only jobs that have not ended."""
+    since: datetime | str | None
+    """From this time on (UTC), or so long ago: "7d"; the day before `until` where it is left out."""
+    until: datetime | str | None
+    """The last reading where it is left out."""
+    at_least: float | str
+    """How long a GPU must be idle to count (s, or as "30min"); 10 minutes where it is left out."""
+    price: float | None
+    """Of an hour of a GPU."""
+    settings: str | Path | None
+    """The file of carbon and prices; `energy.toml` in the store's folder where it is left out."""
+    progress: Callable[[str], None] | None
 
 
 @dataclass(frozen=True)
@@ -73,15 +100,47 @@ def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, FleetPlace]:
     from ...analysis.energy.choices.placed import fingerprints, identities, verdicts
     from ...analysis.energy.choices.places import stands
 
-    known = identities(fleet).filter(pl.col("gpu").is_in(list(gpus)))
+    identified = identities(fleet).filter(pl.col("gpu").is_in(list(gpus)))
     standing = stands(levels(fingerprints(fleet, None)[0], identities(fleet))).filter(pl.col("basis") == ANY)
-    found = known.select("cluster", "gpu").join(standing, on=["cluster", "gpu"], how="left")
-    found = found.join(verdicts(fleet), on=["cluster", "gpu"], how="left")
+    places = identified.select("cluster", "gpu").join(standing, on=["cluster", "gpu"], how="left")
+    places = places.join(verdicts(fleet), on=["cluster", "gpu"], how="left")
     figures = ("basis", "slower_pct", "slower_low_pct", "slower_high_pct", "rank", "compared")
     return {
         row["gpu"]: FleetPlace(
             **{name: row[name] for name in figures},
             verdicts=tuple(kind for kind in (row["verdicts"] or "").split(", ") if kind),
         )
-        for row in found.to_dicts()
+        for row in places.to_dicts()
     }
+
+
+def idle_gpus(store: Store | str | Path, **options: Unpack[IdleGpuOptions]) -> Reply[HeldIdle]:
+    """Which GPUs jobs held and did not use, for how long and what it cost, as `whorl jobs idle` lists them.
+
+    `frame` has a row for each job, `gpus` one for each GPU of each. Raises InputError where the store has no telemetry
+    and for a time that is empty, StoreError where it keeps pseudonyms of users and only its owner can find one.
+    """
+    from ...analysis.energy.held_idle import LEAST_S, IdleOptions, held_idle
+    from ...dashboards.printed import held_idle as printed
+    from ...jobs.accounting import pseudonyms
+    from ...store.instants import seconds_of, time_of
+
+    read = opened(store)
+    names = [*options.get("users", ())]
+    if options.get("mine"):
+        names += [getpass.getuser(), str(os.getuid())]  # a tag without a name has the number
+    secret = pseudonyms.key(read.root, make=False) if names else None
+    if secret is not None:
+        names += [pseudonyms.pseudonym(secret, "user", name) for name in names]
+    chosen = IdleOptions(
+        cluster=options.get("cluster"),
+        since=time_of(options.get("since")),
+        until=time_of(options.get("until")),
+        users=names or None,
+        running=bool(options.get("running")),
+        least_s=seconds_of(options.get("at_least", LEAST_S)),
+        price=options.get("price"),
+        settings=options.get("settings"),
+    )
+    idle = held_idle(read, chosen, progress=options.get("progress"))
+    return Reply(idle, partial(printed.document, idle), partial(printed.answer, idle), frame=idle.jobs)

@@ -64,10 +64,11 @@ def apply(rows: pl.DataFrame, secret: bytes) -> pl.DataFrame:
     """The rows with pseudonyms in place of users and accounts."""
     for column in ("user", "account"):
         names = rows[column].drop_nulls().unique().to_list()
-        said = {name: _pseudonym(secret, column, name) for name in names}
+        said = {name: pseudonym(secret, column, name) for name in names}
         rows = rows.with_columns(pl.col(column).replace_strict(said, default=None, return_dtype=pl.String))
     return rows
 
 
-def _pseudonym(secret: bytes, column: str, name: str) -> str:
+def pseudonym(secret: bytes, column: str, name: str) -> str:
+    """What stands for a name in a column, `user` or `account`."""
     return f"{column}-{hmac.new(secret, f'{column}:{name}'.encode(), hashlib.sha256).hexdigest()[:_SHOWN]}"

@@ -301,6 +301,7 @@ VERBS = {
         beside={"--since": {"--file": OUT}, "--until": {"--file": OUT, "--since": "2026-11-02"}},
         never={"--since": ACCOUNTING, "--until": ACCOUNTING},
     ),
+    "jobs idle": Verb(STORE, {"--user": ["alice", ""], "--at-least": ["1s", "0s"], "--price": ["2.5", "-1"]}),
     "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
     "jobs tag": Verb({"": "begin", "--folder": "{here}"}, {"": ["begin", "end", "script"], "--folder": ["{here}"]}),
     "sim describe": Verb({"": "V100"}, {"": ["V100", "H200", "x"]}),

@@ -67,6 +67,7 @@ CASES: dict[str, tuple[Call, list[str]]] = {
     "energy --since 2026-01-05T12:00 --by gpu": (lambda store, _: whorl.energy(store, "gpu", since=SECOND_DAY), []),
     "energy reconcile": (lambda store, _: whorl.energy_reconcile(store), []),
     "energy excess --by job": (lambda store, _: whorl.energy_excess(store, "job"), []),
+    "jobs idle --at-least 1s": (lambda store, _: whorl.idle_gpus(store, at_least="1s"), []),
     "energy quote --job 1001": (lambda store, _: whorl.energy_quote(store, "1001"), []),
     "advise --workload gemm-fp32 --gpus 4 --no-scheduler": (
         lambda store, _: whorl.advise(store, "gemm-fp32", gpus=4, no_scheduler=True),

@@ -104,6 +104,7 @@ QUESTIONS = [
         inputs=BOOKED,
         short=("fleet",),
     ),
+    _on_store("jobs-idle", "jobs idle / --at-least 1s --price 2 --json", inputs=BOOKED, short=("mixed", "none")),
     _on_store("energy-unread", "energy / --json", inputs=("longhorn", "one")),
     _on_store("energy-reconcile", "energy reconcile / --json"),
     *(

@@ -226,7 +226,7 @@ class Booking:
                 self._find_all(JobProblem.NO_TELEMETRY if known else JobProblem.UNKNOWN_GPU, own, began, ended)
                 share = np.nan_to_num(self._claims.share[own], nan=1.0)
                 limit = self._fleet.limit_w.get(key, np.nan)
-                row, began, ended = _cut(began, ended, self._cuts)
+                row, began, ended = cut_apart(began, ended, self._cuts)
                 most = share[row] * limit * (ended - began) / 1e9
                 shreds = _blind(own[row], began, ended, share[row], most, Reason.NO_TELEMETRY)
                 yield Made([key], [self._node(key, rows)], shreds)
@@ -242,7 +242,7 @@ class Booking:
             own = rows[inside]
             if len(own):
                 self._find_all(JobProblem.GPU_NOT_KNOWN, own, began, ended)
-                row, began, ended = _cut(began, ended, self._cuts)
+                row, began, ended = cut_apart(began, ended, self._cuts)
                 most = _most(self._unattributed.get(place, []), began, ended)
                 share = counts[own[row]]
                 shreds = _blind(own[row], began, ended, share, most, JobReason.GPU_NOT_KNOWN)
@@ -295,7 +295,7 @@ _PROBLEMS = {
 }
 
 
-def _cut(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Times]:
+def cut_apart(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Times]:
     """Times cut apart at `cuts` (sorted): which time each part is of, and its begin and end."""
     first, last = np.searchsorted(cuts, began, "right"), np.searchsorted(cuts, ended, "left")
     parts = np.maximum(last - first, 0) + 1

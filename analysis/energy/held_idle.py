@@ -1,0 +1,436 @@
+"""GPUs that jobs held and did not use: for how long, how well that is known, and what it cost.
+
+A GPU is idle from one reading to another where each of them has a utilisation of 0 and draws little: at most its power
+without work (`metering.Meters.idle_w`) and `POWER_SHARE` of the way from there to its power limit. The second condition
+tells work that falls between the readings of utilisation. A stretch counts from `least_s` on: shorter pauses belong to
+work that reads files or waits for other GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ...store.catalog import quoted
+from ...store.instants import date_of_ns, in_sql, nanoseconds, times_of_ns
+from ...store.vocabulary import Code
+from .attributing.booking import cut_apart
+from .booked import COSTS, host_energy
+from .carbon.billing import NoFigure, co2_and_cost
+from .carbon.billing import cuts as changes
+from .carbon.dated import steps_of
+from .carbon.settings import Settings, find_settings
+from .metering import Meters, covered, meters_of_many
+from .pieces import SCHEMA as PIECES
+from .pieces import Kind, add_up
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+SCHEMA = "whorl.jobs_idle/1"
+POWER_SHARE = 0.2
+"""How far above its power without work a GPU may draw and still be idle: this part of the way to its power limit. A
+process that holds the GPU and waits keeps its clocks up, which takes 5 to 15 % of that way."""
+LEAST_S = 600.0
+_OF_LIMIT = 0.3
+"""The bound as a part of the power limit, for a GPU of which nobody knows what it draws without work."""
+_LONGEST_NS = 300 * 10**9
+"""A reading tells of the time to the next one if that is at most so far away, and at most `_USUAL` usual distances."""
+_USUAL = 3
+_AROUND_NS = 24 * 3600 * 10**9
+"""So much before and after is metered too: what a GPU draws without work may be seen only then."""
+
+Times = NDArray[np.int64]
+
+
+class IdleReason(Code):
+    """Why it is not known how long a GPU that a job held was idle."""
+
+    NO_TELEMETRY = "no telemetry", "nobody read the GPU while the job had it"
+    NO_UTILIZATION = "no utilisation", "its readings have no utilisation"
+    MIG = "MIG", "it is a MIG instance, of which the driver tells neither utilisation nor power"
+
+
+@dataclass(frozen=True)
+class IdleOptions:
+    """Which jobs of which time; times are UTC, without zone."""
+
+    cluster: str | None = None
+    """Only this one; None: all."""
+    since: datetime | None = None
+    """None: a day before `until`."""
+    until: datetime | None = None
+    """None: the last reading of the store."""
+    users: Sequence[str] | None = None
+    """Only jobs of these users, as the table `jobs` names them; None: of all."""
+    running: bool = False
+    """Only jobs that have not ended."""
+    least_s: float = LEAST_S
+    """How long a stretch must last to count."""
+    price: float | None = None
+    """Of an hour of a GPU, in the currency of the settings."""
+    settings: Settings | str | Path | None = None
+    """None: `energy.toml` in the store's folder, if it is there."""
+
+
+@dataclass(frozen=True)
+class HeldIdle:
+    """What jobs held and did not use from `since` to `until` (UTC).
+
+    `gpus` has a row for each GPU of each allocation, `jobs` one for each job, those with most idle GPU time first;
+    `total` is all jobs. All three have: held_s (GPU time), read_s (of it, with readings of utilisation), readings (how
+    many), idle_s with the bounds idle_low_s to idle_high_s that the distance of the readings leaves, idle_share (of
+    read_s), idle_gpu_s (idle_s by the share of the GPU that the job had), energy_j with the 95 % interval low_j to
+    high_j (what the GPUs drew meanwhile), co2e_g and cost (of that energy), gpu_hour_cost (of idle_gpu_s). What is not
+    known is NULL, and a sum is without it.
+    """
+
+    jobs: pl.DataFrame
+    """Also: cluster, job_id, user, account, state, node, began, ended, gpus, gpus_known (how many of them have an
+    idle_s), gpus_idle_now (idle at the last reading of the job), allocations, shared."""
+    gpus: pl.DataFrame
+    """Also: cluster, gpu, name, node, model, allocation, job_id, user, account, state, began, ended, share, shared (the
+    job had a part, or others had the GPU as well: it was idle for all of them in idle_s, and for this job perhaps
+    longer), idle_since (NULL unless it is idle at the last reading of the job), reason (a code of `IdleReason`)."""
+    total: Mapping[str, Any]
+    gpus_not_known: int
+    """GPUs of jobs of which nobody knows which they are."""
+    since: datetime
+    until: datetime
+    options: IdleOptions
+    currency: str | None
+    carbon_reason: str | None
+    """A code of `NoFigure`: why idle time has no grams; None where all of it has."""
+    cost_reason: str | None
+
+
+_OF_GPU = (
+    "cluster", "gpu", "name", "node", "model", "allocation", "job_id", "user", "account", "state", "began", "ended",
+    "share", "shared", "idle_since",
+)  # fmt: skip
+_COLUMNS = "cluster, gpu, name, node, model, allocation, job_id, user, account, state, began, ended, share"
+_IDLE = ("idle_s", "idle_low_s", "idle_high_s", "idle_gpu_s")
+_ENERGY = ("energy_j", "low_j", "high_j", "co2e_g", "cost")
+_USE: dict[str, pl.DataType] = {
+    "held": pl.UInt32(), "read_s": pl.Float64(), "readings": pl.Int64(), "idle_s": pl.Float64(),
+    "idle_low_s": pl.Float64(), "idle_high_s": pl.Float64(), "idle_since": pl.Int64(), "has_readings": pl.Boolean(),
+}  # fmt: skip
+_STRETCH: dict[str, pl.DataType] = {"held": pl.UInt32(), "began_ns": pl.Int64(), "ended_ns": pl.Int64()}
+_PIECE = (*PIECES, "held", "job_id", *COSTS, "carbon_reason", "cost_reason")
+
+
+def held_idle(
+    store: Store, options: IdleOptions | None = None, *, progress: Callable[[str], None] | None = None
+) -> HeldIdle:
+    """How long the GPUs that jobs held were idle, and what that cost.
+
+    Raises InputError where the store has no telemetry, for a time that ends before it begins, and for settings that
+    cannot be used; StoreError where the store cannot be read.
+    """
+    options = options or IdleOptions()
+    if not options.least_s > 0:
+        raise InputError(f"a stretch that counts as idle lasts longer than 0 s, not {options.least_s:g}")
+    since_ns, until_ns = _window(store, options)
+    held, not_known = _held(store, options, since_ns, until_ns)
+    settings = find_settings(store.root, options.settings)
+    clusters = held["cluster"].unique().sort().to_list()
+    hosts = {name: steps_of(settings.host_w, name) for name in clusters}
+    cuts = [
+        changes(settings, since_ns, until_ns, clusters),
+        *(host.cuts(since_ns, until_ns) for host in hosts.values()),
+    ]
+    uses, billed = [pl.DataFrame(schema=_USE)], list[pl.DataFrame]()
+    keys = held.filter(~pl.col("instance")).select("cluster", "gpu").unique().rows()
+    for meters in meters_of_many(
+        store, gpus=keys, since_ns=since_ns - _AROUND_NS, until_ns=until_ns + _AROUND_NS, progress=progress
+    ):
+        use, stretches = _use(held, meters, _readings(store, meters.gpus, since_ns, until_ns), options.least_s)
+        uses.append(use)
+        if stretches.height:
+            idle = _pieces(held, meters, stretches, np.unique(np.concatenate(cuts)))
+            billed.append(co2_and_cost(idle.with_columns(host_energy(idle, hosts)), settings).select(_PIECE))
+    pieces = pl.concat(billed) if billed else None
+    gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
+
+    def added(keys: Sequence[str]) -> pl.DataFrame:
+        rows = _times(gpus, keys)
+        if pieces is None:
+            return rows.with_columns(pl.lit(None, pl.Float64).alias(name) for name in _ENERGY)
+        sums = add_up(pieces.with_columns(pl.lit("all").alias("all")), keys, sensor=settings.sensor, also=COSTS)
+        return rows.join(sums.select(*keys, *_ENERGY), on=keys, how="left", nulls_equal=True, maintain_order="left")
+
+    of_gpus = added(["held"]).join(gpus.select("held", *_OF_GPU, "reason"), on="held", maintain_order="left")
+    total = added(["all"]).select(pl.exclude("all", "user", "account", "state", "node"))
+    return HeldIdle(
+        jobs=_priced(added(["cluster", "job_id"]), options.price),
+        gpus=_priced(of_gpus, options.price).select(*_OF_GPU, "held_s", "read_s", "readings", *_IDLE, "idle_share",
+                                                 *_ENERGY, "gpu_hour_cost", "reason"),
+        total=next(iter(_priced(total, options.price).to_dicts()), {}),
+        gpus_not_known=not_known, since=date_of_ns(since_ns), until=date_of_ns(until_ns), options=options,
+        currency=settings.currency, carbon_reason=_lacking(pieces, "carbon_reason"),
+        cost_reason=_lacking(pieces, "cost_reason"),
+    )  # fmt: skip
+
+
+def _window(store: Store, options: IdleOptions) -> tuple[int, int]:
+    """From when to when, ns."""
+    if options.until is None:
+        times = covered(store, cluster=options.cluster)
+        if times.is_empty():
+            of_cluster = "" if options.cluster is None else f" of cluster {options.cluster}"
+            raise InputError(f"{store.root} has no telemetry{of_cluster}: `whorl collect` or `whorl import` adds some")
+        until_ns = int(times["last"].dt.epoch("ns").max())  # type: ignore[arg-type]
+    else:
+        until_ns = nanoseconds(options.until)
+    since_ns = nanoseconds(date_of_ns(until_ns) - timedelta(days=1) if options.since is None else options.since)
+    if since_ns >= until_ns:
+        raise InputError(
+            f"the time from {date_of_ns(since_ns):%Y-%m-%d %H:%M} to {date_of_ns(until_ns):%Y-%m-%d %H:%M} UTC is "
+            f"empty{'' if options.until else ': the last reading is older than that'}; choose an earlier --since"
+        )
+    return since_ns, until_ns
+
+
+def _held(store: Store, options: IdleOptions, since_ns: int, until_ns: int) -> tuple[pl.DataFrame, int]:
+    """A row for each GPU of each allocation, with from_ns and to_ns (within the time), `shared` and `instance`; and how
+    many GPUs jobs had of which nobody knows which."""
+    within = f"began < {in_sql(until_ns)} AND (ended IS NULL OR ended > {in_sql(since_ns)})"
+    if options.cluster is not None:
+        within += f" AND cluster = {quoted(options.cluster)}"
+    rows = store.sql(
+        f"SELECT j.*, g.parent IS NOT NULL AS instance FROM (SELECT {_COLUMNS} FROM jobs_on_gpu WHERE {within}) j "
+        "LEFT JOIN gpus_now g ON g.gpu = j.gpu AND g.cluster IS NOT DISTINCT FROM j.cluster"
+    ).polars()
+    chosen = "ended IS NULL" if options.running else "true"
+    if options.users is not None:
+        chosen += f" AND user IN ({', '.join(map(quoted, options.users)) or 'NULL'})"
+    unknown = f"SELECT sum(coalesce(node_gpus, 1)) FROM jobs_now WHERE gpu IS NULL AND {within} AND {chosen}"
+    on_gpu = ["cluster", "gpu"]
+    rows = rows.sort("cluster", "gpu", "began", "allocation").with_columns(
+        pl.max_horizontal(pl.col("began").dt.epoch("ns"), pl.lit(since_ns)).alias("from_ns"),
+        pl.min_horizontal(pl.col("ended").dt.epoch("ns").fill_null(until_ns), pl.lit(until_ns)).alias("to_ns"),
+        pl.col("share").cast(pl.Float64),
+    )
+    before = pl.col("to_ns").cum_max().shift(1).over(on_gpu) > pl.col("from_ns")
+    after = pl.col("from_ns").shift(-1).over(on_gpu) < pl.col("to_ns")
+    shared = before.fill_null(False) | after.fill_null(False) | (pl.col("share") < 1).fill_null(False)
+    rows = rows.with_columns(shared.alias("shared"))
+    rows = rows.with_columns(
+        pl.when(~pl.col("shared") & pl.col("share").is_null()).then(1.0).otherwise("share").alias("share")
+    )
+    if options.users is not None:
+        rows = rows.filter(pl.col("user").is_in(list(options.users)))
+    if options.running:
+        rows = rows.filter(pl.col("ended").is_null())
+    rows = rows.filter(pl.col("to_ns") > pl.col("from_ns")).with_row_index("held")
+    return rows, int(store.sql(unknown).polars().item(0, 0) or 0)
+
+
+# -- readings -------------------------------------------------------------------------------------------------
+
+
+def _readings(store: Store, gpus: Sequence[tuple[str, str]], since_ns: int, until_ns: int) -> pl.DataFrame:
+    """Readings of GPUs, in order: cluster, gpu, ts_ns, utilization (highest of a pruned minute) and power_w."""
+    names = [gpu for _, gpu in gpus]
+    near = pl.col("ts").is_between(
+        pl.lit(date_of_ns(since_ns - _LONGEST_NS)), pl.lit(date_of_ns(until_ns + _LONGEST_NS))
+    ) & pl.col("gpu").is_in(names)
+    ts_ns = pl.col("ts").dt.epoch("ns")
+    watts = pl.coalesce("power_mw", "power_instant_mw") / 1000
+    parts = [
+        store.collect(
+            store.scan("telemetry").filter(near)
+            .select("cluster", "gpu", ts_ns.alias("ts_ns"), "utilization", watts.alias("power_w"))
+        )
+    ]  # fmt: skip
+    if store.files("telemetry_minutes"):
+        means = pl.coalesce("power_mw_mean", "power_instant_mw_mean") / 1000
+        for seconds in (0, 59):  # a minute stands for its begin and its end
+            minutes = store.scan("telemetry_minutes").filter(near)
+            shifted = (ts_ns + seconds * 10**9).alias("ts_ns")
+            columns = (pl.col("utilization_max").alias("utilization"), means.alias("power_w"))
+            parts.append(store.collect(minutes.select("cluster", "gpu", shifted, *columns)))
+    rows = pl.concat(parts, how="vertical_relaxed")
+    return rows.sort("cluster", "gpu", "ts_ns").unique(["cluster", "gpu", "ts_ns"], keep="first", maintain_order=True)
+
+
+def _use(
+    held: pl.DataFrame, meters: Meters, readings: pl.DataFrame, least_s: float
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """How allocations used the GPUs of some meters: columns of `_USE`; and the stretches without use: `_STRETCH`."""
+    of_gpu = dict(readings.group_by("cluster", "gpu", maintain_order=True))
+    claims = dict(held.group_by("cluster", "gpu", maintain_order=True))
+    to_limit = np.maximum(np.nan_to_num(meters.limit_w - meters.idle_w), 0.0)
+    bound_w = np.where(
+        np.isnan(meters.idle_w), _OF_LIMIT * meters.limit_w, meters.idle_w + POWER_SHARE * to_limit
+    )  # NaN: no power counts against it
+    uses: list[dict[str, Any]] = []
+    stretches: list[tuple[int, int, int]] = []
+    for key, most_w in zip(meters.gpus, bound_w.tolist(), strict=True):
+        if key not in of_gpu or key not in claims:
+            continue
+        activity = _Activity.of(of_gpu[key], most_w)
+        for claim in claims[key].iter_rows(named=True):
+            use, spans = activity.within(claim["from_ns"], claim["to_ns"], least_s)
+            uses.append({"held": claim["held"], **use})
+            stretches += [(claim["held"], began, ended) for began, ended in spans]
+    return pl.DataFrame(uses, schema=_USE, orient="row"), pl.DataFrame(stretches, schema=_STRETCH, orient="row")
+
+
+@dataclass(frozen=True)
+class _Activity:
+    """When a GPU was idle, from its readings; arrays of ns since 1970, or of ns."""
+
+    ts_ns: Times
+    """(n,) the readings with a utilisation."""
+    read_ns: Times
+    """(n,) up to each of them, how much time they tell of."""
+    first_ns: Times
+    """(k,) stretches: the first and the last reading without work."""
+    last_ns: Times
+    before_ns: Times
+    """(k,) how much earlier a stretch may have begun, and how much later ended: up to the next readings with work."""
+    after_ns: Times
+    all_ns: Times
+    """(m,) all readings, also those without a utilisation."""
+
+    @classmethod
+    def of(cls, readings: pl.DataFrame, most_w: float) -> _Activity:
+        """From rows of `_readings` of one GPU, which is idle up to `most_w` (NaN: at any power)."""
+        told = readings.filter(pl.col("utilization").is_not_null())
+        ts_ns = told["ts_ns"].to_numpy()
+        watts = told["power_w"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        idle = (told["utilization"].to_numpy() == 0) & ~(watts > most_w)
+        steps = np.diff(ts_ns)
+        usual_ns = _USUAL * float(np.median(steps)) if len(steps) else 0.0
+        told_ns = np.where(steps <= min(max(usual_ns, 1e9), _LONGEST_NS), steps, 0)
+        joined = np.concatenate([[False], idle[1:] & idle[:-1] & (told_ns > 0), [False]])[: len(ts_ns) + 1]
+        first, last = np.flatnonzero(idle & ~joined[:-1]), np.flatnonzero(idle & ~joined[1:])
+        beside_ns = np.concatenate([[0], told_ns, [0]])
+        return cls(
+            ts_ns, np.concatenate([[0], np.cumsum(told_ns)])[: len(ts_ns)], ts_ns[first], ts_ns[last],
+            beside_ns[first], beside_ns[last + 1], readings["ts_ns"].to_numpy(),
+        )  # fmt: skip
+
+    def within(self, began_ns: int, ended_ns: int, least_s: float) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+        """What who held it from `began_ns` to `ended_ns` did not use: values of `_USE`, and the stretches (ns)."""
+
+        def between(ts_ns: Times) -> int:
+            return int(np.searchsorted(ts_ns, ended_ns, "right") - np.searchsorted(ts_ns, began_ns))
+
+        def clipped(began: Times, ended: Times) -> tuple[Times, Times]:
+            return np.clip(began, began_ns, ended_ns), np.clip(ended, began_ns, ended_ns)
+
+        read_s = 0.0
+        if len(self.ts_ns) > 1:
+            since, until = np.interp([began_ns, ended_ns], self.ts_ns, self.read_ns)
+            read_s = float(until - since) / 1e9
+        began, ended = clipped(self.first_ns - self.before_ns // 2, self.last_ns + self.after_ns // 2)
+        counts = (ended > began) & (ended - began >= least_s * 1e9)
+        narrow = clipped(self.first_ns, self.last_ns)
+        wide = clipped(self.first_ns - self.before_ns, self.last_ns + self.after_ns)
+        idle_s, low_s, high_s = (
+            float((until - since)[counts].sum()) / 1e9 if read_s > 0 else None
+            for since, until in ((began, ended), narrow, wide)
+        )
+        spans = list(zip(began[counts].tolist(), ended[counts].tolist(), strict=True)) if read_s > 0 else []
+        latest = self.ts_ns[np.searchsorted(self.ts_ns, ended_ns, "right") - 1] if between(self.ts_ns) else ended_ns
+        return {
+            "read_s": read_s,
+            "readings": between(self.ts_ns),
+            "idle_s": idle_s,
+            "idle_low_s": low_s,
+            "idle_high_s": high_s,
+            "idle_since": spans[-1][0] if spans and spans[-1][1] >= latest else None,
+            "has_readings": between(self.all_ns) > 0,
+        }, spans
+
+
+# -- what it cost ---------------------------------------------------------------------------------------------
+
+
+def _pieces(held: pl.DataFrame, meters: Meters, stretches: pl.DataFrame, cuts: Times) -> pl.DataFrame:
+    """The energy of stretches, cut apart where a factor or a price changes: `pieces.SCHEMA`, held and job_id."""
+    row, began, ended = cut_apart(stretches["began_ns"].to_numpy(), stretches["ended_ns"].to_numpy(), cuts)
+    claims = held[stretches["held"].gather(row)]
+    numbers = {key: number for number, key in enumerate(meters.gpus)}
+    gpus = np.array([numbers[key] for key in claims.select("cluster", "gpu").iter_rows()], np.int64)
+    energies = meters.over(gpus, began, ended)
+    share = claims["share"].fill_null(float("nan")).to_numpy()
+    figures = {
+        "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
+        "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "sensed_s": energies.measured_s,
+        "measured_s": energies.measured_s,
+    }  # fmt: skip
+    pieces = claims.select("held", "cluster", "gpu", "node", "allocation", "job_id", "share").with_columns(
+        times_of_ns(pl.Series("began", began, pl.Int64)),
+        times_of_ns(pl.Series("ended", ended, pl.Int64)),
+        pl.lit(Kind.JOB.value).alias("kind"),
+        *(pl.Series(name, values * share).fill_nan(None) for name, values in figures.items()),
+        pl.Series("method", np.where(energies.counter_s * 2 >= energies.measured_s, "counter", "power")),
+        pl.Series("reason", energies.reason.astype(np.str_), pl.String).replace({"": None}),
+        *(pl.lit(None, PIECES[name]).alias(name) for name in PIECES if name.startswith("idle_")),
+    )
+    return pieces.filter(pl.col("share").is_not_null())
+
+
+def _with_reasons(gpus: pl.DataFrame) -> pl.DataFrame:
+    """The GPUs of allocations with held_s, idle_gpu_s, reason, and a column `all` to add all of them up."""
+    reason = (
+        pl.when("instance")
+        .then(pl.lit(IdleReason.MIG.value))
+        .when(pl.col("idle_s").is_null() & pl.col("has_readings").fill_null(False))
+        .then(pl.lit(IdleReason.NO_UTILIZATION.value))
+        .when(pl.col("idle_s").is_null())
+        .then(pl.lit(IdleReason.NO_TELEMETRY.value))
+    )
+    return gpus.with_columns(
+        ((pl.col("to_ns") - pl.col("from_ns")) / 1e9).alias("held_s"),
+        pl.col("read_s").fill_null(0.0),
+        pl.col("readings").fill_null(0),
+        (pl.col("idle_s") * pl.col("share")).alias("idle_gpu_s"),
+        times_of_ns(pl.col("idle_since")).alias("idle_since"),
+        reason.alias("reason"),
+        pl.lit("all").alias("all"),
+    )
+
+
+def _times(gpus: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """The times of GPUs added up by these columns."""
+    return gpus.group_by(keys, maintain_order=True).agg(
+        *(pl.col(name).drop_nulls().last() for name in ("user", "account", "state", "node") if name not in keys),
+        pl.col("began").min(),
+        pl.when(pl.col("ended").null_count() == 0).then(pl.col("ended").max()).alias("ended"),
+        pl.col("gpu").n_unique().alias("gpus"),
+        pl.col("gpu").filter(pl.col("idle_s").is_not_null()).n_unique().alias("gpus_known"),
+        pl.col("gpu").filter(pl.col("idle_since").is_not_null()).n_unique().alias("gpus_idle_now"),
+        pl.col("allocation").n_unique().alias("allocations"),
+        pl.col("shared").any(),
+        *(pl.col(name).sum() for name in ("held_s", "read_s", "readings")),
+        *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name) for name in _IDLE),
+    )
+
+
+def _priced(rows: pl.DataFrame, price: float | None) -> pl.DataFrame:
+    """Rows with idle_share and gpu_hour_cost, those with most idle GPU time first."""
+    rows = rows.with_columns(
+        pl.when(pl.col("read_s") > 0).then(pl.col("idle_s") / pl.col("read_s")).alias("idle_share"),
+        (pl.col("idle_gpu_s") / 3600 * pl.lit(price, pl.Float64)).alias("gpu_hour_cost"),
+    )
+    names = [name for name in ("job_id", "gpu") if name in rows.columns]
+    order = ["idle_gpu_s", "idle_s", "held_s", *names]
+    return rows.sort(order, descending=[True, True, True, *(False for _ in names)], nulls_last=True)
+
+
+def _lacking(pieces: pl.DataFrame | None, column: str) -> str | None:
+    """What the settings lack for the grams or the money of stretches; None where nothing."""
+    codes = [] if pieces is None else pieces[column].drop_nulls().value_counts(sort=True)[column].to_list()
+    return next((str(code) for code in codes if code != NoFigure.NO_ENERGY), None)
