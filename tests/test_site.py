@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from whorl import __version__
 from whorl.tests.test_docs import ROOT, complaint
 
 SITE = ROOT / "docs" / "site"
@@ -70,16 +73,12 @@ def test_a_line_of_cron_calls_whorl_with_what_the_configuration_says(tmp_path: P
     conf, program = tmp_path / "whorl.conf", tmp_path / "whorl"
     program.write_text('#!/bin/sh\nprintf "%s;" "$@"\n')
     program.chmod(0o755)
-    text = (SITE / "whorl.conf").read_text()
-    text = text.replace("/opt/whorl/bin/whorl", str(program)).replace("/shared/fleet", '"/a b/fleet"')
-    conf.write_text(text)
+    conf.write_text((SITE / "whorl.conf").read_text().replace("/opt/whorl/bin/whorl", str(program)))
     (entry,) = [line for line in CRON.read_text().splitlines() if "campaign run" in line]
     command = entry.split(None, 6)[6].replace("\\%", "%").replace("/etc/whorl/whorl.conf", str(conf))
     command = command.replace("logger -t whorl", "cat")
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
-    assert re.fullmatch(
-        r"campaign;run;--once;--suite;quick;--campaign;monthly-\d{4}-\d\d;--store;/a b/fleet;", done.stdout
-    )
+    assert re.fullmatch(r"campaign;run;--once;--suite;quick;--campaign;monthly-\d{4}-\d\d;", done.stdout)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
@@ -87,3 +86,79 @@ def test_the_scripts_of_slurm_are_plain_shell_that_ends_with_0(path: Path, tmp_p
     """Also where nothing of what they name is there."""
     assert subprocess.run(["sh", "-n", path]).returncode == 0
     assert subprocess.run([path], env={}, cwd=tmp_path, timeout=60).returncode == 0
+
+
+NHC = ROOT / "docs" / "slurm" / "whorl.nhc"
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "fails"),
+    [
+        ("WHORL CRITICAL - c1/0: lost | gpus=4", 2, True),
+        ("WHORL WARNING - c1/0: slow", 1, False),
+        ("WHORL OK", 0, False),
+        ("whorl: the store cannot be used", 3, False),
+        ("Usage: whorl check", 2, False),  # an option that this whorl does not know says nothing of the GPUs
+        (None, 127, False),
+    ],
+)
+def test_the_check_of_nhc_fails_only_on_a_critical_finding(
+    says: str | None, status: int, fails: bool, tmp_path: Path
+) -> None:
+    program, conf = tmp_path / "whorl", tmp_path / "whorl.conf"
+    if says is not None:
+        program.write_text(f"#!/bin/sh\necho '{says}'\nexit {status}\n")
+        program.chmod(0o755)
+    conf.write_text(f"WHORL={program}\nWHORL_USER=root\n")
+    check = NHC.read_text().replace("/etc/whorl/whorl.conf", str(conf))
+    if shutil.which("runuser") is None or os.geteuid():
+        check = check.replace('runuser -u "${WHORL_USER:-nobody}" --', "env")
+    # As in NHC: a check that fails calls `die` with a status and a sentence, and returns 1.
+    nhc = f'die() {{ echo "died: $*"; }}\n{check}\ncheck_whorl; echo "returned $?"\n'
+    done = subprocess.run(["bash", "-c", nhc], capture_output=True, text=True, timeout=60)
+    expected = ["died: 1 check_whorl:  WHORL CRITICAL - c1/0: lost", "returned 1"] if fails else ["returned 0"]
+    assert done.stdout.splitlines() == expected
+
+
+def test_a_site_without_whorl_has_a_check_of_nhc_that_passes() -> None:
+    done = subprocess.run(["bash", "-c", f". {NHC}; check_whorl"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_recipes_need_what_pyproject_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    def packages(requirements: list[str]) -> dict[str, str]:
+        """The least version of each package, by its name in lower case."""
+        found = (re.match(r"([A-Za-z0-9_-]+)[ @]*>?=?\s*([0-9.]*)", one) for one in requirements)
+        return {match[1].lower(): match[2] for match in found if match}
+
+    spack = (SITE / "spack_package.txt").read_text()
+    compile(spack, "package.py", "exec")
+    run = re.findall(r'depends_on\("py-([^"]*?):"', spack)
+    assert packages([*run, "setuptools"]).items() >= packages(project["optional-dependencies"]["node"]).items()
+    conda = (SITE / "conda_recipe.yaml").read_text()
+    assert f"version: {project['version']}\n" in conda
+    listed = re.findall(r"^    - (.*)$", conda.partition("\n  run:\n")[2].partition("\n\n")[0], re.MULTILINE)
+    needed = packages([line.replace("python-duckdb", "duckdb") for line in listed])
+    assert needed == packages(project["dependencies"]) | {"python": project["requires-python"].removeprefix(">=")}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="no dpkg-deb here")
+def test_the_package_of_the_node_side_runs_where_it_is_unpacked(tmp_path: Path) -> None:
+    whorl = tmp_path / "whorl"
+    whorl.write_text(f'#!/bin/sh\nexec {sys.executable} -m whorl "$@"\n')
+    whorl.chmod(0o755)
+    made = subprocess.run(
+        ["sh", SITE / "make_package.sh", "deb", tmp_path],
+        env=os.environ | {"WHORL": str(whorl)}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    (package,) = tmp_path.glob("whorl-node_*.deb")
+    subprocess.run(["dpkg-deb", "-x", package, tmp_path / "root"], check=True)
+    program = tmp_path / "root" / "opt" / "whorl-node" / "bin" / "whorl"
+    clean = {"PATH": os.environ["PATH"], "WHORL_PYTHON": sys.executable, "HOME": str(tmp_path)}
+    done = subprocess.run([program, "--version"], env=clean, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"whorl, version {__version__}\n")
+    assert (tmp_path / "root" / "usr" / "bin" / "whorl").readlink() == Path("/opt/whorl-node/bin/whorl")

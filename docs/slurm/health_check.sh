@@ -10,7 +10,7 @@ conf=/etc/whorl/whorl.conf
 . "$conf"
 
 says=$(timeout -k 2 30 runuser -u "${WHORL_USER:-nobody}" -- \
-    "$WHORL" check --store "$WHORL_STORE" --quick --format nagios --timeout 25 </dev/null 2>&1)
+    "$WHORL" check --quick --format nagios --timeout 25 </dev/null 2>&1)
 status=$?
 says=$(printf '%s' "$says" | sed 's/ | .*//' | tr '\n' ' ')
 

@@ -43,7 +43,7 @@ def site(slurm_session: Slurm) -> Iterator[Path]:
         Epilog=f"{folder}/epilog.sh",
         HealthCheckProgram=f"{folder}/health_check.sh",
         HealthCheckInterval="3",
-        HealthCheckNodeState="ANY",
+        HealthCheckNodeState="ANY,CYCLE",
     )
     yield folder
     slurm_session.reset()
@@ -93,9 +93,10 @@ def configure(slurm: Slurm, folder: Path, program: Path, store: str, *, drain: s
     new = folder / "whorl.conf.new"
     new.write_text(
         f"export SLURM_CONF={slurm.folder}/etc/slurm.conf  # where no script looks by itself\n"
-        f"WHORL={program}\nWHORL_STORE={store}\nWHORL_USER=root\nWHORL_DRAIN={drain}\n"
+        f"WHORL={program}\nexport WHORL_CONFIG={folder}/whorl.toml\nWHORL_USER=root\nWHORL_DRAIN={drain}\n"
         f'logger() {{ echo "$SLURMD_NODENAME $*" >>{log}; }}\n'
     )
+    (folder / "whorl.toml").write_text(f'store = "{store}"\n')
     new.replace(folder / "whorl.conf")
     return log
 
