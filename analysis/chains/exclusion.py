@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .jobs_log import FloatArray, IntArray, JobsLog
+from .policy_rows import drawn_weeks, interval_of, means_by_week
 from .queue import Queue
 
-_WEEK_S = 7 * 86400.0
-_REPLICATES = 1000
 _BATCH = 50  # replicates at once: a batch of a million jobs takes 400 MB
-_TAIL = 2.5  # percent below and above the interval
 P95 = 0.95
 
 
@@ -85,9 +83,7 @@ def price_of_exclusion(
     replayed = log.where(fits)
     of_these = counted[fits]
     waits_h = [_waits_s(replayed, nodes)[of_these] / 3600 for nodes in (cluster_nodes, left)]
-    weeks = (replayed.submit_s[of_these] // _WEEK_S).astype(np.int64)
-    _, blocks = np.unique(weeks, return_inverse=True)
-    drawn = _drawn_weeks(int(blocks.max()) + 1, seed)
+    blocks, drawn = drawn_weeks(replayed.submit_s[of_these], seed)
     return ExclusionPrice(
         cluster_nodes=cluster_nodes,
         excluded_nodes=excluded_nodes,
@@ -95,7 +91,7 @@ def price_of_exclusion(
         jobs=int(of_these.sum()),
         too_wide_jobs=int((~fits).sum()),
         weeks=drawn.shape[1],
-        mean_wait=_compared([_means(waits, blocks, drawn) for waits in waits_h]),
+        mean_wait=_compared([means_by_week(waits, blocks, drawn) for waits in waits_h]),
         p95_wait=_compared([_p95s(waits, blocks, drawn) for waits in waits_h]),
     )
 
@@ -105,18 +101,6 @@ def _waits_s(log: JobsLog, cluster_nodes: int) -> FloatArray:
     queue = Queue(log, cluster_nodes)
     queue.run_out()
     return np.array([queue.starts_s[row] for row in range(len(log))]) - log.submit_s
-
-
-def _drawn_weeks(weeks: int, seed: int) -> IntArray:
-    """(1 + replicates, weeks) how often each week counts: once each, then as often as it was drawn."""
-    random = np.random.default_rng(seed)
-    drawn = random.multinomial(weeks, np.full(weeks, 1 / weeks), size=_REPLICATES if weeks > 1 else 0)
-    return np.concatenate([np.ones((1, weeks), dtype=np.int64), drawn])
-
-
-def _means(waits_h: FloatArray, blocks: NDArray[np.intp], drawn: IntArray) -> FloatArray:
-    """(1 + replicates,) mean waits."""
-    return np.asarray((drawn @ np.bincount(blocks, waits_h)) / (drawn @ np.bincount(blocks)))
 
 
 def _p95s(waits_h: FloatArray, blocks: NDArray[np.intp], drawn: IntArray) -> FloatArray:
@@ -138,7 +122,5 @@ def _compared(replicated: list[FloatArray]) -> WaitsCompared:
 
 
 def _hours(replicated: FloatArray) -> WaitHours:
-    if len(replicated) == 1:
-        return WaitHours(float(replicated[0]), None, None)
-    low, high = np.percentile(replicated[1:], [_TAIL, 100 - _TAIL]).tolist()
-    return WaitHours(float(replicated[0]), low, high)
+    low_h, high_h = interval_of(replicated) or (None, None)
+    return WaitHours(float(replicated[0]), low_h, high_h)

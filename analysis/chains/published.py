@@ -16,7 +16,7 @@ import heapq
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ...errors import InputError
 from .jobs_log import FloatArray, IntArray, JobsLog
+from .policy_rows import PolicyRow, policy_row
 
 POLICIES = ("reactive", "average")
 _MINUTE_S, _DAY_S = 60.0, 86400.0
@@ -152,6 +153,23 @@ def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> Pub
         reactive_min=second_starts[end] - end,
         average_min=second_starts[early] - end,
     )
+
+
+def published_rows(samples: Sequence[PublishedSample], policies: Sequence[str]) -> list[PolicyRow]:
+    """What each policy came to over the samples. Raises InputError for a policy that the study does not publish."""
+    unpublished = [policy for policy in policies if policy not in POLICIES]
+    if unpublished:
+        raise InputError(
+            f"--policy {unpublished[0]}: the published samples are of {' and '.join(POLICIES)} only; leave out "
+            "--as-published for the others"
+        )
+    times_s = np.array([chain.start_s for chain in samples])
+    return [
+        policy_row(
+            policy, samples[0].nodes, times_s=times_s, gaps_s=[_MINUTE_S * chain.minutes(policy) for chain in samples]
+        )
+        for policy in policies
+    ]
 
 
 class _WindowJob(NamedTuple):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from whorl.analysis.chains.published import published_samples, published_starts
+from whorl.analysis.chains.published import published_rows, published_samples, published_starts
 from whorl.errors import InputError
 from whorl.tests.analysis.chains.logs import CLUSTER_NODES, LONESTAR, drawn_log, lonestar, needs_lonestar
 from whorl.tests.sizes import is_long, sample
@@ -40,6 +40,13 @@ def test_samples_are_those_of_the_restated_simulator(nodes: int) -> None:
     starts = np.array([seconds(row["start"]) for row in rows])
     samples = published_samples(lonestar(), starts, cluster_nodes=CLUSTER_NODES, nodes=nodes)
     assert [{name: str(cell) for name, cell in chain.as_row().items()} for chain in samples] == rows
+    reactive, average = published_rows(samples, ["reactive", "average"])
+    assert reactive.overlap_h == 0
+    assert average.interruption_h <= reactive.interruption_h
+    if is_long():
+        figures = [round(figure, 2) for row in (reactive, average) for figure in (row.interruption_h, row.overlap_h)]
+        assert figures == ([3.77, 0, 3.08, 0.36] if nodes == 1 else [6.59, 0, 5.65, 0.17])
+        assert [round(row.none_pct, 1) for row in (reactive, average)] == ([55.7, 60.2] if nodes == 1 else [45.9, 48.5])
 
 
 @needs_lonestar
@@ -64,6 +71,13 @@ def test_a_log_with_wider_jobs_than_the_cluster_is_refused() -> None:
     log = drawn_log(1, 100)
     with pytest.raises(InputError, match="asks for 8 nodes, and the cluster has 4"):
         published_samples(log, log.submit_s[:1], cluster_nodes=4, nodes=1)
+
+
+def test_a_policy_that_is_not_published_is_refused() -> None:
+    log = drawn_log(1, 20, load=0.01)
+    samples = published_samples(log, log.submit_s[:1], cluster_nodes=16, nodes=1)
+    with pytest.raises(InputError, match="--policy p75"):
+        published_rows(samples, ["reactive", "p75"])
 
 
 def test_an_empty_cluster_makes_no_chain_wait() -> None:

@@ -1,0 +1,117 @@
+"""What a policy came to over many chains: means with their intervals, and the weeks from which intervals are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .jobs_log import FloatArray, IntArray
+
+_WEEK_S = 7 * 86400.0
+_REPLICATES = 1000
+_TAIL = 2.5  # percent below and above an interval
+
+Interval95 = tuple[float, float] | None
+"""Low and high end of a 95 % interval; None where all is of one week."""
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """What one policy came to: means over chains of two jobs, each with a 95 % interval."""
+
+    policy: str
+    nodes: int
+    n: int
+    """Chains."""
+    interruption_h: float
+    """Mean hours between the end of a job and the start of the next, where that starts later; else 0."""
+    interruption_interval_h: Interval95
+    overlap_h: float
+    """Mean hours in which both jobs hold their nodes."""
+    overlap_interval_h: Interval95
+    none_pct: float
+    """Chains without an interruption, with or without overlap, in percent."""
+    none_interval_pct: Interval95
+    coverage_pct: float | None
+    """Of waits, how many were at most what was predicted, in percent; None where nothing is predicted."""
+
+    def overlap_gpu_h(self, gpus_per_node: int) -> float:
+        """Mean GPU-hours of a chain that overlap wastes."""
+        return self.overlap_h * self.nodes * gpus_per_node
+
+    def as_dict(self, gpus_per_node: int = 1) -> dict[str, Any]:
+        """For JSON; an interval is two keys, null where there is none."""
+        document: dict[str, Any] = {
+            "policy": self.policy,
+            "nodes": self.nodes,
+            "interruption_h": self.interruption_h,
+            "overlap_h": self.overlap_h,
+            "none_pct": self.none_pct,
+            "n": self.n,
+            "coverage_pct": self.coverage_pct,
+            "overlap_gpu_h": self.overlap_gpu_h(gpus_per_node),
+        }
+        intervals = {
+            "interruption_{}_h": self.interruption_interval_h,
+            "overlap_{}_h": self.overlap_interval_h,
+            "none_{}_pct": self.none_interval_pct,
+        }
+        for key, interval in intervals.items():
+            low, high = interval or (None, None)
+            document |= {key.format("low"): low, key.format("high"): high}
+        return document
+
+
+def policy_row(
+    policy: str, nodes: int, *, times_s: FloatArray, gaps_s: ArrayLike, coverage_pct: float | None = None
+) -> PolicyRow:
+    """A row from (chains,) `gaps_s`, seconds from the end of a job to the start of the next, negative for an overlap.
+
+    `times_s` (chains,) says when each chain was, in seconds since 1970. Chains of one week depend on each other, so
+    intervals are drawn from whole weeks (block bootstrap).
+    """
+    gaps_h = np.asarray(gaps_s, dtype=np.float64) / 3600
+    blocks, drawn = drawn_weeks(times_s)
+    interruption, overlap, none = (
+        means_by_week(column, blocks, drawn) for column in (np.maximum(gaps_h, 0), np.maximum(-gaps_h, 0), gaps_h <= 0)
+    )
+    return PolicyRow(
+        policy=policy,
+        nodes=nodes,
+        n=len(gaps_h),
+        interruption_h=float(interruption[0]),
+        interruption_interval_h=interval_of(interruption),
+        overlap_h=float(overlap[0]),
+        overlap_interval_h=interval_of(overlap),
+        none_pct=float(100 * none[0]),
+        none_interval_pct=interval_of(100 * none),
+        coverage_pct=coverage_pct,
+    )
+
+
+def drawn_weeks(times_s: FloatArray, seed: int = 0) -> tuple[NDArray[np.intp], IntArray]:
+    """The week of each time, numbered from 0, and (1 + replicates, weeks) how often each week counts in a replicate.
+
+    In the first row each week counts once; there are no others where all is of one week.
+    """
+    _, blocks = np.unique((times_s // _WEEK_S).astype(np.int64), return_inverse=True)
+    weeks = int(blocks.max()) + 1
+    random = np.random.default_rng(seed)
+    drawn = random.multinomial(weeks, np.full(weeks, 1 / weeks), size=_REPLICATES if weeks > 1 else 0)
+    return blocks, np.concatenate([np.ones((1, weeks), dtype=np.int64), drawn])
+
+
+def means_by_week(values: NDArray[Any], blocks: NDArray[np.intp], drawn: IntArray) -> FloatArray:
+    """(1 + replicates,) the mean of `values`, first as they are, then of the weeks that `drawn_weeks` drew."""
+    return np.asarray((drawn @ np.bincount(blocks, values)) / (drawn @ np.bincount(blocks)))
+
+
+def interval_of(replicated: FloatArray) -> Interval95:
+    """The 95 % interval of a figure, of which (1 + replicates,) the first is the figure itself."""
+    if len(replicated) == 1:
+        return None
+    low, high = np.percentile(replicated[1:], [_TAIL, 100 - _TAIL]).tolist()
+    return low, high
