@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import shlex
+from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..dashboards.table import Line, Table, many, number
-from ..jobs.campaign.coverage import GpuState
-from ..jobs.campaign.planning import How, allocated_h, cost, minutes
-from ..jobs.campaign.status import NodeState, NodeStatus, Status
+from ..jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, campaign_cost, job_minutes
+from ..jobs.campaign_status import CampaignStatus, GpuState, NodeState, NodeStatus
 from ..store.hostlist import compress
 from ..store.names import by_number
 
 if TYPE_CHECKING:
-    from ..jobs.campaign.asking import CampaignRequest
+    from ..jobs.node_doctor import NodeReport
 
 _LISTED = 20
 _MODES = ("busy", "idle")
+_BY_LIMITS = (
+    "a busy node is free at the latest when its jobs reach their time limits: they may end sooner, and jobs of others "
+    "that wait may take it first"
+)
 
 
 def _about(request: CampaignRequest) -> dict[str, Any]:
-    began = request.began_ns
     return {
         "campaign": request.campaign,
         "cluster": request.cluster,
@@ -30,95 +33,118 @@ def _about(request: CampaignRequest) -> dict[str, Any]:
         "probes": list(request.probes),
         "neighbours": request.neighbours,
         "partition": request.partition,
-        "began": None if began is None else datetime.fromtimestamp(began / 1e9, UTC).replace(tzinfo=None),
+        "began": _utc(None if request.began_ns is None else request.began_ns / 1e9),
     }
+
+
+def _utc(time_s: float | None) -> datetime | None:
+    return None if time_s is None else datetime.fromtimestamp(time_s, UTC).replace(tzinfo=None)
+
+
+def _states(status: CampaignStatus) -> str:
+    return ", ".join(f"{count:,} {state}" for state in NodeState if (count := status.count(state)))
+
+
+def _by_free_time(nodes: Iterable[NodeStatus]) -> list[NodeStatus]:
+    """The nodes that are known to be busy, in the order in which they become free."""
+    return sorted((node for node in nodes if node.free_s is not None), key=lambda node: node.free_s or 0.0)
 
 
 # -- plan ---------------------------------------------------------------------------------------------------------
 
 
-def _within(found: Status, how: How, budget_h: float | None) -> int | None:
-    """How many of the jobs a budget allows; None without one."""
-    if budget_h is None:
-        return None
-    spent, jobs = found.allocated_h, 0
-    for one in found.nodes:
-        spent += allocated_h(found.request, one.gpus, how) if one.job else 0.0
-    for one in found.of(NodeState.TO_DO):
-        spent += allocated_h(found.request, one.gpus, how)
-        jobs += spent <= budget_h
-    return jobs
-
-
-def plan_document(found: Status, how: How, budget_h: float | None) -> dict[str, Any]:
+def plan_document(status: CampaignStatus, options: SubmitOptions, budget_h: float | None) -> dict[str, Any]:
     """`whorl.campaign.plan/1`."""
-    request = found.request
-    todo = [one.target for one in found.of(NodeState.TO_DO) if one.target]
-    costs = {mode: cost(request, todo, how, mode) for mode in _MODES}
-    chosen = costs[request.neighbours]
+    request, to_do = status.request, status.of(NodeState.TO_DO)
+    gpus = [node.gpus for node in to_do]
+    costs = {mode: campaign_cost(request, gpus, options, mode) for mode in _MODES}
+    cost = costs[request.neighbours]
     return {
         "schema": "whorl.campaign.plan/1",
         **_about(request),
         "new": request.is_new,
-        "nodes": {state: found.count(state) for state in NodeState},
-        "gpus": sum(one.gpus for one in found.nodes),
-        "jobs": chosen.jobs,
-        "gpus_to_do": chosen.gpus,
+        "nodes": {state: status.count(state) for state in NodeState},
+        "gpus": sum(node.gpus for node in status.nodes),
+        "jobs": cost.jobs,
+        "gpus_to_do": cost.gpus,
         "seconds_per_gpu": request.expected_s(),
-        "minutes_per_job": max((minutes(request, one.gpus, how) for one in todo), default=None),
-        "gpu_hours_measured": chosen.measured_h,
-        "gpu_hours_allocated": chosen.allocated_h,
-        "gpu_hours_allocated_by_neighbours": {mode: one.allocated_h for mode, one in costs.items()},
+        "minutes_per_job": max((job_minutes(request, node_gpus, options) for node_gpus in gpus), default=None),
+        "gpu_hours_measured": cost.measured_h,
+        "gpu_hours_allocated": cost.allocated_h,
+        "gpu_hours_allocated_by_neighbours": {mode: mode_cost.allocated_h for mode, mode_cost in costs.items()},
         "budget_gpu_hours": budget_h,
-        "jobs_within_budget": _within(found, how, budget_h),
-        "unavailable": [{"node": one.name, "why": one.why} for one in found.of(NodeState.UNAVAILABLE)],
-        "notes": found.notes,
+        "jobs_within_budget": _within_budget(status, options, budget_h),
+        "busy": [{"node": node.name, "free_by": _utc(node.free_s)} for node in to_do if not node.idle],
+        "unavailable": [{"node": node.name, "why": node.why} for node in status.of(NodeState.UNAVAILABLE)],
+        "notes": status.notes,
     }
 
 
-def plan_answer(found: Status, how: How, budget_h: float | None, *, named: bool) -> Iterable[str | Table]:
+def _within_budget(status: CampaignStatus, options: SubmitOptions, budget_h: float | None) -> int | None:
+    """How many of the jobs a budget allows; None without one."""
+    if budget_h is None:
+        return None
+    queued = [node for node in status.nodes if node.job]
+    spent_h, jobs = status.allocated_h + sum(allocated_h(status.request, node.gpus, options) for node in queued), 0
+    for node in status.of(NodeState.TO_DO):
+        spent_h += allocated_h(status.request, node.gpus, options)
+        jobs += spent_h <= budget_h
+    return jobs
+
+
+def plan_answer(
+    status: CampaignStatus, options: SubmitOptions, budget_h: float | None, *, named: bool
+) -> Iterable[str | Table]:
     """The plan for people. `named`: they chose the campaign's name."""
-    request = found.request
-    said = plan_document(found, how, budget_h)
-    new = "new campaign" if request.is_new else "campaign"
+    request, plan = status.request, plan_document(status, options, budget_h)
     yield (
-        f"{new} {request.campaign}: suite {request.suite}, {many(len(request.probes), 'probe')}, neighbours "
-        f"{request.neighbours}"
+        f"{'new campaign' if request.is_new else 'campaign'} {request.campaign}: suite {request.suite}, "
+        f"{many(len(request.probes), 'probe')}, neighbours {request.neighbours}"
     )
     if request.is_new and not named:
         yield "that name is made from the day; --campaign NAME, here and for `whorl campaign run`, chooses another"
-    yield f"{many(len(found.nodes), 'node')} with {many(said['gpus'], 'GPU')}: {_states(found)}"
-    if said["jobs"]:
+    yield f"{many(len(status.nodes), 'node')} with {many(plan['gpus'], 'GPU')}: {_states(status)}"
+    if plan["jobs"]:
         yield (
-            f"{many(said['jobs'], 'job')} for {many(said['gpus_to_do'], 'GPU')}, each of one whole node and at most "
-            f"{said['minutes_per_job']:,} min"
+            f"{many(plan['jobs'], 'job')} for {many(plan['gpus_to_do'], 'GPU')}, each of one whole node and at most "
+            f"{plan['minutes_per_job']:,} min"
         )
         yield (
-            f"GPU-hours at most: {number(said['gpu_hours_measured'], 3)} measured, "
-            f"{number(said['gpu_hours_allocated'], 3)} allocated"
+            f"GPU-hours at most: {number(plan['gpu_hours_measured'], 3)} measured, "
+            f"{number(plan['gpu_hours_allocated'], 3)} allocated"
         )
-        other = "idle" if request.neighbours == "busy" else "busy"
-        hours = said["gpu_hours_allocated_by_neighbours"][other]
-        yield f"with --neighbours {other} it would be {number(hours, 3)} allocated"
+        mode = "idle" if request.neighbours == "busy" else "busy"
+        hours = plan["gpu_hours_allocated_by_neighbours"][mode]
+        yield f"with --neighbours {mode} it would be {number(hours, 3)} allocated"
     else:
-        yield "no job can be sent now" if found.of(NodeState.UNAVAILABLE) else "no job is needed now"
+        yield "no job can be sent now" if status.of(NodeState.UNAVAILABLE) else "no job is needed now"
     if budget_h is not None:
-        within = said["jobs_within_budget"]
-        yield f"the budget of {number(budget_h, 3)} GPU-hours allows {within:,} of these jobs"
-    yield from _unavailable(found)
-    yield from found.notes
+        jobs = plan["jobs_within_budget"]
+        yield f"the budget of {number(budget_h, 3)} GPU-hours allows {jobs:,} of these jobs"
+    yield from _busy_nodes(status)
+    yield from _unavailable_nodes(status)
+    yield from status.notes
 
 
-def _states(found: Status) -> str:
-    counts = Counter(one.state for one in found.nodes)
-    return ", ".join(f"{counts[state]:,} {state}" for state in NodeState if counts[state])
+def _busy_nodes(status: CampaignStatus) -> Iterable[str]:
+    """When the nodes that are busy are free, the first ones first."""
+    busy = [node for node in status.of(NodeState.TO_DO) if not node.idle]
+    timed = _by_free_time(busy)
+    if not busy:
+        return
+    times = "; ".join(f"{node.name} by {_utc(node.free_s):%Y-%m-%d %H:%M} UTC" for node in timed[:_LISTED])
+    more = f"; and {len(timed) - _LISTED:,} more" if len(timed) > _LISTED else ""
+    unknown = f"; {len(busy) - len(timed):,} without a known time" if len(busy) > len(timed) else ""
+    yield f"{many(len(busy), 'node')} busy: {times or 'none with a known time'}{more}{unknown if timed else ''}"
+    if timed:
+        yield _BY_LIMITS
 
 
-def _unavailable(found: Status) -> Iterable[str]:
+def _unavailable_nodes(status: CampaignStatus) -> Iterable[str]:
     """The nodes that are not available, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for one in found.of(NodeState.UNAVAILABLE):
-        reasons.setdefault(one.why or "unknown", []).append(one.name)
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
+    for node in status.of(NodeState.UNAVAILABLE):
+        reasons[node.why or "unknown"].append(node.name)
     for why, names in reasons.items():
         more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
         yield f"not available: {compress(names[:_LISTED])}{more} ({why})"
@@ -127,75 +153,114 @@ def _unavailable(found: Status) -> Iterable[str]:
 # -- status -------------------------------------------------------------------------------------------------------
 
 
-def status_document(found: Status) -> dict[str, Any]:
+def status_document(status: CampaignStatus) -> dict[str, Any]:
     """`whorl.campaign.status/1`."""
-    gpus = found.gpus
+    gpus = status.gpus
     return {
         "schema": "whorl.campaign.status/1",
-        **_about(found.request),
-        "complete": found.is_complete,
-        "nodes": {state: found.count(state) for state in NodeState},
+        **_about(status.request),
+        "complete": status.is_complete,
+        "nodes": {state: status.count(state) for state in NodeState},
         "gpus": {
-            "expected": sum(one.gpus for one in found.nodes),
+            "expected": sum(node.gpus for node in status.nodes),
             **{state.value: gpus[state] for state in GpuState},
         },
-        "gpu_hours_measured": found.measured_h,
-        "gpu_hours_allocated": found.allocated_h,
-        "by_node": [_node(one) for one in found.nodes],
-        "notes": found.notes,
+        "gpu_hours_measured": status.measured_h,
+        "gpu_hours_allocated": status.allocated_h,
+        "by_node": [_node(node) for node in status.nodes],
+        "notes": status.notes,
     }
 
 
-def _node(one: NodeStatus) -> dict[str, Any]:
+def _node(node: NodeStatus) -> dict[str, Any]:
     return {
-        "node": one.name,
-        "state": one.state,
-        "gpus": one.gpus,
-        "covered": one.covered.count(GpuState.COVERED),
-        "failed": one.covered.count(GpuState.FAILED),
-        "tries": one.tries,
-        "job": one.job.id if one.job else None,
-        "job_state": one.job.state if one.job else None,
-        "why": one.why,
+        "node": node.name,
+        "state": node.state,
+        "gpus": node.gpus,
+        "covered": node.covered.count(GpuState.COVERED),
+        "failed": node.covered.count(GpuState.FAILED),
+        "tries": node.tries,
+        "job": node.job.job if node.job else None,
+        "job_state": node.job.state if node.job else None,
+        "free_by": _utc(node.free_s),
+        "why": node.why,
         "by_gpu": [
             {"gpu": gpu.gpu, "name": gpu.name, "state": gpu.state, "probes": gpu.done, "why": gpu.why}
-            for gpu in one.covered.gpus
+            for gpu in node.covered.gpus
         ],
     }
 
 
-def status_answer(found: Status, store: str, *, every: bool = False) -> Iterable[str | Table]:
+def status_answer(status: CampaignStatus, store: str, *, all_nodes: bool = False) -> Iterable[str | Table]:
     """The status for people."""
-    request, gpus = found.request, found.gpus
-    expected = sum(one.gpus for one in found.nodes)
+    request, gpus = status.request, status.gpus
+    expected = sum(node.gpus for node in status.nodes)
     yield (
         f"campaign {request.campaign}: suite {request.suite}, neighbours {request.neighbours}; "
         f"{gpus[GpuState.COVERED]:,} of {many(expected, 'GPU')} measured, {gpus[GpuState.FAILED]:,} failed"
     )
-    yield f"{many(len(found.nodes), 'node')}: {_states(found)}"
-    if found.measured_h:
+    yield f"{many(len(status.nodes), 'node')}: {_states(status)}"
+    if status.measured_h:
         yield (
-            f"GPU-hours so far: {number(found.measured_h, 3)} measured, {number(found.allocated_h, 3)} allocated, "
+            f"GPU-hours so far: {number(status.measured_h, 3)} measured, {number(status.allocated_h, 3)} allocated, "
             "without the start of the jobs"
         )
-    shown = [one for one in found.nodes if every or one.state is not NodeState.COVERED or one.why]
+    nodes = [node for node in status.nodes if all_nodes or node.state is not NodeState.COVERED or node.why]
     order = list(NodeState)[::-1]
-    shown.sort(key=lambda one: (order.index(one.state), by_number(one.name)))
-    if shown:
+    nodes.sort(key=lambda node: (order.index(node.state), by_number(node.name)))
+    listed = nodes if all_nodes else nodes[:_LISTED]
+    if listed:
         rows = [
             [
-                one.name,
-                one.state,
-                f"{one.covered.count(GpuState.COVERED)}/{one.gpus}",
-                str(one.tries),
-                one.job.id if one.job else "",
-                one.why or "",
+                node.name,
+                node.state,
+                f"{node.covered.count(GpuState.COVERED)}/{node.gpus}",
+                str(node.tries),
+                node.job.job if node.job else "",
+                "; ".join(filter(None, (_free_by(node), node.why))),
             ]
-            for one in (shown if every else shown[:_LISTED])
+            for node in listed
         ]
         yield Table(("node", "state", "GPUs", "tries", "job", "why"), rows, (2, 3), wrapped=(5,), leaves=(4, 3))
-        if len(shown) > len(rows):
-            yield f"and {len(shown) - len(rows):,} more: --all lists every node"
-    yield from found.notes
-    if found.is_complete:
+        if len(nodes) > len(listed):
+            yield f"and {len(nodes) - len(listed):,} more: --all lists every node"
+        if _by_free_time(listed):
+            yield _BY_LIMITS
+    yield from status.notes
+    if status.is_complete:
         yield Line(f"whorl report --store {store} --campaign {request.campaign}")
+
+
+def _free_by(node: NodeStatus) -> str | None:
+    return None if node.free_s is None else f"busy, free by {_utc(node.free_s):%Y-%m-%d %H:%M} UTC"
+
+
+# -- doctor -------------------------------------------------------------------------------------------------------
+
+
+def doctor_document(report: NodeReport) -> dict[str, Any]:
+    """`whorl.campaign.doctor/1`."""
+    return {
+        "schema": "whorl.campaign.doctor/1",
+        "node": report.node,
+        "job": report.job,
+        "waited_s": round(report.waited_s, 1),
+        "works": report.works,
+        "findings": [
+            {"what": finding.what, "works": finding.works, "detail": finding.detail, "needed": finding.vital}
+            for finding in report.findings
+        ],
+    }
+
+
+def doctor_answer(report: NodeReport, store: str) -> Iterable[Table | Line]:
+    """What a node has and lacks, and what to do next."""
+    rows = [["yes" if finding.works else "no", finding.what, finding.detail] for finding in report.findings]
+    yield Line(f"node {report.node}, by job {report.job}, after {report.waited_s:.0f} s")
+    yield Table(("works", "what", "detail"), rows, wrapped=(2,))
+    if report.works:
+        yield Line("a campaign can measure there")
+        yield Line(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}")
+    else:
+        missing = ", ".join(finding.what for finding in report.findings if finding.vital and not finding.works)
+        yield Line(f"a campaign cannot measure there: {missing}")

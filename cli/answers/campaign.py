@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList, folder
 from ...errors import InputError
-from ...jobs.campaign import driving, status
-from ...jobs.campaign.asking import Asked
-from ...jobs.campaign.planning import NICE, START_UP_S, How
+from ...jobs import campaign_driver, campaign_status as coverage
+from ...jobs.campaign import NICE, START_UP_S, CampaignChoice, SubmitOptions
+from ...jobs.scheduler import Scheduler, find_scheduler
 from ...store.instants import seconds_of
 from .. import campaign_report
 
 if TYPE_CHECKING:
-    from ...jobs.campaign.status import Status
+    from ...jobs.campaign_status import CampaignStatus
     from ...store import Store
 
 
 class CampaignOptions(TypedDict, total=False):
     """What a campaign measures and how its jobs are submitted; each is None or empty where it is left out."""
 
+    scheduler: str | None
+    """"slurm", "pbs", "lsf" or "flux"; the one whose commands are here where it is left out."""
     suite: str | None
     campaign: str | None
     """Its name; the last one that is like this where it is left out."""
@@ -41,7 +43,7 @@ class CampaignOptions(TypedDict, total=False):
     setup: Sequence[str]
     """Shell lines before measuring."""
     sbatch: Sequence[str]
-    """Further options of sbatch."""
+    """Further options of the scheduler."""
     program: str | None
     """How a node calls whorl."""
     template: str | Path | None
@@ -59,89 +61,89 @@ class RunOptions(CampaignOptions, total=False):
     max_pending: int
     """So many jobs wait in the queue at most; 8 where it is left out."""
     patience: float | str | None
-    """Give up where Slurm does not answer for so many s."""
+    """Give up where the scheduler does not answer for so many s."""
     settle: float | str | None
     """Wait for a job's runs for so many s after its end."""
     tries: int
     """So many jobs a node gets at most; 3 where it is left out."""
     once: bool
     """Submit what may be submitted now, and end."""
-    progress: driving.Progress | None
+    progress: campaign_driver.Progress | None
     begins: Callable[[str], None] | None
     """Called with the campaign's name before the first job."""
 
 
-def plan_campaign(store: Store | str | Path, *names: str, **options: Unpack[CampaignOptions]) -> Reply[Status]:
+def plan_campaign(store: Store | str | Path, *names: str, **options: Unpack[CampaignOptions]) -> Reply[CampaignStatus]:
     """Say what a campaign would measure now and what that costs, as `whorl campaign plan` does; nothing is sent.
 
     `names` are probes; without some, `suite` chooses. `frame` has a row for each node that is not available. Raises
-    InputError for options that cannot be used, SchedulerError where Slurm does not answer.
+    InputError for options that cannot be used, SchedulerError where the scheduler does not answer.
     """
-    how = how_asked(options)
+    scheduler, submit = find_scheduler(options.get("scheduler")), submit_options(options)
     hours = _hours(options.get("budget"))
-    plan = status.plan_campaign(store, asked(names, options), how=how)
+    plan = coverage.plan_campaign(store, campaign_choice(names, options), scheduler=scheduler, options=submit)
     return Reply(
         plan,
-        partial(campaign_report.plan_document, plan, how, hours),
-        partial(campaign_report.plan_answer, plan, how, hours, named=options.get("campaign") is not None),
+        partial(campaign_report.plan_document, plan, submit, hours),
+        partial(campaign_report.plan_answer, plan, submit, hours, named=options.get("campaign") is not None),
         rows=RowList("unavailable"),
+        notes=_notes(scheduler),
     )
 
 
-def run_campaign(store: Store | str | Path, *names: str, **options: Unpack[RunOptions]) -> Reply[Status]:
+def run_campaign(store: Store | str | Path, *names: str, **options: Unpack[RunOptions]) -> Reply[CampaignStatus]:
     """Submit jobs until every node is measured, as `whorl campaign run` does; call it again to go on.
 
     `names` are probes; without some, `suite` chooses. `frame` has a row for each node. Raises InputError for options
-    that cannot be used, StoreError where the store cannot be written, SchedulerError where Slurm refuses for too long.
+    that cannot be used, StoreError where the store cannot be written, SchedulerError where the scheduler refuses for
+    too long.
     """
-    patience, settle = seconds_of(options.get("patience")), seconds_of(options.get("settle"))
-    limits = driving.Limits(
-        max_pending=options.get("max_pending", driving.PENDING),
+    patience_s, settle_s = seconds_of(options.get("patience")), seconds_of(options.get("settle"))
+    limits = campaign_driver.DriverLimits(
+        max_pending=options.get("max_pending", campaign_driver.PENDING),
         budget_h=_hours(options.get("budget")),
-        patience_s=driving.PATIENCE_S if patience is None else patience,
-        settle_s=driving.SETTLE_S if settle is None else settle,
-        tries=options.get("tries", status.TRIES),
+        patience_s=campaign_driver.PATIENCE_S if patience_s is None else patience_s,
+        settle_s=campaign_driver.SETTLE_S if settle_s is None else settle_s,
+        tries=options.get("tries", coverage.TRIES),
         once=options.get("once", False),
     )
-    campaign = driving.run_campaign(
+    scheduler = find_scheduler(options.get("scheduler"))
+    status = campaign_driver.run_campaign(
         store,
-        asked(names, options),
-        how=how_asked(options),
+        campaign_choice(names, options),
+        scheduler=scheduler,
+        options=submit_options(options),
         limits=limits,
-        progress=options.get("progress"),
-        begins=options.get("begins"),
+        progress=options.get("progress") or (lambda *_: None),
+        begins=options.get("begins") or (lambda _: None),
     )
-    return _status(campaign, store)
+    return _status(status, store, scheduler)
 
 
-def campaign_status(store: Store | str | Path, campaign: str | None = None, *, every: bool = False) -> Reply[Status]:
+def campaign_status(
+    store: Store | str | Path, campaign: str | None = None, *, scheduler: str | None = None, every: bool = False
+) -> Reply[CampaignStatus]:
     """Say which nodes are covered, which wait and which failed, as `whorl campaign status` does; nothing is sent.
 
     Without a name it is the last campaign. `every` shows people the covered nodes, too; `frame` has them in any case.
     """
-    return _status(status.campaign_status(store, campaign), store, every=every)
+    asked_scheduler = find_scheduler(scheduler)
+    status = coverage.campaign_status(store, campaign, scheduler=asked_scheduler)
+    return _status(status, store, asked_scheduler, all_nodes=every)
 
 
-def asked(names: Sequence[str], options: Mapping[str, Any]) -> Asked:
+def campaign_choice(names: Sequence[str], options: Mapping[str, Any]) -> CampaignChoice:
     """What the options say of a campaign's measurements and nodes."""
     fleet = options.get("fleet")
-    return Asked(
-        campaign=options.get("campaign"),
-        suite=options.get("suite"),
-        probes=tuple(names) or None,
-        neighbours=options.get("neighbours"),
-        partition=options.get("partition"),
-        nodes=options.get("nodes"),
-        fleet=None if fleet is None else str(Path(fleet).resolve()),
-        cluster=options.get("cluster"),
-    )
+    words = {name: options.get(name) for name in ("campaign", "suite", "neighbours", "partition", "nodes", "cluster")}
+    return CampaignChoice(**words, probes=tuple(names) or None, fleet=None if fleet is None else str(Path(fleet).resolve()))
 
 
-def how_asked(options: Mapping[str, Any]) -> How:
+def submit_options(options: Mapping[str, Any]) -> SubmitOptions:
     """What the options say of how jobs are submitted."""
     nice, start_up, program = options.get("nice"), options.get("start_up"), options.get("program")
     template, output = options.get("template"), options.get("output")
-    return How(
+    return SubmitOptions(
         qos=options.get("qos"),
         account=options.get("account"),
         nice=NICE if nice is None else nice,
@@ -154,13 +156,20 @@ def how_asked(options: Mapping[str, Any]) -> How:
     )
 
 
-def _status(campaign: Status, store: Store | str | Path, *, every: bool = False) -> Reply[Status]:
+def _status(
+    status: CampaignStatus, store: Store | str | Path, scheduler: Scheduler, *, all_nodes: bool = False
+) -> Reply[CampaignStatus]:
     return Reply(
-        campaign,
-        partial(campaign_report.status_document, campaign),
-        partial(campaign_report.status_answer, campaign, folder(store), every=every),
+        status,
+        partial(campaign_report.status_document, status),
+        partial(campaign_report.status_answer, status, folder(store), all_nodes=all_nodes),
         rows=RowList("by_node"),
+        notes=_notes(scheduler),
     )
+
+
+def _notes(scheduler: Scheduler) -> list[str]:
+    return [scheduler.caution] if scheduler.caution else []
 
 
 def _hours(budget: float | str | None) -> float | None:

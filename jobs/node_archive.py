@@ -1,6 +1,6 @@
 """An archive of what measuring needs on a node: whorl and the packages of its extra `node`, as they are installed here.
 
-    packed = pack("whorl-node.tar.gz")
+    archive = pack("whorl-node.tar.gz")
 
 Unpacked anywhere, `whorl-node/bin/whorl` runs with any Python of the same minor version, without an installation and
 without a network. CuPy is in it where it is installed here.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ...errors import InputError
+from ..errors import InputError
 
 FOLDER = "whorl-node"
 _SUFFIXES = (".tar.gz", ".tgz")
@@ -44,8 +44,8 @@ exit 2
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """An archive that was made."""
+class NodeArchive:
+    """An archive that was written."""
 
     path: Path
     bytes: int
@@ -62,46 +62,46 @@ class Bundle:
         return f"{FOLDER}/bin/whorl"
 
 
-def pack(path: str | Path) -> Bundle:
+def pack(path: str | Path) -> NodeArchive:
     """Write the archive, a gzipped tar. InputError where a package is not installed or the file cannot be written."""
     target = Path(path)
     if not target.name.endswith(_SUFFIXES):
         raise InputError(f"{target} must end in {' or '.join(_SUFFIXES)}: the archive is a gzipped tar")
-    needed = [metadata.distribution(name) for name in _needed()]
+    distributions = [metadata.distribution(name) for name in _node_packages()]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    script = _SCRIPT.format(version=version, numbers=tuple(sys.version_info[:2]))
+    script = _SCRIPT.format(version=version, numbers=tuple(sys.version_info[:2])).encode()
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with tarfile.open(temporary, "w:gz", compresslevel=3) as archive:
-            _add_script(archive, script)
-            for name, file in _files(needed):
+            program = tarfile.TarInfo(f"{FOLDER}/bin/whorl")
+            program.size, program.mode = len(script), 0o755
+            archive.addfile(program, io.BytesIO(script))
+            for name, file in _files(distributions):
                 archive.add(file, f"{FOLDER}/lib/{name}", recursive=False, filter=_anonymous)
         temporary.replace(target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
-    except BaseException:
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
-    packages = ("whorl " + metadata.version("whorl"), *(f"{one.name} {one.version}" for one in needed))
-    return Bundle(target, target.stat().st_size, version, platform.machine(), packages)
+    packages = (f"whorl {metadata.version('whorl')}", *(f"{package.name} {package.version}" for package in distributions))
+    return NodeArchive(target, target.stat().st_size, version, platform.machine(), packages)
 
 
-def _needed() -> list[str]:
+def _node_packages() -> list[str]:
     """The distributions of the extra `node`, CuPy where it is, and what these need."""
-    extra = [one for one in metadata.requires("whorl") or [] if _NODE.search(one)]
-    queue = [_name(one) for one in extra] + [name for name in _CUPY if _is_installed(name)]
-    found: list[str] = []
+    extra = [requirement for requirement in metadata.requires("whorl") or [] if _NODE.search(requirement)]
+    queue = [_name(requirement) for requirement in extra] + [name for name in _CUPY if _is_installed(name)]
+    packages: list[str] = []
     while queue:
         name = queue.pop(0)
-        if name in found:
+        if name in packages:
             continue
         if not _is_installed(name):
             raise InputError(f"{name} is not installed here, and a node needs it: pip install {name}")
-        found.append(name)
-        more = [one for one in metadata.requires(name) or [] if "extra" not in one]
-        queue += [_name(one) for one in more if _is_installed(_name(one))]
-    return found
+        packages.append(name)
+        required = [_name(requirement) for requirement in metadata.requires(name) or [] if "extra" not in requirement]
+        queue += filter(_is_installed, required)
+    return packages
 
 
 def _name(requirement: str) -> str:
@@ -116,29 +116,28 @@ def _is_installed(name: str) -> bool:
     return True
 
 
-def _files(needed: list[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
+def _files(distributions: list[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
     """Every file of the archive's `lib`, and its name there."""
-    yield from _own_files()
-    for one in needed:
-        for file in one.files or ():
+    yield from _whorl_files()
+    for package in distributions:
+        for file in package.files or ():
             parts = file.parts
             if parts[0] == ".." or "__pycache__" in parts or file.suffix == ".pth":  # scripts; settings of this Python
                 continue
-            if not _SPARED.get(parts[0], set()).isdisjoint(parts[1:-1]):
-                continue
-            yield from _with_cache(str(file), Path(str(one.locate_file(file))))
+            if _SPARED.get(parts[0], set()).isdisjoint(parts[1:-1]):
+                yield from _with_cache(str(file), Path(str(package.locate_file(file))))
 
 
-def _own_files() -> Iterator[tuple[str, Path]]:
+def _whorl_files() -> Iterator[tuple[str, Path]]:
     """The files of whorl: its packages, wherever they are, and nothing else that lies in a clone."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[1]
     for file in sorted([*root.glob("*.py"), root / "py.typed"]):
         yield from _with_cache(f"whorl/{file.name}", file)
     for room in sorted(path.parent for path in root.glob("*/__init__.py")):
         for file in sorted(room.rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 yield from _with_cache(f"whorl/{file.relative_to(root)}", file)
-    about = next(one for one in metadata.distribution("whorl").files or () if one.name in ("METADATA", "PKG-INFO"))
+    about = next(file for file in metadata.distribution("whorl").files or () if file.name in ("METADATA", "PKG-INFO"))
     yield f"whorl-{metadata.version('whorl')}.dist-info/METADATA", Path(str(about.locate()))
 
 
@@ -153,15 +152,9 @@ def _with_cache(name: str, file: Path) -> Iterator[tuple[str, Path]]:
             yield str(Path(name).parent / "__pycache__" / cached.name), cached
 
 
-def _add_script(archive: tarfile.TarFile, script: str) -> None:
-    about = tarfile.TarInfo(f"{FOLDER}/bin/whorl")
-    about.size, about.mode = len(script.encode()), 0o755
-    archive.addfile(about, io.BytesIO(script.encode()))
-
-
-def _anonymous(about: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Of nobody in particular, and readable to everybody."""
-    about.uid = about.gid = 0
-    about.uname = about.gname = "root"
-    about.mode = 0o755 if about.mode & 0o100 else 0o644
-    return about
+def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """The entry of a file that belongs to nobody in particular, and that everybody can read."""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = "root"
+    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+    return entry

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import InputError
-from whorl.jobs.campaign import packing
-from whorl.jobs.campaign.packing import pack
+from whorl.jobs import node_archive
+from whorl.jobs.node_archive import pack
 from whorl.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An archive without the large packages, unpacked somewhere else."""
     folder = tmp_path_factory.mktemp("packed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_needed", lambda: ["click", "nvidia-ml-py"])
+        patch.setattr(node_archive, "_node_packages", lambda: ["click", "nvidia-ml-py"])
         made = pack(folder / "small.tar.gz")
     assert made.bytes == (folder / "small.tar.gz").stat().st_size
     return unpacked(folder / "small.tar.gz", folder / "elsewhere")
@@ -85,11 +85,11 @@ def test_the_extra_names_what_a_node_needs() -> None:
     node = project["optional-dependencies"]["node"]
     assert {re.split("[<>=]", one)[0] for one in node} == {"click", "numpy", "nvidia-ml-py", "pyarrow"}
     assert set(node) <= set(project["dependencies"])  # the same versions
-    assert {"click", "numpy", "nvidia-ml-py", "pyarrow"} <= set(packing._needed())
+    assert {"click", "numpy", "nvidia-ml-py", "pyarrow"} <= set(node_archive._node_packages())
 
 
 def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_needed", lambda: ["click"])
+    monkeypatch.setattr(node_archive, "_node_packages", lambda: ["click"])
     refused = CliRunner().invoke(cli, ["campaign", "pack", str(tmp_path / "a.zip")])
     assert refused.exit_code != 0
     assert isinstance(refused.exception, InputError) or "must end in .tar.gz" in refused.output

@@ -1,0 +1,489 @@
+"""A campaign: what it measures and where, chosen once; its nodes, what they cost, and the job that measures a node.
+
+A campaign measures every GPU of a cluster once, by a job for each node. What is chosen is kept in table `campaigns`
+before its first job is sent, so that it is the same whenever the campaign goes on.
+
+    request = choose_campaign(store, CampaignChoice(suite="quick"))
+    nodes = campaign_nodes(request, options, scheduler.nodes(), scheduler.partitions())
+    script = scheduler.render(node_job(store.root, request, nodes[0], options))
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..store.catalog import quoted
+from ..store.hostlist import compress, expand
+from ..store.names import by_number
+from ..store.vocabulary import EventKind
+from .scheduler import BatchJob, Node, Partition, Scheduler
+
+if TYPE_CHECKING:
+    from ..probes.probe import Probe
+    from ..store import Store
+
+PREFIX = "whorl"
+"""How the names of jobs and their comments begin."""
+NICE = 1000
+"""How much lower than usual the priority of the jobs is."""
+START_UP_S = 120.0
+"""What a job takes beside measuring: Python and CUDA start, kernels are compiled. A guess on the safe side."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_STORED = ("suite", "neighbours", "named", "partition", "nodes", "fleet")  # of a request, in `campaigns.asked`
+_PEER = "copy-p2p"  # this kernel uses a second GPU of the node, which must have nothing else to do
+
+
+# -- what it measures ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignChoice:
+    """What a user says of a campaign; None: nothing."""
+
+    campaign: str | None = None
+    suite: str | None = None
+    probes: tuple[str, ...] | None = None
+    neighbours: str | None = None
+    partition: str | None = None
+    """One, or several with commas."""
+    nodes: str | None = None
+    """A host list."""
+    fleet: str | None = None
+    """The file of a simulated cluster."""
+    cluster: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRequest:
+    """What a campaign measures, and where."""
+
+    campaign: str
+    suite: str
+    probes: tuple[str, ...]
+    """Their names, in the order in which they run."""
+    named: bool
+    """Whether the probes were named; otherwise they are those of the suite."""
+    neighbours: str
+    partition: str | None = None
+    nodes: str | None = None
+    fleet: str | None = None
+    cluster: str | None = None
+    began_ns: int | None = None
+    """When it was first run, UTC; None: not yet."""
+    has_jobs: bool = False
+    """Whether the store has a job or a run of it."""
+
+    @property
+    def is_new(self) -> bool:
+        return self.began_ns is None
+
+    def expected_s(self) -> float:
+        """How long a GPU takes at most, by the limits of its probes: as `Plan.expected_s` of the campaign on a node."""
+        from ..probes.catalogue import choose
+        from ..probes.effort import EFFORTS
+
+        return EFFORTS[self.suite].together_s(choose(self.probes))
+
+
+def known_campaigns(store: Store | None) -> list[CampaignRequest]:
+    """The campaigns that were run on this store through a batch system, the newest first."""
+    if store is None:
+        return []
+    stored = ", ".join(f"asked['{name}']" for name in _STORED)
+    rows = select(
+        store,
+        f"""SELECT campaign, cluster, array_to_string(probes, chr(10)), epoch_ns(began), campaign IN
+            (SELECT campaign FROM runs UNION SELECT campaign FROM events WHERE kind = '{EventKind.JOB_SUBMITTED}'),
+            {stored} FROM campaigns WHERE fleet IS NULL ORDER BY began DESC""",
+    )
+    requests: dict[str, CampaignRequest] = {}
+    for campaign, cluster, probes, began_ns, has_jobs, suite, neighbours, named, *where in rows:
+        if probes and suite and neighbours:  # else it is a row of another whorl
+            request = CampaignRequest(
+                campaign, suite, tuple(probes.split("\n")), named == "true", neighbours, *where, cluster, began_ns, has_jobs
+            )
+            requests.setdefault(campaign, request)
+    return list(requests.values())
+
+
+def choose_campaign(store: Store | None, choice: CampaignChoice) -> CampaignRequest:
+    """The campaign that is meant: the one of that name, else the newest one that is like this, else a new one.
+
+    A campaign of which no job was ever taken may be begun anew with other options.
+    Raises InputError where nothing says what to measure, and where the campaign was begun with other options.
+    """
+    if choice.campaign is not None and not _NAME.fullmatch(choice.campaign):
+        raise InputError(
+            f"{choice.campaign!r} cannot name a campaign of jobs: use letters, digits, and . _ - after the first"
+        )
+    options = {field.name: getattr(choice, field.name) for field in fields(choice)}
+    options["probes"] = None if choice.probes is None else tuple(probe.name for probe in _probes(choice))
+    known = known_campaigns(store)
+    for request in known:
+        if choice.campaign not in (None, request.campaign):
+            continue
+        differing = next((name for name, value in options.items() if _differs(request, name, value)), None)
+        if differing is None:
+            return request
+        if choice.campaign is not None and request.has_jobs:
+            option = "the probes" if differing == "probes" else f"--{differing}"
+            before = ", ".join(request.probes) if differing == "probes" else getattr(request, differing)
+            raise InputError(
+                f"campaign {request.campaign} was begun with {option} {before or 'left out'}: leave the option out to go "
+                "on, or choose another --campaign"
+            )
+    if choice.suite is None and choice.probes is None:
+        if choice.campaign is not None and store is not None:
+            raise InputError(
+                f"{store.root} has no campaign {choice.campaign} of jobs yet: choose what to measure, --suite quick"
+            )
+        raise InputError("choose what to measure: --suite quick, standard or full, or names of probes")
+    return _new_campaign(choice, {request.campaign for request in known})
+
+
+def _differs(request: CampaignRequest, name: str, value: object) -> bool:
+    """Whether an option is not as the campaign was begun; a cluster that it does not know is no difference."""
+    before = getattr(request, name)
+    return value is not None and value != before and not (name == "cluster" and before is None)
+
+
+def _new_campaign(choice: CampaignChoice, names: set[str]) -> CampaignRequest:
+    probes = _probes(choice)
+    suite = choice.suite or "standard"
+    if choice.neighbours not in (None, "idle", "busy"):
+        raise InputError(f"neighbours must be idle or busy, not {choice.neighbours!r}")
+    fleet = choice.fleet
+    if fleet is not None:
+        if not Path(fleet).is_file():
+            raise InputError(f"there is no file {fleet}, which --fleet names")
+        fleet = str(Path(fleet).resolve())
+    day = f"{suite}-{datetime.now(UTC):%Y%m%d}"
+    free_names = (name for n in range(1, len(names) + 2) if (name := day if n == 1 else f"{day}-{n}") not in names)
+    return CampaignRequest(
+        choice.campaign or next(free_names),
+        suite,
+        tuple(probe.name for probe in probes),
+        choice.probes is not None,
+        choice.neighbours or ("idle" if any(probe.kernel == _PEER for probe in probes) else "busy"),
+        choice.partition,
+        choice.nodes,
+        fleet,
+        choice.cluster,
+    )
+
+
+def _probes(choice: CampaignChoice) -> Sequence[Probe]:
+    from ..probes import catalogue
+
+    return catalogue.choose(choice.probes) if choice.probes else catalogue.suite(choice.suite or "standard")
+
+
+def with_cluster(request: CampaignRequest, scheduler: Scheduler) -> CampaignRequest:
+    """A new request with the cluster's name: as chosen, else as the file of a simulated cluster says, else as the
+    scheduler calls it."""
+    if request.cluster is not None or not request.is_new:
+        return request
+    stated = None
+    if request.fleet is not None:
+        from .fleet_file import cluster_of  # Python needs some time for the simulator
+
+        stated = cluster_of(request.fleet)
+    return replace(request, cluster=stated or scheduler.cluster_name())
+
+
+def declare_campaign(store: Store, request: CampaignRequest) -> CampaignRequest:
+    """Keep what a new campaign measures, in table `campaigns`; one that is kept already is returned as it is."""
+    from ..store.schema import arrow_rows, texts_of
+
+    if not request.is_new:
+        return request
+    began_ns = time.time_ns() // 1000 * 1000  # as the store keeps it
+    columns = {
+        "cluster": [request.cluster],
+        "campaign": [request.campaign],
+        "asked": [texts_of({name: getattr(request, name) for name in _STORED})],
+        "probes": [request.probes],
+        "began": [began_ns],
+    }
+    store.append({"campaigns": arrow_rows("campaigns", columns)}, f"campaign-{request.campaign}-{began_ns}")
+    return replace(request, began_ns=began_ns)
+
+
+def find_campaign(store: Store, name: str | None) -> CampaignRequest:
+    """The campaign of that name, or the newest one. Raises InputError where there is none."""
+    known = known_campaigns(store)
+    for request in known:
+        if name in (None, request.campaign):
+            return request
+    names = f"; it has {', '.join(request.campaign for request in known[:8])}" if known else ""
+    raise InputError(
+        f"{store.root} has no campaign{'' if name is None else f' {name}'} of jobs{names}: "
+        f"`whorl campaign run --suite quick --store {store.root}` begins one"
+    )
+
+
+def select(store: Store, query: str) -> list[tuple[Any, ...]]:
+    """The rows of an answer of numbers and texts: without loading pyarrow, which takes longer than many a query."""
+    answer = store.answer(query)
+    from ..store.sql import Plain
+
+    if isinstance(answer, Plain):
+        return answer.rows
+    return list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
+
+
+def of_campaign(request: CampaignRequest) -> str:
+    """The rows of a campaign, as a condition of SQL."""
+    condition = f"campaign = {quoted(request.campaign)}"
+    return condition if request.cluster is None else f"{condition} AND cluster = {quoted(request.cluster)}"
+
+
+# -- how its jobs are submitted, and what they cost ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """How the jobs are submitted. Unlike a request, it may change whenever a campaign goes on."""
+
+    qos: str | None = None
+    account: str | None = None
+    nice: int = NICE
+    setup: tuple[str, ...] = ()
+    """Lines of shell before the command."""
+    options: tuple[str, ...] = ()
+    """Further options of the scheduler, as `--constraint=a100`."""
+    program: tuple[str, ...] | None = None
+    """The words that call whorl on a node; None: with this Python."""
+    template: Path | None = None
+    output: Path | None = None
+    """The folder of the jobs' output; None: `logs/CAMPAIGN` in the store."""
+    start_up_s: float = START_UP_S
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the jobs go to a reservation."""
+        return any(option.startswith("--reservation") for option in self.options)
+
+    def whorl(self, *words: str) -> list[str]:
+        """A command of whorl on a node."""
+        return [*(self.program or (sys.executable, "-m", "whorl")), *words]
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignCost:
+    """What the jobs of some nodes cost at most."""
+
+    jobs: int
+    gpus: int
+    measured_h: float
+    """GPU-hours in which a GPU is measured."""
+    allocated_h: float
+    """GPU-hours that the scheduler counts: every GPU of a node for as long as its job runs."""
+
+
+def job_s(request: CampaignRequest, gpus: int, options: SubmitOptions, neighbours: str | None = None) -> float:
+    """How long the job of a node takes at most: its GPUs one after another, or with busy neighbours all at once."""
+    rounds = gpus if (neighbours or request.neighbours) == "idle" else 1
+    return request.expected_s() * rounds + options.start_up_s
+
+
+def job_minutes(request: CampaignRequest, gpus: int, options: SubmitOptions) -> int:
+    """The limit of the job's wall time."""
+    return math.ceil(job_s(request, gpus, options) / 60)
+
+
+def allocated_h(request: CampaignRequest, gpus: int, options: SubmitOptions, neighbours: str | None = None) -> float:
+    """The GPU-hours that the job of one node is allocated at most."""
+    return job_s(request, gpus, options, neighbours) * gpus / 3600
+
+
+def campaign_cost(
+    request: CampaignRequest, gpus: Sequence[int], options: SubmitOptions, neighbours: str | None = None
+) -> CampaignCost:
+    """What it costs at most to measure nodes with so many GPUs each."""
+    allocated = sum(allocated_h(request, node_gpus, options, neighbours) for node_gpus in gpus)
+    return CampaignCost(len(gpus), sum(gpus), request.expected_s() * sum(gpus) / 3600, allocated)
+
+
+# -- its nodes ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignNode:
+    """A node with GPUs that the campaign covers, as the scheduler has it."""
+
+    name: str
+    gpus: int
+    idle: bool = True
+    partition: str | None = None
+    """The partition that its job is sent to."""
+    obstacle: str | None = None
+    """Why no job can be sent to it; None where one can."""
+    free_s: float | None = None
+    """When the jobs on it reach their time limits, in seconds since 1970 (UTC): by then it is free. None: not known."""
+
+
+def campaign_nodes(
+    request: CampaignRequest,
+    options: SubmitOptions,
+    nodes: Mapping[str, Node],
+    partitions: Mapping[str, Partition],
+    *,
+    title: str = "Slurm",
+) -> list[CampaignNode]:
+    """The nodes with GPUs that the campaign covers, in the order of their names; `title` names the scheduler.
+
+    Raises InputError for a partition that the scheduler does not know, for a node that it or the simulated cluster does
+    not know, and where no node has GPUs. A campaign that was begun goes on without a node that the scheduler lost.
+    """
+    partition_names = set(filter(None, (request.partition or "").split(",")))
+    for name in sorted(partition_names - partitions.keys()):
+        raise InputError(f"{title} has no partition {name}; it has {', '.join(sorted(partitions))}")
+    chosen = nodes.keys() if request.nodes is None else set(expand(request.nodes))
+    if chosen - nodes.keys() and request.is_new:
+        raise InputError(f"{title} has no node {compress(chosen - nodes.keys())}")
+    if request.fleet is not None:
+        from .fleet_file import nodes_of  # Python needs some time for the simulator
+
+        simulated = set(nodes_of(request.fleet))
+        if request.nodes is not None and chosen - simulated:
+            raise InputError(f"{request.fleet} lists no node {compress(chosen - simulated)}")
+        chosen = chosen & simulated
+    covered = [
+        _campaign_node(node, partitions, request, options)
+        for node in nodes.values()
+        if node.gpus and node.name in chosen and (not partition_names or partition_names & set(node.partitions))
+    ]
+    if not covered:
+        where = f"of partition {request.partition}" if request.partition else f"of {title}"
+        where = f"that {request.fleet} lists" if request.fleet else where
+        where = f"among {request.nodes}" if request.nodes else where
+        with_gpus = sorted({name for node in nodes.values() if node.gpus for name in node.partitions})
+        hint = f": the partitions with GPUs are {', '.join(with_gpus)}" if with_gpus else ""
+        raise InputError(f"no node {where} has GPUs by its Gres{hint}")
+    return sorted(covered, key=lambda node: by_number(node.name))
+
+
+def _campaign_node(
+    node: Node, partitions: Mapping[str, Partition], request: CampaignRequest, options: SubmitOptions
+) -> CampaignNode:
+    partition, obstacle = _partition(node, partitions, request, job_minutes(request, node.gpus, options))
+    if not node.usable:
+        obstacle = node.state.lower() + (f": {node.reason}" if node.reason else "")
+    elif node.reserved and not options.reserved:
+        obstacle = "reserved"
+    return CampaignNode(node.name, node.gpus, node.idle, partition, obstacle)
+
+
+def _partition(
+    node: Node, partitions: Mapping[str, Partition], request: CampaignRequest, minutes: int
+) -> tuple[str | None, str | None]:
+    """The partition that a job on the node is sent to, or why there is none."""
+    names = request.partition.split(",") if request.partition else node.partitions
+    members = [partitions[name] for name in names if name in node.partitions and name in partitions]
+    if not request.partition:
+        members.sort(key=lambda partition: not partition.default)
+    closed = [partition for partition in members if not partition.up]
+    for partition in members:
+        if partition.up and partition.longest_min >= minutes:
+            return partition.name, None
+    if len(closed) < len(members):
+        longest = max(partition.longest_min for partition in members if partition.up)
+        return None, f"its partition allows jobs of {longest:g} min, and this one asks for {minutes} min"
+    if closed:
+        return None, f"partition {', '.join(partition.name for partition in closed)} is down or closed to this user"
+    return None, "it is in no partition that this user sees"
+
+
+# -- the job of a node --------------------------------------------------------------------------------------------
+
+
+def job_name(campaign: str, node: str, attempt: int) -> str:
+    """The name by which a job is found again in the queue."""
+    return f"{PREFIX}:{campaign}:{node}" + (f":{attempt}" if attempt > 1 else "")
+
+
+def comment_of(store: Path) -> str | None:
+    """What tells the jobs of this store's campaigns from those of campaigns of the same names in another store."""
+    from ..store.folder import made_at
+
+    made = made_at(store)
+    return made and f"{PREFIX}:{made}"
+
+
+def output_folder(store: Path, request: CampaignRequest, options: SubmitOptions) -> Path:
+    """The folder of the jobs' output; that of a node is in the file NODE.out."""
+    return (options.output or store / "logs" / request.campaign).resolve()
+
+
+def node_job(
+    store: Path,
+    request: CampaignRequest,
+    node: CampaignNode,
+    options: SubmitOptions,
+    *,
+    attempt: int = 1,
+    gpus: Sequence[str] = (),
+) -> BatchJob:
+    """The job that measures a node, or only those of its GPUs that are named."""
+    words = ["probe", "run", *(request.probes if request.named else ()), "--suite", request.suite]
+    words += ["--store", str(store.resolve()), "--campaign", request.campaign]
+    words += ["--neighbours", request.neighbours, "--exclusive"]
+    words += ["--cluster", request.cluster] if request.cluster else []
+    words += ["--backend", "simulated", "--fleet", request.fleet] if request.fleet else []
+    words += [word for gpu in gpus for word in ("--gpu", gpu)]
+    output = output_folder(store, request, options) / f"{node.name}.out"
+    return BatchJob(
+        job_name(request.campaign, node.name, attempt),
+        options.whorl(*words),
+        job_minutes(request, node.gpus, options),
+        node.gpus,
+        node=node.name,
+        partition=node.partition,
+        qos=options.qos,
+        account=options.account,
+        nice=options.nice or None,
+        output=str(output).replace("%", "%%"),
+        setup=options.setup,
+        options=options.options,
+        store=str(store.resolve()),
+        comment=comment_of(store),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScript:
+    """The script of a job that measures one whole node, for any scheduler: to read, to change, and to submit by hand."""
+
+    text: str
+    unused_options: tuple[str, ...]
+    """What was asked for that the scheduler's template does not use."""
+
+
+def node_script(
+    store: Path, choice: CampaignChoice, scheduler: str, *, options: SubmitOptions, gpus: int, node: str | None = None
+) -> NodeScript:
+    """The script that measures a node with so many GPUs; `node` None: the scheduler, or who submits it, chooses one.
+
+    No scheduler is asked, and no store is opened. `options.output` is the file of the job's output here. Raises
+    InputError.
+    """
+    from .batch import render, unused
+
+    request = choose_campaign(None, choice)
+    job = node_job(store, request, CampaignNode(node or "node", gpus, partition=choice.partition), options)
+    name = job.name if node else f"{PREFIX}:{request.campaign}"
+    job = replace(job, name=name, node=node, output=None if options.output is None else str(options.output))
+    values = {name: getattr(job, name) for name in ("partition", "qos", "account", "output", "setup")}
+    values["option"] = job.options
+    unplaced = unused(scheduler, [name for name, value in values.items() if value], options.template)
+    return NodeScript(render(scheduler, job, options.template), tuple(unplaced))

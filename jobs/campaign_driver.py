@@ -1,0 +1,403 @@
+"""The driver of a campaign: submits jobs for the nodes that are not covered, a few at a time, until none is left.
+
+It keeps nothing in memory that matters. What is measured stands in the store, and what was submitted in the queue, by
+the names of the jobs. So it may be killed at any time and run again. A lock in the store lets one driver of a campaign
+run at a time. The command that submits inherits the lock: if the driver is killed while a job is on its way, the next
+driver waits until that job is in the queue.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+
+from ..errors import InputError, SchedulerError, StoreError
+from ..store.events import Event, event_rows
+from ..store.system.files import make_folder
+from ..store.system.locks import Lock, locked
+from ..store.vocabulary import EventKind
+from .campaign import (
+    CampaignChoice,
+    CampaignRequest,
+    SubmitOptions,
+    allocated_h,
+    choose_campaign,
+    declare_campaign,
+    node_job,
+    output_folder,
+    with_cluster,
+)
+from .campaign_status import (
+    TRIES,
+    CampaignStatus,
+    GpuState,
+    Inventory,
+    NodeState,
+    NodeStatus,
+    assess,
+    campaign_jobs,
+    coverage,
+    last_line,
+    reach,
+    with_output,
+    with_outputs,
+)
+from .scheduler import Refusal, Scheduler
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+T = TypeVar("T")
+
+PENDING = 8
+"""So many jobs wait in the queue at most."""
+PATIENCE_S = 600.0
+"""So long a scheduler may refuse, or not answer."""
+SETTLE_S = 20.0
+"""After its job has ended, a node is not tried again for so long: on a shared file system its runs may come late."""
+_FIRST_S, _LONGEST_S = 1.0, 300.0  # pauses between two looks at the queue
+_GROWS, _SHRINKS = 1.5, 0.85
+_LONGER_S = 5.0  # so much longer than a submission of a driver that was killed may take, the next driver waits
+_RENEWED_S = 10.0  # the nodes are not asked for more often
+_HOPELESS = 4
+"""After so many nodes whose jobs ended while the campaign has no run at all, something is wrong with every job. Where
+somebody waits and can mend it, a single one is enough."""
+_BY_CHANCE = frozenset({"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED"})
+"""Ends of a job that tell nothing of the jobs on other nodes."""
+
+Progress = Callable[[int, int, str], None]
+"""Hears how many of how many nodes are covered, and what goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLimits:
+    """How fast, how far and how patiently a driver works."""
+
+    max_pending: int = PENDING
+    budget_h: float | None = None
+    """GPU-hours that the campaign may be allocated."""
+    patience_s: float = PATIENCE_S
+    settle_s: float = SETTLE_S
+    tries: int = TRIES
+    """So many jobs a node gets; more, for nodes that failed and were mended."""
+    once: bool = False
+    """Submit one round, and end."""
+
+
+def run_campaign(
+    store: Store | str | Path,
+    choice: CampaignChoice,
+    *,
+    scheduler: Scheduler,
+    options: SubmitOptions = SubmitOptions(),
+    limits: DriverLimits = DriverLimits(),
+    progress: Progress = lambda *_: None,
+    begins: Callable[[str], None] = lambda _: None,
+) -> CampaignStatus:
+    """Run a campaign until every node is covered, has failed, or is not available; or one round of it.
+
+    It goes on where an earlier call ended. `begins` is called with the campaign's name before the first job.
+    Raises InputError for options that cannot be used, StoreError if the store cannot be written or another driver runs
+    this campaign, SchedulerError if the scheduler is not here, or does not answer or refuses for too long.
+    """
+    from ..store import Store
+
+    if limits.max_pending < 1:
+        raise InputError(f"at least one job must be allowed to wait, not {limits.max_pending}")
+    opened = store if isinstance(store, Store) else Store.find(store)
+    request = choose_campaign(opened, choice)
+    reach(scheduler)
+    request = with_cluster(request, scheduler)
+    inventory = Inventory.of(scheduler, request, options)  # says what is wrong with the options before a store is made
+    scheduler.render(node_job(Path("store"), request, inventory.covered[0], options), options.template)
+    if opened is None:
+        opened = Store.create(store if not isinstance(store, Store) else store.root)
+    if not opened.writable():
+        raise StoreError(f"{opened.root} cannot be written by this user: the jobs could store nothing there")
+    path = opened.root / f"campaign-{request.campaign}.lock"
+    with locked(path, f"campaign {request.campaign}", wait_s=scheduler.timeout_s + _LONGER_S) as lock:
+        _make_folder(output_folder(opened.root, request, options), opened.root)
+        begins(request.campaign)
+        return _Driver(opened, request, options, limits, scheduler, lock, inventory, progress).run()
+
+
+def _make_folder(folder: Path, root: Path) -> None:
+    """Make the folder of the jobs' output; in the store for all who may write there."""
+    try:
+        if root.resolve() in folder.parents:
+            make_folder(folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder}, where the jobs write, cannot be made: {error.strerror}") from error
+
+
+@dataclass
+class _Driver:
+    """A campaign that is being run. Times are of the monotonic clock."""
+
+    store: Store
+    request: CampaignRequest
+    options: SubmitOptions
+    limits: DriverLimits
+    scheduler: Scheduler
+    lock: Lock
+    inventory: Inventory
+    progress: Progress
+    renewed_s: float = field(default_factory=lambda: time.monotonic())
+    """When the scheduler was asked for the nodes."""
+    answered_s: float = field(default_factory=lambda: time.monotonic())
+    """When the scheduler last answered, and took a job or had one of ours."""
+    resting_s: dict[str, float] = field(default_factory=dict)
+    """Node -> until when it is not tried again."""
+    live: set[str] = field(default_factory=set)
+    """Nodes whose jobs were in the queue at the last look."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Node -> why the scheduler does not take a job for it."""
+    limit: str | None = None
+    """What the scheduler said when it took no more jobs."""
+    unaffordable_h: float | None = None
+    """What the job may take that the budget does not allow."""
+    earlier_tries: dict[str, int] | None = None
+    """Node -> tries that tell nothing, as who runs the command again has mended what was wrong; None: not known yet."""
+    submitted: int = 0
+    covered: tuple[int, int] = (0, 0)
+    """How many of how many nodes."""
+
+    def run(self) -> CampaignStatus:
+        pause_s, before = _FIRST_S, None
+        while True:
+            status = self.look()
+            self.stop_if_hopeless(status)
+            sent = self.submit(status, self.next_nodes(status))
+            self.tell(status, sent)
+            if self.limits.once:
+                return self.end(self.look() if sent else status)
+            goes_on = sent or self.limit or self.resting(status) or any(node.live for node in status.nodes)
+            if not goes_on and not self.nodes_came_back(status):
+                return self.end(status)
+            states = [(node.name, node.state) for node in status.nodes], sent
+            pause_s = pause_s * _GROWS if states == before else max(pause_s * _SHRINKS, _FIRST_S)
+            pause_s, before = min(pause_s, _LONGEST_S), states
+            if goes_on:
+                time.sleep(pause_s)
+                # A node may have come back, gone, or become idle. That is a long answer: it is asked for less often.
+                old = time.monotonic() - self.renewed_s > max(_RENEWED_S, 2 * pause_s)
+                if old and status.count(NodeState.TO_DO) + status.count(NodeState.UNAVAILABLE):
+                    self.renew()
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def look(self) -> CampaignStatus:
+        """How far the campaign is. The queue is asked before the store is read: no job that ends between is missed."""
+        jobs = self.patiently(lambda: campaign_jobs(self.scheduler, self.request, self.store.root))
+        stored = coverage(self.store, self.request)
+        title = self.scheduler.title
+        status = assess(self.request, self.inventory, jobs, stored, tries=self.limits.tries, title=title)
+        if self.earlier_tries is None:  # with `once` a clock runs the command again, which mends nothing
+            before = [] if self.limits.once else status.nodes
+            self.earlier_tries = {node.name: node.tries - (node.job is not None) for node in before}
+        now_s = time.monotonic()
+        live = {job.node for job in jobs if not job.job.ended}
+        if live:
+            self.answered_s = now_s
+        for name in (self.live - live) & {node.name for node in status.of(NodeState.TO_DO)}:
+            self.resting_s[name] = now_s + self.limits.settle_s
+        self.live = live
+        return status
+
+    def renew(self) -> None:
+        """Ask the scheduler for the nodes again."""
+        self.inventory = self.patiently(lambda: Inventory.of(self.scheduler, self.request, self.options))
+        self.renewed_s = time.monotonic()
+
+    def nodes_came_back(self, status: CampaignStatus) -> bool:
+        """Whether a node that was not available takes jobs again."""
+        unavailable = {node.name for node in status.of(NodeState.UNAVAILABLE)}
+        if not unavailable or time.monotonic() - self.renewed_s <= _FIRST_S:
+            return False
+        self.renew()
+        return any(node.name in unavailable and not node.obstacle for node in self.inventory.covered)
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """What the scheduler answers, in the end: a server that is busy or restarts is waited for."""
+        pause_s = _FIRST_S
+        while True:
+            try:
+                answer = ask()
+            except SchedulerError as error:
+                waited_s = time.monotonic() - self.answered_s
+                if error.absent or self.limits.once or waited_s + pause_s > self.limits.patience_s:
+                    raise SchedulerError(
+                        f"{error}; jobs that were submitted stay in the queue: run the command again to go on",
+                        absent=error.absent,
+                    ) from error
+                self.progress(*self.covered, str(error))
+                time.sleep(pause_s)
+                pause_s = min(pause_s * _GROWS, 60.0)
+            else:
+                if self.limit is None:
+                    self.answered_s = time.monotonic()
+                return answer
+
+    def rests(self, node: NodeStatus) -> bool:
+        return self.resting_s.get(node.name, 0) > time.monotonic()
+
+    def resting(self, status: CampaignStatus) -> bool:
+        """Whether a node waits for its next try."""
+        return any(map(self.rests, status.of(NodeState.TO_DO)))
+
+    def stop_if_hopeless(self, status: CampaignStatus) -> None:
+        """Raise SchedulerError where every job ends without a run: to send thousands of them would help nobody."""
+        earlier = self.earlier_tries or {}
+        tried = [node for node in status.nodes if node.tries > earlier.get(node.name, 0)]
+        tried = [node for node in tried if node.job is None and not self.rests(node)]
+        folder = output_folder(self.store.root, self.request, self.options)
+        # A job that wrote nothing did not begin: its node or its launch is at fault, and another node may do.
+        wrote = [node for node in tried if last_line(folder / f"{node.name}.out")]
+        telling = [node for node in wrote if node.ended not in _BY_CHANCE]
+        enough = len(tried) >= _HOPELESS or (telling and not self.limits.once)
+        if not enough or status.has_runs:
+            return
+        first = [*telling, *wrote, *tried][0]
+        jobs = "1 job" if first.tries == 1 else f"{first.tries} jobs"
+        first = with_output(replace(first, why=f"{jobs} stored nothing"), folder)
+        which = f"the jobs on {len(tried)} nodes" if len(tried) > 1 else "the first job"
+        raise SchedulerError(f"{which} ended and stored nothing, so no more are sent; {first.name}: {first.why}")
+
+    # -- submitting -------------------------------------------------------------------------------------------------
+
+    def next_nodes(self, status: CampaignStatus) -> list[NodeStatus]:
+        """The nodes that a job is to be sent to: idle ones first, busy ones in the order in which they become free."""
+        to_do = [
+            node for node in status.of(NodeState.TO_DO) if node.name not in self.refused and not self.rests(node)
+        ]
+        to_do.sort(key=lambda node: (node.tries, math.inf if node.free_s is None else node.free_s))
+        idle = [node for node in to_do if node.idle]
+        busy = [node for node in to_do if not node.idle]
+        pending = [node for node in status.nodes if node.job is not None and node.job.pending]
+        # Jobs for busy nodes may wait for days: they leave room for nodes that become idle.
+        pending_busy = sum(not node.idle for node in pending)
+        if not status.has_runs:  # what is wrong with every job is seen on one node
+            if any(map(_on_trial, status.nodes)):
+                return []
+            return idle or ([] if pending_busy else busy)  # the first that the scheduler takes
+        room = max(self.limits.max_pending - len(pending), 0)
+        room_busy = min(max(1, self.limits.max_pending // 2) - pending_busy, room - len(idle))
+        return [*idle[:room], *busy[: max(room_busy, 0)]]
+
+    def submit(self, status: CampaignStatus, nodes: Sequence[NodeStatus]) -> list[str]:
+        """Submit the jobs of these nodes as far as budget and scheduler allow; returns the nodes whose jobs it took."""
+        self.limit, self.unaffordable_h = None, None
+        budget_h = math.inf if self.limits.budget_h is None else self.limits.budget_h
+        spent_h = status.allocated_h + sum(self.cost_h(node) for node in status.nodes if node.job is not None)
+        sent: list[Event] = []
+        for node in nodes:
+            if spent_h + self.cost_h(node) > budget_h:
+                self.unaffordable_h = self.cost_h(node)
+                break
+            # Whenever the driver is killed, the store knows the campaign of a job that is in the queue.
+            self.request = declare_campaign(self.store, self.request)
+            assert node.target is not None
+            job = node_job(
+                self.store.root, self.request, node.target, self.options, attempt=node.tries + 1, gpus=_chosen_gpus(node)
+            )
+            answer = self.scheduler.submit(
+                self.scheduler.render(job, self.options.template), keep=(self.lock.handle,)
+            )
+            if answer.job is not None:
+                spent_h += self.cost_h(node)
+                sent.append(_submission(self.request, node, answer.job))
+                if not status.has_runs:
+                    break
+                continue
+            if answer.refusal is Refusal.UNSURE:
+                self.resting_s[node.name] = time.monotonic() + max(self.limits.settle_s, self.scheduler.timeout_s)
+            if answer.refusal in (Refusal.UNSURE, Refusal.LATER):
+                self.limit = answer.message
+                break
+            self.refused[node.name] = answer.message
+            if answer.refusal is Refusal.OTHER and not (self.submitted or sent):
+                raise SchedulerError(
+                    f"{self.scheduler.title} refused the job for node {node.name}: {answer.message}"
+                )
+        self.submitted += len(sent)
+        self.live |= {event.node or "" for event in sent}
+        if sent:
+            self.answered_s = time.monotonic()
+            rows = pa.Table.from_batches([event_rows(sent, cluster=self.request.cluster or "")])
+            self.store.append({"events": rows}, f"campaign-{self.request.campaign}-{time.time_ns()}")
+        elif self.limit and not self.limits.once and time.monotonic() - self.answered_s > self.limits.patience_s:
+            raise SchedulerError(f"{self.scheduler.title} took no job for {self.limits.patience_s:g} s: {self.limit}")
+        return [event.node or "" for event in sent]
+
+    def cost_h(self, node: NodeStatus) -> float:
+        """GPU-hours that the node's job is allocated at most."""
+        return allocated_h(self.request, node.gpus, self.options)
+
+    # -- telling ----------------------------------------------------------------------------------------------------
+
+    def tell(self, status: CampaignStatus, sent: Sequence[str]) -> None:
+        sentence = f"{status.count(NodeState.RUNNING)} running, {status.count(NodeState.WAITING)} waiting"
+        if sent:
+            more = f" and {len(sent) - 3} more" if len(sent) > 3 else ""
+            sentence += f"; submitted {', '.join(sent[:3])}{more}"
+        elif self.limit:
+            sentence += f"; {self.scheduler.title} takes no more now: {self.limit}"
+        if not status.has_runs and len(status.nodes) > 1:
+            sentence += "; the other nodes follow when a first run is stored"
+        self.covered = status.count(NodeState.COVERED), len(status.nodes)
+        self.progress(*self.covered, sentence)
+
+    def end(self, status: CampaignStatus) -> CampaignStatus:
+        """How far it is, with what this driver alone knows."""
+        title = self.scheduler.title
+        nodes = [
+            replace(node, state=NodeState.UNAVAILABLE, why=f"{title} refused its job: {self.refused[node.name]}")
+            if node.state is NodeState.TO_DO and node.name in self.refused
+            else node
+            for node in status.nodes
+        ]
+        status = with_outputs(replace(status, nodes=nodes), self.store.root, self.options)
+        if self.unaffordable_h is not None:
+            status.notes.append(
+                f"the budget of {self.limits.budget_h:g} GPU-hours is spent or does not suffice for the next node: "
+                f"its job may take {self.unaffordable_h:.2g}"
+            )
+        if self.limit:
+            status.notes.append(f"{title} took no more jobs: {self.limit}")
+        return status
+
+
+def _on_trial(node: NodeStatus) -> bool:
+    """Whether its job runs or is about to: what becomes of it tells whether jobs can measure."""
+    if node.job is None or not node.live:
+        return False
+    return not node.job.pending or (node.idle and node.job.reason != "BeginTime")
+
+
+def _chosen_gpus(node: NodeStatus) -> list[str]:
+    """The GPUs that a further try measures: without those that failed. Empty: all, as long as not all are known."""
+    good = [gpu.gpu for gpu in node.covered.gpus if gpu.state is not GpuState.FAILED]
+    return good if len(node.covered.gpus) == node.gpus > len(good) else []
+
+
+def _submission(request: CampaignRequest, node: NodeStatus, job: str) -> Event:
+    """The event of a job that the scheduler took."""
+    attempt = node.tries + 1
+    return Event(
+        EventKind.JOB_SUBMITTED,
+        None,
+        f"job {job} of campaign {request.campaign} was submitted to measure {node.name}, try {attempt}",
+        time.time_ns(),
+        node.name,
+        n=attempt,
+        campaign=request.campaign,
+        job_id=job,
+    )

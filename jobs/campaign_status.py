@@ -1,0 +1,498 @@
+"""How far a campaign is: what the store has of each node, what the queue has of its jobs, and what that makes of it.
+
+Table `runs` decides: a job that ran and stored no run did not measure. Events tell what was not possible on a GPU, and
+which jobs were submitted. The queue is asked before the store is read: so no job that ends between is missed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError, SchedulerError
+from ..store.catalog import quoted
+from ..store.hostlist import expand
+from ..store.names import by_number, gpu_name
+from ..store.vocabulary import EndedBy, EventKind
+from .campaign import (
+    PREFIX,
+    CampaignChoice,
+    CampaignNode,
+    CampaignRequest,
+    SubmitOptions,
+    campaign_nodes,
+    choose_campaign,
+    comment_of,
+    find_campaign,
+    of_campaign,
+    output_folder,
+    select,
+    with_cluster,
+)
+from .naming import known
+from .scheduler import Node, QueuedJob, Scheduler
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+TRIES = 3
+"""So many jobs a node gets, unless more are allowed."""
+_SKEW_S = 120.0  # a clock that is off by less is not spoken of
+_SENTENCES = 4  # about GPUs of one node
+
+
+# -- what the store has -------------------------------------------------------------------------------------------
+
+
+class GpuState(StrEnum):
+    """How far a GPU is measured."""
+
+    COVERED = "covered"
+    PARTIAL = "partial"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignGpu:
+    """A GPU that the campaign has measured or tried to."""
+
+    gpu: str
+    node: str | None
+    slot: int | None
+    state: GpuState
+    done: int
+    """Probes that are measured, or that are not possible on it."""
+    why: str | None = None
+    """Why it failed, in a sentence."""
+
+    @property
+    def name(self) -> str:
+        return gpu_name(self.gpu, self.node, self.slot)
+
+
+@dataclass(slots=True)
+class NodeCoverage:
+    """What the store has of one node."""
+
+    gpus: list[CampaignGpu] = field(default_factory=list)
+    tries: int = 0
+    """Jobs that were submitted."""
+    jobs: set[str] = field(default_factory=set)
+    span_s: float = 0.0
+    """From the first run to the last of each job, added up."""
+    measured_s: float = 0.0
+    """Its runs, added up."""
+    skew_s: float = 0.0
+    """By how much its clock is certainly wrong; negative: it is slow."""
+
+    def count(self, state: GpuState) -> int:
+        return sum(gpu.state is state for gpu in self.gpus)
+
+    @property
+    def settled(self) -> int:
+        """GPUs that need no further job: measured, or failed."""
+        return self.count(GpuState.COVERED) + self.count(GpuState.FAILED)
+
+
+def coverage(store: Store | None, request: CampaignRequest) -> dict[str, NodeCoverage]:
+    """What the store has of the campaign, by the store's name of the node."""
+    nodes: defaultdict[str, NodeCoverage] = defaultdict(NodeCoverage)
+    if store is None:
+        return nodes
+    places = _places(store, request)
+    for gpu in _gpus(store, request, places):
+        nodes[gpu.node or ""].gpus.append(gpu)
+    submitted_ns = {}
+    for node, attempt, job, time_ns in select(
+        store,
+        f"""SELECT coalesce(node, ''), coalesce(n, 0), coalesce(job_id, ''), epoch_ns(ts) FROM events
+            WHERE {of_campaign(request)} AND kind = '{EventKind.JOB_SUBMITTED}'""",
+    ):
+        nodes[node].jobs |= {job} - {""}
+        nodes[node].tries = max(nodes[node].tries, attempt)
+        submitted_ns[job] = time_ns
+    spans: dict[tuple[str, str], tuple[int, int]] = {}
+    for gpu, job, began_ns, ended_ns, measured_ns in select(
+        store,
+        f"""SELECT gpu, coalesce(job_id, ''), min(epoch_ns(began)), max(epoch_ns(ended)),
+            CAST(sum(epoch_ns(ended) - epoch_ns(began)) AS BIGINT) FROM runs
+            WHERE {of_campaign(request)} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY gpu, job_id""",
+    ):
+        node = places[gpu][0] if gpu in places else ""
+        nodes[node].measured_s += measured_ns / 1e9
+        first_ns, last_ns = spans.get((node, job), (began_ns, ended_ns))
+        spans[node, job] = min(first_ns, began_ns), max(last_ns, ended_ns)
+    now_ns = time.time_ns()
+    for (name, job), (first_ns, last_ns) in spans.items():
+        node_coverage = nodes[name]
+        node_coverage.span_s += (last_ns - first_ns) / 1e9
+        node_coverage.jobs |= {job} - {""}
+        if request.fleet is None:  # a simulated fleet has a clock of its own
+            slow_s, fast_s = (first_ns - submitted_ns.get(job, first_ns)) / 1e9, (last_ns - now_ns) / 1e9
+            if slow_s < -_SKEW_S or fast_s > _SKEW_S:
+                node_coverage.skew_s = slow_s if slow_s < -_SKEW_S else fast_s
+    for node_coverage in nodes.values():
+        node_coverage.tries = max(node_coverage.tries, len(node_coverage.jobs))
+    return dict(nodes)
+
+
+def _places(store: Store, request: CampaignRequest) -> dict[str, tuple[str, int | None]]:
+    """The last node and slot of each GPU."""
+    where = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)}"
+    query = f"SELECT gpu, node, slot FROM gpus WHERE node IS NOT NULL {where} ORDER BY first_seen NULLS FIRST"
+    return {gpu: (node, slot) for gpu, node, slot in select(store, query)}
+
+
+def _gpus(
+    store: Store, request: CampaignRequest, places: Mapping[str, tuple[str, int | None]]
+) -> list[CampaignGpu]:
+    """The GPUs with runs in the campaign, or that could not be used, in the order of their names."""
+    runs = select(
+        store,
+        f"""SELECT gpu, string_agg(DISTINCT workload, ',') FILTER (ended_by IS DISTINCT FROM '{EndedBy.FAILED}'),
+            arg_max(workload || ': ' || coalesce(status_detail, 'failed'), ended)
+            FILTER (ended_by = '{EndedBy.FAILED}')
+            FROM runs WHERE {of_campaign(request)} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY gpu""",
+    )
+    events = select(
+        store,
+        f"""SELECT kind, gpu, node, workload, detail FROM events WHERE {of_campaign(request)}
+            AND (kind = '{EventKind.PROBE_NOT_RUN}' OR (kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL))""",
+    )
+    done = {gpu: set((workloads or "").split(",")) for gpu, workloads, _ in runs}
+    failures = {gpu: failure for gpu, _, failure in runs if failure is not None}
+    nodes: dict[str, str | None] = {}
+    for kind, gpu, node, workload, detail in events:
+        if kind == EventKind.PROBE_FAILED:
+            name = gpu or detail or ""
+            failures[name], nodes[name] = detail or "it could not be used", node
+        elif gpu and workload:  # it is not possible on this GPU
+            done.setdefault(gpu, set()).add(workload)
+    gpus = []
+    for gpu in done.keys() | failures.keys():
+        node, slot = places.get(gpu, (nodes.get(gpu), None))
+        probes = len(done.get(gpu, set()) & set(request.probes))
+        unfinished = GpuState.FAILED if gpu in failures else GpuState.PARTIAL
+        state = GpuState.COVERED if probes == len(request.probes) else unfinished
+        gpus.append(CampaignGpu(gpu, node, slot, state, probes, failures.get(gpu)))
+    return sorted(gpus, key=lambda gpu: (by_number(gpu.node or ""), -1 if gpu.slot is None else gpu.slot, gpu.gpu))
+
+
+# -- what the scheduler has ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJob:
+    """A job of the campaign that waits, runs, or ended some minutes ago."""
+
+    node: str
+    attempt: int
+    """Which try it is, from 1."""
+    job: QueuedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the scheduler has of a campaign's nodes."""
+
+    nodes: Mapping[str, Node]
+    """All of the cluster."""
+    covered: Sequence[CampaignNode]
+    """Those with GPUs that the campaign covers."""
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, request: CampaignRequest, options: SubmitOptions) -> Inventory:
+        """Ask the scheduler. Raises InputError where it has none of the nodes, SchedulerError."""
+        nodes = scheduler.nodes()
+        covered = campaign_nodes(request, options, nodes, scheduler.partitions(), title=scheduler.title)
+        if all(node.idle or node.obstacle for node in covered):
+            return cls(nodes, covered)
+        free = _free_s(scheduler.queue())
+        return cls(nodes, [replace(node, free_s=free.get(node.name)) for node in covered])
+
+
+def _free_s(jobs: Iterable[QueuedJob]) -> dict[str, float]:
+    """When each busy node is free at the latest, by the limits of the jobs that run on it; without a limit it is left
+    out."""
+    raise NotImplementedError
+
+
+def campaign_jobs(scheduler: Scheduler, request: CampaignRequest, store: Path | None) -> list[NodeJob]:
+    """The campaign's jobs in the queue. Another user may have submitted some of them, if the scheduler shows his jobs."""
+    comment, jobs = None if store is None else comment_of(store), []
+    for job in scheduler.queue(name_prefix=f"{PREFIX}:{request.campaign}:"):
+        if job.user == os.geteuid():
+            # A site may have its own template, or change comments: only a comment of another store counts.
+            foreign = job.comment.startswith(f"{PREFIX}:") and job.comment != comment
+        else:  # anybody may have a campaign of this name
+            foreign = comment is None or job.comment != comment
+        _, _, node, *attempts = job.name.split(":")
+        if not foreign and len(attempts) < 2:
+            jobs.append(NodeJob(node, int(attempts[0]) if attempts and attempts[0].isdigit() else 1, job))
+    return jobs
+
+
+# -- both together ------------------------------------------------------------------------------------------------
+
+
+class NodeState(StrEnum):
+    """How far a node is."""
+
+    COVERED = "covered"
+    RUNNING = "running"
+    WAITING = "waiting"
+    TO_DO = "to do"
+    UNAVAILABLE = "unavailable"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """How far one node is."""
+
+    name: str
+    state: NodeState
+    target: CampaignNode | None
+    """None where the scheduler has no such node any more, or was not asked."""
+    covered: NodeCoverage
+    job: QueuedJob | None = None
+    """Its job that waits or runs."""
+    tries: int = 0
+    why: str | None = None
+    """Why it failed, waits or is not available."""
+    ended: str | None = None
+    """How its last job ended, as the scheduler says it; None where it does not tell."""
+
+    @property
+    def gpus(self) -> int:
+        """As the scheduler says; without it, as many as the store has."""
+        return self.target.gpus if self.target else len(self.covered.gpus)
+
+    @property
+    def idle(self) -> bool:
+        """Whether a job for it would start at once."""
+        return self.target is not None and self.target.idle
+
+    @property
+    def free_s(self) -> float | None:
+        """When a node that waits or is to do is free at the latest, in seconds since 1970 (UTC); None: not known."""
+        open_states = (NodeState.WAITING, NodeState.TO_DO)
+        return self.target.free_s if self.target and self.state in open_states else None
+
+    @property
+    def live(self) -> bool:
+        """Whether its job runs, or starts by itself."""
+        if self.state is NodeState.RUNNING:
+            return True
+        waits = self.state is NodeState.WAITING and self.job is not None and not self.job.held
+        return waits and (self.target is None or self.target.obstacle is None)
+
+    @property
+    def complete_jobs(self) -> bool:
+        """Whether its jobs settled every GPU that they found."""
+        return 0 < len(self.covered.gpus) == self.covered.settled
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignStatus:
+    """How far a campaign is."""
+
+    request: CampaignRequest
+    nodes: Sequence[NodeStatus]
+    notes: list[str] = field(default_factory=list)
+
+    def count(self, state: NodeState) -> int:
+        return len(self.of(state))
+
+    def of(self, state: NodeState) -> list[NodeStatus]:
+        return [node for node in self.nodes if node.state is state]
+
+    @property
+    def gpus(self) -> Counter[GpuState]:
+        """How many GPUs are in each state."""
+        return Counter(gpu.state for node in self.nodes for gpu in node.covered.gpus)
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether a job has told anything of a GPU."""
+        return any(node.covered.gpus for node in self.nodes)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node is covered."""
+        return all(node.state is NodeState.COVERED for node in self.nodes)
+
+    @property
+    def has_failures(self) -> bool:
+        """Whether a GPU or a node failed."""
+        return bool(self.count(NodeState.FAILED) or self.gpus[GpuState.FAILED])
+
+    @property
+    def measured_h(self) -> float:
+        """GPU-hours of the stored runs."""
+        return sum(node.covered.measured_s for node in self.nodes) / 3600
+
+    @property
+    def allocated_h(self) -> float:
+        """GPU-hours of the nodes, from the first run of each job to its last; the start of a job is left out."""
+        return sum(node.covered.span_s * node.gpus for node in self.nodes) / 3600
+
+
+def assess(
+    request: CampaignRequest,
+    inventory: Inventory | None,
+    jobs: Sequence[NodeJob],
+    stored: Mapping[str, NodeCoverage],
+    *,
+    tries: int = TRIES,
+    title: str = "Slurm",
+) -> CampaignStatus:
+    """Bring together what the scheduler, called `title`, and the store have. A node gets so many `tries`."""
+    names: Mapping[str, str] = {}
+    targets: dict[str, CampaignNode] = {}
+    lost: set[str] = set()
+    if inventory is not None:
+        names = known([name for name in stored if name], inventory.nodes).names
+        targets = {node.name: node for node in inventory.covered}
+        lost = set(expand(request.nodes or "")) - inventory.nodes.keys()
+    covered = {names.get(name, name): node_coverage for name, node_coverage in stored.items() if name}
+    rest = sorted((covered.keys() | lost) - targets.keys(), key=by_number)
+    unknown = f"{title} has no such node any more" if inventory else f"{title} did not tell"
+    by_node: defaultdict[str, list[NodeJob]] = defaultdict(list)
+    for job in jobs:
+        by_node[job.node].append(job)
+    nodes, notes = [], []
+    for name in [*targets, *rest]:
+        status = NodeStatus(name, NodeState.TO_DO, targets.get(name), covered.get(name) or NodeCoverage())
+        nodes.append(_assess_node(status, by_node[name], tries, unknown=unknown, title=title))
+        if skew_s := status.covered.skew_s:
+            notes.append(
+                f"the clock of node {name} is {'ahead' if skew_s > 0 else 'behind'} by at least {abs(skew_s):,.0f} s: set "
+                "it, as its runs have wrong times"
+            )
+    return CampaignStatus(request, nodes, notes)
+
+
+def _assess_node(node: NodeStatus, jobs: Sequence[NodeJob], most: int, *, unknown: str, title: str) -> NodeStatus:
+    """The same node with its state, its job and its tries; `unknown` says why the scheduler has no such node."""
+    covered, target = node.covered, node.target
+    live = max((job for job in jobs if not job.job.ended), key=lambda job: (not job.job.pending, job.attempt), default=None)
+    ended = max((job for job in jobs if job.job.ended), key=lambda job: job.attempt, default=None)
+    tries = max([covered.tries, len({*covered.jobs, *(job.job.job for job in jobs)}), *(job.attempt for job in jobs)])
+    node = replace(node, tries=tries, job=live.job if live else None, ended=ended.job.state if ended else None)
+    if covered.settled >= node.gpus > 0:
+        failures = [f"{gpu.name}: {gpu.why}" for gpu in covered.gpus if gpu.state is GpuState.FAILED]
+        more = f" and {len(failures) - _SENTENCES} more" if len(failures) > _SENTENCES else ""
+        return replace(node, state=NodeState.COVERED, why="; ".join(failures[:_SENTENCES]) + more or None)
+    if node.job is not None and not node.job.pending:
+        return replace(node, state=NodeState.RUNNING)
+    if node.job is not None:
+        reason = None if node.job.reason == "None" else node.job.reason
+        return replace(node, state=NodeState.WAITING, why=(target and target.obstacle) or reason or None)
+    if node.complete_jobs:
+        failure = f"its jobs found {len(covered.gpus)} GPUs, but {title} says {node.gpus}: look at its driver, or mend its Gres"
+    else:
+        failure = f"{tries} job{'' if tries == 1 else 's'} measured {covered.settled} of {node.gpus} GPUs"
+        failure += f"; the last one ended as {node.ended}" if node.ended else ""
+    if tries >= most:
+        return replace(node, state=NodeState.FAILED, why=failure)
+    if target is None or target.obstacle:
+        return replace(node, state=NodeState.UNAVAILABLE, why=target.obstacle if target else unknown)
+    return replace(node, why=failure if tries else None)
+
+
+def with_outputs(status: CampaignStatus, root: Path, options: SubmitOptions) -> CampaignStatus:
+    """The same, with the last line that the jobs wrote of nodes that they did not cover. Jobs that found too few GPUs
+    need none."""
+    folder, nodes = output_folder(root, status.request, options), []
+    for node in status.nodes:
+        tried = node.state is NodeState.FAILED or (node.state is NodeState.TO_DO and node.tries)
+        nodes.append(with_output(node, folder) if tried and not node.complete_jobs else node)
+    return replace(status, nodes=nodes)
+
+
+def with_output(node: NodeStatus, folder: Path) -> NodeStatus:
+    """The same, with the last line that its jobs wrote."""
+    path = folder / f"{node.name}.out"
+    line = last_line(path)
+    return replace(node, why=f"{node.why}; {path} ends: {line}" if line else f"{node.why}; no output in {path}")
+
+
+def last_line(path: Path) -> str | None:
+    """The last line of a file that is not empty, cut; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), None)
+
+
+def campaign_status(
+    store: Store | str | Path,
+    campaign: str | None = None,
+    *,
+    scheduler: Scheduler,
+    options: SubmitOptions = SubmitOptions(),
+) -> CampaignStatus:
+    """How far a campaign is, by its name, or the newest one. Without a scheduler it tells what the store has.
+
+    Raises InputError where the store has no such campaign, SchedulerError where the scheduler does not answer.
+    """
+    from ..store import Store
+
+    opened = store if isinstance(store, Store) else Store.open(store)
+    request = find_campaign(opened, campaign)
+    inventory, jobs, notes = None, [], []
+    try:
+        scheduler.check()
+        jobs = campaign_jobs(scheduler, request, opened.root)
+        inventory = Inventory.of(scheduler, request, options)
+    except (SchedulerError, InputError) as error:  # the store's part is told, whatever became of nodes and files
+        if isinstance(error, SchedulerError) and not error.absent:
+            raise
+        notes = [f"{error}; nodes that were not measured yet are not known here"]
+    status = assess(request, inventory, jobs, coverage(opened, request), title=scheduler.title)
+    status = with_outputs(status, opened.root, options)
+    status.notes.extend(notes)
+    return status
+
+
+def plan_campaign(
+    store: Store | str | Path,
+    choice: CampaignChoice,
+    *,
+    scheduler: Scheduler,
+    options: SubmitOptions = SubmitOptions(),
+) -> CampaignStatus:
+    """What a campaign would measure now; nothing is sent, and no store is made."""
+    from ..store import Store
+
+    opened = store if isinstance(store, Store) else Store.find(store)
+    request = choose_campaign(opened, choice)
+    reach(scheduler)
+    request = with_cluster(request, scheduler)
+    jobs = campaign_jobs(scheduler, request, None if opened is None else opened.root)
+    inventory = Inventory.of(scheduler, request, options)
+    return assess(request, inventory, jobs, coverage(opened, request), title=scheduler.title)
+
+
+def reach(scheduler: Scheduler) -> None:
+    """Raise SchedulerError where no server answers; where there is no scheduler, say what measures without one."""
+    try:
+        scheduler.check()
+    except SchedulerError as error:
+        if not error.absent:
+            raise
+        raise SchedulerError(
+            f"{error}. Without {scheduler.title}: `whorl probe run` measures this machine's GPUs, `whorl campaign render` "
+            "prints a script for another scheduler",
+            absent=True,
+        ) from error

@@ -1,0 +1,207 @@
+"""What a node sees, by one tiny job: whether a campaign could measure there, before it sends thousands of jobs.
+
+report = ask_node("fleet", scheduler=Slurm())    # on the login node: sends the job, waits for it, reads what it found
+findings = node_findings("fleet")                # on the node
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..errors import DeviceError, InputError, SchedulerError, StoreError, WhorlError
+from . import doctor
+from .campaign import CampaignNode, CampaignRequest, SubmitOptions, campaign_nodes
+from .doctor import Finding
+from .scheduler import BatchJob, Scheduler
+
+MINUTES = 2
+"""The limit of the job: Python and CuPy may need a minute where a file system is slow."""
+WAIT_S = 300.0
+_NAME = "whorl-doctor"
+_SETTLE_S = 20.0  # until a network file system shows what a node wrote
+_SCHEMA = "whorl.campaign.doctor.node/1"
+_SKEW_S = 60.0
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What the job on a node found."""
+
+    node: str
+    job: str
+    waited_s: float
+    """From its submission until its answer."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def works(self) -> bool:
+        """Whether everything works that measuring there needs."""
+        return all(finding.works for finding in self.findings if finding.vital)
+
+
+# -- on the node ----------------------------------------------------------------------------------------------
+
+
+def node_findings(store: str | Path, fleet: str | Path | None = None) -> list[Finding]:
+    """What this node has of what measuring needs: Python, the driver, GPUs, CuPy, the store, its clock.
+
+    With `fleet`, the file of a simulated cluster, its GPUs are those that count.
+    """
+    from ..store.names import this_host, this_node
+
+    host = "" if this_node() == this_host() else f" (host {this_host()})"
+    findings = [Finding("node", True, this_node() + host, vital=True), *doctor.node_findings()]
+    gpus = [_simulated_gpus(fleet)] if fleet else doctor.gpu_findings()
+    return [*findings, *gpus, *_store_findings(Path(store))]
+
+
+def _simulated_gpus(fleet: str | Path) -> Finding:
+    from .fleet_file import choose_node
+
+    try:
+        node, gpus = choose_node(fleet, None)
+    except (InputError, DeviceError) as error:
+        return Finding("GPUs", False, str(error), vital=True)
+    detail = f"{len(gpus)} x {node.cluster.drawn.model.name}, simulated"
+    return Finding("GPUs", True, detail, vital=True, number=len(gpus))
+
+
+def _store_findings(root: Path) -> list[Finding]:
+    """Whether runs can be stored from here, and whether the clock is that of the store's files."""
+    from ..store import Store
+    from ..store.system import files
+
+    try:
+        store = Store.open(root)
+        if not store.writable():
+            return [Finding("store", False, f"{root}: this user may only read it from this node", vital=True)]
+        files.touch(store.root)
+    except WhorlError as error:
+        return [Finding("store", False, str(error), vital=True)]
+    ahead_s = time.time() - files.clock(store.root)
+    way = "ahead of" if ahead_s > 0 else "behind"
+    wrong = f"{abs(ahead_s):,.0f} s {way} that of the store's file system"
+    clock = Finding("clock", True, f"within {_SKEW_S:g} s of that of the store's file system")
+    clock = clock if abs(ahead_s) <= _SKEW_S else Finding("clock", False, wrong)
+    return [Finding("store", True, f"{root}: rows can be stored", vital=True), clock]
+
+
+def as_line(findings: Sequence[Finding]) -> str:
+    """What a node found, as a line of JSON that `ask_node` reads."""
+    return json.dumps({"schema": _SCHEMA, "findings": [asdict(finding) for finding in findings]})
+
+
+# -- on the login node ----------------------------------------------------------------------------------------
+
+
+def ask_node(
+    store: str | Path,
+    request: CampaignRequest,
+    *,
+    scheduler: Scheduler,
+    options: SubmitOptions = SubmitOptions(),
+    wait_s: float = WAIT_S,
+    tell: Callable[[str], None] = lambda _: None,
+) -> NodeReport:
+    """Send one job to a node, an idle one if there is one, and read what it found; the store is made if needed.
+
+    `request` says which nodes may be chosen. `tell` hears when the job is sent. Raises InputError for a node that the
+    scheduler does not know, SchedulerError where the job did not start or did not answer in time: it is cancelled then.
+    """
+    from .. import __version__
+    from ..store import Store
+
+    node = _choose_node(scheduler, request, options)
+    root = Store.create(store).root.resolve()
+    output = _output_folder(root, options) / f"{node.name}-{time.time_ns()}.out"
+    words = ["campaign", "doctor", "--here", "--store", str(root)]
+    words += ["--fleet", str(Path(request.fleet).resolve())] if request.fleet else []
+    job = BatchJob(
+        f"{_NAME}:{node.name}",
+        options.whorl(*words),
+        MINUTES,
+        node.gpus,
+        node=node.name,
+        partition=node.partition,
+        qos=options.qos,
+        account=options.account,
+        output=str(output),
+        setup=options.setup,
+        options=options.options,
+        store=str(root),
+    )
+    began = time.monotonic()
+    answer = scheduler.submit(scheduler.render(job, options.template))
+    if answer.job is None:
+        raise SchedulerError(f"{scheduler.title} took no job for node {node.name}: {answer.message}")
+    tell(f"job {answer.job} is sent to node {node.name}; waiting for at most {wait_s:g} s")
+    try:
+        findings = _wait(scheduler, answer.job, output, began + wait_s)
+    except BaseException:
+        with contextlib.suppress(SchedulerError):  # it ends after MINUTES by itself
+            scheduler.cancel(answer.job)
+        raise
+    output.unlink(missing_ok=True)
+    for finding in tuple(findings):
+        if finding.number is not None and finding.number != node.gpus:
+            numbers = f"{scheduler.title} says {node.gpus}, the node has {finding.number}"
+            findings.append(Finding(f"{scheduler.title}'s GPUs", False, numbers, vital=True))
+        if finding.what == "whorl" and finding.detail != __version__:
+            versions = f"{finding.detail} on the node, {__version__} here: install the same on both"
+            findings.append(Finding("version", False, versions, vital=True))
+    return NodeReport(node.name, answer.job, time.monotonic() - began, tuple(findings))
+
+
+def _choose_node(scheduler: Scheduler, request: CampaignRequest, options: SubmitOptions) -> CampaignNode:
+    """The node that is asked: an idle one, or else any that takes jobs."""
+    nodes = campaign_nodes(request, options, scheduler.nodes(), scheduler.partitions(), title=scheduler.title)
+    able = sorted((node for node in nodes if node.obstacle is None), key=lambda node: not node.idle)
+    if not able:
+        obstacles = "; ".join(f"{node.name}: {node.obstacle}" for node in nodes[:3])
+        raise SchedulerError(f"no node takes a job now ({obstacles})")
+    return able[0]
+
+
+def _wait(scheduler: Scheduler, job: str, output: Path, last: float) -> list[Finding]:
+    """What the job found, once it says so; SchedulerError where it does not in time, or ends without an answer."""
+    ended: float | None = None
+    pause_s = 0.2
+    while True:
+        findings, text = _read(output)
+        if findings is not None:
+            return findings
+        now = time.monotonic()
+        queue = [] if ended else scheduler.queue(name_prefix=_NAME)
+        row = next((queued for queued in queue if queued.job == job), None)
+        if ended is None and (row is None or row.ended):
+            ended = now  # a network file system may show its output a little later
+        if ended is not None and now > ended + _SETTLE_S:
+            lines = text.strip().splitlines()[-1:] or [f"it wrote nothing to {output} that can be seen here"]
+            raise SchedulerError(f"job {job} ended without an answer: {lines[0]}")
+        if row is not None and ended is None and now > last:
+            reason = f" ({row.reason})" if row.reason not in ("", "None") else ""
+            raise SchedulerError(
+                f"job {job} is {row.state.lower()}{reason} and gave no answer in time, so it is cancelled: choose another "
+                "--node, or a longer --wait"
+            )
+        time.sleep(pause_s)
+        pause_s = min(5.0, 1.3 * pause_s)
+
+
+def _read(output: Path) -> tuple[list[Finding] | None, str]:
+    """What a job found, if its output says so, and the output."""
+    try:
+        text = output.read_text(errors="replace")
+    except OSError:
+        return None, ""
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            document = json.loads(line)
+            if document["schema"] == _SCHEMA:
+                return [Finding(**row) for row in document["findings"]], text
+    return None, text
