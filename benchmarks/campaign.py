@@ -35,12 +35,16 @@ import pyarrow as pa
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, wall_times
-from whorl.jobs.campaign.asking import Asked, CampaignRequest, choose, declare, find
-from whorl.jobs.campaign.coverage import GpuState, coverage
-from whorl.jobs.campaign.driving import Limits, run_campaign
-from whorl.jobs.campaign.inventory import own_jobs
-from whorl.jobs.campaign.planning import How
-from whorl.jobs.campaign.status import Status, assess, site_of
+from whorl.jobs.campaign import (
+    CampaignChoice,
+    CampaignRequest,
+    SubmitOptions,
+    choose_campaign,
+    declare_campaign,
+    find_campaign,
+)
+from whorl.jobs.campaign_driver import DriverLimits, run_campaign
+from whorl.jobs.campaign_status import CampaignStatus, GpuState, Inventory, assess, campaign_jobs, coverage
 from whorl.jobs.slurm import Slurm
 from whorl.store import Store
 from whorl.store.compaction import compact
@@ -71,7 +75,9 @@ SCONTROL = """case "$*" in
   *) cat {folder}/nodes ;;
 esac
 """
-SQUEUE = "cat {folder}/queue/* 2>/dev/null\nexit 0\n"
+SQUEUE = """cat {folder}/queue/* 2>/dev/null |
+    awk -F'|' -v OFS='\\037' '{{ print $1, $2, $3, $4, 0, 0, 0, "", $5, $6 }}'
+"""
 SBATCH = """id=$(($(cat {folder}/last) + 1)); echo $id > {folder}/last
 name=$(sed -n "s/^#SBATCH --job-name=//p" | tr -d "'")
 echo "$id|RUNNING|None|$(id -u)|$name|" > {folder}/queue/$id.new
@@ -135,7 +141,7 @@ def store_node(store: Store, request: CampaignRequest, node: str, job: str) -> i
 def filled(folder: Path, names: list[str], wanted: int) -> tuple[Store, CampaignRequest, int]:
     """A store with about so many runs of a campaign, from the jobs of as many nodes as that takes."""
     store = Store.create(folder / "store")
-    request = declare(store, choose(store, Asked(CAMPAIGN, "quick", cluster="summit")))
+    request = declare_campaign(store, choose_campaign(store, CampaignChoice(CAMPAIGN, "quick", cluster="summit")))
     runs, covered = 0, 0
     while runs < wanted and covered < len(names):
         runs += store_node(store, request, names[covered], str(1000 + covered))
@@ -150,10 +156,10 @@ def filled(folder: Path, names: list[str], wanted: int) -> tuple[Store, Campaign
     return store, request, runs
 
 
-def assessed(store: Store, slurm: Slurm, how: How) -> Status:
-    request = find(store, CAMPAIGN)
-    queue = own_jobs(slurm, request, store.root)
-    return assess(request, site_of(slurm, request, how), queue, coverage(store, request))
+def assessed(store: Store, slurm: Slurm, options: SubmitOptions) -> CampaignStatus:
+    request = find_campaign(store, CAMPAIGN)
+    queue = campaign_jobs(slurm, request, store.root)
+    return assess(request, Inventory.of(slurm, request, options), queue, coverage(store, request))
 
 
 def alternative(store: Store, request: CampaignRequest) -> set[str]:
@@ -207,14 +213,14 @@ def driven(folder: Path, nodes: int, job_s: float) -> dict[str, Any]:
             for path in (folder / "driven-slurm" / "queue").glob("*[0-9]"):
                 text = path.read_text()
                 if "RUNNING" in text and time.monotonic() - since.setdefault(path, time.monotonic()) > job_s:
-                    store_node(store, find(store, CAMPAIGN), text.split("|")[4].split(":")[2], path.name)
+                    store_node(store, find_campaign(store, CAMPAIGN), text.split("|")[4].split(":")[2], path.name)
                     path.write_text(text.replace("RUNNING", "COMPLETED"))
 
     thread = threading.Thread(target=machines)
     thread.start()
     began = time.perf_counter()
     try:
-        found = run_campaign(store, Asked(CAMPAIGN, "quick"), slurm=slurm, limits=Limits(settle_s=0))
+        found = run_campaign(store, CampaignChoice(CAMPAIGN, "quick"), scheduler=slurm, limits=DriverLimits(settle_s=0))
     finally:
         ended.set()
         thread.join()
@@ -233,7 +239,7 @@ def driven(folder: Path, nodes: int, job_s: float) -> dict[str, Any]:
 def measured(slurm: Slurm, store: Store, request: CampaignRequest) -> dict[str, Any]:
     plan, planned = timed(lambda: command(slurm, store, "plan", "--campaign", CAMPAIGN))
     status, _ = timed(lambda: command(slurm, store, "status", "--campaign", CAMPAIGN))
-    within, found = timed(lambda: assessed(store, slurm, How()))
+    within, found = timed(lambda: assessed(store, slurm, SubmitOptions()))
     counted, _ = timed(lambda: coverage(store, request))
     usual, other = timed(lambda: alternative(store, request))
     covered = {gpu.gpu for one in found.nodes for gpu in one.covered.gpus if gpu.state is GpuState.COVERED}

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
-from .options import Span, json_option, options, store_option
+from .options import Span, configured_option, json_option, options, store_option
 
 _SUITES = ("quick", "standard", "full")
-_SCHEDULERS = ("slurm", "pbs", "lsf", "flux", "kubernetes")
+_SCHEDULERS = ("slurm", "pbs", "lsf", "flux")
+
+_scheduler_option = click.option(
+    "--scheduler",
+    type=click.Choice(_SCHEDULERS),
+    help="Whose commands send jobs.  [default: slurm, or the one that is here]",
+)
 
 _asked_options = (
     click.argument("names", nargs=-1, metavar="[NAME]..."),
     store_option,
+    _scheduler_option,
     click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes."),
     click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: the last one that is like this]"),
     click.option(
@@ -25,15 +33,17 @@ _asked_options = (
     ),
     click.option("--partition", metavar="NAME", help="Only nodes of this partition. Several with commas."),
     click.option("--nodes", metavar="HOSTS", help="Only these nodes: n[01-16]."),
-    click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it]"),
+    click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: the scheduler's]"),
     click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them."),
 )
 _how_options = (
     click.option("--qos", metavar="NAME", help="Quality of service of the jobs."),
-    click.option("--account", metavar="NAME", help="Account that the jobs are charged to."),
+    configured_option("--account", key="account", metavar="NAME", help="Account that the jobs are charged to."),
     click.option("--nice", type=click.IntRange(0), help="Lower the jobs' priority by this.  [default: 1000]"),
     click.option("--setup", multiple=True, metavar="LINE", help="Shell line before measuring. Repeatable."),
-    click.option("--sbatch", "sbatch", multiple=True, metavar="OPTION", help="Another option of sbatch. Repeatable."),
+    click.option(
+        "--sbatch", "--option", "sbatch", multiple=True, metavar="OPTION", help="Another directive. Repeatable."
+    ),
     click.option("--program", metavar="WORDS", help="How a node calls whorl.  [default: with this Python]"),
     click.option("--template", metavar="FILE", help="Your own job script."),
     click.option("--output", metavar="DIR", help="Folder of the jobs' output.  [default: logs/CAMPAIGN in the store]"),
@@ -78,7 +88,7 @@ def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool
     show_default=True,
     help="So many jobs wait in the queue at most.",
 )
-@click.option("--patience", type=Span(), help="Give up if Slurm does not answer for so long.  [default: 10min]")
+@click.option("--patience", type=Span(), help="Give up if no answer comes for so long.  [default: 10min]")
 @click.option("--settle", type=Span(), help="Wait for a job's runs for so long after its end.  [default: 20s]")
 @click.option("--tries", type=click.IntRange(1), default=3, show_default=True, help="So many jobs a node gets at most.")
 @click.option("--once", is_flag=True, help="Submit what may be submitted now, and end: for cron.")
@@ -92,7 +102,7 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **given: 
     the store, what was submitted in the queue. A node gets three tries; a GPU that failed is not tried again.
 
     Exit status 0; 6 if a GPU or a node failed; 1 if nodes are left because they are not available or the budget is
-    spent; 5 if Slurm is not here, does not answer, or refuses.
+    spent; 5 if the scheduler is not here, does not answer, or refuses.
     """
     from . import output
     from .answers.campaign import run_campaign
@@ -115,20 +125,21 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **given: 
 
 @campaign.command("status", short_help="How far a campaign is: covered, waiting, failed.")
 @store_option
+@_scheduler_option
 @click.option("--campaign", "name", metavar="NAME", help="The campaign.  [default: the last one]")
 @click.option("--all", "every", is_flag=True, help="List every node, not only those that are not covered.")
 @json_option
-def status(store: str, name: str | None, every: bool, as_json: bool) -> None:
+def status(store: str, scheduler: str | None, name: str | None, every: bool, as_json: bool) -> None:
     """Say which nodes are covered, which wait, and which failed and why. Nothing is sent."""
     from .answers.campaign import campaign_status
     from .output import print_reply
 
-    print_reply(campaign_status(store, name, every=every), as_json=as_json)
+    print_reply(campaign_status(store, name, scheduler=scheduler, every=every), as_json=as_json)
 
 
 @campaign.command("render", short_help="Print the script that measures one node, for any scheduler.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--scheduler", type=click.Choice(_SCHEDULERS), required=True, help="Whose script.")
+@click.option("--scheduler", type=click.Choice([*_SCHEDULERS, "kubernetes"]), required=True, help="Whose script.")
 @click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes.")
 @click.option(
     "--store",
@@ -159,23 +170,26 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
     \b
     whorl campaign render --scheduler pbs --suite quick --store S > job.sh
 
-    No scheduler is asked. `whorl campaign run` sends such scripts by itself, to Slurm only.
+    No scheduler is asked. `whorl campaign run` sends such scripts by itself, except
+    to Kubernetes.
     """
-    from ..jobs.campaign.rendering import script
-    from .answers.campaign import asked, how_asked
+    from ..jobs.campaign import node_script
+    from .answers.campaign import campaign_choice, submit_options
     from .output import tell
 
     if scheduler == "kubernetes" and not given["program"]:
         given["program"] = "whorl"  # this Python is not in the image
     given |= {"sbatch": options}
-    made = script(store, asked(given["names"], given), scheduler, how=how_asked(given), gpus=gpus, node=node)
-    for name in made.left_out:
+    choice, submit = campaign_choice(given["names"], given), submit_options(given)
+    script = node_script(Path(store), choice, scheduler, options=submit, gpus=gpus, node=node)
+    for name in script.unused_options:
         tell(f"note: the script for {scheduler} has no place for --{name}: it is left out")
-    click.echo(made.text, nl=False)
+    click.echo(script.text, nl=False)
 
 
 @campaign.command("doctor", short_help="One tiny job: what does a node see (driver, GPUs, CuPy, store)?")
 @store_option
+@_scheduler_option
 @click.option("--node", metavar="NAME", help="The node.  [default: an idle one]")
 @click.option("--partition", metavar="NAME", help="A node of this partition. Several with commas.")
 @click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them.")
@@ -183,45 +197,28 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
 @click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")
 @click.option("--here", is_flag=True, help="Send no job: look here, and print what was found as JSON.")
 @json_option
-def doctor(
-    store: str,
-    node: str | None,
-    partition: str | None,
-    fleet: str | None,
-    wait: float | None,
-    here: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **given: Any) -> None:
     """Send one job of two minutes to one node, and say what it finds there: Python, the driver, GPUs, CuPy, the store.
 
     Do this before the first campaign. The job is like those of a campaign: give the same options.
 
     Exit status 6 if something is missing that measuring needs; 5 if the job did not start or gave no answer in time.
     """
-    from ..jobs.campaign import doctoring
+    from ..jobs import node_doctor
 
     if here:
-        click.echo(doctoring.document(doctoring.seen_here(store, fleet)))
+        click.echo(node_doctor.as_line(node_doctor.node_findings(store, given["fleet"])))
         return
     from . import output
-    from .answers.campaign import how_asked
-    from .campaign_doctor import answer, document
+    from .answers.campaign import ask_node
+    from .campaign_report import doctor_answer, doctor_document
 
-    found = doctoring.doctor(
-        store,
-        node=node,
-        partition=partition,
-        fleet=fleet,
-        how=how_asked(given),
-        wait_s=doctoring.WAIT_S if wait is None else wait,
-        tell=output.tell,
-    )
+    report = ask_node(store, scheduler=scheduler, tell=output.tell, **given)
     if as_json:
-        output.print_json(document(found))
+        output.print_json(doctor_document(report))
     else:
-        output.show(answer(found, store))
-    if not found.works:
+        output.show(doctor_answer(report, store))
+    if not report.works:
         sys.exit(6)
 
 
@@ -233,9 +230,11 @@ def pack(file: str) -> None:
     Unpack it where the nodes find it. They need the same minor version of Python and the same kind of processor;
     no network and no installation. CuPy is in the archive if it is installed here.
     """
-    from ..jobs.campaign.packing import pack as make
+    from ..jobs import node_archive
 
-    made = make(file)
-    click.echo(f"{made.path}: {made.bytes / 2**20:,.0f} MiB, for Python {made.python} on {made.machine}")
-    click.echo(f"holds {', '.join(made.packages)}")
-    click.echo(f"next: tar -xzf {shlex.quote(str(made.path))} -C DIR, and for campaigns: --program DIR/{made.program}")
+    archive = node_archive.pack(file)
+    click.echo(f"{archive.path}: {archive.bytes / 2**20:,.0f} MiB, for Python {archive.python} on {archive.machine}")
+    click.echo(f"holds {', '.join(archive.packages)}")
+    click.echo(
+        f"next: tar -xzf {shlex.quote(str(archive.path))} -C DIR, and for campaigns: --program DIR/{archive.program}"
+    )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..dashboards.table import Line, Table, many, number
-from ..jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, campaign_cost, job_minutes
+from ..jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, job_minutes
 from ..jobs.campaign_status import CampaignStatus, GpuState, NodeState, NodeStatus
 from ..store.hostlist import compress
 from ..store.names import by_number
@@ -57,21 +57,20 @@ def plan_document(status: CampaignStatus, options: SubmitOptions, budget_h: floa
     """`whorl.campaign.plan/1`."""
     request, to_do = status.request, status.of(NodeState.TO_DO)
     gpus = [node.gpus for node in to_do]
-    costs = {mode: campaign_cost(request, gpus, options, mode) for mode in _MODES}
-    cost = costs[request.neighbours]
+    hours = {mode: sum(allocated_h(request, count, options, mode) for count in gpus) for mode in _MODES}
     return {
         "schema": "whorl.campaign.plan/1",
         **_about(request),
         "new": request.is_new,
         "nodes": {state: status.count(state) for state in NodeState},
         "gpus": sum(node.gpus for node in status.nodes),
-        "jobs": cost.jobs,
-        "gpus_to_do": cost.gpus,
+        "jobs": len(gpus),
+        "gpus_to_do": sum(gpus),
         "seconds_per_gpu": request.expected_s(),
-        "minutes_per_job": max((job_minutes(request, node_gpus, options) for node_gpus in gpus), default=None),
-        "gpu_hours_measured": cost.measured_h,
-        "gpu_hours_allocated": cost.allocated_h,
-        "gpu_hours_allocated_by_neighbours": {mode: mode_cost.allocated_h for mode, mode_cost in costs.items()},
+        "minutes_per_job": max((job_minutes(request, count, options) for count in gpus), default=None),
+        "gpu_hours_measured": request.expected_s() * sum(gpus) / 3600,
+        "gpu_hours_allocated": hours[request.neighbours],
+        "gpu_hours_allocated_by_neighbours": hours,
         "budget_gpu_hours": budget_h,
         "jobs_within_budget": _within_budget(status, options, budget_h),
         "busy": [{"node": node.name, "free_by": _utc(node.free_s)} for node in to_do if not node.idle],

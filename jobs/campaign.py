@@ -15,17 +15,20 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, StoreError
 from ..store.catalog import quoted
+from ..store.configuration import configured
 from ..store.hostlist import compress, expand
 from ..store.names import by_number
+from ..store.system.files import make_folder
 from ..store.vocabulary import EventKind
-from .scheduler import BatchJob, Node, Partition, Scheduler
+from .batch import BatchJob, render, unused
+from .scheduler import Node, Partition, Scheduler
 
 if TYPE_CHECKING:
     from ..probes.probe import Probe
@@ -79,7 +82,7 @@ class CampaignRequest:
     cluster: str | None = None
     began_ns: int | None = None
     """When it was first run, UTC; None: not yet."""
-    has_jobs: bool = False
+    has_jobs: bool = field(default=False, compare=False)
     """Whether the store has a job or a run of it."""
 
     @property
@@ -106,10 +109,11 @@ def known_campaigns(store: Store | None) -> list[CampaignRequest]:
             {stored} FROM campaigns WHERE fleet IS NULL ORDER BY began DESC""",
     )
     requests: dict[str, CampaignRequest] = {}
-    for campaign, cluster, probes, began_ns, has_jobs, suite, neighbours, named, *where in rows:
+    for campaign, cluster, probes, began_ns, has_jobs, suite, neighbours, named, partition, nodes, fleet in rows:
         if probes and suite and neighbours:  # else it is a row of another whorl
+            chosen, is_named = tuple(probes.split("\n")), named == "true"
             request = CampaignRequest(
-                campaign, suite, tuple(probes.split("\n")), named == "true", neighbours, *where, cluster, began_ns, has_jobs
+                campaign, suite, chosen, is_named, neighbours, partition, nodes, fleet, cluster, began_ns, has_jobs
             )
             requests.setdefault(campaign, request)
     return list(requests.values())
@@ -125,7 +129,7 @@ def choose_campaign(store: Store | None, choice: CampaignChoice) -> CampaignRequ
         raise InputError(
             f"{choice.campaign!r} cannot name a campaign of jobs: use letters, digits, and . _ - after the first"
         )
-    options = {field.name: getattr(choice, field.name) for field in fields(choice)}
+    options = {option.name: getattr(choice, option.name) for option in fields(choice)}
     options["probes"] = None if choice.probes is None else tuple(probe.name for probe in _probes(choice))
     known = known_campaigns(store)
     for request in known:
@@ -138,8 +142,8 @@ def choose_campaign(store: Store | None, choice: CampaignChoice) -> CampaignRequ
             option = "the probes" if differing == "probes" else f"--{differing}"
             before = ", ".join(request.probes) if differing == "probes" else getattr(request, differing)
             raise InputError(
-                f"campaign {request.campaign} was begun with {option} {before or 'left out'}: leave the option out to go "
-                "on, or choose another --campaign"
+                f"campaign {request.campaign} was begun with {option} {before or 'left out'}: leave the option out to "
+                "go on, or choose another --campaign"
             )
     if choice.suite is None and choice.probes is None:
         if choice.campaign is not None and store is not None:
@@ -174,7 +178,7 @@ def _new_campaign(choice: CampaignChoice, names: set[str]) -> CampaignRequest:
         tuple(probe.name for probe in probes),
         choice.probes is not None,
         choice.neighbours or ("idle" if any(probe.kernel == _PEER for probe in probes) else "busy"),
-        choice.partition,
+        choice.partition or configured("partition"),
         choice.nodes,
         fleet,
         choice.cluster,
@@ -188,8 +192,8 @@ def _probes(choice: CampaignChoice) -> Sequence[Probe]:
 
 
 def with_cluster(request: CampaignRequest, scheduler: Scheduler) -> CampaignRequest:
-    """A new request with the cluster's name: as chosen, else as the file of a simulated cluster says, else as the
-    scheduler calls it."""
+    """A new request with the cluster's name: as chosen, else as the file of a simulated cluster says, else as
+    whorl.toml says, else as the scheduler calls it."""
     if request.cluster is not None or not request.is_new:
         return request
     stated = None
@@ -197,7 +201,7 @@ def with_cluster(request: CampaignRequest, scheduler: Scheduler) -> CampaignRequ
         from .fleet_file import cluster_of  # Python needs some time for the simulator
 
         stated = cluster_of(request.fleet)
-    return replace(request, cluster=stated or scheduler.cluster_name())
+    return replace(request, cluster=stated or configured("cluster") or scheduler.cluster_name())
 
 
 def declare_campaign(store: Store, request: CampaignRequest) -> CampaignRequest:
@@ -278,16 +282,7 @@ class SubmitOptions:
         return [*(self.program or (sys.executable, "-m", "whorl")), *words]
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignCost:
-    """What the jobs of some nodes cost at most."""
-
-    jobs: int
-    gpus: int
-    measured_h: float
-    """GPU-hours in which a GPU is measured."""
-    allocated_h: float
-    """GPU-hours that the scheduler counts: every GPU of a node for as long as its job runs."""
+USUAL_OPTIONS = SubmitOptions()
 
 
 def job_s(request: CampaignRequest, gpus: int, options: SubmitOptions, neighbours: str | None = None) -> float:
@@ -304,14 +299,6 @@ def job_minutes(request: CampaignRequest, gpus: int, options: SubmitOptions) -> 
 def allocated_h(request: CampaignRequest, gpus: int, options: SubmitOptions, neighbours: str | None = None) -> float:
     """The GPU-hours that the job of one node is allocated at most."""
     return job_s(request, gpus, options, neighbours) * gpus / 3600
-
-
-def campaign_cost(
-    request: CampaignRequest, gpus: Sequence[int], options: SubmitOptions, neighbours: str | None = None
-) -> CampaignCost:
-    """What it costs at most to measure nodes with so many GPUs each."""
-    allocated = sum(allocated_h(request, node_gpus, options, neighbours) for node_gpus in gpus)
-    return CampaignCost(len(gpus), sum(gpus), request.expected_s() * sum(gpus) / 3600, allocated)
 
 
 # -- its nodes ----------------------------------------------------------------------------------------------------
@@ -425,6 +412,19 @@ def output_folder(store: Path, request: CampaignRequest, options: SubmitOptions)
     return (options.output or store / "logs" / request.campaign).resolve()
 
 
+def make_output_folder(store: Path, request: CampaignRequest, options: SubmitOptions) -> Path:
+    """The folder of the jobs' output, made if it is missing; in the store for all who may write there."""
+    folder = output_folder(store, request, options)
+    try:
+        if store.resolve() in folder.parents:
+            make_folder(folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder}, where the jobs write, cannot be made: {error.strerror}") from error
+    return folder
+
+
 def node_job(
     store: Path,
     request: CampaignRequest,
@@ -462,7 +462,7 @@ def node_job(
 
 @dataclass(frozen=True, slots=True)
 class NodeScript:
-    """The script of a job that measures one whole node, for any scheduler: to read, to change, and to submit by hand."""
+    """The script of a job that measures one whole node: to read, to change, and to submit by hand."""
 
     text: str
     unused_options: tuple[str, ...]
@@ -477,10 +477,8 @@ def node_script(
     No scheduler is asked, and no store is opened. `options.output` is the file of the job's output here. Raises
     InputError.
     """
-    from .batch import render, unused
-
     request = choose_campaign(None, choice)
-    job = node_job(store, request, CampaignNode(node or "node", gpus, partition=choice.partition), options)
+    job = node_job(store, request, CampaignNode(node or "node", gpus, partition=request.partition), options)
     name = job.name if node else f"{PREFIX}:{request.campaign}"
     job = replace(job, name=name, node=node, output=None if options.output is None else str(options.output))
     values = {name: getattr(job, name) for name in ("partition", "qos", "account", "output", "setup")}

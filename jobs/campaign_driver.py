@@ -19,16 +19,17 @@ import pyarrow as pa
 
 from ..errors import InputError, SchedulerError, StoreError
 from ..store.events import Event, event_rows
-from ..store.system.files import make_folder
 from ..store.system.locks import Lock, locked
 from ..store.vocabulary import EventKind
 from .campaign import (
+    USUAL_OPTIONS,
     CampaignChoice,
     CampaignRequest,
     SubmitOptions,
     allocated_h,
     choose_campaign,
     declare_campaign,
+    make_output_folder,
     node_job,
     output_folder,
     with_cluster,
@@ -90,13 +91,16 @@ class DriverLimits:
     """Submit one round, and end."""
 
 
+USUAL_LIMITS = DriverLimits()
+
+
 def run_campaign(
     store: Store | str | Path,
     choice: CampaignChoice,
     *,
     scheduler: Scheduler,
-    options: SubmitOptions = SubmitOptions(),
-    limits: DriverLimits = DriverLimits(),
+    options: SubmitOptions = USUAL_OPTIONS,
+    limits: DriverLimits = USUAL_LIMITS,
     progress: Progress = lambda *_: None,
     begins: Callable[[str], None] = lambda _: None,
 ) -> CampaignStatus:
@@ -122,20 +126,9 @@ def run_campaign(
         raise StoreError(f"{opened.root} cannot be written by this user: the jobs could store nothing there")
     path = opened.root / f"campaign-{request.campaign}.lock"
     with locked(path, f"campaign {request.campaign}", wait_s=scheduler.timeout_s + _LONGER_S) as lock:
-        _make_folder(output_folder(opened.root, request, options), opened.root)
+        make_output_folder(opened.root, request, options)
         begins(request.campaign)
         return _Driver(opened, request, options, limits, scheduler, lock, inventory, progress).run()
-
-
-def _make_folder(folder: Path, root: Path) -> None:
-    """Make the folder of the jobs' output; in the store for all who may write there."""
-    try:
-        if root.resolve() in folder.parents:
-            make_folder(folder)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder}, where the jobs write, cannot be made: {error.strerror}") from error
 
 
 @dataclass
@@ -275,9 +268,7 @@ class _Driver:
 
     def next_nodes(self, status: CampaignStatus) -> list[NodeStatus]:
         """The nodes that a job is to be sent to: idle ones first, busy ones in the order in which they become free."""
-        to_do = [
-            node for node in status.of(NodeState.TO_DO) if node.name not in self.refused and not self.rests(node)
-        ]
+        to_do = [node for node in status.of(NodeState.TO_DO) if node.name not in self.refused and not self.rests(node)]
         to_do.sort(key=lambda node: (node.tries, math.inf if node.free_s is None else node.free_s))
         idle = [node for node in to_do if node.idle]
         busy = [node for node in to_do if not node.idle]
@@ -306,11 +297,14 @@ class _Driver:
             self.request = declare_campaign(self.store, self.request)
             assert node.target is not None
             job = node_job(
-                self.store.root, self.request, node.target, self.options, attempt=node.tries + 1, gpus=_chosen_gpus(node)
+                self.store.root,
+                self.request,
+                node.target,
+                self.options,
+                attempt=node.tries + 1,
+                gpus=_chosen_gpus(node),
             )
-            answer = self.scheduler.submit(
-                self.scheduler.render(job, self.options.template), keep=(self.lock.handle,)
-            )
+            answer = self.scheduler.submit(self.scheduler.render(job, self.options.template), keep=(self.lock.handle,))
             if answer.job is not None:
                 spent_h += self.cost_h(node)
                 sent.append(_submission(self.request, node, answer.job))
@@ -324,9 +318,7 @@ class _Driver:
                 break
             self.refused[node.name] = answer.message
             if answer.refusal is Refusal.OTHER and not (self.submitted or sent):
-                raise SchedulerError(
-                    f"{self.scheduler.title} refused the job for node {node.name}: {answer.message}"
-                )
+                raise SchedulerError(f"{self.scheduler.title} refused the job for node {node.name}: {answer.message}")
         self.submitted += len(sent)
         self.live |= {event.node or "" for event in sent}
         if sent:

@@ -6,6 +6,7 @@ which jobs were submitted. The queue is asked before the store is read: so no jo
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter, defaultdict
@@ -22,6 +23,7 @@ from ..store.names import by_number, gpu_name
 from ..store.vocabulary import EndedBy, EventKind
 from .campaign import (
     PREFIX,
+    USUAL_OPTIONS,
     CampaignChoice,
     CampaignNode,
     CampaignRequest,
@@ -149,9 +151,7 @@ def _places(store: Store, request: CampaignRequest) -> dict[str, tuple[str, int 
     return {gpu: (node, slot) for gpu, node, slot in select(store, query)}
 
 
-def _gpus(
-    store: Store, request: CampaignRequest, places: Mapping[str, tuple[str, int | None]]
-) -> list[CampaignGpu]:
+def _gpus(store: Store, request: CampaignRequest, places: Mapping[str, tuple[str, int | None]]) -> list[CampaignGpu]:
     """The GPUs with runs in the campaign, or that could not be used, in the order of their names."""
     runs = select(
         store,
@@ -218,13 +218,16 @@ class Inventory:
 
 
 def _free_s(jobs: Iterable[QueuedJob]) -> dict[str, float]:
-    """When each busy node is free at the latest, by the limits of the jobs that run on it; without a limit it is left
-    out."""
-    raise NotImplementedError
+    """When each busy node is free at the latest, seconds since 1970; a node with a job without limit is left out."""
+    from ..analysis.chains.waits import free_at
+
+    running = [job for job in jobs if job.nodes and not job.ended and not job.pending]
+    ends = ((expand(job.nodes), math.inf if job.end is None else job.end.timestamp()) for job in running)
+    return {node: free_s for node, free_s in free_at(ends).items() if math.isfinite(free_s)}
 
 
 def campaign_jobs(scheduler: Scheduler, request: CampaignRequest, store: Path | None) -> list[NodeJob]:
-    """The campaign's jobs in the queue. Another user may have submitted some of them, if the scheduler shows his jobs."""
+    """The campaign's jobs in the queue, those of other users among them where the scheduler shows them."""
     comment, jobs = None if store is None else comment_of(store), []
     for job in scheduler.queue(name_prefix=f"{PREFIX}:{request.campaign}:"):
         if job.user == os.geteuid():
@@ -373,8 +376,8 @@ def assess(
         nodes.append(_assess_node(status, by_node[name], tries, unknown=unknown, title=title))
         if skew_s := status.covered.skew_s:
             notes.append(
-                f"the clock of node {name} is {'ahead' if skew_s > 0 else 'behind'} by at least {abs(skew_s):,.0f} s: set "
-                "it, as its runs have wrong times"
+                f"the clock of node {name} is {'ahead' if skew_s > 0 else 'behind'} by at least {abs(skew_s):,.0f} s: "
+                "set it, as its runs have wrong times"
             )
     return CampaignStatus(request, nodes, notes)
 
@@ -382,7 +385,9 @@ def assess(
 def _assess_node(node: NodeStatus, jobs: Sequence[NodeJob], most: int, *, unknown: str, title: str) -> NodeStatus:
     """The same node with its state, its job and its tries; `unknown` says why the scheduler has no such node."""
     covered, target = node.covered, node.target
-    live = max((job for job in jobs if not job.job.ended), key=lambda job: (not job.job.pending, job.attempt), default=None)
+    live = max(
+        (job for job in jobs if not job.job.ended), key=lambda job: (not job.job.pending, job.attempt), default=None
+    )
     ended = max((job for job in jobs if job.job.ended), key=lambda job: job.attempt, default=None)
     tries = max([covered.tries, len({*covered.jobs, *(job.job.job for job in jobs)}), *(job.attempt for job in jobs)])
     node = replace(node, tries=tries, job=live.job if live else None, ended=ended.job.state if ended else None)
@@ -396,7 +401,10 @@ def _assess_node(node: NodeStatus, jobs: Sequence[NodeJob], most: int, *, unknow
         reason = None if node.job.reason == "None" else node.job.reason
         return replace(node, state=NodeState.WAITING, why=(target and target.obstacle) or reason or None)
     if node.complete_jobs:
-        failure = f"its jobs found {len(covered.gpus)} GPUs, but {title} says {node.gpus}: look at its driver, or mend its Gres"
+        failure = (
+            f"its jobs found {len(covered.gpus)} GPUs, but {title} says {node.gpus}: look at its driver, or mend its "
+        )
+        failure += "Gres"
     else:
         failure = f"{tries} job{'' if tries == 1 else 's'} measured {covered.settled} of {node.gpus} GPUs"
         failure += f"; the last one ended as {node.ended}" if node.ended else ""
@@ -440,7 +448,7 @@ def campaign_status(
     campaign: str | None = None,
     *,
     scheduler: Scheduler,
-    options: SubmitOptions = SubmitOptions(),
+    options: SubmitOptions = USUAL_OPTIONS,
 ) -> CampaignStatus:
     """How far a campaign is, by its name, or the newest one. Without a scheduler it tells what the store has.
 
@@ -470,7 +478,7 @@ def plan_campaign(
     choice: CampaignChoice,
     *,
     scheduler: Scheduler,
-    options: SubmitOptions = SubmitOptions(),
+    options: SubmitOptions = USUAL_OPTIONS,
 ) -> CampaignStatus:
     """What a campaign would measure now; nothing is sent, and no store is made."""
     from ..store import Store
@@ -492,7 +500,7 @@ def reach(scheduler: Scheduler) -> None:
         if not error.absent:
             raise
         raise SchedulerError(
-            f"{error}. Without {scheduler.title}: `whorl probe run` measures this machine's GPUs, `whorl campaign render` "
-            "prints a script for another scheduler",
+            f"{error}. Without {scheduler.title}: `whorl probe run` measures this machine's GPUs, `whorl campaign "
+            "render` prints a script for another scheduler",
             absent=True,
         ) from error

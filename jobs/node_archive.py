@@ -83,7 +83,10 @@ def pack(path: str | Path) -> NodeArchive:
         raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
-    packages = (f"whorl {metadata.version('whorl')}", *(f"{package.name} {package.version}" for package in distributions))
+    packages = (
+        f"whorl {metadata.version('whorl')}",
+        *(f"{package.name} {package.version}" for package in distributions),
+    )
     return NodeArchive(target, target.stat().st_size, version, platform.machine(), packages)
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..errors import DeviceError, InputError, SchedulerError, StoreError, WhorlError
+from ..errors import DeviceError, InputError, SchedulerError, WhorlError
 from . import doctor
-from .campaign import CampaignNode, CampaignRequest, SubmitOptions, campaign_nodes
+from .batch import BatchJob
+from .campaign import USUAL_OPTIONS, CampaignNode, CampaignRequest, SubmitOptions, campaign_nodes, make_output_folder
 from .doctor import Finding
-from .scheduler import BatchJob, Scheduler
+from .scheduler import Scheduler
 
 MINUTES = 2
 """The limit of the job: Python and CuPy may need a minute where a file system is slow."""
@@ -104,7 +105,7 @@ def ask_node(
     request: CampaignRequest,
     *,
     scheduler: Scheduler,
-    options: SubmitOptions = SubmitOptions(),
+    options: SubmitOptions = USUAL_OPTIONS,
     wait_s: float = WAIT_S,
     tell: Callable[[str], None] = lambda _: None,
 ) -> NodeReport:
@@ -118,7 +119,7 @@ def ask_node(
 
     node = _choose_node(scheduler, request, options)
     root = Store.create(store).root.resolve()
-    output = _output_folder(root, options) / f"{node.name}-{time.time_ns()}.out"
+    output = make_output_folder(root, request, options) / f"{node.name}-{time.time_ns()}.out"
     words = ["campaign", "doctor", "--here", "--store", str(root)]
     words += ["--fleet", str(Path(request.fleet).resolve())] if request.fleet else []
     job = BatchJob(
@@ -186,8 +187,8 @@ def _wait(scheduler: Scheduler, job: str, output: Path, last: float) -> list[Fin
         if row is not None and ended is None and now > last:
             reason = f" ({row.reason})" if row.reason not in ("", "None") else ""
             raise SchedulerError(
-                f"job {job} is {row.state.lower()}{reason} and gave no answer in time, so it is cancelled: choose another "
-                "--node, or a longer --wait"
+                f"job {job} is {row.state.lower()}{reason} and gave no answer in time, so it is cancelled: choose "
+                "another --node, or a longer --wait"
             )
         time.sleep(pause_s)
         pause_s = min(5.0, 1.3 * pause_s)

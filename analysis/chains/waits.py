@@ -7,7 +7,7 @@ it. `WaitModel` predicts quantiles of the wait by gradient boosting, and correct
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -108,6 +108,20 @@ def first_fit_s(state: QueueState, nodes: int, limit_s: float) -> float:
         earliest[request] = start_s = begins_s[place]
         _reserve(begins_s, free, place, *request)
     return start_s
+
+
+def free_at(running: Iterable[tuple[Sequence[str], float]]) -> dict[str, float]:
+    """When each busy node is free at the latest, as an empty node: by the time limits of all jobs that run on it.
+
+    `running` has the nodes of each job that runs, and when it reaches its limit in seconds since the epoch (UTC);
+    infinite where it has none. The times are upper bounds: jobs may end before their limits. And a job that waits in
+    the queue may get the node first, which no limit tells.
+    """
+    free_s: dict[str, float] = {}
+    for nodes, until_s in running:
+        for node in nodes:
+            free_s[node] = max(free_s.get(node, until_s), until_s)
+    return free_s
 
 
 def _free_by_limits(state: QueueState) -> tuple[list[float], list[int]]:

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList, folder
 from ...errors import InputError
-from ...jobs import campaign_driver, campaign_status as coverage
-from ...jobs.campaign import NICE, START_UP_S, CampaignChoice, SubmitOptions
-from ...jobs.scheduler import Scheduler, find_scheduler
+from ...jobs import campaign_driver, find_scheduler
+from ...jobs import campaign_status as coverage
+from ...jobs.campaign import NICE, START_UP_S, CampaignChoice, CampaignRequest, SubmitOptions
+from ...jobs.scheduler import Scheduler
 from ...store.instants import seconds_of
 from .. import campaign_report
 
 if TYPE_CHECKING:
     from ...jobs.campaign_status import CampaignStatus
+    from ...jobs.node_doctor import NodeReport
     from ...store import Store
 
 
@@ -132,11 +135,38 @@ def campaign_status(
     return _status(status, store, asked_scheduler, all_nodes=every)
 
 
+def ask_node(
+    store: str,
+    *,
+    scheduler: str | None,
+    node: str | None,
+    wait: float | None,
+    tell: Callable[[str], None],
+    **given: Any,
+) -> NodeReport:
+    """Send one job to one node, and return what it found there; `tell` hears when the job is sent."""
+    from ...jobs import node_doctor
+
+    client = find_scheduler(scheduler)
+    for note in _notes(client):
+        tell(f"note: {note}")
+    coverage.reach(client)
+    fleet = given.pop("fleet")
+    request = CampaignRequest("doctor", "quick", (), named=False, neighbours="busy", partition=given.pop("partition"))
+    request = replace(request, nodes=node, fleet=None if fleet is None else str(fleet))
+    wait_s = node_doctor.WAIT_S if wait is None else wait
+    return node_doctor.ask_node(
+        store, request, scheduler=client, options=submit_options(given), wait_s=wait_s, tell=tell
+    )
+
+
 def campaign_choice(names: Sequence[str], options: Mapping[str, Any]) -> CampaignChoice:
     """What the options say of a campaign's measurements and nodes."""
     fleet = options.get("fleet")
     words = {name: options.get(name) for name in ("campaign", "suite", "neighbours", "partition", "nodes", "cluster")}
-    return CampaignChoice(**words, probes=tuple(names) or None, fleet=None if fleet is None else str(Path(fleet).resolve()))
+    return CampaignChoice(
+        **words, probes=tuple(names) or None, fleet=None if fleet is None else str(Path(fleet).resolve())
+    )
 
 
 def submit_options(options: Mapping[str, Any]) -> SubmitOptions:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.jobs.campaign.doctoring import seen_here
+from whorl.jobs.node_doctor import node_findings
 from whorl.store import Store
 from whorl.tests.probed_fleet import stored
 from whorl.tests.sizes import sample
@@ -245,6 +245,6 @@ def sees_store(printed: str) -> bool:
 
 
 def test_a_store_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
-    (finding,) = [one for one in seen_here(tmp_path / "absent") if one.what == "store"]
+    (finding,) = [one for one in node_findings(tmp_path / "absent") if one.what == "store"]
     assert not finding.works
     assert finding.vital

@@ -1,6 +1,7 @@
 """A Slurm of small shell programs, for what a real one does not do when it is asked to: refuse, hang, lose an answer.
 
-Its queue is a folder of files. `end_jobs` lets the jobs that run end, with their runs in a store.
+Its queue is a folder of files, each with a line NUMBER|STATE|REASON|UID|NAME|COMMENT, and where the job is one that
+reaches its limit at a known time, |END|NODE. `end_jobs` lets the jobs that run end, with their runs in a store.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from whorl.jobs.campaign.asking import CampaignRequest, find
+from whorl.jobs.campaign import CampaignRequest, find_campaign
 from whorl.jobs.slurm import Slurm
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -29,6 +30,11 @@ echo $id
 """
 
 
+_SQUEUE = """cat {folder}/queue/* 2>/dev/null | sed '{edits}' |
+    awk -F'|' -v OFS='\\037' '{ print $1, $2, $3, $4, 0, 0, $7, $8, $5, $6 }'
+"""
+
+
 class FakeSlurm(Slurm):
     """Nodes n01, n02, ... of four GPUs in the partition `batch`, unless the lines say otherwise."""
 
@@ -39,7 +45,7 @@ class FakeSlurm(Slurm):
         (folder / "nodes").write_text("".join(map(node_line, (f"n{i:02d}" for i in range(1, nodes + 1)))))
         (folder / "partitions").write_text("PartitionName=batch Default=YES MaxTime=1:00:00 State=UP\n")
         self.does("scontrol", _SCONTROL)
-        self.does("squeue", "cat {folder}/queue/* 2>/dev/null; exit 0\n")
+        self.squeue()
         self.does("sbatch", _SBATCH)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
         super().__init__(timeout_s, environment | {"PATH": f"{folder}:/usr/bin:/bin"})
@@ -50,6 +56,10 @@ class FakeSlurm(Slurm):
         path.unlink(missing_ok=True)  # one that runs keeps what it read
         path.write_text("#!/bin/sh\n" + (before + script).replace("{folder}", str(self.folder)))
         path.chmod(0o755)
+
+    def squeue(self, edits: str = "", *, before: str = "") -> None:
+        """Let squeue change the lines of the queue in passing, as sed does."""
+        self.does("squeue", _SQUEUE.replace("{edits}", edits), before=before)
 
     def sbatch(self, *, before: str = "", after: str = "") -> None:
         """Let sbatch do something before or after its work."""
@@ -67,7 +77,7 @@ class FakeSlurm(Slurm):
             if "RUNNING" in text:
                 if measured:
                     opened = Store.open(store)
-                    store_runs(opened, find(opened, campaign), text.split("|")[4].split(":")[2], path.name)
+                    store_runs(opened, find_campaign(opened, campaign), text.split("|")[4].split(":")[2], path.name)
                 path.write_text(text.replace("RUNNING", state))
 
 

@@ -17,13 +17,30 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.cli.campaign_report import plan_answer, status_document
 from whorl.errors import InputError, SchedulerError, StoreError
-from whorl.jobs.campaign import driving
-from whorl.jobs.campaign.asking import Asked, CampaignRequest, choose, declare, known
-from whorl.jobs.campaign.coverage import GpuState, coverage
-from whorl.jobs.campaign.driving import Limits, run_campaign
-from whorl.jobs.campaign.inventory import Target, targets
-from whorl.jobs.campaign.planning import How, allocated_h, batch_job, minutes
-from whorl.jobs.campaign.status import NodeState, Status, campaign_status, plan_campaign
+from whorl.jobs import campaign_driver
+from whorl.jobs.campaign import (
+    USUAL_OPTIONS,
+    CampaignChoice,
+    CampaignNode,
+    CampaignRequest,
+    SubmitOptions,
+    allocated_h,
+    campaign_nodes,
+    choose_campaign,
+    declare_campaign,
+    job_minutes,
+    known_campaigns,
+    node_job,
+)
+from whorl.jobs.campaign_driver import DriverLimits, run_campaign
+from whorl.jobs.campaign_status import (
+    CampaignStatus,
+    GpuState,
+    NodeState,
+    campaign_status,
+    coverage,
+    plan_campaign,
+)
 from whorl.jobs.scheduler import Refusal
 from whorl.jobs.slurm import Slurm, node, partition
 from whorl.probes.catalogue import suite
@@ -35,7 +52,7 @@ from whorl.tests.jobs.fake_slurm import FakeSlurm, node_line, store_runs
 from whorl.tests.sizes import count
 from whorl.tests.stores import copied_stores, new_store
 
-LAUNCH = Asked("autumn", "quick", ("launch",))
+LAUNCH = CampaignChoice("autumn", "quick", ("launch",))
 REQUEST = CampaignRequest("autumn", "quick", ("launch", "idle"), True, "busy", cluster="fake", began_ns=10**18)
 
 
@@ -53,17 +70,22 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         now[0] += seconds
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep, time_ns=time.time_ns)
-    monkeypatch.setattr(driving, "time", clock)
+    monkeypatch.setattr(campaign_driver, "time", clock)
     with copied_stores():
         yield
 
 
 def drive(
-    slurm: FakeSlurm, store: Path, asked: Asked = LAUNCH, *, ends: Callable[[], Any] | None = None, **limits: Any
-) -> Status:
+    slurm: FakeSlurm,
+    store: Path,
+    choice: CampaignChoice = LAUNCH,
+    *,
+    ends: Callable[[], Any] | None = None,
+    **limits: Any,
+) -> CampaignStatus:
     """Run a campaign whose jobs end, with their runs, between two looks at the queue."""
-    end = ends or (lambda: slurm.end_jobs(store, asked.campaign or ""))
-    return run_campaign(store, asked, slurm=slurm, limits=Limits(**limits), progress=lambda *_: end())
+    end = ends or (lambda: slurm.end_jobs(store, choice.campaign or ""))
+    return run_campaign(store, choice, scheduler=slurm, limits=DriverLimits(**limits), progress=lambda *_: end())
 
 
 # -- Slurm that does not do as it is told ----------------------------------------------------------------------
@@ -111,7 +133,7 @@ def test_a_limit_that_stays_ends_with_a_sentence(slurm: FakeSlurm, tmp_path: Pat
 def test_a_controller_that_restarts_is_waited_for(slurm: FakeSlurm, tmp_path: Path) -> None:
     down = slurm.folder / "down"
     before = f'if [ -f {down} ]; then rm {down}; echo "Unable to contact slurm controller" >&2; exit 1; fi\n'
-    slurm.does("squeue", "cat {folder}/queue/* 2>/dev/null; exit 0\n", before=before)
+    slurm.squeue(before=before)
     told = []
 
     def progress(_: int, __: int, what: str) -> None:
@@ -120,7 +142,7 @@ def test_a_controller_that_restarts_is_waited_for(slurm: FakeSlurm, tmp_path: Pa
             down.touch()
         slurm.end_jobs(tmp_path / "store", "autumn")
 
-    assert run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, progress=progress).is_complete
+    assert run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, progress=progress).is_complete
     assert any("controller does not answer" in what for what in told)
 
 
@@ -132,18 +154,18 @@ def test_a_scheduler_that_does_not_answer_is_given_up(slurm: FakeSlurm, tmp_path
     slurm.does("scontrol", "exec sleep 5\n")
     slurm.timeout_s = 0.2
     with pytest.raises(SchedulerError, match=r"did not answer `scontrol` within 0.2 s"):
-        plan_campaign(tmp_path / "other", LAUNCH, slurm=slurm)
+        plan_campaign(tmp_path / "other", LAUNCH, scheduler=slurm)
 
 
 @pytest.mark.long
 def test_without_slurm_the_status_tells_what_the_store_has(slurm: FakeSlurm, tmp_path: Path) -> None:
     drive(slurm, tmp_path / "store")
     nowhere = Slurm(environment={"PATH": str(tmp_path)})
-    found = campaign_status(tmp_path / "store", slurm=nowhere)
+    found = campaign_status(tmp_path / "store", scheduler=nowhere)
     assert [(one.name, one.state) for one in found.nodes] == [(f"n0{i}", "covered") for i in (1, 2, 3)]
     assert "there is no `scontrol` here" in found.notes[0]
     with pytest.raises(SchedulerError, match="there is no `scontrol` here"):
-        run_campaign(tmp_path / "other", LAUNCH, slurm=nowhere)
+        run_campaign(tmp_path / "other", LAUNCH, scheduler=nowhere)
     assert not (tmp_path / "other").exists()
 
 
@@ -178,20 +200,20 @@ def test_a_node_that_is_refused_does_not_stop_the_others(slurm: FakeSlurm, tmp_p
 @pytest.mark.long
 def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A job in the queue counts as long as it may run, one that has ended as long as it ran."""
-    one_h = allocated_h(choose(None, LAUNCH), 4, How())
-    limits = Limits(budget_h=1.5 * one_h, once=True)
-    run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=limits)
+    one_h = allocated_h(choose_campaign(None, LAUNCH), 4, SubmitOptions())
+    limits = DriverLimits(budget_h=1.5 * one_h, once=True)
+    run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=limits)
     slurm.end_jobs(tmp_path / "store", "autumn")
-    found = run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=limits)
+    found = run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=limits)
     assert [one.state for one in found.nodes] == ["covered", "running", "to do"]
     assert f"the budget of {1.5 * one_h:g} GPU-hours is spent or does not suffice" in found.notes[0]
     assert found.notes[0].endswith(f"its job may take {one_h:.2g}")
     slurm.end_jobs(tmp_path / "store", "autumn")
     assert drive(slurm, tmp_path / "store", budget_h=1.5 * one_h).is_complete
     assert (
-        run_campaign(tmp_path / "store", Asked("winter", "quick"), slurm=slurm, limits=Limits(budget_h=0.0)).count(
-            NodeState.TO_DO
-        )
+        run_campaign(
+            tmp_path / "store", CampaignChoice("winter", "quick"), scheduler=slurm, limits=DriverLimits(budget_h=0.0)
+        ).count(NodeState.TO_DO)
         == 3
     )
 
@@ -199,7 +221,7 @@ def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
 def test_variables_of_sbatch_do_not_win_over_the_script(slurm: FakeSlurm, tmp_path: Path) -> None:
     slurm.sbatch(before="env > {folder}/environment\n")
     slurm.environment |= {"SBATCH_PARTITION": "other", "SBATCH_ARRAY_INX": "1-9", "SBATCH_ACCOUNT": "physics"}
-    run_campaign(tmp_path / "50%", LAUNCH, slurm=slurm, limits=Limits(max_pending=1, once=True))
+    run_campaign(tmp_path / "50%", LAUNCH, scheduler=slurm, limits=DriverLimits(max_pending=1, once=True))
     seen = (slurm.folder / "environment").read_text()
     assert "SBATCH_ACCOUNT=physics" in seen
     assert "SBATCH_PARTITION" not in seen
@@ -209,29 +231,29 @@ def test_variables_of_sbatch_do_not_win_over_the_script(slurm: FakeSlurm, tmp_pa
 
 def test_one_round_for_cron_sends_one_job_until_a_first_run_is_stored(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 5)))
-    store, once = tmp_path / "store", Limits(max_pending=2, once=True)
-    found = run_campaign(store, LAUNCH, slurm=slurm, limits=once)
+    store, once = tmp_path / "store", DriverLimits(max_pending=2, once=True)
+    found = run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
     assert [one.state for one in found.nodes] == ["running", "to do", "to do", "to do"]
-    assert run_campaign(store, LAUNCH, slurm=slurm, limits=once) == found
+    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once) == found
     slurm.end_jobs(store, "autumn")
-    found = run_campaign(store, LAUNCH, slurm=slurm, limits=once)
+    found = run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
     assert [one.state for one in found.nodes] == ["covered", "running", "running", "to do"]
 
 
 @pytest.mark.long
 def test_the_first_job_tells_of_all_others(slurm: FakeSlurm, tmp_path: Path) -> None:
     """Also where it waits: for a node that is busy, or to be started again after it was preempted."""
-    store, once = tmp_path / "store", Limits(once=True)
+    store, once = tmp_path / "store", DriverLimits(once=True)
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}", "ALLOCATED") for number in (1, 2, 3)))
-    slurm.does("squeue", "cat {folder}/queue/* 2>/dev/null | sed 's/RUNNING|None/PENDING|Resources/'; exit 0\n")
+    slurm.squeue("s/RUNNING|None/PENDING|Resources/")
     for _ in range(2):
-        assert run_campaign(store, LAUNCH, slurm=slurm, limits=once).count(NodeState.WAITING) == 1
+        assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 1
     (slurm.folder / "nodes").write_text(
         node_line("n01", "ALLOCATED") + "".join(node_line(f"n0{number}") for number in (2, 3))
     )
-    assert run_campaign(store, LAUNCH, slurm=slurm, limits=once).count(NodeState.WAITING) == 2, "n02 tells sooner"
-    slurm.does("squeue", "cat {folder}/queue/* 2>/dev/null | sed 's/RUNNING|None/PENDING|BeginTime/'; exit 0\n")
-    assert run_campaign(store, LAUNCH, slurm=slurm, limits=once).count(NodeState.WAITING) == 3
+    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 2, "n02 tells sooner"
+    slurm.squeue("s/RUNNING|None/PENDING|BeginTime/")
+    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 3
 
 
 @pytest.mark.long
@@ -291,7 +313,7 @@ def test_a_clock_mends_nothing_and_four_nodes_are_enough(slurm: FakeSlurm, tmp_p
             f"{number}|FAILED|None|{os.geteuid()}|whorl:autumn:n0{number}|\n"
         )
     with pytest.raises(SchedulerError, match="the jobs on 4 nodes ended and stored nothing"):
-        run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(once=True))
+        run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=DriverLimits(once=True))
 
 
 def test_a_store_that_cannot_be_written_gets_no_jobs(
@@ -305,15 +327,20 @@ def test_a_store_that_cannot_be_written_gets_no_jobs(
 
 
 @pytest.mark.long
-def test_a_campaign_begins_with_the_first_job_that_slurm_takes(slurm: FakeSlurm, tmp_path: Path) -> None:
+def test_a_campaign_whose_first_job_slurm_refused_may_be_begun_with_other_options(
+    slurm: FakeSlurm, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     slurm.does("sbatch", 'echo "sbatch: error: Invalid qos specification" >&2; exit 1\n')
     with pytest.raises(SchedulerError, match=r"Slurm refused the job for node n01: .*Invalid qos"):
         drive(slurm, store)
-    assert known(Store.open(store)) == []
+    assert campaign_status(store, scheduler=slurm).count(NodeState.TO_DO) == 3
     slurm.sbatch()
-    drive(slurm, store, once=True)
-    assert [one.campaign for one in known(Store.open(store))] == ["autumn"]
+    narrow = replace(LAUNCH, nodes="n[01-02]")
+    assert [one.state for one in drive(slurm, store, narrow).nodes] == ["covered", "covered"]
+    assert [one.nodes for one in known_campaigns(Store.open(store))] == ["n[01-02]"]
+    with pytest.raises(InputError, match="was begun with --nodes n"):
+        choose_campaign(Store.open(store), replace(LAUNCH, nodes="n03"))
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -321,21 +348,20 @@ def test_a_campaign_begins_with_the_first_job_that_slurm_takes(slurm: FakeSlurm,
 def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool
 ) -> None:
-    """Slurm has the job, and the store does not know the campaign yet."""
+    """Slurm has the job, and the store has no event of it: the campaign is known all the same."""
     store = tmp_path / "store"
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **__: object) -> None:
         raise SystemExit
 
     with monkeypatch.context() as patch:
-        patch.setattr(driving, "declare", killed)
+        patch.setattr(campaign_driver, "event_rows", killed)
         with pytest.raises(SystemExit):
             drive(slurm, store)
     assert list(slurm.submitted().values()) == ["whorl:autumn:n01"]
-    assert known(Store.open(store)) == []
+    assert {one.name: one.state for one in campaign_status(store, scheduler=slurm).nodes}["n01"] == "running"
     if ended:  # and Slurm has forgotten it
-        request = replace(choose(Store.open(store), LAUNCH), cluster="fake")
-        store_runs(Store.open(store), request, "n01", "101", began_ns=time.time_ns())
+        store_runs(Store.open(store), known_campaigns(Store.open(store))[0], "n01", "101", began_ns=time.time_ns())
         (slurm.folder / "queue" / "101").unlink()
     assert drive(slurm, store).is_complete
     rest = ["whorl:autumn:n02", "whorl:autumn:n03"]
@@ -344,17 +370,17 @@ def test_a_driver_that_is_killed_after_its_first_job_sends_it_once(
 
 @pytest.mark.long
 def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, tmp_path: Path) -> None:
-    store, other_store, once = tmp_path / "store", tmp_path / "other", Limits(once=True)
-    run_campaign(store, LAUNCH, slurm=slurm, limits=replace(once, max_pending=1))
+    store, other_store, once = tmp_path / "store", tmp_path / "other", DriverLimits(once=True)
+    run_campaign(store, LAUNCH, scheduler=slurm, limits=replace(once, max_pending=1))
     (job,) = (slurm.folder / "queue").iterdir()
     other = job.read_text().replace(f"|{os.geteuid()}|", "|4242|")
     assert other != job.read_text()
     job.write_text(other)
-    state = {one.name: one.state for one in campaign_status(store, slurm=slurm).nodes}
+    state = {one.name: one.state for one in campaign_status(store, scheduler=slurm).nodes}
     assert state == {"n01": "running", "n02": "to do", "n03": "to do"}
     assert drive(slurm, store).is_complete
     assert sorted(slurm.submitted().values()) == [f"whorl:autumn:n0{i}" for i in (1, 2, 3)]
-    elsewhere = run_campaign(other_store, LAUNCH, slurm=slurm, limits=once)
+    elsewhere = run_campaign(other_store, LAUNCH, scheduler=slurm, limits=once)
     assert elsewhere.count(NodeState.RUNNING) == 1, "the jobs of the first store are not its own"
     assert len(slurm.submitted()) == 4
 
@@ -363,19 +389,19 @@ def test_jobs_of_another_user_count_if_they_are_of_this_store(slurm: FakeSlurm, 
 def test_a_job_without_its_comment_counts_only_for_its_user(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A site may remove comments; and anybody may have a campaign of this name."""
     store = tmp_path / "store"
-    run_campaign(store, LAUNCH, slurm=slurm, limits=Limits(once=True, max_pending=1))
+    run_campaign(store, LAUNCH, scheduler=slurm, limits=DriverLimits(once=True, max_pending=1))
     (job,) = (slurm.folder / "queue").iterdir()
     bare = job.read_text().partition("whorl:2")[0] + "\n"
     job.write_text(bare)
-    assert campaign_status(store, slurm=slurm).count(NodeState.RUNNING) == 1
+    assert campaign_status(store, scheduler=slurm).count(NodeState.RUNNING) == 1
     job.write_text(bare.replace(f"|{os.geteuid()}|", "|4242|"))
-    assert campaign_status(store, slurm=slurm).count(NodeState.RUNNING) == 0
+    assert campaign_status(store, scheduler=slurm).count(NodeState.RUNNING) == 0
 
 
 @pytest.mark.long
 def test_one_driver_of_a_campaign_at_a_time(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = new_store(tmp_path / "store")
-    monkeypatch.setattr(driving, "_LONGER_S", 0.0)
+    monkeypatch.setattr(campaign_driver, "_LONGER_S", 0.0)
     slurm.timeout_s = 0.5
     with (
         locked(store.root / "campaign-autumn.lock", "it"),
@@ -400,11 +426,11 @@ def test_a_driver_that_was_killed_while_sbatch_ran_is_waited_for(slurm: FakeSlur
 
 
 def inventory(
-    lines: str, partitions: str, request: CampaignRequest = REQUEST, limit: int = 10, **options: Any
-) -> list[Target]:
+    lines: str, partitions: str, request: CampaignRequest = REQUEST, options: SubmitOptions = USUAL_OPTIONS
+) -> list[CampaignNode]:
     nodes = {one.name: one for one in map(node, lines.splitlines()) if one}
     known_ones = {one.name: one for one in map(partition, partitions.splitlines()) if one}
-    return targets(nodes, known_ones, request, lambda _: limit, **options)
+    return campaign_nodes(request, options, nodes, known_ones)
 
 
 BATCH = "PartitionName=batch Default=YES MaxTime=1:00:00 State=UP\n"
@@ -426,9 +452,12 @@ def test_nodes_of_typed_gres_and_several_partitions() -> None:
         ("n02", 8, "debug", True),
         ("n04", 4, "debug", False),
     ]
-    long = {one.name: one.why_not for one in inventory(lines, partitions, limit=45)}
-    assert long["n01"] is None
-    assert long["n02"] == "its partition allows jobs of 30 min, and this one asks for 45 min"
+    slow = SubmitOptions(start_up_s=2640)
+    minutes = job_minutes(REQUEST, 8, slow)
+    assert 44 < minutes < 60
+    obstacles = {one.name: one.obstacle for one in inventory(lines, partitions, options=slow)}
+    assert obstacles["n01"] is None
+    assert obstacles["n02"] == f"its partition allows jobs of 30 min, and this one asks for {minutes} min"
 
 
 def test_nodes_that_wait() -> None:
@@ -443,7 +472,7 @@ def test_nodes_that_wait() -> None:
         BATCH
         + "PartitionName=closed State=DRAIN\nPartitionName=staff State=UP AllowGroups=nobody-at-all RootOnly=YES\n"
     )
-    found = {one.name: one.why_not for one in inventory(lines, partitions)}
+    found = {one.name: one.obstacle for one in inventory(lines, partitions)}
     assert found == {
         "n01": "down*: PSU",
         "n02": "reserved",
@@ -451,7 +480,8 @@ def test_nodes_that_wait() -> None:
         "n04": "partition closed is down or closed to this user",
         "n05": "partition staff is down or closed to this user",
     }
-    assert inventory(node_line("n02", "IDLE+RESERVED"), BATCH, reserved=True)[0].why_not is None
+    reserved = SubmitOptions(options=("--reservation=test",))
+    assert inventory(node_line("n02", "IDLE+RESERVED"), BATCH, options=reserved)[0].obstacle is None
 
 
 def test_a_partition_without_gpus_is_said() -> None:
@@ -466,13 +496,15 @@ def test_a_partition_without_gpus_is_said() -> None:
 def test_only_the_nodes_of_a_simulated_cluster_get_jobs(slurm: FakeSlurm, tmp_path: Path) -> None:
     file = tmp_path / "sim.toml"
     file.write_text('cluster = "tiny"\nnodes = "n[01,03,99]"\n')
-    found = plan_campaign(tmp_path / "store", Asked(suite="quick", fleet=str(file)), slurm=slurm)
+    found = plan_campaign(tmp_path / "store", CampaignChoice(suite="quick", fleet=str(file)), scheduler=slurm)
     assert [one.name for one in found.nodes] == ["n01", "n03"]
     with pytest.raises(InputError, match=r"sim\.toml lists no node n02$"):
-        plan_campaign(tmp_path / "store", Asked(suite="quick", fleet=str(file), nodes="n[01-02]"), slurm=slurm)
+        plan_campaign(
+            tmp_path / "store", CampaignChoice(suite="quick", fleet=str(file), nodes="n[01-02]"), scheduler=slurm
+        )
     file.write_text('cluster = "tiny"\nnodes = "x[01-02]"\n')
     with pytest.raises(InputError, match=r"no node that .*sim\.toml lists has GPUs by its Gres"):
-        plan_campaign(tmp_path / "store", Asked(suite="quick", fleet=str(file)), slurm=slurm)
+        plan_campaign(tmp_path / "store", CampaignChoice(suite="quick", fleet=str(file)), scheduler=slurm)
 
 
 @pytest.mark.parametrize(("stated", "name"), [('cluster = "tiny"\n', "tiny"), ("", "fake")])
@@ -482,17 +514,17 @@ def test_a_simulated_cluster_has_the_name_that_its_file_states_or_that_slurm_has
 ) -> None:
     file = tmp_path / "sim.toml"
     file.write_text(stated + 'nodes = "n[01-03]"\n')
-    asked = Asked("autumn", "quick", ("launch",), fleet=str(file))
-    assert plan_campaign(tmp_path / "store", asked, slurm=slurm).request.cluster == name
+    asked = CampaignChoice("autumn", "quick", ("launch",), fleet=str(file))
+    assert plan_campaign(tmp_path / "store", asked, scheduler=slurm).request.cluster == name
     drive(slurm, tmp_path / "store", asked)
-    assert status_document(campaign_status(tmp_path / "store", slurm=slurm))["cluster"] == name
+    assert status_document(campaign_status(tmp_path / "store", scheduler=slurm))["cluster"] == name
     assert f" --cluster {name} " in (slurm.folder / "script-101").read_text()
 
 
 @pytest.mark.long
 def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    drive(slurm, store, Asked("autumn", "quick", ("launch",), nodes="n[01-02]"), max_pending=1, once=True)
+    drive(slurm, store, CampaignChoice("autumn", "quick", ("launch",), nodes="n[01-02]"), max_pending=1, once=True)
     (slurm.folder / "nodes").write_text(node_line("n01") + node_line("n03"))
     found = drive(slurm, store)
     assert [(one.name, one.state) for one in found.nodes] == [("n01", "covered"), ("n02", "unavailable")]
@@ -501,10 +533,10 @@ def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp
 
 @pytest.mark.long
 def test_a_job_that_waits_for_no_reason_yet_has_none(slurm: FakeSlurm, tmp_path: Path) -> None:
-    run_campaign(tmp_path / "store", LAUNCH, slurm=slurm, limits=Limits(once=True))
+    run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=DriverLimits(once=True))
     for path in (slurm.folder / "queue").iterdir():
         path.write_text(path.read_text().replace("RUNNING", "PENDING"))
-    first = campaign_status(tmp_path / "store", slurm=slurm).nodes[0]
+    first = campaign_status(tmp_path / "store", scheduler=slurm).nodes[0]
     assert (first.state, first.why) == ("waiting", None)
 
 
@@ -518,30 +550,30 @@ def test_a_node_with_fewer_gpus_than_slurm_lists_is_told_without_its_output(slur
 
 def test_a_plan_that_can_send_nothing_does_not_say_that_nothing_is_needed(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text(node_line("n01", "DOWN"))
-    found = plan_campaign(tmp_path / "store", LAUNCH, slurm=slurm)
-    assert "no job can be sent now" in list(plan_answer(found, How(), None, named=True))
+    found = plan_campaign(tmp_path / "store", LAUNCH, scheduler=slurm)
+    assert "no job can be sent now" in list(plan_answer(found, SubmitOptions(), None, named=True))
 
 
 @pytest.mark.long
 def test_a_driver_that_was_killed_while_it_made_the_store_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()  # as an administrator made it
-    assert len(plan_campaign(store, LAUNCH, slurm=slurm).nodes) == 3
+    assert len(plan_campaign(store, LAUNCH, scheduler=slurm).nodes) == 3
     (store / "runs").mkdir()
-    assert len(plan_campaign(store, LAUNCH, slurm=slurm).nodes) == 3
+    assert len(plan_campaign(store, LAUNCH, scheduler=slurm).nodes) == 3
     assert drive(slurm, store).is_complete
     (tmp_path / "other" / "mine").mkdir(parents=True)
     with pytest.raises(StoreError, match="has other contents"):
-        plan_campaign(tmp_path / "other", LAUNCH, slurm=slurm)
+        plan_campaign(tmp_path / "other", LAUNCH, scheduler=slurm)
 
 
 @pytest.mark.long
 def test_the_status_is_told_without_the_file_of_a_simulated_cluster(slurm: FakeSlurm, tmp_path: Path) -> None:
     file = tmp_path / "sim.toml"
     file.write_text('cluster = "tiny"\nnodes = "n[01-03]"\n')
-    drive(slurm, tmp_path / "store", Asked("autumn", "quick", ("launch",), fleet=str(file)))
+    drive(slurm, tmp_path / "store", CampaignChoice("autumn", "quick", ("launch",), fleet=str(file)))
     file.unlink()
-    found = campaign_status(tmp_path / "store", slurm=slurm)
+    found = campaign_status(tmp_path / "store", scheduler=slurm)
     assert [one.state for one in found.nodes] == ["covered"] * 3
     assert "sim.toml: No such file" in found.notes[0]
 
@@ -586,13 +618,13 @@ def test_what_is_not_possible_on_a_gpu_is_not_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("off_s", "word"), [(-3600, "behind"), (3600, "ahead")])
 def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: int, word: str) -> None:
     store = new_store(tmp_path / "store")
-    request = declare(store, choose(store, LAUNCH))
+    request = declare_campaign(store, choose_campaign(store, LAUNCH))
     now = time.time_ns()
     tell(store, EventKind.JOB_SUBMITTED, None, node="n01", n=1, job_id="7", ts_ns=now)
     store_runs(store, request, "n01", "7", began_ns=now + off_s * 10**9)
-    (note,) = campaign_status(store, slurm=slurm).notes
+    (note,) = campaign_status(store, scheduler=slurm).notes
     assert note.startswith(f"the clock of node n01 is {word} by at least 3,")
-    assert campaign_status(store, slurm=slurm).nodes[0].state == "covered"
+    assert campaign_status(store, scheduler=slurm).nodes[0].state == "covered"
 
 
 # -- what is asked ---------------------------------------------------------------------------------------------
@@ -600,34 +632,37 @@ def test_a_clock_that_is_wrong_is_said(slurm: FakeSlurm, tmp_path: Path, off_s: 
 
 def test_a_campaign_goes_on_as_it_began(tmp_path: Path) -> None:
     store = new_store(tmp_path / "store")
-    first = declare(store, choose(store, Asked(suite="quick", partition="gpu")))
+    first = declare_campaign(store, choose_campaign(store, CampaignChoice(suite="quick", partition="gpu")))
     assert first.neighbours == "busy"
     assert list(first.probes) == [probe.name for probe in suite("quick")]
-    assert choose(store, Asked()) == first
-    assert choose(store, Asked(suite="quick")) == first
-    other = choose(store, Asked(suite="full"))
+    assert choose_campaign(store, CampaignChoice()) == first
+    assert choose_campaign(store, CampaignChoice(suite="quick")) == first
+    other = choose_campaign(store, CampaignChoice(suite="full"))
     assert other.is_new
     assert other.neighbours == "idle", "a probe of suite full uses a second GPU"
-    assert choose(store, Asked(suite="quick", neighbours="idle")).campaign == f"{first.campaign}-2"
-    assert known(store) == [first]
+    assert choose_campaign(store, CampaignChoice(suite="quick", neighbours="idle")).campaign == f"{first.campaign}-2"
+    assert known_campaigns(store) == [first]
+    store_runs(store, first, "n01", "1")
     with pytest.raises(InputError, match=r"was begun with --partition gpu: leave the option out to go on, or choose"):
-        choose(store, Asked(first.campaign, partition="cpu"))
+        choose_campaign(store, CampaignChoice(first.campaign, partition="cpu"))
     with pytest.raises(InputError, match="was begun with the probes idle, "):
-        choose(store, Asked(first.campaign, probes=("launch",)))
+        choose_campaign(store, CampaignChoice(first.campaign, probes=("launch",)))
     with pytest.raises(InputError, match="choose what to measure: --suite quick, standard or full"):
-        choose(None, Asked())
+        choose_campaign(None, CampaignChoice())
 
 
 def test_the_time_limit_is_that_of_the_plan() -> None:
-    busy = choose(None, Asked(suite="quick"))
-    idle = choose(None, Asked(suite="quick", neighbours="idle"))
+    busy = choose_campaign(None, CampaignChoice(suite="quick"))
+    idle = choose_campaign(None, CampaignChoice(suite="quick", neighbours="idle"))
     each_s = busy.expected_s()
-    assert minutes(busy, 6, How()) == -(-(each_s + 120) // 60)
-    assert minutes(idle, 6, How()) == -(-(6 * each_s + 120) // 60)
-    job = batch_job(Path("/s"), idle, Target("n01", 6, "IDLE", True), How(program=("whorl",)), gpus=["GPU-a"])
+    assert job_minutes(busy, 6, SubmitOptions()) == -(-(each_s + 120) // 60)
+    assert job_minutes(idle, 6, SubmitOptions()) == -(-(6 * each_s + 120) // 60)
+    job = node_job(
+        Path("/s"), idle, CampaignNode("n01", 6, "IDLE", True), SubmitOptions(program=("whorl",)), gpus=["GPU-a"]
+    )
     assert job.command[:3] == ["whorl", "probe", "run"]
     assert list(job.command[-2:]) == ["--gpu", "GPU-a"]
-    assert job.minutes == minutes(idle, 6, How())
+    assert job.minutes == job_minutes(idle, 6, SubmitOptions())
 
 
 def test_a_budget_has_a_unit(tmp_path: Path) -> None:

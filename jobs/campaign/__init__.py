@@ -1,1 +1,0 @@
-"""A campaign over every GPU of a cluster through its batch system: one job for each node, until all are covered."""
