@@ -71,12 +71,12 @@ def campaign() -> None:
 
 @campaign.command("plan", short_help="What would be measured, and what it costs; nothing is sent.")
 @options(*_asked_options, *_how_options, _budget_option, json_option)
-def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool, **given: Any) -> None:
+def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool, **settings: Any) -> None:
     """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent."""
     from .answers.campaign import plan_campaign
     from .output import print_reply
 
-    print_reply(plan_campaign(store, *names, budget=budget, **given), as_json=as_json)
+    print_reply(plan_campaign(store, *names, budget=budget, **settings), as_json=as_json)
 
 
 @campaign.command("run", short_help="Submit jobs until every node is measured; stop and go on as you like.")
@@ -93,7 +93,7 @@ def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool
 @click.option("--tries", type=click.IntRange(1), default=3, show_default=True, help="So many jobs a node gets at most.")
 @click.option("--once", is_flag=True, help="Submit what may be submitted now, and end: for cron.")
 @json_option
-def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **given: Any) -> None:
+def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **settings: Any) -> None:
     """Submit one short job for each node that is not measured, a few at a time, until every node is.
 
     One node comes first: if its job ends and stored nothing, no more are sent, and its output says why.
@@ -115,7 +115,7 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **given: 
             output.tell(f"campaign {name}")
 
     with output.ProgressBar() as progress, Ending():
-        reply = run_campaign(store, *names, once=once, progress=progress, begins=begins, **given)
+        reply = run_campaign(store, *names, once=once, progress=progress, begins=begins, **settings)
     output.print_reply(reply, as_json=as_json)
     if reply.has_failures:
         sys.exit(6)
@@ -164,7 +164,7 @@ def status(store: str, scheduler: str | None, name: str | None, every: bool, as_
 @click.option("--template", metavar="FILE", help="Your own template.")
 @click.option("--output", metavar="FILE", help="The job's output.  [default: the scheduler's]")
 @click.option("--start-up", type=Span(), help="What the job takes beside measuring.  [default: 2min]")
-def render(store: str, scheduler: str, gpus: int, node: str | None, options: tuple[str, ...], **given: Any) -> None:
+def render(store: str, scheduler: str, gpus: int, node: str | None, options: tuple[str, ...], **settings: Any) -> None:
     """Print the script that measures all GPUs of one node, to read, change and submit.
 
     \b
@@ -177,10 +177,10 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
     from .answers.campaign import campaign_choice, submit_options
     from .output import tell
 
-    if scheduler == "kubernetes" and not given["program"]:
-        given["program"] = "whorl"  # this Python is not in the image
-    given |= {"sbatch": options}
-    choice, submit = campaign_choice(given["names"], given), submit_options(given)
+    if scheduler == "kubernetes" and not settings["program"]:
+        settings["program"] = "whorl"  # this Python is not in the image
+    settings |= {"sbatch": options}
+    choice, submit = campaign_choice(settings["names"], settings), submit_options(settings)
     script = node_script(Path(store), choice, scheduler, options=submit, gpus=gpus, node=node)
     for name in script.unused_options:
         tell(f"note: the script for {scheduler} has no place for --{name}: it is left out")
@@ -197,7 +197,7 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
 @click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")
 @click.option("--here", is_flag=True, help="Send no job: look here, and print what was found as JSON.")
 @json_option
-def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **given: Any) -> None:
+def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **settings: Any) -> None:
     """Send one job of two minutes to one node, and say what it finds there: Python, the driver, GPUs, CuPy, the store.
 
     Do this before the first campaign. The job is like those of a campaign: give the same options.
@@ -207,13 +207,13 @@ def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **given
     from ..jobs import node_doctor
 
     if here:
-        click.echo(node_doctor.as_line(node_doctor.node_findings(store, given["fleet"])))
+        click.echo(node_doctor.as_line(node_doctor.node_findings(store, settings["fleet"])))
         return
     from . import output
     from .answers.campaign import ask_node
     from .campaign_report import doctor_answer, doctor_document
 
-    report = ask_node(store, scheduler=scheduler, tell=output.tell, **given)
+    report = ask_node(store, scheduler=scheduler, tell=output.tell, **settings)
     if as_json:
         output.print_json(doctor_document(report))
     else:

@@ -132,9 +132,9 @@ def _busy_nodes(status: CampaignStatus) -> Iterable[str]:
     if not busy:
         return
     times = "; ".join(f"{node.name} by {_utc(node.free_s):%Y-%m-%d %H:%M} UTC" for node in timed[:_LISTED])
-    more = f"; and {len(timed) - _LISTED:,} more" if len(timed) > _LISTED else ""
+    others = f"; and {len(timed) - _LISTED:,} more" if len(timed) > _LISTED else ""
     unknown = f"; {len(busy) - len(timed):,} without a known time" if len(busy) > len(timed) else ""
-    yield f"{many(len(busy), 'node')} busy: {times or 'none with a known time'}{more}{unknown if timed else ''}"
+    yield f"{many(len(busy), 'node')} busy: {times or 'none with a known time'}{others}{unknown if timed else ''}"
     if timed:
         yield _BY_LIMITS
 
@@ -145,8 +145,8 @@ def _unavailable_nodes(status: CampaignStatus) -> Iterable[str]:
     for node in status.of(NodeState.UNAVAILABLE):
         reasons[node.why or "unknown"].append(node.name)
     for why, names in reasons.items():
-        more = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-        yield f"not available: {compress(names[:_LISTED])}{more} ({why})"
+        others = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
+        yield f"not available: {compress(names[:_LISTED])}{others} ({why})"
 
 
 # -- status -------------------------------------------------------------------------------------------------------

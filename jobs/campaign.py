@@ -131,8 +131,8 @@ def choose_campaign(store: Store | None, choice: CampaignChoice) -> CampaignRequ
         )
     options = {option.name: getattr(choice, option.name) for option in fields(choice)}
     options["probes"] = None if choice.probes is None else tuple(probe.name for probe in _probes(choice))
-    known = known_campaigns(store)
-    for request in known:
+    campaigns = known_campaigns(store)
+    for request in campaigns:
         if choice.campaign not in (None, request.campaign):
             continue
         differing = next((name for name, value in options.items() if _differs(request, name, value)), None)
@@ -151,7 +151,7 @@ def choose_campaign(store: Store | None, choice: CampaignChoice) -> CampaignRequ
                 f"{store.root} has no campaign {choice.campaign} of jobs yet: choose what to measure, --suite quick"
             )
         raise InputError("choose what to measure: --suite quick, standard or full, or names of probes")
-    return _new_campaign(choice, {request.campaign for request in known})
+    return _new_campaign(choice, {request.campaign for request in campaigns})
 
 
 def _differs(request: CampaignRequest, name: str, value: object) -> bool:
@@ -224,11 +224,11 @@ def declare_campaign(store: Store, request: CampaignRequest) -> CampaignRequest:
 
 def find_campaign(store: Store, name: str | None) -> CampaignRequest:
     """The campaign of that name, or the newest one. Raises InputError where there is none."""
-    known = known_campaigns(store)
-    for request in known:
+    campaigns = known_campaigns(store)
+    for request in campaigns:
         if name in (None, request.campaign):
             return request
-    names = f"; it has {', '.join(request.campaign for request in known[:8])}" if known else ""
+    names = f"; it has {', '.join(request.campaign for request in campaigns[:8])}" if campaigns else ""
     raise InputError(
         f"{store.root} has no campaign{'' if name is None else f' {name}'} of jobs{names}: "
         f"`whorl campaign run --suite quick --store {store.root}` begins one"
@@ -351,12 +351,12 @@ def campaign_nodes(
         if node.gpus and node.name in chosen and (not partition_names or partition_names & set(node.partitions))
     ]
     if not covered:
-        where = f"of partition {request.partition}" if request.partition else f"of {title}"
-        where = f"that {request.fleet} lists" if request.fleet else where
-        where = f"among {request.nodes}" if request.nodes else where
+        scope = f"of partition {request.partition}" if request.partition else f"of {title}"
+        scope = f"that {request.fleet} lists" if request.fleet else scope
+        scope = f"among {request.nodes}" if request.nodes else scope
         with_gpus = sorted({name for node in nodes.values() if node.gpus for name in node.partitions})
         hint = f": the partitions with GPUs are {', '.join(with_gpus)}" if with_gpus else ""
-        raise InputError(f"no node {where} has GPUs by its Gres{hint}")
+        raise InputError(f"no node {scope} has GPUs by its Gres{hint}")
     return sorted(covered, key=lambda node: by_number(node.name))
 
 
@@ -403,8 +403,8 @@ def comment_of(store: Path) -> str | None:
     """What tells the jobs of this store's campaigns from those of campaigns of the same names in another store."""
     from ..store.folder import made_at
 
-    made = made_at(store)
-    return made and f"{PREFIX}:{made}"
+    created = made_at(store)
+    return created and f"{PREFIX}:{created}"
 
 
 def output_folder(store: Path, request: CampaignRequest, options: SubmitOptions) -> Path:

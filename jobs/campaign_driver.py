@@ -73,7 +73,19 @@ _BY_CHANCE = frozenset({"BOOT_FAIL", "CANCELLED", "NODE_FAIL", "PREEMPTED"})
 """Ends of a job that tell nothing of the jobs on other nodes."""
 
 Progress = Callable[[int, int, str], None]
-"""Hears how many of how many nodes are covered, and what goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignListener:
+    """Who hears what a driver does."""
+
+    begins: Callable[[str], None] = lambda _: None
+    """Is called with the campaign's name before the first job."""
+    progress: Progress = lambda *_: None
+    """Is called with how many of how many nodes are covered, and what goes on."""
+
+
+SILENT = CampaignListener()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +113,13 @@ def run_campaign(
     scheduler: Scheduler,
     options: SubmitOptions = USUAL_OPTIONS,
     limits: DriverLimits = USUAL_LIMITS,
-    progress: Progress = lambda *_: None,
-    begins: Callable[[str], None] = lambda _: None,
+    listener: CampaignListener = SILENT,
 ) -> CampaignStatus:
     """Run a campaign until every node is covered, has failed, or is not available; or one round of it.
 
-    It goes on where an earlier call ended. `begins` is called with the campaign's name before the first job.
-    Raises InputError for options that cannot be used, StoreError if the store cannot be written or another driver runs
-    this campaign, SchedulerError if the scheduler is not here, or does not answer or refuses for too long.
+    It goes on where an earlier call ended. Raises InputError for options that cannot be used, StoreError if the store
+    cannot be written or another driver runs this campaign, SchedulerError if the scheduler is not here, or does not
+    answer or refuses for too long.
     """
     from ..store import Store
 
@@ -127,8 +138,8 @@ def run_campaign(
     path = opened.root / f"campaign-{request.campaign}.lock"
     with locked(path, f"campaign {request.campaign}", wait_s=scheduler.timeout_s + _LONGER_S) as lock:
         make_output_folder(opened.root, request, options)
-        begins(request.campaign)
-        return _Driver(opened, request, options, limits, scheduler, lock, inventory, progress).run()
+        listener.begins(request.campaign)
+        return _Driver(opened, request, options, limits, scheduler, lock, inventory, listener.progress).run()
 
 
 @dataclass
@@ -338,8 +349,8 @@ class _Driver:
     def tell(self, status: CampaignStatus, sent: Sequence[str]) -> None:
         sentence = f"{status.count(NodeState.RUNNING)} running, {status.count(NodeState.WAITING)} waiting"
         if sent:
-            more = f" and {len(sent) - 3} more" if len(sent) > 3 else ""
-            sentence += f"; submitted {', '.join(sent[:3])}{more}"
+            others = f" and {len(sent) - 3} more" if len(sent) > 3 else ""
+            sentence += f"; submitted {', '.join(sent[:3])}{others}"
         elif self.limit:
             sentence += f"; {self.scheduler.title} takes no more now: {self.limit}"
         if not status.has_runs and len(status.nodes) > 1:

@@ -146,8 +146,8 @@ def coverage(store: Store | None, request: CampaignRequest) -> dict[str, NodeCov
 
 def _places(store: Store, request: CampaignRequest) -> dict[str, tuple[str, int | None]]:
     """The last node and slot of each GPU."""
-    where = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)}"
-    query = f"SELECT gpu, node, slot FROM gpus WHERE node IS NOT NULL {where} ORDER BY first_seen NULLS FIRST"
+    condition = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)}"
+    query = f"SELECT gpu, node, slot FROM gpus WHERE node IS NOT NULL {condition} ORDER BY first_seen NULLS FIRST"
     return {gpu: (node, slot) for gpu, node, slot in select(store, query)}
 
 
@@ -365,13 +365,13 @@ def assess(
         targets = {node.name: node for node in inventory.covered}
         lost = set(expand(request.nodes or "")) - inventory.nodes.keys()
     covered = {names.get(name, name): node_coverage for name, node_coverage in stored.items() if name}
-    rest = sorted((covered.keys() | lost) - targets.keys(), key=by_number)
+    unlisted = sorted((covered.keys() | lost) - targets.keys(), key=by_number)
     unknown = f"{title} has no such node any more" if inventory else f"{title} did not tell"
     by_node: defaultdict[str, list[NodeJob]] = defaultdict(list)
     for job in jobs:
         by_node[job.node].append(job)
     nodes, notes = [], []
-    for name in [*targets, *rest]:
+    for name in [*targets, *unlisted]:
         status = NodeStatus(name, NodeState.TO_DO, targets.get(name), covered.get(name) or NodeCoverage())
         nodes.append(_assess_node(status, by_node[name], tries, unknown=unknown, title=title))
         if skew_s := status.covered.skew_s:
@@ -393,8 +393,8 @@ def _assess_node(node: NodeStatus, jobs: Sequence[NodeJob], most: int, *, unknow
     node = replace(node, tries=tries, job=live.job if live else None, ended=ended.job.state if ended else None)
     if covered.settled >= node.gpus > 0:
         failures = [f"{gpu.name}: {gpu.why}" for gpu in covered.gpus if gpu.state is GpuState.FAILED]
-        more = f" and {len(failures) - _SENTENCES} more" if len(failures) > _SENTENCES else ""
-        return replace(node, state=NodeState.COVERED, why="; ".join(failures[:_SENTENCES]) + more or None)
+        others = f" and {len(failures) - _SENTENCES} more" if len(failures) > _SENTENCES else ""
+        return replace(node, state=NodeState.COVERED, why="; ".join(failures[:_SENTENCES]) + others or None)
     if node.job is not None and not node.job.pending:
         return replace(node, state=NodeState.RUNNING)
     if node.job is not None:

@@ -85,8 +85,8 @@ def _store_findings(root: Path) -> list[Finding]:
     except WhorlError as error:
         return [Finding("store", False, str(error), vital=True)]
     ahead_s = time.time() - files.clock(store.root)
-    way = "ahead of" if ahead_s > 0 else "behind"
-    wrong = f"{abs(ahead_s):,.0f} s {way} that of the store's file system"
+    direction = "ahead of" if ahead_s > 0 else "behind"
+    wrong = f"{abs(ahead_s):,.0f} s {direction} that of the store's file system"
     clock = Finding("clock", True, f"within {_SKEW_S:g} s of that of the store's file system")
     clock = clock if abs(ahead_s) <= _SKEW_S else Finding("clock", False, wrong)
     return [Finding("store", True, f"{root}: rows can be stored", vital=True), clock]

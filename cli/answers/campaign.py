@@ -111,14 +111,14 @@ def run_campaign(store: Store | str | Path, *names: str, **options: Unpack[RunOp
         once=options.get("once", False),
     )
     scheduler = find_scheduler(options.get("scheduler"))
+    listeners: dict[str, Any] = {"progress": options.get("progress"), "begins": options.get("begins")}
     status = campaign_driver.run_campaign(
         store,
         campaign_choice(names, options),
         scheduler=scheduler,
         options=submit_options(options),
         limits=limits,
-        progress=options.get("progress") or (lambda *_: None),
-        begins=options.get("begins") or (lambda _: None),
+        listener=campaign_driver.CampaignListener(**{name: value for name, value in listeners.items() if value}),
     )
     return _status(status, store, scheduler)
 
@@ -142,7 +142,7 @@ def ask_node(
     node: str | None,
     wait: float | None,
     tell: Callable[[str], None],
-    **given: Any,
+    **settings: Any,
 ) -> NodeReport:
     """Send one job to one node, and return what it found there; `tell` hears when the job is sent."""
     from ...jobs import node_doctor
@@ -151,12 +151,14 @@ def ask_node(
     for note in _notes(client):
         tell(f"note: {note}")
     coverage.reach(client)
-    fleet = given.pop("fleet")
-    request = CampaignRequest("doctor", "quick", (), named=False, neighbours="busy", partition=given.pop("partition"))
+    fleet = settings.pop("fleet")
+    request = CampaignRequest(
+        "doctor", "quick", (), named=False, neighbours="busy", partition=settings.pop("partition")
+    )
     request = replace(request, nodes=node, fleet=None if fleet is None else str(fleet))
     wait_s = node_doctor.WAIT_S if wait is None else wait
     return node_doctor.ask_node(
-        store, request, scheduler=client, options=submit_options(given), wait_s=wait_s, tell=tell
+        store, request, scheduler=client, options=submit_options(settings), wait_s=wait_s, tell=tell
     )
 
 

@@ -32,7 +32,7 @@ from whorl.jobs.campaign import (
     known_campaigns,
     node_job,
 )
-from whorl.jobs.campaign_driver import DriverLimits, run_campaign
+from whorl.jobs.campaign_driver import CampaignListener, DriverLimits, run_campaign
 from whorl.jobs.campaign_status import (
     CampaignStatus,
     GpuState,
@@ -85,7 +85,13 @@ def drive(
 ) -> CampaignStatus:
     """Run a campaign whose jobs end, with their runs, between two looks at the queue."""
     end = ends or (lambda: slurm.end_jobs(store, choice.campaign or ""))
-    return run_campaign(store, choice, scheduler=slurm, limits=DriverLimits(**limits), progress=lambda *_: end())
+    return run_campaign(
+        store,
+        choice,
+        scheduler=slurm,
+        limits=DriverLimits(**limits),
+        listener=CampaignListener(progress=lambda *_: end()),
+    )
 
 
 # -- Slurm that does not do as it is told ----------------------------------------------------------------------
@@ -142,7 +148,9 @@ def test_a_controller_that_restarts_is_waited_for(slurm: FakeSlurm, tmp_path: Pa
             down.touch()
         slurm.end_jobs(tmp_path / "store", "autumn")
 
-    assert run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, progress=progress).is_complete
+    assert run_campaign(
+        tmp_path / "store", LAUNCH, scheduler=slurm, listener=CampaignListener(progress=progress)
+    ).is_complete
     assert any("controller does not answer" in what for what in told)
 
 
@@ -657,9 +665,7 @@ def test_the_time_limit_is_that_of_the_plan() -> None:
     each_s = busy.expected_s()
     assert job_minutes(busy, 6, SubmitOptions()) == -(-(each_s + 120) // 60)
     assert job_minutes(idle, 6, SubmitOptions()) == -(-(6 * each_s + 120) // 60)
-    job = node_job(
-        Path("/s"), idle, CampaignNode("n01", 6, "IDLE", True), SubmitOptions(program=("whorl",)), gpus=["GPU-a"]
-    )
+    job = node_job(Path("/s"), idle, CampaignNode("n01", 6), SubmitOptions(program=("whorl",)), gpus=["GPU-a"])
     assert job.command[:3] == ["whorl", "probe", "run"]
     assert list(job.command[-2:]) == ["--gpu", "GPU-a"]
     assert job.minutes == job_minutes(idle, 6, SubmitOptions())
