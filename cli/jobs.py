@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ..errors import InputError
+from .chain import chain, wait
 from .idle import idle
 from .options import When, json_option, store_option
 
@@ -127,4 +128,6 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
         tell(said)
 
 
+jobs.add_command(chain)
+jobs.add_command(wait)
 jobs.add_command(idle)
