@@ -24,6 +24,8 @@ def jobs() -> None:
     whorl jobs show --store whorl-job-4242    what a job collected of its own GPUs
     whorl jobs import --store S --tags DIR    read what prolog and epilog noted
     whorl jobs idle --store S --running       GPUs that jobs hold and do not use
+    whorl jobs chain --script train.sbatch    jobs that follow without a gap
+    whorl jobs wait --nodes 8 --time 1-00     how long such a job would wait
 
     Then: whorl sql --store S "select * from jobs_on_gpu" (docs/jobs.md).
     """

@@ -150,6 +150,7 @@ def write_slurm(folder: Path) -> None:
         for node in [*NODES, "c009-1"]
     ]
     (folder / "nodes").write_text("\n".join([*lines, ""]))
+    (folder / "train.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=8 -t 1-00:00:00 -p batch\nsrun train\n")
     scontrol = f"""case "$*" in
   *ping*) echo "Slurmctld(primary) at login is UP" ;;
   *config*) echo "ClusterName = simulated-V100-1" ;;

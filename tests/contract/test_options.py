@@ -302,6 +302,19 @@ VERBS = {
         never={"--since": ACCOUNTING, "--until": ACCOUNTING},
     ),
     "jobs idle": Verb(STORE, {"--user": ["alice", ""], "--at-least": ["1s", "0s"], "--price": ["2.5", "-1"]}),
+    "jobs chain": Verb(
+        {"--script": "{world}/train.sbatch", "--once": None, "--folder": "{here}/chain"},
+        {
+            "--cost": ["0.5", "-1"],
+            "--folder": ["{here}/chain", "{world}/jobs.txt"],
+            "--patience": ["1s"],
+            "--policy": ["reactive", "lead6", "x"],
+            "--sbatch": ["--time=1", "a'b"],
+            "--script": ["{world}/train.sbatch", "{world}/jobs.txt", "{here}"],
+            "--until": ["done", "3", "7d", "x"],
+        },
+    ),
+    "jobs wait": Verb({"--time": "1-00"}, {"--nodes": ["8", "0"], "--time": ["1-00", "UNLIMITED", "x"]}),
     "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
     "jobs tag": Verb({"": "begin", "--folder": "{here}"}, {"": ["begin", "end", "script"], "--folder": ["{here}"]}),
     "sim describe": Verb({"": "V100"}, {"": ["V100", "H200", "x"]}),
@@ -502,6 +515,7 @@ FILES = {
     "energy.toml": 'zone = "DE"\npue = 1.2\n',
     "fleet.toml": 'nodes = "n[01-02]"\ngpus_per_node = 1\n',
     "hosts": "c001-[1-2]\n",
+    "train.sbatch": "#!/bin/bash\n#SBATCH -t 10\ntrue\n",
     "layout.yaml": "dp_size: 2\npp_size: 1\ntp_size: 1\n",
     "pairs.csv": "job_a,job_b,a_share_of_solo,b_share_of_solo\n"
     + "".join(f"{pair},0.8,0.8\n" for pair in ("BERT,BERT", "BERT,GPT2", "GPT2,GPT2")),

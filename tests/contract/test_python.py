@@ -283,6 +283,8 @@ WITHOUT_A_FUNCTION = {
     "doctor": "a look at this machine, to be read once",
     "export otlp": "sends until it is stopped",
     "export prometheus": "serves a page until it is stopped",
+    "jobs chain": "submits jobs of the user's, one after another",
+    "jobs wait": "asks the batch system, which a person does",
     "jobs show": "with whorl.collect(for_job=True) has the same summary",
     "jobs tag": "runs in a prolog",
     "man": "prints pages",

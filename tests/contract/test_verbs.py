@@ -179,6 +179,13 @@ QUESTIONS = [
         inputs=("fleet",),
         slurm=True,
     ),
+    Question(
+        "slurm-jobs-chain",
+        "jobs chain --script {folder}/slurm/train.sbatch --policy lead6 --dry-run --json",
+        inputs=("fleet",),
+        slurm=True,
+    ),
+    Question("slurm-jobs-wait", "jobs wait --nodes 8 --time 24:00:00 --json", inputs=("fleet",), slurm=True),
     _on_store("doctor", "doctor / --json", forms.sources, inputs=("fleet",)),
     _on_store("sql-json", f"sql / --json '{SELECT}'"),
     _on_store("sql-csv", f"sql / --csv '{SELECT}'", forms.rows),

@@ -64,8 +64,23 @@ class Chained:
         return Counter(line.split(":")[2] for line in lines if line.startswith(f"{self.folder} whorl-chain:"))
 
 
-def test_three_links_hand_over_without_a_gap(slurm: Slurm) -> None:
-    training = Chained(slurm, "handed-over")
+@pytest.mark.parametrize("moment", ["after", pytest.param("before", marks=pytest.mark.long)])
+def test_links_hand_over_without_a_gap_though_the_driver_is_killed_around_sbatch(slurm: Slurm, moment: str) -> None:
+    training = Chained(slurm, f"killed-{moment}")
+    commands = training.folder / "bin"
+    commands.mkdir()
+    submit = f'{shutil.which("sbatch")} "$@"' if moment == "after" else ""
+    (commands / "sbatch").write_text(f"#!/bin/sh\n{submit}\nkill -9 $PPID\n")
+    (commands / "sbatch").chmod(0o755)
+    training.answer("--once")
+    slurm.until(lambda: bool(training.diary()), "the first link to work")
+    time.sleep(2)  # then the second one is due
+    program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(training.script), "--once")
+    path = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
+    killed = slurm.run(*program, "--policy", SOON, user="alice", read_all=True, env=path, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert json.loads((training.folder / "train.sbatch.chain" / "chain.json").read_text())["links"]["2"]["job"] is None
+
     document = training.answer()
     assert document["end"] == "done"
     assert [link["end"] for link in document["links"]] == ["checkpoint", "checkpoint", "done"]
@@ -76,47 +91,12 @@ def test_three_links_hand_over_without_a_gap(slurm: Slurm) -> None:
     # Each link was there before the last one left: Slurm has no gap, and the training one of a look at a file.
     assert all(link["interruption_s"] <= 0 for link in document["links"][1:])
     assert all(0 <= diary[place + 1][0] - diary[place][0] < 10 for place in (1, 3))
-    again = training.answer()
-    assert again["end"] == "done"
+    assert training.answer() == document | {"forecast": None}
     assert training.jobs() == {"1": 1, "2": 1, "3": 1}
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_driver_that_is_killed_around_sbatch_submits_each_link_once(slurm: Slurm, moment: str) -> None:
-    training = Chained(slurm, f"killed-{moment}")
-    commands = training.folder / "bin"
-    commands.mkdir()
-    real = shutil.which("sbatch")
-    submit = f'{real} "$@"' if moment == "after" else ""
-    (commands / "sbatch").write_text(f"#!/bin/sh\n{submit}\nkill -9 $PPID\n")
-    (commands / "sbatch").chmod(0o755)
-    for link in (1, 2):
-        words = ("--script", str(training.script), "--policy", SOON, "--once")
-        path = f"{commands}:{slurm.environment()['PATH']}"
-        if link == 2:
-            slurm.until(lambda: ("works", "1") in [entry[1:] for entry in training.diary()], "the first link to work")
-            time.sleep(2)
-        program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", *words)
-        killed = slurm.run(*program, user="alice", read_all=True, env={"PATH": path}, timeout=60)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        training.answer("--once")
-        assert training.jobs()[str(link)] == 1
-    assert training.answer()["end"] == "done"
-    assert training.jobs() == {"1": 1, "2": 1, "3": 1}
-    assert [event for _, event, _ in training.diary()] == ["works", "left", "works", "left", "works", "done"]
-
-
-BODIES = {
-    "failed": "echo the last words >&2; exit 3",
-    "more": "exit 75",
-    "done": "exit 0",
-    "killed": "kill -9 $PPID",
-    "slow": "sleep 300",
-}
 
 
 def test_a_link_that_fails_ends_the_chain_with_its_last_words(slurm: Slurm) -> None:
-    training = Chained(slurm, "failing", BODIES["failed"])
+    training = Chained(slurm, "failing", "echo the last words >&2; exit 3")
     document = training.answer(status=6, policy="reactive")
     assert document["end"] == "failed"
     assert "status 3" in document["reason"]
@@ -125,7 +105,7 @@ def test_a_link_that_fails_ends_the_chain_with_its_last_words(slurm: Slurm) -> N
 
 
 def test_links_that_end_at_once_end_the_chain(slurm: Slurm) -> None:
-    training = Chained(slurm, "at-once", BODIES["more"])
+    training = Chained(slurm, "at-once", "exit 75")
     document = training.answer(status=6, policy="reactive")
     assert [link["end"] for link in document["links"]] == ["checkpoint", "checkpoint"]
     assert "within 60 s" in document["reason"]
@@ -167,6 +147,7 @@ def test_a_link_that_is_requeued_stays_the_same_link(slurm: Slurm) -> None:
     assert training.jobs() == {"1": 1}
 
 
+@pytest.mark.long
 def test_a_successor_takes_over_from_a_link_that_was_requeued(slurm: Slurm) -> None:
     """It never starts again, although the user's other driver may be dead."""
     training = Chained(slurm, "taken-over")
@@ -182,8 +163,9 @@ def test_a_successor_takes_over_from_a_link_that_was_requeued(slurm: Slurm) -> N
     assert [entry[2] for entry in training.diary() if entry[1] == "works"] == ["1", "2"]
 
 
+@pytest.mark.long
 def test_a_second_driver_of_a_script_is_refused(slurm: Slurm) -> None:
-    training = Chained(slurm, "twice", BODIES["slow"])
+    training = Chained(slurm, "twice", "sleep 300")
     words = ("jobs", "chain", "--script", str(training.script), "--policy", "reactive")
     program = [sys.executable, "-B", "-m", "whorl", *words]
     first = subprocess.Popen(
@@ -200,5 +182,5 @@ def test_a_second_driver_of_a_script_is_refused(slurm: Slurm) -> None:
     finally:
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=30)
-    other = Chained(slurm, "other", BODIES["slow"])
+    other = Chained(slurm, "other", "sleep 300")
     assert "is the chain of" in other.chain("--once", "--folder", str(training.folder / "second")).stderr
