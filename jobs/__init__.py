@@ -7,10 +7,13 @@ import shutil
 from collections.abc import Mapping
 
 from ..errors import InputError
+from .flux import Flux
+from .lsf import Lsf
+from .pbs import Pbs
 from .scheduler import Scheduler
 from .slurm import Slurm
 
-SCHEDULERS: Mapping[str, type[Scheduler]] = {scheduler.name: scheduler for scheduler in (Slurm,)}
+SCHEDULERS: Mapping[str, type[Scheduler]] = {scheduler.name: scheduler for scheduler in (Slurm, Pbs, Lsf, Flux)}
 
 
 def find_scheduler(name: str | None = None) -> Scheduler:

@@ -9,17 +9,19 @@ A scheduler that was never tried on a real one (`tried` is False) says so in `ca
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import pwd
 import re
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import SchedulerError
 from .batch import BatchJob, render
@@ -212,8 +214,13 @@ class Scheduler(ABC):
         """What the scheduler calls this cluster; None where it does not say."""
 
     @abstractmethod
+    def listed(self, user: int | None) -> Iterable[QueuedJob]:
+        """The jobs that the queue shows: of the user of a number at least, of all who may be seen if None."""
+
     def queue(self, *, name_prefix: str | None = None, user: int | None = None) -> list[QueuedJob]:
         """The jobs that wait, run or ended lately, of all users or one, with names that begin so."""
+        jobs = [job for job in self.listed(user) if user is None or job.user == user]
+        return [job for job in jobs if name_prefix is None or job.name.startswith(name_prefix)]
 
     def submit(
         self,
@@ -260,6 +267,17 @@ class Scheduler(ABC):
         if done.returncode:
             raise SchedulerError(f"{self.title} refused `{' '.join(command[:3])}`: {message_of(done)}")
         return done.stdout
+
+    def document(self, *command: str) -> dict[str, Any]:
+        """The object in the JSON that a command prints, {} where it prints nothing. Raises SchedulerError."""
+        text = self.call(*command)
+        try:
+            document = json.loads(text or "{}", strict=False)  # values may hold control characters
+        except ValueError as error:
+            raise SchedulerError(f"`{' '.join(command[:4])}` printed what is no JSON: {error}") from error
+        if not isinstance(document, dict):
+            raise SchedulerError(f"`{' '.join(command[:4])}` printed no JSON object")
+        return document
 
     def ask(
         self,
@@ -334,3 +352,25 @@ def utc_time(seconds: str | float | None) -> datetime | None:
     except ValueError:
         return None
     return datetime.fromtimestamp(instant, UTC) if 0 < instant < 1e11 else None
+
+
+def user_number(name: str) -> int | None:
+    """The number of a user by name, which may have a host behind an @; None where this machine does not know it."""
+    try:
+        return pwd.getpwnam(name.partition("@")[0]).pw_uid
+    except KeyError:
+        return None
+
+
+def user_name(number: int) -> str:
+    """The name of a user by number, or the number where this machine knows none."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def whole(number: object) -> int:
+    """A number as commands print it; 0 for what is none, as "-" or "<various>"."""
+    text = str(number)
+    return int(text) if text.isdigit() else 0

@@ -12,7 +12,7 @@ import grp
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -142,11 +142,10 @@ class Slurm(Scheduler):
                 return value.strip() or None
         return None
 
-    def queue(self, *, name_prefix: str | None = None, user: int | None = None) -> list[QueuedJob]:
+    def listed(self, user: int | None) -> Iterable[QueuedJob]:
         owner = [] if user is None else [f"--user={user}"]
         lines = self.call("squeue", "-h", "-a", "-t", "all", *owner, "-o", _QUEUED).splitlines()
-        jobs = [job for job in map(queued_job, lines) if job is not None]
-        return [job for job in jobs if name_prefix is None or job.name.startswith(name_prefix)]
+        return [job for job in map(queued_job, lines) if job is not None]
 
     def signal(self, job: str, name: str) -> None:
         """Send a signal, as USR1, to the script of a job that runs; its steps do not get it."""

@@ -1,7 +1,8 @@
 #!/bin/bash
 # This file was never run on a real Flux: read it before you use it.
 # Measures all GPUs of one node. Submit it with `flux batch FILE`; docs/campaigns.md says how to change it.
-# flux: --job-name={{name|sh}}
+# flux: --job-name={{name|sh}}' '{{comment|sh}}
+# flux: --job-name={{name|sh}}{{!comment}}
 # flux: --nodes=1
 # flux: --nslots=1
 # flux: --gpus-per-slot={{gpus}}

@@ -110,13 +110,15 @@ def test_every_value_is_used_by_slurm() -> None:
     [
         (
             "pbs",
-            """-N whorl-autumn-n01;-l select=1:ncpus=4:ngpus=4:host=n01;-l place=exclhost;-l walltime=01:30:00
+            """-N whorl-autumn-n01;-v WHORL_JOB=whorl:autumn:n01
+            -l select=1:ncpus=4:ngpus=4:host=n01;-l place=exclhost;-l walltime=01:30:00
             -q batch;-A physics;-p -1024;-r y;-j oe;-o /logs/n01.out;--constraint=a100;--reservation=acceptance""",
             "-l select=1:ncpus=4:ngpus=4;-q;-A;-o",
         ),
         (
             "lsf",
-            """-J whorl-autumn-n01;-n 4;-R "span[hosts=1]";-m n01;-x;-gpu "num=4:mode=shared:j_exclusive=yes";-W 90
+            """-J whorl-autumn-n01;-Jd whorl:autumn:n01
+            -n 4;-R "span[hosts=1]";-m n01;-x;-gpu "num=4:mode=shared:j_exclusive=yes";-W 90
             -q batch;-P physics;-r;-o /logs/n01.out;--constraint=a100;--reservation=acceptance""",
             "-m;-q;-P;-o",
         ),
