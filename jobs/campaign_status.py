@@ -227,7 +227,10 @@ def _free_s(jobs: Iterable[QueuedJob]) -> dict[str, float]:
 
 
 def campaign_jobs(scheduler: Scheduler, request: CampaignRequest, store: Path | None) -> list[NodeJob]:
-    """The campaign's jobs in the queue, those of other users among them where the scheduler shows them."""
+    """The campaign's jobs in the queue, those of other users among them where the scheduler shows them.
+
+    Raises InputError where jobs of a campaign of this name wait or run, and this one is new.
+    """
     comment, jobs = None if store is None else comment_of(store), []
     for job in scheduler.queue(name_prefix=f"{PREFIX}:{request.campaign}:"):
         if job.user == os.geteuid():
@@ -238,6 +241,11 @@ def campaign_jobs(scheduler: Scheduler, request: CampaignRequest, store: Path | 
         _, _, node, *attempts = job.name.split(":")
         if not foreign and len(attempts) < 2:
             jobs.append(NodeJob(node, int(attempts[0]) if attempts and attempts[0].isdigit() else 1, job))
+    if request.is_new and not all(job.job.ended for job in jobs):
+        raise InputError(
+            f"jobs of campaign {request.campaign} are in the queue, which was begun with other options: leave them out "
+            "to go on, or choose another --campaign"
+        )
     return jobs
 
 

@@ -74,7 +74,7 @@ class FakeSlurm(Slurm):
         """End the jobs that run; those that `measured` leave their runs."""
         for path in (self.folder / "queue").iterdir():
             text = path.read_text()
-            if "RUNNING" in text:
+            if "RUNNING" in text and f"|whorl:{campaign}:" in text:
                 if measured:
                     opened = Store.open(store)
                     store_runs(opened, find_campaign(opened, campaign), text.split("|")[4].split(":")[2], path.name)

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.cli.campaign_report import plan_answer, status_document
+from whorl.cli.campaign_report import plan_answer, plan_document, status_document
 from whorl.errors import InputError, SchedulerError, StoreError
 from whorl.jobs import campaign_driver
 from whorl.jobs.campaign import (
@@ -262,6 +262,34 @@ def test_the_first_job_tells_of_all_others(slurm: FakeSlurm, tmp_path: Path) -> 
     assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 2, "n02 tells sooner"
     slurm.squeue("s/RUNNING|None/PENDING|BeginTime/")
     assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 3
+
+
+def test_busy_nodes_get_jobs_in_the_order_in_which_they_are_free(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """By the limits of all jobs that run there: n02 is shared by two, and on n04 runs a job without a limit."""
+    busy = ["ALLOCATED", "MIXED", "ALLOCATED", "ALLOCATED"]
+    lines = [node_line(f"n0{number}", state) for number, state in enumerate(["IDLE", *busy], 1)]
+    (slurm.folder / "nodes").write_text("".join(lines))
+    ends = [("n02", 1_800_000_000), ("n[02,05]", 1_800_004_000), ("n03", 1_800_002_000), ("n04", 0)]
+    for number, (hosts, end) in enumerate(ends):
+        (slurm.folder / "queue" / f"{number}").write_text(f"{number}|RUNNING|None|4242|train||{end}|{hosts}\n")
+    store, once = tmp_path / "store", DriverLimits(once=True, max_pending=6)
+    run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    slurm.end_jobs(store, "autumn")
+    plan = plan_campaign(store, LAUNCH, scheduler=slurm)
+    busy_rows = plan_document(plan, USUAL_OPTIONS, None)["busy"]
+    times = {row["node"]: row["free_by"] and row["free_by"].isoformat() for row in busy_rows}
+    late = "2027-01-15T09:06:40"
+    assert times == {"n02": late, "n03": "2027-01-15T08:33:20", "n04": None, "n05": late}
+    said = (
+        "4 nodes busy: n03 by 2027-01-15 08:33 UTC; n02 by 2027-01-15 09:06 UTC; n05 by 2027-01-15 09:06 UTC; 1 without"
+    )
+    assert any(str(line).startswith(said) for line in plan_answer(plan, USUAL_OPTIONS, None, named=True))
+    run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    campaign_jobs = [name for name in slurm.submitted().values() if name.startswith("whorl:")]
+    assert campaign_jobs == [f"whorl:autumn:{node}" for node in ("n01", "n03", "n02", "n05")], "half of --max-pending"
+    rows = {row["node"]: row for row in status_document(campaign_status(store, scheduler=slurm))["by_node"]}
+    assert rows["n01"]["free_by"] is None
+    assert rows["n04"]["state"] == "to do"
 
 
 @pytest.mark.long

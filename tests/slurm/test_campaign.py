@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
+from datetime import UTC, datetime
 
 import pytest
 
@@ -38,6 +41,9 @@ def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
     why = {one["node"]: (one["state"], one["why"]) for one in found["by_node"]}
     assert why["n06"] == ("unavailable", "idle+drain: fan")
     assert why["n05"][0] == "waiting"
+    (free_by,) = [one["free_by"] for one in found["by_node"] if one["node"] == "n05"]
+    left = datetime.fromisoformat(free_by).replace(tzinfo=UTC) - datetime.now(UTC)
+    assert 0 < left.total_seconds() <= 600, "by the limit of bob's job, ten minutes from its start"
 
     slurm.until(lambda: "BeginTime" in slurm.field(preempted, "Reason") or not site.job("n01", "PENDING"), "requeue")
     slurm.run("scontrol", "update", f"jobid={preempted}", "StartTime=now")
@@ -105,19 +111,28 @@ def test_a_gpu_that_fails_is_not_tried_again_and_a_missing_one_is_said(slurm: Sl
 
 
 @pytest.mark.long
-def test_jobs_stay_in_the_queue_after_ctrl_c(slurm: Slurm) -> None:
+@pytest.mark.parametrize(("sent", "status"), [("INT", 130), ("KILL", -signal.SIGKILL)])
+def test_a_job_is_known_although_its_driver_ended_before_it_heard_of_it(slurm: Slurm, sent: str, status: int) -> None:
+    """Slurm has taken the job when the driver gets its signal, and the driver has not heard its number yet."""
     site = Site(slurm, "seconds_per_job = 30\n")
+    path = site.folder / "bin"
+    path.mkdir()
+    real = shutil.which("sbatch", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+    (path / "sbatch").write_text(f'#!/bin/sh\n{real} "$@" > /dev/null\nkill -{sent} $PPID\nsleep 1\n')
+    (path / "sbatch").chmod(0o755)
     options = (*PROBES, "--suite", "quick", "--campaign", "autumn", "--nodes", "n01")
-    with site.driver(*options) as first:
-        slurm.until(lambda: site.job("n01", "RUNNING") is not None, "the job on n01")
-        first.send_signal(signal.SIGINT)
+    with site.driver(*options, path=path) as first:
         _, error = first.communicate(timeout=30)
-    assert first.returncode == 130
-    assert "jobs that were submitted stay in the queue; to go on" in error
+    assert first.returncode == status, error
+    assert "jobs that were submitted stay in the queue; to go on" in error or sent == "KILL"
+    slurm.until(lambda: site.job("n01", "RUNNING") is not None, "the job on n01")
     assert site.states() == {"n01": "running"}
+    again = site.campaign("run", *options, "--once", "--json")
+    assert json.loads(again.stdout)["by_node"][0]["state"] == "running"
+    assert site.submitted() == {"whorl:autumn:n01": 1}
     other = site.campaign("run", "--campaign", "autumn", "--suite", "full")
     assert other.returncode == 2
-    assert "campaign autumn was begun with --suite quick" in other.stderr
+    assert "jobs of campaign autumn are in the queue, which was begun with other options" in other.stderr
 
 
 @pytest.mark.long
