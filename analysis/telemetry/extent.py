@@ -38,7 +38,7 @@ class Range:
         return written(self.since, fine=fine), written(self.until, fine=fine)
 
 
-def extent(store: Store, keys: Which = None) -> tuple[int, int] | None:
+def extent(store: Store, keys: Which | None = None) -> tuple[int, int] | None:
     """The first and the last reading (ns since 1970) of some GPUs, or of all; None where there is none."""
     ends = []
     for table, lasts in (("telemetry", 0), ("telemetry_minutes", MINUTE_NS)):
@@ -49,7 +49,7 @@ def extent(store: Store, keys: Which = None) -> tuple[int, int] | None:
     return (min(first for first, _ in ends), max(last for _, last in ends)) if ends else None
 
 
-def newest(store: Store, keys: Which = None) -> int | None:
+def newest(store: Store, keys: Which | None = None) -> int | None:
     """When the last reading of these GPUs was taken, those in journals included; None where there is none."""
     ((last,),) = store.sql(f"SELECT epoch_ns(max(ts)) FROM latest WHERE {of(keys)}").polars().rows()
     return None if last is None else int(last)
