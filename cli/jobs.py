@@ -66,8 +66,8 @@ def import_jobs(store: str, as_json: bool, **options: Any) -> None:
     whorl jobs import --store S --tags /var/spool/whorl
 
     Importing again stores only what is new: a job that was running and has ended gets a new record, and the view
-    `jobs_now` shows it. Accounting does not say which GPUs of a node a job had. They are stored where a tag read
-    their UUIDs, and where the job had all of them; else the row has the node and no GPU. Tags in the store's own
+    `jobs_now` shows it. Accounting does not say which GPUs of a node a job had. They are stored where a tag says it
+    for certain, and where the job had all of them; else the row has the node and no GPU. Tags in the store's own
     folder are always read.
 
     Exit status 2 if a line or a tag was refused; the others are stored.

@@ -2,7 +2,7 @@
 
 Slurm's accounting counts GPUs and does not say which. They are certain in three ways:
 
-* a tag on the node read their UUIDs when the job began (`tags`);
+* a tag on the node read their UUIDs when the job began, or which device files they are (`tags`, `gres`);
 * a collector saw processes of the job on as many GPUs as accounting counts, so it had these (`job_labels`);
 * the job had as many GPUs as its nodes have in all, so it had all of them; the table `gpus` must have known every GPU
   of these nodes when the job began, as many as the scheduler says that they have. A GPU that was first seen while the

@@ -11,10 +11,11 @@
 # else may write to, and all folders above it are such ones, or sticky as /tmp, and no links: for another folder, run it
 # as the folder's owner (runuser -u OWNER -- sh whorl-tag ...).
 #
-# Which GPUs a job has is certain if it has all of the node, and if CUDA_VISIBLE_DEVICES holds UUIDs. For other jobs,
-# and for indices on a node where a GPU has vanished, whorl does not guess. If you know that Slurm's index of a GPU is
-# the number of its device file (gres.conf lists /dev/nvidia0, /dev/nvidia1, ... in this order, on one line or lines of
-# one type), say so: WHORL_SLURM_INDEX=minor.
+# Which GPUs a job has is certain if it has all of the node, if CUDA_VISIBLE_DEVICES holds UUIDs, and if gres.conf on
+# this node says which device file each of Slurm's indices is; the lines of gres.conf about GPUs are noted too. Inside a
+# job whose cgroup hides the other GPUs, those that are left are the job's. Where none of this is so, whorl does not
+# guess. If gres.conf cannot be read here and Slurm's index of a GPU is the number of its device file, say so:
+# WHORL_SLURM_INDEX=minor.
 # If jobs share GPUs here (shards, MPS), say so: WHORL_SHARED=1.
 
 event=${1:-} folder=${2:-${WHORL_TAGS:-}} limit=${WHORL_TAG_SECONDS:-5} proc=${WHORL_PROC:-/proc}
@@ -55,6 +56,39 @@ gpus() { # a line for each GPU of the node: its UUID and the number of its devic
 	fi
 	for instance in "$proc"/driver/nvidia/capabilities/gpu*/mig/gi*; do
 		[ ! -e "$instance" ] || { put mig 1 && break; }
+	done
+}
+
+gres() { # the lines of gres.conf that may be about GPUs of this node
+	for conf in "${SLURM_CONF:+${SLURM_CONF%/*}/gres.conf}" /etc/slurm/gres.conf /run/slurm/conf/gres.conf /etc/slurm-llnl/gres.conf; do
+		[ -n "$conf" ] && [ -r "$conf" ] || continue
+		lines=0
+		while read line || [ -n "$line" ]; do # a backslash at its end continues a line
+			line=${line%%#*}
+			case $line in
+			*[Gg][Pp][Uu]* | *[Aa][Uu][Tt][Oo][Dd][Ee][Tt]* | *[Ii][Nn][Cc][Ll][Uu][Dd][Ee]*) ;;
+			*) continue ;;
+			esac
+			case $line in
+			*[Nn][Oo][Dd][Ee][Nn][Aa][Mm][Ee]=*)
+				names=${line#*[Nn][Oo][Dd][Ee][Nn][Aa][Mm][Ee]=} names=${names%%[ 	]*}
+				case $names in *[[,]* | "$node") ;; *) continue ;; esac
+				;;
+			esac
+			lines=$((lines + 1))
+			case $line in *[![:print:][:blank:]]*) line='Include unreadable' ;; esac
+			[ "$lines" -le 100 ] && [ "${#line}" -le 500 ] || { echo 'gres=Include too long' && break; }
+			echo "gres=$line"
+		done <"$conf"
+		break
+	done
+}
+
+reachable() { # inside a job: the GPUs that its cgroup does not hide, as UUIDs with commas
+	[ -z "${SLURM_SCRIPT_CONTEXT:-}" ] && [ "$(id -u)" != 0 ] || return
+	timeout -k 1 $((limit > 3 ? limit - 2 : 1)) nvidia-smi -L 2>/dev/null | while IFS= read -r line; do
+		uuid=${line##*UUID: }
+		case $line in ' '*) ;; *UUID:*) printf '%s,' "${uuid%)*}" ;; esac
 	done
 }
 
@@ -108,6 +142,8 @@ write() {
 			[ "$what" != btime ] || put booted "$value"
 		done <"$proc/stat"
 		gpus
+		gres
+		[ "$event" = end ] || put reachable "$(reachable)"
 		echo end=1
 	} >".$name" && mv -T -- ".$name" "$name.tag"
 }

@@ -14,6 +14,7 @@ from ...errors import InputError
 from ...store.names import this_cluster
 from ...store.system import files
 from ...store.vocabulary import GpuFrom, JobSource, TagState
+from .gres import gpus_by_index
 
 _HEX = "[0-9a-fA-F]"
 _WHOLE = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"  # CUDA takes the beginning of a UUID as well
@@ -22,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _BOOT_SLACK_S = 120  # the time of booting moves a little, as the clock is set
 _LONGEST = 1 << 16  # bytes
 _FIRST, _LAST = 631_152_000, 4_102_444_800  # 1990 to 2100
-PLAIN_INDEX = "on a part of a node with no UUIDs in CUDA_VISIBLE_DEVICES: an index does not say which GPU it is"
+INSTANCES = "on a part of a node with MIG instances, and no UUIDs in CUDA_VISIBLE_DEVICES"
 NO_LIST = "on a node whose GPUs the tag could not list"
 NO_NUMBER = "on a node of which nobody said how many GPUs it has (give --gpus-per-node)"
 OTHER_NUMBER = "on a node whose driver listed another number of GPUs than Slurm has for it"
@@ -37,7 +38,8 @@ class Event:
     node: str
     job: str
     text: dict[str, str]
-    gpus: tuple[tuple[str, str], ...]  # of the node: UUID, number of its device file
+    gpus: tuple[tuple[str, str], ...]  # of the node, by PCI address: UUID, number of its device file
+    gres: tuple[str, ...] = ()  # lines of gres.conf
 
     @property
     def restart(self) -> int | None:
@@ -71,15 +73,23 @@ class Event:
         indices = _numbers(self.text.get("slurm_gpus", ""))
         if indices is None or not self.gpus:
             return None, None if indices is None else len(indices), NO_LIST
-        if number != len(self.gpus):
-            return None, len(indices), NO_NUMBER if number is None else OTHER_NUMBER
-        if len(indices) == len(self.gpus) and "mig" not in self.text:
+        reachable = sorted(filter(None, self.text.get("reachable", "").split(",")))
+        if len(reachable) == len(indices) < len(self.gpus) and set(reachable) < {uuid for uuid, _ in self.gpus}:
+            return reachable, len(indices), ""
+        if "mig" in self.text:
+            return None, len(indices), INSTANCES
+        by_index, why = gpus_by_index(self.gres, self.node, self.gpus)
+        if by_index is None and number is None:
+            return None, len(indices), NO_NUMBER
+        if number is not None and number != len(self.gpus):
+            return None, len(indices), OTHER_NUMBER
+        if len(indices) == len(self.gpus):
             return sorted(uuid for uuid, _ in self.gpus), len(indices), ""
-        by_minor = {int(minor): uuid for uuid, minor in self.gpus if minor.isdigit()}
-        stated = self.text.get("slurm_index") == "minor" and "mig" not in self.text
-        if stated and len(by_minor) == len(self.gpus) and all(index in by_minor for index in indices):
-            return sorted(by_minor[index] for index in indices), len(indices), ""
-        return None, len(indices), PLAIN_INDEX
+        if self.text.get("slurm_index") == "minor":
+            by_index, why = {int(minor): uuid for uuid, minor in self.gpus if minor.isdecimal()}, NO_LIST
+        if by_index is None or not set(indices) <= set(by_index) or len(by_index) < len(self.gpus):
+            return None, len(indices), why or OTHER_NUMBER
+        return sorted(by_index[index] for index in indices), len(indices), ""
 
 
 @dataclass
@@ -151,7 +161,7 @@ def _event(path: Path) -> Event | str:
     lines = content.decode("utf-8", "replace").splitlines()
     if len(content) > _LONGEST or lines[:1] != ["whorl-tag=1"] or lines[-1:] != ["end=1"]:
         return "it is no whole tag of whorl"
-    text, gpus = {}, []
+    text, gpus, gres = {}, [], []
     for line in lines:
         key, _, value = line.partition("=")
         if key == "gpu":
@@ -159,6 +169,8 @@ def _event(path: Path) -> Event | str:
             if not _UUID.fullmatch(uuid):
                 return "it names a GPU that is no UUID"
             gpus.append((uuid, minor))
+        elif key == "gres":
+            gres.append(value)
         elif value:
             text[key] = value
     at = text.get("time", "")
@@ -169,7 +181,7 @@ def _event(path: Path) -> Event | str:
     # A user who may write into the folder tells of his own jobs only.
     if about.st_uid not in (0, os.geteuid()) and str(about.st_uid) != text.get("uid"):
         return "its file belongs to another user than its job"
-    return Event(text["event"], int(at), text["node"], text["job"], text, tuple(sorted(set(gpus))))
+    return Event(text["event"], int(at), text["node"], text["job"], text, tuple(dict.fromkeys(gpus)), tuple(gres))
 
 
 @dataclass

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.jobs.accounting import tagging, tags
+from whorl.jobs.accounting import gres, tagging, tags
 from whorl.jobs.accounting.importing import Report, import_jobs
 from whorl.store import Store
 from whorl.tests.jobs.accounts import T0, job, know_gpus, now, saved, utc
@@ -274,6 +274,76 @@ def test_gpus_are_known_by_uuid_or_not_at_all(
     report = run()
     assert now(store, "gpu") == [(gpu,) for gpu in expected or (None,)]
     assert bool(report.tags_unknown) == (expected is None)
+
+
+LISTED = f"{A}:7\ngpu={B}:6\ngpu={C}:5\ngpu={D}:4"
+"""Four GPUs in the order of their PCI addresses; their device files are numbered against it."""
+IN_ORDER = f"{A}:0\ngpu={B}:1\ngpu={C}:2\ngpu={D}:3"
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus", "expected"),
+    [
+        (["Name=gpu Type=v100 File=/dev/nvidia[4-7]"], LISTED, [B, C]),
+        (["name=gpu file=/dev/nvidia[4-5],/dev/nvidia[6,7]  Cores=0-3"], LISTED, [B, C]),
+        (["Name=gpu Type=a File=/dev/nvidia[4,5,7]", "Name=gpu Type=b File=/dev/nvidia6"], LISTED, [A, C]),
+        (["NodeName=n[02-09] Name=gpu File=/dev/nvidia[0-3]", "NodeName=n01 Name=gpu File=/dev/nvidia[4-7]"],
+         LISTED, [B, C]),
+        (["AutoDetect=nvml"], IN_ORDER, [B, C]),
+        (["AutoDetect=nvml", "Name=gpu File=/dev/nvidia[0-3]"], IN_ORDER, [B, C]),
+        (["NodeName=n01 AutoDetect=off Name=gpu File=/dev/nvidia[4-7]"], LISTED, [B, C]),
+        (["AutoDetect=nvml"], LISTED, gres.OTHER_ORDER),
+        (["Name=gpu File=/dev/nvidia[0-3]"], LISTED, gres.OTHER_FILES),
+        (["Name=gpu File=/dev/nvidia[4-6]"], LISTED, gres.OTHER_FILES),
+        (["Name=gpu File=/dev/nvidia[4-7]", "Include more.conf"], LISTED, gres.INCLUDES),
+        (["NodeName=n[02 Name=gpu File=/dev/nvidia[4-7]"], LISTED, gres.INCLUDES),
+        (["Name=gpu Count=4"], LISTED, gres.NO_FILES),
+        ([], LISTED, gres.NOT_READ),
+    ],
+)  # fmt: skip
+def test_an_index_of_slurm_is_what_gres_conf_says_or_nothing(
+    gres: list[str], gpus: str, expected: list[str] | str, run: Any, spool: Path, store: Store
+) -> None:
+    lines = "".join(f"\ngres={line}" for line in gres)
+    write(spool, "begin", 1, 100, visible="0,1", slurm_gpus="1,2", gpu=gpus + lines)
+    report = run(gpus_per_node=["4"])
+    if isinstance(expected, str):
+        assert report.tags_unknown == {expected: 1}
+    else:
+        assert now(store, "gpu, gpu_from") == [(gpu, "tag") for gpu in sorted(expected)]
+
+
+def test_the_script_notes_the_lines_of_gres_conf_about_its_node(proc: Path, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "gres.conf").write_text(
+        "# Name=gpu File=/dev/nvidia9\nAutoDetect=off\nNodeName=n02 Name=gpu File=/dev/nvidia[0-3]\n"
+        "NodeName=n[01,03]\tName=gpu \\\n  File=/dev/nvidia[0-1] # both\nName=nic Count=1\n"
+    )
+    script("begin", tmp_path, proc, **JOB | {"SLURM_JOB_GPUS": "1"}, SLURM_CONF=str(tmp_path / "etc" / "slurm.conf"))
+    (event,) = tags.read([tmp_path]).events
+    assert [" ".join(line.split()) for line in event.gres] == [
+        "AutoDetect=off",
+        "NodeName=n[01,03] Name=gpu File=/dev/nvidia[0-1]",
+    ]
+    assert event.job_gpus(None) == ([A], 1, "")  # index 1 is /dev/nvidia1, which is the first by PCI address
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_in_a_job_the_gpus_that_its_cgroup_leaves_are_the_jobs(proc: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        smi = folder / "nvidia-smi"
+        smi.write_text(f"#!/bin/sh\necho 'GPU 0: NVIDIA H100 (UUID: {B})'\n")
+        env = {"PATH": f"{name}:{os.environ['PATH']}", "SLURMD_NODENAME": "n01", "WHORL_PROC": str(folder / "proc")}
+        env |= JOB | {"SLURM_JOB_GPUS": "1", "SLURM_JOB_UID": "12345"}
+        shutil.copytree(proc, folder / "proc")
+        for path in (folder, smi, *(folder / "proc").rglob("*")):
+            os.chown(path, 12345, 12345)
+            path.chmod(0o755)
+        line = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-s", "--", "begin", name]
+        subprocess.run(line, input=tagging.script(), env=env, text=True, check=True)
+        (event,) = tags.read([folder]).events
+        assert event.job_gpus(None) == ([B], 1, "")
 
 
 @pytest.mark.parametrize("index", [{}, {"slurm_index": "minor"}])

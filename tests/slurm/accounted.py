@@ -5,12 +5,13 @@ The database is private: no network port, its own folder, and no password, as it
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 from whorl.jobs.accounting import tagging
-from whorl.tests.slurm.daemons import GPUS, USERS, Slurm, _host, _which
+from whorl.tests.slurm.daemons import DEVICE_MAJOR, GPUS, USERS, Slurm, _host, _which
 
 COMMANDS = ("slurmdbd", "mariadbd", "mariadb", "mariadb-install-db", "sacctmgr", "sacct")
 _PLUGIN = "accounting_storage_mysql.so"
@@ -26,9 +27,13 @@ def why_not() -> str | None:
     return None
 
 
-def uuid(node: str, device: int) -> str:
-    """The UUID of the GPU with this device file on a node."""
-    return f"GPU-{int(node[1:]):08d}-0000-0000-0000-{device:012d}"
+FIRST_DEVICE = 4
+"""The device files are nvidia4 to nvidia7, as where other boards have the first numbers."""
+
+
+def uuid(node: str, index: int) -> str:
+    """The UUID of the GPU with this index of Slurm on a node: its place in gres.conf."""
+    return f"GPU-{int(node[1:]):08d}-0000-0000-0000-{index:012d}"
 
 
 class Accounted(Slurm):
@@ -65,6 +70,13 @@ Prolog={self.folder}/etc/prolog.sh
 Epilog={self.folder}/etc/epilog.sh
 PrologFlags=Alloc
 """
+
+    def _gres_lines(self) -> str:
+        for number in range(FIRST_DEVICE, FIRST_DEVICE + GPUS):
+            device = self.folder / "dev" / f"nvidia{number}"
+            if not device.exists():
+                os.mknod(device, 0o20666, os.makedev(DEVICE_MAJOR, number))
+        return f"Name=gpu Type=v100 File={self.folder}/dev/nvidia[{FIRST_DEVICE}-{FIRST_DEVICE + GPUS - 1}]\n"
 
     def _start_database(self) -> None:
         home = self.folder / "mysql"
@@ -133,7 +145,8 @@ CommunicationParameters=NoInAddrAny
     def _write_tagging(self) -> None:
         """Prolog and epilog that tag, and for each node what the driver would say below /proc.
 
-        The device files are numbered against the order of the PCI addresses, as on many machines.
+        The device files are numbered against the order of the PCI addresses, as on many machines: neither the number
+        nor the address of a GPU is the index that Slurm gives to it.
         """
         etc = self.folder / "etc"
         etc.mkdir(exist_ok=True)
@@ -143,13 +156,14 @@ CommunicationParameters=NoInAddrAny
             (etc / name).write_text(
                 "#!/bin/sh\n"
                 f"export WHORL_PROC={self.folder}/proc/$SLURMD_NODENAME\n"
-                f"[ ! -e {self.folder}/etc/minor ] || export WHORL_SLURM_INDEX=minor\n"
                 f"exec sh {etc}/whorl-tag {event} {self.spool_of_tags}\n"
             )
             (etc / name).chmod(0o755)
         for node in self.names:
-            for device in range(GPUS):
-                about = self.folder / "proc" / node / "driver" / "nvidia" / "gpus" / f"0000:0{GPUS - device}:00.0"
+            for index in range(GPUS):
+                about = self.folder / "proc" / node / "driver" / "nvidia" / "gpus" / f"0000:0{GPUS - index}:00.0"
                 about.mkdir(parents=True)
-                (about / "information").write_text(f"GPU UUID: \t {uuid(node, device)}\nDevice Minor: \t {device}\n")
+                (about / "information").write_text(
+                    f"GPU UUID: \t {uuid(node, index)}\nDevice Minor: \t {FIRST_DEVICE + index}\n"
+                )
             (self.folder / "proc" / node / "stat").write_text("btime 1000000000\n")

@@ -98,33 +98,42 @@ def test_what_really_ran_is_what_is_stored(here: Accounted, store: Store, tmp_pa
     assert {owners[whole], owners[evil]} == {"alice"}
     assert set(now(store, "distinct ended is null, began <= ended, account")) == {(False, True, "physics")}
 
-    # With the tags of the same jobs: by UUID wherever CUDA_VISIBLE_DEVICES or the whole node make it certain.
+    # With the tags of the same jobs, all of them by UUID: gres.conf says which GPU an index is.
     assert here.spool_of_tags.stat().st_size
     tagged = import_all(store, tag_folders=[here.spool_of_tags])
     assert not tagged.tags_refused
     assert now(store, "gpu, gpu_from", f"job_id = '{drained}'") == [(uuid("n05", d), "tag") for d in range(GPUS)]
-    assert now(store, "gpu, gpu_from", f"job_id = '{shared[0]}'") == [(None, None)]
+    assert not tagged.tags_unknown
+    held = dict(now(store, "job_id, gpu", f"job_id in ('{shared[0]}', '{shared[1]}')"))
+    assert set(held.values()) == {uuid("n03", 0), uuid("n03", 1)}, "two jobs of one node, a GPU each"
     assert now(store, "count(*)", "source = 'tag'") == [(0,)]  # accounting explains all of them
     again = import_all(store, tag_folders=[here.spool_of_tags])
     assert (again.stored, again.tags_stored) == (0, 0)
 
 
 @pytest.mark.long
-def test_the_index_of_slurm_is_believed_where_the_site_says_what_it_is(here: Accounted, store: Store) -> None:
-    (here.folder / "etc" / "minor").touch()
-    try:
-        go = here.folder / "out" / "together"
-        held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done"
-        jobs = [here.submit("--gres=gpu:1", "-w", "n03", held) for _ in range(2)]
-        for job in jobs:
-            here.nodes_of(job)
-        go.touch()
-        here.settle()
-    finally:
-        (here.folder / "etc" / "minor").unlink()
+def test_two_jobs_of_a_node_have_the_gpus_whose_device_files_slurm_gave_them(here: Accounted, store: Store) -> None:
+    """The second job of a node is on index 1, which is /dev/nvidia5, and the third GPU by PCI address."""
+    go = here.folder / "out" / "together"
+    held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done; sleep 2"
+    jobs = [here.submit(f"--gres=gpu:{number}", "-w", "n03", held) for number in (1, 2)]
+    for job in jobs:
+        here.nodes_of(job)
+    here.until(lambda: set(jobs) <= here.accounted("-s", "R"), "the accounts to have the jobs")
+    running = import_all(store, tag_folders=[here.spool_of_tags])
+    assert not running.tags_unknown
+    state = "job_id, gpu, gpu_from, state"
+    expected = [(jobs[0], uuid("n03", 0)), (jobs[1], uuid("n03", 1)), (jobs[1], uuid("n03", 2))]
+    ours = f"job_id in ('{jobs[0]}', '{jobs[1]}')"
+    assert now(store, state, ours) == [(*pair, "tag", "RUNNING") for pair in expected]
+    indices = [here.run("scontrol", "-d", "-o", "show", "job", job).stdout for job in jobs]
+    assert ["IDX:0)" in indices[0], "IDX:1-2)" in indices[1]] == [True, True]
+    go.touch()
+    here.settle()
+    ended = ("-s", "CD", "-S", "now-1hour", "-E", "now")
+    here.until(lambda: set(jobs) <= here.accounted(*ended), "the accounts to have the ends")
     import_all(store, tag_folders=[here.spool_of_tags])
-    found = now(store, "gpu, gpu_from", f"job_id in ('{jobs[0]}', '{jobs[1]}')")
-    assert found == [(uuid("n03", device), "tag") for device in (0, 1)]
+    assert now(store, state, ours) == [(*pair, "tag", "COMPLETED") for pair in expected]
 
 
 @pytest.mark.long

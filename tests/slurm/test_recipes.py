@@ -68,7 +68,7 @@ def test_a_job_is_tagged_when_it_begins_and_ends(slurm: Slurm, site: Path) -> No
     tag(site, TAG.read_text())
     job = ran(slurm)
     slurm.until(lambda: len(list((site / "tags").glob("*.tag"))) == 2, "both tags")
-    found = [dict(line.split("=") for line in path.read_text().splitlines()) for path in (site / "tags").iterdir()]
+    found = [dict(line.split("=", 1) for line in path.read_text().splitlines()) for path in (site / "tags").iterdir()]
     assert {one["event"] for one in found} == {"begin", "end"}
     assert {(one["job"], one["node"], one["slurm_gpus"]) for one in found} == {(job, "n01", "0,1")}
 
