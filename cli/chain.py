@@ -74,7 +74,7 @@ def chain(
     Exit status 0; 1 if the chain was cancelled; 6 if a job failed; 5 if Slurm is not here, does not answer, or refuses.
     """
     from ..jobs.chain import PATIENCE_S, ChainOptions, plan_chain, run_chain
-    from ..jobs.forecast import Policy
+    from ..jobs.forecast import LeadPolicy
     from ..jobs.slurm import Slurm
     from . import output
     from .ending import Ending, stays
@@ -82,10 +82,11 @@ def chain(
     options = ChainOptions(
         script,
         _until(until),
-        Policy.parse(policy, cost),
+        LeadPolicy.parse(policy, cost),
         signal=None if given["signal"] == "none" else given["signal"],
         sbatch=given["sbatch"],
         folder=given["folder"],
+        progress=output.tell,
         once=given["once"],
         resume=given["resume"],
         patience_s=given["patience"] or PATIENCE_S,
@@ -95,12 +96,12 @@ def chain(
     else:
         stays("jobs that were submitted stay in the queue; to go on, run the command again")
         with Ending():
-            report = run_chain(Slurm(), options, output.tell)
+            report = run_chain(Slurm(), options)
     if as_json:
         output.print_json(_chain_document(report, options.policy.name))
     else:
         output.show(_chain_lines(report, options.policy.name))
-    sys.exit(_STATUS.get(report.state.end or "", 0))
+    sys.exit(_STATUS.get(report.folder.state.end or "", 0))
 
 
 _STATUS = {"failed": 6, "unknown": 6, "cancelled": 1}
@@ -120,7 +121,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     It learns from Slurm's accounting, so it needs the right to see the jobs of others; `right` says how often a
     prediction like this held, on jobs that it did not learn from. Nothing is submitted.
     """
-    from ..jobs.forecast import QUANTILES, Forecaster, JobShape, Policy, limit_seconds
+    from ..jobs.forecast import QUANTILES, Forecaster, JobShape, LeadPolicy, limit_seconds
     from ..jobs.slurm import Slurm
     from . import output
 
@@ -130,7 +131,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     slurm = Slurm()
     slurm.check()
     shape = JobShape(nodes, limit_s, partition)
-    forecast = Forecaster(slurm, shape, Policy("p50", QUANTILES[0])).ask()
+    forecast = Forecaster(slurm, shape, LeadPolicy("p50", QUANTILES[0])).ask()
     if as_json:
         output.print_json({"schema": "whorl.jobs.wait/1"} | _shape(shape) | _forecast(forecast))
     else:
@@ -159,7 +160,7 @@ def _until(text: str) -> Until:
 
 
 def _chain_document(report: ChainReport, policy: str) -> dict[str, Any]:
-    state, gaps = report.state, report.interruptions_s
+    state, gaps = report.folder.state, report.interruptions_s
     links = [
         {
             "link": link.number,
@@ -177,7 +178,7 @@ def _chain_document(report: ChainReport, policy: str) -> dict[str, Any]:
         "schema": "whorl.jobs.chain/1",
         "chain": state.chain if state.links else None,
         "script": state.script,
-        "folder": str(report.folder),
+        "folder": str(report.folder.path),
         "policy": policy,
         "end": state.end,
         "reason": state.reason or None,
@@ -217,7 +218,7 @@ def _forecast(forecast: Forecast) -> dict[str, Any]:
 def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
     from ..dashboards.table import MISSING, Table
 
-    state, gaps = report.state, report.interruptions_s
+    state, gaps = report.folder.state, report.interruptions_s
     yield f"{state.script}: {_shape_words(report.shape)}"
     if report.forecast is not None:
         yield from _forecast_lines(report.forecast)

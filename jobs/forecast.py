@@ -26,7 +26,7 @@ QUANTILES = (0.5, 0.75, 0.9)
 LIKE = 100
 """Jobs of about this size that the mean wait and the price of a policy are taken over."""
 _HISTORY = timedelta(days=120)
-_FRESH_S, _LEARNED_S = 600.0, 86_400.0  # for so long an answer, and what was learned, is good
+_LEARNED_S = 86_400.0  # so long what was learned is good
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -41,7 +41,7 @@ class JobShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LeadPolicy:
     """When the successor of a running link is submitted."""
 
     name: str = "p67"
@@ -50,7 +50,7 @@ class Policy:
     lead_s: float | None = None
 
     @classmethod
-    def parse(cls, text: str | None, cost: float) -> Policy:
+    def parse(cls, text: str | None, cost: float) -> LeadPolicy:
         """The policy of that name; None: the quantile at which an hour of overlap weighs `cost` hours of interruption.
 
         The expected cost of a lead L for a wait W, E[max(0, W - L)] + cost * E[max(0, L - W)], is least where L is the
@@ -125,23 +125,19 @@ def limit_seconds(text: str) -> float:
 class Forecaster:
     """Answers what a job of one shape would wait. It learns from accounting once a day, and looks at the queue anew."""
 
-    def __init__(self, slurm: Slurm, shape: JobShape, policy: Policy, options: Sequence[str] = ()) -> None:
+    def __init__(self, slurm: Slurm, shape: JobShape, policy: LeadPolicy, options: Sequence[str] = ()) -> None:
         """`options` of sbatch are further ones with which Slurm is asked when it would start the job."""
         self._slurm, self._shape, self._policy, self._options = slurm, shape, policy, tuple(options)
         self._log: JobsLog | None = None
         self._notes: tuple[str, ...] = ()
-        self._learned_s = self._asked_s = -math.inf
-        self._forecast: Forecast | None = None
+        self._learned_s = -math.inf
 
     def ask(self) -> Forecast:
-        """What the job would wait at this moment; an answer is good for ten minutes. Raises SchedulerError."""
-        now_s = time.monotonic()
-        if self._forecast is None or now_s - self._asked_s > _FRESH_S:
-            if now_s - self._learned_s > _LEARNED_S:
-                self._learn()
-                self._learned_s = now_s
-            self._forecast, self._asked_s = self._look(), now_s
-        return self._forecast
+        """What the job would wait at this moment. Raises SchedulerError."""
+        if time.monotonic() - self._learned_s > _LEARNED_S:
+            self._learn()
+            self._learned_s = time.monotonic()
+        return self._look()
 
     def _learn(self) -> None:
         """Read the site's history of this partition."""
