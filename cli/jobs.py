@@ -10,6 +10,7 @@ import click
 
 from ..errors import InputError
 from .chain import chain, wait
+from .chain_study import chain_study
 from .idle import idle
 from .options import When, json_option, store_option
 
@@ -23,6 +24,7 @@ def jobs() -> None:
     whorl jobs tag script > whorl-tag         for prolog and epilog: which GPUs
     whorl jobs show --store whorl-job-4242    what a job collected of its own GPUs
     whorl jobs import --store S --tags DIR    read what prolog and epilog noted
+    whorl jobs chain-study --log FILE         when to submit the next job of a chain
     whorl jobs idle --store S --running       GPUs that jobs hold and do not use
     whorl jobs chain --script train.sbatch    jobs that follow without a gap
     whorl jobs wait --nodes 8 --time 1-00     how long such a job would wait
@@ -133,3 +135,4 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
 jobs.add_command(chain)
 jobs.add_command(wait)
 jobs.add_command(idle)
+jobs.add_command(chain_study)

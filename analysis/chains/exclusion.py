@@ -6,6 +6,7 @@ price, in hours of waiting of the jobs of the log, by the same replay for both s
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -84,15 +85,16 @@ def price_of_exclusion(
     of_these = counted[fits]
     waits_h = [_waits_s(replayed, nodes)[of_these] / 3600 for nodes in (cluster_nodes, left)]
     blocks, drawn = drawn_weeks(replayed.submit_s[of_these], seed)
+    weeks = drawn.shape[1]
     return ExclusionPrice(
         cluster_nodes=cluster_nodes,
         excluded_nodes=excluded_nodes,
         job_nodes=job_nodes,
         jobs=int(of_these.sum()),
         too_wide_jobs=int((~fits).sum()),
-        weeks=drawn.shape[1],
-        mean_wait=_compared([means_by_week(waits, blocks, drawn) for waits in waits_h]),
-        p95_wait=_compared([_p95s(waits, blocks, drawn) for waits in waits_h]),
+        weeks=weeks,
+        mean_wait=_compared([means_by_week(waits, blocks, drawn) for waits in waits_h], weeks),
+        p95_wait=_compared([_p95s(waits, blocks, drawn) for waits in waits_h], weeks),
     )
 
 
@@ -115,12 +117,13 @@ def _p95s(waits_h: FloatArray, blocks: NDArray[np.intp], drawn: IntArray) -> Flo
     return np.concatenate(quantiles)
 
 
-def _compared(replicated: list[FloatArray]) -> WaitsCompared:
+def _compared(replicated: list[FloatArray], weeks: int) -> WaitsCompared:
     """Of the figures with all nodes and with fewer, each with its replicates."""
     all_nodes, fewer_nodes = replicated
-    return WaitsCompared(_hours(all_nodes), _hours(fewer_nodes), _hours(fewer_nodes - all_nodes))
+    added = _hours(fewer_nodes - all_nodes, weeks, least_h=-math.inf)
+    return WaitsCompared(_hours(all_nodes, weeks), _hours(fewer_nodes, weeks), added)
 
 
-def _hours(replicated: FloatArray) -> WaitHours:
-    low_h, high_h = interval_of(replicated) or (None, None)
+def _hours(replicated: FloatArray, weeks: int, least_h: float = 0.0) -> WaitHours:
+    low_h, high_h = interval_of(replicated, weeks, least=least_h) or (None, None)
     return WaitHours(float(replicated[0]), low_h, high_h)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from .jobs_log import FloatArray, IntArray
 
 _WEEK_S = 7 * 86400.0
 _REPLICATES = 1000
-_TAIL = 2.5  # percent below and above an interval
 
 Interval95 = tuple[float, float] | None
 """Low and high end of a 95 % interval; None where all is of one week."""
@@ -75,6 +76,7 @@ def policy_row(
     """
     gaps_h = np.asarray(gaps_s, dtype=np.float64) / 3600
     blocks, drawn = drawn_weeks(times_s)
+    weeks = drawn.shape[1]
     interruption, overlap, none = (
         means_by_week(column, blocks, drawn) for column in (np.maximum(gaps_h, 0), np.maximum(-gaps_h, 0), gaps_h <= 0)
     )
@@ -83,11 +85,11 @@ def policy_row(
         nodes=nodes,
         n=len(gaps_h),
         interruption_h=float(interruption[0]),
-        interruption_interval_h=interval_of(interruption),
+        interruption_interval_h=interval_of(interruption, weeks),
         overlap_h=float(overlap[0]),
-        overlap_interval_h=interval_of(overlap),
+        overlap_interval_h=interval_of(overlap, weeks),
         none_pct=float(100 * none[0]),
-        none_interval_pct=interval_of(100 * none),
+        none_interval_pct=interval_of(100 * none, weeks, most=100),
         coverage_pct=coverage_pct,
     )
 
@@ -109,9 +111,16 @@ def means_by_week(values: NDArray[Any], blocks: NDArray[np.intp], drawn: IntArra
     return np.asarray((drawn @ np.bincount(blocks, values)) / (drawn @ np.bincount(blocks)))
 
 
-def interval_of(replicated: FloatArray) -> Interval95:
-    """The 95 % interval of a figure, of which (1 + replicates,) the first is the figure itself."""
-    if len(replicated) == 1:
+def interval_of(replicated: FloatArray, weeks: int, *, most: float = math.inf, least: float = 0.0) -> Interval95:
+    """The 95 % interval of a figure, of which (1 + replicates,) the first is the figure itself.
+
+    Replicates of few weeks vary too little. So both ends are moved away from the figure, as far as Student's t with
+    `weeks` - 1 degrees of freedom is wider than the normal law, times the root of weeks / (weeks - 1), within the least
+    and the most that the figure can be.
+    """
+    if weeks < 2:
         return None
-    low, high = np.percentile(replicated[1:], [_TAIL, 100 - _TAIL]).tolist()
+    wider = special.stdtrit(weeks - 1, 0.975) / special.ndtri(0.975) * math.sqrt(weeks / (weeks - 1))
+    ends = replicated[0] + wider * (np.percentile(replicated[1:], [2.5, 97.5]) - replicated[0])
+    low, high = np.clip(ends, least, most).tolist()
     return low, high

@@ -80,7 +80,7 @@ class PublishedSample:
 
     def minutes(self, policy: str) -> int:
         """The sample of a policy of `POLICIES`."""
-        return self.reactive_min if policy == "reactive" else self.average_min
+        return {"reactive": self.reactive_min, "average": self.average_min}[policy]
 
 
 def published_starts(log: JobsLog, *, since_s: float = 0.0) -> FloatArray:
@@ -155,14 +155,18 @@ def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> Pub
     )
 
 
+def check_policies(policies: Sequence[str]) -> None:
+    """Raises InputError for a policy that the study does not publish."""
+    for policy in policies:
+        if policy not in POLICIES:
+            raise InputError(
+                f"--policy {policy}: the published samples are of {' and '.join(POLICIES)} only; leave out "
+                "--as-published for other policies"
+            )
+
+
 def published_rows(samples: Sequence[PublishedSample], policies: Sequence[str]) -> list[PolicyRow]:
-    """What each policy came to over the samples. Raises InputError for a policy that the study does not publish."""
-    unpublished = [policy for policy in policies if policy not in POLICIES]
-    if unpublished:
-        raise InputError(
-            f"--policy {unpublished[0]}: the published samples are of {' and '.join(POLICIES)} only; leave out "
-            "--as-published for the others"
-        )
+    """What each of these policies, of `POLICIES`, came to over the samples."""
     times_s = np.array([chain.start_s for chain in samples])
     return [
         policy_row(

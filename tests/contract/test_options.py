@@ -23,6 +23,7 @@ from click.testing import CliRunner
 import whorl
 from whorl.cli import cli
 from whorl.tests.burst_files import write_files
+from whorl.tests.chain_log import chain_log
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.harness import Copies
 from whorl.tests.measured_sweep import sweep
@@ -314,6 +315,20 @@ VERBS = {
             "--until": ["done", "3", "7d", "x"],
         },
     ),
+    "jobs chain-study": Verb(
+        {"--log": "{world}/log.csv", "--as-published": "mirage"},
+        {
+            "--as-published": ["mirage"],
+            "--cluster-nodes": ["4", "1", "0"],
+            "--gpus-per-node": ["4"],
+            "--log": ["{world}/log.csv", "{world}/jobs.txt", "{world}/trace.csv"],
+            "--nodes": ["2", "5"],
+            "--policy": ["average", "reactive,p75", "x"],
+            "--samples": ["{here}/samples.csv", "{here}"],
+            "--test-from": ["2022-11-02", "2023-11-02", "x"],
+            "--time-zone": ["Europe/Berlin", "x"],
+        },
+    ),
     "jobs wait": Verb({"--time": "1-00"}, {"--nodes": ["8", "0"], "--time": ["1-00", "UNLIMITED", "x"]}),
     "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
     "jobs tag": Verb({"": "begin", "--folder": "{here}"}, {"": ["begin", "end", "script"], "--folder": ["{here}"]}),
@@ -516,6 +531,7 @@ FILES = {
     "fleet.toml": 'nodes = "n[01-02]"\ngpus_per_node = 1\n',
     "hosts": "c001-[1-2]\n",
     "train.sbatch": "#!/bin/bash\n#SBATCH -t 10\ntrue\n",
+    "log.csv": chain_log(6),
     "layout.yaml": "dp_size: 2\npp_size: 1\ntp_size: 1\n",
     "pairs.csv": "job_a,job_b,a_share_of_solo,b_share_of_solo\n"
     + "".join(f"{pair},0.8,0.8\n" for pair in ("BERT,BERT", "BERT,GPT2", "GPT2,GPT2")),

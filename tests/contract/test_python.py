@@ -284,6 +284,7 @@ WITHOUT_A_FUNCTION = {
     "export otlp": "sends until it is stopped",
     "export prometheus": "serves a page until it is stopped",
     "jobs chain": "submits jobs of the user's, one after another",
+    "jobs chain-study": "a study of a log, to be read once",
     "jobs wait": "asks the batch system, which a person does",
     "jobs show": "with whorl.collect(for_job=True) has the same summary",
     "jobs tag": "runs in a prolog",

@@ -14,6 +14,7 @@ import pytest
 
 from whorl.cli import cli
 from whorl.tests.burst_files import write_files
+from whorl.tests.chain_log import chain_log
 from whorl.tests.contract import forms
 from whorl.tests.contract.harness import Golden, InputFolder, Output, Reduction, run
 from whorl.tests.contract.inputs import INPUTS, LONGHORN, trace
@@ -216,6 +217,10 @@ ALONE = [
         "advise-burst",
         "advise burst --profile {out}/layer_times.csv --network {out}/network.json --batch 8 --gpus 2,8 --json",
     ),
+    Question(
+        "jobs-chain-study-published",
+        "jobs chain-study --log {out}/log.csv --cluster-nodes 4 --nodes 2 --as-published mirage --json",
+    ),
     Question("tune-sweep", "tune --sweep {out}/sweep.csv --max-slowdown 5% --json"),
     Question("tune-sweep-across", "tune --sweep {out}/sweep.csv --max-slowdown 10% --across batch --json"),
     Question("no-store", "verdicts --store {out}/absent --json"),
@@ -311,6 +316,7 @@ def test_an_answer_without_an_input_is_that_of_its_golden_file(
 ) -> None:
     (tmp_path / "jobs.csv").write_text(trace())
     (tmp_path / "sweep.csv").write_text(sweep())
+    (tmp_path / "log.csv").write_text(chain_log())
     write_files(tmp_path)
     names = {"out": tmp_path}
     golden(

@@ -1,0 +1,162 @@
+"""`whorl jobs chain-study`: what each way to submit the jobs of a chain would have done on a log of this site."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .ending import stays
+from .options import When, json_option
+
+if TYPE_CHECKING:
+    from ..analysis.chains.jobs_log import JobsLog
+    from ..analysis.chains.policy_rows import Interval95, PolicyRow
+    from ..dashboards.table import Table
+
+_PATH = click.Path(path_type=Path)
+_POLICIES = "reactive, lead6 (hours), average, test-only, p75, forest, known"
+_DEFAULT, _PUBLISHED = "reactive,average,p75,p90", "reactive,average"
+
+
+@click.command("chain-study", short_help="What each way to submit a chain of jobs would have done here.")
+@click.option("--log", "log_path", type=_PATH, required=True, help="The site's jobs: saved sacct -P or --json, or CSV.")
+@click.option("--time-zone", default="UTC", show_default=True, metavar="ZONE", help="Of times in the log without one.")
+@click.option("--cluster-nodes", type=click.IntRange(1), help="Nodes.  [default: the most that ran jobs at once]")
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes of each job of the chain.")
+@click.option("--policy", metavar="NAMES", help=f"With commas: {_POLICIES}.  [default: {_DEFAULT}]")
+@click.option("--test-from", type=When(), help="Chains from this day on; what is learnt is from before.")
+@click.option(
+    "--as-published", required=True, type=click.Choice(["mirage"]), help="Simulate as the artifact of that study does."
+)
+@click.option(
+    "--gpus-per-node", type=click.IntRange(1), default=1, show_default=True, help="To count wasted GPU-hours."
+)
+@click.option("--samples", type=_PATH, metavar="FILE", help="Also write every sample, as a CSV.")
+@json_option
+def chain_study(
+    log_path: Path, time_zone: str, cluster_nodes: int | None, nodes: int, as_json: bool, **options: Any
+) -> None:
+    """Say what each way to submit the next job of a chain would have done on a log of this site. It submits nothing.
+
+    \b
+    whorl jobs chain-study --log sacct.csv.gz --cluster-nodes 72 --nodes 1
+    whorl jobs chain-study --log ls6.csv.gz --cluster-nodes 72 --nodes 8 \\
+        --policy reactive,average --as-published mirage
+
+    A chain is a training in jobs of 48 h. Interruption is the time without a job between two of them, overlap the time
+    in which both hold their nodes (docs/chains.md).
+    """
+    from ..analysis.chains.jobs_log import read_log
+    from ..dashboards.page import refuse_unwritable
+    from .output import ProgressBar, print_json, print_table, tell
+
+    stays("nothing was stored: run the command again")
+    if options["samples"] is not None:
+        refuse_unwritable(options["samples"], "--samples")
+    log = read_log(log_path, time_zone=time_zone)
+    for note in _account(log):
+        tell(note)
+    size = cluster_nodes or log.most_nodes_at_once
+    since = options["test_from"]
+    since_s = since.replace(tzinfo=UTC).timestamp() if since is not None else 0.0
+    policies = [name.strip() for name in (options["policy"] or _PUBLISHED).split(",")]
+    with ProgressBar() as progress:
+        rows, samples = _as_published(log, policies, size, nodes, since_s=since_s, progress=progress)
+    if options["samples"] is not None:
+        _write(options["samples"], samples)
+    if as_json:
+        print_json(_document(log, rows, size, options))
+    else:
+        print_table(_table(log, rows, size, options["gpus_per_node"]))
+
+
+def _as_published(
+    log: JobsLog, policies: Sequence[str], cluster_nodes: int, nodes: int, *, since_s: float, progress: Any
+) -> tuple[list[PolicyRow], list[dict[str, Any]]]:
+    from ..analysis.chains.published import check_policies, published_rows, published_samples, published_starts
+
+    check_policies(policies)
+    starts_s = published_starts(log, since_s=since_s)
+    samples = published_samples(
+        log,
+        starts_s,
+        cluster_nodes=cluster_nodes,
+        nodes=nodes,
+        progress=lambda done: progress(done, len(starts_s), "windows"),
+    )
+    return published_rows(samples, policies), [sample.as_row() for sample in samples]
+
+
+def _account(log: JobsLog) -> Iterable[str]:
+    """What of the log was not used, and what is not sure of its times."""
+    for reason, lines in log.refused.items():
+        listed = ", ".join(str(line) for line in sorted(lines)[:5]) + (", ..." if len(lines) > 5 else "")
+        in_all = f" ({len(lines)} in all)" if len(lines) > 5 else ""
+        yield f"{log.source}: left out line{'s' if len(lines) > 1 else ''} {listed}{in_all}: {reason}"
+    yield from (f"note: {note}" for note in log.notes)
+
+
+def _document(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema": "whorl.jobs.chain-study/1",
+        "log": {
+            "source": log.source,
+            "jobs": len(log),
+            "submitted_first": datetime.fromtimestamp(log.submit_s[0], UTC),
+            "submitted_last": datetime.fromtimestamp(log.submit_s[-1], UTC),
+            "passed_over": dict(log.passed),
+            "refused": [
+                {"reason": reason, "count": len(lines), "lines": list(lines[:1000])}
+                for reason, lines in log.refused.items()
+            ],
+        },
+        "cluster_nodes": cluster_nodes,
+        "as_published": options["as_published"],
+        "rows": [row.as_dict(options["gpus_per_node"]) for row in rows],
+    }
+
+
+def _table(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, gpus_per_node: int) -> Table:
+    from ..dashboards.table import Table, many, number
+
+    header = ["policy", "interruption h", "overlap h", "none %", "n", "covered %", "wasted GPU-h"]
+    cells = [
+        [
+            row.policy,
+            _with_interval(row.interruption_h, row.interruption_interval_h, 2),
+            _with_interval(row.overlap_h, row.overlap_interval_h, 2),
+            _with_interval(row.none_pct, row.none_interval_pct, 0),
+            f"{row.n:,}",
+            number(row.coverage_pct, 3),
+            f"{row.overlap_gpu_h(gpus_per_node):.2f}",
+        ]
+        for row in rows
+    ]
+    title = (
+        f"Chains of jobs on {many(rows[0].nodes, 'node')} of {cluster_nodes:,}, {many(len(log), 'job')} of {log.source}"
+    )
+    says = (
+        "Means over n chains, in brackets 95 % of what other weeks like these would give. none: without an "
+        "interruption, overlap included; covered: waits that were at most what was predicted; wasted: nodes that two "
+        "jobs of a chain held at once."
+    )
+    return Table(header, cells, right=range(1, len(header)), title=title, says=says, leaves=(6, 5))
+
+
+def _with_interval(figure: float, interval: Interval95, digits: int) -> str:
+    if interval is None:
+        return f"{figure:.{digits}f} [n/a]"
+    low, high = interval
+    return f"{figure:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def _write(path: Path, samples: Sequence[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(samples[0]))
+        writer.writeheader()
+        writer.writerows(samples)
