@@ -8,7 +8,7 @@ CLUSTER_NODES = 4
 
 
 def chain_log(days: int = 12) -> str:
-    """The log as the Mirage study writes one: from 2022-11-01 on, a job every three hours; the numbers are fixed series.
+    """The log as the Mirage study writes one, from 2022-11-01 on: a job every three hours, of fixed series of numbers.
 
     The starts are those of jobs that waited up to five hours, not of a schedule.
     """
