@@ -1,0 +1,89 @@
+"""What whorl reads of the queue of a real Slurm, and what it asks of it, in a time zone with a summer time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+
+import pytest
+
+from whorl.errors import InputError, SchedulerError
+from whorl.jobs.slurm import Slurm as Client
+from whorl.tests.slurm.accounted import Accounted
+from whorl.tests.slurm.daemons import Slurm
+
+pytestmark = pytest.mark.slurm
+
+ELSEWHERE = {"TZ": "America/New_York", "SQUEUE_FORMAT": "%i", "SQUEUE_STATES": "RUNNING", "LC_ALL": "de_DE.UTF-8"}
+
+
+def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
+    client = Client(environment=slurm.environment() | ELSEWHERE)
+    before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=2)
+    runs = slurm.submit("-N6", "--exclusive", "-t10", "--job-name", "fill the cluster")
+    assert slurm.nodes_of(runs) == slurm.names
+    waits = slurm.submit("-N2", "-t30", "--job-name", "a|b c", "--comment", "x|y z", user="bob")
+    held = slurm.submit("-N1", "--hold")
+    many = slurm.submit("-N1", "-a", "1-3", "-t5")
+    slurm.until(lambda: client.expected(waits).start is not None, "Slurm to plan", within=60)
+    jobs = {job.job: job for job in client.queue()}
+    assert (jobs[runs].state, jobs[runs].nodes, jobs[runs].name) == ("RUNNING", "n[01-06]", "fill the cluster")
+    assert (jobs[waits].name, jobs[waits].comment) == ("a|b c", "x|y z")
+    assert (jobs[waits].pending, jobs[waits].held, jobs[held].held) == (True, False, True)
+    end, planned = jobs[runs].end, client.expected(waits).start
+    assert end is not None
+    assert planned is not None
+    assert before < end - dt.timedelta(minutes=10) < dt.datetime.now(dt.UTC) < end <= planned
+    assert {job.job for job in client.queue(name_prefix="a|")} == {waits}
+    assert runs not in {job.job for job in client.queue(user=os.geteuid())}
+    state = client.queue_state()
+    assert (state.free_nodes, state.cluster_nodes) == (0, 6)
+    assert state.pending_nodes.tolist() == [2, 1, 1, 1], "the held one does not queue"
+    assert state.pending_limit_s.tolist() == [1800, 300, 300, 300]
+    assert (state.running_nodes.tolist(), state.running_until_s.tolist()) == ([6], [end.timestamp()])
+    assert len(state.recent_waits_s) == 1
+    assert len(client.queue_state(partition="debug").pending_nodes) == 0
+
+    client.update(waits, ExcNodeList="n[05-06]", Comment="changed")
+    [record] = client.jobs(waits)
+    assert (record.excluded, record.comment) == ("n[05-06]", "changed")
+    start = client.test_start(["-N6", "-t1"], "#!/bin/sh\n#SBATCH --begin=now+1hour\n")
+    assert start is not None
+    assert start > before + dt.timedelta(hours=1)
+    with pytest.raises(SchedulerError, match=r"^Slurm would refuse this job: .*node configuration"):
+        client.test_start(["-N7"])
+    client.cancel(waits)
+    client.cancel(waits)
+    with pytest.raises(InputError, match=f"job {waits} does not wait in the queue"):
+        client.expected(waits)
+    with pytest.raises(SchedulerError, match="keeps no accounts here") as caught:
+        list(client.history(before))
+    assert caught.value.absent
+    slurm.run("scancel", many)
+
+
+def test_a_job_gets_the_environment_of_its_user(slurm: Slurm) -> None:
+    output = slurm.folder / "out" / "environment"
+    client = Client(environment=slurm.environment() | ELSEWHERE | {"SBATCH_PARTITION": "debug"})
+    answer = client.submit(f"#!/bin/sh\n#SBATCH --output={output}\nenv\n")
+    assert answer.job is not None
+    slurm.until(lambda: slurm.field(answer.job or "", "JobState") == "COMPLETED", "the job to end")
+    lines = output.read_text().splitlines()
+    assert {"LC_ALL=de_DE.UTF-8", "TZ=America/New_York", "SLURM_JOB_PARTITION=batch"} <= set(lines)
+    assert not [line for line in lines if line.startswith("SLURM_TIME_FORMAT")]
+
+
+@pytest.mark.long
+def test_the_history_of_a_real_slurm(accounted_slurm: Accounted) -> None:
+    client = Client(environment=accounted_slurm.environment() | ELSEWHERE | {"SACCT_FORMAT": "JobID"})
+    begin = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=5)
+    job = accounted_slurm.submit("-N2", "-t7", "--wrap=true", "--job-name", "a|b\n9|9")
+
+    def rows() -> list[dict[str, str]]:
+        return [dict(row) for row in client.history(begin) if row["JobIDRaw"] == job]
+
+    accounted_slurm.until(lambda: [row["State"] for row in rows()] == ["COMPLETED"], "the accounts", within=60)
+    [row] = rows()
+    assert (row["NNodes"], row["TimelimitRaw"], row["Partition"]) == ("2", "7", "batch")
+    assert begin.timestamp() < int(row["Submit"]) <= int(row["Start"]) <= int(row["End"])
+    assert list(client.history(begin - dt.timedelta(days=2), begin - dt.timedelta(days=1))) == []
