@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from whorl.tests.slurm.accounted import Accounted
 from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
@@ -184,3 +185,90 @@ def test_a_second_driver_of_a_script_is_refused(slurm: Slurm) -> None:
         first.communicate(timeout=30)
     other = Chained(slurm, "other", "sleep 300")
     assert "is the chain of" in other.chain("--once", "--folder", str(training.folder / "second")).stderr
+
+
+@pytest.mark.long
+def test_a_time_limit_and_a_lost_node_are_followed_by_the_next_link(slurm: Slurm) -> None:
+    body = 'echo "$(date +%s.%N) works $WHORL_CHAIN_LINK" >>diary; [ "$WHORL_CHAIN_LINK" = 3 ] || sleep 300\n'
+    training = Chained(slurm, "lost", body, "--time=1", "-N1", "-w", "n01", "--no-requeue", "--output=%x.%j.out")
+    job = training.answer("--once", policy="reactive")["links"][0]["job"]
+    slurm.until(lambda: len(training.diary()) == 1, "the first link to work")
+    slurm.run("scontrol", "update", "nodename=n01", "state=down", "reason=a test")
+    slurm.until(lambda: slurm.field(job, "JobState") == "NODE_FAIL", "the job to lose its node")
+    slurm.run("scontrol", "update", "nodename=n01", "state=resume")
+    training.answer("--once", policy="reactive")
+    slurm.until(lambda: len(training.diary()) == 2, "the second link to work")
+    slurm.until(lambda: slurm.field(str(int(job) + 1), "JobState") == "TIMEOUT", "the limit", within=150)
+    document = training.answer(policy="reactive")
+    assert [link["end"] for link in document["links"]] == ["node failure", "time limit", "done"]
+    assert all(link["interruption_s"] >= 0 for link in document["links"][1:])
+
+
+@pytest.mark.long
+def test_a_finished_predecessor_and_a_number_of_links(slurm: Slurm) -> None:
+    """A successor that waits is cancelled when the work is done; with a number of links status 0 is no end."""
+    body = 'echo "$(date +%s.%N) works $WHORL_CHAIN_LINK" >>diary; sleep 6\n'
+    training = Chained(slurm, "finished", body, "--time=10", "-N6", "--exclusive", "--output=%x.%j.out")
+    document = training.answer()
+    assert document["end"] == "done"
+    assert training.jobs() == {"1": 1, "2": 1}
+    assert [link["end"] for link in document["links"]] == ["done", "cancelled"]
+    counted = Chained(slurm, "counted", body)
+    document = counted.answer("--until", "2", "--signal", "none")
+    assert [link["end"] for link in document["links"]] == ["done", "done"]
+    assert document["links"][1]["interruption_s"] < 0
+    (began, _, _), (taken_over, _, _) = counted.diary()
+    assert taken_over - began >= 6  # without a signal the successor waited for the end
+
+
+BAD_SCRIPTS = {
+    "no script": ("#SBATCH --time=10\n", 2, "first line must be"),
+    "an array": ("#!/bin/sh\n#SBATCH -t 10 -a 0-3\n", 2, "array"),
+    "two parts": ("#!/bin/sh\n#SBATCH -t 10\n#SBATCH hetjob\n", 2, "parts"),
+    "no limit": ("#!/bin/sh\n#SBATCH -t UNLIMITED\n", 2, "#SBATCH --time=24:00:00"),
+    "a strange limit": ("#!/bin/sh\n#SBATCH -t soon\n", 2, "'soon' is no time limit"),
+    "no such partition": ("#!/bin/sh\n#SBATCH -t 10 -p gone\n", 2, "partition gone"),
+    "more than there is": ("#!/bin/sh\n#SBATCH -t 10 --gres=gpu:99\n", 5, "Slurm refused the job of link 1"),
+    "half a quote": ("#!/bin/sh\n#SBATCH -t 10 --comment='a\n", 2, "quote"),
+}
+
+
+def test_a_script_that_cannot_be_chained_is_one_sentence(slurm: Slurm) -> None:
+    training = Chained(slurm, "bad", "true")
+    for name, (text, status, sentence) in BAD_SCRIPTS.items():
+        training.script.write_text(text + "true\n")
+        done = training.chain("--once", "--folder", str(training.folder / name.replace(" ", "-")))
+        assert done.returncode == status, f"{name}: {done.stdout}{done.stderr}"
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert sentence in done.stderr, name
+    assert not slurm.run("squeue", "-h", "-t", "PD,R", "-u", "alice").stdout
+
+
+@pytest.mark.long
+def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_slurm: Accounted) -> None:
+    """The driver was killed before it could note the number of the job, which ended without a word in the folder."""
+    slurm = accounted_slurm
+    training = Chained(slurm, "forgotten", "exit 75")
+    folder = training.folder / "train.sbatch.chain"
+    job = training.answer("--once", policy="reactive")["links"][0]["job"]
+    slurm.settle()
+    state = json.loads((folder / "chain.json").read_text())
+    state["links"]["1"]["job"] = None
+    (folder / "chain.json").write_text(json.dumps(state))
+    for path in folder.glob("link-*"):
+        path.unlink()
+    commands = training.folder / "bin"
+    commands.mkdir()
+    (commands / "squeue").write_text("#!/bin/sh\n")
+    (commands / "squeue").chmod(0o755)
+    program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(training.script), "--json")
+    path = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
+    done = slurm.run(*program, "--once", "--policy", "reactive", user="alice", read_all=True, env=path, timeout=60)
+    links = json.loads(done.stdout)["links"]
+    assert [(link["job"], link["end"]) for link in links] == [(job, "checkpoint"), (str(int(job) + 1), None)]
+    slurm.settle()
+    plan = training.answer("--dry-run", policy="average")
+    assert plan["forecast"]["basis"] == "average"
+    assert plan["forecast"]["mean_wait_s"] >= 0
+    assert plan["forecast"]["expected"]["n"] >= 2
+    assert "waited" in slurm.whorl("jobs", "wait", "--time", "10", user="alice").stdout
