@@ -16,11 +16,12 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import InputError
 
-_LONGEST = 63  # characters of a name in the form |plain, which is that of Kubernetes
+_LONGEST = 63  # characters of a plain name, as in Kubernetes
 TEMPLATES = Path(__file__).with_name("templates")
 _PLACE = re.compile(r"\{\{\s*(!?)(\w*)\s*(?:\|\s*(\w*)\s*)?\}\}")
 
@@ -74,7 +75,7 @@ class BatchJob:
 
 
 def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
-    """What a template can name, as lines; an empty sequence where a value is missing."""
+    """What a template can name, as lines; an empty sequence where a value is missing. Raises InputError."""
     hours, minutes = divmod(job.minutes, 60)
     single = {
         "name": job.name,
@@ -92,15 +93,15 @@ def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
         "store": job.store,
         "comment": job.comment,
     }
-    found: dict[str, Sequence[str]] = {name: () if value is None else (value,) for name, value in single.items()}
-    found |= {"setup": tuple(job.setup), "option": tuple(job.options)}
-    for name, lines in found.items():
-        for line in lines:
-            if not line.isprintable():
+    lines: dict[str, Sequence[str]] = {name: () if text is None else (text,) for name, text in single.items()}
+    lines |= {"setup": tuple(job.setup), "option": tuple(job.options)}
+    for name, texts in lines.items():
+        for text in texts:
+            if not text.isprintable():
                 raise InputError(
-                    f"{line!r} cannot stand in a script ({name}): write one line without control characters"
+                    f"{text!r} cannot stand in a script ({name}): write one line without control characters"
                 )
-    return found
+    return lines
 
 
 def schedulers() -> list[str]:
@@ -114,33 +115,29 @@ def render(scheduler: str, job: BatchJob, override: Path | None = None) -> str:
     Raises InputError for a scheduler without a template, a file that cannot be read, a name that is not known, and a
     value with a line break.
     """
-    given = values(job)
-    lines: list[str] = []
-    path, text = template(scheduler, override)
+    lines, script = values(job), []
+    path, text = _template(scheduler, override)
     for number, line in enumerate(text.splitlines(), start=1):
-        places = _PLACE.findall(line)
-        for _, name, form in places:
-            if name not in given:
+        for _, name, form in _PLACE.findall(line):
+            if name not in lines:
                 raise InputError(
-                    f"{path}, line {number}: there is no value {{{{{name}}}}}; there are {', '.join(sorted(given))}"
+                    f"{path}, line {number}: there is no value {{{{{name}}}}}; there are {', '.join(sorted(lines))}"
                 )
             if form and form not in FORMS:
                 raise InputError(f"{path}, line {number}: there is no form |{form}; there are {', '.join(FORMS)}")
-        lines += _filled(line, places, given)
-    return "\n".join(lines) + "\n"
+        script += _filled(line, lines)
+    return "\n".join(script) + "\n"
 
 
 def unused(scheduler: str, names: Sequence[str], override: Path | None = None) -> list[str]:
     """Which of these values the template does not name: to ask for them changes nothing."""
-    used = {name for _, name, _ in _PLACE.findall(template(scheduler, override)[1])}
-    return [name for name in names if name not in used]
+    places = {name for _, name, _ in _PLACE.findall(_template(scheduler, override)[1])}
+    return [name for name in names if name not in places]
 
 
-def template(scheduler: str, override: Path | None = None) -> tuple[Path, str]:
-    """The file of a template, and its text. Raises InputError."""
-    path = override
-    if path is None:
-        path = next((one for one in TEMPLATES.iterdir() if one.stem == scheduler and one.is_file()), None)
+def _template(scheduler: str, override: Path | None) -> tuple[Path, str]:
+    """The file of a template, and its text."""
+    path = override or next((path for path in TEMPLATES.iterdir() if path.stem == scheduler and path.is_file()), None)
     if path is None:
         raise InputError(f"there is no template for {scheduler!r}; there are {', '.join(schedulers())}")
     try:
@@ -149,20 +146,17 @@ def template(scheduler: str, override: Path | None = None) -> tuple[Path, str]:
         raise InputError(f"the template {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _filled(line: str, places: Sequence[tuple[str, str, str]], given: Mapping[str, Sequence[str]]) -> list[str]:
+def _filled(line: str, lines: Mapping[str, Sequence[str]]) -> list[str]:
     """The line with its values: once, or as often as it has values; not at all where one is missing."""
-    if any(bool(given[name]) is bool(absent) for absent, name, _ in places):
+    places = _PLACE.findall(line)
+    if any(bool(lines[name]) is bool(absent) for absent, name, _ in places):
         return []
-    rows = max((len(given[name]) for absent, name, _ in places if not absent), default=1)
 
-    def filled(row: int) -> str:
-        def value(place: re.Match[str]) -> str:
-            absent, name, form = place.groups()
-            if absent:
-                return ""
-            text = given[name][min(row, len(given[name]) - 1)]
-            return FORMS[form](text) if form else text
+    rows = max((len(lines[name]) for absent, name, _ in places if not absent), default=1)
+    return [_PLACE.sub(partial(_text_of, lines, row), line) for row in range(rows)]
 
-        return _PLACE.sub(value, line)
 
-    return [filled(row) for row in range(rows)]
+def _text_of(lines: Mapping[str, Sequence[str]], row: int, place: re.Match[str]) -> str:
+    absent, name, form = place.groups()
+    text = "" if absent else lines[name][min(row, len(lines[name]) - 1)]
+    return FORMS[form](text) if form else text

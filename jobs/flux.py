@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..store.hostlist import expand
-from .scheduler import Node, Partition, QueuedJob, Scheduler, utc_time, whole
+from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, utc_time
 
 _APART = "\x1f"
 _JOBS = (
@@ -76,7 +76,7 @@ class Flux(Scheduler):
             for host in gpus
         }
 
-    def listed(self, user: int | None) -> Iterable[QueuedJob]:
+    def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
         owner = ["-A"] if user is None else [f"--user={user}"]
         return map(_job, self._rows(_JOBS, "jobs", "-a", *owner, "--count=10000"))
 
@@ -113,7 +113,7 @@ def _queue(name: str, marked: str, submission: str, scheduling: str, limit: str,
         default=marked.endswith("*"),
         up=submission == "enabled" and scheduling == "started",
         longest_min=seconds / 60 if seconds else math.inf,  # no limit is 0 or inf
-        most_nodes=whole(nodes) or math.inf,
+        most_nodes=count_of(nodes) or math.inf,
     )
 
 

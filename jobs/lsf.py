@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ..errors import SchedulerError
-from .scheduler import Node, Partition, QueuedJob, Scheduler, user_name, user_number, whole
+from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, user_name, user_number
 
 _USABLE = {"ok", "closed_Full", "closed_Excl", "closed_cu_excl", "closed_Busy"}  # the others are closed or lost
 _HOSTS = "host_name status max njobs ngpus"
@@ -53,7 +53,7 @@ class Lsf(Scheduler):
         nodes = [_node(row, members) for row in rows if row.get("HOST_NAME")]
         return {node.name: node for node in nodes}
 
-    def listed(self, user: int | None) -> Iterable[QueuedJob]:
+    def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
         owner = "all" if user is None else user_name(user)
         try:
             rows = self.document("bjobs", "-a", "-u", owner, "-o", _JOBS, "-json").get("RECORDS", [])
@@ -65,7 +65,7 @@ class Lsf(Scheduler):
 
     def _queues(self) -> list[tuple[Partition, list[str]]]:
         """The queues, each with the words behind HOSTS: names of hosts and groups, `all`, ~ before what is left out."""
-        found = []
+        queues = []
         for text in re.split(r"^QUEUE: ", self.call("bqueues", "-l"), flags=re.MULTILINE)[1:]:
             limits = [float(minutes) for minutes in re.findall(r"RUNLIMIT\s+([\d.]+) min", text)]
             hosts = re.search(r"^HOSTS:(.*)$", text, re.MULTILINE)
@@ -75,8 +75,8 @@ class Lsf(Scheduler):
                 up="Open:Active" in text,
                 longest_min=max(limits, default=math.inf),  # the default limit is at most the maximum
             )
-            found.append((queue, hosts[1].split() if hosts else ["all"]))
-        return found
+            queues.append((queue, hosts[1].split() if hosts else ["all"]))
+        return queues
 
     def _groups(self) -> Mapping[str, list[str]]:
         """The groups of hosts, with their hosts."""
@@ -102,15 +102,15 @@ def _node(row: Mapping[str, str], members: Mapping[str, Collection[str] | None])
         name=name,
         state=state,
         partitions=tuple(queues),
-        gpus=whole(row.get("NGPUS")),
-        cpus=whole(row.get("MAX")) or None,
+        gpus=count_of(row.get("NGPUS")),
+        cpus=count_of(row.get("MAX")) or None,
         usable=state in _USABLE,
-        idle=state == "ok" and whole(row.get("NJOBS")) == 0,
+        idle=state == "ok" and count_of(row.get("NJOBS")) == 0,
     )
 
 
 def _job(row: Mapping[str, str]) -> QueuedJob:
-    index = whole(row.get("JOBINDEX"))
+    index = count_of(row.get("JOBINDEX"))
     number = row.get("JOBID", "")
     name, _, comment = (row.get("JOB_DESCRIPTION") or row.get("JOB_NAME", "")).partition(" ")
     state, ended = _STATES.get(row["STAT"], "PENDING"), row.get("EXIT_REASON", "")

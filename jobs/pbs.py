@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..errors import SchedulerError
-from .scheduler import Node, Partition, QueuedJob, Scheduler, user_number, whole
+from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, user_number
 
 NAME, COMMENT = "WHORL_JOB", "WHORL_COMMENT"  # variables of the template pbs.sh
 _UNUSABLE = {"down", "offline", "stale", "state-unknown", "unresolvable", "initializing", "maintenance"}
@@ -61,7 +61,7 @@ class Pbs(Scheduler):
             hosts[node.name] = _joined(hosts[node.name], node) if node.name in hosts else node
         return hosts
 
-    def listed(self, user: int | None) -> Iterable[QueuedJob]:  # noqa: ARG002  `qstat -f` does not choose by user
+    def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:  # noqa: ARG002  `qstat -f` does not choose by user
         try:
             document = self.document("qstat", "-x", "-f", "-F", "json")
         except SchedulerError as error:
@@ -85,7 +85,7 @@ def _queue(name: str, row: Mapping[str, Any], *, default: bool) -> Partition:
         default=default,
         up=_true(row.get("enabled")) and _true(row.get("started")),
         longest_min=longest.total_seconds() / 60 if longest else math.inf,
-        most_nodes=whole(limits.get("nodect")) or math.inf,
+        most_nodes=count_of(limits.get("nodect")) or math.inf,
     )
 
 
@@ -97,8 +97,8 @@ def _node(name: str, row: Mapping[str, Any], queues: tuple[str, ...]) -> Node:
         name=str(has.get("host", name)),
         state=str(row.get("state", "state-unknown")),
         partitions=(row["queue"],) if row.get("queue") else queues,
-        gpus=whole(has.get("ngpus")),
-        cpus=whole(has.get("ncpus")) or None,
+        gpus=count_of(has.get("ngpus")),
+        cpus=count_of(has.get("ncpus")) or None,
         host=str(row.get("Mom", "")),
         reason=str(row.get("comment", "")),
         usable=not states & _UNUSABLE,

@@ -214,12 +214,12 @@ class Scheduler(ABC):
         """What the scheduler calls this cluster; None where it does not say."""
 
     @abstractmethod
-    def listed(self, user: int | None) -> Iterable[QueuedJob]:
+    def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
         """The jobs that the queue shows: of the user of a number at least, of all who may be seen if None."""
 
     def queue(self, *, name_prefix: str | None = None, user: int | None = None) -> list[QueuedJob]:
         """The jobs that wait, run or ended lately, of all users or one, with names that begin so."""
-        jobs = [job for job in self.listed(user) if user is None or job.user == user]
+        jobs = [job for job in self.queued_jobs(user) if user is None or job.user == user]
         return [job for job in jobs if name_prefix is None or job.name.startswith(name_prefix)]
 
     def submit(
@@ -370,7 +370,7 @@ def user_name(number: int) -> str:
         return str(number)
 
 
-def whole(number: object) -> int:
+def count_of(number: object) -> int:
     """A number as commands print it; 0 for what is none, as "-" or "<various>"."""
     text = str(number)
     return int(text) if text.isdigit() else 0

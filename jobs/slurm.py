@@ -142,7 +142,7 @@ class Slurm(Scheduler):
                 return value.strip() or None
         return None
 
-    def listed(self, user: int | None) -> Iterable[QueuedJob]:
+    def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
         owner = [] if user is None else [f"--user={user}"]
         lines = self.call("squeue", "-h", "-a", "-t", "all", *owner, "-o", _QUEUED).splitlines()
         return [job for job in map(queued_job, lines) if job is not None]
