@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -102,6 +103,7 @@ def collect(
     at the end a summary of each GPU is printed. COMMAND gets the signals, and its exit status is that of whorl.
     """
     from ..jobs.collecting import collect as run
+    from .output import tell
 
     if for_job and not typed(ctx, "store"):
         store = None  # a site's
@@ -131,6 +133,8 @@ def collect(
     )
     if command:
         sys.exit(_beside(command, reading, as_json=as_json))
+    if for_job and os.environ.get("SLURM_STEP_ID", "").isdecimal() and not os.environ.get("SLURM_OVERLAP"):
+        tell("a step beside your program? Start it with srun --overlap: else Slurm lets your own srun wait for it")
     collecting = _collect(reading, as_json=as_json)
     if collecting is not None:
         collecting.leave(0)

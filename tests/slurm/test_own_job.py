@@ -57,11 +57,12 @@ def test_a_command_on_two_nodes_is_measured_with_the_gpus_that_it_has(slurm: Slu
 
 @pytest.mark.long
 def test_a_collector_beside_the_program_ends_with_the_job(slurm: Slurm) -> None:
-    script = f"srun --overlap $WHORL &\nsrun --overlap sh -c '{READING}'\n"
+    script = f"srun --overlap $WHORL &\nsrun sh -c '{READING}'\n"
     job, output = submit(slurm, script, "--gres=gpu:2", "-w", "n01")
     wait_for_end(slurm, job)
     assert slurm.field(job, "JobState") == "COMPLETED"
     slurm.until(lambda: not slurm.run("squeue", "-h", "--steps").stdout, "the steps to end")
     assert f"job {job}, on n01:" in output.read_text()
+    assert "Start it with srun --overlap" in output.read_text()
     stored = show_job(slurm.folder / "out" / f"whorl-job-{job}").json()["gpus"]
     assert [(gpu["name"], gpu["readings"] > 0) for gpu in stored] == [("n01/0", True), ("n01/1", True)]
