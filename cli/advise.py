@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -79,6 +80,13 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
     type=click.Path(dir_okay=False, path_type=Path),
     help="With --format exclude: write a file for the submit filters. With nfd: the file of the node.",
 )
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False),
+    help="The history of the queue, for the price: sacct -P, a CSV, .gz, .zst.  [default: the store's, or sacct]",
+)
+@click.option("--cluster-nodes", type=click.IntRange(1), help="Nodes of the queue.  [default: the scheduler's]")
+@click.option("--time", type=Span(), help="How long such jobs run, as 12h.  [default: the median of the history]")
 @click.option("--replicates", type=click.IntRange(20, 100_000), help="Draws behind the intervals.  [default: 400]")
 @click.option("--seed", type=click.IntRange(0), help="Seed of the draws.  [default: 2022]")
 @json_option
@@ -103,7 +111,7 @@ def advise(
 
     \b
     --format
-    exclude     a host list for sbatch --exclude; may be empty
+    exclude     a host list for sbatch --exclude; empty where it does not pay
     prefer      a feature for sbatch --prefer; may be empty
     nodelist    the nodes of the best packed set
     weights     scontrol lines for an administrator: what differs
@@ -111,11 +119,11 @@ def advise(
     taints      kubectl lines that taint nodes: what differs
     nfd         the file of one node for Node Feature Discovery
 
-    It prints lines and applies none. docs/placement.md has the method.
+    It prints lines and applies none. Excluding nodes costs waiting: it says what on
+    this site's own queue, where it knows the history. docs/placement.md has the method.
     """
     if ctx.invoked_subcommand in ("burst", "spb", "power-plan"):
-        given = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
-        if given:
+        if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
             raise click.UsageError(f"write options after {ctx.invoked_subcommand}, not before it")
         return
     if ctx.invoked_subcommand is not None:
@@ -124,8 +132,7 @@ def advise(
             raise click.UsageError(f"{name} before apply has no effect: leave it out (--json may follow apply)")
         ctx.obj = options
         return
-    from ..jobs.advice import feature_file, lines_for, write_filter
-    from ..jobs.formats import write_whole
+    from ..jobs.formats import feature_file, lines_for, write_filter, write_whole
     from ..store.hostlist import compress
     from .answers.advice import advise
     from .output import print_reply, tell
@@ -143,9 +150,10 @@ def advise(
         raise click.UsageError("--no-scheduler and --nodes cannot be used together")
     listed = _names(options.pop("nodes"))
     options["max_age"] /= _DAY_S
-    mine = _own(own)
-    with _printed_anyway(mine):
-        reply = advise(options.pop("store"), **options, nodes=listed, own=mine, form=form, to_file=output is not None)
+    excluded = _excluded(own)
+    with _printed_anyway(excluded):
+        to_file = output is not None
+        reply = advise(options.pop("store"), **options, nodes=listed, own=excluded, form=form, to_file=to_file)
     if form in (None, "json"):
         print_reply(reply, as_json=form == "json")
         return
@@ -162,8 +170,8 @@ def advise(
         click.echo(write_filter(output, steering), err=True)
         return
     else:
-        lines, note = lines_for(form, steering, mine)
-        unknown = sorted(set(mine) - set(steering.nodes)) if steering.nodes and not steering.partition else []
+        lines, note = lines_for(form, steering, excluded)
+        unknown = sorted(set(excluded) - set(steering.nodes)) if steering.nodes and not steering.partition else []
         if unknown:
             tell(f"note: Slurm knows no node {compress(unknown)} (--and), and refuses such a job")
     if note:
@@ -172,9 +180,9 @@ def advise(
         click.echo(line)
 
 
-def _own(listed: str | None) -> list[str]:
+def _excluded(listed: str | None) -> list[str]:
     """The nodes of `--and`: a host list, or as for Slurm's own option the path of a file, which has a slash."""
-    from ..jobs.advising import read_names
+    from ..jobs.steering import read_names
     from ..store.hostlist import expand
 
     if listed is None:
@@ -183,7 +191,7 @@ def _own(listed: str | None) -> list[str]:
 
 
 @contextlib.contextmanager
-def _printed_anyway(own: Sequence[str]) -> Iterator[None]:
+def _printed_anyway(excluded: Sequence[str]) -> Iterator[None]:
     """Print the user's own nodes also where there is no advice: the job must not lose them."""
     from ..errors import WhorlError
     from ..store.hostlist import compress
@@ -191,15 +199,15 @@ def _printed_anyway(own: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except WhorlError:
-        if own:
-            click.echo(compress(own))
+        if excluded:
+            click.echo(compress(excluded))
         raise
 
 
 def _names(path: str | None) -> Sequence[str] | Mapping[str, KubeNode] | None:
     """The nodes that a file or standard input lists; None where none is named."""
     from ..jobs import kubernetes
-    from ..jobs.advising import read_names
+    from ..jobs.steering import read_names
 
     if path is None:
         return None
@@ -214,62 +222,78 @@ def _names(path: str | None) -> Sequence[str] | Mapping[str, KubeNode] | None:
 @any_store_option
 @_workload_option
 @_cluster_option
+@click.option("--release", is_flag=True, help="Release the job, which you hold, once the nodes are excluded.")
+@click.option("--undo", is_flag=True, help="Give the job the nodes back that whorl excluded.")
 @click.option("--dry-run", is_flag=True, help="Print the command and run nothing.")
+@click.option(
+    "--max-delay",
+    type=Span(),
+    help="How much later the job may start.  [default: what the exclusion saves of its time limit, a minute at least]",
+)
+@click.option("--wait", type=Span(), help="How long to wait for Slurm.  [default: four times its bf_interval]")
 @json_option
 @click.pass_obj
 def apply(
     inherited: dict[str, Any],
     /,
     job: str,
-    store: str | None,
-    workload: str | None,
-    cluster: str | None,
-    dry_run: bool,
+    undo: bool,
     as_json: bool,
+    release: bool,
+    dry_run: bool,
+    max_delay: float | None,
+    wait: float | None,
+    **beside: str | None,
 ) -> None:
     """Exclude slow nodes for your own waiting job JOBID, or refresh what whorl excluded before.
 
-    The nodes that you excluded yourself stay. JOBID may be an array (its waiting tasks) or one of its tasks. Without
-    --workload, a word whorl=NAME in the job's comment names the workload. What whorl excluded stands in the comment.
+    Slurm is asked when it expects to start the job, before and after. Where it is later than the exclusion saves, or
+    never, the job is as you wrote it. The nodes that you excluded yourself stay. JOBID may be an array (its waiting
+    tasks) or one of its tasks. Without --workload, a word whorl=NAME in the job's comment names the workload. What
+    whorl excluded stands in the comment; --undo takes it back.
     """
-    import shlex
-
-    from ..jobs.advice import apply as advise_job
+    from ..jobs import apply as advised_job
     from .output import print_json, tell
 
-    options = dict(inherited)
-    options |= {k: v for k, v in (("store", store), ("workload", workload), ("cluster", cluster)) if v is not None}
+    if undo:
+        changes = advised_job.undo(job)
+        if as_json:
+            print_json({"schema": "whorl.advise.apply/1", "rows": [change.as_dict() for change in changes]})
+        for change in () if as_json else changes:
+            click.echo(f"job {change.job} avoids {change.after.excluded or 'no nodes'}, as you wrote it")
+        return
+    options = dict(inherited) | {name: choice for name, choice in beside.items() if choice is not None}
     if not options["store"]:
         raise click.UsageError("Missing option '--store'.")
     if options["no_scheduler"] or options["nodes"]:
         raise click.UsageError("apply needs the scheduler: leave out --no-scheduler and --nodes")
-    for name in ("no_scheduler", "nodes", "partition"):
+    for name in ("no_scheduler", "nodes", "partition", "log", "cluster_nodes", "time"):
         del options[name]
     options["max_age"] /= _DAY_S
-    done = advise_job(
+    done = advised_job.apply(
         options.pop("store"),
         job,
+        options=advised_job.ApplyOptions(dry_run, release, max_delay, wait),
+        tell=lambda sentence: tell(f"note: {sentence}"),
         **options,
-        dry_run=dry_run,
-        made=lambda one: tell(f"note: job {one.job} avoids {one.after or 'no nodes'}"),
     )
     if as_json:
         rows = [change.as_dict() for change in done.changes]
         print_json({"schema": "whorl.advise.apply/1", "workload": done.workload, "dry_run": dry_run, "rows": rows})
         return
-    for line in done.steering.remarks:
-        tell(f"note: {line}")
+    for remark in done.steering.remarks:
+        tell(f"note: {remark}")
     for change in done.changes:
         for note in change.notes:
             tell(f"note: job {change.job}: {note}")
         if dry_run:
             click.echo(shlex.join(change.command) if change.needed else f"# job {change.job}: nothing to change")
         else:
-            did = "avoids" if change.needed or not change.after else "already avoids"
-            click.echo(f"job {change.job} {did} {change.after or 'no nodes'}")
-    if done.left_alone:
-        tell(f"note: {done.left_alone} tasks of {job} no longer wait and were not changed")
-    if not any(change.after or change.notes for change in done.changes):
+            already = "already " if change.outcome == "unchanged" and change.after.excluded else ""
+            click.echo(f"job {change.job} {already}avoids {change.after.excluded or 'no nodes'}")
+    if done.not_waiting:
+        tell(f"note: {done.not_waiting} tasks of {job} no longer wait and were not changed")
+    if not any(change.after.excluded or change.notes for change in done.changes):
         tell(f"note: {done.steering.advice.finding}")
 
 

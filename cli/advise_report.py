@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..analysis.placement.saying import percent
 from ..dashboards.table import MISSING, Line, Table, count, many, number
+from ..jobs.formats import preference_of
 from ..store.hostlist import compress
 
 if TYPE_CHECKING:
     from ..analysis.placement import Advice, NodeEvidence, PlacedSet
-    from ..jobs.advising import Steering
     from ..jobs.slurm import Wait
+    from ..jobs.steering import Steering
 
 _LISTED = 20  # nodes in the table for people; --json has all
 _NAMED = 32  # GPUs named for people
@@ -29,7 +30,7 @@ _LEVELS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "s")
 
 def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str, Any]:
     """The advice and what the scheduler can be told, as `whorl.advise/1`."""
-    expression, why = steering.prefer()
+    expression, reason = preference_of(steering)
     placed = steering.placing
     return {
         "schema": "whorl.advise/1",
@@ -38,9 +39,9 @@ def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str
         "scheduler": {
             "asked": bool(steering.nodes) or steering.foreign,
             "partition": steering.partition,
-            "exclude": compress(steering.exclude),
+            "exclude": compress(steering.worth_excluding),
             "prefer": expression or None,
-            "prefer_reason": why or None,
+            "prefer_reason": reason or None,
             "nodelist": compress(steering.nodelist()) or None,
             "extra_wait_s": wait.extra_s,
             "extra_wait_reason": wait.reason,
@@ -48,6 +49,8 @@ def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str
             "nodes_elsewhere": list(steering.names.elsewhere),
             "nodes_out_of_use": list(steering.unusable),
         },
+        "price": steering.price.as_dict() if steering.price is not None else None,
+        "price_reason": steering.price_reason,
         "remarks": list(remarks),
     }
 
@@ -60,9 +63,12 @@ def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[s
         yield f"{kind.workload}: {kind.finding}"
     if not advice.kinds:
         yield advice.finding
-    if steering.exclude:
+    if steering.price is not None:
         yield ""
-        yield Line(f"    sbatch --exclude={compress(steering.exclude)} ...")
+        yield steering.price.verdict
+    if steering.worth_excluding:
+        yield ""
+        yield Line(f"    sbatch --exclude={compress(steering.worth_excluding)} ...")
     yield ""
     placed = {kind.workload: kind for kind in steering.placing.kinds or (steering.placing,)}
     for kind in kinds:
@@ -73,6 +79,10 @@ def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[s
             yield from _sets(steering, placed[kind.workload], kind.workload if advice.kinds else None)
     yield from _compared(advice)
     yield _cost(advice, wait)
+    if steering.price is not None:
+        yield steering.price.evidence
+    elif steering.price_reason is not None:
+        yield _sentence(f"Price: {steering.price_reason}")
     yield _age(advice)
     yield from (f"Note: {_sentence(remark)}" for remark in (*remarks, *advice.notes))
 

@@ -13,9 +13,8 @@ from ..analysis.verdicts.judgements import newest
 from ..dashboards.app.placement.told import Copied, Question, Told
 from ..dashboards.table import many
 from ..errors import InputError
-from ..jobs.advice import lines_for, wishes
-from ..jobs.advising import Steering, steer
-from ..jobs.asked import Asked, Wanted
+from ..jobs.formats import lines_for
+from ..jobs.steering import AdviceRequest, ScoredWorkload, Steering, steer
 from ..store.hostlist import compress
 from . import advise_report as report
 
@@ -36,39 +35,39 @@ class Advisor:
     """Gives advice, and keeps the scores of the last cluster: of 27,648 GPUs they take about a minute."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, Asked] = {}
-        self._of: Hashable = None  # the store and the cluster of what is kept
+        self._workloads: dict[tuple[str, str | None], ScoredWorkload] = {}
+        self._scored_for: Hashable = None  # the store and the cluster of these
         self._lock = threading.Lock()
 
     def __call__(self, store: Store, version: Hashable, question: Question, say: Callable[[str], None]) -> Told:
         """What is told about a question. Raises WhorlError."""
-        wanted = wishes(question.workload, cluster=question.cluster, model=question.model, gpus=question.gpus)
+        request = AdviceRequest(question.workload, question.cluster, question.model, question.gpus)
         with self._lock:
-            asked = self._scored(store, version, question, wanted, say)
+            scored = self._scored(store, (version, question.cluster), request, say)
         say(f"comparing sets of {many(question.gpus, 'GPU')}")
-        steering = steer(store, wanted, leave_out=question.without, placing=True, lenient=True, asked=asked)
+        steering = steer(scored, leave_out=question.without, placing=True, lenient=True)
         advice = steering.advice
-        judged = next((one for one in newest(store) if one.cluster == question.cluster), None)
+        judged = next((judgement for judgement in newest(store) if judgement.cluster == question.cluster), None)
         return Told(
             advice,
             tuple(report.answer(steering, steering.wait(), steering.remarks)),
             tuple(_copied(store, question, steering, form, title) for form, title in _FORMS),
-            {one.workload: node_rows(asked.found, one) for one in advice.kinds or (advice,)},
-            gpu_rows(asked.found, asked.kinds, judged),
+            {kind.workload: node_rows(scored.scores, kind) for kind in advice.kinds or (advice,)},
+            gpu_rows(scored.scores, scored.kinds, judged),
         )
 
     def _scored(
-        self, store: Store, version: Hashable, question: Question, wanted: Wanted, say: Callable[[str], None]
-    ) -> Asked:
-        """What is asked, with its scores: those of all workloads of a cluster are made at once."""
-        if self._of != (version, question.cluster):
-            self._of, self._kept = (version, question.cluster), {}
-        key = (question.workload, question.model)
-        if key not in self._kept:
+        self, store: Store, version: Hashable, request: AdviceRequest, say: Callable[[str], None]
+    ) -> ScoredWorkload:
+        """The workload with its scores: those of all workloads of a cluster are made at once."""
+        if self._scored_for != version:
+            self._scored_for, self._workloads = version, {}
+        key = (request.workload, request.model)
+        if key not in self._workloads:
             say("scoring every GPU by its runs; of 27,648 GPUs this takes about a minute, once")
-            found = next((one.found for one in self._kept.values()), None)
-            self._kept[key] = Asked.of(store, wanted, found)
-        return replace(self._kept[key], wanted=wanted)
+            scores = next((scored.scores for scored in self._workloads.values()), None)
+            self._workloads[key] = ScoredWorkload.of(store, request, scores)
+        return replace(self._workloads[key], request=request)
 
 
 def _copied(store: Store, question: Question, steering: Steering, form: str, title: str) -> Copied:

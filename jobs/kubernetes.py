@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import InputError, SchedulerError
@@ -45,7 +45,7 @@ class KubeNode:
     taints: Mapping[str, str] | None = None  # those of EFFECT: key -> value
 
     @property
-    def listed(self) -> Node:
+    def as_node(self) -> Node:
         """The same for what finds a store's nodes among a scheduler's."""
         return Node(self.name, "", host=self.host)
 
@@ -62,22 +62,22 @@ def is_name(name: str) -> bool:
 
 def read(text: str, source: str) -> dict[str, KubeNode]:
     """The nodes in the output of `kubectl get nodes -o json`, by name. Raises InputError."""
-    asked = f"{source} is not the output of `kubectl get nodes -o json`"
+    wrong = f"{source} is not the output of `kubectl get nodes -o json`"
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{asked}: {error if isinstance(error, ValueError) else 'it is nested too deeply'}") from error
+        raise InputError(f"{wrong}: {error if isinstance(error, ValueError) else 'it is nested too deeply'}") from error
     items = document.get("items", [document]) if isinstance(document, dict) else None
     if not isinstance(items, list):
-        raise InputError(f"{asked}: it has no list of items")
+        raise InputError(f"{wrong}: it has no list of items")
     nodes: dict[str, KubeNode] = {}
     for number, item in enumerate(items, 1):
         try:
             node = _node(item)
         except (TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"{asked}: item {number} is no node") from error
+            raise InputError(f"{wrong}: item {number} is no node") from error
         if not is_name(node.name):
-            raise InputError(f"{asked}: {node.name!r} of item {number} cannot be the name of a node")
+            raise InputError(f"{wrong}: {node.name!r} of item {number} cannot be the name of a node")
         nodes[node.name] = node
     if not nodes:
         raise InputError(f"{source} has no nodes")
@@ -123,80 +123,52 @@ def ask(timeout_s: float = TIMEOUT_S) -> dict[str, KubeNode]:
     except subprocess.TimeoutExpired as error:
         raise SchedulerError(f"the cluster did not answer `kubectl` within {timeout_s:g} s: {else_do}") from error
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1].strip()[:300]
-        raise SchedulerError(f"`kubectl get nodes` failed: {said.rstrip('.?')}; {else_do}")
+        message = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1].strip()[:300]
+        raise SchedulerError(f"`kubectl get nodes` failed: {message.rstrip('.?')}; {else_do}")
     return read(done.stdout, "what `kubectl` printed")
 
 
-def value_of(node: str, excluded: Collection[str], tiers: Collection[str], preferred: Collection[str]) -> str | None:
-    """The label of a node; None where the advice says nothing about it."""
-    if node in excluded:
-        return EXCLUDE
-    return AVOID if node in tiers else PREFER if node in preferred else None
+def lines(form: str, workload: str, nodes: Iterable[KubeNode], values: Mapping[str, str]) -> list[str]:
+    """`kubectl label` or `kubectl taint` lines for what differs between the advice and what the cluster has.
 
-
-def label_lines(workload: str, nodes: Iterable[KubeNode], values: Mapping[str, str]) -> list[str]:
-    """`kubectl label` lines for what differs between the advice and what the cluster has.
-
-    `values`: node -> label. Where the state of a node is not known, it gets a line in any case.
+    `form`: kubernetes (labels) or taints. `values`: node -> label; a node that is only preferred has no taint. Where
+    the state of a node is not known, it gets a line in any case.
     """
-    name = key(workload)
-    alike: dict[tuple[str | None, str | None], list[str]] = {}
+    name, taints = key(workload), form == "taints"
+    alike_nodes: dict[tuple[str | None, str | None], list[str]] = {}
     for node in nodes:
-        wanted, has = values.get(node.name), None if node.labels is None else node.labels.get(name)
-        if node.labels is None or wanted != has:
-            alike.setdefault((wanted, _before(node.labels, name)), []).append(node.name)
-    return [
-        line
-        for (wanted, before), members in _sorted(alike)
-        for line in _lines(members, workload, wanted, before, "label", f"{name}={wanted}" if wanted else f"{name}-")
-    ]
+        state = node.taints if taints else node.labels
+        value = values.get(node.name)
+        value = None if taints and value == PREFER else value
+        if state is None or value != state.get(name):
+            before = None if state is None else state[name] or "empty" if name in state else "none"
+            alike_nodes.setdefault((value, before), []).append(node.name)
+    order = [*VALUES, None]  # slow nodes first, nodes that lose what they had last
+    changes = sorted(alike_nodes.items(), key=lambda change: (order.index(change[0][0]), change[0][1] or ""))
+    make = _taint_lines if taints else _label_lines
+    return [line for (value, before), names in changes for line in make(names, workload, value, before)]
 
 
-def taint_lines(workload: str, nodes: Iterable[KubeNode], values: Mapping[str, str]) -> list[str]:
-    """`kubectl taint` lines for what differs: slow nodes have the taint, others do not.
-
-    Where the state of a node is not known, it gets a line in any case; a taint that is not there cannot be removed,
-    and that is no error of such a line.
-    """
+def _label_lines(names: list[str], workload: str, value: str | None, before: str | None) -> list[str]:
     name = key(workload)
-    alike: dict[tuple[str | None, str | None], list[str]] = {}
-    for node in nodes:
-        wanted, has = values.get(node.name), None if node.taints is None else node.taints.get(name)
-        wanted = None if wanted == PREFER else wanted
-        if node.taints is None or wanted != has:
-            alike.setdefault((wanted, _before(node.taints, name)), []).append(node.name)
-    lines = []
-    for (wanted, before), members in _sorted(alike):
-        change = f"{name}={wanted}:{EFFECT}" if wanted else f"{name}:{EFFECT}-"
-        if wanted is None and before is None:
-            # kubectl refuses to remove what is not there, and then changes none of the nodes that it was given.
-            lines += [f"# {len(members)} nodes: no taint for {workload!r}; an error is no harm, as it may not be there"]
-            lines += [f"{_command('taint', [member], change)} || true" for member in sorted(members, key=by_number)]
-        else:
-            lines += _lines(members, workload, wanted, before, "taint", change)
-    return lines
+    remark = f"# {value or 'no label'} for {workload!r}; before: {before or 'not known'}"
+    return _commands(remark, "label", names, f"{name}={value}" if value else f"{name}-")
 
 
-def _before(state: Mapping[str, str] | None, name: str) -> str | None:
-    """What there was, for a remark; None where it is not known."""
-    return None if state is None else state[name] or "empty" if name in state else "none"
+def _taint_lines(names: list[str], workload: str, value: str | None, before: str | None) -> list[str]:
+    name = key(workload)
+    if value is None and before is None:
+        # kubectl refuses to remove what is not there, and then changes none of the nodes that it was given.
+        remark = f"# {len(names)} nodes: no taint for {workload!r}; an error is no harm, as it may not be there"
+        removals = (_command("taint", [node], f"{name}:{EFFECT}-") for node in sorted(names, key=by_number))
+        return [remark, *(f"{removal} || true" for removal in removals)]
+    remark = f"# {value or 'no taint'} for {workload!r}; before: {before or 'not known'}"
+    return _commands(remark, "taint", names, f"{name}={value}:{EFFECT}" if value else f"{name}:{EFFECT}-")
 
 
-def _sorted(
-    alike: Mapping[tuple[str | None, str | None], list[str]],
-) -> list[tuple[tuple[str | None, str | None], list[str]]]:
-    """Slow nodes first, nodes that lose what they had last."""
-    order = [*VALUES, None]
-    return sorted(alike.items(), key=lambda entry: (order.index(entry[0][0]), entry[0][1] or ""))
-
-
-def _lines(
-    members: list[str], workload: str, wanted: str | None, before: str | None, verb: str, change: str
-) -> list[str]:
-    remark = f"# {wanted or f'no {verb}'} for {workload!r}; before: {'not known' if before is None else before}"
-    members = sorted(members, key=by_number)
-    parts = [members[i : i + _TOGETHER] for i in range(0, len(members), _TOGETHER)]
+def _commands(remark: str, verb: str, names: list[str], change: str) -> list[str]:
+    names = sorted(names, key=by_number)
+    parts = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
     return [remark.replace("\n", " "), *(_command(verb, part, change) for part in parts)]
 
 
@@ -209,7 +181,7 @@ def feature_file(workload: str, node: str, value: str | None, now: dt.datetime) 
 
     A value of None makes a file without a label, by which Node Feature Discovery removes it.
     """
-    lines = [f"# whorl: {workload!r} on {node}: {value or 'no label'}; written {now:%Y-%m-%dT%H:%M:%SZ}"]
+    text = f"# whorl: {workload!r} on {node}: {value or 'no label'}; written {now:%Y-%m-%dT%H:%M:%SZ}\n"
     if value:
-        lines += [f"# +expiry-time={now + LASTS:%Y-%m-%dT%H:%M:%SZ}", f"{key(workload)}={value}"]
-    return "".join(f"{line}\n" for line in lines)
+        text += f"# +expiry-time={now + LASTS:%Y-%m-%dT%H:%M:%SZ}\n{key(workload)}={value}\n"
+    return text

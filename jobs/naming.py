@@ -9,12 +9,14 @@ from .scheduler import Node
 
 
 @dataclass(frozen=True)
-class Known:
-    """Which of a store's nodes a scheduler knows: its names for them, and those that it does not know."""
+class NodeNames:
+    """Which of a store's nodes a scheduler has: its names for them, and those that it does not know."""
 
-    names: Mapping[str, str]  # a store's name -> the scheduler's
+    names: Mapping[str, str]
+    """A store's name -> the scheduler's."""
     unknown: tuple[str, ...]
-    elsewhere: tuple[str, ...]  # known, but not in the partition asked for
+    elsewhere: tuple[str, ...]
+    """Known, but not in the partition asked for."""
     unclear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """A scheduler's node -> the nodes of several domains (all unknown) of which it can be one."""
 
@@ -28,7 +30,7 @@ def within(node: Node, partition: str | None) -> bool:
     return partition is None or bool(set(partition.split(",")) & set(node.partitions))
 
 
-def known(measured: Iterable[str], nodes: Mapping[str, Node], partition: str | None = None) -> Known:
+def known(measured: Iterable[str], nodes: Mapping[str, Node], partition: str | None = None) -> NodeNames:
     """Find a store's nodes among the scheduler's.
 
     A name counts if it is the same, else if it differs only in case or in that one of the two has no domain, else if
@@ -37,39 +39,40 @@ def known(measured: Iterable[str], nodes: Mapping[str, Node], partition: str | N
     """
     by_name = _by_host((node.name, node.name) for node in nodes.values())
     by_host = _by_host((node.host, node.name) for node in nodes.values() if node.host)
-    found: dict[str, str] = {}
-    fits: dict[str, list[str]] = {}  # a scheduler's node -> names with a domain that it does not have
-    every = list(dict.fromkeys(measured))
-    for name in every:
+    names: dict[str, str] = {}
+    with_domain: dict[str, list[str]] = {}  # a scheduler's node -> names with a domain that fit it
+    stored = list(dict.fromkeys(measured))
+    for name in stored:
         if name in nodes:
-            found[name] = name
+            names[name] = name
             continue
-        candidates = _fitting(name, by_name) or _fitting(name, by_host)
+        candidates = _candidates(name, by_name) or _candidates(name, by_host)
         if len(candidates) == 1:
-            found[name] = candidates[0]
-            fits.setdefault(candidates[0], []).append(name)
+            names[name] = candidates[0]
+            with_domain.setdefault(candidates[0], []).append(name)
     unclear = {}
-    for node, names in fits.items():
-        if len({name.lower().partition(".")[2] for name in names} - {""}) > 1:
-            unclear[node] = tuple(name for name in names if "." in name)
+    for node, fitting in with_domain.items():
+        if len({name.lower().partition(".")[2] for name in fitting} - {""}) > 1:
+            unclear[node] = tuple(name for name in fitting if "." in name)
             for name in unclear[node]:
-                del found[name]
-    unknown = tuple(name for name in every if name not in found)
-    elsewhere = tuple(name for name, node in found.items() if not within(nodes[node], partition))
-    return Known({name: found[name] for name in found if name not in elsewhere}, unknown, elsewhere, unclear)
+                del names[name]
+    unknown = tuple(name for name in stored if name not in names)
+    elsewhere = tuple(name for name, node in names.items() if not within(nodes[node], partition))
+    return NodeNames({name: names[name] for name in names if name not in elsewhere}, unknown, elsewhere, unclear)
 
 
-def _by_host(named: Iterable[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+def _by_host(nodes: Iterable[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
     """By the host in small letters: the domains, and the scheduler's nodes that have them."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for name, node in named:
+    by_host: dict[str, list[tuple[str, str]]] = {}
+    for name, node in nodes:
         host, _, domain = name.lower().partition(".")
-        found.setdefault(host, []).append((domain, node))
-    return found
+        by_host.setdefault(host, []).append((domain, node))
+    return by_host
 
 
-def _fitting(name: str, there: Mapping[str, list[tuple[str, str]]]) -> list[str]:
+def _candidates(name: str, by_host: Mapping[str, list[tuple[str, str]]]) -> list[str]:
+    """The scheduler's nodes that this name can stand for."""
     host, _, domain = name.lower().partition(".")
-    same = [(its, node) for its, node in there.get(host, []) if not (its and domain and its != domain)]
-    exact = [node for its, node in same if its == domain]
-    return list(dict.fromkeys(exact or [node for _, node in same]))
+    fitting = [(at, node) for at, node in by_host.get(host, []) if not (at and domain and at != domain)]
+    exact = [node for at, node in fitting if at == domain]
+    return list(dict.fromkeys(exact or [node for _, node in fitting]))

@@ -21,13 +21,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..errors import SchedulerError
 from .batch import BatchJob, render
-
-if TYPE_CHECKING:
-    from .requests import Devices
 
 TIMEOUT_S = 10.0
 ENDED = frozenset(
@@ -64,11 +61,8 @@ class Node:
     """Whether no job is on it."""
     reserved: bool = False
     """Whether it is in a reservation that has begun."""
-    devices: tuple[Devices, ...] = ()
-    cores: int | None = None  # that jobs may use
-    memory: float | None = None  # MiB that jobs may use
-    kind: str = ""  # its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other
-    disk: float | None = None  # MiB
+    kind: str = ""
+    """Its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,6 @@ class Partition:
     least_nodes: int = 1
     """Of a job."""
     most_nodes: float = math.inf
-    caps: frozenset[str] = frozenset()  # of what a job may get less on a node than is there: cpu, mem, gpu
 
 
 @dataclass(frozen=True, slots=True)

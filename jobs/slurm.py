@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import expand
 from . import shown
-from .requests import Devices, Job, devices, record
 from .scheduler import (
     Expectation,
     Node,
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 _KIND = ["Arch", "Boards", "Sockets", "CoresPerSocket", "ThreadsPerCore", "CPUTot", "CPUEfctv", "CoreSpecCount"]
 _KIND += ["CPUSpecList", "MemSpecLimit", "RealMemory", "TmpDisk", "Gres", "CfgTRES", "RestrictedCoresPerGPU"]
-# What limits how much a job gets on a node, and of what; JobDefaults give CPUs or memory to each GPU.
-_CAPS = {"MaxCPUsPerNode": "cpu", "MaxCPUsPerSocket": "cpu", "MaxMemPerNode": "mem", "MaxMemPerCPU": "mem"}
-_CAPS |= {"JobDefaults": "gpu"}
 _UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN"}
 _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
 _SUFFIXES = "*~#!%$@^-"  # of states of nodes: does not answer, sleeps, starts, ...
@@ -54,13 +50,34 @@ _ELSEWHERE = ("Dependency", "BeginTime", "DependencyNeverSatisfied")  # why a jo
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """A reservation that this user may see."""
+class JobRecord:
+    """A job, or the tasks of an array that are alike, as `scontrol show job` has them."""
 
-    name: str
-    nodes: tuple[str, ...]
-    cores: int | None  # of these nodes, those that are reserved
-    flags: tuple[str, ...]
+    id: str
+    """As `scontrol update` takes it: 12, 12_3, 12_[3-5]."""
+    state: str
+    reason: str = ""
+    """Why it waits."""
+    start: dt.datetime | None = None
+    """When it started, or Slurm expects that it does: UTC."""
+    user: str = ""
+    uid: int | None = None
+    partitions: tuple[str, ...] = ()
+    gpus: int = 0
+    """GPUs that it asks for."""
+    limit_s: float = math.inf
+    required: str = ""
+    """The host list that it asks for."""
+    excluded: str = ""
+    """The host list that it avoids, as it was written."""
+    comment: str = ""
+    admin_comment: str = ""
+    strict: str = ""
+    """Why its nodes must not be changed, a clause for people; "" where they may."""
+
+    def blocked_by(self, *reasons: str) -> bool:
+        """Whether it waits for one of these reasons, behind which Slurm may write nodes."""
+        return self.reason.partition(",")[0] in reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +153,17 @@ class Slurm(Scheduler):
         return {one.name: one for one in found if one is not None}
 
     def cluster_name(self) -> str | None:
-        for line in self.call("scontrol", "show", "config").splitlines():
-            key, _, value = line.partition("=")
-            if key.strip() == "ClusterName":
-                return value.strip() or None
-        return None
+        return self.configuration().get("ClusterName") or None
+
+    def configuration(self) -> dict[str, str]:
+        """What `scontrol show config` prints, by name."""
+        lines = (line.partition("=") for line in self.call("scontrol", "show", "config").splitlines())
+        return {key.strip(): setting.strip() for key, separator, setting in lines if separator}
+
+    def backfill_interval_s(self) -> float:
+        """The time between two looks at the whole queue, in which Slurm plans starts."""
+        match = re.search(r"bf_interval=(\d+)", self.configuration().get("SchedulerParameters", ""))
+        return float(match[1]) if match else 30.0  # what Slurm takes by itself
 
     def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
         owner = [] if user is None else [f"--user={user}"]
@@ -154,6 +177,10 @@ class Slurm(Scheduler):
     def update(self, job: str, **settings: str) -> None:
         """Change a job that waits: `update("12", ExcNodeList="n[01-02]")`, names as `scontrol update` has them."""
         self.call("scontrol", "update", f"JobId={job}", *(f"{key}={value}" for key, value in settings.items()))
+
+    def release(self, job: str) -> None:
+        """Let a job go that its owner holds, or that Slurm holds because it can run nowhere."""
+        self.call("scontrol", "release", job)
 
     def expected(self, job: str) -> Expectation:
         """When Slurm expects to start a waiting job, the first of an array, and why it waits.
@@ -251,17 +278,6 @@ class Slurm(Scheduler):
             recent_waits_s=np.array([start - submit for start, submit in sorted(set(started))[-100:]], dtype=float),
         )
 
-    def caps(self) -> frozenset[str]:
-        """Of what a job may get less on a node than is there, in all partitions: cpu, mem, gpu."""
-        lines = self.call("scontrol", "show", "config").splitlines()
-        pairs = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
-        return _caps(pairs)
-
-    def reservations(self) -> dict[str, Reservation]:
-        """Every reservation that this user may see, by name."""
-        found = [reservation(line) for line in self.call("scontrol", "-o", "show", "reservations").splitlines()]
-        return {one.name: one for one in found if one is not None}
-
     def fabric(self) -> dict[str, str]:
         """Node -> the part of the network that a job cannot leave; empty where Slurm knows no topology."""
         parts: list[tuple[int, str, list[str]]] = []
@@ -279,18 +295,18 @@ class Slurm(Scheduler):
         return next((one.name for one in self.partitions().values() if one.default), None)
 
     def together(self) -> list[frozenset[str]]:
-        """Sets of nodes that Slurm may keep for some jobs or within which a job must stay.
+        """Sets of nodes that Slurm may reserve for some jobs, at this moment or later, or within which a job must stay.
 
-        They are those of a reservation, now or later, and those of a part of the network.
+        They are those of each reservation and of each part of the network.
         """
         parts: dict[str, set[str]] = {}
         for name, part in self.fabric().items():
             parts.setdefault(part, set()).add(name)
-        return [
-            frozenset(one) for one in (*(r.nodes for r in self.reservations().values() if r.nodes), *parts.values())
-        ]
+        lines = self.call("scontrol", "-o", "show", "reservations").splitlines()
+        reserved = [expand(shown.said(shown.fields(line).get("Nodes", ""))) for line in lines]
+        return [frozenset(nodes) for nodes in (*reserved, *parts.values()) if nodes]
 
-    def jobs(self, job: str) -> list[Job]:
+    def jobs(self, job: str) -> list[JobRecord]:
         """The records of a job: one, or several of an array. Raises InputError where there is no such job."""
         if not re.fullmatch(r"\d+(?:_\d+)?(?:\+\d+)?", job):
             raise InputError(
@@ -302,12 +318,12 @@ class Slurm(Scheduler):
             if re.search("Invalid job id|Job .* not found", str(error)):  # the second: no such task of an array
                 raise InputError(f"Slurm knows no job {job}: it may have ended long ago") from error
             raise
-        found = [job for job in map(record, text.splitlines()) if job is not None]
-        if any(one.comment for one in found):
+        records = [record for record in map(job_record, text.splitlines()) if record is not None]
+        if any(record.comment for record in records):
             # In `scontrol` output a comment cannot be separated from the fields after it.
-            whole = self._comments(job.partition("_")[0])
-            found = [replace(one, comment=whole.get(one.id, one.comment)) for one in found]
-        return found
+            comments = self._comments(job.partition("_")[0])
+            records = [replace(record, comment=comments.get(record.id, record.comment)) for record in records]
+        return records
 
     def _comments(self, job: str) -> dict[str, str]:
         lines = self.call("squeue", "-h", "-a", "-j", job, "-o", "%i|%k").splitlines()
@@ -332,27 +348,12 @@ class Slurm(Scheduler):
             starts.append(float(match[1]))
         return Wait(starts[1] - starts[0])
 
-    def update_job(self, job: str, excluded: str, comment: str | None) -> None:
-        """Set the nodes that a pending job avoids, and its comment."""
-        self.call(*update_command(job, excluded, comment))
-
-
-def update_command(job: str, excluded: str, comment: str | None) -> list[str]:
-    """The command that `Slurm.update_job` runs."""
-    comment_option = [] if comment is None else [f"Comment={comment}"]
-    return ["scontrol", "update", f"JobId={job}", f"ExcNodeList={excluded}", *comment_option]
-
 
 def node(line: str) -> Node | None:
     """A line of `scontrol -o show nodes`; None where it is no node."""
     fields = shown.fields(line)
     if not fields.get("NodeName"):
         return None
-    weight, cpus, memory, threads = (
-        _whole(fields.get(key, "")) for key in ("Weight", "CPUTot", "RealMemory", "ThreadsPerCore")
-    )
-    cores = _whole(fields.get("CPUEfctv", ""))
-    cores = cpus if cores is None else cores
     state = fields.get("State", "UNKNOWN").split(" ")[0]
     flags = {flag.rstrip(_SUFFIXES) for flag in state.upper().split("+")}
     return Node(
@@ -361,19 +362,15 @@ def node(line: str) -> Node | None:
         partitions=shown.names(fields.get("Partitions", "")),
         available=shown.names(fields.get("AvailableFeatures", fields.get("Features", ""))),
         active=shown.names(fields.get("ActiveFeatures", fields.get("Features", ""))),
-        weight=weight,
+        weight=_whole(fields.get("Weight", "")),
         gpus=gres_gpus(fields.get("Gres", "")) or _tres_gpus(fields.get("CfgTRES", "")),
-        cpus=cpus,
+        cpus=_whole(fields.get("CPUTot", "")),
         host=fields.get("NodeHostName", ""),
         usable=not flags & _UNUSABLE and not state.endswith("*"),
         idle=state.partition("+")[0].rstrip(_SUFFIXES) == "IDLE",
         reserved="RESERVED" in flags,
         reason=shown.said(fields.get("Reason", "").partition(" [")[0]),
-        devices=_devices(fields),
-        cores=None if cores is None else cores // max(threads or 1, 1),
-        memory=None if memory is None else memory - (_whole(fields.get("MemSpecLimit", "")) or 0),
         kind=" ".join(f"{name}={fields[name]}" for name in _KIND if name in fields),
-        disk=_whole(fields.get("TmpDisk", "")),
     )
 
 
@@ -413,7 +410,6 @@ def partition(line: str) -> Partition | None:
         usual_min=_minutes(fields.get("DefaultTime", "")),
         least_nodes=_whole(fields.get("MinNodes", "")) or 1,
         most_nodes=_whole(fields.get("MaxNodes", "")) or math.inf,
-        caps=_caps(fields),
     )
 
 
@@ -428,34 +424,43 @@ def _member(groups: Collection[str]) -> bool:
     return bool(names & set(groups))
 
 
-def reservation(line: str) -> Reservation | None:
-    """A line of `scontrol -o show reservations`; None where it is no reservation."""
+def job_record(line: str) -> JobRecord | None:
+    """A line of `scontrol -o show job`; None where it is no job."""
+    # A job's name may hold what looks like further fields.
+    line = re.sub(r"(?<=\sJobName=).*?(?=\sUserId=\S+\(\d+\) GroupId=)", "", line, count=1)
     fields = shown.fields(line)
-    if not fields.get("ReservationName"):
+    if not fields.get("JobId"):
         return None
-    cores = fields.get("CoreCnt", "")
-    return Reservation(
-        name=fields["ReservationName"],
-        nodes=tuple(expand(shown.said(fields.get("Nodes", "")))),
-        cores=int(cores) if cores.isdigit() else None,
-        flags=shown.names(fields.get("Flags", "")),
+    user, _, uid = fields.get("UserId", "").partition("(")
+    number = fields["JobId"]
+    task = fields.get("ArrayTaskId", "").partition("%")[0]
+    if not shown.is_none(task):
+        number = f"{fields.get('ArrayJobId', number)}_{task if task.isdigit() else f'[{task}]'}"
+    strict = "it has several parts (a heterogeneous job)" if fields.get("HetJobId") else ""
+    if not shown.is_none(fields.get("Deadline", "")):
+        strict = "it has a deadline, after which Slurm cancels it"
+    return JobRecord(
+        id=number,
+        state=fields.get("JobState", "UNKNOWN"),
+        reason=shown.said(fields.get("Reason", "")),
+        start=utc_time(fields.get("StartTime")),
+        user=user,
+        uid=int(uid.rstrip(")")) if uid.rstrip(")").isdigit() else None,
+        partitions=shown.names(fields.get("Partition", "")),
+        gpus=_tres_gpus(fields.get("ReqTRES", "") or fields.get("TRES", "")),
+        limit_s=60 * _minutes(fields.get("TimeLimit", "")),
+        required=shown.said(fields.get("ReqNodeList", "")),
+        excluded=shown.said(fields.get("ExcNodeList", "")),
+        comment=shown.said(fields.get("Comment", "")),
+        admin_comment=shown.said(fields.get("AdminComment", "")),
+        strict=strict,
     )
 
 
 def gres_gpus(gres: str) -> int:
     """GPUs in a node's Gres: gpu:v100:4(S:0-1) is 4, gpu:fast:3,gpu:slow:1 is 4."""
-    return sum(one.count for one in devices(gres) if one.name == "gpu")
-
-
-def _devices(fields: Mapping[str, str]) -> tuple[Devices, ...]:
-    found = devices(shown.said(fields.get("Gres", "")))
-    counted = _tres_gpus(fields.get("CfgTRES", ""))
-    return found if found or not counted else (Devices("gpu", "", counted),)
-
-
-def _caps(fields: Mapping[str, str]) -> frozenset[str]:
-    values = ((fields.get(name, ""), what) for name, what in _CAPS.items())
-    return frozenset(what for value, what in values if value != "UNLIMITED" and not shown.is_none(value))
+    parts = [re.split("[:=]", part) for part in shown.names(re.sub(r"\([^)]*\)", "", gres))]
+    return sum(int(part[-1]) if part[-1].isdigit() else 1 for part in parts if part[0] == "gpu")
 
 
 def _whole(number: str) -> int | None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from ...analysis.placement import NodeEvidence
 from ...dashboards.answers.reply import Reply, RowList, replying
-from ...jobs import advice
-from ...jobs.advising import Steering
+from ...jobs import steering
+from ...jobs.steering import Steering
 from .. import advise_report
 
 
-def _advised(steering: Steering, _: str) -> Reply[Steering]:
+def _reply(advised: Steering, _: str) -> Reply[Steering]:
     return Reply(
-        steering,
-        lambda: advise_report.document(steering, steering.wait(), steering.remarks),
-        lambda: advise_report.answer(steering, steering.wait(), steering.remarks),
+        advised,
+        lambda: advise_report.document(advised, advised.wait(), advised.remarks),
+        lambda: advise_report.answer(advised, advised.wait(), advised.remarks),
         rows=RowList("nodes", NodeEvidence),
     )
 
 
-advise = replying(advice.advise, _advised)
+advise = replying(steering.advise, _reply)

@@ -165,7 +165,7 @@ def test_another_number_of_gpus_needs_no_new_scores(
     store: Store, advisor: Advisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _told(store, advisor)
-    monkeypatch.setattr("whorl.jobs.asked._scores", None)
+    monkeypatch.setattr("whorl.jobs.steering._scores", None)
     assert _told(store, advisor, gpus=2).advice.gpus == 2
     with pytest.raises(TypeError):  # scores of the store as it was do not serve
         advisor(store, 2, Question("small", "sgemm", None, 4), lambda _: None)

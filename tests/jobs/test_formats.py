@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import InputError
-from whorl.jobs.formats import filter_file, largest_jobs, node_lines, own_weight, preference, write_whole
+from whorl.jobs.formats import filter_file, largest_jobs, node_lines, preference, weight_of_site, write_whole
 from whorl.jobs.naming import known
 from whorl.jobs.scheduler import Node
-from whorl.store.hostlist import compress, expand
+from whorl.store.hostlist import expand
 
 
 def fleet(count: int = 6, **fields: object) -> dict[str, Node]:
@@ -60,7 +60,7 @@ def test_lines_take_back_what_lines_did() -> None:
     nodes = fleet(available=("v100", "cab1"))
     after = applied(node_lines("sgemm", nodes.values(), {"n02": "hard"}, ["n05"]), nodes)
     assert after != nodes
-    assert own_weight(after["n02"]) == 10
+    assert weight_of_site(after["n02"]) == 10
     assert applied(node_lines("sgemm", after.values(), {}, []), after) == nodes
     worse = applied(node_lines("sgemm", after.values(), {"n02": "soft"}, []), after)
     assert worse["n02"].weight == 11
@@ -99,17 +99,16 @@ def test_prefer_only_what_enough_nodes_have() -> None:
 
 
 def test_the_file_for_filters_says_how_large_a_job_may_be() -> None:
-    line, jobs, facts, end = filter_file(["n02"], list(fleet().values()), "batch", True, 1700000000.5).split("\n")
+    sizes = largest_jobs(["n02"], list(fleet().values()))
+    line, jobs, facts, end = filter_file(["n02"], sizes, "batch", is_default=True).split("\n")
     assert (line, jobs) == ("n02", "# 4 n02")
-    assert facts == "# whorl written=1700000000 length=11 partition=batch default=1"
+    assert re.fullmatch(r"# whorl written=\d{10} length=11 partition=batch default=1", facts)
     assert end == ""
-    larger = filter_file(["n02"], list(fleet().values()), "batch", True, 0.0, least=5)
-    assert larger.startswith("n02\n# whorl "), "any job of the partition has five nodes"
 
 
 def test_a_job_may_be_as_large_as_what_is_left_of_each_kind() -> None:
     def most(excluded: list[str], nodes: dict[str, Node], *together: set[str]) -> dict[str, int]:
-        return {compress(names): most for names, most in largest_jobs(excluded, list(nodes.values()), together)}
+        return largest_jobs(excluded, list(nodes.values()), together)
 
     nodes = fleet(20)
     assert most(["n02"], nodes) == {"n02": 17}, "of 19, a tenth is kept in reserve"

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli
 from whorl.errors import InputError, SchedulerError
 from whorl.jobs import kubernetes
-from whorl.jobs.kubernetes import KubeNode, feature_file, key, label_lines, taint_lines
+from whorl.jobs.kubernetes import KubeNode, feature_file, key, lines
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.jobs.kube_api import node, serving
 
@@ -191,11 +191,12 @@ def test_names_that_kubernetes_has_not_are_left_out(tmp_path: Path) -> None:
 def test_many_nodes_are_several_commands() -> None:
     many = [KubeNode(f"n{i:03d}", labels={}, taints={}) for i in range(120)]
     values = {one.name: "avoid" for one in many}
-    for lines in (label_lines("w", many, values), taint_lines("w", many, values)):
-        named = [word for line in lines for word in line.split() if re.fullmatch(r"n\d{3}", word)]
+    for form in ("kubernetes", "taints"):
+        printed = lines(form, "w", many, values)
+        named = [word for line in printed for word in line.split() if re.fullmatch(r"n\d{3}", word)]
         assert named == [one.name for one in many]
-        assert max(map(len, lines)) < 500
-    assert taint_lines("w", many, dict.fromkeys(values, "prefer")) == []
+        assert max(map(len, printed)) < 500
+    assert lines("taints", "w", many, dict.fromkeys(values, "prefer")) == []
 
 
 @pytest.mark.long

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from whorl.errors import InputError, SchedulerError
-from whorl.jobs.requests import Devices, devices, record
 from whorl.jobs.scheduler import Node, Partition
-from whorl.jobs.slurm import Slurm, gres_gpus, node, nodes_for, partition, reservation
+from whorl.jobs.slurm import Slurm, gres_gpus, job_record, node, nodes_for, partition
 
 # As a 22.05 prints it, and as later versions do: more fields, a reason with words in it.
 NODE = (
@@ -37,7 +36,7 @@ def test_a_node() -> None:
     found = node(NODE)
     assert found == Node(
         "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm",
-        reason="slow", usable=False, idle=True, devices=(Devices("gpu", "v100", 4),), cores=8, memory=4000,
+        reason="slow", usable=False, idle=True,
         kind="Arch=x86_64 CoresPerSocket=4 CPUTot=8 CPUEfctv=8 RealMemory=4000 Gres=gpu:v100:4 "
         "CfgTRES=cpu=8,mem=4000M,billing=8",
     )  # fmt: skip
@@ -63,7 +62,6 @@ def test_a_node_of_a_later_version() -> None:
     found = node(LATER)
     assert found is not None
     assert (found.available, found.active, found.gpus, found.usable) == ((), (), 8, True)
-    assert found.devices == (Devices("gpu", "h100", 8), Devices("nvme", "", 1))
 
 
 @pytest.mark.parametrize(
@@ -95,127 +93,54 @@ def test_gpus_of_a_gres(gres: str, gpus: int) -> None:
 
 
 def test_tasks_of_an_array() -> None:
-    found = record(JOB)
+    found = job_record(JOB)
     assert found is not None
     assert (found.id, found.state, found.user, found.uid) == ("4_[3-5]", "PENDING", "alice", 1001)
-    assert (found.partitions, found.nodes, found.most_nodes) == (("batch", "debug"), 3, 3)
-    assert (found.gpus, found.per_node) == (12, (Devices("gpu", "v100", 4),))
-    assert (found.required, found.excluded, found.features) == ("n05", "n[01-02]", "v100&cab1")
+    assert (found.partitions, found.required, found.excluded) == (("batch", "debug"), "n05", "n[01-02]")
     assert (found.comment, found.admin_comment) == ("mine", "")
+    assert found.blocked_by("JobArrayTaskLimit")
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus"),
+    ("fields", "gpus", "limit_s"),
     [
-        ("NumNodes=1 NumTasks=1 TresPerJob=gres:gpu:24", 24),
-        ("NumNodes=6 NumTasks=48 TresPerTask=gres:gpu:1", 48),
-        ("NumNodes=2-4 NumTasks=2 TresPerNode=gres/gpu:a100=4", 8),
-        ("NumNodes=2 NumTasks=2 TresPerNode=gres/gpu:4,gres/nvme:9", 8),
-        ("NumNodes=2 NumTasks=2", 0),
+        ("TRES=cpu=2,node=2,billing=2,gres/gpu=8 TimeLimit=00:10:00", 8, 600),
+        ("ReqTRES=cpu=2,gres/gpu=4,gres/gpu:a100=4 AllocTRES=(null) TimeLimit=2-00:00:00", 4, 2 * 86400),
+        ("TRES=cpu=2,node=1 TimeLimit=UNLIMITED", 0, math.inf),
+        ("", 0, math.inf),
     ],
 )
-def test_the_gpus_of_a_job(asked: str, gpus: int) -> None:
-    found = record(f"JobId=1 JobState=PENDING {asked}")
+def test_the_size_of_a_job(fields: str, gpus: int, limit_s: float) -> None:
+    found = job_record(f"JobId=1 JobState=PENDING {fields}")
     assert found is not None
-    assert found.gpus == gpus
+    assert (found.gpus, found.limit_s) == (gpus, limit_s)
 
 
 @pytest.mark.parametrize(
-    ("tres", "found"),
-    [
-        ("gres:gpu:v100:1,gres:gpu:a100:2", (Devices("gpu", "v100", 1), Devices("gpu", "a100", 2))),
-        ("gres/gpu:1g.5gb=2", (Devices("gpu", "1g.5gb", 2),)),
-        ("cpu=4,gres/gpu=1", (Devices("gpu", "", 1),)),
-        ("gres:gpu", (Devices("gpu", "", 1),)),
-        ("(null)", ()),
-    ],
+    ("fields", "why"),
+    [("HetJobId=1 HetJobOffset=0", "heterogeneous"), ("Deadline=1798108800", "deadline"), ("Deadline=N/A", "")],
 )
-def test_devices_by_type(tres: str, found: tuple[Devices, ...]) -> None:
-    assert devices(tres) == found
-
-
-PLAIN = "JobId=1 JobState=PENDING Partition=batch NumNodes=2 NumTasks=4 CPUs/Task=2 ReqB:S:C:T=0:0:*:*"
-
-
-@pytest.mark.parametrize(
-    ("asked", "countable"),
-    [
-        ("NtasksPerN:B:S:C=2:0:*:* CoreSpec=* Socks/Node=* GresEnforceBind=No", True),
-        ("NtasksPerN:B:S:C=2:0:2:*", False),
-        ("NtasksPerN:B:S:C=0:0:*:1", False),
-        ("CoreSpec=1", False),
-        ("Socks/Node=2", False),
-        ("CpusPerTres=gres:gpu:2", False),
-        ("MemPerTres=gres:gpu:500", False),
-        ("TresPerSocket=gres:gpu:1", False),
-        ("NtasksPerTRES=2", False),
-        ("GresEnforceBind=YesSpreadJob=Yes", False),
-    ],
-)
-def test_whether_the_room_on_a_node_can_be_counted(asked: str, countable: bool) -> None:
-    found = record(f"{PLAIN} {asked}")
-    assert found is not None
-    assert (found.countable, found.strict) == (countable, "")
-
-
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ("Contiguous=1", "--contiguous"),
-        ("Switches=1@00:05:00", "--switches"),
-        ("HetJobId=1 HetJobOffset=0", "heterogeneous"),
-        ("SegmentSize=4", "--segment"),
-        ("OverSubscribe=TOPO", "--exclusive=mcs or topo"),
-        ("Deadline=2026-12-24T12:00:00", "deadline"),
-    ],
-)
-def test_what_a_job_asks_of_its_nodes_together(asked: str, why: str) -> None:
-    found = record(f"{PLAIN} Contiguous=0 {asked}" if "Cont" not in asked else f"{PLAIN} {asked}")
+def test_jobs_whose_nodes_must_not_be_changed(fields: str, why: str) -> None:
+    found = job_record(f"JobId=1 JobState=PENDING {fields}")
     assert found is not None
     assert why in found.strict
-
-
-def test_a_job_of_which_slurm_does_not_say_how_large_it_is() -> None:
-    found = record(PLAIN.replace("NumTasks=4", "NumTasks=N/A"))
-    assert found is not None
-    assert found.strict == "Slurm does not say how large it is"
+    assert bool(found.strict) is bool(why)
 
 
 def test_a_name_of_a_job_that_looks_like_fields() -> None:
-    found = record(
+    found = job_record(
         "JobId=3 JobName=x NumNodes=9-9 UserId=bob(1) HetJobId=4 UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A "
-        "JobState=PENDING Partition=batch NumNodes=2K-2K NumTasks=4"
+        "JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n01 Partition=batch"
     )
     assert found is not None
-    assert (found.user, found.nodes, found.most_nodes, found.strict) == ("alice", 2048, 2048, "")
-
-
-def test_a_reservation() -> None:
-    found = reservation("ReservationName=mine Nodes=n[01-03] NodeCnt=3 CoreCnt=24 Flags=MAINT,REPLACE_DOWN Users=alice")
-    assert found is not None
-    assert (found.name, found.nodes, found.cores) == ("mine", ("n01", "n02", "n03"), 24)
-    assert found.flags == ("MAINT", "REPLACE_DOWN")
-    assert reservation("No reservations in the system") is None
-
-
-def test_limits_of_a_partition() -> None:
-    usual = "MaxCPUsPerNode=UNLIMITED SelectTypeParameters=NONE JobDefaults=(null) MaxMemPerNode=UNLIMITED"
-    cases = (
-        ("", "", 1),
-        ("MaxCPUsPerSocket=4 MinNodes=3", "cpu", 3),
-        ("MaxMemPerCPU=400", "mem", 1),
-        ("JobDefaults=DefCpuPerGPU=3", "gpu", 1),
-    )
-    for more, caps, least in cases:
-        found = partition(f"PartitionName=a {more} {usual}")
-        assert found is not None
-        assert (",".join(found.caps), found.least_nodes) == (caps, least)
+    assert (found.user, found.strict) == ("alice", "")
+    assert found.blocked_by("ReqNodeNotAvail")
 
 
 @pytest.mark.parametrize("line", ["", "nonsense", "=", "NodeName= State=IDLE", "JobId="])
 def test_text_that_is_neither(line: str) -> None:
     assert node(line) is None
-    assert record(line) is None
+    assert job_record(line) is None
 
 
 def test_the_shape_of_a_job() -> None:

@@ -1,20 +1,20 @@
-"""`whorl advise apply` on jobs that wait in a real Slurm."""
+"""`whorl advise apply` on jobs that wait in a real Slurm: what it excludes, and how it takes that back."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from whorl.cli import cli
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.sizes import sample
@@ -27,6 +27,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
+    """n02 is slow."""
     folder = Path(tempfile.mkdtemp(prefix="whorl-apply-"))
     folder.chmod(0o755)
     yield str(write_store(folder))
@@ -46,35 +47,133 @@ def comment(slurm: Slurm, job: str) -> str:
     return Client(environment=slurm.environment()).jobs(job)[0].comment
 
 
+def occupy(slurm: Slurm, nodes: Sequence[str], minutes: int) -> str:
+    """Another user's job on these nodes, which runs for so long by its limit."""
+    options = ["--exclusive", f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}", f"--time={minutes}"]
+    job = slurm.submit(*options, user="bob")
+    slurm.nodes_of(job)
+    return job
+
+
+@pytest.fixture
+def busy(slurm: Slurm) -> Slurm:
+    """Every node runs a job: n01 and n02 for ten minutes, n03 for twelve, the others for fifty."""
+    occupy(slurm, ["n01", "n02"], 10)
+    occupy(slurm, ["n03"], 12)
+    occupy(slurm, ["n04", "n05", "n06"], 50)
+    return slurm
+
+
 @pytest.mark.long
-def test_a_waiting_job_of_ones_own(slurm: Slurm, store: str) -> None:
+def test_a_held_job_is_released_with_the_advice(slurm: Slurm, store: str) -> None:
     job = slurm.submit("--hold", "--gres=gpu:4", "--exclude=n04", '--comment=fig "3" UserId=bob(1) k=v')
-    dry = apply(slurm, store, job, "--dry-run")
+    dry = apply(slurm, store, job, "--dry-run", "--release")
     assert dry.returncode == 0, dry.stderr
     assert dry.stdout.startswith(f"scontrol update JobId={job} 'ExcNodeList=n[02,04]' 'Comment=fig")
-    assert slurm.field(job, "ExcNodeList") == "n04", "a dry run changes nothing"
-    done = apply(slurm, store, job)
+    left = apply(slurm, store, job)
+    assert (left.returncode, left.stdout) == (0, f"job {job} already avoids n04\n")
+    assert "it is held, and Slurm plans no start for held jobs: --release" in left.stderr
+    assert slurm.field(job, "ExcNodeList") == "n04", "neither changes anything"
+    done = apply(slurm, store, job, "--release")
     assert (done.returncode, done.stdout) == (0, f"job {job} avoids n[02,04]\n")
+    assert slurm.nodes_of(job) == ["n01"]
     assert slurm.field(job, "ExcNodeList") == "n[02,04]"
     assert comment(slurm, job) == 'fig "3" UserId=bob(1) k=v whorl:excluded=n02'
-    again = apply(slurm, store, job)
-    assert again.stdout == f"job {job} already avoids n[02,04]\n"
-    slurm.run("scontrol", "release", job, user="alice")
-    assert slurm.nodes_of(job) == ["n01"]
+
+
+@pytest.mark.long
+def test_a_waiting_job_keeps_what_costs_it_nothing(busy: Slurm, store: str) -> None:
+    """Without n02 it is planned on n01 at the same time; what Slurm planned before does not count as an answer."""
+    job = busy.submit("--gres=gpu:4", "--exclude=n05")
+    done = apply(busy, store, job)
+    assert (done.returncode, done.stdout) == (0, f"job {job} avoids n[02,05]\n"), done.stderr
+    assert apply(busy, store, job).stdout == f"job {job} already avoids n[02,05]\n"
+    undone = busy.whorl("advise", "apply", job, "--undo", user="alice")
+    assert (undone.returncode, undone.stdout) == (0, f"job {job} avoids n05, as you wrote it\n")
+    assert (busy.field(job, "ExcNodeList"), comment(busy, job)) == ("n05", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "delay", "excluded", "reason"),
+    [
+        (["--nodes=2"], "30s", "n05", "without these nodes it waits 2 min longer, and may 30 s (--max-delay)"),
+        (["--nodes=2"], "1h", "n[02,05]", ""),
+        (["--nodes=3"], "10min", "n05", "without these nodes it waits 38 min longer, and may 10 min"),
+        (["--nodes=5"], "1h", "n05", "without these nodes"),  # it can never start
+    ],
+)
+@pytest.mark.long(short=2)
+def test_what_would_start_later_is_taken_back(
+    busy: Slurm, store: str, options: list[str], delay: str, excluded: str, reason: str
+) -> None:
+    job = busy.submit(*options, "--exclude=n05", "--comment=mine")
+    done = apply(busy, store, job, "--max-delay", delay, "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["before"], row["after"], row["changed"]) == ("n05", excluded, excluded != "n05")
+    assert row["outcome"] == ("excluded" if excluded != "n05" else "undone")
+    assert reason in " ".join(row["notes"])
+    assert (row["start_before"] is not None, busy.field(job, "ExcNodeList")) == (True, excluded)
+    assert comment(busy, job) == ("mine" if excluded == "n05" else "mine whorl:excluded=n02")
+    assert busy.field(job, "Reason") in ("Resources", "Priority", "None"), "Slurm holds nothing back for it"
+
+
+@pytest.mark.long
+def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None:
+    """The owner's list is restored to the letter, by the next call or by --undo."""
+    words = ["advise", "apply", "--workload", "sgemm", "--store", store, "--max-delay", "0", "--wait", "60"]
+    line = [sys.executable, "-B", "-m", "whorl", *words]
+    for take_back in ("undo", "apply"):
+        job = busy.submit("--nodes=2", "--exclude=n06,n05", "--comment=mine")
+        before = busy.field(job, "ExcNodeList")
+        busy.until(lambda job=job: busy.field(job, "StartTime") != "Unknown", "Slurm to plan it")  # type: ignore[misc]
+        environment = busy.environment() | busy.home_of("alice")
+        process = subprocess.Popen(
+            busy._line([*line, job], "alice", read_all=True), env=environment, stderr=subprocess.DEVNULL
+        )
+        busy.until(lambda job=job: "n02" in comment(busy, job), "the change")  # type: ignore[misc]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert busy.field(job, "ExcNodeList") == "n[02,05-06]"
+        if take_back == "undo":
+            assert busy.whorl("advise", "apply", job, "--undo", user="alice").returncode == 0
+        else:
+            done = apply(busy, store, job, workload="pagerank")  # which excludes nothing
+            assert f"job {job}: what an interrupted whorl excluded was taken back" in done.stderr
+        assert (busy.field(job, "ExcNodeList"), comment(busy, job)) == (before, "mine"), take_back
+        busy.run("scancel", job)
+
+
+@pytest.mark.long
+def test_a_scheduler_that_stops_answering(busy: Slurm, store: str) -> None:
+    job = busy.submit("--nodes=2", "--exclude=n05")
+    words = ["advise", "apply", job, "--workload", "sgemm", "--store", store, "--max-delay", "0", "--wait", "60"]
+    line = busy._line([sys.executable, "-B", "-m", "whorl", *words], "alice", read_all=True)
+    environment = busy.environment() | busy.home_of("alice")
+    process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
+    busy.until(lambda: busy.field(job, "ExcNodeList") != "n05", "the change")
+    busy.stop_controller()
+    try:
+        _, stderr = process.communicate(timeout=120)
+    finally:
+        busy.start_controller()
+    assert process.returncode == 5
+    assert f"`whorl advise apply --undo {job}` takes that back once Slurm answers" in stderr
+    assert busy.whorl("advise", "apply", "--undo", job, user="alice").returncode == 0
+    assert busy.field(job, "ExcNodeList") == "n05"
 
 
 def test_older_advice_is_taken_back(slurm: Slurm, store: str) -> None:
     job = slurm.submit("--hold", "--exclude=n[04-05]", "--comment=mine whorl:excluded=n05")
     done = apply(slurm, store, job, workload="pagerank")
     assert done.stdout == f"job {job} avoids n04\n"
-    assert slurm.field(job, "ExcNodeList") == "n04"
-    assert comment(slurm, job) == "mine"
+    assert (slurm.field(job, "ExcNodeList"), comment(slurm, job)) == ("n04", "mine")
 
 
 def test_the_comment_names_the_workload(slurm: Slurm, store: str) -> None:
     job = slurm.submit("--hold", "--comment=whorl=sgemm")
-    done = apply(slurm, store, job, "--json", workload=None)
-    document = json.loads(done.stdout)
+    done = apply(slurm, store, job, "--json", "--release", workload=None)
+    document: dict[str, Any] = json.loads(done.stdout)
     assert (document["schema"], document["workload"]) == ("whorl.advise.apply/1", "sgemm")
     assert document["rows"][0]["after"] == "n02"
     other = slurm.submit("--hold")
@@ -83,50 +182,55 @@ def test_the_comment_names_the_workload(slurm: Slurm, store: str) -> None:
     assert "the store has pagerank, sgemm" in unsaid.stderr
 
 
-def test_the_waiting_tasks_of_an_array(slurm: Slurm, store: str) -> None:
-    array = slurm.submit("--array=1,3-5,9%1", "--gres=gpu:4")
-    slurm.until(lambda: "RUNNING" in slurm.run("scontrol", "-o", "show", "job", array).stdout, "a task to run")
-    one = apply(slurm, store, f"{array}_4")
-    assert one.stdout == f"job {array}_4 avoids n02\n"
-    assert [slurm.field(f"{array}_{task}", "ExcNodeList") for task in (3, 4)] == ["(null)", "n02"]
-    done = apply(slurm, store, array)
+@pytest.mark.long
+def test_the_waiting_tasks_of_an_array(busy: Slurm, store: str) -> None:
+    array = busy.submit("--array=1,3-5,9", "--gres=gpu:4")
+    one = apply(busy, store, f"{array}_4")
+    assert one.stdout == f"job {array}_4 avoids n02\n", one.stderr
+    assert [busy.field(f"{array}_{task}", "ExcNodeList") for task in (3, 4)] == ["(null)", "n02"]
+    done = apply(busy, store, array, "--max-delay", "2h")
     assert done.returncode == 0, done.stderr
-    assert "1 tasks of" in done.stderr
-    assert [slurm.field(f"{array}_{task}", "ExcNodeList") for task in (1, 3, 4, 5, 9)] == ["(null)", *["n02"] * 4]
-    running = apply(slurm, store, f"{array}_1")
-    assert (running.returncode, running.stdout) == (2, "")
-    assert running.stderr.startswith(f"whorl: job {array}_1 is RUNNING: only a waiting")
+    assert [busy.field(f"{array}_{task}", "ExcNodeList") for task in (1, 3, 4, 5, 9)] == ["n02"] * 5
+    assert busy.whorl("advise", "apply", array, "--undo", user="alice").returncode == 0
+    assert [busy.field(f"{array}_{task}", "ExcNodeList") for task in (1, 3, 4, 5, 9)] == ["(null)"] * 5
 
 
-def test_jobs_that_are_not_ones_own(slurm: Slurm, store: str) -> None:
+def test_jobs_that_cannot_be_changed(slurm: Slurm, store: str) -> None:
     job = slurm.submit("--hold", user="bob")
     for user in ("alice", None):
         done = apply(slurm, store, job, user=user)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"whorl: job {job} is bob's: you can change only your own jobs\n"
     assert slurm.field(job, "ExcNodeList") == "(null)"
-
-
-def test_jobs_that_are_not_there(slurm: Slurm, store: str) -> None:
+    running = slurm.submit()
+    slurm.nodes_of(running)
+    assert apply(slurm, store, running).stderr.startswith(f"whorl: job {running} is RUNNING: only a waiting")
     assert apply(slurm, store, "999999").stderr == "whorl: Slurm knows no job 999999: it may have ended long ago\n"
     task = f"{slurm.submit('--hold', '--array=1-2')}_9"
     assert apply(slurm, store, task).stderr == f"whorl: Slurm knows no job {task}: it may have ended long ago\n"
     assert "'12;id' is not a job id" in apply(slurm, store, "12;id").stderr
 
 
-@pytest.mark.parametrize("asked", [["--nodes=6", "--gres=gpu:4"], ["--gpus=24"], ["--ntasks=48"]])
-def test_the_job_stays_schedulable(slurm: Slurm, store: str, asked: list[str]) -> None:
-    job = slurm.submit("--hold", *asked)
-    done = apply(slurm, store, job)
-    assert done.stdout == f"job {job} avoids no nodes\n"
-    assert "n02 is not excluded: the job may need 6 nodes of its kind in partition batch" in done.stderr
-    slurm.run("scontrol", "release", job, user="alice")
-    assert len(slurm.nodes_of(job)) == 6
+@pytest.mark.long
+def test_jobs_that_are_left_alone(slurm: Slurm, store: str) -> None:
+    for options, sentence in (
+        (["--nodelist=n02"], "n02 is not excluded, because the job asks for it"),
+        (["--deadline=now+1hour", "--time=5"], "because it has a deadline, after which Slurm cancels it"),
+        (["--begin=now+1hour"], "Slurm plans no start for it yet"),
+    ):
+        job = slurm.submit("--hold", *options)
+        if "--begin=now+1hour" in options:
+            slurm.run("scontrol", "release", job)
+        done = apply(slurm, store, job, "--release")
+        assert (done.returncode, done.stdout) == (0, f"job {job} avoids no nodes\n")
+        assert sentence in done.stderr
+        assert slurm.field(job, "Reason") != "JobHeldUser", "released all the same"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("asked", "avoids"), sample([("--nodes=6", ""), ("--nodes=5", "n02"), ("--gpus=v100:20 --exclude=n06", "n06")], 1)
+    ("asked", "avoids"),
+    sample([("--nodes=6", ""), ("--nodes=5", "n02"), ("--gpus=v100:8 --exclude=n06", "n[02,06]")], 1),
 )
 def test_the_line_of_the_docs_gets_no_job_refused(slurm: Slurm, store: str, asked: str, avoids: str) -> None:
     """As it stands in docs/slurm/README.md, with a store, a workload and a job that are there."""
@@ -138,33 +242,7 @@ def test_the_line_of_the_docs_gets_no_job_refused(slurm: Slurm, store: str, aske
     whorl = f'whorl() {{ {sys.executable} -B -m whorl "$@"; }}'
     done = slurm.run("bash", "-c", f"{whorl}\n{line}", user="alice", read_all=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    match = re.fullmatch(r"job (\d+) (?:already )?avoids (\S+|no nodes)\n", done.stdout)
+    match = re.fullmatch(r"job (\d+) avoids (\S+|no nodes)\n", done.stdout)
     assert match is not None
     assert match[2] == (avoids or "no nodes")
-    assert slurm.field(match[1], "JobState") in ("PENDING", "RUNNING")
-    assert "n02" not in slurm.nodes_of(match[1]) or avoids != "n02"
-
-
-def test_advice_for_a_job_that_waits_behind_another(slurm: Slurm, store: str) -> None:
-    """Late binding: the job is queued before the advice, and starts elsewhere for it."""
-    first = slurm.submit("--exclusive", "--nodes=2", "--nodelist=n[01-02]", user="bob")
-    slurm.nodes_of(first)
-    rest = slurm.submit("--exclusive", "--nodes=4", user="bob")
-    slurm.nodes_of(rest)
-    job = slurm.submit("--gres=gpu:4")
-    assert apply(slurm, store, job).returncode == 0
-    slurm.run("scancel", first)
-    assert slurm.nodes_of(job) == ["n01"]
-
-
-@pytest.mark.long
-def test_a_job_that_cannot_be_counted_is_left_alone(slurm: Slurm, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command in this process, on root's own jobs."""
-    for name, value in slurm.environment().items():
-        monkeypatch.setenv(name, value)
-    for options, avoids in ((["--contiguous", "--nodes=2"], "no nodes"), (["--nodelist=n02"], "no nodes"), ([], "n02")):
-        job = slurm.submit("--hold", *options, user=None)
-        done = CliRunner().invoke(cli, ["advise", "apply", job, "--store", store, "--workload", "sgemm"])
-        assert (done.exit_code, done.stdout) == (0, f"job {job} avoids {avoids}\n"), done.stderr
-        if "--contiguous" in options:
-            assert f"job {job}: whorl excludes nothing for it, because it asks for neighbouring nodes" in done.stderr
+    assert ("n02" in slurm.nodes_of(match[1])) is (avoids == "")

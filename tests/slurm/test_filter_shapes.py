@@ -10,13 +10,12 @@ import contextlib
 import datetime as dt
 import random
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from whorl.jobs.formats import filter_file
+from whorl.jobs.formats import filter_file, largest_jobs
 from whorl.jobs.slurm import Slurm as Client
 from whorl.store.hostlist import compress, expand
 from whorl.tests.sizes import sample
@@ -139,8 +138,8 @@ class Kinds(Slurm):
         """Write the file for the filters."""
         self.advised = excluded
         client = Client(environment=self.environment())
-        nodes = list(client.nodes().values())
-        text = filter_file(excluded, nodes, "batch", True, time.time(), client.together())
+        sizes = largest_jobs(excluded, list(client.nodes().values()), client.together())
+        text = filter_file(excluded, sizes, "batch", is_default=True)
         (self.folder / "advice" / "sgemm.exclude").write_text(text)
 
 

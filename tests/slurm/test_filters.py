@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from whorl.jobs.formats import filter_file
+from whorl.jobs.apply import UndoNote, change_of
+from whorl.jobs.formats import filter_file, largest_jobs
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.slurm.daemons import Slurm
@@ -61,7 +62,8 @@ def filtered(request: pytest.FixtureRequest, slurm_session: Slurm) -> Iterator[t
 
 def good(slurm: Slurm, *excluded: str) -> str:
     client = Client(environment=slurm.environment())
-    return filter_file(excluded, list(client.nodes().values()), "batch", True, time.time())
+    sizes = largest_jobs(excluded, list(client.nodes().values()))
+    return filter_file(excluded, sizes, "batch", is_default=True)
 
 
 def put(slurm: Slurm, text: str | None) -> None:
@@ -215,14 +217,12 @@ def test_the_file_that_whorl_writes(filtered: tuple[Slurm, str], tmp_path: Path)
 
 def test_what_job_submit_excluded_can_be_refreshed(filtered: tuple[Slurm, str]) -> None:
     """The other filter has only fields that a site's own checks may read: it changes none of these."""
-    from whorl.jobs.applying import change
-    from whorl.jobs.counting import Site
-
     slurm, name = filtered
     put(slurm, good(slurm, "n01"))
     job = submit(filtered)
     client = Client(environment=slurm.environment())
-    refreshed = change(client.jobs(job)[0], ["n04"], Site.of(client))
+    (record,) = client.jobs(job)
+    refreshed = change_of(record, ["n04"], UndoNote(slurm.folder / "none", job))
     assert slurm.run(*refreshed.command, user="alice").returncode == 0
     if name == "job_submit":
         assert slurm.field(job, "ExcNodeList") == "n04"

@@ -11,8 +11,8 @@ import pytest
 
 from whorl.analysis.placement import advise, scores
 from whorl.errors import InputError
-from whorl.jobs import advice as jobs
-from whorl.jobs.advising import Steering
+from whorl.jobs import steering as jobs
+from whorl.jobs.steering import Steering
 from whorl.store import Store
 from whorl.tests.analysis.placement.fleets import Fleet, Floats, noise
 from whorl.tests.sizes import count

@@ -16,8 +16,8 @@ from whorl.analysis.placement import Scores, scores
 from whorl.analysis.replay import Beliefs, Failure, Fleet, Options, Outcome, Rates, World, replay
 from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.from_store import MeasuredFleets
-from whorl.jobs.advice import advise
 from whorl.jobs.formats import HARD, SOFT
+from whorl.jobs.steering import advise
 from whorl.store import Store
 from whorl.tests.analysis.replay.making import Excluded, advised_by, choice, finishes, first_gpus, job, sound, trace
 from whorl.tests.analysis.replay.measured_fleet import GPUS_PER_NODE, NAMES, NODES, fleet_store

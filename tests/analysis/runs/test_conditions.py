@@ -14,7 +14,7 @@ from whorl.analysis.placement import available, scores
 from whorl.analysis.runs.probing import probed
 from whorl.dashboards.store_report import look
 from whorl.errors import InputError
-from whorl.jobs.advice import advise
+from whorl.jobs.steering import advise
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
