@@ -293,21 +293,18 @@ class _Window:
                 break
             slots = -(-job.limit_min // _SLOT_MIN)
             slot = _first_slot(free, job.nodes, slots)
-            if slot is not None:
-                free[slot : slot + slots] -= job.nodes
+            free[slot : slot + slots] -= job.nodes
             if slot == 0:
                 self._start(job)
                 started.add(place)
         self.pending = [job for place, job in enumerate(self.pending) if place not in started]
 
     def _free_by_limits(self) -> IntArray:
-        """(288,) nodes that are free in each slot where all jobs run until their limits."""
-        if not self._running:
-            return np.full(_SLOTS, self.cluster_nodes)
-        _, until_min, nodes = np.array(self._running).T
+        """(289,) nodes that are free in each slot if all jobs run until their limits; last -1, where no job fits."""
+        _, until_min, nodes = np.array(self._running, dtype=np.int64).reshape(-1, 3).T
         slots = np.minimum(-((self.now_min - until_min) // _SLOT_MIN), _SLOTS)  # that the job fills, begun ones too
         filled = np.bincount(slots, nodes, minlength=_SLOTS + 1)[::-1].cumsum()[::-1]  # by jobs of at least so many
-        return self.cluster_nodes - filled[1:].astype(np.int64)
+        return np.append(self.cluster_nodes - filled[1:].astype(np.int64), -1)
 
     def _start(self, job: _WindowJob) -> None:
         now_min = self.now_min
@@ -318,12 +315,10 @@ class _Window:
             self._chain_starts[job.number] = now_min
 
 
-def _first_slot(free: IntArray, nodes: int, slots: int) -> int | None:
-    """The first slot from which enough nodes are free for so many slots, or until the end of the plan."""
-    lacking = np.flatnonzero(free < nodes)
-    if not len(lacking) or lacking[0] >= slots:
+def _first_slot(free: IntArray, nodes: int, slots: int) -> int:
+    """The first slot from which enough nodes are free for so many slots, or until the end of the plan; 288 if none."""
+    lacking = (free < nodes).nonzero()[0]
+    if lacking[0] >= min(slots, _SLOTS):
         return 0
-    begins = lacking + 1
-    lengths = np.append(lacking[1:], _SLOTS) - begins
-    fits = np.flatnonzero((lengths >= np.minimum(slots, _SLOTS - begins)) & (begins < _SLOTS))
-    return int(begins[fits[0]]) if len(fits) else None
+    begins = lacking[:-1] + 1
+    return int(begins[(lacking[1:] - begins >= np.minimum(slots, _SLOTS - begins)).argmax()])
