@@ -213,7 +213,7 @@ def realised(found: Scores, workload: str, later: dict[str, float]) -> Iterator[
     nodes = {name: number for number, name in enumerate(sorted({node for node in found.nodes if node}))}
     usable = [number for number, node in enumerate(found.nodes) if node and found.gpus[number] in later]
     times = np.array([[later[found.gpus[number]] for number in usable]], dtype=np.float32)
-    ground = sets.Ground(np.array([nodes[found.nodes[number] or ""] for number in usable], dtype=np.intp))
+    ground = sets.NodeLayout(np.array([nodes[found.nodes[number] or ""] for number in usable], dtype=np.intp))
     for gpus in SIZES:
         advice = advise(found, workload, gpus=gpus)
         for kind, chosen in (("packed", advice.packed), ("spread", advice.spread)):

@@ -28,7 +28,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whorl.analysis.placement import Advice, Scores, advise, scores, sets
-from whorl.analysis.placement.tiers import HARD
+from whorl.analysis.placement.evidence import HARD
+from whorl.analysis.placement.posterior import Mask
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json
 from whorl.store import Store
@@ -220,11 +221,11 @@ def best(score: Floats, choice: str) -> npt.NDArray[np.intp]:
     return chosen
 
 
-def ground(gpus: int) -> sets.Ground:
-    return sets.Ground(np.arange(gpus) // PER_NODE)
+def ground(gpus: int) -> sets.NodeLayout:
+    return sets.NodeLayout(np.arange(gpus) // PER_NODE)
 
 
-def came_true(score: Floats, chosen: npt.NDArray[np.intp], mask: sets.Mask, choice: str) -> float:
+def came_true(score: Floats, chosen: npt.NDArray[np.intp], mask: Mask, choice: str) -> float:
     """The share of time that a set saves against a random one off some nodes, if GPUs have these scores."""
     draws, where = score[None, mask].astype(np.float32), ground(len(score)).only(mask)
     if choice == "packed":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..analysis.placement.shown import gpu_rows, node_rows
+from ..analysis.placement import gpu_rows, node_rows
 from ..analysis.verdicts.judgements import newest
 from ..dashboards.app.placement.told import Copied, Question, Told
 from ..dashboards.table import many

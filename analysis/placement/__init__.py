@@ -1,28 +1,25 @@
 """Where a job should run: scores of GPUs that allow for noise, and advice with the expected gain.
 
-`scores` reads a store; `advise` takes scores and gives plain frozen rows with `as_dict()`, and reads and writes
-nothing. docs/placement.md has the definitions and how well they hold.
+Read in this order: `units` (the runs of a store, by what can be told apart), `posterior` (what they say of each GPU),
+`scores` (the score of each GPU in each workload), `sets` (the best GPUs for a job, and what they save), `evidence`
+(which nodes are slow, and how sure that is), `advice` (what to do). docs/placement.md has the definitions and how well
+they hold.
 """
 
 from __future__ import annotations
 
-from .advice import Advice, Cost, Staleness, advise
-from .asking import kinds_of
-from .once import Suspect, suspects
-from .reading import Place, available
-from .references import Reference
-from .scores import Scores, scores
-from .tiers import NodeEvidence
-from .together import together
-from .workload_scores import WorkloadScores
-from .worth import Gain, PlacedSet
+from .advice import Advice, AdviceOptions, Cost, advise, node_rows, together
+from .evidence import NodeEvidence, Staleness, Suspect, suspects
+from .scores import Reference, Scores, WorkloadScores, gpu_rows, kinds_of, scores
+from .sets import Gain, PlacedSet
+from .units import available
 
 __all__ = [
     "Advice",
+    "AdviceOptions",
     "Cost",
     "Gain",
     "NodeEvidence",
-    "Place",
     "PlacedSet",
     "Reference",
     "Scores",
@@ -31,7 +28,9 @@ __all__ = [
     "WorkloadScores",
     "advise",
     "available",
+    "gpu_rows",
     "kinds_of",
+    "node_rows",
     "scores",
     "suspects",
     "together",

@@ -1,11 +1,15 @@
-"""The score of each GPU in each workload: its relative time, shrunk by how little it repeats."""
+"""The score of each GPU in each workload: its relative time, shrunk by how little it repeats.
+
+From the runs of a store (`units`) and what they say of each GPU (`posterior`) to scores over the fleet's median GPU,
+each beside those of its model and board. docs/placement.md has the definitions.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +18,127 @@ import numpy.typing as npt
 import polars as pl
 
 from ...errors import InputError
-from ...store.names import gpu_name
+from ...store.names import find_workload, gpu_name
+from ..by_number import by_number
 from ..runs.columns import OTHERS, Runs, gpu_medians
 from ..runs.columns import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
+from ..verdicts import Judgement
+from ..verdicts.compare import Fleet, compare
 from ..verdicts.levels import Levels
-from .coupling import Units, units
-from .posterior import posterior
-from .reading import Place, Readings, available, read
-from .references import Reference, references, variants
-from .workload_scores import WorkloadScores
+from .posterior import Mask, Posterior, posterior
+from .units import ComparedUnits, FleetRuns, GpuPlace, available, read_runs, units
 
 if TYPE_CHECKING:
     from ...store import Store
 
 SEED = 2022
-REFITS = 20
-"""Of the prior, each to a bootstrap sample of the GPUs."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A set of GPUs that are compared with each other."""
+
+    model: str | None
+    """None if the store does not name it."""
+    vbios: str | None
+    """Only where the boards of the model differ by it."""
+    gpus: int
+    nodes: int
+    """How many of the known nodes have them."""
+    usual_ms: float
+    """The time of the median GPU."""
+
+    def __str__(self) -> str:
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
+        words = [self.model or "", "" if self.vbios is None else f"VBIOS {self.vbios}"]
+        board = f" ({', '.join(filter(None, words))})" if any(words) else ""
+        nodes = "" if not self.nodes else " on 1 node" if self.nodes == 1 else f" on {self.nodes:,} nodes"
+        return f"{gpus}{board}{nodes}"
+
+
+@dataclass(frozen=True)
+class WorkloadScores:
+    """One workload over the GPUs of a fleet: arrays of one length, NaN (NaT, 0 runs) for a GPU not measured in it.
+
+    A score is a time over that of the fleet's median GPU: 1 is usual, higher is slower. Whether a GPU is slow is said
+    by its score over that of its `reference`: see `slow`.
+    """
+
+    workload: str
+    runs: Ints
+    """How many runs a score rests on; of coupled GPUs, how many jobs; where runs of a day are alike, how many days."""
+    raw: Floats
+    """The measured level of the GPU, as the judge has it, over that of the fleet's median GPU."""
+    belief: Floats
+    """The posterior mean of the score; exactly 1 for GPUs that cannot be distinguished."""
+    lower: Floats
+    upper: Floats
+    """A 90 % interval of the score in another sitting, at another time; NaN if it is not known which differences
+    repeat."""
+    standing_out: Mask
+    """GPUs that stand out: they differ by more than chance gives the largest of all GPUs."""
+    newest: npt.NDArray[np.datetime64]
+    sm_clock_mhz: Floats
+    power_w: Floats
+    temperature_c: Floats
+    """Medians over the GPU's runs."""
+    repeatable: bool
+    """Whether the test showed that differences between GPUs repeat, at the 5 % level."""
+    reason: str | None
+    """Why not."""
+    p: float | None
+    """Of the permutation test."""
+    coupled: bool
+    """Whether jobs couple the GPUs, so that all GPUs of a set have one score."""
+    references: tuple[Reference, ...]
+    """What the GPUs are compared with: one set, or one for each board variant."""
+    reference: Ints
+    """The number of each GPU's reference; -1 for a GPU not measured."""
+    unit: Ints
+    """The set of GPUs that a GPU is scored with; -1 for a GPU not measured."""
+    posterior: Posterior
+    """Of the units."""
+    later: Floats
+    """(units,) the scale of Student's t with `freedom` degrees by which another sitting differs from the score in the
+    long run, as a logarithm; NaN where it is not known."""
+    freedom: float
+    usual_ms: float
+    """The time of the fleet's median GPU."""
+    run_ids: Mapping[str, tuple[str, ...]]
+    """The runs of each GPU, in the order of time."""
+    notes: tuple[str, ...] = ()
+    """What was left out or assumed in this workload, sentences."""
+
+    def draw(self, rng: np.random.Generator) -> Floats:
+        """(gpus,) what the scores may be, one draw of all together."""
+        return self._by_gpu(self.posterior.draw(rng)) * self.usual
+
+    def draw_sitting(self, rng: np.random.Generator) -> Floats:
+        """(gpus,) the same in another sitting, at another time."""
+        moved = np.nan_to_num(self.later) * rng.standard_t(self.freedom, len(self.later))
+        return self.draw(rng) * np.exp(self._by_gpu(moved))
+
+    def _by_gpu(self, values: Floats) -> Floats:
+        return np.where(self.unit >= 0, values[self.unit], np.nan)
+
+    @cached_property
+    def usual(self) -> Floats:
+        """(gpus,) the score of the median GPU of each GPU's reference: 1 where there is one reference."""
+        if len(self.references) == 1:
+            return np.ones(len(self.reference))
+        times = np.array([reference.usual_ms for reference in self.references])
+        return np.where(self.reference >= 0, times[self.reference] / self.usual_ms, np.nan)
+
+    def slow(self, scores: Floats) -> Floats:
+        """(gpus,) `scores` over those of the references: above 1 a GPU is slower than its like."""
+        return scores / self.usual
+
+    def seated(self, gpus: npt.NDArray[np.integer[Any]]) -> WorkloadScores:
+        """The scores of a fleet that is drawn from this one: GPU number `gpus[n]` stands in place n."""
+        by_gpu = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "later"}
+        arrays: dict[str, Any] = {name: array[gpus] for name, array in by_gpu.items() if isinstance(array, np.ndarray)}
+        return replace(self, **arrays)
 
 
 @dataclass(frozen=True)
@@ -41,14 +149,13 @@ class Scores:
     workloads: tuple[str, ...]
     gpus: tuple[str, ...]
     """Every GPU measured in one of the workloads, by node, slot and name: the order of all arrays."""
-    places: tuple[Place, ...]
+    places: tuple[GpuPlace, ...]
     of: Mapping[str, WorkloadScores]
     """The scores of each workload, made when they are first asked for."""
     general: tuple[str, ...]
     """What was left out or assumed in all workloads, sentences."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """Workloads that have runs but no scores, and the sentence that says why."""
-
     unscored: tuple[str, ...] = ()
     """The same as sentences of their own, of those that were meant to have scores."""
 
@@ -60,7 +167,7 @@ class Scores:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was left out or assumed, in all workloads and in each, sentences."""
-        return (*self.general, *(note for one in self.of.values() for note in one.notes), *self.unscored)
+        return (*self.general, *(note for scored in self.of.values() for note in scored.notes), *self.unscored)
 
     def name(self, gpu: int) -> str:
         """The name of GPU number `gpu` for people."""
@@ -86,8 +193,8 @@ class Scores:
     def one(self, workload: str) -> WorkloadScores:
         """The scores of a workload; raises `InputError`, which says what there is."""
         if workload not in self.of:
-            none = f"there are no scores of workload {workload}; there are {', '.join(self.workloads)}"
-            raise InputError(self.left_out.get(workload, none))
+            having = f"there are no scores of workload {workload}; there are {', '.join(self.workloads)}"
+            raise InputError(self.left_out.get(workload, having))
         return self.of[workload]
 
     def notes_on(self, workload: str) -> list[str]:
@@ -112,32 +219,35 @@ def scores(
 
     Raises `InputError` for an empty store and for a workload or cluster that it does not have.
     """
-    found = read(store, workloads, cluster, nodes, known=available(store) if known is None else known)
-    names = sorted(found.places, key=lambda gpu: _order(gpu, found.places[gpu]))
-    place = {gpu: number for number, gpu in enumerate(names)}
+    timed = available(store) if known is None else known
+    fleet = read_runs(store, workloads, cluster, nodes=nodes, timed=timed)
+    gpus = sorted(fleet.places, key=lambda gpu: _in_order(gpu, fleet.places[gpu]))
     makers: dict[str, Callable[[], WorkloadScores]] = {}
-    left_out = dict(found.left_out)
-    for number, workload in enumerate(found.workloads):
-        rng = np.random.default_rng([seed, number])
-        its: list[str] = []
+    unusable = dict(fleet.unusable)
+    for number, workload in enumerate(fleet.workloads):
+        notes: list[str] = []
         try:
-            runs = _runs(found, workload, its)
+            runs = _runs_of(fleet, workload, notes)
         except InputError as error:
-            if workloads or (number == len(found.workloads) - 1 and not makers):
+            if workloads or (number == len(fleet.workloads) - 1 and not makers):
                 raise
-            left_out[workload] = str(error)
+            unusable[workload] = str(error)
             continue
-        makers[workload] = partial(_scored, runs, found.places, place, rng, its)
-    places = tuple(found.places[gpu] for gpu in names)
-    unscored = tuple(f"{workload} was left out: {why}" for workload, why in left_out.items())
-    of = _WhenAsked(makers)
+        makers[workload] = partial(_scored, runs, fleet.places, gpus, np.random.default_rng([seed, number]), notes)
     return Scores(
-        found.cluster, tuple(makers), tuple(names), places, of, found.notes, found.untimed | left_out, unscored
+        fleet.cluster,
+        tuple(makers),
+        tuple(gpus),
+        tuple(fleet.places[gpu] for gpu in gpus),
+        _MadeWhenRead(makers),
+        fleet.notes,
+        fleet.untimed | unusable,
+        tuple(f"{workload} was left out: {why}" for workload, why in unusable.items()),
     )
 
 
-class _WhenAsked(Mapping[str, WorkloadScores]):
-    """The scores of each workload, made when they are first asked for: of a large fleet they take seconds."""
+class _MadeWhenRead(Mapping[str, WorkloadScores]):
+    """The scores of each workload, made when they are first read: of a large fleet they take seconds."""
 
     def __init__(self, makers: Mapping[str, Callable[[], WorkloadScores]]) -> None:
         self._makers = makers
@@ -163,150 +273,256 @@ class _WhenAsked(Mapping[str, WorkloadScores]):
         return dict, (dict(self),)  # another process gets them made
 
 
-def _order(gpu: str, place: Place) -> tuple[bool, str, int, str]:
+def _in_order(gpu: str, place: GpuPlace) -> tuple[bool, str, int, str]:
     return place.node is None, place.node or "", -1 if place.slot is None else place.slot, gpu
 
 
-def _runs(found: Readings, workload: str, notes: list[str]) -> Runs:
-    frame = found.runs.filter(pl.col("workload").cast(pl.String) == workload)
+def kinds_of(scores: Scores, work: str, kinds: Sequence[str], model: str | None = None) -> list[str]:
+    """Of the `kinds` of `work` those with scores and, where `model` is given, of that model: its name or a part of it.
+
+    Raises `InputError` for a model that no GPU has, and for kinds that share GPUs (they differ in power limit or
+    clock): of those one must be chosen.
+    """
+    scored = [kind for kind in kinds if kind in scores.of]
+    if not scored:
+        scores.one(kinds[0])
+    if model is not None:
+        scored = _of_model(scores, work, scored, model)
+    measured = np.array([scores.of[kind].runs > 0 for kind in scored])
+    if (measured.sum(axis=0) > 1).any():
+        find_workload(work, scored)
+    return scored
+
+
+def _of_model(scores: Scores, work: str, kinds: Sequence[str], model: str) -> list[str]:
+    models = {kind: scores.of[kind].references[0].model for kind in kinds}
+    names = sorted({name for name in models.values() if name is not None})
+    if not names:
+        raise InputError(
+            f"the store does not name the model of any GPU that was measured in {work}: leave out --model, or import "
+            "the models (`whorl import --map COLUMN=model`)"
+        )
+    text = model.strip().lower()
+    exact = [name for name in names if name.lower() == text]
+    fits = exact or [name for name in names if text and text in name.lower()]
+    if not fits:
+        raise InputError(f"no GPU of model {model!r} was measured in {work}; there are {', '.join(names)}")
+    return [kind for kind in kinds if models[kind] in fits]
+
+
+# -- one workload ----------------------------------------------------------------------------------------------------
+
+
+def _runs_of(fleet: FleetRuns, workload: str, notes: list[str]) -> Runs:
+    frame = fleet.runs.filter(pl.col("workload").cast(pl.String) == workload)
     usable = frame.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
     if usable.height < frame.height:
         bad = frame.height - usable.height
         was = "1 run was" if bad == 1 else f"{bad:,} runs were"
         notes.append(f"{was} left out of {workload}: no positive time")
-    for one in by_workload(usable):
-        return one
-    raise InputError(f"no run of {workload} on {found.cluster} has a positive time: measure it again")
+    runs = next(by_workload(usable), None)
+    if runs is None:
+        raise InputError(f"no run of {workload} on {fleet.cluster} has a positive time: measure it again")
+    return runs
 
 
 def _scored(
-    runs: Runs,
-    places: Mapping[str, Place],
-    place: dict[str, int],
-    rng: np.random.Generator,
-    notes: list[str],
+    runs: Runs, places: Mapping[str, GpuPlace], gpus: Sequence[str], rng: np.random.Generator, notes: list[str]
 ) -> WorkloadScores:
-    apart = units(runs)
-    middle = float(np.median(apart.levels.level))
-    level = apart.levels.level - middle
+    """The scores of one workload. `gpus`: the names of all GPUs of the fleet, in the order of the arrays."""
+    compared = units(runs)
+    middle = float(np.median(compared.levels.level))
+    level = compared.levels.level - middle
     boards = [places[name] for name in runs.names]
-    several = np.diff(apart.observed.starts) > 1
     # Sets of GPUs that jobs couple have no one board; where nothing repeats, nor do variants.
-    can = not apart.coupled and several.sum() > 1
-    variant = variants(apart.levels, boards) if can else np.zeros(len(boards), dtype=np.intp)
-    of_gpu = np.where(apart.unit >= 0, level[apart.unit], np.nan)
-    compared = references(of_gpu, variant, boards, float(np.exp(middle)))
+    comparable = not compared.coupled and (compared.runs.sizes > 1).sum() > 1
+    variant = _variants(compared.levels, boards) if comparable else np.zeros(len(boards), dtype=np.intp)
+    references = _references(np.where(compared.unit >= 0, level[compared.unit], np.nan), variant, boards, middle)
     usual = np.ones(len(level))
-    if len(compared) > 1:
-        usual[apart.unit] = np.array([one.usual_ms for one in compared])[variant] / np.exp(middle)
-        _say_variants(runs.workload, compared, notes)
-    found = posterior(apart.observed.without(np.log(usual)), rng, REFITS)
-    lower, upper = in_another_sitting(apart.levels, found.belief, found.lower, found.upper)
-    at = np.array([place[name] for name in runs.names], dtype=np.intp)
-    _say_coupled(runs, apart, notes)
-    _say_sittings(runs, apart, notes)
-    unit = _spread(apart.unit, at, len(place), -1)
-    runs_of = np.diff(apart.observed.starts)
+    if len(references) > 1:
+        usual[compared.unit] = np.array([reference.usual_ms for reference in references])[variant] / np.exp(middle)
+    scored = posterior(compared.runs.about(np.log(usual)) if len(references) > 1 else compared.runs, rng)
+    lower, upper = in_another_sitting(compared.levels, scored.belief, scored.lower, scored.upper)
+    _note(runs, compared, references, notes)
+    number = {name: place for place, name in enumerate(gpus)}
+    seat = np.array([number[name] for name in runs.names], dtype=np.intp)
 
-    def over(values: Floats) -> Floats:
+    def over_fleet(values: npt.NDArray[Any], missing: object) -> npt.NDArray[Any]:
+        spread = np.full(len(gpus), missing, dtype=values.dtype)
+        spread[seat] = values
+        return spread
+
+    unit = over_fleet(compared.unit, -1)
+
+    def by_gpu(values: Floats) -> Floats:
         return np.where(unit >= 0, values[unit], np.nan)
 
-    others = {}
+    conditions = {}
     for name, column in OTHERS.items():
-        values = runs.other(name)
-        known = np.full(len(runs.names), np.nan) if values is None else gpu_medians(values, runs.gpu, len(runs.names))
-        others[column] = _spread(known, at, len(place), np.nan)
-    newest, ids = _when(runs)
+        measured = runs.other(name)
+        unknown = np.full(len(seat), np.nan)
+        conditions[column] = over_fleet(
+            unknown if measured is None else gpu_medians(measured, runs.gpu, len(seat)), np.nan
+        )
+    newest, run_ids = _newest(runs)
     return WorkloadScores(
         runs.workload,
-        runs=np.where(unit >= 0, runs_of[unit], 0),
-        raw=over(np.exp(level)),
-        belief=over(found.belief * usual),
-        lower=over(lower * usual),
-        upper=over(upper * usual),
-        standing_out=np.where(unit >= 0, found.standing_out[unit], False),
-        newest=_spread(newest, at, len(place), np.datetime64("NaT")),
-        **others,
-        repeatable=found.repeatable or len(compared) > 1,
-        reason=found.reason if len(compared) == 1 else None,
-        p=found.p,
-        coupled=apart.coupled,
-        references=compared,
-        reference=_spread(variant, at, len(place), -1),
+        runs=np.where(unit >= 0, compared.runs.sizes[unit], 0),
+        raw=by_gpu(np.exp(level)),
+        belief=by_gpu(scored.belief * usual),
+        lower=by_gpu(lower * usual),
+        upper=by_gpu(upper * usual),
+        standing_out=np.where(unit >= 0, scored.standing_out[unit], False),
+        newest=over_fleet(newest, np.datetime64("NaT")),
+        **conditions,
+        repeatable=scored.repeatable or len(references) > 1,
+        reason=scored.reason if len(references) == 1 else None,
+        p=scored.p,
+        coupled=compared.coupled,
+        references=references,
+        reference=over_fleet(variant, -1),
         unit=unit,
-        posterior=found,
-        later=apart.levels.later(),
-        freedom=math.inf if apart.levels.noise is None else apart.levels.noise.freedom,
+        posterior=scored,
+        later=compared.levels.later(),
+        freedom=math.inf if compared.levels.noise is None else compared.levels.noise.freedom,
         usual_ms=float(np.exp(middle)),
-        run_ids=ids,
+        run_ids=run_ids,
         notes=tuple(notes),
     )
 
 
-def in_another_sitting(of: Levels, belief: Floats, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
+def _variants(levels: Levels, boards: Sequence[GpuPlace]) -> Ints:
+    """(gpus,) the board variant of each GPU, from 0 for the commonest: boards whose VBIOS shifts them as a whole.
+
+    The runs of a workload on several models are several kinds of it (`analysis/runs/kinds.py`), each with its own
+    scores. Boards of one model may differ too: otherwise all boards of a slower variant would look like faults. That a
+    VBIOS shifts its boards is the judge's to say: it needs 8 GPUs, and two nodes of each.
+    """
+    vbioses = sorted({board.vbios for board in boards if board.vbios is not None})
+    variant = np.zeros(len(boards), dtype=np.intp)
+    if len(vbioses) < 2:
+        return variant
+    hosts = sorted({board.node for board in boards if board.node is not None})
+    numbers = {name: number for number, name in enumerate(hosts)}
+    node = np.array([-1 if board.node is None else numbers[board.node] for board in boards], dtype=np.int64)
+    vbios = np.array([-1 if board.vbios is None else vbioses.index(board.vbios) for board in boards], dtype=np.int64)
+    compared = compare(levels, Fleet(node, {"vbios": vbios}))
+    shifts = () if compared is None else compared.shifts
+    for number, shifted in enumerate(sorted(shift.value for shift in shifts if shift.what == "vbios"), 1):
+        variant[vbios == shifted] = number
+    return variant
+
+
+def _references(level: Floats, variant: Ints, boards: Sequence[GpuPlace], middle: float) -> tuple[Reference, ...]:
+    """The reference of each variant. `level`: (gpus,) log times about `middle`; NaN where unknown."""
+    models = {board.model for board in boards}
+    model = models.pop() if len(models) == 1 else None
+    variants = int(variant.max(initial=0)) + 1
+    references = []
+    for number in range(variants):
+        gpus = np.flatnonzero((variant == number) & np.isfinite(level)).tolist()
+        vbios = ", ".join(sorted({boards[gpu].vbios or "unknown" for gpu in gpus})) if variants > 1 else None
+        nodes = len({boards[gpu].node for gpu in gpus} - {None})
+        usual_ms = float(np.exp(middle)) * float(np.exp(np.median(level[gpus])))
+        references.append(Reference(model, vbios, len(gpus), nodes, usual_ms))
+    return tuple(references)
+
+
+def in_another_sitting(levels: Levels, belief: Floats, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
     """The intervals of scores in another sitting, at another time, from those of the scores in the long run.
 
     Runs of one sitting repeat far better than sittings do, and sittings of one week better than those of another month.
     So how well a GPU's runs agree does not say how well its score will hold; the judge says how sittings differ.
     """
-    reach = math.nan if of.noise is None else of.noise.reach(0.9) * of.later()
+    reach = math.nan if levels.noise is None else levels.noise.reach(0.9) * levels.later()
     down, up = (np.exp(np.hypot(np.log(end / belief), reach)) for end in (lower, upper))
     return belief / down, belief * up
 
 
-def _spread(values: npt.NDArray[Any], at: Ints, count: int, missing: object) -> npt.NDArray[Any]:
-    """`values` of some GPUs as an array over all."""
-    found = np.full(count, missing, dtype=values.dtype)
-    found[at] = values
-    return found
-
-
-def _when(runs: Runs) -> tuple[npt.NDArray[Any], dict[str, tuple[str, ...]]]:
-    """When each GPU of `runs` was measured last, and its runs."""
+def _newest(runs: Runs) -> tuple[npt.NDArray[Any], dict[str, tuple[str, ...]]]:
+    """When each GPU of `runs` was measured last, and its runs in the order of time."""
     frame = runs.frame.select(
         gpu=pl.Series(runs.gpu), began=pl.col("began").cast(pl.Datetime("us")), run_id=pl.col("run_id")
     )
     by_gpu = frame.sort("gpu", "began", nulls_last=True, maintain_order=True).group_by("gpu", maintain_order=True)
-    found = by_gpu.agg(newest=pl.col("began").max(), run_id=pl.col("run_id"))
-    ids = {runs.names[gpu]: tuple(its) for gpu, its in found.select("gpu", "run_id").iter_rows()}
-    return found["newest"].to_numpy(), ids
+    last = by_gpu.agg(newest=pl.col("began").max(), run_id=pl.col("run_id"))
+    ids = {runs.names[gpu]: tuple(run_ids) for gpu, run_ids in last.select("gpu", "run_id").iter_rows()}
+    return last["newest"].to_numpy(), ids
 
 
-def _say_variants(workload: str, compared: Sequence[Reference], notes: list[str]) -> None:
-    main, *others = compared
+def _note(runs: Runs, compared: ComparedUnits, references: Sequence[Reference], notes: list[str]) -> None:
+    """Note what was left out or assumed in a workload."""
+    workload, count = runs.workload, len(compared.runs.x)
+    main, *others = references
     notes += [
-        f"{one} take {one.usual_ms / main.usual_ms:.2f} times as long in {workload} as {main}: whether a GPU is slow "
-        "is said beside boards of its own VBIOS"
-        for one in others
+        f"{variant} take {variant.usual_ms / main.usual_ms:.2f} times as long in {workload} as {main}: whether a GPU "
+        "is slow is said beside boards of its own VBIOS"
+        for variant in others
     ]
-
-
-def _say_coupled(runs: Runs, apart: Units, notes: list[str]) -> None:
-    if apart.crossing:
+    if compared.crossing:
         notes.append(
-            f"{apart.crossing:,} runs of {runs.workload} were left out: their jobs used several nodes, so they say too "
+            f"{compared.crossing:,} runs of {workload} were left out: their jobs used several nodes, so they say too "
             "little about one node"
         )
-    if apart.coupled:
-        sets, jobs = len(apart.observed.starts) - 1, len(apart.observed.x)
+    if compared.coupled:
         notes.append(
-            f"the {len(runs.names):,} GPUs of {runs.workload} were measured in jobs on several GPUs, which finish "
-            f"together. So only {sets:,} sets of GPUs can be compared, from {jobs:,} jobs; single-GPU runs would say "
-            "more"
+            f"the {len(runs.names):,} GPUs of {workload} were measured in jobs on several GPUs, which finish together. "
+            f"So only {len(compared.runs.sizes):,} sets of GPUs can be compared, from {count:,} jobs; single-GPU runs "
+            "would say more"
         )
-
-
-def _say_sittings(runs: Runs, apart: Units, notes: list[str]) -> None:
-    sat = apart.sittings
-    what = "jobs" if apart.coupled else "runs"
-    if sat.length is not None:
-        span = "a day" if sat.length == "day" else "an hour"
+    what = "jobs" if compared.coupled else "runs"
+    if compared.sitting is not None:
+        span = "a day" if compared.sitting == "day" else "an hour"
         notes.append(
-            f"{what} of {runs.workload} on one GPU within {span} are more alike than others ({100 * sat.share:.0f} % "
-            f"of the variance is between such groups): each group counts as one run, {len(apart.observed.x):,} in all"
+            f"{what} of {workload} on one GPU within {span} are more alike than others "
+            f"({100 * compared.sitting_share:.0f} % of the variance is between such groups): each group counts as one "
+            f"run, {count:,} in all"
         )
-    if not apart.levels.between_known and (np.diff(apart.observed.starts) > 1).sum() > 1:
+    if not compared.levels.between_known and (compared.runs.sizes > 1).sum() > 1:
         notes.append(
-            f"hardly any GPU has {what} of {runs.workload} from different days (or their dates are not known): the "
+            f"hardly any GPU has {what} of {workload} from different days (or their dates are not known): the "
             f"intervals assume that days differ as SGEMM on a public cluster did, and more where {what} of a day do"
         )
+
+
+# -- rows to be read -------------------------------------------------------------------------------------------------
+
+
+def gpu_rows(scores: Scores, kinds: Sequence[str], judged: Judgement | None = None) -> pl.DataFrame:
+    """Every GPU that was measured in these kinds of a workload, slowest first.
+
+    Columns: cluster, gpu, name, node, model, workload, runs, raw (level of its times over the median GPU), score (what
+    is believed of it), low, high (90 % of the score in another sitting; null where nobody knows what repeats),
+    newest (of its runs), power_w, sm_clock_mhz, temperature_c (medians), finding (`Judgement.worst` of `judged`, null
+    where nobody has judged the cluster: who stands out is said by the judge alone).
+    """
+    frames = []
+    for kind in kinds:
+        scored = scores.one(kind)
+        gpus = np.flatnonzero(scored.runs > 0)
+        places = [scores.places[gpu] for gpu in gpus]
+        frames.append(
+            pl.DataFrame(
+                {
+                    "cluster": [scores.cluster] * len(gpus),
+                    "gpu": [scores.gpus[gpu] for gpu in gpus],
+                    "name": [scores.name(int(gpu)) for gpu in gpus],
+                    "node": [place.node for place in places],
+                    "model": [place.model for place in places],
+                    "workload": [kind] * len(gpus),
+                    "runs": scored.runs[gpus],
+                    "raw": scored.raw[gpus],
+                    "score": scored.belief[gpus],
+                    "low": scored.lower[gpus],
+                    "high": scored.upper[gpus],
+                    "newest": scored.newest[gpus].astype("datetime64[us]"),
+                    "power_w": scored.power_w[gpus],
+                    "sm_clock_mhz": scored.sm_clock_mhz[gpus],
+                    "temperature_c": scored.temperature_c[gpus],
+                },
+                schema_overrides={"node": pl.String, "model": pl.String},
+            ).with_columns(pl.selectors.float().fill_nan(None))
+        )
+    rows = pl.concat(frames)
+    rows = rows.with_columns(pl.lit(None, pl.String).alias("finding") if judged is None else judged.worst(rows))
+    return rows.sort("score", *by_number("gpu"), descending=[True, False], nulls_last=True)

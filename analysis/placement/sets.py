@@ -1,4 +1,4 @@
-"""Sets of GPUs for a synchronous job, whose time is that of its slowest GPU: the best, and what a random one takes.
+"""Sets of GPUs for a synchronous job, whose time is that of its slowest GPU: the best, a random one, and what is saved.
 
 Packed sets fill whole nodes before they open another, as schedulers do; spread sets take GPUs wherever they are.
 A set over several nodes pays the locality penalty.
@@ -12,26 +12,30 @@ import numpy as np
 import numpy.typing as npt
 
 from ..statistics.ordering import Floats, Ints
+from .posterior import Mask
+from .scores import SEED, Scores, WorkloadScores
 
-Mask = npt.NDArray[np.bool_]
 Draws = npt.NDArray[np.float32]
 
+DRAWS = 400
+_ENDS = (0.05, 0.95)
 _ORDERS, _MANY = 400, 100_000
 """Random orders of nodes that stand for all of them, where no formula does: in each draw, and for the mean draw."""
 _CELLS, _MANY_CELLS, _AT_ONCE = 1 << 28, 1 << 25, 1 << 22
 
 
 @dataclass(frozen=True)
-class Ground:
+class NodeLayout:
     """The GPUs that a job may have, by number, and how they stand in nodes."""
 
     node: Ints
     """(gpus,) the number of each GPU's node; -1 for none."""
     locality: float = 1.0
+    """Factor on the time of a job that spans nodes."""
 
-    def only(self, kept: Mask) -> Ground:
+    def only(self, gpus: Mask) -> NodeLayout:
         """The same with some of the GPUs."""
-        return Ground(self.node[kept], self.locality)
+        return NodeLayout(self.node[gpus], self.locality)
 
     def members(self) -> list[Ints]:
         """The GPUs of each node."""
@@ -46,39 +50,40 @@ class Ground:
         return len(chosen) > 1 and (bool((nodes < 0).any()) or len(np.unique(nodes)) > 1)
 
 
-def best_packed(score: Floats, ground: Ground, gpus: int) -> Ints | None:
+# -- the best set ----------------------------------------------------------------------------------------------------
+
+
+def best_packed(score: Floats, layout: NodeLayout, gpus: int) -> Ints | None:
     """The packed set of `gpus` whose slowest member is fastest, on as few nodes as can be; None where none fits."""
-    members = ground.members()
-    sizes = np.sort([len(part) for part in members])[::-1]
-    reach = np.cumsum(sizes)
+    members = layout.members()
+    reach = np.cumsum(np.sort([len(part) for part in members])[::-1])
     if len(reach) == 0 or reach[-1] < gpus:
         return None
-    count = int(np.searchsorted(reach, gpus)) + 1
-    ordered = [part[np.argsort(score[part], kind="stable")] for part in members]
-    limits = np.unique(score[np.concatenate(members)])
-    sorted_scores = [score[part] for part in ordered]
+    nodes = int(np.searchsorted(reach, gpus)) + 1
+    fastest_first = [part[np.argsort(score[part], kind="stable")] for part in members]
+    times = [score[part] for part in fastest_first]
+    limits = np.unique(np.concatenate(times))
 
-    def capacities(limit: float) -> Ints:
-        return np.array([np.searchsorted(one, limit, side="right") for one in sorted_scores], dtype=np.intp)
+    def room_at(limit: float) -> Ints:
+        """(nodes,) the GPUs of each node that are not slower."""
+        return np.array([np.searchsorted(node_times, limit, side="right") for node_times in times], dtype=np.intp)
 
     low, high = 0, len(limits) - 1
     while low < high:
         middle = (low + high) // 2
-        if int(np.sort(capacities(float(limits[middle])))[::-1][:count].sum()) >= gpus:
+        if int(np.sort(room_at(float(limits[middle])))[::-1][:nodes].sum()) >= gpus:
             high = middle
         else:
             low = middle + 1
-    room = capacities(float(limits[low]))
+    room = room_at(float(limits[low]))
     # Of nodes with equal room the faster ones; whichever GPU is not needed is the slowest of the last.
     mean = np.array(
-        [float(one[:places].mean()) if places else np.inf for one, places in zip(sorted_scores, room, strict=True)]
+        [float(node_times[:count].mean()) if count else np.inf for node_times, count in zip(times, room, strict=True)]
     )
-    chosen = np.lexsort((mean, -room))[:count]
-    taken = [ordered[number][: room[number]] for number in chosen]
-    spare = int(room[chosen].sum()) - gpus
-    taken[-1] = taken[-1][: len(taken[-1]) - spare] if spare < len(taken[-1]) else taken[-1]
-    found: Ints = np.concatenate(taken)
-    return found[:gpus]
+    chosen = [fastest_first[number][: room[number]] for number in np.lexsort((mean, -room))[:nodes]]
+    spare = sum(map(len, chosen)) - gpus
+    chosen[-1] = chosen[-1][: len(chosen[-1]) - spare] if spare < len(chosen[-1]) else chosen[-1]
+    return np.concatenate(chosen)[:gpus]
 
 
 def best_spread(score: Floats, gpus: int) -> Ints:
@@ -86,45 +91,46 @@ def best_spread(score: Floats, gpus: int) -> Ints:
     return np.argsort(score, kind="stable")[:gpus]
 
 
-def time_of(draws: Draws, ground: Ground, chosen: Ints) -> Floats:
+def time_of(draws: Draws, layout: NodeLayout, chosen: Ints) -> Floats:
     """(draws,) the slowdown of a set: its slowest GPU, with the locality penalty."""
-    penalty = ground.locality if ground.spans(chosen) else 1.0
-    found: Floats = draws[:, chosen].max(axis=1).astype(np.float64) * penalty
-    return found
+    penalty = layout.locality if layout.spans(chosen) else 1.0
+    slowest: Floats = draws[:, chosen].max(axis=1).astype(np.float64) * penalty
+    return slowest
+
+
+# -- a random set ----------------------------------------------------------------------------------------------------
 
 
 def chances(size: int, gpus: int) -> Floats:
     """Of `size` GPUs in ascending order, how likely each is the slowest of a random set of `gpus`: (size,)."""
     rank = np.arange(size, gpus, -1, dtype=np.float64)
     falling = np.cumprod(np.concatenate(([gpus / size], (rank - gpus) / (rank - 1.0))))
-    found = np.zeros(size)
-    found[gpus - 1 :] = falling[::-1]
-    return found
+    return np.concatenate((np.zeros(gpus - 1), falling[::-1]))
 
 
-def random_spread(draws: Draws, ground: Ground, gpus: int) -> Floats:
+def random_spread(draws: Draws, layout: NodeLayout, gpus: int) -> Floats:
     """(draws,) the mean slowdown of a random set of `gpus`: exact, by order statistics."""
     size = draws.shape[1]
-    found: Floats = np.sort(draws, axis=1) @ chances(size, gpus) * ground.locality
-    if ground.locality == 1.0:
-        return found
+    slowest: Floats = np.sort(draws, axis=1) @ chances(size, gpus) * layout.locality
+    if layout.locality == 1.0:
+        return slowest
     if gpus == 1:
-        return found / ground.locality
-    for part in ground.members():  # the sets that happen to lie on one node pay no penalty
+        return slowest / layout.locality
+    for part in layout.members():  # the sets that happen to lie on one node pay no penalty
         if len(part) >= gpus:
-            whole = float(np.prod((len(part) - np.arange(gpus)) / (size - np.arange(gpus))))
-            inside = np.sort(draws[:, part], axis=1) @ chances(len(part), gpus)
-            found -= (ground.locality - 1.0) * whole * inside
-    return found
+            on_node = float(np.prod((len(part) - np.arange(gpus)) / (size - np.arange(gpus))))
+            slowest_there = np.sort(draws[:, part], axis=1) @ chances(len(part), gpus)
+            slowest -= (layout.locality - 1.0) * on_node * slowest_there
+    return slowest
 
 
-def random_packed(draws: Draws, ground: Ground, gpus: int, rng: np.random.Generator) -> Floats | None:
+def random_packed(draws: Draws, layout: NodeLayout, gpus: int, rng: np.random.Generator) -> Floats | None:
     """(draws,) the mean slowdown of `gpus` on random nodes, each filled before the next; None where they do not fit.
 
     Exact where the set fits a node (any of those that it fits) or fills nodes of one size; else over random orders
     of the nodes.
     """
-    members = ground.members()
+    members = layout.members()
     sizes = np.array([len(part) for part in members])
     if sizes.sum() < gpus:
         return None
@@ -135,9 +141,9 @@ def random_packed(draws: Draws, ground: Ground, gpus: int, rng: np.random.Genera
             total += (np.sort(draws[:, inside], axis=2) @ chances(int(size), gpus)).sum(axis=1)
         return total / int((sizes >= gpus).sum())
     if sizes.min() == sizes.max() and gpus % int(sizes[0]) == 0:
-        slowest = np.sort(draws[:, np.array(members)].max(axis=2), axis=1)
-        found: Floats = slowest @ chances(len(members), gpus // int(sizes[0])) * ground.locality
-        return found
+        of_nodes = np.sort(draws[:, np.array(members)].max(axis=2), axis=1)
+        by_nodes: Floats = of_nodes @ chances(len(members), gpus // int(sizes[0])) * layout.locality
+        return by_nodes
     # A slow GPU of many is in few orders, so many orders tell what the mean draw takes. As far as a draw goes with it
     # from order to order, its own mean is moved by what the few orders are off (control variates).
     usual = draws.mean(axis=0, dtype=np.float64)
@@ -149,20 +155,166 @@ def random_packed(draws: Draws, ground: Ground, gpus: int, rng: np.random.Genera
         slowest = draws[:, chosen].max(axis=1)
         total += slowest
         along += apart * slowest
-    many = max(orders, min(_MANY, _MANY_CELLS // len(usual)))
+    more_orders = max(orders, min(_MANY, _MANY_CELLS // len(usual)))
     at_once = max(1, _AT_ONCE // len(usual))
-    parts = [min(at_once, many - begun) for begun in range(0, many, at_once)]
-    of_many = sum(float(usual[_packed_sets(members, gpus, n, rng)].max(axis=1).sum()) for n in parts) / many
-    varies = float(of_few.var()) * orders
-    off = (of_many - of_few.mean()) / varies if varies > 0 else 0.0
-    return (total / orders + along * off) * ground.locality
+    parts = [min(at_once, more_orders - first) for first in range(0, more_orders, at_once)]
+    of_many = (
+        sum(float(usual[_packed_sets(members, gpus, count, rng)].max(axis=1).sum()) for count in parts) / more_orders
+    )
+    variance = float(of_few.var()) * orders
+    off = (of_many - of_few.mean()) / variance if variance > 0 else 0.0
+    return (total / orders + along * off) * layout.locality
 
 
-def _packed_sets(members: list[Ints], gpus: int, number: int, rng: np.random.Generator) -> Ints:
-    """(number, gpus) random packed sets: the nodes in random orders, the GPUs of each node too."""
-    every = np.concatenate(members)
+def _packed_sets(members: list[Ints], gpus: int, count: int, rng: np.random.Generator) -> Ints:
+    """(count, gpus) random packed sets: the nodes in random orders, the GPUs of each node too."""
+    gpus_by_node = np.concatenate(members)
     node = np.repeat(np.arange(len(members)), [len(part) for part in members])
-    place = rng.permuted(np.tile(np.arange(len(members)), (number, 1)), axis=1)
-    first = np.argpartition(place[:, node] + rng.random((number, len(every))), gpus - 1, axis=1)[:, :gpus]
-    found: Ints = every[first]
-    return found
+    place = rng.permuted(np.tile(np.arange(len(members)), (count, 1)), axis=1)
+    first = np.argpartition(place[:, node] + rng.random((count, len(gpus_by_node))), gpus - 1, axis=1)[:, :gpus]
+    packed: Ints = gpus_by_node[first]
+    return packed
+
+
+# -- what a choice saves ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """A job: its GPUs, the factor on its time where it spans nodes, and draws behind the intervals."""
+
+    gpus: int
+    locality: float = 1.0
+    replicates: int = DRAWS
+    seed: int = SEED
+
+
+@dataclass(frozen=True)
+class PlacedSet:
+    """GPUs for a job and the slowdown to be expected of them: mean and 90 % interval, locality penalty included."""
+
+    nodes: tuple[str, ...]
+    gpus: tuple[str, ...]
+    gpu_names: tuple[str, ...]
+    """`node/slot` where that is known, else as in `gpus`."""
+    slowdown: float
+    lower: float
+    upper: float
+    spans_nodes: bool
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The share of a job's mean time that a choice saves against a baseline: median and 90 % interval.
+
+    `choice`: "packed" or "spread", the best such set, or "exclude", a random packed set off the excluded nodes.
+    `against`: "random", a random set of the same kind, or "drained", one off every hard node.
+    """
+
+    choice: str
+    against: str
+    median: float
+    lower: float
+    upper: float
+    measurable: bool
+    """Whether the interval lies above 0."""
+
+
+@dataclass(frozen=True)
+class BestSets:
+    """The best sets of a job and what they and the exclusion gain."""
+
+    packed: PlacedSet | None
+    spread: PlacedSet | None
+    break_even: float | None
+    """The locality penalty above which the packed set is the faster one; None where both or neither span nodes."""
+    gains: tuple[Gain, ...]
+
+
+def best_sets(
+    scores: Scores, scored: WorkloadScores, usable: Ints, *, job: JobShape, drained: Mask, excluded: Mask
+) -> BestSets:
+    """The best sets for a job among the GPUs `usable`, and what keeping off those `excluded` is worth.
+
+    `drained`, `excluded`: (all GPUs of the scores,). The scores are drawn as they may be, all together, `replicates`
+    times; the sets are those of the beliefs, off the hard nodes where these leave room, and what a set and a random
+    one take is computed in each draw.
+    """
+    if not scored.repeatable:
+        # The GPUs cannot be distinguished: any choice is a random set.
+        no_gains = tuple(Gain("packed", against, 0.0, 0.0, 0.0, measurable=False) for against in ("drained", "random"))
+        return BestSets(None, None, None, no_gains)
+    rng = np.random.default_rng(job.seed)
+    numbers = {name: number for number, name in enumerate(sorted({node for node in scores.nodes if node is not None}))}
+    node = np.array([-1 if name is None else numbers[name] for name in scores.nodes], dtype=np.intp)
+    layout = NodeLayout(node[usable], job.locality)
+    draws = np.array([scored.draw_sitting(rng)[usable] for _ in range(job.replicates)], dtype=np.float32)
+    not_drained, everywhere = ~drained[usable], np.ones(len(usable), dtype=np.bool_)
+
+    def of_random(kind: str, mask: Mask) -> Floats | None:
+        if mask.sum() < job.gpus:
+            return None
+        if kind == "packed":
+            return random_packed(draws[:, mask], layout.only(mask), job.gpus, rng)
+        return random_spread(draws[:, mask], layout.only(mask), job.gpus)
+
+    gains: list[Gain] = []
+    best_by_kind: dict[str, PlacedSet] = {}
+    at_random: dict[str, Floats | None] = {}
+    for kind in ("packed", "spread"):
+        chosen = _best(kind, scored.belief[usable], layout, job.gpus, not_drained)
+        if chosen is None:
+            continue
+        took = time_of(draws, layout, chosen)
+        best_by_kind[kind] = _placed(scores, usable[np.sort(chosen)], took, spans_nodes=layout.spans(chosen))
+        at_random[kind] = of_random(kind, everywhere)
+        off_drained = at_random[kind] if not_drained.all() else of_random(kind, not_drained)
+        gains += gain(kind, "drained", took, off_drained)
+        gains += gain(kind, "random", took, at_random[kind])
+    if excluded[usable].any():
+        kind = "packed" if "packed" in best_by_kind else "spread"
+        without = of_random(kind, ~excluded[usable])
+        if without is not None:
+            gains += gain("exclude", "random", without, at_random[kind])
+    packed, spread = best_by_kind.get("packed"), best_by_kind.get("spread")
+    break_even = None
+    if packed is not None and spread is not None and not packed.spans_nodes and spread.spans_nodes:
+        break_even = packed.slowdown / (spread.slowdown / job.locality)
+    return BestSets(packed, spread, break_even, tuple(gains))
+
+
+def _best(kind: str, belief: Floats, layout: NodeLayout, gpus: int, not_drained: Mask) -> Ints | None:
+    """The best set off the hard nodes, and on any where these do not hold one.
+
+    A hard node has fast GPUs too, but a scheduler gives nodes, and may give the slow one of them.
+    """
+    for mask in (not_drained, np.ones_like(not_drained)):
+        within = np.flatnonzero(mask)
+        if len(within) < gpus:
+            continue
+        packed = kind == "packed"
+        chosen = best_packed(belief[mask], layout.only(mask), gpus) if packed else best_spread(belief[mask], gpus)
+        if chosen is not None:
+            return within[chosen]
+    return None
+
+
+def _placed(scores: Scores, gpus: Ints, took: Floats, *, spans_nodes: bool) -> PlacedSet:
+    low, high = np.quantile(took, _ENDS)
+    return PlacedSet(
+        tuple(sorted({node for gpu in gpus if (node := scores.nodes[gpu]) is not None})),
+        tuple(scores.gpus[gpu] for gpu in gpus),
+        tuple(scores.name(int(gpu)) for gpu in gpus),
+        float(took.mean()),
+        float(low),
+        float(high),
+        spans_nodes,
+    )
+
+
+def gain(choice: str, against: str, took: Floats, others: Floats | None) -> list[Gain]:
+    """What a choice saves: its times and those of the baseline, (draws,); nothing where there is no baseline."""
+    if others is None:
+        return []
+    low, median, high = (float(share) for share in np.quantile(1.0 - took / others, (_ENDS[0], 0.5, _ENDS[1])))
+    return [Gain(choice, against, median, low, high, measurable=low > 0.0)]

@@ -7,16 +7,15 @@ exclusions and weights are. Nodes that `advise` does not know are usual.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
 from ..placement.advice import LEAST_LEFT, Advice, advise
-from ..placement.workload_scores import OF_UNITS
 from .fleet import Ints
 
 if TYPE_CHECKING:
@@ -76,12 +75,7 @@ def seated(scores: Scores, rows: Mapping[str, Ints], gpus: Sequence[str], nodes:
     `rows`: by workload, (gpus,) the number of the measured GPU that stands in each place. `gpus`, `nodes`: (gpus,) the
     names of these places and of their nodes.
     """
-    by_workload = {}
-    for name, row in rows.items():
-        measured = scores.of[name]
-        arrays = {field.name: getattr(measured, field.name) for field in fields(measured) if field.name not in OF_UNITS}
-        drawn: dict[str, Any] = {key: values[row] for key, values in arrays.items() if isinstance(values, np.ndarray)}
-        by_workload[name] = replace(measured, **drawn)
+    by_workload = {name: scores.of[name].seated(row) for name, row in rows.items()}
     numbers = next(iter(rows.values()), ())
     places = tuple(
         replace(scores.places[number], node=node, slot=None) for number, node in zip(numbers, nodes, strict=True)

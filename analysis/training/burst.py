@@ -23,7 +23,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...store.names import by_number
-from ..placement.worth import Gain
+from ..placement import Gain
 from ..statistics.ordering import Floats, Ints
 from .gang import Gang
 

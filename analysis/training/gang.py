@@ -13,7 +13,7 @@ from ...store.hostlist import compress, expand
 from ...store.names import find_workload, plain_workload
 from ..placement import available, scores, sets
 from ..placement.scores import SEED
-from ..placement.worth import DRAWS, Gain, gain
+from ..placement.sets import DRAWS, Gain, gain
 from ..statistics.ordering import Floats, Ints
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Gang:
             raise InputError(
                 f"the job needs {gpus} GPUs, but only {len(self.names)} were measured in {self.workload} there"
             )
-        chosen = sets.best_packed(self.belief, self._ground, gpus)
+        chosen = sets.best_packed(self.belief, self._layout, gpus)
         if chosen is None:
             chosen = sets.best_spread(self.belief, gpus)
         in_order: Ints = chosen[np.argsort(self.belief[chosen], kind="stable")]
@@ -71,7 +71,7 @@ class Gang:
     def random(self, gpus: int) -> Ints:
         """(sets, gpus) random sets that fill random nodes one after another, in random roles."""
         rng = np.random.default_rng([self.seed, gpus])
-        members = [*self._ground.members(), *([gpu] for gpu in np.flatnonzero(self._ground.node < 0))]
+        members = [*self._layout.members(), *([gpu] for gpu in np.flatnonzero(self._layout.node < 0))]
         gangs = np.empty((_RANDOM, gpus), dtype=np.intp)
         for row in gangs:
             filled = 0
@@ -104,9 +104,9 @@ class Gang:
         return tuple(saving for against in usual for saving in gain("best", against, took, usual[against]))
 
     @property
-    def _ground(self) -> sets.Ground:
+    def _layout(self) -> sets.NodeLayout:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(filter(None, self.nodes)))}
-        return sets.Ground(np.array([numbers.get(node or "", -1) for node in self.nodes], dtype=np.intp))
+        return sets.NodeLayout(np.array([numbers.get(node or "", -1) for node in self.nodes], dtype=np.intp))
 
 
 def gang_of(store: Store, scope: Scope) -> Gang:

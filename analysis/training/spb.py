@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InputError
-from ..placement.worth import Gain
+from ..placement import Gain
 from ..statistics.ordering import Floats
 from .gang import Scope, gang_of
 

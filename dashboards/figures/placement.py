@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.placement.shown import AVOIDED, EXCLUDED, KEPT, PREFERRED, UNMARKED
+from ...analysis.placement.advice import AVOIDED, EXCLUDED, KEPT, PREFERRED, UNMARKED
 from ..style import BLUE, GREY, ORANGE, RED, layout
 from .drawing import Figure, Scatter, figure_of
 from .looks import single
@@ -25,7 +25,7 @@ _MARKS = {
 def nodes_by_score(rows: pl.DataFrame, *, hard: float | None = None, soft: float | None = None) -> Figure:
     """Each node by its slowest GPU, fastest first: its score, and the 90 % interval of another sitting.
 
-    `rows`: of `analysis.placement.shown.node_rows`, of one kind of a workload. `hard`, `soft`: the lines from which a
+    `rows`: of `analysis.placement.node_rows`, of one kind of a workload. `hard`, `soft`: the lines from which a
     node is excluded or avoided, if its interval lies above.
     """
     shown = rows.drop_nulls("score").with_row_index("rank")

@@ -10,9 +10,7 @@ import pytest
 
 from whorl.analysis.choosing import beside, find, known_gpus, search, shared
 from whorl.analysis.contents import held
-from whorl.analysis.placement.advice import advise
-from whorl.analysis.placement.scores import scores
-from whorl.analysis.placement.shown import node_rows
+from whorl.analysis.placement import advise, node_rows, scores
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.telemetry.choosing import boards
 from whorl.collectors.rows import short_hash

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from whorl.analysis.placement.shown import AVOIDED, EXCLUDED, PREFERRED
+from whorl.analysis.placement.advice import AVOIDED, EXCLUDED, PREFERRED
 from whorl.analysis.replay.stored import stored_jobs, stored_trace
 from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude

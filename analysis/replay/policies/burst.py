@@ -94,7 +94,7 @@ def _best(view: View, request: Request, available: Iterable[int], granted: Grant
     """The GPUs on which a job is believed to be faster: on as few nodes as can be, or wherever; the fastest first."""
     rates, gpus = view.beliefs.rates, np.array(sorted(available), dtype=np.intp)
     scores = rates.score(request.workload)[gpus]
-    packed = sets.best_packed(scores, sets.Ground(view.fleet.node[gpus].astype(np.intp)), request.gpus)
+    packed = sets.best_packed(scores, sets.NodeLayout(view.fleet.node[gpus].astype(np.intp)), request.gpus)
     assert packed is not None, "there are enough"
     choices = [
         granted(tuple(gpus[chosen[np.argsort(scores[chosen], kind="stable")]].tolist()))

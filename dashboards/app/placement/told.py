@@ -40,7 +40,7 @@ class Told:
     """What `whorl advise` says.
 
     `parts`: its sentences and tables, in its order. `nodes` and `gpus`: by kind of the workload, the rows of
-    `analysis.placement.shown`.
+    `analysis.placement.node_rows`.
     """
 
     advice: Advice

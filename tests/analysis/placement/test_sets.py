@@ -13,7 +13,7 @@ NODE = np.array([0, 0, 0, 1, 1, 1, 2, 2, -1])
 TIMES = np.random.default_rng(3).lognormal(0.0, 0.3, (5, 9)).astype(np.float32)
 
 
-def _packings(ground: sets.Ground, gpus: int) -> dict[frozenset[int], float]:
+def _packings(ground: sets.NodeLayout, gpus: int) -> dict[frozenset[int], float]:
     """Every packed set with its chance: nodes in random order, each filled by random GPUs before the next."""
     members = [part.tolist() for part in ground.members()]
     fits = [part for part in members if len(part) >= gpus]
@@ -41,7 +41,7 @@ def _packings(ground: sets.Ground, gpus: int) -> dict[frozenset[int], float]:
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 5, 6, 7, 8])
 def test_the_best_packed_set_is_the_fastest_on_as_few_nodes_as_can_be(gpus: int) -> None:
-    ground = sets.Ground(NODE)
+    ground = sets.NodeLayout(NODE)
     for score in TIMES.astype(np.float64):
         chosen = sets.best_packed(score, ground, gpus)
         assert chosen is not None
@@ -55,14 +55,14 @@ def test_the_best_packed_set_is_the_fastest_on_as_few_nodes_as_can_be(gpus: int)
 
 
 def test_no_packed_set_is_larger_than_the_nodes() -> None:
-    assert sets.best_packed(TIMES[0].astype(np.float64), sets.Ground(NODE), 9) is None
-    assert sets.random_packed(TIMES, sets.Ground(NODE), 9, np.random.default_rng(0)) is None
+    assert sets.best_packed(TIMES[0].astype(np.float64), sets.NodeLayout(NODE), 9) is None
+    assert sets.random_packed(TIMES, sets.NodeLayout(NODE), 9, np.random.default_rng(0)) is None
 
 
 @pytest.mark.parametrize("locality", [1.0, 1.7])
 @pytest.mark.parametrize("gpus", [1, 2, 3, 5, 9])
 def test_a_random_set_takes_the_mean_over_all_sets(gpus: int, locality: float) -> None:
-    ground = sets.Ground(NODE, locality)
+    ground = sets.NodeLayout(NODE, locality)
     every = [np.array(one) for one in combinations(range(9), gpus)]
     mean = np.mean([sets.time_of(TIMES, ground, one) for one in every], axis=0)
     assert sets.random_spread(TIMES, ground, gpus) == pytest.approx(mean, rel=1e-6)
@@ -70,14 +70,14 @@ def test_a_random_set_takes_the_mean_over_all_sets(gpus: int, locality: float) -
 
 @pytest.mark.parametrize("gpus", [1, 2, 3])
 def test_a_random_packed_set_on_one_node_is_exact(gpus: int) -> None:
-    ground = sets.Ground(NODE, 1.7)
+    ground = sets.NodeLayout(NODE, 1.7)
     chances = _packings(ground, gpus)
     mean = sum(p * sets.time_of(TIMES, ground, np.array(sorted(one))) for one, p in chances.items())
     assert sets.random_packed(TIMES, ground, gpus, np.random.default_rng(0)) == pytest.approx(mean, rel=1e-6)
 
 
 def test_a_random_packed_set_of_whole_equal_nodes_is_exact() -> None:
-    ground = sets.Ground(np.repeat(np.arange(4), 2), 1.2)
+    ground = sets.NodeLayout(np.repeat(np.arange(4), 2), 1.2)
     times = TIMES[:, :8]
     chances = _packings(ground, 4)
     mean = sum(p * sets.time_of(times, ground, np.array(sorted(one))) for one, p in chances.items())
@@ -86,7 +86,7 @@ def test_a_random_packed_set_of_whole_equal_nodes_is_exact() -> None:
 
 @pytest.mark.parametrize("gpus", [4, 5, 7])
 def test_other_random_packed_sets_are_near_the_mean_over_all(gpus: int) -> None:
-    ground = sets.Ground(NODE, 1.2)
+    ground = sets.NodeLayout(NODE, 1.2)
     chances = _packings(ground, gpus)
     every = np.array([sets.time_of(TIMES, ground, np.array(sorted(one))) for one in chances])
     weight = np.array(list(chances.values()))
@@ -105,7 +105,7 @@ def test_a_slow_gpu_of_many_counts_as_often_as_it_is_met(unlike: bool) -> None:
     times[:, 13] = 1.5
     kept = np.ones(64, dtype=np.bool_)
     kept[63] = not unlike  # then one node has three
-    ground, own = sets.Ground(np.repeat(np.arange(16), 4)).only(kept), times[:, kept]
+    ground, own = sets.NodeLayout(np.repeat(np.arange(16), 4)).only(kept), times[:, kept]
     mean = np.zeros(8)
     for first, second in permutations(ground.members(), 2):
         rest = list(combinations(second.tolist(), 6 - len(first)))
@@ -125,7 +125,7 @@ def test_the_chances_of_being_the_slowest_are_those_of_counting() -> None:
 
 
 def test_only_sets_over_several_nodes_pay_for_it() -> None:
-    ground = sets.Ground(NODE, 2.0)
+    ground = sets.NodeLayout(NODE, 2.0)
     assert not ground.spans(np.array([0, 1, 2]))
     assert ground.spans(np.array([0, 3]))
     assert ground.spans(np.array([0, 8]))  # nobody knows where the last one stands

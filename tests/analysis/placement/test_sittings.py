@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.placement import advise, scores
-from whorl.analysis.placement.sittings import Sittings, sittings
+from whorl.analysis.placement.units import sittings_alike
 from whorl.analysis.runs.sittings import UNKNOWN
 from whorl.analysis.statistics.ordering import Floats, Ints
 from whorl.tests.analysis.placement.fleets import BEGAN, Fleet
@@ -26,16 +26,16 @@ def _runs(gpus: int, days: int, a_day: int, day: float, within: float, seed: int
     return np.repeat(rng.normal(0.0, day, (gpus, days)), a_day, axis=1) + rng.normal(0.0, within, (gpus, days * a_day))
 
 
-def _found(x: Floats, began: Ints, known: bool = True) -> tuple[Sittings, Ints]:
+def _sittings(x: Floats, began: Ints, known: bool = True) -> tuple[str | None, float, Ints]:
+    """What a sitting is, its share of the variance, and each run's sitting, (gpus, runs)."""
     gpus, runs = x.shape
     order = np.random.default_rng(3).permutation(x.size)  # rows come in any order
     owner = np.repeat(np.arange(gpus), runs)[order]
-    found, number = sittings(
-        x.ravel()[order], owner, np.tile(began, gpus)[order] / DAY if known else np.full(x.size, UNKNOWN)
-    )
-    back = np.empty(x.size, dtype=np.intp)
-    back[order] = number
-    return found, back.reshape(gpus, runs)
+    dates = np.tile(began, gpus)[order] / DAY if known else np.full(x.size, UNKNOWN)
+    length, share, number = sittings_alike(x.ravel()[order], owner, dates)
+    by_run = np.empty(x.size, dtype=np.intp)
+    by_run[order] = number
+    return length, share, by_run.reshape(gpus, runs)
 
 
 def _began(days: int, a_day: int, apart: int = HOUR // 4) -> Ints:
@@ -43,17 +43,16 @@ def _began(days: int, a_day: int, apart: int = HOUR // 4) -> Ints:
 
 
 def test_near_copies_of_a_day_are_seen_and_how_much_the_days_take() -> None:
-    found, number = _found(_runs(64, 4, 3, 0.02, 0.02), _began(4, 3))
-    assert found.length == "day"
-    assert found.share == pytest.approx(0.5, abs=0.1)
+    length, share, number = _sittings(_runs(64, 4, 3, 0.02, 0.02), _began(4, 3))
+    assert length == "day"
+    assert share == pytest.approx(0.5, abs=0.1)
     assert (number == number[:, ::3].repeat(3, axis=1)).all()
     assert len(np.unique(number)) == 64 * 4
 
 
 def test_runs_that_days_do_not_couple_stay_runs() -> None:
     wrong = sum(
-        _found(_runs(64, 4, 3, 0.0, 0.02, seed), _began(4, 3))[0].length is not None
-        for seed in range(count(40, short=15))
+        _sittings(_runs(64, 4, 3, 0.0, 0.02, seed), _began(4, 3))[0] is not None for seed in range(count(40, short=15))
     )
     # One test in thirty errs: seven of forty have a chance of 0.05 %, four of fifteen of 0.1 %.
     assert wrong <= count(6, short=3)
@@ -62,29 +61,29 @@ def test_runs_that_days_do_not_couple_stay_runs() -> None:
 def test_a_sitting_over_midnight_is_one_and_one_that_never_pauses_ends_after_a_day() -> None:
     x = _runs(16, 3, 4, 0.03, 0.003)
     over_midnight = _began(3, 4) + 23 * HOUR + HOUR // 2
-    assert len(np.unique(_found(x, over_midnight)[1])) == 16 * 3
-    without_pause = _found(_runs(16, 3, 24, 0.03, 0.003), _began(3, 24, HOUR))
-    assert without_pause[0].length == "day"
-    assert len(np.unique(without_pause[1])) == 16 * 3
+    assert len(np.unique(_sittings(x, over_midnight)[2])) == 16 * 3
+    length, _, number = _sittings(_runs(16, 3, 24, 0.03, 0.003), _began(3, 24, HOUR))
+    assert length == "day"
+    assert len(np.unique(number)) == 16 * 3
 
 
 def test_of_one_day_the_hours_are_looked_at() -> None:
     began = np.array([2 * HOUR * sitting + HOUR // 10 * run for sitting in range(3) for run in range(4)])
-    found, number = _found(_runs(32, 3, 4, 0.02, 0.004), began)
-    assert found.length == "hour"
+    length, _, number = _sittings(_runs(32, 3, 4, 0.02, 0.004), began)
+    assert length == "hour"
     assert len(np.unique(number)) == 32 * 3
 
 
 def test_one_broken_run_hides_nothing() -> None:
     x = _runs(32, 4, 3, 0.02, 0.01)
     x[5, 7] += 5.0
-    assert _found(x, _began(4, 3))[0].length == "day"
+    assert _sittings(x, _began(4, 3))[0] == "day"
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_equal_times_and_unknown_ones_say_nothing(known: bool) -> None:
-    assert _found(np.zeros((8, 6)), _began(2, 3), known)[0].length is None
-    assert _found(_runs(8, 2, 3, 0.02, 0.0), _began(2, 3), known)[0].length == ("day" if known else None)
+    assert _sittings(np.zeros((8, 6)), _began(2, 3), known)[0] is None
+    assert _sittings(_runs(8, 2, 3, 0.02, 0.0), _began(2, 3), known)[0] == ("day" if known else None)
 
 
 def _stored(fleet: Fleet, name: str, x: Floats, known: Floats, a_day: int) -> None:
