@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,7 @@ _POLICIES = "reactive, lead6 (hours), average, test-only, p75"
 @click.option("--dry-run", is_flag=True, help="Only say what the wait would be and when the next job is submitted.")
 @json_option
 def chain(
-    script: Path, until: str, cost: float, policy: str | None, dry_run: bool, as_json: bool, **given: Any
+    script: Path, until: str, cost: float, policy: str | None, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """Run a training that takes longer than the time limit of a job, as a chain of jobs that hand over to each other.
 
@@ -79,28 +80,28 @@ def chain(
     from . import output
     from .ending import Ending, stays
 
-    options = ChainOptions(
+    chained = ChainOptions(
         script,
         _until(until),
         LeadPolicy.parse(policy, cost),
-        signal=None if given["signal"] == "none" else given["signal"],
-        sbatch=given["sbatch"],
-        folder=given["folder"],
+        signal=None if options["signal"] == "none" else options["signal"],
+        sbatch=options["sbatch"],
+        folder=options["folder"],
         progress=output.tell,
-        once=given["once"],
-        resume=given["resume"],
-        patience_s=given["patience"] or PATIENCE_S,
+        once=options["once"],
+        resume=options["resume"],
+        patience_s=options["patience"] or PATIENCE_S,
     )
     if dry_run:
-        report = plan_chain(Slurm(), options)
+        report = plan_chain(Slurm(), chained)
     else:
         stays("jobs that were submitted stay in the queue; to go on, run the command again")
         with Ending():
-            report = run_chain(Slurm(), options)
+            report = run_chain(Slurm(), chained)
     if as_json:
-        output.print_json(_chain_document(report, options.policy.name))
+        output.print_json(_chain_document(report, chained.policy.name))
     else:
-        output.show(_chain_lines(report, options.policy.name))
+        output.show(_chain_lines(report, chained.policy.name))
     sys.exit(_STATUS.get(report.folder.state.end or "", 0))
 
 
@@ -131,7 +132,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     slurm = Slurm()
     slurm.check()
     shape = JobShape(nodes, limit_s, partition)
-    forecast = Forecaster(slurm, shape, LeadPolicy("p50", QUANTILES[0])).ask()
+    forecast = Forecaster(slurm, shape, LeadPolicy("p50", QUANTILES[0])).ask(planned=True)
     if as_json:
         output.print_json({"schema": "whorl.jobs.wait/1"} | _shape(shape) | _forecast(forecast))
     else:
@@ -161,19 +162,7 @@ def _until(text: str) -> Until:
 
 def _chain_document(report: ChainReport, policy: str) -> dict[str, Any]:
     state, gaps = report.folder.state, report.interruptions_s
-    links = [
-        {
-            "link": link.number,
-            "job": link.job,
-            "state": link.state or None,
-            "end": link.end,
-            "detail": link.detail or None,
-            "start_s": link.start_s,
-            "end_s": link.end_s,
-            "interruption_s": gaps.get(link.number),
-        }
-        for link in state.links.values()
-    ]
+    links = [asdict(link) | {"interruption_s": gaps.get(link.number)} for link in state.links.values()]
     return {
         "schema": "whorl.jobs.chain/1",
         "chain": state.chain if state.links else None,
@@ -223,8 +212,8 @@ def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
     if report.forecast is not None:
         yield from _forecast_lines(report.forecast)
         lead_s = report.forecast.lead_s
-        when = "when the running one has ended" if lead_s is None else f"{_hours(lead_s)} before the running one ends"
-        yield f"policy {policy}: the next job is submitted {when}"
+        due = "when the running one has ended" if lead_s is None else f"{_hours(lead_s)} before the running one ends"
+        yield f"policy {policy}: the next job is submitted {due}"
     if state.links:
         rows = [
             [

@@ -289,7 +289,9 @@ def plan_chain(slurm: Slurm, options: ChainOptions) -> ChainReport:
     slurm.check()
     script = read_script(options.script, slurm, options.sbatch)
     folder = ChainFolder(options, write=False)
-    return ChainReport(folder, script.shape, Forecaster(slurm, script.shape, options.policy).ask())
+    return ChainReport(
+        folder, script.shape, Forecaster(slurm, script.shape, options.policy, options.sbatch).ask(planned=True)
+    )
 
 
 def run_chain(slurm: Slurm, options: ChainOptions) -> ChainReport:
@@ -315,7 +317,7 @@ class _Driver:
     ) -> None:
         self._slurm, self._options, self._script, self._folder, self._lock = slurm, options, script, folder, lock
         self._state = folder.state
-        self._forecaster = Forecaster(slurm, script.shape, options.policy)
+        self._forecaster = Forecaster(slurm, script.shape, options.policy, options.sbatch)
         self._forecast: Forecast | None = None
         self._refusal = self._sentence = ""
         self._answered_s = time.monotonic()  # when Slurm last answered, and took a job where one was due
@@ -403,14 +405,14 @@ class _Driver:
         script = self._folder.ended(link.number, link.job)
         if link.state in _BY_STATE:
             return replace(link, end=_BY_STATE[link.state], detail=link.state.lower().replace("_", " "))
-        asked = {"USR1", "USR2", self._options.signal}.intersection(script.signals if script else ())
+        requests = {"USR1", "USR2", self._options.signal}.intersection(script.signals if script else ())
         if script is not None:
-            status = script.status if link.state or asked or "TERM" not in script.signals else None
+            status = script.status if link.state or requests or "TERM" not in script.signals else None
             link = replace(link, end_s=link.end_s or script.time_s)
         else:
             status = self._status(link, exit_code)
-        if asked:
-            return replace(link, end=LinkEnd.CHECKPOINT, detail=f"asked by SIG{min(map(str, asked))}")
+        if requests:
+            return replace(link, end=LinkEnd.CHECKPOINT, detail=f"asked by SIG{min(map(str, requests))}")
         if status is None:
             detail = "the queue and the accounts have forgotten it"
             return replace(link, end=LinkEnd.UNKNOWN, detail=detail)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.5, 0.75, 0.9)
 """Quantiles of the wait that people read."""
-LIKE = 100
+SIMILAR = 100
 """Jobs of about this size that the mean wait and the price of a policy are taken over."""
 _HISTORY = timedelta(days=120)
 _LEARNED_S = 86_400.0  # so long what was learned is good
@@ -132,12 +132,12 @@ class Forecaster:
         self._notes: tuple[str, ...] = ()
         self._learned_s = -math.inf
 
-    def ask(self) -> Forecast:
-        """What the job would wait at this moment. Raises SchedulerError."""
+    def ask(self, *, planned: bool = False) -> Forecast:
+        """What the job would wait at this moment; `planned`: by Slurm's own plan, too. Raises SchedulerError."""
         if time.monotonic() - self._learned_s > _LEARNED_S:
             self._learn()
             self._learned_s = time.monotonic()
-        return self._look()
+        return self._look(planned=planned)
 
     def _learn(self) -> None:
         """Read the site's history of this partition."""
@@ -150,17 +150,23 @@ class Forecaster:
         except (InputError, SchedulerError) as error:
             self._log, self._notes = None, (f"nothing can be learned from accounting: {error}",)
 
-    def _look(self) -> Forecast:
-        like = _like(self._log, self._shape.nodes)
-        mean_s = None if like is None else float(like.waits_s.mean())
+    def _look(self, *, planned: bool) -> Forecast:
+        similar = None if self._log is None else _similar(self._log, self._shape.nodes)
+        mean_s = None if similar is None else float(similar.waits_s.mean())
         lead_s, basis = self._policy.lead_s, "reactive" if self._policy.lead_s is None else "fixed"
-        planned_s = self._planned_s() if self._policy.name == "test-only" else None
-        if planned_s is not None:
+        by_plan, notes = self._policy.name == "test-only", self._notes
+        planned_s = None
+        if planned or by_plan:
+            try:
+                planned_s = self._planned_s()
+            except SchedulerError as error:
+                notes += (str(error),)
+        if by_plan and planned_s is not None:
             lead_s, basis = planned_s, "test-only"
         elif mean_s is not None and (self._policy.name == "average" or self._policy.quantile):
             lead_s, basis = mean_s, "average"
-        price = None if like is None else price_of(like, lead_s or 0.0)
-        return Forecast(lead_s, basis, mean_s=mean_s, planned_s=planned_s, price=price, notes=self._notes)
+        price = None if similar is None else price_of(similar, lead_s or 0.0)
+        return Forecast(lead_s, basis, mean_s=mean_s, planned_s=planned_s, price=price, notes=notes)
 
     def _planned_s(self) -> float | None:
         """When Slurm would start it, from now; None where it does not say."""
@@ -171,14 +177,12 @@ class Forecaster:
         return None if start is None else max(0.0, (start - datetime.now(UTC)).total_seconds())
 
 
-def _like(log: JobsLog | None, nodes: int) -> JobsLog | None:
+def _similar(log: JobsLog, nodes: int) -> JobsLog:
     """The last jobs of half to twice as many nodes; of all sizes where these are few."""
-    if log is None:
-        return None
     similar = (log.nodes >= nodes / 2) & (log.nodes <= 2 * nodes)
-    if similar.sum() < LIKE / 5:
+    if similar.sum() < SIMILAR / 5:
         similar[:] = True
-    return log.where(similar & (similar[::-1].cumsum()[::-1] <= LIKE))
+    return log.where(similar & (similar[::-1].cumsum()[::-1] <= SIMILAR))
 
 
 def price_of(log: JobsLog, leads_s: FloatArray | float) -> Price:

@@ -40,13 +40,13 @@ def read_script(path: Path, slurm: Slurm, options: Sequence[str] = ()) -> UserSc
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the script {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    first, _, rest = text.partition("\n")
+    first, _, body = text.partition("\n")
     if not first.startswith("#!"):
         raise InputError(f"{path} is no script that sbatch takes: its first line must be like #!/bin/bash")
-    header = list(_header(rest))
+    header = list(_header(body))
     words = [word for line in header if line.startswith("#SBATCH") for word in _words(path, line[7:])]
-    asked = _sbatch_options(words, {})
-    chosen = _sbatch_options(options, {**vars(asked), **_of_environment(slurm.environment)})
+    written = _sbatch_options(words, {})
+    chosen = _sbatch_options(options, {**vars(written), **_of_environment(slurm.environment)})
     if chosen.array or any(re.match(r"#SBATCH\s+(hetjob|packjob)", line) for line in header):
         raise InputError(f"{path} is an array or a job of several parts: a chain takes scripts of one job")
     partitions = slurm.partitions()

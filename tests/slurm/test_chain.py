@@ -141,8 +141,12 @@ def test_a_link_that_is_requeued_stays_the_same_link(slurm: Slurm) -> None:
     slurm.run("scontrol", "requeue", job)
     slurm.until(lambda: slurm.field(job, "JobState") == "PENDING", "the job to be requeued")
     assert [link["end"] for link in training.answer("--once", policy="reactive")["links"]] == [None]
-    slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")
-    slurm.until(lambda: len(training.diary()) == 2, "the link to work again")
+
+    def works_again() -> bool:  # Slurm lets a requeued job wait for two minutes, from the end of its epilog on
+        slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+        return len(training.diary()) == 2
+
+    slurm.until(works_again, "the link to work again")
     document = training.answer("--once", policy="reactive")
     assert [link["job"] for link in document["links"]] == [job]
     assert training.jobs() == {"1": 1}
@@ -262,8 +266,8 @@ def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_
     (commands / "squeue").write_text("#!/bin/sh\n")
     (commands / "squeue").chmod(0o755)
     program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(training.script), "--json")
-    path = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
-    done = slurm.run(*program, "--once", "--policy", "reactive", user="alice", read_all=True, env=path, timeout=60)
+    variables = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
+    done = slurm.run(*program, "--once", "--policy", "reactive", user="alice", read_all=True, env=variables, timeout=60)
     links = json.loads(done.stdout)["links"]
     assert [(link["job"], link["end"]) for link in links] == [(job, "checkpoint"), (str(int(job) + 1), None)]
     slurm.settle()
