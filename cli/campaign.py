@@ -56,7 +56,7 @@ _budget_option = click.option(
 
 @click.group("campaign", short_help="Measure every GPU of a cluster, through its batch system.")
 def campaign() -> None:
-    """Measure every GPU of a cluster through Slurm, in the gaps between other jobs.
+    """Measure every GPU of a cluster through its batch system, between other jobs.
 
     \b
     whorl campaign doctor --store S                what a node sees, by a tiny job
@@ -191,7 +191,9 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
 @store_option
 @_scheduler_option
 @click.option("--node", metavar="NAME", help="The node.  [default: an idle one]")
-@click.option("--partition", metavar="NAME", help="A node of this partition. Several with commas.")
+@configured_option(
+    "--partition", key="partition", metavar="NAME", help="A node of this partition. Several with commas."
+)
 @click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them.")
 @options(*_how_options)
 @click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")

@@ -374,7 +374,9 @@ def _campaign_node(
 def _partition(
     node: Node, partitions: Mapping[str, Partition], request: CampaignRequest, minutes: int
 ) -> tuple[str | None, str | None]:
-    """The partition that a job on the node is sent to, or why there is none."""
+    """The partition that a job on the node is sent to, or why there is none. A scheduler may have no partitions."""
+    if not partitions:
+        return None, None
     names = request.partition.split(",") if request.partition else node.partitions
     members = [partitions[name] for name in names if name in node.partitions and name in partitions]
     if not request.partition:
@@ -452,7 +454,7 @@ def node_job(
         qos=options.qos,
         account=options.account,
         nice=options.nice or None,
-        output=str(output).replace("%", "%%"),
+        output=str(output),
         setup=options.setup,
         options=options.options,
         store=str(store.resolve()),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import expand
 from . import shown
+from .batch import BatchJob
 from .scheduler import (
     Expectation,
     Node,
@@ -169,6 +170,10 @@ class Slurm(Scheduler):
         owner = [] if user is None else [f"--user={user}"]
         lines = self.call("squeue", "-h", "-a", "-t", "all", *owner, "-o", _QUEUED).splitlines()
         return [job for job in map(queued_job, lines) if job is not None]
+
+    def render(self, job: BatchJob, template: Path | None = None) -> str:
+        output = None if job.output is None else job.output.replace("%", "%%")  # sbatch replaces %j and others
+        return super().render(replace(job, output=output), template)
 
     def signal(self, job: str, name: str) -> None:
         """Send a signal, as USR1, to the script of a job that runs; its steps do not get it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +50,7 @@ from whorl.store import Store
 from whorl.store.events import Event, event_rows
 from whorl.store.system.locks import locked
 from whorl.store.vocabulary import EventKind
+from whorl.tests.jobs.fake_pbs import FakePbs
 from whorl.tests.jobs.fake_slurm import FakeSlurm, node_line, store_runs
 from whorl.tests.sizes import count
 from whorl.tests.stores import copied_stores, new_store
@@ -724,3 +727,44 @@ def test_a_store_without_a_campaign_says_how_to_begin_one(tmp_path: Path) -> Non
     done = CliRunner().invoke(cli, ["campaign", "status", "--store", str(tmp_path / "fleet")])
     assert done.exit_code == 2
     assert "has no campaign of jobs: `whorl campaign run" in done.stderr
+
+
+# -- another scheduler -------------------------------------------------------------------------------------------
+
+
+def test_a_whole_campaign_through_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node is down, one is busy until its job reaches its limit, a job fails, and qsub is cut off once."""
+    pbs, store = FakePbs(tmp_path / "pbs", nodes=5), tmp_path / "store"
+    pbs.vnodes["n04"] |= {"state": "down", "comment": "node down: no answer"}
+    pbs.vnodes["n05"] |= {"state": "job-exclusive", "jobs": ["7.pbs-01"]}
+    pbs.show_nodes()
+    limit = '"Resource_List": {"walltime": "01:00:00"}, "exec_host": "n05/0*64", "stime": "Wed Nov 18 22:00:00 2026"'
+    other = '"7.pbs-01": {"Job_Name": "train", "Job_Owner": "nobody@login", "job_state": "R", '
+    (pbs.folder / "queue" / "7").write_text(other + limit + "}")
+    rounds: list[int] = []
+
+    def ends(*_: object) -> None:
+        rounds.append(len(pbs.submitted()))
+        if rounds[-1] > 3 and pbs.vnodes["n05"]["state"] != "free":
+            (pbs.folder / "queue" / "7").unlink()
+            pbs.vnodes["n05"] |= {"state": "free", "jobs": []}
+            pbs.show_nodes()
+        pbs.end_jobs(store, "autumn", exit_status=1 if len(rounds) == 3 else 0)
+
+    pbs.qsub('[ -f {folder}/cut ] || { touch {folder}/cut; echo "qsub: Connection refused" >&2; exit 1; }\n')
+    (free_s,) = [node.free_s for node in plan_campaign(store, LAUNCH, scheduler=pbs).nodes if node.name == "n05"]
+    assert free_s == datetime(2026, 11, 18, 23, tzinfo=UTC).timestamp()
+    limits = DriverLimits(settle_s=0)
+    found = run_campaign(store, LAUNCH, scheduler=pbs, limits=limits, listener=CampaignListener(progress=ends))
+    assert [node.state for node in found.nodes] == ["covered"] * 3 + ["unavailable", "covered"]
+    assert found.nodes[3].why == "down: node down: no answer"
+    jobs = [name for name in pbs.submitted() if name != "train"]
+    assert len(set(jobs)) == len(jobs), "nothing is submitted twice"
+    assert {name.split(":")[2] for name in jobs} == {"n01", "n02", "n03", "n05"}
+    assert any(name.endswith(":2") for name in jobs), "the job that failed"
+    assert "#PBS -l place=exclhost" in (pbs.folder / "script-101").read_text()
+    monkeypatch.setenv("PATH", f"{pbs.folder}:{os.environ['PATH']}")
+    told = CliRunner().invoke(cli, ["campaign", "status", "--scheduler", "pbs", "--store", str(store), "--json"])
+    assert json.loads(told.stdout)["nodes"]["covered"] == 4
+    assert told.stderr.startswith("whorl: note: not tried on a real PBS")
+    assert told.stderr.count("\n") == 1

@@ -1,0 +1,98 @@
+"""A PBS of small shell programs with a queue that changes: what `qsub` takes, `qstat` shows, and `end_jobs` ends.
+
+The shape of what they print is that of the recorded outputs in test_schedulers.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from whorl.jobs.campaign import find_campaign
+from whorl.jobs.pbs import Pbs
+from whorl.store import Store
+from whorl.tests.jobs.commands import me
+from whorl.tests.jobs.fake_slurm import store_runs
+
+_QSTAT = """case "$*" in
+  *-B*) echo '{"pbs_server": "pbs-01", "Server": {"pbs-01": {"server_state": "Active", "default_queue": "workq"}}}' ;;
+  *-Q*) cat {folder}/queues ;;
+  *) echo '{"Jobs": {'; first=1
+     for job in {folder}/queue/*; do
+         [ -f "$job" ] || continue
+         [ $first = 1 ] || echo ,
+         cat "$job"; first=0
+     done
+     echo '}}' ;;
+esac
+"""
+_QSUB = """id=$(($(cat {folder}/last) + 1)); echo $id > {folder}/last
+cat > {folder}/script-$id
+variables=$(sed -n "s/^#PBS -v //p" {folder}/script-$id | tr -d "'")
+name=${variables#WHORL_JOB=}; comment=${name#*,WHORL_COMMENT=}; name=${name%%,*}
+host=$(sed -n "s/^#PBS -l select=.*:host=//p" {folder}/script-$id | tr -d "'")
+cat > {folder}/queue/$id <<END
+"$id.pbs-01": {"Job_Name": "whorl", "Job_Owner": "{user}@login", "job_state": "R", "exec_host": "$host/0*4",
+  "stime": "Wed Nov 18 23:34:17 2026", "Resource_List": {"walltime": "00:10:00"},
+  "Variable_List": {"WHORL_JOB": "$name", "WHORL_COMMENT": "$comment"}}
+END
+echo $id.pbs-01
+"""
+
+
+class FakePbs(Pbs):
+    """Nodes n01, n02, ... of four GPUs in the queue `workq`."""
+
+    def __init__(self, folder: Path, nodes: int = 3) -> None:
+        self.folder = folder
+        (folder / "queue").mkdir(parents=True)
+        (folder / "last").write_text("100\n")
+        queue = {"queue_type": "Execution", "enabled": "True", "started": "True"}
+        (folder / "queues").write_text(json.dumps({"Queue": {"workq": queue}}))
+        self.vnodes = {f"n{number:02d}": _vnode(f"n{number:02d}") for number in range(1, nodes + 1)}
+        self.show_nodes()
+        self.does("qstat", _QSTAT)
+        self.does("qsub", _QSUB)
+        self.does("pbsnodes", "cat {folder}/nodes\n")
+        super().__init__(environment={"PATH": f"{folder}:/usr/bin:/bin"})
+
+    def show_nodes(self) -> None:
+        """Let `pbsnodes` print `vnodes`."""
+        (self.folder / "nodes").write_text(json.dumps({"pbs_server": "pbs-01", "nodes": self.vnodes}))
+
+    def does(self, name: str, script: str, *, before: str = "") -> None:
+        """What a command does from now on; `before` that, this."""
+        path = self.folder / name
+        text = (before + script).replace("{folder}", str(self.folder)).replace("{user}", me())
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+
+    def qsub(self, before: str) -> None:
+        """Let qsub do something before its work."""
+        self.does("qsub", _QSUB, before=before)
+
+    def submitted(self) -> list[str]:
+        """The names of the jobs that were submitted, in their order."""
+        return [job.name for job in self.queue()]
+
+    def end_jobs(self, store: Path, campaign: str, *, exit_status: int = 0) -> None:
+        """End the jobs that run; those that end well leave their runs."""
+        for path in (self.folder / "queue").iterdir():
+            text = path.read_text()
+            if '"job_state": "R"' not in text or "WHORL_JOB" not in text:
+                continue
+            row: dict[str, Any] = next(iter(json.loads(f"{{{text}}}").values()))
+            node = row["Variable_List"]["WHORL_JOB"].split(":")[2]
+            if exit_status == 0:
+                opened = Store.open(store)
+                store_runs(opened, find_campaign(opened, campaign), node, path.name)
+            path.write_text(text.replace('"job_state": "R"', f'"job_state": "F", "Exit_status": {exit_status}'))
+
+
+def _vnode(host: str) -> dict[str, Any]:
+    return {
+        "state": "free",
+        "resources_available": {"host": host, "ncpus": 64, "ngpus": 4},
+        "sharing": "default_shared",
+    }
