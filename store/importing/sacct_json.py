@@ -20,7 +20,8 @@ _COLUMNS = (
     "NNodes", "Submit", "Eligible", "Start", "End", "ElapsedRaw", "TimelimitRaw", "ReqTRES", "AllocTRES",
     "ConsumedEnergyRaw", "Restarts",
 )  # fmt: skip
-_NO_NUMBER = (2**32 - 2, 2**32 - 1)  # Slurm's NO_VAL and INFINITE; those of 64 bits are over `_MOST`
+_INFINITE = 2**32 - 1
+_NO_NUMBER = (2**32 - 2, _INFINITE)  # Slurm's NO_VAL first; those of 64 bits are over `_MOST`
 _MOST = 2**62
 _UNITS = "MGTP"  # sacct -P prints memory in the largest unit in which it is a whole number
 
@@ -84,7 +85,7 @@ def _rows(job: dict[str, Any], old: bool) -> Iterator[dict[str, str | None]]:
         "Start": _text(start),
         "End": _text(end),
         "ElapsedRaw": _text(elapsed or 0),
-        "TimelimitRaw": _text(_number(time["limit"])),
+        "TimelimitRaw": "UNLIMITED" if _is_infinite(time["limit"]) else _text(_number(time["limit"])),
         "ReqTRES": _resources({_name(resource): _number(resource["count"]) for resource in tres["requested"]}),
         "AllocTRES": _resources(allocated),
         "ConsumedEnergyRaw": _text(allocated.get("energy")),
@@ -100,6 +101,10 @@ def _number(value: Any) -> int | None:
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") and not value.get("infinite") else None
     return value if isinstance(value, int) and 0 <= value < _MOST and value not in _NO_NUMBER else None
+
+
+def _is_infinite(value: Any) -> bool:
+    return bool(value.get("infinite")) if isinstance(value, dict) else value == _INFINITE
 
 
 def _text(number: int | None) -> str | None:
