@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +17,8 @@ from .options import Span, any_store_option, json_option, typed
 
 if TYPE_CHECKING:
     from ..collectors.collect import Collecting
-    from ..jobs.collecting import Collected
-    from ..jobs.command import Command
+    from ..collectors.collection import Collected, CollectOptions
+    from ..collectors.job_process import Command
 
 
 @click.command(
@@ -102,7 +102,7 @@ def collect(
     With --for-job the store is whorl-job-ID in the folder from which the job was submitted, unless --store is given;
     at the end a summary of each GPU is printed. COMMAND gets the signals, and its exit status is that of whorl.
     """
-    from ..jobs.collecting import collect as run
+    from ..collectors.collection import CollectOptions
     from .output import tell
 
     if for_job and not typed(ctx, "store"):
@@ -111,9 +111,7 @@ def collect(
         raise click.UsageError(f"{command[0]!r} is too much: a command can run with --for-job")
     if store is None and not for_job:
         raise click.UsageError("Missing option '--store' (env var: 'WHORL_STORE').")
-    reading = partial(
-        run,
-        store,
+    options = CollectOptions(
         for_job=for_job,
         interval=interval,
         slow_interval=slow_interval,
@@ -131,6 +129,7 @@ def collect(
         job=job,
         url=url,
     )
+    reading = partial(_read, store, options)
     if command:
         sys.exit(_beside(command, reading, as_json=as_json))
     if for_job and os.environ.get("SLURM_STEP_ID", "").isdecimal() and not os.environ.get("SLURM_OVERLAP"):
@@ -140,9 +139,21 @@ def collect(
         collecting.leave(0)
 
 
+def _read(store: str | None, options: CollectOptions, **hooks: Any) -> Collected:
+    """Collect; settings that a crashed probe left are put back first."""
+    from ..collectors.collection import CollectHooks, collect
+
+    def restore() -> Sequence[str]:
+        from ..probes.restore import restore_left_over
+
+        return restore_left_over()
+
+    return collect(store, options, CollectHooks(restore=restore, **hooks))
+
+
 def _beside(words: Sequence[str], reading: Callable[..., Collected], *, as_json: bool) -> int:
     """Collect while a command runs, which goes on whatever becomes of the collector; its exit status."""
-    from ..jobs.command import NOT_EXECUTABLE, NOT_FOUND, Command
+    from ..collectors.job_process import NOT_EXECUTABLE, NOT_FOUND, Command
     from .output import tell
 
     try:

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..collectors.job_readings import GpuSummary, JobTotal, total
 from ..dashboards.table import MISSING, Line, Table, many, number
-from ..jobs.job_summary import GpuSummary, JobTotal, total
 
 _LEAVES = ("model", "use %", "readings", "events")
 """Columns for which a narrow terminal has no room, the first of them first."""

@@ -216,7 +216,7 @@ class _Check:
             self._lost("", "GPU", str(error))
 
     def run(self, *, quick: bool, gpus: Callable[[int], None]) -> None:
-        from ..analysis.verdicts.reference import seen_on
+        from ..collectors.node_memory import seen_on
         from ..store import Store
 
         opened = self.store if isinstance(self.store, Store) else Store.open(self.store)

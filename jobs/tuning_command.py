@@ -30,13 +30,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 from ..analysis.tuning.search import Knob, Trial
+from ..collectors.allocation import visible_gpus
 from ..collectors.backend import find_backend
 from ..errors import DeviceError, InputError
 from ..probes.settings import Settings
 from ..store.names import find_gpu
 from ..store.system import signals
 from ..store.vocabulary import EventKind
-from .allocation import visible_gpus
 from .ledger.figures import Why
 from .ledger.ledger import Ledger
 from .tuning_knobs import CLOCK, MEMORY, POWER, knobs_of_gpus

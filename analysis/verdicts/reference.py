@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...store.names import SIMULATED
 from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind, stated
 from ..runs.measurements import SOUND
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from ...store import Store
 
 _OF_GPU = ("node", "slot", "model", "vbios", "driver", "cabinet")
-REMEMBERED_NS = 30 * 86_400 * 10**9
-"""A GPU that was seen on a node is expected there for so long."""
 _LEAST = 1e-3  # no GPU is steadier from sitting to sitting
 
 
@@ -185,29 +182,3 @@ def unjudged(store: Store, gpus: Collection[str]) -> dict[str, list[Happened]]:
     for gpu, kind, code, n, last in by_kind.iter_rows():
         happened.setdefault(str(gpu), []).append(Happened(EventKind(kind), code, n, last))
     return happened
-
-
-def seen_on(store: Store, node: str, now_ns: int) -> dict[str, str]:
-    """The whole GPUs that belong on a node: GPU -> its name, `node/slot`.
-
-    Collectors and campaigns saw them there within 30 days before `now_ns` (UTC), and on no other node since. Simulated
-    ones belong on no node. A GPU that was retired is left out until it is seen again.
-    """
-    identities = store.scan("gpus").filter(pl.col("node").is_not_null() & pl.col("uuid").is_not_null())
-    real = pl.col("driver").ne_missing(SIMULATED)
-    identities = identities.filter(real).select("gpu", "node", "slot", "parent", "first_seen")
-    identities = identities.sort("first_seen", nulls_last=False)
-    newest = store.collect(identities).group_by("gpu").last().filter(pl.col("node") == node, pl.col("parent").is_null())
-    here = pl.col("gpu").is_in(newest["gpu"].implode())
-    sightings = [
-        newest.select("gpu", pl.col("first_seen").alias("at")),
-        store.collect(store.scan("latest").filter(here).select("gpu", pl.col("ts").alias("at"))),
-        store.collect(store.scan("runs").filter(here).select("gpu", pl.col("began").alias("at"))),
-    ]
-    retirements = store.scan("events").filter(here, pl.col("kind") == EventKind.RETIRED).select("gpu", "ts")
-    retired = store.collect(retirements).group_by("gpu").agg(pl.col("ts").max().alias("retired"))
-    last_seen = pl.concat(sightings).group_by("gpu").agg(pl.col("at").max()).join(retired, on="gpu", how="left")
-    recent = pl.col("at").dt.epoch("ns") >= now_ns - REMEMBERED_NS
-    counts = last_seen.filter(recent, pl.col("retired").is_null() | (pl.col("at") > pl.col("retired")))
-    rows = newest.join(counts, on="gpu", how="semi").sort("slot", "gpu").select("gpu", "slot")
-    return {gpu: gpu if slot is None else f"{node}/{slot}" for gpu, slot in rows.iter_rows()}

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from ...collectors.job_process import JobCollector
+from ...collectors.job_readings import GpuSummary, document, stored_summaries
 from ...dashboards.answers.reply import Reply, RowList, folder, opened
-from ...jobs.job_collector import JobCollector
-from ...jobs.job_summary import GpuSummary, document, stored_summaries
 from ..job_report import FleetPlace, report
 
 if TYPE_CHECKING:

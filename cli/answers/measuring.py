@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial, wraps
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-from ...dashboards.answers.reply import Reply, RowList, replying
+from ...collectors import collection
+from ...dashboards.answers.reply import Reply, RowList, folder, replying
 from ...dashboards.printed import probes as printed
 from ...dashboards.table import many
-from ...jobs import checking, collecting, measuring
+from ...jobs import checking, measuring
+from ...probes.restore import restore_left_over
 from ...store.instants import seconds_of
 from .. import check_report
 from .job import JobReadings
 
 if TYPE_CHECKING:
-    from ...jobs.collecting import Collected
+    from ...collectors.collection import Collected
     from ...store import Store
 
 
@@ -74,15 +77,15 @@ def _measured(measured: measuring.Measured, folder: str) -> Reply[measuring.Meas
 measure = replying(measuring.measure, _measured)
 
 
-def _collected(collected: Collected, folder: str) -> Reply[Collected]:
+_HOOKS = {field.name for field in fields(collection.CollectHooks)}
+
+
+def _collected(collected: Collected, store: str) -> Reply[Collected]:
     def sentence() -> Iterator[str]:
         counts = collected.counts
-        yield f"{folder}: stored {many(counts.rows, 'row')} and {many(counts.events, 'event')}; {counts.missed} missed"
+        yield f"{store}: stored {many(counts.rows, 'row')} and {many(counts.events, 'event')}; {counts.missed} missed"
 
     return Reply(collected, collected.document, sentence, rows=RowList(""))
-
-
-_collect = replying(collecting.collect, _collected)
 
 
 @overload
@@ -93,11 +96,24 @@ def collect(store: Store | str | Path | None = None, *, for_job: Literal[True], 
 def collect(store: Store | str | Path, *, for_job: Literal[False] = False, **options: Any) -> Reply[Collected]: ...
 
 
-@wraps(collecting.collect)
 def collect(
     store: Store | str | Path | None = None, *, for_job: bool = False, **options: Any
 ) -> JobReadings | Reply[Collected]:
-    """As `whorl collect`; with `for_job` the readings of this job's GPUs, for a `with` block."""
+    """Read GPUs into a store until `duration` is over, or Ctrl-C, SIGTERM or SIGHUP, as `whorl collect` does.
+
+    `options` are those of the verb (docs/cli.md, `CollectOptions`): `interval`, `duration`, `backend`, ...; times are
+    in s, or as "5min". Among them may be functions of `CollectHooks`: `tell` is called with a sentence about what is
+    not as one may think, `begun` with the collector when it is ready, `look` after every tick. With `for_job` the reply
+    is a `with` block: only the GPUs of the job in which this process runs are read, without `store` into a folder of
+    the job's own.
+
+    Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
+    written: acknowledged rows stay.
+    """
     if not for_job:
-        return _collect(store, **options)
+        hooks = {name: options.pop(name) for name in tuple(options) if name in _HOOKS}
+        hooks.setdefault("restore", restore_left_over)
+        chosen = collection.CollectOptions(**options)
+        collected = collection.collect(store, chosen, collection.CollectHooks(**hooks))
+        return _collected(collected, collected.store if store is None else folder(store))
     return JobReadings(store if store is None or isinstance(store, str | Path) else store.root, **options)

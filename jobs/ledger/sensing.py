@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...collectors.allocation import visible_gpus
 from ...collectors.backend import Backend, Device, Reading, Status, find_backend
 from ...collectors.clock import Clock
 from ...errors import InputError
 from ...store.metrics import BOARD_POWER, FAST, METRICS
 from ...store.power_sensors import sensor_of_model
-from ..allocation import visible_gpus
 from .curve import Curve
 from .unseen import sees
 

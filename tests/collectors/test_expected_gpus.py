@@ -10,8 +10,8 @@ import pytest
 from whorl.collectors.backend import Device
 from whorl.collectors.expected_gpus import ExpectedGpus
 from whorl.collectors.node_history import NodeHistory
+from whorl.collectors.node_memory import remember_as_child
 from whorl.errors import StoreError
-from whorl.jobs.node_memory import remember_as_child
 from whorl.store import Store
 from whorl.store.events import Event
 from whorl.store.schema import arrow_rows
@@ -101,7 +101,7 @@ def test_gpus_that_the_store_knows_here_are_missed_by_name(tmp_path: Path, store
     board(tmp_path, 2)
     history = NodeHistory(
         lambda: children.run(
-            "whorl.jobs.node_memory:remember_as_child",
+            "whorl.collectors.node_memory:remember_as_child",
             {"root": str(store.root), "cluster": "c", "node": "n1", "until_ns": time.time_ns()},
         )
     )

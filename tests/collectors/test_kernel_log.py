@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from whorl import collect
 from whorl.cli import cli
 from whorl.collectors import kernel_log
 from whorl.collectors.backend import Device
 from whorl.collectors.collect import Collecting
 from whorl.collectors.kernel_log import KMSG, KernelLog, bus_address, lost_boards, name_lost_boards
 from whorl.collectors.noticing import Events
-from whorl.jobs.collecting import collect
 from whorl.store.events import Event
 from whorl.store.vocabulary import EventKind
 from whorl.tests.collectors.sampling import Turned

@@ -18,13 +18,12 @@ from click.testing import CliRunner
 import whorl
 from whorl.cli import cli
 from whorl.cli.answers.job import show_job
+from whorl.collectors import job_process
+from whorl.collectors.allocation import current_job, job_gpus
 from whorl.collectors.backend import Backend, Device, Reading
+from whorl.collectors.job_process import Command
+from whorl.collectors.job_readings import GpusTakenError, GpuSums, JobPart, total
 from whorl.errors import InputError
-from whorl.jobs import command as command_module
-from whorl.jobs.allocation import current_job, job_gpus
-from whorl.jobs.command import Command
-from whorl.jobs.job_part import GpusTakenError, JobPart
-from whorl.jobs.job_summary import GpuSums, total
 from whorl.store.events import Event
 from whorl.store.schema import arrow_rows
 from whorl.store.system import children
@@ -301,7 +300,7 @@ def test_the_exit_status_is_that_of_the_command_also_where_nothing_can_be_collec
 
 
 def test_the_summary_does_not_wait_for_a_command_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_module, "_GRACE_S", 0.05)
+    monkeypatch.setattr(job_process, "_GRACE_S", 0.05)
     with Command(["sh", "-c", "trap '' TERM; echo; while true; do sleep 0.05; done"]) as command:
         assert not command.ended()
         time.sleep(0.2)  # until it has its trap

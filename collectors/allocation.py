@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from ..collectors.backend import Device
+    from .backend import Device
 
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 """Where the GPUs of a job stand; the first that is set counts."""
@@ -99,11 +99,11 @@ def visible_gpus(
     of the node: as many numbers as the driver lists GPUs mean all of them. Raises InputError where there is no GPU, or
     nobody can tell which.
     """
-    whole_gpus = [device for device in devices if device.parent is None]
-    whole_gpus.sort(key=lambda device: device.row.get("nvml_index") or 0)
+    boards = [device for device in devices if device.parent is None]
+    boards.sort(key=lambda device: device.row.get("nvml_index") or 0)
     variable = next((name for name in variables if name in environment), None)
     if variable is None:
-        return {device.gpu for device in whole_gpus}, None
+        return {device.gpu for device in boards}, None
     text = environment[variable]
     names = [name.strip() for name in text.split(",") if name.strip()]
     stated = f"{variable} is {text!r}"
@@ -115,11 +115,11 @@ def visible_gpus(
     missing: list[str] = []
     numbers = {int(name) for name in names if name.isdecimal()}
     for name in names:
-        if len(numbers) == len(whole_gpus):
-            matching = [device.gpu for device in whole_gpus]
+        if len(numbers) == len(boards):
+            matching = [device.gpu for device in boards]
         elif name.isdecimal():
-            _check_order(whole_gpus, stated, environment)
-            matching = [device.gpu for device in whole_gpus[int(name) :][:1]]
+            _check_order(boards, stated, environment)
+            matching = [device.gpu for device in boards[int(name) :][:1]]
         else:
             matching = [device.gpu for device in devices if device.gpu.lower().startswith(name.lower())]
             matching = matching if len(matching) == 1 else []
@@ -131,9 +131,9 @@ def visible_gpus(
     return gpus, f"{stated}; the driver does not show {', '.join(missing)}, which is not read" if missing else None
 
 
-def _check_order(whole: Sequence[Device], stated: str, environment: Mapping[str, str]) -> None:
+def _check_order(boards: Sequence[Device], stated: str, environment: Mapping[str, str]) -> None:
     """Raise InputError where the numbers may count the GPUs in CUDA's own order, the fastest first."""
-    models = {device.row.get("model") for device in whole}
+    models = {device.row.get("model") for device in boards}
     if len(models) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         raise InputError(
             f"{stated}, and the GPUs of this node are of several models, which CUDA numbers in its own order: set "

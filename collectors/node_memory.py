@@ -7,12 +7,15 @@ from typing import Any
 
 import polars as pl
 
-from ..analysis.verdicts.reference import seen_on
 from ..store import Store
 from ..store.catalog import quoted
 from ..store.importing import superseding
 from ..store.instants import in_sql
-from ..store.vocabulary import JobSource, TagState
+from ..store.names import SIMULATED
+from ..store.vocabulary import EventKind, JobSource, TagState
+
+REMEMBERED_NS = 30 * 86_400 * 10**9
+"""A GPU that was seen on a node is expected there for so long."""
 
 
 def remember_as_child(root: str, cluster: str, node: str, *, until_ns: int) -> dict[str, list[dict[str, Any]]]:
@@ -57,3 +60,29 @@ def _running(store: Store, cluster: str, node: str, until_ns: int) -> list[dict[
             }
         )
     return running
+
+
+def seen_on(store: Store, node: str, now_ns: int) -> dict[str, str]:
+    """The whole GPUs that belong on a node: GPU -> its name, `node/slot`.
+
+    Collectors and campaigns saw them there within 30 days before `now_ns` (UTC), and on no other node since. Simulated
+    ones belong on no node. A GPU that was retired is left out until it is seen again.
+    """
+    identities = store.scan("gpus").filter(pl.col("node").is_not_null() & pl.col("uuid").is_not_null())
+    real = pl.col("driver").ne_missing(SIMULATED)
+    identities = identities.filter(real).select("gpu", "node", "slot", "parent", "first_seen")
+    identities = identities.sort("first_seen", nulls_last=False)
+    newest = store.collect(identities).group_by("gpu").last().filter(pl.col("node") == node, pl.col("parent").is_null())
+    here = pl.col("gpu").is_in(newest["gpu"].implode())
+    sightings = [
+        newest.select("gpu", pl.col("first_seen").alias("at")),
+        store.collect(store.scan("latest").filter(here).select("gpu", pl.col("ts").alias("at"))),
+        store.collect(store.scan("runs").filter(here).select("gpu", pl.col("began").alias("at"))),
+    ]
+    retirements = store.scan("events").filter(here, pl.col("kind") == EventKind.RETIRED).select("gpu", "ts")
+    retired = store.collect(retirements).group_by("gpu").agg(pl.col("ts").max().alias("retired"))
+    last_seen = pl.concat(sightings).group_by("gpu").agg(pl.col("at").max()).join(retired, on="gpu", how="left")
+    recent = pl.col("at").dt.epoch("ns") >= now_ns - REMEMBERED_NS
+    counts = last_seen.filter(recent, pl.col("retired").is_null() | (pl.col("at") > pl.col("retired")))
+    rows = newest.join(counts, on="gpu", how="semi").sort("slot", "gpu").select("gpu", "slot")
+    return {gpu: gpu if slot is None else f"{node}/{slot}" for gpu, slot in rows.iter_rows()}
