@@ -29,10 +29,9 @@ from uuid import uuid4
 
 from ..errors import InputError, SchedulerError, StoreError
 from ..store.system.locks import Lock, locked
-from . import shown
 from .forecast import Forecast, Forecaster, JobShape, LeadPolicy
 from .scheduler import ENDED, RUNNING, QueuedJob, Refusal
-from .slurm import Slurm
+from .slurm import Slurm, fields_of
 from .user_script import UserScript, read_script
 
 T = TypeVar("T")
@@ -432,7 +431,7 @@ class _Driver:
     def _shown(self, job: str | None, name: str) -> str:
         """A field of `scontrol show job`; "" where Slurm no longer has the job."""
         with contextlib.suppress(SchedulerError):
-            return shown.fields(self._slurm.call("scontrol", "-o", "show", "job", job or "")).get(name, "")
+            return fields_of(self._slurm.call("scontrol", "-o", "show", "job", job or "")).get(name, "")
         return ""
 
     def _last_line(self, job: str | None) -> str:

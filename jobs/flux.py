@@ -1,7 +1,8 @@
 """Flux, by what `flux resource`, `flux queue` and `flux jobs` print in a format that is asked for.
 
 It was written from the manual pages of flux-core and from RFC 20, and flux-core 0.88's own parser reads the directives
-of the template as they are meant; no real Flux ran it. A name of Flux may be any text. The template writes the name of a job and its comment into it, with a space between.
+of the template as they are meant; no real Flux ran it. A name of Flux may be any text, so the template writes the name
+of a job and its comment into it, with a space between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Slurm knows: nodes and jobs from `scontrol`, and the start time that it predicts for a job.
+"""Slurm, by what `scontrol`, `squeue`, `sbatch`, `scancel` and `sacct` print; tried on 22.05.
 
-Every call of a command has a time limit, since clients of a dead controller wait for long. The text form of
-`scontrol -o` is read, which every version has, and fields that are not known are passed over.
+The text form of `scontrol -o` is read, which every version has, and fields that are not known are passed over. Times
+are asked for as seconds, so that neither a time zone nor a change of the clock matters.
 """
 
 from __future__ import annotations
@@ -19,18 +19,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import expand
-from . import shown
 from .batch import BatchJob
-from .scheduler import (
-    Expectation,
-    Node,
-    Partition,
-    QueuedJob,
-    Scheduler,
-    message_of,
-    one_line,
-    utc_time,
-)
+from .scheduler import Expectation, Node, Partition, QueuedJob, Scheduler, message_of, one_line, utc_time
 
 if TYPE_CHECKING:
     from ..analysis.chains.waits import QueueState
@@ -42,12 +32,16 @@ _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", 
 _SUFFIXES = "*~#!%$@^-"  # of states of nodes: does not answer, sleeps, starts, ...
 _START = re.compile(r"to start at (\S+)")
 _HELD = ("JobHeldAdmin", "JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held", "BadConstraints")
-_APART = "\x1f"  # the unit separator: no name of a job or user holds it
-_QUEUED = _APART.join(("%A", "%T", "%r", "%U", "%V", "%S", "%e", "%N", "%j", "%k"))
+DELIMITER = "\x1f"
+"""Between columns: the unit separator, which no name of a user, an account or a node holds."""
+_QUEUED = DELIMITER.join(("%A", "%T", "%r", "%U", "%V", "%S", "%e", "%N", "%j", "%k"))
 _HISTORY = ("JobIDRaw", "Partition", "State", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NNodes")
 _LONG_S = 900.0  # that sacct may take
 _RECENT = dt.timedelta(days=2)
-_ELSEWHERE = ("Dependency", "BeginTime", "DependencyNeverSatisfied")  # why a job waits, but not for nodes
+_NOT_QUEUED = (*_HELD, "Dependency", "BeginTime", "DependencyNeverSatisfied")  # why a job waits, but not for nodes
+_LONGEST_S = 365 * 86_400.0  # what a job without a time limit counts as
+_NONE = {"", "(null)", "N/A", "n/a", "None"}  # how Slurm spells that there is no value
+_KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +84,7 @@ class Wait:
 
 
 class Slurm(Scheduler):
-    """The Slurm of this machine, asked through its commands; times in seconds, so no change of the clock counts."""
+    """The Slurm of this machine, asked through its commands."""
 
     name, title, tried, ping = "slurm", "Slurm", True, "scontrol ping"
     unconfigured = re.compile("configuration source")
@@ -125,12 +119,8 @@ class Slurm(Scheduler):
         return "Slurm's controller does not answer: check it with `scontrol ping`"
 
     def check(self) -> None:
-        """Raise SchedulerError where no controller answers: at once, where other commands would wait for it.
-
-        SchedulerError (`absent`) where Slurm is not installed or not configured.
-        """
         self.configured()
-        done = self.ask("scontrol", "ping")
+        done = self.ask("scontrol", "ping")  # at once, where other commands would wait for a controller
         if "configuration file" in done.stderr:
             raise SchedulerError(f"Slurm's commands cannot use slurm.conf: {one_line(done.stderr)}")
         if " is UP" not in done.stdout:
@@ -144,14 +134,12 @@ class Slurm(Scheduler):
             raise SchedulerError(f"SLURM_CONF names {configuration}, which does not exist")
 
     def nodes(self) -> dict[str, Node]:
-        """Every node, by name."""
-        found = [node(line) for line in self.call("scontrol", "-o", "show", "nodes").splitlines()]
-        return {n.name: n for n in found if n is not None}
+        nodes = map(node, self.call("scontrol", "-o", "show", "nodes").splitlines())
+        return {node.name: node for node in nodes if node is not None}
 
     def partitions(self) -> dict[str, Partition]:
-        """Every partition that this user may see, by name."""
-        found = [partition(line) for line in self.call("scontrol", "-o", "show", "partitions").splitlines()]
-        return {one.name: one for one in found if one is not None}
+        partitions = map(partition, self.call("scontrol", "-o", "show", "partitions").splitlines())
+        return {partition.name: partition for partition in partitions if partition is not None}
 
     def cluster_name(self) -> str | None:
         return self.configuration().get("ClusterName") or None
@@ -213,83 +201,84 @@ class Slurm(Scheduler):
         return utc_time(match[1]) if match else None
 
     def history(self, since: dt.datetime, until: dt.datetime | None = None) -> Iterator[Mapping[str, str]]:
-        """The jobs that accounting knows, of all users whose jobs it shows: those that were in a state from `since` on.
+        """The jobs of all users since a time, as accounting shows them; each try of a job that was requeued is a row.
 
-        A row is what sacct prints for a job: Submit, Start and End in seconds since 1970 (UTC) or a word such as
-        Unknown, TimelimitRaw in minutes, NNodes, State, Partition. Each try of a job that was requeued is a row.
-        Raises SchedulerError where there is no accounting or it does not answer.
+        A row has what sacct prints: Submit, Eligible, Start and End in seconds since 1970 (UTC) or a word such as
+        Unknown, TimelimitRaw in minutes, NNodes, State, Partition. Raises SchedulerError.
+        """
+        head, *rows = (line.split(DELIMITER) for line in self.accounts(_HISTORY, since, until).splitlines())
+        yield from (dict(zip(head, row, strict=True)) for row in rows if len(row) == len(head))
+
+    def accounts(self, columns: Sequence[str], since: dt.datetime, until: dt.datetime | None) -> str:
+        """What `sacct` prints of all jobs since a time (UTC where it has no zone): a head, and a line each; times in s.
+
+        Raises SchedulerError, `absent` where Slurm keeps no accounts.
         """
         span = [f"--starttime={_utc(since)}"] + ([f"--endtime={_utc(until)}"] if until else [])
-        form = ("-P", f"--delimiter={_APART}", f"--format={','.join(_HISTORY)}", "--noheader")
+        form = ("--parsable2", f"--delimiter={DELIMITER}", f"--format={','.join(columns)}")
+        options = ("--allusers", "--allocations", "--duplicates", *form, *span)
         self.configured()
-        done = self.ask(
-            "sacct", "-a", "-X", "-D", *form, *span, variables=self.variables | {"TZ": "UTC"}, timeout_s=_LONG_S
-        )
+        done = self.ask("sacct", *options, variables=self.variables | {"TZ": "UTC"}, timeout_s=_LONG_S)
         if done.returncode and "accounting storage is disabled" in done.stderr:
             raise SchedulerError(
-                "Slurm keeps no accounts here (AccountingStorageType in slurm.conf): there is no history to learn from",
+                "Slurm keeps no accounts here (AccountingStorageType in slurm.conf): tags of the prolog and epilog can "
+                "stand in for them, see `whorl jobs tag`",
                 absent=True,
             )
         if done.returncode:
             raise SchedulerError(f"Slurm's accounting does not tell its jobs: {message_of(done)}")
-        rows = (line.split(_APART) for line in done.stdout.splitlines())
-        yield from (dict(zip(_HISTORY, row, strict=True)) for row in rows if len(row) == len(_HISTORY))
+        return done.stdout
 
     def queue_state(self, cluster_nodes: int | None = None, partition: str | None = None) -> QueueState:
         """The queue at this moment, of a partition or of all: what a prediction of waits is asked with.
 
         `cluster_nodes` defaults to the nodes that run jobs. Jobs that are held, or wait for another job or for a time,
-        do not queue for nodes: they are left out. The waits of jobs that started lately come from accounting, or where
-        there is none, from the jobs that the queue still shows.
+        do not queue for nodes: they are left out. A job without a time limit counts as one of a year. The waits of
+        jobs that started lately come from accounting, or where there is none, from the jobs that the queue still shows.
         """
         import numpy as np
 
-        from ..analysis.chains.waits import QueueState
+        from ..analysis.chains.waits import RECENT_WAITS, QueueState
 
-        now = dt.datetime.now(dt.UTC)
-        form = _APART.join(("%T", "%r", "%D", "%l", "%V", "%S", "%e", "%Q"))
+        form = DELIMITER.join(("%T", "%r", "%D", "%l", "%V", "%S", "%e", "%Q"))
         chosen = [f"--partition={partition}"] if partition else []
         text = self.call("squeue", "-h", "-a", "-r", "-t", "all", *chosen, "-o", form)
-        rows = [line.split(_APART) for line in text.splitlines() if line.count(_APART) == 7]
-        pending = [
-            (-int(row[7] or 0), float(row[4]), int(row[2]), _limit_s(row[3]))
-            for row in rows
-            if row[0] == "PENDING" and row[1] not in (*_HELD, *_ELSEWHERE) and row[4].isdigit()
-        ]
-        pending.sort(key=lambda job: job[:2])
-        running = [
-            (int(row[2]), float(row[6]) if row[6].isdigit() else math.inf)
-            for row in rows
-            if row[0] in ("RUNNING", "SUSPENDED")
-        ]
-        started = [(float(row[5]), float(row[4])) for row in rows if row[5].isdigit() and row[0] != "PENDING"]
+        pending, running, waits_s, now_s = [], [], [], dt.datetime.now(dt.UTC).timestamp()
+        for state, reason, nodes, limit, submit, start, end, priority in (
+            line.split(DELIMITER) for line in text.splitlines() if line.count(DELIMITER) == 7
+        ):
+            if state == "PENDING" and reason not in _NOT_QUEUED and submit.isdigit():
+                pending.append((-int(priority or 0), float(submit), int(nodes), min(60 * _minutes(limit), _LONGEST_S)))
+            elif state in ("RUNNING", "SUSPENDED"):
+                running.append((int(nodes), float(end) if end.isdigit() else now_s + _LONGEST_S))
+            if state != "PENDING" and start.isdigit():
+                waits_s.append((float(start), float(start) - float(submit)))
         with contextlib.suppress(SchedulerError):
-            started += [
-                (float(job["Start"]), float(job["Submit"]))
-                for job in self.history(now - _RECENT)
-                if job["Start"].isdigit() and job["Submit"].isdigit() and partition in (None, job["Partition"])
-            ]
-        nodes = [node for node in self.nodes().values() if node.usable]
-        nodes = [node for node in nodes if partition is None or partition in node.partitions]
+            rows = list(self.history(dt.datetime.now(dt.UTC) - _RECENT))
+            began = [row for row in rows if row["Start"].isdigit() and row["Eligible"].isdigit()]
+            began = [row for row in began if partition in (None, row["Partition"])]
+            waits_s = [(float(row["Start"]), float(row["Start"]) - float(row["Eligible"])) for row in began]
+        pending.sort(key=lambda job: job[:2])
+        here = [node for node in self.nodes().values() if node.usable and partition in (None, *node.partitions)]
         return QueueState(
-            now_s=now.timestamp(),
-            free_nodes=sum(node.idle for node in nodes),
-            cluster_nodes=cluster_nodes or len(nodes),
+            now_s=now_s,
+            free_nodes=sum(node.idle for node in here),
+            cluster_nodes=cluster_nodes or len(here),
             pending_nodes=np.array([job[2] for job in pending], dtype=np.int64),
             pending_limit_s=np.array([job[3] for job in pending], dtype=float),
             pending_since_s=np.array([job[1] for job in pending], dtype=float),
             running_nodes=np.array([job[0] for job in running], dtype=np.int64),
             running_until_s=np.array([job[1] for job in running], dtype=float),
-            recent_waits_s=np.array([start - submit for start, submit in sorted(set(started))[-100:]], dtype=float),
+            recent_waits_s=np.array([wait_s for _, wait_s in sorted(waits_s)[-RECENT_WAITS:]], dtype=float),
         )
 
     def fabric(self) -> dict[str, str]:
         """Node -> the part of the network that a job cannot leave; empty where Slurm knows no topology."""
         parts: list[tuple[int, str, list[str]]] = []
         for line in self.ask("scontrol", "-o", "show", "topology").stdout.splitlines():
-            fields = shown.fields(line)
+            fields = fields_of(line)
             block, name = fields.get("BlockName"), fields.get("SwitchName")
-            members = expand(shown.said(fields.get("Nodes", "")))
+            members = expand(_text(fields.get("Nodes", "")))
             if block or name:
                 parts.append((-len(members) if block else len(members), block or name or "", members))
         # The last one stays: the largest of the switches, the smallest of the blocks.
@@ -297,7 +286,7 @@ class Slurm(Scheduler):
 
     def default_partition(self) -> str | None:
         """The partition of jobs that name none; None where there is no such."""
-        return next((one.name for one in self.partitions().values() if one.default), None)
+        return next((partition.name for partition in self.partitions().values() if partition.default), None)
 
     def together(self) -> list[frozenset[str]]:
         """Sets of nodes that Slurm may reserve for some jobs, at this moment or later, or within which a job must stay.
@@ -308,7 +297,7 @@ class Slurm(Scheduler):
         for name, part in self.fabric().items():
             parts.setdefault(part, set()).add(name)
         lines = self.call("scontrol", "-o", "show", "reservations").splitlines()
-        reserved = [expand(shown.said(shown.fields(line).get("Nodes", ""))) for line in lines]
+        reserved = [expand(_text(fields_of(line).get("Nodes", ""))) for line in lines]
         return [frozenset(nodes) for nodes in (*reserved, *parts.values()) if nodes]
 
     def jobs(self, job: str) -> list[JobRecord]:
@@ -333,30 +322,38 @@ class Slurm(Scheduler):
     def _comments(self, job: str) -> dict[str, str]:
         lines = self.call("squeue", "-h", "-a", "-j", job, "-o", "%i|%k").splitlines()
         pairs = (line.partition("|")[::2] for line in lines if "|" in line)
-        return {re.sub(r"%\d+\]$", "]", number.strip()): shown.said(comment) for number, comment in pairs}
+        return {re.sub(r"%\d+\]$", "]", number.strip()): _text(comment) for number, comment in pairs}
 
     def wait_for(self, nodes: int, gpus_per_node: int, partition: str | None, excluded: str) -> Wait:
         """How much later such a job would start for excluding a host list, as `sbatch --test-only` sees it now."""
-        asked = ["sbatch", "--test-only", "--wrap=true", f"--nodes={nodes}", f"--gres=gpu:{gpus_per_node}"]
-        asked += [f"--partition={partition}"] if partition else []
-        # An opt-in filter of the site's must not exclude what the question without the exclusion does not.
-        client = Slurm(self.timeout_s, {k: v for k, v in self.environment.items() if k != "WHORL_ADVISE"})
-        starts = []
-        for extra in ([], [f"--exclude={excluded}"]):
-            try:
-                done = client.ask(*asked, *extra)
-            except SchedulerError as error:
-                return Wait(None, str(error))
-            match = _START.search(done.stderr + done.stdout)
-            if match is None:
-                return Wait(None, one_line(done.stderr) or "Slurm gave no start time")
-            starts.append(float(match[1]))
-        return Wait(starts[1] - starts[0])
+        options = [f"--nodes={nodes}", f"--gres=gpu:{gpus_per_node}"]
+        options += [f"--partition={partition}"] if partition else []
+        try:
+            usual, later = (self.test_start([*options, *exclusion]) for exclusion in ([], [f"--exclude={excluded}"]))
+        except SchedulerError as error:
+            return Wait(None, str(error))
+        return Wait((later - usual).total_seconds()) if usual and later else Wait(None, "Slurm gave no start time")
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """KEY=VALUE pairs of `scontrol -o`, values with spaces too; of a key that comes twice, the first, Slurm's own."""
+    parts = _KEY.split(line)  # what stands before the first key, a key, its value, a key, ...
+    return dict(zip(parts[-2:0:-2], map(str.strip, parts[:1:-2]), strict=True))  # backwards: the first one stays
+
+
+def _text(value: str) -> str:
+    """A value, "" where it says that there is none."""
+    return "" if value in _NONE else value
+
+
+def _names(value: str) -> tuple[str, ...]:
+    """The parts of a list with commas."""
+    return tuple(name for name in value.split(",") if name not in _NONE)
 
 
 def node(line: str) -> Node | None:
     """A line of `scontrol -o show nodes`; None where it is no node."""
-    fields = shown.fields(line)
+    fields = fields_of(line)
     if not fields.get("NodeName"):
         return None
     state = fields.get("State", "UNKNOWN").split(" ")[0]
@@ -364,24 +361,24 @@ def node(line: str) -> Node | None:
     return Node(
         name=fields["NodeName"],
         state=state,
-        partitions=shown.names(fields.get("Partitions", "")),
-        available=shown.names(fields.get("AvailableFeatures", fields.get("Features", ""))),
-        active=shown.names(fields.get("ActiveFeatures", fields.get("Features", ""))),
-        weight=_whole(fields.get("Weight", "")),
+        partitions=_names(fields.get("Partitions", "")),
+        available=_names(fields.get("AvailableFeatures", fields.get("Features", ""))),
+        active=_names(fields.get("ActiveFeatures", fields.get("Features", ""))),
+        weight=_number(fields.get("Weight", "")),
         gpus=gres_gpus(fields.get("Gres", "")) or _tres_gpus(fields.get("CfgTRES", "")),
-        cpus=_whole(fields.get("CPUTot", "")),
+        cpus=_number(fields.get("CPUTot", "")),
         host=fields.get("NodeHostName", ""),
         usable=not flags & _UNUSABLE and not state.endswith("*"),
         idle=state.partition("+")[0].rstrip(_SUFFIXES) == "IDLE",
         reserved="RESERVED" in flags,
-        reason=shown.said(fields.get("Reason", "").partition(" [")[0]),
+        reason=_text(fields.get("Reason", "").partition(" [")[0]),
         kind=" ".join(f"{name}={fields[name]}" for name in _KIND if name in fields),
     )
 
 
 def queued_job(line: str) -> QueuedJob | None:
     """A line of squeue in the form of `queue`; None where it is none."""
-    parts = line.split(_APART, 9)
+    parts = line.split(DELIMITER, 9)
     if len(parts) < 10:
         return None
     job, state, reason, user, submitted, start, end, hosts, name, comment = parts
@@ -389,9 +386,9 @@ def queued_job(line: str) -> QueuedJob | None:
         job=job,
         name=name,
         state=state,
-        reason=shown.said(reason),
+        reason=_text(reason),
         user=int(user) if user.isdigit() else None,
-        comment=shown.said(comment),
+        comment=_text(comment),
         nodes=hosts,
         held=state == "PENDING" and reason in _HELD,
         submitted=utc_time(submitted),
@@ -402,10 +399,10 @@ def queued_job(line: str) -> QueuedJob | None:
 
 def partition(line: str) -> Partition | None:
     """A line of `scontrol -o show partitions`; None where it is no partition."""
-    fields = shown.fields(line)
+    fields = fields_of(line)
     if not fields.get("PartitionName"):
         return None
-    groups = shown.names(fields.get("AllowGroups", ""))
+    groups = _names(fields.get("AllowGroups", ""))
     closed = fields.get("RootOnly") == "YES" or not ("ALL" in groups or not groups or _member(groups))
     return Partition(
         name=fields["PartitionName"],
@@ -413,8 +410,8 @@ def partition(line: str) -> Partition | None:
         up=fields.get("State", "UP") == "UP" and not closed,
         longest_min=_minutes(fields.get("MaxTime", "")),
         usual_min=_minutes(fields.get("DefaultTime", "")),
-        least_nodes=_whole(fields.get("MinNodes", "")) or 1,
-        most_nodes=_whole(fields.get("MaxNodes", "")) or math.inf,
+        least_nodes=_number(fields.get("MinNodes", "")) or 1,
+        most_nodes=_number(fields.get("MaxNodes", "")) or math.inf,
     )
 
 
@@ -433,42 +430,42 @@ def job_record(line: str) -> JobRecord | None:
     """A line of `scontrol -o show job`; None where it is no job."""
     # A job's name may hold what looks like further fields.
     line = re.sub(r"(?<=\sJobName=).*?(?=\sUserId=\S+\(\d+\) GroupId=)", "", line, count=1)
-    fields = shown.fields(line)
+    fields = fields_of(line)
     if not fields.get("JobId"):
         return None
     user, _, uid = fields.get("UserId", "").partition("(")
     number = fields["JobId"]
     task = fields.get("ArrayTaskId", "").partition("%")[0]
-    if not shown.is_none(task):
+    if task not in _NONE:
         number = f"{fields.get('ArrayJobId', number)}_{task if task.isdigit() else f'[{task}]'}"
     strict = "it has several parts (a heterogeneous job)" if fields.get("HetJobId") else ""
-    if not shown.is_none(fields.get("Deadline", "")):
+    if fields.get("Deadline", "") not in _NONE:
         strict = "it has a deadline, after which Slurm cancels it"
     return JobRecord(
         id=number,
         state=fields.get("JobState", "UNKNOWN"),
-        reason=shown.said(fields.get("Reason", "")),
+        reason=_text(fields.get("Reason", "")),
         start=utc_time(fields.get("StartTime")),
         user=user,
         uid=int(uid.rstrip(")")) if uid.rstrip(")").isdigit() else None,
-        partitions=shown.names(fields.get("Partition", "")),
+        partitions=_names(fields.get("Partition", "")),
         gpus=_tres_gpus(fields.get("ReqTRES", "") or fields.get("TRES", "")),
         limit_s=60 * _minutes(fields.get("TimeLimit", "")),
-        required=shown.said(fields.get("ReqNodeList", "")),
-        excluded=shown.said(fields.get("ExcNodeList", "")),
-        comment=shown.said(fields.get("Comment", "")),
-        admin_comment=shown.said(fields.get("AdminComment", "")),
+        required=_text(fields.get("ReqNodeList", "")),
+        excluded=_text(fields.get("ExcNodeList", "")),
+        comment=_text(fields.get("Comment", "")),
+        admin_comment=_text(fields.get("AdminComment", "")),
         strict=strict,
     )
 
 
 def gres_gpus(gres: str) -> int:
     """GPUs in a node's Gres: gpu:v100:4(S:0-1) is 4, gpu:fast:3,gpu:slow:1 is 4."""
-    parts = [re.split("[:=]", part) for part in shown.names(re.sub(r"\([^)]*\)", "", gres))]
+    parts = [re.split("[:=]", part) for part in _names(re.sub(r"\([^)]*\)", "", gres))]
     return sum(int(part[-1]) if part[-1].isdigit() else 1 for part in parts if part[0] == "gpu")
 
 
-def _whole(number: str) -> int | None:
+def _number(number: str) -> int | None:
     return int(number) if number.isdigit() else None
 
 
@@ -481,13 +478,9 @@ def _minutes(limit: str) -> float:
     return (days * 24 + hours) * 60 + minutes + seconds / 60
 
 
-def _limit_s(limit: str) -> float:
-    """A limit of time in seconds; infinite where there is none. squeue leaves out the hours of a short one."""
-    return 60 * _minutes(limit)
-
-
 def _utc(instant: dt.datetime) -> str:
-    return f"{instant.astimezone(dt.UTC):%Y-%m-%dT%H:%M:%S}"
+    instant = instant.astimezone(dt.UTC) if instant.tzinfo else instant
+    return f"{instant:%Y-%m-%dT%H:%M:%S}"
 
 
 def _tres_gpus(tres: str) -> int:
@@ -497,7 +490,6 @@ def _tres_gpus(tres: str) -> int:
 
 def nodes_for(gpus: int, nodes: Sequence[Node]) -> tuple[int, int]:
     """How many nodes a number of GPUs needs, and GPUs on each, for nodes of the most common size."""
-    counts = sorted(n.gpus for n in nodes if n.gpus)
-    usual = counts[len(counts) // 2] if counts else 1
-    wanted = math.ceil(gpus / usual)
-    return wanted, math.ceil(gpus / wanted)
+    counts = sorted(node.gpus for node in nodes if node.gpus)
+    number = math.ceil(gpus / (counts[len(counts) // 2] if counts else 1))
+    return number, math.ceil(gpus / number)

@@ -15,8 +15,9 @@ from ...store.importing import sacct_json
 from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
 from ...store.importing.sacct_times import add_times
 from ...store.vocabulary import EventKind
+from ..slurm import DELIMITER
 from . import tres
-from .fields import DELIMITER, FIELDS, FREE_TEXT, NEEDED, SAVE
+from .fields import FIELDS, FREE_TEXT, NEEDED, SAVE
 
 _UNKNOWN = frozenset({"", "Unknown", "None", "N/A", "None assigned", "(null)", "INVALID"})
 _WIDEST = 2**53  # of energy: above it a number says "unknown"
