@@ -208,7 +208,7 @@ class _Driver:
             before = [] if self.limits.once else status.nodes
             self.earlier_tries = {node.name: node.tries - (node.job is not None) for node in before}
         now_s = time.monotonic()
-        live = {job.node for job in jobs if not job.job.ended}
+        live = {node for node, node_jobs in jobs.items() if not all(job.ended for job in node_jobs)}
         if live:
             self.answered_s = now_s
         for name in (self.live - live) & {node.name for node in status.of(NodeState.TO_DO)}:

@@ -101,100 +101,71 @@ class NodeCoverage:
         """GPUs that need no further job: measured, or failed."""
         return self.count(GpuState.COVERED) + self.count(GpuState.FAILED)
 
+    def add(self, part: NodeCoverage) -> None:
+        """Add what the store has of the node under another name."""
+        self.gpus += part.gpus
+        self.jobs |= part.jobs
+        self.tries = max(self.tries, part.tries, len(self.jobs))
+        self.span_s, self.measured_s = self.span_s + part.span_s, self.measured_s + part.measured_s
+        self.skew_s = part.skew_s or self.skew_s
+
 
 def coverage(store: Store | None, request: CampaignRequest) -> dict[str, NodeCoverage]:
-    """What the store has of the campaign, by the store's name of the node."""
+    """What the store has of the campaign, by the store's name of the node; "" stands for what is of no known node."""
     nodes: defaultdict[str, NodeCoverage] = defaultdict(NodeCoverage)
     if store is None:
         return nodes
-    places = _places(store, request)
-    for gpu in _gpus(store, request, places):
-        nodes[gpu.node or ""].gpus.append(gpu)
-    submitted_ns = {}
-    for node, attempt, job, time_ns in select(
-        store,
-        f"""SELECT coalesce(node, ''), coalesce(n, 0), coalesce(job_id, ''), epoch_ns(ts) FROM events
-            WHERE {of_campaign(request)} AND kind = '{EventKind.JOB_SUBMITTED}'""",
-    ):
-        nodes[node].jobs |= {job} - {""}
-        nodes[node].tries = max(nodes[node].tries, attempt)
-        submitted_ns[job] = time_ns
-    spans: dict[tuple[str, str], tuple[int, int]] = {}
-    for gpu, job, began_ns, ended_ns, measured_ns in select(
-        store,
-        f"""SELECT gpu, coalesce(job_id, ''), min(epoch_ns(began)), max(epoch_ns(ended)),
-            CAST(sum(epoch_ns(ended) - epoch_ns(began)) AS BIGINT) FROM runs
-            WHERE {of_campaign(request)} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY gpu, job_id""",
-    ):
-        node = places[gpu][0] if gpu in places else ""
-        nodes[node].measured_s += measured_ns / 1e9
-        first_ns, last_ns = spans.get((node, job), (began_ns, ended_ns))
-        spans[node, job] = min(first_ns, began_ns), max(last_ns, ended_ns)
-    now_ns = time.time_ns()
-    for (name, job), (first_ns, last_ns) in spans.items():
-        node_coverage = nodes[name]
-        node_coverage.span_s += (last_ns - first_ns) / 1e9
-        node_coverage.jobs |= {job} - {""}
-        if request.fleet is None:  # a simulated fleet has a clock of its own
-            slow_s, fast_s = (first_ns - submitted_ns.get(job, first_ns)) / 1e9, (last_ns - now_ns) / 1e9
-            if slow_s < -_SKEW_S or fast_s > _SKEW_S:
-                node_coverage.skew_s = slow_s if slow_s < -_SKEW_S else fast_s
+    words = {"campaign": of_campaign(request), "probes": ", ".join(map(quoted, request.probes))}
+    words["cluster"] = "true" if request.cluster is None else f"cluster = {quoted(request.cluster)}"
+    for gpu, node, slot, probes, failure in select(store, _GPUS.format(**words)):
+        unfinished = GpuState.PARTIAL if failure is None else GpuState.FAILED
+        state = GpuState.COVERED if probes == len(request.probes) else unfinished
+        nodes[node or ""].gpus.append(CampaignGpu(gpu, node, slot, state, probes, failure))
     for node_coverage in nodes.values():
-        node_coverage.tries = max(node_coverage.tries, len(node_coverage.jobs))
+        node_coverage.gpus.sort(key=lambda gpu: (-1 if gpu.slot is None else gpu.slot, gpu.gpu))
+    submitted_ns = {}
+    for node, job, attempt, time_ns in select(store, _SUBMISSIONS.format(**words)):
+        nodes[node].add(NodeCoverage(tries=attempt, jobs={job} - {""}))
+        submitted_ns[job] = time_ns
+    for node, job, began_ns, ended_ns, measured_s in select(store, _JOBS.format(**words)):
+        slow_s, fast_s = (began_ns - submitted_ns.get(job, began_ns)) / 1e9, (ended_ns - time.time_ns()) / 1e9
+        skew_s = slow_s if slow_s < -_SKEW_S else fast_s if fast_s > _SKEW_S else 0.0
+        skew_s = skew_s if request.fleet is None else 0.0  # a simulated fleet has a clock of its own
+        span_s = (ended_ns - began_ns) / 1e9
+        nodes[node].add(NodeCoverage([], 0, {job} - {""}, span_s, measured_s, skew_s))
     return dict(nodes)
 
 
-def _places(store: Store, request: CampaignRequest) -> dict[str, tuple[str, int | None]]:
-    """The last node and slot of each GPU."""
-    condition = "" if request.cluster is None else f"AND cluster = {quoted(request.cluster)}"
-    query = f"SELECT gpu, node, slot FROM gpus WHERE node IS NOT NULL {condition} ORDER BY first_seen NULLS FIRST"
-    return {gpu: (node, slot) for gpu, node, slot in select(store, query)}
-
-
-def _gpus(store: Store, request: CampaignRequest, places: Mapping[str, tuple[str, int | None]]) -> list[CampaignGpu]:
-    """The GPUs with runs in the campaign, or that could not be used, in the order of their names."""
-    runs = select(
-        store,
-        f"""SELECT gpu, string_agg(DISTINCT workload, ',') FILTER (ended_by IS DISTINCT FROM '{EndedBy.FAILED}'),
-            arg_max(workload || ': ' || coalesce(status_detail, 'failed'), ended)
-            FILTER (ended_by = '{EndedBy.FAILED}')
-            FROM runs WHERE {of_campaign(request)} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY gpu""",
-    )
-    events = select(
-        store,
-        f"""SELECT kind, gpu, node, workload, detail FROM events WHERE {of_campaign(request)}
-            AND (kind = '{EventKind.PROBE_NOT_RUN}' OR (kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL))""",
-    )
-    done = {gpu: set((workloads or "").split(",")) for gpu, workloads, _ in runs}
-    failures = {gpu: failure for gpu, _, failure in runs if failure is not None}
-    nodes: dict[str, str | None] = {}
-    for kind, gpu, node, workload, detail in events:
-        if kind == EventKind.PROBE_FAILED:
-            name = gpu or detail or ""
-            failures[name], nodes[name] = detail or "it could not be used", node
-        elif gpu and workload:  # it is not possible on this GPU
-            done.setdefault(gpu, set()).add(workload)
-    gpus = []
-    for gpu in done.keys() | failures.keys():
-        node, slot = places.get(gpu, (nodes.get(gpu), None))
-        probes = len(done.get(gpu, set()) & set(request.probes))
-        unfinished = GpuState.FAILED if gpu in failures else GpuState.PARTIAL
-        state = GpuState.COVERED if probes == len(request.probes) else unfinished
-        gpus.append(CampaignGpu(gpu, node, slot, state, probes, failures.get(gpu)))
-    return sorted(gpus, key=lambda gpu: (by_number(gpu.node or ""), -1 if gpu.slot is None else gpu.slot, gpu.gpu))
+_PLACES = """places AS (SELECT gpu, last(node ORDER BY first_seen NULLS FIRST) AS node,
+    last(slot ORDER BY first_seen NULLS FIRST) AS slot FROM gpus WHERE node IS NOT NULL AND {cluster} GROUP BY gpu)"""
+_GPUS = f"""
+WITH {_PLACES}, facts AS (
+    SELECT gpu, NULL AS node, ended AS ts,
+        CASE WHEN ended_by IS DISTINCT FROM '{EndedBy.FAILED}' THEN workload END AS done,
+        CASE WHEN ended_by = '{EndedBy.FAILED}' THEN workload || ': ' || coalesce(status_detail, 'failed') END AS why
+    FROM runs WHERE {{campaign}} AND began IS NOT NULL AND ended IS NOT NULL
+    UNION ALL SELECT gpu, NULL, ts, workload, NULL FROM events
+    WHERE {{campaign}} AND kind = '{EventKind.PROBE_NOT_RUN}' AND gpu IS NOT NULL
+    UNION ALL SELECT coalesce(gpu, detail, ''), node, ts, NULL, coalesce(detail, 'it could not be used') FROM events
+    WHERE {{campaign}} AND kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL)
+SELECT gpu, coalesce(any_value(places.node), any_value(facts.node)), any_value(slot),
+    count(DISTINCT done) FILTER (done IN ({{probes}})), arg_max(why, ts)
+FROM facts LEFT JOIN places USING (gpu) GROUP BY gpu
+"""
+"""Each GPU with runs, or that could not be used: node, slot, the number of its settled probes, why the last failed."""
+_SUBMISSIONS = f"""
+SELECT coalesce(node, ''), coalesce(job_id, ''), coalesce(n, 0), epoch_ns(ts) FROM events
+WHERE {{campaign}} AND kind = '{EventKind.JOB_SUBMITTED}'
+"""
+_JOBS = f"""
+WITH {_PLACES} SELECT coalesce(node, ''), coalesce(job_id, ''), min(epoch_ns(began)), max(epoch_ns(ended)),
+    sum(epoch_ns(ended) - epoch_ns(began)) / 1e9 FROM runs LEFT JOIN places USING (gpu)
+WHERE {{campaign}} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY ALL
+"""
+"""Each job on each node that has runs: when the first began and the last ended, and how long all took together."""
 
 
 # -- what the scheduler has ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeJob:
-    """A job of the campaign that waits, runs, or ended some minutes ago."""
-
-    node: str
-    attempt: int
-    """Which try it is, from 1."""
-    job: QueuedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,27 +197,35 @@ def _free_s(jobs: Iterable[QueuedJob]) -> dict[str, float]:
     return {node: free_s for node, free_s in free_at(ends).items() if math.isfinite(free_s)}
 
 
-def campaign_jobs(scheduler: Scheduler, request: CampaignRequest, store: Path | None) -> list[NodeJob]:
-    """The campaign's jobs in the queue, those of other users among them where the scheduler shows them.
+def campaign_jobs(
+    scheduler: Scheduler, request: CampaignRequest, store: Path | None
+) -> Mapping[str, Sequence[QueuedJob]]:
+    """The campaign's jobs in the queue by node, those of other users among them where the scheduler shows them.
 
     Raises InputError where jobs of a campaign of this name wait or run, and this one is new.
     """
-    comment, jobs = None if store is None else comment_of(store), []
+    comment = None if store is None else comment_of(store)
+    jobs: defaultdict[str, list[QueuedJob]] = defaultdict(list)
     for job in scheduler.queue(name_prefix=f"{PREFIX}:{request.campaign}:"):
         if job.user == os.geteuid():
             # A site may have its own template, or change comments: only a comment of another store counts.
             foreign = job.comment.startswith(f"{PREFIX}:") and job.comment != comment
         else:  # anybody may have a campaign of this name
             foreign = comment is None or job.comment != comment
-        _, _, node, *attempts = job.name.split(":")
-        if not foreign and len(attempts) < 2:
-            jobs.append(NodeJob(node, int(attempts[0]) if attempts and attempts[0].isdigit() else 1, job))
-    if request.is_new and not all(job.job.ended for job in jobs):
-        raise InputError(
-            f"jobs of campaign {request.campaign} are in the queue, which was begun with other options: leave them out "
-            "to go on, or choose another --campaign"
-        )
+        if not foreign:
+            jobs[job.name.split(":")[2]].append(job)
+            if request.is_new and not job.ended:
+                raise InputError(
+                    f"jobs of campaign {request.campaign} are in the queue, which was begun with other options: leave "
+                    "them out to go on, or choose another --campaign"
+                )
     return jobs
+
+
+def _attempt(job: QueuedJob) -> int:
+    """Which try of its node a job is, from 1."""
+    number = job.name.split(":")[3:4]
+    return int(number[0]) if number and number[0].isdigit() else 1
 
 
 # -- both together ------------------------------------------------------------------------------------------------
@@ -358,7 +337,7 @@ class CampaignStatus:
 def assess(
     request: CampaignRequest,
     inventory: Inventory | None,
-    jobs: Sequence[NodeJob],
+    jobs: Mapping[str, Sequence[QueuedJob]],
     stored: Mapping[str, NodeCoverage],
     *,
     tries: int = TRIES,
@@ -372,16 +351,15 @@ def assess(
         names = known([name for name in stored if name], inventory.nodes).names
         targets = {node.name: node for node in inventory.covered}
         lost = set(expand(request.nodes or "")) - inventory.nodes.keys()
-    covered = {names.get(name, name): node_coverage for name, node_coverage in stored.items() if name}
+    covered: defaultdict[str, NodeCoverage] = defaultdict(NodeCoverage)
+    for name in filter(None, stored):  # a node may have a domain in the store that it has not here
+        covered[names.get(name, name)].add(stored[name])
     unlisted = sorted((covered.keys() | lost) - targets.keys(), key=by_number)
     unknown = f"{title} has no such node any more" if inventory else f"{title} did not tell"
-    by_node: defaultdict[str, list[NodeJob]] = defaultdict(list)
-    for job in jobs:
-        by_node[job.node].append(job)
     nodes, notes = [], []
     for name in [*targets, *unlisted]:
-        status = NodeStatus(name, NodeState.TO_DO, targets.get(name), covered.get(name) or NodeCoverage())
-        nodes.append(_assess_node(status, by_node[name], tries, unknown=unknown, title=title))
+        status = NodeStatus(name, NodeState.TO_DO, targets.get(name), covered[name])
+        nodes.append(_assess_node(status, jobs.get(name, []), tries, unknown=unknown, title=title))
         if skew_s := status.covered.skew_s:
             notes.append(
                 f"the clock of node {name} is {'ahead' if skew_s > 0 else 'behind'} by at least {abs(skew_s):,.0f} s: "
@@ -390,15 +368,13 @@ def assess(
     return CampaignStatus(request, nodes, notes)
 
 
-def _assess_node(node: NodeStatus, jobs: Sequence[NodeJob], most: int, *, unknown: str, title: str) -> NodeStatus:
+def _assess_node(node: NodeStatus, jobs: Sequence[QueuedJob], most: int, *, unknown: str, title: str) -> NodeStatus:
     """The same node with its state, its job and its tries; `unknown` says why the scheduler has no such node."""
     covered, target = node.covered, node.target
-    live = max(
-        (job for job in jobs if not job.job.ended), key=lambda job: (not job.job.pending, job.attempt), default=None
-    )
-    ended = max((job for job in jobs if job.job.ended), key=lambda job: job.attempt, default=None)
-    tries = max([covered.tries, len({*covered.jobs, *(job.job.job for job in jobs)}), *(job.attempt for job in jobs)])
-    node = replace(node, tries=tries, job=live.job if live else None, ended=ended.job.state if ended else None)
+    live = max((job for job in jobs if not job.ended), key=lambda job: (not job.pending, _attempt(job)), default=None)
+    ended = max((job for job in jobs if job.ended), key=_attempt, default=None)
+    tries = max([covered.tries, len({*covered.jobs, *(job.job for job in jobs)}), *map(_attempt, jobs)])
+    node = replace(node, tries=tries, job=live, ended=ended.state if ended else None)
     if covered.settled >= node.gpus > 0:
         failures = [f"{gpu.name}: {gpu.why}" for gpu in covered.gpus if gpu.state is GpuState.FAILED]
         others = f" and {len(failures) - _SENTENCES} more" if len(failures) > _SENTENCES else ""
@@ -466,7 +442,7 @@ def campaign_status(
 
     opened = store if isinstance(store, Store) else Store.open(store)
     request = find_campaign(opened, campaign)
-    inventory, jobs, notes = None, [], []
+    inventory, jobs, notes = None, {}, []
     try:
         scheduler.check()
         jobs = campaign_jobs(scheduler, request, opened.root)

@@ -86,7 +86,7 @@ class FakePbs(Pbs):
             node = row["Variable_List"]["WHORL_JOB"].split(":")[2]
             if exit_status == 0:
                 opened = Store.open(store)
-                store_runs(opened, find_campaign(opened, campaign), node, path.name)
+                store_runs(opened, find_campaign(opened, campaign), f"{node}.example.org", path.name)
             path.write_text(text.replace('"job_state": "R"', f'"job_state": "F", "Exit_status": {exit_status}'))
 
 
