@@ -181,10 +181,10 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
         settings["program"] = "whorl"  # this Python is not in the image
     settings |= {"sbatch": options}
     choice, submit = campaign_choice(settings["names"], settings), submit_options(settings)
-    script = node_script(Path(store), choice, scheduler, options=submit, gpus=gpus, node=node)
-    for name in script.unused_options:
+    script, unplaced = node_script(Path(store), choice, scheduler, options=submit, gpus=gpus, node=node)
+    for name in unplaced:
         tell(f"note: the script for {scheduler} has no place for --{name}: it is left out")
-    click.echo(script.text, nl=False)
+    click.echo(script, nl=False)
 
 
 @campaign.command("doctor", short_help="One tiny job: what does a node see (driver, GPUs, CuPy, store)?")

@@ -277,9 +277,21 @@ class SubmitOptions:
         """Whether the jobs go to a reservation."""
         return any(option.startswith("--reservation") for option in self.options)
 
-    def whorl(self, *words: str) -> list[str]:
-        """A command of whorl on a node."""
-        return [*(self.program or (sys.executable, "-m", "whorl")), *words]
+    def job(self, name: str, words: Sequence[str], minutes: int, node: CampaignNode, store: Path) -> BatchJob:
+        """A job that calls whorl with these words on a node. What it writes is not kept."""
+        return BatchJob(
+            name,
+            [*(self.program or (sys.executable, "-m", "whorl")), *words],
+            minutes,
+            node.gpus,
+            node=node.name,
+            partition=node.partition,
+            qos=self.qos,
+            account=self.account,
+            setup=self.setup,
+            options=self.options,
+            store=str(store.resolve()),
+        )
 
 
 USUAL_OPTIONS = SubmitOptions()
@@ -443,41 +455,19 @@ def node_job(
     words += ["--cluster", request.cluster] if request.cluster else []
     words += ["--backend", "simulated", "--fleet", request.fleet] if request.fleet else []
     words += [word for gpu in gpus for word in ("--gpu", gpu)]
+    name, minutes = job_name(request.campaign, node.name, attempt), job_minutes(request, node.gpus, options)
     output = output_folder(store, request, options) / f"{node.name}.out"
-    return BatchJob(
-        job_name(request.campaign, node.name, attempt),
-        options.whorl(*words),
-        job_minutes(request, node.gpus, options),
-        node.gpus,
-        node=node.name,
-        partition=node.partition,
-        qos=options.qos,
-        account=options.account,
-        nice=options.nice or None,
-        output=str(output),
-        setup=options.setup,
-        options=options.options,
-        store=str(store.resolve()),
-        comment=comment_of(store),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class NodeScript:
-    """The script of a job that measures one whole node: to read, to change, and to submit by hand."""
-
-    text: str
-    unused_options: tuple[str, ...]
-    """What was asked for that the scheduler's template does not use."""
+    job = options.job(name, words, minutes, node, store)
+    return replace(job, nice=options.nice or None, output=str(output), comment=comment_of(store))
 
 
 def node_script(
     store: Path, choice: CampaignChoice, scheduler: str, *, options: SubmitOptions, gpus: int, node: str | None = None
-) -> NodeScript:
-    """The script that measures a node with so many GPUs; `node` None: the scheduler, or who submits it, chooses one.
+) -> tuple[str, list[str]]:
+    """The script that measures a node with so many GPUs, and the names of what its template has no place for.
 
-    No scheduler is asked, and no store is opened. `options.output` is the file of the job's output here. Raises
-    InputError.
+    `node` None: the scheduler, or who submits it, chooses one. No scheduler is asked, and no store is opened.
+    `options.output` is the file of the job's output here. Raises InputError.
     """
     request = choose_campaign(None, choice)
     job = node_job(store, request, CampaignNode(node or "node", gpus, partition=request.partition), options)
@@ -486,4 +476,4 @@ def node_script(
     values = {name: getattr(job, name) for name in ("partition", "qos", "account", "output", "setup")}
     values["option"] = job.options
     unplaced = unused(scheduler, [name for name, value in values.items() if value], options.template)
-    return NodeScript(render(scheduler, job, options.template), tuple(unplaced))
+    return render(scheduler, job, options.template), unplaced

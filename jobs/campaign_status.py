@@ -442,7 +442,8 @@ def campaign_status(
 
     opened = store if isinstance(store, Store) else Store.open(store)
     request = find_campaign(opened, campaign)
-    inventory, jobs, notes = None, {}, []
+    inventory, notes = None, []
+    jobs: Mapping[str, Sequence[QueuedJob]] = {}
     try:
         scheduler.check()
         jobs = campaign_jobs(scheduler, request, opened.root)

@@ -10,12 +10,11 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..errors import DeviceError, InputError, SchedulerError, WhorlError
 from . import doctor
-from .batch import BatchJob
 from .campaign import USUAL_OPTIONS, CampaignNode, CampaignRequest, SubmitOptions, campaign_nodes, make_output_folder
 from .doctor import Finding
 from .scheduler import Scheduler
@@ -122,20 +121,7 @@ def ask_node(
     output = make_output_folder(root, request, options) / f"{node.name}-{time.time_ns()}.out"
     words = ["campaign", "doctor", "--here", "--store", str(root)]
     words += ["--fleet", str(Path(request.fleet).resolve())] if request.fleet else []
-    job = BatchJob(
-        f"{_NAME}:{node.name}",
-        options.whorl(*words),
-        MINUTES,
-        node.gpus,
-        node=node.name,
-        partition=node.partition,
-        qos=options.qos,
-        account=options.account,
-        output=str(output),
-        setup=options.setup,
-        options=options.options,
-        store=str(root),
-    )
+    job = replace(options.job(f"{_NAME}:{node.name}", words, MINUTES, node, root), output=str(output))
     began = time.monotonic()
     answer = scheduler.submit(scheduler.render(job, options.template))
     if answer.job is None:
