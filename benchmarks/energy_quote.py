@@ -37,7 +37,7 @@ from whorl.analysis.tuning.search import TimeBound
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.power_classes import MODELS, zeus
 from whorl.benchmarks.reporting import as_json, share
-from whorl.jobs.measuring import measure
+from whorl.cli.answers.measuring import measure
 from whorl.jobs.tuning import TuningOptions, tune
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from whorl.store import Store

@@ -80,6 +80,6 @@ def _look(timeout: float, backend: str, simulated: dict[str, object]) -> list[Fi
 
     if backend == "cuda":
         return prolog.look(timeout)
-    from ..jobs.measuring import drawn_fleet
+    from ..probes.measurement import drawn_fleet
 
     return prolog.look_simulated(drawn_fleet(**simulated))  # type: ignore[arg-type]

@@ -260,8 +260,8 @@ class _Check:
 
     def _simulated_gpus(self) -> dict[str, str]:
         """The GPUs of the simulated node, by UUID; one that is planted as lost is noted as such."""
+        from ..probes.measurement import drawn_fleet
         from ..simulation.identity import identities
-        from .measuring import drawn_fleet
 
         fleet = drawn_fleet(**self.simulated)
         shown = {}
@@ -321,7 +321,7 @@ class _Check:
 
     def _probe(self, store: Store) -> Report:
         """Run the probes; their runs are stored if this user may write to the store."""
-        from .measuring import measure
+        from ..probes.measurement import MeasureOptions, measure
 
         def go_on(*_: object) -> None:
             if self.is_late():
@@ -330,19 +330,19 @@ class _Check:
         go_on()
         name = f"check-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         simulated = self.backend == "simulated"
-        arguments: dict[str, Any] = {
-            "suite": "quick",
-            "backend": "simulated" if simulated else "cuda",
-            "campaign": name,
-            "progress": go_on,
+        options = MeasureOptions(
+            suite="quick",
+            backend="simulated" if simulated else "cuda",
+            campaign=name,
+            progress=go_on,
             **(self.simulated if simulated else {}),
-        }
+        )
         self.answer.probed = True
         if store.writable():
-            return measure(store, *PROBES, **arguments).report
+            return measure(store, PROBES, options).report
         with tempfile.TemporaryDirectory(prefix="whorl-check-") as folder:
             self.answer.says.append("the runs are not stored: this user may only read the store")
-            return measure(f"{folder}/store", *PROBES, **arguments).report
+            return measure(f"{folder}/store", PROBES, options).report
 
     # -- what it means ----------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def node_findings(store: str | Path, fleet: str | Path | None = None) -> list[Fi
 
 
 def _simulated_gpus(fleet: str | Path) -> Finding:
-    from .fleet_file import choose_node
+    from ..probes.cluster_file import choose_node
 
     try:
         node, gpus = choose_node(fleet, None)

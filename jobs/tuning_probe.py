@@ -166,7 +166,7 @@ def probe_bench(store: Store | str | Path, probe: str, options: ProbeBenchOption
     if options.backend not in ("cuda", "simulated"):
         raise InputError(f"there is no backend {options.backend!r} for tuning; there are cuda and simulated")
     if options.backend == "simulated":
-        from .measuring import drawn_fleet
+        from ..probes.measurement import drawn_fleet
 
         if options.gpu:
             raise InputError("--gpu works only with real GPUs")

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from ...collectors import collection
-from ...dashboards.answers.reply import Reply, RowList, folder, replying
+from ...dashboards.answers.reply import Reply, RowList, folder
 from ...dashboards.printed import probes as printed
 from ...dashboards.table import many
-from ...jobs import checking, measuring
+from ...jobs import checking
+from ...probes import measurement
 from ...probes.restore import restore_left_over
 from ...store.instants import seconds_of
 from .. import check_report
@@ -20,6 +21,7 @@ from .job import JobReadings
 
 if TYPE_CHECKING:
     from ...collectors.collection import Collected
+    from ...probes.probe import Probe
     from ...store import Store
 
 
@@ -64,17 +66,35 @@ def check(
     return Reply(checked, checked.as_dict, partial(check_report.answer, checked), rows=RowList("gpus", checking.OfGpu))
 
 
-def _measured(measured: measuring.Measured, folder: str) -> Reply[measuring.Measured]:
+def measure(
+    store: Store | str | Path, *names: str, knobs: str | Path | None = None, **options: Any
+) -> Reply[measurement.Measured]:
+    """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
+
+    `options` are those of `whorl probe run` (docs/cli.md, `MeasureOptions`): `suite`, `backend`, `gpus`, `campaign`,
+    ...; times are in s, or as "5min"; `precision` in %, `lock_clock` in MHz, `power_limit` in W, `start_temperature` in
+    degrees Celsius; `knobs` is a file with those of the kernel `stress`. `progress` is called with the number of probes
+    that are done. The store is made if there is none. `frame` has a row for each run.
+
+    Raises InputError if an option is not possible, DeviceError if no GPU can be used, StoreError if the store cannot be
+    written. A GPU that fails is left out, and the report says so.
+    """
+    if knobs is not None:
+        options["stress"] = partial(_stress_of, knobs)
+    measured = measurement.measure(store, names, measurement.MeasureOptions(**options))
     report, plan = measured.report, measured.plan
     return Reply(
         measured,
         partial(printed.document, report, plan, backend=measured.backend),
-        partial(printed.answer, report, plan, folder),
+        partial(printed.answer, report, plan, folder(store)),
         rows=RowList("runs"),
     )
 
 
-measure = replying(measuring.measure, _measured)
+def _stress_of(knobs: str | Path) -> Probe:
+    from ...jobs.tuning_stress import setting_in, stress_probe
+
+    return stress_probe(setting_in(knobs))
 
 
 _HOOKS = {field.name for field in fields(collection.CollectHooks)}

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from whorl.analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
+from whorl.cli.answers.measuring import measure
 from whorl.errors import DeviceError, InputError
-from whorl.jobs.measuring import drawn_fleet, measure
 from whorl.jobs.tuning_knobs import CLOCK, POWER
 from whorl.jobs.tuning_stress import (
     KernelBench,
@@ -24,6 +24,7 @@ from whorl.jobs.tuning_stress import (
 from whorl.kernels.stress import DEFAULTS
 from whorl.probes.campaign import Plan, Report
 from whorl.probes.effort import EFFORTS
+from whorl.probes.measurement import drawn_fleet
 from whorl.store import Store
 from whorl.store.vocabulary import Outcome
 from whorl.tests.jobs.tuned_device import SHORT, ClockedDevice

@@ -10,8 +10,8 @@ import pytest
 
 from tests.stores import new_store
 from whorl.analysis.tuning.search import Knob, Search, TimeBound
+from whorl.cli.answers.measuring import measure
 from whorl.errors import InputError
-from whorl.jobs.measuring import measure
 from whorl.jobs.tuning_log import TuneLog, TuneStep
 from whorl.jobs.tuning_warm_start import prior_from
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from whorl.cli.answers.measuring import measure
 from whorl.errors import DeviceError, InputError
-from whorl.jobs.fleet_file import choose_node, read_fleet
-from whorl.jobs.measuring import Measured, measure
 from whorl.probes import simulated_node
+from whorl.probes.cluster_file import choose_node, read_fleet
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 
@@ -37,7 +37,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def job(store: Store, fleet: Path, node: str, *probes: str, campaign: str = "c", **options: Any) -> Measured:
+def job(store: Store, fleet: Path, node: str, *probes: str, campaign: str = "c", **options: Any) -> Any:
     given = {"suite": "quick", "neighbours": "busy", "backend": "simulated"} | options
     return measure(store, *(probes or ("launch",)), fleet=fleet, node=node, campaign=campaign, **given)
 
@@ -155,7 +155,7 @@ def test_a_job_can_be_made_to_last(store: Store, tmp_path: Path, monkeypatch: py
     ("text", "says"),
     [
         ("cluster = ' '\nnodes = 'n1'", "cluster is empty: write a name, or leave the line out"),
-        ("cluster = 'c'\nnodes = 'n[1-'", "brackets are not paired"),
+        ("cluster = 'c'\nnodes = 'n[1-'", "pairs of brackets"),
         ("cluster = 'c'\nnodes = 'n1,n1'", "nodes names n1 twice"),
         ("cluster = 'c'\nnodes = ''", "nodes must be given"),
         ("cluster = 'c'\nnodes = 'n1'\ngpu = 3", "there is no key 'gpu'"),

@@ -16,8 +16,8 @@ import whorl
 from whorl.analysis.energy.choices.quoting import Option, Ran, caps
 from whorl.analysis.power_classes import Curve, curve_of_runs, own_runs
 from whorl.cli import cli
+from whorl.cli.answers.measuring import measure
 from whorl.errors import InputError
-from whorl.jobs.measuring import measure
 from whorl.store import Store
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.inputs import ACCOUNTED, SITTING_S, job

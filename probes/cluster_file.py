@@ -40,9 +40,9 @@ _KEYS: dict[str, tuple[type | tuple[type, ...], str]] = {
 
 def read_fleet(path: str | Path) -> Cluster:
     """The simulated cluster that a file describes. InputError, which names the file and the key, for a wrong one."""
-    given = _read(path)
+    table = _read(path)
     try:
-        return _cluster(given)
+        return _cluster(table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -57,78 +57,78 @@ def cluster_of(path: str | Path) -> str | None:
     return _stated(_read(path))
 
 
-def _stated(given: Mapping[str, Any]) -> str | None:
-    return given["cluster"].strip() if "cluster" in given else None
+def _stated(table: Mapping[str, Any]) -> str | None:
+    return table["cluster"].strip() if "cluster" in table else None
 
 
 def _read(path: str | Path) -> Mapping[str, Any]:
     try:
-        given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from error
     try:
-        return _checked(given)
+        return _checked(table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _checked(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    for key, value in given.items():
+def _checked(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    for key, value in table.items():
         if key not in _KEYS:
             raise InputError(f"there is no key {key!r}; there are {', '.join(_KEYS)}")
         kind, says = _KEYS[key]
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(f"{key} must be {says}, not {value!r}")
-    if not given.get("nodes", "").strip():
+    if not table.get("nodes", "").strip():
         raise InputError("nodes must be given")
-    if not given.get("cluster", "a name").strip():
+    if not table.get("cluster", "a name").strip():
         raise InputError("cluster is empty: write a name, or leave the line out")
-    return given
+    return table
 
 
-def _cluster(given: Mapping[str, Any]) -> Cluster:
-    nodes = expand(given["nodes"])
+def _cluster(table: Mapping[str, Any]) -> Cluster:
+    nodes = expand(table["nodes"])
     twice = sorted({name for name in nodes if nodes.count(name) > 1}) if len(set(nodes)) < len(nodes) else []
     if twice:
         raise InputError(f"nodes names {twice[0]} twice")
-    per_node = given.get("gpus_per_node", GPUS_PER_NODE)
+    per_node = table.get("gpus_per_node", GPUS_PER_NODE)
     if not nodes or not 1 <= per_node * len(nodes) <= _MOST_GPUS:
         raise InputError(f"a cluster has from 1 to {_MOST_GPUS:,} GPUs, not {per_node * len(nodes):,}")
     present = {}
-    for name, gpus in given.get("gpus", {}).items():
+    for name, gpus in table.get("gpus", {}).items():
         if name not in nodes:
             raise InputError(f"gpus names {name!r}, which is not among the nodes")
         if not isinstance(gpus, int) or not 0 <= gpus <= per_node:
             raise InputError(f"gpus of {name} must be from 0 to {per_node}, not {gpus!r}")
         present[name] = gpus
-    seconds = float(given.get("seconds_per_job", 0))
+    seconds = float(table.get("seconds_per_job", 0))
     if not 0 <= seconds <= 86_400:
         raise InputError(f"seconds_per_job must be from 0 to 86400, not {seconds:g}")
-    kinds = given.get("fault", [])
+    kinds = table.get("fault", [])
     fleet = Fleet.draw(
-        find_model(given.get("model", "V100")),
+        find_model(table.get("model", "V100")),
         per_node * len(nodes),
-        given.get("seed", 1),
-        find_population(given.get("population", USUAL)),
-        faults=given.get("faults", 0 if not kinds else None),
+        table.get("seed", 1),
+        find_population(table.get("population", USUAL)),
+        faults=table.get("faults", 0 if not kinds else None),
         kinds=tuple(map(str, kinds)),
-        at=_planted(given.get("planted", {}), nodes, per_node),
+        at=_planted(table.get("planted", {}), nodes, per_node),
         per_node=per_node,
     )
-    return Cluster(_stated(given) or this_cluster(), tuple(nodes), fleet, present, seconds)
+    return Cluster(_stated(table) or this_cluster(), tuple(nodes), fleet, present, seconds)
 
 
-def _planted(given: Mapping[str, Any], nodes: list[str], per_node: int) -> dict[int, str]:
+def _planted(table: Mapping[str, Any], nodes: list[str], per_node: int) -> dict[int, str]:
     """By position in the fleet: the kind of the fault that a GPU is to have."""
-    found = {}
-    for name, kind in given.items():
+    positions = {}
+    for name, kind in table.items():
         node, _, slot = name.rpartition("/")
         if node not in nodes or not slot.isdecimal() or int(slot) >= per_node:
             raise InputError(f'planted names {name!r}, which is no GPU of this cluster: write it as "{nodes[0]}/0"')
-        found[nodes.index(node) * per_node + int(slot)] = str(kind)
-    return found
+        positions[nodes.index(node) * per_node + int(slot)] = str(kind)
+    return positions
 
 
 def choose_node(path: str | Path, node: str | None, names: Sequence[str | int] = ()) -> tuple[SimulatedNode, list[int]]:
@@ -140,9 +140,9 @@ def choose_node(path: str | Path, node: str | None, names: Sequence[str | int] =
     name = node or os.environ.get("SLURMD_NODENAME")
     if not name:
         raise InputError("this runs in no Slurm job (SLURMD_NODENAME is not set): name the node with --node")
-    found = read_fleet(path).node(name)
-    if not found.who:
-        raise DeviceError(f"node {name} of the simulated cluster {found.cluster.name} has no GPU")
-    known = {who.uuid: (who.name, str(who.device)) for who in found.who}
-    chosen = {find_gpu(str(one), known, f"on {name}") for one in names} or set(known)
-    return found, [position for position, who in enumerate(found.who) if who.uuid in chosen]
+    described = read_fleet(path).node(name)
+    if not described.who:
+        raise DeviceError(f"node {name} of the simulated cluster {described.cluster.name} has no GPU")
+    uuids = {identity.uuid: (identity.name, str(identity.device)) for identity in described.who}
+    chosen = {find_gpu(str(gpu), uuids, f"on {name}") for gpu in names} or set(uuids)
+    return described, [position for position, identity in enumerate(described.who) if identity.uuid in chosen]
