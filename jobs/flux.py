@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..store.hostlist import expand
-from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, utc_time
+from .scheduler import Node, Partition, QueuedJob, Scheduler, utc_time
 
 _APART = "\x1f"
 _JOBS = (
     *("id.f58", "userid", "status", "urgency", "t_submit", "t_run", "expiration", "t_inactive", "nodelist"),
     *("annotations.sched.reason_pending", "exception.type", "exception.note", "name"),
 )
-_QUEUES = ("queue", "queuem", "submission", "scheduling", "limits.timelimit", "limits.max.nnodes")
+_QUEUES = ("queue", "queuem", "submission", "scheduling", "limits.timelimit")
 _HELD = ("state", "queue", "nodelist")
 _STATUS = ("state", "nodelist", "reason")
 _STATES = {"RUNNING": "RUNNING", "RUN": "RUNNING", "CLEANUP": "COMPLETING", "COMPLETED": "COMPLETED"}
@@ -43,9 +43,6 @@ class Flux(Scheduler):
 
     def check(self) -> None:
         self.call("flux", "uptime")
-
-    def cluster_name(self) -> str | None:
-        return None
 
     def partitions(self) -> dict[str, Partition]:
         rows = self._rows(_QUEUES, "queue", "list")
@@ -107,14 +104,13 @@ def _ids(ids: str) -> list[int]:
     return [int(name[1:]) for name in expand(f"i[{ids}]")] if ids else []
 
 
-def _queue(name: str, marked: str, submission: str, scheduling: str, limit: str, nodes: str) -> Partition:
+def _queue(name: str, marked: str, submission: str, scheduling: str, limit: str) -> Partition:
     seconds = _seconds(limit)
     return Partition(
         name,
         default=marked.endswith("*"),
         up=submission == "enabled" and scheduling == "started",
         longest_min=seconds / 60 if seconds else math.inf,  # no limit is 0 or inf
-        most_nodes=count_of(nodes) or math.inf,
     )
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ..errors import SchedulerError
-from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, user_name, user_number
+from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, user_number
 
 _USABLE = {"ok", "closed_Full", "closed_Excl", "closed_cu_excl", "closed_Busy"}  # the others are closed or lost
 _HOSTS = "host_name status max njobs ngpus"
@@ -53,10 +53,9 @@ class Lsf(Scheduler):
         nodes = [_node(row, members) for row in rows if row.get("HOST_NAME")]
         return {node.name: node for node in nodes}
 
-    def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
-        owner = "all" if user is None else user_name(user)
+    def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:  # noqa: ARG002  all are listed
         try:
-            rows = self.document("bjobs", "-a", "-u", owner, "-o", _JOBS, "-json").get("RECORDS", [])
+            rows = self.document("bjobs", "-a", "-u", "all", "-o", _JOBS, "-json").get("RECORDS", [])
         except SchedulerError as error:
             if not re.search("No (?:unfinished |matching )?job found", str(error)):
                 raise

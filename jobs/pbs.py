@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -85,7 +86,6 @@ def _queue(name: str, row: Mapping[str, Any], *, default: bool) -> Partition:
         default=default,
         up=_true(row.get("enabled")) and _true(row.get("started")),
         longest_min=longest.total_seconds() / 60 if longest else math.inf,
-        most_nodes=count_of(limits.get("nodect")) or math.inf,
     )
 
 
@@ -109,18 +109,15 @@ def _node(name: str, row: Mapping[str, Any], queues: tuple[str, ...]) -> Node:
 
 def _joined(first: Node, second: Node) -> Node:
     """Two vnodes of one host."""
-    worse = second if first.usable else first
-    return Node(
-        name=first.name,
-        state=worse.state,
+    return replace(
+        first,
+        state=second.state if first.usable else first.state,
         partitions=tuple(queue for queue in first.partitions if queue in second.partitions),
         gpus=first.gpus + second.gpus,
         cpus=(first.cpus or 0) + (second.cpus or 0) or None,
-        host=first.host,
         reason=first.reason or second.reason,
         usable=first.usable and second.usable,
         idle=first.idle and second.idle,
-        reserved=first.reserved or second.reserved,
     )
 
 

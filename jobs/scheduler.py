@@ -79,7 +79,6 @@ class Partition:
     """The time limit of jobs that name none, minutes; infinite where that is the longest job's."""
     least_nodes: int = 1
     """Of a job."""
-    most_nodes: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +133,6 @@ class Answer:
     job: str | None
     refusal: Refusal | None = None
     message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What a scheduler expects of a waiting job."""
-
-    start: datetime | None
-    """UTC; None where it has planned none."""
-    reason: str
-    """Why the job waits, as the scheduler says it."""
 
 
 class Scheduler(ABC):
@@ -202,9 +191,9 @@ class Scheduler(ABC):
     def partitions(self) -> Mapping[str, Partition]:
         """Every partition or queue that this user may see, by name."""
 
-    @abstractmethod
     def cluster_name(self) -> str | None:
         """What the scheduler calls this cluster; None where it does not say."""
+        return None
 
     @abstractmethod
     def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
@@ -353,14 +342,6 @@ def user_number(name: str) -> int | None:
         return pwd.getpwnam(name.partition("@")[0]).pw_uid
     except KeyError:
         return None
-
-
-def user_name(number: int) -> str:
-    """The name of a user by number, or the number where this machine knows none."""
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def count_of(number: object) -> int:

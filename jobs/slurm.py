@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import expand
 from .batch import BatchJob
-from .scheduler import Expectation, Node, Partition, QueuedJob, Scheduler, message_of, one_line, utc_time
+from .scheduler import Node, Partition, QueuedJob, Scheduler, message_of, one_line, utc_time
 
 if TYPE_CHECKING:
     from ..analysis.chains.waits import QueueState
@@ -163,10 +163,6 @@ class Slurm(Scheduler):
         output = None if job.output is None else job.output.replace("%", "%%")  # sbatch replaces %j and others
         return super().render(replace(job, output=output), template)
 
-    def signal(self, job: str, name: str) -> None:
-        """Send a signal, as USR1, to the script of a job that runs; its steps do not get it."""
-        self.call("scancel", "--batch", f"--signal={name}", job)
-
     def update(self, job: str, **settings: str) -> None:
         """Change a job that waits: `update("12", ExcNodeList="n[01-02]")`, names as `scontrol update` has them."""
         self.call("scontrol", "update", f"JobId={job}", *(f"{key}={value}" for key, value in settings.items()))
@@ -174,17 +170,6 @@ class Slurm(Scheduler):
     def release(self, job: str) -> None:
         """Let a job go that its owner holds, or that Slurm holds because it can run nowhere."""
         self.call("scontrol", "release", job)
-
-    def expected(self, job: str) -> Expectation:
-        """When Slurm expects to start a waiting job, the first of an array, and why it waits.
-
-        Raises InputError where Slurm knows no such job, or none of it waits.
-        """
-        waiting = [record for record in self.jobs(job) if record.state == "PENDING"]
-        if not waiting:
-            raise InputError(f"job {job} does not wait in the queue")
-        first = min(waiting, key=lambda record: record.start.timestamp() if record.start else math.inf)
-        return Expectation(first.start, first.reason)
 
     def test_start(self, options: Sequence[str], script: str | None = None) -> dt.datetime | None:
         """When a job would start if it were submitted, by `sbatch --test-only`: UTC, None where Slurm names no time.
@@ -206,8 +191,9 @@ class Slurm(Scheduler):
         A row has what sacct prints: Submit, Eligible, Start and End in seconds since 1970 (UTC) or a word such as
         Unknown, TimelimitRaw in minutes, NNodes, State, Partition. Raises SchedulerError.
         """
-        head, *rows = (line.split(DELIMITER) for line in self.accounts(_HISTORY, since, until).splitlines())
-        yield from (dict(zip(head, row, strict=True)) for row in rows if len(row) == len(head))
+        lines = (line.split(DELIMITER) for line in self.accounts(_HISTORY, since, until).splitlines())
+        head = next(lines, [])
+        yield from (dict(zip(head, line, strict=True)) for line in lines if len(line) == len(head))
 
     def accounts(self, columns: Sequence[str], since: dt.datetime, until: dt.datetime | None) -> str:
         """What `sacct` prints of all jobs since a time (UTC where it has no zone): a head, and a line each; times in s.
@@ -272,18 +258,6 @@ class Slurm(Scheduler):
             recent_waits_s=np.array([wait_s for _, wait_s in sorted(waits_s)[-RECENT_WAITS:]], dtype=float),
         )
 
-    def fabric(self) -> dict[str, str]:
-        """Node -> the part of the network that a job cannot leave; empty where Slurm knows no topology."""
-        parts: list[tuple[int, str, list[str]]] = []
-        for line in self.ask("scontrol", "-o", "show", "topology").stdout.splitlines():
-            fields = fields_of(line)
-            block, name = fields.get("BlockName"), fields.get("SwitchName")
-            members = expand(_text(fields.get("Nodes", "")))
-            if block or name:
-                parts.append((-len(members) if block else len(members), block or name or "", members))
-        # The last one stays: the largest of the switches, the smallest of the blocks.
-        return {node: name for _, name, members in sorted(parts) for node in members}
-
     def default_partition(self) -> str | None:
         """The partition of jobs that name none; None where there is no such."""
         return next((partition.name for partition in self.partitions().values() if partition.default), None)
@@ -293,12 +267,19 @@ class Slurm(Scheduler):
 
         They are those of each reservation and of each part of the network.
         """
-        parts: dict[str, set[str]] = {}
-        for name, part in self.fabric().items():
-            parts.setdefault(part, set()).add(name)
+        parts: list[tuple[int, list[str]]] = []
+        for fields in map(fields_of, self.ask("scontrol", "-o", "show", "topology").stdout.splitlines()):
+            if fields.get("BlockName") or fields.get("SwitchName"):
+                members = expand(_text(fields.get("Nodes", "")))
+                parts.append((-len(members) if fields.get("BlockName") else len(members), members))
+        # Of a node the last one stays: the largest of the switches, the smallest of the blocks.
+        part_of = {node: number for number, (_, members) in enumerate(sorted(parts)) for node in members}
+        by_part: dict[int, set[str]] = {}
+        for node, number in part_of.items():
+            by_part.setdefault(number, set()).add(node)
         lines = self.call("scontrol", "-o", "show", "reservations").splitlines()
         reserved = [expand(_text(fields_of(line).get("Nodes", ""))) for line in lines]
-        return [frozenset(nodes) for nodes in (*reserved, *parts.values()) if nodes]
+        return [frozenset(nodes) for nodes in (*reserved, *by_part.values()) if nodes]
 
     def jobs(self, job: str) -> list[JobRecord]:
         """The records of a job: one, or several of an array. Raises InputError where there is no such job."""
@@ -411,7 +392,6 @@ def partition(line: str) -> Partition | None:
         longest_min=_minutes(fields.get("MaxTime", "")),
         usual_min=_minutes(fields.get("DefaultTime", "")),
         least_nodes=_number(fields.get("MinNodes", "")) or 1,
-        most_nodes=_number(fields.get("MaxNodes", "")) or math.inf,
     )
 
 

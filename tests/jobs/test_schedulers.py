@@ -139,7 +139,7 @@ def test_nodes_of_pbs(pbs: Pbs, commands: Commands) -> None:
 
 def test_queues_of_pbs(pbs: Pbs) -> None:
     assert pbs.partitions() == {
-        "prod": Partition("prod", default=True, longest_min=1440, most_nodes=496),
+        "prod": Partition("prod", default=True, longest_min=1440),
         "debug": Partition("debug", up=False, longest_min=60),
         "any": Partition("any", longest_min=math.inf),
     }
@@ -318,7 +318,7 @@ FLUX_R = {
 }
 FLUX_LIST = "free|pdebug,pall|tioga10\nallocated|pdebug|tioga[10-11]\nfree||login0\ndown|pdebug|tioga12\n"
 FLUX_STATUS = "avail|login0,tioga[10-11]|\ndrained|tioga12|bad GPU\n"
-FLUX_QUEUES = "pdebug|pdebug*|enabled|started|1h|8\npall|pall|enabled|stopped|inf|inf\n"
+FLUX_QUEUES = "pdebug|pdebug*|enabled|started|1h\npall|pall|enabled|stopped|inf\n"
 
 
 def _flux_job(number: str, status: str, name: str, **more: str) -> str:
@@ -367,7 +367,7 @@ def test_nodes_and_queues_of_flux(flux: Flux) -> None:
     assert (nodes["tioga12"].state, nodes["tioga12"].reason) == ("drained", "bad GPU")
     assert nodes["tioga10"].partitions == ("pall", "pdebug")
     assert flux.partitions() == {
-        "pdebug": Partition("pdebug", default=True, longest_min=60, most_nodes=8),
+        "pdebug": Partition("pdebug", default=True, longest_min=60),
         "pall": Partition("pall", up=False),
     }
 

@@ -25,12 +25,12 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
     waits = slurm.submit("-N2", "-t30", "--job-name", "a|b c", "--comment", "x|y z", user="bob")
     held = slurm.submit("-N1", "--hold")
     many = slurm.submit("-N1", "-a", "1-3", "-t5")
-    slurm.until(lambda: client.expected(waits).start is not None, "Slurm to plan", within=60)
+    slurm.until(lambda: client.jobs(waits)[0].start is not None, "Slurm to plan", within=60)
     jobs = {job.job: job for job in client.queue()}
     assert (jobs[runs].state, jobs[runs].nodes, jobs[runs].name) == ("RUNNING", "n[01-06]", "fill the cluster")
     assert (jobs[waits].name, jobs[waits].comment) == ("a|b c", "x|y z")
     assert (jobs[waits].pending, jobs[waits].held, jobs[held].held) == (True, False, True)
-    end, planned = jobs[runs].end, client.expected(waits).start
+    end, planned = jobs[runs].end, client.jobs(waits)[0].start
     assert end is not None
     assert planned is not None
     assert before < end - dt.timedelta(minutes=10) < dt.datetime.now(dt.UTC) < end <= planned
@@ -54,8 +54,8 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
         client.test_start(["-N7"])
     client.cancel(waits)
     client.cancel(waits)
-    with pytest.raises(InputError, match=f"job {waits} does not wait in the queue"):
-        client.expected(waits)
+    with pytest.raises(InputError, match="Slurm knows no job 99999"):
+        client.jobs("99999")
     with pytest.raises(SchedulerError, match="keeps no accounts here") as caught:
         list(client.history(before))
     assert caught.value.absent
