@@ -1,22 +1,31 @@
 """How long a job would wait in a queue: what the queue looks like at one moment, and models that learn from that.
 
 `QueueState` is a queue at one moment, of a replay or of a real site; `features` are the numbers that a model sees of
-it. `WaitModel` predicts quantiles of the wait by gradient boosting, and corrects them on the last part of the history.
+it. `WaitModel` predicts quantiles of the wait by gradient boosting, and corrects them on the last part of the history;
+`site_model` fits it to the real waits of a site.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
-from .jobs_log import FloatArray, IntArray, JobsLog
+from ...errors import InputError
+from .jobs_log import UNLIMITED_S, FloatArray, IntArray, JobsLog
 
 RECENT_WAITS = 100
 """Jobs started last whose waits a `QueueState` has."""
+QUANTILES = (0.5, 0.75, 0.9)
+LEAST_WAITS = 500
+"""Waits that a model learns from at least: its last tenth, which says how often it was right, then has 50."""
+_MOST_WAITS = 6000  # that `site_model` learns from: the features of a wait cost half a millisecond
+_CALIBRATING = 0.2
+_LONGEST_H = 720.0  # a plan beyond a month is no plan: Slurm takes a job without a limit to run for a year
 _HOUR_S = 3600.0
 _ENDING_WITHIN_H = (2, 6, 12, 24)
 
@@ -82,7 +91,7 @@ def features(state: QueueState, nodes: int, limit_s: float) -> FloatArray:
             waits_h.max() if len(waits_h) else 0.0,
             state.pending_nodes[0] if has_pending else 0,
             (state.now_s - state.pending_since_s[0]) / _HOUR_S if has_pending else 0.0,
-            first_fit_s(state, nodes, limit_s) / _HOUR_S,
+            min(first_fit_s(state, nodes, limit_s) / _HOUR_S, _LONGEST_H),
             now.hour + now.minute / 60,
             now.weekday(),
         ],
@@ -187,3 +196,138 @@ def states_of(log: JobsLog, cluster_nodes: int, times_s: Iterable[float]) -> Ite
             running_until_s=(start_s + limit_s)[running],
             recent_waits_s=waits_s[max(0, started - RECENT_WAITS) : started],
         )
+
+
+def used_share(log: JobsLog) -> float:
+    """The node-hours that ended jobs of a log used, over those that their limits had planned; above 0, at most 1."""
+    counted = np.isfinite(log.end_s) & (log.limit_s < UNLIMITED_S)
+    nodes = log.nodes[counted]
+    planned_s = float(nodes @ log.limit_s[counted])
+    return max(float(nodes @ log.run_times_s[counted]) / planned_s, 0.01) if planned_s else 1.0
+
+
+@dataclass(frozen=True)
+class WaitModel:
+    """Quantiles of the wait of a job, by gradient boosting over `features`.
+
+    A first guess is the wait by first fit, times the share of their limits that jobs use. The trees learn what to add
+    to it, one sum of trees a quantile (pinball loss). So waits can be longer than all that were learned from. Then a
+    margin is added so that each quantile was right as often as it says on the last part of the history (split
+    conformal prediction: Romano, Patterson, Candes, NeurIPS 2019). Margins grow with the first guess.
+    """
+
+    quantiles: tuple[float, ...]
+    """Ascending."""
+    n: int
+    """Waits that it was fitted to."""
+    coverage: Mapping[float, tuple[float, int]]
+    """Quantile -> the share of so many waits, which came after all that it had learned from, that it was at least."""
+    _used_share: float
+    _trees: tuple[Any, ...]
+    _margins: FloatArray
+
+    @classmethod
+    def fit(
+        cls,
+        seen: FloatArray,
+        waits_s: FloatArray,
+        times_s: FloatArray,
+        *,
+        used_share: float,
+        quantiles: Sequence[float] = QUANTILES,
+        seed: int = 0,
+    ) -> WaitModel:
+        """Fit to (n, features) `features` of moments of submission `times_s`, and the (n,) waits that followed.
+
+        The last fifth in time is not learned from: it gives the margins. Raises InputError for too little history.
+        """
+        from sklearn.ensemble import GradientBoostingRegressor
+
+        if len(waits_s) < LEAST_WAITS:
+            raise InputError(f"{len(waits_s):,} waits are too little to learn from; a model needs {LEAST_WAITS}")
+        order = np.argsort(times_s, kind="stable")
+        seen, waits_h = seen[order], waits_s[order] / _HOUR_S
+        learned = round((1 - _CALIBRATING) * len(waits_h))
+        quantiles = tuple(sorted(quantiles))
+        guess_h = used_share * seen[:learned, _FIRST_FIT]
+        trees = tuple(
+            GradientBoostingRegressor(
+                loss="quantile",
+                alpha=quantile,
+                learning_rate=0.05,
+                max_depth=3,
+                min_samples_leaf=40,
+                subsample=0.5,
+                random_state=seed,
+            ).fit(seen[:learned], waits_h[:learned] - guess_h)
+            for quantile in quantiles
+        )
+        fitted = cls(quantiles, len(waits_h), {}, used_share, trees, np.zeros(len(quantiles)))
+        checked = (learned + len(waits_h)) // 2
+        later = seen[checked:], waits_h[checked:] * _HOUR_S
+        before = fitted.calibrated(seen[learned:checked], waits_h[learned:checked] * _HOUR_S)
+        right = (later[1][:, None] <= before.predict(later[0])).mean(axis=0).tolist()
+        coverage = {quantile: (share, len(later[1])) for quantile, share in zip(quantiles, right, strict=True)}
+        return replace(fitted.calibrated(seen[learned:], waits_h[learned:] * _HOUR_S), coverage=coverage)
+
+    def calibrated(self, seen: FloatArray, waits_s: FloatArray) -> WaitModel:
+        """The same trees with margins from other waits, (n,), which came after those that the trees learned from."""
+        off_h = (waits_s[:, None] / _HOUR_S - self._uncorrected_h(seen)) / self._scale_h(seen)[:, None]
+        ascending = np.sort(off_h, axis=0)
+        ranks = np.ceil((len(ascending) + 1) * np.array(self.quantiles)).astype(np.int64)
+        margins = ascending[np.minimum(ranks, len(ascending)) - 1, np.arange(len(self.quantiles))]
+        return replace(self, _margins=margins)
+
+    def predict(self, seen: FloatArray) -> FloatArray:
+        """(m, quantiles) waits in seconds from (m, features): never negative, and a higher quantile is never less."""
+        waits_h = self._uncorrected_h(seen) + self._margins * self._scale_h(seen)[:, None]
+        quantiles_s: FloatArray = np.maximum.accumulate(np.maximum(waits_h, 0.0), axis=1) * _HOUR_S
+        return quantiles_s
+
+    def _uncorrected_h(self, seen: FloatArray) -> FloatArray:
+        guess_h = self._used_share * seen[:, _FIRST_FIT]
+        return np.stack([guess_h + trees.predict(seen) for trees in self._trees], axis=1)
+
+    def _scale_h(self, seen: FloatArray) -> FloatArray:
+        scale_h: FloatArray = 1.0 + self._used_share * seen[:, _FIRST_FIT]
+        return scale_h
+
+
+_FIRST_FIT = FEATURES.index("first_fit_h")
+
+
+@dataclass(frozen=True)
+class AverageWait:
+    """What is said of the wait where no model can be fitted."""
+
+    mean_s: float | None
+    """Mean wait of the last jobs; None without any."""
+    n: int
+    """Jobs that the mean is of."""
+    reason: str
+    """Why there is no model, in a sentence."""
+
+
+def site_model(
+    log: JobsLog, cluster_nodes: int, *, quantiles: Sequence[float] = QUANTILES, seed: int = 0
+) -> WaitModel | AverageWait:
+    """A model of the real waits of a site, or their average where the log has fewer than `LEAST_WAITS` jobs.
+
+    A log does not have the jobs that still wait, so that of the last jobs it has only those that waited little. They
+    are left out: those submitted later than 90 % of the last jobs waited before the last start.
+    """
+    last = log.where(np.arange(len(log)) >= len(log) - RECENT_WAITS)
+    if len(log):
+        recent_s = float(np.quantile(last.waits_s, 0.9))
+        complete = int(np.searchsorted(log.submit_s, float(log.start_s.max()) - recent_s, side="right"))
+    if len(log) < LEAST_WAITS or complete < LEAST_WAITS:
+        mean_s = float(last.waits_s.mean()) if len(last) else None
+        reason = f"{log.source} has {len(log):,} jobs, and a model of the wait needs {LEAST_WAITS} or more"
+        return AverageWait(mean_s, len(last), reason)
+    jobs = slice(max(0, complete - _MOST_WAITS), complete)
+    requests = zip(log.nodes[jobs].tolist(), log.limit_s[jobs].tolist(), strict=True)
+    states = states_of(log, cluster_nodes, log.submit_s[jobs])
+    seen = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
+    return WaitModel.fit(
+        seen, log.waits_s[jobs], log.submit_s[jobs], used_share=used_share(log), quantiles=quantiles, seed=seed
+    )
