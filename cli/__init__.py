@@ -23,6 +23,7 @@ from .. import __version__
 from ..errors import InputError, QueryError, WhorlError
 
 _DEPENDENCIES = {
+    "ClusterShell": "ClusterShell",
     "cupy": "cupy-cuda13x",
     "dash": "'whorl[dashboard]'",
     "dash_ag_grid": "'whorl[dashboard]'",

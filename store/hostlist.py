@@ -55,15 +55,13 @@ def _count(text: str, hosts: str) -> int:
 
 def _names(part: str, hosts: str) -> Iterable[str]:
     """The names of a part with brackets."""
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
     try:
-        from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-    except ImportError as error:
-        raise InputError(f"{hosts[:80]!r} has ranges, which need ClusterShell: pip install ClusterShell") from error
-    try:
-        names: Iterable[str] = NodeSet(part.replace(" ", ""), resolver=RESOLVER_NOGROUP)
+        nodes: Iterable[str] = NodeSet(part.replace(" ", ""), resolver=RESOLVER_NOGROUP)
     except NodeSetException as error:
         raise InputError(f"{hosts[:80]!r} is not a host list: {error}") from error
-    return names
+    return nodes
 
 
 def compress(names: Iterable[str]) -> str:
