@@ -131,7 +131,7 @@ def _page_that_leads_to(link: str, folder: Path) -> Path:
 def _measured(folder: str) -> str:
     """A store with a simulated fleet, and what was found about it."""
     from ..analysis.verdicts.judgements import conclude
-    from ..jobs.demo import measure_demo
+    from .answers.demo import measure_demo
     from .output import ProgressBar
 
     with ProgressBar() as progress:

@@ -63,7 +63,7 @@ def demo(
     from ..analysis.verdicts.planted import compared
     from ..dashboards.printed import demo as printed
     from ..dashboards.store_report import look
-    from ..jobs.demo import STORE, measure_demo
+    from .answers.demo import STORE, measure_demo
     from .output import ProgressBar, print_json, show, tell
 
     folder, began = Path(out), time.perf_counter()
@@ -117,7 +117,7 @@ def demo(
 def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes: Sequence[str]) -> StoreError | None:
     """Write the page. If that fails, return the error to end with, because the findings can still be printed."""
     from ..errors import InputError, StoreError
-    from ..jobs.demo import STORE
+    from .answers.demo import STORE
 
     try:
         looked.write(folder / _REPORT, planted=caught, notes=notes)

@@ -40,7 +40,7 @@ def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: py
         raise InputError("CuPy is not installed")
 
     monkeypatch.setattr(probe_node, "local_devices", none)
-    demo = importlib.import_module("whorl.jobs.demo")
+    demo = importlib.import_module("whorl.cli.answers.demo")
     monkeypatch.setattr(demo, "no_driver", lambda: "")
 
     def eight(gpus: int, *_: object) -> Fleet:

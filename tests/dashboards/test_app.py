@@ -502,7 +502,7 @@ def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) 
         assert reading.store.sql("SELECT count(*) AS n FROM judgements").to_pydict() == {"n": [1]}
         return make_app(reading, **options)
 
-    monkeypatch.setattr("whorl.jobs.demo.measure_demo", measure)
+    monkeypatch.setattr("whorl.cli.answers.demo.measure_demo", measure)
     monkeypatch.setattr("whorl.dashboards.app.make.make_app", make)
     monkeypatch.setattr(Server, "start", lambda _: signal.raise_signal(signal.SIGTERM))
     done = click.testing.CliRunner().invoke(cli, ["dashboard", "--demo", "--no-open", "--listen", "127.0.0.1:0"])
