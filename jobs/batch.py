@@ -26,7 +26,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 _PLACE = re.compile(r"\{\{\s*(!?)(\w*)\s*(?:\|\s*(\w*)\s*)?\}\}")
 
 
-def named(text: str, unfit: str) -> str:
+def plain_name(text: str, unfit: str) -> str:
     """A text as a name: what is `unfit` becomes a dash, and a name that is too long ends with a hash of the text."""
     name = re.sub(unfit, "-", text.lower()).strip("._-") or "none"
     if len(name) > _LONGEST:
@@ -38,7 +38,7 @@ def named(text: str, unfit: str) -> str:
 FORMS: Mapping[str, Callable[[str], str]] = {
     "sh": shlex.quote,  # one word of the shell; Slurm, LSF and Flux read the quotes in their directives, too
     "json": lambda text: json.dumps(text, ensure_ascii=False),  # also a string of YAML
-    "plain": lambda text: named(text, "[^a-z0-9-]+"),  # lower-case letters, digits and dashes, at most 63
+    "plain": lambda text: plain_name(text, "[^a-z0-9-]+"),  # lower-case letters, digits and dashes, at most 63
     "doubled": lambda text: text.replace("$", "$$"),  # Kubernetes turns $$ into $, and may replace $(NAME)
 }
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..errors import InputError, SchedulerError
 from ..store.names import by_number
-from .batch import named
+from .batch import plain_name
 from .scheduler import TIMEOUT_S, Node
 
 FORMATS = ("kubernetes", "taints", "nfd")
@@ -52,7 +52,7 @@ class KubeNode:
 
 def key(workload: str) -> str:
     """The key of the label of a workload: what a key may not hold is replaced."""
-    return f"{DOMAIN}/{named(workload, r'[^a-z0-9._-]+')}"
+    return f"{DOMAIN}/{plain_name(workload, r'[^a-z0-9._-]+')}"
 
 
 def is_name(name: str) -> bool:

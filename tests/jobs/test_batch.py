@@ -43,8 +43,8 @@ HOSTILE = """it's "so" $(touch ran) `touch ran` $HOME $$ $(NODE) ; touch ran & #
 def test_what_is_asked_for_is_in_the_script_of_slurm() -> None:
     lines = render("slurm", FULL).splitlines()
     assert lines[0] == "#!/bin/bash"
-    asked = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")}
-    assert asked >= {
+    directives_of_slurm = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")}
+    assert directives_of_slurm >= {
         "--job-name=whorl:autumn:n01",
         "--nodelist=n01",
         "--exclusive",
@@ -82,18 +82,20 @@ def test_every_script_is_shell(scheduler: str, job: BatchJob) -> None:
 
 
 def test_a_site_has_its_own_template(tmp_path: Path) -> None:
-    own = tmp_path / "own.yaml"
-    own.write_text("node: {{node}}\n  - {{ option }}\nlimit: {{walltime}} {{seconds}}\nplain\n")
-    assert render("slurm", FULL, own) == (
+    template = tmp_path / "template.yaml"
+    template.write_text("node: {{node}}\n  - {{ option }}\nlimit: {{walltime}} {{seconds}}\nplain\n")
+    assert render("slurm", FULL, template) == (
         "node: n01\n  - --constraint=a100\n  - --reservation=acceptance\nlimit: 01:30:00 5400\nplain\n"
     )
 
 
 def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
-    own = tmp_path / "own.sh"
-    own.write_text("#!/bin/bash\n#SBATCH -w {{nodes}}\n")
-    with pytest.raises(InputError, match=rf"{own}, line 2: there is no value \{{\{{nodes\}}\}}; there are account"):
-        render("slurm", FULL, own)
+    template = tmp_path / "template.sh"
+    template.write_text("#!/bin/bash\n#SBATCH -w {{nodes}}\n")
+    with pytest.raises(
+        InputError, match=rf"{template}, line 2: there is no value \{{\{{nodes\}}\}}; there are account"
+    ):
+        render("slurm", FULL, template)
     with pytest.raises(InputError, match=r"missing\.sh cannot be read: No such file"):
         render("slurm", FULL, tmp_path / "missing.sh")
     with pytest.raises(InputError, match=r"no template for 'cobalt'; there are .*slurm"):
@@ -106,7 +108,7 @@ def test_every_value_is_used_by_slurm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "asked", "not_asked"),
+    ("scheduler", "full_job", "bare_job"),
     [
         (
             "pbs",
@@ -131,14 +133,14 @@ def test_every_value_is_used_by_slurm() -> None:
         ),
     ],
 )
-def test_the_directives_of_other_schedulers(scheduler: str, asked: str, not_asked: str) -> None:
+def test_the_directives_of_other_schedulers(scheduler: str, full_job: str, bare_job: str) -> None:
     full, bare = directives(scheduler, FULL), directives(scheduler, BARE)
-    assert full == re.split(r";|\n\s*", asked)
-    for one in not_asked.split(";"):
-        if "=" in one:
-            assert one in bare, "the same without the node"
+    assert full == re.split(r";|\n\s*", full_job)
+    for option in bare_job.split(";"):
+        if "=" in option:
+            assert option in bare, "the same without the node"
         else:
-            assert not [line for line in bare if re.match(rf"{one}\b", line)]
+            assert not [line for line in bare if re.match(rf"{option}\b", line)]
 
 
 def directives(scheduler: str, job: BatchJob) -> list[str]:
@@ -148,7 +150,7 @@ def directives(scheduler: str, job: BatchJob) -> list[str]:
 
 
 def test_the_command_knows_every_template() -> None:
-    (option,) = [one for one in campaign.commands["render"].params if one.name == "scheduler"]
+    (option,) = [parameter for parameter in campaign.commands["render"].params if parameter.name == "scheduler"]
     assert isinstance(option.type, click.Choice)
     assert sorted(option.type.choices) == schedulers()
 
@@ -180,8 +182,8 @@ def test_a_hostile_name_stays_one_word(scheduler: str, tmp_path: Path) -> None:
     done = subprocess.run(["bash"], input=text, capture_output=True, text=True, cwd=tmp_path, env={"PATH": "/bin"})
     assert (done.returncode, done.stdout) == (0, f"{HOSTILE}\n--store\n-x y\n")
     assert not list(tmp_path.iterdir())
-    asked = [shlex.split(line) for line in directives(scheduler, hostile) if not line.startswith("-l ")]
-    assert sum(HOSTILE in word for words in asked for word in words) >= 3
+    words_of_directives = [shlex.split(line) for line in directives(scheduler, hostile) if not line.startswith("-l ")]
+    assert sum(HOSTILE in word for words in words_of_directives for word in words) >= 3
     for line in text.splitlines():
         if line.startswith(("#PBS -N ", "#BSUB -J ")):
             assert re.fullmatch(r"#\w+ -\w [a-z0-9-]{1,63}", line)
@@ -208,7 +210,7 @@ def test_a_program_with_quotes_in_its_name_is_called(scheduler: str, tmp_path: P
     assert isinstance(done.exception, SystemExit), "a traceback"
 
 
-@pytest.mark.parametrize("name", [one.name for one in fields(BatchJob) if one.name not in ("minutes", "gpus")])
+@pytest.mark.parametrize("name", [field.name for field in fields(BatchJob) if field.name not in ("minutes", "gpus")])
 def test_a_line_break_makes_no_second_line(name: str) -> None:
     value = "a\n#SBATCH --wrap=b"
     change: dict[str, Any] = {name: [value] if name in ("command", "setup", "options") else value}
@@ -238,7 +240,7 @@ def test_kubernetes_reads_what_was_meant(tmp_path: Path) -> None:
     assert len(job["metadata"]["name"]) <= 63
     [container] = job["spec"]["template"]["spec"]["containers"]
     assert container["volumeMounts"][0]["mountPath"] == HOSTILE
-    line = [*container["command"], *(expanded(one) for one in container["args"])]
+    line = [*container["command"], *(expanded(argument) for argument in container["args"])]
     done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path, env={"PATH": "/bin"})
     assert (done.returncode, done.stdout) == (0, f"{HOSTILE}\n--store\n-x y\n")
 
@@ -248,10 +250,10 @@ def parsed(scheduler: str, job: BatchJob) -> dict[str, Any]:
     line = ["kubectl", "label", "--local", "--filename=-", "--output=json", "read=yes"]
     done = subprocess.run(line, input=render(scheduler, job), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def expanded(text: str) -> str:
     """What Kubernetes makes of an argument, where NODE is a variable of the container."""
-    return re.sub(r"\$(\$|\(NODE\))", lambda found: "$" if found[1] == "$" else "replaced", text)
+    return re.sub(r"\$(\$|\(NODE\))", lambda match: "$" if match[1] == "$" else "replaced", text)

@@ -42,13 +42,13 @@ def commands(tmp_path: Path) -> Commands:
 # -- PBS ----------------------------------------------------------------------------------------------------------
 
 
-def _vnode(state: str, host: str = "", **more: object) -> dict[str, object]:
+def _vnode(state: str, host: str = "", **fields: object) -> dict[str, object]:
     has = {"arch": "linux", "gputype": "A100", "mem": "527672488kb", "ncpus": 64, "ngpus": 4}
     return {
         "Mom": f"{host}.hsn.cm.polaris.alcf.anl.gov", "ntype": "PBS", "state": state, "pcpus": 64,
         "resources_available": has | ({"host": host} if host else {}), "resources_assigned": {}, "resv_enable": "True",
         "sharing": "force_exclhost", "license": "l", "last_state_change_time": 1699617414,
-    } | more  # fmt: skip
+    } | fields  # fmt: skip
 
 
 PBS_NODES = {
@@ -82,13 +82,13 @@ PBS_QUEUES = {
 }  # fmt: skip
 
 
-def _pbs_job(state: str, name: str = "STDIN", **more: object) -> dict[str, object]:
+def _pbs_job(state: str, name: str = "STDIN", **fields: object) -> dict[str, object]:
     return {
         "Job_Name": name, "Job_Owner": f"{me()}@vbox", "job_state": state, "queue": "prod", "server": "vbox",
         "Checkpoint": "u", "ctime": "Fri Nov 11 17:57:05 2016", "Hold_Types": "n", "Priority": 0,
         "Resource_List": {"ncpus": 1, "nodect": 1, "place": "pack", "select": "1:ncpus=1", "walltime": "04:00:00"},
         "substate": 10, "Variable_List": {"PBS_O_HOME": "/root", "PBS_O_WORKDIR": "/root"},
-    } | more  # fmt: skip
+    } | fields  # fmt: skip
 
 
 WHORL = {"PBS_O_HOME": "/root", "WHORL_JOB": "whorl:autumn:n1:2", "WHORL_COMMENT": "whorl:1795987204"}
@@ -227,11 +227,11 @@ HOSTS:  hg_gpu/ n3+2
 LSF_GROUPS = "GROUP_NAME    HOSTS\nhg_gpu        n1 n2\n"
 
 
-def _lsf_job(number: str, stat: str, **more: str) -> dict[str, str]:
+def _lsf_job(number: str, stat: str, **fields: str) -> dict[str, str]:
     return {
         "JOBID": number, "JOBINDEX": "0", "STAT": stat, "USER": me(), "JOB_NAME": "ls -l", "JOB_DESCRIPTION": "",
         "EXEC_HOST": "", "PEND_REASON": "", "EXIT_REASON": "",
-    } | more  # fmt: skip
+    } | fields  # fmt: skip
 
 
 LSF_JOBS = [
@@ -321,11 +321,11 @@ FLUX_STATUS = "avail|login0,tioga[10-11]|\ndrained|tioga12|bad GPU\n"
 FLUX_QUEUES = "pdebug|pdebug*|enabled|started|1h\npall|pall|enabled|stopped|inf\n"
 
 
-def _flux_job(number: str, status: str, name: str, **more: str) -> str:
+def _flux_job(number: str, status: str, name: str, **fields: str) -> str:
     values = {
         "userid": "58985", "urgency": "16", "t_submit": "1795987204.25", "t_run": "", "expiration": "", "ended": "",
         "nodelist": "", "waits": "", "type": "", "note": "",
-    } | more  # fmt: skip
+    } | fields  # fmt: skip
     head = [number, values["userid"], status, values["urgency"], values["t_submit"], values["t_run"]]
     tail = [values[key] for key in ("expiration", "ended", "nodelist", "waits", "type", "note")]
     return "\x1f".join([*head, *tail, name]) + "\n"
@@ -407,13 +407,13 @@ def test_what_was_submitted_is_found_by_its_name(
 ) -> None:
     scheduler = SCHEDULERS[name](environment=commands.environment)
     commands.answer(command, printed)
-    for asked in (JOB, BatchJob("whorl:autumn:n1", ["true"], 5, 4)):
-        script = scheduler.render(asked)
+    for batch_job in (JOB, BatchJob("whorl:autumn:n1", ["true"], 5, 4)):
+        script = scheduler.render(batch_job)
         assert scheduler.submit(script).job == job
         assert commands.calls[-1] == called
         assert commands.input_of(command) == script
         row = next(row for row in _queue_of(name, script, job, commands) if row.job == job)
-        assert (row.name, row.comment) == (asked.name, asked.comment or "")
+        assert (row.name, row.comment) == (batch_job.name, batch_job.comment or "")
 
 
 def _queue_of(name: str, script: str, job: str, commands: Commands) -> list[QueuedJob]:
@@ -424,20 +424,22 @@ def _queue_of(name: str, script: str, job: str, commands: Commands) -> list[Queu
     options = dict(line[:2] for line in lines if len(line) > 1)
     folder = commands.folder / f"queue-of-{name}"
     folder.mkdir(exist_ok=True)
-    there = Commands(folder)
+    commands_of_queue = Commands(folder)
     for path in folder.iterdir():
         path.unlink()
     match name:
         case "pbs":
             variables = dict(part.split("=") for part in options["-v"].split(","))
-            there.answer("qstat", json.dumps({"Jobs": {job: _pbs_job("Q", options["-N"], Variable_List=variables)}}))
+            commands_of_queue.answer(
+                "qstat", json.dumps({"Jobs": {job: _pbs_job("Q", options["-N"], Variable_List=variables)}})
+            )
         case "lsf":
             row = _lsf_job(job, "PEND", JOB_NAME=options["-J"], JOB_DESCRIPTION=options["-Jd"])
-            there.answer("bjobs", json.dumps({"RECORDS": [row]}))
+            commands_of_queue.answer("bjobs", json.dumps({"RECORDS": [row]}))
         case _:
             [line] = [line for line in script.splitlines() if line.startswith("# flux: --job-name=")]
-            there.answer("flux", _flux_job(job, "SCHED", shlex.split(line)[2].removeprefix("--job-name=")))
-    return SCHEDULERS[name](environment=there.environment).queue()
+            commands_of_queue.answer("flux", _flux_job(job, "SCHED", shlex.split(line)[2].removeprefix("--job-name=")))
+    return SCHEDULERS[name](environment=commands_of_queue.environment).queue()
 
 
 @pytest.mark.parametrize(

@@ -33,18 +33,21 @@ JOB = (
 
 
 def test_a_node() -> None:
-    found = node(NODE)
-    assert found == Node(
+    parsed = node(NODE)
+    assert parsed == Node(
         "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm",
         reason="slow", usable=False, idle=True,
         kind="Arch=x86_64 CoresPerSocket=4 CPUTot=8 CPUEfctv=8 RealMemory=4000 Gres=gpu:v100:4 "
         "CfgTRES=cpu=8,mem=4000M,billing=8",
     )  # fmt: skip
-    assert not found.usable
-    alike, other = node(NODE.replace("n01", "n02").replace("slow", "")), node(NODE.replace("gpu:v100:4", "gpu:a100:4"))
-    assert alike is not None
-    assert other is not None
-    assert alike.kind == found.kind != other.kind
+    assert not parsed.usable
+    twin, different = (
+        node(NODE.replace("n01", "n02").replace("slow", "")),
+        node(NODE.replace("gpu:v100:4", "gpu:a100:4")),
+    )
+    assert twin is not None
+    assert different is not None
+    assert twin.kind == parsed.kind != different.kind
 
 
 def test_a_partition() -> None:
@@ -53,15 +56,15 @@ def test_a_partition() -> None:
         "PriorityTier=1 State=DRAIN TRES=cpu=8"
     )
     assert partition(line) == Partition("batch", default=True, up=False, longest_min=26 * 60 + 3.5)
-    found = partition("PartitionName=open AllowGroups=ALL MaxTime=UNLIMITED RootOnly=NO State=UP")
-    assert found == Partition("open", default=False, up=True, longest_min=math.inf)
+    parsed = partition("PartitionName=open AllowGroups=ALL MaxTime=UNLIMITED RootOnly=NO State=UP")
+    assert parsed == Partition("open", default=False, up=True, longest_min=math.inf)
     assert partition("") is None
 
 
 def test_a_node_of_a_later_version() -> None:
-    found = node(LATER)
-    assert found is not None
-    assert (found.available, found.active, found.gpus, found.usable) == ((), (), 8, True)
+    parsed = node(LATER)
+    assert parsed is not None
+    assert (parsed.available, parsed.active, parsed.gpus, parsed.usable) == ((), (), 8, True)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +82,9 @@ def test_a_node_of_a_later_version() -> None:
     ],
 )
 def test_which_nodes_run_jobs(state: str, usable: bool) -> None:
-    found = node(f"NodeName=n State={state}")
-    assert found is not None
-    assert found.usable is usable
+    parsed = node(f"NodeName=n State={state}")
+    assert parsed is not None
+    assert parsed.usable is usable
 
 
 @pytest.mark.parametrize(
@@ -93,12 +96,12 @@ def test_gpus_of_a_gres(gres: str, gpus: int) -> None:
 
 
 def test_tasks_of_an_array() -> None:
-    found = job_record(JOB)
-    assert found is not None
-    assert (found.id, found.state, found.user, found.uid) == ("4_[3-5]", "PENDING", "alice", 1001)
-    assert (found.partitions, found.required, found.excluded) == (("batch", "debug"), "n05", "n[01-02]")
-    assert (found.comment, found.admin_comment) == ("mine", "")
-    assert found.blocked_by("JobArrayTaskLimit")
+    parsed = job_record(JOB)
+    assert parsed is not None
+    assert (parsed.id, parsed.state, parsed.user, parsed.uid) == ("4_[3-5]", "PENDING", "alice", 1001)
+    assert (parsed.partitions, parsed.required, parsed.excluded) == (("batch", "debug"), "n05", "n[01-02]")
+    assert (parsed.comment, parsed.admin_comment) == ("mine", "")
+    assert parsed.blocked_by("JobArrayTaskLimit")
 
 
 @pytest.mark.parametrize(
@@ -111,9 +114,9 @@ def test_tasks_of_an_array() -> None:
     ],
 )
 def test_the_size_of_a_job(fields: str, gpus: int, limit_s: float) -> None:
-    found = job_record(f"JobId=1 JobState=PENDING {fields}")
-    assert found is not None
-    assert (found.gpus, found.limit_s) == (gpus, limit_s)
+    parsed = job_record(f"JobId=1 JobState=PENDING {fields}")
+    assert parsed is not None
+    assert (parsed.gpus, parsed.limit_s) == (gpus, limit_s)
 
 
 @pytest.mark.parametrize(
@@ -121,20 +124,20 @@ def test_the_size_of_a_job(fields: str, gpus: int, limit_s: float) -> None:
     [("HetJobId=1 HetJobOffset=0", "heterogeneous"), ("Deadline=1798108800", "deadline"), ("Deadline=N/A", "")],
 )
 def test_jobs_whose_nodes_must_not_be_changed(fields: str, why: str) -> None:
-    found = job_record(f"JobId=1 JobState=PENDING {fields}")
-    assert found is not None
-    assert why in found.strict
-    assert bool(found.strict) is bool(why)
+    parsed = job_record(f"JobId=1 JobState=PENDING {fields}")
+    assert parsed is not None
+    assert why in parsed.strict
+    assert bool(parsed.strict) is bool(why)
 
 
 def test_a_name_of_a_job_that_looks_like_fields() -> None:
-    found = job_record(
+    parsed = job_record(
         "JobId=3 JobName=x NumNodes=9-9 UserId=bob(1) HetJobId=4 UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A "
         "JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n01 Partition=batch"
     )
-    assert found is not None
-    assert (found.user, found.strict) == ("alice", "")
-    assert found.blocked_by("ReqNodeNotAvail")
+    assert parsed is not None
+    assert (parsed.user, parsed.strict) == ("alice", "")
+    assert parsed.blocked_by("ReqNodeNotAvail")
 
 
 @pytest.mark.parametrize("line", ["", "nonsense", "=", "NodeName= State=IDLE", "JobId="])
