@@ -249,8 +249,8 @@ def apply(
 
     Slurm is asked when it expects to start the job, before and after. Where it is later than the exclusion saves, or
     never, the job is as you wrote it. The nodes that you excluded yourself stay. JOBID may be an array (its waiting
-    tasks) or one of its tasks. Without --workload, a word whorl=NAME in the job's comment names the workload. What
-    whorl excluded stands in the comment; --undo takes it back.
+    tasks) or one of its tasks. Without --workload, a word whorl=NAME in the job's comment names the workload. The
+    comment has what was excluded; --undo takes it back.
     """
     from ..jobs import apply as advised_job
     from .output import print_json, tell

@@ -31,11 +31,11 @@ _LEVELS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "s")
 def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str, Any]:
     """The advice and what the scheduler can be told, as `whorl.advise/1`."""
     expression, reason = preference_of(steering)
-    placed = steering.placing
+    usable_now = steering.placing
     return {
         "schema": "whorl.advise/1",
         **steering.advice.as_dict(),
-        **({} if placed is steering.advice else {key: placed.as_dict()[key] for key in ("packed", "spread")}),
+        **({} if usable_now is steering.advice else {key: usable_now.as_dict()[key] for key in ("packed", "spread")}),
         "scheduler": {
             "asked": bool(steering.nodes) or steering.foreign,
             "partition": steering.partition,
@@ -70,33 +70,33 @@ def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[s
         yield ""
         yield Line(f"    sbatch --exclude={compress(steering.worth_excluding)} ...")
     yield ""
-    placed = {kind.workload: kind for kind in steering.placing.kinds or (steering.placing,)}
+    usable_now = {kind.workload: kind for kind in steering.placing.kinds or (steering.placing,)}
     for kind in kinds:
-        of = f"{advice.workload} on {advice.cluster}" + (f", {kind.workload}" if advice.kinds else "")
-        yield from _gains(kind, of)
+        subject = f"{advice.workload} on {advice.cluster}" + (f", {kind.workload}" if advice.kinds else "")
+        yield from _gains(kind, subject)
         yield from _nodes(steering, kind)
-        if kind.workload in placed:
-            yield from _sets(steering, placed[kind.workload], kind.workload if advice.kinds else None)
+        if kind.workload in usable_now:
+            yield from _sets(steering, usable_now[kind.workload], kind.workload if advice.kinds else None)
     yield from _compared(advice)
     yield _cost(advice, wait)
     if steering.price is not None:
         yield steering.price.evidence
     elif steering.price_reason is not None:
-        yield _sentence(f"Price: {steering.price_reason}")
+        yield _sentence(f"Price in waiting: {steering.price_reason}")
     yield _age(advice)
     yield from (f"Note: {_sentence(remark)}" for remark in (*remarks, *advice.notes))
 
 
 def _compared(advice: Advice) -> Iterable[str | Table]:
     """What the scores are relative to."""
-    named = [f"{one}: {one.usual_ms:,.4g} ms" for one in advice.references]
-    if len(named) == 1:
+    sets = [f"{reference}: {reference.usual_ms:,.4g} ms" for reference in advice.references]
+    if len(sets) == 1:
         yield f"Compared: {advice.references[0]}, with each other."
     else:
-        yield f"Compared, each set with itself (the time of its median GPU): {'; '.join(named)}."
+        yield f"Compared, each set with itself (the time of its median GPU): {'; '.join(sets)}."
 
 
-def _gains(advice: Advice, of: str) -> Iterable[str | Table]:
+def _gains(advice: Advice, subject: str) -> Iterable[str | Table]:
     """What each choice saves; first against a random choice that avoids the slow nodes, too.
 
     A packed set is compared with random packed sets, and GPUs anywhere with random ones anywhere.
@@ -116,7 +116,7 @@ def _gains(advice: Advice, of: str) -> Iterable[str | Table]:
         ]
         for gain in gains
     ]
-    title = f"Time saved by a job of {many(advice.gpus, 'GPU')} ({of})"
+    title = f"Time saved by a job of {many(advice.gpus, 'GPU')} ({subject})"
     yield Table(("choice", "against", "saved", "[90 %]", ""), rows, (2,), title, wrapped=(0, 1, 4))
     yield ""
 
@@ -164,34 +164,36 @@ def _beside(value: float | None, fleet: float | None, unit: str) -> str:
 
 
 def _sets(steering: Steering, advice: Advice, label: str | None) -> Iterable[str | Table]:
-    sets = [(name, found) for name, found in (("packed", advice.packed), ("anywhere", advice.spread)) if found]
+    sets = [(name, best) for name, best in (("packed", advice.packed), ("anywhere", advice.spread)) if best]
     if not sets:
         return
     rows = []
-    for name, placed in sets:
-        interval = f"[{placed.lower:.3f}, {placed.upper:.3f}]"
-        rows.append([name, f"{placed.slowdown:.3f}", interval, count(len(placed.nodes))])
-    known = 4 if advice.cost.nodes else 3  # the number of nodes is the last column
-    head = ("set", "time", "[90 %]", "nodes")[:known]
+    for name, gpu_set in sets:
+        interval = f"[{gpu_set.lower:.3f}, {gpu_set.upper:.3f}]"
+        rows.append([name, f"{gpu_set.slowdown:.3f}", interval, count(len(gpu_set.nodes))])
+    columns = 4 if advice.cost.nodes else 3  # the number of nodes is the last column
+    head = ("set", "time", "[90 %]", "nodes")[:columns]
     title = f"Best sets{f' of {label}' if label else ''}: predicted time, 1 = the median GPU"
-    yield Table(head, [row[:known] for row in rows], (1, 3)[: known - 2], title)
-    for name, placed in sets:
-        if placed.nodes:
-            nodes = compress(steering.names.names.get(node, node) for node in placed.nodes)
+    yield Table(head, [row[:columns] for row in rows], (1, 3)[: columns - 2], title)
+    for name, gpu_set in sets:
+        if gpu_set.nodes:
+            nodes = compress(steering.names.names.get(node, node) for node in gpu_set.nodes)
             yield Line(f"nodes of the set {name}: {nodes}")
     if advice.break_even is not None:
         yield f"If spanning nodes costs a factor above {advice.break_even:.3f}, the packed set is the faster one."
-    name, placed = sets[0]
-    taken = [steering.nodes.get(steering.names.names.get(node, node)) for node in placed.nodes]
-    if not taken or sum(node.gpus if node else 0 for node in taken) != len(placed.gpus):
-        choose = " A scheduler assigns nodes: ask for whole nodes and choose the GPUs in the job." if taken else ""
-        yield f"GPUs of the set {name}: {_gpus(placed)}.{choose}"
+    name, gpu_set = sets[0]
+    nodes_of_set = [steering.nodes.get(steering.names.names.get(node, node)) for node in gpu_set.nodes]
+    if not nodes_of_set or sum(node.gpus if node else 0 for node in nodes_of_set) != len(gpu_set.gpus):
+        choose = (
+            " A scheduler assigns nodes: ask for whole nodes and choose the GPUs in the job." if nodes_of_set else ""
+        )
+        yield f"GPUs of the set {name}: {_gpus(gpu_set)}.{choose}"
     yield ""
 
 
-def _gpus(placed: PlacedSet) -> str:
-    more = f" and {len(placed.gpus) - _NAMED} more (--json has all)" if len(placed.gpus) > _NAMED else ""
-    return ", ".join(placed.gpu_names[:_NAMED]) + more
+def _gpus(gpu_set: PlacedSet) -> str:
+    others = f" and {len(gpu_set.gpus) - _NAMED} more (--json has all)" if len(gpu_set.gpus) > _NAMED else ""
+    return ", ".join(gpu_set.gpu_names[:_NAMED]) + others
 
 
 def _cost(advice: Advice, wait: Wait) -> str:

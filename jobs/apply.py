@@ -75,7 +75,7 @@ class NodeChoice:
 
 
 @dataclass(frozen=True)
-class Change:
+class JobChange:
     """What becomes of a waiting job, or of the alike tasks of an array."""
 
     job: str
@@ -101,7 +101,7 @@ class Change:
         settings = [f"{key}={value}" for key, value in _settings(self.after, self.before).items()]
         return ["scontrol", "update", f"JobId={self.job}", *settings]
 
-    def stays(self, note: str) -> Change:
+    def stays(self, note: str) -> JobChange:
         """The job as it is, for a reason."""
         return replace(self, after=self.before, notes=(*self.notes, note))
 
@@ -127,7 +127,7 @@ class Applied:
 
     steering: Steering
     workload: str
-    changes: Sequence[Change]
+    changes: Sequence[JobChange]
     not_waiting: int
     """Tasks of the job that wait no longer."""
 
@@ -166,12 +166,12 @@ def apply(
     steering = steer(scored, SiteNodes(slurm, partition=",".join(waiting[0].partitions) or None))
     changes = [change_of(record, steering.exclude, note) for record in waiting]
     if not options.dry_run:
-        trial = Trial(slurm, job, note, options, exclusion_share(steering.advice), tell)
+        trial = ExclusionTrial(slurm, job, note, options, exclusion_share(steering.advice), tell)
         changes = trial.run(changes, waiting)
     return Applied(steering, workload, changes, len(records) - len(waiting))
 
 
-def undo(job: str) -> list[Change]:
+def undo(job: str) -> list[JobChange]:
     """Give the caller's own waiting job the nodes back that whorl excluded: the list of its owner, to the letter.
 
     Raises InputError, SchedulerError.
@@ -215,7 +215,7 @@ def exclusion_share(advice: Advice) -> float:
 # -- what to change --------------------------------------------------------------------------------------------------
 
 
-def change_of(record: JobRecord, advised: Sequence[str], note: UndoNote) -> Change:
+def change_of(record: JobRecord, advised: Sequence[str], note: UndoNote) -> JobChange:
     """What `advised` (nodes to avoid, the worst first) means for a job.
 
     The nodes that its owner excluded stay, those that its owner asked for are not excluded, and what whorl excluded
@@ -234,7 +234,7 @@ def change_of(record: JobRecord, advised: Sequence[str], note: UndoNote) -> Chan
     if added:
         comment = f"{owner.comment} whorl:excluded={compress(added)}".strip()
         after = NodeChoice(compress([*owners, *added]), comment)
-    return Change(record.id, before, owner, after, tuple(notes))
+    return JobChange(record.id, before, owner, after, tuple(notes))
 
 
 def _without_token(record: JobRecord) -> NodeChoice:
@@ -265,7 +265,7 @@ def _settings(choice: NodeChoice, before: NodeChoice) -> dict[str, str]:
 
 
 def _set(slurm: Slurm, record: JobRecord, choice: NodeChoice, *, release: bool = False) -> None:
-    """Change a job, and let it go where asked to, or where Slurm holds it because it could run nowhere.
+    """JobChange a job, and let it go where asked to, or where Slurm holds it because it could run nowhere.
 
     Slurm says that it refuses to change a job that cannot run in its partition, and changes it all the same: so a
     refusal counts only where the job is not changed.
@@ -314,21 +314,23 @@ class UndoNote:
 
     def owner_of(self, record: JobRecord) -> NodeChoice | None:
         """What the owner wrote where whorl set what the job has; None where it has something else by now."""
-        return next((owner for placed, owner in self.owners.items() if placed.is_of(record)), None)
+        return next((owner for choice_made, owner in self.owners.items() if choice_made.is_of(record)), None)
 
-    def add(self, changes: Sequence[Change]) -> None:
+    def add(self, changes: Sequence[JobChange]) -> None:
         """Note changes before they are made. Raises InputError."""
         self.owners |= {change.after: change.owner for change in changes}
         self._write(finished=False)
 
     def settle(self, records: Sequence[JobRecord]) -> None:
         """Note that Slurm was looked at, and forget what none of the job's records has any more."""
-        self.owners = {placed: owner for placed, owner in self.owners.items() if any(map(placed.is_of, records))}
+        self.owners = {
+            choice_made: owner for choice_made, owner in self.owners.items() if any(map(choice_made.is_of, records))
+        }
         self._write(finished=True)
 
     def _write(self, *, finished: bool) -> None:
         self.finished = finished
-        choices = [{"set": asdict(placed), "owner": asdict(owner)} for placed, owner in self.owners.items()]
+        choices = [{"set": asdict(choice_made), "owner": asdict(owner)} for choice_made, owner in self.owners.items()]
         try:
             if not choices:
                 self.path.unlink(missing_ok=True)
@@ -361,7 +363,7 @@ class UndoNote:
 
 
 @dataclass
-class Trial:
+class ExclusionTrial:
     """Changes of one job, made and looked at together."""
 
     slurm: Slurm
@@ -372,7 +374,7 @@ class Trial:
     """The share of a job's time that the exclusion saves."""
     tell: Callable[[str], None]
 
-    def run(self, changes: Sequence[Change], records: Sequence[JobRecord]) -> list[Change]:
+    def run(self, changes: Sequence[JobChange], records: Sequence[JobRecord]) -> list[JobChange]:
         """Make the changes, and undo those after which Slurm starts the job later or not at all."""
         by_id = {record.id: record for record in records}
         outcomes = {change.job: change for change in changes}
@@ -388,7 +390,7 @@ class Trial:
                 _set(self.slurm, record, outcomes[record.id].after, release=True)
         return list(outcomes.values())
 
-    def _with_start(self, changes: Sequence[Change], by_id: dict[str, JobRecord]) -> list[Change]:
+    def _with_start(self, changes: Sequence[JobChange], by_id: dict[str, JobRecord]) -> list[JobChange]:
         """The changes with the start that Slurm plans for their jobs, waiting for it; without one a job stays."""
         held = "it is held, and Slurm plans no start for held jobs: --release lets it go with the exclusion"
         later = "Slurm plans no start for it yet, so what the exclusion costs cannot be seen: try again later"
@@ -410,7 +412,7 @@ class Trial:
                 ready.append(replace(change, start_before=record.start))
         return ready
 
-    def _tried(self, changes: Sequence[Change], by_id: dict[str, JobRecord]) -> list[Change]:
+    def _tried(self, changes: Sequence[JobChange], by_id: dict[str, JobRecord]) -> list[JobChange]:
         """Make changes, look at the job until each has an outcome or the time is over, undo those that do not stay."""
         to_make = [change for change in changes if change.needed]
         if not to_make:
@@ -440,9 +442,9 @@ class Trial:
             raise
         return [outcomes.get(change.job, change) for change in changes]
 
-    def _watch(self, changes: Sequence[Change]) -> dict[str, Change]:
+    def _watch(self, changes: Sequence[JobChange]) -> dict[str, JobChange]:
         """The outcomes of changes. A start that stands since before the change counts once Slurm had time to look."""
-        outcomes: dict[str, Change] = {}
+        outcomes: dict[str, JobChange] = {}
         starts: dict[str, dt.datetime | None] = {}  # right after the change
         until = time.monotonic() + self._wait_s
         while len(outcomes) < len(changes):
@@ -463,7 +465,7 @@ class Trial:
                 time.sleep(self._pause_s)
         return outcomes
 
-    def _objection(self, change: Change, record: JobRecord | None) -> str | None:
+    def _objection(self, change: JobChange, record: JobRecord | None) -> str | None:
         """Why a change does not stay, as Slurm has the job; None where it does, also for a job that started."""
         if record is None or change.start_before is None:
             return None

@@ -61,7 +61,7 @@ def lines_for(form: str, steering: Steering, excluded: Sequence[str] = ()) -> tu
 def _why_no_exclusion(steering: Steering) -> str | None:
     advice, price = steering.advice, steering.price
     if price is not None and not price.worth:
-        return f"nothing is excluded. {price.verdict}"
+        return price.verdict
     if steering.exclude:
         return None
     if steering.foreign:

@@ -71,9 +71,9 @@ def read(text: str, source: str) -> dict[str, KubeNode]:
     if not isinstance(items, list):
         raise InputError(f"{wrong}: it has no list of items")
     nodes: dict[str, KubeNode] = {}
-    for number, item in enumerate(items, 1):
+    for number, entry in enumerate(items, 1):
         try:
-            node = _node(item)
+            node = _node(entry)
         except (TypeError, KeyError, AttributeError) as error:
             raise InputError(f"{wrong}: item {number} is no node") from error
         if not is_name(node.name):
@@ -84,14 +84,14 @@ def read(text: str, source: str) -> dict[str, KubeNode]:
     return nodes
 
 
-def _node(item: dict[str, object]) -> KubeNode:
-    match item:
+def _node(entry: dict[str, object]) -> KubeNode:
+    match entry:
         case {"kind": "Node", "metadata": {"name": str(name), **metadata}}:
             pass
         case _:
             raise TypeError
     labels = metadata.get("labels") or {}
-    spec = item.get("spec") or {}
+    spec = entry.get("spec") or {}
     if not isinstance(labels, dict) or not isinstance(spec, dict):
         raise TypeError
     taints = {t["key"]: t.get("value") or "" for t in spec.get("taints") or () if t["effect"] == EFFECT}

@@ -9,7 +9,7 @@ all jobs make, so it is more than a single careful user pays.
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +81,8 @@ class WaitingPrice:
     run_time_h: float
     run_time_from: str
     """`median`, of these jobs, or `option`, where the user said it."""
+    gain_pct: float
+    """The share of a run's time that the exclusion saves."""
     gain_h: float
     gain_low_h: float
     gain_high_h: float
@@ -92,6 +94,8 @@ class WaitingPrice:
     """How much longer the wait is that 95 % of the jobs do not exceed."""
     added_p95_wait_low_h: float | None
     added_p95_wait_high_h: float | None
+    longer_jobs_pct: float
+    """How many of these jobs ran so long that the exclusion would have paid."""
 
     @property
     def worth(self) -> bool:
@@ -99,11 +103,24 @@ class WaitingPrice:
         return self.gain_h >= self.added_wait_h
 
     @property
+    def pays_from_h(self) -> float | None:
+        """The run time from which on the exclusion pays; None where it saves nothing."""
+        return max(0.0, 100 * self.added_wait_h / self.gain_pct) if self.gain_pct > 0 else None
+
+    @property
     def verdict(self) -> str:
-        """A sentence for people."""
-        saves = f"it saves {self.gain_h:.2g} h [{self.gain_low_h:.2g}, {self.gain_high_h:.2g}] of a job"
-        costs = f"costs {self.added_wait_h:.2g} h{self._interval} of waiting"
-        return f"Excluding pays: {saves} and {costs}." if self.worth else f"Do not exclude: {saves}, but {costs}."
+        """A sentence for people: whether the exclusion pays, and for which jobs."""
+        interval = ""
+        if self.added_wait_low_h is not None and self.added_wait_high_h is not None:
+            interval = f" [{_hours(self.added_wait_low_h)}, {_hours(self.added_wait_high_h)}]"
+        saves = f"it saves {_hours(self.gain_h)} h [{_hours(self.gain_low_h)}, {_hours(self.gain_high_h)}] of a job"
+        costs = f"costs {_hours(self.added_wait_h)} h{interval} of waiting"
+        text = f"Excluding pays: {saves} and {costs}." if self.worth else f"Do not exclude: {saves}, but {costs}."
+        if self.pays_from_h is None:
+            return text
+        hint = " (--time says how long yours runs)" if self.run_time_from == "median" else ""
+        longer = f"longer than {_hours(self.pays_from_h)} h, as {self.longer_jobs_pct:.0f} % of these do{hint}"
+        return f"{text} It pays for jobs that run {longer}."
 
     @property
     def evidence(self) -> str:
@@ -113,19 +130,17 @@ class WaitingPrice:
         return (
             f"Price: {self.jobs:,} jobs{size} in {self.weeks} weeks of {self.source}, replayed with "
             f"{self.cluster_nodes:,} nodes and with {self.excluded_nodes:,} fewer for all jobs; the saving is of a run "
-            f"of {self.run_time_h:.2g} h, {origin}. The wait that 95 % of them do not exceed grows by "
-            f"{self.added_p95_wait_h:.2g} h."
+            f"of {_hours(self.run_time_h)} h, {origin}. The wait that 95 % of them do not exceed grows by "
+            f"{_hours(self.added_p95_wait_h)} h."
         )
-
-    @property
-    def _interval(self) -> str:
-        if self.added_wait_low_h is None or self.added_wait_high_h is None:
-            return ""
-        return f" [{self.added_wait_low_h:.2g}, {self.added_wait_high_h:.2g}]"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**self.__dict__, "worth": self.worth}
+        return {**asdict(self), "pays_from_h": self.pays_from_h, "worth": self.worth}
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if abs(hours) >= 10 else f"{hours:.2g}"
 
 
 def exclusion_gain(advice: Advice) -> Gain | None:
@@ -144,7 +159,7 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
 
     log = _history(exclusion, request)
     if isinstance(log, str):
-        return f"the price in waiting is not known: {log}; --log FILE reads a saved history of the queue"
+        return f"not known, because {log}; --log FILE reads a saved history of the queue"
     nodes = request.cluster_nodes or max(log.most_nodes_at_once, 0 if request.log else exclusion.site_nodes or 0)
     alike_jobs = log.nodes == exclusion.job_nodes
     enough = int(alike_jobs.sum()) >= LEAST_JOBS and exclusion.job_nodes <= nodes - exclusion.excluded_nodes
@@ -154,11 +169,11 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
             log, cluster_nodes=nodes, excluded_nodes=exclusion.excluded_nodes, job_nodes=job_nodes
         )
     except InputError as error:
-        return f"the price in waiting is not known: {error}"
+        return f"not known: {error}"
     run_times_s = log.run_times_s[alike_jobs] if enough else log.run_times_s
     run_time_h = (request.run_time_s or float(np.median(run_times_s))) / 3600
     gain, mean, p95 = exclusion.gain, price.mean_wait.added, price.p95_wait.added
-    return WaitingPrice(
+    waiting_price = WaitingPrice(
         source=log.source,
         cluster_nodes=nodes,
         excluded_nodes=exclusion.excluded_nodes,
@@ -167,6 +182,7 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
         weeks=price.weeks,
         run_time_h=run_time_h,
         run_time_from="option" if request.run_time_s else "median",
+        gain_pct=100 * gain.median,
         gain_h=gain.median * run_time_h,
         gain_low_h=gain.lower * run_time_h,
         gain_high_h=gain.upper * run_time_h,
@@ -176,7 +192,11 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
         added_p95_wait_h=p95.hours,
         added_p95_wait_low_h=p95.low_h,
         added_p95_wait_high_h=p95.high_h,
+        longer_jobs_pct=0.0,
     )
+    if waiting_price.pays_from_h is None:
+        return waiting_price
+    return replace(waiting_price, longer_jobs_pct=float(100 * (run_times_s > 3600 * waiting_price.pays_from_h).mean()))
 
 
 def _history(exclusion: Exclusion, request: PriceRequest) -> JobsLog | str:
@@ -221,9 +241,9 @@ def _enough(rows: list[Any], source: str) -> JobsLog | str:
         log = log_of_rows(rows, source) if rows else None
     except WhorlError as error:
         return str(error)
-    days = 0.0 if log is None else float(np.ptp(log.submit_s)) / _DAY_S
-    if log is None or len(log) < LEAST_JOBS or days < LEAST_DAYS:
-        jobs = len(log) if log is not None else 0
-        needed = f"it needs {LEAST_JOBS} in {LEAST_DAYS:g} days"
-        return f"{source} has {jobs:,} jobs that can be used, of {days:.0f} days: {needed}"
+    if log is None:
+        return f"{source} has no jobs"
+    days = float(np.ptp(log.submit_s)) / _DAY_S
+    if len(log) < LEAST_JOBS or days < LEAST_DAYS:
+        return f"{source} has {len(log):,} jobs of {days:.0f} days, and {LEAST_JOBS} of {LEAST_DAYS:g} days are needed"
     return log

@@ -52,7 +52,7 @@ class JobRecord:
     """As `scontrol update` takes it: 12, 12_3, 12_[3-5]."""
     state: str
     reason: str = ""
-    """Why it waits."""
+    """Why it waits, in a word: Resources, BadConstraints."""
     start: dt.datetime | None = None
     """When it started, or Slurm expects that it does: UTC."""
     user: str = ""
@@ -72,7 +72,7 @@ class JobRecord:
 
     def blocked_by(self, *reasons: str) -> bool:
         """Whether it waits for one of these reasons, behind which Slurm may write nodes."""
-        return self.reason.partition(",")[0] in reasons
+        return self.reason in reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ def job_record(line: str) -> JobRecord | None:
     return JobRecord(
         id=number,
         state=fields.get("JobState", "UNKNOWN"),
-        reason=_text(fields.get("Reason", "")),
+        reason=_text(fields.get("Reason", "")).partition(",")[0],
         start=utc_time(fields.get("StartTime")),
         user=user,
         uid=int(uid.rstrip(")")) if uid.rstrip(")").isdigit() else None,

@@ -114,8 +114,8 @@ class ScoredWorkload:
         room = {kind: scored._gpus_of(kind, usable) for kind in scored.kinds}
         small = [kind for kind in scored.kinds if len(scored.kinds) > 1 and room[kind] < request.gpus]
         if small and len(small) == len(scored.kinds):
-            there = " and ".join(f"{room[kind]:,} of {scored._model(kind)}" for kind in small)
-            raise InputError(f"the job needs {request.gpus:,} GPUs of one model, but there are only {there}")
+            sizes = " and ".join(f"{room[kind]:,} of {scored._model(kind)}" for kind in small)
+            raise InputError(f"the job needs {request.gpus:,} GPUs of one model, but there are only {sizes}")
         too_small = " and ".join(f"{scored._model(kind)} (GPUs: {room[kind]:,})" for kind in small)
         notes = (f"left out, because the job does not fit there: {too_small}",) if small else ()
         parts = []
@@ -277,7 +277,7 @@ def steer(
     measured, partition = sorted(scored.nodes), site.partition
     nodes = site.slurm.nodes() if site.slurm is not None else {}
     _check_partition(nodes, partition)
-    names, where = _named(measured, nodes, site)
+    names, unknown_to = _named(measured, nodes, site)
     nodes = {name: node for name, node in nodes.items() if within(node, partition)}
     bounded, foreign = site.bounded, False
     remarks = []
@@ -287,7 +287,7 @@ def steer(
             raise InputError(sentence)
         remarks.append(sentence)
         bounded, foreign, partition, nodes = False, True, None, {}
-    remarks += _left_out(names, where, partition)
+    remarks += _left_out(names, unknown_to, partition)
     unusable = tuple(name for name, node in names.names.items() if node in nodes and not nodes[node].usable)
     if unusable:
         states = "; ".join(f"{names.names[name]} {nodes[names.names[name]].state}" for name in unusable[:5])
@@ -297,10 +297,10 @@ def steer(
     usable = _usable(names, nodes, measured, leave_out, bounded=bounded, in_partition=partition is not None)
     if usable is not None and leave_out and usable.isdisjoint(measured):
         raise InputError(f"no node that the job can use was measured ({scored.request.workload})")
-    advice = placed = scored.advice(usable)
+    advice = usable_now = scored.advice(usable)
     if placing and unusable and len(unusable) < len(names.names):
-        placed = scored.advice((usable or set()).difference(unusable))
-    return Steering(advice, placed, partition, nodes, names, unusable, tuple(remarks), site.slurm, foreign)
+        usable_now = scored.advice((usable or set()).difference(unusable))
+    return Steering(advice, usable_now, partition, nodes, names, unusable, tuple(remarks), site.slurm, foreign)
 
 
 def _usable(
@@ -335,13 +335,13 @@ def _named(measured: Sequence[str], nodes: Mapping[str, Node], site: SiteNodes) 
     return NodeNames(hosts, tuple(name for name in measured if name not in hosts), ()), "not a valid host name:"
 
 
-def _left_out(names: NodeNames, where: str, partition: str | None) -> list[str]:
+def _left_out(names: NodeNames, unknown_to: str, partition: str | None) -> list[str]:
     """Sentences about measured nodes that get no advice."""
     unclear = {name for candidates in names.unclear.values() for name in candidates}
     unknown = [name for name in names.unknown if name not in unclear]
     remarks = []
     if unknown and names.names:
-        remarks.append(f"left out: {where} {_short_list(unknown)}, which {_were(unknown)} measured")
+        remarks.append(f"left out: {unknown_to} {_short_list(unknown)}, which {_were(unknown)} measured")
     for node, candidates in names.unclear.items():
         several = " and ".join(candidates)
         remarks.append(f"left out: {several} were measured, and {node} can be only one of them: give it its full name")
@@ -368,12 +368,12 @@ def _none_there(
         )
     stored, present = _first_names(measured), _first_names(list(site.listed or nodes))
     if elsewhere:
-        where = f"is in partition {site.partition}: the store has {stored}, the partition {present}"
+        sentence = f"is in partition {site.partition}: the store has {stored}, the partition {present}"
     elif site.slurm is None:
-        where = f"is in the list: the store has {stored}, the list {present}"
+        sentence = f"is in the list: the store has {stored}, the list {present}"
     else:
-        where = f"is known to the scheduler: the store has {stored}, the scheduler {present}"
-    return f"none of the measured nodes {where}"
+        sentence = f"is known to the scheduler: the store has {stored}, the scheduler {present}"
+    return f"none of the measured nodes {sentence}"
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import json
 import os
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.tests.advised_fleet import gpu, write_store
+from whorl.tests.analysis.chains.logs import LONESTAR, needs_lonestar
 from whorl.tests.sizes import sample
 
 
@@ -230,3 +232,60 @@ def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str
 
     say(f"Note: {_sentence('not 5 nodes (n[1,3], ...)')} {_sentence('any node will do.')}")
     assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
+
+
+def queue(path: Path, load: float) -> str:
+    """The log of a queue of 20 weeks: each Monday jobs of one node for eight hours, `load` of them a node of eight."""
+    lines = ["submit,start,end,limit_min,nodes"]
+    for week in range(20):
+        monday = dt.datetime(2026, 1, 5, tzinfo=dt.UTC) + dt.timedelta(weeks=week)
+        ends = monday + dt.timedelta(hours=8)
+        lines += [f"{monday:%FT%T},{monday:%FT%T},{ends:%FT%T},600,1"] * round(8 * load)
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
+    """With one of eight nodes fewer, one of eight jobs of each Monday waits eight hours: one hour on average."""
+    log = queue(tmp_path / "full.csv", 1.0)
+    priced = ["--gpus", "4", "--log", log, "--cluster-nodes", "8"]
+    price = document(store, *priced)["price"]
+    assert (price["jobs"], price["weeks"], price["job_nodes"], price["run_time_h"]) == (160, 20, 1, 8.0)
+    assert (price["added_wait_h"], price["added_wait_low_h"], price["added_wait_high_h"]) == (1.0, 1.0, 1.0)
+    assert price["gain_h"] == pytest.approx(8 * 0.135, rel=0.02)
+    assert (price["worth"], price["longer_jobs_pct"]) == (True, 100.0)
+    text = advise(store, *priced).stdout
+    assert "Excluding pays: it saves 1.1 h [1.1, 1.1] of a job and costs 1 h [1, 1] of waiting." in " ".join(
+        text.split()
+    )
+    short = document(store, *priced, "--time", "1h")
+    assert (short["price"]["worth"], short["price"]["run_time_from"], short["exclude"]) == (False, "option", ["n02"])
+    assert short["scheduler"]["exclude"] == "", "no script excludes what does not pay"
+    assert short["price"]["pays_from_h"] == pytest.approx(7.4, abs=0.1)
+    assert "sbatch --exclude" not in advise(store, *priced, "--time", "1h").stdout
+    printed = advise(store, *priced, "--time", "1h", "--format", "exclude", "--and", "n05")
+    assert (printed.exit_code, printed.stdout) == (0, "n05\n")
+    assert "whorl: note: Do not exclude: it saves 0.16 h" in printed.stderr
+    assert advise(store, *priced, "--format", "exclude").stdout == "n02\n"
+
+
+def test_a_price_that_is_not_known_says_what_to_do(store: str, tmp_path: Path) -> None:
+    unknown = document(store)
+    assert unknown["price"] is None
+    assert "--log FILE reads a saved history of the queue" in unknown["price_reason"]
+    assert advise(store, "--format", "exclude").stdout == "n02\n"
+    nothing = document(store, workload="pagerank")
+    assert (nothing["price"], nothing["price_reason"]) == (None, None), "nothing is excluded"
+    small = document(store, "--log", queue(tmp_path / "log", 1.0), "--cluster-nodes", "1")
+    assert "1 of 1 nodes cannot be excluded" in small["price_reason"]
+    (tmp_path / "bad.csv").write_text("x\n1\n")
+    refused = advise(store, "--log", str(tmp_path / "bad.csv"))
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"{tmp_path}/bad.csv has no column Submit" in refused.stderr
+
+
+@needs_lonestar
+def test_four_of_76_nodes_of_lonestar6_do_not_pay_for_its_usual_jobs(store: str) -> None:
+    price = document(store, "--log", str(LONESTAR), "--cluster-nodes", "76")["price"]
+    assert (price["jobs"], price["excluded_nodes"], price["worth"]) == (14_403, 1, False)
+    assert price["added_wait_low_h"] > 0.1

@@ -191,10 +191,13 @@ REPLAY = {
 }
 ADVISE = {
     "--and": ["c001-2", "x["],
+    "--cluster-nodes": ["8", "0"],
     "--hard": ["1.2"],
+    "--log": ["{world}/log.csv", "{world}/jobs.txt"],
     "--max-share": ["10%", "100%", "0"],
     "--nodes": ["{world}/hosts"],
     "--soft": ["1.01"],
+    "--time": ["12h", "x"],
 }
 
 VERBS = {

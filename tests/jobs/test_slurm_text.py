@@ -133,7 +133,7 @@ def test_jobs_whose_nodes_must_not_be_changed(fields: str, why: str) -> None:
 def test_a_name_of_a_job_that_looks_like_fields() -> None:
     parsed = job_record(
         "JobId=3 JobName=x NumNodes=9-9 UserId=bob(1) HetJobId=4 UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A "
-        "JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n01 Partition=batch"
+        "JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n[01-02] Partition=batch"
     )
     assert parsed is not None
     assert (parsed.user, parsed.strict) == ("alice", "")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from whorl.jobs.apply import ApplyOptions, Change, Trial, UndoNote, change_of
+from whorl.jobs.apply import ApplyOptions, ExclusionTrial, JobChange, UndoNote, change_of
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.sizes import sample
 from whorl.tests.slurm.mixed import Mixed
@@ -54,7 +54,7 @@ def why_not(mixed: Mixed, options: list[str], excluded: str) -> str:
 
 @dataclass(frozen=True)
 class Tried:
-    change: Change
+    change: JobChange
     could_start: bool
 
 
@@ -76,7 +76,7 @@ def tried(mixed: Mixed, seed: int) -> Tried | None:
     change = change_of(record, rng.sample(mixed.names, rng.randint(1, 4)), note)
     could_start = not why_not(mixed, options, record.excluded)
     options_of_apply = ApplyOptions(release=True, max_delay_s=60.0)
-    (change,) = Trial(client, job, note, options_of_apply, 0.0, lambda _: None).run([change], [record])
+    (change,) = ExclusionTrial(client, job, note, options_of_apply, 0.0, lambda _: None).run([change], [record])
     records = client.jobs(job)
     where = f"seed {seed}: {options} without {change.after.excluded}: {change.notes}"
     assert {record.excluded for record in records} == {change.after.excluded}, where
