@@ -14,7 +14,7 @@ importlib.machinery.PathFinder.find_spec = lambda name, *more: (
     None if name.partition(".")[0] in hidden else found(name, *more)
 )
 """
-NODE = {"duckdb", "_duckdb", "polars", "plotly", "rich", "dash", "scipy", "msgspec"}
+NODE = {"duckdb", "_duckdb", "polars", "plotly", "rich", "dash", "scipy", "sklearn", "msgspec"}
 """Modules that a compute node lacks: it has numpy, pyarrow, click and nvidia-ml-py."""
 COMMAND = "from whorl.cli import main\nmain()"
 

@@ -222,6 +222,8 @@ class WaitModel:
     """Waits that it was fitted to."""
     coverage: Mapping[float, tuple[float, int]]
     """Quantile -> the share of so many waits, which came after all that it had learned from, that it was at least."""
+    learned_until_s: float
+    """The trees learned from waits that began until then."""
     _used_share: float
     _trees: tuple[Any, ...]
     _margins: FloatArray
@@ -262,7 +264,8 @@ class WaitModel:
             ).fit(seen[:learned], waits_h[:learned] - guess_h)
             for quantile in quantiles
         )
-        fitted = cls(quantiles, len(waits_h), {}, used_share, trees, np.zeros(len(quantiles)))
+        until_s = float(times_s[order[learned - 1]])
+        fitted = cls(quantiles, len(waits_h), {}, until_s, used_share, trees, np.zeros(len(quantiles)))
         checked = (learned + len(waits_h)) // 2
         later = seen[checked:], waits_h[checked:] * _HOUR_S
         before = fitted.calibrated(seen[learned:checked], waits_h[learned:checked] * _HOUR_S)

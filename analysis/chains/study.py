@@ -1,0 +1,288 @@
+"""Chains of two jobs on a log that is replayed without a break: when each policy submits the second, and what follows.
+
+Every four hours a chain begins: a first job is submitted, and runs for its limit of 48 h. From its start on, a policy
+is asked every hour whether to submit the second job, which is alike. It does so as soon as the wait that it predicts is
+as long as what is left of the first. Each wait is that of a copy of the queue in which the second job is submitted at
+that hour. The gap is the start of the second minus the end of the first: an interruption, or an overlap if negative.
+
+Models learn from chains before the test part, of which the waits were known when it begins. In the test part their
+margins follow the waits that are known by then, as they would at a site; the trees stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from .jobs_log import FloatArray, JobsLog
+from .policy_rows import PolicyRow, policy_row
+from .queue import Queue
+from .waits import FEATURES, LEAST_WAITS, WaitModel, features, used_share
+
+ProgressReport = Callable[[int, int], None]
+"""`progress(chains done, chains)`."""
+
+DEFAULT_POLICIES = ("reactive", "average", "p75", "p90")
+LINK_S = 48 * 3600.0
+"""Run time and limit of both jobs of a chain."""
+_HOUR_S, _DAY_S = 3600.0, 86400.0
+_EVERY_S = 4 * _HOUR_S
+_ASKED = 1 + round(LINK_S / _HOUR_S)  # hours from the start of the first job to its end, both included
+_LEARNED_EVERY = 8  # hours between the moments of a chain that a model learns from
+_ROOM_S = 5 * _DAY_S  # a chain begins so long before the log ends, as in the Mirage study
+_RECENT_S = 14 * _DAY_S  # margins come from waits of so long
+_FEWEST_RECENT = 50
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """What is studied."""
+
+    cluster_nodes: int
+    nodes: int = 1
+    """Of each job of a chain."""
+    policies: tuple[str, ...] = DEFAULT_POLICIES
+    """reactive, lead6 (hours), average, test-only, p75 (a quantile of the predicted wait), forest or known."""
+    test_from_s: float | None = None
+    """Chains are tested that begin at this time, seconds since 1970, or later. None: in the last quarter of the log."""
+    cost: float | None = None
+    """Hours of interruption that an hour of overlap weighs: adds the policy `cost`. None: without it."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Chains at the hours at which a policy is asked. Times are seconds since 1970 (UTC)."""
+
+    begins_s: FloatArray
+    """(chains,) when the first job was submitted."""
+    ends_s: FloatArray
+    """(chains,) when the first job ended."""
+    moments_s: FloatArray
+    """(chains, hours)"""
+    seen: FloatArray
+    """(chains, hours, features) of the second job, were it submitted then."""
+    waits_s: FloatArray
+    """(chains, hours) how long it would have waited."""
+    known_gaps_s: FloatArray
+    """(chains,) the gap of who knows all waits: of the latest hour at which the second job starts in time."""
+
+
+def quantile_of_cost(cost: float) -> float:
+    """The quantile of the wait to submit by, where an hour of overlap weighs `cost` hours of interruption.
+
+    The expected cost of a lead L for a wait W, E[max(0, W - L)] + cost * E[max(0, L - W)], is least where L is the
+    quantile 1 / (1 + cost) of W (the newsvendor problem: Arrow, Harris, Marschak, Econometrica 1951).
+    """
+    if not (math.isfinite(cost) and 0.01 <= cost <= 99):
+        raise InputError(f"an hour of overlap can weigh 0.01 to 99 hours of interruption, not {cost:g}")
+    return 1 / (1 + cost)
+
+
+def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport | None = None) -> list[PolicyRow]:
+    """What each policy came to over the chains of the test part, in the order of `options.policies`.
+
+    Raises:
+        InputError: a policy is unknown, a job is wider than the cluster, the test part has no chain, or the part before
+            it is too short to learn from.
+    """
+    policies = options.policies if options.cost is None else (*options.policies, "cost")
+    quantiles = _quantiles(policies, options.cost)
+    learns = bool(quantiles) or "forest" in policies
+    first_s = math.ceil(float(log.start_s.min()) / _DAY_S) * _DAY_S  # of jobs submitted earlier a log has only some
+    last_s = float(log.submit_s[-1]) - _ROOM_S
+    test_from_s = options.test_from_s
+    if test_from_s is None:
+        test_from_s = math.floor((first_s + 3 * last_s) / 4 / _DAY_S) * _DAY_S
+    begins_s = np.arange(first_s, last_s, _EVERY_S)
+    tested = begins_s >= test_from_s
+    if not tested.any():
+        raise InputError(
+            f"{log.source}: no chain begins on {datetime.fromtimestamp(test_from_s, UTC):%Y-%m-%d} or later and five "
+            f"days before the last job, which was submitted on {_date(log.submit_s[-1])}; choose an earlier --test-from"
+        )
+    learned_s = begins_s[~tested] if learns else begins_s[:0]
+    report = _Progress(progress, len(learned_s) + int(tested.sum()))
+    test = _chains(log, options, begins_s[tested], every=1, report=report)
+    learned = _chains(log, options, learned_s, every=_LEARNED_EVERY, report=report)
+    predicted_s = {
+        "average": test.seen[..., FEATURES.index("recent_wait_mean_h")] * _HOUR_S,
+        "test-only": test.seen[..., FEATURES.index("first_fit_h")] * _HOUR_S,
+    }
+    if learns:
+        history = _History.of(learned, test)
+        known = history.known_at(test_from_s)
+        if known.sum() < LEAST_WAITS:
+            raise InputError(
+                f"{log.source}: before {_date(test_from_s)} it has {int(known.sum()):,} waits of chains, and a model "
+                f"needs {LEAST_WAITS}; choose a later --test-from, or policies that learn nothing"
+            )
+        share = used_share(log.where(log.end_s < test_from_s))
+        if quantiles:
+            levels = tuple(sorted(set(quantiles.values())))
+            model = WaitModel.fit(
+                history.seen[known],
+                history.waits_s[known],
+                history.moments_s[known],
+                used_share=share,
+                quantiles=levels,
+                seed=options.seed,
+            )
+            waits_s = _predicted_by_day(model, history, test, test_from_s)
+            predicted_s |= {policy: waits_s[..., levels.index(level)] for policy, level in quantiles.items()}
+        if "forest" in policies:
+            predicted_s["forest"] = _forest(history.seen[known], history.waits_s[known], test.seen, options.seed)
+    return [_row(policy, options.nodes, test, predicted_s) for policy in policies]
+
+
+def _date(time_s: float) -> str:
+    return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d}"
+
+
+def _quantiles(policies: Sequence[str], cost: float | None) -> dict[str, float]:
+    """The quantile of each policy that has one. Raises InputError for a policy that there is not."""
+    quantiles = {}
+    for policy in policies:
+        if match := re.fullmatch(r"p([1-9]\d?)", policy):
+            quantiles[policy] = int(match[1]) / 100
+        elif policy == "cost" and cost is not None:
+            quantiles[policy] = quantile_of_cost(cost)
+        elif policy not in ("reactive", "average", "test-only", "forest", "known") and _lead_s(policy) is None:
+            raise InputError(
+                f"there is no policy {policy!r}: give reactive, lead6 (hours), average, test-only, p75, forest or known"
+            )
+    return quantiles
+
+
+def _lead_s(policy: str) -> float | None:
+    match = re.fullmatch(r"lead(\d+\.?\d*)h?", policy)
+    return _HOUR_S * float(match[1]) if match else None
+
+
+class _Progress:
+    """Counts chains that are done."""
+
+    def __init__(self, progress: ProgressReport | None, chains: int) -> None:
+        self._progress, self._chains, self._done = progress, chains, 0
+
+    def advance(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._chains)
+
+
+def _chains(log: JobsLog, options: StudyOptions, begins_s: FloatArray, *, every: int, report: _Progress) -> Chains:
+    """The chains that begin at these times, ascending, at every so many hours."""
+    hours = _HOUR_S * np.arange(0, _ASKED, every)
+    queue = Queue(log, options.cluster_nodes)
+    count, nodes = len(begins_s), options.nodes
+    starts_s, known_gaps_s = np.empty(count), np.empty(count)
+    waits_s, seen = np.empty((count, len(hours))), np.empty((count, len(hours), len(FEATURES)))
+    for chain, begin_s in enumerate(begins_s.tolist()):
+        queue.advance(begin_s)
+        begun = queue.copy()
+        first = begun.submit(nodes, LINK_S)
+        running = begun.copy()
+        start_s = starts_s[chain] = running.run_until_started(first) if first not in begun.starts_s else begin_s
+        for hour, after_s in enumerate(hours.tolist()):
+            running.advance(start_s + after_s)
+            seen[chain, hour] = features(running.state(), nodes, LINK_S)
+            waits_s[chain, hour] = _wait_s(running, nodes)
+        gaps_s = hours + waits_s[chain] - LINK_S
+        if gaps_s[0] > 0:  # submitted when the first job starts, the second is late: it must be submitted before
+            gaps_s = _early_gaps_s(begun, start_s, nodes)
+        known_gaps_s[chain] = gaps_s[gaps_s <= 0][-1] if (gaps_s <= 0).any() else gaps_s.min()
+        report.advance()
+    return Chains(begins_s, starts_s + LINK_S, starts_s[:, None] + hours, seen, waits_s, known_gaps_s)
+
+
+def _wait_s(queue: Queue, nodes: int) -> float:
+    """The wait of a job of a chain that is submitted at this moment."""
+    copied = queue.copy()
+    return copied.run_until_started(copied.submit(nodes, LINK_S)) - queue.now_s
+
+
+def _early_gaps_s(begun: Queue, start_s: float, nodes: int) -> FloatArray:
+    """The gaps of second jobs submitted hourly from the submission of the first until it starts."""
+    gaps_s = []
+    for submit_s in np.arange(begun.now_s, start_s, _HOUR_S).tolist():
+        begun.advance(submit_s)
+        gaps_s.append(submit_s + _wait_s(begun, nodes) - start_s - LINK_S)
+    return np.array(gaps_s)
+
+
+@dataclass(frozen=True)
+class _History:
+    """Waits of chains to learn from, shape (waits,), and what was seen before them, (waits, features)."""
+
+    moments_s: FloatArray
+    seen: FloatArray
+    waits_s: FloatArray
+
+    @classmethod
+    def of(cls, *parts: Chains) -> _History:
+        """The moments of these chains that a model learns from."""
+        columns: list[tuple[FloatArray, ...]] = []
+        for chains in parts:
+            every = _LEARNED_EVERY if chains.moments_s.shape[1] == _ASKED else 1
+            waits_s, seen = chains.waits_s[:, ::every].ravel(), chains.seen[:, ::every]
+            columns.append((chains.moments_s[:, ::every].ravel(), seen.reshape(-1, len(FEATURES)), waits_s))
+        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def known_at(self, now_s: float) -> NDArray[np.bool_]:
+        """(waits,) those that had ended by then.
+
+        Of jobs submitted after the first that still waited, only short waits have ended: they are left out.
+        """
+        begun = self.moments_s < now_s
+        waiting = begun & (self.moments_s + self.waits_s > now_s)
+        complete_s = self.moments_s[waiting].min() if waiting.any() else now_s
+        known: NDArray[np.bool_] = begun & (self.moments_s < complete_s)
+        return known
+
+
+def _predicted_by_day(model: WaitModel, history: _History, test: Chains, test_from_s: float) -> FloatArray:
+    """(chains, hours, quantiles) waits in seconds, each with the margins of the day on which it was predicted."""
+    predicted_s = np.empty((*test.waits_s.shape, len(model.quantiles)))
+    days = test.moments_s // _DAY_S
+    later = history.moments_s > model.learned_until_s
+    for day in np.unique(days).tolist():
+        known = history.known_at(max(day * _DAY_S, test_from_s)) & later
+        recent = known & (history.moments_s > history.moments_s[known].max(initial=0.0) - _RECENT_S)
+        daily = model
+        if recent.sum() >= _FEWEST_RECENT:
+            daily = model.calibrated(history.seen[recent], history.waits_s[recent])
+        predicted_s[days == day] = daily.predict(test.seen[days == day])
+    return predicted_s
+
+
+def _forest(seen: FloatArray, waits_s: FloatArray, asked: FloatArray, seed: int) -> FloatArray:
+    """(chains, hours) the mean wait by a random forest, as strong a baseline as published provisioners are."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest: Any = RandomForestRegressor(n_estimators=50, min_samples_leaf=5, random_state=seed).fit(seen, waits_s)
+    predicted_s: FloatArray = forest.predict(asked.reshape(-1, len(FEATURES))).reshape(asked.shape[:-1])
+    return predicted_s
+
+
+def _row(policy: str, nodes: int, test: Chains, predicted_s: dict[str, FloatArray]) -> PolicyRow:
+    """What a policy came to. Its coverage is of the predictions by which it submitted."""
+    if policy == "known":
+        return policy_row(policy, nodes, times_s=test.begins_s, gaps_s=test.known_gaps_s)
+    lead_s = 0.0 if policy == "reactive" else _lead_s(policy)
+    waits_s = predicted_s[policy] if lead_s is None else np.full(test.waits_s.shape, lead_s)
+    left_s = test.ends_s[:, None] - test.moments_s
+    hour = np.argmax(waits_s >= left_s, axis=1)  # at the end of the first job every prediction is enough
+    at_hour = np.arange(len(hour)), hour
+    gaps_s = test.waits_s[at_hour] - left_s[at_hour]
+    covered = test.waits_s[at_hour] <= waits_s[at_hour]
+    coverage_pct = 100 * float(covered.mean()) if lead_s is None else None
+    return policy_row(policy, nodes, times_s=test.begins_s, gaps_s=gaps_s, coverage_pct=coverage_pct)
