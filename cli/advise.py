@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from .advise_power_plan import power_plan
 from .advise_training import burst, spb
-from .options import Share, Span, any_store_option, json_option
+from .options import Share, Span, any_store_option, configured_option, json_option
 
 if TYPE_CHECKING:
     from ..jobs.kubernetes import KubeNode
@@ -35,7 +35,9 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 @_cluster_option
 @click.option("--model", metavar="NAME", help="Only GPUs of this model: its name, or a part of it, as a100.")
 @click.option("--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many GPUs the job uses.")
-@click.option("--partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition.")
+@configured_option(
+    "--partition", key="partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition."
+)
 @click.option("--max-share", type=Share(), help="Exclude at most this share of the nodes.  [default: 5%, or one node]")
 @click.option(
     "--hard",

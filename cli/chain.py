@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from .options import Span, json_option
+from .options import Span, configured_option, json_option
 
 if TYPE_CHECKING:
     from ..dashboards.table import Table
@@ -111,7 +111,7 @@ _STATUS = {"failed": 6, "unknown": 6, "cancelled": 1}
 @click.command("wait", short_help="How long a job would wait if it was submitted at this moment.")
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes of the job.")
 @click.option("--time", "limit", metavar="LIMIT", required=True, help="Its time limit, as for sbatch: 24:00:00.")
-@click.option("--partition", metavar="NAME", help="Its partition.  [default: the default one]")
+@configured_option("--partition", key="partition", metavar="NAME", help="Its partition.  [default: the default one]")
 @json_option
 def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     """Predict the wait of a job from the queue as it is and from what jobs waited here: the median, 75 % and 90 %.

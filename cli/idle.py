@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import Span, When, cluster_option, csv_option, exclusive, json_option, store_option
+from .options import Span, When, cluster_option, configured_option, csv_option, exclusive, json_option, store_option
 
 
 @click.command("idle", short_help="GPUs that jobs hold and do not use, with hours and cost.")
@@ -18,7 +18,9 @@ from .options import Span, When, cluster_option, csv_option, exclusive, json_opt
 @click.option("--since", type=When(), help="From this time on: 2026-11-01 (UTC), or 7d ago.  [default: the last day]")
 @click.option("--until", type=When(), help="Up to this time.  [default: the last reading]")
 @click.option("--at-least", type=Span(), default="10min", show_default=True, help="Idle for so long at a time.")
-@click.option("--price", type=click.FloatRange(min=0), help="Of an hour of a GPU, in your currency.")
+@configured_option(
+    "--price", key="price_per_gpu_hour", type=click.FloatRange(min=0), help="Of an hour of a GPU, in your currency."
+)
 @click.option(
     "--settings",
     metavar="FILE",

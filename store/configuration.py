@@ -5,8 +5,8 @@
 
     store = "/shared/fleet"           # --store, also for the collector of a node
     cluster = "alex"                  # the name under which this cluster's rows are stored
-    partition = "gpu"                 # --partition of campaigns, chains and advice
-    account = "hpc-ops"               # --account of campaigns and chains
+    partition = "gpu"                 # --partition of new campaigns, of `jobs wait` and of advice
+    account = "hpc-ops"               # --account of campaigns
     price_per_gpu_hour = 0.9          # what an hour of a GPU costs, in the currency of [energy]
 
     [energy]                          # zone, price of a kWh, and more: the keys of energy.toml (docs/carbon.md)
