@@ -94,10 +94,14 @@ def _as_published(
 
 def _account(log: JobsLog) -> Iterable[str]:
     """What of the log was not used, and what is not sure of its times."""
+    from ..analysis.chains.jobs_log import SAVE
+
     for reason, lines in log.refused.items():
         listed = ", ".join(str(line) for line in sorted(lines)[:5]) + (", ..." if len(lines) > 5 else "")
         in_all = f" ({len(lines)} in all)" if len(lines) > 5 else ""
         yield f"{log.source}: left out line{'s' if len(lines) > 1 else ''} {listed}{in_all}: {reason}"
+    if log.refused:
+        yield f"to have all rows read, save the log with: {SAVE}"
     yield from (f"note: {note}" for note in log.notes)
 
 
