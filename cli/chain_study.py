@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InputError
 from .ending import stays
 from .options import When, json_option
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
     from ..analysis.chains.jobs_log import JobsLog
     from ..analysis.chains.policy_rows import Interval95, PolicyRow
     from ..dashboards.table import Table
+    from .output import ProgressBar
 
 _PATH = click.Path(path_type=Path)
 _POLICIES = "reactive, lead6 (hours), average, test-only, p75, forest, known"
-_DEFAULT, _PUBLISHED = "reactive,average,p75,p90", "reactive,average"
+_DEFAULT = "reactive,average,p75,p90; as published reactive,average"
 
 
 @click.command("chain-study", short_help="What each way to submit a chain of jobs would have done here.")
@@ -29,14 +31,22 @@ _DEFAULT, _PUBLISHED = "reactive,average,p75,p90", "reactive,average"
 @click.option("--cluster-nodes", type=click.IntRange(1), help="Nodes.  [default: the most that ran jobs at once]")
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes of each job of the chain.")
 @click.option("--policy", metavar="NAMES", help=f"With commas: {_POLICIES}.  [default: {_DEFAULT}]")
-@click.option("--test-from", type=When(), help="Chains from this day on; what is learnt is from before.")
 @click.option(
-    "--as-published", required=True, type=click.Choice(["mirage"]), help="Simulate as the artifact of that study does."
+    "--cost",
+    type=click.FloatRange(0.01, 99),
+    help="An hour of overlap weighs so many hours of interruption: adds the policy cost, the quantile 1/(1+COST).",
 )
+@click.option(
+    "--test-from",
+    type=When(),
+    help="Test on chains from this day on, and learn from those before.  [default: the last quarter]",
+)
+@click.option("--as-published", type=click.Choice(["mirage"]), help="Simulate as the artifact of that study does.")
 @click.option(
     "--gpus-per-node", type=click.IntRange(1), default=1, show_default=True, help="To count wasted GPU-hours."
 )
-@click.option("--samples", type=_PATH, metavar="FILE", help="Also write every sample, as a CSV.")
+@click.option("--samples", type=_PATH, metavar="FILE", help="As published: also write every sample, as a CSV.")
+@click.option("--seed", type=click.IntRange(0), help="Of what is learnt.  [default: 0]")
 @json_option
 def chain_study(
     log_path: Path, time_zone: str, cluster_nodes: int | None, nodes: int, as_json: bool, **options: Any
@@ -44,9 +54,9 @@ def chain_study(
     """Say what each way to submit the next job of a chain would have done on a log of this site. It submits nothing.
 
     \b
-    whorl jobs chain-study --log sacct.csv.gz --cluster-nodes 72 --nodes 1
-    whorl jobs chain-study --log ls6.csv.gz --cluster-nodes 72 --nodes 8 \\
-        --policy reactive,average --as-published mirage
+    whorl jobs chain-study --log sacct.csv.gz --nodes 8 --cost 0.5
+    whorl jobs chain-study --log sacct.csv.gz --policy reactive,lead6,lead12,p75
+    whorl jobs chain-study --log ls6.csv.gz --cluster-nodes 72 --as-published mirage
 
     A chain is a training in jobs of 48 h. Interruption is the time without a job between two of them, overlap the time
     in which both hold their nodes (docs/chains.md).
@@ -56,17 +66,22 @@ def chain_study(
     from .output import ProgressBar, print_json, print_table, tell
 
     stays("nothing was stored: run the command again")
+    _refuse_mixed(options)
     if options["samples"] is not None:
         refuse_unwritable(options["samples"], "--samples")
     log = read_log(log_path, time_zone=time_zone)
     for note in _account(log):
         tell(note)
     size = cluster_nodes or log.most_nodes_at_once
+    policies = [name.strip() for name in options["policy"].split(",")] if options["policy"] else []
     since = options["test_from"]
-    since_s = since.replace(tzinfo=UTC).timestamp() if since is not None else 0.0
-    policies = [name.strip() for name in (options["policy"] or _PUBLISHED).split(",")]
+    since_s = None if since is None else since.replace(tzinfo=UTC).timestamp()
+    samples: list[dict[str, Any]] = []
     with ProgressBar() as progress:
-        rows, samples = _as_published(log, policies, size, nodes, since_s=since_s, progress=progress)
+        if options["as_published"]:
+            rows, samples = _as_published(log, policies, size, nodes, since_s=since_s or 0.0, progress=progress)
+        else:
+            rows = _studied(log, policies, size, nodes, since_s=since_s, options=options, progress=progress)
     if options["samples"] is not None:
         _write(options["samples"], samples)
     if as_json:
@@ -75,21 +90,54 @@ def chain_study(
         print_table(_table(log, rows, size, options["gpus_per_node"]))
 
 
-def _as_published(
-    log: JobsLog, policies: Sequence[str], cluster_nodes: int, nodes: int, *, since_s: float, progress: Any
-) -> tuple[list[PolicyRow], list[dict[str, Any]]]:
-    from ..analysis.chains.published import check_policies, published_rows, published_samples, published_starts
+def _refuse_mixed(options: Mapping[str, Any]) -> None:
+    if options["as_published"]:
+        for name in ("cost", "seed"):
+            if options[name] is not None:
+                raise InputError(f"--as-published fixes what --{name} would change; leave out one of them")
+    elif options["samples"] is not None:
+        raise InputError("--samples writes the samples of --as-published mirage; leave it out")
 
-    check_policies(policies)
-    starts_s = published_starts(log, since_s=since_s)
-    samples = published_samples(
+
+def _studied(
+    log: JobsLog,
+    policies: Sequence[str],
+    cluster_nodes: int,
+    nodes: int,
+    *,
+    since_s: float | None,
+    options: Mapping[str, Any],
+    progress: ProgressBar,
+) -> list[PolicyRow]:
+    from ..analysis.chains import study
+
+    chosen = study.StudyOptions(
+        cluster_nodes=cluster_nodes,
+        nodes=nodes,
+        policies=tuple(policies) or study.DEFAULT_POLICIES,
+        test_from_s=since_s,
+        cost=options["cost"],
+        seed=options["seed"] or 0,
+    )
+    return study.chain_study(log, options=chosen, progress=lambda done, of: progress(done, of, "chains"))
+
+
+def _as_published(
+    log: JobsLog, policies: Sequence[str], cluster_nodes: int, nodes: int, *, since_s: float, progress: ProgressBar
+) -> tuple[list[PolicyRow], list[dict[str, Any]]]:
+    from ..analysis.chains import published
+
+    policies = policies or published.POLICIES
+    published.check_policies(policies)
+    starts_s = published.published_starts(log, since_s=since_s)
+    samples = published.published_samples(
         log,
         starts_s,
         cluster_nodes=cluster_nodes,
         nodes=nodes,
         progress=lambda done: progress(done, len(starts_s), "windows"),
     )
-    return published_rows(samples, policies), [sample.as_row() for sample in samples]
+    return published.published_rows(samples, policies), [sample.as_row() for sample in samples]
 
 
 def _account(log: JobsLog) -> Iterable[str]:
