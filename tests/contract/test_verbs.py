@@ -218,6 +218,10 @@ ALONE = [
         "advise burst --profile {out}/layer_times.csv --network {out}/network.json --batch 8 --gpus 2,8 --json",
     ),
     Question(
+        "jobs-chain-study",
+        "jobs chain-study --log {out}/log.csv --cluster-nodes 4 --policy reactive,lead6,average,test-only,known --json",
+    ),
+    Question(
         "jobs-chain-study-published",
         "jobs chain-study --log {out}/log.csv --cluster-nodes 4 --nodes 2 --as-published mirage --json",
     ),
