@@ -334,7 +334,7 @@ VERBS = {
             "--time-zone": ["Europe/Berlin", "x"],
         },
         beside={"--samples": {"--as-published": "mirage"}},
-        never={"--cost": "learns from 500 waits: tests/analysis/chains/test_study.py"},
+        never={"--cost": "learns from 500 waits, and the log has fewer"},
     ),
     "jobs wait": Verb({"--time": "1-00"}, {"--nodes": ["8", "0"], "--time": ["1-00", "UNLIMITED", "x"]}),
     "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
