@@ -48,8 +48,11 @@ def configuration_files() -> list[Path]:
     """The files that are read where they exist: the site's, then the user's, whose values go first."""
     if only_file := os.environ.get("WHORL_CONFIG"):
         return [Path(only_file)]
-    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser())
-    return [SITE_FILE, folder / "whorl" / FILE]
+    return [SITE_FILE, _user_file()]
+
+
+def _user_file() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "whorl" / FILE
 
 
 def configuration() -> dict[str, Setting]:
@@ -80,6 +83,8 @@ def _read(path: Path) -> Iterator[tuple[str, Any]]:
             raise InputError(f"there is no file {path}, which WHORL_CONFIG names") from None
         return
     except OSError as error:
+        if isinstance(error, PermissionError) and path == _user_file():
+            return  # HOME is that of another user, as in a service that root starts for whorl
         raise InputError(f"{path} cannot be read: {error.strerror}; mend its permissions or remove it") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from error
