@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..dashboards.table import MISSING
 from ..errors import InputError
 from .options import Span, configured_option, json_option
 
 if TYPE_CHECKING:
     from ..dashboards.table import Table
     from ..jobs.chain import ChainReport, Until
-    from ..jobs.forecast import Forecast, JobShape
+    from ..jobs.forecast import Forecast, JobShape, MeanInterval
 
 _POLICIES = "reactive, lead6 (hours), average, test-only, p75"
 
@@ -205,7 +206,7 @@ def _forecast(forecast: Forecast) -> dict[str, Any]:
 
 
 def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
-    from ..dashboards.table import MISSING, Table
+    from ..dashboards.table import Table
 
     state, gaps = report.folder.state, report.interruptions_s
     yield f"{state.script}: {_shape_words(report.shape)}"
@@ -214,6 +215,12 @@ def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
         lead_s = report.forecast.lead_s
         due = "when the running one has ended" if lead_s is None else f"{_hours(lead_s)} before the running one ends"
         yield f"policy {policy}: the next job is submitted {due}"
+        price = report.forecast.price
+        if price is not None:
+            yield (
+                f"so for {price.n} jobs of about this size lately: interruption {_figure(price.interruption_h)} and "
+                f"overlap {_figure(price.overlap_h)} a link; reactive: interruption {_figure(price.reactive_h)}"
+            )
     if state.links:
         rows = [
             [
@@ -241,7 +248,7 @@ def _wait_lines(shape: JobShape, forecast: Forecast) -> Iterator[str | Table]:
 
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str | Table]:
-    from ..dashboards.table import MISSING, Table
+    from ..dashboards.table import Table
 
     if forecast.quantiles_s:
         rows = [
@@ -258,17 +265,11 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str | Table]:
     if forecast.planned_s is not None:
         yield f"Slurm itself would start it in {_hours(forecast.planned_s)}"
     yield from (f"note: {note}" for note in forecast.notes)
-    price = forecast.price
-    if price is not None and forecast.lead_s is not None:
-        yield (
-            f"by the last {price.n} jobs here: interruption {_figure(price.interruption_h)} and overlap "
-            f"{_figure(price.overlap_h)} a link; reactive: interruption {_figure(price.reactive_h)}, no overlap"
-        )
 
 
-def _figure(figure: tuple[float, float, float]) -> str:
+def _figure(figure: MeanInterval) -> str:
     mean_h, low_h, high_h = figure
-    return f"{mean_h:.2f} h" + (f" [{low_h:.2f}, {high_h:.2f}]" if math.isfinite(low_h) else "")
+    return f"{mean_h:.2f} h [{MISSING if low_h is None else f'{low_h:.2f}, {high_h:.2f}'}]"
 
 
 def _shape_words(shape: JobShape) -> str:

@@ -13,19 +13,22 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import InputError, SchedulerError
 from .slurm import Slurm
 
 if TYPE_CHECKING:
     from ..analysis.chains.jobs_log import FloatArray, JobsLog
+    from ..analysis.chains.waits import WaitModel
 
 QUANTILES = (0.5, 0.75, 0.9)
 """Quantiles of the wait that people read."""
 SIMILAR = 100
-"""Jobs of about this size that the mean wait and the price of a policy are taken over."""
+"""Jobs of about this size, the last ones, that the mean wait is of."""
 _HISTORY = timedelta(days=120)
+_CHECKED = 300  # jobs that a price is taken over
+_LEAST_DAYS = 5  # of an interval
 _LEARNED_S = 86_400.0  # so long what was learned is good
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
@@ -70,15 +73,18 @@ class LeadPolicy:
         raise InputError(f"there is no policy {text!r}: give reactive, lead6 (hours), average, test-only or p75")
 
 
+MeanInterval: TypeAlias = tuple[float, float | None, float | None]
+"""A mean, and the ends of its interval of 95 %: None where there are too few days for one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What leads would have cost jobs here: means over `n` jobs in hours, each with its interval of 95 %."""
+    """What leads would have cost jobs here: means over `n` jobs in hours."""
 
     n: int
-    interruption_h: tuple[float, float, float]
-    """Mean, low and high; so are the next two."""
-    overlap_h: tuple[float, float, float]
-    reactive_h: tuple[float, float, float]
+    interruption_h: MeanInterval
+    overlap_h: MeanInterval
+    reactive_h: MeanInterval
     """The interruption of a successor that is submitted when its predecessor has ended: its wait."""
 
 
@@ -128,45 +134,88 @@ class Forecaster:
     def __init__(self, slurm: Slurm, shape: JobShape, policy: LeadPolicy, options: Sequence[str] = ()) -> None:
         """`options` of sbatch are further ones with which Slurm is asked when it would start the job."""
         self._slurm, self._shape, self._policy, self._options = slurm, shape, policy, tuple(options)
-        self._log: JobsLog | None = None
-        self._notes: tuple[str, ...] = ()
         self._learned_s = -math.inf
+        self._similar: JobsLog | None = None  # the last jobs of about this size
+        self._checked: JobsLog | None = None  # such jobs of the last fifth of the history
+        self._model: WaitModel | None = None
+        self._model_price: Price | None = None
+        self._notes: list[str] = []
 
     def ask(self, *, planned: bool = False) -> Forecast:
         """What the job would wait at this moment; `planned`: by Slurm's own plan, too. Raises SchedulerError."""
-        if time.monotonic() - self._learned_s > _LEARNED_S:
-            self._learn()
-            self._learned_s = time.monotonic()
-        return self._look(planned=planned)
-
-    def _learn(self) -> None:
-        """Read the site's history of this partition."""
-        from ..analysis.chains.jobs_log import log_of_rows
-
         partition = self._shape.partition or self._slurm.default_partition()
-        try:
-            rows = list(self._slurm.history(datetime.now(UTC) - _HISTORY))
-            self._log = log_of_rows((row for row in rows if row["Partition"] in (partition, "")), "sacct")
-        except (InputError, SchedulerError) as error:
-            self._log, self._notes = None, (f"nothing can be learned from accounting: {error}",)
-
-    def _look(self, *, planned: bool) -> Forecast:
-        similar = None if self._log is None else _similar(self._log, self._shape.nodes)
-        mean_s = None if similar is None else float(similar.waits_s.mean())
-        lead_s, basis = self._policy.lead_s, "reactive" if self._policy.lead_s is None else "fixed"
-        by_plan, notes = self._policy.name == "test-only", self._notes
-        planned_s = None
-        if planned or by_plan:
+        if time.monotonic() - self._learned_s > _LEARNED_S:
+            self._learn(partition)
+            self._learned_s = time.monotonic()
+        notes, planned_s = list(self._notes), None
+        if planned or self._policy.name == "test-only":
             try:
                 planned_s = self._planned_s()
             except SchedulerError as error:
-                notes += (str(error),)
-        if by_plan and planned_s is not None:
-            lead_s, basis = planned_s, "test-only"
-        elif mean_s is not None and (self._policy.name == "average" or self._policy.quantile):
-            lead_s, basis = mean_s, "average"
-        price = None if similar is None else price_of(similar, lead_s or 0.0)
-        return Forecast(lead_s, basis, mean_s=mean_s, planned_s=planned_s, price=price, notes=notes)
+                notes.append(str(error))
+        mean_s = None if self._similar is None else float(self._similar.waits_s.mean())
+        quantiles_s = {} if self._model is None else self._predict(self._model, partition)
+        by_quantile = quantiles_s.get(self._policy.quantile or math.nan)
+        leads_s = {
+            "fixed": self._policy.lead_s,
+            "test-only": planned_s if self._policy.name == "test-only" else None,
+            "model": by_quantile,
+            "average": mean_s if self._policy.quantile or self._policy.name == "average" else None,
+        }
+        basis, lead_s = next(
+            ((name, lead_s) for name, lead_s in leads_s.items() if lead_s is not None), ("reactive", None)
+        )
+        price = self._model_price if basis == "model" else None
+        if price is None and self._checked is not None:
+            price = price_of(self._checked, lead_s or 0.0)
+        return Forecast(
+            lead_s,
+            basis,
+            n=0 if self._model is None else self._model.n,
+            quantiles_s=quantiles_s,
+            coverage={} if self._model is None else self._model.coverage,
+            mean_s=mean_s,
+            planned_s=planned_s,
+            price=price,
+            notes=tuple(notes),
+        )
+
+    def _learn(self, partition: str | None) -> None:
+        """Read the site's history of this partition, and fit a model where there is enough of it."""
+        import numpy as np
+
+        from ..analysis.chains.jobs_log import log_of_rows
+        from ..analysis.chains.waits import AverageWait, features, site_model, states_of
+
+        self._similar = self._checked = self._model = self._model_price = None
+        quantiles = sorted({*QUANTILES, self._policy.quantile or QUANTILES[0]})
+        try:
+            rows = self._slurm.history(datetime.now(UTC) - _HISTORY)
+            log = log_of_rows((row for row in rows if row["Partition"] in (partition, "")), "Slurm's accounting")
+            self._similar, self._checked = _similar(log, self._shape.nodes)
+            nodes = self._slurm.queue_state(partition=partition).cluster_nodes
+            model = site_model(log, nodes, quantiles=quantiles)
+        except (InputError, SchedulerError) as error:
+            self._notes = [f"no wait is learned: {error}"]
+            return
+        if isinstance(model, AverageWait):
+            self._notes = [f"{model.reason}: the mean wait is used"]
+            return
+        self._model, self._notes = model, []
+        if self._policy.quantile is not None:
+            requests = zip(self._checked.nodes.tolist(), self._checked.limit_s.tolist(), strict=True)
+            states = states_of(log, nodes, self._checked.submit_s)
+            seen = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
+            leads_s = model.predict(seen)[:, model.quantiles.index(self._policy.quantile)]
+            self._model_price = price_of(self._checked, leads_s)
+
+    def _predict(self, model: WaitModel, partition: str | None) -> dict[float, float]:
+        """Quantile -> wait of the job, with the queue as it is."""
+        from ..analysis.chains.waits import features
+
+        state = self._slurm.queue_state(partition=partition)
+        waits_s = model.predict(features(state, self._shape.nodes, self._shape.limit_s)[None])[0]
+        return dict(zip(model.quantiles, waits_s.tolist(), strict=True))
 
     def _planned_s(self) -> float | None:
         """When Slurm would start it, from now; None where it does not say."""
@@ -177,12 +226,20 @@ class Forecaster:
         return None if start is None else max(0.0, (start - datetime.now(UTC)).total_seconds())
 
 
-def _similar(log: JobsLog, nodes: int) -> JobsLog:
-    """The last jobs of half to twice as many nodes; of all sizes where these are few."""
-    similar = (log.nodes >= nodes / 2) & (log.nodes <= 2 * nodes)
-    if similar.sum() < SIMILAR / 5:
-        similar[:] = True
-    return log.where(similar & (similar[::-1].cumsum()[::-1] <= SIMILAR))
+def _similar(log: JobsLog, nodes: int) -> tuple[JobsLog, JobsLog]:
+    """The last jobs of half to twice as many nodes, and some of such jobs in the last fifth of the log, evenly taken.
+
+    Of all sizes where these are few. No tree of a model has learned from a job of that fifth.
+    """
+    import numpy as np
+
+    jobs = np.flatnonzero((log.nodes >= nodes / 2) & (log.nodes <= 2 * nodes))
+    jobs = jobs if len(jobs) >= SIMILAR / 5 else np.arange(len(log))
+    late = jobs[jobs >= 0.8 * len(log)]
+    late = late if len(late) else jobs
+    taken = late[np.linspace(0, len(late) - 1, min(_CHECKED, len(late))).astype(int)]
+    numbers = np.arange(len(log))
+    return log.where(np.isin(numbers, jobs[-SIMILAR:])), log.where(np.isin(numbers, taken))
 
 
 def price_of(log: JobsLog, leads_s: FloatArray | float) -> Price:
@@ -203,6 +260,7 @@ def price_of(log: JobsLog, leads_s: FloatArray | float) -> Price:
     means_h = (drawn @ sums_h) / (drawn @ jobs)[:, None]
     figures = []
     for mean_h, replicated_h in zip(costs_h.mean(axis=0), means_h.T, strict=True):
-        low_h, high_h = percentile_interval(replicated_h) or (math.nan, math.nan)
+        interval_h = percentile_interval(replicated_h) if len(jobs) >= _LEAST_DAYS else None
+        low_h, high_h = interval_h or (None, None)
         figures.append((float(mean_h), low_h, high_h))
     return Price(len(log), *figures)

@@ -11,8 +11,10 @@ import time
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
+from whorl.tests.analysis.chains.logs import lonestar, needs_lonestar
 from whorl.tests.slurm.accounted import Accounted
 from whorl.tests.slurm.daemons import Slurm
 
@@ -276,3 +278,48 @@ def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_
     assert plan["forecast"]["mean_wait_s"] >= 0
     assert plan["forecast"]["expected"]["n"] >= 2
     assert "waited" in slurm.whorl("jobs", "wait", "--time", "10", user="alice").stdout
+
+
+@pytest.mark.long
+@needs_lonestar
+def test_a_wait_is_predicted_from_the_history_of_the_site(slurm: Slurm) -> None:
+    """sacct answers with the last 1,000 jobs of Lonestar6, moved to end at this moment; the queue is this Slurm's."""
+    log = lonestar()
+    log = log.where(np.arange(len(log)) >= len(log) - 1000)
+    shift_s = time.time() - log.start_s.max() - 60
+    rows = zip(log.submit_s + shift_s, log.start_s + shift_s, log.end_s + shift_s, log.limit_s, log.nodes, strict=True)
+    training = Chained(slurm, "learned", "true")
+    commands = training.folder / "bin"
+    commands.mkdir()
+    lines = [
+        "\x1f".join(
+            [str(n), "batch", "COMPLETED", *(f"{s:.0f}" for s in (submit, submit, start, end, limit / 60, nodes))]
+        )
+        for n, (submit, start, end, limit, nodes) in enumerate(rows, start=1)
+    ]
+    (commands / "rows").write_text("\n".join([*lines, ""]))
+    (commands / "sacct").write_text(f"#!/bin/sh\ncat {commands}/rows\n")
+    (commands / "sacct").chmod(0o755)
+
+    def answer(*words: str) -> dict[str, Any]:
+        path = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
+        program = (sys.executable, "-B", "-m", "whorl", "jobs", *words, "--json")
+        done = slurm.run(*program, user="alice", read_all=True, env=path, timeout=120)
+        assert done.returncode == 0, done.stderr
+        document: dict[str, Any] = json.loads(done.stdout)
+        return document
+
+    waits = answer("wait", "--nodes", "2", "--time", "24:00:00")
+    assert waits["basis"] == "model"
+    assert [row["quantile"] for row in waits["quantiles"]] == [0.5, 0.75, 0.9]
+    seconds = [row["wait_s"] for row in waits["quantiles"]]
+    assert 0 <= seconds[0] <= seconds[1] <= seconds[2]
+    assert all(row["n"] >= 50 and 0 < row["right_pct"] <= 100 for row in waits["quantiles"])
+
+    plan = answer("chain", "--script", str(training.script), "--cost", "0.5", "--dry-run")
+    assert (plan["policy"], plan["forecast"]["basis"], plan["links"]) == ("p67", "model", [])
+    assert plan["forecast"]["lead_s"] == plan["forecast"]["quantiles"][1]["wait_s"]
+    expected = plan["forecast"]["expected"]
+    assert expected["n"] > 100
+    assert expected["interruption_h"]["mean"] < expected["reactive_h"]["mean"]
+    assert not training.jobs()
