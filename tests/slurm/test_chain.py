@@ -215,10 +215,16 @@ def test_a_finished_predecessor_and_a_number_of_links(slurm: Slurm) -> None:
     """A successor that waits is cancelled when the work is done; with a number of links status 0 is no end."""
     body = 'echo "$(date +%s.%N) works $WHORL_CHAIN_LINK" >>diary; sleep 6\n'
     training = Chained(slurm, "finished", body, "--time=10", "-N6", "--exclusive", "--output=%x.%j.out")
-    document = training.answer()
+    training.answer("--once")
+    slurm.until(lambda: bool(training.diary()), "the first link to work")
+    time.sleep(2)
+    first, second = (link["job"] for link in training.answer("--once")["links"])
+    slurm.run("scontrol", "hold", second)
+    slurm.until(lambda: slurm.field(first, "JobState") == "COMPLETED", "the first link to end")
+    document = training.answer("--once")
     assert document["end"] == "done"
-    assert training.jobs() == {"1": 1, "2": 1}
     assert [link["end"] for link in document["links"]] == ["done", "cancelled"]
+    assert slurm.field(second, "JobState") == "CANCELLED"
     counted = Chained(slurm, "counted", body)
     document = counted.answer("--until", "2", "--signal", "none")
     assert [link["end"] for link in document["links"]] == ["done", "done"]
@@ -297,7 +303,8 @@ def test_a_wait_is_predicted_from_the_history_of_the_site(slurm: Slurm) -> None:
         )
         for n, (submit, start, end, limit, nodes) in enumerate(rows, start=1)
     ]
-    (commands / "rows").write_text("\n".join([*lines, ""]))
+    head = "JobIDRaw Partition State Submit Eligible Start End TimelimitRaw NNodes".replace(" ", "\x1f")
+    (commands / "rows").write_text("\n".join([head, *lines, ""]))
     (commands / "sacct").write_text(f"#!/bin/sh\ncat {commands}/rows\n")
     (commands / "sacct").chmod(0o755)
 
