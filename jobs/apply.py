@@ -33,7 +33,6 @@ from .slurm import JobRecord, Slurm
 from .steering import AdviceRequest, ScoredWorkload, SiteNodes, Steering, only_workload, opened_store, steer
 
 if TYPE_CHECKING:
-    from ..analysis.placement import Advice
     from ..store import Store
 
 BLOCKED = frozenset({"BadConstraints", "PartitionConfig", "PartitionNodeLimit", "ReqNodeNotAvail"})
@@ -45,6 +44,8 @@ LEAST_DELAY_S = 60.0
 """A start that is less later is not later: Slurm plans in steps of a minute (bf_resolution)."""
 PASSES = 4
 """Intervals between Slurm's looks at the queue (bf_interval) after which each job was looked at once in full."""
+NOTES_LAST_S = 60 * 86_400.0
+"""Notes of jobs that nobody asked about for so long are removed."""
 _TOKEN = re.compile(r"(?:^|\s)whorl:excluded=(\S*)")
 _WORKLOAD = re.compile(r"(?:^|\s)whorl=(\S+)")
 
@@ -166,7 +167,8 @@ def apply(
     steering = steer(scored, SiteNodes(slurm, partition=",".join(waiting[0].partitions) or None))
     changes = [change_of(record, steering.exclude, note) for record in waiting]
     if not options.dry_run:
-        trial = ExclusionTrial(slurm, job, note, options, exclusion_share(steering.advice), tell)
+        gain = exclusion_gain(steering.advice)
+        trial = ExclusionTrial(slurm, job, note, options, max(0.0, gain.median) if gain else 0.0, tell)
         changes = trial.run(changes, waiting)
     return Applied(steering, workload, changes, len(records) - len(waiting))
 
@@ -204,12 +206,6 @@ def workload_of(records: Sequence[JobRecord]) -> str | None:
     """The workload that a job's owner named in its comment, `whorl=WORKLOAD`."""
     matches = [match for match in (_WORKLOAD.search(record.comment) for record in records) if match]
     return matches[0][1] if matches else None
-
-
-def exclusion_share(advice: Advice) -> float:
-    """The share of a job's time that the exclusion is expected to save."""
-    gain = exclusion_gain(advice)
-    return max(0.0, gain.median) if gain is not None else 0.0
 
 
 # -- what to change --------------------------------------------------------------------------------------------------
@@ -265,7 +261,7 @@ def _settings(choice: NodeChoice, before: NodeChoice) -> dict[str, str]:
 
 
 def _set(slurm: Slurm, record: JobRecord, choice: NodeChoice, *, release: bool = False) -> None:
-    """JobChange a job, and let it go where asked to, or where Slurm holds it because it could run nowhere.
+    """Change a job, and let it go where asked to, or where Slurm holds it because it could run nowhere.
 
     Slurm says that it refuses to change a job that cannot run in its partition, and changes it all the same: so a
     refusal counts only where the job is not changed.
@@ -314,7 +310,7 @@ class UndoNote:
 
     def owner_of(self, record: JobRecord) -> NodeChoice | None:
         """What the owner wrote where whorl set what the job has; None where it has something else by now."""
-        return next((owner for choice_made, owner in self.owners.items() if choice_made.is_of(record)), None)
+        return next((owner for placed_choice, owner in self.owners.items() if placed_choice.is_of(record)), None)
 
     def add(self, changes: Sequence[JobChange]) -> None:
         """Note changes before they are made. Raises InputError."""
@@ -324,18 +320,25 @@ class UndoNote:
     def settle(self, records: Sequence[JobRecord]) -> None:
         """Note that Slurm was looked at, and forget what none of the job's records has any more."""
         self.owners = {
-            choice_made: owner for choice_made, owner in self.owners.items() if any(map(choice_made.is_of, records))
+            placed_choice: owner
+            for placed_choice, owner in self.owners.items()
+            if any(map(placed_choice.is_of, records))
         }
         self._write(finished=True)
 
     def _write(self, *, finished: bool) -> None:
         self.finished = finished
-        choices = [{"set": asdict(choice_made), "owner": asdict(owner)} for choice_made, owner in self.owners.items()]
+        choices = [
+            {"set": asdict(placed_choice), "owner": asdict(owner)} for placed_choice, owner in self.owners.items()
+        ]
         try:
             if not choices:
                 self.path.unlink(missing_ok=True)
                 return
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            for path in self.path.parent.glob("*.json"):
+                if time.time() - path.stat().st_mtime > NOTES_LAST_S:
+                    path.unlink(missing_ok=True)
             files.put(self.path, json.dumps({"finished": finished, "choices": choices}).encode(), 0o600)
         except OSError as error:
             raise InputError(

@@ -393,24 +393,6 @@ def _were(names: Sequence[str]) -> str:
 # -- whorl.advise ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Printing:
-    """What the advice will be printed as, which decides whom it asks."""
-
-    form: str | None = None
-    """One of the formats of `whorl advise`; None: the report."""
-    to_file: bool = False
-
-    @property
-    def report(self) -> bool:
-        return self.form in (None, "json")
-
-    @property
-    def excludes(self) -> bool:
-        """Whether it names nodes to exclude from jobs of a queue."""
-        return self.report or self.form == "exclude"
-
-
 def advise(
     store: Store | str | Path,
     workload: str | None = None,
@@ -448,25 +430,18 @@ def advise(
     opened = opened_store(store)
     request = AdviceRequest(
         workload or only_workload(opened, "which workload is meant? Give --workload"),
-        cluster,
-        model,
-        gpus,
-        max_share,
-        hard,
-        soft,
-        max_age,
-        locality_penalty,
-        replicates,
-        seed,
+        *(cluster, model, gpus, max_share, hard, soft, max_age, locality_penalty, replicates, seed),
     )
-    printing = Printing(form, to_file)
+    report = form in (None, "json")
     slurm: Slurm | None = None
     remarks: list[str] = []
     if nodes is None and not no_scheduler:
         if form in ("kubernetes", "taints"):
             nodes, remarks = _cluster()
         elif form != "nfd":
-            slurm, remarks = _scheduler(printing)
+            slurm, remarks = _scheduler(
+                needed=to_file or not (report or form in ("exclude", "nodelist")), lenient=report
+            )
     kube_nodes = nodes if isinstance(nodes, Mapping) else None
     if to_file and form != "nfd":
         if slurm is None:
@@ -478,10 +453,10 @@ def advise(
         )
     site = SiteNodes(slurm, _listed(nodes), partition if slurm else None)
     scored = ScoredWorkload.of(opened, request)
-    placing, lenient = printing.report or form == "nodelist", (printing.excludes or form == "prefer") and not to_file
-    steering = steer(scored, site, leave_out=own, placing=placing, lenient=lenient)
+    lenient = (report or form in ("exclude", "prefer")) and not to_file
+    steering = steer(scored, site, leave_out=own, placing=report or form == "nodelist", lenient=lenient)
     steering = replace(steering, remarks=(*remarks, *steering.remarks), cluster=kube_nodes)
-    if not printing.excludes:
+    if not report and form != "exclude":
         return steering
     return priced(steering, PriceRequest(opened, log, cluster_nodes, time))
 
@@ -544,18 +519,17 @@ def _listed(nodes: Sequence[str] | Mapping[str, KubeNode] | None) -> dict[str, N
     return {name: Node(name, "") for name in nodes}
 
 
-def _scheduler(printing: Printing) -> tuple[Slurm | None, list[str]]:
-    """The scheduler to ask, and a remark if there is none.
+def _scheduler(*, needed: bool, lenient: bool) -> tuple[Slurm | None, list[str]]:
+    """The scheduler to ask, or none and a remark.
 
-    A scheduler that does not answer is an error if the output is for the scheduler. If there is no scheduler, the
-    store's names are used, unless the output needs facts that only a scheduler has.
+    `needed`: the output has facts that only a scheduler has. `lenient`: the output is for people, and a scheduler that
+    does not answer is no error; else only one that is not installed is none. Raises SchedulerError.
     """
     slurm = Slurm()
     try:
         slurm.check()
     except SchedulerError as error:
-        unchecked = error.absent and printing.form in ("exclude", "nodelist") and not printing.to_file
-        if not printing.report and not unchecked:
+        if not lenient and (needed or not error.absent):
             raise
         return None, [f"the names of the nodes were not checked: {error}"]
     return slurm, []
