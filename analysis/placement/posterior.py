@@ -26,8 +26,8 @@ from ..statistics.student import log_density
 Singles = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
 
-REFITS = 20
-"""Of the prior, each to a bootstrap sample of the GPUs."""
+REFITS, LEAST_REFITS, REFITTED_GPUS = 20, 4, 100_000
+"""Of the prior, each to a bootstrap sample of the GPUs; fewer where these are more GPUs in all, which know it well."""
 TAIL = 0.05
 """Below and above the interval."""
 PROBABILITIES: Floats = np.concatenate(([0.002], np.arange(1, 40) / 40.0, [0.998]))
@@ -108,9 +108,10 @@ class Posterior:
         return drawn
 
 
-def posterior(runs: LogTimes, rng: np.random.Generator, refits: int = REFITS) -> Posterior:
-    """The scores of the GPUs of `runs`. `refits`: of the prior, each to a bootstrap sample of the GPUs."""
+def posterior(runs: LogTimes, rng: np.random.Generator) -> Posterior:
+    """The scores of the GPUs of `runs`."""
     gpus = len(runs.sizes)
+    refits = max(LEAST_REFITS, min(REFITS, REFITTED_GPUS // gpus))
     scale = core_scale(runs)
     test = permutation_test(runs, rng)
     if scale is None or test is None:
@@ -155,8 +156,8 @@ _DEALS, _DEALS_OF_MANY = 199, 59
 _TEST_ATOMS, _TEST_ATOMS_OF_MANY = 48, 24
 _HOPELESS_AFTER, _HOPELESS = 40, 0.25
 """After so many deals no more are made if both p-values are above that."""
-_LOOKS = 3
-"""Looks without those that stand out: a GPU of 1.25 beside one of 1.4 and one of 2."""
+_LOOKS, _LOOKS_AT_MANY = 3, 1
+"""Looks without those that stand out: a GPU of 1.25 beside one of 1.4 and one of 2. Many runs hide none."""
 
 
 @dataclass(frozen=True)
@@ -240,14 +241,14 @@ def _ratios(densities: Singles, dealt: Ints, runs: LogTimes, fleet_atom: int) ->
 
 
 def _exchangeable(job: Ints) -> list[Ints]:
-    """Places of runs that may be exchanged, (jobs, runs of each): single runs, and jobs with equal numbers of runs."""
+    """Places of runs that may be exchanged: single runs, (runs,), and jobs of equal size, (jobs, runs of each)."""
     single = np.flatnonzero(job < 0)
     runs = np.flatnonzero(job >= 0)
     runs = runs[np.argsort(job[runs], kind="stable")]
     by_size: dict[int, list[Ints]] = {}
     for first, last in pairwise(np.flatnonzero(np.diff(job[runs], prepend=-1, append=-1))):
         by_size.setdefault(int(last - first), []).append(runs[first:last])
-    groups = [single[:, None]] if len(single) else []
+    groups = [single] if len(single) else []
     return groups + [np.array(jobs) for _, jobs in sorted(by_size.items())]
 
 
@@ -256,7 +257,7 @@ def _deal(groups: list[Ints], runs: int, rng: np.random.Generator) -> Ints:
     dealt = np.empty(runs, dtype=np.intp)
     for places in groups:
         jobs = places[rng.permutation(len(places))]
-        dealt[places] = rng.permuted(jobs, axis=1) if places.shape[1] > 1 else jobs
+        dealt[places] = rng.permuted(jobs, axis=1) if places.ndim > 1 and places.shape[1] > 1 else jobs
     return dealt
 
 
@@ -268,7 +269,7 @@ def _look_again(runs: LogTimes, standing_out: Mask, rng: np.random.Generator) ->
     standing_out = standing_out.copy()
     nobody = np.zeros(len(standing_out), dtype=np.bool_)
     further = rng.spawn(1)[0]
-    for look in range(_LOOKS):
+    for look in range(_LOOKS if len(runs.x) <= _MANY_RUNS else _LOOKS_AT_MANY):
         others = ~standing_out
         test = permutation_test(runs.only(others), further if look else rng)
         if test is None or not test.repeatable:

@@ -110,12 +110,12 @@ def chances(size: int, gpus: int) -> Floats:
 
 def random_spread(draws: Draws, layout: NodeLayout, gpus: int) -> Floats:
     """(draws,) the mean slowdown of a random set of `gpus`: exact, by order statistics."""
+    if gpus == 1:
+        return np.asarray(draws.mean(axis=1, dtype=np.float64))
     size = draws.shape[1]
     slowest: Floats = np.sort(draws, axis=1) @ chances(size, gpus) * layout.locality
     if layout.locality == 1.0:
         return slowest
-    if gpus == 1:
-        return slowest / layout.locality
     for part in layout.members():  # the sets that happen to lie on one node pay no penalty
         if len(part) >= gpus:
             on_node = float(np.prod((len(part) - np.arange(gpus)) / (size - np.arange(gpus))))
@@ -137,8 +137,13 @@ def random_packed(draws: Draws, layout: NodeLayout, gpus: int, rng: np.random.Ge
     if sizes.max() >= gpus:
         total = np.zeros(len(draws))
         for size in np.unique(sizes[sizes >= gpus]):
-            inside = np.array([part for part in members if len(part) == size])
-            total += (np.sort(draws[:, inside], axis=2) @ chances(int(size), gpus)).sum(axis=1)
+            inside = draws[:, np.array([part for part in members if len(part) == size])]
+            slowest = (
+                np.sort(inside, axis=2) @ chances(int(size), gpus)
+                if gpus > 1
+                else inside.mean(axis=2, dtype=np.float64)
+            )
+            total += slowest.sum(axis=1)
         return total / int((sizes >= gpus).sum())
     if sizes.min() == sizes.max() and gpus % int(sizes[0]) == 0:
         of_nodes = np.sort(draws[:, np.array(members)].max(axis=2), axis=1)

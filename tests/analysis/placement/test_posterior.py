@@ -33,7 +33,7 @@ def _scored(seed: int, log_score: Floats, runs: int, sd: float, glitches: float 
     rng = np.random.default_rng(seed)
     values = log_score[:, None] + rng.normal(0.0, sd, (len(log_score), runs))
     values += np.where(rng.random(values.shape) < glitches, np.log(1.5), 0.0)
-    return posterior(_log_times(values), rng, 20)
+    return posterior(_log_times(values), rng)
 
 
 def test_the_scale_is_that_of_the_noise_whatever_the_gpus_are() -> None:
@@ -75,7 +75,7 @@ def test_shrinks_as_far_as_it_should() -> None:
         rng = np.random.default_rng([seed, 1])
         log_score = rng.normal(0.0, 0.02, 300)
         values = log_score[:, None] + rng.normal(0.0, 0.03, (300, 4))
-        found = posterior(_log_times(values), rng, 20)
+        found = posterior(_log_times(values), rng)
         actual = log_score - np.median(log_score)
         mean = values.mean(axis=1) - np.median(values.mean(axis=1))
         weight = 0.02**2 / (0.02**2 + 0.03**2 / 4)
@@ -120,7 +120,7 @@ def test_a_gpu_whose_runs_disagree_has_a_wide_interval(times: list[float], low: 
     rng = np.random.default_rng(4)
     values = rng.normal(0.0, 0.02, (100, len(times)))
     values[17] = np.log(times)
-    found = posterior(_log_times(values), rng, 20)
+    found = posterior(_log_times(values), rng)
     assert found.lower[17] < low
     assert found.upper[17] > high
     assert (found.lower <= found.belief).all()
@@ -136,7 +136,7 @@ def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
         log_score[0] = np.log(2.8)  # so that something does come back
         far = rng.random((300, 3)) < 0.1
         values = log_score[:, None] + rng.normal(0.0, 0.02, (300, 3)) + np.where(far, np.log(1.5), 0.0)
-        found = posterior(_log_times(values), rng, 20)
+        found = posterior(_log_times(values), rng)
         met += int(far[1:].all(axis=1).sum())
         wrong += int(((found.lower > 1.2) & found.standing_out)[1:].sum())
         assert found.lower[0] > 1.2
@@ -178,7 +178,7 @@ def test_gpus_that_cannot_be_told_apart_are_drawn_alike_whatever_was_measured_of
     rng = np.random.default_rng(4)
     values = rng.normal(0.0, 0.03, (60, 3))
     seen = _log_times(values)
-    found = posterior(seen, rng, 20)
+    found = posterior(seen, rng)
     assert not found.repeatable
     draws = np.array([found.draw(rng) for _ in range(3000)])
     lucky, unlucky = int(values.mean(axis=1).argmin()), int(values.mean(axis=1).argmax())
@@ -225,7 +225,7 @@ def test_a_gpu_measured_once_is_believed_less_than_one_measured_often() -> None:
     parts = [log_score[gpu] + rng.normal(0.0, 0.02, 1 if gpu == 0 else 6) for gpu in range(100)]
     starts = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
     x = np.concatenate(parts)
-    found = posterior(LogTimes(x, starts, np.full(len(x), -1)), rng, 20)
+    found = posterior(LogTimes(x, starts, np.full(len(x), -1)), rng)
     assert found.repeatable
     width = found.upper - found.lower
     assert width[0] > 1.5 * np.median(width[1:])
@@ -235,7 +235,7 @@ def test_a_gpu_that_changes_its_mind_is_known_less_well_than_its_many_runs_sugge
     rng = np.random.default_rng(9)
     values = rng.normal(0.0, 0.03, (100, 1)) + rng.normal(0.0, 0.002, (100, 10))
     values[0] = np.where(np.arange(10) % 2, 0.0, 0.3) + rng.normal(0.0, 0.002, 10)
-    found = posterior(_log_times(values), rng, 20)
+    found = posterior(_log_times(values), rng)
     width = found.upper - found.lower
     assert width[0] > 10.0 * np.median(width[1:])
     assert found.lower[0] < 1.1
@@ -243,7 +243,7 @@ def test_a_gpu_that_changes_its_mind_is_known_less_well_than_its_many_runs_sugge
 
 @pytest.mark.parametrize("gpus", [1, 5])
 def test_without_repeated_runs_nobody_knows(gpus: int) -> None:
-    found = posterior(_log_times(np.random.default_rng(0).normal(0.0, 0.5, (gpus, 1))), np.random.default_rng(0), 20)
+    found = posterior(_log_times(np.random.default_rng(0).normal(0.0, 0.5, (gpus, 1))), np.random.default_rng(0))
     assert not found.repeatable
     assert (found.belief == 1.0).all()
     assert np.isnan(found.lower).all()
@@ -253,7 +253,7 @@ def test_without_repeated_runs_nobody_knows(gpus: int) -> None:
 
 def test_values_without_any_noise_are_taken_as_they_are() -> None:
     score = np.array([1.0] * 20 + [1.3])
-    found = posterior(_log_times(np.log(np.repeat(score[:, None], 3, axis=1))), np.random.default_rng(0), 20)
+    found = posterior(_log_times(np.log(np.repeat(score[:, None], 3, axis=1))), np.random.default_rng(0))
     assert found.repeatable
     assert found.belief == pytest.approx(score, rel=2e-3)
 
