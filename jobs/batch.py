@@ -92,6 +92,7 @@ def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
         "command": shlex.join(job.command),
         "store": job.store,
         "comment": job.comment,
+        "label": f"{job.name} {job.comment}" if job.comment else job.name,  # for schedulers without comments
     }
     lines: dict[str, Sequence[str]] = {name: () if text is None else (text,) for name, text in single.items()}
     lines |= {"setup": tuple(job.setup), "option": tuple(job.options)}

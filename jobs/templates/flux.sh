@@ -1,8 +1,7 @@
 #!/bin/bash
 # This file was never run on a real Flux: read it before you use it.
 # Measures all GPUs of one node. Submit it with `flux batch FILE`; docs/campaigns.md says how to change it.
-# flux: --job-name={{name|sh}}' '{{comment|sh}}
-# flux: --job-name={{name|sh}}{{!comment}}
+# flux: --job-name={{label|sh}}
 # flux: --nodes=1
 # flux: --nslots=1
 # flux: --gpus-per-slot={{gpus}}

@@ -2,8 +2,7 @@
 # This file was never run on a real LSF: read it before you use it.
 # Measures all GPUs of one node. Submit it with `bsub < FILE`; docs/campaigns.md says how to change it.
 #BSUB -J {{name|plain}}
-#BSUB -Jd {{name|sh}}' '{{comment|sh}}
-#BSUB -Jd {{name|sh}}{{!comment}}
+#BSUB -Jd {{label|sh}}
 #BSUB -n {{gpus}}
 #BSUB -R "span[hosts=1]"
 #BSUB -m {{node|sh}}

@@ -104,7 +104,7 @@ def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
 
 def test_every_value_is_used_by_slurm() -> None:
     """But for the wall time, which other schedulers spell in another way."""
-    assert unused("slurm", list(values(FULL))) == ["seconds", "walltime", "store"]
+    assert unused("slurm", list(values(FULL))) == ["seconds", "walltime", "store", "label"]
 
 
 @pytest.mark.parametrize(
