@@ -17,7 +17,7 @@ from ...store import Store
 from ...store.importing import superseding
 from ...store.importing.content import LINE, load
 from ...store.vocabulary import JobSource, TagState
-from . import capacity, fields, mapping, pseudonyms, records, storing, tags
+from . import capacity, mapping, pseudonyms, sacct, storing, tags
 from .tagging import SPOOL
 
 _ROWS = 500_000  # stored at once
@@ -109,11 +109,11 @@ def import_jobs(
         data = load(file)
         text = data.decode("utf-8-sig", "replace")
         about = {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-        accounts = records.read(text, file.name, cluster, time_zone)
+        accounts = sacct.read(text, file.name, cluster, time_zone)
     elif since is not None:
-        text = fields.ask(since, until)
+        text = sacct.ask(since, until)
         about = {"file": "sacct", "sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())}
-        accounts = records.read(text, "sacct", cluster, None)
+        accounts = sacct.read(text, "sacct", cluster, None)
         numbers = _asked(report) | numbers
     spool = tags.read(folders)
     of_tags = numbers
@@ -150,7 +150,7 @@ def _asked(report: Report) -> dict[str, int]:
 
 def _store_records(
     store: Store,
-    accounts: records.Records,
+    accounts: sacct.Accounts,
     about: dict[str, object],
     secret: bytes | None,
     numbers: dict[str, int],

@@ -11,7 +11,7 @@ import pytest
 
 from whorl.analysis.replay.traces import read_trace
 from whorl.errors import InputError
-from whorl.jobs.accounting import records
+from whorl.jobs.accounting import sacct
 from whorl.store.importing.content import LINE
 from whorl.tests.jobs.accounts import T0, job, text
 
@@ -96,8 +96,8 @@ def said(*jobs: dict[str, Any], parser: str = "data_parser/v0.0.40") -> str:
 
 @pytest.mark.parametrize(("number", "listed"), [(plain, False), (wrapped, False), (wrapped, True)])
 def test_json_gives_the_rows_that_text_gives(number: Number, listed: bool) -> None:
-    known = records.read(text(*ROWS, *STEPS), "acct.txt", None, None)
-    found = records.read(said(*(as_json(row, number, listed) for row in ROWS)), "acct.json", None, None)
+    known = sacct.read(text(*ROWS, *STEPS), "acct.txt", None, None)
+    found = sacct.read(said(*(as_json(row, number, listed) for row in ROWS)), "acct.json", None, None)
     assert found.frame.drop(LINE).rows(named=True) == known.frame.drop(LINE).rows(named=True)
     assert found.frame.schema == known.frame.schema
     assert (found.passed, found.lines) == (known.passed, known.lines)
@@ -108,14 +108,14 @@ def test_json_gives_the_rows_that_text_gives(number: Number, listed: bool) -> No
 def test_slurm_21_08_writes_as_start_when_a_job_was_eligible() -> None:
     ended = as_json(job(1, Start=T0, Eligible=T0, ElapsedRaw=600), plain, listed=False)
     runs = as_json(job(2, Start=T0, Eligible=T0, End="Unknown", State="RUNNING"), plain, listed=False)
-    found = records.read(said(ended, runs, parser="openapi/dbv0.0.37"), "acct.json", None, None)
+    found = sacct.read(said(ended, runs, parser="openapi/dbv0.0.37"), "acct.json", None, None)
     assert found.frame["began"].dt.epoch("s").to_list() == [T0 + 100]
     assert found.passed == {"that never began": 1}
 
 
 def test_an_exit_status_that_slurm_22_05_lost_is_not_known() -> None:
     failed = as_json(job(1, State="FAILED"), plain, listed=False)
-    found = records.read(said(failed, parser="openapi/dbv0.0.38"), "acct.json", None, None)
+    found = sacct.read(said(failed, parser="openapi/dbv0.0.38"), "acct.json", None, None)
     assert found.frame["exit_code"].to_list() == [None]
 
 
@@ -125,7 +125,7 @@ def test_numbers_that_stand_for_unknown_are_none() -> None:
     one |= {"array": {"job_id": 1, "task_id": 2**32 - 2, "task": None}, "restart_cnt": 2}
     without_end = as_json(job(2), wrapped, listed=True)
     without_end["time"]["limit"] = {"set": True, "infinite": True, "number": 0}
-    found = records.read(said(one, without_end), "acct.json", None, None)
+    found = sacct.read(said(one, without_end), "acct.json", None, None)
     assert found.frame.select("job_id", "time_limit_s", "restart").rows() == [("1", None, 2), ("2", None, None)]
 
 
@@ -141,7 +141,7 @@ def test_numbers_that_stand_for_unknown_are_none() -> None:
 )
 def test_other_json_is_one_sentence(content: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        records.read(content, "a.json", None, None)
+        sacct.read(content, "a.json", None, None)
 
 
 def test_a_replay_reads_the_same_jobs_from_both_forms(tmp_path: Path) -> None:
