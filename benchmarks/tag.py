@@ -29,7 +29,7 @@ from typing import Any
 
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
-from whorl.jobs.accounting import tagging
+from whorl.jobs.accounting import tags
 
 GPUS = 8
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: processes whose parent ended become children of this one
@@ -72,7 +72,7 @@ def run(times: int) -> dict[str, Any]:
         root = Path(home)
         (root / "tags").mkdir()
         node(root / "proc")
-        (root / "whorl-tag").write_text(tagging.script())
+        (root / "whorl-tag").write_text(tags.script())
         environment = os.environ | {"WHORL_PROC": str(root / "proc"), "SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n01"}
         environment |= {"SLURM_JOB_GPUS": ",".join(map(str, range(GPUS))), "SLURM_JOB_USER": "u", "SLURM_JOB_UID": "1"}
         ways = {

@@ -118,14 +118,14 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
     status 0, as Slurm drains a node whose prolog fails, and do nothing in a job without GPUs.
     """
     from ..errors import WhorlError
-    from ..jobs.accounting import tagging
+    from ..jobs.accounting import tags
     from .output import tell
 
     if event == "script":
-        click.echo(tagging.script(), nl=False)
+        click.echo(tags.script(), nl=False)
         return
     try:
-        said = tagging.tag(event, store=store, folder=folder)
+        said = tags.tag(event, store=store, folder=folder)
     except WhorlError as error:
         said = str(error)
     if said:

@@ -15,7 +15,7 @@ from ...jobs.accounting import importing
 from ...store.instants import time_of
 
 if TYPE_CHECKING:
-    from ...jobs.accounting.importing import Report
+    from ...jobs.accounting.importing import ImportReport
     from ...store import Store
 
 
@@ -38,7 +38,7 @@ class JobOptions(TypedDict, total=False):
     anonymise: bool
 
 
-def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Reply[Report]:
+def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Reply[ImportReport]:
     """Store who had which GPU, from Slurm's accounting, its saved output, and tags, as `whorl jobs import` does.
 
     `frame` has one row, of what was read, stored and refused; the reply has the counts, too. Raises InputError for
@@ -53,8 +53,7 @@ def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Rep
         raise InputError("--until must be later than --since")
     if file is None and options.get("time_zone") is not None:
         raise InputError("--time-zone is for --file: sacct is asked for seconds")
-    report = importing.import_jobs(
-        store,
+    sources = importing.JobSources(
         since=since,
         until=until,
         file=None if file is None else Path(file),
@@ -65,10 +64,11 @@ def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Rep
         anonymise=options.get("anonymise", False),
         clear=options.get("clear", False),
     )
+    report = importing.import_jobs(store, sources)
     return Reply(report, report.as_dict, partial(_answer, report), rows=RowList(""), notes=report.notes)
 
 
-def refusals(report: Report) -> Iterable[str]:
+def refusals(report: ImportReport) -> Iterable[str]:
     """What was refused, for people."""
     for reason, lines in report.refused.items():
         yield f"{report.source}: refused {_first('line', lines)}: {reason}"
@@ -76,7 +76,7 @@ def refusals(report: Report) -> Iterable[str]:
         yield f"refused {_first('tag', names)}: {reason}"
 
 
-def _answer(report: Report) -> Iterable[str]:
+def _answer(report: ImportReport) -> Iterable[str]:
     if report.source:
         yield (
             f"{report.source}: {many(report.allocations, 'allocation')} of GPUs in cluster {report.cluster or 'n/a'}: "
@@ -97,6 +97,6 @@ def _answer(report: Report) -> Iterable[str]:
 
 
 def _first(noun: str, items: Sequence[int] | Sequence[str]) -> str:
-    listed = ", ".join(str(item) for item in sorted(items)[:5]) + (", ..." if len(items) > 5 else "")
+    listed = ", ".join(str(name) for name in sorted(items)[:5]) + (", ..." if len(items) > 5 else "")
     in_all = f" ({len(items)} in all)" if len(items) > 5 else ""
     return f"{noun}{'s' if len(items) > 1 else ''} {listed}{in_all}"

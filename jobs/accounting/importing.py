@@ -4,31 +4,58 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from ...errors import InputError, SchedulerError
-from ...store import Store
-from ...store.importing import superseding
+from ...store import Store, hostlist
 from ...store.importing.content import LINE, load
-from ...store.vocabulary import JobSource, TagState
-from . import capacity, mapping, pseudonyms, sacct, storing, tags
-from .tagging import SPOOL
+from ...store.importing.superseding import KEY, conformed, new_events, new_records, newest
+from ...store.schema import JOBS, arrow_rows
+from ...store.vocabulary import GpuFrom, JobSource, TagState
+from ..slurm import Slurm
+from . import mapping, pseudonyms, sacct, tags
 
+VERSION = "1"  # raise it when the same source would be read differently
 _ROWS = 500_000  # stored at once
 _NAMING_GPUS = [source.value for source in (JobSource.TAG, JobSource.EXPORTER, JobSource.SCONTROL, JobSource.CGROUP)]
+_TAG_COLUMNS = ("job_id", "user", "account", "partition", "gpu_from", "share", "gpu", "node_gpus")
+_PLACE_COLUMNS = ("gpu", "gpu_from", "share", "node_gpus", "tag", "node", "source")
+_CAPACITY = re.compile(r"(?:(.+)=)?([1-9][0-9]{0,3})")
 _OTHER_CLUSTER = (
     "the store knows GPUs of cluster {} and none of {}: jobs and GPUs meet only under one name, so give --cluster {}"
 )
 
 
+@dataclass(frozen=True)
+class JobSources:
+    """Where jobs are imported from, and what is known of them."""
+
+    since: datetime | None = None
+    """Ask sacct for jobs from this time on, up to `until` (UTC, without zone)."""
+    until: datetime | None = None
+    file: Path | None = None
+    """The saved output of sacct."""
+    tag_folders: Sequence[Path] = ()
+    """The store's own folder of tags is always read."""
+    cluster: str | None = None
+    time_zone: str | None = None
+    gpus_per_node: Sequence[str] = ()
+    """How many GPUs nodes have: 4, or n[01-18]=8."""
+    anonymise: bool = False
+    clear: bool = False
+    """Remove the tags that were stored."""
+
+
 @dataclass
-class Report:
+class ImportReport:
     """What an import did. Every line is a stored or known allocation, or passed over, or refused."""
 
     cluster: str = ""
@@ -60,7 +87,7 @@ class Report:
             "gpus_known": self.with_gpus,
             "gpus_unknown": self.unknown,
         }
-        tagged = {
+        spool = {
             "read": self.tags,
             "stored": self.tags_stored,
             "gpus_unknown": self.tags_unknown,
@@ -70,221 +97,261 @@ class Report:
             "schema": "whorl.jobs_import/1",
             "cluster": self.cluster or None,
             "accounting": accounting if self.source else None,
-            "tags": tagged,
+            "tags": spool,
             "notes": self.notes,
         }
 
 
-def import_jobs(
-    store: str | Path | Store,
-    *,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    file: Path | None = None,
-    tag_folders: Sequence[Path] = (),
-    cluster: str | None = None,
-    time_zone: str | None = None,
-    gpus_per_node: Sequence[str] = (),
-    anonymise: bool = False,
-    clear: bool = False,
-) -> Report:
-    """Store who had which GPU: from sacct (`since`, `until`: UTC), from its saved output (`file`), and from tags.
+def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
+    """Store who had which GPU: from sacct, from its saved output, and from tags.
 
-    The store's own folder of tags is always read. `clear` removes the tags that were stored. Raises InputError for what
-    cannot be used and SchedulerError where accounting does not answer; then nothing is stored. Raises StoreError where
-    the store cannot be written; then some may be stored, and the rest is when it is run again.
+    Raises InputError for what cannot be used and SchedulerError where accounting does not answer; then nothing is
+    stored. Raises StoreError where the store cannot be written; then some may be stored, and the rest is when it is run
+    again.
     """
-    if cluster is not None and not cluster.strip():
+    if sources.cluster is not None and not sources.cluster.strip():
         raise InputError("--cluster is empty: give it a name")
-    own = (store.root if isinstance(store, Store) else Path(store)) / SPOOL
-    folders = [*tag_folders, *([own] if own.is_dir() else [])]
-    if file is None and since is None and not folders:
+    spool_folder = (store.root if isinstance(store, Store) else Path(store)) / tags.SPOOL
+    folders = [*sources.tag_folders, *([spool_folder] if spool_folder.is_dir() else [])]
+    if sources.file is None and sources.since is None and not folders:
         raise InputError(
             "say what to import: --since DATE asks sacct, --file FILE reads its saved output, --tags FOLDER reads tags"
         )
-    report = Report()
-    numbers = capacity.given(gpus_per_node)
-    accounts, about = None, {}
-    if file is not None:
-        data = load(file)
-        text = data.decode("utf-8-sig", "replace")
-        about = {"file": file.name, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-        accounts = sacct.read(text, file.name, cluster, time_zone)
-    elif since is not None:
-        text = sacct.ask(since, until)
-        about = {"file": "sacct", "sha256": hashlib.sha256(text.encode()).hexdigest(), "bytes": len(text.encode())}
-        accounts = sacct.read(text, "sacct", cluster, None)
-        numbers = _asked(report) | numbers
+    report = ImportReport()
+    capacity = Capacity.of(sources.gpus_per_node)
+    accounts, about = _accounts(sources)
     spool = tags.read(folders)
-    of_tags = numbers
-    if since is None and any(one.by_index and numbers.get(one.node) is None for one in spool.events):
-        of_tags = numbers if capacity.EVERY in numbers else _asked(report) | numbers
+    if sources.since is not None or any(
+        event.by_index and capacity.of_node(event.node) is None for event in spool.events
+    ):
+        tag_capacity = capacity.or_slurm(report)
+        capacity = capacity if sources.since is None else tag_capacity
+    else:
+        tag_capacity = capacity
     opened = store if isinstance(store, Store) else Store.create(store)
     with opened.exclusive():
-        secret = pseudonyms.key(opened.root, make=anonymise)
-        tagged = _store_tags(opened, spool, cluster, secret, of_tags, report)
+        work = _Import(opened, pseudonyms.key(opened.root, make=sources.anonymise), capacity, report)
+        tag_rows = work.store_tags(spool, sources.cluster, tag_capacity)
         if accounts is not None:
-            report.source = str(about["file"])
-            _store_records(opened, accounts, about, secret, numbers, report)
-        _place_again(opened, tagged, numbers)
-    named = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(pseudonyms.USER)
-    if anonymise and opened.collect(opened.scan("jobs").filter(named).head(1)).height:
-        report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
-    if secret is not None and not anonymise:
-        report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
-    if clear:
+            work.store_accounts(accounts, about)
+        work.place_again(tag_rows)
+    _note_names(opened, work.secret, report, anonymise=sources.anonymise)
+    if sources.clear:
         for path in spool.files:
             with contextlib.suppress(OSError):
                 path.unlink()
     return report
 
 
-def _asked(report: Report) -> dict[str, int]:
-    """How many GPUs Slurm says that each node has."""
-    try:
-        return capacity.asked()
-    except SchedulerError as error:
-        report.notes.append(f"how many GPUs a node has is not known: {error}")
-        return {}
+def _accounts(sources: JobSources) -> tuple[sacct.Accounts | None, dict[str, object]]:
+    """What sacct says or said, and what the table `imports` has of it."""
+    if sources.file is not None:
+        content, name, zone = load(sources.file), sources.file.name, sources.time_zone
+    elif sources.since is not None:
+        content, name, zone = sacct.ask(sources.since, sources.until).encode(), "sacct", None
+    else:
+        return None, {}
+    about: dict[str, object] = {"file": name, "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    return sacct.read(content.decode("utf-8-sig", "replace"), name, sources.cluster, zone), about
 
 
-def _store_records(
-    store: Store,
-    accounts: sacct.Accounts,
-    about: dict[str, object],
-    secret: bytes | None,
-    numbers: dict[str, int],
-    report: Report,
-) -> None:
-    report.lines, report.passed, report.refused = accounts.lines, accounts.passed, accounts.refused.lines
-    report.notes += accounts.notes
-    jobs = accounts.frame
-    clusters = jobs["cluster"].unique().sort().to_list()
-    report.cluster = ", ".join(clusters)
-    report.allocations = jobs.height
-    storing.append_events(store, accounts.backward)
-    if not jobs.height:
-        return
-    _note_other_cluster(store, clusters, report)
-    counts = {"rows": accounts.lines, "refused": accounts.refused.count, "format": JobSource.SACCT.value}
-    counts |= {"cluster": report.cluster, "duplicates": sum(accounts.passed.values())}
-    for part in _in_parts(jobs):
-        rows, unknown = _placed(store, part, numbers)
-        for why, number in unknown.items():
-            report.unknown[why] = report.unknown.get(why, 0) + number
-        report.with_gpus += part.height - rows.filter(pl.col("gpu").is_null())["allocation"].n_unique()
-        stored, known = storing.append(store, rows, {**about, **counts}, secret=secret)
-        report.stored, report.known = report.stored + stored, report.known + known
+def _note_names(store: Store, secret: bytes | None, report: ImportReport, *, anonymise: bool) -> None:
+    names = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(pseudonyms.USER)
+    if anonymise and store.collect(store.scan("jobs").filter(names).head(1)).height:
+        report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
+    if secret is not None and not anonymise:
+        report.notes.append("this store keeps pseudonyms of users and accounts (it has a key), and so does this import")
 
 
-def _in_parts(jobs: pl.DataFrame) -> list[pl.DataFrame]:
+@dataclass(frozen=True)
+class Capacity:
+    """How many GPUs each node has. The store may know only some of them: those that somebody measured."""
+
+    by_node: Mapping[str, int]
+    default: int | None = None
+    """Of all nodes that are not named."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Capacity:
+        """The numbers in texts such as `4` and `n[01-18]=8`. Raises InputError."""
+        numbers: dict[str, int] = {}
+        default = None
+        for text in texts:
+            match = _CAPACITY.fullmatch(text)
+            if match is None:
+                raise InputError(
+                    f"--gpus-per-node {text!r} is not [NODES=]NUMBER: write 4, or n[01-18]=8 for some nodes"
+                )
+            if match[1]:
+                numbers |= dict.fromkeys(hostlist.expand(match[1]), int(match[2]))
+            else:
+                default = int(match[2])
+        return cls(numbers, default)
+
+    def of_node(self, node: str) -> int | None:
+        return self.by_node.get(node, self.default)
+
+    def over(self, numbers: Mapping[str, int]) -> Capacity:
+        """These numbers, and for nodes that have none here those of `numbers`."""
+        return Capacity({**numbers, **self.by_node}, self.default)
+
+    def or_slurm(self, report: ImportReport) -> Capacity:
+        """These numbers, and what Slurm has configured; where it does not answer, the report says so."""
+        try:
+            return self.over({node.name: node.gpus for node in Slurm().nodes().values() if node.gpus})
+        except SchedulerError as error:
+            report.notes.append(f"how many GPUs a node has is not known: {error}")
+            return self
+
+    def or_learnt(self, store: Store, clusters: Sequence[str], nodes: pl.Series) -> Capacity:
+        """These numbers, and what earlier imports knew: of jobs that had all GPUs of a node."""
+        rows = store.scan(JOBS.name).filter(
+            (pl.col("gpu_from") == GpuFrom.WHOLE_NODE.value)
+            & pl.col("cluster").is_in(clusters)
+            & pl.col("node").is_in(nodes.unique().implode())
+        )
+        of_jobs = rows.group_by("allocation", "recorded", "node").agg(pl.col("gpu").n_unique().alias("gpus"))
+        return self.over(dict(store.collect(of_jobs.group_by("node").agg(pl.col("gpus").max())).iter_rows()))
+
+
+@dataclass
+class _Import:
+    """What an import stores, while it holds the store's lock of importers."""
+
+    store: Store
+    secret: bytes | None
+    capacity: Capacity
+    report: ImportReport
+
+    def store_accounts(self, accounts: sacct.Accounts, about: Mapping[str, object]) -> None:
+        """Store what sacct says."""
+        report, jobs = self.report, accounts.frame
+        report.source, report.lines, report.passed = str(about["file"]), accounts.lines, accounts.passed
+        report.refused, report.allocations = accounts.refused.lines, jobs.height
+        report.notes += accounts.notes
+        clusters = jobs["cluster"].unique().sort().to_list()
+        report.cluster = ", ".join(clusters)
+        backward = new_events(self.store, accounts.backward)
+        if backward.height:
+            name = hashlib.sha256(backward.write_csv().encode()).hexdigest()[:16]
+            self.store.append({"events": backward.to_arrow()}, f"jobs-{name}")
+        if not jobs.height:
+            return
+        gpus = self.store.collect(self.store.scan("gpus").select("cluster").unique())["cluster"].drop_nulls()
+        if len(gpus) == 1 and len(clusters) == 1 and gpus[0] != clusters[0]:
+            report.notes.append(_OTHER_CLUSTER.format(gpus[0], clusters[0], gpus[0]))
+        counts = {"rows": accounts.lines, "refused": accounts.refused.count, "format": JobSource.SACCT.value}
+        counts |= {"cluster": report.cluster, "duplicates": sum(accounts.passed.values())}
+        for part in _in_parts(jobs):
+            rows, unknown = self._placed(part)
+            for why, number in unknown.items():
+                report.unknown[why] = report.unknown.get(why, 0) + number
+            report.with_gpus += part.height - rows.filter(pl.col("gpu").is_null())["allocation"].n_unique()
+            rows = rows if self.secret is None else pseudonyms.apply(conformed(rows), self.secret)
+            stored, unchanged = self._append(rows, {**about, **counts})
+            report.stored, report.known = report.stored + stored, report.known + unchanged
+
+    def store_tags(self, spool: tags.Spool, cluster: str | None, capacity: Capacity) -> pl.DataFrame:
+        """Store what tags say; returns the rows."""
+        report, events = self.report, spool.events
+        report.tags, report.tags_refused = len(events), spool.refused
+        if not events:
+            return conformed(pl.DataFrame())
+        nodes, jobs = [list({getattr(event, name) for event in events}) for name in ("node", "job")]
+        without_end = pl.col("ended").is_null() | (pl.col("state") == TagState.LOST.value)
+        of_these = pl.col("node").is_in(nodes) & (without_end | pl.col("raw_id").is_in(jobs))
+        stored = newest(self.store, (pl.col("source") == JobSource.TAG.value) & of_these)
+        joined = tags.join(events, _as_tags(stored), cluster, capacity.of_node)
+        report.tags_unknown = joined.unknown
+        if joined.ends_alone:
+            report.notes.append(f"{joined.ends_alone} jobs have an end and no begin: they began before the tags did")
+        if joined.backward:
+            report.notes.append(f"{joined.backward} jobs ended before they began: the clock of their node was set back")
+        rows = conformed(pl.DataFrame([row for tag in joined.tags for row in tag.as_rows()], infer_schema_length=None))
+        refused = sum(map(len, spool.refused.values()))
+        content = "".join(f"{event.text}{event.gpus}" for event in events).encode()
+        about: dict[str, object] = {
+            "file": "tags",
+            "format": JobSource.TAG.value,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "rows": len(events) + refused,
+            "refused": refused,
+            "cluster": cluster,
+        }
+        if self.secret is not None:  # rows that were stored have pseudonyms already
+            older = stored.select(KEY).unique()
+            new, old = (rows.join(older, on=KEY, how=join, nulls_equal=True) for join in ("anti", "semi"))
+            rows = pl.concat([pseudonyms.apply(new, self.secret), old])
+        report.tags_stored, _ = self._append(rows, about)
+        return rows
+
+    def place_again(self, tag_rows: pl.DataFrame) -> None:
+        """Find the GPUs of stored jobs again, of which there are tags by now."""
+        raw = tag_rows["raw_id"].unique().implode()
+        rows = newest(self.store, (pl.col("source") == JobSource.SACCT.value) & pl.col("raw_id").is_in(raw))
+        if not rows.height:
+            return
+        names = [n for n in rows.columns if n not in (*_PLACE_COLUMNS, *KEY, "recorded", "import_id")]
+        jobs = rows.group_by(KEY, maintain_order=True).agg(
+            *(pl.col(name).first() for name in names),
+            pl.col("node").unique(maintain_order=True).alias("nodes"),
+            pl.col("allocated").str.contains(sacct.SHARDS).fill_null(False).first().alias("shared"),
+        )
+        again, _ = self._placed(jobs.with_columns(pl.lit(0).alias(LINE)))
+        self._append(again, {"file": "tags of known jobs", "format": JobSource.TAG.value, "rows": jobs.height})
+
+    def _placed(self, jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+        """Rows of jobs with the GPUs that the store's tags and inventory give; how many have none, by reason."""
+        clusters = jobs["cluster"].unique().to_list()
+        of_these = pl.col("cluster").is_in(clusters) & pl.col("raw_id").is_in(jobs["raw_id"].unique().implode())
+        tag_rows = newest(self.store, pl.col("source").is_in(_NAMING_GPUS) & of_these)
+        capacity = self.capacity.or_learnt(self.store, clusters, jobs["nodes"].explode())
+        gpus = mapping.inventory(self.store, clusters)
+        return mapping.place(jobs, tag_rows, gpus, (capacity.by_node, capacity.default))
+
+    def _append(self, rows: pl.DataFrame, about: Mapping[str, object]) -> tuple[int, int]:
+        """Store what is new or other than stored, with its provenance: how many allocations, and how many were known.
+
+        `about` goes into the table `imports`.
+        """
+        rows = conformed(rows)
+        new_rows = new_records(self.store, rows)
+        total, stored = (frame.select(KEY).unique().height for frame in (rows, new_rows))
+        if stored:
+            now = datetime.now(UTC).replace(tzinfo=None)
+            content = json.dumps(about, sort_keys=True, default=str)
+            name = hashlib.sha256(f"{content} {now.isoformat()}".encode()).hexdigest()[:16]
+            row = {**about, "import_id": name, "importer": VERSION, "imported_at": now, "kept": new_rows.height}
+            imports = arrow_rows("imports", {key: [value] for key, value in row.items()})
+            new_rows = new_rows.with_columns(pl.lit(name).alias("import_id"))
+            self.store.append({JOBS.name: new_rows.to_arrow(), "imports": imports}, f"jobs-{name}")
+        return stored, total - stored
+
+
+def _in_parts(jobs: pl.DataFrame) -> Collection[pl.DataFrame]:
     """Jobs in the order of their beginning, in parts that have at most some `_ROWS` rows, so that memory is enough."""
     rows = (pl.col("job_gpus").fill_null(0) + pl.col("job_nodes")).cast(pl.Int64)
     numbered = jobs.sort("began", maintain_order=True).with_columns((rows.cum_sum() // _ROWS).alias("part"))
     return numbered.partition_by("part", maintain_order=True, include_key=False)
 
 
-def _placed(store: Store, jobs: pl.DataFrame, numbers: dict[str, int]) -> tuple[pl.DataFrame, dict[str, int]]:
-    """Rows of jobs with the GPUs that the store's tags and inventory give."""
-    clusters = jobs["cluster"].unique().to_list()
-    raw = jobs["raw_id"].unique().implode()
-    of_these = pl.col("cluster").is_in(clusters) & pl.col("raw_id").is_in(raw)
-    tagged = superseding.newest(store, pl.col("source").is_in(_NAMING_GPUS) & of_these)
-    numbers = capacity.learnt(store, clusters, jobs["nodes"].explode()) | numbers
-    return mapping.place(jobs, tagged, mapping.inventory(store, clusters), numbers)
-
-
-def _note_other_cluster(store: Store, clusters: list[str], report: Report) -> None:
-    """Say where jobs and GPUs have different names of one cluster, which is easily done."""
-    known = store.collect(store.scan("gpus").select("cluster").unique())["cluster"].drop_nulls().sort().to_list()
-    if len(known) == 1 and len(clusters) == 1 and known != clusters:
-        report.notes.append(_OTHER_CLUSTER.format(known[0], clusters[0], known[0]))
-
-
-def _store_tags(
-    store: Store,
-    spool: tags.Spool,
-    cluster: str | None,
-    secret: bytes | None,
-    numbers: dict[str, int],
-    report: Report,
-) -> pl.DataFrame:
-    """Store what tags say; returns the rows."""
-    report.tags, report.tags_refused = len(spool.events), spool.refused
-    if not spool.events:
-        return superseding.conformed(pl.DataFrame())
-    nodes = list({event.node for event in spool.events})
-    jobs = list({event.job for event in spool.events})
-    without_end = pl.col("ended").is_null() | (pl.col("state") == TagState.LOST.value)
-    which = pl.col("node").is_in(nodes) & (without_end | pl.col("raw_id").is_in(jobs))
-    stored = superseding.newest(store, (pl.col("source") == JobSource.TAG.value) & which)
-    every = numbers.get(capacity.EVERY)
-    joined = tags.join(spool.events, _as_tags(stored), cluster, lambda node: numbers.get(node, every))
-    report.tags_unknown = joined.unknown
-    if joined.ends_alone:
-        report.notes.append(f"{joined.ends_alone} jobs have an end and no begin: they began before the tags did")
-    if joined.backward:
-        report.notes.append(f"{joined.backward} jobs ended before they began: the clock of their node was set back")
-    rows = superseding.conformed(
-        pl.DataFrame([row for tag in joined.tags for row in tag.as_rows()], infer_schema_length=None)
-    )
-    said = "".join(f"{event.text}{event.gpus}" for event in spool.events)
-    about: dict[str, object] = {
-        "file": "tags",
-        "format": JobSource.TAG.value,
-        "sha256": hashlib.sha256(said.encode()).hexdigest(),
-        "rows": len(spool.events) + sum(map(len, spool.refused.values())),
-        "refused": sum(map(len, spool.refused.values())),
-        "cluster": cluster,
-    }
-    if secret is not None:  # rows that were stored have pseudonyms already
-        old = stored.select(superseding.KEY).unique()
-        rows = pl.concat(
-            [
-                pseudonyms.apply(rows.join(old, on=superseding.KEY, how="anti", nulls_equal=True), secret),
-                rows.join(old, on=superseding.KEY, how="semi", nulls_equal=True),
-            ]
-        )
-    report.tags_stored, _ = storing.append(store, rows, about, secret=None)
-    return rows
-
-
 def _as_tags(rows: pl.DataFrame) -> list[tags.Tag]:
+    """Stored rows as the tags that they are of."""
     stored = []
-    for _, group in rows.group_by(superseding.KEY, maintain_order=True):
+    for _, group in rows.group_by(KEY, maintain_order=True):
         first = group.row(0, named=True)
-        times = group.select(pl.col("began").dt.epoch("s"), pl.col("ended").dt.epoch("s")).row(0)
-        names = ("job_id", "user", "account", "partition", "gpu_from", "share", "gpu", "node_gpus")
+        began_s, ended_s = group.select(pl.col("began").dt.epoch("s"), pl.col("ended").dt.epoch("s")).row(0)
         stored.append(
             tags.Tag(
-                first["allocation"],
-                first["cluster"],
-                first["node"],
-                first["raw_id"],
-                first["restart"],
-                times[0],
-                times[1],
-                first["state"],
-                group.select(names).to_dicts(),
+                allocation=first["allocation"],
+                cluster=first["cluster"],
+                node=first["node"],
+                job=first["raw_id"],
+                restart=first["restart"],
+                began_s=began_s,
+                ended_s=ended_s,
+                state=first["state"],
+                rows=group.select(_TAG_COLUMNS).to_dicts(),
             )
         )
     return stored
-
-
-def _place_again(store: Store, tagged: pl.DataFrame, numbers: dict[str, int]) -> None:
-    """Find the GPUs of stored jobs again, of which there are tags now."""
-    raw = tagged["raw_id"].unique().implode()
-    of_these = (pl.col("source") == JobSource.SACCT.value) & pl.col("raw_id").is_in(raw)
-    rows = superseding.newest(store, of_these)
-    if not rows.height:
-        return
-    parts = pl.col("allocated").str.contains("gres/(?:shard|mps)")
-    whole = [n for n in rows.columns if n not in ("gpu", "gpu_from", "share", "node_gpus", "tag", "node", "source")]
-    jobs = rows.group_by(superseding.KEY, maintain_order=True).agg(
-        *(pl.col(name).first() for name in whole if name not in (*superseding.KEY, "recorded", "import_id")),
-        pl.col("node").unique(maintain_order=True).alias("nodes"),
-        parts.fill_null(False).first().alias("shared"),
-    )
-    again, _ = _placed(store, jobs.with_columns(pl.lit(0).alias(LINE)), numbers)
-    about: dict[str, object] = {"file": "tags of known jobs", "format": JobSource.TAG.value, "rows": jobs.height}
-    storing.append(store, again, about, secret=None)

@@ -28,16 +28,16 @@ def key(root: Path, *, make: bool) -> bytes | None:
     if make:
         _make(path)
     try:
-        found = path.read_bytes()
+        secret = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StoreError(
             f"{path} cannot be read ({error.strerror}): users of this store have pseudonyms, so its owner imports jobs"
         ) from error
-    if len(found) != _BYTES:
+    if len(secret) != _BYTES:
         raise StoreError(f"{path} is damaged: restore it from a backup; with another key users get other pseudonyms")
-    return found
+    return secret
 
 
 def _make(path: Path) -> None:
@@ -64,8 +64,8 @@ def apply(rows: pl.DataFrame, secret: bytes) -> pl.DataFrame:
     """The rows with pseudonyms in place of users and accounts."""
     for column in ("user", "account"):
         names = rows[column].drop_nulls().unique().to_list()
-        said = {name: pseudonym(secret, column, name) for name in names}
-        rows = rows.with_columns(pl.col(column).replace_strict(said, default=None, return_dtype=pl.String))
+        stands_for = {name: pseudonym(secret, column, name) for name in names}
+        rows = rows.with_columns(pl.col(column).replace_strict(stands_for, default=None, return_dtype=pl.String))
     return rows
 
 

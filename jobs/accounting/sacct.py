@@ -64,10 +64,10 @@ class Accounts:
 
     def pass_over(self, rows: pl.DataFrame, passed: pl.Expr, why: str) -> pl.DataFrame:
         """The rows without those that are `passed`, which are counted."""
-        left = rows.filter(~passed)
-        if left.height < rows.height:
-            self.passed[why] = self.passed.get(why, 0) + rows.height - left.height
-        return left
+        remaining = rows.filter(~passed)
+        if remaining.height < rows.height:
+            self.passed[why] = self.passed.get(why, 0) + rows.height - remaining.height
+        return remaining
 
 
 def ask(since: datetime, until: datetime | None) -> str:
@@ -187,13 +187,13 @@ def _even(cells: pl.DataFrame, names: list[str], delimiter: str, accounts: Accou
         )
     count = pl.col("cells").list.len().cast(pl.Int64)
     if len(free) == 1:  # what is too much belongs to it
-        place, more = names.index(free[0]), count - len(names)
+        place, extra = names.index(free[0]), count - len(names)
         joined = pl.concat_list(
             pl.col("cells").list.head(place),
-            pl.col("cells").list.slice(place, more + 1).list.join(delimiter),
-            pl.col("cells").list.slice(place + more + 1),
+            pl.col("cells").list.slice(place, extra + 1).list.join(delimiter),
+            pl.col("cells").list.slice(place + extra + 1),
         )
-        cells = cells.with_columns(pl.when(more > 0).then(joined).otherwise("cells").alias("cells"))
+        cells = cells.with_columns(pl.when(extra > 0).then(joined).otherwise("cells").alias("cells"))
     lengths = cells["cells"].list.len().unique().sort().to_list()
     wrong = [length for length in lengths if length != len(names)]
     rules = [(count == length, f"it has {length} fields, but the header names {len(names)}") for length in wrong]

@@ -1,61 +1,118 @@
-"""Tags of prologs and epilogs (tag.sh): small files, one an event, as allocations of GPUs by UUID."""
+"""Tags of prologs and epilogs: small files, one an event, that `tag.sh` writes; read as allocations of GPUs by UUID.
+
+Slurm tells a prolog the indices of a job's GPUs. An index is the place of a device file in gres.conf, and with
+AutoDetect the place by PCI address (in some versions: by device file). A tag holds this node's lines of gres.conf and
+the UUID and device file of each GPU, so that an index is taken for a GPU only where that is certain.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ...store import hostlist
 from ...store.names import this_cluster
 from ...store.system import files
 from ...store.vocabulary import GpuFrom, JobSource, TagState
-from .gres import gpus_by_index
 
+SCRIPT = "tag.sh"
+SPOOL = "tags"  # the folder of a store's own tags
 _HEX = "[0-9a-fA-F]"
-_WHOLE = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"  # CUDA takes the beginning of a UUID as well
-_UUID = re.compile(f"GPU-{_WHOLE}|MIG-{_WHOLE}|MIG-GPU-{_WHOLE}/[0-9]+/[0-9]+")
+_UUID_BODY = f"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"  # CUDA takes the beginning of a UUID as well
+_UUID = re.compile(f"GPU-{_UUID_BODY}|MIG-{_UUID_BODY}|MIG-GPU-{_UUID_BODY}/[0-9]+/[0-9]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_FIELD = re.compile(r'([A-Za-z]+)=("[^"]*"|\S+)')
+_FILE = re.compile(r"(?:.*[^0-9\[\]])?(?:([0-9]+)|\[([0-9,-]+)\])")
 _BOOT_SLACK_S = 120  # the time of booting moves a little, as the clock is set
 _LONGEST = 1 << 16  # bytes
-_FIRST, _LAST = 631_152_000, 4_102_444_800  # 1990 to 2100
-INSTANCES = "on a part of a node with MIG instances, and no UUIDs in CUDA_VISIBLE_DEVICES"
+_FIRST_S, _LAST_S = 631_152_000, 4_102_444_800  # 1990 to 2100
+
 NO_LIST = "on a node whose GPUs the tag could not list"
 NO_NUMBER = "on a node of which nobody said how many GPUs it has (give --gpus-per-node)"
 OTHER_NUMBER = "on a node whose driver listed another number of GPUs than Slurm has for it"
+INSTANCES = "on a part of a node with MIG instances, and no UUIDs in CUDA_VISIBLE_DEVICES"
+GRES_NOT_READ = (
+    "on a part of a node whose gres.conf the tag could not read: set WHORL_SLURM_INDEX in the prolog, or tag in jobs"
+)
+GRES_NO_FILES = "on a part of a node for which gres.conf names no device files of GPUs"
+GRES_INCLUDES = "on a part of a node whose gres.conf includes other files or is too long to be kept in a tag"
+GRES_OTHER_ORDER = (
+    "on a part of a node where Slurm detects GPUs itself (AutoDetect) and device files are numbered in another order "
+    "than PCI addresses: list the files in gres.conf"
+)
+GRES_OTHER_FILES = "on a part of a node whose gres.conf names other device files than the driver has"
+
+
+# -- the script -----------------------------------------------------------------------------------------------
+
+
+def script() -> str:
+    """The shell script of prologs and epilogs, as text."""
+    return resources(__package__).joinpath(SCRIPT).read_text(encoding="utf-8")
+
+
+def tag(event: str, *, store: str | Path | None = None, folder: Path | None = None) -> str:
+    """Note that the job of this process begins or ends; returns what the script complains about, "" if nothing.
+
+    The tag goes into `folder`, else into the store's own folder of tags. Raises InputError where neither is given,
+    StoreError where that folder cannot be made.
+    """
+    if folder is None:
+        if store is None:
+            raise InputError("say where the tag goes: --folder FOLDER, or --store S for the store's own folder")
+        folder = Path(store) / SPOOL
+        try:
+            files.make_folder(folder)
+        except OSError as error:
+            raise files.failed("make", folder, error) from error
+    done = subprocess.run(  # noqa: S603  whorl's own script
+        ["/bin/sh", "-s", "--", event, str(folder)], input=script(), capture_output=True, text=True, check=False
+    )
+    return done.stderr.strip()
+
+
+# -- what one tag says ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Event:
+class TagEvent:
     """What one tag says."""
 
     kind: str  # begin | end
-    at: int  # s since 1970
+    at_s: int  # since 1970
     node: str
     job: str
-    text: dict[str, str]
+    text: Mapping[str, str]
     gpus: tuple[tuple[str, str], ...]  # of the node, by PCI address: UUID, number of its device file
     gres: tuple[str, ...] = ()  # lines of gres.conf
 
     @property
-    def restart(self) -> int | None:
-        said = self.text.get("restart", "")
-        return int(said) if said.isdigit() and len(said) < 9 else None
+    def allocation(self) -> str:
+        return f"{self.job}@{self.node}@{self.at_s}"
 
     @property
-    def booted(self) -> int | None:
-        said = self.text.get("booted", "")
-        return int(said) if said.isdigit() and _FIRST < int(said) <= self.at + _BOOT_SLACK_S else None
+    def restart(self) -> int | None:
+        count = self.text.get("restart", "")
+        return int(count) if count.isdigit() and len(count) < 9 else None
+
+    @property
+    def booted_s(self) -> int | None:
+        boot = self.text.get("booted", "")
+        return int(boot) if boot.isdigit() and _FIRST_S < int(boot) <= self.at_s + _BOOT_SLACK_S else None
 
     @property
     def visible(self) -> list[str] | None:
         """The UUIDs in CUDA_VISIBLE_DEVICES; None where it holds something else."""
-        found = self.text.get("visible", "").split(",")
-        return sorted(found) if all(_UUID.fullmatch(one) for one in found) else None
+        names = self.text.get("visible", "").split(",")
+        return sorted(names) if all(_UUID.fullmatch(name) for name in names) else None
 
     @property
     def by_index(self) -> bool:
@@ -71,25 +128,135 @@ class Event:
         if self.visible is not None:
             return self.visible, len(self.visible), ""
         indices = _numbers(self.text.get("slurm_gpus", ""))
+        count = None if indices is None else len(indices)
         if indices is None or not self.gpus:
-            return None, None if indices is None else len(indices), NO_LIST
+            return None, count, NO_LIST
+        uuids = [uuid for uuid, _ in self.gpus]
         reachable = sorted(filter(None, self.text.get("reachable", "").split(",")))
-        if len(reachable) == len(indices) < len(self.gpus) and set(reachable) < {uuid for uuid, _ in self.gpus}:
-            return reachable, len(indices), ""
+        if len(reachable) == count and set(reachable) < set(uuids):  # the job's cgroup hides the others
+            return reachable, count, ""
         if "mig" in self.text:
-            return None, len(indices), INSTANCES
+            return None, count, INSTANCES
         by_index, why = gpus_by_index(self.gres, self.node, self.gpus)
         if by_index is None and number is None:
-            return None, len(indices), NO_NUMBER
-        if number is not None and number != len(self.gpus):
-            return None, len(indices), OTHER_NUMBER
-        if len(indices) == len(self.gpus):
-            return sorted(uuid for uuid, _ in self.gpus), len(indices), ""
+            return None, count, NO_NUMBER
+        if number not in (None, len(uuids)):
+            return None, count, OTHER_NUMBER
+        if count == len(uuids):
+            return sorted(uuids), count, ""
         if self.text.get("slurm_index") == "minor":
             by_index, why = {int(minor): uuid for uuid, minor in self.gpus if minor.isdecimal()}, NO_LIST
-        if by_index is None or not set(indices) <= set(by_index) or len(by_index) < len(self.gpus):
-            return None, len(indices), why or OTHER_NUMBER
-        return sorted(by_index[index] for index in indices), len(indices), ""
+        if by_index is None or not set(indices) <= set(by_index) or len(by_index) < len(uuids):
+            return None, count, why or OTHER_NUMBER
+        return sorted(by_index[index] for index in indices), count, ""
+
+
+def gpus_by_index(
+    lines: Sequence[str], node: str, gpus: Sequence[tuple[str, str]]
+) -> tuple[Mapping[int, str] | None, str]:
+    """The UUID of each of Slurm's indices, or None and why that is not certain.
+
+    `lines` are those of gres.conf about GPUs, `gpus` the UUID and the number of the device file of each GPU of the
+    node, in the order of PCI addresses.
+    """
+    if not lines:
+        return None, GRES_NOT_READ
+    records = [{name.lower(): value.strip('"') for name, value in _FIELD.findall(line)} for line in lines]
+    try:
+        of_node = [record for record in records if node in hostlist.expand(record.get("nodename", node))]
+    except InputError:
+        return None, GRES_INCLUDES
+    if any("include" in line.lower() for line in lines):
+        return None, GRES_INCLUDES
+    by_minor = {int(minor): uuid for uuid, minor in gpus if minor.isdecimal()}
+    detects = [record["autodetect"].lower() for record in of_node if "autodetect" in record]
+    if detects and detects[-1] != "off":
+        by_address = [uuid for uuid, _ in gpus]
+        in_order = [uuid for _, uuid in sorted(by_minor.items())] == by_address
+        return (dict(enumerate(by_address)), "") if in_order else (None, GRES_OTHER_ORDER)
+    of_gpus = [record for record in of_node if record.get("name", "").lower() == "gpu"]
+    if not of_gpus or any("file" not in record for record in of_gpus):
+        return None, GRES_NO_FILES
+    minors = [minor for record in of_gpus for minor in _device_numbers(record["file"])]
+    if len(set(minors)) < len(minors) or set(minors) != set(by_minor) or len(by_minor) < len(gpus):
+        return None, GRES_OTHER_FILES
+    return {index: by_minor[minor] for index, minor in enumerate(minors)}, ""
+
+
+def _device_numbers(names: str) -> Iterator[int]:
+    """The numbers of device files: /dev/nvidia[0-3],/dev/nvidia4; -1 for what is no such name."""
+    for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
+        match = _FILE.fullmatch(name)
+        yield from _numbers(match[1] or match[2]) or [-1] if match else [-1]
+
+
+def _numbers(text: str) -> list[int] | None:
+    """Indices: 0,1 or 0-3; None where it is something else."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            return None
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return numbers if len(set(numbers)) == len(numbers) else None
+
+
+@dataclass
+class Spool:
+    """The events of some folders."""
+
+    events: list[TagEvent] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)  # reason -> names of files
+
+
+def read(folders: Iterable[Path]) -> Spool:
+    """The tags in folders. One that cannot be used is refused with its name. Raises InputError for a missing folder."""
+    spool = Spool()
+    for folder in folders:
+        try:
+            paths = sorted(path for path in folder.iterdir() if path.suffix == ".tag" and path.name[0] != ".")
+        except OSError as error:
+            raise InputError(f"--tags {folder} cannot be read: {error.strerror}") from error
+        for path in paths:
+            event = _event(path)
+            if isinstance(event, str):
+                spool.refused.setdefault(event, []).append(path.name)
+            else:
+                spool.events.append(event)
+                spool.files.append(path)
+    return spool
+
+
+def _event(path: Path) -> TagEvent | str:
+    """What a tag says, or why it cannot be used."""
+    try:
+        with files.opened(path) as file:
+            owner = os.fstat(file.fileno()).st_uid
+            content = file.read(_LONGEST + 1)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    lines = content.decode("utf-8", "replace").splitlines()
+    if len(content) > _LONGEST or lines[:1] != ["whorl-tag=1"] or lines[-1:] != ["end=1"]:
+        return "it is no whole tag of whorl"
+    pairs = [(key, value) for key, _, value in (line.partition("=") for line in lines)]
+    text = {key: value for key, value in pairs if key not in ("gpu", "gres") and value}
+    gpus = [(uuid, minor) for uuid, _, minor in (value.partition(":") for key, value in pairs if key == "gpu")]
+    if not all(_UUID.fullmatch(uuid) for uuid, _ in gpus):
+        return "it names a GPU that is no UUID"
+    at_s = text.get("time", "")
+    if not (at_s.isdigit() and _FIRST_S < int(at_s) < _LAST_S and text.get("event") in ("begin", "end")):
+        return "it does not say when something began or ended"
+    if not (_NAME.fullmatch(text.get("node", "")) and _NAME.fullmatch(text.get("job", ""))):
+        return "it does not name a node and a job"
+    # A user who may write into the folder tells of his own jobs only.
+    if owner not in (0, os.geteuid()) and str(owner) != text.get("uid"):
+        return "its file belongs to another user than its job"
+    gres = tuple(value for key, value in pairs if key == "gres")
+    return TagEvent(text["event"], int(at_s), text["node"], text["job"], text, tuple(dict.fromkeys(gpus)), gres)
+
+
+# -- allocations ----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -101,87 +268,40 @@ class Tag:
     node: str
     job: str
     restart: int | None
-    began: int
-    ended: int | None
+    began_s: int
+    ended_s: int | None
     state: str
     rows: list[dict[str, Any]]
 
     @property
-    def whole(self) -> set[str]:
+    def key(self) -> tuple[str, str]:
+        return self.cluster, self.allocation
+
+    @property
+    def unshared(self) -> set[str]:
         """GPUs that nobody else can have at the same time."""
         return {row["gpu"] for row in self.rows if row["gpu"] is not None and row["share"] == 1}
 
     def as_rows(self) -> list[dict[str, Any]]:
-        own: dict[str, Any] = {
+        job = {
             "cluster": self.cluster,
             "allocation": self.allocation,
             "node": self.node,
             "raw_id": self.job,
+            "restart": self.restart,
+            "state": self.state,
+            "source": JobSource.TAG.value,
+            "began": _time(self.began_s),
+            "ended": None if self.ended_s is None else _time(self.ended_s),
         }
-        own |= {"restart": self.restart, "state": self.state, "source": JobSource.TAG.value}
-        times = {"began": _time(self.began), "ended": None if self.ended is None else _time(self.ended)}
-        return [{**row, **own, **times} for row in self.rows]
+        return [{**row, **job} for row in self.rows]
 
-
-@dataclass
-class Spool:
-    """The events of some folders."""
-
-    events: list[Event] = field(default_factory=list)
-    files: list[Path] = field(default_factory=list)
-    refused: dict[str, list[str]] = field(default_factory=dict)  # reason -> names of files
-
-
-def read(folders: Iterable[Path]) -> Spool:
-    """The tags in folders. One that cannot be used is refused with its name. Raises InputError for a missing folder."""
-    out = Spool()
-    for folder in folders:
-        try:
-            paths = sorted(path for path in folder.iterdir() if path.suffix == ".tag" and path.name[0] != ".")
-        except OSError as error:
-            raise InputError(f"--tags {folder} cannot be read: {error.strerror}") from error
-        for path in paths:
-            found = _event(path)
-            if isinstance(found, str):
-                out.refused.setdefault(found, []).append(path.name)
-            else:
-                out.events.append(found)
-                out.files.append(path)
-    return out
-
-
-def _event(path: Path) -> Event | str:
-    """What a tag says, or why it cannot be used."""
-    try:
-        with files.opened(path) as file:
-            about = os.fstat(file.fileno())
-            content = file.read(_LONGEST + 1)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-    lines = content.decode("utf-8", "replace").splitlines()
-    if len(content) > _LONGEST or lines[:1] != ["whorl-tag=1"] or lines[-1:] != ["end=1"]:
-        return "it is no whole tag of whorl"
-    text, gpus, gres = {}, [], []
-    for line in lines:
-        key, _, value = line.partition("=")
-        if key == "gpu":
-            uuid, _, minor = value.partition(":")
-            if not _UUID.fullmatch(uuid):
-                return "it names a GPU that is no UUID"
-            gpus.append((uuid, minor))
-        elif key == "gres":
-            gres.append(value)
-        elif value:
-            text[key] = value
-    at = text.get("time", "")
-    if not (at.isdigit() and _FIRST < int(at) < _LAST and text.get("event") in ("begin", "end")):
-        return "it does not say when something began or ended"
-    if not (_NAME.fullmatch(text.get("node", "")) and _NAME.fullmatch(text.get("job", ""))):
-        return "it does not name a node and a job"
-    # A user who may write into the folder tells of his own jobs only.
-    if about.st_uid not in (0, os.geteuid()) and str(about.st_uid) != text.get("uid"):
-        return "its file belongs to another user than its job"
-    return Event(text["event"], int(at), text["node"], text["job"], text, tuple(dict.fromkeys(gpus)), tuple(gres))
+    def begins_as(self, event: TagEvent) -> bool:
+        """Whether a begin is told twice: by the same file again, or by the prolog and the job."""
+        if self.began_s == event.at_s:
+            return True
+        again = self.restart is not None and self.restart == event.restart
+        return again and self.began_s <= event.at_s and (self.ended_s is None or event.at_s <= self.ended_s)
 
 
 @dataclass
@@ -195,116 +315,98 @@ class Joined:
 
 
 def join(
-    events: Sequence[Event], stored: Sequence[Tag], cluster: str | None, number: Callable[[str], int | None]
+    events: Sequence[TagEvent], stored: Sequence[Tag], cluster: str | None, number: Callable[[str], int | None]
 ) -> Joined:
     """Pair begins with ends, and close what has no end: at the boot of its node, or when the next job has its GPU.
 
     `stored` are earlier tags that may belong to these. `cluster` overrides what the tags say. `number` says how many
     GPUs a node has.
     """
-    out = Joined([])
-    known = {(tag.cluster, tag.allocation): tag for tag in stored}
+    joined = Joined([])
+    tags = {tag.key: tag for tag in stored}
     of_job: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
-    for key, tag in known.items():
-        of_job.setdefault((tag.cluster, tag.node, tag.job), []).append(key)
-    named = [(cluster or event.text.get("cluster") or this_cluster(), event) for event in events]
-    named.sort(key=lambda one: one[1].at)
-    begins: dict[tuple[str, str], list[Event]] = {}
-    for where, event in named:
+    for tag in stored:
+        of_job.setdefault((tag.cluster, tag.node, tag.job), []).append(tag.key)
+    in_order = [(cluster or event.text.get("cluster") or this_cluster(), event) for event in events]
+    in_order.sort(key=lambda pair: pair[1].at_s)
+    begins: dict[tuple[str, str], list[TagEvent]] = {}
+    for place, event in in_order:
         if event.kind == "begin":
-            mine = of_job.setdefault((where, event.node, event.job), [])
-            if any(_same(known[key], event) for key in mine):
-                continue
-            made = _begun(where, event, out, number(event.node))
-            known[where, made.allocation] = made
-            mine.append((where, made.allocation))
-            begins.setdefault((where, event.node), []).append(event)
-    for where, event in named:
+            runs = of_job.setdefault((place, event.node, event.job), [])
+            if not any(tags[key].begins_as(event) for key in runs):
+                tag = _begun(place, event, joined, number(event.node))
+                tags[tag.key] = tag
+                runs.append(tag.key)
+                begins.setdefault((place, event.node), []).append(event)
+    for place, event in in_order:
         if event.kind == "end":
-            _end(event, of_job.get((where, event.node, event.job), []), known, out)
+            _end(event, of_job.get((place, event.node, event.job), []), tags, joined)
     without_end: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for key, tag in known.items():
+    for tag in tags.values():
         if tag.state != TagState.ENDED:
-            without_end.setdefault((tag.cluster, tag.node), []).append(key)
-    for place, events_there in begins.items():
-        for event in events_there:
-            without_end[place] = [key for key in without_end.get(place, []) if not _close(key, event, known)]
-    out.tags = list(known.values())
-    return out
+            without_end.setdefault((tag.cluster, tag.node), []).append(tag.key)
+    for on_node, node_begins in begins.items():
+        for event in node_begins:
+            without_end[on_node] = [key for key in without_end.get(on_node, []) if not _close(key, event, tags)]
+    joined.tags = list(tags.values())
+    return joined
 
 
-def _same(tag: Tag, event: Event) -> bool:
-    """Whether a begin is told twice: by the same file again, or by the prolog and the job."""
-    if tag.began == event.at:
-        return True
-    again = tag.restart is not None and tag.restart == event.restart
-    return again and tag.began <= event.at and (tag.ended is None or event.at <= tag.ended)
-
-
-def _begun(cluster: str, event: Event, out: Joined, of_node: int | None) -> Tag:
-    uuids, number, why = event.job_gpus(of_node)
+def _begun(cluster: str, event: TagEvent, joined: Joined, of_node: int | None) -> Tag:
+    uuids, count, why = event.job_gpus(of_node)
     if uuids is None:
-        out.unknown[why] = out.unknown.get(why, 0) + 1
-    say = event.text.get
-    common = {
-        "job_id": say("array") or event.job,
-        "user": say("user") or say("uid"),
-        "account": say("account"),
-        "partition": say("partition"),
+        joined.unknown[why] = joined.unknown.get(why, 0) + 1
+    text = event.text.get
+    job = {
+        "job_id": text("array") or event.job,
+        "user": text("user") or text("uid"),
+        "account": text("account"),
+        "partition": text("partition"),
         "gpu_from": None if uuids is None else GpuFrom.TAG.value,
         "share": None if uuids is None or "shared" in event.text else 1.0,
     }
     gpus: list[str | None] = [None] if uuids is None else [*uuids]
-    rows = [{**common, "gpu": gpu, "node_gpus": number if gpu is None else 1} for gpu in gpus]
     return Tag(
-        _name_of(event), cluster, event.node, event.job, event.restart, event.at, None, TagState.RUNNING.value, rows
+        allocation=event.allocation,
+        cluster=cluster,
+        node=event.node,
+        job=event.job,
+        restart=event.restart,
+        began_s=event.at_s,
+        ended_s=None,
+        state=TagState.RUNNING.value,
+        rows=[{**job, "gpu": gpu, "node_gpus": count if gpu is None else 1} for gpu in gpus],
     )
 
 
-def _end(event: Event, mine: list[tuple[str, str]], known: dict[tuple[str, str], Tag], out: Joined) -> None:
+def _end(event: TagEvent, keys: Sequence[tuple[str, str]], tags: dict[tuple[str, str], Tag], joined: Joined) -> None:
     """The end of the last allocation of this job on this node that began before."""
     runs = [
-        key
-        for key in mine
-        if known[key].restart is None or event.restart is None or known[key].restart == event.restart
+        tags[key] for key in keys if None in (tags[key].restart, event.restart) or tags[key].restart == event.restart
     ]
-    before = [key for key in runs if known[key].began <= event.at]
+    before = [tag for tag in runs if tag.began_s <= event.at_s]
     if not before:
-        out.ends_alone += not runs
-        out.backward += bool(runs)
+        joined.ends_alone += not runs
+        joined.backward += bool(runs)
         return
-    last = max(before, key=lambda key: known[key].began)
-    if known[last].state != TagState.ENDED:
-        known[last] = replace(known[last], ended=event.at, state=TagState.ENDED.value)
+    latest = max(before, key=lambda tag: tag.began_s)
+    if latest.state != TagState.ENDED:
+        tags[latest.key] = replace(latest, ended_s=event.at_s, state=TagState.ENDED.value)
 
 
-def _close(key: tuple[str, str], event: Event, known: dict[tuple[str, str], Tag]) -> bool:
+def _close(key: tuple[str, str], event: TagEvent, tags: dict[tuple[str, str], Tag]) -> bool:
     """End an allocation without an end, if it must have ended when another job began on its node."""
-    tag, own = known[key], (key[0], _name_of(event))
-    if key == own or tag.began > event.at:
+    tag, following = tags[key], (key[0], event.allocation)
+    if key == following or tag.began_s > event.at_s:
         return False
-    ends = [event.at] if tag.whole & known[own].whole or tag.job == event.job else []
-    ends += [event.booted] if event.booted is not None and event.booted > tag.began + _BOOT_SLACK_S else []
+    ends = [event.at_s] if tag.unshared & tags[following].unshared or tag.job == event.job else []
+    if event.booted_s is not None and event.booted_s > tag.began_s + _BOOT_SLACK_S:
+        ends.append(event.booted_s)
     if not ends:
         return False
-    if tag.ended is None or min(ends) < tag.ended:
-        known[key] = replace(tag, ended=max(min(ends), tag.began), state=TagState.LOST.value)
+    if tag.ended_s is None or min(ends) < tag.ended_s:
+        tags[key] = replace(tag, ended_s=max(min(ends), tag.began_s), state=TagState.LOST.value)
     return True
-
-
-def _name_of(event: Event) -> str:
-    return f"{event.job}@{event.node}@{event.at}"
-
-
-def _numbers(text: str) -> list[int] | None:
-    """Indices: 0,1 or 0-3; None where it is something else."""
-    found: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            return None
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found if len(set(found)) == len(found) else None
 
 
 def _time(seconds: int) -> datetime:

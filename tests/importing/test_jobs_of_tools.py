@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from whorl.errors import InputError
-from whorl.jobs.accounting.importing import import_jobs
+from whorl.jobs.accounting.importing import JobSources, import_jobs
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 
@@ -104,7 +104,7 @@ def test_accounting_takes_the_gpus_of_a_shared_node_from_what_an_exporter_showed
             f"{job}|{job}|fleet|ann|COMPLETED|n1|{seconds}|{seconds}|{seconds + 600}|gres/gpu=1\n" for job in (7, 8)
         )
     )
-    assert import_jobs(store, file=books).with_gpus == 2
+    assert import_jobs(store, JobSources(file=books)).with_gpus == 2
     rows = [(job, gpu, source) for job, _, gpu, _, _, source, _ in _jobs(store)]
     assert rows == [("7", GPUS[0], "sacct"), ("8", GPUS[1], "sacct")]
 
@@ -180,7 +180,7 @@ def test_the_other_door_says_which_one_it_is(tmp_path: Path, store: Store) -> No
     path = tmp_path / "jobs.txt"
     path.write_text(_scontrol(1, "n03 gpu:1(IDX:0)"))
     with pytest.raises(InputError, match=r"with whorl import jobs\.txt"):
-        import_jobs(store, file=path)
+        import_jobs(store, JobSources(file=path))
 
 
 def test_a_job_that_names_no_node_is_refused_alone(tmp_path: Path, store: Store) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from whorl.cli import cli
 from whorl.errors import InputError
-from whorl.jobs.accounting.importing import Report, import_jobs
+from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import COLUMNS, NEWER, T0, job, know_gpus, now, saved, text, utc
@@ -24,9 +24,9 @@ from whorl.tests.stores import new_store
 
 @pytest.fixture
 def run(store: Store, tmp_path: Path) -> Any:
-    def run(*rows: dict[str, str], columns: tuple[str, ...] = COLUMNS, **options: Any) -> Report:
+    def run(*rows: dict[str, str], columns: tuple[str, ...] = COLUMNS, **options: Any) -> ImportReport:
         options = {"gpus_per_node": ["4"]} | options
-        return import_jobs(store, file=saved(tmp_path / "sacct.txt", *rows, columns=columns), **options)
+        return import_jobs(store, JobSources(file=saved(tmp_path / "sacct.txt", *rows, columns=columns), **options))
 
     return run
 
@@ -110,7 +110,7 @@ def test_the_fields_of_newer_versions_are_read_and_unknown_ones_passed_over(run:
 def test_the_output_of_sacct_p_ends_lines_with_the_delimiter(store: Store, tmp_path: Path) -> None:
     content = text(job(1)).replace("\n", "|\n")
     (tmp_path / "p.txt.gz").write_bytes(gzip.compress(content.encode()))
-    import_jobs(store, file=tmp_path / "p.txt.gz")
+    import_jobs(store, JobSources(file=tmp_path / "p.txt.gz"))
     assert now(store, 'job_id, job_energy_j, "user"') == [("1", None, "alice")]
 
 
@@ -261,10 +261,10 @@ def test_times_without_a_zone_are_refused_until_one_is_given(store: Store, tmp_p
     times: Any = {"Submit": "2026-07-01T11:00:00", "Eligible": "2026-07-01T11:00:00"}
     file = saved(tmp_path / "local.txt", job(1, **times, Start="2026-07-01T12:00:00", End="2026-07-01T12:10:00"))
     with pytest.raises(InputError, match=r"local.txt: its times have no time zone \(line 2\).*SLURM_TIME_FORMAT=%s"):
-        import_jobs(store, file=file)
+        import_jobs(store, JobSources(file=file))
     with pytest.raises(InputError, match="there is no such time zone"):
-        import_jobs(store, file=file, time_zone="Mars/Base")
-    import_jobs(store, file=file, time_zone="Europe/Berlin")
+        import_jobs(store, JobSources(file=file, time_zone="Mars/Base"))
+    import_jobs(store, JobSources(file=file, time_zone="Europe/Berlin"))
     assert [str(row[0]) for row in now(store, "began")] == ["2026-07-01 10:00:00"]
 
 
@@ -280,7 +280,7 @@ def test_the_hour_that_occurs_twice_is_told_by_the_elapsed_seconds(store: Store,
         at("01:30:00", "02:30:00", 7200, 2),
         at("02:30:00", "03:30:00", 3600, 3),
     ]
-    report = import_jobs(store, file=saved(tmp_path / "x", *rows), time_zone="Europe/Berlin")
+    report = import_jobs(store, JobSources(file=saved(tmp_path / "x", *rows), time_zone="Europe/Berlin"))
     spans = [(str(began)[11:], str(ended)[11:]) for _, began, ended in now(store, "job_id, began, ended")]
     assert spans == [("23:30:00", "00:30:00"), ("23:30:00", "01:30:00"), ("01:30:00", "02:30:00")]
     assert "occurs twice" in report.notes[0]
@@ -294,7 +294,7 @@ def test_times_with_an_offset_need_no_zone(store: Store, tmp_path: Path) -> None
         at(1, "2026-10-25T02:30:00+0200", "2026-10-25T02:30:00+0100"),
         at(2, "2026-10-25 02:30:00-05:30", "2026-10-25 09:00:00Z"),
     ]
-    report = import_jobs(store, file=saved(tmp_path / "x", *rows))
+    report = import_jobs(store, JobSources(file=saved(tmp_path / "x", *rows)))
     spans = [(str(began)[11:], str(ended)[11:]) for _, began, ended in now(store, "job_id, began, ended")]
     assert (spans, report.refused) == ([("00:30:00", "01:30:00"), ("08:00:00", "09:00:00")], {})
 
@@ -314,7 +314,7 @@ def test_names_that_are_not_utf_8_do_not_become_one_name(store: Store, tmp_path:
     rows = [job(1, User="j\xfcrgen"), job(2, User="j\xf6rgen"), job(3)]
     told = text(*(row | {"JobName": "\xe4"} for row in rows), columns=columns)
     file.write_bytes(told.encode("latin-1"))
-    report = import_jobs(store, file=file)
+    report = import_jobs(store, JobSources(file=file))
     assert report.refused == {"it has unreadable characters (not UTF-8 text)": [2, 3]}
     assert now(store, "job_id") == [("3",)]  # the name of its job is not read
 
@@ -323,7 +323,7 @@ def test_a_file_in_utf_16_is_said_to_be_so(store: Store, tmp_path: Path) -> None
     file = tmp_path / "wide.txt"
     file.write_bytes(text(job(1)).encode("utf-16"))
     with pytest.raises(InputError, match=r"wide\.txt is not text in UTF-8"):
-        import_jobs(store, file=file)
+        import_jobs(store, JobSources(file=file))
 
 
 def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: Store, tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_jobs_without_gpus_in_all_of_a_file_are_told(run: Any) -> None:
 def test_a_name_with_the_delimiter_costs_no_row_and_line_breaks_are_warned_of(store: Store, tmp_path: Path) -> None:
     columns = (*COLUMNS[:4], "JobName", *COLUMNS[4:])
     rows = [job(1, JobName="a|b|c"), job(2, JobName="broken\nname"), job(3, JobName='"quote')]
-    report = import_jobs(store, file=saved(tmp_path / "names", *rows, columns=columns))
+    report = import_jobs(store, JobSources(file=saved(tmp_path / "names", *rows, columns=columns)))
     assert now(store, 'job_id, "user", node') == [("1", "alice", "n01"), ("3", "alice", "n01")]
     assert sum(len(lines) for lines in report.refused.values()) == 2
     assert "line break in it can pass for a job" in report.notes[0]
@@ -407,20 +407,20 @@ def test_a_name_with_the_delimiter_costs_no_row_and_line_breaks_are_warned_of(st
 @pytest.mark.long
 def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, tmp_path: Path) -> None:
     file = saved(tmp_path / "x", job(1), job(2, User="bob"), job(3, User="alice"))
-    import_jobs(store, file=file, anonymise=True)
+    import_jobs(store, JobSources(file=file, anonymise=True))
     alice, bob, again = (row[1] for row in now(store, 'job_id, "user", account'))
     assert alice == again != bob
     assert alice.startswith("user-")
     key = store.root / "pseudonyms.key"
     assert key.stat().st_mode & 0o777 == 0o600
     # Another import, without the option: nobody is named by mistake, and nothing is stored twice.
-    later = import_jobs(store, file=saved(tmp_path / "y", job(1), job(4)))
+    later = import_jobs(store, JobSources(file=saved(tmp_path / "y", job(1), job(4))))
     assert (later.stored, later.known) == (1, 1)
     assert now(store, 'distinct "user"', "job_id in ('1', '4')") == [(alice,)]
     assert "pseudonyms" in " ".join(later.notes)
     assert not [path for path in store.root.rglob("*") if path.is_file() and b"alice" in path.read_bytes()]
     other = new_store(tmp_path / "other")
-    import_jobs(other, file=file, anonymise=True)
+    import_jobs(other, JobSources(file=file, anonymise=True))
     assert now(other, 'job_id, "user"')[0][1] != alice
     key.write_bytes(b"short")
     assert "is damaged" in whorl(store, "--file", file).stderr

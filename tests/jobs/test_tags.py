@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.jobs.accounting import gres, tagging, tags
-from whorl.jobs.accounting.importing import Report, import_jobs
+from whorl.jobs.accounting import tags
+from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs
 from whorl.store import Store
 from whorl.tests.jobs.accounts import T0, job, know_gpus, now, saved, utc
 
@@ -38,7 +38,7 @@ def proc(tmp_path: Path) -> Path:
 def script(event: str, folder: Path, proc: Path, *, shell: str = "sh", **env: str) -> subprocess.CompletedProcess[str]:
     line = [shell, *(["sh"] if shell == "busybox" else []), "-s", "--", event, str(folder)]
     known = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01"}
-    return subprocess.run(line, input=tagging.script(), env=known | env, capture_output=True, text=True, check=False)
+    return subprocess.run(line, input=tags.script(), env=known | env, capture_output=True, text=True, check=False)
 
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_UID": "1001", "SLURM_JOB_USER": "alice"}
@@ -52,8 +52,8 @@ def test_the_script_notes_a_job_in_one_file(shell: str, proc: Path, tmp_path: Pa
     (event,) = spool.events
     assert (event.kind, event.node, event.job, event.gpus) == ("begin", "n01", "7", ((A, "1"), (B, "0")))
     assert event.text.items() >= {"user": "alice", "uid": "1001", "cluster": "whorl"}.items()
-    assert abs(event.at - time.time()) < 60
-    assert event.booted == T0 - 1000
+    assert abs(event.at_s - time.time()) < 60
+    assert event.booted_s == T0 - 1000
     assert [path for path in tmp_path.iterdir() if path.is_file()] == spool.files  # and nothing half written
 
 
@@ -96,7 +96,7 @@ def test_a_link_under_the_name_of_a_tag_is_not_followed(proc: Path, tmp_path: Pa
     folder, precious = tmp_path / "tags", tmp_path / "precious"
     folder.mkdir(mode=0o755)
     precious.write_text("secret\n")
-    (tmp_path / "tag.sh").write_text(tagging.script())
+    (tmp_path / "tag.sh").write_text(tags.script())
     line = ["sh", "-c", 'read go; exec sh "$@"', "sh", str(tmp_path / "tag.sh"), "begin", str(folder)]
     env = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01", **JOB}
     pipe = subprocess.PIPE
@@ -122,7 +122,7 @@ def test_root_writes_only_where_nobody_else_may_and_the_owner_of_a_folder_for_hi
         os.chown(folder, 12345, 12345)
         line = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-s", "--", "begin", name]
         env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n01", **JOB}
-        assert subprocess.run(line, input=tagging.script(), env=env, text=True, check=False).returncode == 0
+        assert subprocess.run(line, input=tags.script(), env=env, text=True, check=False).returncode == 0
         assert [path.stat().st_uid for path in folder.glob("*.tag")] == [12345]
 
 
@@ -183,8 +183,8 @@ def write(folder: Path, event: str, number: int, at: int, *gpus: str, node: str 
 
 @pytest.fixture
 def run(store: Store, tmp_path: Path) -> Any:
-    def run(**options: Any) -> Report:
-        return import_jobs(store, tag_folders=[tmp_path / "spool"], **{"gpus_per_node": ["2"]} | options)
+    def run(**options: Any) -> ImportReport:
+        return import_jobs(store, JobSources(tag_folders=[tmp_path / "spool"], **{"gpus_per_node": ["2"]} | options))
 
     return run
 
@@ -292,13 +292,13 @@ IN_ORDER = f"{A}:0\ngpu={B}:1\ngpu={C}:2\ngpu={D}:3"
         (["AutoDetect=nvml"], IN_ORDER, [B, C]),
         (["AutoDetect=nvml", "Name=gpu File=/dev/nvidia[0-3]"], IN_ORDER, [B, C]),
         (["NodeName=n01 AutoDetect=off Name=gpu File=/dev/nvidia[4-7]"], LISTED, [B, C]),
-        (["AutoDetect=nvml"], LISTED, gres.OTHER_ORDER),
-        (["Name=gpu File=/dev/nvidia[0-3]"], LISTED, gres.OTHER_FILES),
-        (["Name=gpu File=/dev/nvidia[4-6]"], LISTED, gres.OTHER_FILES),
-        (["Name=gpu File=/dev/nvidia[4-7]", "Include more.conf"], LISTED, gres.INCLUDES),
-        (["NodeName=n[02 Name=gpu File=/dev/nvidia[4-7]"], LISTED, gres.INCLUDES),
-        (["Name=gpu Count=4"], LISTED, gres.NO_FILES),
-        ([], LISTED, gres.NOT_READ),
+        (["AutoDetect=nvml"], LISTED, tags.GRES_OTHER_ORDER),
+        (["Name=gpu File=/dev/nvidia[0-3]"], LISTED, tags.GRES_OTHER_FILES),
+        (["Name=gpu File=/dev/nvidia[4-6]"], LISTED, tags.GRES_OTHER_FILES),
+        (["Name=gpu File=/dev/nvidia[4-7]", "Include more.conf"], LISTED, tags.GRES_INCLUDES),
+        (["NodeName=n[02 Name=gpu File=/dev/nvidia[4-7]"], LISTED, tags.GRES_INCLUDES),
+        (["Name=gpu Count=4"], LISTED, tags.GRES_NO_FILES),
+        ([], LISTED, tags.GRES_NOT_READ),
     ],
 )  # fmt: skip
 def test_an_index_of_slurm_is_what_gres_conf_says_or_nothing(
@@ -341,7 +341,7 @@ def test_in_a_job_the_gpus_that_its_cgroup_leaves_are_the_jobs(proc: Path) -> No
             os.chown(path, 12345, 12345)
             path.chmod(0o755)
         line = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-s", "--", "begin", name]
-        subprocess.run(line, input=tagging.script(), env=env, text=True, check=True)
+        subprocess.run(line, input=tags.script(), env=env, text=True, check=True)
         (event,) = tags.read([folder]).events
         assert event.job_gpus(None) == ([B], 1, "")
 
@@ -367,14 +367,14 @@ def test_accounting_takes_tags_over_whichever_comes_first(run: Any, spool: Path,
     write(spool, "begin", 1, 101, A, B)
     write(spool, "end", 1, 700, A, B)
     run()
-    assert import_jobs(store, file=sacct).unknown  # job 2 has no tag yet
+    assert import_jobs(store, JobSources(file=sacct)).unknown  # job 2 has no tag yet
     write(spool, "begin", 2, 802, C)
     run()
     row = "job_id, gpu, source, gpu_from, account, ended"
     expected = [("1", gpu, "sacct", "tag", "physics", utc(T0 + 700)) for gpu in (A, B)]
     expected += [("2", C, "sacct", "tag", "physics", utc(T0 + 900))]
     assert now(store, row) == expected
-    again = import_jobs(store, file=sacct)
+    again = import_jobs(store, JobSources(file=sacct))
     assert (again.stored, again.with_gpus) == (0, 2)
     assert now(store, row) == expected
 
@@ -383,7 +383,7 @@ def test_nodes_without_tags_are_left_to_the_inventory(run: Any, spool: Path, sto
     know_gpus(store, "n02", each=2)
     write(spool, "begin", 1, 100, A, B)
     run()
-    import_jobs(store, file=saved(tmp_path / "sacct", job(1, 4, "n[01-02]", 2)), gpus_per_node=["2"])
+    import_jobs(store, JobSources(file=saved(tmp_path / "sacct", job(1, 4, "n[01-02]", 2)), gpus_per_node=["2"]))
     assert now(store, "node, gpu, gpu_from") == [
         ("n01", A, "tag"),
         ("n01", B, "tag"),
@@ -395,7 +395,7 @@ def test_nodes_without_tags_are_left_to_the_inventory(run: Any, spool: Path, sto
 def test_tags_that_contradict_accounting_are_not_believed(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
     write(spool, "begin", 1, 100, A, B)
     run()
-    report = import_jobs(store, file=saved(tmp_path / "sacct", job(1, 3)))
+    report = import_jobs(store, JobSources(file=saved(tmp_path / "sacct", job(1, 3))))
     assert now(store, "gpu, node_gpus, source") == [(None, 3, "sacct")]
     assert "tags name another number" in str(report.unknown)
 
@@ -442,7 +442,7 @@ def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
     (tmp_path / "none").mkdir()
     empty = ["jobs", "import", *place, "--tags", str(tmp_path / "none")]
     assert "there are no tags" in runner.invoke(cli, empty).output
-    assert runner.invoke(cli, ["jobs", "tag", "script"]).output == tagging.script()
+    assert runner.invoke(cli, ["jobs", "tag", "script"]).output == tags.script()
     for event in ("begin", "end"):
         done = runner.invoke(cli, ["jobs", "tag", event, *place])
         assert (done.exit_code, done.output) == (0, "")

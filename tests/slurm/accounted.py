@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from whorl.jobs.accounting import tagging
+from whorl.jobs.accounting import tags
 from whorl.tests.slurm.daemons import DEVICE_MAJOR, GPUS, USERS, Slurm, _host, _which
 
 COMMANDS = ("slurmdbd", "mariadbd", "mariadb", "mariadb-install-db", "sacctmgr", "sacct")
@@ -151,7 +151,7 @@ CommunicationParameters=NoInAddrAny
         etc = self.folder / "etc"
         etc.mkdir(exist_ok=True)
         self.spool_of_tags.mkdir()
-        (etc / "whorl-tag").write_text(tagging.script())
+        (etc / "whorl-tag").write_text(tags.script())
         for event, name in (("begin", "prolog.sh"), ("end", "epilog.sh")):
             (etc / name).write_text(
                 "#!/bin/sh\n"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from whorl.errors import SchedulerError
-from whorl.jobs.accounting.importing import Report, import_jobs
+from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import now
@@ -27,8 +27,10 @@ def here(accounted_slurm: Accounted, monkeypatch: pytest.MonkeyPatch) -> Account
     return accounted_slurm
 
 
-def import_all(store: Store, **options: Any) -> Report:
-    return import_jobs(store, since=dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.timedelta(hours=1), **options)
+def import_all(store: Store, **options: Any) -> ImportReport:
+    return import_jobs(
+        store, JobSources(since=dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.timedelta(hours=1), **options)
+    )
 
 
 def know_nodes(store: Store, cluster: Accounted, *nodes: str) -> None:
