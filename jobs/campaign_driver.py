@@ -137,6 +137,9 @@ def run_campaign(
         raise StoreError(f"{opened.root} cannot be written by this user: the jobs could store nothing there")
     path = opened.root / f"campaign-{request.campaign}.lock"
     with locked(path, f"campaign {request.campaign}", wait_s=scheduler.timeout_s + _LONGER_S) as lock:
+        if request.is_new:  # another driver may have begun it while this one waited for the lock
+            begun_request = choose_campaign(opened, replace(choice, campaign=request.campaign))
+            request = request if begun_request.is_new else begun_request
         make_output_folder(opened.root, request, options)
         listener.begins(request.campaign)
         return _Driver(opened, request, options, limits, scheduler, lock, inventory, listener.progress).run()

@@ -385,10 +385,8 @@ def _assess_node(node: NodeStatus, jobs: Sequence[QueuedJob], most: int, *, unkn
         reason = None if node.job.reason == "None" else node.job.reason
         return replace(node, state=NodeState.WAITING, why=(target and target.obstacle) or reason or None)
     if node.complete_jobs:
-        failure = (
-            f"its jobs found {len(covered.gpus)} GPUs, but {title} says {node.gpus}: look at its driver, or mend its "
-        )
-        failure += "Gres"
+        failure = f"its jobs found {len(covered.gpus)} GPUs, but {title} says {node.gpus}"
+        failure += ": look at its driver, or mend its Gres"
     else:
         failure = f"{tries} job{'' if tries == 1 else 's'} measured {covered.settled} of {node.gpus} GPUs"
         failure += f"; the last one ended as {node.ended}" if node.ended else ""
