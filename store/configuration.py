@@ -36,7 +36,7 @@ KEYS = (*TEXT_KEYS, *NUMBER_KEYS, *TABLE_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ConfiguredValue:
     """One value of a site or a user, and the file that states it."""
 
     key: str
@@ -55,14 +55,14 @@ def _user_file() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()) / "whorl" / FILE
 
 
-def configuration() -> dict[str, Setting]:
+def configuration() -> dict[str, ConfiguredValue]:
     """The settings of this site and user, by key. A key that no file states is not in it.
 
     Raises InputError for a file that cannot be read or says what whorl does not understand; it names the file and key.
     """
-    settings: dict[str, Setting] = {}
+    settings: dict[str, ConfiguredValue] = {}
     for path in configuration_files():
-        settings |= {key: Setting(key, value, path) for key, value in _read(path)}
+        settings |= {key: ConfiguredValue(key, value, path) for key, value in _read(path)}
     return settings
 
 
