@@ -47,11 +47,11 @@ PATIENCE_S = 600.0
 SETTLE_S = 20.0
 """So long a job is looked for that Slurm may have taken without an answer."""
 _FIRST_S, _LONGEST_S, _GROWS = 1.0, 60.0, 1.5  # pauses between two looks
-_ASKED_AGAIN_S = 600.0
+_ASKED_AGAIN_S, _ASKED_AT_LEAST_S = 600.0, 21_600.0  # between two predictions
 _AFTER_LIMIT_S = 300  # Slurm may let a job run a little longer than its limit
 _WRAPPER = Path(__file__).with_name("chain.sh")
-# Of a job around the driver, as in a step or a scrontab: the links are jobs of their own.
-_OF_A_JOB = tuple(f"SLURM_{word}" for word in ("CPU", "GPU", "JOB", "MEM", "N", "STEP", "TASK", "TRES"))
+# Of a job around the driver, as in a step or a scrontab: the links are jobs of their own. And sbatch must not wait.
+_HIDDEN = ("SBATCH_WAIT", *(f"SLURM_{word}" for word in ("CPU", "GPU", "JOB", "MEM", "N", "STEP", "TASK", "TRES")))
 
 
 class LinkEnd(StrEnum):
@@ -102,6 +102,10 @@ class Link:
     """None as long as it waits or runs."""
     detail: str = ""
     """Why it waits, or how it ended."""
+    predecessor: int | None = None
+    """The link that it takes over from; None if that had ended before."""
+    settled: bool = False
+    """Whether it had ended when the chain was resumed: its end counts no longer."""
 
     @property
     def waits(self) -> bool:
@@ -181,8 +185,6 @@ class ChainState:
     end: LinkEnd | None = None
     """How the chain ended; None as long as it goes on."""
     reason: str = ""
-    first_link: int = 1
-    """The first one since the chain was last resumed."""
     unsure_s: float | None = None
     """When Slurm gave no answer to the last submission."""
     lead_s: float | None = None
@@ -201,7 +203,12 @@ class ChainState:
 
     @property
     def newest(self) -> Link | None:
-        return self.links[max(self.links)] if self.links else None
+        return self.links.get(max(self.links, default=0))
+
+    @property
+    def live(self) -> Link | None:
+        """The newest link that waits or runs."""
+        return self.links.get(max((number for number, link in self.links.items() if link.end is None), default=0))
 
 
 # -- the chain's folder ---------------------------------------------------------------------------------------------
@@ -306,7 +313,8 @@ def run_chain(slurm: Slurm, options: ChainOptions) -> ChainReport:
     with locked(path / "lock", f"the chain of {script.path}", wait_s=slurm.timeout_s + 5.0) as lock:
         folder = ChainFolder(options, write=True)
         if options.resume and folder.state.end is not None:
-            folder.state.end, folder.state.first_link = None, max(folder.state.links, default=0) + 1
+            folder.state.end, links = None, folder.state.links
+            folder.state.links = {number: replace(link, settled=link.end is not None) for number, link in links.items()}
         return _Driver(slurm, options, script, folder, lock=lock).run()
 
 
@@ -467,20 +475,19 @@ class _Driver:
     # -- the end --
 
     def _end_where_due(self) -> None:
-        newest = self._state.newest
-        if newest is None or newest.job is None or newest.number < self._state.first_link:
+        links = {number: link for number, link in self._state.links.items() if not link.settled}
+        newest = links.get(max(links, default=0))
+        if newest is None or newest.job is None:
             return
-        before = self._state.links.get(newest.number - 1)
-        if before is not None and before.number < self._state.first_link:
-            before = None
-        if newest.waits and before is not None and self._is_last(before):
+        predecessor, earlier = links.get(newest.predecessor or 0), links.get(newest.number - 1)
+        if newest.waits and predecessor is not None and self._is_last(predecessor):
             self._cancel(newest)
-            self._finish(before)
-        elif newest.end is not None and (
-            self._is_last(newest) or self._options.until.reached(newest.number, time.time())
-        ):
+            self._finish(predecessor)
+        elif newest.end is None:
+            return
+        elif self._is_last(newest) or self._options.until.reached(newest.number, time.time()):
             self._finish(newest)
-        elif before is not None and before.ended_at_once and newest.ended_at_once and newest.follows(before):
+        elif earlier is not None and earlier.ended_at_once and newest.ended_at_once and newest.follows(earlier):
             detail = f"it and the link before ended within {AT_ONCE_S:.0f} s, so no more are sent"
             self._finish(replace(newest, end=LinkEnd.FAILED, detail=f"{detail}{self._last_line(newest.job)}"))
 
@@ -506,34 +513,37 @@ class _Driver:
     # -- submitting --
 
     def _submit_where_due(self) -> None:
-        newest = self._state.newest
-        if newest is None:
-            self._submit(1, None)
-        elif newest.end is not None:
-            self._submit(newest.number + 1, None)
-        elif newest.runs and not self._options.until.reached(newest.number, time.time()):
+        newest, live = self._state.newest, self._state.live
+        number = 1 if newest is None else newest.number + 1
+        if live is None:
+            self._submit(number, None)
+        elif live.runs and not self._options.until.reached(number - 1, time.time()):
             self._predict()
             if self._until_due_s() <= 0:
-                self._submit(newest.number + 1, newest)
+                self._submit(number, live)
 
     def _predict(self) -> None:
         """Ask again what the next link would wait: every ten minutes when it is nearly due, less often before."""
         if self._options.policy.lead_s is not None or self._options.policy.name == "reactive":
             self._state.lead_s = self._options.policy.lead_s
-        elif time.time() - self._state.asked_s > max(_ASKED_AGAIN_S, self._until_due_s() / 2):
+        elif time.time() - self._state.asked_s > max(_ASKED_AGAIN_S, min(self._until_due_s() / 2, _ASKED_AT_LEAST_S)):
+            notes = self._forecast.notes if self._forecast else ()
             self._forecast = self._patiently(self._forecaster.ask)
             self._state.lead_s, self._state.asked_s = self._forecast.lead_s, time.time()
             self._folder.save()
+            for note in self._forecast.notes if self._forecast.notes != notes else ():
+                self._say(note)
 
     def _until_due_s(self) -> float:
         """Seconds until the next link is to be submitted, as far as is known."""
-        newest = self._state.newest
-        if newest is None or not newest.runs or newest.end_s is None or self._state.lead_s is None:
+        live = self._state.live
+        if live is None or not live.runs or live.end_s is None or self._state.lead_s is None:
             return math.inf
-        return newest.end_s - time.time() - self._state.lead_s
+        return live.end_s - time.time() - self._state.lead_s
 
     def _submit(self, number: int, predecessor: Link | None) -> None:
-        self._state.links[number] = Link(number, time.time())
+        link = Link(number, time.time(), predecessor=predecessor.number if predecessor else None)
+        self._state.links[number] = link
         self._folder.save()
         comment = f"{MARK}:{self._state.chain}:{number} {self._script.comment or ''}".strip()
         with contextlib.chdir(self._state.directory):
@@ -541,11 +551,11 @@ class _Driver:
                 self._wrapped(number, predecessor),
                 keep=(self._lock.handle,),
                 options=(*self._options.sbatch, f"--comment={comment}"),
-                without=_OF_A_JOB,
+                without=_HIDDEN,
             )
         self._refusal = answer.message
         if answer.job is not None:
-            self._state.links[number] = Link(number, time.time(), answer.job, "PENDING")
+            self._state.links[number] = replace(link, job=answer.job, state="PENDING")
             self._answered_s = time.monotonic()
         elif answer.refusal is Refusal.UNSURE:
             self._state.unsure_s = time.time()
@@ -568,6 +578,7 @@ class _Driver:
             "header": script.header,
             "chain": self._state.chain,
             "link": str(number),
+            "previous": str(predecessor.number if predecessor else 0),
             "predecessor": predecessor.job or "" if predecessor else "",
             "latest": str(int(latest_s) + _AFTER_LIMIT_S),
             "signal": self._options.signal or "none",
@@ -589,7 +600,9 @@ class _Driver:
         elif self._refusal:
             self._say(f"Slurm takes no job at this moment: {self._refusal}")
         elif newest is not None:
-            doing = "runs" if newest.runs else f"waits ({newest.detail or newest.state})"
+            lead_s = self._state.lead_s
+            due = "" if lead_s is None else f"; its successor is submitted {lead_s / 3600:.1f} h before its limit"
+            doing = f"runs{due}" if newest.runs else f"waits ({newest.detail or newest.state})"
             self._say(f"link {newest.number}, job {newest.job}, {doing}")
 
     def _say(self, sentence: str) -> None:

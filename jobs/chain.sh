@@ -2,13 +2,13 @@
 #SBATCH --job-name=@job_name@
 @header@
 
-# Link @link@ of a chain of jobs, made by `whorl jobs chain`: it takes over from the link before, then runs the script
+# Link @link@ of a chain of jobs, made by `whorl jobs chain`: it takes over from its predecessor, then runs the script
 # at the end of this file. Two small files in `folder` tell a link from another job that was submitted for it, and the
 # end of the script from a limit: "JOB TIME" and "JOB TIME STATUS SIGNALS,".
-link=@link@ predecessor=@predecessor@ latest=@latest@ ask=@signal@ until=@until@ folder=@folder@
+link=@link@ previous=@previous@ predecessor=@predecessor@ latest=@latest@ ask=@signal@ until=@until@ folder=@folder@
 export WHORL_CHAIN=@chain@ WHORL_CHAIN_LINK=@link@ WHORL_CHAIN_PREDECESSOR=@predecessor@
 begun=$folder/link-$(printf %04d "$link").begun ended=$folder/link-$(printf %04d "$link").ended
-before=$folder/link-$(printf %04d "$((link - 1))").ended child='' signals=''
+before=$folder/link-$(printf %04d "$previous").ended child='' signals=''
 
 note() { echo "whorl: link $link of chain $WHORL_CHAIN: $*" >&2; }
 pass() {
