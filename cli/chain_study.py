@@ -61,6 +61,7 @@ def chain_study(
     A chain is a training in jobs of 48 h. Interruption is the time without a job between two of them, overlap the time
     in which both hold their nodes (docs/chains.md).
     """
+    from ..analysis.chains import study
     from ..analysis.chains.jobs_log import read_log
     from ..dashboards.page import refuse_unwritable
     from .output import ProgressBar, print_json, print_table, tell
@@ -81,7 +82,17 @@ def chain_study(
         if options["as_published"]:
             rows, samples = _as_published(log, policies, size, nodes, since_s=since_s or 0.0, progress=progress)
         else:
-            rows = _studied(log, policies, size, nodes, since_s=since_s, options=options, progress=progress)
+            chosen = study.StudyOptions(
+                cluster_nodes=size,
+                nodes=nodes,
+                policies=tuple(policies) or study.DEFAULT_POLICIES,
+                test_from_s=since_s,
+                cost=options["cost"],
+                seed=options["seed"] or 0,
+            )
+            rows = study.chain_study(
+                log, options=chosen, progress=lambda done, chains: progress(done, chains, "chains")
+            )
     if options["samples"] is not None:
         _write(options["samples"], samples)
     if as_json:
@@ -97,29 +108,6 @@ def _refuse_mixed(options: Mapping[str, Any]) -> None:
                 raise InputError(f"--as-published fixes what --{name} would change; leave out one of them")
     elif options["samples"] is not None:
         raise InputError("--samples writes the samples of --as-published mirage; leave it out")
-
-
-def _studied(
-    log: JobsLog,
-    policies: Sequence[str],
-    cluster_nodes: int,
-    nodes: int,
-    *,
-    since_s: float | None,
-    options: Mapping[str, Any],
-    progress: ProgressBar,
-) -> list[PolicyRow]:
-    from ..analysis.chains import study
-
-    chosen = study.StudyOptions(
-        cluster_nodes=cluster_nodes,
-        nodes=nodes,
-        policies=tuple(policies) or study.DEFAULT_POLICIES,
-        test_from_s=since_s,
-        cost=options["cost"],
-        seed=options["seed"] or 0,
-    )
-    return study.chain_study(log, options=chosen, progress=lambda done, of: progress(done, of, "chains"))
 
 
 def _as_published(

@@ -73,17 +73,19 @@ def price_of_exclusion(
     Raises:
         InputError: no nodes would be left, or the log has no job of that size.
     """
-    left = cluster_nodes - excluded_nodes
+    nodes_left = cluster_nodes - excluded_nodes
     if not 0 < excluded_nodes < cluster_nodes:
         raise InputError(f"{excluded_nodes} of {cluster_nodes} nodes cannot be excluded: one at least must remain")
-    fits = log.nodes <= left
+    fits = log.nodes <= nodes_left
     counted = fits if job_nodes is None else fits & (log.nodes == job_nodes)
     if not counted.any():
         jobs = "job" if job_nodes is None else f"job of {job_nodes} nodes"
-        raise InputError(f"{log.source} has no {jobs} that fits on {left} nodes: the price of excluding is not known")
+        raise InputError(
+            f"{log.source} has no {jobs} that fits on {nodes_left} nodes: the price of excluding is not known"
+        )
     replayed = log.where(fits)
     of_these = counted[fits]
-    waits_h = [_waits_s(replayed, nodes)[of_these] / 3600 for nodes in (cluster_nodes, left)]
+    waits_h = [_waits_s(replayed, nodes)[of_these] / 3600 for nodes in (cluster_nodes, nodes_left)]
     blocks, drawn = drawn_weeks(replayed.submit_s[of_these], seed)
     weeks = drawn.shape[1]
     return ExclusionPrice(

@@ -202,11 +202,11 @@ def _named(frame: pl.DataFrame, source: str) -> pl.DataFrame:
     for names in (("Submit",), ("Start",), ("End",), ("TimelimitRaw", "Timelimit"), _NODES):
         if not set(names) & set(frame.columns):
             raise InputError(f"{source} has no column {names[0]}; save it with: {SAVE}")
-    wanted = {*_COLUMNS.values(), "Eligible"}
-    frame = frame.select(LINE, *(name for name in frame.columns if name in wanted))
+    columns_read = {*_COLUMNS.values(), "Eligible"}
+    frame = frame.select(LINE, *(name for name in frame.columns if name in columns_read))
     texts = [name for name in frame.columns if name != LINE]
     frame = frame.with_columns(pl.when(~pl.col(name).is_in(_UNKNOWN)).then(pl.col(name)).alias(name) for name in texts)
-    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in sorted(wanted - set(texts)))
+    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in sorted(columns_read - set(texts)))
 
 
 def _pass(frame: pl.DataFrame, no_job: pl.Expr, why: str, passed: dict[str, int]) -> pl.DataFrame:

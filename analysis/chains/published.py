@@ -91,13 +91,13 @@ def published_starts(log: JobsLog, *, since_s: float = 0.0) -> FloatArray:
     starts = np.concatenate([first.timestamp() + _EVERY_S * np.arange(count) for first, count in _SPANS])
     begin_s = log.start_s.min() // _DAY_S * _DAY_S  # jobs that were submitted earlier had waited for long
     end_s = -(-log.submit_s.max() // _DAY_S) * _DAY_S
-    told: FloatArray = starts[(starts >= max(begin_s, since_s)) & (starts + _WINDOW_S <= end_s)]
-    if not len(told):
+    starts_in_log: FloatArray = starts[(starts >= max(begin_s, since_s)) & (starts + _WINDOW_S <= end_s)]
+    if not len(starts_in_log):
         raise InputError(
             f"{log.source} has no whole window of the study's samples, which begin on 2022-11-01 and 2023-03-01: leave "
             "out --as-published for a log of another time, or choose an earlier --test-from"
         )
-    return told
+    return starts_in_log
 
 
 def published_samples(
@@ -132,14 +132,14 @@ def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> Pub
     first = window.submit(_FIRST_MIN, nodes)
     first_start = window.run_until_started(first)
     end = first_start + _CHAIN_MIN
-    asked = window.copy()
-    asked.run_until(min(window.next_arrival_min - 1, end - 1))
-    mean_wait = int(np.mean(asked.recent_waits_min))
-    pending_jobs, free_nodes = len(asked.pending), asked.free_nodes
+    measured = window.copy()
+    measured.run_until(min(window.next_arrival_min - 1, end - 1))
+    mean_wait = int(np.mean(measured.recent_waits_min))
+    pending_jobs, free_nodes = len(measured.pending), measured.free_nodes
     early = max(first_start + 1, end - mean_wait)
     second_starts = {}
     for submitted in (early, end):
-        follower = (asked if submitted > asked.now_min else window).copy()
+        follower = (measured if submitted > measured.now_min else window).copy()
         second = follower.submit(submitted, nodes)
         second_starts[submitted] = follower.run_until_started(second)
     return PublishedSample(
