@@ -23,9 +23,9 @@ from .evidence import (
     HARD,
     MAX_AGE_DAYS,
     SOFT,
-    Limits,
     MeasuredNodes,
     NodeEvidence,
+    SlowLimits,
     Staleness,
     Suspect,
     Tiers,
@@ -35,7 +35,7 @@ from .evidence import (
 )  # fmt: skip
 from .posterior import Mask
 from .scores import SEED, Reference, Scores, WorkloadScores
-from .sets import DRAWS, Gain, JobShape, PlacedSet, best_sets
+from .sets import DRAWS, Gain, PlacedSet, SynchronousJob, best_sets
 
 MAX_SHARE = 0.05
 """The share of the nodes that may be excluded where none is stated, and one node however few there are."""
@@ -150,13 +150,13 @@ def advise(
     """
     scored = scores.one(workload)
     partition, max_share = options.get("partition"), options.get("max_share")
-    job = JobShape(
+    job = SynchronousJob(
         options.get("gpus", 1),
         options.get("locality", 1.0),
         options.get("replicates", DRAWS),
         options.get("seed", SEED),
     )
-    limits = Limits(
+    limits = SlowLimits(
         options.get("hard", HARD),
         options.get("soft", SOFT),
         options.get("max_age", MAX_AGE_DAYS),
@@ -285,7 +285,7 @@ def _fast(nodes: MeasuredNodes, scored: WorkloadScores, gpus: int, exclude: Coll
 
 
 def _slow_elsewhere(
-    scores: Scores, scored: WorkloadScores, nodes: MeasuredNodes, limits: Limits, notes: list[str]
+    scores: Scores, scored: WorkloadScores, nodes: MeasuredNodes, limits: SlowLimits, notes: list[str]
 ) -> tuple[str, ...]:
     """The nodes that are soft in another, sensitive workload: a job that is not sensitive leaves the good ones to it.
 
@@ -536,7 +536,7 @@ def _note_homeless(scores: Scores, scored: WorkloadScores, tiers: Tiers, notes: 
             )
 
 
-def _note_doubtful(scores: Scores, scored: WorkloadScores, usable: Ints, limits: Limits, notes: list[str]) -> None:
+def _note_doubtful(scores: Scores, scored: WorkloadScores, usable: Ints, limits: SlowLimits, notes: list[str]) -> None:
     """Note the GPUs that may be hard and may be usual."""
     lower, upper = scored.slow(scored.lower), scored.slow(scored.upper)
     doubtful = (upper > limits.hard) & (lower <= limits.soft) & (scored.runs > 1)

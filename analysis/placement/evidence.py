@@ -33,7 +33,7 @@ _FEWEST_RUNS = 2
 
 
 @dataclass(frozen=True)
-class Limits:
+class SlowLimits:
     """From which slowdown a node is hard or soft, and from which age (days) a score is out of date; the time (UTC)."""
 
     hard: float
@@ -113,7 +113,7 @@ class Tiers:
     Never hard by a single run, and only where a GPU stands out of all that are compared.
     """
 
-    def __init__(self, scored: WorkloadScores, limits: Limits) -> None:
+    def __init__(self, scored: WorkloadScores, limits: SlowLimits) -> None:
         self._slow = scored.slow(scored.belief)
         lower = np.nan_to_num(scored.slow(scored.lower), nan=0.0) if scored.repeatable else np.zeros(len(scored.lower))
         self._soft = lower > limits.soft
@@ -128,7 +128,9 @@ class Tiers:
         return None
 
 
-def evidence(scores: Scores, scored: WorkloadScores, node: str, limits: Limits, *, gpu: int, tier: str) -> NodeEvidence:
+def evidence(
+    scores: Scores, scored: WorkloadScores, node: str, limits: SlowLimits, *, gpu: int, tier: str
+) -> NodeEvidence:
     """What says that `node` is slow: GPU number `gpu`. Whether it is excluded is decided later."""
     slowdown, lower, upper = (float(scored.slow(values)[gpu]) for values in (scored.belief, scored.lower, scored.upper))
     conditions = {name: getattr(scored, name) for name in ("sm_clock_mhz", "power_w", "temperature_c")}
@@ -211,7 +213,7 @@ def age_days(scores: Scores, scored: WorkloadScores, gpu: int, now: datetime) ->
     return None if newest is None or scores.places[gpu].simulated else (now - newest) / timedelta(days=1)
 
 
-def stale(scores: Scores, scored: WorkloadScores, gpu: int, limits: Limits) -> str | None:
+def stale(scores: Scores, scored: WorkloadScores, gpu: int, limits: SlowLimits) -> str | None:
     """Why a GPU's score may be out of date; None if it is not."""
     newest = newest_run(scored, gpu)
     if newest is None:
@@ -223,7 +225,7 @@ def stale(scores: Scores, scored: WorkloadScores, gpu: int, limits: Limits) -> s
     return f"measured {days:,.0f} days ago" if days is not None and days > limits.max_age else None
 
 
-def staleness(scores: Scores, scored: WorkloadScores, usable: Ints, limits: Limits) -> Staleness:
+def staleness(scores: Scores, scored: WorkloadScores, usable: Ints, limits: SlowLimits) -> Staleness:
     """How old the scores of the GPUs `usable` are."""
     dated = usable[~np.isnat(scored.newest[usable])]
     in_time = dated[np.argsort(scored.newest[dated])].tolist()

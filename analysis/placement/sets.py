@@ -185,7 +185,7 @@ def _packed_sets(members: list[Ints], gpus: int, count: int, rng: np.random.Gene
 
 
 @dataclass(frozen=True)
-class JobShape:
+class SynchronousJob:
     """A job: its GPUs, the factor on its time where it spans nodes, and draws behind the intervals."""
 
     gpus: int
@@ -237,7 +237,7 @@ class BestSets:
 
 
 def best_sets(
-    scores: Scores, scored: WorkloadScores, usable: Ints, *, job: JobShape, drained: Mask, excluded: Mask
+    scores: Scores, scored: WorkloadScores, usable: Ints, *, job: SynchronousJob, drained: Mask, excluded: Mask
 ) -> BestSets:
     """The best sets for a job among the GPUs `usable`, and what keeping off those `excluded` is worth.
 

@@ -73,7 +73,7 @@ class MeanInterval:
 
 
 @dataclass(frozen=True)
-class Worker:
+class SpbWorker:
     """A GPU of the job."""
 
     gpu: str
@@ -94,7 +94,7 @@ class SpbPlan:
     cluster: str
     workload: str
     backward: float
-    workers: tuple[Worker, ...]
+    workers: tuple[SpbWorker, ...]
     full: MeanInterval
     """A step with full backpropagation; 1 is that of the median GPU."""
     step: MeanInterval
@@ -145,7 +145,7 @@ def plan_spb(
         workload=gang.workload,
         backward=backward,
         workers=tuple(
-            Worker(
+            SpbWorker(
                 gang.names[gpu],
                 gang.nodes[gpu],
                 float(score),

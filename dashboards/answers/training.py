@@ -125,7 +125,7 @@ def advise_spb(
     Raises InputError, and StoreError where there is no store.
     """
     from ...analysis.training.gang import Scope
-    from ...analysis.training.spb import BACKWARD, Worker, plan_spb
+    from ...analysis.training.spb import BACKWARD, SpbWorker, plan_spb
     from ..printed import training as printed
 
     share = BACKWARD if backward is None else backward
@@ -134,7 +134,7 @@ def advise_spb(
         plan,
         partial(printed.spb_document, plan),
         partial(printed.spb_answer, plan),
-        rows=RowList(of=Worker),
+        rows=RowList(of=SpbWorker),
         notes=plan.notes,
     )
 
