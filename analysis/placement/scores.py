@@ -27,7 +27,7 @@ from ..verdicts import Judgement
 from ..verdicts.compare import Fleet, compare
 from ..verdicts.levels import Levels
 from .posterior import Mask, Posterior, posterior
-from .units import ComparedUnits, FleetRuns, GpuPlace, available, read_runs, units
+from .units import ComparedUnits, FleetRuns, GpuPlace, all_cross_nodes, available, read_runs, units
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -323,6 +323,11 @@ def _runs_of(fleet: FleetRuns, workload: str, notes: list[str]) -> Runs:
     runs = next(by_workload(usable), None)
     if runs is None:
         raise InputError(f"no run of {workload} on {fleet.cluster} has a positive time: measure it again")
+    if all_cross_nodes(runs):
+        raise InputError(
+            f"all runs of {workload} on {fleet.cluster} are of jobs on several nodes, which say too little about one "
+            "node: measure jobs on one node, or single GPUs"
+        )
     return runs
 
 

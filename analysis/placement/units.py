@@ -385,6 +385,13 @@ def units(runs: Runs) -> ComparedUnits:
     return ComparedUnits(log_times, unit, coupled, crossing, sitting, sitting_share, measured)
 
 
+def all_cross_nodes(runs: Runs) -> bool:
+    """Whether every run is of a job that couples GPUs of several nodes: then nothing is known of any one node."""
+    job = _jobs(runs)
+    crossing = bool((job >= 0).all()) and bool(_crossing(runs, job).all())
+    return crossing and _coupled(np.log(runs.value), runs.gpu, job, len(runs.names))
+
+
 def _jobs(runs: Runs) -> Ints:
     """The number of each run's job; -1 if it used one GPU or is not known."""
     job = np.full(len(runs.value), -1, dtype=np.intp)

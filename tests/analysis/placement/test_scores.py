@@ -161,6 +161,22 @@ def test_jobs_over_several_nodes_say_too_little_about_one(tmp_path: Path) -> Non
     assert any("40 runs of w were left out: their jobs used several nodes" in note for note in found.notes)
 
 
+def test_a_workload_of_jobs_over_several_nodes_alone_has_no_scores(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    fleet = _fleet(16)
+    for run in range(3):
+        luck = float(np.exp(rng.normal(0.0, 0.05)))
+        for name in fleet.names:
+            fleet.add("v", name, 100.0 * luck, BEGAN + timedelta(hours=run), f"job-{run}")
+    store = fleet.store(tmp_path / "S")
+    why = "all runs of v on c are of jobs on several nodes"
+    found = scores(store)
+    assert found.workloads == ("w",)
+    assert any(why in note for note in found.notes)
+    with pytest.raises(InputError, match=why):
+        scores(store, ["v"])
+
+
 def test_runs_without_a_positive_time_are_left_out_and_counted(tmp_path: Path) -> None:
     fleet = _fleet(16)
     fleet.add("w", "g00000", 0.0)
