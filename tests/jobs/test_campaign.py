@@ -768,3 +768,21 @@ def test_a_whole_campaign_through_pbs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert json.loads(told.stdout)["nodes"]["covered"] == 4
     assert told.stderr.startswith("whorl: note: not tried on a real PBS")
     assert told.stderr.count("\n") == 1
+
+
+@pytest.mark.long
+def test_the_doctor_asks_a_node_through_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """qsub runs the script at once, and its output goes where the script says."""
+    pbs, file = FakePbs(tmp_path / "pbs"), tmp_path / "sim.toml"
+    file.write_text('cluster = "tiny"\nnodes = "n[01-03]"\ngpus_per_node = 3\n')
+    ran = 'cat > {folder}/job; sh {folder}/job > "$(sed -n "s/^#PBS -o //p" {folder}/job)" 2>&1; exec < {folder}/job\n'
+    pbs.qsub(ran)
+    monkeypatch.setenv("PATH", f"{pbs.folder}:{os.environ['PATH']}")
+    line = ["campaign", "doctor", "--scheduler", "pbs", "--node", "n02", "--store", str(tmp_path / "store"), "--json"]
+    done = CliRunner().invoke(cli, [*line, "--fleet", str(file), "--setup", "export SLURMD_NODENAME=n02"])
+    assert done.exit_code == 6, done.output
+    findings = {row["what"]: row for row in json.loads(done.stdout)["findings"]}
+    assert findings["GPUs"]["detail"] == "3 x V100-SXM2, simulated"
+    assert findings["PBS's GPUs"]["detail"] == "PBS says 4, the node has 3"
+    assert "not tried on a real PBS" in done.stderr
+    assert "job 101.pbs-01 is sent to node n02" in done.stderr
