@@ -131,11 +131,11 @@ def _page_that_leads_to(link: str, folder: Path) -> Path:
 def _measured(folder: str) -> str:
     """A store with a simulated fleet, and what was found about it."""
     from ..analysis.verdicts.judgements import conclude
-    from .answers.demo import measure_demo
+    from .answers.demo import DemoOptions, measure_demo
     from .output import ProgressBar
 
     with ProgressBar() as progress:
-        made = measure_demo(Path(folder), backend="simulated", progress=progress)
+        made = measure_demo(Path(folder), DemoOptions(backend="simulated", progress=progress))
         progress.say("judging the GPUs")
         conclude(made.store)
     return str(made.store.root)

@@ -63,13 +63,12 @@ def demo(
     from ..analysis.verdicts.planted import compared
     from ..dashboards.printed import demo as printed
     from ..dashboards.store_report import look
-    from .answers.demo import STORE, measure_demo
+    from .answers.demo import STORE, DemoOptions, measure_demo
     from .output import ProgressBar, print_json, show, tell
 
     folder, began = Path(out), time.perf_counter()
     with ProgressBar() as progress, Ending():
-        made = measure_demo(
-            folder,
+        options = DemoOptions(
             suite=suite,
             backend=backend or "auto",
             gpus=gpus,
@@ -81,6 +80,7 @@ def demo(
             progress=progress,
             tell=tell,
         )
+        made = measure_demo(folder, options)
         report = made.report
         later = ["whorl", "report", "--store", str(folder / STORE), "--out", str(folder / _REPORT)]
         stays(f"everything that was measured is stored; to write the report, run: {shlex.join(later)}")

@@ -105,7 +105,7 @@ class MeasureOptions:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCampaign:
     """A campaign that was run: its options, its report, and its backend ("cuda" or "simulated")."""
 
     plan: Plan
@@ -120,7 +120,7 @@ class Measured:
         return f"<{report.campaign}: {', '.join([runs, *wrong])}>"
 
 
-def measure(store: Store | str | Path, names: Sequence[str], options: MeasureOptions | None = None) -> Measured:
+def measure(store: Store | str | Path, names: Sequence[str], options: MeasureOptions | None = None) -> MeasuredCampaign:
     """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
 
     The store is made if there is none. Raises InputError if an option is not possible, DeviceError if no GPU can be
@@ -179,7 +179,7 @@ def measure(store: Store | str | Path, names: Sequence[str], options: MeasureOpt
             report = run_simulated(opened, drawn, plan, **settings)
         report.notes += [f"planted {fault.label}: {fault.name} ({fault.uuid})" for fault in report.planted]
     report.notes = [*notes, *report.notes]
-    return Measured(plan, report, "simulated" if devices is None else "cuda")
+    return MeasuredCampaign(plan, report, "simulated" if devices is None else "cuda")
 
 
 def _plan(names: Sequence[str], options: MeasureOptions) -> Plan:

@@ -44,46 +44,50 @@ class Demo:
     """Of the simulated fleet."""
 
 
-def measure_demo(
-    folder: Path,
-    *,
-    suite: str = "quick",
-    backend: str = "auto",
-    gpus: int | None = None,
-    model: str | None = None,
-    seed: int | None = None,
-    faults: int | None = None,
-    fault: Sequence[str] = (),
-    another_fleet: bool = False,
-    progress: Progress | None = None,
-    tell: Callable[[str], None] | None = None,
-) -> Demo:
+@dataclass(frozen=True)
+class DemoOptions:
+    """The options of `whorl demo`. Any of the simulated fleet's leaves real GPUs alone."""
+
+    suite: str = "quick"
+    backend: str = "auto"
+    gpus: int | None = None
+    model: str | None = None
+    seed: int | None = None
+    faults: int | None = None
+    fault: Sequence[str] = ()
+    """Kinds of faults to plant."""
+    another_fleet: bool = False
+    progress: Progress | None = None
+    tell: Callable[[str], None] | None = None
+
+
+def measure_demo(folder: Path, options: DemoOptions) -> Demo:
     """Run a suite on the GPUs here, or on a simulated fleet if there are none or an option of that fleet is given.
 
-    The arguments are the options of `whorl demo`; the store is `folder/store`. Raises InputError if they do not go
-    together, if the folder holds other things, or the measurements of another fleet and `another_fleet` is False; and
-    DeviceError if `backend` is "cuda" and no GPU can be used.
+    The store is `folder/store`. Raises InputError if options do not go together, if the folder holds other things, or
+    the measurements of another fleet and `another_fleet` is False; and DeviceError if `backend` is "cuda" and no GPU
+    can be used.
     """
     from ...probes import node
     from ...probes.simulated import run_simulated
     from ...store.names import this_cluster
 
-    simulated = {"gpus": gpus, "model": model, "seed": seed, "faults": faults, "fault": fault or None}
-    of_fleet = [name for name, value in simulated.items() if value is not None]
-    if backend == "cuda" and of_fleet:
+    names = ("gpus", "model", "seed", "faults", "fault")
+    of_fleet = [name for name in names if getattr(options, name) not in (None, ())]
+    if options.backend == "cuda" and of_fleet:
         raise InputError(f"--{of_fleet[0]} is for the simulated fleet, and --backend cuda for real GPUs")
     _refuse(folder)
-    devices, why = (None, "") if of_fleet or backend == "simulated" else _devices(backend, tell)
-    plan = _plan(suite)
+    devices, why = (None, "") if of_fleet or options.backend == "simulated" else _devices(options.backend, options.tell)
+    plan = _plan(options.suite)
     if devices:
-        store = _opened(folder, this_cluster(), another_fleet=another_fleet)
-        return Demo(store, node.run_plan(store, devices, plan, progress=progress), 1, None, None)
-    fleet = _fleet(64 if gpus is None else gpus, model or "V100", 1 if seed is None else seed, faults, fault)
+        store = _opened(folder, this_cluster(), another_fleet=options.another_fleet)
+        return Demo(store, node.run_plan(store, devices, plan, progress=options.progress), 1, None, None)
+    fleet = _fleet(options)
     cluster = _cluster_of(fleet)
-    store = _opened(folder, cluster, another_fleet=another_fleet)
-    sittings = 2 if suite == "quick" and len(fleet) <= _TWICE else 1
+    store = _opened(folder, cluster, another_fleet=options.another_fleet)
+    sittings = 2 if options.suite == "quick" and len(fleet) <= _TWICE else 1
     for number in range(sittings):
-        plan = plan if number == 0 else _plan(suite)
+        plan = plan if number == 0 else _plan(options.suite)
         report = run_simulated(
             store,
             fleet,
@@ -91,7 +95,7 @@ def measure_demo(
             cluster=cluster,
             telemetry_s=0.5 if len(fleet) <= _LARGE else 2.0,
             unnamed=True,
-            progress=_part_of(progress, number, sittings),
+            progress=_part_of(options.progress, number, sittings),
         )
         record_jobs(store, report)
     if why:
@@ -147,13 +151,16 @@ def no_driver() -> str:
     return ""
 
 
-def _fleet(gpus: int, model: str, seed: int, faults: int | None, kinds: Sequence[str]) -> Fleet:
+def _fleet(options: DemoOptions) -> Fleet:
     from ...simulation.fleet import Fleet
     from ...simulation.models import find_model
 
-    if faults is None and not kinds:
+    gpus, faults = 64 if options.gpus is None else options.gpus, options.faults
+    if faults is None and not options.fault:
         faults = min(3, gpus // _HEALTHY)
-    return Fleet.draw(find_model(model), gpus, seed, faults=faults, kinds=tuple(kinds) or _FAULTS)
+    kinds = tuple(options.fault) or _FAULTS
+    seed = 1 if options.seed is None else options.seed
+    return Fleet.draw(find_model(options.model or "V100"), gpus, seed, faults=faults, kinds=kinds)
 
 
 def _plan(suite: str) -> Plan:

@@ -68,7 +68,7 @@ def check(
 
 def measure(
     store: Store | str | Path, *names: str, knobs: str | Path | None = None, **options: Any
-) -> Reply[measurement.Measured]:
+) -> Reply[measurement.MeasuredCampaign]:
     """Run probes, by name or those of a suite, on every GPU of this node or of a simulated fleet, into a store.
 
     `options` are those of `whorl probe run` (docs/cli.md, `MeasureOptions`): `suite`, `backend`, `gpus`, `campaign`,

@@ -43,8 +43,8 @@ def test_without_a_gpu_it_says_why_and_simulates(tmp_path: Path, monkeypatch: py
     demo = importlib.import_module("whorl.cli.answers.demo")
     monkeypatch.setattr(demo, "no_driver", lambda: "")
 
-    def eight(gpus: int, *_: object) -> Fleet:
-        assert gpus == 64
+    def eight(options: Any) -> Fleet:
+        assert options.gpus is None
         return Fleet.draw(V100, 8, 1, faults=0)
 
     monkeypatch.setattr(demo, "_fleet", eight)

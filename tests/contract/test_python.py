@@ -264,7 +264,7 @@ def test_a_replay_replies_what_its_verb_prints(fleet: Path, tmp_path: Path) -> N
         whorl.replay(trace, tmp_path / "absent")
 
 
-OTHER_NAMES = {"import": "import_files", "jobs import": "import_jobs", "probe run": "measure"}
+OTHER_NAMES = {"import": "import_files", "jobs idle": "idle_gpus", "jobs import": "import_jobs", "probe run": "measure"}
 OTHER_NAMES |= {
     "campaign plan": "plan_campaign",
     "campaign run": "run_campaign",

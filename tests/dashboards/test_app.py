@@ -494,7 +494,7 @@ def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) 
     """A fleet that costs little stands in for the demo's, which tests/cli/test_demo.py measures."""
     shown: list[Store] = []
 
-    def measure(folder: Path, **_: Any) -> Any:
+    def measure(folder: Path, *_: Any) -> Any:
         return SimpleNamespace(store=judged_store(folder / "S", 8, (0,)))
 
     def make(reading: Reading, **options: Any) -> Any:
