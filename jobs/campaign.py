@@ -56,12 +56,9 @@ class CampaignChoice:
     suite: str | None = None
     probes: tuple[str, ...] | None = None
     neighbours: str | None = None
-    partition: str | None = None
-    """One, or several with commas."""
-    nodes: str | None = None
-    """A host list."""
-    fleet: str | None = None
-    """The file of a simulated cluster."""
+    partition: str | None = None  # one, or several with commas
+    nodes: str | None = None  # a host list
+    fleet: str | None = None  # the file of a simulated cluster
     cluster: str | None = None
 
 
@@ -71,19 +68,15 @@ class CampaignRequest:
 
     campaign: str
     suite: str
-    probes: tuple[str, ...]
-    """Their names, in the order in which they run."""
-    named: bool
-    """Whether the probes were named; otherwise they are those of the suite."""
+    probes: tuple[str, ...]  # their names, in the order in which they run
+    named: bool  # whether the probes were named; otherwise they are those of the suite
     neighbours: str
     partition: str | None = None
     nodes: str | None = None
     fleet: str | None = None
     cluster: str | None = None
-    began_ns: int | None = None
-    """When it was first run, UTC; None: not yet."""
-    has_jobs: bool = field(default=False, compare=False)
-    """Whether the store has a job or a run of it."""
+    began_ns: int | None = None  # when it was first run, UTC; None: not yet
+    has_jobs: bool = field(default=False, compare=False)  # whether the store has a job or a run of it
 
     @property
     def is_new(self) -> bool:
@@ -261,15 +254,11 @@ class SubmitOptions:
     qos: str | None = None
     account: str | None = None
     nice: int = NICE
-    setup: tuple[str, ...] = ()
-    """Lines of shell before the command."""
-    options: tuple[str, ...] = ()
-    """Further options of the scheduler, as `--constraint=a100`."""
-    program: tuple[str, ...] | None = None
-    """The words that call whorl on a node; None: with this Python."""
+    setup: tuple[str, ...] = ()  # lines of shell before the command
+    options: tuple[str, ...] = ()  # further options of the scheduler, as `--constraint=a100`
+    program: tuple[str, ...] | None = None  # the words that call whorl on a node; None: with this Python
     template: Path | None = None
-    output: Path | None = None
-    """The folder of the jobs' output; None: `logs/CAMPAIGN` in the store."""
+    output: Path | None = None  # the folder of the jobs' output; None: `logs/CAMPAIGN` in the store
     start_up_s: float = START_UP_S
 
     @property
@@ -323,10 +312,8 @@ class CampaignNode:
     name: str
     gpus: int
     idle: bool = True
-    partition: str | None = None
-    """The partition that its job is sent to."""
-    obstacle: str | None = None
-    """Why no job can be sent to it; None where one can."""
+    partition: str | None = None  # the partition that its job is sent to
+    obstacle: str | None = None  # why no job can be sent to it; None where one can
     free_s: float | None = None
     """When the jobs on it reach their time limits, in seconds since 1970 (UTC): by then it is free. None: not known."""
 

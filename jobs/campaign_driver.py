@@ -79,10 +79,8 @@ Progress = Callable[[int, int, str], None]
 class CampaignListener:
     """Who hears what a driver does."""
 
-    begins: Callable[[str], None] = lambda _: None
-    """Is called with the campaign's name before the first job."""
-    progress: Progress = lambda *_: None
-    """Is called with how many of how many nodes are covered, and what goes on."""
+    begins: Callable[[str], None] = lambda _: None  # is called with the campaign's name before the first job
+    progress: Progress = lambda *_: None  # is called with how many of how many nodes are covered, and what goes on
 
 
 SILENT = CampaignListener()
@@ -93,14 +91,11 @@ class DriverLimits:
     """How fast, how far and how patiently a driver works."""
 
     max_pending: int = PENDING
-    budget_h: float | None = None
-    """GPU-hours that the campaign may be allocated."""
+    budget_h: float | None = None  # GPU-hours that the campaign may be allocated
     patience_s: float = PATIENCE_S
     settle_s: float = SETTLE_S
-    tries: int = TRIES
-    """So many jobs a node gets; more, for nodes that failed and were mended."""
-    once: bool = False
-    """Submit one round, and end."""
+    tries: int = TRIES  # so many jobs a node gets; more, for nodes that failed and were mended
+    once: bool = False  # submit one round, and end
 
 
 USUAL_LIMITS = DriverLimits()
@@ -157,25 +152,18 @@ class _Driver:
     lock: Lock
     inventory: Inventory
     progress: Progress
-    renewed_s: float = field(default_factory=lambda: time.monotonic())
-    """When the scheduler was asked for the nodes."""
+    renewed_s: float = field(default_factory=lambda: time.monotonic())  # when the scheduler was asked for the nodes
     answered_s: float = field(default_factory=lambda: time.monotonic())
     """When the scheduler last answered, and took a job or had one of ours."""
-    resting_s: dict[str, float] = field(default_factory=dict)
-    """Node -> until when it is not tried again."""
-    live: set[str] = field(default_factory=set)
-    """Nodes whose jobs were in the queue at the last look."""
-    refused: dict[str, str] = field(default_factory=dict)
-    """Node -> why the scheduler does not take a job for it."""
-    limit: str | None = None
-    """What the scheduler said when it took no more jobs."""
-    unaffordable_h: float | None = None
-    """What the job may take that the budget does not allow."""
+    resting_s: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
+    live: set[str] = field(default_factory=set)  # nodes whose jobs were in the queue at the last look
+    refused: dict[str, str] = field(default_factory=dict)  # node -> why the scheduler does not take a job for it
+    limit: str | None = None  # what the scheduler said when it took no more jobs
+    unaffordable_h: float | None = None  # what the job may take that the budget does not allow
     earlier_tries: dict[str, int] | None = None
     """Node -> tries that tell nothing, as who runs the command again has mended what was wrong; None: not known yet."""
     submitted: int = 0
-    covered: tuple[int, int] = (0, 0)
-    """How many of how many nodes."""
+    covered: tuple[int, int] = (0, 0)  # how many of how many nodes
 
     def run(self) -> CampaignStatus:
         pause_s, before = _FIRST_S, None

@@ -68,10 +68,8 @@ class CampaignGpu:
     node: str | None
     slot: int | None
     state: GpuState
-    done: int
-    """Probes that are measured, or that are not possible on it."""
-    why: str | None = None
-    """Why it failed, in a sentence."""
+    done: int  # probes that are measured, or that are not possible on it
+    why: str | None = None  # why it failed, in a sentence
 
     @property
     def name(self) -> str:
@@ -83,15 +81,11 @@ class NodeCoverage:
     """What the store has of one node."""
 
     gpus: list[CampaignGpu] = field(default_factory=list)
-    tries: int = 0
-    """Jobs that were submitted."""
+    tries: int = 0  # jobs that were submitted
     jobs: set[str] = field(default_factory=set)
-    span_s: float = 0.0
-    """From the first run to the last of each job, added up."""
-    measured_s: float = 0.0
-    """Its runs, added up."""
-    skew_s: float = 0.0
-    """By how much its clock is certainly wrong; negative: it is slow."""
+    span_s: float = 0.0  # from the first run to the last of each job, added up
+    measured_s: float = 0.0  # its runs, added up
+    skew_s: float = 0.0  # by how much its clock is certainly wrong; negative: it is slow
 
     def count(self, state: GpuState) -> int:
         return sum(gpu.state is state for gpu in self.gpus)
@@ -172,10 +166,8 @@ WHERE {{campaign}} AND began IS NOT NULL AND ended IS NOT NULL GROUP BY ALL
 class Inventory:
     """What the scheduler has of a campaign's nodes."""
 
-    nodes: Mapping[str, Node]
-    """All of the cluster."""
-    covered: Sequence[CampaignNode]
-    """Those with GPUs that the campaign covers."""
+    nodes: Mapping[str, Node]  # all of the cluster
+    covered: Sequence[CampaignNode]  # those with GPUs that the campaign covers
 
     @classmethod
     def of(cls, scheduler: Scheduler, request: CampaignRequest, options: SubmitOptions) -> Inventory:
@@ -248,16 +240,12 @@ class NodeStatus:
 
     name: str
     state: NodeState
-    target: CampaignNode | None
-    """None where the scheduler has no such node any more, or was not asked."""
+    target: CampaignNode | None  # None where the scheduler has no such node any more, or was not asked
     covered: NodeCoverage
-    job: QueuedJob | None = None
-    """Its job that waits or runs."""
+    job: QueuedJob | None = None  # its job that waits or runs
     tries: int = 0
-    why: str | None = None
-    """Why it failed, waits or is not available."""
-    ended: str | None = None
-    """How its last job ended, as the scheduler says it; None where it does not tell."""
+    why: str | None = None  # why it failed, waits or is not available
+    ended: str | None = None  # how its last job ended, as the scheduler says it; None where it does not tell
 
     @property
     def gpus(self) -> int:

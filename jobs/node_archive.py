@@ -49,12 +49,9 @@ class NodeArchive:
 
     path: Path
     bytes: int
-    python: str
-    """The minor version that it needs, as "3.11"."""
-    machine: str
-    """The kind of processor that it is for."""
-    packages: tuple[str, ...]
-    """Names and versions."""
+    python: str  # the minor version that it needs, as "3.11"
+    machine: str  # the kind of processor that it is for
+    packages: tuple[str, ...]  # names and versions
 
     @property
     def program(self) -> str:

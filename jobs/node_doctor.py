@@ -34,8 +34,7 @@ class NodeReport:
 
     node: str
     job: str
-    waited_s: float
-    """From its submission until its answer."""
+    waited_s: float  # from its submission until its answer
     findings: tuple[Finding, ...]
 
     @property
