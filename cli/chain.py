@@ -57,9 +57,7 @@ _POLICIES = "reactive, lead6 (hours), average, test-only, p75"
 @click.option("--resume", is_flag=True, help="Go on with a chain that has ended.")
 @click.option("--dry-run", is_flag=True, help="Only say what the wait would be and when the next job is submitted.")
 @json_option
-def chain(
-    script: Path, until: str, cost: float, policy: str | None, dry_run: bool, as_json: bool, **options: Any
-) -> None:
+def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Run a training that takes longer than the time limit of a job, as a chain of jobs that hand over to each other.
 
     \b
@@ -84,7 +82,7 @@ def chain(
     chained = ChainOptions(
         script,
         _until(until),
-        LeadPolicy.parse(policy, cost),
+        LeadPolicy.parse(options["policy"], options["cost"]),
         signal=None if options["signal"] == "none" else options["signal"],
         sbatch=options["sbatch"],
         folder=options["folder"],
@@ -120,8 +118,8 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     \b
     whorl jobs wait --nodes 8 --time 24:00:00
 
-    It learns from Slurm's accounting, so it needs the right to see the jobs of others; `right` says how often a
-    prediction like this held, on jobs that it did not learn from. Nothing is submitted.
+    It learns from Slurm's accounting, so it needs the right to see the jobs of others. It also says how often such a
+    prediction held, on jobs that it did not learn from. Nothing is submitted.
     """
     from ..jobs.forecast import QUANTILES, Forecaster, JobShape, LeadPolicy, limit_seconds
     from ..jobs.slurm import Slurm

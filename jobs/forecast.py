@@ -56,11 +56,12 @@ class LeadPolicy:
     def parse(cls, text: str | None, cost: float) -> LeadPolicy:
         """The policy of that name; None: the quantile at which an hour of overlap weighs `cost` hours of interruption.
 
-        The expected cost of a lead L for a wait W, E[max(0, W - L)] + cost * E[max(0, L - W)], is least where L is the
-        quantile 1 / (1 + cost) of W. Raises InputError for a name that is none.
+        Raises InputError for a name that is none.
         """
         if text is None:
-            quantile = 1 / (1 + cost)
+            from ..analysis.chains.study import quantile_of_cost
+
+            quantile = quantile_of_cost(cost)
             return cls(f"p{100 * quantile:.0f}", quantile)
         lead = re.fullmatch(r"lead(\d+\.?\d*)h?", text)
         share = re.fullmatch(r"p([1-9]\d?)", text)
