@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,8 +149,6 @@ def _until(text: str) -> Until:
     try:
         if re.fullmatch(r"[\d.]+ ?[a-z]+", text):
             return Until(time_s=time.time() + seconds_of(text, plain=False))
-        from datetime import UTC
-
         return Until(time_s=time_of(text).replace(tzinfo=UTC).timestamp())
     except InputError as error:
         raise InputError(f"--until {text} is neither done nor a number of jobs nor a time: {error}") from error
@@ -232,7 +230,7 @@ def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
             ]
             for link in state.links.values()
         ]
-        header = ("link", "job", "state", "start", "end", "gap (s)", "detail")
+        header = ("link", "job", "state", "start (UTC)", "end (UTC)", "gap (s)", "detail")
         yield Table(header, rows, right=(0, 5), wrapped=(6,), leaves=(4, 3))
         yield "gap: from the end of a job to the start of the next one; negative where both ran"
     yield from (f"note: {note}" for note in report.notes)
@@ -280,4 +278,4 @@ def _hours(seconds: float) -> str:
 
 
 def _clock(seconds: float | None) -> str:
-    return "n/a" if seconds is None else datetime.fromtimestamp(seconds).astimezone().strftime("%d %b %H:%M:%S")
+    return MISSING if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%d %b %H:%M:%S}"

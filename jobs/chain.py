@@ -601,7 +601,7 @@ class _Driver:
             self._say(f"Slurm takes no job at this moment: {self._refusal}")
         elif newest is not None:
             lead_s = self._state.lead_s
-            due = "" if lead_s is None else f"; its successor is submitted {lead_s / 3600:.1f} h before its limit"
+            due = "" if lead_s is None else f"; its successor is submitted {lead_s / 60:.0f} min before its limit"
             doing = f"runs{due}" if newest.runs else f"waits ({newest.detail or newest.state})"
             self._say(f"link {newest.number}, job {newest.job}, {doing}")
 

@@ -236,6 +236,29 @@ def test_a_finished_predecessor_and_a_number_of_links(slurm: Slurm) -> None:
     assert taken_over - began >= 6  # without a signal the successor waited for the end
 
 
+@pytest.mark.long
+def test_a_controller_that_does_not_answer_for_a_moment_is_waited_for(slurm: Slurm) -> None:
+    training = Chained(slurm, "patient", "exit 0")
+    commands = training.folder / "bin"
+    commands.mkdir()
+    commands.chmod(0o777)
+    silent = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+    count = f"echo x >>{commands}/calls; [ $(wc -l <{commands}/calls) -gt 2 ] || {{ {silent}; }}"
+    (commands / "squeue").write_text(f'#!/bin/sh\n{count}\nexec {shutil.which("squeue")} "$@"\n')
+    (commands / "squeue").chmod(0o755)
+    program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(training.script))
+    variables = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
+    words = ("--policy", "reactive", "--patience")
+    done = slurm.run(*program, *words, "1s", user="alice", read_all=True, env=variables, timeout=60)
+    assert done.returncode == 5
+    assert "run the command again" in done.stderr
+    (commands / "calls").unlink()
+    done = slurm.run(*program, *words, "1min", user="alice", read_all=True, env=variables, timeout=60)
+    assert done.returncode == 0
+    assert "Slurm's controller does not answer" in done.stderr
+    assert training.jobs() == {"1": 1}
+
+
 BAD_SCRIPTS = {
     "no script": ("#SBATCH --time=10\n", 2, "first line must be"),
     "an array": ("#!/bin/sh\n#SBATCH -t 10 -a 0-3\n", 2, "array"),
