@@ -109,9 +109,9 @@ POPULATIONS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fleets", type=int, default=100, help="of each population, healthy, and as many with faults")
-    given = parser.parse_args()
-    found = {name: judged(population, given.fleets) for name, population in POPULATIONS.items()}
-    print(as_json({"benchmark": "advice_populations", "machine": machine("numpy", "polars"), "populations": found}))
+    arguments = parser.parse_args()
+    rates = {name: judged(population, arguments.fleets) for name, population in POPULATIONS.items()}
+    print(as_json({"benchmark": "advice_populations", "machine": machine("numpy", "polars"), "populations": rates}))
 
 
 def judged(population: Population, fleets: int) -> dict[str, Any]:
@@ -122,21 +122,21 @@ def judged(population: Population, fleets: int) -> dict[str, Any]:
     nodes = np.arange(population.nodes)
     kind = [(population.model(int(node)), population.time(int(node))) for node in nodes]
     log_time = np.log([time for _, time in kind]).repeat(PER_NODE)
-    many = [node for node in nodes if kind[node] == max(set(kind), key=kind.count)]
+    usual_nodes = [node for node in nodes if kind[node] == max(set(kind), key=kind.count)]
     times, relative = {}, {}
     planted: dict[str, set[int]] = {}
     for number in range(2 * fleets):
         rng = np.random.default_rng([number, 14])
-        own = population.own(rng, PER_NODE * population.nodes)
+        own_times = population.own(rng, PER_NODE * population.nodes)
         name = f"w{number:04d}"
         planted[name] = set()
         if number >= fleets:
-            bad, other = rng.choice(many, 2, replace=False)
-            own[PER_NODE * bad : PER_NODE * (bad + 1)] += math.log(NODE_SLOW)
-            own[PER_NODE * other + 1] += math.log(GPU_SLOW)
-            planted[name] = {int(bad), int(other)}
-        relative[name] = beside(own, kind)
-        times[name] = np.exp(own[:, None] + log_time[:, None] + population.runs(rng, len(own)))
+            bad, second = rng.choice(usual_nodes, 2, replace=False)
+            own_times[PER_NODE * bad : PER_NODE * (bad + 1)] += math.log(NODE_SLOW)
+            own_times[PER_NODE * second + 1] += math.log(GPU_SLOW)
+            planted[name] = {int(bad), int(second)}
+        relative[name] = beside(own_times, kind)
+        times[name] = np.exp(own_times[:, None] + log_time[:, None] + population.runs(rng, len(own_times)))
     with tempfile.TemporaryDirectory() as folder:
         scored = scores(stored(Path(folder), population, times))
     rows = []
@@ -144,33 +144,40 @@ def judged(population: Population, fleets: int) -> dict[str, Any]:
         ill = {int(gpu) // PER_NODE for gpu in np.flatnonzero(relative[name] > HARD)}
         medians = np.median(times[name], axis=1)
         plain = {int(gpu) // PER_NODE for gpu in np.flatnonzero(medians > HARD * np.median(medians))}
-        for rule, named in (("whorl", advised(scored, name)), ("plain", plain)):
-            ours = planted[name]
-            rows.append((rule, number >= fleets, bool(named - ill - ours), [node in named for node in ours]))
+        for rule, named_nodes in (("whorl", advised(scored, name)), ("plain", plain)):
+            planted_nodes = planted[name]
+            rows.append(
+                (
+                    rule,
+                    number >= fleets,
+                    bool(named_nodes - ill - planted_nodes),
+                    [node in named_nodes for node in planted_nodes],
+                )
+            )
     return {"says": population.says, "nodes": population.nodes} | {
         rule: {
             "healthy_fleets_with_a_false_node": share([row[2] for row in rows if row[0] == rule and not row[1]]),
             "faulty_fleets_with_a_false_node": share([row[2] for row in rows if row[0] == rule and row[1]]),
-            "planted_nodes_found": share([found for row in rows if row[0] == rule for found in row[3]]),
+            "planted_nodes_found": share([hit for row in rows if row[0] == rule for hit in row[3]]),
         }
         for rule in ("whorl", "plain")
     }
 
 
-def beside(own: Floats, kind: list[tuple[str, float]]) -> Floats:
+def beside(own_times: Floats, kind: list[tuple[str, float]]) -> Floats:
     """(gpus,) each GPU's true time over that of the median GPU of its kind."""
-    of = [one for one in kind for _ in range(PER_NODE)]
-    found = np.empty(len(own))
-    for one in set(kind):
-        mine = np.array([its == one for its in of])
-        found[mine] = np.exp(own[mine] - np.median(own[mine]))
-    return found
+    kind_of_gpu = [group for group in kind for _ in range(PER_NODE)]
+    relative = np.empty(len(own_times))
+    for group in set(kind):
+        members = np.array([gpu_kind == group for gpu_kind in kind_of_gpu])
+        relative[members] = np.exp(own_times[members] - np.median(own_times[members]))
+    return relative
 
 
-def advised(found: Scores, name: str) -> set[int]:
+def advised(scored: Scores, name: str) -> set[int]:
     """The nodes that the advice would exclude."""
-    kinds = [kind for kind in found.of if plain_workload(kind) == name]
-    advice = together([advise(found, kind, gpus=1, max_share=1.0) for kind in kinds])
+    kinds = [kind for kind in scored.of if plain_workload(kind) == name]
+    advice = together([advise(scored, kind, gpus=1, max_share=1.0) for kind in kinds])
     return {int(node.node[1:]) for node in advice.nodes if node.tier == "hard"}
 
 
@@ -191,10 +198,10 @@ def stored(root: Path, population: Population, times: dict[str, Floats]) -> Stor
     about = {
         "cluster": ["c"] * gpus,
         "gpu": names,
-        "node": [f"n{one:03d}" for one in node],
+        "node": [f"n{number:03d}" for number in node],
         "slot": pa.array([gpu % PER_NODE for gpu in range(gpus)], pa.int32()),
-        "model": [population.model(one) for one in node],
-        "vbios": pa.array([population.vbios(one) for one in node], pa.string()),
+        "model": [population.model(number) for number in node],
+        "vbios": pa.array([population.vbios(number) for number in node], pa.string()),
     }
     shape = (len(times), gpus, RUNS)
     fleet, gpu, run = (index.ravel() for index in np.indices(shape))
@@ -202,8 +209,8 @@ def stored(root: Path, population: Population, times: dict[str, Floats]) -> Stor
     keys = {
         "run_id": [str(number) for number in range(len(fleet))],
         "cluster": ["c"] * len(fleet),
-        "workload": [workloads[one] for one in fleet],
-        "gpu": [names[one] for one in gpu],
+        "workload": [workloads[number] for number in fleet],
+        "gpu": [names[number] for number in gpu],
     }
     began = pa.array(1_800_000_000 * 10**9 + DAY_NS * run, pa.timestamp("ns"))
     result = {

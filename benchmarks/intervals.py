@@ -72,10 +72,10 @@ def summary(hits: list[npt.NDArray[np.bool_]], clusters: list[npt.NDArray[Any]],
         off = held - held.mean()
         by_cluster += float((np.bincount(np.unique(node, return_inverse=True)[1], off) ** 2).sum())
         plain += float((off**2).sum())
-    alike = max(1.0, by_cluster / plain) if plain else 1.0
+    design_effect = max(1.0, by_cluster / plain) if plain else 1.0
     cuts = []
     for name, held in zip(names, hits, strict=True):
-        effective = len(held) / alike
+        effective = len(held) / design_effect
         low, high = ends(effective * float(held.mean()), effective)  # type: ignore[arg-type]
         cuts.append(
             {
@@ -83,11 +83,11 @@ def summary(hits: list[npt.NDArray[np.bool_]], clusters: list[npt.NDArray[Any]],
                 "interval": [round(low, 4), round(high, 4)],
             }
         )  # fmt: skip
-    every = np.concatenate(hits)
+    all_hits = np.concatenate(hits)
     return {
-        "pooled": share(int(every.sum()), len(every)),
+        "pooled": share(int(all_hits.sum()), len(all_hits)),
         "least": round(min(float(held.mean()) for held in hits), 4),
-        "design_effect": round(alike, 2),
+        "design_effect": round(design_effect, 2),
         "cuts": cuts,
     }
 
@@ -105,10 +105,10 @@ def sgemm() -> tuple[pl.DataFrame, pl.DataFrame]:
     """The dated runs of Longhorn's SGEMM without duplicates, and its GPUs."""
     frame = pl.read_csv(LONGHORN / "sgemm.csv.gz", infer_schema_length=None).unique(maintain_order=True)
     node, cabinet = pl.col("node").cast(pl.Int64), pl.col("cabinet").cast(pl.String)
-    known = (node >= 0) & (cabinet != "-1")
+    has_place = (node >= 0) & (cabinet != "-1")
     frame = frame.filter(pl.col("ts") >= 0).select(
         "uuid", (pl.col("ts") / 86_400).alias("at"), pl.col("perf").log().alias("x"),
-        node=pl.when(known).then(pl.format("{}-{}", cabinet, node)), cabinet=pl.when(known).then(cabinet),
+        node=pl.when(has_place).then(pl.format("{}-{}", cabinet, node)), cabinet=pl.when(has_place).then(cabinet),
     )  # fmt: skip
     gpus = frame.group_by("uuid").agg(pl.col("node", "cabinet").drop_nulls().first()).sort("uuid")
     gpus = gpus.with_columns(vbios=pl.lit(None, pl.String), driver=pl.lit(None, pl.String)).with_row_index("gpu_no")
@@ -128,14 +128,14 @@ def by_cut() -> dict[str, Any]:
     hits, nodes, names = [], [], []
     for cut in cuts(runs["at"].to_numpy()):
         parts = [compared(runs.filter(part), gpus) for part in (pl.col("at") < cut, pl.col("at") >= cut)]
-        for way, (before, after) in (("forward", parts), ("backward", parts[::-1])):
+        for direction, (before, after) in (("forward", parts), ("backward", parts[::-1])):
             if before is None or after is None:
                 continue
-            known = np.isfinite(before.low) & np.isfinite(after.effect)
-            if known.sum() >= LEAST_IN_BOTH:
-                hits.append(((before.low <= after.effect) & (after.effect <= before.high))[known])
-                nodes.append(node[known])
-                names.append(f"{date(1970, 1, 1) + timedelta(days=float(cut))} {way}")
+            in_both = np.isfinite(before.low) & np.isfinite(after.effect)
+            if in_both.sum() >= LEAST_IN_BOTH:
+                hits.append(((before.low <= after.effect) & (after.effect <= before.high))[in_both])
+                nodes.append(node[in_both])
+                names.append(f"{date(1970, 1, 1) + timedelta(days=float(cut))} {direction}")
     return summary(hits, nodes, names)
 
 
@@ -149,17 +149,17 @@ to 37 % of itself: as SGEMM on Longhorn (V of `analysis/verdicts/variance.py`)."
 
 def made(rng: Random, shape: Shape, at: Floats, *, cabinets: float = 0.0, gpus: int = 256) -> Floats:
     """(gpus, sittings, runs) log times at these days. `cabinets`: the share of it that 32 GPUs have together."""
-    own = 0.010 * shape(rng, (gpus, 1))
+    own_level = 0.010 * shape(rng, (gpus, 1))
 
     def moves(count: int) -> Floats:
         slow = np.zeros((count, len(at)))
-        for place, kept in enumerate(np.exp(-np.diff(at, prepend=-np.inf) / MEMORY)):
-            slow[:, place] = kept * slow[:, place - 1] + np.sqrt(1 - kept**2) * shape(rng, (count,))
+        for place, remembered in enumerate(np.exp(-np.diff(at, prepend=-np.inf) / MEMORY)):
+            slow[:, place] = remembered * slow[:, place - 1] + np.sqrt(1 - remembered**2) * shape(rng, (count,))
         return STILL * shape(rng, (count, len(at))) + SLOW * slow
 
     moved = np.sqrt(1 - cabinets) * moves(gpus) + np.sqrt(cabinets) * np.repeat(moves(gpus // 32), 32, axis=0)
-    found: Floats = (own + moved)[:, :, None] + 0.0008 * shape(rng, (gpus, len(at), RUNS))
-    return found
+    log_times: Floats = (own_level + moved)[:, :, None] + 0.0008 * shape(rng, (gpus, len(at), RUNS))
+    return log_times
 
 
 def kept_back(fleets: int) -> list[dict[str, Any]]:
@@ -184,10 +184,10 @@ def kept_back(fleets: int) -> list[dict[str, Any]]:
                             "x": x.ravel(),
                         }
                     )
-                    found = compared(runs.filter(pl.col("at") < at[-1]), gpus)
-                    assert found is not None
+                    places = compared(runs.filter(pl.col("at") < at[-1]), gpus)
+                    assert places is not None
                     later = np.median(x[:, -1], axis=1)
-                    held = (found.low <= later - np.median(later)) & (later - np.median(later) <= found.high)
+                    held = (places.low <= later - np.median(later)) & (later - np.median(later) <= places.high)
                     hits.append(held)
                     clusters.append(np.arange(256) // 32)
                 pooled = summary(hits, clusters, [str(number) for number in range(fleets)])
@@ -201,23 +201,23 @@ def kept_back(fleets: int) -> list[dict[str, Any]]:
 
 def part(store: Store, runs: pl.DataFrame, folder: Path) -> Store:
     """A store with these runs only."""
-    kept = pl.col("run_id").is_in(runs["run_id"].implode())
-    found = Store.create(folder)
-    tables = {name: store.collect(store.scan(name).filter(kept)).to_arrow() for name in ("runs", "results")}
-    found.append({**tables, "gpus": store.collect(store.scan("gpus")).to_arrow()}, "part")
-    return found
+    of_part = pl.col("run_id").is_in(runs["run_id"].implode())
+    part_store = Store.create(folder)
+    tables = {name: store.collect(store.scan(name).filter(of_part)).to_arrow() for name in ("runs", "results")}
+    part_store.append({**tables, "gpus": store.collect(store.scan("gpus")).to_arrow()}, "part")
+    return part_store
 
 
-def realised(found: Scores, workload: str, later: dict[str, float]) -> Iterator[dict[str, Any]]:
+def realised(scored: Scores, workload: str, later: dict[str, float]) -> Iterator[dict[str, Any]]:
     """What the sets of `advise` gain where the GPUs take the times `later`, beside what was promised."""
-    nodes = {name: number for number, name in enumerate(sorted({node for node in found.nodes if node}))}
-    usable = [number for number, node in enumerate(found.nodes) if node and found.gpus[number] in later]
-    times = np.array([[later[found.gpus[number]] for number in usable]], dtype=np.float32)
-    ground = sets.NodeLayout(np.array([nodes[found.nodes[number] or ""] for number in usable], dtype=np.intp))
+    nodes = {name: number for number, name in enumerate(sorted({node for node in scored.nodes if node}))}
+    usable = [number for number, node in enumerate(scored.nodes) if node and scored.gpus[number] in later]
+    times = np.array([[later[scored.gpus[number]] for number in usable]], dtype=np.float32)
+    ground = sets.NodeLayout(np.array([nodes[scored.nodes[number] or ""] for number in usable], dtype=np.intp))
     for gpus in SIZES:
-        advice = advise(found, workload, gpus=gpus)
+        advice = advise(scored, workload, gpus=gpus)
         for kind, chosen in (("packed", advice.packed), ("spread", advice.spread)):
-            gain = next((one for one in advice.gains if (one.choice, one.against) == (kind, "random")), None)
+            gain = next((gain for gain in advice.gains if (gain.choice, gain.against) == (kind, "random")), None)
             if chosen is None or gain is None or gain.lower == gain.upper:
                 continue
             if kind == "packed":
@@ -253,31 +253,37 @@ def real_gains() -> dict[str, Any]:
         days = runs["began"].dt.date()
         for cut in days.unique().sort().to_list()[1:]:
             parts = [runs.filter(days < cut), runs.filter(days >= cut)]
-            both = set(parts[0]["gpu"]) & set(parts[1]["gpu"])
-            if len(both) < max(SIZES):
+            gpus_of_both = set(parts[0]["gpu"]) & set(parts[1]["gpu"])
+            if len(gpus_of_both) < max(SIZES):
                 continue
-            parts = [one.filter(pl.col("gpu").is_in(list(both))) for one in parts]
-            found = [
-                scores(part(store, one, folder / f"{cut}-{number}"), ["sgemm"]) for number, one in enumerate(parts)
+            parts = [runs_of_part.filter(pl.col("gpu").is_in(list(gpus_of_both))) for runs_of_part in parts]
+            scored_parts = [
+                scores(part(store, runs_of_part, folder / f"{cut}-{number}"), ["sgemm"])
+                for number, runs_of_part in enumerate(parts)
             ]
-            for way, (before, after) in (("forward", found), ("backward", found[::-1])):
+            for direction, (before, after) in (("forward", scored_parts), ("backward", scored_parts[::-1])):
                 raw = after.of["sgemm"].raw
                 later = {gpu: float(level) for gpu, level in zip(after.gpus, raw, strict=True) if np.isfinite(level)}
-                rows += [{"cut": f"{cut} {way}", **row} for row in realised(before, "sgemm", later)]
-                its = before.of["sgemm"]
+                rows += [{"cut": f"{cut} {direction}", **row} for row in realised(before, "sgemm", later)]
+                scored = before.of["sgemm"]
                 level = np.array([later.get(gpu, np.nan) for gpu in before.gpus])
-                known = np.isfinite(level) & np.isfinite(its.lower)
-                of_scores.append(((its.lower <= level) & (level <= its.upper))[known])
-    by_cut = {row["cut"]: [one for one in rows if one["cut"] == row["cut"]] for row in rows}
+                in_both = np.isfinite(level) & np.isfinite(scored.lower)
+                of_scores.append(((scored.lower <= level) & (level <= scored.upper))[in_both])
+    by_cut: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_cut.setdefault(row["cut"], []).append(row)
     by_scores = [float(held.mean()) for held in of_scores if len(held)]
     held = np.concatenate(of_scores)
     of_all = share(int(held.sum()), len(held)) | {"least": round(min(by_scores), 4), "most": round(max(by_scores), 4)}
-    return of_splits(rows) | {"scores": of_all, "cuts": {cut: of_splits(its) for cut, its in by_cut.items()}}
+    return of_splits(rows) | {
+        "scores": of_all,
+        "cuts": {cut: of_splits(part) for cut, part in by_cut.items()},
+    }
 
 
 def made_gains(fleets: int) -> dict[str, Any]:
     """Fleets of 64 GPUs, measured three times a week apart, and again two to four weeks later."""
-    found = {}
+    by_shape = {}
     for name, shape in {**SHAPES, "cabinets": normal}.items():
         later = {}
         at = 20_000.0 + 7.0 * np.arange(3)
@@ -307,8 +313,8 @@ def made_gains(fleets: int) -> dict[str, Any]:
                 tables = {"runs": pa.table({**shared, "began": days, "status": ["ok"] * n})}
                 store.append({**tables, "results": pa.table(shared | figures)}, workload)
             scored = scores(store)
-            found[name] = of_splits([row for work, times in later.items() for row in realised(scored, work, times)])
-    return found
+            by_shape[name] = of_splits([row for work, times in later.items() for row in realised(scored, work, times)])
+    return by_shape
 
 
 # -- variability -----------------------------------------------------------------------------------------------------
@@ -322,10 +328,10 @@ def fleet(rng: Random, shape: Shape, groups: tuple[int, int, int], shares: tuple
     cabinets, nodes, gpus = groups
     cabinet = np.repeat(shape(rng, (cabinets,)), nodes * gpus)
     node = np.repeat(shape(rng, (cabinets * nodes,)), gpus)
-    own = shape(rng, (cabinets * nodes * gpus,))
-    level = 2.0 * (np.sqrt(shares[0]) * cabinet + np.sqrt(shares[1]) * node + np.sqrt(1 - sum(shares)) * own)
-    times = 100.0 + level[:, None] + (normal if shape is gamma else shape)(rng, (len(own), 5))
-    gpu = np.repeat(np.arange(len(own)), 5)
+    own_level = shape(rng, (cabinets * nodes * gpus,))
+    level = 2.0 * (np.sqrt(shares[0]) * cabinet + np.sqrt(shares[1]) * node + np.sqrt(1 - sum(shares)) * own_level)
+    times = 100.0 + level[:, None] + (normal if shape is gamma else shape)(rng, (len(own_level), 5))
+    gpu = np.repeat(np.arange(len(own_level)), 5)
     return pl.DataFrame({"gpu": gpu, "value": times.ravel()}).with_columns(
         pl.col("gpu").cast(pl.String), node=pl.format("n{}", pl.col("gpu") // gpus),
         cabinet=pl.format("r{}", pl.col("gpu") // (nodes * gpus)),
@@ -335,16 +341,16 @@ def fleet(rng: Random, shape: Shape, groups: tuple[int, int, int], shares: tuple
 
 def truth(shape: Shape, shares: tuple[float, float]) -> dict[str, float]:
     times = fleet(np.random.default_rng(1), shape, (12_500, 4, 4), shares)["value"].to_numpy().reshape(-1, 5)
-    found = {"icc": 0.8}
+    figures = {"icc": 0.8}
     for level, values in (("run", times.ravel()), ("gpu", np.median(times, axis=1))):
         p5, q1, median, q3, p95 = np.quantile(values, [0.05, 0.25, 0.5, 0.75, 0.95])
-        found |= {
+        figures |= {
             f"{level} median": median,
             f"{level} fence_pct": 400.0 * (q3 - q1) / median,
             f"{level} p95p5_pct": 100.0 * (p95 - p5) / median,
             f"{level} cov_pct": 100.0 * values.std() / values.mean(),
         }
-    return {key: float(value) for key, value in found.items()}
+    return {key: float(value) for key, value in figures.items()}
 
 
 def of_variability(fleets: int) -> list[dict[str, Any]]:
@@ -355,26 +361,28 @@ def of_variability(fleets: int) -> list[dict[str, Any]]:
             sizes = ((4, 8), (8, 8), (24, 4)) if effects == "cabinets" else ((1, 6), (1, 25), (1, 100))
             for groups in ((*size, PER_NODE) for size in sizes):
                 say(f"variability: {effects}, {name}, {groups}")
-                given: dict[str, list[bool]] = {figure: [] for figure in true}
+                held_by_figure: dict[str, list[bool]] = {figure: [] for figure in true}
                 widths: dict[str, list[float]] = {figure: [] for figure in true}
                 drawn: dict[str, int] = {}
                 for seed in range(fleets):
                     frame = fleet(np.random.default_rng([seed, groups[0]]), shape, groups, shares)
-                    found = variability(frame, replicates=200)
-                    its = {f"{row.level} {figure}": row.interval[figure] for row in found for figure in FIGURES}
-                    icc = found[0].icc
-                    its["icc"] = None if icc.low is None or icc.high is None else (icc.low, icc.high)
-                    what = found[0].reasons["interval"].split(" that were")[0].split()[-1]
-                    drawn[what] = drawn.get(what, 0) + 1
-                    for figure, interval in its.items():
+                    rows_of_levels = variability(frame, replicates=200)
+                    intervals = {
+                        f"{row.level} {figure}": row.interval[figure] for row in rows_of_levels for figure in FIGURES
+                    }
+                    icc = rows_of_levels[0].icc
+                    intervals["icc"] = None if icc.low is None or icc.high is None else (icc.low, icc.high)
+                    resampled = rows_of_levels[0].reasons["interval"].split(" that were")[0].split()[-1]
+                    drawn[resampled] = drawn.get(resampled, 0) + 1
+                    for figure, interval in intervals.items():
                         if interval is not None:
-                            given[figure].append(interval[0] <= true[figure] <= interval[1])
+                            held_by_figure[figure].append(interval[0] <= true[figure] <= interval[1])
                             widths[figure].append(interval[1] - interval[0])
                 rows.append(
                     {
                         "effects": effects, "population": name, "cabinets": groups[0], "gpus": int(np.prod(groups)),
                         "fleets": fleets, "resampled": drawn,
-                        "figures": {figure: share(sum(held), len(held)) for figure, held in given.items()},
+                        "figures": {figure: share(sum(held), len(held)) for figure, held in held_by_figure.items()},
                         "width": {figure: round(float(np.median(w)), 4) if w else None for figure, w in widths.items()},
                     }
                 )  # fmt: skip
@@ -388,21 +396,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fleets", type=int, default=20, help="of each made population")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     began = datetime.now().astimezone()
     does: dict[str, Callable[[], Any]] = {
         "levels": by_cut,
-        "sittings": lambda: kept_back(given.fleets),
+        "sittings": lambda: kept_back(arguments.fleets),
         "gains": real_gains,
-        "made gains": lambda: made_gains(given.fleets),
-        "variability": lambda: of_variability(2 * given.fleets),
+        "made gains": lambda: made_gains(arguments.fleets),
+        "variability": lambda: of_variability(2 * arguments.fleets),
     }
     result: dict[str, Any] = {"benchmark": "intervals", "machine": machine("numpy", "polars")}
-    for name in given.parts:
+    for name in arguments.parts:
         say(name)
         real = name in ("levels", "gains")
-        there = LONGHORN.is_dir() or not real
-        result[name] = does[name]() if there else {"did_not_run": f"there is no folder {LONGHORN}"}
+        has_files = LONGHORN.is_dir() or not real
+        result[name] = does[name]() if has_files else {"did_not_run": f"there is no folder {LONGHORN}"}
     result["took_s"] = round((datetime.now().astimezone() - began).total_seconds())
     print(as_json(result))
 

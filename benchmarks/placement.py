@@ -90,18 +90,18 @@ KINDS = {
 def drawn(kind: Kind, gpus: int, seed: int) -> tuple[Floats, Floats, Floats]:
     """The scores of a fleet's GPUs, its times (gpus, runs), and the level of each GPU in another sitting."""
     rng = np.random.default_rng([seed, 2026])
-    known = np.exp(rng.normal(0.0, kind.between, gpus))
+    true_scores = np.exp(rng.normal(0.0, kind.between, gpus))
     for number, factor in enumerate(kind.slow):
-        known[PER_NODE * number + 1] = factor
+        true_scores[PER_NODE * number + 1] = factor
     strayed = rng.normal(0.0, kind.within, (gpus, kind.runs))
     if kind.per_day:
         strayed += np.repeat(rng.normal(0.0, kind.day, (gpus, kind.runs // kind.per_day)), kind.per_day, axis=1)
     strayed += np.where(rng.random(strayed.shape) < kind.glitches, np.log(1.5), 0.0)
     again = rng.normal(0.0, kind.within, (gpus, kind.per_day or kind.runs)) + rng.normal(0.0, kind.day, (gpus, 1))
     again += np.where(rng.random(again.shape) < kind.glitches, np.log(1.5), 0.0)
-    usual = np.median(known)
-    level = known * np.exp(np.median(again, axis=1))
-    return known / usual, 100.0 * known[:, None] * np.exp(strayed), level / np.median(level)
+    usual = np.median(true_scores)
+    level = true_scores * np.exp(np.median(again, axis=1))
+    return true_scores / usual, 100.0 * true_scores[:, None] * np.exp(strayed), level / np.median(level)
 
 
 def stored(root: Path, fleets: dict[str, Floats], per_day: int = 0) -> Store:
@@ -119,11 +119,11 @@ def stored(root: Path, fleets: dict[str, Floats], per_day: int = 0) -> Store:
     for workload, times in fleets.items():
         for (gpu, run), value in np.ndenumerate(times):
             row = (f"{workload}-{gpu}-{run}", workload, names[gpu], float(value), 1_800_000_000 + since_s(run, per_day))
-            for column, one in zip(runs.values(), row, strict=True):
-                column.append(one)
+            for column, cell in zip(runs.values(), row, strict=True):
+                column.append(cell)
     count = len(runs["run_id"])
     keys = {name: runs[name] for name in ("run_id", "workload", "gpu")} | {"cluster": ["c"] * count}
-    began = pa.array([one * 10**9 for one in runs["began"]], pa.timestamp("ns"))
+    began = pa.array([value * 10**9 for value in runs["began"]], pa.timestamp("ns"))
     result = {"figure": ["time"] * count, "unit": ["ms"] * count, "repeat": pa.array([0] * count, pa.int32())}
     store.append(
         {
@@ -144,13 +144,13 @@ def since_s(run: int, per_day: int) -> int:
 def calibration(kind: Kind, fleets: int, gpus: int) -> dict[str, Any]:
     """What came true over many fleets of a kind."""
     gpus = kind.gpus or gpus
-    known, times, again = {}, {}, {}
+    true_scores, times, again = {}, {}, {}
     for seed in range(fleets):
         name = f"w{seed:04d}"
-        known[name], times[name], again[name] = drawn(kind, gpus, seed)
+        true_scores[name], times[name], again[name] = drawn(kind, gpus, seed)
     with tempfile.TemporaryDirectory() as folder:
-        found = scores(stored(Path(folder), times, kind.per_day))
-    rows = [row for name in times for row in judged(found, name, known[name], times[name], again[name], kind)]
+        scored = scores(stored(Path(folder), times, kind.per_day))
+    rows = [row for name in times for row in judged(scored, name, true_scores[name], times[name], again[name], kind)]
     return {
         "says": kind.says,
         "fleets": fleets,
@@ -173,23 +173,23 @@ def calibration(kind: Kind, fleets: int, gpus: int) -> dict[str, Any]:
 
 
 def judged(
-    found: Scores, name: str, known: Floats, times: Floats, again: Floats, kind: Kind
+    fleet_scores: Scores, name: str, true_scores: Floats, times: Floats, again: Floats, kind: Kind
 ) -> Iterator[dict[str, Any]]:
     """One row a choice and baseline: what was promised for a job of `JOB` GPUs and what is true."""
-    one = found.of[name]
-    advice = advise(found, name, gpus=JOB, max_share=1.0)
+    scored = fleet_scores.of[name]
+    advice = advise(fleet_scores, name, gpus=JOB, max_share=1.0)
     slow = {f"n{number:05d}" for number in range(len(kind.slow))}
     hard = {node.node for node in advice.nodes if node.tier == "hard"}
-    truly = {f"n{gpu // PER_NODE:05d}" for gpu in np.flatnonzero(known > HARD)}
-    first: dict[str, Any] = {"repeatable": one.repeatable, "hard_false": len(hard - truly)}
+    truly = {f"n{gpu // PER_NODE:05d}" for gpu in np.flatnonzero(true_scores > HARD)}
+    first: dict[str, Any] = {"repeatable": scored.repeatable, "hard_false": len(hard - truly)}
     if slow:
         first["hard_found"] = len(hard & slow) / len(slow)
-    first["another_within"] = float(np.mean((one.lower <= again) & (again <= one.upper)))
-    if one.repeatable:
-        low, high = one.posterior.lower[one.unit], one.posterior.upper[one.unit]
-        first["scores_within"] = float(np.mean((low <= known) & (known <= high)))
-    everywhere = np.ones(len(known), dtype=np.bool_)
-    off = np.array([f"n{gpu // PER_NODE:05d}" not in hard for gpu in range(len(known))])
+    first["another_within"] = float(np.mean((scored.lower <= again) & (again <= scored.upper)))
+    if scored.repeatable:
+        low, high = scored.posterior.lower[scored.unit], scored.posterior.upper[scored.unit]
+        first["scores_within"] = float(np.mean((low <= true_scores) & (true_scores <= high)))
+    everywhere = np.ones(len(true_scores), dtype=np.bool_)
+    off = np.array([f"n{gpu // PER_NODE:05d}" not in hard for gpu in range(len(true_scores))])
     plain = np.median(times, axis=1) / np.median(np.median(times, axis=1))
     for choice in ("packed", "spread"):
         for against, mask in (("drained", off), ("random", everywhere)):
@@ -198,21 +198,21 @@ def judged(
             gain = [gain for gain in advice.gains if (gain.choice, gain.against) == (choice, against)]
             row["measurable"] = bool(gain) and gain[0].measurable
             row["promised"] = gain[0].median if gain else 0.0
-            if gain and one.repeatable:
-                row["true"] = came_true(known, chosen_of(advice, choice), mask, choice)
+            if gain and scored.repeatable:
+                row["true"] = came_true(true_scores, chosen_of(advice, choice), mask, choice)
                 row["within_interval"] = gain[0].lower - 1e-9 <= row["true"] <= gain[0].upper + 1e-9
             else:
                 row["true"] = 0.0
             by_plain = best(plain, choice)
             row["plain_promised"] = came_true(plain, by_plain, mask, choice)
-            row["plain_true"] = came_true(known, by_plain, mask, choice)
+            row["plain_true"] = came_true(true_scores, by_plain, mask, choice)
             yield row
 
 
 def chosen_of(advice: Advice, choice: str) -> npt.NDArray[np.intp]:
-    placed = advice.packed if choice == "packed" else advice.spread
-    assert placed is not None
-    return np.array([int(gpu[1:]) for gpu in placed.gpus], dtype=np.intp)
+    chosen = advice.packed if choice == "packed" else advice.spread
+    assert chosen is not None
+    return np.array([int(gpu[1:]) for gpu in chosen.gpus], dtype=np.intp)
 
 
 def best(score: Floats, choice: str) -> npt.NDArray[np.intp]:
@@ -227,12 +227,12 @@ def ground(gpus: int) -> sets.NodeLayout:
 
 def came_true(score: Floats, chosen: npt.NDArray[np.intp], mask: Mask, choice: str) -> float:
     """The share of time that a set saves against a random one off some nodes, if GPUs have these scores."""
-    draws, where = score[None, mask].astype(np.float32), ground(len(score)).only(mask)
+    draws, layout = score[None, mask].astype(np.float32), ground(len(score)).only(mask)
     if choice == "packed":
-        random = sets.random_packed(draws, where, JOB, np.random.default_rng(0))
+        random = sets.random_packed(draws, layout, JOB, np.random.default_rng(0))
         assert random is not None
     else:
-        random = sets.random_spread(draws, where, JOB)
+        random = sets.random_spread(draws, layout, JOB)
     return 1.0 - float(score[chosen].max() / random[0])
 
 
@@ -247,9 +247,9 @@ def speed(gpus: int, runs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         store = stored(Path(folder), {"w": times})
         start = time.perf_counter()
-        found = scores(store)
+        scored = scores(store)
         between = time.perf_counter()
-        advise(found, "w", gpus=64)
+        advise(scored, "w", gpus=64)
         end = time.perf_counter()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return {
@@ -266,12 +266,12 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=100, help="of each kind")
     parser.add_argument("--gpus", type=int, default=128, help="in a fleet")
     parser.add_argument("--large", type=int, default=27_648, help="GPUs of the large fleet that is timed")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     result = {
         "benchmark": "placement",
         "machine": machine("numpy", "polars"),
-        "speed": [speed(400, 30), speed(given.large, 6)],
-        "calibration": {name: calibration(kind, given.fleets, given.gpus) for name, kind in KINDS.items()},
+        "speed": [speed(400, 30), speed(arguments.large, 6)],
+        "calibration": {name: calibration(kind, arguments.fleets, arguments.gpus) for name, kind in KINDS.items()},
     }
     print(as_json(result))
 
