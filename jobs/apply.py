@@ -1,33 +1,32 @@
 """Advice for a user's own waiting job: exclude slow nodes, look at what Slurm makes of it, take it back if it is worse.
 
-Slurm says when it expects to start a job (StartTime) and why it waits (Reason). `apply` reads both, writes down how to
-undo, excludes the nodes, and looks again until Slurm has planned the job anew. The exclusion stays only where Slurm
-then still plans a start that is not later than the advice saves; else the job is as its owner wrote it.
+Slurm says when it expects to start a job (StartTime) and why it waits (Reason). `apply` reads both, excludes the nodes,
+and looks again until Slurm has planned the job anew. The exclusion stays only where Slurm then still plans a start that
+is not later than the advice saves; else the job is as its owner wrote it.
 
-What whorl excluded stands in the job's comment as `whorl:excluded=HOSTLIST`, changed together with the list itself. The
-owner's list, to the letter, stands in a file of the user's state folder before the job is changed: so whatever ends
-whorl, the next `apply` and `undo` restore it.
+How to undo stands in the job's comment, behind the owner's text, and is written together with the list itself, by one
+command: `whorl:excluded=` what whorl added, `whorl:was=` the owner's list to the letter, if it is spelled in another
+way than whorl spells lists, and `whorl:trying` until Slurm was looked at. So whatever ends whorl, and wherever it runs
+next, `apply` and `undo` know what to restore.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 import math
 import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import compress, expand
-from ..store.system import files
 from .price import exclusion_gain
 from .slurm import JobRecord, Slurm
 from .steering import AdviceRequest, ScoredWorkload, SiteNodes, Steering, only_workload, opened_store, steer
@@ -44,9 +43,9 @@ LEAST_DELAY_S = 60.0
 """A start that is less later is not later: Slurm plans in steps of a minute (bf_resolution)."""
 PASSES = 4
 """Intervals between Slurm's looks at the queue (bf_interval) after which each job was looked at once in full."""
-NOTES_LAST_S = 60 * 86_400.0
-"""Notes of jobs that nobody asked about for so long are removed."""
-_TOKEN = re.compile(r"(?:^|\s)whorl:excluded=(\S*)")
+_ADDED = re.compile(r"(?:^|\s)whorl:excluded=(\S*)")
+_OWNERS = re.compile(r"(?:^|\s)whorl:was=(\S*)")
+_TRYING = " whorl:trying"
 _WORKLOAD = re.compile(r"(?:^|\s)whorl=(\S+)")
 
 
@@ -102,6 +101,11 @@ class JobChange:
         settings = [f"{key}={value}" for key, value in _settings(self.after, self.before).items()]
         return ["scontrol", "update", f"JobId={self.job}", *settings]
 
+    @property
+    def trying(self) -> NodeChoice:
+        """The same as `after`, with the mark that Slurm was not looked at yet."""
+        return NodeChoice(self.after.excluded, f"{self.after.comment}{_TRYING}")
+
     def stays(self, note: str) -> JobChange:
         """The job as it is, for a reason."""
         return replace(self, after=self.before, notes=(*self.notes, note))
@@ -152,11 +156,12 @@ def apply(
     """
     slurm = Slurm()
     slurm.check()
-    note = UndoNote.of(slurm, job)
     records = slurm.jobs(job)
-    if not options.dry_run and not note.finished:
-        for task in note.restore(slurm):
-            tell(f"job {task}: what an interrupted whorl excluded was taken back")
+    interrupted = [record for record in records if record.state == "PENDING" and _TRYING in record.comment]
+    if interrupted and not options.dry_run:
+        for record in interrupted:
+            _set(slurm, record, owner_of(record))
+            tell(f"job {record.id}: what an interrupted whorl excluded was taken back")
         records = slurm.jobs(job)
     waiting = pending(records, job, os.getuid())
     opened = opened_store(store)
@@ -165,10 +170,10 @@ def apply(
     advice["gpus"] = max(advice.get("gpus", 1), *(record.gpus for record in waiting))
     scored = ScoredWorkload.of(opened, AdviceRequest(workload, **advice))
     steering = steer(scored, SiteNodes(slurm, partition=",".join(waiting[0].partitions) or None))
-    changes = [change_of(record, steering.exclude, note) for record in waiting]
+    changes = [change_of(record, steering.exclude) for record in waiting]
     if not options.dry_run:
         gain = exclusion_gain(steering.advice)
-        trial = ExclusionTrial(slurm, job, note, options, max(0.0, gain.median) if gain else 0.0, tell)
+        trial = ExclusionTrial(slurm, job, options, max(0.0, gain.median) if gain else 0.0, tell)
         changes = trial.run(changes, waiting)
     return Applied(steering, workload, changes, len(records) - len(waiting))
 
@@ -180,13 +185,11 @@ def undo(job: str) -> list[JobChange]:
     """
     slurm = Slurm()
     slurm.check()
-    note = UndoNote.of(slurm, job)
     waiting = pending(slurm.jobs(job), job, os.getuid())
-    changes = [change_of(record, [], note) for record in waiting]
+    changes = [change_of(record, []) for record in waiting]
     for record, change in zip(waiting, changes, strict=True):
         if change.needed:
             _set(slurm, record, change.owner)
-    note.settle(slurm.jobs(note.job))
     return [replace(change, outcome="undone") if change.needed else change for change in changes]
 
 
@@ -211,14 +214,13 @@ def workload_of(records: Sequence[JobRecord]) -> str | None:
 # -- what to change --------------------------------------------------------------------------------------------------
 
 
-def change_of(record: JobRecord, advised: Sequence[str], note: UndoNote) -> JobChange:
+def change_of(record: JobRecord, advised: Sequence[str]) -> JobChange:
     """What `advised` (nodes to avoid, the worst first) means for a job.
 
     The nodes that its owner excluded stay, those that its owner asked for are not excluded, and what whorl excluded
     before and advises no longer is allowed again.
     """
-    before = NodeChoice(record.excluded, record.comment)
-    owner = note.owner_of(record) or _without_token(record)
+    owner = owner_of(record)
     owners = set(expand(owner.excluded))
     required = set(expand(record.required)) & set(advised)
     notes = [f"{compress(required)} is not excluded, because the job asks for it"] if required else []
@@ -228,14 +230,15 @@ def change_of(record: JobRecord, advised: Sequence[str], note: UndoNote) -> JobC
         added = []
     after = owner
     if added:
-        comment = f"{owner.comment} whorl:excluded={compress(added)}".strip()
+        was = f" whorl:was={owner.excluded}" if owner.excluded != compress(owners) else ""
+        comment = f"{owner.comment} whorl:excluded={compress(added)}{was}".strip()
         after = NodeChoice(compress([*owners, *added]), comment)
-    return JobChange(record.id, before, owner, after, tuple(notes))
+    return JobChange(record.id, NodeChoice(record.excluded, record.comment), owner, after, tuple(notes))
 
 
-def _without_token(record: JobRecord) -> NodeChoice:
+def owner_of(record: JobRecord) -> NodeChoice:
     """A job without what whorl, or the site's submit filter, says in a comment that it excluded."""
-    token = _TOKEN.search(record.comment) or _TOKEN.search(record.admin_comment)
+    token = _ADDED.search(record.comment) or _ADDED.search(record.admin_comment)
     if token is None:
         return NodeChoice(record.excluded, record.comment)
     try:
@@ -246,9 +249,13 @@ def _without_token(record: JobRecord) -> NodeChoice:
             "comment (`scontrol update`)"
         ) from None
     excluded = compress(node for node in expand(record.excluded) if node not in added)
-    # A job whose comment has no token keeps it to the letter.
-    in_comment = _TOKEN.search(record.comment)
-    return NodeChoice(excluded, _TOKEN.sub("", record.comment).strip() if in_comment else record.comment)
+    was = _OWNERS.search(record.comment)
+    if was is not None and _same(was[1], excluded):  # else the owner has changed it since
+        excluded = was[1]
+    comment = record.comment
+    for tokens in (_ADDED, _OWNERS, re.compile(_TRYING)):
+        comment = tokens.sub("", comment)
+    return NodeChoice(excluded, comment if comment == record.comment else comment.strip())
 
 
 def _same(hosts: str, other_hosts: str) -> bool:
@@ -256,7 +263,7 @@ def _same(hosts: str, other_hosts: str) -> bool:
 
 
 def _settings(choice: NodeChoice, before: NodeChoice) -> dict[str, str]:
-    settings = {"ExcNodeList": choice.excluded}
+    settings = {} if choice.excluded == before.excluded else {"ExcNodeList": choice.excluded}
     return settings if choice.comment == before.comment else settings | {"Comment": choice.comment}
 
 
@@ -281,87 +288,6 @@ def _set(slurm: Slurm, record: JobRecord, choice: NodeChoice, *, release: bool =
             raise
 
 
-# -- how to undo -----------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class UndoNote:
-    """A file that says what the owner of a job wrote, for each choice that whorl put in its place."""
-
-    path: Path
-    job: str
-    """The number of the job, or of the whole array."""
-    finished: bool = True
-    """Whether Slurm was looked at after the change; what is not finished is undone."""
-    owners: dict[NodeChoice, NodeChoice] = field(default_factory=dict)
-    """What whorl set -> what the owner wrote."""
-
-    @classmethod
-    def of(cls, slurm: Slurm, job: str) -> UndoNote:
-        """The note of a job; one that cannot be read says nothing, as the job's comment has the same."""
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
-        job = job.partition("_")[0]
-        path = state / "whorl" / "undo" / f"{slurm.cluster_name() or 'slurm'}-{job}.json"
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            document = json.loads(path.read_text(encoding="utf-8"))
-            owners = {NodeChoice(**pair["set"]): NodeChoice(**pair["owner"]) for pair in document["choices"]}
-            return cls(path, job, bool(document["finished"]), owners)
-        return cls(path, job)
-
-    def owner_of(self, record: JobRecord) -> NodeChoice | None:
-        """What the owner wrote where whorl set what the job has; None where it has something else by now."""
-        return next((owner for placed_choice, owner in self.owners.items() if placed_choice.is_of(record)), None)
-
-    def add(self, changes: Sequence[JobChange]) -> None:
-        """Note changes before they are made. Raises InputError."""
-        self.owners |= {change.after: change.owner for change in changes}
-        self._write(finished=False)
-
-    def settle(self, records: Sequence[JobRecord]) -> None:
-        """Note that Slurm was looked at, and forget what none of the job's records has any more."""
-        self.owners = {
-            placed_choice: owner
-            for placed_choice, owner in self.owners.items()
-            if any(map(placed_choice.is_of, records))
-        }
-        self._write(finished=True)
-
-    def _write(self, *, finished: bool) -> None:
-        self.finished = finished
-        choices = [
-            {"set": asdict(placed_choice), "owner": asdict(owner)} for placed_choice, owner in self.owners.items()
-        ]
-        try:
-            if not choices:
-                self.path.unlink(missing_ok=True)
-                return
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            for path in self.path.parent.glob("*.json"):
-                if time.time() - path.stat().st_mtime > NOTES_LAST_S:
-                    path.unlink(missing_ok=True)
-            files.put(self.path, json.dumps({"finished": finished, "choices": choices}).encode(), 0o600)
-        except OSError as error:
-            raise InputError(
-                f"{self.path} cannot be written ({error.strerror}), and without it no job is changed: "
-                "XDG_STATE_HOME names another folder"
-            ) from error
-
-    def restore(self, slurm: Slurm, choices: Collection[NodeChoice] = (), *, spare: Collection[str] = ()) -> list[str]:
-        """Give the waiting tasks that have these choices (by default all) what their owner wrote, but for `spare`.
-
-        Returns their numbers. Raises SchedulerError.
-        """
-        restored = []
-        for record in slurm.jobs(self.job):
-            owner = self.owner_of(record)
-            is_chosen = not choices or any(choice.is_of(record) for choice in choices)
-            if owner is not None and is_chosen and record.state == "PENDING" and record.id not in spare:
-                _set(slurm, record, owner)
-                restored.append(record.id)
-        self.settle(slurm.jobs(self.job))
-        return restored
-
-
 # -- looking at what Slurm makes of it -------------------------------------------------------------------------------
 
 
@@ -371,7 +297,6 @@ class ExclusionTrial:
 
     slurm: Slurm
     job: str
-    note: UndoNote
     options: ApplyOptions
     gain_share: float
     """The share of a job's time that the exclusion saves."""
@@ -420,23 +345,18 @@ class ExclusionTrial:
         to_make = [change for change in changes if change.needed]
         if not to_make:
             return list(changes)
-        others = by_id.keys() - {change.job for change in to_make}
-        self.note.add(to_make)
         try:
             for change in to_make:
                 record = by_id[change.job]
-                _set(self.slurm, record, change.after, release=record.blocked_by(HELD))
+                _set(self.slurm, record, change.trying, release=record.blocked_by(HELD))
             self.tell(
                 f"waiting for what Slurm plans for job {self.job} without these nodes: {self._wait_s:.0f} s at most"
             )
             outcomes = self._watch(to_make)
-            undone = [change.after for change in to_make if outcomes[change.job].outcome == "undone"]
-            if undone:
-                self.note.restore(self.slurm, undone, spare=others)
-            self.note.settle(self.slurm.jobs(self.note.job))
+            self._settle({change: outcomes[change.job].after for change in to_make})
         except BaseException as error:
             try:
-                self.note.restore(self.slurm, [change.after for change in to_make], spare=others)
+                self._settle({change: change.owner for change in to_make})
             except SchedulerError:
                 raise SchedulerError(
                     f"{error or type(error).__name__}: job {self.job} may avoid nodes that it needs; `whorl advise "
@@ -444,6 +364,18 @@ class ExclusionTrial:
                 ) from error
             raise
         return [outcomes.get(change.job, change) for change in changes]
+
+    def _settle(self, choices: Mapping[JobChange, NodeChoice]) -> None:
+        """Give the tasks on which changes are tried what they stay with; of one that started only the comment."""
+        for record in self.slurm.jobs(self.job):
+            for change, choice in choices.items():
+                if not change.trying.is_of(record):
+                    continue
+                if record.state == "PENDING":
+                    _set(self.slurm, record, choice)
+                else:
+                    with contextlib.suppress(SchedulerError):  # it may have ended
+                        self.slurm.update(record.id, Comment=choice.comment)
 
     def _watch(self, changes: Sequence[JobChange]) -> dict[str, JobChange]:
         """The outcomes of changes. A start that stands since before the change counts once Slurm had time to look."""
@@ -454,7 +386,7 @@ class ExclusionTrial:
             over = time.monotonic() > until
             waiting = [record for record in self.slurm.jobs(self.job) if record.state == "PENDING"]
             for change in changes:
-                record = next((record for record in waiting if change.after.is_of(record)), None)
+                record = next((record for record in waiting if change.trying.is_of(record)), None)
                 stale = record is not None and record.start == starts.setdefault(change.job, record.start)
                 reason = self._objection(change, record)
                 if change.job in outcomes or (stale and not over and not (record and record.blocked_by(*BLOCKED))):

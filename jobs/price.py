@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 LEAST_JOBS = 100
 LEAST_DAYS = 14.0
-HISTORY = dt.timedelta(days=180)
+HISTORY = dt.timedelta(days=90)
 """How far back the store's jobs and Slurm's accounting are read."""
+MOST_JOBS = 50_000
+"""Of these, the newest that are replayed, twice; both replays of as many take seconds."""
 _DAY_S = 86_400.0
 _STORED = """
     select cluster, any_value(partition) as partition, job_id as "JobID", epoch(began)::bigint as "Start",
@@ -49,6 +51,8 @@ class PriceRequest:
     cluster_nodes: int | None = None
     run_time_s: float | None = None
     """How long such jobs run."""
+    ask_accounts: bool = True
+    """Whether to ask Slurm's accounting, which may take long, where the store has too few jobs."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +210,7 @@ def _history(exclusion: Exclusion, request: PriceRequest) -> JobsLog | str:
     if request.log is not None:
         return read_log(request.log)
     log = _stored_jobs(request.store, exclusion)
-    if isinstance(log, str) and exclusion.slurm is not None:
+    if isinstance(log, str) and exclusion.slurm is not None and request.ask_accounts:
         accounted = _accounted_jobs(exclusion.slurm, exclusion.partition)
         return accounted if not isinstance(accounted, str) else f"{log}, and {accounted}"
     return log
@@ -246,4 +250,4 @@ def _enough(rows: list[Any], source: str) -> JobsLog | str:
     days = float(np.ptp(log.submit_s)) / _DAY_S
     if len(log) < LEAST_JOBS or days < LEAST_DAYS:
         return f"{source} has {len(log):,} jobs of {days:.0f} days, and {LEAST_JOBS} of {LEAST_DAYS:g} days are needed"
-    return log
+    return log.since(log.submit_s[-MOST_JOBS]) if len(log) > MOST_JOBS else log

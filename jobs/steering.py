@@ -107,28 +107,27 @@ class ScoredWorkload:
         from ..analysis.placement import advise as advise_kind
         from ..analysis.placement import suspects, together
 
-        scored = self if usable is None else self._within(usable)
-        request, scores = self.request, scored.scores
-        suspected = suspects(self.store, scores, scored.kinds, request.soft)
+        request, scores = self.request, self.scores
+        suspected = suspects(self.store, scores, self.kinds, request.soft)
         draws: dict[str, Any] = {"replicates": request.replicates, "seed": request.seed}
-        room = {kind: scored._gpus_of(kind, usable) for kind in scored.kinds}
-        small = [kind for kind in scored.kinds if len(scored.kinds) > 1 and room[kind] < request.gpus]
-        if small and len(small) == len(scored.kinds):
-            sizes = " and ".join(f"{room[kind]:,} of {scored._model(kind)}" for kind in small)
+        room = {kind: self._gpus_of(kind, usable) for kind in self.kinds}
+        small = [kind for kind in self.kinds if len(self.kinds) > 1 and room[kind] < request.gpus]
+        if small and len(small) == len(self.kinds):
+            sizes = " and ".join(f"{room[kind]:,} of {self._model(kind)}" for kind in small)
             raise InputError(f"the job needs {request.gpus:,} GPUs of one model, but there are only {sizes}")
-        too_small = " and ".join(f"{scored._model(kind)} (GPUs: {room[kind]:,})" for kind in small)
+        too_small = " and ".join(f"{self._model(kind)} (GPUs: {room[kind]:,})" for kind in small)
         notes = (f"left out, because the job does not fit there: {too_small}",) if small else ()
         parts = []
-        for kind in scored.kinds:
+        for kind in self.kinds:
             if kind in small:
                 continue
             # Nodes that nobody measured count where all GPUs are of one kind.
-            several = usable is not None and len(scored.kinds) > 1
+            several = usable is not None and len(self.kinds) > 1
             part = advise_kind(
                 scores,
                 kind,
                 gpus=request.gpus,
-                partition=set(usable or ()) & scored._nodes_of(kind) if several else usable,
+                partition=set(usable or ()) & self._nodes_of(kind) if several else usable,
                 locality=request.locality_penalty,
                 hard=request.hard,
                 soft=request.soft,
@@ -140,7 +139,7 @@ class ScoredWorkload:
             parts.append(replace(part, notes=(*part.notes, *notes)))
         return parts[0] if self.is_kind else together(parts)
 
-    def _within(self, usable: Collection[str]) -> ScoredWorkload:
+    def within(self, usable: Collection[str]) -> ScoredWorkload:
         """The same on some nodes. GPUs of unknown models are compared only with those there: others may differ."""
         kinds = tuple(kind for kind in self.kinds if not self._nodes_of(kind).isdisjoint(usable))
         unknown = [kind for kind in kinds if self.scores.of[kind].references[0].model is None]
@@ -297,6 +296,7 @@ def steer(
     usable = _usable(names, nodes, measured, leave_out, bounded=bounded, in_partition=partition is not None)
     if usable is not None and leave_out and usable.isdisjoint(measured):
         raise InputError(f"no node that the job can use was measured ({scored.request.workload})")
+    scored = scored if usable is None else scored.within(usable)
     advice = usable_now = scored.advice(usable)
     if placing and unusable and len(unusable) < len(names.names):
         usable_now = scored.advice((usable or set()).difference(unusable))
@@ -458,7 +458,8 @@ def advise(
     steering = replace(steering, remarks=(*remarks, *steering.remarks), cluster=kube_nodes)
     if not report and form != "exclude":
         return steering
-    return priced(steering, PriceRequest(opened, log, cluster_nodes, time))
+    ask_accounts = report or to_file  # the line of a script must not wait for them
+    return priced(steering, PriceRequest(opened, log, cluster_nodes, time, ask_accounts))
 
 
 def priced(steering: Steering, request: PriceRequest) -> Steering:

@@ -184,14 +184,6 @@ class Slurm:
             "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
         }
 
-    def home_of(self, user: str | None) -> dict[str, str]:
-        """The environment of a user of this cluster, with a state folder that only this cluster has."""
-        state = self.folder / "state-of" / (user or "root")
-        if not state.exists():
-            state.mkdir(parents=True)
-            shutil.chown(state, user or "root")
-        return {"USER": user or "root", "XDG_STATE_HOME": str(state)}
-
     def run(
         self,
         *command: str,
@@ -204,7 +196,7 @@ class Slurm:
 
         `read_all` lets an ordinary user read every file, but not write it: whorl may lie where only root can look.
         """
-        environment = self.environment() | self.home_of(user) | (env or {})
+        environment = self.environment() | {"USER": user or "root"} | (env or {})
         return subprocess.run(
             self._line(command, user, read_all=read_all),
             env=environment,
@@ -232,7 +224,7 @@ class Slurm:
             script = str(Path(__file__).with_name("answering.py"))
             answering = self._answering[user] = subprocess.Popen(
                 self._line([sys.executable, "-B", script], user, read_all=True),
-                env=self.environment() | self.home_of(user),
+                env=self.environment() | {"USER": user or "root"},
                 cwd=self.folder / "out",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

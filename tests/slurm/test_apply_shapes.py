@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from whorl.jobs.apply import ApplyOptions, ExclusionTrial, JobChange, UndoNote, change_of
+from whorl.jobs.apply import ApplyOptions, ExclusionTrial, JobChange, change_of
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.sizes import sample
 from whorl.tests.slurm.mixed import Mixed
@@ -21,9 +21,8 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def mixed(mixed_slurm: Mixed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mixed]:
+def mixed(mixed_slurm: Mixed) -> Iterator[Mixed]:
     """Nodes of several kinds, and no jobs."""
-    monkeypatch.setenv("XDG_STATE_HOME", mixed_slurm.home_of(None)["XDG_STATE_HOME"])
     mixed_slurm.cancel_all()
     yield mixed_slurm
     mixed_slurm.cancel_all()
@@ -72,17 +71,16 @@ def tried(mixed: Mixed, seed: int) -> Tried | None:
     job, client = submitted.stdout.strip(), Client(environment=mixed.environment())
     (record,) = client.jobs(job)
     rng = random.Random(-seed)
-    note = UndoNote.of(client, job)
-    change = change_of(record, rng.sample(mixed.names, rng.randint(1, 4)), note)
+    change = change_of(record, rng.sample(mixed.names, rng.randint(1, 4)))
     could_start = not why_not(mixed, options, record.excluded)
     options_of_apply = ApplyOptions(release=True, max_delay_s=60.0)
-    (change,) = ExclusionTrial(client, job, note, options_of_apply, 0.0, lambda _: None).run([change], [record])
+    (change,) = ExclusionTrial(client, job, options_of_apply, 0.0, lambda _: None).run([change], [record])
     records = client.jobs(job)
     where = f"seed {seed}: {options} without {change.after.excluded}: {change.notes}"
     assert {record.excluded for record in records} == {change.after.excluded}, where
     if change.outcome != "excluded":
         assert change.after.excluded == change.before.excluded == record.excluded, where
-        assert not note.path.exists(), where
+        assert {record.comment for record in records} == {""}, where
     if could_start:
         assert not any(record.blocked_by("BadConstraints", "JobHeldUser") for record in records), where
         assert why_not(mixed, options, change.after.excluded) == "", where

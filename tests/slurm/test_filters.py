@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from whorl.jobs.apply import UndoNote, change_of
+from whorl.jobs.apply import change_of
 from whorl.jobs.formats import filter_file, largest_jobs
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.advised_fleet import write_store
@@ -222,7 +222,7 @@ def test_what_job_submit_excluded_can_be_refreshed(filtered: tuple[Slurm, str]) 
     job = submit(filtered)
     client = Client(environment=slurm.environment())
     (record,) = client.jobs(job)
-    refreshed = change_of(record, ["n04"], UndoNote(slurm.folder / "none", job))
+    refreshed = change_of(record, ["n04"])
     assert slurm.run(*refreshed.command, user="alice").returncode == 0
     if name == "job_submit":
         assert slurm.field(job, "ExcNodeList") == "n04"
