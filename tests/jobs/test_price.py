@@ -18,7 +18,7 @@ WEEK_S = 7 * 86_400
 GAIN = Gain("exclude", "random", 0.2, 0.15, 0.25, measurable=True)
 
 
-def weekly(weeks: int = 20, partition: str = "batch") -> list[dict[str, str]]:
+def weekly(weeks: int = 13, partition: str = "batch") -> list[dict[str, str]]:
     """Each week eight jobs of one node for eight hours: with eight nodes none waits, with seven one for eight hours."""
     return [
         job(
@@ -37,7 +37,7 @@ def exclusion(partition: str | None = None, slurm: Slurm | None = None) -> Exclu
 
 def check(price: WaitingPrice | str) -> WaitingPrice:
     assert isinstance(price, WaitingPrice), price
-    assert (price.jobs, price.cluster_nodes, price.job_nodes, price.run_time_h) == (160, 8, 1, 8.0)
+    assert (price.jobs, price.cluster_nodes, price.job_nodes, price.run_time_h) == (104, 8, 1, 8.0)
     assert (price.added_wait_h, price.gain_h, price.gain_low_h, price.pays_from_h) == (1.0, 1.6, 1.2, 5.0)
     return price
 
