@@ -217,11 +217,11 @@ def _say_begun(collecting: Collecting) -> None:
     devices = [device for device in collecting.devices if device.parent is None]
     instances = len(collecting.devices) - len(devices)
     models = ", ".join(sorted({str(device.row.get("model") or "unknown") for device in devices}))
-    shown = f"{len(devices)} GPU{'s' if len(devices) > 1 else ''} ({models})"
+    gpus_text = f"{len(devices)} GPU{'s' if len(devices) > 1 else ''} ({models})"
     if instances:
-        shown += f" with {instances} MIG instances"
+        gpus_text += f" with {instances} MIG instances"
     tell(
-        f"collecting from {backend.name}: {shown}, every {plan.interval_s:g} s, into {plan.store}; "
+        f"collecting from {backend.name}: {gpus_text}, every {plan.interval_s:g} s, into {plan.store}; "
         f"{collecting.journal.durability}"
     )
     period = backend.period_ms

@@ -80,37 +80,39 @@ def demo(
             progress=progress,
             tell=tell,
         )
-        made = measure_demo(folder, options)
-        report = made.report
+        measured = measure_demo(folder, options)
+        report = measured.report
         later = ["whorl", "report", "--store", str(folder / STORE), "--out", str(folder / _REPORT)]
         stays(f"everything that was measured is stored; to write the report, run: {shlex.join(later)}")
-        looked = look(made.store, report.campaign, report.cluster, every=True, progress=progress.say)
-        for note in record(made.store, [looked.judged], datetime.now(UTC).replace(tzinfo=None)):
+        looked = look(measured.store, report.campaign, report.cluster, every=True, progress=progress.say)
+        for note in record(measured.store, [looked.judged], datetime.now(UTC).replace(tzinfo=None)):
             tell(f"note: {note}")
         caught = (
-            None if made.planted is None else compared(made.planted, looked.judged, looked.campaign, report.ended_ns)
+            None
+            if measured.planted is None
+            else compared(measured.planted, looked.judged, looked.campaign, report.ended_ns)
         )
         progress.say("writing the report")
         unwritten = _write(folder, looked, caught, printed.left_out(looked, report))
     page = None if unwritten else folder / _REPORT
-    told = printed.DemoResult(
+    result = printed.DemoResult(
         looked,
         report,
-        made.sittings,
+        measured.sittings,
         caught,
         suite,
-        made.seed,
+        measured.seed,
         folder / STORE,
         page,
         taken_s=time.perf_counter() - began,
     )
     if as_json:
-        print_json(printed.document(told))
+        print_json(printed.document(result))
     else:
-        show(printed.answer(told))
+        show(printed.answer(result))
     if unwritten:
         raise unwritten
-    if made.planted is None:  # a simulated GPU fails because a fault was planted: the demo is there to find it
+    if measured.planted is None:  # a simulated GPU fails because a fault was planted: the demo is there to find it
         leave(report)
 
 

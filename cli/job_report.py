@@ -84,11 +84,11 @@ def _share(part: float) -> str:
     return "<0.1 %" if part < 0.001 else f"{100 * part:.1f} %"
 
 
-def _energy(of: GpuSummary | JobTotal) -> str:
-    if of.energy_j is None or of.energy_low_j is None or of.energy_high_j is None:
+def _energy(gpus: GpuSummary | JobTotal) -> str:
+    if gpus.energy_j is None or gpus.energy_low_j is None or gpus.energy_high_j is None:
         return MISSING
-    ends = f"{number(of.energy_low_j / 1e3)} to {number(of.energy_high_j / 1e3)}"
-    return f"{number(of.energy_j / 1e3)} ({ends})"
+    ends = f"{number(gpus.energy_low_j / 1e3)} to {number(gpus.energy_high_j / 1e3)}"
+    return f"{number(gpus.energy_j / 1e3)} ({ends})"
 
 
 def _standing(place: FleetPlace | None) -> list[str]:

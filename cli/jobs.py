@@ -125,11 +125,11 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
         click.echo(tags.script(), nl=False)
         return
     try:
-        said = tags.tag(event, store=store, folder=folder)
+        complaint = tags.tag(event, store=store, folder=folder)
     except WhorlError as error:
-        said = str(error)
-    if said:
-        tell(said)
+        complaint = str(error)
+    if complaint:
+        tell(complaint)
 
 
 jobs.add_command(chain)
