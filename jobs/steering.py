@@ -293,7 +293,14 @@ def steer(
         remarks.append(
             f"{len(unusable)} of the measured nodes cannot run jobs now ({states}): the best sets do not use them"
         )
-    usable = _usable(names, nodes, measured, leave_out, bounded=bounded, in_partition=partition is not None)
+    # None: all, with GPUs whose node is not known. In a partition, nodes that nobody measured count in the share that
+    # is excluded and in what remains.
+    usable = set(names.names) if bounded else None
+    if usable is not None and partition is not None:
+        usable |= {name for name, node in nodes.items() if node.gpus}.difference(names.names.values())
+    if leave_out:
+        candidates = measured if usable is None else usable
+        usable = {name for name in candidates if names.names.get(name, name) not in leave_out}
     if usable is not None and leave_out and usable.isdisjoint(measured):
         raise InputError(f"no node that the job can use was measured ({scored.request.workload})")
     scored = scored if usable is None else scored.within(usable)
@@ -301,28 +308,6 @@ def steer(
     if placing and unusable and len(unusable) < len(names.names):
         usable_now = scored.advice((usable or set()).difference(unusable))
     return Steering(advice, usable_now, partition, nodes, names, unusable, tuple(remarks), site.slurm, foreign)
-
-
-def _usable(
-    names: NodeNames,
-    nodes: Mapping[str, Node],
-    measured: Sequence[str],
-    leave_out: Collection[str],
-    *,
-    bounded: bool,
-    in_partition: bool,
-) -> set[str] | None:
-    """The nodes that count, under the store's names; None: all, with GPUs whose node is not known.
-
-    In a partition, nodes that nobody measured count in the share that is excluded and in what remains.
-    """
-    usable = set(names.names) if bounded else None
-    if usable is not None and in_partition:
-        usable |= {name for name, node in nodes.items() if node.gpus}.difference(names.names.values())
-    if leave_out:
-        candidates = measured if usable is None else usable
-        usable = {name for name in candidates if names.names.get(name, name) not in leave_out}
-    return usable
 
 
 def _named(measured: Sequence[str], nodes: Mapping[str, Node], site: SiteNodes) -> tuple[NodeNames, str]:
