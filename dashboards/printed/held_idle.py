@@ -15,7 +15,7 @@ from ..table import MISSING, Table, many, minute, number
 _LISTED = 40
 _NAMED = 4
 """GPUs of a job that are named."""
-_LEAVES = ("account", "GPUs", "held since", "readings an hour", "grams CO2e")
+_LEAVES = ("account", "readings an hour", "[bounds]", "held since", "grams CO2e", "[95 %]", "GPUs")
 """Columns for which a narrow terminal has no room, the first of them first."""
 
 Row = Mapping[str, Any]
@@ -59,7 +59,7 @@ def _table(idle_gpus: HeldIdle, rows: Sequence[Row]) -> Table:
     header = ["job", "user", "account", "GPUs", "held since", f"held {time}", f"idle {time}", "[bounds]", "idle %",
               "idle now", "readings an hour", energy, "[95 %]"]  # fmt: skip
     money = [(name, title) for name, title in (("gpu_hour_cost", "GPU time"), ("cost", "energy")) if _any(rows, name)]
-    header += [f"{title}, {idle_gpus.currency or 'price'}" for _, title in money]
+    header += [f"{title}, {idle_gpus.currency or 'money'}" for _, title in money]
     header += ["grams CO2e"] if _any(rows, "co2e_g") else []
     cells = []
     for row in rows:
@@ -96,7 +96,7 @@ def _sentences(idle_gpus: HeldIdle, idle: pl.DataFrame) -> Iterable[str]:
             costs.append(f"{number(total['energy_j'] / joules)} {unit} [95 %: {' to '.join(_ends(total, joules))}]")
         for name, says in (("gpu_hour_cost", "of GPU time"), ("cost", "of energy")):
             if total[name] is not None:
-                costs.append(f"{number(total[name], 3)} {idle_gpus.currency or ''} {says}".replace("  ", " "))
+                costs.append(f"{number(total[name], 3)} {idle_gpus.currency or 'in your currency'} {says}")
         if total["co2e_g"] is not None:
             costs.append(f"{number(total['co2e_g'], 3)} g CO2e")
         yield (
