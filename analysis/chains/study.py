@@ -60,7 +60,7 @@ class StudyOptions:
 
 @dataclass(frozen=True)
 class Chains:
-    """Chains at the hours at which a policy is asked. Times are seconds since 1970 (UTC)."""
+    """Chains at the hours at which a policy is asked_rows. Times are seconds since 1970 (UTC)."""
 
     begins_s: FloatArray
     """(chains,) when the first job was submitted."""
@@ -68,7 +68,7 @@ class Chains:
     """(chains,) when the first job ended."""
     moments_s: FloatArray
     """(chains, hours)"""
-    seen: FloatArray
+    feature_rows: FloatArray
     """(chains, hours, features) of the second job, were it submitted then."""
     waits_s: FloatArray
     """(chains, hours) how long it would have waited."""
@@ -97,50 +97,48 @@ def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport
     policies = options.policies if options.cost is None else (*options.policies, "cost")
     quantiles = _quantiles(policies, options.cost)
     learns = bool(quantiles) or "forest" in policies
-    first_s = math.ceil(float(log.start_s.min()) / _DAY_S) * _DAY_S  # of jobs submitted earlier a log has only some
-    last_s = float(log.submit_s[-1]) - _ROOM_S
-    test_from_s = options.test_from_s
-    if test_from_s is None:
-        test_from_s = math.floor((first_s + 3 * last_s) / 4 / _DAY_S) * _DAY_S
-    begins_s = np.arange(first_s, last_s, _EVERY_S)
+    begins_s, test_from_s = _begins(log, options.test_from_s)
     tested = begins_s >= test_from_s
-    if not tested.any():
-        raise InputError(
-            f"{log.source}: no chain begins on {datetime.fromtimestamp(test_from_s, UTC):%Y-%m-%d} or later and five "
-            f"days before the last job, which was submitted on {_date(log.submit_s[-1])}; choose an earlier --test-from"
-        )
     learned_s = begins_s[~tested] if learns else begins_s[:0]
     report = _Progress(progress, len(learned_s) + int(tested.sum()))
     test = _chains(log, options, begins_s[tested], every=1, report=report)
-    learned = _chains(log, options, learned_s, every=_LEARNED_EVERY, report=report)
     predicted_s = {
-        "average": test.seen[..., FEATURES.index("recent_wait_mean_h")] * _HOUR_S,
-        "test-only": test.seen[..., FEATURES.index("first_fit_h")] * _HOUR_S,
+        "average": test.feature_rows[..., FEATURES.index("recent_wait_mean_h")] * _HOUR_S,
+        "test-only": test.feature_rows[..., FEATURES.index("first_fit_h")] * _HOUR_S,
     }
     if learns:
+        learned = _chains(log, options, learned_s, every=_LEARNED_EVERY, report=report)
         history = _History.of(learned, test)
-        known = history.known_at(test_from_s)
-        if known.sum() < LEAST_WAITS:
+        is_known = history.known_at(test_from_s)
+        if is_known.sum() < LEAST_WAITS:
             raise InputError(
-                f"{log.source}: before {_date(test_from_s)} it has {int(known.sum()):,} waits of chains, and a model "
-                f"needs {LEAST_WAITS}; choose a later --test-from, or policies that learn nothing"
+                f"{log.source}: before {_date(test_from_s)} it has {int(is_known.sum()):,} waits of chains, and a "
+                f"model needs {LEAST_WAITS}; choose a later --test-from, or policies that learn nothing"
             )
-        share = used_share(log.where(log.end_s < test_from_s))
+        past = history.where(is_known)
         if quantiles:
-            levels = tuple(sorted(set(quantiles.values())))
-            model = WaitModel.fit(
-                history.seen[known],
-                history.waits_s[known],
-                history.moments_s[known],
-                used_share=share,
-                quantiles=levels,
-                seed=options.seed,
-            )
+            share = used_share(log.where(log.end_s < test_from_s))
+            model = past.model(sorted(set(quantiles.values())), share, options.seed)
             waits_s = _predicted_by_day(model, history, test, test_from_s)
-            predicted_s |= {policy: waits_s[..., levels.index(level)] for policy, level in quantiles.items()}
+            predicted_s |= {policy: waits_s[..., model.quantiles.index(level)] for policy, level in quantiles.items()}
         if "forest" in policies:
-            predicted_s["forest"] = _forest(history.seen[known], history.waits_s[known], test.seen, options.seed)
+            predicted_s["forest"] = _forest(past, test.feature_rows, options.seed)
     return [_row(policy, options.nodes, test, predicted_s) for policy in policies]
+
+
+def _begins(log: JobsLog, test_from_s: float | None) -> tuple[FloatArray, float]:
+    """When chains begin, ascending, and from when on they are tested. Raises InputError where none is."""
+    first_s = math.ceil(float(log.start_s.min()) / _DAY_S) * _DAY_S  # of jobs submitted earlier a log has only some
+    last_s = float(log.submit_s[-1]) - _ROOM_S
+    if test_from_s is None:
+        test_from_s = math.floor((first_s + 3 * last_s) / 4 / _DAY_S) * _DAY_S
+    begins_s = np.arange(first_s, last_s, _EVERY_S)
+    if not (begins_s >= test_from_s).any():
+        raise InputError(
+            f"{log.source}: no chain begins on {_date(test_from_s)} or later and five days before the last job, which "
+            f"was submitted on {_date(log.submit_s[-1])}; choose an earlier --test-from"
+        )
+    return begins_s, test_from_s
 
 
 def _date(time_s: float) -> str:
@@ -185,23 +183,23 @@ def _chains(log: JobsLog, options: StudyOptions, begins_s: FloatArray, *, every:
     queue = Queue(log, options.cluster_nodes)
     count, nodes = len(begins_s), options.nodes
     starts_s, known_gaps_s = np.empty(count), np.empty(count)
-    waits_s, seen = np.empty((count, len(hours))), np.empty((count, len(hours), len(FEATURES)))
+    waits_s, feature_rows = np.empty((count, len(hours))), np.empty((count, len(hours), len(FEATURES)))
     for chain, begin_s in enumerate(begins_s.tolist()):
         queue.advance(begin_s)
-        begun = queue.copy()
-        first = begun.submit(nodes, LINK_S)
-        running = begun.copy()
-        start_s = starts_s[chain] = running.run_until_started(first) if first not in begun.starts_s else begin_s
+        submitted = queue.copy()
+        first = submitted.submit(nodes, LINK_S)
+        running = submitted.copy()
+        start_s = starts_s[chain] = running.run_until_started(first) if first not in submitted.starts_s else begin_s
         for hour, after_s in enumerate(hours.tolist()):
             running.advance(start_s + after_s)
-            seen[chain, hour] = features(running.state(), nodes, LINK_S)
+            feature_rows[chain, hour] = features(running.state(), nodes, LINK_S)
             waits_s[chain, hour] = _wait_s(running, nodes)
         gaps_s = hours + waits_s[chain] - LINK_S
         if gaps_s[0] > 0:  # submitted when the first job starts, the second is late: it must be submitted before
-            gaps_s = _early_gaps_s(begun, start_s, nodes)
+            gaps_s = _early_gaps_s(submitted, start_s, nodes)
         known_gaps_s[chain] = gaps_s[gaps_s <= 0][-1] if (gaps_s <= 0).any() else gaps_s.min()
         report.advance()
-    return Chains(begins_s, starts_s + LINK_S, starts_s[:, None] + hours, seen, waits_s, known_gaps_s)
+    return Chains(begins_s, starts_s + LINK_S, starts_s[:, None] + hours, feature_rows, waits_s, known_gaps_s)
 
 
 def _wait_s(queue: Queue, nodes: int) -> float:
@@ -210,12 +208,12 @@ def _wait_s(queue: Queue, nodes: int) -> float:
     return copied.run_until_started(copied.submit(nodes, LINK_S)) - queue.now_s
 
 
-def _early_gaps_s(begun: Queue, start_s: float, nodes: int) -> FloatArray:
+def _early_gaps_s(submitted: Queue, start_s: float, nodes: int) -> FloatArray:
     """The gaps of second jobs submitted hourly from the submission of the first until it starts."""
     gaps_s = []
-    for submit_s in np.arange(begun.now_s, start_s, _HOUR_S).tolist():
-        begun.advance(submit_s)
-        gaps_s.append(submit_s + _wait_s(begun, nodes) - start_s - LINK_S)
+    for submit_s in np.arange(submitted.now_s, start_s, _HOUR_S).tolist():
+        submitted.advance(submit_s)
+        gaps_s.append(submit_s + _wait_s(submitted, nodes) - start_s - LINK_S)
     return np.array(gaps_s)
 
 
@@ -224,7 +222,7 @@ class _History:
     """Waits of chains to learn from, shape (waits,), and what was seen before them, (waits, features)."""
 
     moments_s: FloatArray
-    seen: FloatArray
+    feature_rows: FloatArray
     waits_s: FloatArray
 
     @classmethod
@@ -233,20 +231,30 @@ class _History:
         columns: list[tuple[FloatArray, ...]] = []
         for chains in parts:
             every = _LEARNED_EVERY if chains.moments_s.shape[1] == _ASKED else 1
-            waits_s, seen = chains.waits_s[:, ::every].ravel(), chains.seen[:, ::every]
-            columns.append((chains.moments_s[:, ::every].ravel(), seen.reshape(-1, len(FEATURES)), waits_s))
+            waits_s, feature_rows = chains.waits_s[:, ::every].ravel(), chains.feature_rows[:, ::every]
+            columns.append((chains.moments_s[:, ::every].ravel(), feature_rows.reshape(-1, len(FEATURES)), waits_s))
         return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def where(self, waits: NDArray[np.bool_]) -> _History:
+        """Some of the waits: those where `waits`, of shape (waits,), is true."""
+        return _History(self.moments_s[waits], self.feature_rows[waits], self.waits_s[waits])
+
+    def model(self, quantiles: Sequence[float], share: float, seed: int) -> WaitModel:
+        """A model of these waits."""
+        return WaitModel.fit(
+            self.feature_rows, self.waits_s, self.moments_s, used_share=share, quantiles=quantiles, seed=seed
+        )
 
     def known_at(self, now_s: float) -> NDArray[np.bool_]:
         """(waits,) those that had ended by then.
 
         Of jobs submitted after the first that still waited, only short waits have ended: they are left out.
         """
-        begun = self.moments_s < now_s
-        waiting = begun & (self.moments_s + self.waits_s > now_s)
+        is_begun = self.moments_s < now_s
+        waiting = is_begun & (self.moments_s + self.waits_s > now_s)
         complete_s = self.moments_s[waiting].min() if waiting.any() else now_s
-        known: NDArray[np.bool_] = begun & (self.moments_s < complete_s)
-        return known
+        is_known: NDArray[np.bool_] = is_begun & (self.moments_s < complete_s)
+        return is_known
 
 
 def _predicted_by_day(model: WaitModel, history: _History, test: Chains, test_from_s: float) -> FloatArray:
@@ -255,21 +263,23 @@ def _predicted_by_day(model: WaitModel, history: _History, test: Chains, test_fr
     days = test.moments_s // _DAY_S
     later = history.moments_s > model.learned_until_s
     for day in np.unique(days).tolist():
-        known = history.known_at(max(day * _DAY_S, test_from_s)) & later
-        recent = known & (history.moments_s > history.moments_s[known].max(initial=0.0) - _RECENT_S)
+        is_known = history.known_at(max(day * _DAY_S, test_from_s)) & later
+        newest_s = history.moments_s[is_known].max(initial=0.0)
+        recent = history.where(is_known & (history.moments_s > newest_s - _RECENT_S))
         daily = model
-        if recent.sum() >= _FEWEST_RECENT:
-            daily = model.calibrated(history.seen[recent], history.waits_s[recent])
-        predicted_s[days == day] = daily.predict(test.seen[days == day])
+        if len(recent.waits_s) >= _FEWEST_RECENT:
+            daily = model.calibrated(recent.feature_rows, recent.waits_s)
+        predicted_s[days == day] = daily.predict(test.feature_rows[days == day])
     return predicted_s
 
 
-def _forest(seen: FloatArray, waits_s: FloatArray, asked: FloatArray, seed: int) -> FloatArray:
+def _forest(past: _History, feature_rows: FloatArray, seed: int) -> FloatArray:
     """(chains, hours) the mean wait by a random forest, as strong a baseline as published provisioners are."""
     from sklearn.ensemble import RandomForestRegressor
 
-    forest: Any = RandomForestRegressor(n_estimators=50, min_samples_leaf=5, random_state=seed).fit(seen, waits_s)
-    predicted_s: FloatArray = forest.predict(asked.reshape(-1, len(FEATURES))).reshape(asked.shape[:-1])
+    forest: Any = RandomForestRegressor(n_estimators=50, min_samples_leaf=5, random_state=seed)
+    forest.fit(past.feature_rows, past.waits_s)
+    predicted_s: FloatArray = forest.predict(feature_rows.reshape(-1, len(FEATURES))).reshape(feature_rows.shape[:-1])
     return predicted_s
 
 

@@ -235,7 +235,7 @@ class WaitModel:
     @classmethod
     def fit(
         cls,
-        seen: FloatArray,
+        feature_rows: FloatArray,
         waits_s: FloatArray,
         times_s: FloatArray,
         *,
@@ -252,10 +252,10 @@ class WaitModel:
         if len(waits_s) < LEAST_WAITS:
             raise InputError(f"{len(waits_s):,} waits are too little to learn from; a model needs {LEAST_WAITS}")
         order = np.argsort(times_s, kind="stable")
-        seen, waits_h = seen[order], waits_s[order] / _HOUR_S
+        feature_rows, waits_h = feature_rows[order], waits_s[order] / _HOUR_S
         learned = round((1 - _CALIBRATING) * len(waits_h))
         quantiles = tuple(sorted(quantiles))
-        guess_h = used_share * seen[:learned, _FIRST_FIT]
+        guess_h = used_share * feature_rows[:learned, _FIRST_FIT]
         trees = tuple(
             GradientBoostingRegressor(
                 loss="quantile",
@@ -265,38 +265,38 @@ class WaitModel:
                 min_samples_leaf=40,
                 subsample=0.5,
                 random_state=seed,
-            ).fit(seen[:learned], waits_h[:learned] - guess_h)
+            ).fit(feature_rows[:learned], waits_h[:learned] - guess_h)
             for quantile in quantiles
         )
         until_s = float(times_s[order[learned - 1]])
         fitted = cls(quantiles, len(waits_h), {}, until_s, used_share, trees, np.zeros(len(quantiles)))
         checked = (learned + len(waits_h)) // 2
-        later = seen[checked:], waits_h[checked:] * _HOUR_S
-        before = fitted.calibrated(seen[learned:checked], waits_h[learned:checked] * _HOUR_S)
+        later = feature_rows[checked:], waits_h[checked:] * _HOUR_S
+        before = fitted.calibrated(feature_rows[learned:checked], waits_h[learned:checked] * _HOUR_S)
         right = (later[1][:, None] <= before.predict(later[0])).mean(axis=0).tolist()
         coverage = {quantile: (share, len(later[1])) for quantile, share in zip(quantiles, right, strict=True)}
-        return replace(fitted.calibrated(seen[learned:], waits_h[learned:] * _HOUR_S), coverage=coverage)
+        return replace(fitted.calibrated(feature_rows[learned:], waits_h[learned:] * _HOUR_S), coverage=coverage)
 
-    def calibrated(self, seen: FloatArray, waits_s: FloatArray) -> WaitModel:
+    def calibrated(self, feature_rows: FloatArray, waits_s: FloatArray) -> WaitModel:
         """The same trees with margins from other waits, (n,), which came after those that the trees learned from."""
-        off_h = (waits_s[:, None] / _HOUR_S - self._uncorrected_h(seen)) / self._scale_h(seen)[:, None]
+        off_h = (waits_s[:, None] / _HOUR_S - self._uncorrected_h(feature_rows)) / self._scale_h(feature_rows)[:, None]
         ascending = np.sort(off_h, axis=0)
         ranks = np.ceil((len(ascending) + 1) * np.array(self.quantiles)).astype(np.int64)
         margins = ascending[np.minimum(ranks, len(ascending)) - 1, np.arange(len(self.quantiles))]
         return replace(self, _margins=margins)
 
-    def predict(self, seen: FloatArray) -> FloatArray:
+    def predict(self, feature_rows: FloatArray) -> FloatArray:
         """(m, quantiles) waits in seconds from (m, features): never negative, and a higher quantile is never less."""
-        waits_h = self._uncorrected_h(seen) + self._margins * self._scale_h(seen)[:, None]
+        waits_h = self._uncorrected_h(feature_rows) + self._margins * self._scale_h(feature_rows)[:, None]
         quantiles_s: FloatArray = np.maximum.accumulate(np.maximum(waits_h, 0.0), axis=1) * _HOUR_S
         return quantiles_s
 
-    def _uncorrected_h(self, seen: FloatArray) -> FloatArray:
-        guess_h = self._used_share * seen[:, _FIRST_FIT]
-        return np.stack([guess_h + trees.predict(seen) for trees in self._trees], axis=1)
+    def _uncorrected_h(self, feature_rows: FloatArray) -> FloatArray:
+        guess_h = self._used_share * feature_rows[:, _FIRST_FIT]
+        return np.stack([guess_h + trees.predict(feature_rows) for trees in self._trees], axis=1)
 
-    def _scale_h(self, seen: FloatArray) -> FloatArray:
-        scale_h: FloatArray = 1.0 + self._used_share * seen[:, _FIRST_FIT]
+    def _scale_h(self, feature_rows: FloatArray) -> FloatArray:
+        scale_h: FloatArray = 1.0 + self._used_share * feature_rows[:, _FIRST_FIT]
         return scale_h
 
 
@@ -334,7 +334,7 @@ def site_model(
     jobs = slice(max(0, complete - _MOST_WAITS), complete)
     requests = zip(log.nodes[jobs].tolist(), log.limit_s[jobs].tolist(), strict=True)
     states = states_of(log, cluster_nodes, log.submit_s[jobs])
-    seen = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
+    feature_rows = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
     return WaitModel.fit(
-        seen, log.waits_s[jobs], log.submit_s[jobs], used_share=used_share(log), quantiles=quantiles, seed=seed
+        feature_rows, log.waits_s[jobs], log.submit_s[jobs], used_share=used_share(log), quantiles=quantiles, seed=seed
     )

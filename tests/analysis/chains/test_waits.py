@@ -44,14 +44,18 @@ def state(pending: list[tuple[int, float]], running: list[tuple[int, float]], fr
 def test_features_of_a_small_queue() -> None:
     queue = state(pending=[(3, 10), (1, 4)], running=[(2, 1.5), (4, 8), (1, 30)], free_nodes=1)
     # Three nodes are free after 1.5 h. The job of one node fits before that at once, for four hours.
-    seen = dict(zip(FEATURES, features(queue, 2, 48 * HOUR_S).tolist(), strict=True))
-    assert (seen["pending_jobs"], seen["pending_nodes"], seen["pending_node_h"]) == (2, 4, 34)
-    assert (seen["running_jobs"], seen["running_node_h"], seen["free_nodes"]) == (3, 3 + 32 + 30, 1)
-    assert [seen[f"ending_nodes_{hours}h"] for hours in (2, 6, 12, 24)] == [2, 2, 6, 6]
-    assert (seen["recent_wait_mean_h"], seen["recent_wait_max_h"]) == (2, 3)
-    assert (seen["first_pending_nodes"], seen["first_pending_age_h"]) == (3, 1)
-    assert (seen["hour"], seen["weekday"]) == (0, 3)
-    assert seen["first_fit_h"] == 8
+    feature_rows = dict(zip(FEATURES, features(queue, 2, 48 * HOUR_S).tolist(), strict=True))
+    assert (feature_rows["pending_jobs"], feature_rows["pending_nodes"], feature_rows["pending_node_h"]) == (2, 4, 34)
+    assert (feature_rows["running_jobs"], feature_rows["running_node_h"], feature_rows["free_nodes"]) == (
+        3,
+        3 + 32 + 30,
+        1,
+    )
+    assert [feature_rows[f"ending_nodes_{hours}h"] for hours in (2, 6, 12, 24)] == [2, 2, 6, 6]
+    assert (feature_rows["recent_wait_mean_h"], feature_rows["recent_wait_max_h"]) == (2, 3)
+    assert (feature_rows["first_pending_nodes"], feature_rows["first_pending_age_h"]) == (3, 1)
+    assert (feature_rows["hour"], feature_rows["weekday"]) == (0, 3)
+    assert feature_rows["first_fit_h"] == 8
 
 
 @pytest.mark.parametrize(
@@ -86,14 +90,14 @@ def test_a_real_history_shows_the_queue_that_was() -> None:
 def drawn_waits(seed: int, count: int, *, spread: float = 1.0) -> tuple[FloatArray, FloatArray]:
     """Features, of which first fit alone matters, and waits around a third of it; `spread` widens their law."""
     rng = np.random.default_rng(seed)
-    seen = rng.uniform(0, 10, size=(count, len(FEATURES)))
-    first_fit_h = seen[:, FEATURES.index("first_fit_h")] = rng.uniform(0, 60, size=count)
-    return seen, HOUR_S * first_fit_h * 0.3 * rng.gamma(4 / spread, spread / 4, size=count)
+    feature_rows = rng.uniform(0, 10, size=(count, len(FEATURES)))
+    first_fit_h = feature_rows[:, FEATURES.index("first_fit_h")] = rng.uniform(0, 60, size=count)
+    return feature_rows, HOUR_S * first_fit_h * 0.3 * rng.gamma(4 / spread, spread / 4, size=count)
 
 
 def test_quantiles_are_ordered_and_right_as_often_as_they_say() -> None:
-    seen, waits_s = drawn_waits(0, 1000)
-    model = WaitModel.fit(seen, waits_s, np.arange(1000.0), used_share=0.3, quantiles=(0.9, 0.5, 0.75))
+    feature_rows, waits_s = drawn_waits(0, 1000)
+    model = WaitModel.fit(feature_rows, waits_s, np.arange(1000.0), used_share=0.3, quantiles=(0.9, 0.5, 0.75))
     later, later_waits_s = drawn_waits(1, 3000)
     predicted_s = model.predict(later)
     assert model.quantiles == (0.5, 0.75, 0.9)
@@ -107,8 +111,8 @@ def test_quantiles_are_ordered_and_right_as_often_as_they_say() -> None:
 
 def test_margins_follow_waits_that_the_trees_did_not_know() -> None:
     """The law of the waits becomes wider: the quantiles are wrong until margins come from the new waits."""
-    seen, waits_s = drawn_waits(0, 800, spread=0.5)
-    model = WaitModel.fit(seen, waits_s, np.arange(800.0), used_share=0.3)
+    feature_rows, waits_s = drawn_waits(0, 800, spread=0.5)
+    model = WaitModel.fit(feature_rows, waits_s, np.arange(800.0), used_share=0.3)
     wider, wider_waits_s = drawn_waits(1, 2000, spread=3.0)
     later, later_waits_s = drawn_waits(2, 2000, spread=3.0)
     before, after = (
@@ -120,9 +124,9 @@ def test_margins_follow_waits_that_the_trees_did_not_know() -> None:
 
 
 def test_too_little_history_is_an_average() -> None:
-    seen, waits_s = drawn_waits(0, LEAST_WAITS - 1)
+    feature_rows, waits_s = drawn_waits(0, LEAST_WAITS - 1)
     with pytest.raises(InputError, match=f"499 waits are too little to learn from; a model needs {LEAST_WAITS}"):
-        WaitModel.fit(seen, waits_s, np.arange(LEAST_WAITS - 1.0), used_share=0.3)
+        WaitModel.fit(feature_rows, waits_s, np.arange(LEAST_WAITS - 1.0), used_share=0.3)
     log = drawn_log(0, LEAST_WAITS - 1)
     average = site_model(log, 16)
     assert isinstance(average, AverageWait)
@@ -145,8 +149,8 @@ def test_real_waits_of_a_site_are_covered() -> None:
     coming = log.since(first_s).until(first_s + 4 * DAY_S)
     states = states_of(log, 76, coming.submit_s)
     requests = zip(coming.nodes.tolist(), coming.limit_s.tolist(), strict=True)
-    seen = np.array([features(queue, *request) for queue, request in zip(states, requests, strict=True)])
-    covered = float((coming.waits_s <= model.predict(seen)[:, -1]).mean())
+    feature_rows = np.array([features(queue, *request) for queue, request in zip(states, requests, strict=True)])
+    covered = float((coming.waits_s <= model.predict(feature_rows)[:, -1]).mean())
     assert 0.85 <= covered <= 0.98, f"{covered:.3f} of {len(coming)} waits"
 
 
