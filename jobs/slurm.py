@@ -202,7 +202,13 @@ class Slurm(Scheduler):
         """
         span = [f"--starttime={_utc(since)}"] + ([f"--endtime={_utc(until)}"] if until else [])
         form = ("--parsable2", f"--delimiter={DELIMITER}", f"--format={','.join(columns)}")
-        options = ("--allusers", "--allocations", "--duplicates", *form, *span)
+        return self._sacct("--allusers", "--allocations", "--duplicates", *form, *span)
+
+    def account_columns(self) -> list[str]:
+        """The columns that this version of `sacct` has. Raises SchedulerError as `accounts`."""
+        return self._sacct("--helpformat").split()
+
+    def _sacct(self, *options: str) -> str:
         self.configured()
         done = self.ask("sacct", *options, variables=self.variables | {"TZ": "UTC"}, timeout_s=_LONG_S)
         if done.returncode and "accounting storage is disabled" in done.stderr:

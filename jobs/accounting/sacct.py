@@ -76,8 +76,7 @@ def ask(since: datetime, until: datetime | None) -> str:
     Raises SchedulerError where there is no sacct, or accounting is off or does not answer.
     """
     slurm = Slurm()
-    slurm.configured()
-    columns = {name.lower() for name in slurm.call("sacct", "--helpformat").split()}
+    columns = {name.lower() for name in slurm.account_columns()}
     missing = [name for name in NEEDED if name.lower() not in columns]
     if missing:
         raise SchedulerError(f"this sacct has no field {missing[0]}: whorl reads those of Slurm 22.05 and later")
