@@ -206,3 +206,19 @@ def test_a_store_without_telemetry_and_an_empty_time_are_refused_in_a_sentence(n
         result = CliRunner().invoke(cli, ["jobs", "idle", "--store", str(store), *words])
         assert result.exit_code != 0
         assert sentence in str(result.exception) + result.output
+
+
+@pytest.mark.long
+def test_pruned_minutes_tell_of_idle_gpus_too(tmp_path: Path) -> None:
+    seconds = range(0, 3 * HOUR, 10)
+    watts = [50.0 if HOUR <= at < 2 * HOUR else 250.0 for at in seconds]
+    store = store_of(
+        tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", seconds, watts)], [job(1, "GPU-a", 0, 3 * HOUR)]
+    )
+    exact = idle_of(ask(store.root), "1")
+    pruned = CliRunner().invoke(cli, ["store", "prune", "--store", str(store.root), "--keep", "1d", "--offline"])
+    assert pruned.exit_code == 0, pruned.output
+    assert store.files("telemetry_minutes")
+    by_minutes = idle_of(ask(store.root), "1")
+    assert by_minutes["idle_s"] == pytest.approx(exact["idle_s"], abs=120)
+    assert by_minutes["read_s"] == pytest.approx(exact["read_s"], abs=120)
