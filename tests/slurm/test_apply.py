@@ -37,8 +37,8 @@ def store() -> Iterator[str]:
 def apply(
     slurm: Slurm, store: str, job: str, *options: str, user: str | None = "alice", workload: str | None = "sgemm"
 ) -> subprocess.CompletedProcess[str]:
-    named = ["--workload", workload] if workload else []
-    done = slurm.whorl("advise", "apply", job, "--store", store, *named, *options, user=user)
+    workload_option = ["--workload", workload] if workload else []
+    done = slurm.whorl("advise", "apply", job, "--store", store, *workload_option, *options, user=user)
     assert "Traceback" not in done.stderr
     return done
 
@@ -70,9 +70,9 @@ def test_a_held_job_is_released_with_the_advice(slurm: Slurm, store: str) -> Non
     dry = apply(slurm, store, job, "--dry-run", "--release")
     assert dry.returncode == 0, dry.stderr
     assert dry.stdout.startswith(f"scontrol update JobId={job} 'ExcNodeList=n[02,04]' 'Comment=fig")
-    left = apply(slurm, store, job)
-    assert (left.returncode, left.stdout) == (0, f"job {job} already avoids n04\n")
-    assert "it is held, and Slurm plans no start for held jobs: --release" in left.stderr
+    unreleased = apply(slurm, store, job)
+    assert (unreleased.returncode, unreleased.stdout) == (0, f"job {job} already avoids n04\n")
+    assert "it is held, and Slurm plans no start for held jobs: --release" in unreleased.stderr
     assert slurm.field(job, "ExcNodeList") == "n04", "neither changes anything"
     done = apply(slurm, store, job, "--release")
     assert (done.returncode, done.stdout) == (0, f"job {job} avoids n[02,04]\n")
@@ -176,8 +176,8 @@ def test_the_comment_names_the_workload(slurm: Slurm, store: str) -> None:
     document: dict[str, Any] = json.loads(done.stdout)
     assert (document["schema"], document["workload"]) == ("whorl.advise.apply/1", "sgemm")
     assert document["rows"][0]["after"] == "n02"
-    other = slurm.submit("--hold")
-    unsaid = apply(slurm, store, other, workload=None)
+    unnamed = slurm.submit("--hold")
+    unsaid = apply(slurm, store, unnamed, workload=None)
     assert unsaid.returncode == 2
     assert "the store has pagerank, sgemm" in unsaid.stderr
 
@@ -185,8 +185,8 @@ def test_the_comment_names_the_workload(slurm: Slurm, store: str) -> None:
 @pytest.mark.long
 def test_the_waiting_tasks_of_an_array(busy: Slurm, store: str) -> None:
     array = busy.submit("--array=1,3-5,9", "--gres=gpu:4")
-    one = apply(busy, store, f"{array}_4")
-    assert one.stdout == f"job {array}_4 avoids n02\n", one.stderr
+    one_task = apply(busy, store, f"{array}_4")
+    assert one_task.stdout == f"job {array}_4 avoids n02\n", one_task.stderr
     assert [busy.field(f"{array}_{task}", "ExcNodeList") for task in (3, 4)] == ["(null)", "n02"]
     done = apply(busy, store, array, "--max-delay", "2h")
     assert done.returncode == 0, done.stderr
@@ -229,16 +229,16 @@ def test_jobs_that_are_left_alone(slurm: Slurm, store: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("asked", "avoids"),
+    ("job_options", "avoids"),
     sample([("--nodes=6", ""), ("--nodes=5", "n02"), ("--gpus=v100:8 --exclude=n06", "n[02,06]")], 1),
 )
-def test_the_line_of_the_docs_gets_no_job_refused(slurm: Slurm, store: str, asked: str, avoids: str) -> None:
+def test_the_line_of_the_docs_gets_no_job_refused(slurm: Slurm, store: str, job_options: str, avoids: str) -> None:
     """As it stands in docs/slurm/README.md, with a store, a workload and a job that are there."""
     (line,) = re.findall(r"^    (job=\$\(sbatch .*)$", (DOCS / "slurm" / "README.md").read_text(), re.MULTILINE)
     for page in (DOCS / "cli.md", DOCS.parent / "README.md"):
         assert line.replace("/shared/fleet", "fleet") in page.read_text(), "the same line everywhere"
     line = line.replace("/shared/fleet", store).replace("gemm-fp32", "sgemm")
-    line = line.replace("job.sh", f"{asked} --output=/dev/null --wrap='sleep 300'")
+    line = line.replace("job.sh", f"{job_options} --output=/dev/null --wrap='sleep 300'")
     whorl = f'whorl() {{ {sys.executable} -B -m whorl "$@"; }}'
     done = slurm.run("bash", "-c", f"{whorl}\n{line}", user="alice", read_all=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -34,8 +34,8 @@ def reservations(mixed: Mixed) -> Iterator[None]:
     reserved = {"mine": ("n02,n04", "alice"), "ours": ("n03,n05,n06", "alice,bob"), "closed": ("n09", "root")}
     for name, (nodes, users) in reserved.items():
         line = [f"ReservationName={name}", f"Nodes={nodes}", f"Users={users}", "StartTime=now", "Duration=UNLIMITED"]
-        made = mixed.run("scontrol", "create", "reservation", *line)
-        assert made.returncode == 0, made.stderr
+        created = mixed.run("scontrol", "create", "reservation", *line)
+        assert created.returncode == 0, created.stderr
     yield
     mixed.cancel_all()
     mixed.until(lambda: not mixed.run("squeue", "-h").stdout, "the jobs to end")
@@ -46,8 +46,8 @@ def reservations(mixed: Mixed) -> Iterator[None]:
 def why_not(mixed: Mixed, options: list[str], excluded: str) -> str:
     """What Slurm says against a job of this shape; "" where it can start."""
     later = ("--exclude", "--array", "--dependency", "--begin")
-    asked = [option for option in options if not option.startswith(later)]
-    done = mixed.run("sbatch", "--test-only", "--wrap=true", f"--exclude={excluded}", *asked, user="alice")
+    test_options = [option for option in options if not option.startswith(later)]
+    done = mixed.run("sbatch", "--test-only", "--wrap=true", f"--exclude={excluded}", *test_options, user="alice")
     return done.stderr if done.returncode else ""
 
 
@@ -76,14 +76,14 @@ def tried(mixed: Mixed, seed: int) -> Tried | None:
     options_of_apply = ApplyOptions(release=True, max_delay_s=60.0)
     (change,) = ExclusionTrial(client, job, options_of_apply, 0.0, lambda _: None).run([change], [record])
     records = client.jobs(job)
-    where = f"seed {seed}: {options} without {change.after.excluded}: {change.notes}"
-    assert {record.excluded for record in records} == {change.after.excluded}, where
+    context = f"seed {seed}: {options} without {change.after.excluded}: {change.notes}"
+    assert {record.excluded for record in records} == {change.after.excluded}, context
     if change.outcome != "excluded":
-        assert change.after.excluded == change.before.excluded == record.excluded, where
-        assert {record.comment for record in records} == {""}, where
+        assert change.after.excluded == change.before.excluded == record.excluded, context
+        assert {record.comment for record in records} == {""}, context
     if could_start:
-        assert not any(record.blocked_by("BadConstraints", "JobHeldUser") for record in records), where
-        assert why_not(mixed, options, change.after.excluded) == "", where
+        assert not any(record.blocked_by("BadConstraints", "JobHeldUser") for record in records), context
+        assert why_not(mixed, options, change.after.excluded) == "", context
         if not any(option.startswith(("--dependency", "--begin", "--array", "--reservation")) for option in options):
             mixed.nodes_of(job)
     mixed.run("scancel", job)
@@ -93,10 +93,11 @@ def tried(mixed: Mixed, seed: int) -> Tried | None:
 
 def share_advised(mixed: Mixed, seeds: range, short: int) -> float:
     """Try many jobs: the share of those that can start which got advice."""
-    every = [found for found in (tried(mixed, seed) for seed in sample(seeds, short)) if found is not None]
-    able = [found for found in every if found.could_start]
-    print(f"{len(every)} jobs, {len(able)} could start, {sum(f.change.outcome == 'excluded' for f in able)} advised")  # noqa
-    return sum(found.change.outcome == "excluded" for found in able) / len(able)
+    tries = [outcome for outcome in (tried(mixed, seed) for seed in sample(seeds, short)) if outcome is not None]
+    able = [outcome for outcome in tries if outcome.could_start]
+    advised = sum(outcome.change.outcome == "excluded" for outcome in able)
+    print(f"{len(tries)} jobs, {len(able)} could start, {advised} advised")  # noqa: T201  for docs/placement.md
+    return advised / len(able)
 
 
 @pytest.mark.long
