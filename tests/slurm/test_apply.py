@@ -120,10 +120,10 @@ def test_what_would_start_later_is_taken_back(
 
 @pytest.mark.long
 def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None:
-    """The owner's list is restored to the letter, by the next call or by --undo."""
+    """The owner's list is restored to the letter, by the next call or by --undo; by Ctrl-C at once."""
     words = ["advise", "apply", "--workload", "sgemm", "--store", store, "--max-delay", "0", "--wait", "60"]
     line = [sys.executable, "-B", "-m", "whorl", *words]
-    for take_back in ("undo", "apply"):
+    for take_back in ("undo", "apply", "interrupt"):
         job = busy.submit("--nodes=2", "--exclude=n06,n05", "--comment=mine")
         before = busy.field(job, "ExcNodeList")
         busy.until(lambda job=job: busy.field(job, "StartTime") != "Unknown", "Slurm to plan it")  # type: ignore[misc]
@@ -132,8 +132,11 @@ def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None
             busy._line([*line, job], "alice", read_all=True), env=environment, stderr=subprocess.DEVNULL
         )
         busy.until(lambda job=job: "n02" in comment(busy, job), "the change")  # type: ignore[misc]
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(signal.SIGINT if take_back == "interrupt" else signal.SIGKILL)
         process.wait()
+        if take_back == "interrupt":
+            assert (busy.field(job, "ExcNodeList"), comment(busy, job)) == (before, "mine")
+            continue
         assert (busy.field(job, "ExcNodeList"), comment(busy, job)[-13:]) == ("n[02,05-06]", " whorl:trying")
         if take_back == "undo":
             assert busy.whorl("advise", "apply", job, "--undo", user="alice").returncode == 0
