@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from .cli.answers.accounting import import_jobs
     from .cli.answers.advice import advise
     from .cli.answers.campaign import campaign_status, plan_campaign, run_campaign
+    from .cli.answers.check import check
     from .cli.answers.job import idle_gpus
-    from .cli.answers.measuring import check, collect, measure
+    from .cli.answers.measuring import collect, measure
     from .cli.answers.tuning import tune
     from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
     from .dashboards.answers.importing import import_files
@@ -28,8 +29,9 @@ _LAZY = {
     ".cli.answers.accounting": ("import_jobs",),
     ".cli.answers.advice": ("advise",),
     ".cli.answers.campaign": ("campaign_status", "plan_campaign", "run_campaign"),
+    ".cli.answers.check": ("check",),
     ".cli.answers.job": ("idle_gpus",),
-    ".cli.answers.measuring": ("check", "collect", "measure"),
+    ".cli.answers.measuring": ("collect", "measure"),
     ".cli.answers.tuning": ("tune",),
     ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
     ".dashboards.answers.importing": ("import_files",),

@@ -40,7 +40,7 @@ _DEPENDENCIES = {
 """What pip calls the packages that verbs need, by the name of their module."""
 _LEFT = ("ahead", "slowly", "whorl-check")
 """Threads that may still work at the end: those of `whorl dashboard`, as dashboards/app names them, and a late check's,
-as jobs/checking.py names it."""
+as cli/answers/check.py names it."""
 _PAGES = Path(__file__).parents[1] / "docs"
 _IMPORTING = "<frozen importlib._bootstrap>"
 _AGAIN_S = 0.02  # how soon an interrupt that waits is looked at again

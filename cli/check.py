@@ -73,17 +73,7 @@ class _FailsOpen(click.Command):
     help="Simulated: plant this fault; `whorl sim describe V100` lists them. Repeatable.",
 )
 @json_option
-def check(
-    store: str,
-    quick: bool,
-    form: str,
-    warning: float,
-    critical: float,
-    timeout: float | None,
-    backend: str,
-    as_json: bool,
-    **simulated: Any,
-) -> None:
+def check(store: str, form: str, as_json: bool, **options: Any) -> None:
     """Check the GPUs of this node now: are all of them there, and is each as fast as is usual for it?
 
     \b
@@ -104,16 +94,13 @@ def check(
     and the driver does not show it. Simulated GPUs are never missing. If you take a GPU out of the node, run `whorl
     store retire GPU`. The probes take at most 15 s of each GPU.
     """
-    from . import check_report
-    from .answers.measuring import check as checked
+    from .answers.check import check as check_node
     from .output import print_reply
 
-    given = {name: value for name, value in simulated.items() if value not in (None, ())}
-    reply = checked(store, quick=quick, backend=backend, warning=warning, critical=critical, timeout=timeout, **given)
-    if form == "nagios" and not as_json:
-        click.echo(check_report.nagios(reply.result, warning, critical))
-    elif form == "junit" and not as_json:
-        click.echo(check_report.junit(reply.result))
+    given_options = {name: value for name, value in options.items() if value not in (None, ())}
+    reply = check_node(store, **given_options)
+    if form in ("nagios", "junit") and not as_json:
+        click.echo(reply.nagios() if form == "nagios" else reply.junit())
     else:
         print_reply(reply, as_json=as_json or form == "json")
     sys.stdout.flush()

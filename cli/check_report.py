@@ -1,88 +1,209 @@
-"""What `whorl check` prints: for people, for Nagios and its kin, and as JUnit."""
+"""What a check of a node came to, and its forms: a table for people, a line for Nagios and its kin, JUnit and JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from xml.sax.saxutils import escape, quoteattr
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 from ..dashboards.table import Table, number, printable
-from ..jobs.checking import Answer, Now, Status
 
-_NAMED = 3
+if TYPE_CHECKING:
+    from ..analysis.verdicts.reference import Level
+
+_NAMED_GPUS = 3
+"""So many GPUs that are not OK stand in the line for Nagios."""
 
 
-def answer(found: Answer) -> Iterable[str | Table]:
-    """For people: a line a GPU, then what is known of the check itself."""
-    yield f"{found.node}: {found.status.name}{'' if found.probed else ' (no probe was run)'}"
-    rows = [
-        [
-            one.name,
-            one.status.name.lower(),
-            ", ".join(f"{now.workload} {_beside(now)}" for now in one.now) or "n/a",
-            "; ".join(one.says) or "nothing against it",
+class CheckStatus(IntEnum):
+    """The status of a GPU or a node as monitoring tools number it; also the exit status."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+    @property
+    def weight(self) -> int:
+        """What counts when several are put together: an alarm more than not knowing, that more than OK."""
+        return (0, 2, 3, 1)[self]
+
+
+@dataclass(frozen=True)
+class CheckLimits:
+    """Per cent that a GPU takes longer than its own level."""
+
+    warning_pct: float = 3.0
+    critical_pct: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTime:
+    """The time of a probe that was just run; slower is positive, None where it is unknown."""
+
+    workload: str
+    time_ms: float | None
+    own_pct: float | None = None
+    """Beside the GPU's own level."""
+    own_low_pct: float | None = None
+    own_high_pct: float | None = None
+    """95 % interval of its own level in another sitting, beside its middle."""
+    peers_pct: float | None = None
+    """Beside the median of its peers."""
+    peers: int | None = None
+
+    @classmethod
+    def beside(cls, level: Level | None, workload: str, time_ms: float) -> ProbeTime:
+        """The time beside the level of the GPU and of its peers."""
+
+        def excess_pct(value_ms: float | None, reference_ms: float | None) -> float | None:
+            return 100 * (value_ms / reference_ms - 1) if value_ms is not None and reference_ms else None
+
+        if level is None:
+            return cls(workload, time_ms)
+        own_pct, low_pct, high_pct = (excess_pct(ms, level.own_ms) for ms in (time_ms, level.low_ms, level.high_ms))
+        peers_pct = excess_pct(time_ms, level.peers_ms)
+        return cls(workload, time_ms, own_pct, low_pct, high_pct, peers_pct, level.peers)
+
+    def __str__(self) -> str:
+        if self.own_pct is None:
+            return f"{self.workload} " + ("n/a" if self.peers_pct is None else f"{self.peers_pct:+.1f} % of its peers")
+        reach = ""
+        if self.own_low_pct is not None and self.own_high_pct is not None:
+            reach = f" [{self.own_low_pct:+.1f}, {self.own_high_pct:+.1f}]"
+        return f"{self.workload} {self.own_pct:+.1f} %{reach}"
+
+
+@dataclass
+class GpuCheck:
+    """What the check of one GPU came to."""
+
+    gpu: str
+    """Its UUID; "" where the driver does not tell it."""
+    name: str
+    status: CheckStatus = CheckStatus.OK
+    says: list[str] = field(default_factory=list)
+    """Sentences without a full stop, what is wrong first."""
+    now: list[ProbeTime] = field(default_factory=list)
+
+    def note(self, status: CheckStatus, sentence: str) -> None:
+        """Add a sentence; the status is that of the worst."""
+        if status.weight > self.status.weight:
+            self.status = status
+            self.says.insert(0, sentence)
+        else:
+            self.says.append(sentence)
+
+    def note_time(self, probe: ProbeTime, limits: CheckLimits) -> bool:
+        """Add a time, and note that it is too long; False where there is nothing to compare it with."""
+        self.now.append(probe)
+        excess_pct, high_pct, reference = probe.own_pct, probe.own_high_pct, "of its own level"
+        if excess_pct is None:
+            excess_pct, high_pct, reference = probe.peers_pct, None, "of its peers' median"
+        if excess_pct is None:
+            return False
+        if excess_pct >= limits.warning_pct and (high_pct is None or excess_pct > high_pct):
+            status = CheckStatus.CRITICAL if excess_pct >= limits.critical_pct else CheckStatus.WARNING
+            reach = "how far its sittings reach is not known"
+            reach = reach if high_pct is None else f"its sittings reach {high_pct:+.1f} %"
+            self.note(status, f"{probe.workload} {excess_pct:+.1f} % {reference} ({reach})")
+        return True
+
+
+@dataclass
+class NodeCheck:
+    """What the check of a node came to."""
+
+    node: str
+    limits: CheckLimits = CheckLimits()
+    gpus: list[GpuCheck] = field(default_factory=list)
+    says: list[str] = field(default_factory=list)
+    """About the check itself."""
+    probed: bool = False
+    seconds: float = 0.0
+    failed: bool = False
+    """Whether the check itself could not be done."""
+
+    @property
+    def status(self) -> CheckStatus:
+        """That of the worst GPU; unknown where the check could not be done and no GPU is known to be bad."""
+        statuses = [gpu.status for gpu in self.gpus]
+        if self.failed or not statuses:
+            statuses.append(CheckStatus.UNKNOWN)
+        return max(statuses, key=lambda status: status.weight)
+
+    def document(self) -> dict[str, Any]:
+        """The document of `whorl.check/1`."""
+        return {
+            "schema": "whorl.check/1",
+            "node": self.node,
+            "status": self.status.name.lower(),
+            "exit_status": int(self.status),
+            "probed": self.probed,
+            "seconds": round(self.seconds, 3),
+            "says": self.says,
+            "gpus": [asdict(gpu) | {"status": gpu.status.name.lower()} for gpu in self.gpus],
+        }
+
+    def parts(self) -> Iterable[str | Table]:
+        """For people: a line a GPU, then what is known of the check itself."""
+        yield f"{self.node}: {self.status.name}{'' if self.probed else ' (no probe was run)'}"
+        rows = [
+            [
+                gpu.name,
+                gpu.status.name.lower(),
+                ", ".join(map(str, gpu.now)) or "n/a",
+                "; ".join(gpu.says) or "nothing against it",
+            ]
+            for gpu in self.gpus
         ]
-        for one in found.gpus
-    ]
-    if rows:
-        yield Table(("GPU", "status", "now, beside its own level", "why"), rows, wrapped=(2, 3), leaves=(2,))
-    if any(now.own_low_pct is not None for one in found.gpus for now in one.now):
-        yield "positive is slower; [..]: where its level in another sitting lies, in 95 of 100 cases"
-    yield from found.says
+        if rows:
+            yield Table(("GPU", "status", "now, beside its own level", "why"), rows, wrapped=(2, 3), leaves=(2,))
+        if any(probe.own_low_pct is not None for gpu in self.gpus for probe in gpu.now):
+            yield "positive is slower; [..]: where its level in another sitting lies, in 95 of 100 cases"
+        yield from self.says
 
+    def nagios(self) -> str:
+        """One line with performance data: how much longer each probe takes than the GPU's own level, in %."""
+        worst_first = sorted(self.gpus, key=lambda gpu: -gpu.status.weight)
+        not_ok = [f"{gpu.name}: {'; '.join(gpu.says)}" for gpu in worst_first if gpu.status is not CheckStatus.OK]
+        sentences = not_ok[:_NAMED_GPUS]
+        if len(not_ok) > _NAMED_GPUS:
+            sentences.append(f"{len(not_ok) - _NAMED_GPUS} more")
+        sentences += self.says if self.failed else []
+        text = "; ".join(sentences or [f"{len(self.gpus)} GPUs, nothing against them"]).replace("\n", " ")
+        limits = f"{self.limits.warning_pct:g};{self.limits.critical_pct:g}"
+        figures = [
+            f"'{gpu.name} {probe.workload}'={probe.own_pct:.2f}%;{limits}"
+            for gpu in self.gpus
+            for probe in gpu.now
+            if probe.own_pct is not None
+        ]
+        figures.append(f"time={self.seconds:.1f}s")
+        text, performance = text.replace("|", "/"), " ".join(figures).replace("|", "/")
+        return printable(f"WHORL {self.status.name} - {text} | {performance}")
 
-def _beside(now: Now) -> str:
-    if now.own_pct is not None:
-        known = now.own_low_pct is not None and now.own_high_pct is not None
-        reach = f" [{now.own_low_pct:+.1f}, {now.own_high_pct:+.1f}]" if known else ""
-        return f"{now.own_pct:+.1f} %{reach}"
-    return "n/a" if now.peers_pct is None else f"{now.peers_pct:+.1f} % of its peers"
-
-
-def nagios(found: Answer, warning: float, critical: float) -> str:
-    """One line with performance data: how much longer each probe takes than the GPU's own level, in %."""
-    bad = [one for one in found.gpus if one.status is not Status.OK]
-    bad.sort(key=lambda one: -one.status.weight)
-    said = [f"{one.name}: {'; '.join(one.says)}" for one in bad[:_NAMED]]
-    if len(bad) > _NAMED:
-        said.append(f"{len(bad) - _NAMED} more")
-    said += found.says if found.failed else []
-    if not said:
-        said = [f"{len(found.gpus)} GPUs, nothing against them"]
-    text = "; ".join(said).replace("|", "/").replace("\n", " ")
-    data = [
-        f"'{one.name} {now.workload}'={now.own_pct:.2f}%;{warning:g};{critical:g}".replace("|", "/")
-        for one in found.gpus
-        for now in one.now
-        if now.own_pct is not None
-    ]
-    data.append(f"time={found.seconds:.1f}s")
-    return printable(f"WHORL {found.status.name} - {text} | {' '.join(data)}")
-
-
-def junit(found: Answer) -> str:
-    """A test suite: a case a GPU; a warning or worse is a failure, "unknown" is skipped."""
-    cases = []
-    for one in found.gpus:
-        says = "; ".join(one.says)
-        inner = ""
-        if one.status in (Status.WARNING, Status.CRITICAL):
-            inner = f"<failure type={quoteattr(one.status.name.lower())} message={quoteattr(says)}/>"
-        elif one.status is Status.UNKNOWN:
-            inner = f"<skipped message={quoteattr(says)}/>"
-        figures = "".join(
-            f"<property name={quoteattr(now.workload + ' ms')} value={quoteattr(number(now.time_ms))}/>"
-            for now in one.now
-        )
-        inner += f"<properties>{figures}</properties>" if figures else ""
-        cases.append(f'<testcase classname="whorl.check" name={quoteattr(one.name)}>{inner}</testcase>')
-    if found.failed or not found.gpus:
-        why = quoteattr("; ".join(found.says) or "there are no GPUs")
-        cases.append(f'<testcase classname="whorl.check" name="check"><skipped message={why}/></testcase>')
-    failures = sum(one.status in (Status.WARNING, Status.CRITICAL) for one in found.gpus)
-    skipped = len(cases) - len(found.gpus) + sum(one.status is Status.UNKNOWN for one in found.gpus)
-    note = f"<system-out>{escape('; '.join(found.says))}</system-out>" if found.says else ""
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + printable(
-        f'<testsuite name="whorl check" hostname={quoteattr(found.node)} '
-        f'tests="{len(cases)}" failures="{failures}" skipped="{skipped}" time="{found.seconds:.3f}">'
-        f"{''.join(cases)}{note}</testsuite>"
-    )
+    def junit(self) -> str:
+        """A test suite in XML: a case a GPU; a warning or worse is a failure, "unknown" is skipped."""
+        suite = ET.Element("testsuite", name="whorl check", hostname=self.node)
+        for gpu in self.gpus:
+            case = ET.SubElement(suite, "testcase", classname="whorl.check", name=gpu.name)
+            message = "; ".join(gpu.says)
+            if gpu.status in (CheckStatus.WARNING, CheckStatus.CRITICAL):
+                ET.SubElement(case, "failure", type=gpu.status.name.lower(), message=message)
+            elif gpu.status is CheckStatus.UNKNOWN:
+                ET.SubElement(case, "skipped", message=message)
+            figures = ET.SubElement(case, "properties") if gpu.now else case
+            for probe in gpu.now:
+                ET.SubElement(figures, "property", name=f"{probe.workload} ms", value=number(probe.time_ms))
+        if self.failed or not self.gpus:
+            case = ET.SubElement(suite, "testcase", classname="whorl.check", name="check")
+            ET.SubElement(case, "skipped", message="; ".join(self.says) or "there are no GPUs")
+        for attribute, path in (("tests", "testcase"), ("failures", ".//failure"), ("skipped", ".//skipped")):
+            suite.set(attribute, str(len(suite.findall(path))))
+        suite.set("time", f"{self.seconds:.3f}")
+        if self.says:
+            ET.SubElement(suite, "system-out").text = "; ".join(self.says)
+        return '<?xml version="1.0" encoding="UTF-8"?>\n' + printable(ET.tostring(suite, encoding="unicode"))

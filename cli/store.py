@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -248,11 +249,20 @@ def retire(gpu: str, store: str, cluster: str | None, as_json: bool) -> None:
     `whorl check` does not miss it from now on. If a collector or a campaign sees it again, it counts again. All that
     is stored of it stays.
     """
-    from ..jobs.checking import retire as note
+    import pyarrow as pa
+
+    from ..analysis.choosing import find
     from ..store import Store
+    from ..store.events import Event, event_rows
+    from ..store.vocabulary import EventKind
     from .output import print_json
 
-    event = note(Store.open(store), gpu, cluster)
+    opened = Store.open(store)
+    row = find(opened, gpu, cluster)
+    sentence = f"{row['gpu']} was taken out of {row['node'] or 'its node'}"
+    event = Event(EventKind.RETIRED, row["gpu"], sentence, ts_ns=time.time_ns(), node=row["node"])
+    rows = pa.Table.from_batches([event_rows([event], cluster=row["cluster"])])
+    opened.append({"events": rows}, f"retired-{event.ts_ns}")
     if as_json:
         print_json({"schema": "whorl.store.retire/1", "gpu": event.gpu, "node": event.node})
     else:

@@ -1,69 +1,25 @@
-"""Measure, check and read the GPUs here: the functions of `whorl probe run`, `whorl check` and `whorl collect`."""
+"""Measure and read the GPUs here: the functions of `whorl probe run` and `whorl collect`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ...collectors import collection
 from ...dashboards.answers.reply import Reply, RowList, folder
 from ...dashboards.printed import probes as printed
 from ...dashboards.table import many
-from ...jobs import checking
 from ...probes import measurement
 from ...probes.restore import restore_left_over
-from ...store.instants import seconds_of
-from .. import check_report
 from .job import JobReadings
 
 if TYPE_CHECKING:
     from ...collectors.collection import Collected
     from ...probes.probe import Probe
     from ...store import Store
-
-
-class SimulatedOptions(TypedDict, total=False):
-    """The simulated GPUs of a check, with `backend="simulated"`."""
-
-    gpus: int
-    """How many; 4 where it is left out."""
-    model: str
-    """V100 where it is left out."""
-    seed: int
-    """1 where it is left out."""
-    fault: Sequence[str]
-    """Faults to plant."""
-
-
-def check(
-    store: Store | str | Path,
-    *,
-    quick: bool = False,
-    warning: float = checking.WARNING_PCT,
-    critical: float = checking.CRITICAL_PCT,
-    timeout: float | str | None = None,
-    backend: str = "cuda",
-    **simulated: Unpack[SimulatedOptions],
-) -> Reply[checking.Answer]:
-    """Check the GPUs of this node: what is known of them, and a short probe beside their own level, as `whorl check`.
-
-    `status` is OK, WARNING, CRITICAL or UNKNOWN; no store, no driver and a hanging call are UNKNOWN, and no exception.
-    `quick` runs no probe; `warning` and `critical` are per cent slower than the GPU's own level; `timeout` is in s, or
-    as "1min". `frame` has a row for each GPU.
-    """
-    checked = checking.check(
-        store,
-        quick=quick,
-        backend=backend,
-        warning=warning,
-        critical=critical,
-        timeout=seconds_of(timeout),
-        simulated=simulated,
-    )
-    return Reply(checked, checked.as_dict, partial(check_report.answer, checked), rows=RowList("gpus", checking.OfGpu))
 
 
 def measure(

@@ -20,10 +20,10 @@ import pytest
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.judgements import record
 from whorl.analysis.verdicts.verdict import Action
+from whorl.cli.answers.check import PROBES, THREAD_NAME
+from whorl.cli.check_report import CheckLimits, CheckStatus, GpuCheck, NodeCheck, ProbeTime
 from whorl.collectors.backend import Device
 from whorl.errors import DeviceError, InputError
-from whorl.jobs import checking
-from whorl.jobs.checking import Answer, Status
 from whorl.probes.node import Local
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -50,7 +50,7 @@ def node(built_once: BuiltOnce) -> str:
             done = whorl(
                 "probe",
                 "run",
-                *checking.PROBES,
+                *PROBES,
                 "--store",
                 str(folder / "S"),
                 "--suite",
@@ -77,37 +77,37 @@ def test_who_may_only_read_the_store_is_answered_too(node: str, monkeypatch: pyt
     assert Store.open(node).sql(count).to_pylist() == before
 
 
-def answer(status: Status, *, failed: bool = False) -> Answer:
-    found = Answer("n01", failed=failed, says=["it took long"] if failed else [])
-    for slot, one in enumerate((Status.OK, status)):
-        gpu = checking.OfGpu(uuid(slot), f"n01/{slot}")
-        gpu.found(one, 'gemm-fp32 +12.0 % of "its" own <level> | more') if one is not Status.OK else None
-        gpu.now.append(checking.Now("gemm-fp32", 100.0, 12.0 * slot, -1.0, 1.0, None, None))
-        found.gpus.append(gpu)
-    return found
+def node_check(status: CheckStatus, *, failed: bool = False) -> NodeCheck:
+    result = NodeCheck("n01", failed=failed, says=["it took long"] if failed else [])
+    for slot, gpu_status in enumerate((CheckStatus.OK, status)):
+        gpu = GpuCheck(uuid(slot), f"n01/{slot}")
+        if gpu_status is not CheckStatus.OK:
+            gpu.note(gpu_status, 'gemm-fp32 +12.0 % of "its" own <level> | more')
+        gpu.now.append(ProbeTime("gemm-fp32", 100.0, 12.0 * slot, -1.0, 1.0))
+        result.gpus.append(gpu)
+    return result
 
 
 @pytest.mark.parametrize(
-    ("status", "failed", "skipped"), [(Status.WARNING, 1, 0), (Status.CRITICAL, 1, 0), (Status.UNKNOWN, 0, 1)]
+    ("status", "failed", "skipped"),
+    [(CheckStatus.WARNING, 1, 0), (CheckStatus.CRITICAL, 1, 0), (CheckStatus.UNKNOWN, 0, 1)],
 )
-def test_junit_is_xml_with_a_case_for_each_gpu(status: Status, failed: int, skipped: int) -> None:
-    from whorl.cli.check_report import junit, nagios
-
-    suite = ET.fromstring(junit(answer(status)))
+def test_junit_is_xml_with_a_case_for_each_gpu(status: CheckStatus, failed: int, skipped: int) -> None:
+    suite = ET.fromstring(node_check(status).junit())
     assert [case.get("name") for case in suite.iter("testcase")] == ["n01/0", "n01/1"]
     assert len(list(suite.iter("failure"))) == int(suite.get("failures", "")) == failed
     assert len(list(suite.iter("skipped"))) == int(suite.get("skipped", "")) == skipped
-    line = nagios(answer(status), 3, 10)
+    line = node_check(status).nagios()
     assert line.startswith(f"WHORL {status.name} - n01/1: gemm-fp32 +12.0 %")
     assert line.count("|") == 1
     assert "'n01/1 gemm-fp32'=12.00%;3;10" in line
 
 
 def test_an_alarm_counts_more_than_not_knowing_and_that_more_than_ok() -> None:
-    assert answer(Status.OK).status is Status.OK
-    assert answer(Status.OK, failed=True).status is Status.UNKNOWN
-    assert answer(Status.WARNING, failed=True).status is Status.WARNING
-    assert Answer("n01").status is Status.UNKNOWN
+    assert node_check(CheckStatus.OK).status is CheckStatus.OK
+    assert node_check(CheckStatus.OK, failed=True).status is CheckStatus.UNKNOWN
+    assert node_check(CheckStatus.WARNING, failed=True).status is CheckStatus.WARNING
+    assert NodeCheck("n01").status is CheckStatus.UNKNOWN
 
 
 # -- real GPUs, played by devices made by hand ------------------------------------------------------------------
@@ -129,7 +129,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr("whorl.probes.node.local_devices", local_devices)
     monkeypatch.setattr("whorl.collectors.backend.find_backend", driver)
-    monkeypatch.setattr("whorl.jobs.checking.this_node", lambda: "n01")
+    monkeypatch.setenv("SLURMD_NODENAME", "n01")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return shown
 
@@ -234,20 +234,23 @@ def test_a_gpu_that_became_slower_than_its_own_level_is_noticed(fleet: str) -> N
     """Its level in the store is that of 100 ms; so many per cent more are a warning, critical, or within the noise."""
     from whorl.analysis.verdicts.reference import known
 
-    levels = known(Store.open(fleet), [uuid(2)], checking.PROBES)
+    levels = known(Store.open(fleet), [uuid(2)], PROBES)
     level = levels.levels[uuid(2)]["gemm-fp32"]
     assert level.own_ms is not None
-    task = checking._Check(fleet, Answer("n01"), "cuda", 3.0, 10.0, {}, lambda: False)
-    for factor, status in ((1.0, Status.OK), (1.02, Status.OK), (1.06, Status.WARNING), (1.2, Status.CRITICAL)):
-        one = checking.OfGpu(uuid(2), "n01/2")
-        assert task._compared(one, checking._now("gemm-fp32", level.own_ms * factor, level))
-        assert one.status is status, factor
+    expected = ((1.0, "OK"), (1.02, "OK"), (1.06, "WARNING"), (1.2, "CRITICAL"))
+    for factor, status in expected:
+        gpu = GpuCheck(uuid(2), "n01/2")
+        probe = ProbeTime.beside(level, "gemm-fp32", level.own_ms * factor)
+        assert gpu.note_time(probe, CheckLimits())
+        assert probe.own_pct == pytest.approx(100 * (factor - 1))
+        assert gpu.status.name == status, factor
     stranger = levels.peers_of(uuid(99), "gemm-fp32", MODEL)
     assert stranger is not None
     assert stranger.own_ms is None
-    one = checking.OfGpu(uuid(99), "n09/0")
-    assert task._compared(one, checking._now("gemm-fp32", 115.0, stranger))
-    assert one.status is Status.CRITICAL
+    gpu = GpuCheck(uuid(99), "n09/0")
+    assert gpu.note_time(ProbeTime.beside(stranger, "gemm-fp32", 115.0), CheckLimits())
+    assert gpu.status is CheckStatus.CRITICAL
+    assert not gpu.note_time(ProbeTime.beside(None, "gemm-fp32", 115.0), CheckLimits())
     assert levels.peers_of(uuid(99), "gemm-fp32", "another model") is None
 
 
@@ -410,7 +413,7 @@ def test_no_probe_begins_when_the_check_has_answered(node: str) -> None:
     before = contents(Store.open(node))
     checked("--store", node, "--backend", "simulated", "--timeout", "0", status=3)
     for thread in threading.enumerate():
-        if thread.name == "whorl-check":
+        if thread.name == THREAD_NAME:
             thread.join()
     assert contents(Store.open(node)) == before
 
@@ -420,12 +423,12 @@ def test_the_command_ends_with_its_answer_though_a_call_hangs(fleet: str) -> Non
 import sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from whorl.cli import main
-from whorl.jobs import checking
+from whorl.cli.answers import check
 
 def hang(*_, **__):
     ThreadPoolExecutor().submit(threading.Event().wait).result()
 
-checking._Check.run = hang
+check.opened = hang
 sys.argv = ["whorl", "check", "--store", {fleet!r}, "--timeout", "0.2s", "--format", "nagios"]
 main()
 """
