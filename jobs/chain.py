@@ -230,7 +230,8 @@ class ChainFolder:
         except FileNotFoundError:
             self.state = ChainState(uuid4().hex[:10], str(script), str(Path.cwd()), os.geteuid())
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise StoreError(f"the chain's folder {self.path} cannot be used: {error}") from error
+            why = getattr(error, "strerror", None) or f"its chain.json is damaged: {error}"
+            raise StoreError(f"the chain's folder {self.path} cannot be used: {why}; give another --folder") from error
         if self.state.script != str(script):
             raise InputError(f"{self.path} is the chain of {self.state.script}: give this one another --folder")
         if self.state.user != os.geteuid():
@@ -312,6 +313,8 @@ def run_chain(slurm: Slurm, options: ChainOptions) -> ChainReport:
     # sbatch of a driver that was killed holds the lock until it has ended.
     with locked(path / "lock", f"the chain of {script.path}", wait_s=slurm.timeout_s + 5.0) as lock:
         folder = ChainFolder(options, write=True)
+        if not Path(folder.state.directory).is_dir():
+            raise InputError(f"the chain was begun in {folder.state.directory}, which is gone: make that folder again")
         if options.resume and folder.state.end is not None:
             folder.state.end, links = None, folder.state.links
             folder.state.links = {number: replace(link, settled=link.end is not None) for number, link in links.items()}
@@ -359,7 +362,8 @@ class _Driver:
             if job is None:
                 self._look_further(link)
                 continue
-            start_s, end_s = (None if moment is None else moment.timestamp() for moment in (job.start, job.end))
+            times = (None, None) if job.pending else (job.start, job.end)  # of one that waits they are expected ones
+            start_s, end_s = (None if moment is None else moment.timestamp() for moment in times)
             link = replace(link, job=job.job, state=job.state, start_s=start_s, end_s=end_s, detail=job.reason)
             links[number] = self._ended(link) if job.ended else link
         if links != earlier:

@@ -192,6 +192,8 @@ def test_a_second_driver_of_a_script_is_refused(slurm: Slurm) -> None:
     finally:
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=30)
+    closed = training.chain("--once", "--folder", "/proc/whorl", policy="reactive")
+    assert (closed.returncode, closed.stderr.count("\n")) == (3, 1)
     other = Chained(slurm, "other", "sleep 300")
     assert "is the chain of" in other.chain("--once", "--folder", str(training.folder / "second")).stderr
 
@@ -286,10 +288,15 @@ def test_a_script_that_cannot_be_chained_is_one_sentence(slurm: Slurm) -> None:
 def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_slurm: Accounted) -> None:
     """The driver was killed before it could note the number of the job, which ended without a word in the folder."""
     slurm = accounted_slurm
+
+    def is_accounted(job: str) -> bool:  # in full: for some seconds the accounts have no more than its number
+        words = ("sacct", "-a", "-X", "-n", "-P", "-S", "now-1hours", "-o", "JobIDRaw,ExitCode,SubmitLine")
+        return f"{job}|75:0|sbatch" in slurm.run(*words).stdout
+
     training = Chained(slurm, "forgotten", "exit 75")
     folder = training.folder / "train.sbatch.chain"
     job = training.answer("--once", policy="reactive")["links"][0]["job"]
-    slurm.settle()
+    slurm.until(lambda: is_accounted(job), "the accounts to have the end of the job")
     state = json.loads((folder / "chain.json").read_text())
     state["links"]["1"]["job"] = None
     (folder / "chain.json").write_text(json.dumps(state))
@@ -304,9 +311,9 @@ def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_
     done = slurm.run(*program, "--once", "--policy", "reactive", user="alice", read_all=True, env=variables, timeout=60)
     links = json.loads(done.stdout)["links"]
     assert [(link["job"], link["end"]) for link in links] == [(job, "checkpoint"), (str(int(job) + 1), None)]
-    slurm.settle()
+    slurm.until(lambda: is_accounted(links[1]["job"]), "the accounts to have the end of the next job")
     plan = training.answer("--dry-run", policy="average")
-    assert plan["forecast"]["basis"] == "average"
+    assert plan["forecast"]["basis"] == "average", plan["forecast"]["notes"]
     assert plan["forecast"]["mean_wait_s"] >= 0
     assert plan["forecast"]["expected"]["n"] >= 2
     assert "waited" in slurm.whorl("jobs", "wait", "--time", "10", user="alice").stdout
