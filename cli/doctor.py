@@ -21,17 +21,18 @@ def doctor(store: str | None, host: str | None, socket: str | None, url: tuple[s
     Exit status 1 if something that whorl always needs does not work, or if a file of the store is damaged.
     """
     from ..dashboards.table import Table
-    from ..jobs.doctor import findings
+    from .answers.doctor import findings
     from .output import print_json, print_table
 
-    found = findings(store, host=host, socket=socket, urls=url)
+    rows = findings(store, host=host, socket=socket, urls=url)
     if as_json:
-        rows = [
-            {"what": f.what, "works": f.works, "detail": f.detail, "needed_for": f.needed_for or None} for f in found
+        documents = [
+            {"what": row.what, "works": row.works, "detail": row.detail, "needed_for": row.needed_for or None}
+            for row in rows
         ]
-        print_json({"schema": "whorl.doctor/1", "findings": rows})
+        print_json({"schema": "whorl.doctor/1", "findings": documents})
     else:
-        rows_text = [["yes" if f.works else "no", f.needed_for, f"{f.what}: {f.detail}"] for f in found]
-        print_table(Table(("works", "needed for", "what"), rows_text, wrapped=(1, 2)))
-    if not all(f.works for f in found if f.vital):
+        cells = [["yes" if row.works else "no", row.needed_for, f"{row.what}: {row.detail}"] for row in rows]
+        print_table(Table(("works", "needed for", "what"), cells, wrapped=(1, 2)))
+    if not all(row.works for row in rows if row.vital):
         sys.exit(1)

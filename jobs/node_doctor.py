@@ -1,24 +1,36 @@
-"""What a node sees, by one tiny job: whether a campaign could measure there, before it sends thousands of jobs.
+"""What a node has of what measuring needs, there or asked by one tiny job, before a campaign sends thousands of jobs.
 
 report = ask_node("fleet", scheduler=Slurm())    # on the login node: sends the job, waits for it, reads what it found
 findings = node_findings("fleet")                # on the node
+
+`whorl doctor` has the same findings and more (cli/answers/doctor.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceError, InputError, SchedulerError, WhorlError
-from . import doctor
 from .campaign import USUAL_OPTIONS, CampaignNode, CampaignRequest, SubmitOptions, campaign_nodes, make_output_folder
-from .doctor import Finding
 from .scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from ..collectors.backend import Backend, Device
+
+EVERYTHING = "everything"
+"""The purpose of packages that whorl always needs."""
 MINUTES = 2
 """The limit of the job: Python and CuPy may need a minute where a file system is slow."""
 WAIT_S = 300.0
@@ -26,6 +38,37 @@ _NAME = "whorl-doctor"
 _SETTLE_S = 20.0  # until a network file system shows what a node wrote
 _SCHEMA = "whorl.campaign.doctor.node/1"
 _SKEW_S = 60.0
+_NVML_PATIENCE_S, _CUPY_PATIENCE_S = 30.0, 60.0
+_ASK_CUPY = """import json
+try:
+    import cupy
+except OSError as error:
+    if error.errno is None:
+        raise
+    print(json.dumps({"error": [error.errno, error.strerror, error.filename]}, default=str))
+    raise SystemExit
+runtime = cupy.cuda.runtime
+try:
+    gpus = runtime.getDeviceCount()
+except runtime.CUDARuntimeError as error:
+    gpus = str(error).partition(":")[0]
+versions = {"version": cupy.__version__, "built": runtime.runtimeGetVersion(), "driver": runtime.driverGetVersion()}
+print(json.dumps(versions | {"gpus": gpus}))
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was checked: whether it works, and what it is, or why it does not work."""
+
+    what: str
+    works: bool
+    detail: str
+    needed_for: str = ""
+    vital: bool = False
+    """Whether whorl always needs it."""
+    number: int | None = None
+    """How many GPUs it is about."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +97,101 @@ def node_findings(store: str | Path, fleet: str | Path | None = None) -> list[Fi
     from ..store.names import this_host, this_node
 
     host = "" if this_node() == this_host() else f" (host {this_host()})"
-    findings = [Finding("node", True, this_node() + host, vital=True), *doctor.node_findings()]
-    gpus = [_simulated_gpus(fleet)] if fleet else doctor.gpu_findings()
+    findings = [Finding("node", True, this_node() + host, vital=True), *whorl_findings()]
+    gpus = [replace(finding, vital=True) for finding in (nvml_finding(), cupy_finding())]
+    gpus = [_simulated_gpus(fleet)] if fleet else gpus
     return [*findings, *gpus, *_store_findings(Path(store))]
+
+
+def whorl_findings() -> list[Finding]:
+    """whorl itself, Python, and the packages that measuring needs."""
+    from .. import __version__
+
+    return [
+        Finding("whorl", True, __version__, EVERYTHING, vital=True),
+        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], EVERYTHING, vital=True),
+        *(package_finding(name, EVERYTHING) for name in ("click", "numpy", "pyarrow")),
+    ]
+
+
+def package_finding(name: str, needed_for: str) -> Finding:
+    """Whether a package is installed."""
+    vital = needed_for == EVERYTHING
+    try:
+        return Finding(name, True, metadata.version(name), needed_for, vital)
+    except metadata.PackageNotFoundError:
+        return Finding(name, False, f"not installed: pip install {name}", needed_for, vital)
+
+
+def nvml_finding() -> Finding:
+    """Whether the NVIDIA driver answers, and which GPUs it shows."""
+    row = partial(Finding, "NVML", needed_for="measuring real GPUs")
+    try:
+        backend, devices = open_nvml()
+    except InputError as error:
+        return row(False, nvml_error(error))
+    backend.close()
+    gpus = [device.row for device in devices if device.parent is None]
+    models = Counter(str(gpu["model"] or "unknown") for gpu in gpus)
+    listed = ", ".join(f"{number} x {model}" for model, number in models.items())
+    return row(True, f"driver {gpus[0]['driver'] or 'unknown'}, GPUs: {listed}", number=len(gpus))
+
+
+def open_nvml() -> tuple[Backend, list[Device]]:
+    """The backend of NVML, open, and its devices. Raises InputError where no driver answers in time."""
+    from ..collectors.collect import open_backend
+
+    connection = open_backend("nvml", {}, patience_s=_NVML_PATIENCE_S)
+    assert connection is not None
+    return connection
+
+
+def nvml_error(error: InputError) -> str:
+    """Why NVML does not answer, for a row that names NVML already."""
+    return str(error).removeprefix("NVML: ")
+
+
+def cupy_finding() -> Finding:
+    """Whether CuPy can be loaded, fits the driver, and shows GPUs."""
+    from ..kernels.cupy_library import INSTALL, cuda_version, fitting, no_cache
+
+    row = partial(Finding, "CuPy", needed_for="GPU kernels")
+    if find_spec("cupy") is None:
+        return row(False, f"not installed: {INSTALL}")
+    try:
+        answer = ask_apart(_ASK_CUPY, patience_s=_CUPY_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        return row(False, f"importing it took over {_CUPY_PATIENCE_S:.0f} s")
+    except InputError as error:
+        return row(False, str(error))
+    if "error" in answer:
+        return row(False, no_cache(OSError(*answer["error"])) or str(answer["error"][1]))
+    driver, gpus = answer["driver"], answer["gpus"]
+    version, built = answer["version"], cuda_version(answer["built"])
+    build = f"{version} for CUDA {built}"
+    if not driver:
+        return row(False, f"{build}; it finds no NVIDIA driver")
+    if driver // 1000 < answer["built"] // 1000:
+        newest = f"the driver supports at most {cuda_version(driver)}: {fitting(driver)}"
+        return row(False, f"{version} is for CUDA {built}, but {newest}")
+    if not isinstance(gpus, int) or gpus == 0:
+        return row(False, f"{build} shows no GPU ({gpus})")
+    return row(True, f"{build}, driver for {cuda_version(driver)}, {gpus} GPUs")
+
+
+def ask_apart(program: str, *arguments: str, patience_s: float) -> Any:
+    """What a program of Python prints in its last line, as JSON, in a process of its own.
+
+    For libraries: one that does not fit may end the process, and one may hang. Raises InputError with the reason where
+    the process gives no answer, subprocess.TimeoutExpired where there is none in time.
+    """
+    process = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=patience_s, check=False
+    )
+    with contextlib.suppress(IndexError, ValueError):
+        return json.loads(process.stdout.splitlines()[-1])
+    lines = process.stderr.strip().splitlines()
+    raise InputError(lines[-1] if lines else f"its process ended with status {process.returncode}")
 
 
 def _simulated_gpus(fleet: str | Path) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 from importlib import metadata
@@ -14,22 +13,21 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.jobs.node_doctor import node_findings
+from whorl.cli.answers import doctor
+from whorl.jobs import node_doctor
+from whorl.jobs.node_doctor import Finding, cupy_finding, node_findings
 from whorl.store import Store
 from whorl.tests.probed_fleet import stored
 from whorl.tests.sizes import sample
 from whorl.tests.stores import new_store
 from whorl.tests.without import COMMAND, NODE, run_without
 
-module = importlib.import_module("whorl.jobs.doctor")
-ask_cupy = module._cupy
-
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     """No CuPy and no DCGM: they are asked in processes of their own, and most of these tests are not about them."""
     monkeypatch.setenv("WHORL_PYDCGM_PATH", "/nowhere")
-    monkeypatch.setattr(module, "_cupy", lambda: module.Finding("CuPy", False, "not looked for", "GPU kernels"))
+    monkeypatch.setattr(doctor, "cupy_finding", lambda: Finding("CuPy", False, "not looked for", "GPU kernels"))
 
 
 def whorl(*arguments: str) -> Result:
@@ -173,7 +171,7 @@ def test_cupy_and_its_cuda(
     (tmp_path / "cupy.py").write_text(CUPY.format(built=built, driver=driver, count=count))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = ask_cupy()
+    found = cupy_finding()
     assert found.works == works
     assert said in found.detail
 
@@ -192,14 +190,14 @@ def test_a_cupy_that_cannot_be_imported(error: str, said: str, tmp_path: Path, m
     (tmp_path / "cupy.py").write_text(f"raise {error}")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = ask_cupy()
+    found = cupy_finding()
     assert not found.works
     assert found.detail.startswith(said)
 
 
 def test_without_cupy_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'whorl[cuda13]', or 'whorl[cuda12]'" in ask_cupy().detail
+    monkeypatch.setattr(node_doctor, "find_spec", lambda name: None)
+    assert "pip install 'whorl[cuda13]', or 'whorl[cuda12]'" in cupy_finding().detail
 
 
 def test_settings_and_who_may_change_them(state: Path) -> None:

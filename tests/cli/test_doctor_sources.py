@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from pathlib import Path
@@ -12,21 +11,21 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.jobs.doctor import dcgm_findings
+from whorl.cli.answers import doctor
+from whorl.cli.answers.doctor import dcgm_findings
+from whorl.jobs.node_doctor import Finding
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import sample
-
-module = importlib.import_module("whorl.jobs.doctor")
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     """No CuPy and no Slurm: what is looked for here is something else. DCGM has tests of its own."""
     monkeypatch.setenv("WHORL_PYDCGM_PATH", "/nowhere")
-    for name in ("_cupy", "_slurm"):
-        monkeypatch.setattr(module, name, lambda: module.Finding("x", False, "not looked for"))
+    for name in ("cupy_finding", "slurm_finding"):
+        monkeypatch.setattr(doctor, name, lambda: Finding("x", False, "not looked for"))
 
 
 def found(*arguments: str) -> dict[str, dict[str, Any]]:
@@ -126,7 +125,7 @@ def test_profiling_fields_that_the_engine_does_not_give(h100s: DcgmEngine) -> No
 @pytest.mark.long
 def test_an_engine_that_does_not_answer(h100s: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with h100s.frozen(), monkeypatch.context() as patch:
-        patch.setattr("whorl.jobs.doctor._DCGM_PATIENCE_S", 4.0)
+        patch.setattr("whorl.cli.answers.doctor._DCGM_PATIENCE_S", 4.0)
         told = of_dcgm(h100s)
     works, detail = told["DCGM"]
     assert not works
