@@ -38,7 +38,7 @@ _DEPENDENCIES = {
     "waitress": "waitress",
 }
 """What pip calls the packages that verbs need, by the name of their module."""
-_LEFT = ("ahead", "slowly", "whorl-check")
+BACKGROUND_THREADS = ("ahead", "slowly", "whorl-check")
 """Threads that may still work at the end: those of `whorl dashboard`, as dashboards/app names them, and a late check's,
 as cli/answers/check.py names it."""
 _PAGES = Path(__file__).parents[1] / "docs"
@@ -338,7 +338,7 @@ def _whole(stdout: TextIO) -> TextIO:
 
 def _leave_threads(code: str | int | None) -> None:
     """End the process at once where a thread still works: Python would end it in C++ code, which aborts, or wait."""
-    if isinstance(code, int | None) and any(thread.name in _LEFT for thread in enumerate_threads()):
+    if isinstance(code, int | None) and any(thread.name in BACKGROUND_THREADS for thread in enumerate_threads()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code or 0)

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,7 +48,8 @@ _find_whorl()
 # At Python's own threshold of 700 objects a fifth of the time of collecting tests went into searches for cycles.
 gc.set_threshold(20_000, 20, 20)
 
-from whorl.dashboards.figures import drawing  # noqa: E402 - the package is found above
+from whorl.cli import BACKGROUND_THREADS  # noqa: E402 - the package is found above
+from whorl.dashboards.figures import drawing  # noqa: E402
 from whorl.tests import sizes  # noqa: E402
 from whorl.tests.building import build_once  # noqa: E402
 from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, compile_dcgm, real_engine  # noqa: E402
@@ -87,6 +89,13 @@ def _choose_examples() -> None:
     settings.register_profile("same", derandomize=True, deadline=None, max_examples=sizes.count(100, short=10))
     settings.register_profile("search", max_examples=2000, deadline=None)
     settings.load_profile("same")
+
+
+def pytest_sessionfinish() -> None:
+    """Wait for threads of pages that still read: Python would end them in C++ code, which aborts the process."""
+    for thread in threading.enumerate():
+        if thread.name in BACKGROUND_THREADS:
+            thread.join(20.0)
 
 
 _LEFT_OUT = pytest.StashKey[int]()
