@@ -76,7 +76,7 @@ SCONTROL = """case "$*" in
 esac
 """
 SQUEUE = """cat {folder}/queue/* 2>/dev/null |
-    awk -F'|' -v OFS='\\037' '{{ print $1, $2, $3, $4, 0, 0, 0, "", $5, $6 }}'
+    awk -F'|' -v OFS='\\037' '{{ print $1, $2, $3, $4, 0, 0, "", $5, $6, "." }}'
 """
 SBATCH = """id=$(($(cat {folder}/last) + 1)); echo $id > {folder}/last
 name=$(sed -n "s/^#SBATCH --job-name=//p" | tr -d "'")

@@ -66,6 +66,7 @@ def current_job(environment: Mapping[str, str] = os.environ) -> CurrentJob:
     if task not in ("", "0") or (task and scheduler.array_job_id):  # LSF calls 0 what is no array
         job_id += f"_{task}"
     job_id = re.sub(r"\[(\d+)\].*|\..*", lambda match: f"_{match[1]}" if match[1] else "", job_id)  # 7[3].server of PBS
+    job_id = job_id.replace("ƒ", "f")  # of Flux, which writes either, by the locale
     restarts = environment.get(scheduler.restarts or "", "")
     submit_folder = Path(environment.get(scheduler.submit_folder or "") or ".")
     file_name = re.sub(r"[^\w+-]", "_", job_id)

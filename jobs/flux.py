@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..store.hostlist import expand
-from .scheduler import Node, Partition, QueuedJob, Scheduler, utc_time
+from .scheduler import Node, Partition, QueuedJob, Scheduler, row_form, rows_of, utc_time
 
-_APART = "\x1f"
+_QUEUE_S = 60.0  # that `flux jobs` may take
 _JOBS = (
-    *("id.f58", "userid", "status", "urgency", "t_submit", "t_run", "expiration", "t_inactive", "nodelist"),
+    *("id.f58", "userid", "status", "urgency", "t_run", "expiration", "t_inactive", "nodelist"),
     *("annotations.sched.reason_pending", "exception.type", "exception.note", "name"),
 )
 _QUEUES = ("queue", "queuem", "submission", "scheduling", "limits.timelimit")
@@ -37,12 +37,10 @@ class Flux(Scheduler):
     hides = ("FLUX_JOBS_", "FLUX_RESOURCE_", "FLUX_QUEUE_")
     variables = {"LC_ALL": "C", "FLUX_F58_FORCE_ASCII": "1"}  # noqa: RUF012
     submits, number = ("flux", "batch"), re.compile(r"^([fƒ][1-9A-HJ-NP-Za-km-z]+)$", re.MULTILINE)
+    in_output = re.compile("{{")  # begins what Flux replaces
     busy = re.compile("submission (?:is )?disabled|try again|[Rr]esource temporarily unavailable|limit exceeded")
     no_node = re.compile("unsatisfiable|unknown host|[Nn]o such host|infeasible")
     cancels, gone = ("flux", "cancel"), re.compile("inactive|unknown job|No such file")
-
-    def check(self) -> None:
-        self.call("flux", "uptime")
 
     def partitions(self) -> dict[str, Partition]:
         rows = self._rows(_QUEUES, "queue", "list")
@@ -50,7 +48,6 @@ class Flux(Scheduler):
         return {queue.name: queue for queue in queues}
 
     def nodes(self) -> dict[str, Node]:
-        gpus, cores = _inventory(self.document("flux", "resource", "R"))
         states: dict[str, set[str]] = {}
         queues: dict[str, set[str]] = {}
         for state, names, hosts in self._rows(_HELD, "resource", "list"):
@@ -65,13 +62,12 @@ class Flux(Scheduler):
                 name=host,
                 state=status.get(host, ("down" if "down" in states.get(host, ()) else "avail", ""))[0],
                 partitions=tuple(sorted(queues.get(host, ()))),
-                gpus=gpus[host],
-                cpus=cores[host] or None,
+                gpus=gpus,
                 reason=status.get(host, ("", ""))[1],
                 usable=bool(states.get(host, set()) & {"free", "allocated", "up"}) and "down" not in states[host],
                 idle=states.get(host) == {"free"},
             )
-            for host in gpus
+            for host, gpus in _gpus_of_hosts(self.document("flux", "resource", "R")).items()
         }
 
     def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
@@ -79,24 +75,20 @@ class Flux(Scheduler):
         return map(_job, self._rows(_JOBS, "jobs", "-a", *owner, "--count=10000"))
 
     def _rows(self, fields: Sequence[str], *command: str) -> list[list[str]]:
-        """The lines that a command prints of these fields."""
-        form = _APART.join(f"{{{field}}}" for field in fields)
-        rows = [line.split(_APART) for line in self.call("flux", *command, "-n", "-o", form).splitlines()]
-        return [[part.strip() for part in row] for row in rows if len(row) == len(fields)]
+        """The rows that a command prints of these fields."""
+        form = row_form([f"{{{field}}}" for field in fields])
+        rows = rows_of(self.call("flux", *command, "-n", "-o", form, timeout_s=_QUEUE_S), len(fields))
+        return [[part.strip() for part in row] for row in rows]
 
 
-def _inventory(document: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
-    """GPUs and cores of each host, from a resource set (RFC 20): ranks stand for the hosts of its list in order."""
+def _gpus_of_hosts(document: Mapping[str, Any]) -> dict[str, int]:
+    """GPUs of each host, from a resource set (RFC 20): ranks stand for the hosts of its list in order."""
     execution = document.get("execution", {})
     hosts = [host for text in execution.get("nodelist", []) for host in expand(text)]
-    numbers: dict[int, tuple[int, int]] = {}
+    gpus: dict[int, int] = {}
     for row in execution.get("R_lite", []):
-        children = row.get("children", {})
-        counts = len(_ids(children.get("gpu", ""))), len(_ids(children.get("core", "")))
-        numbers |= dict.fromkeys(_ids(str(row["rank"])), counts)
-    ranks = sorted(numbers)
-    by_host = dict(zip(hosts, (numbers[rank] for rank in ranks), strict=False))
-    return {host: gpus for host, (gpus, _) in by_host.items()}, {host: cores for host, (_, cores) in by_host.items()}
+        gpus |= dict.fromkeys(_ids(str(row["rank"])), len(_ids(row.get("children", {}).get("gpu", ""))))
+    return dict(zip(hosts, (gpus[rank] for rank in sorted(gpus)), strict=False))
 
 
 def _ids(ids: str) -> list[int]:
@@ -120,7 +112,7 @@ def _seconds(duration: str) -> float:
 
 
 def _job(row: list[str]) -> QueuedJob:
-    number, user, status, urgency, submitted, began, expires, ended, hosts, waits, kind, note, name = row
+    number, user, status, urgency, began, expires, ended, hosts, waits, kind, note, name = row
     name, _, comment = name.partition(" ")
     state = _STATES.get(status, "PENDING")
     if state == "FAILED" and kind in ("node-failure", "lost-shell"):
@@ -134,7 +126,6 @@ def _job(row: list[str]) -> QueuedJob:
         comment=comment,
         nodes=hosts,
         held=state == "PENDING" and urgency == "0",
-        submitted=utc_time(submitted),
         start=utc_time(began),
         end=utc_time(ended) or utc_time(expires),
     )

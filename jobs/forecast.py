@@ -192,7 +192,8 @@ class Forecaster:
         quantiles = sorted({*QUANTILES, self._policy.quantile or QUANTILES[0]})
         try:
             rows = self._slurm.history(datetime.now(UTC) - _HISTORY)
-            log = log_of_rows((row for row in rows if row["Partition"] in (partition, "")), "Slurm's accounting")
+            names = {"", *(partition or "").split(",")}
+            log = log_of_rows((row for row in rows if row["Partition"] in names), "Slurm's accounting")
             self._similar, self._checked = _similar(log, self._shape.nodes)
             nodes = self._slurm.queue_state(partition=partition).cluster_nodes
             model = site_model(log, nodes, quantiles=quantiles)

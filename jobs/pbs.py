@@ -1,23 +1,26 @@
-"""PBS Professional and OpenPBS, by the JSON that `pbsnodes` and `qstat` print since version 14.
+"""PBS Professional and OpenPBS, by the text that `pbsnodes -a` and `qstat -f` print: a head, and indented fields.
 
 It was written from the reference guides, OpenPBS's source, and output that sites published; it was never tried on a
-real one. A name of PBS (`qsub -N`) has no colons, at most 230 characters, 15 before version 14, and may be cut; so the
+real one. Versions differ in whether the JSON of `qstat` is valid and whole (OpenPBS 1255, 2541, 2672); the text is one
+for all. A name of PBS (`qsub -N`) has no colons, at most 230 characters, 15 before version 14, and may be cut; so the
 template puts the name and the comment of a job into variables (`qsub -v`), and `queue` reads them there.
 """
 
 from __future__ import annotations
 
+import getpass
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from ..errors import SchedulerError
 from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, user_number
 
-NAME, COMMENT = "WHORL_JOB", "WHORL_COMMENT"  # variables of the template pbs.sh
+Fields = Mapping[str, str]
+
+_QUEUE_S = 60.0  # that qstat may take, which lists the jobs of all users, and those that ended in the last weeks
 _UNUSABLE = {"down", "offline", "stale", "state-unknown", "unresolvable", "initializing", "maintenance"}
 _UNUSABLE |= {"provisioning", "wait-provisioning"}
 _STATES = {"B": "RUNNING", "E": "COMPLETING", "R": "RUNNING", "S": "SUSPENDED", "U": "SUSPENDED", "M": "REVOKED"}
@@ -34,8 +37,11 @@ class Pbs(Scheduler):
     unreachable = re.compile("connect to (?:server|cluster)|Connection refused|Communication failure", re.IGNORECASE)
     variables = {"LC_ALL": "C", "TZ": "UTC"}  # noqa: RUF012
     # -f: otherwise a qsub stays in the background for a minute, with the lock that the driver of a campaign lends.
-    submits, number = ("qsub", "-f"), re.compile(r"^(\d+(?:\[\])?(?:\.\S+)?)$", re.MULTILINE)
+    submits = ("qsub", "-f")
+    # Without the name of the server behind the first dot, as a job's own runs have it.
+    number = re.compile(r"^(\d+(?:\[\])?)(?:\.\S+)?$", re.MULTILINE)
     overrides = ("PBS_DPREFIX",)
+    in_output = re.compile(":")  # before it stands a host
     busy = re.compile(
         "would exceed .*limit|Maximum number of jobs|temporarily unavailable|[Ss]erver shutting down|"
         "No free connections|connection table full"
@@ -43,64 +49,75 @@ class Pbs(Scheduler):
     no_node = re.compile("Unknown node|node\\(s\\) specification error|Illegal value for node")
     cancels, gone = ("qdel",), re.compile("Unknown Job Id|Job has finished|Delete already in progress")
 
-    def check(self) -> None:
-        self._server()
-
     def cluster_name(self) -> str | None:
-        return self._server()[0]
+        return next(iter(self._server()), None)
 
     def partitions(self) -> dict[str, Partition]:
-        usual = self._server()[1].get("default_queue")
-        rows = self.document("qstat", "-Q", "-f", "-F", "json").get("Queue", {})
-        return {name: _queue(name, row, default=name == usual) for name, row in rows.items()}
+        usual = [row.get("default_queue") for row in self._server().values()]
+        rows = _sections(self.call("qstat", "-Q", "-f"), "Queue: ")
+        return {name: _queue(name, row, default=name in usual) for name, row in rows.items()}
 
     def nodes(self) -> dict[str, Node]:
         queues = tuple(self.partitions())
         hosts: dict[str, Node] = {}
-        for name, row in self.document("pbsnodes", "-a", "-F", "json").get("nodes", {}).items():
+        for name, row in _sections(self.call("pbsnodes", "-a")).items():
             node = _node(name, row, queues)
             hosts[node.name] = _joined(hosts[node.name], node) if node.name in hosts else node
         return hosts
 
     def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:  # noqa: ARG002  `qstat -f` does not choose by user
         try:
-            document = self.document("qstat", "-x", "-f", "-F", "json")
+            text = self.call("qstat", "-x", "-f", timeout_s=_QUEUE_S)
         except SchedulerError as error:
             if "job history" not in str(error):
                 raise
-            document = self.document("qstat", "-f", "-F", "json")  # jobs that have ended are forgotten at once
-        return [_job(number, row) for number, row in document.get("Jobs", {}).items()]
+            text = self.call("qstat", "-f", timeout_s=_QUEUE_S)  # jobs that have ended are forgotten at once
+        return [_job(number, row) for number, row in _sections(text, "Job Id: ").items()]
 
-    def _server(self) -> tuple[str | None, Mapping[str, Any]]:
-        """The server's name and what it says of itself."""
-        document = self.document("qstat", "-B", "-f", "-F", "json")
-        name, row = next(iter(document.get("Server", {}).items()), (None, {}))
-        return document.get("pbs_server", name), row
+    def _server(self) -> Mapping[str, Fields]:
+        """What the server says of itself, by its name."""
+        return _sections(self.call("qstat", "-B", "-f"), "Server: ")
 
 
-def _queue(name: str, row: Mapping[str, Any], *, default: bool) -> Partition:
-    limits = row.get("resources_max", {})
-    longest = _duration(limits.get("walltime", ""))
+def _sections(text: str, head: str = "") -> dict[str, Fields]:
+    """The fields of each object, by its name, which stands behind `head`, or alone before the first field.
+
+    Long values are broken before a tab. One may hold line breaks: it ends where the next field begins. Of a field that
+    comes twice, the first counts, as a variable of a job's environment may look like one.
+    """
+    objects: dict[str, Fields] = {}
+    for part in re.split(rf"^{head}(?=\S)" if head else r"^(?=\S+\n +\w+ = )", text, flags=re.MULTILINE)[1:]:
+        name, _, lines = part.partition("\n")
+        _, *words = re.split(r"^ +([\w.]+) = ", lines.replace("\n\t", ""), flags=re.MULTILINE)
+        fields = zip(words[-2::-2], words[::-2], strict=True)  # backwards, so that the first one stays
+        objects[name.strip()] = {key: value.strip() for key, value in fields}
+    return objects
+
+
+def _queue(name: str, row: Fields, *, default: bool) -> Partition:
+    open_to_all = not _true(row, "acl_user_enable") and not _true(row, "from_route_only")
+    users = [user.strip().partition("@")[0] for user in row.get("acl_users", "").split(",")]
+    member = _true(row, "acl_user_enable") and getpass.getuser() in users  # the queue of a reservation names its users
+    longest = _duration(row.get("resources_max.walltime", ""))
     return Partition(
         name,
         default=default,
-        up=_true(row.get("enabled")) and _true(row.get("started")),
+        up=_true(row, "enabled") and _true(row, "started") and (open_to_all or member),
         longest_min=longest.total_seconds() / 60 if longest else math.inf,
     )
 
 
-def _node(name: str, row: Mapping[str, Any], queues: tuple[str, ...]) -> Node:
+def _node(name: str, row: Fields, queues: tuple[str, ...]) -> Node:
     """A host, or a part of one: a vnode. Its name is that of the host, by which jobs ask for it."""
-    has = row.get("resources_available", {})
-    states = {state.strip() for state in str(row.get("state", "state-unknown")).split(",")}
+    state = row.get("state", "state-unknown")
+    states = {word.strip() for word in state.split(",")}
     return Node(
-        name=str(has.get("host", name)),
-        state=str(row.get("state", "state-unknown")),
-        partitions=(row["queue"],) if row.get("queue") else queues,
-        gpus=count_of(has.get("ngpus")),
-        cpus=count_of(has.get("ncpus")) or None,
-        host=str(row.get("Mom", "")),
-        reason=str(row.get("comment", "")),
+        name=row.get("resources_available.host", name),
+        state=state,
+        partitions=(row["queue"],) if "queue" in row else queues,
+        gpus=count_of(row.get("resources_available.ngpus")),
+        host=row.get("Mom", ""),
+        reason=row.get("comment", ""),
         usable=not states & _UNUSABLE,
         idle=states == {"free"} and not row.get("jobs"),
         reserved="resv-exclusive" in states,
@@ -114,52 +131,53 @@ def _joined(first: Node, second: Node) -> Node:
         state=second.state if first.usable else first.state,
         partitions=tuple(queue for queue in first.partitions if queue in second.partitions),
         gpus=first.gpus + second.gpus,
-        cpus=(first.cpus or 0) + (second.cpus or 0) or None,
         reason=first.reason or second.reason,
         usable=first.usable and second.usable,
         idle=first.idle and second.idle,
+        reserved=first.reserved or second.reserved,
     )
 
 
-def _job(number: str, row: Mapping[str, Any]) -> QueuedJob:
-    variables = row.get("Variable_List", {})
-    variables = variables if isinstance(variables, dict) else {}
-    letter = str(row.get("job_state", ""))
-    state = _STATES.get(letter, "PENDING")
-    if letter == "F":
-        state = _ENDS.get(str(row.get("Exit_status", "")), "FAILED")
-    start, limit = _time(row.get("stime")), _duration(row.get("Resource_List", {}).get("walltime", ""))
-    hosts = re.findall(r"(?:^|\+)([^/+:]+)", str(row.get("exec_host", "")))
+def _job(number: str, row: Fields) -> QueuedJob:
+    letter = row.get("job_state", "")
+    ended = _ENDS.get(row.get("Exit_status", ""), "FAILED")
+    start, limit = _time(row.get("stime", "")), _duration(row.get("Resource_List.walltime", ""))
+    hosts = re.findall(r"(?:^|\+)([^/+:]+)", row.get("exec_host", ""))
     return QueuedJob(
-        job=number,
-        name=str(variables.get(NAME, row.get("Job_Name", ""))),
-        state=state,
-        reason=str(row.get("comment", "")),
-        user=user_number(str(row.get("Job_Owner", ""))),
-        comment=str(variables.get(COMMENT, "")),
+        job=number.partition(".")[0],
+        name=_variable(row, "WHORL_JOB") or row.get("Job_Name", ""),
+        state=ended if letter == "F" else _STATES.get(letter, "PENDING"),
+        reason=row.get("comment", ""),
+        user=user_number(row.get("Job_Owner", "")),
+        comment=_variable(row, "WHORL_COMMENT"),
         nodes=",".join(dict.fromkeys(hosts)),
         held=letter == "H",
-        submitted=_time(row.get("ctime")),
         start=start,
         end=start + limit if start and limit else None,
     )
 
 
-def _true(flag: object) -> bool:
-    return str(flag).lower() == "true"
+def _variable(row: Fields, name: str) -> str:
+    """A variable of the job's environment that the template pbs.sh sets; "" where it is not there."""
+    match = re.search(rf"(?:^|,){name}=([^,\n]*)", row.get("Variable_List", ""))
+    return match[1] if match else ""
 
 
-def _duration(limit: object) -> timedelta | None:
+def _true(row: Fields, name: str) -> bool:
+    return row.get(name, "").lower() == "true"
+
+
+def _duration(limit: str) -> timedelta | None:
     """A time as 24:00:00 or 90:00, hours without an end; None where there is none."""
-    parts = str(limit).split(":")
+    parts = limit.split(":")
     if not all(part.isdigit() for part in parts):
         return None
     return timedelta(seconds=sum(int(part) * 60**power for power, part in enumerate(reversed(parts))))
 
 
-def _time(text: object) -> datetime | None:
+def _time(text: str) -> datetime | None:
     """A time as qstat prints it in UTC: Wed Apr 14 23:34:17 2021."""
     try:
-        return datetime.strptime(str(text), "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
+        return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
     except ValueError:
         return None

@@ -23,7 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..errors import SchedulerError
+from ..errors import InputError, SchedulerError
 from .batch import BatchJob, render
 
 TIMEOUT_S = 10.0
@@ -34,6 +34,9 @@ ENDED = frozenset(
 """States of jobs that have ended."""
 RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 """States of jobs that have nodes."""
+APART = "\x1f"
+"""Between the fields of a row: the unit separator, which no name of a user, an account or a node holds."""
+_ROW_END = f"{APART}."  # free text, as the name of a job, may hold line breaks
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +44,18 @@ class Node:
     """A node as the scheduler has it."""
 
     name: str
-    state: str
-    """As the scheduler spells it: IDLE, MIXED+DRAIN, offline."""
-    partitions: tuple[str, ...] = ()
-    """The partitions or queues that send jobs to it."""
-    available: tuple[str, ...] = ()
-    """Its features."""
-    active: tuple[str, ...] = ()
+    state: str  # as the scheduler spells it: IDLE, MIXED+DRAIN, offline
+    partitions: tuple[str, ...] = ()  # the partitions or queues that send jobs to it
+    available: tuple[str, ...] = ()  # its features
+    active: tuple[str, ...] = ()  # those of them that it has at this moment
     weight: int | None = None
     gpus: int = 0
-    cpus: int | None = None
-    host: str = ""
-    """The name by which the network knows it, where that is another one."""
-    reason: str = ""
-    """Why an administrator or the scheduler took it out."""
-    usable: bool = True
-    """Whether it runs jobs: it may be busy, but is neither down nor drained nor set aside."""
-    idle: bool = False
-    """Whether no job is on it."""
-    reserved: bool = False
-    """Whether it is in a reservation that has begun."""
-    kind: str = ""
-    """Its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other."""
+    host: str = ""  # the name by which the network knows it, where that is another one
+    reason: str = ""  # why an administrator or the scheduler took it out
+    usable: bool = True  # whether it runs jobs: it may be busy, but is neither down nor drained nor set aside
+    idle: bool = False  # whether no job is on it
+    reserved: bool = False  # whether it is in a reservation that has begun
+    kind: str = ""  # its GRES, processors, memory, ...: equal where a job that fits on one node fits on the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +64,27 @@ class Partition:
 
     name: str
     default: bool = False
-    up: bool = True
-    """Whether it takes jobs of this user and starts them."""
-    longest_min: float = math.inf
-    """The longest job, minutes."""
+    up: bool = True  # whether it takes jobs of this user and starts them
+    longest_min: float = math.inf  # the longest job, minutes
     usual_min: float = math.inf
     """The time limit of jobs that name none, minutes; infinite where that is the longest job's."""
-    least_nodes: int = 1
-    """Of a job."""
+    least_nodes: int = 1  # of a job
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
     """A job as the queue has it: it waits, runs, or ended some minutes ago. Times are UTC."""
 
-    job: str
-    """Its number, as `cancel` takes it."""
+    job: str  # its number, as `cancel` takes it
     name: str
-    state: str
-    """As Slurm spells it: PENDING, RUNNING, FAILED."""
-    reason: str = ""
-    """Why it waits, or how it ended, as the scheduler says it."""
-    user: int | None = None
-    """The number of its owner; None where it is not known."""
+    state: str  # as Slurm spells it: PENDING, RUNNING, FAILED
+    reason: str = ""  # why it waits, or how it ended, as the scheduler says it
+    user: int | None = None  # the number of its owner; None where it is not known
     comment: str = ""
-    nodes: str = ""
-    """The host list that it runs on; "" before it starts."""
-    held: bool = False
-    """Whether it does not start before somebody releases it."""
-    submitted: datetime | None = None
-    start: datetime | None = None
-    """When it started, or is expected to; None where the scheduler does not say."""
-    end: datetime | None = None
-    """When it ended, or reaches its time limit; None where the scheduler does not say."""
+    nodes: str = ""  # the host list that it runs on; "" before it starts
+    held: bool = False  # whether it does not start before somebody releases it
+    start: datetime | None = None  # when it started, or is expected to; None where the scheduler does not say
+    end: datetime | None = None  # when it ended, or reaches its time limit; None where the scheduler does not say
 
     @property
     def ended(self) -> bool:
@@ -117,12 +98,9 @@ class QueuedJob:
 class Refusal(StrEnum):
     """Why a scheduler did not take a job."""
 
-    LATER = "later"
-    """A limit is reached, or the scheduler is busy: the same job may be taken later."""
-    UNSURE = "unsure"
-    """No answer came in time: the job may be in the queue all the same."""
-    NODE = "node"
-    """The node cannot run it."""
+    LATER = "later"  # a limit is reached, or the scheduler is busy: the same job may be taken later
+    UNSURE = "unsure"  # no answer came in time: the job may be in the queue all the same
+    NODE = "node"  # the node cannot run it
     OTHER = "other"
 
 
@@ -139,34 +117,24 @@ class Scheduler(ABC):
     """A batch scheduler, asked through its commands. Every method raises SchedulerError where they do not answer."""
 
     name: ClassVar[str]
-    title: ClassVar[str]
-    """Its name for people."""
-    tried: ClassVar[bool]
-    """Whether whorl was tried on a real one."""
-    ping: ClassVar[str]
-    """A command that says whether its server is up, for people."""
+    title: ClassVar[str]  # its name for people
+    tried: ClassVar[bool]  # whether whorl was tried on a real one
+    ping: ClassVar[str]  # a command that says whether its server is up, for people
+    hides: ClassVar[tuple[str, ...]] = ()  # how variables of the environment begin that change what its commands print
+    variables: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}  # with these, its commands print what is read here
+    overrides: ClassVar[tuple[str, ...]] = ()  # how variables begin that would win over the lines of a script
+    submits: ClassVar[tuple[str, ...]]  # the command that reads a script
+    number: ClassVar[re.Pattern[str]]  # finds the job's number in what that prints
+    cancels: ClassVar[tuple[str, ...]]  # the command that cancels a job
+    in_output: ClassVar[re.Pattern[str] | None] = None  # what means something else to it in the path of an output
+
+    # What its commands say where no scheduler is configured, where its server does not answer, ...
     unconfigured: ClassVar[re.Pattern[str]]
-    """What its commands say where none is configured."""
     unreachable: ClassVar[re.Pattern[str]]
-    """What its commands say where its server does not answer."""
-    hides: ClassVar[tuple[str, ...]] = ()
-    """How variables of the environment begin that would change what its commands print."""
-    variables: ClassVar[Mapping[str, str]] = {"LC_ALL": "C"}
-    """Variables with which its commands print what is read here."""
-    submits: ClassVar[tuple[str, ...]]
-    """The command that reads a script and prints the job's number, which `number` finds."""
-    number: ClassVar[re.Pattern[str]]
-    overrides: ClassVar[tuple[str, ...]] = ()
-    """How variables of the environment begin that would win over the lines of a script."""
-    busy: ClassVar[re.Pattern[str]]
-    """What it says of a job that it may take later."""
-    no_node: ClassVar[re.Pattern[str]]
-    """What it says of a job that its node cannot run."""
-    unsure: ClassVar[re.Pattern[str]] = re.compile("timed out", re.IGNORECASE)
-    """What it says where it does not know whether it took the job."""
-    cancels: ClassVar[tuple[str, ...]]
-    """The command that cancels jobs, and `gone`, what it says of one that has ended."""
-    gone: ClassVar[re.Pattern[str]]
+    busy: ClassVar[re.Pattern[str]]  # ... of a job that it may take later
+    no_node: ClassVar[re.Pattern[str]]  # ... of a job that its node cannot run
+    unsure: ClassVar[re.Pattern[str]] = re.compile("timed out", re.IGNORECASE)  # ... where it may have taken the job
+    gone: ClassVar[re.Pattern[str]]  # ... of a job to cancel that has ended
 
     def __init__(self, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] | None = None) -> None:
         self.timeout_s = timeout_s
@@ -179,9 +147,9 @@ class Scheduler(ABC):
             return None
         return f"not tried on a real {self.title}: its commands were written from documentation, so look at each job"
 
-    @abstractmethod
     def check(self) -> None:
         """Raise SchedulerError where no server answers, with `absent` where it is not installed or not configured."""
+        self.call(*self.ping.split())
 
     @abstractmethod
     def nodes(self) -> Mapping[str, Node]:
@@ -227,7 +195,9 @@ class Scheduler(ABC):
             return Answer(None, Refusal.UNSURE, str(error))
         number = self.number.search(done.stdout)
         if done.returncode == 0 and number:
-            return Answer(number[1])
+            return Answer(
+                number[1].replace("ƒ", "f")
+            )  # which Flux writes in front, or in plain ASCII as its queue does
         message = message_of(done)
         kinds = ((self.unsure, Refusal.UNSURE), (self.busy, Refusal.LATER), (self.no_node, Refusal.NODE))
         refusal = next((kind for words, kind in kinds if words.search(message)), Refusal.OTHER)
@@ -241,18 +211,23 @@ class Scheduler(ABC):
 
     def render(self, job: BatchJob, template: Path | None = None) -> str:
         """The script of a job, from the template of this scheduler or from a file. Raises InputError."""
+        if self.in_output and (code := self.in_output.search(job.output or "")):
+            raise InputError(
+                f"{self.title} reads {code[0]!r} in the path of an output as its own sign, not as a part of "
+                f"{job.output}: choose another folder with --output"
+            )
         return render(self.name, job, template)
 
-    def call(self, *command: str) -> str:
+    def call(self, *command: str, timeout_s: float | None = None) -> str:
         """The output of a command. Raises SchedulerError where it is missing, fails, or does not end in time."""
-        done = self.ask(*command)
+        done = self.ask(*command, timeout_s=timeout_s)
         if done.returncode:
             raise SchedulerError(f"{self.title} refused `{' '.join(command[:3])}`: {message_of(done)}")
         return done.stdout
 
-    def document(self, *command: str) -> dict[str, Any]:
+    def document(self, *command: str, timeout_s: float | None = None) -> dict[str, Any]:
         """The object in the JSON that a command prints, {} where it prints nothing. Raises SchedulerError."""
-        text = self.call(*command)
+        text = self.call(*command, timeout_s=timeout_s)
         try:
             document = json.loads(text or "{}", strict=False)  # values may hold control characters
         except ValueError as error:
@@ -316,6 +291,20 @@ class Scheduler(ABC):
         return f"{self.title} does not answer `{command}`: check it with `{self.ping}`"
 
 
+def row_form(fields: Sequence[str]) -> str:
+    """The form in which a command prints these fields as rows for `rows_of`."""
+    return APART.join(fields) + _ROW_END
+
+
+def rows_of(text: str, width: int) -> list[list[str]]:
+    """The rows of so many fields that a command printed in a form of `row_form`; what is no such row is passed over.
+
+    The fields may hold line breaks, the last also what stands between fields: its end is then lost.
+    """
+    rows = [row.split(APART) for row in text.split(f"{_ROW_END}\n")]
+    return [[row[0].rpartition("\n")[2], *row[1:width]] for row in rows if len(row) >= width]
+
+
 def message_of(done: subprocess.CompletedProcess[str]) -> str:
     """What a command that failed said, in one line."""
     return one_line(done.stderr) or one_line(done.stdout) or f"status {done.returncode}"
@@ -327,7 +316,7 @@ def one_line(text: str) -> str:
     return "; ".join(lines)[:300]
 
 
-def utc_time(seconds: str | float | None) -> datetime | None:
+def utc_time(seconds: str | None) -> datetime | None:
     """Seconds since 1970 as a time; None for what is no number, or 0, by which schedulers mean no time."""
     try:
         instant = float(seconds or 0)
@@ -344,7 +333,6 @@ def user_number(name: str) -> int | None:
         return None
 
 
-def count_of(number: object) -> int:
+def count_of(number: str | None) -> int:
     """A number as commands print it; 0 for what is none, as "-" or "<various>"."""
-    text = str(number)
-    return int(text) if text.isdigit() else 0
+    return int(number) if number and number.isdigit() else 0

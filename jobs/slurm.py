@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import expand
 from .batch import BatchJob
-from .scheduler import Node, Partition, QueuedJob, Scheduler, message_of, one_line, utc_time
+from .scheduler import APART, Node, Partition, QueuedJob, Scheduler, message_of, one_line, row_form, rows_of, utc_time
 
 if TYPE_CHECKING:
     from ..analysis.chains.waits import QueueState
@@ -32,9 +32,7 @@ _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", 
 _SUFFIXES = "*~#!%$@^-"  # of states of nodes: does not answer, sleeps, starts, ...
 _START = re.compile(r"to start at (\S+)")
 _HELD = ("JobHeldAdmin", "JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held", "BadConstraints")
-DELIMITER = "\x1f"
-"""Between columns: the unit separator, which no name of a user, an account or a node holds."""
-_QUEUED = DELIMITER.join(("%A", "%T", "%r", "%U", "%V", "%S", "%e", "%N", "%j", "%k"))
+_QUEUED = ("%A", "%T", "%r", "%U", "%S", "%e", "%N", "%j", "%k")  # free text stands last
 _HISTORY = ("JobIDRaw", "Partition", "State", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NNodes")
 _LONG_S = 900.0  # that sacct may take
 _RECENT = dt.timedelta(days=2)
@@ -48,27 +46,20 @@ _KEY = re.compile(r"(?:^|\s)([A-Za-z][\w:/]*)=")
 class JobRecord:
     """A job, or the tasks of an array that are alike, as `scontrol show job` has them."""
 
-    id: str
-    """As `scontrol update` takes it: 12, 12_3, 12_[3-5]."""
+    id: str  # as `scontrol update` takes it: 12, 12_3, 12_[3-5]
     state: str
-    reason: str = ""
-    """Why it waits, in a word: Resources, BadConstraints."""
-    start: dt.datetime | None = None
-    """When it started, or Slurm expects that it does: UTC."""
+    reason: str = ""  # why it waits, in a word: Resources, BadConstraints
+    start: dt.datetime | None = None  # when it started, or Slurm expects that it does: UTC
     user: str = ""
     uid: int | None = None
     partitions: tuple[str, ...] = ()
-    gpus: int = 0
-    """GPUs that it asks for."""
+    gpus: int = 0  # GPUs that it asks for
     limit_s: float = math.inf
-    required: str = ""
-    """The host list that it asks for."""
-    excluded: str = ""
-    """The host list that it avoids, as it was written."""
+    required: str = ""  # the host list that it asks for
+    excluded: str = ""  # the host list that it avoids, as it was written
     comment: str = ""
     admin_comment: str = ""
-    strict: str = ""
-    """Why its nodes must not be changed, a clause for people; "" where they may."""
+    strict: str = ""  # why its nodes must not be changed, a clause for people; "" where they may
 
     def blocked_by(self, *reasons: str) -> bool:
         """Whether it waits for one of these reasons, behind which Slurm may write nodes."""
@@ -94,7 +85,15 @@ class Slurm(Scheduler):
     submits, number = ("sbatch", "--parsable"), re.compile(r"^(\d+)(?:;.*)?$", re.MULTILINE)
     # SBATCH_ACCOUNT and others stay as the user set them.
     overrides = (
-        *("SBATCH_ARRAY", "SBATCH_EXCLUSIVE", "SBATCH_GPU", "SBATCH_GRES", "SBATCH_JOB_NAME", "SBATCH_MEM"),
+        *(
+            "SBATCH_ARRAY",
+            "SBATCH_ERROR",
+            "SBATCH_EXCLUSIVE",
+            "SBATCH_GPU",
+            "SBATCH_GRES",
+            "SBATCH_JOB_NAME",
+            "SBATCH_MEM",
+        ),
         *("SBATCH_NO_REQUEUE", "SBATCH_OPEN_MODE", "SBATCH_OUTPUT", "SBATCH_PARTITION", "SBATCH_TIMELIMIT"),
         "SBATCH_WAIT",
     )
@@ -134,12 +133,10 @@ class Slurm(Scheduler):
             raise SchedulerError(f"SLURM_CONF names {configuration}, which does not exist")
 
     def nodes(self) -> dict[str, Node]:
-        nodes = map(node, self.call("scontrol", "-o", "show", "nodes").splitlines())
-        return {node.name: node for node in nodes if node is not None}
+        return {node.name: node for node in filter(None, map(node, self._shown("nodes")))}
 
     def partitions(self) -> dict[str, Partition]:
-        partitions = map(partition, self.call("scontrol", "-o", "show", "partitions").splitlines())
-        return {partition.name: partition for partition in partitions if partition is not None}
+        return {partition.name: partition for partition in filter(None, map(partition, self._shown("partitions")))}
 
     def cluster_name(self) -> str | None:
         return self.configuration().get("ClusterName") or None
@@ -156,8 +153,15 @@ class Slurm(Scheduler):
 
     def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:
         owner = [] if user is None else [f"--user={user}"]
-        lines = self.call("squeue", "-h", "-a", "-t", "all", *owner, "-o", _QUEUED).splitlines()
-        return [job for job in map(queued_job, lines) if job is not None]
+        return [queued_job(row) for row in self._queue(_QUEUED, "-t", "all", *owner)]
+
+    def _queue(self, columns: Sequence[str], *options: str) -> list[list[str]]:
+        """The rows that squeue prints of these columns."""
+        return rows_of(self.call("squeue", "-h", "-a", *options, "-o", row_form(columns)), len(columns))
+
+    def _shown(self, *words: str) -> list[str]:
+        """The lines of `scontrol -o show`."""
+        return self.call("scontrol", "-o", "show", *words).splitlines()
 
     def render(self, job: BatchJob, template: Path | None = None) -> str:
         output = None if job.output is None else job.output.replace("%", "%%")  # sbatch replaces %j and others
@@ -191,7 +195,7 @@ class Slurm(Scheduler):
         A row has what sacct prints: Submit, Eligible, Start and End in seconds since 1970 (UTC) or a word such as
         Unknown, TimelimitRaw in minutes, NNodes, State, Partition. Raises SchedulerError.
         """
-        lines = (line.split(DELIMITER) for line in self.accounts(_HISTORY, since, until).splitlines())
+        lines = (line.split(APART) for line in self.accounts(_HISTORY, since, until).splitlines())
         head = next(lines, [])
         yield from (dict(zip(head, line, strict=True)) for line in lines if len(line) == len(head))
 
@@ -201,7 +205,7 @@ class Slurm(Scheduler):
         Raises SchedulerError, `absent` where Slurm keeps no accounts.
         """
         span = [f"--starttime={_utc(since)}"] + ([f"--endtime={_utc(until)}"] if until else [])
-        form = ("--parsable2", f"--delimiter={DELIMITER}", f"--format={','.join(columns)}")
+        form = ("--parsable2", f"--delimiter={APART}", f"--format={','.join(columns)}")
         return self._sacct("--allusers", "--allocations", "--duplicates", *form, *span)
 
     def account_columns(self) -> list[str]:
@@ -222,7 +226,7 @@ class Slurm(Scheduler):
         return done.stdout
 
     def queue_state(self, cluster_nodes: int | None = None, partition: str | None = None) -> QueueState:
-        """The queue at this moment, of a partition or of all: what a prediction of waits is asked with.
+        """The queue at this moment, of a partition, several with commas or all: what a wait is predicted from.
 
         `cluster_nodes` defaults to the nodes that run jobs. Jobs that are held, or wait for another job or for a time,
         do not queue for nodes: they are left out. A job without a time limit counts as one of a year. The waits of
@@ -232,12 +236,11 @@ class Slurm(Scheduler):
 
         from ..analysis.chains.waits import RECENT_WAITS, QueueState
 
-        form = DELIMITER.join(("%T", "%r", "%D", "%l", "%V", "%S", "%e", "%Q"))
-        chosen = [f"--partition={partition}"] if partition else []
-        text = self.call("squeue", "-h", "-a", "-r", "-t", "all", *chosen, "-o", form)
+        chosen, names = ([f"--partition={partition}"], set(partition.split(","))) if partition else ([], set())
         pending, running, waits_s, now_s = [], [], [], dt.datetime.now(dt.UTC).timestamp()
-        for state, reason, nodes, limit, submit, start, end, priority in (
-            line.split(DELIMITER) for line in text.splitlines() if line.count(DELIMITER) == 7
+        columns = ("%T", "%r", "%D", "%l", "%V", "%S", "%e", "%Q")
+        for state, reason, nodes, limit, submit, start, end, priority in self._queue(
+            columns, "-r", "-t", "all", *chosen
         ):
             if state == "PENDING" and reason not in _NOT_QUEUED and submit.isdigit():
                 pending.append((-int(priority or 0), float(submit), int(nodes), min(60 * _minutes(limit), _LONGEST_S)))
@@ -248,10 +251,11 @@ class Slurm(Scheduler):
         with contextlib.suppress(SchedulerError):
             rows = list(self.history(dt.datetime.now(dt.UTC) - _RECENT))
             began = [row for row in rows if row["Start"].isdigit() and row["Eligible"].isdigit()]
-            began = [row for row in began if partition in (None, row["Partition"])]
+            began = [row for row in began if not names or row["Partition"] in names]
             waits_s = [(float(row["Start"]), float(row["Start"]) - float(row["Eligible"])) for row in began]
         pending.sort(key=lambda job: job[:2])
-        here = [node for node in self.nodes().values() if node.usable and partition in (None, *node.partitions)]
+        nodes_of_all = [node for node in self.nodes().values() if node.usable]
+        here = [node for node in nodes_of_all if not names or names.intersection(node.partitions)]
         return QueueState(
             now_s=now_s,
             free_nodes=sum(node.idle for node in here),
@@ -283,8 +287,7 @@ class Slurm(Scheduler):
         by_part: dict[int, set[str]] = {}
         for node, number in part_of.items():
             by_part.setdefault(number, set()).add(node)
-        lines = self.call("scontrol", "-o", "show", "reservations").splitlines()
-        reserved = [expand(_text(fields_of(line).get("Nodes", ""))) for line in lines]
+        reserved = [expand(_text(fields_of(line).get("Nodes", ""))) for line in self._shown("reservations")]
         return [frozenset(nodes) for nodes in (*reserved, *by_part.values()) if nodes]
 
     def jobs(self, job: str) -> list[JobRecord]:
@@ -299,17 +302,14 @@ class Slurm(Scheduler):
             if re.search("Invalid job id|Job .* not found", str(error)):  # the second: no such task of an array
                 raise InputError(f"Slurm knows no job {job}: it may have ended long ago") from error
             raise
-        records = [record for record in map(job_record, text.splitlines()) if record is not None]
+        parts = re.split(r"^(?=JobId=)", text, flags=re.MULTILINE)  # the name of a job may hold line breaks
+        records = [record for record in map(job_record, parts) if record is not None]
         if any(record.comment for record in records):
             # In `scontrol` output a comment cannot be separated from the fields after it.
-            comments = self._comments(job.partition("_")[0])
+            rows = self._queue(("%i", "%k"), "-j", job.partition("_")[0])
+            comments = {re.sub(r"%\d+\]$", "]", number): _text(comment) for number, comment in rows}
             records = [replace(record, comment=comments.get(record.id, record.comment)) for record in records]
         return records
-
-    def _comments(self, job: str) -> dict[str, str]:
-        lines = self.call("squeue", "-h", "-a", "-j", job, "-o", "%i|%k").splitlines()
-        pairs = (line.partition("|")[::2] for line in lines if "|" in line)
-        return {re.sub(r"%\d+\]$", "]", number.strip()): _text(comment) for number, comment in pairs}
 
     def wait_for(self, nodes: int, gpus_per_node: int, partition: str | None, excluded: str) -> Wait:
         """How much later such a job would start for excluding a host list, as `sbatch --test-only` sees it now."""
@@ -353,7 +353,6 @@ def node(line: str) -> Node | None:
         active=_names(fields.get("ActiveFeatures", fields.get("Features", ""))),
         weight=_number(fields.get("Weight", "")),
         gpus=gres_gpus(fields.get("Gres", "")) or _tres_gpus(fields.get("CfgTRES", "")),
-        cpus=_number(fields.get("CPUTot", "")),
         host=fields.get("NodeHostName", ""),
         usable=not flags & _UNUSABLE and not state.endswith("*"),
         idle=state.partition("+")[0].rstrip(_SUFFIXES) == "IDLE",
@@ -363,22 +362,18 @@ def node(line: str) -> Node | None:
     )
 
 
-def queued_job(line: str) -> QueuedJob | None:
-    """A line of squeue in the form of `queue`; None where it is none."""
-    parts = line.split(DELIMITER, 9)
-    if len(parts) < 10:
-        return None
-    job, state, reason, user, submitted, start, end, hosts, name, comment = parts
+def queued_job(row: Sequence[str]) -> QueuedJob:
+    """A row of squeue in the columns of `_QUEUED`."""
+    job, state, reason, user, start, end, hosts, name, comment = row
     return QueuedJob(
         job=job,
         name=name,
         state=state,
         reason=_text(reason),
-        user=int(user) if user.isdigit() else None,
+        user=_number(user),
         comment=_text(comment),
         nodes=hosts,
         held=state == "PENDING" and reason in _HELD,
-        submitted=utc_time(submitted),
         start=utc_time(start),
         end=utc_time(end),
     )
@@ -415,7 +410,7 @@ def _member(groups: Collection[str]) -> bool:
 def job_record(line: str) -> JobRecord | None:
     """A line of `scontrol -o show job`; None where it is no job."""
     # A job's name may hold what looks like further fields.
-    line = re.sub(r"(?<=\sJobName=).*?(?=\sUserId=\S+\(\d+\) GroupId=)", "", line, count=1)
+    line = re.sub(r"(?<=\sJobName=).*?(?=\sUserId=\S+\(\d+\) GroupId=)", "", line, count=1, flags=re.DOTALL)
     fields = fields_of(line)
     if not fields.get("JobId"):
         return None

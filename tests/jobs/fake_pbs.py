@@ -5,7 +5,7 @@ The shape of what they print is that of the recorded outputs in test_schedulers.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,25 @@ from whorl.tests.jobs.commands import me
 from whorl.tests.jobs.fake_slurm import store_runs
 
 _QSTAT = """case "$*" in
-  *-B*) echo '{"pbs_server": "pbs-01", "Server": {"pbs-01": {"server_state": "Active", "default_queue": "workq"}}}' ;;
-  *-Q*) cat {folder}/queues ;;
-  *) echo '{"Jobs": {'; first=1
-     for job in {folder}/queue/*; do
-         [ -f "$job" ] || continue
-         [ $first = 1 ] || echo ,
-         cat "$job"; first=0
-     done
-     echo '}}' ;;
+  *-B*) printf 'Server: pbs-01\\n    server_state = Active\\n    default_queue = workq\\n' ;;
+  *-Q*) printf 'Queue: workq\\n    queue_type = Execution\\n    enabled = True\\n    started = True\\n' ;;
+  *) cat {folder}/queue/* 2>/dev/null ;;
 esac
 """
 _QSUB = """id=$(($(cat {folder}/last) + 1)); echo $id > {folder}/last
 cat > {folder}/script-$id
-variables=$(sed -n "s/^#PBS -v //p" {folder}/script-$id | tr -d "'")
-name=${variables#WHORL_JOB=}; comment=${name#*,WHORL_COMMENT=}; name=${name%%,*}
 host=$(sed -n "s/^#PBS -l select=.*:host=//p" {folder}/script-$id | tr -d "'")
 cat > {folder}/queue/$id <<END
-"$id.pbs-01": {"Job_Name": "whorl", "Job_Owner": "{user}@login", "job_state": "R", "exec_host": "$host/0*4",
-  "stime": "Wed Nov 18 23:34:17 2026", "Resource_List": {"walltime": "00:10:00"},
-  "Variable_List": {"WHORL_JOB": "$name", "WHORL_COMMENT": "$comment"}}
+Job Id: $id.pbs-01
+    Job_Name = whorl
+    Job_Owner = {user}@login
+    job_state = R
+    exec_host = $host/0*4
+    Resource_List.walltime = 00:10:00
+    stime = Wed Nov 18 23:34:17 2026
+    Variable_List = PBS_O_HOME=/home,
+\t$(sed -n "s/^#PBS -v //p" {folder}/script-$id | tr -d "'")
+
 END
 echo $id.pbs-01
 """
@@ -48,8 +47,6 @@ class FakePbs(Pbs):
         self.folder = folder
         (folder / "queue").mkdir(parents=True)
         (folder / "last").write_text("100\n")
-        queue = {"queue_type": "Execution", "enabled": "True", "started": "True"}
-        (folder / "queues").write_text(json.dumps({"Queue": {"workq": queue}}))
         self.vnodes = {f"n{number:02d}": _vnode(f"n{number:02d}") for number in range(1, nodes + 1)}
         self.show_nodes()
         self.does("qstat", _QSTAT)
@@ -59,7 +56,7 @@ class FakePbs(Pbs):
 
     def show_nodes(self) -> None:
         """Let `pbsnodes` print `vnodes`."""
-        (self.folder / "nodes").write_text(json.dumps({"pbs_server": "pbs-01", "nodes": self.vnodes}))
+        (self.folder / "nodes").write_text("".join(pbs_text(name, row) for name, row in self.vnodes.items()))
 
     def does(self, name: str, script: str, *, before: str = "") -> None:
         """What a command does from now on; `before` that, this."""
@@ -80,14 +77,22 @@ class FakePbs(Pbs):
         """End the jobs that run; those that end well leave their runs."""
         for path in (self.folder / "queue").iterdir():
             text = path.read_text()
-            if '"job_state": "R"' not in text or "WHORL_JOB" not in text:
+            if "job_state = R" not in text or "WHORL_JOB" not in text:
                 continue
-            row: dict[str, Any] = next(iter(json.loads(f"{{{text}}}").values()))
-            node = row["Variable_List"]["WHORL_JOB"].split(":")[2]
+            node = text.partition("WHORL_JOB=")[2].split(":")[2].partition(",")[0].strip()
             if exit_status == 0:
                 opened = Store.open(store)
                 store_runs(opened, find_campaign(opened, campaign), f"{node}.example.org", path.name)
-            path.write_text(text.replace('"job_state": "R"', f'"job_state": "F", "Exit_status": {exit_status}'))
+            path.write_text(text.replace("job_state = R", f"job_state = F\n    Exit_status = {exit_status}"))
+
+
+def pbs_text(head: str, fields: Mapping[str, object]) -> str:
+    """An object as PBS prints it; a value that is an object becomes fields with a dot."""
+    lines = [head]
+    for key, value in fields.items():
+        values = {f"{key}.{name}": part for name, part in value.items()} if isinstance(value, dict) else {key: value}
+        lines += [f"    {name} = {part}" for name, part in values.items()]
+    return "\n".join(lines) + "\n\n"
 
 
 def _vnode(host: str) -> dict[str, Any]:

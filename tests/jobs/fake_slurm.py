@@ -31,7 +31,7 @@ echo $id
 
 
 _SQUEUE = """cat {folder}/queue/* 2>/dev/null | sed '{edits}' |
-    awk -F'|' -v OFS='\\037' '{ print $1, $2, $3, $4, 0, 0, $7, $8, $5, $6 }'
+    awk -F'|' -v OFS='\\037' '{ print $1, $2, $3, $4, 0, $7, $8, $5, $6, "." }'
 """
 
 

@@ -50,7 +50,7 @@ from whorl.store import Store
 from whorl.store.events import Event, event_rows
 from whorl.store.system.locks import locked
 from whorl.store.vocabulary import EventKind
-from whorl.tests.jobs.fake_pbs import FakePbs
+from whorl.tests.jobs.fake_pbs import FakePbs, pbs_text
 from whorl.tests.jobs.fake_slurm import FakeSlurm, node_line, store_runs
 from whorl.tests.sizes import count
 from whorl.tests.stores import copied_stores, new_store
@@ -736,18 +736,19 @@ def test_a_whole_campaign_through_pbs(tmp_path: Path, monkeypatch: pytest.Monkey
     """A node is down, one is busy until its job reaches its limit, a job fails, and qsub is cut off once."""
     pbs, store = FakePbs(tmp_path / "pbs", nodes=5), tmp_path / "store"
     pbs.vnodes["n04"] |= {"state": "down", "comment": "node down: no answer"}
-    pbs.vnodes["n05"] |= {"state": "job-exclusive", "jobs": ["7.pbs-01"]}
+    pbs.vnodes["n05"] |= {"state": "job-exclusive", "jobs": "7.pbs-01/0"}
     pbs.show_nodes()
-    limit = '"Resource_List": {"walltime": "01:00:00"}, "exec_host": "n05/0*64", "stime": "Wed Nov 18 22:00:00 2026"'
-    other = '"7.pbs-01": {"Job_Name": "train", "Job_Owner": "nobody@login", "job_state": "R", '
-    (pbs.folder / "queue" / "7").write_text(other + limit + "}")
+    other = {"Job_Name": "train", "Job_Owner": "nobody@login", "job_state": "R", "exec_host": "n05/0*64"}
+    times = {"Resource_List.walltime": "01:00:00", "stime": "Wed Nov 18 22:00:00 2026"}
+    (pbs.folder / "queue" / "7").write_text(pbs_text("Job Id: 7.pbs-01", other | times))
     rounds: list[int] = []
 
     def ends(*_: object) -> None:
         rounds.append(len(pbs.submitted()))
         if rounds[-1] > 3 and pbs.vnodes["n05"]["state"] != "free":
             (pbs.folder / "queue" / "7").unlink()
-            pbs.vnodes["n05"] |= {"state": "free", "jobs": []}
+            pbs.vnodes["n05"] |= {"state": "free"}
+            del pbs.vnodes["n05"]["jobs"]
             pbs.show_nodes()
         pbs.end_jobs(store, "autumn", exit_status=1 if len(rounds) == 3 else 0)
 
@@ -762,6 +763,7 @@ def test_a_whole_campaign_through_pbs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(set(jobs)) == len(jobs), "nothing is submitted twice"
     assert {name.split(":")[2] for name in jobs} == {"n01", "n02", "n03", "n05"}
     assert any(name.endswith(":2") for name in jobs), "the job that failed"
+    assert sorted(node.tries for node in found.nodes) == [0, 1, 1, 1, 2], "a job of the queue is that of its runs"
     assert "#PBS -l place=exclhost" in (pbs.folder / "script-101").read_text()
     monkeypatch.setenv("PATH", f"{pbs.folder}:{os.environ['PATH']}")
     told = CliRunner().invoke(cli, ["campaign", "status", "--scheduler", "pbs", "--store", str(store), "--json"])
@@ -785,4 +787,4 @@ def test_the_doctor_asks_a_node_through_pbs(tmp_path: Path, monkeypatch: pytest.
     assert findings["GPUs"]["detail"] == "3 x V100-SXM2, simulated"
     assert findings["PBS's GPUs"]["detail"] == "PBS says 4, the node has 3"
     assert "not tried on a real PBS" in done.stderr
-    assert "job 101.pbs-01 is sent to node n02" in done.stderr
+    assert "job 101 is sent to node n02" in done.stderr

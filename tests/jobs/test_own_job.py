@@ -68,7 +68,7 @@ FOUR = node(*["H100"] * 4)
         ({"PBS_JOBID": "7.pbs01.site"}, ("pbs", "7", 0, "whorl-job-7")),
         ({"LSB_JOBID": "7", "LSB_JOBINDEX": "0"}, ("lsf", "7", 0, "whorl-job-7")),
         ({"LSB_JOBID": "7", "LSB_JOBINDEX": "4", "LS_SUBCWD": "/w"}, ("lsf", "7_4", 0, "/w/whorl-job-7_4")),
-        ({"FLUX_JOB_ID": "ƒA/ƒB", "SLURM_JOB_ID": "7"}, ("flux", "ƒA/ƒB", 0, "whorl-job-ƒA_ƒB")),
+        ({"FLUX_JOB_ID": "ƒA/ƒB", "SLURM_JOB_ID": "7"}, ("flux", "fA/fB", 0, "whorl-job-fA_fB")),
     ],
 )
 def test_what_a_scheduler_says_of_a_job(environment: dict[str, str], expected: tuple[str, str, int, str]) -> None:

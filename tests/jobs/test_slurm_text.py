@@ -35,7 +35,7 @@ JOB = (
 def test_a_node() -> None:
     parsed = node(NODE)
     assert parsed == Node(
-        "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, cpus=8, host="vm",
+        "n01", "IDLE+DRAIN", ("batch", "debug"), ("v100", "cab1"), ("v100",), weight=10, gpus=4, host="vm",
         reason="slow", usable=False, idle=True,
         kind="Arch=x86_64 CoresPerSocket=4 CPUTot=8 CPUEfctv=8 RealMemory=4000 Gres=gpu:v100:4 "
         "CfgTRES=cpu=8,mem=4000M,billing=8",
@@ -132,7 +132,7 @@ def test_jobs_whose_nodes_must_not_be_changed(fields: str, why: str) -> None:
 
 def test_a_name_of_a_job_that_looks_like_fields() -> None:
     parsed = job_record(
-        "JobId=3 JobName=x NumNodes=9-9 UserId=bob(1) HetJobId=4 UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A "
+        "JobId=3 JobName=x\nNumNodes=9-9 UserId=bob(1) HetJobId=4 UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A "
         "JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n[01-02] Partition=batch"
     )
     assert parsed is not None

@@ -22,13 +22,15 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
     before = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=2)
     runs = slurm.submit("-N6", "--exclusive", "-t10", "--job-name", "fill the cluster")
     assert slurm.nodes_of(runs) == slurm.names
-    waits = slurm.submit("-N2", "-t30", "--job-name", "a|b c", "--comment", "x|y z", user="bob")
+    waits = slurm.submit("-N2", "-t30", "--job-name", "a|b\nc", "--comment", "x|y\nz", user="bob")
     held = slurm.submit("-N1", "--hold")
     many = slurm.submit("-N1", "-a", "1-3", "-t5")
     slurm.until(lambda: client.jobs(waits)[0].start is not None, "Slurm to plan", within=60)
     jobs = {job.job: job for job in client.queue()}
     assert (jobs[runs].state, jobs[runs].nodes, jobs[runs].name) == ("RUNNING", "n[01-06]", "fill the cluster")
-    assert (jobs[waits].name, jobs[waits].comment) == ("a|b c", "x|y z")
+    assert (jobs[waits].name, jobs[waits].comment) == ("a|b\nc", "x|y\nz"), "line breaks are part of them"
+    [record] = client.jobs(waits)
+    assert (record.state, record.comment) == ("PENDING", "x|y\nz")
     assert (jobs[waits].pending, jobs[waits].held, jobs[held].held) == (True, False, True)
     end, planned = jobs[runs].end, client.jobs(waits)[0].start
     assert end is not None
@@ -43,6 +45,8 @@ def test_the_queue_and_what_is_expected_of_it(slurm: Slurm) -> None:
     assert (state.running_nodes.tolist(), state.running_until_s.tolist()) == ([6], [end.timestamp()])
     assert len(state.recent_waits_s) == 1
     assert len(client.queue_state(partition="debug").pending_nodes) == 0
+    assert client.queue_state(partition="debug,batch").pending_nodes.tolist() == [2, 1, 1, 1]
+    assert client.queue_state(partition="debug,batch").cluster_nodes == 6
 
     client.update(waits, ExcNodeList="n[05-06]", Comment="changed")
     [record] = client.jobs(waits)
