@@ -20,7 +20,7 @@ from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..errors import DeviceError, InputError, SchedulerError, WhorlError
 from .campaign import USUAL_OPTIONS, CampaignNode, CampaignRequest, SubmitOptions, campaign_nodes, make_output_folder
@@ -39,22 +39,6 @@ _SETTLE_S = 20.0  # until a network file system shows what a node wrote
 _SCHEMA = "whorl.campaign.doctor.node/1"
 _SKEW_S = 60.0
 _NVML_PATIENCE_S, _CUPY_PATIENCE_S = 30.0, 60.0
-_ASK_CUPY = """import json
-try:
-    import cupy
-except OSError as error:
-    if error.errno is None:
-        raise
-    print(json.dumps({"error": [error.errno, error.strerror, error.filename]}, default=str))
-    raise SystemExit
-runtime = cupy.cuda.runtime
-try:
-    gpus = runtime.getDeviceCount()
-except runtime.CUDARuntimeError as error:
-    gpus = str(error).partition(":")[0]
-versions = {"version": cupy.__version__, "built": runtime.runtimeGetVersion(), "driver": runtime.driverGetVersion()}
-print(json.dumps(versions | {"gpus": gpus}))
-"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +53,9 @@ class Finding:
     """Whether whorl always needs it."""
     number: int | None = None
     """How many GPUs it is about."""
+
+
+_CUPY = partial(Finding, "CuPy", needed_for="GPU kernels")
 
 
 @dataclass(frozen=True)
@@ -153,45 +140,59 @@ def nvml_error(error: InputError) -> str:
 
 def cupy_finding() -> Finding:
     """Whether CuPy can be loaded, fits the driver, and shows GPUs."""
-    from ..kernels.cupy_library import INSTALL, cuda_version, fitting, no_cache
+    from ..kernels.cupy_library import INSTALL
 
-    row = partial(Finding, "CuPy", needed_for="GPU kernels")
     if find_spec("cupy") is None:
-        return row(False, f"not installed: {INSTALL}")
-    try:
-        answer = ask_apart(_ASK_CUPY, patience_s=_CUPY_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        return row(False, f"importing it took over {_CUPY_PATIENCE_S:.0f} s")
-    except InputError as error:
-        return row(False, str(error))
-    if "error" in answer:
-        return row(False, no_cache(OSError(*answer["error"])) or str(answer["error"][1]))
-    driver, gpus = answer["driver"], answer["gpus"]
-    version, built = answer["version"], cuda_version(answer["built"])
-    build = f"{version} for CUDA {built}"
-    if not driver:
-        return row(False, f"{build}; it finds no NVIDIA driver")
-    if driver // 1000 < answer["built"] // 1000:
-        newest = f"the driver supports at most {cuda_version(driver)}: {fitting(driver)}"
-        return row(False, f"{version} is for CUDA {built}, but {newest}")
-    if not isinstance(gpus, int) or gpus == 0:
-        return row(False, f"{build} shows no GPU ({gpus})")
-    return row(True, f"{build}, driver for {cuda_version(driver)}, {gpus} GPUs")
-
-
-def ask_apart(program: str, *arguments: str, patience_s: float) -> Any:
-    """What a program of Python prints in its last line, as JSON, in a process of its own.
-
-    For libraries: one that does not fit may end the process, and one may hang. Raises InputError with the reason where
-    the process gives no answer, subprocess.TimeoutExpired where there is none in time.
-    """
-    process = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=patience_s, check=False
+        return _CUPY(False, f"not installed: {INSTALL}")
+    late = f"loading it took over {_CUPY_PATIENCE_S:.0f} s"
+    (finding,) = ask_apart(
+        _CUPY, "from whorl.jobs.node_doctor import ask_cupy; ask_cupy()", patience_s=_CUPY_PATIENCE_S, late=late
     )
+    return finding
+
+
+def ask_cupy() -> None:
+    """Print the finding about CuPy: the body of the other process."""
+    from ..kernels.cupy_library import cuda_version, find_cupy, gpu_count
+
+    prefix = ""
+    try:
+        cupy = find_cupy()
+        prefix = f"{cupy.__version__}: "
+        gpus = gpu_count(cupy)
+    except InputError as error:
+        print_findings([_CUPY(False, f"{prefix}{error}")])
+    else:
+        runtime = cupy.cuda.runtime
+        built, driver = cuda_version(runtime.runtimeGetVersion()), cuda_version(runtime.driverGetVersion())
+        print_findings([_CUPY(True, f"{cupy.__version__} for CUDA {built}, driver for {driver}, {gpus} GPUs")])
+
+
+def ask_apart(
+    row: Callable[[bool, str], Finding], program: str, *arguments: str, patience_s: float, late: str
+) -> list[Finding]:
+    """What a program finds in a process of its own, which calls `print_findings` at its end.
+
+    For libraries: one that does not fit may end its process, and one may hang. Where the process gives no answer, `row`
+    makes a finding of the reason; `late` is the reason where there is no answer in time.
+    """
+    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}", *arguments]
+    try:
+        process = subprocess.run(  # noqa: S603 - our own interpreter, a constant program
+            command, capture_output=True, text=True, timeout=patience_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [row(False, late)]
     with contextlib.suppress(IndexError, ValueError):
-        return json.loads(process.stdout.splitlines()[-1])
+        return [Finding(**finding) for finding in json.loads(process.stdout.splitlines()[-1])]
     lines = process.stderr.strip().splitlines()
-    raise InputError(lines[-1] if lines else f"its process ended with status {process.returncode}")
+    reason = lines[-1] if lines else f"its process ended with status {process.returncode}"
+    return [row(False, f"its library cannot be used: {reason}")]
+
+
+def print_findings(findings: Sequence[Finding]) -> None:
+    """Print findings as a line that `ask_apart` reads."""
+    sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
 
 
 def _simulated_gpus(fleet: str | Path) -> Finding:

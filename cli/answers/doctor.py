@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +27,7 @@ from ...jobs.node_doctor import (
     nvml_finding,
     open_nvml,
     package_finding,
+    print_findings,
     whorl_findings,
 )
 
@@ -44,8 +43,9 @@ _PACKAGES = {
     "opentelemetry-sdk": "export otlp",
     "opentelemetry-exporter-otlp-proto-http": "export otlp",
 }
-_DCGM, _SETTINGS = "collect --backend dcgm", "--lock-clock, --power-limit"
-_ASK_DCGM = "import json, sys; from whorl.cli.answers.doctor import ask_dcgm; ask_dcgm(*json.loads(sys.argv[1]))"
+_SETTINGS, _USE_OF_DCGM = "--lock-clock, --power-limit", "collect --backend dcgm"
+_DCGM = partial(Finding, "DCGM", needed_for=_USE_OF_DCGM)
+_ASK_DCGM = "import json; from whorl.cli.answers.doctor import ask_dcgm; ask_dcgm(*json.loads(sys.argv[1]))"
 _DCGM_PATIENCE_S = 60.0
 _EVERY_US = 10_000_000  # so seldom that the engine does nothing for us
 _GPM_APART_S = 0.15  # between the two looks of GPM
@@ -82,16 +82,15 @@ def configuration_findings() -> list[Finding]:
         return [Finding("whorl.toml", False, str(error), options, vital=True)]
     rows = []
     for key in KEYS:
-        variable = _VARIABLES.get(key, "")
-        setting = settings.get(key)
+        setting, variable = settings.get(key), _VARIABLES.get(key, "")
         if os.environ.get(variable):
             hides = "" if setting is None else f"; {setting.path} says {setting.value}"
             rows.append(Finding(key, True, f"{os.environ[variable]}, from {variable}{hides}", options))
-        elif setting is not None and isinstance(setting.value, dict):
-            keys = ", ".join(setting.value) or "no keys"
-            rows.append(Finding(f"[{key}]", True, f"{keys}, from {setting.path}", options))
         elif setting is not None:
-            rows.append(Finding(key, True, f"{setting.value}, from {setting.path}", options))
+            value, is_table = setting.value, isinstance(setting.value, dict)
+            if isinstance(value, dict):
+                value = ", ".join(value) or "no keys"
+            rows.append(Finding(f"[{key}]" if is_table else key, True, f"{value}, from {setting.path}", options))
     places = " and ".join(map(str, configuration_files()))
     return rows or [Finding("whorl.toml", True, f"no setting: neither WHORL_STORE nor {places}", options)]
 
@@ -153,20 +152,14 @@ def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[Fi
     try:
         folder = find_bindings().folder
     except InputError as error:
-        return [Finding("DCGM bindings", False, str(error), _DCGM)]
-    bindings = Finding("DCGM bindings", True, f"in {folder}", _DCGM)
-    try:
-        answer = ask_apart(_ASK_DCGM, json.dumps([host, socket]), patience_s=_DCGM_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        detail = f"the engine has not answered for {_DCGM_PATIENCE_S:.0f} s: restart it (systemctl restart nvidia-dcgm)"
-        return [bindings, Finding("DCGM", False, detail, _DCGM)]
-    except InputError as error:
-        return [bindings, Finding("DCGM", False, f"DCGM's library cannot be used: {error}", _DCGM)]
-    return [bindings, *(Finding(**finding) for finding in answer)]
+        return [Finding("DCGM bindings", False, str(error), _USE_OF_DCGM)]
+    late = f"the engine has not answered for {_DCGM_PATIENCE_S:.0f} s: restart it (systemctl restart nvidia-dcgm)"
+    answer = ask_apart(_DCGM, _ASK_DCGM, json.dumps([host, socket]), patience_s=_DCGM_PATIENCE_S, late=late)
+    return [Finding("DCGM bindings", True, f"in {folder}", _USE_OF_DCGM), *answer]
 
 
 def ask_dcgm(host: str | None, socket: str | None) -> None:
-    """Print as JSON what DCGM's library and engine have: the body of the other process."""
+    """Print the findings about DCGM's library and engine: the body of the other process."""
     from ...collectors.dcgm.bindings import find_bindings
     from ...collectors.dcgm.connection import connect
 
@@ -175,7 +168,7 @@ def ask_dcgm(host: str | None, socket: str | None) -> None:
         bindings.load()
         connection = connect(bindings, host, socket, interval_us=_EVERY_US, slow_us=_EVERY_US)
     except InputError as error:
-        rows = [Finding("DCGM", False, str(error), _DCGM)]
+        print_findings([_DCGM(False, str(error))])
     else:
         versions = bindings.version(), bindings.engine_version(connection.handle)
         library, engine = (version or "(version not told)" for version in versions)
@@ -184,9 +177,8 @@ def ask_dcgm(host: str | None, socket: str | None) -> None:
             place = "no engine runs on this node, so one runs within the collector"
         gpus = [entity.key for entity in connection.entities if entity.parent is None]
         detail = f"library {library}, {place}, {many(len(gpus), 'GPU')}"
-        rows = [Finding("DCGM", True, detail, _DCGM, number=len(gpus)), _profiling_finding(connection, gpus)]
+        print_findings([_DCGM(True, detail, number=len(gpus)), _profiling_finding(connection, gpus)])
         connection.close()
-    sys.stdout.write(json.dumps([vars(row) for row in rows]) + "\n")
 
 
 def _profiling_finding(connection: EngineConnection, gpus: Sequence[tuple[int, int]]) -> Finding:
