@@ -44,7 +44,7 @@ from whorl.jobs.campaign import (
     find_campaign,
 )
 from whorl.jobs.campaign_driver import DriverLimits, run_campaign
-from whorl.jobs.campaign_status import CampaignStatus, GpuState, Inventory, assess, campaign_jobs, coverage
+from whorl.jobs.campaign_status import CampaignStatus, GpuState, Inventory, assess, coverage
 from whorl.jobs.slurm import Slurm
 from whorl.store import Store
 from whorl.store.compaction import compact
@@ -158,8 +158,7 @@ def filled(folder: Path, names: list[str], wanted: int) -> tuple[Store, Campaign
 
 def assessed(store: Store, slurm: Slurm, options: SubmitOptions) -> CampaignStatus:
     request = find_campaign(store, CAMPAIGN)
-    queue = campaign_jobs(slurm, request, store.root)
-    return assess(request, Inventory.of(slurm, request, options), queue, coverage(store, request))
+    return assess(request, Inventory.of(slurm, request, options), slurm.queue(), store)
 
 
 def alternative(store: Store, request: CampaignRequest) -> set[str]:

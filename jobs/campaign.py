@@ -40,7 +40,7 @@ NICE = 1000
 """How much lower than usual the priority of the jobs is."""
 START_UP_S = 120.0
 """What a job takes beside measuring: Python and CUDA start, kernels are compiled. A guess on the safe side."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it is in names of jobs and files
 _STORED = ("suite", "neighbours", "named", "partition", "nodes", "fleet")  # of a request, in `campaigns.asked`
 _PEER = "copy-p2p"  # this kernel uses a second GPU of the node, which must have nothing else to do
 
@@ -120,7 +120,8 @@ def choose_campaign(store: Store | None, choice: CampaignChoice) -> CampaignRequ
     """
     if choice.campaign is not None and not _NAME.fullmatch(choice.campaign):
         raise InputError(
-            f"{choice.campaign!r} cannot name a campaign of jobs: use letters, digits, and . _ - after the first"
+            f"{choice.campaign!r} cannot name a campaign of jobs: use letters, digits, and . _ - after the first, and "
+            "100 of them at most"
         )
     options = {option.name: getattr(choice, option.name) for option in fields(choice)}
     options["probes"] = None if choice.probes is None else tuple(probe.name for probe in _probes(choice))
@@ -204,6 +205,8 @@ def declare_campaign(store: Store, request: CampaignRequest) -> CampaignRequest:
     if not request.is_new:
         return request
     began_ns = time.time_ns() // 1000 * 1000  # as the store keeps it
+    before_ns = max((known.began_ns or 0 for known in known_campaigns(store)), default=0)
+    began_ns = max(began_ns, before_ns + 1000)  # the newest one, also after a clock was set back
     columns = {
         "cluster": [request.cluster],
         "campaign": [request.campaign],
@@ -314,8 +317,6 @@ class CampaignNode:
     idle: bool = True
     partition: str | None = None  # the partition that its job is sent to
     obstacle: str | None = None  # why no job can be sent to it; None where one can
-    free_s: float | None = None
-    """When the jobs on it reach their time limits, in seconds since 1970 (UTC): by then it is free. None: not known."""
 
 
 def campaign_nodes(
@@ -378,6 +379,9 @@ def _partition(
         return None, None
     names = request.partition.split(",") if request.partition else node.partitions
     members = [partitions[name] for name in names if name in node.partitions and name in partitions]
+    if members and all(partition.least_nodes > 1 for partition in members):
+        return None, f"its partition allows no jobs of fewer than {members[0].least_nodes} nodes"
+    members = [partition for partition in members if partition.least_nodes <= 1]
     if not request.partition:
         members.sort(key=lambda partition: not partition.default)
     closed = [partition for partition in members if not partition.up]

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,14 +43,12 @@ from .campaign_status import (
     NodeState,
     NodeStatus,
     assess,
-    campaign_jobs,
-    coverage,
     last_line,
     reach,
     with_output,
     with_outputs,
 )
-from .scheduler import Refusal, Scheduler
+from .scheduler import Answer, Refusal, Scheduler
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -66,6 +65,8 @@ _FIRST_S, _LONGEST_S = 1.0, 300.0  # pauses between two looks at the queue
 _GROWS, _SHRINKS = 1.5, 0.85
 _LONGER_S = 5.0  # so much longer than a submission of a driver that was killed may take, the next driver waits
 _RENEWED_S = 10.0  # the nodes are not asked for more often
+_RESTS = 10.0  # after its answers the scheduler is left alone for so many times as long as they took
+_SOON_S = 60.0  # a job that is expected to start within this time is about to
 _HOPELESS = 4
 """After so many nodes whose jobs ended while the campaign has no run at all, something is wrong with every job. Where
 somebody waits and can mend it, a single one is enough."""
@@ -155,14 +156,14 @@ class _Driver:
     renewed_s: float = field(default_factory=lambda: time.monotonic())  # when the scheduler was asked for the nodes
     answered_s: float = field(default_factory=lambda: time.monotonic())
     """When the scheduler last answered, and took a job or had one of ours."""
+    asking_s: float = 0.0  # how long the scheduler took for its answers since the last pause
     resting_s: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
-    live: set[str] = field(default_factory=set)  # nodes whose jobs were in the queue at the last look
+    live: set[str] | None = None  # nodes whose jobs were in the queue at the last look; None before the first
     refused: dict[str, str] = field(default_factory=dict)  # node -> why the scheduler does not take a job for it
     limit: str | None = None  # what the scheduler said when it took no more jobs
     unaffordable_h: float | None = None  # what the job may take that the budget does not allow
     earlier_tries: dict[str, int] | None = None
     """Node -> tries that tell nothing, as who runs the command again has mended what was wrong; None: not known yet."""
-    submitted: int = 0
     covered: tuple[int, int] = (0, 0)  # how many of how many nodes
 
     def run(self) -> CampaignStatus:
@@ -170,7 +171,7 @@ class _Driver:
         while True:
             status = self.look()
             self.stop_if_hopeless(status)
-            sent = self.submit(status, self.next_nodes(status))
+            sent = self.submit(status)
             self.tell(status, sent)
             if self.limits.once:
                 return self.end(self.look() if sent else status)
@@ -181,7 +182,8 @@ class _Driver:
             pause_s = pause_s * _GROWS if states == before else max(pause_s * _SHRINKS, _FIRST_S)
             pause_s, before = min(pause_s, _LONGEST_S), states
             if goes_on:
-                time.sleep(pause_s)
+                time.sleep(max(pause_s, _RESTS * self.asking_s))
+                self.asking_s = 0.0
                 # A node may have come back, gone, or become idle. That is a long answer: it is asked for less often.
                 old = time.monotonic() - self.renewed_s > max(_RENEWED_S, 2 * pause_s)
                 if old and status.count(NodeState.TO_DO) + status.count(NodeState.UNAVAILABLE):
@@ -191,21 +193,25 @@ class _Driver:
 
     def look(self) -> CampaignStatus:
         """How far the campaign is. The queue is asked before the store is read: no job that ends between is missed."""
-        jobs = self.patiently(lambda: campaign_jobs(self.scheduler, self.request, self.store.root))
-        stored = coverage(self.store, self.request)
+        queue = self.patiently(self.scheduler.queue)
         title = self.scheduler.title
-        status = assess(self.request, self.inventory, jobs, stored, tries=self.limits.tries, title=title)
+        status = assess(self.request, self.inventory, queue, self.store, tries=self.limits.tries, title=title)
         if self.earlier_tries is None:  # with `once` a clock runs the command again, which mends nothing
             before = [] if self.limits.once else status.nodes
             self.earlier_tries = {node.name: node.tries - (node.job is not None) for node in before}
-        now_s = time.monotonic()
-        live = {node for node, node_jobs in jobs.items() if not all(job.ended for job in node_jobs)}
+        live = {node.name for node in status.nodes if node.job is not None}
         if live:
-            self.answered_s = now_s
-        for name in (self.live - live) & {node.name for node in status.of(NodeState.TO_DO)}:
-            self.resting_s[name] = now_s + self.limits.settle_s
+            self.answered_s = time.monotonic()
+        for node in status.of(NodeState.TO_DO):
+            if (node.name in self.live) if self.live is not None else self.ended_lately(node):
+                self.resting_s[node.name] = time.monotonic() + self.limits.settle_s
         self.live = live
         return status
+
+    def ended_lately(self, node: NodeStatus) -> bool:
+        """Whether its last job ended so lately that its runs may come late: what an earlier driver saw in the queue."""
+        end = None if node.ended is None else node.ended.end
+        return end is not None and abs((datetime.now(UTC) - end).total_seconds()) < self.limits.settle_s
 
     def renew(self) -> None:
         """Ask the scheduler for the nodes again."""
@@ -224,6 +230,7 @@ class _Driver:
         """What the scheduler answers, in the end: a server that is busy or restarts is waited for."""
         pause_s = _FIRST_S
         while True:
+            began_s = time.monotonic()
             try:
                 answer = ask()
             except SchedulerError as error:
@@ -237,6 +244,7 @@ class _Driver:
                 time.sleep(pause_s)
                 pause_s = min(pause_s * _GROWS, 60.0)
             else:
+                self.asking_s += time.monotonic() - began_s
                 if self.limit is None:
                     self.answered_s = time.monotonic()
                 return answer
@@ -256,7 +264,7 @@ class _Driver:
         folder = output_folder(self.store.root, self.request, self.options)
         # A job that wrote nothing did not begin: its node or its launch is at fault, and another node may do.
         wrote = [node for node in tried if last_line(folder / f"{node.name}.out")]
-        telling = [node for node in wrote if node.ended not in _BY_CHANCE]
+        telling = [node for node in wrote if node.ended is None or node.ended.state not in _BY_CHANCE]
         enough = len(tried) >= _HOPELESS or (telling and not self.limits.once)
         if not enough or status.has_runs:
             return
@@ -269,67 +277,74 @@ class _Driver:
     # -- submitting -------------------------------------------------------------------------------------------------
 
     def next_nodes(self, status: CampaignStatus) -> list[NodeStatus]:
-        """The nodes that a job is to be sent to: idle ones first, busy ones in the order in which they become free."""
-        to_do = [node for node in status.of(NodeState.TO_DO) if node.name not in self.refused and not self.rests(node)]
-        to_do.sort(key=lambda node: (node.tries, math.inf if node.free_s is None else node.free_s))
-        idle = [node for node in to_do if node.idle]
-        busy = [node for node in to_do if not node.idle]
-        pending = [node for node in status.nodes if node.job is not None and node.job.pending]
-        # Jobs for busy nodes may wait for days: they leave room for nodes that become idle.
-        pending_busy = sum(not node.idle for node in pending)
-        if not status.has_runs:  # what is wrong with every job is seen on one node
-            if any(map(_on_trial, status.nodes)):
-                return []
-            return idle or ([] if pending_busy else busy)  # the first that the scheduler takes
-        room = max(self.limits.max_pending - len(pending), 0)
-        room_busy = min(max(1, self.limits.max_pending // 2) - pending_busy, room - len(idle))
-        return [*idle[:room], *busy[: max(room_busy, 0)]]
+        """The nodes that need a job: idle ones first, busy ones in the order in which they become free."""
+        to_do = [node for node in status.of(NodeState.TO_DO) if not self.rests(node)]
+        return sorted(to_do, key=lambda node: (not node.idle, node.tries, node.free_s or math.inf))
 
-    def submit(self, status: CampaignStatus, nodes: Sequence[NodeStatus]) -> list[str]:
-        """Submit the jobs of these nodes as far as budget and scheduler allow; returns the nodes whose jobs it took."""
+    def room(self, status: CampaignStatus) -> tuple[int, int]:
+        """How many jobs may be sent, and how many of them to busy nodes."""
+        pending = [node for node in status.nodes if node.job is not None and node.job.pending]
+        pending_busy = sum(not node.idle for node in pending)
+        room = self.limits.max_pending - len(pending)
+        if not status.has_runs:  # what is wrong with every job is seen on one node
+            return min(room, int(not any(map(_on_trial, status.nodes)))), int(not pending_busy)
+        # Jobs for busy nodes may wait for days: they leave room for nodes that become idle.
+        return room, max(1, self.limits.max_pending // 2) - pending_busy
+
+    def submit(self, status: CampaignStatus) -> list[str]:
+        """Submit jobs as far as room, budget and scheduler allow; returns the nodes whose jobs it took."""
         self.limit, self.unaffordable_h = None, None
         budget_h = math.inf if self.limits.budget_h is None else self.limits.budget_h
         spent_h = status.allocated_h + sum(self.cost_h(node) for node in status.nodes if node.job is not None)
+        room, room_busy = self.room(status)
         sent: list[Event] = []
-        for node in nodes:
+        for node in self.next_nodes(status):
+            if room <= 0 or (room_busy <= 0 and not node.idle):
+                break
+            if node.name in self.refused:
+                continue
             if spent_h + self.cost_h(node) > budget_h:
                 self.unaffordable_h = self.cost_h(node)
                 break
-            # Whenever the driver is killed, the store knows the campaign of a job that is in the queue.
-            self.request = declare_campaign(self.store, self.request)
-            assert node.target is not None
-            job = node_job(
-                self.store.root,
-                self.request,
-                node.target,
-                self.options,
-                attempt=node.tries + 1,
-                gpus=_chosen_gpus(node),
-            )
-            answer = self.scheduler.submit(self.scheduler.render(job, self.options.template), keep=(self.lock.handle,))
+            answer = self.send(node)
             if answer.job is not None:
-                spent_h += self.cost_h(node)
+                spent_h, room, room_busy = spent_h + self.cost_h(node), room - 1, room_busy - (not node.idle)
                 sent.append(_submission(self.request, node, answer.job))
-                if not status.has_runs:
-                    break
-                continue
-            if answer.refusal is Refusal.UNSURE:
-                self.resting_s[node.name] = time.monotonic() + max(self.limits.settle_s, self.scheduler.timeout_s)
-            if answer.refusal in (Refusal.UNSURE, Refusal.LATER):
+            elif answer.refusal in (Refusal.UNSURE, Refusal.LATER):
+                if answer.refusal is Refusal.UNSURE:
+                    self.resting_s[node.name] = time.monotonic() + max(self.limits.settle_s, self.scheduler.timeout_s)
                 self.limit = answer.message
                 break
-            self.refused[node.name] = answer.message
-            if answer.refusal is Refusal.OTHER and not (self.submitted or sent):
+            elif answer.refusal is Refusal.NODE:
+                self.refused[node.name] = answer.message
+            elif not (sent or any(other.tries for other in status.nodes)):
                 raise SchedulerError(f"{self.scheduler.title} refused the job for node {node.name}: {answer.message}")
-        self.submitted += len(sent)
-        self.live |= {event.node or "" for event in sent}
+            else:  # it would say the same of every job that is like this one
+                alike = (other for other in status.of(NodeState.TO_DO) if _kind(other) == _kind(node))
+                self.refused |= {other.name: answer.message for other in alike}
+        names = [event.node or "" for event in sent]
         if sent:
-            self.answered_s = time.monotonic()
+            self.answered_s, self.live = time.monotonic(), {*(self.live or ()), *names}
             rows = pa.Table.from_batches([event_rows(sent, cluster=self.request.cluster or "")])
             self.store.append({"events": rows}, f"campaign-{self.request.campaign}-{time.time_ns()}")
         elif self.limit and not self.limits.once and time.monotonic() - self.answered_s > self.limits.patience_s:
             raise SchedulerError(f"{self.scheduler.title} took no job for {self.limits.patience_s:g} s: {self.limit}")
-        return [event.node or "" for event in sent]
+        return names
+
+    def send(self, node: NodeStatus) -> Answer:
+        """Submit the job of a node."""
+        # Whenever the driver is killed, the store knows the campaign of a job that is in the queue.
+        self.request = declare_campaign(self.store, self.request)
+        assert node.target is not None
+        job = node_job(
+            self.store.root,
+            self.request,
+            node.target,
+            self.options,
+            attempt=node.tries + 1,
+            gpus=_chosen_gpus(node),
+        )
+        return self.scheduler.submit(self.scheduler.render(job, self.options.template), keep=(self.lock.handle,))
 
     def cost_h(self, node: NodeStatus) -> float:
         """GPU-hours that the node's job is allocated at most."""
@@ -373,7 +388,14 @@ def _on_trial(node: NodeStatus) -> bool:
     """Whether its job runs or is about to: what becomes of it tells whether jobs can measure."""
     if node.job is None or not node.live:
         return False
-    return not node.job.pending or (node.idle and node.job.reason != "BeginTime")
+    start = node.job.start  # later for a job that was requeued, or that others with higher priority precede
+    waits = start is not None and (start - datetime.now(UTC)).total_seconds() > _SOON_S
+    return not node.job.pending or (node.idle and not waits)
+
+
+def _kind(node: NodeStatus) -> tuple[str | None, int]:
+    """What the scheduler's rules on jobs look at: equal for nodes whose jobs differ only in the node."""
+    return node.target.partition if node.target else None, node.gpus
 
 
 def _chosen_gpus(node: NodeStatus) -> list[str]:

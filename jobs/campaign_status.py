@@ -1,7 +1,8 @@
 """How far a campaign is: what the store has of each node, what the queue has of its jobs, and what that makes of it.
 
 Table `runs` decides: a job that ran and stored no run did not measure. Events tell what was not possible on a GPU, and
-which jobs were submitted. The queue is asked before the store is read: so no job that ends between is missed.
+which jobs were submitted. The queue is asked before the store is read: so no job that ends between is missed. It
+is asked once for a look, as a controller with many jobs takes long to list them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -65,15 +66,10 @@ class CampaignGpu:
     """A GPU that the campaign has measured or tried to."""
 
     gpu: str
-    node: str | None
-    slot: int | None
+    name: str
     state: GpuState
     done: int  # probes that are measured, or that are not possible on it
     why: str | None = None  # why it failed, in a sentence
-
-    @property
-    def name(self) -> str:
-        return gpu_name(self.gpu, self.node, self.slot)
 
 
 @dataclass(slots=True)
@@ -114,9 +110,7 @@ def coverage(store: Store | None, request: CampaignRequest) -> dict[str, NodeCov
     for gpu, node, slot, probes, failure in select(store, _GPUS.format(**words)):
         unfinished = GpuState.PARTIAL if failure is None else GpuState.FAILED
         state = GpuState.COVERED if probes == len(request.probes) else unfinished
-        nodes[node or ""].gpus.append(CampaignGpu(gpu, node, slot, state, probes, failure))
-    for node_coverage in nodes.values():
-        node_coverage.gpus.sort(key=lambda gpu: (-1 if gpu.slot is None else gpu.slot, gpu.gpu))
+        nodes[node or ""].gpus.append(CampaignGpu(gpu, gpu_name(gpu, node, slot), state, probes, failure))
     submitted_ns = {}
     for node, job, attempt, time_ns in select(store, _SUBMISSIONS.format(**words)):
         nodes[node].add(NodeCoverage(tries=attempt, jobs={job} - {""}))
@@ -142,9 +136,9 @@ WITH {_PLACES}, facts AS (
     WHERE {{campaign}} AND kind = '{EventKind.PROBE_NOT_RUN}' AND gpu IS NOT NULL
     UNION ALL SELECT coalesce(gpu, detail, ''), node, ts, NULL, coalesce(detail, 'it could not be used') FROM events
     WHERE {{campaign}} AND kind = '{EventKind.PROBE_FAILED}' AND workload IS NULL)
-SELECT gpu, coalesce(any_value(places.node), any_value(facts.node)), any_value(slot),
+SELECT gpu, coalesce(any_value(places.node), any_value(facts.node)), any_value(slot) AS slot,
     count(DISTINCT done) FILTER (done IN ({{probes}})), arg_max(why, ts)
-FROM facts LEFT JOIN places USING (gpu) GROUP BY gpu
+FROM facts LEFT JOIN places USING (gpu) GROUP BY gpu ORDER BY slot NULLS FIRST, gpu
 """
 """Each GPU with runs, or that could not be used: node, slot, the number of its settled probes, why the last failed."""
 _SUBMISSIONS = f"""
@@ -173,24 +167,24 @@ class Inventory:
     def of(cls, scheduler: Scheduler, request: CampaignRequest, options: SubmitOptions) -> Inventory:
         """Ask the scheduler. Raises InputError where it has none of the nodes, SchedulerError."""
         nodes = scheduler.nodes()
-        covered = campaign_nodes(request, options, nodes, scheduler.partitions(), title=scheduler.title)
-        if all(node.idle or node.obstacle for node in covered):
-            return cls(nodes, covered)
-        free = _free_s(scheduler.queue())
-        return cls(nodes, [replace(node, free_s=free.get(node.name)) for node in covered])
+        return cls(nodes, campaign_nodes(request, options, nodes, scheduler.partitions(), title=scheduler.title))
 
+    def free_s(self, queue: Sequence[QueuedJob]) -> Mapping[str, float]:
+        """When each busy node is free at the latest, by the time limits of the jobs of a queue: seconds since 1970.
 
-def _free_s(jobs: Iterable[QueuedJob]) -> dict[str, float]:
-    """When each busy node is free at the latest, seconds since 1970; a node with a job without limit is left out."""
-    from ..analysis.chains.waits import free_at
+        A node with a job without limit is left out.
+        """
+        if all(node.idle or node.obstacle for node in self.covered):
+            return {}
+        from ..analysis.chains.waits import free_at
 
-    running = [job for job in jobs if job.nodes and not job.ended and not job.pending]
-    ends = ((expand(job.nodes), math.inf if job.end is None else job.end.timestamp()) for job in running)
-    return {node: free_s for node, free_s in free_at(ends).items() if math.isfinite(free_s)}
+        running = [job for job in queue if job.nodes and not job.ended and not job.pending]
+        ends = ((expand(job.nodes), math.inf if job.end is None else job.end.timestamp()) for job in running)
+        return {node: free_s for node, free_s in free_at(ends).items() if math.isfinite(free_s)}
 
 
 def campaign_jobs(
-    scheduler: Scheduler, request: CampaignRequest, store: Path | None
+    queue: Sequence[QueuedJob], request: CampaignRequest, store: Path | None
 ) -> Mapping[str, Sequence[QueuedJob]]:
     """The campaign's jobs in the queue by node, those of other users among them where the scheduler shows them.
 
@@ -198,7 +192,9 @@ def campaign_jobs(
     """
     comment = None if store is None else comment_of(store)
     jobs: defaultdict[str, list[QueuedJob]] = defaultdict(list)
-    for job in scheduler.queue(name_prefix=f"{PREFIX}:{request.campaign}:"):
+    for job in queue:
+        if not job.name.startswith(f"{PREFIX}:{request.campaign}:"):
+            continue
         if job.user == os.geteuid():
             # A site may have its own template, or change comments: only a comment of another store counts.
             foreign = job.comment.startswith(f"{PREFIX}:") and job.comment != comment
@@ -245,7 +241,9 @@ class NodeStatus:
     job: QueuedJob | None = None  # its job that waits or runs
     tries: int = 0
     why: str | None = None  # why it failed, waits or is not available
-    ended: str | None = None  # how its last job ended, as the scheduler says it; None where it does not tell
+    ended: QueuedJob | None = None  # its last job that ended, as long as the scheduler tells
+    free_s: float | None = None
+    """When it is free at the latest, where it waits or is to do: seconds since 1970 (UTC). None: not known."""
 
     @property
     def gpus(self) -> int:
@@ -256,12 +254,6 @@ class NodeStatus:
     def idle(self) -> bool:
         """Whether a job for it would start at once."""
         return self.target is not None and self.target.idle
-
-    @property
-    def free_s(self) -> float | None:
-        """When a node that waits or is to do is free at the latest, in seconds since 1970 (UTC); None: not known."""
-        open_states = (NodeState.WAITING, NodeState.TO_DO)
-        return self.target.free_s if self.target and self.state in open_states else None
 
     @property
     def live(self) -> bool:
@@ -325,35 +317,45 @@ class CampaignStatus:
 def assess(
     request: CampaignRequest,
     inventory: Inventory | None,
-    jobs: Mapping[str, Sequence[QueuedJob]],
-    stored: Mapping[str, NodeCoverage],
+    queue: Sequence[QueuedJob],
+    store: Store | None,
     *,
     tries: int = TRIES,
     title: str = "Slurm",
 ) -> CampaignStatus:
-    """Bring together what the scheduler, called `title`, and the store have. A node gets so many `tries`."""
+    """Bring together what the scheduler, called `title`, and the store have. A node gets so many `tries`.
+
+    `inventory` is None where there is no scheduler. Raises InputError as `campaign_jobs` does.
+    """
+    jobs = campaign_jobs(queue, request, None if store is None else store.root)
+    stored = coverage(store, request)
     names: Mapping[str, str] = {}
+    nodes: Mapping[str, Node] = {}
     targets: dict[str, CampaignNode] = {}
-    lost: set[str] = set()
+    free_s: Mapping[str, float] = {}
     if inventory is not None:
-        names = known([name for name in stored if name], inventory.nodes).names
+        nodes, free_s = inventory.nodes, inventory.free_s(queue)
+        names = known([name for name in stored if name], nodes).names
         targets = {node.name: node for node in inventory.covered}
-        lost = set(expand(request.nodes or "")) - inventory.nodes.keys()
     covered: defaultdict[str, NodeCoverage] = defaultdict(NodeCoverage)
     for name in filter(None, stored):  # a node may have a domain in the store that it has not here
         covered[names.get(name, name)].add(stored[name])
-    unlisted = sorted((covered.keys() | lost) - targets.keys(), key=by_number)
-    unknown = f"{title} has no such node any more" if inventory else f"{title} did not tell"
-    nodes, notes = [], []
+    lost = set(expand(request.nodes or "")) - nodes.keys() if inventory else set()
+    unlisted = sorted((covered.keys() | jobs.keys() | lost) - targets.keys(), key=by_number)
+    statuses, notes = [], []
     for name in [*targets, *unlisted]:
-        status = NodeStatus(name, NodeState.TO_DO, targets.get(name), covered[name])
-        nodes.append(_assess_node(status, jobs.get(name, []), tries, unknown=unknown, title=title))
-        if skew_s := status.covered.skew_s:
+        unknown = f"{title} lists it without GPUs, or in another partition" if name in nodes else None
+        unknown = unknown or (f"{title} has no such node any more" if inventory else f"{title} did not tell")
+        node = NodeStatus(name, NodeState.TO_DO, targets.get(name), covered[name])
+        node = _assess_node(node, jobs.get(name, []), tries, unknown=unknown, title=title)
+        waits = targets.get(name) and node.state in (NodeState.WAITING, NodeState.TO_DO)
+        statuses.append(replace(node, free_s=free_s.get(name)) if waits else node)
+        if skew_s := node.covered.skew_s:
             notes.append(
                 f"the clock of node {name} is {'ahead' if skew_s > 0 else 'behind'} by at least {abs(skew_s):,.0f} s: "
                 "set it, as its runs have wrong times"
             )
-    return CampaignStatus(request, nodes, notes)
+    return CampaignStatus(request, statuses, notes)
 
 
 def _assess_node(node: NodeStatus, jobs: Sequence[QueuedJob], most: int, *, unknown: str, title: str) -> NodeStatus:
@@ -362,7 +364,7 @@ def _assess_node(node: NodeStatus, jobs: Sequence[QueuedJob], most: int, *, unkn
     live = max((job for job in jobs if not job.ended), key=lambda job: (not job.pending, _attempt(job)), default=None)
     ended = max((job for job in jobs if job.ended), key=_attempt, default=None)
     tries = max([covered.tries, len({*covered.jobs, *(job.job for job in jobs)}), *map(_attempt, jobs)])
-    node = replace(node, tries=tries, job=live, ended=ended.state if ended else None)
+    node = replace(node, tries=tries, job=live, ended=ended)
     if covered.settled >= node.gpus > 0:
         failures = [f"{gpu.name}: {gpu.why}" for gpu in covered.gpus if gpu.state is GpuState.FAILED]
         others = f" and {len(failures) - _SENTENCES} more" if len(failures) > _SENTENCES else ""
@@ -377,7 +379,7 @@ def _assess_node(node: NodeStatus, jobs: Sequence[QueuedJob], most: int, *, unkn
         failure += ": look at its driver, or mend its Gres"
     else:
         failure = f"{tries} job{'' if tries == 1 else 's'} measured {covered.settled} of {node.gpus} GPUs"
-        failure += f"; the last one ended as {node.ended}" if node.ended else ""
+        failure += f"; the last one ended as {node.ended.state}" if node.ended else ""
     if tries >= most:
         return replace(node, state=NodeState.FAILED, why=failure)
     if target is None or target.obstacle:
@@ -413,13 +415,7 @@ def last_line(path: Path) -> str | None:
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), None)
 
 
-def campaign_status(
-    store: Store | str | Path,
-    campaign: str | None = None,
-    *,
-    scheduler: Scheduler,
-    options: SubmitOptions = USUAL_OPTIONS,
-) -> CampaignStatus:
+def campaign_status(store: Store | str | Path, campaign: str | None = None, *, scheduler: Scheduler) -> CampaignStatus:
     """How far a campaign is, by its name, or the newest one. Without a scheduler it tells what the store has.
 
     Raises InputError where the store has no such campaign, SchedulerError where the scheduler does not answer.
@@ -429,17 +425,17 @@ def campaign_status(
     opened = store if isinstance(store, Store) else Store.open(store)
     request = find_campaign(opened, campaign)
     inventory, notes = None, []
-    jobs: Mapping[str, Sequence[QueuedJob]] = {}
+    queue: Sequence[QueuedJob] = ()
     try:
         scheduler.check()
-        jobs = campaign_jobs(scheduler, request, opened.root)
-        inventory = Inventory.of(scheduler, request, options)
+        queue = scheduler.queue()
+        inventory = Inventory.of(scheduler, request, USUAL_OPTIONS)
     except (SchedulerError, InputError) as error:  # the store's part is told, whatever became of nodes and files
         if isinstance(error, SchedulerError) and not error.absent:
             raise
         notes = [f"{error}; nodes that were not measured yet are not known here"]
-    status = assess(request, inventory, jobs, coverage(opened, request), title=scheduler.title)
-    status = with_outputs(status, opened.root, options)
+    status = assess(request, inventory, queue, opened, title=scheduler.title)
+    status = with_outputs(status, opened.root, USUAL_OPTIONS)
     status.notes.extend(notes)
     return status
 
@@ -458,9 +454,8 @@ def plan_campaign(
     request = choose_campaign(opened, choice)
     reach(scheduler)
     request = with_cluster(request, scheduler)
-    jobs = campaign_jobs(scheduler, request, None if opened is None else opened.root)
     inventory = Inventory.of(scheduler, request, options)
-    return assess(request, inventory, jobs, coverage(opened, request), title=scheduler.title)
+    return assess(request, inventory, scheduler.queue(), opened, title=scheduler.title)
 
 
 def reach(scheduler: Scheduler) -> None:

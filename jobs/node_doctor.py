@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -298,7 +299,7 @@ def _wait(scheduler: Scheduler, job: str, output: Path, last: float) -> list[Fin
         if findings is not None:
             return findings
         now = time.monotonic()
-        queue = [] if ended else scheduler.queue(name_prefix=_NAME)
+        queue = [] if ended else scheduler.queue(name_prefix=_NAME, user=os.geteuid())
         row = next((queued for queued in queue if queued.job == job), None)
         if ended is None and (row is None or row.ended):
             ended = now  # a network file system may show its output a little later

@@ -32,7 +32,7 @@ ENDED = frozenset(
     | {"REVOKED"}
 )
 """States of jobs that have ended."""
-RUNNING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
+RUNNING = frozenset({"CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"})
 """States of jobs that have nodes."""
 APART = "\x1f"
 """Between the fields of a row: the unit separator, which no name of a user, an account or a node holds."""

@@ -1,7 +1,8 @@
 """A Slurm of small shell programs, for what a real one does not do when it is asked to: refuse, hang, lose an answer.
 
-Its queue is a folder of files, each with a line NUMBER|STATE|REASON|UID|NAME|COMMENT, and where the job is one that
-reaches its limit at a known time, |END|NODE. `end_jobs` lets the jobs that run end, with their runs in a store.
+Its queue is a folder of files, each with a line NUMBER|STATE|REASON|UID|NAME|COMMENT, and where these are known, when
+the job reaches its limit, its node, and when it starts: |END|NODE|START. `end_jobs` lets the jobs that run end, with
+their runs in a store.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ echo $id
 
 
 _SQUEUE = """cat {folder}/queue/* 2>/dev/null | sed '{edits}' |
-    awk -F'|' -v OFS='\\037' '{ print $1, $2, $3, $4, 0, $7, $8, $5, $6, "." }'
+    awk -F'|' -v OFS='\\037' '{ print $1, $2, $3, $4, $9, $7, $8, $5, $6, "." }'
 """
 
 

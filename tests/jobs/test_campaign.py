@@ -208,6 +208,65 @@ def test_a_node_that_is_refused_does_not_stop_the_others(slurm: FakeSlurm, tmp_p
     assert "Slurm refused its job: " in (found.nodes[0].why or "")
 
 
+def test_what_slurm_refuses_of_some_nodes_does_not_keep_cron_from_the_others(slurm: FakeSlurm, tmp_path: Path) -> None:
+    """Each call is a new driver, and n01 to n03 come first: more than may wait at once."""
+    refused = [node_line(f"n0{number}", partitions="staff") for number in (1, 2)]
+    nodes = [*refused, node_line("n03"), node_line("n04"), node_line("n05")]
+    (slurm.folder / "nodes").write_text("".join(nodes))
+    (slurm.folder / "partitions").write_text("PartitionName=staff State=UP\nPartitionName=batch State=UP\n")
+    before = (
+        "cat > {folder}/asked\nrefuses() { echo $1 >&2; echo >> {folder}/refused; exit 1; }\n"
+        "if grep -q partition=staff {folder}/asked; then refuses 'Invalid account'; fi\n"
+        "if grep -q nodelist=n03 {folder}/asked; then refuses 'Requested node configuration is not available'; fi\n"
+    )
+    store, once = tmp_path / "store", DriverLimits(once=True, max_pending=1)
+    run_campaign(store, replace(LAUNCH, nodes="n04"), scheduler=slurm, limits=once)
+    slurm.end_jobs(store, "autumn")
+    slurm.sbatch(before=before + "exec < {folder}/asked\n")
+    choice = replace(LAUNCH, campaign="winter")
+    store_runs(Store.open(store), declare_campaign(Store.open(store), choose_campaign(None, choice)), "n04", "7")
+    found = run_campaign(store, choice, scheduler=slurm, limits=once)
+    assert [one.state for one in found.nodes] == ["unavailable"] * 3 + ["covered", "running"]
+    assert found.nodes[1].why == "Slurm refused its job: Invalid account"
+    assert len((slurm.folder / "refused").read_text()) == 2, "one job told of all in partition staff"
+
+
+def test_the_queue_is_asked_once_a_look_and_left_alone_the_longer_it_takes(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (slurm.folder / "nodes").write_text(node_line("n01") + node_line("n02", "ALLOCATED"))
+    slurm.squeue(before="echo >> {folder}/asked\n")
+    plan_campaign(tmp_path / "store", LAUNCH, scheduler=slurm)
+    assert len((slurm.folder / "asked").read_text()) == 1
+    clock = vars(campaign_driver)["time"]
+    slept: list[float] = []
+
+    def sleep(pause_s: float) -> None:
+        slept.append(pause_s)
+        clock.sleep(pause_s)
+
+    def slow_queue(**_: Any) -> list[Any]:
+        clock.sleep(4.0)
+        return Slurm.queue(slurm)
+
+    monkeypatch.setattr(campaign_driver, "time", SimpleNamespace(**{**vars(clock), "sleep": sleep}))
+    monkeypatch.setattr(slurm, "queue", slow_queue)
+    assert drive(slurm, tmp_path / "store").is_complete
+    assert slept
+    assert min(slept) >= 40
+
+
+def test_runs_that_come_late_are_waited_for_by_the_next_call_of_cron(slurm: FakeSlurm, tmp_path: Path) -> None:
+    store, once = tmp_path / "store", DriverLimits(once=True, settle_s=60)
+    (slurm.folder / "nodes").write_text(node_line("n01"))
+    run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+    slurm.end_jobs(store, "autumn", measured=False)
+    for ended_s, jobs in ((5, 1), (3600, 2)):
+        slurm.squeue(f"s/COMPLETED.*/&|{time.time() - ended_s:.0f}/")
+        run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
+        assert len(slurm.submitted()) == jobs
+
+
 @pytest.mark.long
 def test_a_budget_is_kept(slurm: FakeSlurm, tmp_path: Path) -> None:
     """A job in the queue counts as long as it may run, one that has ended as long as it ran."""
@@ -263,8 +322,11 @@ def test_the_first_job_tells_of_all_others(slurm: FakeSlurm, tmp_path: Path) -> 
         node_line("n01", "ALLOCATED") + "".join(node_line(f"n0{number}") for number in (2, 3))
     )
     assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 2, "n02 tells sooner"
-    slurm.squeue("s/RUNNING|None/PENDING|BeginTime/")
+    slurm.squeue(f"s/RUNNING|None/PENDING|BeginTime/; s/$/|||{time.time() + 120:.0f}/")
     assert run_campaign(store, LAUNCH, scheduler=slurm, limits=once).count(NodeState.WAITING) == 3
+    (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 6)))
+    few = DriverLimits(once=True, max_pending=3)
+    assert run_campaign(store, LAUNCH, scheduler=slurm, limits=few).count(NodeState.WAITING) == 3, "--max-pending"
 
 
 def test_busy_nodes_get_jobs_in_the_order_in_which_they_are_free(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -506,9 +568,11 @@ def test_nodes_that_wait() -> None:
         + node_line("n03", "MIXED+PLANNED")
         + node_line("n04", partitions="closed")
         + node_line("n05", partitions="staff")
+        + node_line("n06", partitions="wide")
     )
     partitions = (
         BATCH
+        + "PartitionName=wide State=UP MinNodes=2\n"
         + "PartitionName=closed State=DRAIN\nPartitionName=staff State=UP AllowGroups=nobody-at-all RootOnly=YES\n"
     )
     found = {one.name: one.obstacle for one in inventory(lines, partitions)}
@@ -518,6 +582,7 @@ def test_nodes_that_wait() -> None:
         "n03": None,
         "n04": "partition closed is down or closed to this user",
         "n05": "partition staff is down or closed to this user",
+        "n06": "its partition allows no jobs of fewer than 2 nodes",
     }
     reserved = SubmitOptions(options=("--reservation=test",))
     assert inventory(node_line("n02", "IDLE+RESERVED"), BATCH, options=reserved)[0].obstacle is None
@@ -568,6 +633,13 @@ def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp
     found = drive(slurm, store)
     assert [(one.name, one.state) for one in found.nodes] == [("n01", "covered"), ("n02", "unavailable")]
     assert found.nodes[1].why == "Slurm has no such node any more"
+    winter = replace(LAUNCH, campaign="winter")
+    drive(slurm, store, winter, once=True, ends=lambda: None)
+    slurm.end_jobs(store, "winter", measured=False)
+    (slurm.folder / "nodes").write_text(node_line("n01", gres="(null)") + node_line("n03"))
+    found = drive(slurm, store, winter)
+    assert [(one.name, one.state) for one in found.nodes] == [("n03", "covered"), ("n01", "unavailable")]
+    assert found.nodes[1].why == "Slurm lists it without GPUs, or in another partition"
 
 
 @pytest.mark.long
@@ -681,6 +753,11 @@ def test_a_campaign_goes_on_as_it_began(tmp_path: Path) -> None:
     assert other.neighbours == "idle", "a probe of suite full uses a second GPU"
     assert choose_campaign(store, CampaignChoice(suite="quick", neighbours="idle")).campaign == f"{first.campaign}-2"
     assert known_campaigns(store) == [first]
+    with pytest.raises(InputError, match="cannot name a campaign of jobs"):
+        choose_campaign(store, CampaignChoice("n" * 101, "quick"))
+    narrow = declare_campaign(store, replace(first, began_ns=None, nodes="n01"))
+    assert known_campaigns(store) == [narrow], "also where its clock was set back"
+    first = narrow
     store_runs(store, first, "n01", "1")
     with pytest.raises(InputError, match=r"was begun with --partition gpu: leave the option out to go on, or choose"):
         choose_campaign(store, CampaignChoice(first.campaign, partition="cpu"))
