@@ -101,13 +101,13 @@ def chain_study(log: JobsLog, *, options: StudyOptions, progress: ProgressReport
     tested = begins_s >= test_from_s
     learned_s = begins_s[~tested] if learns else begins_s[:0]
     report = _Progress(progress, len(learned_s) + int(tested.sum()))
-    test = _chains(log, options, begins_s[tested], every=1, report=report)
+    test = _chains(log, options, begins_s[tested], step_h=1, report=report)
     predicted_s = {
         "average": test.feature_rows[..., FEATURES.index("recent_wait_mean_h")] * _HOUR_S,
         "test-only": test.feature_rows[..., FEATURES.index("first_fit_h")] * _HOUR_S,
     }
     if learns:
-        learned = _chains(log, options, learned_s, every=_LEARNED_EVERY, report=report)
+        learned = _chains(log, options, learned_s, step_h=_LEARNED_EVERY, report=report)
         history = _History.of(learned, test)
         is_known = history.known_at(test_from_s)
         if is_known.sum() < LEAST_WAITS:
@@ -177,9 +177,9 @@ class _Progress:
             self._progress(self._done, self._chains)
 
 
-def _chains(log: JobsLog, options: StudyOptions, begins_s: FloatArray, *, every: int, report: _Progress) -> Chains:
+def _chains(log: JobsLog, options: StudyOptions, begins_s: FloatArray, *, step_h: int, report: _Progress) -> Chains:
     """The chains that begin at these times, ascending, at every so many hours."""
-    hours = _HOUR_S * np.arange(0, _ASKED, every)
+    hours = _HOUR_S * np.arange(0, _ASKED, step_h)
     queue = Queue(log, options.cluster_nodes)
     count, nodes = len(begins_s), options.nodes
     starts_s, known_gaps_s = np.empty(count), np.empty(count)
@@ -230,9 +230,9 @@ class _History:
         """The moments of these chains that a model learns from."""
         columns: list[tuple[FloatArray, ...]] = []
         for chains in parts:
-            every = _LEARNED_EVERY if chains.moments_s.shape[1] == _ASKED else 1
-            waits_s, feature_rows = chains.waits_s[:, ::every].ravel(), chains.feature_rows[:, ::every]
-            columns.append((chains.moments_s[:, ::every].ravel(), feature_rows.reshape(-1, len(FEATURES)), waits_s))
+            step_h = _LEARNED_EVERY if chains.moments_s.shape[1] == _ASKED else 1
+            waits_s, feature_rows = chains.waits_s[:, ::step_h].ravel(), chains.feature_rows[:, ::step_h]
+            columns.append((chains.moments_s[:, ::step_h].ravel(), feature_rows.reshape(-1, len(FEATURES)), waits_s))
         return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
     def where(self, waits: NDArray[np.bool_]) -> _History:
