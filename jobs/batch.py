@@ -48,30 +48,19 @@ class BatchJob:
     """What every scheduler must know of a job; None and empty: not asked for."""
 
     name: str
-    command: Sequence[str]
-    """The words of the command that measures."""
-    minutes: int
-    """The limit of its wall time."""
-    gpus: int
-    """All GPUs of the node."""
-    node: str | None = None
-    """The node; None where the person who submits the script chooses it."""
-    partition: str | None = None
-    """The partition or queue."""
+    command: Sequence[str]  # the words of the command that measures
+    minutes: int  # the limit of its wall time
+    gpus: int  # all GPUs of the node
+    node: str | None = None  # None where the person who submits the script chooses it
+    partition: str | None = None  # the partition or queue
     qos: str | None = None
     account: str | None = None
-    nice: int | None = None
-    """How much lower than usual its priority is."""
-    output: str | None = None
-    """The file of its output."""
-    setup: Sequence[str] = ()
-    """Lines of shell before the command: `module load cuda`."""
-    options: Sequence[str] = ()
-    """Further options of the scheduler, one directive each: `--constraint=a100`."""
-    store: str | None = None
-    """The folder that the command writes to."""
-    comment: str | None = None
-    """What tells a campaign's jobs from those of another one of the same name."""
+    nice: int | None = None  # how much lower than usual its priority is
+    output: str | None = None  # the file of its output
+    setup: Sequence[str] = ()  # lines of shell before the command: `module load cuda`
+    options: Sequence[str] = ()  # further options of the scheduler, one directive each: `--constraint=a100`
+    store: str | None = None  # the folder that the command writes to
+    comment: str | None = None  # what tells a campaign's jobs from those of another one of the same name
 
 
 def values(job: BatchJob) -> Mapping[str, Sequence[str]]:
@@ -153,11 +142,10 @@ def _filled(line: str, lines: Mapping[str, Sequence[str]]) -> list[str]:
     if any(bool(lines[name]) is bool(absent) for absent, name, _ in places):
         return []
 
+    def text_of(place: re.Match[str], row: int) -> str:
+        absent, name, form = place.groups()
+        text = "" if absent else lines[name][min(row, len(lines[name]) - 1)]
+        return FORMS[form](text) if form else text
+
     rows = max((len(lines[name]) for absent, name, _ in places if not absent), default=1)
-    return [_PLACE.sub(partial(_text_of, lines, row), line) for row in range(rows)]
-
-
-def _text_of(lines: Mapping[str, Sequence[str]], row: int, place: re.Match[str]) -> str:
-    absent, name, form = place.groups()
-    text = "" if absent else lines[name][min(row, len(lines[name]) - 1)]
-    return FORMS[form](text) if form else text
+    return [_PLACE.sub(partial(text_of, row=row), line) for row in range(rows)]

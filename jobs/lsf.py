@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from datetime import UTC, datetime
 
 from ..errors import SchedulerError
-from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, user_number
+from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, printed_time, user_number
 
 _QUEUE_S = 60.0  # that bjobs may take, which lists the jobs of all users
 _USABLE = {"ok", "closed_Full", "closed_Excl", "closed_cu_excl", "closed_Busy"}  # the others are closed or lost
@@ -24,7 +23,7 @@ _STATES |= {"EXIT": "FAILED", "ZOMBI": "NODE_FAIL"}
 _ENDS = {"TERM_OWNER": "CANCELLED", "TERM_ADMIN": "CANCELLED", "TERM_FORCE_OWNER": "CANCELLED"}
 _ENDS |= {"TERM_FORCE_ADMIN": "CANCELLED", "TERM_RUNLIMIT": "TIMEOUT", "TERM_DEADLINE": "DEADLINE"}
 _ENDS |= {"TERM_PREEMPT": "PREEMPTED", "TERM_MEMLIMIT": "OUT_OF_MEMORY", "TERM_ZOMBIE": "NODE_FAIL"}
-_TIME = re.compile(r"([A-Z][a-z]{2}) +(\d+) (\d\d:\d\d:\d\d) (\d{4})")
+_TIME = "%b %d %H:%M:%S %Y"
 
 
 class Lsf(Scheduler):
@@ -133,17 +132,11 @@ def _job(row: Mapping[str, str]) -> QueuedJob:
         comment=comment,
         nodes=",".join(dict.fromkeys(hosts)),
         held=row["STAT"] == "PSUSP",
-        start=_time(row.get("START_TIME", "")),
-        end=_time(row.get("FINISH_TIME", "")),
+        start=printed_time(_text(row, "START_TIME"), _TIME),
+        end=printed_time(_text(row, "FINISH_TIME").rstrip(" ELX"), _TIME),  # a letter marks what is a limit
     )
 
 
 def _text(row: Mapping[str, str], field: str) -> str:
     """A field, "" where it says that there is none."""
     return "" if row.get(field) in (None, "-") else row[field]
-
-
-def _time(text: str) -> datetime | None:
-    """A time as bjobs prints it in UTC, where L marks a limit: "Nov 29 10:00:07 2026 L"; None where there is none."""
-    match = _TIME.search(text)
-    return datetime.strptime(" ".join(match.groups()), "%b %d %H:%M:%S %Y").replace(tzinfo=UTC) if match else None

@@ -8,15 +8,15 @@ template puts the name and the comment of a job into variables (`qsub -v`), and 
 
 from __future__ import annotations
 
-import getpass
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from ..errors import SchedulerError
-from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, user_number
+from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, printed_time, user_number
 
 Fields = Mapping[str, str]
 
@@ -83,7 +83,8 @@ def _sections(text: str, head: str = "") -> dict[str, Fields]:
     """The fields of each object, by its name, which stands behind `head`, or alone before the first field.
 
     Long values are broken before a tab. One may hold line breaks: it ends where the next field begins. Of a field that
-    comes twice, the first counts, as a variable of a job's environment may look like one.
+    comes twice, the first counts, as a variable of a job's environment may look like one. Raises SchedulerError for a
+    text without objects, as the commands of Torque print: to take it for an empty queue would submit jobs twice.
     """
     objects: dict[str, Fields] = {}
     for part in re.split(rf"^{head}(?=\S)" if head else r"^(?=\S+\n +\w+ = )", text, flags=re.MULTILINE)[1:]:
@@ -91,18 +92,19 @@ def _sections(text: str, head: str = "") -> dict[str, Fields]:
         _, *words = re.split(r"^ +([\w.]+) = ", lines.replace("\n\t", ""), flags=re.MULTILINE)
         fields = zip(words[-2::-2], words[::-2], strict=True)  # backwards, so that the first one stays
         objects[name.strip()] = {key: value.strip() for key, value in fields}
+    if text.strip() and not objects:
+        raise SchedulerError(f"PBS printed what whorl cannot read, is it PBS Pro or OpenPBS? {text.strip()[:60]!r}")
     return objects
 
 
 def _queue(name: str, row: Fields, *, default: bool) -> Partition:
-    open_to_all = not _true(row, "acl_user_enable") and not _true(row, "from_route_only")
-    users = [user.strip().partition("@")[0] for user in row.get("acl_users", "").split(",")]
-    member = _true(row, "acl_user_enable") and getpass.getuser() in users  # the queue of a reservation names its users
+    users = map(user_number, row.get("acl_users", "").replace(" ", "").split(","))
+    closed = _true(row, "acl_user_enable") and os.geteuid() not in users  # as the queue of a reservation
     longest = _duration(row.get("resources_max.walltime", ""))
     return Partition(
         name,
         default=default,
-        up=_true(row, "enabled") and _true(row, "started") and (open_to_all or member),
+        up=_true(row, "enabled") and _true(row, "started") and not closed and not _true(row, "from_route_only"),
         longest_min=longest.total_seconds() / 60 if longest else math.inf,
     )
 
@@ -141,7 +143,8 @@ def _joined(first: Node, second: Node) -> Node:
 def _job(number: str, row: Fields) -> QueuedJob:
     letter = row.get("job_state", "")
     ended = _ENDS.get(row.get("Exit_status", ""), "FAILED")
-    start, limit = _time(row.get("stime", "")), _duration(row.get("Resource_List.walltime", ""))
+    start = printed_time(row.get("stime", ""), "%a %b %d %H:%M:%S %Y")
+    limit = _duration(row.get("Resource_List.walltime", ""))
     hosts = re.findall(r"(?:^|\+)([^/+:]+)", row.get("exec_host", ""))
     return QueuedJob(
         job=number.partition(".")[0],
@@ -173,11 +176,3 @@ def _duration(limit: str) -> timedelta | None:
     if not all(part.isdigit() for part in parts):
         return None
     return timedelta(seconds=sum(int(part) * 60**power for power, part in enumerate(reversed(parts))))
-
-
-def _time(text: str) -> datetime | None:
-    """A time as qstat prints it in UTC: Wed Apr 14 23:34:17 2021."""
-    try:
-        return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC)
-    except ValueError:
-        return None

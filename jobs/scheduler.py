@@ -325,6 +325,14 @@ def utc_time(seconds: str | None) -> datetime | None:
     return datetime.fromtimestamp(instant, UTC) if 0 < instant < 1e11 else None
 
 
+def printed_time(text: str, form: str) -> datetime | None:
+    """A time that a command printed in UTC, in a form of strptime; None for a text of another form."""
+    try:
+        return datetime.strptime(text, form).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
 def user_number(name: str) -> int | None:
     """The number of a user by name, which may have a host behind an @; None where this machine does not know it."""
     try:

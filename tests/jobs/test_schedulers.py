@@ -172,6 +172,16 @@ def test_a_pbs_that_keeps_no_history(commands: Commands) -> None:
     assert [job.job for job in Pbs(environment=commands.environment).queue()] == ["1"]
 
 
+def test_the_qstat_of_another_scheduler_is_no_empty_queue(commands: Commands) -> None:
+    commands.answer("qstat -x*", "<Data><Job><Job_Id>1.torque</Job_Id></Job></Data>\n")
+    with pytest.raises(SchedulerError, match=r"is it PBS Pro or OpenPBS\? '<Data><Job>"):
+        Pbs(environment=commands.environment).queue()
+    empty = Commands(commands.folder / "empty")
+    empty.folder.mkdir()
+    empty.answer("qstat -x*")
+    assert Pbs(environment=empty.environment).queue() == []
+
+
 # -- LSF ----------------------------------------------------------------------------------------------------------
 
 LSF_HOSTS = [
