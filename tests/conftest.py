@@ -91,11 +91,20 @@ def _choose_examples() -> None:
     settings.load_profile("same")
 
 
-def pytest_sessionfinish() -> None:
-    """Wait for threads of pages that still read: Python would end them in C++ code, which aborts the process."""
-    for thread in threading.enumerate():
-        if thread.name in BACKGROUND_THREADS:
-            thread.join(20.0)
+_STATUS = pytest.StashKey[int]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_STATUS] = exitstatus
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the process at once where a thread still reads for a page: Python would end it in C++ code, which aborts."""
+    if any(thread.name in BACKGROUND_THREADS for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(config.stash.get(_STATUS, 0))
 
 
 _LEFT_OUT = pytest.StashKey[int]()
