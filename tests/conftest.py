@@ -101,6 +101,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the process at once where a thread still reads for a page: Python would end it in C++ code, which aborts."""
+    gc.unfreeze()
     if any(thread.name in BACKGROUND_THREADS for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -158,10 +159,6 @@ def pytest_collection_finish() -> None:
     """Search no more for cycles among what thousands of collected tests consist of: a search took 0.15 s each time."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
 
 
 _SWITCH_S = sys.getswitchinterval()
