@@ -17,7 +17,7 @@ from whorl.store.hostlist import expand
 
 
 def fleet(count: int = 6, **fields: object) -> dict[str, Node]:
-    nodes = [Node(f"n{i:02d}", "IDLE", ("batch",), ("v100",), ("v100",), 10, 4, 8) for i in range(1, count + 1)]
+    nodes = [Node(f"n{i:02d}", "IDLE", ("batch",), ("v100",), ("v100",), 10, 4) for i in range(1, count + 1)]
     return {n.name: replace(n, **fields) for n in nodes}  # type: ignore[arg-type]
 
 
