@@ -15,7 +15,9 @@ import pytest
 
 import whorl
 from whorl.cli import cli
+from whorl.collectors.collection import CollectOptions
 from whorl.errors import InputError
+from whorl.probes.measurement import MeasureOptions
 from whorl.store import Store
 
 ROOT = Path(__file__).parents[1]
@@ -64,16 +66,22 @@ def _options(*words: str) -> dict[str, click.Option]:
 
 
 @pytest.mark.parametrize(
-    ("words", "function"),
+    ("words", "function", "options"),
     [
-        (("probe", "run"), whorl.measure),
-        (("collect",), whorl.collect),
-        (("advise",), whorl.advise),
-        (("report",), whorl.report),
+        (("probe", "run"), whorl.measure, MeasureOptions),
+        (("collect",), whorl.collect, CollectOptions),
+        (("advise",), whorl.advise, None),
+        (("report",), whorl.report, None),
     ],
 )
-def test_a_function_takes_what_its_verb_takes_with_the_same_defaults(words: tuple[str, ...], function: Any) -> None:
-    parameters = inspect.signature(function).parameters
+def test_a_function_takes_what_its_verb_takes_with_the_same_defaults(
+    words: tuple[str, ...], function: Any, options: Any
+) -> None:
+    """Its own arguments, or those of the dataclass that its documentation names."""
+    parameters = dict(inspect.signature(function).parameters)
+    if options is not None:
+        assert f"`{options.__name__}`" in function.__doc__
+        parameters = dict(inspect.signature(options).parameters) | parameters
     for name, option in _options(*words).items():
         assert name in parameters, f"{function.__name__} has no {name}"
         wanted: Any = () if option.multiple else False if option.is_flag else None
