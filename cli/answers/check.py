@@ -111,8 +111,8 @@ class _Checking:
         try:
             store = opened(self.store)
             if self.backend == "simulated":
-                names = self._simulated_gpus()
-                judge(self.result, store, names, None if quick else self._probe(store))
+                report = None if quick else self._probe(store)
+                judge(self.result, store, self._simulated_gpus(), report)
             else:
                 self._check_node(store, quick)
         except Exception as error:  # whatever it is: a check that fails must not drain a node
