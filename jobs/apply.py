@@ -5,9 +5,10 @@ and looks again until Slurm has planned the job anew. The exclusion stays only w
 is not later than the advice saves; else the job is as its owner wrote it.
 
 How to undo stands in the job's comment, behind the owner's text, and is written together with the list itself, by one
-command: `whorl:excluded=` what whorl added, `whorl:was=` the owner's list to the letter, if it is spelled in another
-way than whorl spells lists, and `whorl:trying` until Slurm was looked at. So whatever ends whorl, and wherever it runs
-next, `apply` and `undo` know what to restore.
+command, which Slurm follows as a whole or not at all: `whorl:excluded=` what whorl added, `whorl:was=` the owner's list
+to the letter (a space as %20), if it is spelled in another way than whorl spells lists, and `whorl:trying` until Slurm
+was looked at. So whatever ends whorl, and wherever it runs next, `apply` and `undo` know what to restore. Of two calls
+at once the later one takes the other for an interrupted one: one decides, the other says that the job was changed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import compress, expand
@@ -34,15 +36,17 @@ from .steering import AdviceRequest, ScoredWorkload, SiteNodes, Steering, only_w
 if TYPE_CHECKING:
     from ..store import Store
 
-BLOCKED = frozenset({"BadConstraints", "PartitionConfig", "PartitionNodeLimit", "ReqNodeNotAvail"})
+BLOCKED = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "ReqNodeNotAvail")
 """Reasons that say that Slurm cannot start a job on the nodes that it may use."""
 HELD = "JobHeldUser"
-OFF_PLAN = frozenset({HELD, "JobHeldAdmin", "BeginTime", "Dependency", "DependencyNeverSatisfied"})
+OFF_PLAN = (HELD, "JobHeldAdmin", "BeginTime", "Dependency", "DependencyNeverSatisfied")
 """Reasons of jobs for which Slurm plans no start yet, whatever time it prints."""
 LEAST_DELAY_S = 60.0
 """A start that is less later is not later: Slurm plans in steps of a minute (bf_resolution)."""
 PASSES = 4
 """Intervals between Slurm's looks at the queue (bf_interval) after which each job was looked at once in full."""
+LONGEST_COMMENT = 1024
+"""Bytes of a comment: Slurm refuses a longer one."""
 _ADDED = re.compile(r"(?:^|\s)whorl:excluded=(\S*)")
 _OWNERS = re.compile(r"(?:^|\s)whorl:was=(\S*)")
 _TRYING = " whorl:trying"
@@ -69,9 +73,19 @@ class NodeChoice:
     excluded: str
     comment: str
 
-    def is_of(self, record: JobRecord) -> bool:
-        """Whether the job has these."""
-        return record.comment == self.comment and _same(record.excluded, self.excluded)
+    @classmethod
+    def of(cls, record: JobRecord) -> NodeChoice:
+        """What a job has."""
+        return cls(record.excluded, record.comment)
+
+    def same_as(self, choice: NodeChoice) -> bool:
+        """Whether two choices are the same nodes and the same comment, however the lists are spelled."""
+        return self.comment == choice.comment and set(expand(self.excluded)) == set(expand(choice.excluded))
+
+    def settings(self, before: NodeChoice) -> dict[str, str]:
+        """What `scontrol update` has to set on a job that has `before`."""
+        settings = {} if self.excluded == before.excluded else {"ExcNodeList": self.excluded}
+        return settings if self.comment == before.comment else settings | {"Comment": self.comment}
 
 
 @dataclass(frozen=True)
@@ -93,26 +107,41 @@ class JobChange:
 
     @property
     def needed(self) -> bool:
-        return self.after.comment != self.before.comment or not _same(self.after.excluded, self.before.excluded)
+        """Whether there is anything to change."""
+        return not self.after.same_as(self.before)
 
     @property
     def command(self) -> list[str]:
         """What changes the job."""
-        settings = [f"{key}={value}" for key, value in _settings(self.after, self.before).items()]
-        return ["scontrol", "update", f"JobId={self.job}", *settings]
+        settings = self.after.settings(self.before)
+        return ["scontrol", "update", f"JobId={self.job}", *(f"{key}={text}" for key, text in settings.items())]
 
     @property
     def trying(self) -> NodeChoice:
         """The same as `after`, with the mark that Slurm was not looked at yet."""
         return NodeChoice(self.after.excluded, f"{self.after.comment}{_TRYING}")
 
+    def covers(self, record: JobRecord) -> bool:
+        """Whether a record is of this job, or of some of these tasks: Slurm parts them as they change or start."""
+        return set(expand(record.id)) <= set(expand(self.job))
+
+    def is_tried_on(self, record: JobRecord) -> bool:
+        """Whether a record is of this job with the change made and not yet decided."""
+        return self.covers(record) and self.trying.same_as(NodeChoice.of(record))
+
     def stays(self, note: str) -> JobChange:
         """The job as it is, for a reason."""
         return replace(self, after=self.before, notes=(*self.notes, note))
 
+    def overtaken(self, record: JobRecord | None) -> JobChange:
+        """The job as it is in this record, by what it did itself or somebody else did to it."""
+        choice = self.before if record is None else NodeChoice.of(record)
+        state = "ended" if record is None else "was changed" if record.state == "PENDING" else f"is {record.state}"
+        return replace(self, before=choice, owner=choice).stays(f"it {state} meanwhile: whorl leaves it as it is")
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        changed = self.after.excluded != self.before.excluded or self.after.comment != self.before.comment
+        changed = self.after != self.before
         return {
             "job": self.job,
             "before": self.before.excluded,
@@ -157,13 +186,14 @@ def apply(
     slurm = Slurm()
     slurm.check()
     records = slurm.jobs(job)
-    interrupted = [record for record in records if record.state == "PENDING" and _TRYING in record.comment]
+    waiting = pending(records, job, os.getuid())
+    interrupted = [record for record in waiting if _TRYING in record.comment]
     if interrupted and not options.dry_run:
         for record in interrupted:
             _set(slurm, record, owner_of(record))
             tell(f"job {record.id}: what an interrupted whorl excluded was taken back")
         records = slurm.jobs(job)
-    waiting = pending(records, job, os.getuid())
+        waiting = pending(records, job, os.getuid())
     opened = opened_store(store)
     unclear = f"the workload of job {job} is not known: give --workload, or whorl=NAME in its comment"
     workload = workload or workload_of(waiting) or only_workload(opened, unclear)
@@ -173,8 +203,7 @@ def apply(
     changes = [change_of(record, steering.exclude) for record in waiting]
     if not options.dry_run:
         gain = exclusion_gain(steering.advice)
-        trial = ExclusionTrial(slurm, job, options, max(0.0, gain.median) if gain else 0.0, tell)
-        changes = trial.run(changes, waiting)
+        changes = ExclusionTrial(slurm, job, options, max(0.0, gain.median) if gain else 0.0, tell).run(changes)
     return Applied(steering, workload, changes, len(records) - len(waiting))
 
 
@@ -221,26 +250,27 @@ def change_of(record: JobRecord, advised: Sequence[str]) -> JobChange:
     before and advises no longer is allowed again.
     """
     owner = owner_of(record)
-    owners = set(expand(owner.excluded))
+    owners = expand(owner.excluded)
     required = set(expand(record.required)) & set(advised)
     notes = [f"{compress(required)} is not excluded, because the job asks for it"] if required else []
     added = [node for node in advised if node not in owners and node not in required]
-    if record.strict and added:
-        notes.append(f"whorl excludes nothing for it, because {record.strict}")
+    was = f" whorl:was={quote(owner.excluded, safe=',[]-')}" if owner.excluded != compress(owners) else ""
+    comment = f"{owner.comment} whorl:excluded={compress(added)}{was}".strip()
+    strict = record.strict
+    if len((comment + _TRYING).encode()) > LONGEST_COMMENT:
+        strict = strict or f"its comment would be longer than the {LONGEST_COMMENT:,} bytes that Slurm takes"
+    if strict and added:
+        notes.append(f"whorl excludes nothing for it, because {strict}")
         added = []
-    after = owner
-    if added:
-        was = f" whorl:was={owner.excluded}" if owner.excluded != compress(owners) else ""
-        comment = f"{owner.comment} whorl:excluded={compress(added)}{was}".strip()
-        after = NodeChoice(compress([*owners, *added]), comment)
-    return JobChange(record.id, NodeChoice(record.excluded, record.comment), owner, after, tuple(notes))
+    after = NodeChoice(compress([*owners, *added]), comment) if added else owner
+    return JobChange(record.id, NodeChoice.of(record), owner, after, tuple(notes))
 
 
 def owner_of(record: JobRecord) -> NodeChoice:
     """A job without what whorl, or the site's submit filter, says in a comment that it excluded."""
     token = _ADDED.search(record.comment) or _ADDED.search(record.admin_comment)
     if token is None:
-        return NodeChoice(record.excluded, record.comment)
+        return NodeChoice.of(record)
     try:
         added = set(expand(token[1]))
     except InputError:
@@ -250,42 +280,38 @@ def owner_of(record: JobRecord) -> NodeChoice:
         ) from None
     excluded = compress(node for node in expand(record.excluded) if node not in added)
     was = _OWNERS.search(record.comment)
-    if was is not None and _same(was[1], excluded):  # else the owner has changed it since
-        excluded = was[1]
+    if was is not None and set(expand(unquote(was[1]))) == set(expand(excluded)):  # else the owner has changed it since
+        excluded = unquote(was[1])
     comment = record.comment
     for tokens in (_ADDED, _OWNERS, re.compile(_TRYING)):
         comment = tokens.sub("", comment)
     return NodeChoice(excluded, comment if comment == record.comment else comment.strip())
 
 
-def _same(hosts: str, other_hosts: str) -> bool:
-    return hosts == other_hosts or set(expand(hosts)) == set(expand(other_hosts))
-
-
-def _settings(choice: NodeChoice, before: NodeChoice) -> dict[str, str]:
-    settings = {} if choice.excluded == before.excluded else {"ExcNodeList": choice.excluded}
-    return settings if choice.comment == before.comment else settings | {"Comment": choice.comment}
-
-
 def _set(slurm: Slurm, record: JobRecord, choice: NodeChoice, *, release: bool = False) -> None:
-    """Change a job, and let it go where asked to, or where Slurm holds it because it could run nowhere.
+    """Change a waiting job, and let it go where asked to, or where Slurm holds it because it could run nowhere.
 
     Slurm says that it refuses to change a job that cannot run in its partition, and changes it all the same: so a
-    refusal counts only where the job is not changed.
+    refusal counts only where the job is not changed, and still waits.
     """
-    job = record.id.partition("_")[0]
+
+    def changed(*reasons: str) -> bool:
+        records = slurm.jobs(record.id.partition("_")[0])
+        return any(choice.same_as(NodeChoice.of(row)) and (not reasons or row.reason in reasons) for row in records)
+
     try:
-        slurm.update(record.id, **_settings(choice, NodeChoice(record.excluded, record.comment)))
-    except SchedulerError:
-        if not any(choice.is_of(changed) for changed in slurm.jobs(job)):
+        slurm.update(record.id, **choice.settings(NodeChoice.of(record)))
+    except SchedulerError as error:
+        if "no longer pending" in str(error):
+            return
+        if not changed():
             raise
-    if not release and not record.blocked_by("BadConstraints"):
-        return
-    try:
-        slurm.release(record.id)
-    except SchedulerError:
-        if any(choice.is_of(changed) and changed.blocked_by(HELD) for changed in slurm.jobs(job)):
-            raise
+    if release or record.blocked_by("BadConstraints"):
+        try:
+            slurm.release(record.id)
+        except SchedulerError:
+            if changed(HELD):
+                raise
 
 
 # -- looking at what Slurm makes of it -------------------------------------------------------------------------------
@@ -302,121 +328,124 @@ class ExclusionTrial:
     """The share of a job's time that the exclusion saves."""
     tell: Callable[[str], None]
 
-    def run(self, changes: Sequence[JobChange], records: Sequence[JobRecord]) -> list[JobChange]:
+    def run(self, changes: Sequence[JobChange]) -> list[JobChange]:
         """Make the changes, and undo those after which Slurm starts the job later or not at all."""
-        by_id = {record.id: record for record in records}
-        outcomes = {change.job: change for change in changes}
-        for change in changes:
-            if change.needed and change.after == change.owner:  # more nodes to run on: nothing to compare
-                _set(self.slurm, by_id[change.job], change.after)
-                outcomes[change.job] = replace(change, outcome="excluded")
-        to_try = [change for change in changes if change.needed and change.after != change.owner]
-        if to_try:
-            outcomes |= {change.job: change for change in self._tried(self._with_start(to_try, by_id), by_id)}
-        for record in records:
-            if self.options.release and record.blocked_by(HELD) and outcomes[record.id].start_before is None:
-                _set(self.slurm, record, outcomes[record.id].after, release=True)
-        return list(outcomes.values())
+        planned = self._planned(changes)
+        to_try = [change for change in planned if change.needed and change.after != change.owner]
+        outcomes = dict(zip(to_try, self._tried(to_try), strict=True)) if to_try else {}
+        records = self.slurm.jobs(self.job)
+        for change in (change for change in planned if change not in outcomes):
+            for record in (record for record in records if change.covers(record) and record.state == "PENDING"):
+                released = self.options.release and record.blocked_by(HELD)
+                if change.needed or released:  # more nodes to run on: nothing to compare
+                    _set(self.slurm, record, change.after, release=released)
+            outcomes[change] = replace(change, outcome="excluded") if change.needed else change
+        return [outcomes[change] for change in planned]
 
-    def _with_start(self, changes: Sequence[JobChange], by_id: dict[str, JobRecord]) -> list[JobChange]:
+    def _planned(self, changes: Sequence[JobChange]) -> list[JobChange]:
         """The changes with the start that Slurm plans for their jobs, waiting for it; without one a job stays."""
-        held = "it is held, and Slurm plans no start for held jobs: --release lets it go with the exclusion"
-        later = "Slurm plans no start for it yet, so what the exclusion costs cannot be seen: try again later"
-        until = time.monotonic() + self._wait_s
-        while True:
-            if not any(_is_new(record) for record in by_id.values()) or time.monotonic() > until:
+        excluding = [change for change in changes if change.needed and change.after != change.owner]
+        until = time.monotonic() + self._wait_s if excluding else 0.0
+        while excluding:
+            records = {record.id: record for record in self.slurm.jobs(self.job)}
+            present = [records[change.job] for change in excluding if change.job in records]
+            if not any(map(_is_new, present)) or time.monotonic() > until:
                 break
             time.sleep(self._pause_s)
-            by_id |= {record.id: record for record in self.slurm.jobs(self.job) if record.id in by_id}
-        ready = []
-        for change in changes:
-            record = by_id[change.job]
-            if record.blocked_by(HELD):
-                now = dt.datetime.now(dt.UTC)  # released, it starts at once, or it waits for the exclusion or the queue
-                ready.append(replace(change, start_before=now) if self.options.release else change.stays(held))
-            elif _is_new(record) or record.blocked_by(*OFF_PLAN):
-                ready.append(change.stays(later))
-            else:
-                ready.append(replace(change, start_before=record.start))
-        return ready
+        return [
+            self._with_start(change, records.get(change.job)) if change in excluding else change for change in changes
+        ]
 
-    def _tried(self, changes: Sequence[JobChange], by_id: dict[str, JobRecord]) -> list[JobChange]:
+    def _with_start(self, change: JobChange, record: JobRecord | None) -> JobChange:
+        if record is None or record.state != "PENDING" or not change.before.same_as(NodeChoice.of(record)):
+            return change.overtaken(record)
+        if record.blocked_by(HELD) and self.options.release:
+            # Released, it starts at once, or it waits for the exclusion or the queue.
+            return replace(change, start_before=dt.datetime.now(dt.UTC))
+        if record.blocked_by(HELD):
+            return change.stays(
+                "it is held, and Slurm plans no start for held jobs: --release lets it go with the exclusion"
+            )
+        if _is_new(record) or record.blocked_by(*OFF_PLAN):
+            return change.stays(
+                "Slurm plans no start for it yet, so what the exclusion costs cannot be seen: try again later"
+            )
+        return replace(change, start_before=record.start)
+
+    def _tried(self, changes: Sequence[JobChange]) -> list[JobChange]:
         """Make changes, look at the job until each has an outcome or the time is over, undo those that do not stay."""
-        to_make = [change for change in changes if change.needed]
-        if not to_make:
-            return list(changes)
         try:
-            for change in to_make:
-                record = by_id[change.job]
-                _set(self.slurm, record, change.trying, release=record.blocked_by(HELD))
+            for record in self.slurm.jobs(self.job):
+                for change in changes:
+                    if change.covers(record) and record.state == "PENDING":
+                        _set(self.slurm, record, change.trying, release=record.blocked_by(HELD))
             self.tell(
                 f"waiting for what Slurm plans for job {self.job} without these nodes: {self._wait_s:.0f} s at most"
             )
-            outcomes = self._watch(to_make)
-            self._settle({change: outcomes[change.job].after for change in to_make})
+            outcomes = self._watch(changes)
+            self._settle(changes, [outcome.after for outcome in outcomes])
         except BaseException as error:
             try:
-                self._settle({change: change.owner for change in to_make})
+                self._settle(changes, [change.owner for change in changes])
             except SchedulerError:
                 raise SchedulerError(
                     f"{error or type(error).__name__}: job {self.job} may avoid nodes that it needs; `whorl advise "
                     f"apply --undo {self.job}` takes that back once Slurm answers"
                 ) from error
             raise
-        return [outcomes.get(change.job, change) for change in changes]
+        return outcomes
 
-    def _settle(self, choices: Mapping[JobChange, NodeChoice]) -> None:
+    def _settle(self, changes: Sequence[JobChange], choices: Sequence[NodeChoice]) -> None:
         """Give the tasks on which changes are tried what they stay with; of one that started only the comment."""
-        for record in self.slurm.jobs(self.job):
-            for change, choice in choices.items():
-                if not change.trying.is_of(record):
-                    continue
+        records = self.slurm.jobs(self.job)
+        for change, choice in zip(changes, choices, strict=True):
+            for record in filter(change.is_tried_on, records):
                 if record.state == "PENDING":
                     _set(self.slurm, record, choice)
                 else:
                     with contextlib.suppress(SchedulerError):  # it may have ended
                         self.slurm.update(record.id, Comment=choice.comment)
 
-    def _watch(self, changes: Sequence[JobChange]) -> dict[str, JobChange]:
+    def _watch(self, changes: Sequence[JobChange]) -> list[JobChange]:
         """The outcomes of changes. A start that stands since before the change counts once Slurm had time to look."""
         outcomes: dict[str, JobChange] = {}
         starts: dict[str, dt.datetime | None] = {}  # right after the change
         until = time.monotonic() + self._wait_s
-        while len(outcomes) < len(changes):
-            over = time.monotonic() > until
-            waiting = [record for record in self.slurm.jobs(self.job) if record.state == "PENDING"]
-            for change in changes:
-                record = next((record for record in waiting if change.trying.is_of(record)), None)
-                stale = record is not None and record.start == starts.setdefault(change.job, record.start)
-                reason = self._objection(change, record)
-                if change.job in outcomes or (stale and not over and not (record and record.blocked_by(*BLOCKED))):
-                    continue
-                looked_at = replace(change, outcome="excluded", start_after=record.start if record else None)
-                if reason is not None:
-                    notes = (*change.notes, f"nothing is excluded: {reason}")
-                    looked_at = replace(looked_at, after=change.owner, outcome="undone", notes=notes)
-                outcomes[change.job] = looked_at
-            if len(outcomes) < len(changes):
-                time.sleep(self._pause_s)
-        return outcomes
+        while True:
+            over, records = time.monotonic() > until, self.slurm.jobs(self.job)
+            for change in (change for change in changes if change.job not in outcomes):
+                tried = [record for record in records if change.is_tried_on(record)]
+                waiting = next((record for record in tried if record.state == "PENDING"), None)
+                if waiting is not None:
+                    planned_before = waiting.start == starts.setdefault(change.job, waiting.start)
+                    if over or not planned_before or waiting.blocked_by(*BLOCKED):
+                        outcomes[change.job] = self._judged(change, waiting)
+                elif tried:  # it started
+                    outcomes[change.job] = replace(change, outcome="excluded")
+                else:
+                    outcomes[change.job] = change.overtaken(next(filter(change.covers, records), None))
+            if len(outcomes) == len(changes):
+                return [outcomes[change.job] for change in changes]
+            time.sleep(self._pause_s)
 
-    def _objection(self, change: JobChange, record: JobRecord | None) -> str | None:
-        """Why a change does not stay, as Slurm has the job; None where it does, also for a job that started."""
-        if record is None or change.start_before is None:
-            return None
+    def _judged(self, change: JobChange, record: JobRecord) -> JobChange:
+        """A change that stays, or is undone, by what Slurm makes of the job that waits."""
+        most_s = self.options.max_delay_s
+        if most_s is None:
+            most_s = max(LEAST_DELAY_S, self.gain_share * record.limit_s if math.isfinite(record.limit_s) else 0.0)
+        later_s = (record.start - change.start_before).total_seconds() if record.start and change.start_before else 0.0
         if record.blocked_by(*BLOCKED):
-            return f"without these nodes Slurm cannot start it ({record.reason})"
-        if record.start is None:
-            return "without these nodes Slurm plans no start for it"
-        later_s, most_s = (record.start - change.start_before).total_seconds(), self._most_delay_s(record)
-        if later_s > most_s:
-            return f"without these nodes it waits {duration(later_s)} longer, and may {duration(most_s)} (--max-delay)"
-        return None
-
-    def _most_delay_s(self, record: JobRecord) -> float:
-        if self.options.max_delay_s is not None:
-            return self.options.max_delay_s
-        return max(LEAST_DELAY_S, self.gain_share * record.limit_s if math.isfinite(record.limit_s) else 0.0)
+            reason = f"without these nodes Slurm cannot start it ({record.reason})"
+        elif record.start is None:
+            reason = "without these nodes Slurm plans no start for it"
+        elif later_s > most_s:
+            reason = (
+                f"without these nodes it waits {duration(later_s)} longer, and may {duration(most_s)} (--max-delay)"
+            )
+        else:
+            return replace(change, outcome="excluded", start_after=record.start)
+        notes = (*change.notes, f"nothing is excluded: {reason}")
+        return replace(change, after=change.owner, notes=notes, outcome="undone", start_after=record.start)
 
     @cached_property
     def _wait_s(self) -> float:
@@ -428,8 +457,9 @@ class ExclusionTrial:
 
 
 def _is_new(record: JobRecord) -> bool:
-    """Whether Slurm has not planned a job yet, though it may."""
-    return (record.start is None or not record.reason) and not record.blocked_by(*OFF_PLAN)
+    """Whether a job waits which Slurm has not planned yet, though it may."""
+    planned = record.start is not None and bool(record.reason)
+    return record.state == "PENDING" and not planned and not record.blocked_by(*OFF_PLAN)
 
 
 def duration(seconds: float) -> str:

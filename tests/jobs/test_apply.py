@@ -79,6 +79,22 @@ def test_the_owners_list_is_restored_to_the_letter() -> None:
     assert refreshed.after == NodeChoice("n[01,04-05]", "mine whorl:excluded=n05 whorl:was=n04,n01")
 
 
+def test_a_list_with_spaces_is_restored_to_the_letter() -> None:
+    job = replace(JOB, excluded="n04, n01", comment="mine")  # as `scontrol update` takes it
+    change = change_of(job, ["n02"])
+    assert change.after.comment == "mine whorl:excluded=n02 whorl:was=n04,%20n01"
+    changed = replace(job, excluded=change.trying.excluded, comment=change.trying.comment)
+    assert owner_of(changed) == NodeChoice("n04, n01", "mine")
+
+
+def test_a_comment_that_would_be_too_long_leaves_the_job_alone() -> None:
+    job = replace(JOB, excluded="n01", comment="ü" * 500)
+    change = change_of(job, ["n02"])
+    assert not change.needed
+    assert "longer than the 1,024 bytes that Slurm takes" in change.notes[0]
+    assert change_of(replace(job, comment="u" * 500), ["n02"]).needed
+
+
 def test_whose_and_which_jobs() -> None:
     with pytest.raises(InputError, match="job 12 is alice's: you can change only your own jobs"):
         pending([JOB], "12", 1002)

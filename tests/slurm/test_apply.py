@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from whorl.jobs.apply import ApplyOptions, ExclusionTrial, change_of
 from whorl.jobs.slurm import Slurm as Client
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.sizes import sample
@@ -164,6 +165,42 @@ def test_a_scheduler_that_stops_answering(busy: Slurm, store: str) -> None:
     assert f"`whorl advise apply --undo {job}` takes that back once Slurm answers" in stderr
     assert busy.whorl("advise", "apply", "--undo", job, user="alice").returncode == 0
     assert busy.field(job, "ExcNodeList") == "n05"
+
+
+def test_a_job_that_starts_between_the_look_and_the_change(slurm: Slurm) -> None:
+    """It runs as its owner wrote it, and that is no error."""
+    client, job = Client(environment=slurm.environment()), slurm.submit("--hold", "--exclude=n05")
+    (change,) = [change_of(record, ["n02"]) for record in client.jobs(job)]
+    slurm.run("scontrol", "release", job)
+    slurm.nodes_of(job)
+    trial = ExclusionTrial(client, job, ApplyOptions(release=True), 0.0, lambda _: None)
+    (outcome,) = trial.run([change])
+    assert (outcome.outcome, outcome.notes) == ("unchanged", ("it is RUNNING meanwhile: whorl leaves it as it is",))
+    (outcome,) = trial._tried([change])  # started between the last look and the change
+    assert (outcome.outcome, outcome.after.excluded) == ("unchanged", "n05")
+    assert (slurm.field(job, "ExcNodeList"), comment(slurm, job)) == ("n05", "")
+
+
+def test_two_at_once_on_one_job(slurm: Slurm, store: str) -> None:
+    """The later one decides; the other one says so, and what it answers is what the job has."""
+    client, job = Client(environment=slurm.environment()), slurm.submit("--hold", "--exclude=n05,n04", "--comment=mine")
+    (change,) = [change_of(record, ["n03"]) for record in client.jobs(job)]
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+1hour")
+
+    def later(_: str) -> None:
+        slurm.run("scontrol", "hold", job, user="alice")
+        assert "what an interrupted whorl excluded was taken back" in apply(slurm, store, job).stderr
+
+    (outcome,) = ExclusionTrial(client, job, ApplyOptions(release=True), 0.0, later).run([change])
+    assert (outcome.outcome, outcome.after.excluded) == ("unchanged", slurm.field(job, "ExcNodeList"))
+    assert outcome.notes == ("it was changed meanwhile: whorl leaves it as it is",)
+    assert (slurm.field(job, "ExcNodeList"), comment(slurm, job)) == ("n[04-05]", "mine")
+
+
+def test_another_users_job_is_not_touched_though_it_is_being_tried(slurm: Slurm, store: str) -> None:
+    job = slurm.submit("--hold", "--exclude=n05", "--comment=whorl:excluded=n05 whorl:trying", user="bob")
+    assert "is bob's" in apply(slurm, store, job, user=None).stderr, "root could change it"
+    assert slurm.field(job, "ExcNodeList") == "n05"
 
 
 def test_older_advice_is_taken_back(slurm: Slurm, store: str) -> None:

@@ -74,7 +74,7 @@ def tried(mixed: Mixed, seed: int) -> Tried | None:
     change = change_of(record, rng.sample(mixed.names, rng.randint(1, 4)))
     could_start = not why_not(mixed, options, record.excluded)
     options_of_apply = ApplyOptions(release=True, max_delay_s=60.0)
-    (change,) = ExclusionTrial(client, job, options_of_apply, 0.0, lambda _: None).run([change], [record])
+    (change,) = ExclusionTrial(client, job, options_of_apply, 0.0, lambda _: None).run([change])
     records = client.jobs(job)
     context = f"seed {seed}: {options} without {change.after.excluded}: {change.notes}"
     assert {record.excluded for record in records} == {change.after.excluded}, context
