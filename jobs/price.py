@@ -1,24 +1,27 @@
 """What an exclusion costs in waiting, beside what it saves: a site's own jobs, replayed with fewer nodes.
 
 The gain is a share of a job's time (`analysis.placement`), the price is how much longer jobs of the same size wait on
-average (`analysis.chains.exclusion`); both in hours of a job, over the same jobs. The history of the queue is a file
-that the user names, else the table `jobs` of the store, else Slurm's accounting. The price is that of an exclusion that
-all jobs make, so it is more than a single careful user pays.
+average (`analysis.chains.exclusion`). Compared are what a run of the usual length, the median, saves, and how much
+longer a job waits on average: both in hours of a job. The history of the queue is a file that the user names, else the
+table `jobs` of the store, else Slurm's accounting. The price is that of an exclusion that all jobs make, so it is more
+than a single careful user pays.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError, SchedulerError, WhorlError
+from ..errors import InputError, WhorlError
 
 if TYPE_CHECKING:
-    from ..analysis.chains.jobs_log import JobsLog
+    from ..analysis.chains.exclusion import ExclusionPrice, WaitHours
+    from ..analysis.chains.jobs_log import FloatArray, JobsLog
     from ..analysis.placement import Advice, Gain
     from ..store import Store
     from .slurm import Slurm
@@ -28,17 +31,21 @@ LEAST_DAYS = 14.0
 HISTORY = dt.timedelta(days=90)
 """How far back the store's jobs and Slurm's accounting are read."""
 MOST_JOBS = 50_000
-"""Of these, the newest that are replayed, twice; both replays of as many take seconds."""
+"""Of a history, the newest that are replayed, twice; both replays of as many take seconds."""
+MOST_LEFT_OUT = 0.05
+"""The share of a history that may be left out, and by how much its jobs may exceed the nodes that there are."""
 _DAY_S = 86_400.0
-_STORED = """
+_STORED = f"""
     select cluster, any_value(partition) as partition, job_id as "JobID", epoch(began)::bigint as "Start",
         epoch(any_value(coalesce(eligible, submitted)))::bigint as "Submit", epoch(any_value(ended))::bigint as "End",
-        any_value(time_limit_s) / 60 as "TimelimitRaw", any_value(job_nodes) as "NNodes"
+        coalesce((any_value(time_limit_s) / 60)::varchar, 'UNLIMITED') as "TimelimitRaw",
+        any_value(job_nodes) as "NNodes"
     from jobs_now
-    where began is not null and coalesce(eligible, submitted) <= began and time_limit_s > 0 and job_nodes > 0
+    where began > (select max(began) from jobs_now) - interval {HISTORY.days} day
+        and coalesce(eligible, submitted) <= began and job_nodes > 0
     group by cluster, job_id, began
 """
-"""The jobs of a store that began, with the names of sacct."""
+"""The jobs of a store that began lately, with the names of sacct."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Exclusion:
     """Nodes of the job that the advice is for."""
     gain: Gain
     partition: str | None = None
+    """One, or several as Slurm lists them."""
     site_nodes: int | None = None
     """Nodes of the partition, or of the cluster, where a scheduler says so."""
     slurm: Slurm | None = None
@@ -75,52 +83,53 @@ class WaitingPrice:
     """What an exclusion saves and costs, in hours of a job; intervals of the gain are 90 %, those of waiting 95 %."""
 
     source: str
-    cluster_nodes: int
-    excluded_nodes: int
-    job_nodes: int | None
-    """The jobs that count have this number of nodes; None: the history has too few such jobs, so all count."""
-    jobs: int
-    weeks: int
-    """Weeks of the history from which the intervals are drawn."""
+    last_day: dt.date
+    """On which a job of the history was submitted, UTC."""
+    waits: ExclusionPrice
     run_time_h: float
+    """The run of which a share is saved."""
     run_time_from: str
-    """`median`, of these jobs, or `option`, where the user said it."""
-    gain_pct: float
-    """The share of a run's time that the exclusion saves."""
-    gain_h: float
-    gain_low_h: float
-    gain_high_h: float
-    added_wait_h: float
-    """How much longer these jobs wait on average."""
-    added_wait_low_h: float | None
-    added_wait_high_h: float | None
-    added_p95_wait_h: float
-    """How much longer the wait is that 95 % of the jobs do not exceed."""
-    added_p95_wait_low_h: float | None
-    added_p95_wait_high_h: float | None
-    longer_jobs_pct: float
-    """How many of these jobs ran so long that the exclusion would have paid."""
+    """`median`, of the jobs that count, or `option`, where the user said it."""
+    gain_share: float
+    """What the exclusion saves of a run, of 1."""
+    saved: WaitHours
+    """The same of that run, in hours."""
+    run_times_h: FloatArray
+    """(jobs,) of the jobs that count."""
 
     @property
     def worth(self) -> bool:
-        """Whether the exclusion saves at least what it costs; both as expected."""
-        return self.gain_h >= self.added_wait_h
+        """Whether the exclusion saves something, and at least what it costs; both as expected."""
+        return self.saved.hours > 0 and self.saved.hours >= self.waits.mean_wait.added.hours
+
+    @property
+    def certain(self) -> bool:
+        """Whether the intervals of what it saves and costs do not overlap."""
+        saved, added = self.saved, self.waits.mean_wait.added
+        if saved.low_h is None or saved.high_h is None or added.low_h is None or added.high_h is None:
+            return False
+        return saved.low_h >= max(0.0, added.high_h) if self.worth else saved.high_h <= added.low_h
 
     @property
     def pays_from_h(self) -> float | None:
         """The run time from which on the exclusion pays; None where it saves nothing."""
-        return max(0.0, 100 * self.added_wait_h / self.gain_pct) if self.gain_pct > 0 else None
+        return max(0.0, self.waits.mean_wait.added.hours / self.gain_share) if self.gain_share > 0 else None
+
+    @property
+    def longer_jobs_pct(self) -> float:
+        """How many of these jobs ran so long that the exclusion would have paid."""
+        return 0.0 if self.pays_from_h is None else float(100 * (self.run_times_h > self.pays_from_h).mean())
 
     @property
     def verdict(self) -> str:
         """A sentence for people: whether the exclusion pays, and for which jobs."""
-        interval = ""
-        if self.added_wait_low_h is not None and self.added_wait_high_h is not None:
-            interval = f" [{_hours(self.added_wait_low_h)}, {_hours(self.added_wait_high_h)}]"
-        saves = f"it saves {_hours(self.gain_h)} h [{_hours(self.gain_low_h)}, {_hours(self.gain_high_h)}] of a job"
-        costs = f"costs {_hours(self.added_wait_h)} h{interval} of waiting"
-        text = f"Excluding pays: {saves} and {costs}." if self.worth else f"Do not exclude: {saves}, but {costs}."
-        if self.pays_from_h is None:
+        first = "Excluding pays" if self.worth else "Do not exclude"
+        doubt = "" if self.certain else ", though the intervals overlap"
+        text = (
+            f"{first}{doubt}: a run of {_hours(self.run_time_h)} h saves {_interval(self.saved)}, and jobs wait "
+            f"{_interval(self.waits.mean_wait.added)} longer on average."
+        )
+        if not self.pays_from_h:
             return text
         hint = " (--time says how long yours runs)" if self.run_time_from == "median" else ""
         longer = f"longer than {_hours(self.pays_from_h)} h, as {self.longer_jobs_pct:.0f} % of these do{hint}"
@@ -128,23 +137,53 @@ class WaitingPrice:
 
     @property
     def evidence(self) -> str:
-        """How the figures were made, a sentence for people."""
-        size = "" if self.job_nodes is None else f" of {self.job_nodes} node{'' if self.job_nodes == 1 else 's'}"
+        """How the figures were made, sentences for people."""
+        waits = self.waits
+        size = "" if waits.job_nodes is None else f" of {waits.job_nodes} node{'' if waits.job_nodes == 1 else 's'}"
+        left_out = f", without {waits.too_wide_jobs:,} that need more nodes" if waits.too_wide_jobs else ""
         origin = "their median" if self.run_time_from == "median" else "as you said"
         return (
-            f"Price: {self.jobs:,} jobs{size} in {self.weeks} weeks of {self.source}, replayed with "
-            f"{self.cluster_nodes:,} nodes and with {self.excluded_nodes:,} fewer for all jobs; the saving is of a run "
-            f"of {_hours(self.run_time_h)} h, {origin}. The wait that 95 % of them do not exceed grows by "
-            f"{_hours(self.added_p95_wait_h)} h."
+            f"Price: {waits.jobs:,} jobs{size} in {waits.weeks} weeks of {self.source}, to {self.last_day}, replayed "
+            f"with {waits.cluster_nodes:,} nodes and with {waits.excluded_nodes:,} fewer for all jobs{left_out}. The "
+            f"run of {_hours(self.run_time_h)} h is {origin}; its saving has a 90 % interval, the mean wait one of "
+            f"95 %, from week to week. The wait that 95 % of them do not exceed grows by "
+            f"{_interval(waits.p95_wait.added)}."
         )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "pays_from_h": self.pays_from_h, "worth": self.worth}
+        waits = self.waits
+        counts = {
+            name: getattr(waits, name) for name in ("cluster_nodes", "excluded_nodes", "job_nodes", "jobs", "weeks")
+        }
+        return {
+            "source": self.source,
+            **counts,
+            "run_time_h": self.run_time_h,
+            "run_time_from": self.run_time_from,
+            "gain_pct": 100 * self.gain_share,
+            **_columns("gain", self.saved),
+            **_columns("added_wait", waits.mean_wait.added),
+            **_columns("added_p95_wait", waits.p95_wait.added),
+            "longer_jobs_pct": self.longer_jobs_pct,
+            "pays_from_h": self.pays_from_h,
+            "worth": self.worth,
+        }
+
+
+def _columns(name: str, figure: WaitHours) -> dict[str, float | None]:
+    return {f"{name}_h": figure.hours, f"{name}_low_h": figure.low_h, f"{name}_high_h": figure.high_h}
+
+
+def _interval(figure: WaitHours) -> str:
+    hours = f"{_hours(figure.hours)} h"
+    if figure.low_h is None or figure.high_h is None:
+        return f"{hours} [n/a]"
+    return f"{hours} [{_hours(figure.low_h)}, {_hours(figure.high_h)}]"
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if abs(hours) >= 10 else f"{hours:.2g}"
+    return f"{hours:,.0f}" if abs(hours) >= 10 else f"{round(hours, 2) + 0.0:.2g}"  # and never -0
 
 
 def exclusion_gain(advice: Advice) -> Gain | None:
@@ -159,95 +198,102 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
 
     Raises InputError for a log that cannot be read.
     """
-    from ..analysis.chains.exclusion import price_of_exclusion
-
-    log = _history(exclusion, request)
-    if isinstance(log, str):
-        return f"not known, because {log}; --log FILE reads a saved history of the queue"
-    nodes = request.cluster_nodes or max(log.most_nodes_at_once, 0 if request.log else exclusion.site_nodes or 0)
-    alike_jobs = log.nodes == exclusion.job_nodes
-    enough = int(alike_jobs.sum()) >= LEAST_JOBS and exclusion.job_nodes <= nodes - exclusion.excluded_nodes
-    job_nodes = exclusion.job_nodes if enough else None
-    try:
-        price = price_of_exclusion(
-            log, cluster_nodes=nodes, excluded_nodes=exclusion.excluded_nodes, job_nodes=job_nodes
-        )
-    except InputError as error:
-        return f"not known: {error}"
-    run_times_s = log.run_times_s[alike_jobs] if enough else log.run_times_s
-    run_time_h = (request.run_time_s or float(np.median(run_times_s))) / 3600
-    gain, mean, p95 = exclusion.gain, price.mean_wait.added, price.p95_wait.added
-    waiting_price = WaitingPrice(
-        source=log.source,
-        cluster_nodes=nodes,
-        excluded_nodes=exclusion.excluded_nodes,
-        job_nodes=job_nodes,
-        jobs=price.jobs,
-        weeks=price.weeks,
-        run_time_h=run_time_h,
-        run_time_from="option" if request.run_time_s else "median",
-        gain_pct=100 * gain.median,
-        gain_h=gain.median * run_time_h,
-        gain_low_h=gain.lower * run_time_h,
-        gain_high_h=gain.upper * run_time_h,
-        added_wait_h=mean.hours,
-        added_wait_low_h=mean.low_h,
-        added_wait_high_h=mean.high_h,
-        added_p95_wait_h=p95.hours,
-        added_p95_wait_low_h=p95.low_h,
-        added_p95_wait_high_h=p95.high_h,
-        longer_jobs_pct=0.0,
-    )
-    if waiting_price.pays_from_h is None:
-        return waiting_price
-    return replace(waiting_price, longer_jobs_pct=float(100 * (run_times_s > 3600 * waiting_price.pays_from_h).mean()))
-
-
-def _history(exclusion: Exclusion, request: PriceRequest) -> JobsLog | str:
-    """The jobs of the queue, or a clause that says why there are too few. A file that is named is taken as it is."""
     from ..analysis.chains.jobs_log import read_log
 
-    if request.log is not None:
-        return read_log(request.log)
-    log = _stored_jobs(request.store, exclusion)
-    if isinstance(log, str) and exclusion.slurm is not None and request.ask_accounts:
-        accounted = _accounted_jobs(exclusion.slurm, exclusion.partition)
-        return accounted if not isinstance(accounted, str) else f"{log}, and {accounted}"
-    return log
+    saved_log = None if request.log is None else read_log(request.log)
+    try:
+        log = _history(exclusion, request) if saved_log is None else _enough(saved_log)
+        return _priced(log, exclusion, request)
+    except WhorlError as error:
+        return f"not known, because {error}; --log FILE reads a saved history of the queue"
 
 
-def _stored_jobs(store: Store, exclusion: Exclusion) -> JobsLog | str:
-    """The jobs of the cluster that the store has."""
+def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> WaitingPrice:
+    """The price by the jobs of the queue. Raises InputError where they do not tell it."""
+    from ..analysis.chains.exclusion import WaitHours, price_of_exclusion
+
+    at_once, site_nodes = log.most_nodes_at_once, (exclusion.site_nodes or 0) if request.log is None else 0
+    if request.cluster_nodes is None and 0 < (1 + MOST_LEFT_OUT) * site_nodes < at_once:
+        raise InputError(
+            f"the jobs of {log.source} had {at_once:,} nodes at once, and there are {site_nodes:,}: they share nodes, "
+            f"or there were more (--cluster-nodes {at_once} takes them so)"
+        )
+    nodes = request.cluster_nodes or max(at_once, site_nodes)
+    counted = log.nodes == exclusion.job_nodes
+    enough = int(counted.sum()) >= LEAST_JOBS and exclusion.job_nodes <= nodes - exclusion.excluded_nodes
+    waits = price_of_exclusion(
+        log,
+        cluster_nodes=nodes,
+        excluded_nodes=exclusion.excluded_nodes,
+        job_nodes=exclusion.job_nodes if enough else None,
+    )
+    node_s = log.nodes * log.run_times_s
+    too_wide = log.nodes > nodes - exclusion.excluded_nodes
+    if node_s[too_wide].sum() > MOST_LEFT_OUT * node_s.sum():
+        raise InputError(
+            f"{waits.too_wide_jobs:,} of {len(log):,} jobs of {log.source}, which take "
+            f"{node_s[too_wide].sum() / node_s.sum():.0%} of its node hours, need more nodes than would be left"
+        )
+    run_times_h = log.run_times_s[counted if enough else ~too_wide] / 3600
+    run_time_h = float(np.median(run_times_h)) if request.run_time_s is None else request.run_time_s / 3600
+    gain = exclusion.gain
+    return WaitingPrice(
+        log.source,
+        dt.datetime.fromtimestamp(log.submit_s[-1], dt.UTC).date(),
+        waits,
+        run_time_h=run_time_h,
+        run_time_from="median" if request.run_time_s is None else "option",
+        gain_share=gain.median,
+        saved=WaitHours(*(share * run_time_h for share in (gain.median, gain.lower, gain.upper))),
+        run_times_h=run_times_h,
+    )
+
+
+def _history(exclusion: Exclusion, request: PriceRequest) -> JobsLog:
+    """The jobs of the queue that the store has, else accounting. Raises WhorlError, which says what is missing."""
+    partitions = exclusion.partition.split(",") if exclusion.partition else []
+    try:
+        rows = _stored_jobs(request.store, exclusion.cluster, partitions)
+        return _enough_rows(rows, f"the table jobs of {request.store.root}")
+    except WhorlError as error:
+        if exclusion.slurm is None or not request.ask_accounts:
+            raise
+        too_little = error
+    try:
+        accounted = exclusion.slurm.history(dt.datetime.now(dt.UTC) - HISTORY)
+        return _enough_rows(
+            [row for row in accounted if not partitions or row["Partition"] in partitions], "Slurm's accounting"
+        )
+    except WhorlError as error:
+        raise InputError(f"{too_little}, and {error}") from error
+
+
+def _stored_jobs(store: Store, cluster: str, partitions: list[str]) -> list[dict[str, str]]:
     import polars as pl
 
-    jobs = store.sql(_STORED).polars().filter(pl.col("cluster") == exclusion.cluster)
-    if exclusion.partition is not None:
-        jobs = jobs.filter(pl.col("partition").is_in(exclusion.partition.split(",")))
-    recent = jobs.filter(pl.col("Start") > pl.col("Start").max() - HISTORY.total_seconds())
-    rows = recent.drop("cluster", "partition").cast(pl.String).fill_null("").to_dicts()
-    return _enough(rows, f"the table jobs of {store.root}")
+    jobs = store.sql(_STORED).polars().filter(pl.col("cluster") == cluster)
+    if partitions:
+        jobs = jobs.filter(pl.col("partition").is_in(partitions))
+    return jobs.drop("cluster", "partition").cast(pl.String).fill_null("").to_dicts()
 
 
-def _accounted_jobs(slurm: Slurm, partition: str | None) -> JobsLog | str:
-    """The jobs that Slurm's accounting has."""
-    try:
-        rows = list(slurm.history(dt.datetime.now(dt.UTC) - HISTORY))
-    except SchedulerError as error:
-        return str(error)
-    partitions = partition.split(",") if partition else []
-    return _enough([row for row in rows if not partitions or row["Partition"] in partitions], "Slurm's accounting")
-
-
-def _enough(rows: list[Any], source: str) -> JobsLog | str:
+def _enough_rows(rows: Iterable[Mapping[str, str]], source: str) -> JobsLog:
     from ..analysis.chains.jobs_log import log_of_rows
 
-    try:
-        log = log_of_rows(rows, source) if rows else None
-    except WhorlError as error:
-        return str(error)
-    if log is None:
-        return f"{source} has no jobs"
+    listed = list(rows)
+    if not listed:
+        raise InputError(f"{source} has no jobs")
+    return _enough(log_of_rows(listed, source))
+
+
+def _enough(log: JobsLog) -> JobsLog:
+    """The newest jobs of a history. Raises InputError where they are too few, or too many cannot be read."""
     days = float(np.ptp(log.submit_s)) / _DAY_S
     if len(log) < LEAST_JOBS or days < LEAST_DAYS:
-        return f"{source} has {len(log):,} jobs of {days:.0f} days, and {LEAST_JOBS} of {LEAST_DAYS:g} days are needed"
+        has = f"{log.source} has {len(log):,} jobs of {days:.0f} days"
+        raise InputError(f"{has}, and {LEAST_JOBS} of {LEAST_DAYS:g} days are needed")
+    refused = sum(map(len, log.refused.values()))
+    if refused > MOST_LEFT_OUT * (refused + len(log)):
+        reason = max(log.refused, key=lambda reason: len(log.refused[reason]))
+        raise InputError(f"{refused:,} of {refused + len(log):,} jobs of {log.source} cannot be replayed: {reason}")
     return log.since(log.submit_s[-MOST_JOBS]) if len(log) > MOST_JOBS else log

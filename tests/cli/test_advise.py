@@ -255,8 +255,9 @@ def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
     assert price["gain_h"] == pytest.approx(8 * 0.135, rel=0.02)
     assert (price["worth"], price["longer_jobs_pct"]) == (True, 100.0)
     text = advise(store, *priced).stdout
-    assert "Excluding pays: it saves 1.1 h [1.1, 1.1] of a job and costs 1 h [1, 1] of waiting." in " ".join(
-        text.split()
+    assert (
+        "Excluding pays: a run of 8 h saves 1.1 h [1.1, 1.1], and jobs wait 1 h [1, 1] longer on average."
+        in " ".join(text.split())
     )
     short = document(store, *priced, "--time", "1h")
     assert (short["price"]["worth"], short["price"]["run_time_from"], short["exclude"]) == (False, "option", ["n02"])
@@ -265,7 +266,7 @@ def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
     assert "sbatch --exclude" not in advise(store, *priced, "--time", "1h").stdout
     printed = advise(store, *priced, "--time", "1h", "--format", "exclude", "--and", "n05")
     assert (printed.exit_code, printed.stdout) == (0, "n05\n")
-    assert "whorl: note: Do not exclude: it saves 0.16 h" in printed.stderr
+    assert "whorl: note: Do not exclude: a run of 1 h saves 0.16 h" in printed.stderr
     assert advise(store, *priced, "--format", "exclude").stdout == "n02\n"
 
 
