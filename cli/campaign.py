@@ -20,24 +20,31 @@ _scheduler_option = click.option(
     help="Whose commands send jobs.  [default: slurm, or the one that is here]",
 )
 
-_asked_options = (
-    click.argument("names", nargs=-1, metavar="[NAME]..."),
-    store_option,
-    _scheduler_option,
+_names_argument = click.argument("names", nargs=-1, metavar="[NAME]...")
+_measured_options = (
     click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes."),
-    click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: the last one that is like this]"),
     click.option(
         "--neighbours",
         type=click.Choice(["idle", "busy"]),
         help="One GPU of a node after another, or all at once.  [default: busy where the probes allow it]",
     ),
     click.option("--partition", metavar="NAME", help="Only nodes of this partition. Several with commas."),
-    click.option("--nodes", metavar="HOSTS", help="Only these nodes: n[01-16]."),
     click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: the scheduler's]"),
-    click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them."),
 )
-_how_options = (
-    click.option("--qos", metavar="NAME", help="Quality of service of the jobs."),
+_fleet_option = click.option(
+    "--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them."
+)
+_asked_options = (
+    _names_argument,
+    store_option,
+    _scheduler_option,
+    click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: the last one that is like this]"),
+    *_measured_options,
+    click.option("--nodes", metavar="HOSTS", help="Only these nodes: n[01-16]."),
+    _fleet_option,
+)
+_script_options = (
+    click.option("--qos", metavar="NAME", help="Quality of service of the jobs; for Kubernetes the priority class."),
     configured_option("--account", key="account", metavar="NAME", help="Account that the jobs are charged to."),
     click.option("--nice", type=click.IntRange(0), help="Lower the jobs' priority by this.  [default: 1000]"),
     click.option("--setup", multiple=True, metavar="LINE", help="Shell line before measuring. Repeatable."),
@@ -46,8 +53,11 @@ _how_options = (
     ),
     click.option("--program", metavar="WORDS", help="How a node calls whorl.  [default: with this Python]"),
     click.option("--template", metavar="FILE", help="Your own job script."),
-    click.option("--output", metavar="DIR", help="Folder of the jobs' output.  [default: logs/CAMPAIGN in the store]"),
     click.option("--start-up", type=Span(), help="What a job takes beside measuring.  [default: 2min]"),
+)
+_how_options = (
+    *_script_options,
+    click.option("--output", metavar="DIR", help="Folder of the jobs' output.  [default: logs/CAMPAIGN in the store]"),
 )
 _budget_option = click.option(
     "--budget", type=Span(plain=False), metavar="TIME", help="GPU time that the campaign may be allocated: 200h."
@@ -138,9 +148,7 @@ def status(store: str, scheduler: str | None, name: str | None, every: bool, as_
 
 
 @campaign.command("render", short_help="Print the script that measures one node, for any scheduler.")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--scheduler", type=click.Choice([*_SCHEDULERS, "kubernetes"]), required=True, help="Whose script.")
-@click.option("--suite", type=click.Choice(_SUITES), help="How thoroughly; without NAMEs, also which probes.")
 @click.option(
     "--store",
     metavar="DIR",
@@ -153,18 +161,9 @@ def status(store: str, scheduler: str | None, name: str | None, every: bool, as_
 @click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: from the suite and the day]")
 @click.option("--gpus", type=click.IntRange(1), default=4, show_default=True, help="GPUs of the node.")
 @click.option("--node", metavar="NAME", help="The node.  [default: the scheduler chooses]")
-@click.option("--neighbours", type=click.Choice(["idle", "busy"]), help="As for run.")
-@click.option("--cluster", metavar="NAME", help="Name of the cluster in the store.")
-@click.option("--partition", metavar="NAME", help="The partition or queue.")
-@click.option("--qos", metavar="NAME", help="Quality of service; for Kubernetes the priority class.")
-@click.option("--account", metavar="NAME", help="Account, project or bank.")
-@click.option("--setup", multiple=True, metavar="LINE", help="Shell line before measuring. Repeatable.")
-@click.option("--option", "options", multiple=True, metavar="WORDS", help="Another directive. Repeatable.")
-@click.option("--program", metavar="WORDS", help="How the node calls whorl.  [default: with this Python]")
-@click.option("--template", metavar="FILE", help="Your own template.")
+@options(_names_argument, *_measured_options, *_script_options)
 @click.option("--output", metavar="FILE", help="The job's output.  [default: the scheduler's]")
-@click.option("--start-up", type=Span(), help="What the job takes beside measuring.  [default: 2min]")
-def render(store: str, scheduler: str, gpus: int, node: str | None, options: tuple[str, ...], **settings: Any) -> None:
+def render(store: str, scheduler: str, gpus: int, node: str | None, **settings: Any) -> None:
     """Print the script that measures all GPUs of one node, to read, change and submit.
 
     \b
@@ -179,7 +178,6 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
 
     if scheduler == "kubernetes" and not settings["program"]:
         settings["program"] = "whorl"  # this Python is not in the image
-    settings |= {"sbatch": options}
     choice, submit = campaign_choice(settings["names"], settings), submit_options(settings)
     script, unplaced = node_script(Path(store), choice, scheduler, options=submit, gpus=gpus, node=node)
     for name in unplaced:
@@ -194,8 +192,7 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, options: tup
 @configured_option(
     "--partition", key="partition", metavar="NAME", help="A node of this partition. Several with commas."
 )
-@click.option("--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them.")
-@options(*_how_options)
+@options(_fleet_option, *_how_options)
 @click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")
 @click.option("--here", is_flag=True, help="Send no job: look here, and print what was found as JSON.")
 @json_option

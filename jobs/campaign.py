@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 PREFIX = "whorl"
 """How the names of jobs and their comments begin."""
-NICE = 1000
-"""How much lower than usual the priority of the jobs is."""
-START_UP_S = 120.0
-"""What a job takes beside measuring: Python and CUDA start, kernels are compiled. A guess on the safe side."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it is in names of jobs and files
 _STORED = ("suite", "neighbours", "named", "partition", "nodes", "fleet")  # of a request, in `campaigns.asked`
 _PEER = "copy-p2p"  # this kernel uses a second GPU of the node, which must have nothing else to do
@@ -256,13 +252,14 @@ class SubmitOptions:
 
     qos: str | None = None
     account: str | None = None
-    nice: int = NICE
+    nice: int = 1000  # how much lower than usual their priority is
     setup: tuple[str, ...] = ()  # lines of shell before the command
     options: tuple[str, ...] = ()  # further options of the scheduler, as `--constraint=a100`
     program: tuple[str, ...] | None = None  # the words that call whorl on a node; None: with this Python
     template: Path | None = None
     output: Path | None = None  # the folder of the jobs' output; None: `logs/CAMPAIGN` in the store
-    start_up_s: float = START_UP_S
+    start_up_s: float = 120.0
+    """What a job takes beside measuring: Python and CUDA start, kernels are compiled. A guess on the safe side."""
 
     @property
     def reserved(self) -> bool:
@@ -379,21 +376,18 @@ def _partition(
         return None, None
     names = request.partition.split(",") if request.partition else node.partitions
     members = [partitions[name] for name in names if name in node.partitions and name in partitions]
-    if members and all(partition.least_nodes > 1 for partition in members):
-        return None, f"its partition allows no jobs of fewer than {members[0].least_nodes} nodes"
-    members = [partition for partition in members if partition.least_nodes <= 1]
-    if not request.partition:
-        members.sort(key=lambda partition: not partition.default)
-    closed = [partition for partition in members if not partition.up]
-    for partition in members:
-        if partition.up and partition.longest_min >= minutes:
+    obstacles = []
+    for partition in members if request.partition else sorted(members, key=lambda partition: not partition.default):
+        if not partition.up:
+            obstacles.append(f"partition {partition.name} is down or closed to this user")
+        elif partition.least_nodes > 1:
+            obstacles.append(f"partition {partition.name} allows no jobs of fewer than {partition.least_nodes} nodes")
+        elif partition.longest_min < minutes:
+            limit = f"allows jobs of {partition.longest_min:g} min, and this one asks for {minutes} min"
+            obstacles.append(f"partition {partition.name} {limit}")
+        else:
             return partition.name, None
-    if len(closed) < len(members):
-        longest = max(partition.longest_min for partition in members if partition.up)
-        return None, f"its partition allows jobs of {longest:g} min, and this one asks for {minutes} min"
-    if closed:
-        return None, f"partition {', '.join(partition.name for partition in closed)} is down or closed to this user"
-    return None, "it is in no partition that this user sees"
+    return None, "; ".join(obstacles) or "it is in no partition that this user sees"
 
 
 # -- the job of a node --------------------------------------------------------------------------------------------

@@ -55,12 +55,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PENDING = 8
-"""So many jobs wait in the queue at most."""
-PATIENCE_S = 600.0
-"""So long a scheduler may refuse, or not answer."""
-SETTLE_S = 20.0
-"""After its job has ended, a node is not tried again for so long: on a shared file system its runs may come late."""
 _FIRST_S, _LONGEST_S = 1.0, 300.0  # pauses between two looks at the queue
 _GROWS, _SHRINKS = 1.5, 0.85
 _LONGER_S = 5.0  # so much longer than a submission of a driver that was killed may take, the next driver waits
@@ -91,10 +85,11 @@ SILENT = CampaignListener()
 class DriverLimits:
     """How fast, how far and how patiently a driver works."""
 
-    max_pending: int = PENDING
+    max_pending: int = 8  # so many jobs wait in the queue at most
     budget_h: float | None = None  # GPU-hours that the campaign may be allocated
-    patience_s: float = PATIENCE_S
-    settle_s: float = SETTLE_S
+    patience_s: float = 600.0  # so long a scheduler may refuse, or not answer
+    settle_s: float = 20.0
+    """So long a node rests after its job: on a shared file system runs may come late."""
     tries: int = TRIES  # so many jobs a node gets; more, for nodes that failed and were mended
     once: bool = False  # submit one round, and end
 

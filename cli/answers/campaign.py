@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -13,7 +12,7 @@ from ...dashboards.answers.reply import Reply, RowList, folder
 from ...errors import InputError
 from ...jobs import campaign_driver, find_scheduler
 from ...jobs import campaign_status as coverage
-from ...jobs.campaign import NICE, START_UP_S, CampaignChoice, CampaignRequest, SubmitOptions
+from ...jobs.campaign import CampaignChoice, CampaignRequest, SubmitOptions
 from ...jobs.scheduler import Scheduler
 from ...store.instants import seconds_of
 from .. import campaign_report
@@ -101,24 +100,23 @@ def run_campaign(store: Store | str | Path, *names: str, **options: Unpack[RunOp
     that cannot be used, StoreError where the store cannot be written, SchedulerError where the scheduler refuses for
     too long.
     """
-    patience_s, settle_s = seconds_of(options.get("patience")), seconds_of(options.get("settle"))
-    limits = campaign_driver.DriverLimits(
-        max_pending=options.get("max_pending", campaign_driver.PENDING),
+    limits = _stated(
+        max_pending=options.get("max_pending"),
         budget_h=_hours(options.get("budget")),
-        patience_s=campaign_driver.PATIENCE_S if patience_s is None else patience_s,
-        settle_s=campaign_driver.SETTLE_S if settle_s is None else settle_s,
-        tries=options.get("tries", coverage.TRIES),
-        once=options.get("once", False),
+        patience_s=seconds_of(options.get("patience")),
+        settle_s=seconds_of(options.get("settle")),
+        tries=options.get("tries"),
+        once=options.get("once"),
     )
     scheduler = find_scheduler(options.get("scheduler"))
-    listeners: dict[str, Any] = {"progress": options.get("progress"), "begins": options.get("begins")}
+    listeners = _stated(progress=options.get("progress"), begins=options.get("begins"))
     status = campaign_driver.run_campaign(
         store,
         campaign_choice(names, options),
         scheduler=scheduler,
         options=submit_options(options),
-        limits=limits,
-        listener=campaign_driver.CampaignListener(**{name: value for name, value in listeners.items() if value}),
+        limits=campaign_driver.DriverLimits(**limits),
+        listener=campaign_driver.CampaignListener(**listeners),
     )
     return _status(status, store, scheduler)
 
@@ -151,15 +149,11 @@ def ask_node(
     for note in _notes(client):
         tell(f"note: {note}")
     coverage.reach(client)
-    fleet = settings.pop("fleet")
-    request = CampaignRequest(
-        "doctor", "quick", (), named=False, neighbours="busy", partition=settings.pop("partition")
-    )
-    request = replace(request, nodes=node, fleet=None if fleet is None else str(fleet))
+    where = {"partition": settings["partition"], "nodes": node, "fleet": settings["fleet"]}
+    request = CampaignRequest("doctor", "quick", (), named=False, neighbours="busy", **where)
     wait_s = node_doctor.WAIT_S if wait is None else wait
-    return node_doctor.ask_node(
-        store, request, scheduler=client, options=submit_options(settings), wait_s=wait_s, tell=tell
-    )
+    options = submit_options(settings)
+    return node_doctor.ask_node(store, request, scheduler=client, options=options, wait_s=wait_s, tell=tell)
 
 
 def campaign_choice(names: Sequence[str], options: Mapping[str, Any]) -> CampaignChoice:
@@ -173,19 +167,24 @@ def campaign_choice(names: Sequence[str], options: Mapping[str, Any]) -> Campaig
 
 def submit_options(options: Mapping[str, Any]) -> SubmitOptions:
     """What the options say of how jobs are submitted."""
-    nice, start_up, program = options.get("nice"), options.get("start_up"), options.get("program")
-    template, output = options.get("template"), options.get("output")
-    return SubmitOptions(
+    program, template, output = options.get("program"), options.get("template"), options.get("output")
+    stated = _stated(
         qos=options.get("qos"),
         account=options.get("account"),
-        nice=NICE if nice is None else nice,
+        nice=options.get("nice"),
         setup=tuple(options.get("setup") or ()),
         options=tuple(options.get("sbatch") or ()),
         program=_words(program) if program else None,
         template=None if template is None else Path(template),
         output=None if output is None else Path(output),
-        start_up_s=START_UP_S if start_up is None else seconds_of(start_up),
+        start_up_s=seconds_of(options.get("start_up")),
     )
+    return SubmitOptions(**stated)
+
+
+def _stated(**options: Any) -> dict[str, Any]:
+    """The options that are not None: the others keep their defaults."""
+    return {name: option for name, option in options.items() if option is not None}
 
 
 def _status(

@@ -559,7 +559,7 @@ def test_nodes_of_typed_gres_and_several_partitions() -> None:
     assert 44 < minutes < 60
     obstacles = {one.name: one.obstacle for one in inventory(lines, partitions, options=slow)}
     assert obstacles["n01"] is None
-    assert obstacles["n02"] == f"its partition allows jobs of 30 min, and this one asks for {minutes} min"
+    assert obstacles["n02"] == f"partition debug allows jobs of 30 min, and this one asks for {minutes} min"
 
 
 def test_nodes_that_wait() -> None:
@@ -583,7 +583,7 @@ def test_nodes_that_wait() -> None:
         "n03": None,
         "n04": "partition closed is down or closed to this user",
         "n05": "partition staff is down or closed to this user",
-        "n06": "its partition allows no jobs of fewer than 2 nodes",
+        "n06": "partition wide allows no jobs of fewer than 2 nodes",
     }
     reserved = SubmitOptions(options=("--reservation=test",))
     assert inventory(node_line("n02", "IDLE+RESERVED"), BATCH, options=reserved)[0].obstacle is None
