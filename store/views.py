@@ -153,24 +153,27 @@ def cards(gpus: str) -> str:
 
 
 _NEAR = "INTERVAL 5 MINUTES"  # between the clocks of a node and of the controller
-_NAMED_ELSEWHERE = (
-    f"SELECT cluster, raw_id, node, began - {_NEAR} AS since, coalesce(ended + {_NEAR}, {_NEVER}) AS until "
-    f"FROM newest WHERE gpu IS NOT NULL AND source <> '{JobSource.CGROUP}' "
-    f"AND raw_id IN (SELECT raw_id FROM jobs WHERE source = '{JobSource.CGROUP}')"  # most stores have none
+_WEAK = f"('{JobSource.CGROUP}', '{JobSource.SCONTROL}', '{JobSource.EXPORTER}')"
+_RANK = f"CASE WHEN {{0}} = '{JobSource.CGROUP}' THEN 2 WHEN {{0}} IN {_WEAK} THEN 1 ELSE 0 END"
+_TOLD_BETTER = (
+    f"SELECT cluster, raw_id, node, {_RANK.format('source')} AS rank, gpu IS NOT NULL AS named, "
+    f"began - {_NEAR} AS since, coalesce(ended + {_NEAR}, {_NEVER}) AS until FROM newest WHERE source <> "
+    f"'{JobSource.CGROUP}' AND raw_id IN (SELECT raw_id FROM jobs WHERE source IN {_WEAK})"  # most stores have none
 )
 
 JOBS_NOW = View(
     "jobs_now",
     "an allocation as it is known now: the rows of its newest record. A tag that an accounting row has taken over is "
-    "left out, and so is what a collector saw of a job where another source names its GPUs on the node, so that no "
-    "time of a GPU counts twice. A GPU that a file calls by its name (node/slot) has the key of the card that was "
-    "there when the job began",
+    "left out, and so is what scontrol, an exporter or (last in rank) a collector told of a job where a source of a "
+    "higher rank names its GPUs on the node, so that no time of a GPU counts twice. A GPU that a file calls by its "
+    "name (node/slot) has the key of the card that was there when the job began",
     "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "
     f"allocation)), named AS ({cards(_WERE_THERE)}) SELECT n.* REPLACE (coalesce(k.gpu, n.gpu) AS gpu) FROM "
     "(SELECT n.* FROM newest n ANTI JOIN (SELECT cluster, tag FROM newest WHERE tag IS NOT NULL) t "
-    f"ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster ANTI JOIN ({_NAMED_ELSEWHERE}) e "
-    f"ON n.source = '{JobSource.CGROUP}' AND e.raw_id = n.raw_id AND e.node = n.node "
-    "AND e.cluster IS NOT DISTINCT FROM n.cluster AND n.began < e.until AND e.since < coalesce(n.ended, n.recorded)"
+    f"ON t.tag = n.allocation AND t.cluster IS NOT DISTINCT FROM n.cluster ANTI JOIN ({_TOLD_BETTER}) e "
+    f"ON e.rank < {_RANK.format('n.source')} AND (e.named OR n.gpu IS NULL) AND e.raw_id = n.raw_id "
+    "AND e.node = n.node AND e.cluster IS NOT DISTINCT FROM n.cluster "
+    "AND n.began < e.until AND e.since < coalesce(n.ended, n.recorded)"
     f") n LEFT JOIN named k ON n.gpu_from = '{GpuFrom.FILE}' "
     "AND k.name = n.gpu AND k.cluster IS NOT DISTINCT FROM n.cluster AND n.began >= k.since AND n.began < k.until)",
 )

@@ -16,6 +16,7 @@ import polars as pl
 
 from ...errors import InputError, SchedulerError
 from ...store import Store, hostlist
+from ...store.importing import tags as tag_files
 from ...store.importing.content import LINE, load
 from ...store.importing.superseding import KEY, conformed, new_events, new_records, newest
 from ...store.schema import JOBS, arrow_rows
@@ -111,7 +112,7 @@ def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
     """
     if sources.cluster is not None and not sources.cluster.strip():
         raise InputError("--cluster is empty: give it a name")
-    spool_folder = (store.root if isinstance(store, Store) else Path(store)) / tags.SPOOL
+    spool_folder = (store.root if isinstance(store, Store) else Path(store)) / tag_files.SPOOL
     folders = [*sources.tag_folders, *([spool_folder] if spool_folder.is_dir() else [])]
     if sources.file is None and sources.since is None and not folders:
         raise InputError(
@@ -120,7 +121,7 @@ def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
     report = ImportReport()
     capacity = Capacity.of(sources.gpus_per_node)
     accounts, about = _accounts(sources)
-    spool = tags.read(folders)
+    spool = tag_files.read(folders)
     if sources.since is not None or any(
         event.by_index and capacity.of_node(event.node) is None for event in spool.events
     ):
@@ -251,7 +252,7 @@ class _Import:
             stored, unchanged = self._append(rows, {**about, **counts})
             report.stored, report.known = report.stored + stored, report.known + unchanged
 
-    def store_tags(self, spool: tags.Spool, cluster: str | None, capacity: Capacity) -> pl.DataFrame:
+    def store_tags(self, spool: tag_files.Spool, cluster: str | None, capacity: Capacity) -> pl.DataFrame:
         """Store what tags say; returns the rows."""
         report, events = self.report, spool.events
         report.tags, report.tags_refused = len(events), spool.refused

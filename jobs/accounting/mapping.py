@@ -78,9 +78,7 @@ def place(
     of_collector = pl.col("source") == JobSource.CGROUP.value
     tagged = _by_tag(on_nodes, tags.filter(~of_collector))
     untagged = on_nodes.join(tagged, on=_OF_NODE, how="anti")
-    processes = _by_tag(untagged, tags.filter(of_collector)).with_columns(
-        pl.lit(GpuFrom.PROCESS.value).alias("gpu_from")
-    )
+    processes = _by_tag(untagged, tags.filter(of_collector))
     every_gpu = pl.col("gpu").n_unique().over(_KEY) == pl.col("job_gpus")
     tagged = pl.concat([tagged, processes.filter(every_gpu & ~pl.col("shared"))])
     counted = tagged.group_by(_KEY).agg(pl.col("gpu").count().alias("tagged"))
@@ -101,8 +99,10 @@ def place(
 
 
 def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
-    """The GPUs that tags give: of the tags of the job on the node, the one that began nearest to it."""
-    tag_columns = (pl.col("allocation").alias("tag"), pl.col("began").alias("tag_began"), "share")
+    """The GPUs that tags give: of the tags of the job on the node, those that began nearest to it. Files of other
+    sources have a row for each GPU, of which none stands for a GPU that the file does not name."""
+    tags = tags.filter((pl.col("source") == JobSource.TAG.value) | pl.col("gpu").is_not_null())
+    tag_columns = (pl.col("allocation").alias("tag"), pl.col("began").alias("tag_began"), "share", "gpu_from")
     rows = on_nodes.join(
         tags.select("cluster", "raw_id", "node", "gpu", *tag_columns), on=["cluster", "raw_id", "node"]
     )
@@ -110,14 +110,14 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     late = (pl.col("tag_began") > pl.col("ended") + _NEAR).fill_null(False)
     away = (pl.col("tag_began") - pl.col("began")).dt.total_nanoseconds().abs()
     rows = rows.filter(~early & ~late).with_columns(away.alias("away"))
-    of_job = pl.col("tag") == pl.col("tag").sort_by("away", "tag").first().over(_OF_NODE)
+    of_job = pl.col("tag_began") == pl.col("tag_began").sort_by("away", "tag_began").first().over(_OF_NODE)
     of_tag = pl.col("allocation") == pl.col("allocation").sort_by("away", "allocation").first().over("cluster", "tag")
     certain = pl.col("gpu").is_not_null()
     return rows.filter(of_job & of_tag).select(
         *on_nodes.columns,
         "gpu",
         "tag",
-        pl.when(certain).then(pl.lit(GpuFrom.TAG.value)).alias("gpu_from"),
+        "gpu_from",
         pl.when(certain).then(pl.lit(1, pl.Int64)).alias("node_gpus"),
         pl.when(~pl.col("shared")).then("share").alias("share"),
     )
@@ -176,7 +176,7 @@ def _differing(rows: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     counted = rows.group_by(_KEY).agg(
         pl.col("gpu").n_unique().alias("n"),
         pl.col("gpu").is_null().any().alias("open"),
-        (pl.col("gpu_from") == GpuFrom.TAG.value).any().fill_null(False).alias("by_tag"),
+        pl.col("gpu_from").is_in([GpuFrom.TAG.value, GpuFrom.FILE.value]).any().alias("by_tag"),
     )
     both_known = counted.join(jobs.filter(~pl.col("shared")).select(*_KEY, "job_gpus"), on=_KEY).filter("by_tag")
     wrong = (pl.col("n") != pl.col("job_gpus")) & (~pl.col("open") | (pl.col("n") > pl.col("job_gpus")))

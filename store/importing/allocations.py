@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 BACKWARD = "it ended before it began: a clock was set back, or the columns were exchanged"
 _BETWEEN = re.compile(r"[;,|]\s*|\s+(?=(?:GPU|MIG)-)", re.IGNORECASE)  # between the GPUs of one field
 _NUMBERS = re.compile(r"^(?:.*\(IDX:)?([0-9]{1,3}(?:-[0-9]{1,3})?(?:\s*[;,|]\s*[0-9]{1,3}(?:-[0-9]{1,3})?)*)\)?$")
+_BY_SLURM = " IDX "
+"""Between a node and one of Slurm's indices, as the name by which a file calls a GPU."""
 _MOST = 128  # GPUs of one node
 _MANY = 10  # rows, of which one would have the first GPU
 
@@ -58,7 +60,7 @@ def parse(
         (began.is_null(), f"{bound['began'].column} is missing"),
         ((ended < began).fill_null(False), BACKWARD),
     )
-    _gpus(sheet, bound, options)
+    _gpus(sheet, bound, options, remarks)
     frame = _frame(sheet, bound, options.cluster)
     once = frame.sort(pl.col("ended").is_null(), pl.col(LINE), descending=[True, False])
     once = once.unique(superseding.KEY, keep="last")  # running and ended, in one file
@@ -107,7 +109,7 @@ def _in_second_hour() -> pl.Expr:
     return pl.when((ended < began) & (late >= began)).then(late).otherwise(ended).alias("=ended")
 
 
-def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
+def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Remarks) -> None:
     """`=gpu`: a row for each GPU of each row; NULL where the row has only a node."""
     none = [pl.lit(None, pl.String).alias(name) for name in ("=gpu", "=said")]
     gpu_column = bound.get("gpu") or bound.get("index")
@@ -121,17 +123,38 @@ def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options) -> None:
     sheet.refuse((unknown & no_node, "it names neither a GPU nor a node"))
     without = sheet.frame.filter(unknown).with_columns(none)
     sheet.frame = sheet.frame.filter(~unknown)
-    _one_each(sheet, gpu_column.column, bound)
+    of_driver = options.columns.get(gpu_column.column, "").partition(":")[0] == "index"
+    _one_each(sheet, gpu_column.column, bound, of_driver=of_driver)
     # Names stay as they are: which card had one when the job began, the view `jobs_now` says.
     is_name = pl.col("=number") | pl.col(gpu_column.column).is_in(options.fleet()["name"].to_list())
     by_name = sheet.frame.filter(is_name).with_columns(
         pl.col(gpu_column.column).alias("=gpu"), pl.col(gpu_column.column).alias("=said")
     )
+    by_name = _of_slurm(by_name, gpu_column, options, remarks)
     sheet.frame = sheet.frame.filter(~is_name).with_columns(none[1])
     identity.of_jobs(sheet, gpu_column)
     refused = [line for lines in sheet.refused.lines.values() for line in lines]
     all_rows = pl.concat([sheet.frame, by_name, without], how="diagonal").sort(LINE)
     sheet.frame = all_rows.filter(~pl.col(LINE).is_in(refused))  # with one of its GPUs, the row is refused
+
+
+def _of_slurm(rows: pl.DataFrame, gpu_column: Bound, options: Options, remarks: Remarks) -> pl.DataFrame:
+    """The rows, with the UUID as `=gpu` where the GPU is an index of Slurm's (IDX): a place in gres.conf, which is no
+    number of the driver's. NULL where no tag says which GPU that was when the job began."""
+    by_index = pl.col("=said").str.contains(_BY_SLURM, literal=True)
+    gpus: list[str | None] = []
+    for name, began in rows.filter(by_index).select("=said", "=began").iter_rows():
+        node, _, index = name.partition(_BY_SLURM)
+        order = {} if options.slurm_order is None else options.slurm_order(node, began)
+        gpus.append(order.get(int(index)))
+    if None in gpus:
+        remarks.notes.append(
+            f"{gpus.count(None)} GPUs of jobs are known by Slurm's index (IDX) only, which is a place in gres.conf: "
+            "tags of their nodes, in the store's folder tags, say which GPUs these are (docs/jobs.md); if it is the "
+            f"driver's number on all of these nodes, say {typed('--map', gpu_column.column, 'index')}"
+        )
+    found = rows.filter(by_index).with_columns(pl.Series("=gpu", gpus, pl.String))
+    return pl.concat([rows.filter(~by_index), found])
 
 
 def _which_or_how_many(sheet: Sheet, gpu_column: Bound, unknown: pl.Expr) -> None:
@@ -153,11 +176,12 @@ def _which_or_how_many(sheet: Sheet, gpu_column: Bound, unknown: pl.Expr) -> Non
         )
 
 
-def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:
-    """A row for each GPU that a field lists. The number of a GPU on its node becomes its name, `node/number`."""
+def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound], *, of_driver: bool) -> None:
+    """A row for each GPU that a field lists. The number of a GPU on its node becomes its name, `node/number`, and an
+    index of Slurm's `node IDX number`, unless the user says that these are the driver's."""
     node = bound["node"].column if "node" in bound else None
     pairs = sheet.frame.select(pl.col(column).alias("gpus"), pl.lit(None).alias("node") if node is None else node)
-    by_name = {pair: _listed(*pair) for pair in pairs.unique().iter_rows()}
+    by_name = {pair: _listed(*pair, of_driver=of_driver) for pair in pairs.unique().iter_rows()}
     lists = pl.Series(column, [by_name[pair] for pair in pairs.iter_rows()], pl.List(pl.String))
     sheet.frame = sheet.frame.with_columns(lists, pl.col(column).str.contains(_NUMBERS.pattern).alias("=number"))
     listed = pl.col(column).list.len()
@@ -169,7 +193,7 @@ def _one_each(sheet: Sheet, column: str, bound: dict[str, Bound]) -> None:
     sheet.frame = sheet.frame.explode(column)
 
 
-def _listed(text: str, node: str | None) -> list[str] | None:
+def _listed(text: str, node: str | None, *, of_driver: bool) -> list[str] | None:
     """The GPUs of a field; empty where it cannot be read, None where it has numbers of an unknown node."""
     match = _NUMBERS.match(text)
     if match is None:
@@ -182,7 +206,8 @@ def _listed(text: str, node: str | None) -> list[str] | None:
         if last and not int(first) <= int(last):
             return []
         numbers |= dict.fromkeys(range(int(first), int(last or first) + 1))
-    return [f"{node}/{number}" for number in numbers]
+    between = _BY_SLURM if "IDX:" in text and not of_driver else "/"
+    return [f"{node}{between}{number}" for number in numbers]
 
 
 def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
@@ -202,7 +227,7 @@ def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
         pl.col("=gpu").alias("gpu"),
         pl.col("=said"),
         pl.when(has_gpu).then(pl.lit(GpuFrom.FILE.value)).alias("gpu_from"),
-        pl.when(has_gpu).then(pl.lit(1)).alias("node_gpus"),
+        pl.when(has_gpu | pl.col("=said").is_not_null()).then(pl.lit(1)).alias("node_gpus"),
         pl.lit(sheet.source or JobSource.CSV.value).alias("source"),
         pl.col(LINE),
     )

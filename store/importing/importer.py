@@ -17,7 +17,7 @@ from ...errors import InputError
 from .. import views
 from ..names import by_number
 from ..vocabulary import JobSource
-from . import allocations, formats, runs, superseding, telemetry, timelines
+from . import allocations, formats, runs, superseding, tags, telemetry, timelines
 from .content import LINE, Sheet
 from .layout import Layout, recognise
 from .meanings import BOARD, LIMITS
@@ -74,7 +74,8 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
         if (before := provenance.earlier(store)) is not None:
             return before
         fleet, cards = (cache(partial(query, store, options.cluster)) for query in (_fleet, _cards))
-        options = replace(options, fleet=fleet, cards=cards)
+        order = tags.slurm_order(store.root / tags.SPOOL, options.cluster)
+        options = replace(options, fleet=fleet, cards=cards, slurm_order=order)
     parsed = _parse(sheet, options)
     store = Store.create(into) if isinstance(into, Path) else into
     with store.exclusive():  # no other import may store the same rows between the check and the append

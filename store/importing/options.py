@@ -6,6 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -37,6 +38,7 @@ class Options:
     ranks: Path | None = None  # the file that says which rank of a timeline has which GPU
     fleet: Callable[[], pl.DataFrame] = FLEET.to_frame  # the cluster's GPUs in the store
     cards: Callable[[], pl.DataFrame] = pl.DataFrame  # name, card, since: of slots in which several cards were
+    slurm_order: Callable[[str, datetime], Mapping[int, str]] | None = None  # as `tags.slurm_order` makes it
 
     def __post_init__(self) -> None:
         for option in ("cluster", "gpu", "workload", "model", "node", "at", "header", "job"):

@@ -147,8 +147,13 @@ def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> 
         "gpu_index is no list of GPUs": [8, 9],
     }
     assert sorted(now(store, "job_id, gpu")) == [
-        ("1", A), ("1", B), ("2", "GPU-c"), ("3", A), ("3", B), ("4", A), ("4", B), ("5", "n03/2"),
+        ("1", A), ("1", B), ("2", "GPU-c"), ("3", A), ("3", B), ("4", None), ("4", None), ("5", "n03/2"),
     ]  # fmt: skip
+    assert sum("2 GPUs of jobs are known by Slurm's index (IDX) only" in note for note in report.notes) == 1
+    said_so = {"gpu_index": "index"}
+    row = f"9,n01,gpu:v100:2(IDX:0-1),{times}"
+    run(row, header="job_id,node,gpu_index,began,ended", columns=said_so, name="so.csv")
+    assert now(store, "gpu", "job_id = '9'") == [(A,), (B,)]
     with pytest.raises(InputError, match="so its node is needed too"):
         run(f"1,0,{times}", header="job_id,gpu,began,ended", name="bare.csv")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import datetime as at
 from pathlib import Path
@@ -14,6 +15,7 @@ from whorl.errors import InputError
 from whorl.jobs.accounting.importing import JobSources, import_jobs
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
+from whorl.store.schema import arrow_rows
 
 # ruff: noqa: DTZ001, E501 - the store's times are UTC without a zone; lines are as long as the tools write them
 
@@ -38,7 +40,9 @@ def _import(store: Store, folder: Path, text: str, name: str = "file", **options
 
 
 def _jobs(store: Store, view: str = "jobs_now") -> list[tuple[Any, ...]]:
-    rows = store.sql(f'select job_id, node, gpu, began, ended, source, "user" from {view} order by began, gpu, job_id')
+    rows = store.sql(
+        f'select job_id, node, gpu, began, ended, source, "user" from {view} order by began, gpu, job_id, node'
+    )
     return [tuple(row.values()) for row in rows.to_pylist()]
 
 
@@ -156,16 +160,79 @@ def test_scontrol_numbers_the_gpus_of_each_node(one_line: bool, tmp_path: Path, 
     report = _import(store, tmp_path, text, time_zone="Europe/Berlin")
     assert (report.format, report.kind, report.total.kept, report.total.refused) == ("scontrol show job", "jobs", 6, 0)
     began, ended = at(2026, 5, 4, 8), at(2026, 5, 4, 10)
-    expected: list[tuple[object, ...]] = [
-        ("1", f"n0{n}", f"n0{n}/{slot}", began, None) for n in (1, 2) for slot in (0, 1)
-    ]
-    expected += [("2", "n03", f"n03/{slot}", began, ended) for slot in (1, 3, 4)]
-    expected += [("3", "n04", "n04/0", began, None), ("4", "m1", None, began, None), ("5", "m2", None, began, None)]
-    assert {row[:5] for row in _jobs(store)} == set(expected)
+    expected = [(job, node, None, began, None) for job, node in (*(("1", n) for n in ("n01", "n01", "n02", "n02")),
+                *(("2", "n03"),) * 3, ("3", "n04"), ("4", "m1"), ("5", "m2"))]  # fmt: skip
+    expected = [(*row[:4], ended if row[0] == "2" else None) for row in expected]
+    assert sorted(map(str, (row[:5] for row in _jobs(store)))) == sorted(map(str, expected))
+    assert store.sql("select sum(node_gpus) as gpus from jobs_now").to_pylist() == [{"gpus": 8}]
+    assert any("8 GPUs of jobs are known by Slurm's index (IDX) only" in note for note in report.notes)
     assert {row[5:] for row in _jobs(store)} == {("scontrol", "alice")}
     again = _import(store, tmp_path, text.replace("RUNNING", "COMPLETED"), "later", time_zone="Europe/Berlin")
     assert again.total.kept == 5
     assert {row[4] for row in _jobs(store)} == {ended}
+
+
+A_LINE = "Name=gpu File=/dev/nvidia[2-3]"
+BOOTED_S = 1_777_880_000  # 2026-05-04 07:33
+
+
+def _tag(store: Store, job: int, at_s: int, *, index: str = "0", gres: str = A_LINE, booted_s: int = BOOTED_S) -> None:
+    """A tag of a job on n03, whose device files are numbered against PCI addresses: index 0 is GPUS[1]."""
+    folder = store.root / "tags"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{job}-{at_s}.tag").write_text(
+        f"whorl-tag=1\nevent=begin\ntime={at_s}\nnode=n03\njob={job}\nuid=0\nslurm_gpus={index}\nbooted={booted_s}\n"
+        f"gpu={GPUS[0]}:3\ngpu={GPUS[1]}:2\ngres={gres}\nend=1\n"
+    )
+
+
+def test_an_index_of_scontrol_is_the_gpu_that_tags_of_the_node_say(tmp_path: Path, store: Store) -> None:
+    began_s = TEN_MS // 1000
+    text = _scontrol(8, "n03 gpu:2(IDX:0-1)") + _scontrol(9, "n04 gpu:1(IDX:0)")
+    _tag(store, 1, began_s - 3600)  # before the job: the node may have been opened since
+    _tag(store, 2, began_s + 7200, booted_s=began_s + 3600)  # after a reboot
+    _tag(store, 3, began_s + 60, gres="AutoDetect=nvml")  # nobody says how many GPUs Slurm has for the node
+    _import(store, tmp_path, text, "before")
+    assert [row[:3] for row in _jobs(store)] == [("8", "n03", None), ("8", "n03", None), ("9", "n04", None)]
+    _tag(store, 4, began_s + 60)
+    report = _import(store, tmp_path, f"{text}\n", "after")
+    assert any(note.startswith("1 GPUs of jobs are known by Slurm's index") for note in report.notes)
+    assert [row[:3] for row in _jobs(store)] == [("8", "n03", GPUS[0]), ("8", "n03", GPUS[1]), ("9", "n04", None)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_users_own_tag_says_nothing_of_the_gpus_of_others(tmp_path: Path, store: Store) -> None:
+    _tag(store, 4, TEN_MS // 1000 + 60)
+    (path,) = (store.root / "tags").iterdir()
+    path.write_text(path.read_text().replace("uid=0", "uid=12345"))
+    os.chown(path, 12345, 12345)
+    _import(store, tmp_path, _scontrol(8, "n03 gpu:1(IDX:0)"))
+    assert [row[:3] for row in _jobs(store)] == [("8", "n03", None)]
+
+
+@pytest.mark.parametrize("by_driver", [True, False])
+def test_a_job_that_accounting_tags_and_scontrol_tell_of_counts_once(
+    by_driver: bool, tmp_path: Path, store: Store
+) -> None:
+    """It has two GPUs of four; scontrol names them where the user says that Slurm's indices are the driver's."""
+    began_s = TEN_MS // 1000
+    known = {"gpu": GPUS, "uuid": GPUS, "node": ["n03"] * 2, "slot": [0, 1], "cluster": ["fleet"] * 2}
+    store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
+    how = {"columns": {"gpu": "index"}} if by_driver else {}
+    _import(store, tmp_path, _scontrol(8, "n03 gpu:2(IDX:0-1)"), **how)
+    ours = [("8", gpu) for gpu in GPUS]
+    assert [(row[0], row[2]) for row in _jobs(store)] == (ours if by_driver else [("8", None)] * 2)
+    books = tmp_path / "sacct.txt"
+    books.write_text(
+        "JobIDRaw|JobID|Cluster|State|NodeList|Submit|Start|End|AllocTRES\n"
+        f"8|8|fleet|COMPLETED|n03|{began_s}|{began_s}|{began_s + 600}|gres/gpu=2\n"
+    )
+    if not by_driver:
+        _tag(store, 8, began_s + 1, index="0,1")
+        import_jobs(store, JobSources(cluster="fleet", gpus_per_node=["2"]))
+        assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "tag") for row in ours]
+    assert import_jobs(store, JobSources(file=books, cluster="fleet", gpus_per_node=["4"])).with_gpus == 1
+    assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "sacct") for row in ours]
 
 
 def test_scontrol_that_says_nothing_of_gpus(tmp_path: Path, store: Store) -> None:

@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.jobs.accounting import tags
+from whorl.jobs.accounting import tags as tagging
 from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs
 from whorl.store import Store
+from whorl.store.importing import tags
 from whorl.tests.jobs.accounts import T0, job, know_gpus, now, saved, utc
 
 A, B, C, D = (f"GPU-{letter * 8}-1111-2222-3333-444444444444" for letter in "abcd")
@@ -38,7 +39,7 @@ def proc(tmp_path: Path) -> Path:
 def script(event: str, folder: Path, proc: Path, *, shell: str = "sh", **env: str) -> subprocess.CompletedProcess[str]:
     line = [shell, *(["sh"] if shell == "busybox" else []), "-s", "--", event, str(folder)]
     known = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01"}
-    return subprocess.run(line, input=tags.script(), env=known | env, capture_output=True, text=True, check=False)
+    return subprocess.run(line, input=tagging.script(), env=known | env, capture_output=True, text=True, check=False)
 
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_UID": "1001", "SLURM_JOB_USER": "alice"}
@@ -96,7 +97,7 @@ def test_a_link_under_the_name_of_a_tag_is_not_followed(proc: Path, tmp_path: Pa
     folder, precious = tmp_path / "tags", tmp_path / "precious"
     folder.mkdir(mode=0o755)
     precious.write_text("secret\n")
-    (tmp_path / "tag.sh").write_text(tags.script())
+    (tmp_path / "tag.sh").write_text(tagging.script())
     line = ["sh", "-c", 'read go; exec sh "$@"', "sh", str(tmp_path / "tag.sh"), "begin", str(folder)]
     env = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01", **JOB}
     pipe = subprocess.PIPE
@@ -122,7 +123,7 @@ def test_root_writes_only_where_nobody_else_may_and_the_owner_of_a_folder_for_hi
         os.chown(folder, 12345, 12345)
         line = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-s", "--", "begin", name]
         env = {"PATH": os.environ["PATH"], "SLURMD_NODENAME": "n01", **JOB}
-        assert subprocess.run(line, input=tags.script(), env=env, text=True, check=False).returncode == 0
+        assert subprocess.run(line, input=tagging.script(), env=env, text=True, check=False).returncode == 0
         assert [path.stat().st_uid for path in folder.glob("*.tag")] == [12345]
 
 
@@ -341,7 +342,7 @@ def test_in_a_job_the_gpus_that_its_cgroup_leaves_are_the_jobs(proc: Path) -> No
             os.chown(path, 12345, 12345)
             path.chmod(0o755)
         line = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "sh", "-s", "--", "begin", name]
-        subprocess.run(line, input=tags.script(), env=env, text=True, check=True)
+        subprocess.run(line, input=tagging.script(), env=env, text=True, check=True)
         (event,) = tags.read([folder]).events
         assert event.job_gpus(None) == ([B], 1, "")
 
@@ -442,7 +443,7 @@ def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
     (tmp_path / "none").mkdir()
     empty = ["jobs", "import", *place, "--tags", str(tmp_path / "none")]
     assert "there are no tags" in runner.invoke(cli, empty).output
-    assert runner.invoke(cli, ["jobs", "tag", "script"]).output == tags.script()
+    assert runner.invoke(cli, ["jobs", "tag", "script"]).output == tagging.script()
     for event in ("begin", "end"):
         done = runner.invoke(cli, ["jobs", "tag", event, *place])
         assert (done.exit_code, done.output) == (0, "")

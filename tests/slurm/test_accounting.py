@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,13 @@ import pytest
 from whorl.errors import SchedulerError
 from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs
 from whorl.store import Store
+from whorl.store.importing import Options, import_file
+from whorl.store.importing.tags import SPOOL
 from whorl.store.schema import arrow_rows
 from whorl.tests.jobs.accounts import now
 from whorl.tests.slurm.accounted import Accounted, uuid
 from whorl.tests.slurm.daemons import GPUS
+from whorl.tests.stores import new_store
 
 pytestmark = pytest.mark.slurm
 
@@ -114,7 +119,9 @@ def test_what_really_ran_is_what_is_stored(here: Accounted, store: Store, tmp_pa
 
 
 @pytest.mark.long
-def test_two_jobs_of_a_node_have_the_gpus_whose_device_files_slurm_gave_them(here: Accounted, store: Store) -> None:
+def test_two_jobs_of_a_node_have_the_gpus_whose_device_files_slurm_gave_them(
+    here: Accounted, store: Store, tmp_path: Path
+) -> None:
     """The second job of a node is on index 1, which is /dev/nvidia5, and the third GPU by PCI address."""
     go = here.folder / "out" / "together"
     held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done; sleep 2"
@@ -130,6 +137,11 @@ def test_two_jobs_of_a_node_have_the_gpus_whose_device_files_slurm_gave_them(her
     assert now(store, state, ours) == [(*pair, "tag", "RUNNING") for pair in expected]
     indices = [here.run("scontrol", "-d", "-o", "show", "job", job).stdout for job in jobs]
     assert ["IDX:0)" in indices[0], "IDX:1-2)" in indices[1]] == [True, True]
+    by_index, saved = new_store(tmp_path / "by-index"), tmp_path / "scontrol.txt"
+    saved.write_text("".join(indices))
+    shutil.copytree(here.spool_of_tags, by_index.root / SPOOL, dirs_exist_ok=True)
+    import_file(by_index, saved, Options(cluster="whorl", time_zone=time.strftime("%Z")))
+    assert now(by_index, "job_id, gpu, gpu_from", ours) == [(*pair, "file") for pair in expected]
     go.touch()
     here.settle()
     ended = ("-s", "CD", "-S", "now-1hour", "-E", "now")

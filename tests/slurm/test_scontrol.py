@@ -29,14 +29,17 @@ def test_the_gpus_of_jobs_are_those_that_slurm_gave(
     path.write_text(slurm.run("scontrol", *options, "show", "job").stdout)
     report = import_file(store, path, Options(time_zone="UTC"))
     assert report.refusals == {}
-    rows = store.sql('select job_id, node, gpu, ended, "user", began is not null as has_begun from jobs').to_pylist()
-    of_whole = {(row["node"], row["gpu"]) for row in rows if row["job_id"] == whole}
-    assert of_whole == {(node, f"{node}/{slot}") for node in nodes for slot in range(GPUS)}
+    assert any("known by Slurm's index (IDX) only" in note for note in report.notes)
+    rows = store.sql(
+        'select job_id, node, allocation, ended, "user", began is not null as has_begun from jobs'
+    ).to_pylist()
+    of_whole = {tuple(row["allocation"].split("@")[:2]) for row in rows if row["job_id"] == whole}
+    assert of_whole == {(whole, f"{node} IDX {index}") for node in nodes for index in range(GPUS)}
     of_parts = {job: [row for row in rows if row["job_id"] == job] for job in parts}
     assert {job: [row["node"] for row in jobs] for job, jobs in of_parts.items()} == {
         job: [node] for job, node in where.items()
     }
-    assert len({row["gpu"] for jobs in of_parts.values() for row in jobs}) == 2
+    assert len({row["allocation"].split("@")[1] for jobs in of_parts.values() for row in jobs}) == 2
     assert {row["user"] for row in of_parts[parts[1]]} == {"bob"}
     assert all(row["ended"] is None and row["has_begun"] for row in rows if row["job_id"] in {whole, *parts})
     assert not {waits, never} & {row["job_id"] for row in rows}

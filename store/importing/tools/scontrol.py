@@ -1,7 +1,7 @@
-"""`scontrol show job -d`: jobs with the numbers of the GPUs that they have on each node, as rows of jobs.
+"""`scontrol show job -d`: jobs with Slurm's indices of the GPUs that they have on each node, as rows of jobs.
 
-A job that waits is passed over; one that runs has no end, though Slurm prints the latest that it may have. Slurm
-numbers the GPUs of a node by their device files, which is the driver's order. Of shards, MPS and MIG instances it
+A job that waits is passed over; one that runs has no end, though Slurm prints the latest that it may have. An index of
+a GPU (IDX) is a place in gres.conf: `allocations` finds out which GPU that is. Of shards, MPS and MIG instances Slurm
 numbers something else, so that only the node of such a job is known.
 """
 
@@ -44,8 +44,6 @@ def read(text: str, rows: Rows) -> None:
         values |= {"job": fields["JobId"], "user": fields.get("UserId", "").partition("(")[0], "state": state}
         values |= {"ended": None if state in _RUN else fields.get("EndTime")}
         _add(line, job, values, rows)
-    if rows.allocations is not None:
-        rows.note("Slurm's own numbers of GPUs are taken for the driver's")
     for why, number in passed.items():
         rows.note(f"{number} jobs {why}, and are not stored")
     if passed and rows.allocations is None:
@@ -60,7 +58,7 @@ def _fields(job: str) -> dict[str, str]:
 
 
 def _add(line: int, job: str, values: dict[str, Value], rows: Rows) -> None:
-    """The rows of a job: one for each node, with the numbers of its GPUs there."""
+    """The rows of a job: one for each node, with Slurm's indices of its GPUs there."""
     on_nodes = [match.groups() for match in _NODES.finditer(job)]
     if on_nodes:
         on_nodes = [(nodes, resources) for nodes, resources in on_nodes if re.search("gpu|shard|mps", resources)]
@@ -76,7 +74,7 @@ def _add(line: int, job: str, values: dict[str, Value], rows: Rows) -> None:
             rows.refuse(line, "it names no node")
             continue
         numbers = [match[2] for match in _GPUS.finditer(resources) if not _INSTANCE.match(match[1] or "")]
-        gpus = ";".join(filter(None, numbers)).replace(",", ";") if None not in numbers else ""
+        gpus = f"(IDX:{';'.join(filter(None, numbers))})" if numbers and None not in numbers else ""
         for node in names:
             where: dict[str, Value] = {"node": node, "gpu": gpus, "share [ratio]": 1 if gpus else None}
             rows.allocation(line, values | where, JobSource.SCONTROL)
