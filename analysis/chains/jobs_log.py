@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...store.importing import sacct_json
+from ...store.importing import sacct_json, sacct_text
 from ...store.importing.content import LINE, Refused, load
 from ...store.importing.sacct_times import add_times
 
@@ -33,7 +32,6 @@ _COLUMNS = {
     "job": "JobIDRaw", "limit_min": "TimelimitRaw", "nodes": "NNodes",
 }  # fmt: skip
 """Columns that are read, in lower case, with sacct's spelling: those of sacct, then those of the Mirage study's log."""
-_UNKNOWN = ("", "Unknown", "None", "N/A", "None assigned", "(null)", "INVALID")
 _NODES = ("NNodes", "AllocNodes", "AllocTRES")
 NEVER_BEGAN, STEP, TWICE = "that never began", "steps of jobs", "that the log has twice"
 
@@ -113,13 +111,13 @@ def read_log(path: str | Path, *, time_zone: str = "UTC") -> JobsLog:
         InputError: the file cannot be read, lacks a column, or has no job that can be used.
     """
     path = Path(path)
-    content = load(path)
-    if b"\0" in content[:4096]:
-        raise InputError(f"{path} is not text in UTF-8 (it holds zero bytes); save it in UTF-8")
-    text = content.decode("utf-8-sig", "replace")
-    refused = Refused()
-    frame = sacct_json.rows(text, str(path)) if sacct_json.fits(text) else _rows(text, path, refused)
-    return _log(frame, str(path), time_zone, refused)
+    text, source = load(path).decode("utf-8-sig", "replace"), str(path)
+    refused, notes = Refused(), list[str]()
+    if sacct_json.fits(text):
+        frame = sacct_json.rows(text, source)
+    else:
+        frame = sacct_text.rows(text, source, refused, save=SAVE, notes=notes)
+    return _log(frame, source, time_zone, refused, notes)
 
 
 def log_of_rows(rows: Iterable[Mapping[str, str]], source: str, *, time_zone: str = "UTC") -> JobsLog:
@@ -133,37 +131,12 @@ def log_of_rows(rows: Iterable[Mapping[str, str]], source: str, *, time_zone: st
     names = {name: name for row in cells[:1] for name in row}
     columns = {LINE: range(1, len(cells) + 1)} | {name: [row.get(name) for row in cells] for name in names}
     frame = pl.DataFrame(columns, schema={LINE: pl.Int64} | dict.fromkeys(names, pl.String))
-    return _log(frame, source, time_zone, Refused())
+    return _log(frame, source, time_zone, Refused(), [])
 
 
-def _rows(text: str, path: Path, refused: Refused) -> pl.DataFrame:
-    """The lines below the header as columns of text, with `LINE`, cut where the header's most frequent delimiter is."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-    if not lines:
-        raise InputError(f"{path} is empty; save it again, for example with: {SAVE}")
-    delimiter = max("|\x1f;,\t", key=lines[0][1].count)
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter in ",;\t" else csv.QUOTE_NONE
-    rows: list[list[str]] = []
-    numbers: list[int] = []
-    for number, line in lines:
-        fields = next(csv.reader([line], delimiter=delimiter, quoting=quoting))
-        if rows and len(fields) != len(rows[0]):
-            wrong = f"it has {len(fields)} fields where the header names {len(rows[0])}; save it without free text"
-            refused.add(f"{wrong} such as JobName", [number])
-        else:
-            rows.append([cell.strip() for cell in fields])
-            numbers.append(number)
-    header = [name or f"={place}" for place, name in enumerate(rows[0])]  # `sacct -p` ends lines with the delimiter
-    if len({_COLUMNS.get(name.lower(), name) for name in header}) < len(header):
-        raise InputError(f"{path} has a column twice; save it with: {SAVE}")
-    columns = dict(zip(header, zip(*rows[1:], strict=True), strict=True)) if rows[1:] else dict.fromkeys(header, ())
-    return pl.DataFrame({LINE: numbers[1:]} | columns, schema={LINE: pl.Int64} | dict.fromkeys(header, pl.String))
-
-
-def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused) -> JobsLog:
+def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused, notes: list[str]) -> JobsLog:
     """The jobs of rows of text, as sacct or the Mirage study name their columns."""
     passed: dict[str, int] = {}
-    notes: list[str] = []
     frame = _named(frame, source)
     rows = frame.height + refused.count
     frame = _pass(frame, pl.coalesce("JobIDRaw", "JobID").str.contains(".", literal=True), STEP, passed)
@@ -198,15 +171,16 @@ def _log(frame: pl.DataFrame, source: str, time_zone: str, refused: Refused) -> 
 
 def _named(frame: pl.DataFrame, source: str) -> pl.DataFrame:
     """The columns that are read, as sacct spells them, NULL for what sacct writes where nothing is known."""
-    frame = frame.rename({name: _COLUMNS[name.lower()] for name in frame.columns if name.lower() in _COLUMNS})
+    spelled = {name: _COLUMNS[name.lower()] for name in frame.columns if name.lower() in _COLUMNS}
+    if len(set(spelled.values())) < len(spelled):
+        raise InputError(f"{source} has a column twice, under two names; save it with: {SAVE}")
+    frame = frame.rename(spelled)
     for names in (("Submit",), ("Start",), ("End",), ("TimelimitRaw", "Timelimit"), _NODES):
         if not set(names) & set(frame.columns):
             raise InputError(f"{source} has no column {names[0]}; save it with: {SAVE}")
     columns_read = {*_COLUMNS.values(), "Eligible"}
     frame = frame.select(LINE, *(name for name in frame.columns if name in columns_read))
-    texts = [name for name in frame.columns if name != LINE]
-    frame = frame.with_columns(pl.when(~pl.col(name).is_in(_UNKNOWN)).then(pl.col(name)).alias(name) for name in texts)
-    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in sorted(columns_read - set(texts)))
+    return sacct_text.known(frame, sorted(columns_read))
 
 
 def _pass(frame: pl.DataFrame, no_job: pl.Expr, why: str, passed: dict[str, int]) -> pl.DataFrame:

@@ -6,15 +6,16 @@ could pass for rows of other jobs.
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 import polars as pl
 
 from ...errors import InputError, SchedulerError
 from ...store import hostlist
-from ...store.importing import sacct_json
+from ...store.importing import sacct_json, sacct_text
 from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
 from ...store.importing.sacct_times import add_times
 from ...store.vocabulary import EventKind
@@ -26,11 +27,6 @@ FIELDS = (
     "ElapsedRaw", "TimelimitRaw", "ReqTRES", "ConsumedEnergyRaw",
     "Restarts",  # not in 22.05
 )  # fmt: skip
-FREE_TEXT = frozenset(
-    {"JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir", "Container", "WCKey", "Extra"}
-    | {"Constraints", "Reservation", "Reason", "Licenses", "FailedNode", "StdOut", "StdErr", "StdIn"}
-)
-"""Fields that may hold whatever somebody wrote."""
 SAVE = (
     "SLURM_TIME_FORMAT=%s sacct -a -X -P -D -S 2026-11-01 -o JobIDRaw,JobID,Cluster,User,Account,Partition,QOS,State,"
     "ExitCode,NodeList,NNodes,Submit,Eligible,Start,End,ElapsedRaw,TimelimitRaw,ReqTRES,AllocTRES,ConsumedEnergyRaw"
@@ -39,8 +35,6 @@ SAVE = (
 NO_GPU, NEVER_BEGAN, STEP, AGAIN = "without a GPU", "that never began", "steps", "that the file has twice"
 SHARDS = r"(?:^|,)gres/(?:shard|mps)(?::[^=,]+)?=[1-9]"
 """In AllocTRES: parts of GPUs."""
-_DELIMITERS = "\x1f|;,\t"
-_UNKNOWN = ("", "Unknown", "None", "N/A", "None assigned", "(null)", "INVALID")
 _WIDEST = 2**53  # of energy: above it a number says "unknown"
 _MOST_GPUS = 10_000_000  # no cluster has them, and the tables could not hold more
 _KEY = ["cluster", "allocation"]
@@ -91,8 +85,12 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Ac
     """
     accounts = Accounts()
     as_json = sacct_json.fits(text)
-    rows = sacct_json.rows(text, name) if as_json else _cut(text, name, accounts)
-    accounts.lines = rows.height if as_json else accounts.lines
+    if as_json:
+        rows = sacct_json.rows(text, name)
+    else:
+        check = partial(_check_header, name=name)
+        rows = sacct_text.rows(text, name, accounts.refused, save=SAVE, notes=accounts.notes, check=check)
+    accounts.lines = rows.height + accounts.refused.count
     rows = _texts(rows, accounts)
     if cluster is not None:
         rows = rows.with_columns(pl.lit(cluster).alias("Cluster"))
@@ -122,37 +120,11 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Ac
     return accounts
 
 
-# -- text as columns ------------------------------------------------------------------------------------------
+# -- columns --------------------------------------------------------------------------------------------------
 
 
-def _cut(text: str, name: str, accounts: Accounts) -> pl.DataFrame:
-    """The lines as columns of text, with `LINE`."""
-    lines = pl.DataFrame({"text": text.split("\n")}).with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))
-    lines = lines.with_columns(pl.col("text").str.strip_chars_end("\r")).filter(pl.col("text") != "")
-    if not lines.height:
-        raise InputError(f"{name} is empty; save it again, for example with: {SAVE}")
-    header = lines["text"][0].lstrip("\ufeff")
-    delimiter = max(_DELIMITERS, key=header.count)
-    names = [column.strip().strip('"') for column in header.split(delimiter)]
-    if names[-1] == "":  # sacct -p ends each line with the delimiter
-        names.pop()
-        lines = lines.with_columns(pl.col("text").str.strip_suffix(delimiter))
-    _check_header(header, names, name)
-    lines = lines.slice(1)
-    accounts.lines = lines.height
-    cells = lines.select(LINE, pl.col("text").str.split(delimiter).alias("cells"))
-    if delimiter in ",;\t" and lines["text"].str.contains('"', literal=True).any():  # a spreadsheet or pandas wrote it
-        quoted = [_quoted(line, delimiter) for line in lines["text"]]
-        cells = lines.select(LINE, pl.Series("cells", quoted, pl.List(pl.String)))
-    if delimiter == "," and len(cells) and (cells["cells"].list.len() > len(names)).all():
-        raise InputError(f"{name} is parted by commas, which stand in its fields too; save it with: {SAVE}")
-    return _even(cells, names, delimiter, accounts)
-
-
-def _check_header(header: str, names: list[str], name: str) -> None:
+def _check_header(header: str, names: Sequence[str], name: str) -> None:
     """Raise InputError where the first line of a file is not that of sacct."""
-    if "\0" in header:  # UTF-16, as PowerShell redirects output
-        raise InputError(f"{name} is not text in UTF-8 (it holds zero bytes); save it in UTF-8")
     if header.startswith("JobId="):
         raise InputError(f"{name} is what scontrol shows of jobs: read it with whorl import {name}")
     missing = [column for column in NEEDED if column not in names]
@@ -163,42 +135,6 @@ def _check_header(header: str, names: list[str], name: str) -> None:
         )
     if missing:
         raise InputError(f"{name} has no column {missing[0]}; save it with: {SAVE}")
-    for column in names:
-        if names.count(column) > 1:
-            raise InputError(f"{name} has the column {column} twice; save it with: {SAVE}")
-
-
-def _quoted(line: str, delimiter: str) -> list[str]:
-    """The fields of a line by the rules of CSV; the line as one field where it breaks them."""
-    try:
-        return next(csv.reader([line], delimiter=delimiter))
-    except csv.Error:
-        return [line]
-
-
-def _even(cells: pl.DataFrame, names: list[str], delimiter: str, accounts: Accounts) -> pl.DataFrame:
-    """Rows of as many fields as the header has. Text that a user chose may hold the delimiter or a line break."""
-    free = [column for column in names if column in FREE_TEXT]
-    if free:
-        accounts.notes.append(
-            f"the column {free[0]} holds text that users choose: a line break in it can pass for a job of somebody "
-            "else; save the file without it"
-        )
-    count = pl.col("cells").list.len().cast(pl.Int64)
-    if len(free) == 1:  # what is too much belongs to it
-        place, extra = names.index(free[0]), count - len(names)
-        joined = pl.concat_list(
-            pl.col("cells").list.head(place),
-            pl.col("cells").list.slice(place, extra + 1).list.join(delimiter),
-            pl.col("cells").list.slice(place + extra + 1),
-        )
-        cells = cells.with_columns(pl.when(extra > 0).then(joined).otherwise("cells").alias("cells"))
-    lengths = cells["cells"].list.len().unique().sort().to_list()
-    wrong = [length for length in lengths if length != len(names)]
-    rules = [(count == length, f"it has {length} fields, but the header names {len(names)}") for length in wrong]
-    even = accounts.refused.take(cells, rules) if rules else cells
-    columns = (pl.col("cells").list.get(i).str.strip_chars().alias(column) for i, column in enumerate(names))
-    return even.select(LINE, *columns)
 
 
 def _texts(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
@@ -207,10 +143,7 @@ def _texts(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
     Two names that are not UTF-8 would become one, and energy by user would add them up: such rows are refused.
     """
     strange = pl.any_horizontal(pl.col(name).str.contains(UNREADABLE) for name in rows.columns if name in FIELDS)
-    rows = accounts.refused.take(rows, [(strange, STRANGE)])
-    texts = [pl.col(name) for name in rows.columns if name != LINE]
-    rows = rows.with_columns(pl.when(~text.is_in(_UNKNOWN)).then(text) for text in texts)
-    return rows.with_columns(pl.lit(None, pl.String).alias(name) for name in FIELDS if name not in rows.columns)
+    return sacct_text.known(accounts.refused.take(rows, [(strange, STRANGE)]), FIELDS)
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------

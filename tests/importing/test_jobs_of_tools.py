@@ -162,8 +162,8 @@ def test_scontrol_numbers_the_gpus_of_each_node(one_line: bool, tmp_path: Path, 
     began, ended = at(2026, 5, 4, 8), at(2026, 5, 4, 10)
     expected = [(job, node, None, began, None) for job, node in (*(("1", n) for n in ("n01", "n01", "n02", "n02")),
                 *(("2", "n03"),) * 3, ("3", "n04"), ("4", "m1"), ("5", "m2"))]  # fmt: skip
-    expected = [(*row[:4], ended if row[0] == "2" else None) for row in expected]
-    assert sorted(map(str, (row[:5] for row in _jobs(store)))) == sorted(map(str, expected))
+    with_ends = [(*row[:4], ended if row[0] == "2" else None) for row in expected]
+    assert sorted(map(str, (row[:5] for row in _jobs(store)))) == sorted(map(str, with_ends))
     assert store.sql("select sum(node_gpus) as gpus from jobs_now").to_pylist() == [{"gpus": 8}]
     assert any("8 GPUs of jobs are known by Slurm's index (IDX) only" in note for note in report.notes)
     assert {row[5:] for row in _jobs(store)} == {("scontrol", "alice")}
@@ -218,8 +218,7 @@ def test_a_job_that_accounting_tags_and_scontrol_tell_of_counts_once(
     began_s = TEN_MS // 1000
     known = {"gpu": GPUS, "uuid": GPUS, "node": ["n03"] * 2, "slot": [0, 1], "cluster": ["fleet"] * 2}
     store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
-    how = {"columns": {"gpu": "index"}} if by_driver else {}
-    _import(store, tmp_path, _scontrol(8, "n03 gpu:2(IDX:0-1)"), **how)
+    _import(store, tmp_path, _scontrol(8, "n03 gpu:2(IDX:0-1)"), columns={"gpu": "index"} if by_driver else {})
     ours = [("8", gpu) for gpu in GPUS]
     assert [(row[0], row[2]) for row in _jobs(store)] == (ours if by_driver else [("8", None)] * 2)
     books = tmp_path / "sacct.txt"

@@ -206,6 +206,14 @@ class Slurm:
             timeout=timeout,
         )
 
+    def at_terminal(self, *command: str, user: str, env: dict[str, str], terminal: int) -> subprocess.Popen[bytes]:
+        """Start a command as a user at a terminal (a file descriptor), and do not wait for it."""
+        environment = self.environment() | {"USER": user} | env
+        line, out = self._line(command, user, read_all=False), self.folder / "out"
+        return subprocess.Popen(
+            line, env=environment, cwd=out, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+        )
+
     @staticmethod
     def _line(command: Sequence[str], user: str | None, *, read_all: bool) -> list[str]:
         if user is None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shlex
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -66,3 +70,49 @@ def test_a_collector_beside_the_program_ends_with_the_job(slurm: Slurm) -> None:
     assert "Start it with srun --overlap" in output.read_text()
     stored = show_job(slurm.folder / "out" / f"whorl-job-{job}").json()["gpus"]
     assert [(gpu["name"], gpu["readings"] > 0) for gpu in stored] == [("n01/0", True), ("n01/1", True)]
+
+
+def interrupt_step(slurm: Slurm, *options: str, times: int) -> tuple[str, str]:
+    """Press Ctrl-C so often at `srun OPTIONS whorl collect --for-job`; the job and what the terminal showed."""
+    program, environment = slurm.python_of_jobs("alice")
+    master, slave = os.openpty()
+    words = ["--job-name=bare", "--gres=gpu:2", "-w", "n01", *options, *program, *shlex.split(READ)]
+    step = slurm.at_terminal("srun", *words, user="alice", env=environment, terminal=slave)
+    os.close(slave)
+    folder = slurm.folder / "out"
+
+    def jobs() -> list[str]:
+        return slurm.run("squeue", "-h", "-n", "bare", "-o", "%i").stdout.split()
+
+    def reads() -> bool:
+        return any(any((folder / f"whorl-job-{job}" / "journal").glob("*.journal")) for job in jobs())
+
+    slurm.until(reads, "the collector to read", 60)
+    time.sleep(1)
+    (job,) = jobs()
+    for press in range(times):
+        time.sleep(0.3 * bool(press))
+        if "--pty" in options:
+            os.write(master, b"\x03")
+        else:
+            step.send_signal(signal.SIGINT)
+    step.wait(60)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal ends that nobody has open
+        while part := os.read(master, 1 << 16):
+            shown += part
+    os.close(master)
+    return job, shown.decode()
+
+
+@pytest.mark.long
+def test_one_interrupt_ends_a_bare_step_with_a_terminal_and_two_kill_one_without_whose_readings_stay(
+    slurm: Slurm,
+) -> None:
+    job, printed = interrupt_step(slurm, "--pty", times=1)
+    assert f"job {job}, on n01:" in printed
+    job, printed = interrupt_step(slurm, times=2)
+    assert "forcing job termination" in printed
+    assert f"job {job}, on n01:" not in printed
+    gpus = show_job(slurm.folder / "out" / f"whorl-job-{job}").json()["gpus"]
+    assert [(gpu["name"], gpu["readings"] > 0) for gpu in gpus] == [("n01/0", True), ("n01/1", True)]

@@ -123,7 +123,8 @@ def test_rows_that_were_asked_live() -> None:
         (SACCT.replace("TimelimitRaw|", "") + "1|COMPLETED|1|2|3|1\n", "has no column TimelimitRaw"),
         (SACCT + "1|PENDING|1667260800|Unknown|Unknown|30|1\n", "1 are jobs that never began"),
         (SACCT + "1|RUNNING|gestern|heute|Unknown|30|1\n", "the first in line 2: Submit is no time"),
-        (SACCT.replace("State", "Start") + "1|2|2|3|4|5|6\n", "has a column twice"),
+        (SACCT.replace("State", "Start") + "1|2|2|3|4|5|6\n", "has the column Start twice"),
+        (SACCT.replace("State", "JOBIDRAW") + "1|2|2|3|4|5\n", "has a column twice, under two names"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
