@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..store.hostlist import expand
-from .scheduler import Node, Partition, QueuedJob, Scheduler, row_form, rows_of, utc_time
+from .scheduler import Node, Partition, QueuedJob, Scheduler, utc_time
 
-_QUEUE_S = 60.0  # that `flux jobs` may take
 _JOBS = (
     *("id.f58", "userid", "status", "urgency", "t_run", "expiration", "t_inactive", "nodelist"),
     *("annotations.sched.reason_pending", "exception.type", "exception.note", "name"),
@@ -76,8 +75,7 @@ class Flux(Scheduler):
 
     def _rows(self, fields: Sequence[str], *command: str) -> list[list[str]]:
         """The rows that a command prints of these fields."""
-        form = row_form([f"{{{field}}}" for field in fields])
-        rows = rows_of(self.call("flux", *command, "-n", "-o", form, timeout_s=_QUEUE_S), len(fields))
+        rows = self.rows([f"{{{field}}}" for field in fields], "flux", *command, "-n", "-o")
         return [[part.strip() for part in row] for row in rows]
 
 

@@ -12,9 +12,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from ..errors import SchedulerError
-from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, printed_time, user_number
+from .scheduler import QUEUE_S, Node, Partition, QueuedJob, Scheduler, count_of, printed_time, user_number
 
-_QUEUE_S = 60.0  # that bjobs may take, which lists the jobs of all users
 _USABLE = {"ok", "closed_Full", "closed_Excl", "closed_cu_excl", "closed_Busy"}  # the others are closed or lost
 _HOSTS = "host_name status max njobs ngpus"
 _JOBS = "jobid jobindex stat user job_name job_description exec_host pend_reason exit_reason start_time finish_time"
@@ -59,7 +58,7 @@ class Lsf(Scheduler):
         # -X: the hosts themselves, not their groups.
         command = ("bjobs", "-a", "-u", "all", "-X", "-o", _JOBS, "-json")
         try:
-            rows = self.document(*command, timeout_s=_QUEUE_S).get("RECORDS", [])
+            rows = self.document(*command, timeout_s=QUEUE_S).get("RECORDS", [])
         except SchedulerError as error:
             if not re.search("No (?:unfinished |matching )?job found", str(error)):
                 raise

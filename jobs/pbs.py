@@ -16,11 +16,10 @@ from dataclasses import replace
 from datetime import timedelta
 
 from ..errors import SchedulerError
-from .scheduler import Node, Partition, QueuedJob, Scheduler, count_of, printed_time, user_number
+from .scheduler import QUEUE_S, Node, Partition, QueuedJob, Scheduler, count_of, printed_time, user_number
 
 Fields = Mapping[str, str]
 
-_QUEUE_S = 60.0  # that qstat may take, which lists the jobs of all users, and those that ended in the last weeks
 _UNUSABLE = {"down", "offline", "stale", "state-unknown", "unresolvable", "initializing", "maintenance"}
 _UNUSABLE |= {"provisioning", "wait-provisioning"}
 _STATES = {"B": "RUNNING", "E": "COMPLETING", "R": "RUNNING", "S": "SUSPENDED", "U": "SUSPENDED", "M": "REVOKED"}
@@ -67,11 +66,11 @@ class Pbs(Scheduler):
 
     def queued_jobs(self, user: int | None) -> Iterable[QueuedJob]:  # noqa: ARG002  `qstat -f` does not choose by user
         try:
-            text = self.call("qstat", "-x", "-f", timeout_s=_QUEUE_S)
+            text = self.call("qstat", "-x", "-f", timeout_s=QUEUE_S)
         except SchedulerError as error:
             if "job history" not in str(error):
                 raise
-            text = self.call("qstat", "-f", timeout_s=_QUEUE_S)  # jobs that have ended are forgotten at once
+            text = self.call("qstat", "-f", timeout_s=QUEUE_S)  # jobs that have ended are forgotten at once
         return [_job(number, row) for number, row in _sections(text, "Job Id: ").items()]
 
     def _server(self) -> Mapping[str, Fields]:

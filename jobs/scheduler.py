@@ -27,6 +27,8 @@ from ..errors import InputError, SchedulerError
 from .batch import BatchJob, render
 
 TIMEOUT_S = 10.0
+QUEUE_S = 60.0
+"""So long a list of the jobs of all users may take: on a large site it has 100,000 of them."""
 ENDED = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
     | {"REVOKED"}
@@ -225,6 +227,15 @@ class Scheduler(ABC):
             raise SchedulerError(f"{self.title} refused `{' '.join(command[:3])}`: {message_of(done)}")
         return done.stdout
 
+    def rows(self, fields: Sequence[str], *command: str) -> list[list[str]]:
+        """The rows of these fields that a command prints in a form, its last word; what is no row is passed over.
+
+        A field may hold line breaks, and the last one what stands between fields: its end is then lost.
+        """
+        text = self.call(*command, APART.join(fields) + _ROW_END, timeout_s=QUEUE_S)
+        rows, width = [row.split(APART) for row in text.split(f"{_ROW_END}\n")], len(fields)
+        return [[row[0].rpartition("\n")[2], *row[1:width]] for row in rows if len(row) >= width]
+
     def document(self, *command: str, timeout_s: float | None = None) -> dict[str, Any]:
         """The object in the JSON that a command prints, {} where it prints nothing. Raises SchedulerError."""
         text = self.call(*command, timeout_s=timeout_s)
@@ -289,20 +300,6 @@ class Scheduler(ABC):
     def not_reached(self, command: str) -> str:
         """The sentence for a server that does not answer a command."""
         return f"{self.title} does not answer `{command}`: check it with `{self.ping}`"
-
-
-def row_form(fields: Sequence[str]) -> str:
-    """The form in which a command prints these fields as rows for `rows_of`."""
-    return APART.join(fields) + _ROW_END
-
-
-def rows_of(text: str, width: int) -> list[list[str]]:
-    """The rows of so many fields that a command printed in a form of `row_form`; what is no such row is passed over.
-
-    The fields may hold line breaks, the last also what stands between fields: its end is then lost.
-    """
-    rows = [row.split(APART) for row in text.split(f"{_ROW_END}\n")]
-    return [[row[0].rpartition("\n")[2], *row[1:width]] for row in rows if len(row) >= width]
 
 
 def message_of(done: subprocess.CompletedProcess[str]) -> str:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ..errors import InputError, SchedulerError
 from ..store.hostlist import expand
 from .batch import BatchJob
-from .scheduler import APART, Node, Partition, QueuedJob, Scheduler, message_of, one_line, row_form, rows_of, utc_time
+from .scheduler import APART, Node, Partition, QueuedJob, Scheduler, message_of, one_line, utc_time
 
 if TYPE_CHECKING:
     from ..analysis.chains.waits import QueueState
@@ -157,7 +157,7 @@ class Slurm(Scheduler):
 
     def _queue(self, columns: Sequence[str], *options: str) -> list[list[str]]:
         """The rows that squeue prints of these columns."""
-        return rows_of(self.call("squeue", "-h", "-a", *options, "-o", row_form(columns)), len(columns))
+        return self.rows(columns, "squeue", "-h", "-a", *options, "-o")
 
     def _shown(self, *words: str) -> list[str]:
         """The lines of `scontrol -o show`."""
@@ -428,7 +428,7 @@ def job_record(line: str) -> JobRecord | None:
         reason=_text(fields.get("Reason", "")).partition(",")[0],
         start=utc_time(fields.get("StartTime")),
         user=user,
-        uid=int(uid.rstrip(")")) if uid.rstrip(")").isdigit() else None,
+        uid=_number(uid.rstrip(")")),
         partitions=_names(fields.get("Partition", "")),
         gpus=_tres_gpus(fields.get("ReqTRES", "") or fields.get("TRES", "")),
         limit_s=60 * _minutes(fields.get("TimeLimit", "")),
