@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ..jobs.kubernetes import KubeNode
 
 FORMATS = ("exclude", "prefer", "nodelist", "weights", "kubernetes", "taints", "nfd", "json")
+PRINTING = ("form", "as_json", "output", "file_node", "own")
+"""The options that say what is printed."""
 _DAY_S = 86_400.0
 
 
@@ -93,16 +95,7 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 @click.option("--seed", type=click.IntRange(0), help="Seed of the draws.  [default: 2022]")
 @json_option
 @click.pass_context
-def advise(
-    ctx: click.Context,
-    /,
-    form: str | None,
-    own: str | None,
-    output: Path | None,
-    file_node: str | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def advise(ctx: click.Context, /, **options: Any) -> None:
     """Say which nodes to avoid, which GPUs are best, and what that gains, with its interval.
 
     \b
@@ -124,21 +117,15 @@ def advise(
     It prints lines and applies none. Excluding nodes costs waiting: it says what on
     this site's own queue, where it knows the history. docs/placement.md has the method.
     """
-    if ctx.invoked_subcommand in ("burst", "spb", "power-plan"):
-        if any(ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE for name in ctx.params):
-            raise click.UsageError(f"write options after {ctx.invoked_subcommand}, not before it")
-        return
     if ctx.invoked_subcommand is not None:
-        printing = {"--format": form, "--and": own, "--output": output, "--json": as_json or None}
-        for name in (name for name, value in printing.items() if value is not None):
-            raise click.UsageError(f"{name} before apply has no effect: leave it out (--json may follow apply)")
+        _check_options_before(ctx)
         ctx.obj = options
         return
-    from ..jobs.formats import feature_file, lines_for, write_filter, write_whole
-    from ..store.hostlist import compress
+    from ..jobs.formats import lines_for, write_filter, write_whole
     from .answers.advice import advise
     from .output import print_reply, tell
 
+    form, as_json, output, file_node, own = (options.pop(name) for name in PRINTING)
     form = "json" if as_json else form
     if output is not None and form not in ("exclude", "nfd"):
         raise click.UsageError("--output works only with --format exclude or nfd")
@@ -153,33 +140,36 @@ def advise(
     listed = _names(options.pop("nodes"))
     options["max_age"] /= _DAY_S
     excluded = _excluded(own)
+    to_file = output is not None
     with _printed_anyway(excluded):
-        to_file = output is not None
         reply = advise(options.pop("store"), **options, nodes=listed, own=excluded, form=form, to_file=to_file)
+        steering = reply.result
+        lines, note = ([], None) if form in (None, "json") else lines_for(form, steering, excluded, file_node)
     if form in (None, "json"):
         print_reply(reply, as_json=form == "json")
         return
-    steering = reply.result
     for line in steering.remarks:
         tell(f"note: {line}")
-    if form == "nfd" and file_node:
-        text, note = feature_file(steering, file_node)
-        lines = text.splitlines()
-        if output is not None:
-            write_whole(output, text)
-            lines = []
-    elif output is not None:
+    if output is not None and form == "exclude":
         click.echo(write_filter(output, steering), err=True)
         return
-    else:
-        lines, note = lines_for(form, steering, excluded)
-        unknown = sorted(set(excluded) - set(steering.nodes)) if steering.nodes and not steering.partition else []
-        if unknown:
-            tell(f"note: Slurm knows no node {compress(unknown)} (--and), and refuses such a job")
+    if output is not None:
+        write_whole(output, "".join(f"{line}\n" for line in lines))
     if note:
         tell(f"note: {note}")
-    for line in lines:
+    for line in lines if output is None else ():
         click.echo(line)
+
+
+def _check_options_before(ctx: click.Context) -> None:
+    """Raise UsageError for options before a command of the group which would have no effect there."""
+    written = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+    if ctx.invoked_subcommand == "apply":
+        spelled = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+        for name in (spelled[name] for name in PRINTING if name in written):
+            raise click.UsageError(f"{name} before apply has no effect: leave it out (--json may follow apply)")
+    elif written:
+        raise click.UsageError(f"write options after {ctx.invoked_subcommand}, not before it")
 
 
 def _excluded(listed: str | None) -> list[str]:
@@ -194,13 +184,12 @@ def _excluded(listed: str | None) -> list[str]:
 
 @contextlib.contextmanager
 def _printed_anyway(excluded: Sequence[str]) -> Iterator[None]:
-    """Print the user's own nodes also where there is no advice: the job must not lose them."""
-    from ..errors import WhorlError
+    """Print the user's own nodes also where there is no advice, for whatever reason: the job must not lose them."""
     from ..store.hostlist import compress
 
     try:
         yield
-    except WhorlError:
+    except BaseException:
         if excluded:
             click.echo(compress(excluded))
         raise
@@ -219,6 +208,17 @@ def _names(path: str | None) -> Sequence[str] | Mapping[str, KubeNode] | None:
     return read_names(file, text)
 
 
+def _text_of(name: str) -> tuple[Path | None, str]:
+    from ..errors import InputError
+
+    if name == "-":
+        return None, sys.stdin.read()
+    try:
+        return Path(name), Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+
+
 @advise.command("apply", short_help="Change the excluded nodes of your own waiting job.")
 @click.argument("job", metavar="JOBID")
 @any_store_option
@@ -235,18 +235,7 @@ def _names(path: str | None) -> Sequence[str] | Mapping[str, KubeNode] | None:
 @click.option("--wait", type=Span(), help="How long to wait for Slurm.  [default: four times its bf_interval]")
 @json_option
 @click.pass_obj
-def apply(
-    inherited: dict[str, Any],
-    /,
-    job: str,
-    undo: bool,
-    as_json: bool,
-    release: bool,
-    dry_run: bool,
-    max_delay: float | None,
-    wait: float | None,
-    **beside: str | None,
-) -> None:
+def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:
     """Exclude slow nodes for your own waiting job JOBID, or refresh what whorl excluded before.
 
     Slurm is asked when it expects to start the job, before and after. Where it is later than the exclusion saves, or
@@ -257,6 +246,8 @@ def apply(
     from ..jobs import apply as advised_job
     from .output import print_json, tell
 
+    undo, as_json, dry_run = options.pop("undo"), options.pop("as_json"), options["dry_run"]
+    trial = advised_job.ApplyOptions(*(options.pop(name) for name in ("dry_run", "release", "max_delay", "wait")))
     if undo:
         changes = advised_job.undo(job)
         if as_json:
@@ -264,28 +255,24 @@ def apply(
         for change in () if as_json else changes:
             click.echo(f"job {change.job} avoids {change.after.excluded or 'no nodes'}, as you wrote it")
         return
-    options = dict(inherited) | {name: choice for name, choice in beside.items() if choice is not None}
+    options = inherited | {name: choice for name, choice in options.items() if choice is not None}
     if not options["store"]:
         raise click.UsageError("Missing option '--store'.")
     if options["no_scheduler"] or options["nodes"]:
         raise click.UsageError("apply needs the scheduler: leave out --no-scheduler and --nodes")
-    for name in ("no_scheduler", "nodes", "partition", "log", "cluster_nodes", "time"):
+    for name in (*PRINTING, "no_scheduler", "nodes", "partition", "log", "cluster_nodes", "time"):
         del options[name]
     options["max_age"] /= _DAY_S
-    done = advised_job.apply(
-        options.pop("store"),
-        job,
-        options=advised_job.ApplyOptions(dry_run, release, max_delay, wait),
-        tell=lambda sentence: tell(f"note: {sentence}"),
-        **options,
+    applied = advised_job.apply(
+        options.pop("store"), job, options=trial, tell=lambda sentence: tell(f"note: {sentence}"), **options
     )
     if as_json:
-        rows = [change.as_dict() for change in done.changes]
-        print_json({"schema": "whorl.advise.apply/1", "workload": done.workload, "dry_run": dry_run, "rows": rows})
+        rows = [change.as_dict() for change in applied.changes]
+        print_json({"schema": "whorl.advise.apply/1", "workload": applied.workload, "dry_run": dry_run, "rows": rows})
         return
-    for remark in done.steering.remarks:
+    for remark in applied.steering.remarks:
         tell(f"note: {remark}")
-    for change in done.changes:
+    for change in applied.changes:
         for note in change.notes:
             tell(f"note: job {change.job}: {note}")
         if dry_run:
@@ -293,21 +280,10 @@ def apply(
         else:
             already = "already " if change.outcome == "unchanged" and change.after.excluded else ""
             click.echo(f"job {change.job} {already}avoids {change.after.excluded or 'no nodes'}")
-    if done.not_waiting:
-        tell(f"note: {done.not_waiting} tasks of {job} no longer wait and were not changed")
-    if not any(change.after.excluded or change.notes for change in done.changes):
-        tell(f"note: {done.steering.advice.finding}")
-
-
-def _text_of(name: str) -> tuple[Path | None, str]:
-    from ..errors import InputError
-
-    if name == "-":
-        return None, sys.stdin.read()
-    try:
-        return Path(name), Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+    if applied.not_waiting:
+        tell(f"note: {applied.not_waiting} tasks of {job} no longer wait and were not changed")
+    if not any(change.after.excluded or change.notes for change in applied.changes):
+        tell(f"note: {applied.steering.advice.finding}")
 
 
 advise.add_command(burst)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.placement.advice import percent
@@ -28,8 +28,9 @@ _AGAINST = {"drained": ", off all slow nodes", "random": ""}
 _LEVELS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "s")
 
 
-def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str, Any]:
+def document(steering: Steering) -> dict[str, Any]:
     """The advice and what the scheduler can be told, as `whorl.advise/1`."""
+    wait = steering.wait()
     expression, reason = preference_of(steering)
     usable_now = steering.placing
     return {
@@ -51,11 +52,11 @@ def document(steering: Steering, wait: Wait, remarks: Sequence[str]) -> dict[str
         },
         "price": steering.price.as_dict() if steering.price is not None else None,
         "price_reason": steering.price_reason,
-        "remarks": list(remarks),
+        "remarks": list(steering.remarks),
     }
 
 
-def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[str | Table]:
+def answer(steering: Steering) -> Iterable[str | Table]:
     """The advice for people."""
     advice = steering.advice
     kinds = advice.kinds or (advice,)
@@ -78,13 +79,13 @@ def answer(steering: Steering, wait: Wait, remarks: Sequence[str]) -> Iterable[s
         if kind.workload in usable_now:
             yield from _sets(steering, usable_now[kind.workload], kind.workload if advice.kinds else None)
     yield from _compared(advice)
-    yield _cost(advice, wait)
+    yield _cost(advice, steering.wait())
     if steering.price is not None:
         yield steering.price.evidence
     elif steering.price_reason is not None:
         yield _sentence(f"Price in waiting: {steering.price_reason}")
     yield _age(advice)
-    yield from (f"Note: {_sentence(remark)}" for remark in (*remarks, *advice.notes))
+    yield from (f"Note: {_sentence(remark)}" for remark in (*steering.remarks, *advice.notes))
 
 
 def _compared(advice: Advice) -> Iterable[str | Table]:

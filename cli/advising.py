@@ -50,7 +50,7 @@ class Advisor:
         judged = next((judgement for judgement in newest(store) if judgement.cluster == question.cluster), None)
         return Told(
             advice,
-            tuple(report.answer(steering, steering.wait(), steering.remarks)),
+            tuple(report.answer(steering)),
             tuple(_copied(store, question, steering, form, title) for form, title in _FORMS),
             {kind.workload: node_rows(scored.scores, kind) for kind in advice.kinds or (advice,)},
             gpu_rows(scored.scores, scored.kinds, judged),

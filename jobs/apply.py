@@ -346,14 +346,15 @@ class ExclusionTrial:
         """The changes with the start that Slurm plans for their jobs, waiting for it; without one a job stays."""
         excluding = [change for change in changes if change.needed and change.after != change.owner]
         until = time.monotonic() + self._wait_s if excluding else 0.0
+        present: dict[str, JobRecord | None] = {}
         while excluding:
-            records = {record.id: record for record in self.slurm.jobs(self.job)}
-            present = [records[change.job] for change in excluding if change.job in records]
-            if not any(map(_is_new, present)) or time.monotonic() > until:
+            waiting_first = sorted(self.slurm.jobs(self.job), key=lambda record: record.state != "PENDING")
+            present = {change.job: next(filter(change.covers, waiting_first), None) for change in excluding}
+            if not any(record and _is_new(record) for record in present.values()) or time.monotonic() > until:
                 break
             time.sleep(self._pause_s)
         return [
-            self._with_start(change, records.get(change.job)) if change in excluding else change for change in changes
+            self._with_start(change, present[change.job]) if change.job in present else change for change in changes
         ]
 
     def _with_start(self, change: JobChange, record: JobRecord | None) -> JobChange:

@@ -31,15 +31,22 @@ WEIGHT = {HARD: 2, SOFT: 1}
 _SITE_WEIGHT = re.compile(r"whorl_weight_(\d+)")
 
 
-def lines_for(form: str, steering: Steering, excluded: Sequence[str] = ()) -> tuple[list[str], str | None]:
+def lines_for(
+    form: str, steering: Steering, excluded: Sequence[str] = (), file_node: str | None = None
+) -> tuple[list[str], str | None]:
     """The lines of one of the formats, and a note for standard error.
 
-    `excluded`: nodes that the user excludes anyway; `exclude` prints them, too. Raises InputError if the format cannot
-    be given.
+    `excluded`: nodes that the user excludes anyway; `exclude` prints them, too. `file_node`: the node of the file
+    `nfd`. Raises InputError if the format cannot be given.
     """
     advice = steering.advice
     if form == "exclude":
-        return [compress([*excluded, *steering.worth_excluding])], _why_no_exclusion(steering)
+        unknown = sorted(set(excluded) - set(steering.nodes)) if steering.nodes and not steering.partition else []
+        refused = f"Slurm knows no node {compress(unknown)} (--and), and refuses such a job" if unknown else None
+        notes = [note for note in (refused, _why_no_exclusion(steering)) if note]
+        return [compress([*excluded, *steering.worth_excluding])], "; ".join(notes) or None
+    if form == "nfd":
+        return _feature_file(steering, file_node or "")
     if form == "prefer":
         expression, reason = preference_of(steering)
         return [expression], f"nothing to prefer: {reason}" if reason else None
@@ -232,16 +239,13 @@ def _values(steering: Steering) -> dict[str, str]:
     return {name: labels[name] for name in steering.names.names.values() if name in labels}
 
 
-def feature_file(steering: Steering, node: str) -> tuple[str, str | None]:
-    """The file for Node Feature Discovery on `node`, and a note where it has no label.
-
-    Raises InputError where Kubernetes has no nodes of such a name.
-    """
+def _feature_file(steering: Steering, node: str) -> tuple[list[str], str | None]:
+    """The file for Node Feature Discovery on `node`, and a note where it has no label."""
     if not kubernetes.is_name(node):
         raise InputError(f"--node {node!r} cannot be the name of a node of Kubernetes: see `kubectl get nodes`")
     names = list(known(steering.names.names.values(), {node: Node(node, "")}).names)
     label = _values(steering).get(names[0]) if len(names) == 1 else None
-    text = kubernetes.feature_file(steering.advice.workload, node, label, dt.datetime.now(dt.UTC))
-    if not names:
-        return text, f"{node} gets no label: {steering.advice.workload} was not measured on it"
-    return text, None if label else f"{node} gets no label: it is neither slow nor one of the fastest"
+    workload = steering.advice.workload
+    text = kubernetes.feature_file(workload, node, label, dt.datetime.now(dt.UTC))
+    missing = "it is neither slow nor one of the fastest" if names else f"{workload} was not measured on it"
+    return text.splitlines(), None if label else f"{node} gets no label: {missing}"

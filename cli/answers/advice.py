@@ -12,8 +12,8 @@ from .. import advise_report
 def _reply(advised: Steering, _: str) -> Reply[Steering]:
     return Reply(
         advised,
-        lambda: advise_report.document(advised, advised.wait(), advised.remarks),
-        lambda: advise_report.answer(advised, advised.wait(), advised.remarks),
+        lambda: advise_report.document(advised),
+        lambda: advise_report.answer(advised),
         rows=RowList("nodes", NodeEvidence),
     )
 

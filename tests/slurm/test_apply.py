@@ -181,6 +181,20 @@ def test_a_job_that_starts_between_the_look_and_the_change(slurm: Slurm) -> None
     assert (slurm.field(job, "ExcNodeList"), comment(slurm, job)) == ("n05", "")
 
 
+def test_an_array_of_which_tasks_start_meanwhile(slurm: Slurm) -> None:
+    """Those that wait still get the advice."""
+    client, array = Client(environment=slurm.environment()), slurm.submit("--array=1-8", "--hold", "--nodes=3")
+    (change,) = [change_of(record, ["n02"]) for record in client.jobs(array)]
+    slurm.run("scontrol", "release", f"{array}_1")
+    slurm.nodes_of(f"{array}_1")
+    (outcome,) = ExclusionTrial(client, array, ApplyOptions(release=True, wait_s=1.0), 0.0, lambda _: None).run(
+        [change]
+    )
+    excluded = {record.excluded for record in client.jobs(array) if record.id != f"{array}_1"}
+    assert (outcome.outcome, excluded) == ("excluded", {"n02"})
+    assert slurm.field(f"{array}_1", "ExcNodeList") == "(null)"
+
+
 def test_two_at_once_on_one_job(slurm: Slurm, store: str) -> None:
     """The later one decides; the other one says so, and what it answers is what the job has."""
     client, job = Client(environment=slurm.environment()), slurm.submit("--hold", "--exclude=n05,n04", "--comment=mine")
