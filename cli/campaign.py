@@ -137,14 +137,14 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **setting
 @store_option
 @_scheduler_option
 @click.option("--campaign", "name", metavar="NAME", help="The campaign.  [default: the last one]")
-@click.option("--all", "every", is_flag=True, help="List every node, not only those that are not covered.")
+@click.option("--all", "all_nodes", is_flag=True, help="List every node, not only those that are not covered.")
 @json_option
-def status(store: str, scheduler: str | None, name: str | None, every: bool, as_json: bool) -> None:
+def status(store: str, scheduler: str | None, name: str | None, all_nodes: bool, as_json: bool) -> None:
     """Say which nodes are covered, which wait, and which failed and why. Nothing is sent."""
     from .answers.campaign import campaign_status
     from .output import print_reply
 
-    print_reply(campaign_status(store, name, scheduler=scheduler, every=every), as_json=as_json)
+    print_reply(campaign_status(store, name, scheduler=scheduler, every=all_nodes), as_json=as_json)
 
 
 @campaign.command("render", short_help="Print the script that measures one node, for any scheduler.")

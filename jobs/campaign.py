@@ -201,7 +201,7 @@ def declare_campaign(store: Store, request: CampaignRequest) -> CampaignRequest:
     if not request.is_new:
         return request
     began_ns = time.time_ns() // 1000 * 1000  # as the store keeps it
-    before_ns = max((known.began_ns or 0 for known in known_campaigns(store)), default=0)
+    before_ns = max((earlier.began_ns or 0 for earlier in known_campaigns(store)), default=0)
     began_ns = max(began_ns, before_ns + 1000)  # the newest one, also after a clock was set back
     columns = {
         "cluster": [request.cluster],

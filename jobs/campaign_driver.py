@@ -312,11 +312,11 @@ class _Driver:
                 break
             elif answer.refusal is Refusal.NODE:
                 self.refused[node.name] = answer.message
-            elif not (sent or any(other.tries for other in status.nodes)):
+            elif not (sent or any(tried.tries for tried in status.nodes)):
                 raise SchedulerError(f"{self.scheduler.title} refused the job for node {node.name}: {answer.message}")
             else:  # it would say the same of every job that is like this one
-                alike = (other for other in status.of(NodeState.TO_DO) if _kind(other) == _kind(node))
-                self.refused |= {other.name: answer.message for other in alike}
+                same_kind = (peer for peer in status.of(NodeState.TO_DO) if _kind(peer) == _kind(node))
+                self.refused |= {peer.name: answer.message for peer in same_kind}
         names = [event.node or "" for event in sent]
         if sent:
             self.answered_s, self.live = time.monotonic(), {*(self.live or ()), *names}
@@ -350,8 +350,7 @@ class _Driver:
     def tell(self, status: CampaignStatus, sent: Sequence[str]) -> None:
         sentence = f"{status.count(NodeState.RUNNING)} running, {status.count(NodeState.WAITING)} waiting"
         if sent:
-            others = f" and {len(sent) - 3} more" if len(sent) > 3 else ""
-            sentence += f"; submitted {', '.join(sent[:3])}{others}"
+            sentence += f"; submitted {', '.join(sent[:3])}" + (f" and {len(sent) - 3} more" if len(sent) > 3 else "")
         elif self.limit:
             sentence += f"; {self.scheduler.title} takes no more now: {self.limit}"
         if not status.has_runs and len(status.nodes) > 1:

@@ -149,8 +149,8 @@ def ask_node(
     for note in _notes(client):
         tell(f"note: {note}")
     coverage.reach(client)
-    where = {"partition": settings["partition"], "nodes": node, "fleet": settings["fleet"]}
-    request = CampaignRequest("doctor", "quick", (), named=False, neighbours="busy", **where)
+    scope = {"partition": settings["partition"], "nodes": node, "fleet": settings["fleet"]}
+    request = CampaignRequest("doctor", "quick", (), named=False, neighbours="busy", **scope)
     wait_s = node_doctor.WAIT_S if wait is None else wait
     options = submit_options(settings)
     return node_doctor.ask_node(store, request, scheduler=client, options=options, wait_s=wait_s, tell=tell)
