@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
-from ..store.catalog import quoted
 from ..store.configuration import configured
 from ..store.hostlist import compress, expand
 from ..store.names import by_number
@@ -235,12 +234,6 @@ def select(store: Store, query: str) -> list[tuple[Any, ...]]:
     if isinstance(answer, Plain):
         return answer.rows
     return list(zip(*(column.to_pylist() for column in answer.columns), strict=True))
-
-
-def of_campaign(request: CampaignRequest) -> str:
-    """The rows of a campaign, as a condition of SQL."""
-    condition = f"campaign = {quoted(request.campaign)}"
-    return condition if request.cluster is None else f"{condition} AND cluster = {quoted(request.cluster)}"
 
 
 # -- how its jobs are submitted, and what they cost ------------------------------------------------------------------

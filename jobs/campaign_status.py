@@ -33,7 +33,6 @@ from .campaign import (
     choose_campaign,
     comment_of,
     find_campaign,
-    of_campaign,
     output_folder,
     select,
     with_cluster,
@@ -105,8 +104,9 @@ def coverage(store: Store | None, request: CampaignRequest) -> dict[str, NodeCov
     nodes: defaultdict[str, NodeCoverage] = defaultdict(NodeCoverage)
     if store is None:
         return nodes
-    words = {"campaign": of_campaign(request), "probes": ", ".join(map(quoted, request.probes))}
-    words["cluster"] = "true" if request.cluster is None else f"cluster = {quoted(request.cluster)}"
+    words = {"cluster": "true" if request.cluster is None else f"cluster = {quoted(request.cluster)}"}
+    words["campaign"] = f"campaign = {quoted(request.campaign)} AND {words['cluster']}"
+    words["probes"] = ", ".join(map(quoted, request.probes))
     for gpu, node, slot, probes, failure in select(store, _GPUS.format(**words)):
         unfinished = GpuState.PARTIAL if failure is None else GpuState.FAILED
         state = GpuState.COVERED if probes == len(request.probes) else unfinished
