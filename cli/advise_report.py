@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..analysis.placement.advice import percent
+from ..analysis.placement.notes import percent
 from ..dashboards.table import MISSING, Line, Table, count, many, number
 from ..jobs.formats import preference_of
 from ..store.hostlist import compress

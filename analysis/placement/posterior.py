@@ -20,7 +20,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..statistics.ordering import Floats, Ints, bounds, medians
+from ..runs.columns import gpu_medians
+from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.student import log_density
 
 Singles = npt.NDArray[np.float32]
@@ -53,6 +54,12 @@ class LogTimes:
     job: Ints
     """(runs,) the job of a run, -1 for a run of its own."""
 
+    @classmethod
+    def of(cls, x: Floats, owner: Ints, count: int, job: Ints) -> LogTimes:
+        """Runs in the order of time, each of the GPU number `owner` of `count`."""
+        order = np.argsort(owner, kind="stable")
+        return cls(x[order], bounds(owner, count), job[order])
+
     @cached_property
     def sizes(self) -> Ints:
         """(gpus,) the runs of each GPU."""
@@ -66,17 +73,17 @@ class LogTimes:
     @cached_property
     def centres(self) -> Floats:
         """(gpus,) the median of each GPU's runs."""
-        return medians(self.x[np.lexsort((self.x, self.owner))], self.starts)
+        return gpu_medians(self.x, self.owner, len(self.sizes))
 
     def about(self, usual: Floats) -> LogTimes:
         """The same about what is usual for each GPU, (gpus,), instead of about the fleet."""
-        moved = LogTimes(self.x - usual[self.owner], self.starts, self.job)
-        return LogTimes(moved.x - float(np.median(moved.centres)), self.starts, self.job)
+        x = self.x - usual[self.owner]
+        return LogTimes(x - float(np.median(self.centres - usual)), self.starts, self.job)
 
     def only(self, gpus: Mask) -> LogTimes:
         """The runs of some GPUs."""
-        runs, count = gpus[self.owner], int(gpus.sum())
-        return LogTimes(self.x[runs], bounds(np.repeat(np.arange(count), self.sizes[gpus]), count), self.job[runs])
+        runs = gpus[self.owner]
+        return LogTimes(self.x[runs], np.concatenate(([0], np.cumsum(self.sizes[gpus]))), self.job[runs])
 
 
 @dataclass(frozen=True)
@@ -579,8 +586,8 @@ def _as_wide_as_its_runs(
     runs: LogTimes, atoms: Atoms, alike: Mask, lower: Floats, upper: Floats
 ) -> tuple[Floats, Floats]:
     """The intervals, wider for GPUs whose own runs disagree far more than usual: a prior knows few like them."""
-    away = LogTimes(np.abs(runs.x - runs.centres[runs.owner]), runs.starts, runs.job)
-    error = 1.4826 * away.centres * _OF_MEDIAN / np.sqrt(runs.sizes)
+    away = gpu_medians(np.abs(runs.x - runs.centres[runs.owner]), runs.owner, len(runs.sizes))
+    error = 1.4826 * away * _OF_MEDIAN / np.sqrt(runs.sizes)
     wild = ~alike & (runs.sizes > 1) & (error > _DISAGREE * atoms.error)
     low, high = np.exp(runs.centres - 2.0 * error), np.exp(runs.centres + 2.0 * error)
     return np.where(wild, np.minimum(lower, low), lower), np.where(wild, np.maximum(upper, high), upper)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from ..statistics.ordering import Floats, Ints
 from ..verdicts import Judgement
 from ..verdicts.compare import Fleet, compare
 from ..verdicts.levels import Levels
+from .notes import many, note
 from .posterior import Mask, Posterior, posterior
 from .units import ComparedUnits, FleetRuns, GpuPlace, all_cross_nodes, available, read_runs, units
 
@@ -50,11 +52,10 @@ class Reference:
     """The time of the median GPU."""
 
     def __str__(self) -> str:
-        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
         words = [self.model or "", "" if self.vbios is None else f"VBIOS {self.vbios}"]
         board = f" ({', '.join(filter(None, words))})" if any(words) else ""
-        nodes = "" if not self.nodes else " on 1 node" if self.nodes == 1 else f" on {self.nodes:,} nodes"
-        return f"{gpus}{board}{nodes}"
+        nodes = f" on {many(self.nodes, 'node', 'nodes')}" if self.nodes else ""
+        return f"{many(self.gpus, 'GPU', 'GPUs')}{board}{nodes}"
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,6 @@ class WorkloadScores:
     """Why not."""
     p: float | None
     """Of the permutation test."""
-    coupled: bool
-    """Whether jobs couple the GPUs, so that all GPUs of a set have one score."""
     references: tuple[Reference, ...]
     """What the GPUs are compared with: one set, or one for each board variant."""
     reference: Ints
@@ -111,16 +110,17 @@ class WorkloadScores:
     """What was left out or assumed in this workload, sentences."""
 
     def draw(self, rng: np.random.Generator) -> Floats:
-        """(gpus,) what the scores may be, one draw of all together."""
-        return self._by_gpu(self.posterior.draw(rng)) * self.usual
+        """(gpus,) what the scores may be: one draw, of all together, from what the runs leave open.
+
+        The mean of many draws is the belief. GPUs that cannot be distinguished are drawn alike, whatever was measured
+        of each, so that choosing among them gains nothing.
+        """
+        return by_gpu(self.posterior.draw(rng), self.unit) * self.usual
 
     def draw_sitting(self, rng: np.random.Generator) -> Floats:
         """(gpus,) the same in another sitting, at another time."""
         moved = np.nan_to_num(self.later) * rng.standard_t(self.freedom, len(self.later))
-        return self.draw(rng) * np.exp(self._by_gpu(moved))
-
-    def _by_gpu(self, values: Floats) -> Floats:
-        return np.where(self.unit >= 0, values[self.unit], np.nan)
+        return self.draw(rng) * np.exp(by_gpu(moved, self.unit))
 
     @cached_property
     def usual(self) -> Floats:
@@ -139,6 +139,11 @@ class WorkloadScores:
         by_gpu = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "later"}
         arrays: dict[str, Any] = {name: array[gpus] for name, array in by_gpu.items() if isinstance(array, np.ndarray)}
         return replace(self, **arrays)
+
+
+def by_gpu(by_unit: Floats, unit: Ints) -> Floats:
+    """(gpus,) the value of each GPU's unit; NaN for a GPU without one."""
+    return np.where(unit >= 0, by_unit[unit], np.nan)
 
 
 @dataclass(frozen=True)
@@ -173,22 +178,6 @@ class Scores:
         """The name of GPU number `gpu` for people."""
         place = self.places[gpu]
         return gpu_name(self.gpus[gpu], place.node, place.slot)
-
-    def belief(self, workload: str) -> Floats:
-        """(gpus,) the scores to decide by; NaN for a GPU not measured in `workload`."""
-        return self.one(workload).belief
-
-    def draw(self, rng: np.random.Generator, workload: str) -> Floats:
-        """(gpus,) what the scores may be: one draw from what the runs leave open; NaN as in `belief`.
-
-        The mean of many draws is the belief. GPUs that cannot be distinguished are drawn alike, whatever was measured
-        of each, so that choosing among them gains nothing.
-        """
-        return self.one(workload).draw(rng)
-
-    def power(self, workload: str) -> Floats:
-        """(gpus,) median power while the workload ran, in W; NaN where unknown."""
-        return self.one(workload).power_w
 
     def one(self, workload: str) -> WorkloadScores:
         """The scores of a workload; raises `InputError`, which says what there is."""
@@ -242,32 +231,21 @@ def scores(
         _MadeWhenRead(makers),
         fleet.notes,
         fleet.untimed | unusable,
-        tuple(f"{workload} was left out: {why}" for workload, why in unusable.items()),
+        tuple(note("left_out", workload=workload, why=why) for workload, why in unusable.items()),
     )
 
 
-class _MadeWhenRead(Mapping[str, WorkloadScores]):
+class _MadeWhenRead(UserDict[str, Any]):
     """The scores of each workload, made when they are first read: of a large fleet they take seconds."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], WorkloadScores]]) -> None:
-        self._makers = makers
-        self._made: dict[str, WorkloadScores] = {}
-        self._lock = threading.Lock()
+    _lock = threading.RLock()
 
     def __getitem__(self, workload: str) -> WorkloadScores:
         with self._lock:
-            if workload not in self._made:
-                self._made[workload] = self._makers[workload]()
-            return self._made[workload]
-
-    def __contains__(self, workload: object) -> bool:
-        return workload in self._makers
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
+            if not isinstance(self.data[workload], WorkloadScores):
+                self.data[workload] = self.data[workload]()
+            scored: WorkloadScores = self.data[workload]
+        return scored
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)  # another process gets them made
@@ -317,9 +295,8 @@ def _runs_of(fleet: FleetRuns, workload: str, notes: list[str]) -> Runs:
     frame = fleet.runs.filter(pl.col("workload").cast(pl.String) == workload)
     usable = frame.filter(pl.col("value").is_finite() & (pl.col("value") > 0))
     if usable.height < frame.height:
-        bad = frame.height - usable.height
-        was = "1 run was" if bad == 1 else f"{bad:,} runs were"
-        notes.append(f"{was} left out of {workload}: no positive time")
+        bad = many(frame.height - usable.height, "run was", "runs were")
+        notes.append(note("no_time", runs=bad, workload=workload))
     runs = next(by_workload(usable), None)
     if runs is None:
         raise InputError(f"no run of {workload} on {fleet.cluster} has a positive time: measure it again")
@@ -342,13 +319,14 @@ def _scored(
     # Sets of GPUs that jobs couple have no one board; where nothing repeats, nor do variants.
     comparable = not compared.coupled and (compared.runs.sizes > 1).sum() > 1
     variant = _variants(compared.levels, boards) if comparable else np.zeros(len(boards), dtype=np.intp)
-    references = _references(np.where(compared.unit >= 0, level[compared.unit], np.nan), variant, boards, middle)
-    usual = np.ones(len(level))
+    references = _references(by_gpu(level, compared.unit), variant, boards, middle)
+    usual, log_times = np.ones(len(level)), compared.runs
     if len(references) > 1:
         usual[compared.unit] = np.array([reference.usual_ms for reference in references])[variant] / np.exp(middle)
-    scored = posterior(compared.runs.about(np.log(usual)) if len(references) > 1 else compared.runs, rng)
+        log_times = log_times.about(np.log(usual))
+    scored = posterior(log_times, rng)
     lower, upper = in_another_sitting(compared.levels, scored.belief, scored.lower, scored.upper)
-    _note(runs, compared, references, notes)
+    notes += _notes(runs, compared, references)
     number = {name: place for place, name in enumerate(gpus)}
     seat = np.array([number[name] for name in runs.names], dtype=np.intp)
 
@@ -357,33 +335,25 @@ def _scored(
         spread[seat] = values
         return spread
 
-    unit = over_fleet(compared.unit, -1)
-
-    def by_gpu(values: Floats) -> Floats:
-        return np.where(unit >= 0, values[unit], np.nan)
-
-    conditions = {}
+    conditions = dict.fromkeys(OTHERS.values(), np.full(len(gpus), np.nan))
     for name, column in OTHERS.items():
-        measured = runs.other(name)
-        unknown = np.full(len(seat), np.nan)
-        conditions[column] = over_fleet(
-            unknown if measured is None else gpu_medians(measured, runs.gpu, len(seat)), np.nan
-        )
+        if (measured := runs.other(name)) is not None:
+            conditions[column] = over_fleet(gpu_medians(measured, runs.gpu, len(seat)), np.nan)
     newest, run_ids = _newest(runs)
+    unit = over_fleet(compared.unit, -1)
     return WorkloadScores(
         runs.workload,
         runs=np.where(unit >= 0, compared.runs.sizes[unit], 0),
-        raw=by_gpu(np.exp(level)),
-        belief=by_gpu(scored.belief * usual),
-        lower=by_gpu(lower * usual),
-        upper=by_gpu(upper * usual),
-        standing_out=np.where(unit >= 0, scored.standing_out[unit], False),
+        raw=by_gpu(np.exp(level), unit),
+        belief=by_gpu(scored.belief * usual, unit),
+        lower=by_gpu(lower * usual, unit),
+        upper=by_gpu(upper * usual, unit),
+        standing_out=(unit >= 0) & scored.standing_out[unit],
         newest=over_fleet(newest, np.datetime64("NaT")),
         **conditions,
         repeatable=scored.repeatable or len(references) > 1,
         reason=scored.reason if len(references) == 1 else None,
         p=scored.p,
-        coupled=compared.coupled,
         references=references,
         reference=over_fleet(variant, -1),
         unit=unit,
@@ -403,15 +373,11 @@ def _variants(levels: Levels, boards: Sequence[GpuPlace]) -> Ints:
     scores. Boards of one model may differ too: otherwise all boards of a slower variant would look like faults. That a
     VBIOS shifts its boards is the judge's to say: it needs 8 GPUs, and two nodes of each.
     """
-    vbioses = sorted({board.vbios for board in boards if board.vbios is not None})
     variant = np.zeros(len(boards), dtype=np.intp)
-    if len(vbioses) < 2:
+    if len({board.vbios for board in boards} - {None}) < 2:
         return variant
-    hosts = sorted({board.node for board in boards if board.node is not None})
-    numbers = {name: number for number, name in enumerate(hosts)}
-    node = np.array([-1 if board.node is None else numbers[board.node] for board in boards], dtype=np.int64)
-    vbios = np.array([-1 if board.vbios is None else vbioses.index(board.vbios) for board in boards], dtype=np.int64)
-    compared = compare(levels, Fleet(node, {"vbios": vbios}))
+    vbios = numbered(board.vbios for board in boards)
+    compared = compare(levels, Fleet(numbered(board.node for board in boards), {"vbios": vbios}))
     shifts = () if compared is None else compared.shifts
     for number, shifted in enumerate(sorted(shift.value for shift in shifts if shift.what == "vbios"), 1):
         variant[vbios == shifted] = number
@@ -422,15 +388,21 @@ def _references(level: Floats, variant: Ints, boards: Sequence[GpuPlace], middle
     """The reference of each variant. `level`: (gpus,) log times about `middle`; NaN where unknown."""
     models = {board.model for board in boards}
     model = models.pop() if len(models) == 1 else None
-    variants = int(variant.max(initial=0)) + 1
     references = []
-    for number in range(variants):
+    for number in np.unique(variant):
         gpus = np.flatnonzero((variant == number) & np.isfinite(level)).tolist()
-        vbios = ", ".join(sorted({boards[gpu].vbios or "unknown" for gpu in gpus})) if variants > 1 else None
+        vbios = ", ".join(sorted({boards[gpu].vbios or "unknown" for gpu in gpus})) if variant.any() else None
         nodes = len({boards[gpu].node for gpu in gpus} - {None})
-        usual_ms = float(np.exp(middle)) * float(np.exp(np.median(level[gpus])))
+        usual_ms = float(np.exp(middle + np.median(level[gpus])))
         references.append(Reference(model, vbios, len(gpus), nodes, usual_ms))
     return tuple(references)
+
+
+def numbered(names: Iterable[str | None]) -> Ints:
+    """The number of each name in sorted order; -1 for None."""
+    names = list(names)
+    numbers = {name: number for number, name in enumerate(sorted({name for name in names if name is not None}))}
+    return np.array([-1 if name is None else numbers[name] for name in names], dtype=np.intp)
 
 
 def in_another_sitting(levels: Levels, belief: Floats, lower: Floats, upper: Floats) -> tuple[Floats, Floats]:
@@ -455,39 +427,26 @@ def _newest(runs: Runs) -> tuple[npt.NDArray[Any], dict[str, tuple[str, ...]]]:
     return last["newest"].to_numpy(), ids
 
 
-def _note(runs: Runs, compared: ComparedUnits, references: Sequence[Reference], notes: list[str]) -> None:
-    """Note what was left out or assumed in a workload."""
+def _notes(runs: Runs, compared: ComparedUnits, references: Sequence[Reference]) -> list[str]:
+    """What was left out or assumed in a workload."""
     workload, count = runs.workload, len(compared.runs.x)
     main, *others = references
-    notes += [
-        f"{variant} take {variant.usual_ms / main.usual_ms:.2f} times as long in {workload} as {main}: whether a GPU "
-        "is slow is said beside boards of its own VBIOS"
+    notes = [
+        note("variant", variant=variant, times=variant.usual_ms / main.usual_ms, workload=workload, main=main)
         for variant in others
     ]
     if compared.crossing:
-        notes.append(
-            f"{compared.crossing:,} runs of {workload} were left out: their jobs used several nodes, so they say too "
-            "little about one node"
-        )
+        notes.append(note("crossing", count=compared.crossing, workload=workload))
     if compared.coupled:
-        notes.append(
-            f"the {len(runs.names):,} GPUs of {workload} were measured in jobs on several GPUs, which finish together. "
-            f"So only {len(compared.runs.sizes):,} sets of GPUs can be compared, from {count:,} jobs; single-GPU runs "
-            "would say more"
-        )
+        sizes = {"gpus": len(runs.names), "units": len(compared.runs.sizes), "count": count}
+        notes.append(note("coupled", workload=workload, **sizes))
     what = "jobs" if compared.coupled else "runs"
     if compared.sitting is not None:
-        span = "a day" if compared.sitting == "day" else "an hour"
-        notes.append(
-            f"{what} of {workload} on one GPU within {span} are more alike than others "
-            f"({100 * compared.sitting_share:.0f} % of the variance is between such groups): each group counts as one "
-            f"run, {count:,} in all"
-        )
+        span, share = "a day" if compared.sitting == "day" else "an hour", 100 * compared.sitting_share
+        notes.append(note("sittings", runs=what, workload=workload, span=span, share=share, count=count))
     if not compared.levels.between_known and (compared.runs.sizes > 1).sum() > 1:
-        notes.append(
-            f"hardly any GPU has {what} of {workload} from different days (or their dates are not known): the "
-            f"intervals assume that days differ as SGEMM on a public cluster did, and more where {what} of a day do"
-        )
+        notes.append(note("one_day", runs=what, workload=workload))
+    return notes
 
 
 # -- rows to be read -------------------------------------------------------------------------------------------------

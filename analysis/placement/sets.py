@@ -6,19 +6,20 @@ A set over several nodes pays the locality penalty.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..statistics.ordering import Floats, Ints
 from .posterior import Mask
-from .scores import SEED, Scores, WorkloadScores
+from .scores import SEED, Scores, WorkloadScores, numbered
 
 Draws = npt.NDArray[np.float32]
 
 DRAWS = 400
-_ENDS = (0.05, 0.95)
 _ORDERS, _MANY = 400, 100_000
 """Random orders of nodes that stand for all of them, where no formula does: in each draw, and for the mean draw."""
 _CELLS, _MANY_CELLS, _AT_ONCE = 1 << 28, 1 << 25, 1 << 22
@@ -33,7 +34,12 @@ class NodeLayout:
     locality: float = 1.0
     """Factor on the time of a job that spans nodes."""
 
-    def only(self, gpus: Mask) -> NodeLayout:
+    @classmethod
+    def of(cls, nodes: Iterable[str | None], locality: float = 1.0) -> NodeLayout:
+        """From the name of each GPU's node."""
+        return cls(numbered(nodes), locality)
+
+    def only(self, gpus: Mask | Ints) -> NodeLayout:
         """The same with some of the GPUs."""
         return NodeLayout(self.node[gpus], self.locality)
 
@@ -77,12 +83,10 @@ def best_packed(score: Floats, layout: NodeLayout, gpus: int) -> Ints | None:
             low = middle + 1
     room = room_at(float(limits[low]))
     # Of nodes with equal room the faster ones; whichever GPU is not needed is the slowest of the last.
-    mean = np.array(
-        [float(node_times[:count].mean()) if count else np.inf for node_times, count in zip(times, room, strict=True)]
-    )
-    chosen = [fastest_first[number][: room[number]] for number in np.lexsort((mean, -room))[:nodes]]
-    spare = sum(map(len, chosen)) - gpus
-    chosen[-1] = chosen[-1][: len(chosen[-1]) - spare] if spare < len(chosen[-1]) else chosen[-1]
+    mean = [
+        float(node_times[:count].mean()) if count else np.inf for node_times, count in zip(times, room, strict=True)
+    ]
+    chosen = [fastest_first[number][: room[number]] for number in np.lexsort((np.array(mean), -room))[:nodes]]
     return np.concatenate(chosen)[:gpus]
 
 
@@ -138,12 +142,7 @@ def random_packed(draws: Draws, layout: NodeLayout, gpus: int, rng: np.random.Ge
         total = np.zeros(len(draws))
         for size in np.unique(sizes[sizes >= gpus]):
             inside = draws[:, np.array([part for part in members if len(part) == size])]
-            slowest = (
-                np.sort(inside, axis=2) @ chances(int(size), gpus)
-                if gpus > 1
-                else inside.mean(axis=2, dtype=np.float64)
-            )
-            total += slowest.sum(axis=1)
+            total += (np.sort(inside, axis=2) @ chances(int(size), gpus)).sum(axis=1)
         return total / int((sizes >= gpus).sum())
     if sizes.min() == sizes.max() and gpus % int(sizes[0]) == 0:
         of_nodes = np.sort(draws[:, np.array(members)].max(axis=2), axis=1)
@@ -162,10 +161,10 @@ def random_packed(draws: Draws, layout: NodeLayout, gpus: int, rng: np.random.Ge
         along += apart * slowest
     more_orders = max(orders, min(_MANY, _MANY_CELLS // len(usual)))
     at_once = max(1, _AT_ONCE // len(usual))
-    parts = [min(at_once, more_orders - first) for first in range(0, more_orders, at_once)]
-    of_many = (
-        sum(float(usual[_packed_sets(members, gpus, count, rng)].max(axis=1).sum()) for count in parts) / more_orders
-    )
+    of_many = 0.0
+    for first in range(0, more_orders, at_once):
+        count = min(at_once, more_orders - first)
+        of_many += float(usual[_packed_sets(members, gpus, count, rng)].max(axis=1).sum()) / more_orders
     variance = float(of_few.var()) * orders
     off = (of_many - of_few.mean()) / variance if variance > 0 else 0.0
     return (total / orders + along * off) * layout.locality
@@ -188,7 +187,7 @@ def _packed_sets(members: list[Ints], gpus: int, count: int, rng: np.random.Gene
 class SynchronousJob:
     """A job: its GPUs, the factor on its time where it spans nodes, and draws behind the intervals."""
 
-    gpus: int
+    gpus: int = 1
     locality: float = 1.0
     replicates: int = DRAWS
     seed: int = SEED
@@ -208,6 +207,12 @@ class PlacedSet:
     spans_nodes: bool
 
 
+def ends(drawn: Floats) -> tuple[float, float]:
+    """The 90 % interval of what was drawn."""
+    low, high = np.quantile(drawn, (0.05, 0.95))
+    return float(low), float(high)
+
+
 @dataclass(frozen=True)
 class Gain:
     """The share of a job's mean time that a choice saves against a baseline: median and 90 % interval.
@@ -218,11 +223,18 @@ class Gain:
 
     choice: str
     against: str
-    median: float
-    lower: float
-    upper: float
-    measurable: bool
+    median: float = 0.0
+    lower: float = 0.0
+    upper: float = 0.0
+    measurable: bool = False
     """Whether the interval lies above 0."""
+
+    @classmethod
+    def of(cls, choice: str, against: str, took: Floats, baseline: Floats) -> Self:
+        """From the times of the choice and of the baseline, (draws,)."""
+        saved = 1.0 - took / baseline
+        low, high = ends(saved)
+        return cls(choice, against, float(np.median(saved)), low, high, measurable=low > 0.0)
 
 
 @dataclass(frozen=True)
@@ -247,79 +259,66 @@ def best_sets(
     """
     if not scored.repeatable:
         # The GPUs cannot be distinguished: any choice is a random set.
-        no_gains = tuple(Gain("packed", against, 0.0, 0.0, 0.0, measurable=False) for against in ("drained", "random"))
-        return BestSets(None, None, None, no_gains)
+        return BestSets(None, None, None, (Gain("packed", "drained"), Gain("packed", "random")))
     rng = np.random.default_rng(job.seed)
-    numbers = {name: number for number, name in enumerate(sorted({node for node in scores.nodes if node is not None}))}
-    node = np.array([-1 if name is None else numbers[name] for name in scores.nodes], dtype=np.intp)
-    layout = NodeLayout(node[usable], job.locality)
+    layout = NodeLayout.of(scores.nodes, job.locality).only(usable)
     draws = np.array([scored.draw_sitting(rng)[usable] for _ in range(job.replicates)], dtype=np.float32)
-    not_drained, everywhere = ~drained[usable], np.ones(len(usable), dtype=np.bool_)
+    drained, excluded, everywhere = drained[usable], excluded[usable], np.zeros(len(usable), dtype=np.bool_)
 
-    def of_random(kind: str, mask: Mask) -> Floats | None:
-        if mask.sum() < job.gpus:
+    def of_random(kind: str, without: Mask) -> Floats | None:
+        if (~without).sum() < job.gpus:
             return None
         if kind == "packed":
-            return random_packed(draws[:, mask], layout.only(mask), job.gpus, rng)
-        return random_spread(draws[:, mask], layout.only(mask), job.gpus)
+            return random_packed(draws[:, ~without], layout.only(~without), job.gpus, rng)
+        return random_spread(draws[:, ~without], layout.only(~without), job.gpus)
 
-    gains: list[Gain] = []
-    best_by_kind: dict[str, PlacedSet] = {}
+    placed: dict[str, PlacedSet] = {}
     at_random: dict[str, Floats | None] = {}
+    compared: list[tuple[str, str, Floats | None, Floats | None]] = []
     for kind in ("packed", "spread"):
-        chosen = _best(kind, scored.belief[usable], layout, job.gpus, not_drained)
+        chosen = _best(kind, scored.belief[usable], layout, job.gpus, drained)
         if chosen is None:
             continue
         took = time_of(draws, layout, chosen)
-        best_by_kind[kind] = _placed(scores, usable[np.sort(chosen)], took, spans_nodes=layout.spans(chosen))
+        placed[kind] = _placed(scores, usable[np.sort(chosen)], took, spans_nodes=layout.spans(chosen))
         at_random[kind] = of_random(kind, everywhere)
-        off_drained = at_random[kind] if not_drained.all() else of_random(kind, not_drained)
-        gains += gain(kind, "drained", took, off_drained)
-        gains += gain(kind, "random", took, at_random[kind])
-    if excluded[usable].any():
-        kind = "packed" if "packed" in best_by_kind else "spread"
-        without = of_random(kind, ~excluded[usable])
-        if without is not None:
-            gains += gain("exclude", "random", without, at_random[kind])
-    packed, spread = best_by_kind.get("packed"), best_by_kind.get("spread")
+        compared.append((kind, "drained", took, of_random(kind, drained) if drained.any() else at_random[kind]))
+        compared.append((kind, "random", took, at_random[kind]))
+    if excluded.any():
+        kind = "packed" if "packed" in placed else "spread"
+        compared.append(("exclude", "random", of_random(kind, excluded), at_random[kind]))
+    gains = [
+        Gain.of(choice, against, took, usual)
+        for choice, against, took, usual in compared
+        if took is not None and usual is not None
+    ]
+    packed, spread = placed.get("packed"), placed.get("spread")
     break_even = None
     if packed is not None and spread is not None and not packed.spans_nodes and spread.spans_nodes:
         break_even = packed.slowdown / (spread.slowdown / job.locality)
     return BestSets(packed, spread, break_even, tuple(gains))
 
 
-def _best(kind: str, belief: Floats, layout: NodeLayout, gpus: int, not_drained: Mask) -> Ints | None:
+def _best(kind: str, belief: Floats, layout: NodeLayout, gpus: int, drained: Mask) -> Ints | None:
     """The best set off the hard nodes, and on any where these do not hold one.
 
     A hard node has fast GPUs too, but a scheduler gives nodes, and may give the slow one of them.
     """
-    for mask in (not_drained, np.ones_like(not_drained)):
+    for mask in (~drained, np.ones_like(drained)):
         within = np.flatnonzero(mask)
-        if len(within) < gpus:
-            continue
         packed = kind == "packed"
         chosen = best_packed(belief[mask], layout.only(mask), gpus) if packed else best_spread(belief[mask], gpus)
-        if chosen is not None:
+        if chosen is not None and len(chosen) == gpus:
             return within[chosen]
     return None
 
 
 def _placed(scores: Scores, gpus: Ints, took: Floats, *, spans_nodes: bool) -> PlacedSet:
-    low, high = np.quantile(took, _ENDS)
     return PlacedSet(
         tuple(sorted({node for gpu in gpus if (node := scores.nodes[gpu]) is not None})),
         tuple(scores.gpus[gpu] for gpu in gpus),
         tuple(scores.name(int(gpu)) for gpu in gpus),
         float(took.mean()),
-        float(low),
-        float(high),
+        *ends(took),
         spans_nodes,
     )
-
-
-def gain(choice: str, against: str, took: Floats, others: Floats | None) -> list[Gain]:
-    """What a choice saves: its times and those of the baseline, (draws,); nothing where there is no baseline."""
-    if others is None:
-        return []
-    low, median, high = (float(share) for share in np.quantile(1.0 - took / others, (_ENDS[0], 0.5, _ENDS[1])))
-    return [Gain(choice, against, median, low, high, measurable=low > 0.0)]

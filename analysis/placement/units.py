@@ -8,10 +8,11 @@ apart are not: where the data show it, the runs of a sitting count as one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ from ...errors import InputError, StoreError
 from ...store.catalog import quoted
 from ...store.names import plain_workload, spellings
 from ...store.vocabulary import EventKind
-from ..runs.columns import Runs, numbers
+from ..runs.columns import Runs, gpu_medians, numbers
 from ..runs.kinds import told_apart
 from ..runs.measurements import SOUND, identities, measurements
 from ..runs.sittings import LONGEST, PAUSE, UNKNOWN, days, numbered
@@ -29,12 +30,14 @@ from ..spread.repeats import JOBS_COUPLE
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.repeatability import Moments, icc
 from ..verdicts.levels import Levels, levels
-from .posterior import LogTimes
+from .notes import listed, many, note
+from .posterior import LogTimes, Mask
 
 if TYPE_CHECKING:
     from ...store import Store
 
 _DriverVersions = list[tuple[datetime | None, str]]
+"""When each version was first seen on a GPU or a node."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def read_runs(
     frame = measurements(store, clusters=[cluster], workloads=chosen, run_ids=True)
     # A name without a kind stands for one of them here, and for all of them in `measurements`.
     frame = frame.filter(pl.col("gpu").is_not_null() & pl.col("workload").is_in(chosen))
-    measured = set(frame["workload"].cast(pl.String).unique())
+    measured = _workloads_of(frame)
     unusable = {
         workload: f"the runs of {workload} on {cluster} have no usable time: measure it again"
         for workload in chosen
@@ -124,12 +127,10 @@ def read_runs(
     }
     if unusable and (workloads or not measured):
         raise InputError(next(iter(unusable.values())))
-    notes: list[str] = []
     names = linked_names(identities(store), cluster)
     present = frame["gpu"].cast(pl.String).unique().sort()
     ambiguous = [name for name in present if name in names.ambiguous]
-    if ambiguous:
-        notes.append(f"{_listed(ambiguous)} left out: each of these names fits several GPUs")
+    notes = [note("ambiguous", gpus=listed(ambiguous))] if ambiguous else []
     physical = {name: names.identity.get(name, name) for name in present if name not in names.ambiguous}
     frame = frame.with_columns(pl.col("gpu").cast(pl.String).replace_strict(physical, default=None))
     frame = frame.filter(pl.col("gpu").is_not_null())
@@ -137,10 +138,14 @@ def read_runs(
     if nodes is not None:
         places = {gpu: place for gpu, place in places.items() if place.node in nodes}
         frame = frame.filter(pl.col("gpu").is_in(list(places)))
-        measured = set(frame["workload"].cast(pl.String).unique())
+        measured = _workloads_of(frame)
     no_times = {workload: why for (on, workload), why in untimed.items() if on == cluster}
     present_workloads = tuple(workload for workload in chosen if workload in measured)
     return FleetRuns(cluster, present_workloads, frame, places, tuple(notes), unusable, no_times)
+
+
+def _workloads_of(frame: pl.DataFrame) -> set[str]:
+    return set(frame["workload"].cast(pl.String).unique())
 
 
 def _untimed(store: Store, timed: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -164,10 +169,9 @@ def _check_readable(store: Store) -> None:
         no_rows = store.collect(store.scan(table).select(pl.len())).item() == 0
         skipped = [path for path in store.skipped if path.relative_to(store.root).parts[0] == table]
         if no_rows and skipped:
-            files = "1 file" if len(skipped) == 1 else f"{len(skipped):,} files"
             raise StoreError(
-                f"{store.root} cannot be read: {files} of {table} could not be, for example {skipped[0]}: "
-                f"{store.skipped[skipped[0]]}"
+                f"{store.root} cannot be read: {many(len(skipped), 'file', 'files')} of {table} could not be, for "
+                f"example {skipped[0]}: {store.skipped[skipped[0]]}"
             )
 
 
@@ -185,21 +189,13 @@ def _chosen(
             raise InputError(f"{root} has no runs of workload {workload}{on_cluster}; it has {having}")
     if cluster is None:
         fitting = [on for on in clusters if all((on, workload) in timed for workload in workloads)]
-        if len(fitting) != 1:
-            what = (
-                f"{' and '.join(workloads) or 'runs'} on {_listed(fitting)}"
-                if fitting
-                else f"{having}; no cluster has all of them"
-            )
-            raise InputError(f"{root} has {what}: name the cluster (--cluster)")
+        if not fitting:
+            raise InputError(f"{root} has {having}; no cluster has all of them: name the cluster (--cluster)")
+        if len(fitting) > 1:
+            what = " and ".join(workloads) or "runs"
+            raise InputError(f"{root} has {what} on {listed(fitting)}: name the cluster (--cluster)")
         cluster = fitting[0]
     return cluster, list(dict.fromkeys(workloads)) or [name for on, name in timed if on == cluster]
-
-
-def _listed(names: Iterable[str]) -> str:
-    """A list of names that stays readable."""
-    names = list(names)
-    return " and ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2:,} others"
 
 
 # -- where the GPUs are ----------------------------------------------------------------------------------------------
@@ -208,42 +204,8 @@ def _listed(names: Iterable[str]) -> str:
 def _places(
     store: Store, cluster: str, identity: Mapping[str, str], frame: pl.DataFrame, notes: list[str]
 ) -> dict[str, GpuPlace]:
-    """The place of each GPU of `frame`, by the name of the physical GPU."""
+    """The place of each GPU of `frame`, by the name of the physical GPU. Nodes are written as is usual."""
     newest: dict[str, datetime | None] = dict(frame.group_by("gpu").agg(pl.col("began").max()).iter_rows())
-    boards, spelt = _boards(store, cluster, identity, newest)
-    seats: dict[str, tuple[str, int | None]] = {}
-    moved = []
-    for gpu, nodes, slots in boards.select("name", "nodes", "slots").iter_rows():
-        if len(nodes) == 1:
-            seats[gpu] = (nodes[0], slots[0] if len(slots) == 1 else None)
-        elif nodes:
-            moved.append(gpu)
-    if moved:
-        notes.append(f"{_listed(sorted(moved))}: seen on more than one node, so treated as having no known node")
-    replaced = _replaced(seats, newest, notes)
-    homeless = sorted(gpu for gpu in newest if gpu not in seats and gpu not in moved)
-    if homeless:
-        notes.append(f"{_listed(homeless)}: the node is not known, so the advice about nodes does not use them")
-    reloads, simulated = _reloads(store, cluster, spelt), _simulated(store, cluster, frame)
-    about = {gpu: columns for gpu, *columns in boards.select("name", "drivers", "model", "vbios").iter_rows()}
-    places = {}
-    for gpu in newest:
-        drivers, model, vbios = about.get(gpu, ((), None, None))
-        node, slot = seats.get(gpu, (None, None))
-        versions = _changes([(row["first_seen"], row["driver"]) for row in drivers] + reloads.get(node, []))
-        if gpu in replaced:
-            node = slot = None
-        places[gpu] = GpuPlace(node, slot, versions, gpu in simulated, model, vbios)
-    return places
-
-
-def _boards(
-    store: Store, cluster: str, identity: Mapping[str, str], gpus: Collection[str]
-) -> tuple[pl.DataFrame, dict[str, str]]:
-    """What was seen of each GPU: name, nodes, slots, drivers (with when each was first seen), model, vbios.
-
-    Nodes are written as is usual; also how that is, of each name of a node.
-    """
     columns = ["node", "slot", "driver", "model", "vbios"]
     sightings = store.scan("gpus").filter(pl.col("cluster") == cluster).select("gpu", "first_seen", *columns).unique()
     rows = store.collect(sightings.sort("gpu", "first_seen", *columns, nulls_last=False))
@@ -251,51 +213,61 @@ def _boards(
     rows = rows.with_columns(
         name=pl.col("gpu").cast(pl.String).replace(identity), node=pl.col("node").cast(pl.String).replace(spelt)
     )
-    slots = pl.col("slot").filter(pl.col("node").is_not_null()).drop_nulls()
     boards = (
-        rows.filter(pl.col("name").is_in(list(gpus)))
+        rows.filter(pl.col("name").is_in(list(newest)))
         .group_by("name", maintain_order=True)
         .agg(
-            nodes=pl.col("node").drop_nulls().unique(maintain_order=True),
-            slots=slots.unique(),
+            nodes=pl.col("node").drop_nulls().unique(),
+            slots=pl.col("slot").filter(pl.col("node").is_not_null()).drop_nulls().unique(),
             drivers=pl.struct("first_seen", "driver").filter(pl.col("driver").is_not_null()),
             model=pl.col("model").drop_nulls().last(),
             vbios=pl.col("vbios").drop_nulls().last(),
         )
     )
-    return boards, spelt
+    reloads, simulated = _reloads(store, cluster, spelt), _simulated(store, cluster, frame)
+    about: dict[str, list[Any]] = {gpu: columns for gpu, *columns in boards.iter_rows()}
+    places: dict[str, GpuPlace] = {}
+    moved: list[str] = []
+    homeless: list[str] = []
+    for gpu in sorted(newest):
+        nodes, slots, drivers, model, vbios = about.get(gpu, [(), (), (), None, None])
+        node = nodes[0] if len(nodes) == 1 else None
+        slot = slots[0] if node is not None and len(slots) == 1 else None
+        if node is None:
+            (moved if nodes else homeless).append(gpu)
+        versions = _changes([(row["first_seen"], row["driver"]) for row in drivers] + reloads.get(node, []))
+        places[gpu] = GpuPlace(node, slot, versions, gpu in simulated, model, vbios)
+    if moved:
+        notes.append(note("moved", gpus=listed(moved)))
+    for gpu in _replaced(places, newest, notes):
+        places[gpu] = replace(places[gpu], node=None, slot=None)
+    if homeless:
+        notes.append(note("homeless", gpus=listed(homeless)))
+    return places
 
 
-def _replaced(
-    seats: Mapping[str, tuple[str, int | None]], newest: Mapping[str, datetime | None], notes: list[str]
-) -> set[str]:
+def _replaced(places: Mapping[str, GpuPlace], newest: Mapping[str, datetime | None], notes: list[str]) -> set[str]:
     """The GPUs whose slot has a GPU that was measured later or at the same time."""
     holders: dict[tuple[str, int], list[str]] = {}
-    for gpu, (node, slot) in seats.items():
-        if slot is not None:
-            holders.setdefault((node, slot), []).append(gpu)
+    for gpu, place in places.items():
+        if place.node is not None and place.slot is not None:
+            holders.setdefault((place.node, place.slot), []).append(gpu)
     gone: set[str] = set()
     for (node, slot), gpus in sorted((seat, gpus) for seat, gpus in holders.items() if len(gpus) > 1):
-        times = [time for gpu in gpus if (time := newest[gpu]) is not None]
-        last = [gpu for gpu in gpus if times and newest[gpu] == max(times)]
-        if len(times) == len(gpus) and len(last) == 1:
-            gone |= set(gpus) - set(last)
-            notes.append(
-                f"slot {slot} of {node} had {len(gpus)} GPUs: {last[0]} was measured last and counts as being there"
-            )
+        gone.update(gpus)
+        dated = sorted((time, gpu) for gpu in gpus if (time := newest[gpu]) is not None)
+        if len(dated) == len(gpus) and dated[-2][0] < dated[-1][0]:
+            gone.remove(last := dated[-1][1])
+            notes.append(note("replaced", slot=slot, node=node, count=len(gpus), last=last))
         else:
-            gone |= set(gpus)
-            notes.append(
-                f"slot {slot} of {node} is given for {_listed(sorted(gpus))}: none of them counts as being there"
-            )
+            notes.append(note("crowded", slot=slot, node=node, gpus=listed(sorted(gpus))))
     return gone
 
 
 def _reloads(store: Store, cluster: str, spelt: Mapping[str, str]) -> dict[str | None, _DriverVersions]:
     """The driver version of each node after each time that the collector saw it reloaded."""
-    events = store.scan("events").filter(
-        pl.col("cluster") == cluster, pl.col("kind") == EventKind.DRIVER_RELOADED.value
-    )
+    reloaded = pl.col("kind") == EventKind.DRIVER_RELOADED.value
+    events = store.scan("events").filter(pl.col("cluster") == cluster, reloaded)
     versions: dict[str | None, _DriverVersions] = {}
     for node, ts, driver in store.collect(events.select("node", "ts", "version").drop_nulls()).iter_rows():
         versions.setdefault(spelt.get(node, node), []).append((ts, driver))
@@ -304,10 +276,8 @@ def _reloads(store: Store, cluster: str, spelt: Mapping[str, str]) -> dict[str |
 
 def _changes(versions: _DriverVersions) -> tuple[tuple[datetime | None, str], ...]:
     """What was seen of a driver, in the order of time and only where it changed."""
-    if len(versions) < 2:
-        return tuple(versions)
-    ordered = sorted(versions, key=lambda row: ("" if row[0] is None else row[0].isoformat(), row[1]))
-    return tuple(row for number, row in enumerate(ordered) if number == 0 or ordered[number - 1][1] != row[1])
+    ordered = sorted(versions, key=lambda version: (version[0] is not None, *version))
+    return tuple(next(same) for _, same in groupby(ordered, key=lambda version: version[1]))
 
 
 def _simulated(store: Store, cluster: str, frame: pl.DataFrame) -> set[str]:
@@ -358,30 +328,28 @@ class ComparedUnits:
 
 def units(runs: Runs) -> ComparedUnits:
     """The units of one workload; `runs.value` positive."""
-    x, job, gpus = np.log(runs.value), _jobs(runs), len(runs.names)
+    log_time, job, gpus = np.log(runs.value), _jobs(runs), len(runs.names)
     rows = runs.frame["began"].arg_sort(nulls_last=True).to_numpy().astype(np.intp)
     began = runs.frame.select(days()).to_series().to_numpy()
     unit, crossing = np.arange(gpus, dtype=np.intp), 0
-    coupled = _coupled(x, runs.gpu, job, gpus)
+    coupled = _coupled(log_time, runs.gpu, job, gpus)
     if coupled:
         crosses = _crossing(runs, job)
         crossing, rows = int(crosses.sum()), rows[~crosses[rows]]
         unit = _coupled_sets(runs.gpu[rows], job[rows], gpus)
         single = np.where(job < 0, int(job.max(initial=0)) + 1 + np.arange(len(job)), job)
-        x, first = _medians_by(x[rows], single[rows])
+        x, first = _medians_by(log_time[rows], single[rows])
         rows, job = rows[first], np.full(len(job), -1, dtype=np.intp)
     else:
-        x = x[rows]
+        x = log_time[rows]
     owner, job, began, count = unit[runs.gpu[rows]], job[rows], began[rows], int(unit.max()) + 1
     sitting, sitting_share, number = sittings_alike(x, owner, began)
     measured = levels(owner, began, x, count)
     if sitting is not None:
         x, first = _medians_by(x, number)
         owner, job = owner[first], job[first]
-    order = np.argsort(owner, kind="stable")
-    log_times = LogTimes(x[order], bounds(owner, count), job[order])
-    about_fleet = np.clip(log_times.x - float(np.median(log_times.centres)), -_MOST, _MOST)
-    log_times = LogTimes(about_fleet, log_times.starts, log_times.job)
+    x = np.clip(x - float(np.median(gpu_medians(x, owner, count))), -_MOST, _MOST)
+    log_times = LogTimes.of(x, owner, count, job)
     return ComparedUnits(log_times, unit, coupled, crossing, sitting, sitting_share, measured)
 
 
@@ -397,15 +365,8 @@ def _jobs(runs: Runs) -> Ints:
     job = np.full(len(runs.value), -1, dtype=np.intp)
     if "job_id" in runs.frame.columns:
         shared = runs.frame["job_id"].is_not_null().to_numpy()
-        if shared.any():
-            job[shared] = numbers(runs.frame["job_id"].drop_nulls())[0]
+        job[shared] = numbers(runs.frame["job_id"].drop_nulls())[0]
     return job
-
-
-def _centres(x: Floats, owner: Ints, count: int) -> Floats:
-    """(owners,) the median of each owner's runs."""
-    order = np.argsort(owner, kind="stable")
-    return LogTimes(x[order], bounds(owner, count), owner).centres
 
 
 def _coupled(x: Floats, gpu: Ints, job: Ints, gpus: int) -> bool:
@@ -414,20 +375,20 @@ def _coupled(x: Floats, gpu: Ints, job: Ints, gpus: int) -> bool:
     if 2 * shared.sum() < len(x):
         return False
     several = shared & (np.bincount(gpu, minlength=gpus) > 1)[gpu]
-    number, names = numbers(pl.Series(job[several]).cast(pl.String))
-    if len(names) == 0:
+    if not several.any():
         return True  # nothing is known: to be on the safe side
-    strayed = (x - _centres(x, gpu, gpus)[gpu])[several]
+    number = np.unique(job[several], return_inverse=True)[1]
+    strayed = (x - gpu_medians(x, gpu, gpus)[gpu])[several]
     order = np.argsort(number, kind="stable")
-    by_job = icc(Moments.of(strayed[order], bounds(number, len(names))), "job").value
+    by_job = icc(Moments.of(strayed[order], bounds(number, int(number.max()) + 1)), "job").value
     return by_job is None or by_job >= JOBS_COUPLE
 
 
-def _crossing(runs: Runs, job: Ints) -> np.typing.NDArray[np.bool_]:
+def _crossing(runs: Runs, job: Ints) -> Mask:
     """(runs,) whether the job of a run was on several nodes."""
     frame = pl.DataFrame({"job": job, "node": runs.frame["node"]})
     several = (pl.col("node").n_unique().over("job") > 1) & (pl.col("job") >= 0)
-    crossing: np.typing.NDArray[np.bool_] = frame.select(several).to_series().to_numpy()
+    crossing: Mask = frame.select(several).to_series().to_numpy()
     return crossing
 
 
@@ -450,7 +411,7 @@ def _medians_by(x: Floats, key: Ints) -> tuple[Floats, Ints]:
     """One run for each `key`: the median of its rows, and its first row. In the order of the first rows."""
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
-    return _centres(x, number, len(first))[order], first[order]
+    return gpu_medians(x, number, len(first))[order], first[order]
 
 
 def sittings_alike(x: Floats, owner: Ints, began: Floats) -> tuple[str | None, float, Ints]:
@@ -476,25 +437,22 @@ def _share_of_sittings(x: Floats, owner: Ints, number: Ints) -> float:
 
     By analysis of variance of sittings within owners; 0 where it is not clearly more than none.
     """
-    if len(x) == 0:
-        return 0.0
-    order = np.argsort(number, kind="stable")  # sittings are numbered by owner
-    x, owner, number = x[order], owner[order], number[order]
-    several = np.bincount(owner[np.diff(number, prepend=-1) != 0])[owner] > 1
+    first = np.unique(number, return_index=True)[1]
+    several = (np.bincount(owner[first], minlength=int(owner.max(initial=0)) + 1) > 1)[owner]
     if not several.any():
         return 0.0
-    owner, number = (np.unique(labels[several], return_inverse=True)[1] for labels in (owner, number))
-    owners, sittings, runs = int(owner[-1]) + 1, int(number[-1]) + 1, len(owner)
+    x, owner, number = x[several], *(np.unique(labels[several], return_inverse=True)[1] for labels in (owner, number))
+    owners, sittings, runs = int(owner.max()) + 1, int(number.max()) + 1, len(owner)
     if runs == sittings:
         return 0.0
-    strayed = x[several] - _centres(x[several], owner, owners)[owner]
+    strayed = x - gpu_medians(x, owner, owners)[owner]
     scale = 1.4826 * float(np.median(np.abs(strayed)))
     if scale > 0:
         strayed = np.clip(strayed, -_FAR * scale, _FAR * scale)
     strayed -= (np.bincount(owner, strayed) / np.bincount(owner))[owner]
     size = np.bincount(number)
     mean = np.bincount(number, strayed) / size
-    owner_of_sitting = owner[np.searchsorted(number, np.arange(sittings))]
+    owner_of_sitting = owner[np.unique(number, return_index=True)[1]]
     within = float(((strayed - mean[number]) ** 2).sum()) / (runs - sittings)
     between = float((size * mean**2).sum()) / (sittings - owners)
     squares = np.bincount(owner_of_sitting, size**2) / np.bincount(owner)

@@ -98,10 +98,10 @@ class MeasuredFleets:
             advised = Advised(seated(self.scores, rows, gpus, [names[n] for n in node]), names)
         actual, belief, power, usual = {}, {}, {}, {}
         for name in self.workloads:
-            drawn, row = self.scores.draw(chances, name), rows[name]
+            drawn, row = self.scores.one(name).draw(chances), rows[name]
             actual[name] = _or_median(drawn)[row]
-            belief[name] = _or_median(self.scores.belief(name))[row]
-            watts = self.scores.power(name)[row]
+            belief[name] = _or_median(self.scores.one(name).belief)[row]
+            watts = self.scores.one(name).power_w[row]
             if not np.isnan(watts).all():
                 power[name] = watts
             usual[name] = _or_median(self.scores.one(name).usual)[row]
@@ -116,7 +116,7 @@ class MeasuredFleets:
         for group in self._groups:
             pool = self._pool(group) if drawn_one_by_one else np.ones(len(self.scores.gpus), dtype=bool)
             total = int(pool.sum())
-            missing = {name: int(np.isnan(self.scores.belief(name))[pool].sum()) for name in group}
+            missing = {name: int(np.isnan(self.scores.one(name).belief)[pool].sum()) for name in group}
             notes += [
                 f"{n:,} of {total:,} GPUs were not measured in {name}; there they have its median score"
                 for name, n in missing.items()
@@ -152,7 +152,7 @@ class MeasuredFleets:
         """The workloads, those together that some GPU links, directly or over others."""
         groups: list[tuple[list[str], set[int]]] = []
         for name in self.workloads:
-            measured = set(np.flatnonzero(~np.isnan(self.scores.belief(name))).tolist())
+            measured = set(np.flatnonzero(~np.isnan(self.scores.one(name).belief)).tolist())
             linked = [group for group in groups if group[1] & measured]
             groups = [group for group in groups if group not in linked]
             names = [linked_name for group in linked for linked_name in group[0]]
@@ -198,7 +198,7 @@ class MeasuredFleets:
 
     def _pool(self, group: Sequence[str]) -> NDArray[np.bool_]:
         """(measured GPUs,) those that are drawn from: measured in all of the group, where these are not too few."""
-        measured = [~np.isnan(self.scores.belief(name)) for name in group]
+        measured = [~np.isnan(self.scores.one(name).belief) for name in group]
         everywhere, anywhere = np.logical_and.reduce(measured), np.logical_or.reduce(measured)
         pool: NDArray[np.bool_] = everywhere if 2 * everywhere.sum() >= anywhere.sum() else anywhere
         return pool

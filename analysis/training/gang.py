@@ -13,7 +13,7 @@ from ...store.hostlist import compress, expand
 from ...store.names import find_workload, plain_workload
 from ..placement import available, scores, sets
 from ..placement.scores import SEED
-from ..placement.sets import DRAWS, Gain, gain
+from ..placement.sets import DRAWS, Gain
 from ..statistics.ordering import Floats, Ints
 
 if TYPE_CHECKING:
@@ -95,18 +95,16 @@ class Gang:
         """
         baselines = {"roles": self.shuffled(chosen), "random": self.random(len(chosen))}
         if self.reason is not None:
-            return tuple(Gain("best", against, 0.0, 0.0, 0.0, measurable=False) for against in baselines)
+            return tuple(Gain("best", against) for against in baselines)
         took = time_of(self.draws[:, chosen])
-        usual = {
-            against: np.mean([time_of(self.draws[:, order]) for order in orders], axis=0)
+        return tuple(
+            Gain.of("best", against, took, np.mean([time_of(self.draws[:, order]) for order in orders], axis=0))
             for against, orders in baselines.items()
-        }
-        return tuple(saving for against in usual for saving in gain("best", against, took, usual[against]))
+        )
 
     @property
     def _layout(self) -> sets.NodeLayout:
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(filter(None, self.nodes)))}
-        return sets.NodeLayout(np.array([numbers.get(node or "", -1) for node in self.nodes], dtype=np.intp))
+        return sets.NodeLayout.of(self.nodes)
 
 
 def gang_of(store: Store, scope: Scope) -> Gang:

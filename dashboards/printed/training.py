@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from ...analysis.placement import Gain
-from ...analysis.placement.advice import percent
+from ...analysis.placement.notes import percent
 from ...analysis.training.burst import UNMEASURED_US, BurstAnswer, BurstPlacement, BurstPlan, BurstRow
 from ...analysis.training.spb import MeanInterval, SpbPlan
 from ..table import MISSING, Table, many, number
