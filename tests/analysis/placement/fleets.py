@@ -25,7 +25,7 @@ class Fleet:
 
     gpus: int
     per_node: int = 4
-    known: dict[str, Floats] = field(default_factory=dict)
+    true_scores: dict[str, Floats] = field(default_factory=dict)
     tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
 
     @property
@@ -38,7 +38,7 @@ class Fleet:
     def run(
         self,
         workload: str,
-        known: Floats,
+        true_scores: Floats,
         noise: Floats,
         *,
         usual_ms: float = 100.0,
@@ -47,13 +47,17 @@ class Fleet:
         skip: frozenset[tuple[int, int]] = frozenset(),
     ) -> Fleet:
         """Add runs of `workload`: `noise` (gpus, runs) is a factor on each; `skip`: (gpu, run) that did not happen."""
-        self.known[workload] = known / np.median(known)
+        self.true_scores[workload] = true_scores / np.median(true_scores)
         for (gpu, run), factor in np.ndenumerate(noise):
             if (gpu, run) in skip:
                 continue
             job = None if jobs is None else jobs.get((gpu, run))
             self.add(
-                workload, self.names[gpu], float(usual_ms * known[gpu] * factor), began + timedelta(hours=run), job
+                workload,
+                self.names[gpu],
+                float(usual_ms * true_scores[gpu] * factor),
+                began + timedelta(hours=run),
+                job,
             )
         return self
 

@@ -18,14 +18,14 @@ NOW = BEGAN + timedelta(days=10)
 
 
 def _slow(gpus: int = 80, **slow: float) -> Floats:
-    known = np.ones(gpus)
+    true_scores = np.ones(gpus)
     for name, score in slow.items():
-        known[int(name[1:])] = score
-    return known
+        true_scores[int(name[1:])] = score
+    return true_scores
 
 
-def _scores(tmp_path: Path, known: Floats, *, runs: int = 3, sd: float = 0.02) -> Scores:
-    fleet = Fleet(len(known)).run("w", known, noise(np.random.default_rng(0), len(known), runs, sd))
+def _scores(tmp_path: Path, true_scores: Floats, *, runs: int = 3, sd: float = 0.02) -> Scores:
+    fleet = Fleet(len(true_scores)).run("w", true_scores, noise(np.random.default_rng(0), len(true_scores), runs, sd))
     return scores(fleet.store(tmp_path / "S"))
 
 
@@ -36,8 +36,8 @@ def one_slow(tmp_path_factory: pytest.TempPathFactory) -> Scores:
 
 
 def _gain(advice: Advice, choice: str, against: str) -> Gain:
-    (found,) = [gain for gain in advice.gains if (gain.choice, gain.against) == (choice, against)]
-    return found
+    (fleet_scores,) = [gain for gain in advice.gains if (gain.choice, gain.against) == (choice, against)]
+    return fleet_scores
 
 
 def test_a_slow_gpu_costs_its_node_the_place_and_the_evidence_is_named(one_slow: Scores) -> None:
@@ -58,7 +58,7 @@ def test_a_slow_gpu_costs_its_node_the_place_and_the_evidence_is_named(one_slow:
     assert advice.cost.gpus_left == 76
     assert advice.packed is not None
     assert "n0002" not in advice.packed.nodes
-    belief = dict(zip(one_slow.gpus, one_slow.belief("w").tolist(), strict=True))
+    belief = dict(zip(one_slow.gpus, one_slow.one("w").belief.tolist(), strict=True))
     assert advice.score_of_node["n0003"] == max(belief[f"g{gpu:05d}"] for gpu in range(12, 16))
     # A job of 4 on one of 20 nodes meets it once in 20 times and then takes 2.8 times as long.
     expected = 1.0 - 1.0 / (1.0 + 1.8 / 20)
@@ -77,8 +77,8 @@ def test_a_slow_gpu_is_not_hidden_by_slower_ones(tmp_path: Path) -> None:
     """Four GPUs at 1.4 times the usual time, of 16, make what chance gives the largest of 16 large."""
     for seed in range(count(6, short=1)):
         rng = np.random.default_rng(seed)
-        known = _slow(16, g4=1.4, g5=1.4, g6=1.4, g7=1.4, g13=1.25) * np.exp(rng.normal(0.0, 0.01, 16))
-        fleet = Fleet(16).run("w", known, noise(rng, 16, 4, 0.005))
+        true_scores = _slow(16, g4=1.4, g5=1.4, g6=1.4, g7=1.4, g13=1.25) * np.exp(rng.normal(0.0, 0.01, 16))
+        fleet = Fleet(16).run("w", true_scores, noise(rng, 16, 4, 0.005))
         advice = advise(scores(fleet.store(tmp_path / f"S{seed}")), "w", max_share=1.0, now=NOW)
         assert advice.exclude == ("n0001", "n0003")
 
@@ -89,28 +89,28 @@ def test_a_gpu_that_is_braked_is_excluded_though_it_was_measured_twice_only(tmp_
     fleet = Fleet(gpus)
     for seed in range(count(6, short=1)):
         rng = np.random.default_rng([seed, gpus])
-        known = np.exp(rng.normal(0.0, 0.012, gpus))
-        fleet.run(f"healthy-{seed}", known, noise(rng, gpus, 2, 0.002))
-        known[9] = 1.17
-        fleet.run(f"braked-{seed}", known, noise(rng, gpus, 2, 0.002))
-    found = scores(fleet.store(tmp_path / "S"))
+        true_scores = np.exp(rng.normal(0.0, 0.012, gpus))
+        fleet.run(f"healthy-{seed}", true_scores, noise(rng, gpus, 2, 0.002))
+        true_scores[9] = 1.17
+        fleet.run(f"braked-{seed}", true_scores, noise(rng, gpus, 2, 0.002))
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
     for seed in range(count(6, short=1)):
-        advice = advise(found, f"braked-{seed}", now=NOW)
+        advice = advise(fleet_scores, f"braked-{seed}", now=NOW)
         assert advice.exclude == ("n0002",)
         assert _gain(advice, "exclude", "random").measurable
-        assert advise(found, f"healthy-{seed}", now=NOW).exclude == ()
+        assert advise(fleet_scores, f"healthy-{seed}", now=NOW).exclude == ()
 
 
 def test_a_node_that_is_slow_here_is_no_node_that_will_do(tmp_path: Path) -> None:
     """Too little to be excluded, and too much to be as good as any, whatever it is in other workloads."""
     rng = np.random.default_rng(0)
     fleet = Fleet(80)
-    known = np.exp(rng.normal(0.0, 0.004, 80))
-    known[20] = 1.08
-    fleet.run("bound", known, noise(rng, 80, 4, 0.002))
+    true_scores = np.exp(rng.normal(0.0, 0.004, 80))
+    true_scores[20] = 1.08
+    fleet.run("bound", true_scores, noise(rng, 80, 4, 0.002))
     fleet.run("minds", _slow(g20=1.08, g33=2.8, g40=1.08), noise(rng, 80, 4, 0.005))
-    found = scores(fleet.store(tmp_path / "S"))
-    advice = advise(found, "bound", gpus=4, now=NOW)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    advice = advise(fleet_scores, "bound", gpus=4, now=NOW)
     assert not advice.sensitive
     assert [(node.node, node.tier) for node in advice.nodes] == [("n0005", "soft")]
     assert advice.exclude == ()
@@ -120,9 +120,9 @@ def test_a_node_that_is_slow_here_is_no_node_that_will_do(tmp_path: Path) -> Non
 
 
 def test_why_a_node_is_not_excluded_however_slow_is_said(tmp_path: Path) -> None:
-    known = np.repeat([1.0, 1.0, 1.3], 16)
-    found = _scores(tmp_path, known, runs=2, sd=0.01)
-    advice = advise(found, "w", now=NOW)
+    true_scores = np.repeat([1.0, 1.0, 1.3], 16)
+    fleet_scores = _scores(tmp_path, true_scores, runs=2, sd=0.01)
+    advice = advise(fleet_scores, "w", now=NOW)
     assert {node.tier for node in advice.nodes} == {"soft"}
     assert advice.exclude == ()
     assert "too many nodes are slow" in advice.finding
@@ -134,12 +134,12 @@ def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
     fleet = Fleet(48)
     for seed in range(20):
         fleet.run(f"w{seed}", np.ones(48), noise(np.random.default_rng(seed), 48, 3, 0.05, glitches=0.1 * (seed % 2)))
-    found = scores(fleet.store(tmp_path / "S"))
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
     promised = 0
-    for workload in found.workloads:
-        every = [advise(found, workload, gpus=gpus, now=NOW) for gpus in (1, 4, 16)]
-        promised += any(gain.measurable for advice in every for gain in advice.gains)
-        for advice in every:
+    for workload in fleet_scores.workloads:
+        advices = [advise(fleet_scores, workload, gpus=gpus, now=NOW) for gpus in (1, 4, 16)]
+        promised += any(gain.measurable for advice in advices for gain in advice.gains)
+        for advice in advices:
             assert advice.exclude == ()
             if not advice.repeatable:
                 assert all((gain.median, gain.lower, gain.upper) == (0.0, 0.0, 0.0) for gain in advice.gains)
@@ -149,9 +149,9 @@ def test_noise_gives_no_gain_and_excludes_nobody(tmp_path: Path) -> None:
 
 
 def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -> None:
-    known = _slow(128, g1=1.5, g20=2.8, g40=2.0, g60=1.8)
-    found = _scores(tmp_path, known)
-    advice = advise(found, "w", now=NOW)  # 5 % of 32 nodes is one
+    true_scores = _slow(128, g1=1.5, g20=2.8, g40=2.0, g60=1.8)
+    fleet_scores = _scores(tmp_path, true_scores)
+    advice = advise(fleet_scores, "w", now=NOW)  # 5 % of 32 nodes is one
     assert advice.exclude == ("n0005",)
     assert [(node.node, node.excluded) for node in advice.nodes] == [
         ("n0005", True),
@@ -160,9 +160,9 @@ def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -
         ("n0000", False),
     ]
     assert any("--max-share 13%" in note for note in advice.notes)
-    assert len(advise(found, "w", now=NOW, max_share=0.13).exclude) == 4
-    assert len(advise(found, "w", now=NOW, max_share=0.1).exclude) == 3
-    assert advise(found, "w", now=NOW, max_share=0.0).exclude == ()
+    assert len(advise(fleet_scores, "w", now=NOW, max_share=0.13).exclude) == 4
+    assert len(advise(fleet_scores, "w", now=NOW, max_share=0.1).exclude) == 3
+    assert advise(fleet_scores, "w", now=NOW, max_share=0.0).exclude == ()
     # "drained" is against all of them, excluded or not.
     assert not _gain(advice, "packed", "drained").measurable
 
@@ -171,44 +171,44 @@ def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -
 @pytest.mark.parametrize(("nodes", "share"), [(3, 0.05), (25, 0.28), (20, 0.05)])
 def test_the_share_is_never_passed_not_even_by_one_node(tmp_path: Path, nodes: int, share: float) -> None:
     slow = {f"g{4 * node}": 2.8 for node in range(0, nodes, 3)}
-    found = _scores(tmp_path, _slow(4 * nodes, **slow), runs=5)
-    advice = advise(found, "w", now=NOW, max_share=share)
+    fleet_scores = _scores(tmp_path, _slow(4 * nodes, **slow), runs=5)
+    advice = advise(fleet_scores, "w", now=NOW, max_share=share)
     assert len(advice.exclude) == min(len(slow), round(share * nodes - 0.49))
     assert advice.cost.share <= share
     if not advice.exclude:
         (note,) = [note for note in advice.notes if "--max-share" in note]
-        wanted = float(note.split("--max-share ")[1].split("%")[0]) / 100
-        assert len(advise(found, "w", now=NOW, max_share=wanted).exclude) == len(slow)
+        enough = float(note.split("--max-share ")[1].split("%")[0]) / 100
+        assert len(advise(fleet_scores, "w", now=NOW, max_share=enough).exclude) == len(slow)
 
 
 def test_the_best_sets_keep_off_hard_nodes_whose_other_gpus_are_the_fastest(tmp_path: Path) -> None:
     gpus = 3
-    known = _slow(32, g21=2.8)
-    known[[20, 22, 23]] = 0.7
-    found = _scores(tmp_path, known)
-    advice = advise(found, "w", gpus=gpus, now=NOW)
+    true_scores = _slow(32, g21=2.8)
+    true_scores[[20, 22, 23]] = 0.7
+    fleet_scores = _scores(tmp_path, true_scores)
+    advice = advise(fleet_scores, "w", gpus=gpus, now=NOW)
     assert advice.packed is not None
     assert advice.spread is not None
     assert "n0005" not in (*advice.packed.nodes, *advice.spread.nodes)
-    everything = advise(found, "w", gpus=30, now=NOW)
+    everything = advise(fleet_scores, "w", gpus=30, now=NOW)
     assert everything.spread is not None
     assert "n0005" in everything.spread.nodes
 
 
 @pytest.mark.long
 def test_twice_as_many_gpus_as_the_job_needs_are_left(tmp_path: Path) -> None:
-    found = _scores(tmp_path, _slow(32, g9=2.8))
-    assert advise(found, "w", gpus=14, now=NOW).exclude == ("n0002",)
-    advice = advise(found, "w", gpus=15, now=NOW)
+    fleet_scores = _scores(tmp_path, _slow(32, g9=2.8))
+    assert advise(fleet_scores, "w", gpus=14, now=NOW).exclude == ("n0002",)
+    advice = advise(fleet_scores, "w", gpus=15, now=NOW)
     assert advice.exclude == ()
     assert any("fewer than 30 GPUs" in note for note in advice.notes)
     assert not advice.nodes[0].excluded
 
 
 def test_only_nodes_of_the_partition_are_advised(tmp_path: Path) -> None:
-    found = _scores(tmp_path, _slow(g9=2.8, g33=2.0))
+    fleet_scores = _scores(tmp_path, _slow(g9=2.8, g33=2.0))
     partition = ["n0008", "n0009", "n0010", "n0011", "n0012", "other"]
-    advice = advise(found, "w", gpus=4, partition=partition, max_share=0.2, now=NOW)
+    advice = advise(fleet_scores, "w", gpus=4, partition=partition, max_share=0.2, now=NOW)
     assert advice.exclude == ("n0008",)
     assert set(advice.score_of_node) == set(partition) - {"other"}
     assert advice.cost.nodes == 6
@@ -216,13 +216,13 @@ def test_only_nodes_of_the_partition_are_advised(tmp_path: Path) -> None:
     assert set(advice.packed.nodes) <= set(partition)
     assert any("1 of the 6 nodes of the partition were not measured" in note for note in advice.notes)
     with pytest.raises(InputError, match="the job needs 1 GPUs, but only 0 GPUs of the partition"):
-        advise(found, "w", partition=["elsewhere"], now=NOW)
+        advise(fleet_scores, "w", partition=["elsewhere"], now=NOW)
 
 
 def test_the_fast_nodes_are_preferred_best_first(tmp_path: Path) -> None:
-    known = np.repeat(np.linspace(0.9, 1.1, 16), 4)
-    found = _scores(tmp_path, known, runs=6, sd=0.01)
-    advice = advise(found, "w", gpus=4, now=NOW)
+    true_scores = np.repeat(np.linspace(0.9, 1.1, 16), 4)
+    fleet_scores = _scores(tmp_path, true_scores, runs=6, sd=0.01)
+    advice = advise(fleet_scores, "w", gpus=4, now=NOW)
     assert advice.sensitive
     assert set(advice.prefer) == {"n0000", "n0001", "n0002", "n0003"}
     assert advice.prefer[0] == "n0000"
@@ -234,10 +234,10 @@ def test_the_fast_nodes_are_preferred_best_first(tmp_path: Path) -> None:
 
 
 def test_packed_or_spread_depends_on_the_locality_penalty(tmp_path: Path) -> None:
-    known = np.tile([0.85, 1.0, 1.0, 1.15], 16)
-    found = _scores(tmp_path, known, runs=6, sd=0.01)
+    true_scores = np.tile([0.85, 1.0, 1.0, 1.15], 16)
+    fleet_scores = _scores(tmp_path, true_scores, runs=6, sd=0.01)
     for penalty in (1.0, 1.2, 2.0):
-        advice = advise(found, "w", gpus=4, locality=penalty, now=NOW)
+        advice = advise(fleet_scores, "w", gpus=4, locality=penalty, now=NOW)
         assert advice.packed is not None
         assert advice.spread is not None
         assert advice.spread.spans_nodes
@@ -249,18 +249,18 @@ def test_old_scores_and_changed_drivers_are_said(tmp_path: Path) -> None:
     fleet = Fleet(80).run("w", _slow(g9=2.8), noise(np.random.default_rng(0), 80, 3))
     fleet.identity("g00009", driver="550.1", first_seen=BEGAN - timedelta(days=9))
     fleet.identity("g00009", driver="560.1", first_seen=BEGAN + timedelta(days=5))
-    found = scores(fleet.store(tmp_path / "S"))
-    advice = advise(found, "w", now=NOW)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    advice = advise(fleet_scores, "w", now=NOW)
     stale = advice.nodes[0].stale
     assert stale is not None
     assert "550.1 to 560.1" in stale
     assert advice.staleness.stale_gpus == 1
     assert advice.exclude == ("n0002",)  # shown, and for people to judge
-    late = advise(found, "w", now=BEGAN + timedelta(days=200))
+    late = advise(fleet_scores, "w", now=BEGAN + timedelta(days=200))
     assert late.staleness.stale_gpus == 80
     assert late.staleness.says is not None
     assert "all scores may be out of date" in late.staleness.says
-    assert advise(found, "w", now=BEGAN + timedelta(days=200), max_age=365).staleness.stale_gpus == 1
+    assert advise(fleet_scores, "w", now=BEGAN + timedelta(days=200), max_age=365).staleness.stale_gpus == 1
 
 
 def test_runs_of_simulated_gpus_do_not_age(tmp_path: Path) -> None:
@@ -268,15 +268,15 @@ def test_runs_of_simulated_gpus_do_not_age(tmp_path: Path) -> None:
     fleet = Fleet(40).run("w", _slow(40, g9=2.8), noise(np.random.default_rng(0), 40, 3))
     real = "g00033"
     late = BEGAN + timedelta(days=200)
-    for every, stale in ((True, 0), (False, 1)):
+    for simulated, stale in ((True, 0), (False, 1)):
         fleet.tables["runs"]["conditions"] = [
-            {"suite": "quick", "simulated": every or gpu != real} for gpu in fleet.tables["runs"]["gpu"]
+            {"suite": "quick", "simulated": simulated or gpu != real} for gpu in fleet.tables["runs"]["gpu"]
         ]
-        found = scores(fleet.store(tmp_path / f"S{stale}", places=every))
-        advice = advise(found, "w", now=late)
+        fleet_scores = scores(fleet.store(tmp_path / f"S{stale}", places=simulated))
+        advice = advise(fleet_scores, "w", now=late)
         assert advice.staleness.stale_gpus == stale
         assert advice.staleness.simulated_gpus == 40 - stale
-        assert (advice.staleness.newest_days is None) == (advice.staleness.says is None) == every
+        assert (advice.staleness.newest_days is None) == (advice.staleness.says is None) == simulated
         (node,) = advice.nodes
         assert (node.simulated, node.age_days, node.stale) == (True, None, None)
 
@@ -292,8 +292,8 @@ def test_a_slow_gpu_on_no_known_node_excludes_none_but_is_told(tmp_path: Path) -
 
 
 def test_without_any_node_there_are_sets_but_nothing_packed(tmp_path: Path) -> None:
-    known = np.exp(np.random.default_rng(2).normal(0.0, 0.05, 64))
-    fleet = Fleet(64).run("w", known, noise(np.random.default_rng(0), 64, 4))
+    true_scores = np.exp(np.random.default_rng(2).normal(0.0, 0.05, 64))
+    fleet = Fleet(64).run("w", true_scores, noise(np.random.default_rng(0), 64, 4))
     advice = advise(scores(fleet.store(tmp_path / "S", places=False)), "w", gpus=4, now=NOW)
     assert advice.packed is None
     assert advice.spread is not None
@@ -305,8 +305,8 @@ def test_without_any_node_there_are_sets_but_nothing_packed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_runs_that_were_not_repeated_are_no_ground_for_advice(tmp_path: Path, gpus: int) -> None:
-    found = _scores(tmp_path, _slow(gpus, g0=2.8) if gpus > 1 else np.ones(1), runs=1)
-    advice = advise(found, "w", now=NOW)
+    fleet_scores = _scores(tmp_path, _slow(gpus, g0=2.8) if gpus > 1 else np.ones(1), runs=1)
+    advice = advise(fleet_scores, "w", now=NOW)
     assert advice.exclude == ()
     assert advice.nodes == ()
     assert not advice.repeatable
@@ -316,8 +316,8 @@ def test_runs_that_were_not_repeated_are_no_ground_for_advice(tmp_path: Path, gp
 @pytest.mark.long
 @pytest.mark.parametrize("factor", [1e60, 1e-60])
 def test_times_out_of_all_proportion_are_survived(tmp_path: Path, factor: float) -> None:
-    found = _scores(tmp_path, _slow(g9=factor))
-    advice = advise(found, "w", gpus=4, now=NOW)
+    fleet_scores = _scores(tmp_path, _slow(g9=factor))
+    advice = advise(fleet_scores, "w", gpus=4, now=NOW)
     assert advice.exclude == (("n0002",) if factor > 1.0 else ())
     json.dumps(advice.as_dict(), allow_nan=False)
 
@@ -326,19 +326,19 @@ def test_the_notes_are_about_the_workload_that_was_asked_for(tmp_path: Path) -> 
     fleet = Fleet(16).run("w", np.ones(16), noise(np.random.default_rng(0), 16, 3))
     fleet.run("v", np.ones(16), noise(np.random.default_rng(1), 16, 3))
     fleet.add("v", "g00000", -1.0)
-    found = scores(fleet.store(tmp_path / "S"))
-    assert any("1 run was left out of v" in note for note in found.notes)
-    assert not any("of v:" in note for note in advise(found, "w", now=NOW).notes)
-    assert any("1 run was left out of v" in note for note in advise(found, "v", now=NOW).notes)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert any("1 run was left out of v" in note for note in fleet_scores.notes)
+    assert not any("of v:" in note for note in advise(fleet_scores, "w", now=NOW).notes)
+    assert any("1 run was left out of v" in note for note in advise(fleet_scores, "v", now=NOW).notes)
 
 
 def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    found = _scores(tmp_path, _slow(16, g3=2.0))
+    fleet_scores = _scores(tmp_path, _slow(16, g3=2.0))
     with pytest.raises(InputError, match="the job needs 17 GPUs, but only 16 GPUs on c were measured in w"):
-        advise(found, "w", gpus=17, now=NOW)
+        advise(fleet_scores, "w", gpus=17, now=NOW)
     with pytest.raises(InputError, match="at least one GPU"):
-        advise(found, "w", gpus=0, now=NOW)
+        advise(fleet_scores, "w", gpus=0, now=NOW)
     with pytest.raises(InputError, match="no scores of workload v; there are w"):
-        advise(found, "v", now=NOW)
+        advise(fleet_scores, "v", now=NOW)
     with pytest.raises(InputError, match="the locality penalty must be at least 1"):
-        advise(found, "w", locality=0.9, now=NOW)
+        advise(fleet_scores, "w", locality=0.9, now=NOW)

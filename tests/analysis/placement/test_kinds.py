@@ -36,14 +36,14 @@ class Mixed(Fleet):
 
     def measured(self, slow: Mapping[str, float], seed: int = 0, runs: int = 4, spread: float = 0.01) -> Mixed:
         rng = np.random.default_rng(seed)
-        own = np.exp(rng.normal(0.0, spread, self.gpus))
-        own *= [TIME[self.model(gpu)] * slow.get(self.node(gpu), 1.0) for gpu in range(self.gpus)]
-        self.run("w", own, noise(rng, self.gpus, runs, 0.003))
+        gpu_times = np.exp(rng.normal(0.0, spread, self.gpus))
+        gpu_times *= [TIME[self.model(gpu)] * slow.get(self.node(gpu), 1.0) for gpu in range(self.gpus)]
+        self.run("w", gpu_times, noise(rng, self.gpus, runs, 0.003))
         return self
 
-    def kept(self, path: Path, *, named: bool = True) -> Store:
+    def kept(self, path: Path, *, with_models: bool = True) -> Store:
         for gpu, name in enumerate(self.names):
-            model = self.model(gpu) if named else None
+            model = self.model(gpu) if with_models else None
             self.identity(name, node=self.node(gpu), slot=gpu % 4, model=model)
         return self.store(path, places=False)
 
@@ -56,10 +56,10 @@ def asked(store: Store, **options: Any) -> Steering:
 
 def test_a_slow_node_is_found_among_its_own_model_and_the_slower_model_is_no_fault(tmp_path: Path) -> None:
     store = Mixed().measured({"a2": 1.4}).kept(tmp_path / "S")
-    named = jobs.advise(store, f"w [{A100}]", no_scheduler=True).advice
-    assert (named.workload, named.exclude) == (f"w [{A100}]", ("a2",))
-    found = asked(store, gpus=4)
-    advice = found.advice
+    with_models = jobs.advise(store, f"w [{A100}]", no_scheduler=True).advice
+    assert (with_models.workload, with_models.exclude) == (f"w [{A100}]", ("a2",))
+    answer = asked(store, gpus=4)
+    advice = answer.advice
     assert advice.exclude == ("a2",)
     assert [(node.node, node.tier) for node in advice.nodes] == [("a2", "hard")]
     assert 1.35 < advice.nodes[0].slowdown < 1.45
@@ -74,9 +74,9 @@ def test_a_slow_node_is_found_among_its_own_model_and_the_slower_model_is_no_fau
         assert {gain.choice for gain in kind.gains} >= {"packed", "spread"}
         assert all(gain.median < 0.3 for gain in kind.gains), "that A100 are faster is no gain of placement's"
     assert advice.packed == on_a100.packed
-    assert set(found.nodelist()) <= {"a0", "a1", "a3"}
+    assert set(answer.nodelist()) <= {"a0", "a1", "a3"}
     assert (advice.cost.nodes, advice.cost.gpus_left, advice.staleness.gpus) == (7, 24, 28)
-    assert [(one.model, one.gpus, one.nodes) for one in advice.references] == [(A100, 16, 4), (V100, 12, 3)]
+    assert [(scored.model, scored.gpus, scored.nodes) for scored in advice.references] == [(A100, 16, 4), (V100, 12, 3)]
     assert advice.references[1].usual_ms / advice.references[0].usual_ms == pytest.approx(2.5 / 1.5, rel=0.03)
     assert set(advice.score_of_node) == set(Mixed().nodes)
     assert [kind["exclude"] for kind in advice.as_dict()["kinds"]] == [["a2"], []]
@@ -85,17 +85,19 @@ def test_a_slow_node_is_found_among_its_own_model_and_the_slower_model_is_no_fau
 @pytest.mark.long
 def test_the_nodes_of_a_partition_or_a_model_get_advice_of_their_own(tmp_path: Path) -> None:
     store = Mixed().measured({"a2": 1.4, "v1": 1.3}).kept(tmp_path / "S")
-    both = asked(store).advice
-    assert both.exclude == ("a2", "v1")
+    of_both = asked(store).advice
+    assert of_both.exclude == ("a2", "v1")
     for options in ({"nodes": ["a0", "a1", "a2", "a3"]}, {"model": "a100"}, {"model": A100}):
-        found = asked(store, **options).advice
-        assert (found.workload, found.exclude, found.kinds) == ("w", ("a2",), ())
-        assert found.references == both.kinds[0].references, "the reference set is that of the model, not the partition"
-        assert "Tesla" not in found.finding + " ".join(found.notes)
-        assert "[" not in found.finding
+        answer = asked(store, **options).advice
+        assert (answer.workload, answer.exclude, answer.kinds) == ("w", ("a2",), ())
+        assert answer.references == of_both.kinds[0].references, (
+            "the reference set is that of the model, not the partition"
+        )
+        assert "Tesla" not in answer.finding + " ".join(answer.notes)
+        assert "[" not in answer.finding
     assert asked(store, nodes=["v0", "v1", "v2"]).advice.exclude == ("v1",)
-    one = asked(store, nodes=["a2", "v0"]).advice
-    assert [node.node for node in one.nodes] == ["a2"], "still slow beside its model, also where it is the only one"
+    scored = asked(store, nodes=["a2", "v0"]).advice
+    assert [node.node for node in scored.nodes] == ["a2"], "still slow beside its model, also where it is the only one"
     with pytest.raises(InputError, match=f"no GPU of model 'h100' was measured in w; there are {A100}, {V100}"):
         asked(store, model="h100")
     with pytest.raises(InputError, match=f"needs 20 GPUs of one model, but there are only 16 of {A100} and 12 of "):
@@ -111,16 +113,16 @@ def test_healthy_fleets_of_two_models_have_no_slow_node(tmp_path: Path) -> None:
     """However many times as long the slower model takes."""
     for seed in range(6):
         store = Mixed().measured({}, seed, spread=0.02).kept(tmp_path / str(seed))
-        found = asked(store).advice
-        assert found.exclude == ()
-        assert [node.node for node in found.nodes if node.tier == "hard"] == []
+        answer = asked(store).advice
+        assert answer.exclude == ()
+        assert [node.node for node in answer.nodes if node.tier == "hard"] == []
 
 
 def test_a_model_with_one_node_says_what_cannot_be_told(tmp_path: Path) -> None:
     store = Mixed(v100=1).measured({"v0": 1.4}).kept(tmp_path / "S")
-    found = asked(store).advice
-    assert found.exclude == ()
-    [note] = [note for note in found.notes if "as a whole" in note]
+    answer = asked(store).advice
+    assert answer.exclude == ()
+    [note] = [note for note in answer.notes if "as a whole" in note]
     assert note.startswith(f"{V100}: 4 GPUs")
     assert "v0" in note
 
@@ -128,31 +130,33 @@ def test_a_model_with_one_node_says_what_cannot_be_told(tmp_path: Path) -> None:
 def _boards(path: Path, slower: float, slow: Mapping[int, float], seed: int = 0) -> tuple[Store, Floats]:
     """Sixteen nodes; the boards of every third one have another VBIOS and are so much slower."""
     fleet, rng = Fleet(64), np.random.default_rng(seed)
-    other = np.arange(64) // 4 % 3 == 1
-    own = np.exp(rng.normal(0.0, 0.008, 64)) * np.where(other, slower, 1.0)
+    is_b = np.arange(64) // 4 % 3 == 1
+    gpu_times = np.exp(rng.normal(0.0, 0.008, 64)) * np.where(is_b, slower, 1.0)
     for gpu, factor in slow.items():
-        own[gpu] *= factor
-    fleet.run("w", own, noise(rng, 64, 4, 0.003))
+        gpu_times[gpu] *= factor
+    fleet.run("w", gpu_times, noise(rng, 64, 4, 0.003))
     for gpu, name in enumerate(fleet.names):
-        fleet.identity(name, node=fleet.node(gpu), slot=gpu % 4, model=A100, vbios="B" if other[gpu] else "A")
-    return fleet.store(path, places=False), fleet.known["w"]
+        fleet.identity(name, node=fleet.node(gpu), slot=gpu % 4, model=A100, vbios="B" if is_b[gpu] else "A")
+    return fleet.store(path, places=False), fleet.true_scores["w"]
 
 
 def test_slower_boards_are_no_faults_and_a_fault_among_them_is_found(tmp_path: Path) -> None:
-    store, known = _boards(tmp_path / "S", 1.2, {5: 1.25, 20: 1.3})
-    found = scores(store, ["w"])
-    advice = advise(found, "w", gpus=4, max_share=0.2)
-    assert [(one.vbios, one.gpus, one.nodes) for one in advice.references] == [("A", 44, 11), ("B", 20, 5)]
+    store, true_scores = _boards(tmp_path / "S", 1.2, {5: 1.25, 20: 1.3})
+    answer = scores(store, ["w"])
+    advice = advise(answer, "w", gpus=4, max_share=0.2)
+    assert [(scored.vbios, scored.gpus, scored.nodes) for scored in advice.references] == [("A", 44, 11), ("B", 20, 5)]
     slow = {node.node: node for node in advice.nodes}
     assert set(slow) == {"n0001", "n0005"} == set(advice.exclude)
     assert "VBIOS B" in slow["n0001"].reference
     assert slow["n0001"].slowdown == pytest.approx(1.25, rel=0.02)
     assert any("1.2" in note and "boards of its own VBIOS" in note for note in advice.notes)
-    one = found.of["w"]
-    inside = (one.posterior.lower * one.usual <= known) & (known <= one.posterior.upper * one.usual)
+    scored = answer.of["w"]
+    inside = (scored.posterior.lower * scored.usual <= true_scores) & (
+        true_scores <= scored.posterior.upper * scored.usual
+    )
     assert inside.mean() > 0.8, "scores are times over the whole fleet's"
-    drawn = np.mean([found.draw(np.random.default_rng(seed), "w") for seed in range(200)], axis=0)
-    assert drawn == pytest.approx(one.belief, rel=0.01)
+    drawn = np.mean([answer.one("w").draw(np.random.default_rng(seed)) for seed in range(200)], axis=0)
+    assert drawn == pytest.approx(scored.belief, rel=0.01)
     assert advice.packed is not None
     assert all(int(node[1:]) % 3 != 1 for node in advice.packed.nodes), "the best set is on the faster boards"
 
@@ -160,7 +164,7 @@ def test_slower_boards_are_no_faults_and_a_fault_among_them_is_found(tmp_path: P
 def test_a_vbios_that_changes_nothing_is_no_variant(tmp_path: Path) -> None:
     for seed in range(count(6, short=1)):
         store, _ = _boards(tmp_path / str(seed), 1.0, {}, seed)
-        assert [one.vbios for one in scores(store, ["w"]).of["w"].references] == [None]
+        assert [scored.vbios for scored in scores(store, ["w"]).of["w"].references] == [None]
 
 
 @pytest.mark.long

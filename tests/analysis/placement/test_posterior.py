@@ -40,10 +40,10 @@ def test_the_scale_is_that_of_the_noise_whatever_the_gpus_are() -> None:
     rng = np.random.default_rng(0)
     for between in (0.0, 0.2):
         values = rng.normal(0.0, between, (400, 1)) + rng.normal(0.0, 0.03, (400, 2))
-        seen = _log_times(values)
-        found = core_scale(seen)
+        log_times = _log_times(values)
+        result = core_scale(log_times)
         # The core has the quartiles of the noise: 0.91 of its standard deviation.
-        assert found == pytest.approx(0.03 * 0.91, rel=0.12)
+        assert result == pytest.approx(0.03 * 0.91, rel=0.12)
 
 
 def test_the_scale_needs_a_gpu_with_two_runs() -> None:
@@ -53,15 +53,15 @@ def test_the_scale_needs_a_gpu_with_two_runs() -> None:
 def test_the_density_of_the_noise_is_one_density_with_far_runs_too() -> None:
     rng = np.random.default_rng(1)
     values = rng.normal(0.0, 0.02, (300, 5)) + np.where(rng.random((300, 5)) < 0.1, np.log(1.5), 0.0)
-    seen = _log_times(values)
-    scale = core_scale(seen)
+    log_times = _log_times(values)
+    scale = core_scale(log_times)
     assert scale is not None
-    found = run_noises(seen, scale, 1.0)[0]
-    at = np.arange(-1.0, 1.0, found.step)
-    density = np.exp(found.log_density(at))
-    assert density.sum() * found.step == pytest.approx(1.0, abs=0.02)
+    result = run_noises(log_times, scale, 1.0)[0]
+    at = np.arange(-1.0, 1.0, result.step)
+    density = np.exp(result.log_density(at))
+    assert density.sum() * result.step == pytest.approx(1.0, abs=0.02)
     # A run half as long again is no wonder here, one a third as short is.
-    far, never = (float(found.log_density(np.array([at]))[0]) for at in (np.log(1.5), -np.log(1.5)))
+    far, never = (float(result.log_density(np.array([at]))[0]) for at in (np.log(1.5), -np.log(1.5)))
     assert far > never + 5.0
     plain = RunNoise.of(scale, np.empty(0), 0.0, 1.0)
     assert far > float(plain.log_density(np.array([np.log(1.5)]))[0]) + 5.0
@@ -75,13 +75,13 @@ def test_shrinks_as_far_as_it_should() -> None:
         rng = np.random.default_rng([seed, 1])
         log_score = rng.normal(0.0, 0.02, 300)
         values = log_score[:, None] + rng.normal(0.0, 0.03, (300, 4))
-        found = posterior(_log_times(values), rng)
+        result = posterior(_log_times(values), rng)
         actual = log_score - np.median(log_score)
         mean = values.mean(axis=1) - np.median(values.mean(axis=1))
         weight = 0.02**2 / (0.02**2 + 0.03**2 / 4)
-        errors.append([np.std(np.log(found.belief) - actual), np.std(weight * mean - actual), np.std(mean - actual)])
-    ours, best, raw = np.mean(errors, axis=0)
-    assert ours < best * 1.06
+        errors.append([np.std(np.log(result.belief) - actual), np.std(weight * mean - actual), np.std(mean - actual)])
+    error, best, raw = np.mean(errors, axis=0)
+    assert error < best * 1.06
     assert best < raw * 0.85  # so there was something to shrink
 
 
@@ -89,24 +89,24 @@ def test_one_slow_gpu_stays_where_it_is_while_the_others_shrink_to_one() -> None
     for seed in range(3):
         log_score = np.zeros(200)
         log_score[17] = np.log(2.8)
-        found = _scored(seed, log_score, runs=3, sd=0.03)
-        assert found.repeatable
-        assert found.standing_out.nonzero()[0].tolist() == [17]
-        assert found.belief[17] == pytest.approx(2.8, rel=0.06)
-        assert found.lower[17] > 2.5
-        others = np.delete(found.belief, 17)
+        result = _scored(seed, log_score, runs=3, sd=0.03)
+        assert result.repeatable
+        assert result.standing_out.nonzero()[0].tolist() == [17]
+        assert result.belief[17] == pytest.approx(2.8, rel=0.06)
+        assert result.lower[17] > 2.5
+        others = np.delete(result.belief, 17)
         assert (others == 1.0).all()
 
 
 def test_with_nothing_that_comes_back_every_belief_is_exactly_one() -> None:
     repeatable = 0
     for seed in range(12):
-        found = _scored(seed, np.zeros(100), runs=4, sd=0.03, glitches=0.1 if seed % 2 else 0.0)
-        repeatable += found.repeatable
-        if not found.repeatable:
-            assert (found.belief == 1.0).all()
-            assert found.reason is not None
-            assert not found.standing_out.any()
+        result = _scored(seed, np.zeros(100), runs=4, sd=0.03, glitches=0.1 if seed % 2 else 0.0)
+        repeatable += result.repeatable
+        if not result.repeatable:
+            assert (result.belief == 1.0).all()
+            assert result.reason is not None
+            assert not result.standing_out.any()
     # One in twenty is the level: 4 or more of 12 has a chance of 0.2 %.
     assert repeatable <= 3
 
@@ -120,11 +120,11 @@ def test_a_gpu_whose_runs_disagree_has_a_wide_interval(times: list[float], low: 
     rng = np.random.default_rng(4)
     values = rng.normal(0.0, 0.02, (100, len(times)))
     values[17] = np.log(times)
-    found = posterior(_log_times(values), rng)
-    assert found.lower[17] < low
-    assert found.upper[17] > high
-    assert (found.lower <= found.belief).all()
-    assert (found.belief <= found.upper).all()
+    result = posterior(_log_times(values), rng)
+    assert result.lower[17] < low
+    assert result.upper[17] > high
+    assert (result.lower <= result.belief).all()
+    assert (result.belief <= result.upper).all()
 
 
 def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
@@ -136,11 +136,11 @@ def test_three_glitches_in_a_row_are_not_a_slow_gpu() -> None:
         log_score[0] = np.log(2.8)  # so that something does come back
         far = rng.random((300, 3)) < 0.1
         values = log_score[:, None] + rng.normal(0.0, 0.02, (300, 3)) + np.where(far, np.log(1.5), 0.0)
-        found = posterior(_log_times(values), rng)
+        result = posterior(_log_times(values), rng)
         met += int(far[1:].all(axis=1).sum())
-        wrong += int(((found.lower > 1.2) & found.standing_out)[1:].sum())
-        assert found.lower[0] > 1.2
-        assert found.standing_out[0]
+        wrong += int(((result.lower > 1.2) & result.standing_out)[1:].sum())
+        assert result.lower[0] > 1.2
+        assert result.standing_out[0]
     assert met >= 3
     assert wrong == 0
 
@@ -155,32 +155,32 @@ def test_intervals_hold_what_they_say(gpus: int, runs: int, between: float, sd: 
     for seed in range(6):
         rng = np.random.default_rng([seed, 5])
         log_score = rng.normal(0.0, between, gpus)
-        found = _scored(seed, log_score, runs, sd)
+        result = _scored(seed, log_score, runs, sd)
         actual = np.exp(log_score - np.median(log_score))
-        assert found.repeatable
-        covered.append(np.mean((found.lower <= actual) & (actual <= found.upper)))
+        assert result.repeatable
+        covered.append(np.mean((result.lower <= actual) & (actual <= result.upper)))
     assert 0.84 <= np.mean(covered) <= 0.96
 
 
 def test_the_mean_of_draws_is_the_belief() -> None:
     log_score = np.random.default_rng(2).normal(0.0, 0.03, 50)
     log_score[3] = np.log(1.6)
-    found = _scored(2, log_score, runs=4, sd=0.02)
+    result = _scored(2, log_score, runs=4, sd=0.02)
     rng = np.random.default_rng(0)
-    draws = np.array([found.draw(rng) for _ in range(4000)])
+    draws = np.array([result.draw(rng) for _ in range(4000)])
     error = draws.std(axis=0) / np.sqrt(len(draws))
-    assert (np.abs(draws.mean(axis=0) - found.belief) <= 5.0 * error + 1e-6).all()
-    inside = ((draws >= found.lower) & (draws <= found.upper)).mean(axis=0)
+    assert (np.abs(draws.mean(axis=0) - result.belief) <= 5.0 * error + 1e-6).all()
+    inside = ((draws >= result.lower) & (draws <= result.upper)).mean(axis=0)
     assert inside == pytest.approx(np.full(50, 0.9), abs=0.05)
 
 
 def test_gpus_that_cannot_be_told_apart_are_drawn_alike_whatever_was_measured_of_them() -> None:
     rng = np.random.default_rng(4)
     values = rng.normal(0.0, 0.03, (60, 3))
-    seen = _log_times(values)
-    found = posterior(seen, rng)
-    assert not found.repeatable
-    draws = np.array([found.draw(rng) for _ in range(3000)])
+    log_times = _log_times(values)
+    result = posterior(log_times, rng)
+    assert not result.repeatable
+    draws = np.array([result.draw(rng) for _ in range(3000)])
     lucky, unlucky = int(values.mean(axis=1).argmin()), int(values.mean(axis=1).argmax())
     error = np.hypot(draws[:, lucky].std(), draws[:, unlucky].std()) / np.sqrt(len(draws))
     assert abs(draws[:, lucky].mean() - draws[:, unlucky].mean()) <= 4.0 * error + 1e-9
@@ -193,18 +193,18 @@ def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
         rng = np.random.default_rng([seed, 6])
         luck = np.repeat(rng.normal(0.0, 0.05, (25, 3)), 4, axis=0)
         values = luck + rng.normal(0.0, 0.01, (100, 3))
-        seen = _log_times(values)
+        log_times = _log_times(values)
         job = (np.repeat(np.arange(25), 4)[:, None] * 3 + np.arange(3)).ravel()
-        found = permutation_test(LogTimes(seen.x, seen.starts, job), rng)
-        assert found is not None
-        repeatable += found.repeatable
+        result = permutation_test(LogTimes(log_times.x, log_times.starts, job), rng)
+        assert result is not None
+        repeatable += result.repeatable
         if seed < 2:
             values[42] += np.log(2.0)
             slow = _log_times(values)
-            found = permutation_test(LogTimes(slow.x, slow.starts, job), rng)
-            assert found is not None
-            assert found.repeatable
-            assert found.standing_out.nonzero()[0].tolist() == [42]
+            result = permutation_test(LogTimes(slow.x, slow.starts, job), rng)
+            assert result is not None
+            assert result.repeatable
+            assert result.standing_out.nonzero()[0].tolist() == [42]
     # At the level of one in twenty, 4 or more of 10 has a chance of 0.1 %.
     assert repeatable <= 3
 
@@ -212,11 +212,11 @@ def test_what_a_job_met_is_not_what_its_gpus_are() -> None:
 def test_one_job_for_each_number_of_gpus_can_be_dealt_out_in_one_way_only() -> None:
     rng = np.random.default_rng(0)
     values = np.repeat([[0.0], [0.5]], 3, axis=1) + rng.normal(0.0, 0.01, (2, 3))
-    seen = _log_times(values)
-    found = permutation_test(LogTimes(seen.x, seen.starts, np.array([0, 0, 0, 1, 1, 1])), rng)
-    assert found is not None
+    log_times = _log_times(values)
+    result = permutation_test(LogTimes(log_times.x, log_times.starts, np.array([0, 0, 0, 1, 1, 1])), rng)
+    assert result is not None
     # Two jobs that can only change places say next to nothing, however far apart they are.
-    assert not found.repeatable
+    assert not result.repeatable
 
 
 def test_a_gpu_measured_once_is_believed_less_than_one_measured_often() -> None:
@@ -225,9 +225,9 @@ def test_a_gpu_measured_once_is_believed_less_than_one_measured_often() -> None:
     parts = [log_score[gpu] + rng.normal(0.0, 0.02, 1 if gpu == 0 else 6) for gpu in range(100)]
     starts = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
     x = np.concatenate(parts)
-    found = posterior(LogTimes(x, starts, np.full(len(x), -1)), rng)
-    assert found.repeatable
-    width = found.upper - found.lower
+    result = posterior(LogTimes(x, starts, np.full(len(x), -1)), rng)
+    assert result.repeatable
+    width = result.upper - result.lower
     assert width[0] > 1.5 * np.median(width[1:])
 
 
@@ -235,27 +235,27 @@ def test_a_gpu_that_changes_its_mind_is_known_less_well_than_its_many_runs_sugge
     rng = np.random.default_rng(9)
     values = rng.normal(0.0, 0.03, (100, 1)) + rng.normal(0.0, 0.002, (100, 10))
     values[0] = np.where(np.arange(10) % 2, 0.0, 0.3) + rng.normal(0.0, 0.002, 10)
-    found = posterior(_log_times(values), rng)
-    width = found.upper - found.lower
+    result = posterior(_log_times(values), rng)
+    width = result.upper - result.lower
     assert width[0] > 10.0 * np.median(width[1:])
-    assert found.lower[0] < 1.1
+    assert result.lower[0] < 1.1
 
 
 @pytest.mark.parametrize("gpus", [1, 5])
 def test_without_repeated_runs_nobody_knows(gpus: int) -> None:
-    found = posterior(_log_times(np.random.default_rng(0).normal(0.0, 0.5, (gpus, 1))), np.random.default_rng(0))
-    assert not found.repeatable
-    assert (found.belief == 1.0).all()
-    assert np.isnan(found.lower).all()
-    assert found.reason is not None
-    assert ("measure again" in found.reason) == (gpus > 1)
+    result = posterior(_log_times(np.random.default_rng(0).normal(0.0, 0.5, (gpus, 1))), np.random.default_rng(0))
+    assert not result.repeatable
+    assert (result.belief == 1.0).all()
+    assert np.isnan(result.lower).all()
+    assert result.reason is not None
+    assert ("measure again" in result.reason) == (gpus > 1)
 
 
 def test_values_without_any_noise_are_taken_as_they_are() -> None:
     score = np.array([1.0] * 20 + [1.3])
-    found = posterior(_log_times(np.log(np.repeat(score[:, None], 3, axis=1))), np.random.default_rng(0))
-    assert found.repeatable
-    assert found.belief == pytest.approx(score, rel=2e-3)
+    result = posterior(_log_times(np.log(np.repeat(score[:, None], 3, axis=1))), np.random.default_rng(0))
+    assert result.repeatable
+    assert result.belief == pytest.approx(score, rel=2e-3)
 
 
 def test_atoms_stay_few_and_reach_every_gpu() -> None:

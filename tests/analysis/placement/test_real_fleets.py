@@ -35,27 +35,27 @@ def test_what_the_first_half_of_the_runs_promises_comes_true_in_the_second(longh
     early = frame.filter(place < pl.len().over("gpu") // 2)
     late = frame.filter(place >= pl.len().over("gpu") // 2).group_by("gpu").agg(pl.col("value").median())
     store = new_store(tmp_path / "early")
-    kept = early["run_id"].implode()
+    run_ids = early["run_id"].implode()
     store.append(
         {
-            "runs": longhorn.collect(longhorn.scan("runs").filter(pl.col("run_id").is_in(kept))).to_arrow(),
-            "results": longhorn.collect(longhorn.scan("results").filter(pl.col("run_id").is_in(kept))).to_arrow(),
+            "runs": longhorn.collect(longhorn.scan("runs").filter(pl.col("run_id").is_in(run_ids))).to_arrow(),
+            "results": longhorn.collect(longhorn.scan("results").filter(pl.col("run_id").is_in(run_ids))).to_arrow(),
             "gpus": longhorn.collect(longhorn.scan("gpus")).to_arrow(),
         },
         "early",
     )
-    found = scores(store, ["sgemm"])
+    fleet_scores = scores(store, ["sgemm"])
     later = {str(gpu): value for gpu, value in late.iter_rows()}
-    known = np.array([later[gpu] for gpu in found.gpus])
-    one, usual = found.of["sgemm"], known / np.median(known)
+    times = np.array([later[gpu] for gpu in fleet_scores.gpus])
+    scored, usual = fleet_scores.of["sgemm"], times / np.median(times)
     # Held by the 90 % intervals: those of the runs at hand held half.
-    assert np.mean((one.lower <= usual) & (usual <= one.upper)) > 0.85
-    homed = np.array([node is not None for node in found.nodes])
+    assert np.mean((scored.lower <= usual) & (usual <= scored.upper)) > 0.85
+    homed = np.array([node is not None for node in fleet_scores.nodes])
     for gpus in (1, 4, 16):
-        spread = advise(found, "sgemm", gpus=gpus).spread
+        spread = advise(fleet_scores, "sgemm", gpus=gpus).spread
         assert spread is not None
-        chosen = np.array([gpu in spread.gpus for gpu in found.gpus])
+        chosen = np.array([gpu in spread.gpus for gpu in fleet_scores.gpus])
         rng = np.random.default_rng(0)
-        random = np.mean([rng.choice(known[homed], gpus, replace=False).max() for _ in range(4000)])
-        promised = _against(advise(found, "sgemm", gpus=gpus).gains, "spread")
-        assert 1.0 - known[chosen].max() / random == pytest.approx(promised.median, abs=0.012)
+        random = np.mean([rng.choice(times[homed], gpus, replace=False).max() for _ in range(4000)])
+        promised = _against(advise(fleet_scores, "sgemm", gpus=gpus).gains, "spread")
+        assert 1.0 - times[chosen].max() / random == pytest.approx(promised.median, abs=0.012)

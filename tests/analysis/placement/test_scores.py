@@ -25,19 +25,19 @@ def _fleet(gpus: int = 64, seed: int = 0, runs: int = 4) -> Fleet:
 
 def test_scores_are_by_gpu_in_the_order_of_nodes_and_slots(tmp_path: Path) -> None:
     fleet = _fleet()
-    found = scores(fleet.store(tmp_path / "S"))
-    assert found.cluster == "c"
-    assert found.workloads == ("w",)
-    assert found.gpus == tuple(fleet.names)
-    assert found.nodes == tuple(fleet.node(gpu) for gpu in range(64))
-    one = found.of["w"]
-    assert one.repeatable
-    assert (one.runs == 4).all()
-    assert np.corrcoef(found.belief("w"), fleet.known["w"])[0, 1] > 0.95
-    assert one.newest.max() == np.datetime64(BEGAN + timedelta(hours=3))
-    assert one.run_ids["g00005"] == ("w-20", "w-21", "w-22", "w-23")
-    assert (one.lower <= one.belief).all()
-    assert np.isnan(found.power("w")).all()
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert fleet_scores.cluster == "c"
+    assert fleet_scores.workloads == ("w",)
+    assert fleet_scores.gpus == tuple(fleet.names)
+    assert fleet_scores.nodes == tuple(fleet.node(gpu) for gpu in range(64))
+    scored = fleet_scores.of["w"]
+    assert scored.repeatable
+    assert (scored.runs == 4).all()
+    assert np.corrcoef(fleet_scores.one("w").belief, fleet.true_scores["w"])[0, 1] > 0.95
+    assert scored.newest.max() == np.datetime64(BEGAN + timedelta(hours=3))
+    assert scored.run_ids["g00005"] == ("w-20", "w-21", "w-22", "w-23")
+    assert (scored.lower <= scored.belief).all()
+    assert np.isnan(fleet_scores.one("w").power_w).all()
 
 
 def test_a_gpu_not_measured_in_a_workload_has_no_score_there(tmp_path: Path) -> None:
@@ -45,15 +45,15 @@ def test_a_gpu_not_measured_in_a_workload_has_no_score_there(tmp_path: Path) -> 
     rng = np.random.default_rng(3)
     skip = frozenset((gpu, run) for gpu in range(8) for run in range(3))
     fleet.run("v", _log_normal(9, 64, 0.03), noise(rng, 64, 3), skip=skip)
-    found = scores(fleet.store(tmp_path / "S"))
-    assert found.workloads == ("v", "w")
-    assert np.isnan(found.belief("v")[:8]).all()
-    assert np.isnan(found.draw(rng, "v")[:8]).all()
-    assert np.isfinite(found.belief("v")[8:]).all()
-    assert np.isfinite(found.draw(rng, "v")[8:]).all()
-    assert (found.of["v"].runs[:8] == 0).all()
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert fleet_scores.workloads == ("v", "w")
+    assert np.isnan(fleet_scores.one("v").belief[:8]).all()
+    assert np.isnan(fleet_scores.one("v").draw(rng)[:8]).all()
+    assert np.isfinite(fleet_scores.one("v").belief[8:]).all()
+    assert np.isfinite(fleet_scores.one("v").draw(rng)[8:]).all()
+    assert (fleet_scores.of["v"].runs[:8] == 0).all()
     with pytest.raises(InputError, match="no scores of workload x; there are v, w"):
-        found.belief("x")
+        fleet_scores.one("x")
 
 
 def test_places_and_uuids_of_one_gpu_are_one_gpu(tmp_path: Path) -> None:
@@ -66,18 +66,18 @@ def test_places_and_uuids_of_one_gpu_are_one_gpu(tmp_path: Path) -> None:
         for run in range(3):
             fleet.add("w", uuid, 100.0 * float(rng.normal(1.0, 0.01)), BEGAN + timedelta(hours=run))
             fleet.add("v", place, 100.0 * float(rng.normal(1.0, 0.01)), BEGAN + timedelta(hours=run))
-    found = scores(fleet.store(tmp_path / "S", places=False))
-    assert found.gpus == tuple(uuids)
-    assert np.isfinite(found.belief("v")).all()
+    fleet_scores = scores(fleet.store(tmp_path / "S", places=False))
+    assert fleet_scores.gpus == tuple(uuids)
+    assert np.isfinite(fleet_scores.one("v").belief).all()
 
 
 def test_a_name_that_leads_to_two_gpus_is_left_out_and_said(tmp_path: Path) -> None:
     fleet = _fleet(16)
     for uuid in ("GPU-00000001-0000-0000-0000-000000000000", "GPU-00000002-0000-0000-0000-000000000000"):
         fleet.identity("g00003", uuid=uuid)
-    found = scores(fleet.store(tmp_path / "S"))
-    assert "g00003" not in found.gpus
-    assert any("g00003 left out: each of these names fits several GPUs" in note for note in found.notes)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert "g00003" not in fleet_scores.gpus
+    assert any("g00003 left out: each of these names fits several GPUs" in note for note in fleet_scores.notes)
 
 
 def test_of_two_gpus_in_one_slot_the_one_measured_last_stands_there(tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ def test_of_two_gpus_in_one_slot_the_one_measured_last_stands_there(tmp_path: Pa
     fleet.identity("new", node="n0000", slot=2)
     for run in range(3):
         fleet.add("w", "new", 100.0 + run, BEGAN + timedelta(days=9, hours=run))
-    found = scores(fleet.store(tmp_path / "S"))
-    node = dict(zip(found.gpus, found.nodes, strict=True))
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    node = dict(zip(fleet_scores.gpus, fleet_scores.nodes, strict=True))
     assert node["new"] == "n0000"
     assert node["g00002"] is None
-    assert any("slot 2 of n0000 had 2 GPUs" in note for note in found.notes)
+    assert any("slot 2 of n0000 had 2 GPUs" in note for note in fleet_scores.notes)
 
 
 def test_of_two_gpus_in_one_slot_at_one_time_neither_stands_there(tmp_path: Path) -> None:
@@ -97,19 +97,19 @@ def test_of_two_gpus_in_one_slot_at_one_time_neither_stands_there(tmp_path: Path
     fleet.identity("twin", node="n0000", slot=2)
     for run in range(4):
         fleet.add("w", "twin", 100.0 + run, BEGAN + timedelta(hours=run))
-    found = scores(fleet.store(tmp_path / "S"))
-    node = dict(zip(found.gpus, found.nodes, strict=True))
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    node = dict(zip(fleet_scores.gpus, fleet_scores.nodes, strict=True))
     assert node["twin"] is None
     assert node["g00002"] is None
-    assert any("slot 2 of n0000 is given for g00002 and twin" in note for note in found.notes)
+    assert any("slot 2 of n0000 is given for g00002 and twin" in note for note in fleet_scores.notes)
 
 
 def test_a_gpu_seen_on_two_nodes_has_none(tmp_path: Path) -> None:
     fleet = _fleet(16)
     fleet.identity("g00001", node="n0003", slot=1)
-    found = scores(fleet.store(tmp_path / "S"))
-    assert dict(zip(found.gpus, found.nodes, strict=True))["g00001"] is None
-    assert any("g00001: seen on more than one node" in note for note in found.notes)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert dict(zip(fleet_scores.gpus, fleet_scores.nodes, strict=True))["g00001"] is None
+    assert any("g00001: seen on more than one node" in note for note in fleet_scores.notes)
 
 
 def test_gpus_of_synchronous_jobs_are_scored_as_one(tmp_path: Path) -> None:
@@ -121,30 +121,28 @@ def test_gpus_of_synchronous_jobs_are_scored_as_one(tmp_path: Path) -> None:
     luck = np.exp(rng.normal(0.0, 0.05, (nodes, runs))) * level[:, None]
     factors = np.repeat(luck, 4, axis=0) * np.exp(rng.normal(0.0, 0.001, (nodes * 4, runs)))
     jobs = {(gpu, run): f"job-{gpu // 4}-{run}" for gpu in range(nodes * 4) for run in range(runs)}
-    found = scores(Fleet(nodes * 4).run("w", np.ones(nodes * 4), factors, jobs=jobs).store(tmp_path / "S"))
-    one = found.of["w"]
-    assert one.coupled
-    assert one.repeatable
-    assert (one.runs == runs).all()
-    belief = one.belief.reshape(nodes, 4)
+    fleet_scores = scores(Fleet(nodes * 4).run("w", np.ones(nodes * 4), factors, jobs=jobs).store(tmp_path / "S"))
+    scored = fleet_scores.of["w"]
+    assert scored.repeatable
+    assert (scored.runs == runs).all()
+    belief = scored.belief.reshape(nodes, 4)
     assert (belief == belief[:, :1]).all()
     assert belief[7, 0] == pytest.approx(1.5, rel=0.1)
     assert (np.delete(belief, 7, axis=0) == 1.0).all()
-    drawn = found.draw(rng, "w").reshape(nodes, 4)
+    drawn = fleet_scores.one("w").draw(rng).reshape(nodes, 4)
     assert (drawn == drawn[:, :1]).all()
-    assert any("only 40 sets of GPUs can be compared, from 160 jobs" in note for note in found.notes)
+    assert any("only 40 sets of GPUs can be compared, from 160 jobs" in note for note in fleet_scores.notes)
 
 
 @pytest.mark.long
 def test_probes_that_share_a_job_but_no_time_are_scored_one_by_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    known = np.ones(80)
-    known[9] = 1.5
+    true_scores = np.ones(80)
+    true_scores[9] = 1.5
     jobs = {(gpu, run): f"job-{gpu // 4}-{run}" for gpu in range(80) for run in range(4)}
-    found = scores(Fleet(80).run("w", known, noise(rng, 80, 4), jobs=jobs).store(tmp_path / "S"))
-    assert not found.of["w"].coupled
-    assert found.belief("w")[9] == pytest.approx(1.5, rel=0.05)
-    assert (np.delete(found.belief("w"), 9) == 1.0).all()
+    fleet_scores = scores(Fleet(80).run("w", true_scores, noise(rng, 80, 4), jobs=jobs).store(tmp_path / "S"))
+    assert fleet_scores.one("w").belief[9] == pytest.approx(1.5, rel=0.05)
+    assert (np.delete(fleet_scores.one("w").belief, 9) == 1.0).all()
 
 
 def test_jobs_over_several_nodes_say_too_little_about_one(tmp_path: Path) -> None:
@@ -156,9 +154,9 @@ def test_jobs_over_several_nodes_say_too_little_about_one(tmp_path: Path) -> Non
             value = 100.0 * float(np.exp(rng.normal(0.0, 0.05)))
             for gpu in range(4 * node, 4 * node + span):
                 fleet.add("w", fleet.names[gpu], value, BEGAN + timedelta(hours=run), f"job-{run}-{node}")
-    found = scores(fleet.store(tmp_path / "S"))
-    assert (found.of["w"].runs == 3).all()
-    assert any("40 runs of w were left out: their jobs used several nodes" in note for note in found.notes)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert (fleet_scores.of["w"].runs == 3).all()
+    assert any("40 runs of w were left out: their jobs used several nodes" in note for note in fleet_scores.notes)
 
 
 def test_a_workload_of_jobs_over_several_nodes_alone_has_no_scores(tmp_path: Path) -> None:
@@ -170,9 +168,9 @@ def test_a_workload_of_jobs_over_several_nodes_alone_has_no_scores(tmp_path: Pat
             fleet.add("v", name, 100.0 * luck, BEGAN + timedelta(hours=run), f"job-{run}")
     store = fleet.store(tmp_path / "S")
     why = "all runs of v on c are of jobs on several nodes"
-    found = scores(store)
-    assert found.workloads == ("w",)
-    assert any(why in note for note in found.notes)
+    fleet_scores = scores(store)
+    assert fleet_scores.workloads == ("w",)
+    assert any(why in note for note in fleet_scores.notes)
     with pytest.raises(InputError, match=why):
         scores(store, ["v"])
 
@@ -181,9 +179,9 @@ def test_runs_without_a_positive_time_are_left_out_and_counted(tmp_path: Path) -
     fleet = _fleet(16)
     fleet.add("w", "g00000", 0.0)
     fleet.add("w", "g00000", float("nan"))
-    found = scores(fleet.store(tmp_path / "S"))
-    assert found.of["w"].runs[0] == 4
-    assert any("2 runs were left out of w: no positive time" in note for note in found.notes)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert fleet_scores.of["w"].runs[0] == 4
+    assert any("2 runs were left out of w: no positive time" in note for note in fleet_scores.notes)
 
 
 def test_a_workload_without_usable_times_does_not_stop_the_others(tmp_path: Path) -> None:
@@ -196,20 +194,22 @@ def test_a_workload_without_usable_times_does_not_stop_the_others(tmp_path: Path
     fleet.tables["results"]["unit"][-1] = "s"
     fleet.add("nought", "g00000", 0.0)
     store = fleet.store(tmp_path / "S")
-    found = scores(store)
-    assert found.workloads == ("w",)
-    assert advise(found, "w", now=BEGAN).workload == "w"
+    fleet_scores = scores(store)
+    assert fleet_scores.workloads == ("w",)
+    assert advise(fleet_scores, "w", now=BEGAN).workload == "w"
     for workload, why in (
         ("bandwidth", "the runs of bandwidth on c measure no time"),
         ("a mix", "the values of a mix on c are in several units"),
         ("nought", "no run of nought on c has a positive time"),
     ):
         # What has no times by its nature is nothing to note in the advice on another workload.
-        assert any(f"{workload} was left out: {why}" in note for note in found.notes) is (workload != "bandwidth")
+        assert any(f"{workload} was left out: {why}" in note for note in fleet_scores.notes) is (
+            workload != "bandwidth"
+        )
         with pytest.raises(InputError, match=why):
             scores(store, [workload])
         with pytest.raises(InputError, match=why):
-            advise(found, workload)
+            advise(fleet_scores, workload)
 
 
 def test_what_a_store_lacks_is_said_with_what_it_has(tmp_path: Path) -> None:
@@ -224,12 +224,12 @@ def test_what_a_store_lacks_is_said_with_what_it_has(tmp_path: Path) -> None:
     fleet.add("gone", "g00000", 40.0)
     fleet.tables["results"]["figure"][-1] = "power"
     fleet.tables["runs"]["status"][-1] = "the GPU was lost"
-    some = fleet.store(tmp_path / "some")
-    assert available(some) == [("c", "w")]
+    with_idle = fleet.store(tmp_path / "some")
+    assert available(with_idle) == [("c", "w")]
     with pytest.raises(InputError, match="the runs of idle on c measure no time, so no GPU can be slow in it"):
-        scores(some, ["idle"])
+        scores(with_idle, ["idle"])
     with pytest.raises(InputError, match="all runs of gone on c failed: measure it again"):
-        scores(some, ["gone"])
+        scores(with_idle, ["gone"])
     assert available(store, "d") == []
     with pytest.raises(InputError, match="no runs of workload v; it has w on c"):
         scores(store, ["v"])
@@ -273,8 +273,8 @@ def test_a_driver_that_the_collector_saw_change_is_known(tmp_path: Path) -> None
     assert advice.staleness.stale_gpus == 4  # all of the node
     assert advice.staleness.says is not None
     assert "the driver changed from 550.1 to 560.1 after it was measured (seen 2026-09-06)" in advice.staleness.says
-    found = scores(Store.open(tmp_path / "S"))
-    assert [driver for _, driver in found.places[0].drivers] == ["550.1", "560.1", "550.1"]
+    fleet_scores = scores(Store.open(tmp_path / "S"))
+    assert [driver for _, driver in fleet_scores.places[0].drivers] == ["550.1", "560.1", "550.1"]
 
 
 def test_a_node_is_one_however_its_name_is_written(tmp_path: Path) -> None:
@@ -284,9 +284,9 @@ def test_a_node_is_one_however_its_name_is_written(tmp_path: Path) -> None:
         fleet.identity(name, node=fleet.node(gpu), slot=gpu % 4, first_seen=BEGAN)
     fleet.identity("g00004", node="N0001", first_seen=BEGAN - timedelta(days=1))
     fleet.identity("g00005", node="n0001.site", first_seen=BEGAN + timedelta(days=1))
-    found = scores(fleet.store(tmp_path / "S", places=False))
-    assert found.nodes == ("n0000",) * 4 + ("n0001",) * 4 + ("n0002",) * 4
-    assert not any("more than one node" in note for note in found.notes)
+    fleet_scores = scores(fleet.store(tmp_path / "S", places=False))
+    assert fleet_scores.nodes == ("n0000",) * 4 + ("n0001",) * 4 + ("n0002",) * 4
+    assert not any("more than one node" in note for note in fleet_scores.notes)
 
 
 def test_of_two_domains_a_name_means_two_nodes(tmp_path: Path) -> None:
@@ -294,5 +294,5 @@ def test_of_two_domains_a_name_means_two_nodes(tmp_path: Path) -> None:
     for gpu, name in enumerate(fleet.names):
         fleet.identity(name, node="n03.east" if gpu < 4 else "n03.west", slot=gpu % 4)
     fleet.identity("g00001", node="N03.East")
-    found = scores(fleet.store(tmp_path / "S", places=False))
-    assert found.nodes == ("n03.east",) * 4 + ("n03.west",) * 4
+    fleet_scores = scores(fleet.store(tmp_path / "S", places=False))
+    assert fleet_scores.nodes == ("n03.east",) * 4 + ("n03.west",) * 4

@@ -17,26 +17,28 @@ def _packings(ground: sets.NodeLayout, gpus: int) -> dict[frozenset[int], float]
     """Every packed set with its chance: nodes in random order, each filled by random GPUs before the next."""
     members = [part.tolist() for part in ground.members()]
     fits = [part for part in members if len(part) >= gpus]
-    found: dict[frozenset[int], float] = {}
+    times_found: dict[frozenset[int], float] = {}
     if fits:
         for part in fits:
-            every = list(combinations(part, gpus))
-            for one in every:
-                found[frozenset(one)] = found.get(frozenset(one), 0.0) + 1 / len(fits) / len(every)
-        return found
+            sets_there = list(combinations(part, gpus))
+            for gpu_set in sets_there:
+                times_found[frozenset(gpu_set)] = times_found.get(frozenset(gpu_set), 0.0) + 1 / len(fits) / len(
+                    sets_there
+                )
+        return times_found
     orders = list(permutations(members))
     for order in orders:
-        whole: list[int] = []
+        chosen: list[int] = []
         for part in order:
-            missing = gpus - len(whole)
+            missing = gpus - len(chosen)
             if missing <= len(part):
-                every = list(combinations(part, missing))
-                for one in every:
-                    key = frozenset(whole + list(one))
-                    found[key] = found.get(key, 0.0) + 1 / len(orders) / len(every)
+                sets_there = list(combinations(part, missing))
+                for gpu_set in sets_there:
+                    key = frozenset(chosen + list(gpu_set))
+                    times_found[key] = times_found.get(key, 0.0) + 1 / len(orders) / len(sets_there)
                 break
-            whole += part
-    return found
+            chosen += part
+    return times_found
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 5, 6, 7, 8])
@@ -47,9 +49,9 @@ def test_the_best_packed_set_is_the_fastest_on_as_few_nodes_as_can_be(gpus: int)
         assert chosen is not None
         assert len(set(chosen.tolist())) == gpus
         homed = np.flatnonzero(NODE >= 0)
-        every = [np.array(one) for one in combinations(homed, gpus)]
-        fewest = min(len(set(NODE[one])) for one in every)
-        best = min(score[one].max() for one in every if len(set(NODE[one])) == fewest)
+        sets_there = [np.array(gpu_set) for gpu_set in combinations(homed, gpus)]
+        fewest = min(len(set(NODE[gpu_set])) for gpu_set in sets_there)
+        best = min(score[gpu_set].max() for gpu_set in sets_there if len(set(NODE[gpu_set])) == fewest)
         assert len(set(NODE[chosen])) == fewest
         assert score[chosen].max() == pytest.approx(best)
 
@@ -63,8 +65,8 @@ def test_no_packed_set_is_larger_than_the_nodes() -> None:
 @pytest.mark.parametrize("gpus", [1, 2, 3, 5, 9])
 def test_a_random_set_takes_the_mean_over_all_sets(gpus: int, locality: float) -> None:
     ground = sets.NodeLayout(NODE, locality)
-    every = [np.array(one) for one in combinations(range(9), gpus)]
-    mean = np.mean([sets.time_of(TIMES, ground, one) for one in every], axis=0)
+    sets_there = [np.array(gpu_set) for gpu_set in combinations(range(9), gpus)]
+    mean = np.mean([sets.time_of(TIMES, ground, gpu_set) for gpu_set in sets_there], axis=0)
     assert sets.random_spread(TIMES, ground, gpus) == pytest.approx(mean, rel=1e-6)
 
 
@@ -72,7 +74,7 @@ def test_a_random_set_takes_the_mean_over_all_sets(gpus: int, locality: float) -
 def test_a_random_packed_set_on_one_node_is_exact(gpus: int) -> None:
     ground = sets.NodeLayout(NODE, 1.7)
     chances = _packings(ground, gpus)
-    mean = sum(p * sets.time_of(TIMES, ground, np.array(sorted(one))) for one, p in chances.items())
+    mean = sum(p * sets.time_of(TIMES, ground, np.array(sorted(gpu_set))) for gpu_set, p in chances.items())
     assert sets.random_packed(TIMES, ground, gpus, np.random.default_rng(0)) == pytest.approx(mean, rel=1e-6)
 
 
@@ -80,7 +82,7 @@ def test_a_random_packed_set_of_whole_equal_nodes_is_exact() -> None:
     ground = sets.NodeLayout(np.repeat(np.arange(4), 2), 1.2)
     times = TIMES[:, :8]
     chances = _packings(ground, 4)
-    mean = sum(p * sets.time_of(times, ground, np.array(sorted(one))) for one, p in chances.items())
+    mean = sum(p * sets.time_of(times, ground, np.array(sorted(gpu_set))) for gpu_set, p in chances.items())
     assert sets.random_packed(times, ground, 4, np.random.default_rng(0)) == pytest.approx(mean, rel=1e-6)
 
 
@@ -88,13 +90,13 @@ def test_a_random_packed_set_of_whole_equal_nodes_is_exact() -> None:
 def test_other_random_packed_sets_are_near_the_mean_over_all(gpus: int) -> None:
     ground = sets.NodeLayout(NODE, 1.2)
     chances = _packings(ground, gpus)
-    every = np.array([sets.time_of(TIMES, ground, np.array(sorted(one))) for one in chances])
+    sets_there = np.array([sets.time_of(TIMES, ground, np.array(sorted(gpu_set))) for gpu_set in chances])
     weight = np.array(list(chances.values()))
-    mean = weight @ every
-    sd = np.sqrt(weight @ (every - mean) ** 2)
-    found = sets.random_packed(TIMES, ground, gpus, np.random.default_rng(0))
-    assert found is not None
-    assert (np.abs(found - mean) <= 4.0 * sd / np.sqrt(400) + 1e-6).all()
+    mean = weight @ sets_there
+    sd = np.sqrt(weight @ (sets_there - mean) ** 2)
+    times_found = sets.random_packed(TIMES, ground, gpus, np.random.default_rng(0))
+    assert times_found is not None
+    assert (np.abs(times_found - mean) <= 4.0 * sd / np.sqrt(400) + 1e-6).all()
 
 
 @pytest.mark.long
@@ -103,22 +105,22 @@ def test_a_slow_gpu_of_many_counts_as_often_as_it_is_met(unlike: bool) -> None:
     """A job of 6 GPUs on 16 nodes of 4 meets the slow one in one set of eleven: few orders would count it by luck."""
     times = 1.0 + 0.001 * np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
     times[:, 13] = 1.5
-    kept = np.ones(64, dtype=np.bool_)
-    kept[63] = not unlike  # then one node has three
-    ground, own = sets.NodeLayout(np.repeat(np.arange(16), 4)).only(kept), times[:, kept]
+    present = np.ones(64, dtype=np.bool_)
+    present[63] = not unlike  # then one node has three
+    ground, times_there = sets.NodeLayout(np.repeat(np.arange(16), 4)).only(present), times[:, present]
     mean = np.zeros(8)
     for first, second in permutations(ground.members(), 2):
-        rest = list(combinations(second.tolist(), 6 - len(first)))
-        mean += sum(own[:, [*first, *one]].max(axis=1) for one in rest) / len(rest) / (16 * 15)
+        partners = list(combinations(second.tolist(), 6 - len(first)))
+        mean += sum(times_there[:, [*first, *gpu_set]].max(axis=1) for gpu_set in partners) / len(partners) / (16 * 15)
     for seed in range(3):
-        found = sets.random_packed(own, ground, 6, np.random.default_rng(seed))
-        assert found == pytest.approx(mean, abs=0.002), seed
+        times_found = sets.random_packed(times_there, ground, 6, np.random.default_rng(seed))
+        assert times_found == pytest.approx(mean, abs=0.002), seed
 
 
 def test_the_chances_of_being_the_slowest_are_those_of_counting() -> None:
     for size in range(1, 8):
         for gpus in range(1, size + 1):
-            slowest = [max(one) for one in combinations(range(size), gpus)]
+            slowest = [max(gpu_set) for gpu_set in combinations(range(size), gpus)]
             counted = np.bincount(slowest, minlength=size) / len(slowest)
             assert sets.chances(size, gpus) == pytest.approx(counted)
     assert sets.chances(27_648, 4_000).sum() == pytest.approx(1.0)

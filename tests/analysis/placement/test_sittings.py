@@ -26,12 +26,12 @@ def _runs(gpus: int, days: int, a_day: int, day: float, within: float, seed: int
     return np.repeat(rng.normal(0.0, day, (gpus, days)), a_day, axis=1) + rng.normal(0.0, within, (gpus, days * a_day))
 
 
-def _sittings(x: Floats, began: Ints, known: bool = True) -> tuple[str | None, float, Ints]:
+def _sittings(x: Floats, began: Ints, dated: bool = True) -> tuple[str | None, float, Ints]:
     """What a sitting is, its share of the variance, and each run's sitting, (gpus, runs)."""
     gpus, runs = x.shape
     order = np.random.default_rng(3).permutation(x.size)  # rows come in any order
     owner = np.repeat(np.arange(gpus), runs)[order]
-    dates = np.tile(began, gpus)[order] / DAY if known else np.full(x.size, UNKNOWN)
+    dates = np.tile(began, gpus)[order] / DAY if dated else np.full(x.size, UNKNOWN)
     length, share, number = sittings_alike(x.ravel()[order], owner, dates)
     by_run = np.empty(x.size, dtype=np.intp)
     by_run[order] = number
@@ -80,16 +80,16 @@ def test_one_broken_run_hides_nothing() -> None:
     assert _sittings(x, _began(4, 3))[0] == "day"
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_equal_times_and_unknown_ones_say_nothing(known: bool) -> None:
-    assert _sittings(np.zeros((8, 6)), _began(2, 3), known)[0] is None
-    assert _sittings(_runs(8, 2, 3, 0.02, 0.0), _began(2, 3), known)[0] == ("day" if known else None)
+@pytest.mark.parametrize("dated", [True, False])
+def test_equal_times_and_unknown_ones_say_nothing(dated: bool) -> None:
+    assert _sittings(np.zeros((8, 6)), _began(2, 3), dated)[0] is None
+    assert _sittings(_runs(8, 2, 3, 0.02, 0.0), _began(2, 3), dated)[0] == ("day" if dated else None)
 
 
-def _stored(fleet: Fleet, name: str, x: Floats, known: Floats, a_day: int) -> None:
-    for (gpu, run), one in np.ndenumerate(x):
+def _stored(fleet: Fleet, name: str, x: Floats, true_scores: Floats, a_day: int) -> None:
+    for (gpu, run), log_time in np.ndenumerate(x):
         at = BEGAN + timedelta(days=run // a_day, minutes=12 * (run % a_day))
-        fleet.add(name, fleet.names[gpu], float(100.0 * known[gpu] * np.exp(one)), at)
+        fleet.add(name, fleet.names[gpu], float(100.0 * true_scores[gpu] * np.exp(log_time)), at)
 
 
 @pytest.mark.long
@@ -98,30 +98,32 @@ def test_a_bad_day_is_no_slow_gpu_however_often_it_was_measured_that_day(tmp_pat
     fleet, promised = Fleet(48), 0
     for seed in range(20):
         _stored(fleet, f"w{seed:02d}", _runs(48, 3, 4, 0.03, 0.004, seed), np.ones(48), 4)
-    found = scores(fleet.store(tmp_path / "S"))
-    for workload in found.workloads:
-        assert (found.of[workload].runs == 3).all()
-        advice = advise(found, workload, gpus=8, now=NOW)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    for workload in fleet_scores.workloads:
+        assert (fleet_scores.of[workload].runs == 3).all()
+        advice = advise(fleet_scores, workload, gpus=8, now=NOW)
         assert advice.exclude == ()
         promised += any(gain.measurable for gain in advice.gains)
     assert promised <= 4  # of 20 at 5 %, five have a chance of 0.3 %; of 6, three of 0.2 %
-    assert any("runs of w00 on one GPU within a day are more alike than others (9" in note for note in found.notes)
+    assert any(
+        "runs of w00 on one GPU within a day are more alike than others (9" in note for note in fleet_scores.notes
+    )
 
 
 def test_a_gpu_that_is_slow_every_day_is_found_and_one_of_a_single_day_is_not_excluded(tmp_path: Path) -> None:
     fleet = Fleet(80)
-    known = np.ones(80)
-    known[9] = 1.6
+    true_scores = np.ones(80)
+    true_scores[9] = 1.6
     x = _runs(80, 3, 4, 0.02, 0.004)
-    for (gpu, run), one in np.ndenumerate(x):
+    for (gpu, run), log_time in np.ndenumerate(x):
         if gpu == 33 and run >= 4:
             continue  # eight runs less: one day
-        slow = 1.6 if gpu == 33 else known[gpu]
+        slow = 1.6 if gpu == 33 else true_scores[gpu]
         at = BEGAN + timedelta(days=run // 4, minutes=12 * (run % 4))
-        fleet.add("w", fleet.names[gpu], float(100.0 * slow * np.exp(one)), at)
-    found = scores(fleet.store(tmp_path / "S"))
-    assert found.of["w"].runs[[9, 33]].tolist() == [3, 1]
-    advice = advise(found, "w", now=NOW, max_share=1.0)
+        fleet.add("w", fleet.names[gpu], float(100.0 * slow * np.exp(log_time)), at)
+    fleet_scores = scores(fleet.store(tmp_path / "S"))
+    assert fleet_scores.of["w"].runs[[9, 33]].tolist() == [3, 1]
+    advice = advise(fleet_scores, "w", now=NOW, max_share=1.0)
     assert advice.exclude == ("n0002",)
     assert len(advice.nodes[0].run_ids) == 12
 
