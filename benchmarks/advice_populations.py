@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whorl.analysis.placement import Scores, advise, scores, together
-from whorl.analysis.placement.advice import HARD
+from whorl.analysis.placement.evidence import HARD
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, ends
 from whorl.store import Store

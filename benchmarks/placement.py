@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from whorl.analysis.placement import Advice, Scores, advise, scores, sets
-from whorl.analysis.placement.advice import HARD
+from whorl.analysis.placement.evidence import HARD
 from whorl.analysis.placement.posterior import Mask
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json

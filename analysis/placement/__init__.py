@@ -1,25 +1,15 @@
 """Where a job should run: scores of GPUs that allow for noise, and advice with the expected gain.
 
 Read in this order: `units` (the runs of a store, by what can be told apart), `posterior` (what they say of each GPU),
-`scores` (the score of each GPU in each workload), `sets` (the best GPUs for a job, and what they save), `advice` (which
-nodes are slow, and what to do); `notes` has the sentences about what is left out. docs/placement.md has the definitions
-and how well they hold.
+`scores` (the score of each GPU in each workload), `sets` (the best GPUs for a job, and what they save), `evidence`
+(which nodes are slow, and how sure that is), `advice` (what to do). `notes` has the sentences about what is left out.
+docs/placement.md has the definitions and how well they hold.
 """
 
 from __future__ import annotations
 
-from .advice import (
-    Advice,
-    AdviceOptions,
-    Cost,
-    NodeEvidence,
-    Staleness,
-    Suspect,
-    advise,
-    node_rows,
-    suspects,
-    together,
-)
+from .advice import Advice, Cost, advise, node_rows, together
+from .evidence import AdviceOptions, NodeEvidence, Staleness, Suspect, suspects
 from .scores import Reference, Scores, WorkloadScores, gpu_rows, kinds_of, scores
 from .sets import Gain, PlacedSet
 from .units import available

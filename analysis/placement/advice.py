@@ -1,18 +1,16 @@
 """What to do with jobs of one workload: which nodes to avoid and to prefer, and how much time that saves.
 
-`advise` takes scores and gives plain frozen rows with `as_dict()`; it reads and writes nothing. A node is as slow as
-its slowest GPU: that is true for a job that takes the whole node, and it can happen to a job that gets any GPU of it.
-docs/placement.md defines every figure. What to do is said in words at the end of this file.
+`advise` takes scores and gives plain frozen rows with `as_dict()`; it reads and writes nothing. docs/placement.md
+defines every figure. What to do is said in words at the end of this file.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,89 +18,26 @@ import polars as pl
 from ...errors import InputError
 from ...store.names import by_number, plain_workload
 from ..by_number import by_number as columns_by_number
-from ..statistics.ordering import Floats, Ints
-from ..verdicts import Kind, Level
-from ..verdicts.judgements import last_judgement
+from ..statistics.ordering import Ints
+from .evidence import (
+    FEWEST_RUNS,
+    MAX_SHARE,
+    AdviceOptions,
+    NodeEvidence,
+    Staleness,
+    Suspect,
+    WorkloadEvidence,
+)  # fmt: skip
 from .notes import many, note, percent
-from .scores import Reference, Scores, WorkloadScores
-from .sets import Gain, PlacedSet, SynchronousJob, best_sets, ends
+from .scores import Reference, Scores
+from .sets import Gain, PlacedSet, best_sets, ends
 
-if TYPE_CHECKING:
-    from ...store import Store
-
-HARD = 1.1
-"""More than what silicon and cooling make of healthy boards: on Longhorn 391 of 392 stay below 1.08 in SGEMM."""
-SOFT = 1.05
-MAX_AGE_DAYS = 90.0
-MAX_SHARE = 0.05
-"""The share of the nodes that may be excluded where none is stated, and one node however few there are."""
 LEAST_LEFT = 2
 """Of the GPUs that a job asks for, how many times as many must be left to choose from."""
-_FEWEST_RUNS = 2
-"""Of a GPU by which a node is hard."""
 _FAST = 0.25
 """The share of the nodes that is offered as fast."""
-_SEVERAL_MODELS = 0.15
-"""Between the 5th and 95th percentile, as logarithms: GPUs of one model differ less."""
 EXCLUDED, KEPT, AVOIDED, PREFERRED, UNMARKED = "excluded", "hard, kept", "avoid", "prefer", ""
 """What the advice says about a node: `hard, kept` is certainly slow and not excluded; `avoid` is slow."""
-
-
-@dataclass(frozen=True)
-class AdviceOptions(SynchronousJob):
-    """What a user may state for `advise`, of the job and of the nodes. Raises `InputError`."""
-
-    partition: Collection[str] | None = None
-    """The nodes that may be used; all, where None."""
-    hard: float = HARD
-    soft: float = SOFT
-    """Slowdowns from which a node is excluded or put behind others, if its interval lies above."""
-    max_share: float | None = None
-    """Of the nodes, never more than this share is excluded; None: `MAX_SHARE`, or one node."""
-    max_age: float = MAX_AGE_DAYS
-    """Days from which a score may be out of date."""
-    now: datetime = field(default_factory=lambda: datetime.now(UTC).replace(tzinfo=None))
-    """UTC without zone."""
-
-    def __post_init__(self) -> None:
-        if self.locality < 1.0 or not 0.0 <= (self.max_share or 0.0) <= 1.0 or not 1.0 <= self.soft <= self.hard:
-            raise InputError("the locality penalty must be at least 1, the share from 0 to 1, and 1 <= soft <= hard")
-        if self.gpus < 1:
-            raise InputError("a job needs at least one GPU")
-
-
-@dataclass(frozen=True)
-class NodeEvidence:
-    """A slow node and what says so: its slowest GPU beside the median GPU of the fleet. Unknown values are None."""
-
-    node: str
-    tier: str
-    """"hard": certainly slower than `hard`; "soft": certainly slower than `soft`, used for weights only."""
-    excluded: bool
-    """Whether the advice excludes it. Not all hard nodes are excluded if there are too many."""
-    worst_gpu: str
-    worst_gpu_name: str
-    """`node/slot` where that is known, else as `worst_gpu`."""
-    slowdown: float
-    """Over the median GPU of `reference`."""
-    lower: float
-    upper: float
-    runs: int
-    run_ids: tuple[str, ...]
-    newest: datetime | None
-    simulated: bool
-    """True for simulated GPUs, which have no age."""
-    age_days: float | None
-    stale: str | None
-    """Why the evidence may be out of date."""
-    sm_clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    fleet_sm_clock_mhz: float | None
-    fleet_power_w: float | None
-    fleet_temperature_c: float | None
-    reference: str
-    """The GPUs that it is compared with, in words: of its model and board variant."""
 
 
 @dataclass(frozen=True)
@@ -113,39 +48,6 @@ class Cost:
     nodes_excluded: int
     share: float
     gpus_left: int
-
-
-@dataclass(frozen=True)
-class Staleness:
-    """How old the measurements behind the advice are."""
-
-    newest: datetime | None
-    newest_days: float | None
-    oldest_days: float | None
-    """Of the GPU whose last measurement is longest ago."""
-    stale_gpus: int
-    gpus: int
-    simulated_gpus: int
-    """How many GPUs are simulated: they have no age."""
-    says: str | None
-    """A sentence, where something is out of date."""
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A GPU that the judge names. Not excluded: a second sitting is missing."""
-
-    gpu: str
-    gpu_name: str
-    node: str | None
-    slowdown: float
-    """Its time in the workload over that of the median GPU."""
-    p: float | None
-    """The chance that a healthy GPU lies so far out, over all workloads."""
-    finding: str
-    """What the judge calls it."""
-    workloads: tuple[str, ...]
-    """In which it shows."""
 
 
 @dataclass(frozen=True)
@@ -217,27 +119,21 @@ def advise(scores: Scores, workload: str, *, suspected: Sequence[Suspect] = (), 
 
     Raises `InputError` for a workload without scores, for fewer GPUs than one and for more than were measured.
     """
-    scored, job = scores.one(workload), AdviceOptions(**options)
-    nodes = measured_nodes(scores, scored, job.partition)
-    usable = _usable(scored, nodes, job, scores.cluster)
-    tiers = Tiers(scored, job)
-    slow = sorted(
-        (_evidence(scores, scored, job, node, tier) for node, gpus in nodes.items() if (tier := tiers.of(gpus))),
-        key=lambda node: (node.tier != "hard", -node.slowdown, by_number(node.node)),
-    )
+    job = AdviceOptions(**options)
+    evidence = WorkloadEvidence(scores, workload, job)
+    scored, usable, slow = evidence.scored, _usable(evidence), evidence.slow_nodes()
     hard = [node.node for node in slow if node.tier == "hard"]
-    notes = [*scores.notes_on(workload), *_cautions(scores, scored, nodes, usable, job=job)]
-    exclude, cost, spared = _excluded(hard, nodes, job, notes)
+    notes = [*scores.notes_on(workload), *evidence.cautions(usable.tolist())]
+    exclude, cost, spared = _excluded(hard, evidence, notes)
     low, high = ends(scored.belief[usable])
     sensitive = scored.repeatable and (bool(hard) or high / low >= job.soft)
-    drained, excluded = (np.isin(np.array(scores.nodes, dtype=object), list(names)) for names in (hard, exclude))
+    drained, excluded = (np.array([node in names for node in scores.nodes]) for names in (set(hard), exclude))
     best = best_sets(scores, scored, usable, job=job, drained=drained, excluded=excluded)
-    prefer = _fast(nodes, scored, job, exclude) if sensitive else _slow_elsewhere(scores, scored, nodes, job)
+    prefer = _fast(evidence, exclude) if sensitive else _slow_elsewhere(evidence)
     if prefer and not sensitive:
-        which, serve = (
-            many(len(prefer), f"node ({prefer[0]}) is", "nodes are"),
-            "serves" if len(prefer) == 1 else "serve",
-        )
+        which, serve = f"{len(prefer):,} nodes are", "serve"
+        if len(prefer) == 1:
+            which, serve = f"1 node ({prefer[0]}) is", "serves"
         notes.append(note("slow_elsewhere", nodes=which, serve=serve, workload=workload))
     advice = Advice(
         cluster=scores.cluster,
@@ -250,13 +146,13 @@ def advise(scores: Scores, workload: str, *, suspected: Sequence[Suspect] = (), 
         exclude=tuple(sorted(exclude, key=by_number)),
         prefer=prefer,
         nodes=tuple(replace(node, excluded=node.node in exclude) for node in slow),
-        score_of_node=_node_scores(nodes, scored),
+        score_of_node=evidence.node_scores,
         packed=best.packed,
         spread=best.spread,
         break_even=best.break_even,
         gains=best.gains,
         cost=cost,
-        staleness=_staleness(scores, scored, usable, job),
+        staleness=evidence.staleness(usable.tolist()),
         notes=tuple(notes),
         suspected=tuple(gpu for gpu in suspected if job.partition is None or gpu.node in job.partition),
         references=scored.references,
@@ -266,133 +162,29 @@ def advise(scores: Scores, workload: str, *, suspected: Sequence[Suspect] = (), 
     return replace(advice, finding=finding(advice, high / low - 1.0, job.hard, spared=spared, once=scored.p is None))
 
 
-def measured_nodes(scores: Scores, scored: WorkloadScores, usable: Collection[str] | None) -> dict[str, list[int]]:
-    """The nodes with a GPU measured in a workload, of `usable` where given, by name; and these GPUs of each."""
-    usable = None if usable is None else set(usable)
-    gpus_of: dict[str, list[int]] = {}
-    for gpu in np.flatnonzero(np.isfinite(scored.belief)).tolist():
-        node = scores.nodes[gpu]
-        if node is not None and (usable is None or node in usable):
-            gpus_of.setdefault(node, []).append(gpu)
-    return dict(sorted(gpus_of.items()))
-
-
-def _node_scores(nodes: Mapping[str, Sequence[int]], scored: WorkloadScores) -> dict[str, float]:
-    """The score of each node: that of its slowest GPU."""
-    belief = scored.belief.tolist()
-    return {name: max(belief[gpu] for gpu in gpus) for name, gpus in nodes.items()}
-
-
-def _usable(scored: WorkloadScores, nodes: Mapping[str, Sequence[int]], job: AdviceOptions, cluster: str) -> Ints:
+def _usable(evidence: WorkloadEvidence) -> Ints:
     """The GPUs to choose among: those on a known node, or all where no node is known."""
+    scored, job = evidence.scored, evidence.job
     usable = np.flatnonzero(np.isfinite(scored.belief))
-    if nodes or job.partition is not None:
-        usable = np.array(sorted(gpu for members in nodes.values() for gpu in members), dtype=np.intp)
+    if evidence.nodes or job.partition is not None:
+        usable = np.array(sorted(gpu for members in evidence.nodes.values() for gpu in members), dtype=np.intp)
     if job.gpus > len(usable):
         part = "" if job.partition is None else "of the partition "
         number, were = ("1 GPU", "was") if len(usable) == 1 else (f"{len(usable)} GPUs", "were")
         raise InputError(
-            f"the job needs {job.gpus} GPUs, but only {number} {part}on {cluster} {were} measured in {scored.workload}"
+            f"the job needs {job.gpus} GPUs, but only {number} {part}on {evidence.scores.cluster} {were} measured in "
+            f"{scored.workload}"
         )
     return usable
-
-
-# -- which nodes are slow --------------------------------------------------------------------------------------------
-
-
-class Tiers:
-    """Which GPUs are hard or soft in one workload: certainly slower than others of their model and board variant.
-
-    Never hard by a single run, and only where a GPU stands out of all that are compared.
-    """
-
-    def __init__(self, scored: WorkloadScores, limits: AdviceOptions) -> None:
-        self._slowdown = scored.slow(scored.belief)
-        lower = np.nan_to_num(scored.slow(scored.lower)) if scored.repeatable else np.zeros(len(scored.lower))
-        hard = (lower > limits.hard) & (scored.runs >= _FEWEST_RUNS) & scored.standing_out
-        self._tiers = {"hard": hard, "soft": lower > limits.soft}
-
-    def of(self, gpus: Sequence[int]) -> tuple[str, int] | None:
-        """The tier of a node with these GPUs and the GPU that puts it there; None for a usual node."""
-        for tier, slow in self._tiers.items():
-            numbers = [gpu for gpu in gpus if slow[gpu]]
-            if numbers:
-                return tier, max(numbers, key=lambda gpu: float(self._slowdown[gpu]))
-        return None
-
-
-def _evidence(
-    scores: Scores, scored: WorkloadScores, limits: AdviceOptions, node: str, tier: tuple[str, int]
-) -> NodeEvidence:
-    """What says that `node` is slow: the GPU of its tier. Whether it is excluded is decided later."""
-    name, gpu = tier
-    slowdown, lower, upper = (float(scored.slow(values)[gpu]) for values in (scored.belief, scored.lower, scored.upper))
-    conditions = {column: getattr(scored, column) for column in ("sm_clock_mhz", "power_w", "temperature_c")}
-    peers = scored.reference == scored.reference[gpu]
-    return NodeEvidence(
-        node,
-        name,
-        excluded=False,
-        worst_gpu=scores.gpus[gpu],
-        worst_gpu_name=scores.name(gpu),
-        slowdown=slowdown,
-        lower=lower,
-        upper=upper,
-        runs=int(scored.runs[gpu]),
-        run_ids=scored.run_ids.get(scores.gpus[gpu], ()),
-        newest=_newest(scored, gpu),
-        simulated=scores.places[gpu].simulated,
-        age_days=_age_days(scores, scored, gpu, limits.now),
-        stale=_stale(scores, scored, gpu, limits),
-        **{column: _median(values[[gpu]]) for column, values in conditions.items()},
-        **{f"fleet_{column}": _median(values[peers]) for column, values in conditions.items()},
-        reference=str(scored.references[scored.reference[gpu]]),
-    )
-
-
-def _median(values: Floats) -> float | None:
-    finite = values[np.isfinite(values)]
-    return float(np.median(finite)) if len(finite) else None
-
-
-def _cautions(
-    scores: Scores, scored: WorkloadScores, nodes: Mapping[str, Sequence[int]], usable: Ints, *, job: AdviceOptions
-) -> Iterable[str]:
-    """Notes on what cannot be told of these GPUs: by comparing them, of their nodes, and where their runs disagree."""
-    if job.partition is not None and (unmeasured := len(set(job.partition).difference(nodes))):
-        yield note("unmeasured", count=unmeasured, total=len(set(job.partition)))
-    for number, reference in enumerate(scored.references):
-        if reference.nodes == 1 and reference.gpus > 1:
-            [host] = {scores.nodes[gpu] for gpu in np.flatnonzero(scored.reference == number)} - {None}
-            yield note("one_node", reference=reference, node=host)
-    low, high = ends(np.log(scored.raw[np.isfinite(scored.raw)]))
-    if job.partition is None and scored.references[0].model is None and high - low > _SEVERAL_MODELS:
-        yield note("several_models")
-    tiers, slowdown = Tiers(scored, job), scored.slow(scored.belief)
-    homeless = np.array([gpu for gpu, node in enumerate(scores.nodes) if node is None], dtype=np.intp)
-    for gpu in homeless.tolist():
-        if (tiers.of([gpu]) or ("",))[0] == "hard":
-            yield note("slow_homeless", gpu=scores.name(gpu), times=slowdown[gpu])
-    lower, upper = scored.slow(scored.lower), scored.slow(scored.upper)
-    doubtful = (upper > job.hard) & (lower <= job.soft) & (scored.runs > 1) & scored.repeatable
-    gpus = [gpu for gpu in np.union1d(usable, homeless).tolist() if doubtful[gpu]]
-    if gpus:
-        gpu = max(gpus, key=lambda gpu: float(scored.belief[gpu]))
-        node, place = scores.nodes[gpu], scores.places[gpu]
-        name = scores.name(gpu) + (f" on {node}" if node is not None and place.slot is None else "")
-        others = f"; {many(len(gpus) - 1, 'other is', 'others are')} like it" if len(gpus) > 1 else ""
-        yield note("doubtful", gpu=name, low=lower[gpu], high=upper[gpu], others=others)
 
 
 # -- which of them to exclude, and what to prefer --------------------------------------------------------------------
 
 
-def _excluded(
-    hard: Sequence[str], nodes: Mapping[str, Sequence[int]], job: AdviceOptions, notes: list[str]
-) -> tuple[set[str], Cost, str | None]:
+def _excluded(hard: Sequence[str], evidence: WorkloadEvidence, notes: list[str]) -> tuple[set[str], Cost, str | None]:
     """The nodes to exclude, worst first until one of the two limits is reached; the cost; and which limit it was."""
-    unmeasured = len(set(job.partition or ()).difference(nodes))
-    sizes = {name: len(gpus) for name, gpus in nodes.items()}
+    job, unmeasured = evidence.job, evidence.unmeasured
+    sizes = {name: len(gpus) for name, gpus in evidence.nodes.items()}
     usual = float(np.median(list(sizes.values()))) if sizes else 0.0
     gpus_left = sum(sizes.values()) + int(unmeasured * usual)
     total = len(sizes) + unmeasured
@@ -424,120 +216,40 @@ def _excluded(
     return exclude, Cost(total, len(exclude), len(exclude) / total if total else 0.0, gpus_left), limit
 
 
-def _fast(
-    nodes: Mapping[str, Sequence[int]], scored: WorkloadScores, job: AdviceOptions, exclude: Collection[str]
-) -> tuple[str, ...]:
+def _fast(evidence: WorkloadEvidence, exclude: Collection[str]) -> tuple[str, ...]:
     """The fastest nodes, best first: a quarter of all nodes, or twice as many as the job needs if that is more."""
-    score = _node_scores(nodes, scored)
+    score, nodes = evidence.node_scores, evidence.nodes
     best = sorted((name for name in score if name not in exclude), key=lambda name: (score[name], by_number(name)))
-    enough = int(np.searchsorted(np.cumsum([len(nodes[name]) for name in best]), 2 * job.gpus)) + 1
+    enough = int(np.searchsorted(np.cumsum([len(nodes[name]) for name in best]), 2 * evidence.job.gpus)) + 1
     usual = float(np.median(list(score.values()))) if score else 0.0
     return tuple(name for name in best[: max(int(_FAST * len(score)), enough)] if score[name] < usual)
 
 
-def _slow_elsewhere(
-    scores: Scores, scored: WorkloadScores, nodes: Mapping[str, Sequence[int]], limits: AdviceOptions
-) -> tuple[str, ...]:
+def _slow_elsewhere(evidence: WorkloadEvidence) -> tuple[str, ...]:
     """The nodes that are soft in another, sensitive workload: a job that is not sensitive leaves the good ones to it.
 
     Hard nodes are never offered. Nor are nodes that are or may be slow in the job's own workload: if its differences
     repeat, the whole interval of a node's slowest GPU must lie below `soft`. If it is not known whether they repeat,
     no node is offered.
     """
+    scores, scored, job = evidence.scores, evidence.scored, evidence.job
     if scored.p is None:
         return ()
     slow: set[str] = set()
     if scored.repeatable:
-        slow = {name for name, gpus in nodes.items() if not max(scored.upper[gpus]) < limits.soft}
+        slow = {name for name, gpus in evidence.nodes.items() if not max(scored.upper[gpus]) < job.soft}
     worst: dict[str, float] = {}
-    for elsewhere in scores.of.values():
+    for workload, elsewhere in scores.of.items():
         if elsewhere is scored or not elsewhere.repeatable:
             continue
-        tiers = Tiers(elsewhere, limits)
-        for name, gpus in measured_nodes(scores, elsewhere, nodes).items():
-            tier, gpu = tiers.of(gpus) or ("", 0)
+        there = WorkloadEvidence(scores, workload, replace(job, partition=set(evidence.nodes)))
+        for name, gpus in there.nodes.items():
+            tier, gpu = there.tier(gpus) or ("", 0)
             if tier == "hard":
                 slow.add(name)
             elif tier:
                 worst[name] = max(worst.get(name, 0.0), float(elsewhere.belief[gpu]))
     return tuple(sorted(worst.keys() - slow, key=lambda name: (-worst[name], by_number(name))))
-
-
-# -- how old the scores are ------------------------------------------------------------------------------------------
-
-
-def _newest(scored: WorkloadScores, gpu: int) -> datetime | None:
-    """When a GPU was measured last, UTC."""
-    newest: datetime | None = scored.newest[gpu].astype("datetime64[us]").item()
-    return newest
-
-
-def _age_days(scores: Scores, scored: WorkloadScores, gpu: int, now: datetime) -> float | None:
-    """How many days ago a GPU was measured last; None if that is not known, and for a simulated GPU."""
-    newest = _newest(scored, gpu)
-    return None if newest is None or scores.places[gpu].simulated else (now - newest) / timedelta(days=1)
-
-
-def _stale(scores: Scores, scored: WorkloadScores, gpu: int, limits: AdviceOptions) -> str | None:
-    """Why a GPU's score may be out of date; None if it is not."""
-    newest = _newest(scored, gpu)
-    if newest is None:
-        return "the date of its measurement is not known"
-    for (_, before), (since, driver) in pairwise(scores.places[gpu].drivers):
-        if since is not None and since > newest:
-            return f"the driver changed from {before} to {driver} after it was measured (seen {since:%Y-%m-%d})"
-    days = _age_days(scores, scored, gpu, limits.now)
-    return f"measured {days:,.0f} days ago" if days is not None and days > limits.max_age else None
-
-
-def _staleness(scores: Scores, scored: WorkloadScores, usable: Ints, limits: AdviceOptions) -> Staleness:
-    """How old the scores of the GPUs `usable` are."""
-    gpus = usable.tolist()
-    ages = [age for gpu in gpus if (age := _age_days(scores, scored, gpu, limits.now)) is not None]
-    reasons = [reason for gpu in gpus if (reason := _stale(scores, scored, gpu, limits)) is not None]
-    says = None
-    if reasons:
-        which = "all" if len(reasons) == len(gpus) else f"{len(reasons):,} of {len(gpus):,}"
-        says = f"{which} scores may be out of date (for example: {reasons[0]}): measure again"
-    return Staleness(
-        newest=max((newest for gpu in gpus if (newest := _newest(scored, gpu)) is not None), default=None),
-        newest_days=min(ages, default=None),
-        oldest_days=max(ages, default=None),
-        stale_gpus=len(reasons),
-        gpus=len(gpus),
-        simulated_gpus=sum(scores.places[gpu].simulated for gpu in gpus),
-        says=says,
-    )
-
-
-# -- one sitting only ------------------------------------------------------------------------------------------------
-
-
-def suspects(store: Store, scores: Scores, workloads: Iterable[str], soft: float) -> dict[str, tuple[Suspect, ...]]:
-    """By workload, the GPUs that the judge names and that took more than `soft` times the usual time in it, the
-    slowest first. None is looked for where the scores can tell what repeats.
-
-    With one run of each GPU the scores cannot tell that. The judge looks at all workloads: a GPU that is slow in
-    several of them is suspected after one campaign.
-    """
-    once = [name for name in workloads if scores.one(name).p is None]
-    judged = last_judgement(store, scores.cluster) if once else None
-    suspected: dict[str, tuple[Suspect, ...]] = dict.fromkeys(once, ())
-    number = {scores.name(gpu): gpu for gpu in range(len(scores.gpus))} if judged else {}
-    for workload in once if judged else ():
-        scored, by_gpu = scores.one(workload), dict[int, Suspect]()
-        slow = scored.slow(scored.raw)
-        for verdict in judged.judgement.rows if judged else ():
-            timed = verdict.level is not Level.BATCH and verdict.kind is not Kind.FAST and verdict.timed
-            if not timed or plain_workload(workload) not in map(plain_workload, verdict.workloads):
-                continue
-            for name in verdict.gpus:
-                gpu = number.get(name)
-                if gpu is not None and slow[gpu] > soft and gpu not in by_gpu:
-                    found = float(slow[gpu]), verdict.p, verdict.kind.value, verdict.workloads
-                    by_gpu[gpu] = Suspect(scores.gpus[gpu], name, scores.nodes[gpu], *found)
-        suspected[workload] = tuple(sorted(by_gpu.values(), key=lambda suspect: -suspect.slowdown))
-    return suspected
 
 
 # -- several models, and rows to be read -----------------------------------------------------------------------------
@@ -561,7 +273,7 @@ def together(parts: Sequence[Advice]) -> Advice:
     def every(name: str) -> list[Any]:
         return [member for part in parts for member in getattr(part, name)]
 
-    first, dates = parts[0], [part.staleness for part in parts]
+    first = parts[0]
     common = [sentence for sentence in first.notes if all(sentence in part.notes for part in parts)]
     of_kinds = [f"{part.workload}: {sentence}" for part in parts for sentence in part.notes if sentence not in common]
     score: dict[str, float] = {}
@@ -584,29 +296,12 @@ def together(parts: Sequence[Advice]) -> Advice:
         score_of_node=score,
         gains=(),
         cost=Cost(nodes, excluded, excluded / nodes if nodes else 0.0, gpus_left),
-        staleness=_oldest(dates),
+        staleness=Staleness.together([part.staleness for part in parts]),
         notes=(*common, *of_kinds),
         suspected=tuple(every("suspected")),
         references=tuple(every("references")),
         kinds=tuple(parts),
         kind="",
-    )
-
-
-def _oldest(parts: Sequence[Staleness]) -> Staleness:
-    """Of the measurements behind several advices, on other GPUs each."""
-
-    def stated(name: str) -> list[Any]:
-        return [value for part in parts if (value := getattr(part, name)) is not None]
-
-    return Staleness(
-        newest=max(stated("newest"), default=None),
-        newest_days=min(stated("newest_days"), default=None),
-        oldest_days=max(stated("oldest_days"), default=None),
-        stale_gpus=sum(stated("stale_gpus")),
-        gpus=sum(stated("gpus")),
-        simulated_gpus=sum(stated("simulated_gpus")),
-        says="; ".join(dict.fromkeys(stated("says"))) or None,
     )
 
 
@@ -633,8 +328,8 @@ def node_rows(scores: Scores, advice: Advice) -> pl.DataFrame:
     Columns: node, gpus (measured there), worst (name of its slowest GPU), runs (of that GPU), score, low, high (of that
     GPU, as in `gpu_rows`), mark.
     """
-    scored = scores.one(advice.kind)
-    nodes = measured_nodes(scores, scored, None)
+    evidence = WorkloadEvidence(scores, advice.kind, AdviceOptions())
+    scored, nodes = evidence.scored, evidence.nodes
     marks = dict.fromkeys(advice.prefer, PREFERRED)
     marks |= {node.node: KEPT if node.tier == "hard" else AVOIDED for node in advice.nodes}
     marks |= dict.fromkeys(advice.exclude, EXCLUDED)
@@ -696,7 +391,7 @@ def _why_soft(slow: Sequence[NodeEvidence], hard: float) -> str:
     time = f"{worst.slowdown:.3f} times the usual time ({worst.lower:.3f} to {worst.upper:.3f})"
     if worst.lower <= hard:
         why = f"but the interval is not above {hard:g}"
-    elif worst.runs < _FEWEST_RUNS:
+    elif worst.runs < FEWEST_RUNS:
         why = "but has only one run: measure it again"
     else:
         why = "but does not stand out: too many nodes are slow, or there are too few runs to rule out chance"
