@@ -195,7 +195,7 @@ def _excluded(hard: Sequence[str], evidence: WorkloadEvidence, notes: list[str])
     for name in hard:
         if gpus_left - sizes[name] < LEAST_LEFT * job.gpus:
             notes.append(note("needed", node=name, least=LEAST_LEFT * job.gpus))
-            limit = "too few GPUs would be left"
+            limit = note("too_few_left")
             break
         if len(exclude) == most:
             notes.append(
@@ -209,7 +209,7 @@ def _excluded(hard: Sequence[str], evidence: WorkloadEvidence, notes: list[str])
                     enough=math.ceil(100.0 * len(hard) / total - 1e-9),
                 )
             )
-            limit = f"one node of {total:,} is more than --max-share {100 * share:.4g}% allows"
+            limit = note("above_share", nodes=total, share=100 * share)
             break
         gpus_left -= sizes[name]
         exclude.add(name)

@@ -207,12 +207,12 @@ class WorkloadEvidence:
         """Why a GPU's score may be out of date; None if it is not."""
         newest = self._newest[gpu]
         if newest is None:
-            return "the date of its measurement is not known"
+            return note("undated")
         for (_, before), (since, driver) in pairwise(self.scores.places[gpu].drivers):
             if since is not None and since > newest:
-                return f"the driver changed from {before} to {driver} after it was measured (seen {since:%Y-%m-%d})"
+                return note("driver", before=before, after=driver, since=since)
         days = self._age_days(gpu)
-        return f"measured {days:,.0f} days ago" if days is not None and days > self.job.max_age else None
+        return note("old", days=days) if days is not None and days > self.job.max_age else None
 
     def staleness(self, gpus: Sequence[int]) -> Staleness:
         """How old the scores of some GPUs are."""
@@ -221,7 +221,7 @@ class WorkloadEvidence:
         says = None
         if reasons:
             which = "all" if len(reasons) == len(gpus) else f"{len(reasons):,} of {len(gpus):,}"
-            says = f"{which} scores may be out of date (for example: {reasons[0]}): measure again"
+            says = note("stale", which=which, reason=reasons[0])
         return Staleness(
             newest=max((newest for gpu in gpus if (newest := self._newest[gpu]) is not None), default=None),
             newest_days=min(ages, default=None),

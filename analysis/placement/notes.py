@@ -24,6 +24,16 @@ NOTES = {
     "variance is between such groups): each group counts as one run, {count:,} in all",
     "one_day": "hardly any GPU has {runs} of {workload} from different days (or their dates are not known): the "
     "intervals assume that days differ as SGEMM on a public cluster did, and more where {runs} of a day do",
+    # why GPUs cannot be told apart
+    "single_gpu": "only one GPU was measured, so there is nothing to compare",
+    "measured_once": "fewer than two GPUs were measured twice, so it is not known which differences repeat: measure "
+    "again on another day",
+    "no_repeat": "the differences between GPUs do not repeat (p = {p:.2f})",
+    # why a score may be out of date
+    "undated": "the date of its measurement is not known",
+    "driver": "the driver changed from {before} to {after} after it was measured (seen {since:%Y-%m-%d})",
+    "old": "measured {days:,.0f} days ago",
+    "stale": "{which} scores may be out of date (for example: {reason}): measure again",
     # of the GPUs and nodes that a job may have
     "unmeasured": "{count:,} of the {total:,} nodes of the partition were not measured",
     "one_node": "{reference} are compared only with each other: whether {node} is slow as a whole cannot be told",
@@ -36,6 +46,8 @@ NOTES = {
     "what the job needs",
     "too_many": "{slow} certainly slow, but of {nodes:,} nodes {allowed} be excluded ({share:.4g} %): repair {others}, "
     "or allow more (--max-share {enough}%)",
+    "too_few_left": "too few GPUs would be left",
+    "above_share": "one node of {nodes:,} is more than --max-share {share:.4g}% allows",
     "slow_elsewhere": "{nodes} slow in other workloads, but {serve} {workload} as well as any other",
     "one_kind": "from the runs of {kind} only",
 }

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ..runs.columns import gpu_medians
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.student import log_density
+from .notes import note
 
 Singles = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.bool_]
@@ -133,17 +134,12 @@ def posterior(runs: LogTimes, rng: np.random.Generator) -> Posterior:
     belief = np.where(alike, 1.0, (table.mean(axis=0) @ MASS)[row])
     lower, upper = _interval(likelihood, priors, atoms, table, alike)
     lower, upper = _as_wide_as_its_runs(runs, atoms, alike, np.minimum(lower, belief), np.maximum(upper, belief))
-    reason = None if test.repeatable else f"the differences between GPUs do not repeat (p = {test.p:.2f})"
+    reason = None if test.repeatable else note("no_repeat", p=test.p)
     return Posterior(belief, lower, upper, test.repeatable, reason, test.p, standing_out, table, row)
 
 
 def _unknown(gpus: int) -> Posterior:
-    reason = (
-        "only one GPU was measured, so there is nothing to compare"
-        if gpus == 1
-        else "fewer than two GPUs were measured twice, so it is not known which differences repeat: measure again on "
-        "another day"
-    )
+    reason = note("single_gpu" if gpus == 1 else "measured_once")
     unknown, zeros = np.full(gpus, np.nan), np.zeros(gpus, dtype=np.intp)
     table = np.ones((1, 1, len(PROBABILITIES)), dtype=np.float32)
     return Posterior(np.ones(gpus), unknown, unknown.copy(), False, reason, None, zeros.astype(np.bool_), table, zeros)
@@ -228,8 +224,7 @@ def _test_densities(x: Floats) -> Singles:
     even = np.linspace(float(x.min()), float(x.max()), count)
     atoms = np.unique(np.concatenate((inside, even, [middle])))
     noise = RunNoise.of(scale, np.empty(0), 0.0, float(np.ptp(x)))
-    parts = np.array_split(x, max(1, len(x) // _GPUS))
-    return np.concatenate([noise.log_density(part[:, None] - atoms) for part in parts])
+    return noise.log_density(x[:, None] - atoms)
 
 
 def _ratios(densities: Singles, dealt: Ints, runs: LogTimes, fleet_atom: int) -> Singles:

@@ -136,8 +136,8 @@ class WorkloadScores:
 
     def seated(self, gpus: npt.NDArray[np.integer[Any]]) -> WorkloadScores:
         """The scores of a fleet that is drawn from this one: GPU number `gpus[n]` stands in place n."""
-        by_gpu = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "later"}
-        arrays: dict[str, Any] = {name: array[gpus] for name, array in by_gpu.items() if isinstance(array, np.ndarray)}
+        columns = {column.name: getattr(self, column.name) for column in fields(self) if column.name != "later"}
+        arrays: dict[str, Any] = {name: array[gpus] for name, array in columns.items() if isinstance(array, np.ndarray)}
         return replace(self, **arrays)
 
 

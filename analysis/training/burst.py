@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...store.names import by_number
-from ..placement import Gain
+from ..placement.sets import Gain, ends
 from ..statistics.ordering import Floats, Ints
 from .gang import Gang
 
@@ -117,7 +117,8 @@ def read_network(path: str | Path) -> tuple[Layer, ...]:
 
 def _layer(path: str | Path, number: int, kind: Any, params: dict[str, Any], dims: Any) -> Layer:
     if kind not in _KINDS:
-        raise InputError(f"{path}: layer {number} is a {kind!r}, of which no traffic is known: {_known_kinds()}")
+        kinds = ", ".join(sorted(_KINDS))
+        raise InputError(f"{path}: layer {number} is a {kind!r}, of which no traffic is known: the kinds are {kinds}")
     try:
         sizes = tuple(int(size) for size in (dims if isinstance(dims, list) else [dims]))
         layer = Layer(kind, params, sizes)
@@ -128,10 +129,6 @@ def _layer(path: str | Path, number: int, kind: Any, params: dict[str, Any], dim
     if not sound:
         raise InputError(f"{path}: layer {number}, {kind}, lacks a parameter or a size, or has one that is no number")
     return layer
-
-
-def _known_kinds() -> str:
-    return f"the kinds are {', '.join(sorted(_KINDS))}"
 
 
 def read_profile(path: str | Path, model: str | None = None) -> LayerProfile:
@@ -295,18 +292,13 @@ def costs_of(network: Sequence[Layer], profile: LayerProfile, question: BurstQue
     )
     gradients = [layer.gradient_bytes(published=question.published_traffic) / bandwidth for layer in network]
     pays_alone = [question.published_traffic and layer.kind == "conv2d" for layer in network]
-    exchanged = np.array(
-        [
-            [took if gpus > 1 or alone else 0.0 for gpus in widths]
-            for took, alone in zip(gradients, pays_alone, strict=True)
-        ]
-    )
+    pays = (np.array(widths) > 1) | np.array(pays_alone)[:, None]
+    exchanged = np.where(pays, np.array(gradients)[:, None], 0.0)
     moved = np.zeros((len(network), len(widths), len(widths)))
-    for number in range(1, len(network)):
-        for source, before in enumerate(widths):
-            for target, after in enumerate(widths):
-                samples = batch // before, batch // after
-                moved[number, source, target] = _moving_us(network[number - 1], network[number], samples, bandwidth)
+    for number, (layer, following) in enumerate(pairwise(network), 1):
+        for source, target in np.ndindex(len(widths), len(widths)):
+            samples = batch // widths[source], batch // widths[target]
+            moved[number, source, target] = _moving_us(layer, following, samples, bandwidth)
     return Costs(tuple(widths), worked + exchanged, moved, worked[:, :1] + exchanged)
 
 
@@ -445,15 +437,13 @@ def place(plan: BurstPlan, gang: Gang) -> BurstPlacement:
 
     chosen = gang.best(plan.width)
     took = plan.time_ms * time_of(gang.draws[:, chosen])
-    lower, upper = (float(end) for end in np.quantile(took, (0.05, 0.95)))
     return BurstPlacement(
         gang.cluster,
         gang.workload,
         tuple(gang.names[gpu] for gpu in chosen),
         tuple(sorted({node for gpu in chosen if (node := gang.nodes[gpu]) is not None}, key=by_number)),
         float(took.mean()),
-        lower,
-        upper,
+        *ends(took),
         gang.gains(chosen, time_of),
         gang.reason,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import InputError
-from ..placement import Gain
+from ..placement.sets import Gain, ends
 from ..statistics.ordering import Floats
 from .gang import Scope, gang_of
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 BACKWARD = 2.0 / 3.0
 """The share of a step that is backward, where nothing was measured."""
-_ENDS = (0.05, 0.95)
 
 
 def depths_of(gpus: int) -> Floats:
@@ -132,13 +131,12 @@ def plan_spb(
 
     def over_draws(figure: Callable[[Floats], Floats]) -> MeanInterval:
         drawn = figure(draws)
-        return MeanInterval(float(drawn.mean()), *(float(end) for end in np.quantile(drawn, _ENDS)))
+        return MeanInterval(float(drawn.mean()), *ends(drawn))
 
     def step_of(scores: Floats) -> Floats:
         return step(scores, depths, backward)
 
-    saved = 1.0 - step_of(draws) / draws.max(axis=1)
-    low, median, high = (float(end) for end in np.quantile(saved, (_ENDS[0], 0.5, _ENDS[1])))
+    against_full = Gain.of("best", "full", step_of(draws), draws.max(axis=1))
     busy = works(belief, depths, backward)
     return SpbPlan(
         cluster=gang.cluster,
@@ -157,7 +155,7 @@ def plan_spb(
         ),
         full=over_draws(lambda scores: scores.max(axis=-1)),
         step=over_draws(step_of),
-        gains=(Gain("best", "full", median, low, high, low > 0.0), *gang.gains(chosen, step_of)),
+        gains=(against_full, *gang.gains(chosen, step_of)),
         slack=over_draws(lambda scores: slack(scores, depths, backward)),
         gradient_shares=None if layers is None else tuple(gradient_shares(number, layers).tolist()),
         reason=gang.reason,
