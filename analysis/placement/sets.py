@@ -142,7 +142,8 @@ def random_packed(draws: Draws, layout: NodeLayout, gpus: int, rng: np.random.Ge
         total = np.zeros(len(draws))
         for size in np.unique(sizes[sizes >= gpus]):
             inside = draws[:, np.array([part for part in members if len(part) == size])]
-            total += (np.sort(inside, axis=2) @ chances(int(size), gpus)).sum(axis=1)
+            ascending = np.sort(inside, axis=2) if gpus > 1 else inside
+            total += (ascending @ chances(int(size), gpus)).sum(axis=1)
         return total / int((sizes >= gpus).sum())
     if sizes.min() == sizes.max() and gpus % int(sizes[0]) == 0:
         of_nodes = np.sort(draws[:, np.array(members)].max(axis=2), axis=1)
