@@ -292,19 +292,23 @@ def suspects(store: Store, scores: Scores, workloads: Iterable[str], soft: float
     """
     once = [name for name in workloads if scores.one(name).p is None]
     judged = last_judgement(store, scores.cluster) if once else None
-    suspected: dict[str, tuple[Suspect, ...]] = dict.fromkeys(once, ())
-    number = {scores.name(gpu): gpu for gpu in range(len(scores.gpus))} if judged else {}
-    for workload in once if judged else ():
+    slow = [
+        verdict
+        for verdict in (judged.judgement.rows if judged else ())
+        if verdict.level is not Level.BATCH and verdict.kind is not Kind.FAST and verdict.timed
+    ]
+    number = {scores.name(gpu): gpu for gpu in range(len(scores.gpus))} if slow else {}
+    suspected: dict[str, tuple[Suspect, ...]] = {}
+    for workload in once:
         scored, by_gpu = scores.one(workload), dict[int, Suspect]()
-        slow = scored.slow(scored.raw)
-        for verdict in judged.judgement.rows if judged else ():
-            timed = verdict.level is not Level.BATCH and verdict.kind is not Kind.FAST and verdict.timed
-            if not timed or plain_workload(workload) not in map(plain_workload, verdict.workloads):
+        slowdown = scored.slow(scored.raw)
+        for verdict in slow:
+            if plain_workload(workload) not in map(plain_workload, verdict.workloads):
                 continue
             for name in verdict.gpus:
                 gpu = number.get(name)
-                if gpu is not None and slow[gpu] > soft and gpu not in by_gpu:
-                    found = float(slow[gpu]), verdict.p, verdict.kind.value, verdict.workloads
-                    by_gpu[gpu] = Suspect(scores.gpus[gpu], name, scores.nodes[gpu], *found)
+                if gpu is not None and slowdown[gpu] > soft and gpu not in by_gpu:
+                    words = verdict.p, verdict.kind.value, verdict.workloads
+                    by_gpu[gpu] = Suspect(scores.gpus[gpu], name, scores.nodes[gpu], float(slowdown[gpu]), *words)
         suspected[workload] = tuple(sorted(by_gpu.values(), key=lambda suspect: -suspect.slowdown))
     return suspected

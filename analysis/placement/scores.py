@@ -421,8 +421,8 @@ def _newest(runs: Runs) -> tuple[npt.NDArray[Any], dict[str, tuple[str, ...]]]:
     frame = runs.frame.select(
         gpu=pl.Series(runs.gpu), began=pl.col("began").cast(pl.Datetime("us")), run_id=pl.col("run_id")
     )
-    by_gpu = frame.sort("gpu", "began", nulls_last=True, maintain_order=True).group_by("gpu", maintain_order=True)
-    last = by_gpu.agg(newest=pl.col("began").max(), run_id=pl.col("run_id"))
+    in_time = frame.sort("gpu", "began", nulls_last=True, maintain_order=True).group_by("gpu", maintain_order=True)
+    last = in_time.agg(newest=pl.col("began").max(), run_id=pl.col("run_id"))
     ids = {runs.names[gpu]: tuple(run_ids) for gpu, run_ids in last.select("gpu", "run_id").iter_rows()}
     return last["newest"].to_numpy(), ids
 
