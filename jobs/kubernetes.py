@@ -1,8 +1,9 @@
 """Advice for Kubernetes: labels and taints as `kubectl` lines, and a file for Node Feature Discovery.
 
-A node has the label `whorl.io/WORKLOAD` with one of the values of VALUES, or none. A taint has the same key and value
-and the effect PreferNoSchedule: other nodes are used first, and no pod is kept off or moved. What others labelled or
-tainted is not touched.
+A node has the label `whorl.io/WORKLOAD` with one of three values, or none: `exclude` (certainly slow, and within the
+share of nodes that may be excluded), `avoid` (slow, but not excluded: use it last) or `prefer` (one of the fastest). A
+taint has the same key and value and the effect PreferNoSchedule: other nodes are used first, and no pod is kept off or
+moved. What others labelled or tainted is not touched.
 """
 
 from __future__ import annotations
@@ -23,11 +24,6 @@ from .scheduler import TIMEOUT_S, Node
 
 FORMATS = ("kubernetes", "taints", "nfd")
 EXCLUDE, AVOID, PREFER = "exclude", "avoid", "prefer"
-VALUES = {
-    EXCLUDE: "certainly slow, and within the share of nodes that may be excluded",
-    AVOID: "slow, but not excluded: use it last",
-    PREFER: "the fastest nodes",
-}
 EFFECT = "PreferNoSchedule"
 DOMAIN = "whorl.io"
 LASTS = dt.timedelta(days=7)  # a file for Node Feature Discovery; the same as the file for Slurm's submit filters
@@ -143,37 +139,24 @@ def lines(form: str, workload: str, nodes: Iterable[KubeNode], values: Mapping[s
         if state is None or value != state.get(name):
             before = None if state is None else state[name] or "empty" if name in state else "none"
             alike_nodes.setdefault((value, before), []).append(node.name)
-    order = [*VALUES, None]  # slow nodes first, nodes that lose what they had last
+    order = [EXCLUDE, AVOID, PREFER, None]  # slow nodes first, nodes that lose what they had last
     changes = sorted(alike_nodes.items(), key=lambda change: (order.index(change[0][0]), change[0][1] or ""))
-    make = _taint_lines if taints else _label_lines
-    return [line for (value, before), names in changes for line in make(names, workload, value, before)]
+    return [line for change, names in changes for line in _commands(names, workload, *change, taints=taints)]
 
 
-def _label_lines(names: list[str], workload: str, value: str | None, before: str | None) -> list[str]:
-    name = key(workload)
-    remark = f"# {value or 'no label'} for {workload!r}; before: {before or 'not known'}"
-    return _commands(remark, "label", names, f"{name}={value}" if value else f"{name}-")
-
-
-def _taint_lines(names: list[str], workload: str, value: str | None, before: str | None) -> list[str]:
-    name = key(workload)
-    if value is None and before is None:
+def _commands(names: list[str], workload: str, value: str | None, before: str | None, *, taints: bool) -> list[str]:
+    """A remark, and the commands that give these nodes the value, or take it from them where it is None."""
+    verb, effect = ("taint", f":{EFFECT}") if taints else ("label", "")
+    change = f"{key(workload)}={value}{effect}" if value else f"{key(workload)}{effect}-"
+    remark = f"# {value or f'no {verb}'} for {workload!r}; before: {before or 'not known'}".replace("\n", " ")
+    together, ending = _TOGETHER, ""
+    if taints and value is None and before is None:
         # kubectl refuses to remove what is not there, and then changes none of the nodes that it was given.
         remark = f"# {len(names)} nodes: no taint for {workload!r}; an error is no harm, as it may not be there"
-        removals = (_command("taint", [node], f"{name}:{EFFECT}-") for node in sorted(names, key=by_number))
-        return [remark, *(f"{removal} || true" for removal in removals)]
-    remark = f"# {value or 'no taint'} for {workload!r}; before: {before or 'not known'}"
-    return _commands(remark, "taint", names, f"{name}={value}:{EFFECT}" if value else f"{name}:{EFFECT}-")
-
-
-def _commands(remark: str, verb: str, names: list[str], change: str) -> list[str]:
-    names = sorted(names, key=by_number)
-    parts = [names[first : first + _TOGETHER] for first in range(0, len(names), _TOGETHER)]
-    return [remark.replace("\n", " "), *(_command(verb, part, change) for part in parts)]
-
-
-def _command(verb: str, nodes: list[str], change: str) -> str:
-    return shlex.join(["kubectl", verb, "--overwrite", "node", *nodes, change])
+        together, ending = 1, " || true"
+    ordered = sorted(names, key=by_number)
+    parts = [ordered[first : first + together] for first in range(0, len(ordered), together)]
+    return [remark, *(shlex.join(["kubectl", verb, "--overwrite", "node", *part, change]) + ending for part in parts)]
 
 
 def feature_file(workload: str, node: str, value: str | None, now: dt.datetime) -> str:

@@ -275,7 +275,9 @@ def steer(
     """
     measured, partition = sorted(scored.nodes), site.partition
     nodes = site.slurm.nodes() if site.slurm is not None else {}
-    _check_partition(nodes, partition)
+    partitions = sorted({name for node in nodes.values() for name in node.partitions})
+    if nodes and partition is not None and not set(partition.split(",")) & set(partitions):
+        raise InputError(f"the scheduler has no partition {partition} with nodes; it has {', '.join(partitions)}")
     names, unknown_to = _named(measured, nodes, site)
     nodes = {name: node for name, node in nodes.items() if within(node, partition)}
     bounded, foreign = site.bounded, False
@@ -336,12 +338,6 @@ def _left_out(names: NodeNames, unknown_to: str, partition: str | None) -> list[
     return remarks
 
 
-def _check_partition(nodes: Mapping[str, Node], partition: str | None) -> None:
-    partitions = sorted({name for node in nodes.values() for name in node.partitions})
-    if nodes and partition is not None and not set(partition.split(",")) & set(partitions):
-        raise InputError(f"the scheduler has no partition {partition} with nodes; it has {', '.join(partitions)}")
-
-
 def _none_there(
     measured: Sequence[str], nodes: Mapping[str, Node], site: SiteNodes, cluster: str, *, elsewhere: bool
 ) -> str:
@@ -351,14 +347,11 @@ def _none_there(
             f"the runs of {cluster} name no nodes, so there is no advice for a scheduler: --no-scheduler advises about "
             "GPUs"
         )
-    stored, present = _first_names(measured), _first_names(list(site.listed or nodes))
+    place, holder = ("known to the scheduler", "scheduler") if site.slurm is not None else ("in the list", "list")
     if elsewhere:
-        sentence = f"is in partition {site.partition}: the store has {stored}, the partition {present}"
-    elif site.slurm is None:
-        sentence = f"is in the list: the store has {stored}, the list {present}"
-    else:
-        sentence = f"is known to the scheduler: the store has {stored}, the scheduler {present}"
-    return f"none of the measured nodes {sentence}"
+        place, holder = f"in partition {site.partition}", "partition"
+    stored, present = _first_names(measured), _first_names(list(site.listed or nodes))
+    return f"none of the measured nodes is {place}: the store has {stored}, the {holder} {present}"
 
 
 def _first_names(names: Sequence[str]) -> str:
