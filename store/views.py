@@ -153,18 +153,20 @@ def cards(gpus: str) -> str:
 
 
 _NEAR = "INTERVAL 5 MINUTES"  # between the clocks of a node and of the controller
-_WEAK = f"('{JobSource.CGROUP}', '{JobSource.SCONTROL}', '{JobSource.EXPORTER}')"
-_RANK = f"CASE WHEN {{0}} = '{JobSource.CGROUP}' THEN 2 WHEN {{0}} IN {_WEAK} THEN 1 ELSE 0 END"
+_RANKED = (JobSource.EXPORTER, JobSource.SCONTROL, JobSource.CGROUP)
+"""Sources of jobs that count only where none of a higher rank names the GPUs of the job on the node, first the best."""
+_WEAK = ", ".join(f"'{source}'" for source in _RANKED)
+_RANK = f"coalesce(list_position([{_WEAK}], {{0}}), 0)"
 _TOLD_BETTER = (
     f"SELECT cluster, raw_id, node, {_RANK.format('source')} AS rank, gpu IS NOT NULL AS named, "
     f"began - {_NEAR} AS since, coalesce(ended + {_NEAR}, {_NEVER}) AS until FROM newest WHERE source <> "
-    f"'{JobSource.CGROUP}' AND raw_id IN (SELECT raw_id FROM jobs WHERE source IN {_WEAK})"  # most stores have none
+    f"'{JobSource.CGROUP}' AND raw_id IN (SELECT raw_id FROM jobs WHERE source IN ({_WEAK}))"  # most stores have none
 )
 
 JOBS_NOW = View(
     "jobs_now",
     "an allocation as it is known now: the rows of its newest record. A tag that an accounting row has taken over is "
-    "left out, and so is what scontrol, an exporter or (last in rank) a collector told of a job where a source of a "
+    "left out, and so is what an exporter, scontrol or a collector (in this rank) told of a job where a source of a "
     "higher rank names its GPUs on the node, so that no time of a GPU counts twice. A GPU that a file calls by its "
     "name (node/slot) has the key of the card that was there when the job began",
     "SELECT * FROM (WITH newest AS (SELECT * FROM jobs QUALIFY recorded = max(recorded) OVER (PARTITION BY cluster, "

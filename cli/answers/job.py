@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -128,7 +129,9 @@ def idle_gpus(store: Store | str | Path, **options: Unpack[IdleGpuOptions]) -> R
     read = opened(store)
     names = [*options.get("users", ())]
     if options.get("mine"):
-        names += [getpass.getuser(), str(os.getuid())]  # a tag without a name has the number
+        names.append(str(os.getuid()))  # a tag without a name has the number
+        with contextlib.suppress(KeyError, OSError):  # a container may know no name of its user
+            names.append(getpass.getuser())
     secret = pseudonyms.key(read.root, make=False) if names else None
     if secret is not None:
         names += [pseudonyms.pseudonym(secret, "user", name) for name in names]

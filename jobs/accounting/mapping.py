@@ -99,10 +99,11 @@ def place(
 
 
 def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
-    """The GPUs that tags give: of the tags of the job on the node, those that began nearest to it. Files of other
-    sources have a row for each GPU, of which none stands for a GPU that the file does not name."""
+    """The GPUs that tags give: of the job's tags on the node, else of what other sources name there, those that began
+    nearest to it. Other sources have an allocation for each GPU."""
     tags = tags.filter((pl.col("source") == JobSource.TAG.value) | pl.col("gpu").is_not_null())
-    tag_columns = (pl.col("allocation").alias("tag"), pl.col("began").alias("tag_began"), "share", "gpu_from")
+    source = pl.col("source").alias("tag_source")
+    tag_columns = (pl.col("allocation").alias("tag"), pl.col("began").alias("tag_began"), source, "share", "gpu_from")
     rows = on_nodes.join(
         tags.select("cluster", "raw_id", "node", "gpu", *tag_columns), on=["cluster", "raw_id", "node"]
     )
@@ -110,7 +111,11 @@ def _by_tag(on_nodes: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     late = (pl.col("tag_began") > pl.col("ended") + _NEAR).fill_null(False)
     away = (pl.col("tag_began") - pl.col("began")).dt.total_nanoseconds().abs()
     rows = rows.filter(~early & ~late).with_columns(away.alias("away"))
-    of_job = pl.col("tag_began") == pl.col("tag_began").sort_by("away", "tag_began").first().over(_OF_NODE)
+    other = pl.col("tag_source") != JobSource.TAG.value
+    of_job = pl.all_horizontal(
+        pl.col(name) == pl.col(name).sort_by(other, "away", "tag_began", "tag_source").first().over(_OF_NODE)
+        for name in ("tag_began", "tag_source")
+    )
     of_tag = pl.col("allocation") == pl.col("allocation").sort_by("away", "allocation").first().over("cluster", "tag")
     certain = pl.col("gpu").is_not_null()
     return rows.filter(of_job & of_tag).select(

@@ -98,6 +98,12 @@ def test_a_page_of_jobstats(tmp_path: Path, store: Store) -> None:
     ]
 
 
+def test_what_an_exporter_names_counts_and_not_the_index_of_scontrol_too(tmp_path: Path, store: Store) -> None:
+    _import(store, tmp_path, _pages([("7", ""), ("7", "")]))
+    _import(store, tmp_path, _scontrol(7, "n1 gpu:1(IDX:0)"), "scontrol")
+    assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [("7", GPUS[0], "exporter")]
+
+
 def test_accounting_takes_the_gpus_of_a_shared_node_from_what_an_exporter_showed(tmp_path: Path, store: Store) -> None:
     _import(store, tmp_path, _pages([("7", "8"), ("7", "8")]))
     books = tmp_path / "sacct.txt"
