@@ -32,7 +32,7 @@ def add_times(rows: pl.DataFrame, name: str, time_zone: str | None, refused: Ref
         )
     zone = _checked(time_zone or "UTC")
     parsed = []
-    for column, own in _COLUMNS.items():
+    for column, time_name in _COLUMNS.items():
         seconds = pl.when(pl.col(column).str.contains(_EPOCH)).then(pl.col(column).cast(pl.Int64, strict=False))
         offset = pl.when(pl.col(column).str.contains(_ZONED)).then(pl.col(column).str.replace(" ", "T"))
         zoned = offset.str.replace("Z$", "+0000").str.to_datetime("%Y-%m-%dT%H:%M:%S%z", time_unit="us", strict=False)
@@ -41,16 +41,16 @@ def add_times(rows: pl.DataFrame, name: str, time_zone: str | None, refused: Ref
         )
         text = pl.when(pl.col(column).str.contains(_CIVIL)).then(pl.col(column).str.replace("T", " "))
         clock = text.str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False)
-        parsed += [pl.coalesce(since_1970, _in_utc(clock, zone, "earliest")).alias(own)]
-        parsed += [pl.coalesce(since_1970, _in_utc(clock, zone, "latest")).alias(f"{own} late")]
+        parsed += [pl.coalesce(since_1970, _in_utc(clock, zone, "earliest")).alias(time_name)]
+        parsed += [pl.coalesce(since_1970, _in_utc(clock, zone, "latest")).alias(f"{time_name} late")]
     rows = rows.with_columns(parsed)
     bad = [
-        ((pl.col(c).is_not_null() & pl.col(own).is_null()), f"{c} is no time")
-        for c, own in _COLUMNS.items()
+        ((pl.col(c).is_not_null() & pl.col(time_name).is_null()), f"{c} is no time")
+        for c, time_name in _COLUMNS.items()
         if c != "Eligible"
     ]
     rows = refused.take(rows, bad)
-    return _decided(rows, zone, notes).drop(f"{own} late" for own in _COLUMNS.values())
+    return _decided(rows, zone, notes).drop(f"{time_name} late" for time_name in _COLUMNS.values())
 
 
 def _decided(rows: pl.DataFrame, zone: str, notes: list[str]) -> pl.DataFrame:
@@ -58,7 +58,9 @@ def _decided(rows: pl.DataFrame, zone: str, notes: list[str]) -> pl.DataFrame:
 
     Else it is taken as the first one.
     """
-    twice = pl.any_horizontal((pl.col(own) != pl.col(f"{own} late")).fill_null(False) for own in _COLUMNS.values())
+    twice = pl.any_horizontal(
+        (pl.col(time_name) != pl.col(f"{time_name} late")).fill_null(False) for time_name in _COLUMNS.values()
+    )
     number = rows.select(twice.sum()).item()
     if not number:
         return rows
@@ -90,5 +92,5 @@ def _checked(zone: str) -> str:
 
 def _in_utc(clock: pl.Expr, zone: str, ambiguous: Literal["earliest", "latest"]) -> pl.Expr:
     """A civil time in UTC; null where the clocks skip it."""
-    there = clock.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
-    return there.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    zoned_clock = clock.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
+    return zoned_clock.dt.convert_time_zone("UTC").dt.replace_time_zone(None)

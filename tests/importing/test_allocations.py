@@ -64,8 +64,8 @@ def test_a_longer_file_adds_what_is_new_and_ends_what_ran(run: Any, store: Store
     run(*ROWS)
     assert run(*ROWS).already
     ended = ROWS[2].replace(",,0.25", ",1793540000,0.25")
-    more = f"10,alice,,n01,{A},2026-11-02 10:00:00,2026-11-02 12:00:00,1"
-    report = run(*ROWS[:2], ended, ROWS[3], more)
+    options = f"10,alice,,n01,{A},2026-11-02 10:00:00,2026-11-02 12:00:00,1"
+    report = run(*ROWS[:2], ended, ROWS[3], options)
     assert (report.total.kept, report.total.duplicates) == (2, 3)
     assert now(store, "count(*), count(ended)") == [(5, 5)]
     stale = run(*ROWS, header=f"{HEADER} ")  # an old copy of the file, exported once more
@@ -83,7 +83,7 @@ def test_rows_that_cannot_be_are_refused_with_their_line(run: Any, store: Store)
         f"14,bob,,n01,{A},2026-11-01 10:00:00,2026-11-01 11:00:00,1.5",
         f"15,bob,,n01,{A},2026-11-01 10:00:00,nonsense,1",
     )
-    lines = {line: why for why, found in report.refusals.items() for line in found}
+    lines = {line: why for why, gpus_of_jobs in report.refusals.items() for line in gpus_of_jobs}
     assert lines == {
         6: "it ended before it began: a clock was set back, or the columns were exchanged",
         7: "it names no job",
@@ -93,8 +93,10 @@ def test_rows_that_cannot_be_are_refused_with_their_line(run: Any, store: Store)
         11: "ended is not a readable time stamp",
     }
     assert now(store, "count(*)") == [(4,)]
-    told = "select ts, job_id, gpu, node, duration_ns, detail from events where kind = 'job_refused' order by detail"
-    events = store.sql(told).to_pylist()
+    expected_events = (
+        "select ts, job_id, gpu, node, duration_ns, detail from events where kind = 'job_refused' order by detail"
+    )
+    events = store.sql(expected_events).to_pylist()
     assert [(e["job_id"], e["gpu"], e["node"]) for e in events] == [
         ("11", A, "n01"), ("12", A, "n01"), ("13", None, None), ("14", A, "n01"), ("15", A, "n01"), (None, A, "n01"),
     ]  # fmt: skip
@@ -117,8 +119,8 @@ def test_a_row_may_name_several_gpus(run: Any, store: Store) -> None:
     )
     assert (report.total.rows, report.total.kept, report.gpus) == (5, 4, 4)
     assert report.refusals == {"gpus is not a UUID": [6]}  # a row is stored with all its GPUs, or not
-    found = sorted(now(store, "job_id, gpu"))
-    assert found == sorted(
+    gpus_of_jobs = sorted(now(store, "job_id, gpu"))
+    assert gpus_of_jobs == sorted(
         [("7", A), ("7", B), ("8", A), ("9", f"{A[:-1]}3"), ("9", f"{A[:-1]}4"), ("10", A), ("10", B)]
     )
     again = run(
@@ -128,8 +130,13 @@ def test_a_row_may_name_several_gpus(run: Any, store: Store) -> None:
 
 
 def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> None:
-    known = {"cluster": ["fleet"] * 3, "gpu": [A, B, "GPU-c"], "uuid": [A, B, "GPU-c"], "node": ["n01", "n01", "n02"]}
-    store.append({"gpus": arrow_rows("gpus", known | {"slot": [0, 1, 0]})}, "gpus")
+    identities = {
+        "cluster": ["fleet"] * 3,
+        "gpu": [A, B, "GPU-c"],
+        "uuid": [A, B, "GPU-c"],
+        "node": ["n01", "n01", "n02"],
+    }
+    store.append({"gpus": arrow_rows("gpus", identities | {"slot": [0, 1, 0]})}, "gpus")
     times = "1793530000,1793540000"
     report = run(
         f'1,n01,"0,1",{times}',
@@ -163,10 +170,10 @@ def test_a_number_means_the_card_that_was_there_when_the_job_began(run: Any, sto
     """At 1793530000 a reboot numbered the GPUs of n01 anew; later the card in slot 1 was exchanged. A row without a
     UUID, from an old log that had numbers only, says nothing of which card was there."""
     seconds = (-9000, -9000, 0, 0, 9000, -5000)
-    seen = [dt.datetime.fromtimestamp(1793530000 + s, dt.UTC).replace(tzinfo=None) for s in seconds]
-    known = {"gpu": [A, B, A, B, "GPU-c", "GPU-c"], "slot": [0, 1, 1, 0, 1, 1], "first_seen": seen}
-    known |= {"cluster": ["fleet"] * 6, "uuid": [A, B, A, B, "GPU-c", None], "node": ["n01"] * 6}
-    store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
+    first_seen = [dt.datetime.fromtimestamp(1793530000 + s, dt.UTC).replace(tzinfo=None) for s in seconds]
+    identities = {"gpu": [A, B, A, B, "GPU-c", "GPU-c"], "slot": [0, 1, 1, 0, 1, 1], "first_seen": first_seen}
+    identities |= {"cluster": ["fleet"] * 6, "uuid": [A, B, A, B, "GPU-c", None], "node": ["n01"] * 6}
+    store.append({"gpus": arrow_rows("gpus", identities)}, "gpus")
     began = {"1": -99999, "2": -1, "3": 0, "4": 8999, "5": 9000}  # job 1: older than what is known
     rows = [f"{job},n01,1,{1793530000 + s},{1793530001 + s}" for job, s in began.items()]
     run(*rows, header="job_id,node,gpu,began,ended")
@@ -179,16 +186,16 @@ def test_gpus_that_become_known_later_are_found_and_a_longer_file_adds_only_what
     rows = [f'1,n01,"0,1",{times}', f"2,,n01/1,{times}"]
     run(*rows, header=header)
     assert sorted(now(store, "job_id, gpu")) == [("1", "n01/0"), ("1", "n01/1"), ("2", "n01/1")]
-    known = {"cluster": ["fleet"] * 2, "gpu": [A, B], "uuid": [A, B], "node": ["n01"] * 2, "slot": [0, 1]}
-    store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
-    found = [("1", A), ("1", B), ("2", B)]
-    assert sorted(now(store, "job_id, gpu")) == found
+    identities = {"cluster": ["fleet"] * 2, "gpu": [A, B], "uuid": [A, B], "node": ["n01"] * 2, "slot": [0, 1]}
+    store.append({"gpus": arrow_rows("gpus", identities)}, "gpus")
+    gpus_of_jobs = [("1", A), ("1", B), ("2", B)]
+    assert sorted(now(store, "job_id, gpu")) == gpus_of_jobs
     assert store.sql("select distinct name from jobs_on_gpu order by 1").to_pylist() == [
         {"name": "n01/0"},
         {"name": "n01/1"},
     ]
     run(*rows, f"3,n01,0,{times}", header=header, name="longer.csv")
-    assert sorted(now(store, "job_id, gpu")) == [*found, ("3", A)]
+    assert sorted(now(store, "job_id, gpu")) == [*gpus_of_jobs, ("3", A)]
 
 
 @pytest.mark.long
@@ -221,8 +228,8 @@ def test_a_share_may_be_in_percent(run: Any, store: Store) -> None:
 
 
 def test_columns_of_other_names_are_mapped_and_names_of_gpus_found(run: Any, store: Store) -> None:
-    known = {"cluster": ["fleet"], "gpu": [A], "uuid": [A], "node": ["n01"], "slot": [0]}
-    store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
+    identities = {"cluster": ["fleet"], "gpu": [A], "uuid": [A], "node": ["n01"], "slot": [0]}
+    store.append({"gpus": arrow_rows("gpus", identities)}, "gpus")
     columns = {"id": "job", "where": "gpu", "from": "began", "to": "ended"}
     row = "7,n01/0,2026-11-01 10:00:00,2026-11-01 12:00:00"
     run(row, header="id,where,from,to", columns=columns, time_zone="Europe/Berlin")

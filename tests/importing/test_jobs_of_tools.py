@@ -28,8 +28,8 @@ def _pages(jobs: Sequence[tuple[str, str]], began_ms: int = TEN_MS) -> str:
     """Pages of dcgm-exporter, one each 30 s: the label `hpc_job` of two GPUs; "" where it has none."""
     return "".join(
         f'DCGM_FI_DEV_GPU_UTIL{{gpu="{n}",UUID="{GPUS[n]}",Hostname="n1"{f",hpc_job={chr(34)}{job}{chr(34)}" if job else ""}}} {50 + n} {began_ms + page * STEP_MS}\n'
-        for page, both in enumerate(jobs)
-        for n, job in enumerate(both)
+        for page, labels in enumerate(jobs)
+        for n, job in enumerate(labels)
     )
 
 
@@ -222,11 +222,11 @@ def test_a_job_that_accounting_tags_and_scontrol_tell_of_counts_once(
 ) -> None:
     """It has two GPUs of four; scontrol names them where the user says that Slurm's indices are the driver's."""
     began_s = TEN_MS // 1000
-    known = {"gpu": GPUS, "uuid": GPUS, "node": ["n03"] * 2, "slot": [0, 1], "cluster": ["fleet"] * 2}
-    store.append({"gpus": arrow_rows("gpus", known)}, "gpus")
+    identities = {"gpu": GPUS, "uuid": GPUS, "node": ["n03"] * 2, "slot": [0, 1], "cluster": ["fleet"] * 2}
+    store.append({"gpus": arrow_rows("gpus", identities)}, "gpus")
     _import(store, tmp_path, _scontrol(8, "n03 gpu:2(IDX:0-1)"), columns={"gpu": "index"} if by_driver else {})
-    ours = [("8", gpu) for gpu in GPUS]
-    assert [(row[0], row[2]) for row in _jobs(store)] == (ours if by_driver else [("8", None)] * 2)
+    job_gpus = [("8", gpu) for gpu in GPUS]
+    assert [(row[0], row[2]) for row in _jobs(store)] == (job_gpus if by_driver else [("8", None)] * 2)
     books = tmp_path / "sacct.txt"
     books.write_text(
         "JobIDRaw|JobID|Cluster|State|NodeList|Submit|Start|End|AllocTRES\n"
@@ -235,9 +235,9 @@ def test_a_job_that_accounting_tags_and_scontrol_tell_of_counts_once(
     if not by_driver:
         _tag(store, 8, began_s + 1, index="0,1")
         import_jobs(store, JobSources(cluster="fleet", gpus_per_node=["2"]))
-        assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "tag") for row in ours]
+        assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "tag") for row in job_gpus]
     assert import_jobs(store, JobSources(file=books, cluster="fleet", gpus_per_node=["4"])).with_gpus == 1
-    assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "sacct") for row in ours]
+    assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "sacct") for row in job_gpus]
 
 
 def test_scontrol_that_says_nothing_of_gpus(tmp_path: Path, store: Store) -> None:

@@ -122,8 +122,8 @@ def test_a_job_that_has_all_gpus_of_its_nodes_has_them_by_uuid(run: Any, store: 
     report = run(
         job(1, 8, "n[01-02]", 2), job(2, 4, "n03"), job(3, 3, "n03"), job(4, 4, "n04"), job(5, 6, "n[01-02]", 2)
     )
-    both = [("1", node, f"GPU-{node}-{slot}") for node in ("n01", "n02") for slot in range(4)]
-    assert now(store, where="gpu is not null") == [*both, *(("2", "n03", f"GPU-n03-{slot}") for slot in range(4))]
+    jobs = [("1", node, f"GPU-{node}-{slot}") for node in ("n01", "n02") for slot in range(4)]
+    assert now(store, where="gpu is not null") == [*jobs, *(("2", "n03", f"GPU-n03-{slot}") for slot in range(4))]
     assert now(store, "distinct gpu_from, share, node_gpus", "gpu is not null") == [("whole node", 1.0, 1)]
     # On a part of a node, and on nodes that nobody knows, nothing is guessed.
     assert now(store, "job_id, node, node_gpus, job_gpus", "gpu is null") == [
@@ -206,10 +206,10 @@ def test_a_store_that_knows_a_part_of_a_node_names_no_gpu(run: Any, store: Store
     assert "another number of GPUs than they have" in str(run(job(1, 2)).unknown)
     assert now(store, "gpu") == [(None,)]
     run(job(1, 2), job(2, 2, "n02"), gpus_per_node=["4", "n02=2"])
-    found = [("1", None), ("2", "GPU-n02-0"), ("2", "GPU-n02-1")]
-    assert now(store, "job_id, gpu") == found
+    gpus_found = [("1", None), ("2", "GPU-n02-0"), ("2", "GPU-n02-1")]
+    assert now(store, "job_id, gpu") == gpus_found
     again = run(job(1, 2), job(2, 2, "n02"), gpus_per_node=[])  # what was known is known still
-    assert (again.stored, now(store, "job_id, gpu")) == (0, found)
+    assert (again.stored, now(store, "job_id, gpu")) == (0, gpus_found)
     with pytest.raises(InputError, match="is not \\[NODES=\\]NUMBER"):
         run(job(1), gpus_per_node=["n01:4"])
 
@@ -235,23 +235,23 @@ def test_what_is_named_follows_from_what_is_known(run: Any, store: Store) -> Non
         has[f"n{number}"] = random.randint(1, 4)
         know_gpus(store, f"n{number}", each=has[f"n{number}"])
     has["n9"] = 0  # nobody knows it
-    asked = {}
+    command = {}
     for number in range(count(400, short=60)):
         nodes = random.sample(sorted(has), random.randint(1, 3))
         most = sum(has[node] for node in nodes)
-        asked[str(number)] = nodes, max(1, most + random.choice([-1, 0, 0, 1]))
+        command[str(number)] = nodes, max(1, most + random.choice([-1, 0, 0, 1]))
     numbers = [f"{node}={gpus}" for node, gpus in has.items() if gpus]
     run(
-        *(job(int(name), gpus, ",".join(nodes), len(nodes)) for name, (nodes, gpus) in asked.items()),
+        *(job(int(name), gpus, ",".join(nodes), len(nodes)) for name, (nodes, gpus) in command.items()),
         gpus_per_node=numbers,
     )
-    found: dict[str, list[tuple[str, str | None]]] = {}
+    gpus_found: dict[str, list[tuple[str, str | None]]] = {}
     for name, node, gpu in now(store):
-        found.setdefault(name, []).append((node, gpu))
-    for name, (nodes, gpus) in asked.items():
+        gpus_found.setdefault(name, []).append((node, gpu))
+    for name, (nodes, gpus) in command.items():
         every = [(node, f"GPU-{node}-{slot}") for node in sorted(nodes) for slot in range(has[node])]
         certain = gpus == len(every) and all(has[node] for node in nodes)
-        assert found[name] == (every if certain else [(node, None) for node in sorted(nodes)]), name
+        assert gpus_found[name] == (every if certain else [(node, None) for node in sorted(nodes)]), name
 
 
 # -- times ----------------------------------------------------------------------------------------------------
@@ -312,8 +312,8 @@ def test_names_that_are_not_utf_8_do_not_become_one_name(store: Store, tmp_path:
     file = tmp_path / "latin.txt"
     columns = (*COLUMNS, "JobName")
     rows = [job(1, User="j\xfcrgen"), job(2, User="j\xf6rgen"), job(3)]
-    told = text(*(row | {"JobName": "\xe4"} for row in rows), columns=columns)
-    file.write_bytes(told.encode("latin-1"))
+    notes_told = text(*(row | {"JobName": "\xe4"} for row in rows), columns=columns)
+    file.write_bytes(notes_told.encode("latin-1"))
     report = import_jobs(store, JobSources(file=file))
     assert report.refused == {"it has unreadable characters (not UTF-8 text)": [2, 3]}
     assert now(store, "job_id") == [("3",)]  # the name of its job is not read
@@ -350,8 +350,8 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
     }.items():
         assert f"bad.txt: refused line {line}: {why}" in done.stderr
     whorl(store, "--file", file)
-    told = store.sql("select ts, cluster, node, job_id, duration_ns, detail from events").to_pylist()
-    assert [tuple(row.values()) for row in told] == [
+    notes_told = store.sql("select ts, cluster, node, job_id, duration_ns, detail from events").to_pylist()
+    assert [tuple(row.values()) for row in notes_told] == [
         (utc(T0 + 100), "whorl", "n01", "2", -50 * 10**9,
          "job 2 is not stored: it ended before it began (bad.txt, line 3)")
     ]  # fmt: skip
@@ -471,8 +471,8 @@ def fake_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_sacct_is_asked_for_the_fields_that_it_has_in_utc(fake_sacct: Path, store: Store) -> None:
     has = tuple(name for name in NEWER if name not in ("UID", "ConsumedEnergyRaw"))
     (fake_sacct / "fields").write_text("   ".join(has))
-    wanted = [name for name in has if name not in ("Planned", "Licenses")]
-    (fake_sacct / "answer").write_text(text(job(1, Restarts=3), columns=tuple(wanted), delimiter="\x1f"))
+    expected = [name for name in has if name not in ("Planned", "Licenses")]
+    (fake_sacct / "answer").write_text(text(job(1, Restarts=3), columns=tuple(expected), delimiter="\x1f"))
     done = whorl(store, "--since", "2026-11-01T06:00:00+02:00", "--until", "2026-11-02")
     assert done.exit_code == 0, done.output
     assert now(store, "job_id, restart") == [("1", 3)]
@@ -480,8 +480,8 @@ def test_sacct_is_asked_for_the_fields_that_it_has_in_utc(fake_sacct: Path, stor
     assert called[:3] == ["UTC", "%s", ""]
     assert {"--starttime=2026-11-01T04:00:00", "--endtime=2026-11-02T00:00:00", "--delimiter=\x1f"} <= {*called}
     assert {"--allusers", "--allocations", "--duplicates", "--parsable2"} <= {*called}
-    (asked,) = (word.removeprefix("--format=") for word in called if word.startswith("--format="))
-    assert sorted(asked.split(",")) == sorted(wanted)
+    (command,) = (word.removeprefix("--format=") for word in called if word.startswith("--format="))
+    assert sorted(command.split(",")) == sorted(expected)
     (fake_sacct / "fields").write_text("JobIDRaw State")
     old = whorl(store, "--since", "1d")
     assert old.exit_code == 5

@@ -43,12 +43,14 @@ def wrapped(number: int | None) -> Any:
 
 
 def resources(listed: str) -> list[dict[str, Any]]:
-    found = []
-    for one in listed.split(","):
-        name, count = one.split("=")
-        kind, _, rest = name.partition("/")
-        found.append({"type": kind, "name": rest, "id": 1, "count": MEMORY[count] if kind == "mem" else int(count)})
-    return [*found, {"type": "energy", "name": "", "id": 3, "count": -2}] if "energy" not in listed else found
+    resources = []
+    for resource in listed.split(","):
+        name, count = resource.split("=")
+        kind, _, subkind = name.partition("/")
+        resources.append(
+            {"type": kind, "name": subkind, "id": 1, "count": MEMORY[count] if kind == "mem" else int(count)}
+        )
+    return [*resources, {"type": "energy", "name": "", "id": 3, "count": -2}] if "energy" not in listed else resources
 
 
 def as_json(row: dict[str, str], number: Number, listed: bool) -> dict[str, Any]:
@@ -96,37 +98,37 @@ def said(*jobs: dict[str, Any], parser: str = "data_parser/v0.0.40") -> str:
 
 @pytest.mark.parametrize(("number", "listed"), [(plain, False), (wrapped, False), (wrapped, True)])
 def test_json_gives_the_rows_that_text_gives(number: Number, listed: bool) -> None:
-    known = sacct.read(text(*ROWS, *STEPS), "acct.txt", None, None)
-    found = sacct.read(said(*(as_json(row, number, listed) for row in ROWS)), "acct.json", None, None)
-    assert found.frame.drop(LINE).rows(named=True) == known.frame.drop(LINE).rows(named=True)
-    assert found.frame.schema == known.frame.schema
-    assert (found.passed, found.lines) == (known.passed, known.lines)
-    assert list(found.refused.lines.items()) == [("it ended before it began: a clock was set back", [10])]
-    assert "acct.json is JSON: its line N is the job N of its list" in found.notes
+    from_text = sacct.read(text(*ROWS, *STEPS), "acct.txt", None, None)
+    accounts = sacct.read(said(*(as_json(row, number, listed) for row in ROWS)), "acct.json", None, None)
+    assert accounts.frame.drop(LINE).rows(named=True) == from_text.frame.drop(LINE).rows(named=True)
+    assert accounts.frame.schema == from_text.frame.schema
+    assert (accounts.passed, accounts.lines) == (from_text.passed, from_text.lines)
+    assert list(accounts.refused.lines.items()) == [("it ended before it began: a clock was set back", [10])]
+    assert "acct.json is JSON: its line N is the job N of its list" in accounts.notes
 
 
 def test_slurm_21_08_writes_as_start_when_a_job_was_eligible() -> None:
     ended = as_json(job(1, Start=T0, Eligible=T0, ElapsedRaw=600), plain, listed=False)
     runs = as_json(job(2, Start=T0, Eligible=T0, End="Unknown", State="RUNNING"), plain, listed=False)
-    found = sacct.read(said(ended, runs, parser="openapi/dbv0.0.37"), "acct.json", None, None)
-    assert found.frame["began"].dt.epoch("s").to_list() == [T0 + 100]
-    assert found.passed == {"that never began": 1}
+    accounts = sacct.read(said(ended, runs, parser="openapi/dbv0.0.37"), "acct.json", None, None)
+    assert accounts.frame["began"].dt.epoch("s").to_list() == [T0 + 100]
+    assert accounts.passed == {"that never began": 1}
 
 
 def test_an_exit_status_that_slurm_22_05_lost_is_not_known() -> None:
     failed = as_json(job(1, State="FAILED"), plain, listed=False)
-    found = sacct.read(said(failed, parser="openapi/dbv0.0.38"), "acct.json", None, None)
-    assert found.frame["exit_code"].to_list() == [None]
+    accounts = sacct.read(said(failed, parser="openapi/dbv0.0.38"), "acct.json", None, None)
+    assert accounts.frame["exit_code"].to_list() == [None]
 
 
 def test_numbers_that_stand_for_unknown_are_none() -> None:
-    one = as_json(job(1), plain, listed=False)
-    one["time"]["limit"] = 2**32 - 2
-    one |= {"array": {"job_id": 1, "task_id": 2**32 - 2, "task": None}, "restart_cnt": 2}
+    one_job = as_json(job(1), plain, listed=False)
+    one_job["time"]["limit"] = 2**32 - 2
+    one_job |= {"array": {"job_id": 1, "task_id": 2**32 - 2, "task": None}, "restart_cnt": 2}
     without_end = as_json(job(2), wrapped, listed=True)
     without_end["time"]["limit"] = {"set": True, "infinite": True, "number": 0}
-    found = sacct.read(said(one, without_end), "acct.json", None, None)
-    assert found.frame.select("job_id", "time_limit_s", "restart").rows() == [("1", None, 2), ("2", None, None)]
+    accounts = sacct.read(said(one_job, without_end), "acct.json", None, None)
+    assert accounts.frame.select("job_id", "time_limit_s", "restart").rows() == [("1", None, 2), ("2", None, None)]
 
 
 @pytest.mark.parametrize(
@@ -148,5 +150,5 @@ def test_a_replay_reads_the_same_jobs_from_both_forms(tmp_path: Path) -> None:
     as_text, json_file = tmp_path / "acct.txt", tmp_path / "acct.json"
     as_text.write_text(text(*ROWS, *STEPS))
     json_file.write_text(said(*(as_json(row, wrapped, listed=True) | {"name": "batch"} for row in ROWS)))
-    known, found = read_trace(as_text), read_trace(json_file)
-    assert (found.jobs, found.notes) == (known.jobs, known.notes)
+    of_text, of_json = read_trace(as_text), read_trace(json_file)
+    assert (of_json.jobs, of_json.notes) == (of_text.jobs, of_text.notes)

@@ -38,8 +38,10 @@ def proc(tmp_path: Path) -> Path:
 
 def script(event: str, folder: Path, proc: Path, *, shell: str = "sh", **env: str) -> subprocess.CompletedProcess[str]:
     line = [shell, *(["sh"] if shell == "busybox" else []), "-s", "--", event, str(folder)]
-    known = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01"}
-    return subprocess.run(line, input=tagging.script(), env=known | env, capture_output=True, text=True, check=False)
+    environment = {"PATH": os.environ["PATH"], "WHORL_PROC": str(proc), "SLURMD_NODENAME": "n01"}
+    return subprocess.run(
+        line, input=tagging.script(), env=environment | env, capture_output=True, text=True, check=False
+    )
 
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0,1", "SLURM_JOB_UID": "1001", "SLURM_JOB_USER": "alice"}
@@ -73,9 +75,9 @@ def test_the_script_passes_over_jobs_without_gpus(env: dict[str, str], proc: Pat
 
 
 def test_the_script_exits_0_whatever_happens(proc: Path, tmp_path: Path) -> None:
-    said = script("begin", tmp_path / "nowhere", proc, **JOB)
-    assert said.returncode == 0
-    assert "no tag can be written into" in said.stderr
+    done = script("begin", tmp_path / "nowhere", proc, **JOB)
+    assert done.returncode == 0
+    assert "no tag can be written into" in done.stderr
     assert script("began", tmp_path, proc, **JOB).returncode == 0
     (proc / "stat").unlink()
     os.mkfifo(proc / "stat")  # reading it never ends, as on a file system that hangs
@@ -175,10 +177,10 @@ def test_a_value_cannot_pass_for_another_line(proc: Path, tmp_path: Path) -> Non
 def write(folder: Path, event: str, number: int, at: int, *gpus: str, node: str = "n01", **more: object) -> Path:
     """A tag as the script writes it; `gpus` are those that the job sees."""
     folder.mkdir(exist_ok=True)
-    said = {"event": event, "time": T0 + at, "node": node, "job": number, "uid": 1001, "user": "alice"}
-    said |= {"cluster": "whorl", "slurm_gpus": 0, "visible": ",".join(gpus), "booted": T0 - 1000} | more
+    tag_fields = {"event": event, "time": T0 + at, "node": node, "job": number, "uid": 1001, "user": "alice"}
+    tag_fields |= {"cluster": "whorl", "slurm_gpus": 0, "visible": ",".join(gpus), "booted": T0 - 1000} | more
     path = folder / f"{node}-{number}-{event}-{at}.tag"
-    path.write_text("".join(f"{key}={value}\n" for key, value in [("whorl-tag", 1), *said.items(), ("end", 1)]))
+    path.write_text("".join(f"{key}={value}\n" for key, value in [("whorl-tag", 1), *tag_fields.items(), ("end", 1)]))
     return path
 
 
@@ -256,7 +258,7 @@ def test_a_requeued_job_has_two_allocations_and_a_begin_told_twice_one(run: Any,
 
 @pytest.mark.long(short=4)
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("tag_fields", "expected"),
     [
         ({"visible": "0,1", "slurm_gpus": "0-1", "gpu": f"{A}:1\ngpu={B}:0"}, [A, B]),  # all of the node
         ({"visible": "0", "slurm_gpus": "0", "gpu": f"{A}:1\ngpu={B}:0"}, None),  # an index says nothing
@@ -269,9 +271,9 @@ def test_a_requeued_job_has_two_allocations_and_a_begin_told_twice_one(run: Any,
     ],
 )
 def test_gpus_are_known_by_uuid_or_not_at_all(
-    said: dict[str, Any], expected: list[str] | None, run: Any, spool: Path, store: Store
+    tag_fields: dict[str, Any], expected: list[str] | None, run: Any, spool: Path, store: Store
 ) -> None:
-    write(spool, "begin", 1, 100, **said)
+    write(spool, "begin", 1, 100, **tag_fields)
     report = run()
     assert now(store, "gpu") == [(gpu,) for gpu in expected or (None,)]
     assert bool(report.tags_unknown) == (expected is None)

@@ -54,7 +54,7 @@ def test_what_really_ran_is_what_is_stored(here: Accounted, store: Store, tmp_pa
     know_nodes(store, here, "n01", "n02")
     short, go = "--wrap=true", here.folder / "out" / "go"
     held = f"--wrap=until [ -e {go} ]; do sleep 0.1; done"
-    whole = here.submit("--gres=gpu:4", "-w", "n01", short)
+    whole_node = here.submit("--gres=gpu:4", "-w", "n01", short)
     two = here.submit("-N2", "--exclusive", "-w", "n01,n02", short, user="bob")
     shared = [here.submit("--gres=gpu:1", "-w", "n03", held, user=user) for user in ("alice", "bob")]
     evil = here.submit("--gres=gpu:1", "-w", "n03", "--job-name", f"a|b\n99|99|whorl|root|n01\n{'|' * 30}", short)
@@ -83,26 +83,26 @@ def test_what_really_ran_is_what_is_stored(here: Accounted, store: Store, tmp_pa
     here.until(lambda: bool(here.accounted(*ended)), "the accounts to have both")
     here.settle()
     import_all(store)
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for job, *rest in now(store, "job_id, state, node, gpu, node_gpus, job_gpus"):
-        found.setdefault(job, []).append(tuple(rest))
-    assert found.keys() == {
-        *(whole, two, *shared, evil, drained, lost, requeued),
+    rows_of_job: dict[str, list[tuple[Any, ...]]] = {}
+    for job, *columns in now(store, "job_id, state, node, gpu, node_gpus, job_gpus"):
+        rows_of_job.setdefault(job, []).append(tuple(columns))
+    assert rows_of_job.keys() == {
+        *(whole_node, two, *shared, evil, drained, lost, requeued),
         *(f"{array}_{task}" for task in (1, 2)),
     }
-    assert without not in found  # it has no GPU
-    assert never not in found  # it never began
+    assert without not in rows_of_job  # it has no GPU
+    assert never not in rows_of_job  # it never began
     all_of = {node: [(node, uuid(node, device), 1) for device in range(GPUS)] for node in ("n01", "n02")}
-    assert found[whole] == [("COMPLETED", *row, 4) for row in all_of["n01"]]
-    assert found[two] == [("COMPLETED", *row, 8) for node in ("n01", "n02") for row in all_of[node]]
+    assert rows_of_job[whole_node] == [("COMPLETED", *row, 4) for row in all_of["n01"]]
+    assert rows_of_job[two] == [("COMPLETED", *row, 8) for node in ("n01", "n02") for row in all_of[node]]
     for job in (*shared, evil):
-        assert found[job] == [("COMPLETED", "n03", None, 1, 1)]  # accounting does not say which
-    assert found[drained] == [("COMPLETED", "n05", None, 4, 4)]  # the store knows no GPUs there
-    assert found[lost] == [("NODE_FAIL", "n06", None, 2, 2)]
-    assert [row[0] for row in found[requeued]] == ["CANCELLED", "REQUEUED"]
+        assert rows_of_job[job] == [("COMPLETED", "n03", None, 1, 1)]  # accounting does not say which
+    assert rows_of_job[drained] == [("COMPLETED", "n05", None, 4, 4)]  # the store knows no GPUs there
+    assert rows_of_job[lost] == [("NODE_FAIL", "n06", None, 2, 2)]
+    assert [row[0] for row in rows_of_job[requeued]] == ["CANCELLED", "REQUEUED"]
     owners = dict(now(store, 'distinct job_id, "user"'))
     assert {owners[two], owners[shared[1]]} == {"bob"}
-    assert {owners[whole], owners[evil]} == {"alice"}
+    assert {owners[whole_node], owners[evil]} == {"alice"}
     assert set(now(store, "distinct ended is null, began <= ended, account")) == {(False, True, "physics")}
 
     # With the tags of the same jobs, all of them by UUID: gres.conf says which GPU an index is.
@@ -133,21 +133,21 @@ def test_two_jobs_of_a_node_have_the_gpus_whose_device_files_slurm_gave_them(
     assert not running.tags_unknown
     state = "job_id, gpu, gpu_from, state"
     expected = [(jobs[0], uuid("n03", 0)), (jobs[1], uuid("n03", 1)), (jobs[1], uuid("n03", 2))]
-    ours = f"job_id in ('{jobs[0]}', '{jobs[1]}')"
-    assert now(store, state, ours) == [(*pair, "tag", "RUNNING") for pair in expected]
+    both_jobs = f"job_id in ('{jobs[0]}', '{jobs[1]}')"
+    assert now(store, state, both_jobs) == [(*pair, "tag", "RUNNING") for pair in expected]
     indices = [here.run("scontrol", "-d", "-o", "show", "job", job).stdout for job in jobs]
     assert ["IDX:0)" in indices[0], "IDX:1-2)" in indices[1]] == [True, True]
     by_index, saved = new_store(tmp_path / "by-index"), tmp_path / "scontrol.txt"
     saved.write_text("".join(indices))
     shutil.copytree(here.spool_of_tags, by_index.root / SPOOL, dirs_exist_ok=True)
     import_file(by_index, saved, Options(cluster="whorl", time_zone=time.strftime("%Z")))
-    assert now(by_index, "job_id, gpu, gpu_from", ours) == [(*pair, "file") for pair in expected]
+    assert now(by_index, "job_id, gpu, gpu_from", both_jobs) == [(*pair, "file") for pair in expected]
     go.touch()
     here.settle()
     ended = ("-s", "CD", "-S", "now-1hour", "-E", "now")
     here.until(lambda: set(jobs) <= here.accounted(*ended), "the accounts to have the ends")
     import_all(store, tag_folders=[here.spool_of_tags])
-    assert now(store, state, ours) == [(*pair, "tag", "COMPLETED") for pair in expected]
+    assert now(store, state, both_jobs) == [(*pair, "tag", "COMPLETED") for pair in expected]
 
 
 @pytest.mark.long

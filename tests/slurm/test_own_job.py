@@ -97,12 +97,12 @@ def interrupt_step(slurm: Slurm, *options: str, times: int) -> tuple[str, str]:
         else:
             step.send_signal(signal.SIGINT)
     step.wait(60)
-    shown = b""
+    screen = b""
     with contextlib.suppress(OSError):  # how a terminal ends that nobody has open
         while part := os.read(master, 1 << 16):
-            shown += part
+            screen += part
     os.close(master)
-    return job, shown.decode()
+    return job, screen.decode()
 
 
 @pytest.mark.long

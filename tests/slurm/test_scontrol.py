@@ -18,10 +18,10 @@ pytestmark = pytest.mark.slurm
 def test_the_gpus_of_jobs_are_those_that_slurm_gave(
     options: tuple[str, ...], slurm: Slurm, tmp_path: Path, store: Store
 ) -> None:
-    whole = slurm.submit("-N2", f"--gres=gpu:{GPUS}")
-    nodes = slurm.nodes_of(whole)
+    whole_job = slurm.submit("-N2", f"--gres=gpu:{GPUS}")
+    nodes = slurm.nodes_of(whole_job)
     parts = [slurm.submit("-N1", "--gres=gpu:1", user=user) for user in ("alice", "bob")]
-    where = {job: slurm.nodes_of(job)[0] for job in parts}
+    node_of_job = {job: slurm.nodes_of(job)[0] for job in parts}
     never = slurm.submit("-N1", "--gres=gpu:1", "--begin=now+1hour")
     assert slurm.run("scancel", never).returncode == 0
     waits = slurm.submit("-N1", "--gres=gpu:1", "--begin=now+1hour")
@@ -33,13 +33,13 @@ def test_the_gpus_of_jobs_are_those_that_slurm_gave(
     rows = store.sql(
         'select job_id, node, allocation, ended, "user", began is not null as has_begun from jobs'
     ).to_pylist()
-    of_whole = {tuple(row["allocation"].split("@")[:2]) for row in rows if row["job_id"] == whole}
-    assert of_whole == {(whole, f"{node} IDX {index}") for node in nodes for index in range(GPUS)}
+    of_whole = {tuple(row["allocation"].split("@")[:2]) for row in rows if row["job_id"] == whole_job}
+    assert of_whole == {(whole_job, f"{node} IDX {index}") for node in nodes for index in range(GPUS)}
     of_parts = {job: [row for row in rows if row["job_id"] == job] for job in parts}
     assert {job: [row["node"] for row in jobs] for job, jobs in of_parts.items()} == {
-        job: [node] for job, node in where.items()
+        job: [node] for job, node in node_of_job.items()
     }
     assert len({row["allocation"].split("@")[1] for jobs in of_parts.values() for row in jobs}) == 2
     assert {row["user"] for row in of_parts[parts[1]]} == {"bob"}
-    assert all(row["ended"] is None and row["has_begun"] for row in rows if row["job_id"] in {whole, *parts})
+    assert all(row["ended"] is None and row["has_begun"] for row in rows if row["job_id"] in {whole_job, *parts})
     assert not {waits, never} & {row["job_id"] for row in rows}

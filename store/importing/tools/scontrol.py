@@ -76,5 +76,5 @@ def _add(line: int, job: str, values: dict[str, Value], rows: Rows) -> None:
         numbers = [match[2] for match in _GPUS.finditer(resources) if not _INSTANCE.match(match[1] or "")]
         gpus = f"(IDX:{';'.join(filter(None, numbers))})" if numbers and None not in numbers else ""
         for node in names:
-            where: dict[str, Value] = {"node": node, "gpu": gpus, "share [ratio]": 1 if gpus else None}
-            rows.allocation(line, values | where, JobSource.SCONTROL)
+            gpus_there: dict[str, Value] = {"node": node, "gpu": gpus, "share [ratio]": 1 if gpus else None}
+            rows.allocation(line, values | gpus_there, JobSource.SCONTROL)
