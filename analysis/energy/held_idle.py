@@ -116,7 +116,7 @@ _OF_GPU = (
     "cluster", "gpu", "name", "node", "model", "allocation", "job_id", "user", "account", "state", "began", "ended",
     "share", "shared", "idle_since",
 )  # fmt: skip
-_COLUMNS = "cluster, gpu, name, node, model, allocation, job_id, user, account, state, began, ended, share"
+_COLUMNS = ", ".join(name for name in _OF_GPU if name not in ("shared", "idle_since"))
 _IDLE = ("idle_s", "idle_low_s", "idle_high_s", "idle_gpu_s")
 _ENERGY = ("energy_j", "low_j", "high_j", "co2e_g", "cost")
 _USE: dict[str, pl.DataType] = {

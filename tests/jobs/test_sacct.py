@@ -235,20 +235,20 @@ def test_what_is_named_follows_from_what_is_known(run: Any, store: Store) -> Non
         has[f"n{number}"] = random.randint(1, 4)
         know_gpus(store, f"n{number}", each=has[f"n{number}"])
     has["n9"] = 0  # nobody knows it
-    command = {}
+    random_jobs = {}
     for number in range(count(400, short=60)):
         nodes = random.sample(sorted(has), random.randint(1, 3))
         most = sum(has[node] for node in nodes)
-        command[str(number)] = nodes, max(1, most + random.choice([-1, 0, 0, 1]))
+        random_jobs[str(number)] = nodes, max(1, most + random.choice([-1, 0, 0, 1]))
     numbers = [f"{node}={gpus}" for node, gpus in has.items() if gpus]
     run(
-        *(job(int(name), gpus, ",".join(nodes), len(nodes)) for name, (nodes, gpus) in command.items()),
+        *(job(int(name), gpus, ",".join(nodes), len(nodes)) for name, (nodes, gpus) in random_jobs.items()),
         gpus_per_node=numbers,
     )
     gpus_found: dict[str, list[tuple[str, str | None]]] = {}
     for name, node, gpu in now(store):
         gpus_found.setdefault(name, []).append((node, gpu))
-    for name, (nodes, gpus) in command.items():
+    for name, (nodes, gpus) in random_jobs.items():
         every = [(node, f"GPU-{node}-{slot}") for node in sorted(nodes) for slot in range(has[node])]
         certain = gpus == len(every) and all(has[node] for node in nodes)
         assert gpus_found[name] == (every if certain else [(node, None) for node in sorted(nodes)]), name
@@ -312,8 +312,8 @@ def test_names_that_are_not_utf_8_do_not_become_one_name(store: Store, tmp_path:
     file = tmp_path / "latin.txt"
     columns = (*COLUMNS, "JobName")
     rows = [job(1, User="j\xfcrgen"), job(2, User="j\xf6rgen"), job(3)]
-    notes_told = text(*(row | {"JobName": "\xe4"} for row in rows), columns=columns)
-    file.write_bytes(notes_told.encode("latin-1"))
+    lines = text(*(row | {"JobName": "\xe4"} for row in rows), columns=columns)
+    file.write_bytes(lines.encode("latin-1"))
     report = import_jobs(store, JobSources(file=file))
     assert report.refused == {"it has unreadable characters (not UTF-8 text)": [2, 3]}
     assert now(store, "job_id") == [("3",)]  # the name of its job is not read
@@ -350,8 +350,8 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
     }.items():
         assert f"bad.txt: refused line {line}: {why}" in done.stderr
     whorl(store, "--file", file)
-    notes_told = store.sql("select ts, cluster, node, job_id, duration_ns, detail from events").to_pylist()
-    assert [tuple(row.values()) for row in notes_told] == [
+    events = store.sql("select ts, cluster, node, job_id, duration_ns, detail from events").to_pylist()
+    assert [tuple(row.values()) for row in events] == [
         (utc(T0 + 100), "whorl", "n01", "2", -50 * 10**9,
          "job 2 is not stored: it ended before it began (bad.txt, line 3)")
     ]  # fmt: skip
