@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -9,14 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from whorl.jobs.apply import ApplyOptions, ExclusionTrial, change_of
+from whorl.errors import SchedulerError
+from whorl.jobs.apply import ApplyOptions, ExclusionTrial, NodeChoice, change_of, owner_of
 from whorl.jobs.slurm import Slurm as Client
+from whorl.store.hostlist import expand
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.sizes import sample
 from whorl.tests.slurm.daemons import Slurm
@@ -193,6 +196,36 @@ def test_an_array_of_which_tasks_start_meanwhile(slurm: Slurm) -> None:
     excluded = {record.excluded for record in client.jobs(array) if record.id != f"{array}_1"}
     assert (outcome.outcome, excluded) == ("excluded", {"n02"})
     assert slurm.field(f"{array}_1", "ExcNodeList") == "(null)"
+
+
+class DyingClient(Client):
+    """Its commands end after so many, as those of a process that was killed."""
+
+    def __init__(self, commands: int, environment: Mapping[str, str]) -> None:
+        super().__init__(environment=environment)
+        self.commands_left = commands
+
+    def ask(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        self.commands_left -= 1
+        if self.commands_left < 0:
+            raise SchedulerError("killed")
+        return super().ask(*command, **options)
+
+
+@pytest.mark.parametrize("commands", sample(range(1, 13), 3))
+def test_killed_after_any_command(slurm: Slurm, commands: int) -> None:
+    """What the job has then tells what its owner wrote, to the letter."""
+    environment = slurm.environment()
+    job = slurm.submit("--hold", "--comment=mine")
+    slurm.run("scontrol", "update", f"JobId={job}", "ExcNodeList=n05, n04", user="alice")
+    client = Client(environment=environment)
+    (change,) = [change_of(record, ["n02"]) for record in client.jobs(job)]
+    options = ApplyOptions(release=True, wait_s=0.4)
+    with contextlib.suppress(SchedulerError):
+        ExclusionTrial(DyingClient(commands, environment), job, options, 0.0, lambda _: None).run([change])
+    (record,) = client.jobs(job)
+    assert owner_of(record) == NodeChoice("n05, n04", "mine")
+    assert (set(expand(record.excluded)) == {"n02", "n04", "n05"}) is ("whorl:excluded=n02" in record.comment)
 
 
 def test_two_at_once_on_one_job(slurm: Slurm, store: str) -> None:
