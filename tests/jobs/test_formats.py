@@ -146,9 +146,9 @@ def test_names_that_a_scheduler_knows() -> None:
     nodes = {n.name: n for n in (Node("n01", "IDLE", ("batch",)), Node("n02", "IDLE", ("debug",)))}
     nodes["v1"] = Node("v1", "IDLE", ("batch",), host="phys1.site")
     nodes |= {n: Node(n, "IDLE", ("batch",), host="shared") for n in ("v2", "v3")}
-    found = known(["n01", "n02.cluster", "gone", "phys1", "shared"], nodes)
-    assert found.names == {"n01": "n01", "n02.cluster": "n02", "phys1": "v1"}
-    assert found.unknown == ("gone", "shared")
+    node_names = known(["n01", "n02.cluster", "gone", "phys1", "shared"], nodes)
+    assert node_names.names == {"n01": "n01", "n02.cluster": "n02", "phys1": "v1"}
+    assert node_names.unknown == ("gone", "shared")
     there = known(["n01", "n02", "gone"], nodes, "batch")
     assert (dict(there.names), there.elsewhere, there.unknown) == ({"n01": "n01"}, ("n02",), ("gone",))
     assert there.of(["gone", "n02", "n01"]) == ["n01"]

@@ -38,7 +38,7 @@ def taint(effect: str, value: str = "avoid", name: str = KEY) -> dict[str, str]:
 @pytest.fixture
 def nodes() -> dict[str, Any]:
     """A cluster that had other advice before: n03 and the unmeasured n77 are stale; n06 is not there."""
-    found = [
+    cluster_nodes = [
         node("n01.site.example", {"kubernetes.io/hostname": "n01"}),
         node("n02", {"other": "stays"}, [taint("NoSchedule", "", "site")]),
         node("n03", {KEY: "exclude", "whorl.io/pagerank": "avoid"}, [taint("PreferNoSchedule", "exclude")]),
@@ -46,7 +46,7 @@ def nodes() -> dict[str, Any]:
         node("n05", {KEY: "prefer"}),
         node("n77", {KEY: "avoid"}, [taint("PreferNoSchedule")]),
     ]
-    return {one["metadata"]["name"]: one for one in found}
+    return {entry["metadata"]["name"]: entry for entry in cluster_nodes}
 
 
 @pytest.fixture
@@ -63,13 +63,15 @@ def advise(store: str, form: str, *options: str, stdin: str | None = None) -> Re
 
 
 def labels(nodes: dict[str, Any]) -> dict[str, str]:
-    return {name: one["metadata"]["labels"][KEY] for name, one in nodes.items() if KEY in one["metadata"]["labels"]}
+    return {
+        name: entry["metadata"]["labels"][KEY] for name, entry in nodes.items() if KEY in entry["metadata"]["labels"]
+    }
 
 
 def taints(nodes: dict[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
     return {
-        name: sorted((t["key"], t.get("value", ""), t["effect"]) for t in one["spec"].get("taints") or ())
-        for name, one in nodes.items()
+        name: sorted((t["key"], t.get("value", ""), t["effect"]) for t in entry["spec"].get("taints") or ())
+        for name, entry in nodes.items()
     }
 
 
@@ -189,14 +191,14 @@ def test_names_that_kubernetes_has_not_are_left_out(tmp_path: Path) -> None:
 
 
 def test_many_nodes_are_several_commands() -> None:
-    many = [KubeNode(f"n{i:03d}", labels={}, taints={}) for i in range(120)]
-    values = {one.name: "avoid" for one in many}
+    kube_nodes = [KubeNode(f"n{i:03d}", labels={}, taints={}) for i in range(120)]
+    values = {node.name: "avoid" for node in kube_nodes}
     for form in ("kubernetes", "taints"):
-        printed = lines(form, "w", many, values)
-        named = [word for line in printed for word in line.split() if re.fullmatch(r"n\d{3}", word)]
-        assert named == [one.name for one in many]
+        printed = lines(form, "w", kube_nodes, values)
+        printed_names = [word for line in printed for word in line.split() if re.fullmatch(r"n\d{3}", word)]
+        assert printed_names == [node.name for node in kube_nodes]
         assert max(map(len, printed)) < 500
-    assert lines("taints", "w", many, dict.fromkeys(values, "prefer")) == []
+    assert lines("taints", "w", kube_nodes, dict.fromkeys(values, "prefer")) == []
 
 
 @pytest.mark.long

@@ -35,15 +35,15 @@ def scheduler(*names: str, **hosts: str) -> dict[str, Node]:
 def test_a_node_is_found_under_its_own_name_only(
     measured: list[str], there: list[str], expected: dict[str, str]
 ) -> None:
-    found = known(measured, scheduler(*there))
-    assert found.names == expected
-    assert set(found.unknown) == set(measured) - expected.keys()
+    node_names = known(measured, scheduler(*there))
+    assert node_names.names == expected
+    assert set(node_names.unknown) == set(measured) - expected.keys()
 
 
 def test_names_that_only_one_node_can_have_are_told() -> None:
-    found = known(["n03.east", "n03.west", "n05"], scheduler("n03", "n04"))
-    assert found.unclear == {"n03": ("n03.east", "n03.west")}
-    assert found.unknown == ("n03.east", "n03.west", "n05")
+    node_names = known(["n03.east", "n03.west", "n05"], scheduler("n03", "n04"))
+    assert node_names.unclear == {"n03": ("n03.east", "n03.west")}
+    assert node_names.unknown == ("n03.east", "n03.west", "n05")
 
 
 def test_the_host_name_of_a_node_counts_where_its_own_does_not_fit() -> None:

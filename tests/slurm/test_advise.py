@@ -93,12 +93,12 @@ def test_nodes_that_slurm_does_not_know_at_all(slurm: Slurm, tmp_path: Path) -> 
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"whorl: {sentence}")
     assert not (tmp_path / "file").exists()
-    found = json.loads(advised(slurm, elsewhere, "--json", user=None))
-    assert found["exclude"] == ["n02x"]
-    assert found["scheduler"]["asked"] is True
-    assert found["scheduler"]["exclude"] == ""
-    assert found["scheduler"]["unknown_nodes"] == [f"n{i:02d}x" for i in range(1, 7)]
-    assert found["scheduler"]["extra_wait_reason"] == "the scheduler knows none of these nodes"
+    document = json.loads(advised(slurm, elsewhere, "--json", user=None))
+    assert document["exclude"] == ["n02x"]
+    assert document["scheduler"]["asked"] is True
+    assert document["scheduler"]["exclude"] == ""
+    assert document["scheduler"]["unknown_nodes"] == [f"n{i:02d}x" for i in range(1, 7)]
+    assert document["scheduler"]["extra_wait_reason"] == "the scheduler knows none of these nodes"
     report = advised(slurm, elsewhere, user=None)
     assert report.startswith("Exclude n02x")
     assert "sbatch" not in report, "a job here that excludes such a node is refused"
@@ -116,9 +116,9 @@ def test_nodelist_names_nodes_that_run_jobs(slurm: Slurm, store: str) -> None:
     assert "n02" not in nodes
     slurm.run("scontrol", "update", f"nodename={nodes[0]}", "state=drain", "reason=test")
     assert nodes[0] not in advised(slurm, store, "--gpus", "8", "--format", "nodelist", user=None)
-    shown = json.loads(advised(slurm, store, "--gpus", "8", "--json"))
-    assert shown["scheduler"]["nodes_out_of_use"] == [nodes[0]]
-    assert nodes[0] not in shown["packed"]["nodes"]
+    document = json.loads(advised(slurm, store, "--gpus", "8", "--json"))
+    assert document["scheduler"]["nodes_out_of_use"] == [nodes[0]]
+    assert nodes[0] not in document["packed"]["nodes"]
 
 
 @pytest.mark.long
@@ -139,9 +139,9 @@ def test_an_administrators_lines_move_the_next_job(slurm: Slurm, store: str) -> 
     assert sorted(node for job in jobs for node in slurm.nodes_of(job)) == ["n03", "n04", "n05", "n06"]
     assert slurm.nodes_of(slurm.submit("--exclusive")) == ["n02"], "the last by weight, and not out of use"
     assert advised(slurm, store, "--format", "weights", user=None) == "", "now there is no difference"
-    shown = slurm.run("scontrol", "-o", "show", "node", "n02").stdout
-    assert "ActiveFeatures=v100,cab1,whorl_sgemm_avoid,whorl_weight_10" in shown
-    assert "Weight=12" in shown
+    node_line = slurm.run("scontrol", "-o", "show", "node", "n02").stdout
+    assert "ActiveFeatures=v100,cab1,whorl_sgemm_avoid,whorl_weight_10" in node_line
+    assert "Weight=12" in node_line
 
 
 @pytest.mark.long
@@ -154,8 +154,8 @@ def test_prefer_once_enough_nodes_have_the_feature(slurm: Slurm, store: str) -> 
     listed = advised(slurm, store, "--format", "prefer").strip()
     assert listed == "whorl_sgemm_prefer"
     job = slurm.submit("--gres=gpu:4", f"--prefer={listed}")
-    shown = slurm.run("scontrol", "-o", "show", "node", slurm.nodes_of(job)[0]).stdout
-    assert listed in shown
+    node_line = slurm.run("scontrol", "-o", "show", "node", slurm.nodes_of(job)[0]).stdout
+    assert listed in node_line
     having = slurm.run("scontrol", "-o", "show", "nodes").stdout.count(f"ActiveFeatures=v100,cab1,{listed}")
     assert advised(slurm, store, "--gpus", str(4 * having + 4), "--format", "prefer") == "\n"
 
@@ -179,30 +179,29 @@ def test_the_report_has_the_cost(slurm: Slurm, store: str) -> None:
 @pytest.mark.long
 def test_a_silent_controller_is_one_sentence(slurm: Slurm, store: str) -> None:
     asking = [*ASKING, "--store", store]
-    every = {
+    lines = {
         "exclude": [*asking, "--format", "exclude"],
         "apply": [*asking, "apply", "1"],
         "free": [*asking, "--no-scheduler"],
         "report": asking,
         "doctor": ["doctor", "--json"],
     }
-    asked = {name: every[name] for name in every}
     slurm.stop_controller()
     try:
         with ThreadPoolExecutor() as pool:
-            waiting = {name: pool.submit(slurm.program, *line, user="alice") for name, line in asked.items()}
-            done = {name: one.result() for name, one in waiting.items()}
+            waiting = {name: pool.submit(slurm.program, *line, user="alice") for name, line in lines.items()}
+            done = {name: answer.result() for name, answer in waiting.items()}
     finally:
         slurm.start_controller()
-    for name in asked.keys() & {"exclude", "apply"}:
+    for name in lines.keys() & {"exclude", "apply"}:
         assert (done[name].returncode, done[name].stdout) == (5, "")
         assert done[name].stderr.startswith("whorl: Slurm")
         assert done[name].stderr.count("\n") == 1
-    for name in asked.keys() & {"report", "free"}:
+    for name in lines.keys() & {"report", "free"}:
         assert done[name].returncode == 0
         unchecked = "the names of the nodes were not checked" in " ".join(done[name].stdout.split())
         assert unchecked is (name == "report")
-    (finding,) = [one for one in json.loads(done["doctor"].stdout)["findings"] if one["what"] == "Slurm"]
+    (finding,) = [row for row in json.loads(done["doctor"].stdout)["findings"] if row["what"] == "Slurm"]
     assert not finding["works"]
     assert "`scontrol ping`" in finding["detail"]
 
