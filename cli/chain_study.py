@@ -56,7 +56,7 @@ def chain_study(
     \b
     whorl jobs chain-study --log sacct.csv.gz --nodes 8 --cost 0.5
     whorl jobs chain-study --log sacct.csv.gz --policy reactive,lead6,lead12,p75
-    whorl jobs chain-study --log ls6.csv.gz --cluster-nodes 72 --as-published mirage
+    whorl jobs chain-study --log ls6.csv --cluster-nodes 72 --as-published mirage
 
     A chain is a training in jobs of 48 h. Interruption is the time without a job between two of them, overlap the time
     in which both hold their nodes (docs/chains.md).

@@ -24,7 +24,7 @@ def jobs() -> None:
     whorl jobs tag script > whorl-tag         for prolog and epilog: which GPUs
     whorl jobs show --store whorl-job-4242    what a job collected of its own GPUs
     whorl jobs import --store S --tags DIR    read what prolog and epilog noted
-    whorl jobs chain-study --log FILE         when to submit the next job of a chain
+    whorl jobs chain-study --log FILE         when to submit a chain's next job
     whorl jobs idle --store S --running       GPUs that jobs hold and do not use
     whorl jobs chain --script train.sbatch    jobs that follow without a gap
     whorl jobs wait --nodes 8 --time 1-00     how long such a job would wait

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...store.catalog import quoted
 from ...store.instants import date_of_ns, in_sql, nanoseconds, times_of_ns
+from ...store.metrics import BOARD_POWER, board_power_mw
 from ...store.vocabulary import Code
 from .attributing.booking import cut_apart
 from .booked import COSTS, host_energy
@@ -244,7 +245,7 @@ def _readings(store: Store, gpus: Sequence[tuple[str, str]], since_ns: int, unti
         pl.lit(date_of_ns(since_ns - _LONGEST_NS)), pl.lit(date_of_ns(until_ns + _LONGEST_NS))
     ) & pl.col("gpu").is_in(names)
     ts_ns = pl.col("ts").dt.epoch("ns")
-    watts = pl.coalesce("power_mw", "power_instant_mw") / 1000
+    watts = board_power_mw() / 1000
     parts = [
         store.collect(
             store.scan("telemetry").filter(near)
@@ -252,7 +253,7 @@ def _readings(store: Store, gpus: Sequence[tuple[str, str]], since_ns: int, unti
         )
     ]  # fmt: skip
     if store.files("telemetry_minutes"):
-        means = pl.coalesce("power_mw_mean", "power_instant_mw_mean") / 1000
+        means = pl.coalesce(*(f"{name}_mean" for name in BOARD_POWER)) / 1000
         for seconds in (0, 59):  # a minute stands for its begin and its end
             minutes = store.scan("telemetry_minutes").filter(near)
             shifted = (ts_ns + seconds * 10**9).alias("ts_ns")
