@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ _POLICIES = "reactive, lead6 (hours), average, test-only, p75"
     metavar="WHEN",
     default="done",
     show_default=True,
-    help="done: its exit status is 0; a number of jobs; or a time: 2026-12-24T18:00 (UTC), or from here on, as 7d.",
+    help="done: its exit status is 0; a number of jobs; a time: 2026-12-24T18:00 (UTC); or from the first job on: 7d.",
 )
 @click.option(
     "--cost",
@@ -148,7 +147,7 @@ def _until(text: str) -> Until:
         return Until(links=int(text))
     try:
         if re.fullmatch(r"[\d.]+ ?[a-z]+", text):
-            return Until(time_s=time.time() + seconds_of(text, plain=False))
+            return Until(span_s=seconds_of(text, plain=False))
         return Until(time_s=time_of(text).replace(tzinfo=UTC).timestamp())
     except InputError as error:
         raise InputError(f"--until {text} is neither done nor a number of jobs nor a time: {error}") from error

@@ -21,7 +21,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +30,7 @@ from uuid import uuid4
 from ..errors import InputError, SchedulerError, StoreError
 from ..store.system.locks import Lock, locked
 from .forecast import Forecast, Forecaster, JobShape, LeadPolicy
-from .scheduler import ENDED, RUNNING, QueuedJob, Refusal
+from .scheduler import APART, ENDED, RUNNING, QueuedJob, Refusal
 from .slurm import Slurm, fields_of
 from .user_script import UserScript, read_script
 
@@ -43,12 +43,13 @@ MORE = 75
 AT_ONCE_S = 60.0
 """Two links one after the other that each ended sooner than this end the chain."""
 PATIENCE_S = 600.0
-"""So long a scheduler may refuse, or not answer."""
-SETTLE_S = 20.0
-"""So long a job is looked for that Slurm may have taken without an answer."""
+"""So long Slurm may not answer, and its accounts may be behind its queue."""
+SETTLE_S = 30.0
+"""So long after its submission a job is looked for that Slurm may have taken without an answer."""
 _FIRST_S, _LONGEST_S, _GROWS = 1.0, 60.0, 1.5  # pauses between two looks
 _ASKED_AGAIN_S, _ASKED_AT_LEAST_S = 600.0, 21_600.0  # between two predictions
-_AFTER_LIMIT_S = 300  # Slurm may let a job run a little longer than its limit
+_GRACE_S = 300  # Slurm may let a job run a little longer than its limit
+_ACCOUNTED = ("JobIDRaw", "State", "ExitCode", "Start", "End", "Comment", "SubmitLine")
 _WRAPPER = Path(__file__).with_name("chain.sh")
 # Of a job around the driver, as in a step or a scrontab: the links are jobs of their own. And sbatch must not wait.
 _HIDDEN = ("SBATCH_WAIT", *(f"SLURM_{word}" for word in ("CPU", "GPU", "JOB", "MEM", "N", "STEP", "TASK", "TRES")))
@@ -57,18 +58,16 @@ _HIDDEN = ("SBATCH_WAIT", *(f"SLURM_{word}" for word in ("CPU", "GPU", "JOB", "M
 class LinkEnd(StrEnum):
     """How a link ended."""
 
-    DONE = "done"
-    """Its script ended with status 0, and nobody had asked it to checkpoint."""
-    CHECKPOINT = "checkpoint"
-    """It was asked to checkpoint and left, or its script says with status 75 that there is more to do."""
+    DONE = "done"  # its script ended with status 0, and nobody had asked it to checkpoint
+    CHECKPOINT = (
+        "checkpoint"  # it was asked to checkpoint and left, or its script says with status 75 that there is more to do
+    )
     TIME_LIMIT = "time limit"
-    PREEMPTED = "preempted"
-    """For good: a job that is requeued stays the same link."""
+    PREEMPTED = "preempted"  # for good: a job that is requeued stays the same link
     NODE_FAILURE = "node failure"
     CANCELLED = "cancelled"
     FAILED = "failed"
-    UNKNOWN = "unknown"
-    """Nothing says how it ended."""
+    UNKNOWN = "unknown"  # nothing says how it ended
 
 
 _GOES_ON = frozenset({LinkEnd.CHECKPOINT, LinkEnd.TIME_LIMIT, LinkEnd.PREEMPTED, LinkEnd.NODE_FAILURE})
@@ -76,11 +75,8 @@ _BY_STATE = {
     "CANCELLED": LinkEnd.CANCELLED,
     "TIMEOUT": LinkEnd.TIME_LIMIT,
     "PREEMPTED": LinkEnd.PREEMPTED,
-    "NODE_FAIL": LinkEnd.NODE_FAILURE,
-    "BOOT_FAIL": LinkEnd.NODE_FAILURE,
-    "DEADLINE": LinkEnd.FAILED,
-    "OUT_OF_MEMORY": LinkEnd.FAILED,
-    "REVOKED": LinkEnd.FAILED,
+    **dict.fromkeys(("NODE_FAIL", "BOOT_FAIL"), LinkEnd.NODE_FAILURE),
+    **dict.fromkeys(("DEADLINE", "OUT_OF_MEMORY", "REVOKED"), LinkEnd.FAILED),
 }
 
 
@@ -88,24 +84,16 @@ _BY_STATE = {
 class Link:
     """A job of the chain. Times are seconds since 1970."""
 
-    number: int
-    """From 1."""
+    number: int  # from 1
     submitted_s: float
-    job: str | None = None
-    """None as long as it is not known whether Slurm took it."""
-    state: str = ""
-    """As Slurm spells it."""
+    job: str | None = None  # None as long as it is not known whether Slurm took it
+    state: str = ""  # as Slurm spells it
     start_s: float | None = None
-    end_s: float | None = None
-    """When it ended, or would reach its time limit."""
-    end: LinkEnd | None = None
-    """None as long as it waits or runs."""
-    detail: str = ""
-    """Why it waits, or how it ended."""
-    predecessor: int | None = None
-    """The link that it takes over from; None if that had ended before."""
-    settled: bool = False
-    """Whether it had ended when the chain was resumed: its end counts no longer."""
+    end_s: float | None = None  # when it ended, or would reach its time limit
+    end: LinkEnd | None = None  # None as long as it waits or runs
+    detail: str = ""  # why it waits, or how it ended
+    predecessor: int | None = None  # the link that it takes over from; None if that had ended before
+    settled: bool = False  # whether it had ended when the chain was resumed: its end counts no longer
 
     @property
     def waits(self) -> bool:
@@ -115,10 +103,6 @@ class Link:
     def runs(self) -> bool:
         return self.end is None and self.state in RUNNING
 
-    def follows(self, before: Link) -> bool:
-        """Whether it started after the other had ended: not by a hand-over."""
-        return self.start_s is not None and before.end_s is not None and before.end_s <= self.start_s
-
     @property
     def ended_at_once(self) -> bool:
         return self.end is not None and (self.end_s or 0.0) - (self.start_s or 0.0) < AT_ONCE_S
@@ -126,18 +110,21 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """How long a chain goes on: until the script is done, for a number of links, or until a time."""
+    """How long a chain goes on: until the script is done, or for a number of links, until a time, or for a time."""
 
     links: int | None = None
     time_s: float | None = None
+    span_s: float | None = None  # from the submission of the first link, or of the first one after it was resumed
 
     @property
     def done(self) -> bool:
-        return self.links is None and self.time_s is None
+        return self == Until()
 
-    def reached(self, links: int, now_s: float) -> bool:
-        """Whether no further link is due after so many."""
-        return links >= (self.links or math.inf) or now_s >= (self.time_s or math.inf)
+    def reached(self, links: Mapping[int, Link], now_s: float) -> bool:
+        """Whether no further link is due after these, by number."""
+        first_s = min((link.submitted_s for link in links.values() if not link.settled), default=now_s)
+        time_s = min(self.time_s or math.inf, first_s + (self.span_s or math.inf))
+        return max(links, default=0) >= (self.links or math.inf) or now_s >= time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +134,12 @@ class ChainOptions:
     script: Path
     until: Until = field(default_factory=Until)
     policy: LeadPolicy = field(default_factory=LeadPolicy)
-    signal: str | None = "USR1"
-    """What asks a link to checkpoint; None: its successor waits until it ends by itself."""
-    sbatch: tuple[str, ...] = ()
-    """Further options of sbatch."""
-    folder: Path | None = None
-    """The chain's folder; SCRIPT.chain where it is left out."""
-    progress: Callable[[str], None] | None = None
-    """Is told what goes on, a sentence each time that it changes."""
-    once: bool = False
-    """Do what is due, and end."""
-    resume: bool = False
-    """Go on with a chain that has ended."""
+    signal: str | None = "USR1"  # what asks a link to checkpoint; None: its successor waits until it ends by itself
+    sbatch: tuple[str, ...] = ()  # further options of sbatch
+    folder: Path | None = None  # the chain's folder; SCRIPT.chain where it is left out
+    progress: Callable[[str], None] | None = None  # is told what goes on, a sentence each time that it changes
+    once: bool = False  # do what is due, and end
+    resume: bool = False  # go on with a chain that has ended
     patience_s: float = PATIENCE_S
 
 
@@ -168,8 +149,7 @@ class ScriptEnd:
 
     time_s: float
     status: int
-    signals: tuple[str, ...]
-    """Those that it had got: USR1, TERM, ..."""
+    signals: tuple[str, ...]  # those that it had got: USR1, TERM
 
 
 @dataclass
@@ -178,19 +158,14 @@ class ChainState:
 
     chain: str
     script: str
-    directory: str
-    """Where sbatch is run."""
+    directory: str  # where sbatch is run
     user: int
     links: dict[int, Link] = field(default_factory=dict)
-    end: LinkEnd | None = None
-    """How the chain ended; None as long as it goes on."""
+    end: LinkEnd | None = None  # how the chain ended; None as long as it goes on
     reason: str = ""
-    unsure_s: float | None = None
-    """When Slurm gave no answer to the last submission."""
-    lead_s: float | None = None
-    """The wait that was predicted last: so long before its end a link gets its successor."""
-    asked_s: float = 0.0
-    """When it was predicted."""
+    missing_s: float | None = None  # since when neither the queue nor the accounts say how a link ended
+    lead_s: float | None = None  # the wait that was predicted last: so long before its end a link gets its successor
+    asked_s: float = 0.0  # when it was predicted
 
     @classmethod
     def from_json(cls, text: str) -> ChainState:
@@ -211,9 +186,6 @@ class ChainState:
         return self.links.get(max((number for number, link in self.links.items() if link.end is None), default=0))
 
 
-# -- the chain's folder ---------------------------------------------------------------------------------------------
-
-
 class ChainFolder:
     """The folder of a chain: `state`, and what its links wrote of themselves."""
 
@@ -221,8 +193,6 @@ class ChainFolder:
         """Raises InputError where it is of another script or another user, StoreError where it cannot be used."""
         script = options.script.resolve()
         self.path = (options.folder or script.with_name(f"{script.name}.chain")).absolute()
-        if re.search(r"[\s'\"\\]", str(self.path)):
-            raise InputError(f"the chain's folder {str(self.path)!r} has a blank or a quote: give another --folder")
         try:
             if write:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -248,7 +218,7 @@ class ChainFolder:
                 os.fsync(file.fileno())
             path.with_suffix(".new").replace(path)
         except OSError as error:
-            raise StoreError(f"{path} cannot be written: {error.strerror}; nothing more was submitted") from error
+            raise StoreError(f"{path} cannot be written: {error.strerror}; nothing more is submitted") from error
 
     def begun(self, number: int) -> tuple[str, float] | None:
         """The job that runs as this link, and when it began; None where it did not write that."""
@@ -266,27 +236,23 @@ class ChainFolder:
         return []
 
 
-# -- the driver -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ChainReport:
     """How far a chain is."""
 
     folder: ChainFolder
     shape: JobShape
-    forecast: Forecast | None
-    """What a further link would wait; None where it was not asked for."""
+    forecast: Forecast | None  # what a further link would wait; None where it was not asked for
     notes: tuple[str, ...] = ()
 
     @property
     def interruptions_s(self) -> dict[int, float]:
         """Link -> seconds from the end of the one before to its start; negative where both ran."""
         links = self.folder.state.links
-        pairs = [(link, links[number - 1]) for number, link in links.items() if number - 1 in links]
         return {
-            link.number: link.start_s - before.end_s
-            for link, before in pairs
+            number: link.start_s - before.end_s
+            for number, link in links.items()
+            if (before := links.get(number - 1)) is not None
             if link.start_s is not None and before.end is not None and before.end_s is not None
         }
 
@@ -294,11 +260,9 @@ class ChainReport:
 def plan_chain(slurm: Slurm, options: ChainOptions) -> ChainReport:
     """What a chain would do: nothing is submitted or written. Raises InputError, SchedulerError."""
     slurm.check()
-    script = read_script(options.script, slurm, options.sbatch)
+    shape = read_script(options.script, slurm, options.sbatch).shape
     folder = ChainFolder(options, write=False)
-    return ChainReport(
-        folder, script.shape, Forecaster(slurm, script.shape, options.policy, options.sbatch).ask(planned=True)
-    )
+    return ChainReport(folder, shape, Forecaster(slurm, shape, options.policy, options.sbatch).ask(planned=True))
 
 
 def run_chain(slurm: Slurm, options: ChainOptions) -> ChainReport:
@@ -315,9 +279,12 @@ def run_chain(slurm: Slurm, options: ChainOptions) -> ChainReport:
         folder = ChainFolder(options, write=True)
         if not Path(folder.state.directory).is_dir():
             raise InputError(f"the chain was begun in {folder.state.directory}, which is gone: make that folder again")
+        links = folder.state.links
         if options.resume and folder.state.end is not None:
-            folder.state.end, links = None, folder.state.links
+            folder.state.end = None
             folder.state.links = {number: replace(link, settled=link.end is not None) for number, link in links.items()}
+        elif not links and options.until.reached(links, time.time()):
+            raise InputError("the time of --until has passed: nothing is submitted")
         return _Driver(slurm, options, script, folder, lock=lock).run()
 
 
@@ -330,7 +297,7 @@ class _Driver:
         self._forecaster = Forecaster(slurm, script.shape, options.policy, options.sbatch)
         self._forecast: Forecast | None = None
         self._refusal = self._sentence = ""
-        self._answered_s = time.monotonic()  # when Slurm last answered, and took a job where one was due
+        self._answered_s = time.monotonic()  # when Slurm answered last
 
     def run(self) -> ChainReport:
         pause_s = _FIRST_S
@@ -345,28 +312,30 @@ class _Driver:
                 break
             pause_s = _FIRST_S if self._state.links != earlier else min(pause_s * _GROWS, _LONGEST_S)
             time.sleep(min(pause_s, max(self._until_due_s(), _FIRST_S)))
-        notes = (f"Slurm takes no job at this moment: {self._refusal}",) if self._refusal else ()
-        return ChainReport(self._folder, self._script.shape, self._forecast, notes)
-
-    # -- looking --
+        notes = [f"Slurm takes no job at this moment: {self._refusal}"] if self._refusal else []
+        if Path(self._state.directory) != Path.cwd():
+            another = "for another training in this folder, give it another --folder"
+            notes.append(f"the chain was begun in {self._state.directory}, and its jobs run there; {another}")
+        return ChainReport(self._folder, self._script.shape, self._forecast, tuple(notes))
 
     def _look(self) -> None:
         """Bring the links up to date. The queue is asked before the links' files are read: no end is missed between."""
         queued = self._of_chain(self._patiently(lambda: self._slurm.queue(user=self._state.user)))
-        links = self._state.links
-        earlier = links.copy()
+        links, missing_s = self._state.links, self._state.missing_s
+        earlier, traced = links.copy(), True
         for number in sorted(queued.keys() | links.keys()):
             link, job = links.get(number) or Link(number, time.time()), queued.get(number)
             if link.end is not None:
                 continue
             if job is None:
-                self._look_further(link)
+                traced &= self._look_further(link)
                 continue
             times = (None, None) if job.pending else (job.start, job.end)  # of one that waits they are expected ones
             start_s, end_s = (None if moment is None else moment.timestamp() for moment in times)
             link = replace(link, job=job.job, state=job.state, start_s=start_s, end_s=end_s, detail=job.reason)
             links[number] = self._ended(link) if job.ended else link
-        if links != earlier:
+        self._state.missing_s = None if traced else self._state.missing_s
+        if (links, self._state.missing_s) != (earlier, missing_s):
             self._folder.save()
 
     def _of_chain(self, jobs: Sequence[QueuedJob]) -> dict[int, QueuedJob]:
@@ -380,34 +349,45 @@ class _Driver:
                     marked[number] = job
         return marked
 
-    def _look_further(self, link: Link) -> None:
-        """A link that the queue does not show: it ended some time ago, or was never taken."""
+    def _look_further(self, link: Link) -> bool:
+        """Look for a link that the queue does not show: it ended some time ago, or was never taken. False: no trace."""
         row = self._accounted(link)
         begun_job, begun_s = self._folder.begun(link.number) or (None, link.start_s)
-        job = link.job or row.get("JobIDRaw") or begun_job
+        job = link.job or (row or {}).get("JobIDRaw") or begun_job
         if job is None:
-            if self._state.unsure_s is None or time.time() - self._state.unsure_s > SETTLE_S:
+            if not 0 <= time.time() - link.submitted_s < SETTLE_S:
                 del self._state.links[link.number]  # Slurm never took it
-                self._state.unsure_s = None
-            return
-        state = row.get("State", "").partition(" ")[0]  # CANCELLED by 1000
-        if state and state not in ENDED:
-            return  # the accounts are behind
-        start_s, end_s = (float(row[name]) if row.get(name, "").isdigit() else None for name in ("Start", "End"))
+            return True
+        script = self._folder.ended(link.number, job)
+        state = (row or {}).get("State", "").partition(" ")[0]  # CANCELLED by 1000
+        state = state if state in ENDED else ""  # the accounts are behind
+        if row is not None and not state and (script is None or "TERM" in script.signals):
+            self._state.missing_s = self._state.missing_s or time.time()
+            if 0 <= time.time() - self._state.missing_s < self._options.patience_s:
+                return False
+        times = [row[name] if row and state else "" for name in ("Start", "End")]
+        start_s, end_s = (float(text) if text.isdigit() else None for text in times)
         link = replace(link, job=job, state=state, start_s=start_s or begun_s, end_s=end_s or link.end_s)
-        self._state.links[link.number] = self._ended(link, row.get("ExitCode"))
+        self._state.links[link.number] = self._ended(link, (row or {}).get("ExitCode") if state else None)
+        return True
 
-    def _accounted(self, link: Link) -> Mapping[str, str]:
-        """What the accounts have of a link's job, found by its number or by the comment that it was submitted with."""
-        since = datetime.fromtimestamp(link.submitted_s - 7200.0)  # noqa: DTZ006  sacct reads the times of this clock
+    def _accounted(self, link: Link) -> Mapping[str, str] | None:
+        """What the accounts have of a link's job, found by its number or by the comment that it was submitted with.
+
+        Empty where they do not have it or do not answer; None where Slurm keeps no accounts.
+        """
         mark = re.compile(rf"{MARK}:{self._state.chain}:{link.number}(?:\W|$)")
-        names = ("JobIDRaw", "State", "ExitCode", "Start", "End", "Comment", "SubmitLine")
-        words = ("sacct", "-X", "-n", "-P", f"--starttime={since:%Y-%m-%dT%H:%M:%S}", "-o", ",".join(names))
-        with contextlib.suppress(SchedulerError):  # there may be no accounting
-            for line in self._slurm.call(*words).splitlines():
-                row = dict(zip(names, line.split("|"), strict=False))
-                if row["JobIDRaw"] == link.job or mark.search(line):
-                    return row
+        since = datetime.fromtimestamp(link.submitted_s - 60.0, UTC)
+        try:
+            columns = self._slurm.account_columns()  # the last two are not in every version
+            names = [name for name in _ACCOUNTED if name in columns]
+            lines = self._slurm.accounts(names, since, None, user=self._state.user).splitlines()
+        except SchedulerError as error:
+            return None if error.absent else {}
+        for line in reversed(lines):  # the last try of a job that was requeued
+            row = dict.fromkeys(_ACCOUNTED, "") | dict(zip(names, line.split(APART), strict=False))
+            if row["JobIDRaw"] == link.job or (link.job is None and mark.search(line)):
+                return row
         return {}
 
     def _ended(self, link: Link, exit_code: str | None = None) -> Link:
@@ -416,17 +396,20 @@ class _Driver:
         script = self._folder.ended(link.number, link.job)
         if link.state in _BY_STATE:
             return replace(link, end=_BY_STATE[link.state], detail=link.state.lower().replace("_", " "))
-        requests = {"USR1", "USR2", self._options.signal}.intersection(script.signals if script else ())
+        signals = script.signals if script else ()
+        requests = {"USR1", "USR2", self._options.signal}.intersection(signals)
+        status = script.status if script else self._status(link, exit_code)
+        limit_s = link.end_s
         if script is not None:
-            status = script.status if link.state or requests or "TERM" not in script.signals else None
-            link = replace(link, end_s=link.end_s or script.time_s)
-        else:
-            status = self._status(link, exit_code)
+            link = replace(link, end_s=(link.end_s if link.state else None) or script.time_s)
+        if script is not None and not link.state:
+            if "TERM" in signals and not requests and limit_s and script.time_s > limit_s - AT_ONCE_S:
+                return replace(link, end=LinkEnd.TIME_LIMIT, detail="as it wrote itself")
+            status = None if "TERM" in signals else status
         if requests:
             return replace(link, end=LinkEnd.CHECKPOINT, detail=f"asked by SIG{min(map(str, requests))}")
         if status is None:
-            detail = "the queue and the accounts have forgotten it"
-            return replace(link, end=LinkEnd.UNKNOWN, detail=detail)
+            return replace(link, end=LinkEnd.UNKNOWN, detail="the queue and the accounts have forgotten it")
         if status == MORE:
             return replace(link, end=LinkEnd.CHECKPOINT, detail=f"status {MORE}: more to do")
         if status == 0:
@@ -437,18 +420,19 @@ class _Driver:
         """The exit status of a job that did not write it itself; None where Slurm has forgotten it."""
         if link.state == "COMPLETED":
             return 0
-        match = re.match(r"(\d+):(\d+)", exit_code or self._shown(link.job, "ExitCode"))
+        match = re.match(r"(\d+):(\d+)", exit_code or self._fields(link.job).get("ExitCode", ""))
         return None if match is None else int(match[1]) or 128 + int(match[2])
 
-    def _shown(self, job: str | None, name: str) -> str:
-        """A field of `scontrol show job`; "" where Slurm no longer has the job."""
+    def _fields(self, job: str | None) -> Mapping[str, str]:
+        """What `scontrol show job` has of a job; empty where Slurm no longer has it."""
         with contextlib.suppress(SchedulerError):
-            return fields_of(self._slurm.call("scontrol", "-o", "show", "job", job or "")).get(name, "")
-        return ""
+            return fields_of(self._slurm.call("scontrol", "-o", "show", "job", job or ""))
+        return {}
 
     def _last_line(self, job: str | None) -> str:
         """The last line of a job's output, for a sentence."""
-        output = self._shown(job, "StdErr") or self._shown(job, "StdOut")
+        fields = self._fields(job)
+        output = fields.get("StdErr") or fields.get("StdOut", "")
         try:
             lines = Path(output).read_text(errors="replace").splitlines()
         except OSError:
@@ -476,22 +460,27 @@ class _Driver:
                 self._answered_s = time.monotonic()
                 return answer
 
-    # -- the end --
-
     def _end_where_due(self) -> None:
         links = {number: link for number, link in self._state.links.items() if not link.settled}
         newest = links.get(max(links, default=0))
         if newest is None or newest.job is None:
             return
         predecessor, earlier = links.get(newest.predecessor or 0), links.get(newest.number - 1)
-        if newest.waits and predecessor is not None and self._is_last(predecessor):
+        # A driver that was killed may have cancelled it.
+        idle = newest.waits or (newest.end is LinkEnd.CANCELLED and newest.start_s in (None, newest.end_s))
+        if idle and predecessor is not None and self._is_last(predecessor):
             self._cancel(newest)
             self._finish(predecessor)
         elif newest.end is None:
             return
-        elif self._is_last(newest) or self._options.until.reached(newest.number, time.time()):
+        elif self._is_last(newest) or self._options.until.reached(self._state.links, time.time()):
             self._finish(newest)
-        elif earlier is not None and earlier.ended_at_once and newest.ended_at_once and newest.follows(earlier):
+        elif (
+            earlier
+            and newest.ended_at_once
+            and earlier.ended_at_once
+            and ((earlier.end_s or 0.0) <= (newest.start_s or 0.0))
+        ):
             detail = f"it and the link before ended within {AT_ONCE_S:.0f} s, so no more are sent"
             self._finish(replace(newest, end=LinkEnd.FAILED, detail=f"{detail}{self._last_line(newest.job)}"))
 
@@ -508,20 +497,18 @@ class _Driver:
 
     def _cancel(self, link: Link) -> None:
         """Cancel a link that waits; one that has started meanwhile sees by itself that nothing is left to do."""
-        job = self._of_chain(self._slurm.queue(user=self._state.user)).get(link.number)
+        job = self._of_chain(self._patiently(lambda: self._slurm.queue(user=self._state.user))).get(link.number)
         if job is not None and job.pending:
-            self._slurm.call("scancel", "--state=PENDING", job.job)
-        cancelled = replace(link, end=LinkEnd.CANCELLED, detail="by the chain: the link before was the last")
-        self._state.links[link.number] = cancelled
-
-    # -- submitting --
+            self._patiently(lambda: self._slurm.cancel(job.job, "--state=PENDING"))
+        detail = "by the chain: the link before was the last"
+        self._state.links[link.number] = replace(link, end=LinkEnd.CANCELLED, detail=detail)
 
     def _submit_where_due(self) -> None:
         newest, live = self._state.newest, self._state.live
         number = 1 if newest is None else newest.number + 1
         if live is None:
             self._submit(number, None)
-        elif live.runs and not self._options.until.reached(number - 1, time.time()):
+        elif live.runs and not self._options.until.reached(self._state.links, time.time()):
             self._predict()
             if self._until_due_s() <= 0:
                 self._submit(number, live)
@@ -560,18 +547,12 @@ class _Driver:
         self._refusal = answer.message
         if answer.job is not None:
             self._state.links[number] = replace(link, job=answer.job, state="PENDING")
-            self._answered_s = time.monotonic()
-        elif answer.refusal is Refusal.UNSURE:
-            self._state.unsure_s = time.time()
-        else:
+        elif answer.refusal is not Refusal.UNSURE:
             del self._state.links[number]
         self._folder.save()
-        if answer.job is None:
-            waits = answer.refusal in (Refusal.LATER, Refusal.UNSURE)
-            patient = predecessor is not None or time.monotonic() - self._answered_s < self._options.patience_s
-            if not (waits and patient):
-                runs = f"; job {predecessor.job} of the link before runs on" if predecessor else ""
-                raise SchedulerError(f"Slurm refused the job of link {number}: {answer.message}{runs}")
+        if answer.refusal not in (None, Refusal.LATER, Refusal.UNSURE):
+            runs = f"; job {predecessor.job} of the link before runs on" if predecessor else ""
+            raise SchedulerError(f"Slurm refused the job of link {number}: {answer.message}{runs}")
 
     def _wrapped(self, number: int, predecessor: Link | None) -> str:
         """What is submitted: the options and the text of the script within chain.sh."""
@@ -584,18 +565,17 @@ class _Driver:
             "link": str(number),
             "previous": str(predecessor.number if predecessor else 0),
             "predecessor": predecessor.job or "" if predecessor else "",
-            "latest": str(int(latest_s) + _AFTER_LIMIT_S),
+            "latest": str(int(latest_s) + _GRACE_S),
+            "grace": str(_GRACE_S),
             "signal": self._options.signal or "none",
             "until": "done" if self._options.until.done else "more",
             "more": str(MORE),
-            "folder": str(self._folder.path),
+            "folder": shlex.quote(str(self._folder.path)),
             "delimiter": f"END-OF-SCRIPT-{uuid4().hex}",
             "script": script.text.removesuffix("\n"),
             "interpreter": script.interpreter,
         }
         return re.sub(r"@(\w+)@", lambda place: values[place[1]], _WRAPPER.read_text())
-
-    # -- telling --
 
     def _tell(self) -> None:
         newest = self._state.newest
@@ -603,6 +583,8 @@ class _Driver:
             self._say(f"the chain has ended: {self._state.reason}")
         elif self._refusal:
             self._say(f"Slurm takes no job at this moment: {self._refusal}")
+        elif self._state.missing_s is not None:
+            self._say("the accounts do not say yet how a link ended that the queue has forgotten: they are waited for")
         elif newest is not None:
             lead_s = self._state.lead_s
             due = "" if lead_s is None else f"; its successor is submitted {lead_s / 60:.0f} min before its limit"

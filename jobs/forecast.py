@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -29,7 +29,7 @@ SIMILAR = 100
 _HISTORY = timedelta(days=120)
 _CHECKED = 300  # jobs that a price is taken over
 _LEAST_DAYS = 5  # of an interval
-_LEARNED_S = 86_400.0  # so long what was learned is good
+_LEARNED_S, _RETRY_S = 86_400.0, 3600.0  # until it learns again, and where the accounts did not answer
 _LIMIT = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -39,16 +39,14 @@ class JobShape:
 
     nodes: int
     limit_s: float
-    partition: str | None = None
-    """None: the default one."""
+    partition: str | None = None  # None: the default one
 
 
 @dataclass(frozen=True, slots=True)
 class LeadPolicy:
     """When the successor of a running link is submitted."""
 
-    name: str = "p67"
-    """reactive, lead6 (hours), average, test-only, or p75: a quantile of the predicted wait."""
+    name: str = "p67"  # reactive, lead6 (hours), average, test-only, or p75: a quantile of the predicted wait
     quantile: float | None = 2 / 3
     lead_s: float | None = None
 
@@ -93,26 +91,21 @@ class Price:
 class Forecast:
     """What a job would wait if it was submitted at this moment. Times are in seconds."""
 
-    lead_s: float | None
-    """How long before the end of its predecessor the policy submits it; None: afterwards."""
-    basis: str
-    """model, average, test-only, fixed or reactive: what `lead_s` comes from."""
-    n: int = 0
-    """Jobs of this site that it was learned from."""
+    lead_s: float | None  # how long before the end of its predecessor the policy submits it; None: afterwards
+    basis: str  # model, average, test-only, fixed or reactive: what `lead_s` comes from
+    n: int = 0  # jobs of this site that it was learned from
     quantiles_s: Mapping[float, float] = field(default_factory=dict)
     """Quantile -> wait; empty where nothing was learned."""
     coverage: Mapping[float, tuple[float, int]] = field(default_factory=dict)
     """Quantile -> the share of so many jobs, which it did not learn from, that waited no longer than it said."""
-    mean_s: float | None = None
-    """The mean wait of the last jobs like this one."""
-    planned_s: float | None = None
-    """When Slurm itself would start it, from now."""
+    mean_s: float | None = None  # the mean wait of the last jobs like this one
+    planned_s: float | None = None  # when Slurm itself would start it, from now
     price: Price | None = None
     notes: tuple[str, ...] = ()
 
 
 def limit_seconds(text: str) -> float:
-    """A time limit as sbatch takes it, in seconds: 90 (minutes), 90:00, 24:00:00, 1-12, 1-12:00; infinite: UNLIMITED.
+    """A time limit as sbatch takes it, in seconds: 90 (minutes), 90:00, 24:00:00, 1-12, 1-12:00; 0 is infinite.
 
     Raises InputError for any other text.
     """
@@ -126,96 +119,117 @@ def limit_seconds(text: str) -> float:
         hours, minutes, seconds = first, second, third
     else:  # minutes[:seconds]
         hours, minutes, seconds = None, first, second
-    return int(days or 0) * 86_400.0 + int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + int(seconds or 0)
+    limit_s = int(days or 0) * 86_400.0 + int(hours or 0) * 3600.0 + int(minutes or 0) * 60.0 + int(seconds or 0)
+    return limit_s or math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Experience:
+    """What a site's history says of jobs of one shape."""
+
+    similar: JobsLog | None = None  # the last jobs of about this size
+    checked: JobsLog | None = None  # Such jobs of the last fifth of the history
+    model: WaitModel | None = None
+    price: Price | None = None  # what the leads of the model would have cost
+    notes: tuple[str, ...] = ()
 
 
 class Forecaster:
-    """Answers what a job of one shape would wait. It learns from accounting once a day, and looks at the queue anew."""
+    """Answers what a job of one shape would wait. It learns from accounting once a day, and looks at the queue anew.
+
+    It reads the whole history once, and then what came since. That is not saved for the next process: reading and
+    sorting 18,000 jobs takes a hundredth of the time in which the model learns from them.
+    """
 
     def __init__(self, slurm: Slurm, shape: JobShape, policy: LeadPolicy, options: Sequence[str] = ()) -> None:
         """`options` of sbatch are further ones with which Slurm is asked when it would start the job."""
         self._slurm, self._shape, self._policy, self._options = slurm, shape, policy, tuple(options)
-        self._learned_s = -math.inf
-        self._similar: JobsLog | None = None  # the last jobs of about this size
-        self._checked: JobsLog | None = None  # such jobs of the last fifth of the history
-        self._model: WaitModel | None = None
-        self._model_price: Price | None = None
-        self._notes: list[str] = []
+        self._partition: str | None = None
+        self._rows: list[Mapping[str, str]] = []
+        self._read: datetime | None = None
+        self._learn_at_s = -math.inf
+        self._experience = _Experience()
 
     def ask(self, *, planned: bool = False) -> Forecast:
         """What the job would wait at this moment; `planned`: by Slurm's own plan, too. Raises SchedulerError."""
-        partition = self._shape.partition or self._slurm.default_partition()
-        if time.monotonic() - self._learned_s > _LEARNED_S:
-            self._learn(partition)
-            self._learned_s = time.monotonic()
-        notes, planned_s = list(self._notes), None
+        if time.monotonic() > self._learn_at_s:
+            self._partition = self._shape.partition or self._slurm.default_partition()
+            try:
+                self._experience, again_s = self._learn(), _LEARNED_S
+            except (InputError, SchedulerError) as error:
+                self._experience, again_s = replace(self._experience, notes=(f"no wait is learned: {error}",)), _RETRY_S
+            self._learn_at_s = time.monotonic() + again_s
+        learned, planned_s = self._experience, None
+        notes = list(learned.notes)
         if planned or self._policy.name == "test-only":
             try:
                 planned_s = self._planned_s()
             except SchedulerError as error:
                 notes.append(str(error))
-        mean_s = None if self._similar is None else float(self._similar.waits_s.mean())
-        quantiles_s = {} if self._model is None else self._predict(self._model, partition)
-        by_quantile = quantiles_s.get(self._policy.quantile or math.nan)
+        mean_s = None if learned.similar is None else float(learned.similar.waits_s.mean())
+        quantiles_s = {} if learned.model is None else self._predict(learned.model)
         leads_s = {
             "fixed": self._policy.lead_s,
             "test-only": planned_s if self._policy.name == "test-only" else None,
-            "model": by_quantile,
+            "model": quantiles_s.get(self._policy.quantile or math.nan),
             "average": mean_s if self._policy.quantile or self._policy.name == "average" else None,
         }
         basis, lead_s = next(
             ((name, lead_s) for name, lead_s in leads_s.items() if lead_s is not None), ("reactive", None)
         )
-        price = self._model_price if basis == "model" else None
-        if price is None and self._checked is not None:
-            price = price_of(self._checked, lead_s or 0.0)
+        price = learned.price if basis == "model" else None
+        if price is None and learned.checked is not None:
+            price = price_of(learned.checked, lead_s or 0.0)
         return Forecast(
             lead_s,
             basis,
-            n=0 if self._model is None else self._model.n,
+            n=0 if learned.model is None else learned.model.n,
             quantiles_s=quantiles_s,
-            coverage={} if self._model is None else self._model.coverage,
+            coverage={} if learned.model is None else learned.model.coverage,
             mean_s=mean_s,
             planned_s=planned_s,
             price=price,
             notes=tuple(notes),
         )
 
-    def _learn(self, partition: str | None) -> None:
-        """Read the site's history of this partition, and fit a model where there is enough of it."""
+    def _learn(self) -> _Experience:
+        """What the site's history of this partition says, with a model where there is enough of it.
+
+        Raises InputError, SchedulerError.
+        """
         import numpy as np
 
         from ..analysis.chains.jobs_log import log_of_rows
         from ..analysis.chains.waits import AverageWait, features, site_model, states_of
 
-        self._similar = self._checked = self._model = self._model_price = None
-        quantiles = sorted({*QUANTILES, self._policy.quantile or QUANTILES[0]})
-        try:
-            rows = self._slurm.history(datetime.now(UTC) - _HISTORY)
-            names = {"", *(partition or "").split(",")}
-            log = log_of_rows((row for row in rows if row["Partition"] in names), "Slurm's accounting")
-            self._similar, self._checked = _similar(log, self._shape.nodes)
-            nodes = self._slurm.queue_state(partition=partition).cluster_nodes
-            model = site_model(log, nodes, quantiles=quantiles)
-        except (InputError, SchedulerError) as error:
-            self._notes = [f"no wait is learned: {error}"]
-            return
+        now = datetime.now(UTC)
+        names = {"", *(self._partition or "").split(",")}
+        rows = [
+            row
+            for row in self._slurm.history(self._read or now - _HISTORY)
+            if self._partition is None or row["Partition"] in names
+        ]
+        self._rows, self._read = [*self._rows, *rows], now  # of a job that is in both, the row with its end counts
+        log = log_of_rows(self._rows, "Slurm's accounting")
+        log = log.since((now - _HISTORY).timestamp())
+        similar, checked = _similar(log, self._shape.nodes)
+        nodes = self._slurm.queue_state(partition=self._partition).cluster_nodes
+        model = site_model(log, nodes, quantiles=sorted({*QUANTILES, self._policy.quantile or QUANTILES[0]}))
         if isinstance(model, AverageWait):
-            self._notes = [f"{model.reason}: the mean wait is used"]
-            return
-        self._model, self._notes = model, []
+            return _Experience(similar, checked, notes=(f"{model.reason}: the mean wait is used",))
+        price = None
         if self._policy.quantile is not None:
-            requests = zip(self._checked.nodes.tolist(), self._checked.limit_s.tolist(), strict=True)
-            states = states_of(log, nodes, self._checked.submit_s)
-            seen = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
-            leads_s = model.predict(seen)[:, model.quantiles.index(self._policy.quantile)]
-            self._model_price = price_of(self._checked, leads_s)
+            requests = zip(checked.nodes.tolist(), checked.limit_s.tolist(), strict=True)
+            states = states_of(log, nodes, checked.submit_s)
+            moments = np.array([features(state, *request) for state, request in zip(states, requests, strict=True)])
+            price = price_of(checked, model.predict(moments)[:, model.quantiles.index(self._policy.quantile)])
+        return _Experience(similar, checked, model, price)
 
-    def _predict(self, model: WaitModel, partition: str | None) -> dict[float, float]:
+    def _predict(self, model: WaitModel) -> dict[float, float]:
         """Quantile -> wait of the job, with the queue as it is."""
         from ..analysis.chains.waits import features
 
-        state = self._slurm.queue_state(partition=partition)
+        state = self._slurm.queue_state(partition=self._partition)
         waits_s = model.predict(features(state, self._shape.nodes, self._shape.limit_s)[None])[0]
         return dict(zip(model.quantiles, waits_s.tolist(), strict=True))
 

@@ -205,9 +205,9 @@ class Scheduler(ABC):
         refusal = next((kind for words, kind in kinds if words.search(message)), Refusal.OTHER)
         return Answer(None, refusal if done.returncode else Refusal.UNSURE, message)
 
-    def cancel(self, job: str) -> None:
-        """Cancel a job; one that has ended already is no error."""
-        done = self.ask(*self.cancels, job)
+    def cancel(self, job: str, *options: str) -> None:
+        """Cancel a job, with further options of the command; one that has ended already is no error."""
+        done = self.ask(*self.cancels, *options, job)
         if done.returncode and not self.gone.search(done.stderr + done.stdout):
             raise SchedulerError(f"{self.title} does not cancel job {job}: {message_of(done)}")
 

@@ -30,7 +30,7 @@ _KIND += ["CPUSpecList", "MemSpecLimit", "RealMemory", "TmpDisk", "Gres", "CfgTR
 _UNUSABLE = {"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "ERROR", "INVAL", "INVALID_REG", "UNKNOWN"}
 _UNUSABLE |= {"FUTURE", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND", "POWER_DOWN", "POWERING_DOWN"}
 _SUFFIXES = "*~#!%$@^-"  # of states of nodes: does not answer, sleeps, starts, ...
-_START = re.compile(r"to start at (\S+)")
+_START, _ON_NODES = re.compile(r"to start at (\S+)"), re.compile(r" on nodes (\S+)")
 _HELD = ("JobHeldAdmin", "JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held", "BadConstraints")
 _QUEUED = ("%A", "%T", "%r", "%U", "%S", "%e", "%N", "%j", "%k")  # free text stands last
 _HISTORY = ("JobIDRaw", "Partition", "State", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NNodes")
@@ -80,7 +80,7 @@ class Slurm(Scheduler):
     name, title, tried, ping = "slurm", "Slurm", True, "scontrol ping"
     unconfigured = re.compile("configuration source")
     unreachable = re.compile("[Uu]nable to contact|connect failure|Connection refused")
-    hides = ("SQUEUE_", "SACCT_")
+    hides = ("SQUEUE_", "SACCT_", "SCANCEL_")
     variables = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}  # noqa: RUF012  lists of tasks in full
     submits, number = ("sbatch", "--parsable"), re.compile(r"^(\d+)(?:;.*)?$", re.MULTILINE)
     # SBATCH_ACCOUNT and others stay as the user set them.
@@ -181,13 +181,22 @@ class Slurm(Scheduler):
         It may be asked with `options` of sbatch, or those of a script. Nothing is submitted. Raises SchedulerError
         where Slurm would refuse the job.
         """
+        match = _START.search(self._tested(options, script))
+        return utc_time(match[1]) if match else None
+
+    def test_nodes(self, options: Sequence[str], script: str) -> int | None:
+        """How many nodes a job would have if it were submitted, as `test_start`; None where Slurm names none."""
+        match = _ON_NODES.search(self._tested(options, script))
+        return len(expand(match[1])) if match else None
+
+    def _tested(self, options: Sequence[str], script: str | None) -> str:
+        """What `sbatch --test-only` prints. Raises SchedulerError."""
         # An opt-in filter of the site's would exclude nodes of its own.
         wrap = ["--wrap=true"] if script is None else []
         done = self.ask("sbatch", "--test-only", *options, *wrap, text=script, without=["WHORL_ADVISE"])
         if done.returncode:
             raise SchedulerError(f"Slurm would refuse this job: {message_of(done)}")
-        match = _START.search(done.stderr + done.stdout)
-        return utc_time(match[1]) if match else None
+        return done.stderr + done.stdout
 
     def history(self, since: dt.datetime, until: dt.datetime | None = None) -> Iterator[Mapping[str, str]]:
         """The jobs of all users since a time, as accounting shows them; each try of a job that was requeued is a row.
@@ -199,14 +208,17 @@ class Slurm(Scheduler):
         head = next(lines, [])
         yield from (dict(zip(head, line, strict=True)) for line in lines if len(line) == len(head))
 
-    def accounts(self, columns: Sequence[str], since: dt.datetime, until: dt.datetime | None) -> str:
-        """What `sacct` prints of all jobs since a time (UTC where it has no zone): a head, and a line each; times in s.
+    def accounts(
+        self, columns: Sequence[str], since: dt.datetime, until: dt.datetime | None, *, user: int | None = None
+    ) -> str:
+        """What `sacct` prints of the jobs since a time (UTC where it has no zone): a head, and a line each; times in s.
 
-        Raises SchedulerError, `absent` where Slurm keeps no accounts.
+        Of all users, or of the one with a number. Raises SchedulerError, `absent` where Slurm keeps no accounts.
         """
         span = [f"--starttime={_utc(since)}"] + ([f"--endtime={_utc(until)}"] if until else [])
         form = ("--parsable2", f"--delimiter={APART}", f"--format={','.join(columns)}")
-        return self._sacct("--allusers", "--allocations", "--duplicates", *form, *span)
+        owner = "--allusers" if user is None else f"--user={user}"
+        return self._sacct(owner, "--allocations", "--duplicates", *form, *span)
 
     def account_columns(self) -> list[str]:
         """The columns that this version of `sacct` has. Raises SchedulerError as `accounts`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import re
 import shlex
@@ -10,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, SchedulerError
 from .forecast import JobShape, limit_seconds
 from .scheduler import Partition
 from .slurm import Slurm
+
+_NOT_CHAINED = ("wrap", "test_only", "wait")  # with these sbatch submits another text, none, or does not come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +24,11 @@ class UserScript:
     """A script, read."""
 
     path: Path
-    header: str
-    """Its lines of comments at the top, in which sbatch looks for options, without the first."""
+    header: str  # Its lines of comments at the top, in which sbatch looks for options, without the first
     text: str
-    interpreter: str
-    """The words of the shell that run it."""
+    interpreter: str  # the words of the shell that run it
     shape: JobShape
-    comment: str | None
-    """What the user has as the jobs' comment."""
+    comment: str | None  # what the user has as the jobs' comment
 
 
 def read_script(path: Path, slurm: Slurm, options: Sequence[str] = ()) -> UserScript:
@@ -47,8 +47,11 @@ def read_script(path: Path, slurm: Slurm, options: Sequence[str] = ()) -> UserSc
     words = [word for line in header if line.startswith("#SBATCH") for word in _words(path, line[7:])]
     written = _sbatch_options(words, {})
     chosen = _sbatch_options(options, {**vars(written), **_of_environment(slurm.environment)})
-    if chosen.array or any(re.match(r"#SBATCH\s+(hetjob|packjob)", line) for line in header):
+    if chosen.array or ":" in options or any(re.match(r"#SBATCH\s+(hetjob|packjob)", line) for line in header):
         raise InputError(f"{path} is an array or a job of several parts: a chain takes scripts of one job")
+    for name in _NOT_CHAINED:
+        if getattr(chosen, name):
+            raise InputError(f"a chain cannot be submitted with --{name.replace('_', '-')}: leave it out")
     partitions = slurm.partitions()
     names = chosen.partition.split(",") if chosen.partition else []
     for name in names:
@@ -57,9 +60,10 @@ def read_script(path: Path, slurm: Slurm, options: Sequence[str] = ()) -> UserSc
     default = next((row.name for row in partitions.values() if row.default), None)
     partition = names[0] if names else default
     limit_s = _limit_s(path, chosen.time, None if partition is None else partitions[partition])
-    nodes = re.match(r"\d+", chosen.nodes or "")
-    shape = JobShape(nodes=int(nodes[0]) if nodes else 1, limit_s=limit_s, partition=partition)
-    interpreter = shlex.join(first[2:].split(None, 1)) if first[2:].strip() else "/bin/sh"
+    least_nodes = re.match(r"\d+", chosen.nodes or "")
+    nodes = int(least_nodes[0]) if least_nodes else _nodes_of_tasks(slurm, text, options)
+    shape = JobShape(nodes=nodes, limit_s=limit_s, partition=partition)
+    interpreter = shlex.join(first[2:].strip().split(None, 1)) or "/bin/sh"
     return UserScript(path.resolve(), "\n".join(header), text, interpreter, shape, chosen.comment)
 
 
@@ -83,11 +87,21 @@ def _sbatch_options(words: Sequence[str], defaults: Mapping[str, object]) -> arg
     for short, name in (("-t", "time"), ("-N", "nodes"), ("-p", "partition"), ("-a", "array")):
         parser.add_argument(short, f"--{name}")
     parser.add_argument("--comment")
+    parser.add_argument("--wrap")
+    parser.add_argument("--test-only", action="store_true")
+    parser.add_argument("-W", "--wait", action="store_true")
     parser.set_defaults(**defaults)
     try:
         return parser.parse_known_args(list(words))[0]
     except argparse.ArgumentError as error:
         raise InputError(f"the options of sbatch cannot be read: {error}") from error
+
+
+def _nodes_of_tasks(slurm: Slurm, text: str, options: Sequence[str]) -> int:
+    """The nodes that Slurm would give to a script that asks for tasks or GPUs only; 1 where it does not say."""
+    with contextlib.suppress(SchedulerError, InputError):  # the submission says what is wrong
+        return slurm.test_nodes(options, text) or 1
+    return 1
 
 
 def _of_environment(variables: Mapping[str, str]) -> dict[str, str]:

@@ -46,14 +46,11 @@ class ExclusionPrice:
 
     cluster_nodes: int
     excluded_nodes: int
-    job_nodes: int | None
-    """Only jobs of this number of nodes are counted; None: all. All are replayed."""
-    jobs: int
-    """Jobs whose waits are counted."""
+    job_nodes: int | None  # only jobs of this number of nodes are counted; None: all. All are replayed.
+    jobs: int  # jobs whose waits are counted
     too_wide_jobs: int
     """Jobs that ask for more nodes than would be left: they could never start, and are in neither replay."""
-    weeks: int
-    """Weeks in which jobs of these were submitted: what the intervals are drawn from."""
+    weeks: int  # weeks in which jobs of these were submitted: what the intervals are drawn from
     mean_wait: WaitsCompared
     p95_wait: WaitsCompared
 

@@ -40,24 +40,17 @@ NEVER_BEGAN, STEP, TWICE = "that never began", "steps of jobs", "that the log ha
 class JobsLog:
     """Jobs that began, sorted by `submit_s`; jobs submitted at the same time stand in the order of the log."""
 
-    submit_s: FloatArray
-    """(jobs,) seconds since 1970, UTC, as all times here."""
-    start_s: FloatArray
-    """(jobs,)"""
-    end_s: FloatArray
-    """(jobs,) infinite for a job that was running when the log was written."""
-    limit_s: FloatArray
-    """(jobs,) time limit, above 0."""
-    nodes: IntArray
-    """(jobs,) at least 1."""
-    source: str
-    """Where the jobs come from, for messages: the path of the file, or a command."""
+    submit_s: FloatArray  # (jobs,) seconds since 1970, UTC, as all times here
+    start_s: FloatArray  # (jobs,)
+    end_s: FloatArray  # (jobs,) infinite for a job that was running when the log was written
+    limit_s: FloatArray  # (jobs,) time limit, above 0
+    nodes: IntArray  # (jobs,) at least 1
+    source: str  # where the jobs come from, for messages: the path of the file, or a command
     refused: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Why rows cannot be used, with their lines; of JSON the number of the job in the list."""
     passed: Mapping[str, int] = field(default_factory=dict)
     """Rows that are no jobs that began: `NEVER_BEGAN`, `STEP` or `TWICE`, with their number."""
-    notes: Sequence[str] = ()
-    """What else a reader should know of the times."""
+    notes: Sequence[str] = ()  # what else a reader should know of the times
 
     def __len__(self) -> int:
         return len(self.submit_s)

@@ -25,16 +25,13 @@ class PolicyRow:
 
     policy: str
     nodes: int
-    n: int
-    """Chains."""
+    n: int  # chains
     interruption_h: float
     """Mean hours between the end of a job and the start of the next, where that starts later; else 0."""
     interruption_interval_h: Interval95
-    overlap_h: float
-    """Mean hours in which both jobs hold their nodes."""
+    overlap_h: float  # mean hours in which both jobs hold their nodes
     overlap_interval_h: Interval95
-    none_pct: float
-    """Chains without an interruption, with or without overlap, in percent."""
+    none_pct: float  # chains without an interruption, with or without overlap, in percent
     none_interval_pct: Interval95
     coverage_pct: float | None
     """Of waits, how many were at most what was predicted, in percent; None where nothing is predicted."""

@@ -46,22 +46,16 @@ _RECENT_JOBS = 100
 class PublishedSample:
     """A chain of two jobs in one window. Times in minutes; the names of `as_row` are those of the published table."""
 
-    start_s: float
-    """When the window begins, seconds since 1970 (UTC)."""
+    start_s: float  # when the window begins, seconds since 1970 (UTC)
     nodes: int
     cluster_nodes: int
-    first_start_min: int
-    """When the first job started, from the begin of the window."""
+    first_start_min: int  # when the first job started, from the begin of the window
     mean_wait_min: int
     """Mean wait of the 100 jobs that started last, cut to a whole minute, before the next job arrived."""
-    pending_jobs: int
-    """Jobs that waited then."""
-    free_nodes: int
-    """Nodes that were free then."""
-    reactive_min: int
-    """From the end of the first job to the start of the second; negative: the second started earlier."""
-    average_min: int
-    """The same for a second job that was submitted earlier by `mean_wait_min`."""
+    pending_jobs: int  # jobs that waited then
+    free_nodes: int  # nodes that were free then
+    reactive_min: int  # from the end of the first job to the start of the second; negative: the second started earlier
+    average_min: int  # the same for a second job that was submitted earlier by `mean_wait_min`
 
     def as_row(self) -> dict[str, str | int]:
         """The columns of the published table."""
@@ -181,8 +175,7 @@ class _WindowJob(NamedTuple):
 
     rank: int
     submit_min: int
-    of_log: bool
-    """Of jobs of one rank and minute, those of the chain come first."""
+    of_log: bool  # of jobs of one rank and minute, those of the chain come first
     number: int
     nodes: int
     limit_min: int

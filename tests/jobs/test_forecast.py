@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from whorl.analysis.chains.jobs_log import FloatArray, JobsLog
 from whorl.errors import InputError
-from whorl.jobs.forecast import LeadPolicy, limit_seconds, price_of
+from whorl.jobs.forecast import Forecaster, JobShape, LeadPolicy, limit_seconds, price_of
+from whorl.jobs.slurm import Slurm
 
 HOUR_S = 3600.0
 
@@ -20,7 +23,7 @@ HOUR_S = 3600.0
 )
 def test_time_limits_are_read_as_sbatch_reads_them(text: str, hours: float) -> None:
     assert limit_seconds(text) == pytest.approx(hours * HOUR_S)
-    assert limit_seconds("UNLIMITED") == math.inf
+    assert limit_seconds("UNLIMITED") == limit_seconds("0") == math.inf
     with pytest.raises(InputError, match="no time limit"):
         limit_seconds(f"{text}:x")
 
@@ -48,6 +51,41 @@ def test_a_price_has_means_and_an_interval_where_there_are_days_enough() -> None
     assert low_h < 5 < high_h
     few = price_of(_log(np.array([0.0, 2.0]) * HOUR_S), 0.0)
     assert (few.n, few.reactive_h) == (2, (1.0, None, None))
+
+
+def test_a_short_history_is_read_once_and_says_that_the_average_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sacct knows a job a day later than at first, then does not answer, and the mean wait of two jobs stays."""
+    head = "JobIDRaw Partition State Submit Eligible Start End TimelimitRaw NNodes"
+    now = int(time.time())
+    rows = [f"{n} batch COMPLETED {now - 9000} {now - 9000} {now - 9000 + n * 600} {now} 300 1" for n in (1, 2)]
+    fakes = {
+        "scontrol": "echo NodeName=n1 State=IDLE Partitions=batch; echo PartitionName=batch Default=YES",
+        "squeue": "",
+        "sacct": f"echo $* >>{tmp_path}/calls; cat {tmp_path}/rows | tr ' ' '\\037'",
+    }
+    for name, text in fakes.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    clock_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s[0])
+    slurm = Slurm(environment={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    forecaster = Forecaster(slurm, JobShape(1, HOUR_S), LeadPolicy("p67", 2 / 3))
+    starts = []
+    for lines, mean_s in ((rows[:1], 600), (rows, 900)):
+        (tmp_path / "rows").write_text("\n".join([head, *lines, ""]))
+        (tmp_path / "calls").write_text("")
+        forecast = forecaster.ask()
+        assert (forecast.basis, forecast.lead_s) == ("average", mean_s)
+        assert "a model of the wait needs 500 or more: the mean wait is used" in forecast.notes[0]
+        starts.append((tmp_path / "calls").read_text().split("--starttime=")[1][:10])
+        clock_s[0] += 90_000.0
+    assert starts[0] < starts[1]  # the second time it asks for what came since
+    (tmp_path / "sacct").write_text("#!/bin/sh\necho Connection refused >&2; exit 1\n")
+    forecast = forecaster.ask()
+    assert (forecast.basis, forecast.lead_s) == ("average", 900)
+    assert "does not answer" in forecast.notes[0]
 
 
 def _log(waits_s: FloatArray) -> JobsLog:

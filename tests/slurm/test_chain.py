@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from whorl.jobs.slurm import Slurm as ClientSlurm
+from whorl.jobs.user_script import read_script
 from whorl.tests.analysis.chains.logs import lonestar, needs_lonestar
 from whorl.tests.slurm.accounted import Accounted
 from whorl.tests.slurm.daemons import Slurm
@@ -61,6 +64,22 @@ class Chained:
         lines = (self.folder / "diary").read_text().splitlines() if (self.folder / "diary").exists() else []
         return [(float(line.split()[0]), line.split()[1], line.split()[2]) for line in lines]
 
+    def with_commands(self, **scripts: str) -> dict[str, str]:
+        """An environment in which these texts of sh stand for commands of Slurm."""
+        commands = self.folder / "bin"
+        commands.mkdir(exist_ok=True)
+        commands.chmod(0o777)
+        for name, text in scripts.items():
+            (commands / name).write_text(f"#!/bin/sh\n{text}\n")
+            (commands / name).chmod(0o755)
+        return {"PATH": f"{commands}:{self.slurm.environment()['PATH']}"}
+
+    def run(self, *options: str, policy: str = SOON, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """`chain`, with these variables."""
+        program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(self.script))
+        words = (*program, "--policy", policy, *options)
+        return self.slurm.run(*words, user="alice", read_all=True, env=env, timeout=60)
+
     def jobs(self) -> Counter[str]:
         """Link -> how many jobs Slurm ever had for it."""
         lines = self.slurm.run("squeue", "-h", "-t", "all", "-o", "%Z %k").stdout.splitlines()
@@ -70,17 +89,12 @@ class Chained:
 @pytest.mark.parametrize("moment", ["after", pytest.param("before", marks=pytest.mark.long)])
 def test_links_hand_over_without_a_gap_though_the_driver_is_killed_around_sbatch(slurm: Slurm, moment: str) -> None:
     training = Chained(slurm, f"killed-{moment}")
-    commands = training.folder / "bin"
-    commands.mkdir()
-    submit = f'{shutil.which("sbatch")} "$@"' if moment == "after" else ""
-    (commands / "sbatch").write_text(f"#!/bin/sh\n{submit}\nkill -9 $PPID\n")
-    (commands / "sbatch").chmod(0o755)
+    submit = f'{shutil.which("sbatch")} "$@"\n' if moment == "after" else ""
+    variables = training.with_commands(sbatch=f"{submit}kill -9 $PPID")
     training.answer("--once")
     slurm.until(lambda: bool(training.diary()), "the first link to work")
     time.sleep(2)  # then the second one is due
-    program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(training.script), "--once")
-    path = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
-    killed = slurm.run(*program, "--policy", SOON, user="alice", read_all=True, env=path, timeout=60)
+    killed = training.run("--once", env=variables)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert json.loads((training.folder / "train.sbatch.chain" / "chain.json").read_text())["links"]["2"]["job"] is None
 
@@ -151,6 +165,7 @@ def test_a_link_that_is_requeued_stays_the_same_link(slurm: Slurm) -> None:
         slurm.run("scontrol", "update", f"jobid={job}", "StartTime=now")
         return len(training.diary()) == 2
 
+    time.sleep(2)  # within the second of the requeue slurmd would refuse the job: its credential was revoked
     slurm.until(works_again, "the link to work again")
     document = training.answer("--once", policy="reactive")
     assert [link["job"] for link in document["links"]] == [job]
@@ -226,6 +241,8 @@ def test_a_finished_predecessor_and_a_number_of_links(slurm: Slurm) -> None:
     first, second = (link["job"] for link in training.answer("--once")["links"])
     slurm.run("scontrol", "hold", second)
     slurm.until(lambda: slurm.field(first, "JobState") == "COMPLETED", "the first link to end")
+    variables = training.with_commands(scancel=f'{shutil.which("scancel")} "$@"\nkill -9 $PPID')
+    assert training.run("--once", env=variables).returncode == -signal.SIGKILL
     document = training.answer("--once")
     assert document["end"] == "done"
     assert [link["end"] for link in document["links"]] == ["done", "cancelled"]
@@ -242,20 +259,14 @@ def test_a_finished_predecessor_and_a_number_of_links(slurm: Slurm) -> None:
 def test_a_controller_that_does_not_answer_for_a_moment_is_waited_for(slurm: Slurm) -> None:
     training = Chained(slurm, "patient", "exit 0")
     commands = training.folder / "bin"
-    commands.mkdir()
-    commands.chmod(0o777)
     silent = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
     count = f"echo x >>{commands}/calls; [ $(wc -l <{commands}/calls) -gt 2 ] || {{ {silent}; }}"
-    (commands / "squeue").write_text(f'#!/bin/sh\n{count}\nexec {shutil.which("squeue")} "$@"\n')
-    (commands / "squeue").chmod(0o755)
-    program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(training.script))
-    variables = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
-    words = ("--policy", "reactive", "--patience")
-    done = slurm.run(*program, *words, "1s", user="alice", read_all=True, env=variables, timeout=60)
+    variables = training.with_commands(squeue=f'{count}\nexec {shutil.which("squeue")} "$@"')
+    done = training.run("--patience", "1s", policy="reactive", env=variables)
     assert done.returncode == 5
     assert "run the command again" in done.stderr
     (commands / "calls").unlink()
-    done = slurm.run(*program, *words, "1min", user="alice", read_all=True, env=variables, timeout=60)
+    done = training.run("--patience", "1min", policy="reactive", env=variables)
     assert done.returncode == 0
     assert "Slurm's controller does not answer" in done.stderr
     assert training.jobs() == {"1": 1}
@@ -269,6 +280,8 @@ BAD_SCRIPTS = {
     "a strange limit": ("#!/bin/sh\n#SBATCH -t soon\n", 2, "'soon' is no time limit"),
     "no such partition": ("#!/bin/sh\n#SBATCH -t 10 -p gone\n", 2, "partition gone"),
     "more than there is": ("#!/bin/sh\n#SBATCH -t 10 --gres=gpu:99\n", 5, "Slurm refused the job of link 1"),
+    "a limit of 0": ("#!/bin/sh\n#SBATCH -t 0\n", 2, "no time limit"),
+    "an sbatch that waits": ("#!/bin/sh\n#SBATCH -t 10 --wait\n", 2, "with --wait: leave it out"),
     "half a quote": ("#!/bin/sh\n#SBATCH -t 10 --comment='a\n", 2, "quote"),
 }
 
@@ -281,7 +294,84 @@ def test_a_script_that_cannot_be_chained_is_one_sentence(slurm: Slurm) -> None:
         assert done.returncode == status, f"{name}: {done.stdout}{done.stderr}"
         assert done.stderr.count("\n") == 1, done.stderr
         assert sentence in done.stderr, name
+    training.script.write_text("#!/bin/sh\n#SBATCH -t 10\ntrue\n")
+    late = training.chain("--once", "--until", "2020-01-01")
+    assert (late.returncode, late.stderr.count("\n")) == (2, 1)
+    assert "has passed" in late.stderr
     assert not slurm.run("squeue", "-h", "-t", "PD,R", "-u", "alice").stdout
+
+
+SCRIPTS = {
+    "tasks": ("#!/bin/bash -l \n#SBATCH -n 6 --ntasks-per-node=2 --time=30\n", 3, 1800),
+    "days": ("#!/bin/bash\n# a comment\n\n#SBATCH -t 1-0 -N2-4\nset -e\n#SBATCH -N 6\n", 2, 86_400),
+    "line ends": ("#!/bin/bash\r\n#SBATCH -t 1:30\r\n", 1, 90),
+}
+
+
+def test_nodes_and_limits_are_those_that_slurm_would_give(slurm: Slurm) -> None:
+    client = ClientSlurm(environment=slurm.environment())
+    for name, (text, nodes, limit_s) in SCRIPTS.items():
+        path = slurm.folder / "out" / f"a {name}.sbatch"
+        path.write_bytes(text.encode())
+        script = read_script(path, client)
+        assert (script.shape.nodes, script.shape.limit_s) == (nodes, limit_s), name
+        assert script.interpreter in ("/bin/bash", "/bin/bash -l"), name
+
+
+def test_a_link_of_which_nobody_knows_how_it_ended(slurm: Slurm) -> None:
+    """Its script got SIGTERM, the queue has forgotten it, and the accounts do not answer."""
+    training = Chained(slurm, "unknown", "sleep 300")
+    job = training.answer("--once", policy="reactive")["links"][0]["job"]
+    folder = training.folder / "train.sbatch.chain"
+    slurm.until((folder / "link-0001.begun").exists, "the link to begin")
+    slurm.run("scancel", job)
+    slurm.until((folder / "link-0001.ended").exists, "the link to end")
+    closed = "echo 'Connection refused' >&2; exit 1"
+    variables = training.with_commands(squeue="", sacct=closed)
+
+    def answer(**changes: object) -> dict[str, Any]:
+        state = json.loads((folder / "chain.json").read_text())
+        state["links"]["1"]["end_s"] = changes.pop("end_s", state["links"]["1"]["end_s"])
+        (folder / "chain.json").write_text(json.dumps(state | changes))
+        document: dict[str, Any] = json.loads(training.run("--once", "--json", policy="reactive", env=variables).stdout)
+        return document
+
+    assert (answer()["end"], answer()["links"][0]["end"]) == (None, None)  # the accounts may be late
+    before = (folder / "chain.json").read_text()
+    assert answer(missing_s=1.0)["end"] == "unknown"
+    (folder / "chain.json").write_text(before)
+    document = answer(missing_s=1.0, end_s=time.time())  # at its limit, by the last look
+    assert [link["end"] for link in document["links"]] == ["time limit", None]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_predecessor_that_runs_on_after_its_limit_is_cancelled(slurm: Slurm, tmp_path: Path, refused: bool) -> None:
+    """The job of the second link, run by hand in a folder with a blank, where squeue says that the first still runs."""
+    training = Chained(slurm, f"late-{refused}", TRAINING, "--time=10", "-N 6", "--exclusive", "--output=%x.%j.out")
+    training.answer("--once")
+    slurm.until(lambda: bool(training.diary()), "the first link to work")
+    time.sleep(2)
+    first, second = (link["job"] for link in training.answer("--once")["links"])
+    text = slurm.run("scontrol", "write", "batch_script", second, "-").stdout
+    folder = tmp_path / "a chain"
+    folder.mkdir()
+    assert f"folder={training.folder}/train.sbatch.chain\n" in text
+    text = text.replace(f"folder={training.folder}/train.sbatch.chain", f"folder='{folder}'")
+    variables = training.with_commands(
+        squeue=f'[ -z "$SQUEUE_STATES" ] && [ -e {tmp_path}/called ] && echo CANCELLED 9 || echo RUNNING 9',
+        scancel="exit 1" if refused else f"echo $* >{tmp_path}/called",
+    )
+    job = {"SLURM_JOB_ID": second, "SQUEUE_STATES": "PENDING", "TMPDIR": str(tmp_path)}
+    path = tmp_path / "link"
+    path.write_text(text.replace("sleep 300", "true"))
+    done = subprocess.run(
+        ["/bin/bash", path], env=variables | job, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == int(refused), done.stderr
+    assert f"job {first}, runs on after its time limit: it is cancelled" in done.stderr
+    assert (folder / "link-0002.ended").read_text().split()[2] == str(int(refused))
+    assert (tmp_path / "diary").exists() is not refused
+    assert refused or (tmp_path / "called").read_text().split() == [first]
 
 
 @pytest.mark.long
@@ -302,13 +392,7 @@ def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_
     (folder / "chain.json").write_text(json.dumps(state))
     for path in folder.glob("link-*"):
         path.unlink()
-    commands = training.folder / "bin"
-    commands.mkdir()
-    (commands / "squeue").write_text("#!/bin/sh\n")
-    (commands / "squeue").chmod(0o755)
-    program = (sys.executable, "-B", "-m", "whorl", "jobs", "chain", "--script", str(training.script), "--json")
-    variables = {"PATH": f"{commands}:{slurm.environment()['PATH']}"}
-    done = slurm.run(*program, "--once", "--policy", "reactive", user="alice", read_all=True, env=variables, timeout=60)
+    done = training.run("--once", "--json", policy="reactive", env=training.with_commands(squeue=""))
     links = json.loads(done.stdout)["links"]
     assert [(link["job"], link["end"]) for link in links] == [(job, "checkpoint"), (str(int(job) + 1), None)]
     slurm.until(lambda: is_accounted(links[1]["job"]), "the accounts to have the end of the next job")
