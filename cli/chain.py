@@ -134,7 +134,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     if as_json:
         output.print_json({"schema": "whorl.jobs.wait/1"} | _shape(shape) | _forecast(forecast))
     else:
-        output.show(_wait_lines(shape, forecast))
+        output.show([f"a job of {_shape_words(shape)}, submitted at this moment:", *_forecast_lines(forecast)])
 
 
 def _until(text: str) -> Until:
@@ -235,11 +235,6 @@ def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
     yield from (f"note: {note}" for note in report.notes)
     if state.end is not None:
         yield f"the chain has ended: {state.reason}"
-
-
-def _wait_lines(shape: JobShape, forecast: Forecast) -> Iterator[str | Table]:
-    yield f"a job of {_shape_words(shape)}, submitted at this moment:"
-    yield from _forecast_lines(forecast)
 
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str | Table]:

@@ -82,19 +82,15 @@ def chain_study(
         if options["as_published"]:
             rows, samples = _as_published(log, policies, size, nodes, since_s=since_s or 0.0, progress=progress)
         else:
-            chosen = study.StudyOptions(
-                cluster_nodes=size,
-                nodes=nodes,
-                policies=tuple(policies) or study.DEFAULT_POLICIES,
-                test_from_s=since_s,
-                cost=options["cost"],
-                seed=options["seed"] or 0,
-            )
-            rows = study.chain_study(
-                log, options=chosen, progress=lambda done, chains: progress(done, chains, "chains")
-            )
+            names = tuple(policies) or study.DEFAULT_POLICIES
+            learnt = {"test_from_s": since_s, "cost": options["cost"], "seed": options["seed"] or 0}
+            chosen = study.StudyOptions(cluster_nodes=size, nodes=nodes, policies=names, **learnt)
+            rows = study.chain_study(log, options=chosen, progress=lambda done, total: progress(done, total, "chains"))
     if options["samples"] is not None:
-        _write(options["samples"], samples)
+        with options["samples"].open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(samples[0]))
+            writer.writeheader()
+            writer.writerows(samples)
     if as_json:
         print_json(_document(log, rows, size, options))
     else:
@@ -102,11 +98,10 @@ def chain_study(
 
 
 def _refuse_mixed(options: Mapping[str, Any]) -> None:
-    if options["as_published"]:
-        for name in ("cost", "seed"):
-            if options[name] is not None:
-                raise InputError(f"--as-published fixes what --{name} would change; leave out one of them")
-    elif options["samples"] is not None:
+    for name in ("cost", "seed"):
+        if options["as_published"] and options[name] is not None:
+            raise InputError(f"--as-published fixes what --{name} would change; leave out one of them")
+    if options["samples"] is not None and not options["as_published"]:
         raise InputError("--samples writes the samples of --as-published mirage; leave it out")
 
 
@@ -193,10 +188,3 @@ def _with_interval(figure: float, interval: Interval95, digits: int) -> str:
         return f"{figure:.{digits}f} [n/a]"
     low, high = interval
     return f"{figure:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
-
-
-def _write(path: Path, samples: Sequence[dict[str, Any]]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(samples[0]))
-        writer.writeheader()
-        writer.writerows(samples)

@@ -305,13 +305,14 @@ class _Driver:
             earlier = self._state.links.copy()
             self._look()
             self._end_where_due()
-            if self._state.end is None:
+            if self._state.end is None and self._state.missing_s is None:
                 self._submit_where_due()
             self._tell()
             if self._options.once or self._state.end is not None:
                 break
             pause_s = _FIRST_S if self._state.links != earlier else min(pause_s * _GROWS, _LONGEST_S)
-            time.sleep(min(pause_s, max(self._until_due_s(), _FIRST_S)))
+            due_s = self._until_due_s()
+            time.sleep(min(pause_s, max(due_s, _FIRST_S)) if due_s > 0 else pause_s)
         notes = [f"Slurm takes no job at this moment: {self._refusal}"] if self._refusal else []
         if Path(self._state.directory) != Path.cwd():
             another = "for another training in this folder, give it another --folder"
