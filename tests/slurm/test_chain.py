@@ -44,9 +44,9 @@ class Chained:
         self.folder = slurm.folder / "out" / name
         self.folder.mkdir()
         shutil.chown(self.folder, "alice")
-        self.script = self.folder / "train.sbatch"
+        self.script = self.folder / ("my train.sbatch" if " " in name else "train.sbatch")
         lines = [f"#SBATCH {line}" for line in directives or ("--time=10", "-N 1", "--output=%x.%j.out")]
-        self.script.write_text("\n".join(["#!/bin/bash", *lines, "#SBATCH --chdir=" + str(self.folder), "", body]))
+        self.script.write_text("\n".join(["#!/bin/bash", *lines, f"#SBATCH --chdir='{self.folder}'", "", body]))
         self.script.chmod(0o755)
 
     def chain(self, *options: str, policy: str = SOON) -> subprocess.CompletedProcess[str]:
@@ -122,7 +122,7 @@ def test_a_link_that_fails_ends_the_chain_with_its_last_words(slurm: Slurm) -> N
 
 
 def test_links_that_end_at_once_end_the_chain(slurm: Slurm) -> None:
-    training = Chained(slurm, "at-once", "exit 75")
+    training = Chained(slurm, "at once", "exit 75")
     document = training.answer(status=6, policy="reactive")
     assert [link["end"] for link in document["links"]] == ["checkpoint", "checkpoint"]
     assert "within 60 s" in document["reason"]
