@@ -253,9 +253,9 @@ def _similar(log: JobsLog, nodes: int) -> tuple[JobsLog, JobsLog]:
     jobs = jobs if len(jobs) >= SIMILAR / 5 else np.arange(len(log))
     late = jobs[jobs >= 0.8 * len(log)]
     late = late if len(late) else jobs
-    taken = late[np.linspace(0, len(late) - 1, min(_CHECKED, len(late))).astype(int)]
+    sampled = late[np.linspace(0, len(late) - 1, min(_CHECKED, len(late))).astype(int)]
     numbers = np.arange(len(log))
-    return log.where(np.isin(numbers, jobs[-SIMILAR:])), log.where(np.isin(numbers, taken))
+    return log.where(np.isin(numbers, jobs[-SIMILAR:])), log.where(np.isin(numbers, sampled))
 
 
 def price_of(log: JobsLog, leads_s: FloatArray | float) -> Price:
