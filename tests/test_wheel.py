@@ -55,6 +55,14 @@ def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[s
     assert {"docs/slurm/cli_filter.lua", "docs/slurm/job_submit.lua", "docs/tables.md"} <= there
 
 
+def test_every_file_beside_the_code_is_in_the_wheel(wheel: dict[str, str]) -> None:
+    rooms = {name.split("/")[1] for name in wheel if name.startswith("whorl/") and name.endswith(".py")}
+    rooms -= {name for name in rooms if not (ROOT / name).is_dir()}
+    tracked = subprocess.run(["git", "ls-files", *sorted(rooms)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "jobs/chain.sh" in tracked.stdout.split()
+    assert not {name for name in tracked.stdout.splitlines() if f"whorl/{name}" not in wheel}
+
+
 def test_the_links_of_the_shipped_pages_lead_to_shipped_pages(wheel: dict[str, str]) -> None:
     """But for those of CONTRIBUTING.md to tests: who reads it has a clone."""
     dead = []

@@ -80,9 +80,12 @@ def place(
     untagged = on_nodes.join(tagged, on=_OF_NODE, how="anti")
     processes = _by_tag(untagged, tags.filter(of_collector))
     every_gpu = pl.col("gpu").n_unique().over(_KEY) == pl.col("job_gpus")
-    tagged = pl.concat([tagged, processes.filter(every_gpu & ~pl.col("shared"))])
+    silent = tagged.filter(pl.col("gpu").is_null()).select(*_OF_NODE, "tag")  # tags that could not list GPUs
+    named = tagged.filter(pl.col("gpu").is_not_null())
+    tagged = pl.concat([named, processes.filter(every_gpu & ~pl.col("shared"))])
     counted = tagged.group_by(_KEY).agg(pl.col("gpu").count().alias("tagged"))
     others = on_nodes.join(tagged, on=_OF_NODE, how="anti").join(counted, on=_KEY, how="left")
+    others = others.join(silent, on=_OF_NODE, how="left")
     node_rows, unknown = _of_nodes(others.with_columns(pl.col("tagged").fill_null(0)), gpus, capacity)
     rows = pl.concat([tagged, node_rows], how="diagonal")
     wrong = _differing(rows, jobs)
@@ -166,7 +169,6 @@ def _of_nodes(
     whole_nodes = whole_nodes.select(
         *columns,
         "gpu",
-        pl.lit(None, pl.String).alias("tag"),
         pl.lit(GpuFrom.WHOLE_NODE.value).alias("gpu_from"),
         pl.lit(1, pl.Int64).alias("node_gpus"),
         pl.lit(1.0).alias("share"),

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.jobs.accounting import mapping
 from whorl.jobs.accounting import tags as tagging
 from whorl.jobs.accounting.importing import ImportReport, JobSources, import_jobs
 from whorl.store import Store
@@ -393,6 +394,22 @@ def test_nodes_without_tags_are_left_to_the_inventory(run: Any, spool: Path, sto
         ("n02", "GPU-n02-0", "whole node"),
         ("n02", "GPU-n02-1", "whole node"),
     ]
+
+
+def test_a_tag_without_gpus_takes_none_from_a_job_that_had_all_of_its_node(
+    run: Any, spool: Path, store: Store, tmp_path: Path
+) -> None:
+    know_gpus(store, "n01", each=2)
+    sacct = saved(tmp_path / "sacct", job(1, 2), job(2, 1, Start=T0 + 800, End=T0 + 900))
+    assert import_jobs(store, JobSources(file=sacct, gpus_per_node=["2"])).with_gpus == 1
+    write(spool, "begin", 1, 100, slurm_gpus="0,1", visible="")
+    write(spool, "begin", 2, 800, slurm_gpus="0", visible="")
+    assert sum(run().tags_unknown.values()) == 2
+    expected = [("1", f"GPU-n01-{slot}", "whole node") for slot in range(2)] + [("2", None, None)]
+    assert now(store, "job_id, gpu, gpu_from") == expected
+    again = import_jobs(store, JobSources(file=sacct, gpus_per_node=["2"]))
+    assert (again.with_gpus, again.unknown) == (1, {mapping.SHARED_NODE: 1})
+    assert now(store, "job_id, gpu, gpu_from") == expected
 
 
 def test_tags_that_contradict_accounting_are_not_believed(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
