@@ -23,11 +23,12 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 TOGETHER = {
-    "exported": "dashboards", "gpu": "kernels", "simulation": "probes", "slurm": "jobs", "tests": "importing",
+    "exported": "dashboards", "gpu": "kernels", "simulation": "probes", "tests": "importing",
 }  # fmt: skip
 """Folders whose tests are in the process of another: to start one and load what all need takes seconds."""
 LONGEST_FIRST = (
-    "collectors", "jobs", "contract", "kernels", "analysis", "store", "cli", "importing", "probes", "dashboards",
+    "slurm", "collectors", "contract", "kernels", "analysis", "store", "cli", "jobs", "importing", "probes",
+    "dashboards",
 )  # fmt: skip
 """What would be waited for alone if it began last; first those that wait more than they compute."""
 MEMORY = Path("/dev/shm")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ CLUSTER_NODES = 72
 needs_lonestar = pytest.mark.skipif(not LONESTAR.is_file(), reason=f"the log of Lonestar6 is not at {LONESTAR}")
 
 
+@cache
 def lonestar() -> JobsLog:
     """The real log, November 2022 to February 2023."""
     return read_log(LONESTAR)

@@ -36,7 +36,7 @@ def test_samples_are_those_of_the_restated_simulator(nodes: int) -> None:
         rows = list(csv.DictReader(file))
     starts = published_starts(lonestar())
     assert starts.tolist() == [seconds(row["start"]) for row in rows]
-    rows = rows if is_long() else sample(rows, short=10)
+    rows = rows if is_long() else sample(rows, short=6)
     starts = np.array([seconds(row["start"]) for row in rows])
     samples = published_samples(lonestar(), starts, cluster_nodes=CLUSTER_NODES, nodes=nodes)
     assert [{name: str(cell) for name, cell in chain.as_row().items()} for chain in samples] == rows

@@ -64,9 +64,9 @@ def test_where_nobody_waits_policies_that_predict_tie_with_reactive() -> None:
 
 
 def test_models_learn_and_their_margins_follow_a_change_of_load() -> None:
-    """The load doubles a week before the test part: waits are longer than nearly all that the trees learned from."""
-    jobs = 1600
-    load = np.where(np.arange(jobs) < 0.6 * jobs, 0.7, 1.15)
+    """The load grows two days before the test part: waits are longer than nearly all that the trees learned from."""
+    jobs = 1100
+    load = np.where(np.arange(jobs) < 0.45 * jobs, 0.7, 1.15)
     log = drawn_log(13, jobs, load=load)
     rows = studied(log, ("reactive", "average", "p50", "p90", "forest"), days=6, cost=0.5)
     reactive, quantile = rows["reactive"], rows["p90"]
