@@ -60,13 +60,16 @@ def answer(steering: Steering) -> Iterable[str | Table]:
     """The advice for people."""
     advice = steering.advice
     kinds = advice.kinds or (advice,)
-    for kind in advice.kinds:
-        yield f"{kind.workload}: {kind.finding}"
-    if not advice.kinds:
-        yield advice.finding
-    if steering.price is not None:
-        yield ""
+    findings = [f"{kind.workload}: {kind.finding}" for kind in advice.kinds] or [advice.finding]
+    if steering.price is not None and not steering.price.worth:
         yield steering.price.verdict
+        yield ""
+        yield from (f"If waiting cost nothing: {finding}" for finding in findings)
+    else:
+        yield from findings
+        if steering.price is not None:
+            yield ""
+            yield steering.price.verdict
     if steering.worth_excluding:
         yield ""
         yield Line(f"    sbatch --exclude={compress(steering.worth_excluding)} ...")

@@ -93,7 +93,7 @@ class Forecast:
 
     lead_s: float | None  # how long before the end of its predecessor the policy submits it; None: afterwards
     basis: str  # model, average, test-only, fixed or reactive: what `lead_s` comes from
-    n: int = 0  # jobs of this site that it was learned from
+    n: int = 0  # jobs of this site that it was learned from, or that the mean is of
     quantiles_s: Mapping[float, float] = field(default_factory=dict)
     """Quantile -> wait; empty where nothing was learned."""
     coverage: Mapping[float, tuple[float, int]] = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Forecaster:
         return Forecast(
             lead_s,
             basis,
-            n=0 if learned.model is None else learned.model.n,
+            n=learned.model.n if learned.model is not None else 0 if learned.similar is None else len(learned.similar),
             quantiles_s=quantiles_s,
             coverage={} if learned.model is None else learned.model.coverage,
             mean_s=mean_s,

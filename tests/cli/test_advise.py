@@ -263,7 +263,10 @@ def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
     assert (short["price"]["worth"], short["price"]["run_time_from"], short["exclude"]) == (False, "option", ["n02"])
     assert short["scheduler"]["exclude"] == "", "no script excludes what does not pay"
     assert short["price"]["pays_from_h"] == pytest.approx(7.4, abs=0.1)
-    assert "sbatch --exclude" not in advise(store, *priced, "--time", "1h").stdout
+    dissuading = advise(store, *priced, "--time", "1h").stdout
+    assert dissuading.startswith("Do not exclude: a run of 1 h saves 0.1")
+    assert "\nIf waiting cost nothing: Exclude n02: a random job" in dissuading
+    assert "sbatch --exclude" not in dissuading
     printed = advise(store, *priced, "--time", "1h", "--format", "exclude", "--and", "n05")
     assert (printed.exit_code, printed.stdout) == (0, "n05\n")
     assert "whorl: note: Do not exclude: a run of 1 h saves 0.16 h" in printed.stderr

@@ -67,7 +67,7 @@ def test_a_collector_beside_the_program_ends_with_the_job(slurm: Slurm) -> None:
     assert slurm.field(job, "JobState") == "COMPLETED"
     slurm.until(lambda: not slurm.run("squeue", "-h", "--steps").stdout, "the steps to end")
     assert f"job {job}, on n01:" in output.read_text()
-    assert "Start it with srun --overlap" in output.read_text()
+    assert "it needs srun --overlap" in output.read_text()
     stored = show_job(slurm.folder / "out" / f"whorl-job-{job}").json()["gpus"]
     assert [(gpu["name"], gpu["readings"] > 0) for gpu in stored] == [("n01/0", True), ("n01/1", True)]
 
