@@ -202,6 +202,7 @@ def _forecast(forecast: Forecast) -> dict[str, Any]:
 
 def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
     from ..dashboards.table import Table
+    from ..jobs.chain import LinkEnd
 
     state, gaps = report.folder.state, report.interruptions_s
     yield f"{state.script}: {_shape_words(report.shape)}"
@@ -234,7 +235,8 @@ def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
         yield "gap: from the end of a job to the start of the next one; negative where both ran"
     yield from (f"note: {note}" for note in report.notes)
     if state.end is not None:
-        yield f"the chain has ended: {state.reason}"
+        further = "" if state.end == LinkEnd.DONE else " (--resume goes on with the next link)"
+        yield f"the chain has ended: {state.reason}{further}"
 
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str | Table]:

@@ -493,7 +493,8 @@ class _Driver:
 
     def _finish(self, link: Link) -> None:
         self._state.end = LinkEnd.DONE if link.end in _GOES_ON else link.end
-        self._state.reason = f"link {link.number} (job {link.job}): {link.end}, {link.detail}"
+        detail = "" if link.detail == link.end else f", {link.detail}"
+        self._state.reason = f"link {link.number} (job {link.job}): {link.end}{detail}"
         self._folder.save()
 
     def _cancel(self, link: Link) -> None:

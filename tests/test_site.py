@@ -71,14 +71,16 @@ def test_cron_reads_the_table() -> None:
 
 def test_a_line_of_cron_calls_whorl_with_what_the_configuration_says(tmp_path: Path) -> None:
     conf, program = tmp_path / "whorl.conf", tmp_path / "whorl"
-    program.write_text('#!/bin/sh\nprintf "%s;" "$@"\n')
+    program.write_text('#!/bin/sh\nprintf "%s;" "$@" "$SLURM_CONF"\n')
     program.chmod(0o755)
-    conf.write_text((SITE / "whorl.conf").read_text().replace("/opt/whorl/bin/whorl", str(program)))
+    text = (SITE / "whorl.conf").read_text().replace("/opt/whorl/bin/whorl", str(program))
+    conf.write_text(text.replace("#SLURM_CONF=", "SLURM_CONF="))
     (entry,) = [line for line in CRON.read_text().splitlines() if "campaign run" in line]
     command = entry.split(None, 6)[6].replace("\\%", "%").replace("/etc/whorl/whorl.conf", str(conf))
     command = command.replace("logger -t whorl", "cat")
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
-    assert re.fullmatch(r"campaign;run;--once;--suite;quick;--campaign;monthly-\d{4}-\d\d;", done.stdout)
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
+    assert re.fullmatch(r"campaign;run;--once;--suite;quick;--campaign;monthly-\d{4}-\d\d;/opt/slurm/etc/slurm.conf;", done.stdout)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
