@@ -133,7 +133,7 @@ def collect(
     if command:
         sys.exit(_beside(command, reading, as_json=as_json))
     if for_job and os.environ.get("SLURM_STEP_ID", "").isdecimal() and not os.environ.get("SLURM_OVERLAP"):
-        tell("if this step stands beside your program, it needs srun --overlap: else Slurm lets your own srun wait for it")
+        tell("if this step stands beside your program, it needs srun --overlap: else your own srun waits for it")
     collecting = _collect(reading, as_json=as_json)
     if collecting is not None:
         collecting.leave(0)

@@ -74,6 +74,12 @@ def merge(
     something of it is damaged, or the store cannot be written.
     """
     root = into if isinstance(into, Path) else into.root
+    try:
+        source.stat()
+    except PermissionError:
+        raise InputError(f"{source} is in a folder that you may not read: ask its owner") from None
+    except OSError:
+        pass  # what is not there is said where it is opened
     if source.exists() and root.exists() and source.resolve() in (root.resolve(), *root.resolve().parents):
         raise InputError(f"{source} is the store itself: name another one")
     if root.exists() and root.resolve() in source.resolve().parents:

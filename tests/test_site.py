@@ -80,7 +80,9 @@ def test_a_line_of_cron_calls_whorl_with_what_the_configuration_says(tmp_path: P
     command = command.replace("logger -t whorl", "cat")
     environment = {"PATH": os.environ["PATH"]}
     done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=60)
-    assert re.fullmatch(r"campaign;run;--once;--suite;quick;--campaign;monthly-\d{4}-\d\d;/opt/slurm/etc/slurm.conf;", done.stdout)
+    assert re.fullmatch(
+        r"campaign;run;--once;--suite;quick;--campaign;monthly-\d{4}-\d\d;/opt/slurm/etc/slurm.conf;", done.stdout
+    )
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)

@@ -80,14 +80,15 @@ def _table(idle_gpus: HeldIdle, rows: Sequence[Row]) -> Table:
 def _gpus(idle_gpus: HeldIdle, row: Row) -> str:
     same = (pl.col("job_id").eq_missing(row["job_id"])) & pl.col("cluster").eq_missing(row["cluster"])
     idle = idle_gpus.gpus.filter(same & (pl.col("idle_s") > 0))
-    names = idle.select(pl.coalesce("name", "gpu"))["name"].unique(maintain_order=True).to_list()
+    names = idle.select(pl.coalesce("name", "gpu"))["name"].unique().sort().to_list()
     further = [f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
     return ", ".join(names[:_NAMED] + further)
 
 
 def _sentences(idle_gpus: HeldIdle, idle: pl.DataFrame) -> Iterable[str]:
     total, options = idle_gpus.total, idle_gpus.options
-    rule = f"idle: a utilisation of 0 and little power for at least {options.least_s / 60:g} min (docs/jobs.md)"
+    least = f"{options.least_s / 60:g} min" if options.least_s >= 60 else f"{options.least_s:g} s"
+    rule = f"idle: a utilisation of 0 and little power for at least {least} (docs/jobs.md)"
     if total and total["idle_s"] is not None:
         share = total["idle_share"]
         costs = [number(total["idle_gpu_s"] / 3600, 3) + " GPU hours"] if total["idle_gpu_s"] is not None else []

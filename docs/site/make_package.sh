@@ -3,7 +3,14 @@
 # /opt/whorl-node, with the command /usr/bin/whorl. Nodes need the Python that made it, and no network.
 # Needs dpkg-deb (deb) or rpmbuild (rpm), and whorl itself as $WHORL or on the PATH.
 set -eu
-kind=$1 folder=${2:-.}
+kind=${1:-} folder=${2:-.}
+case $kind in
+    deb | rpm) ;;
+    *)
+        echo "say deb or rpm: sh make_package.sh deb [FOLDER]" >&2
+        exit 2
+        ;;
+esac
 whorl=${WHORL:-whorl}
 version=$("$whorl" --version | sed 's/.* //')
 work=$(mktemp -d)
@@ -52,9 +59,5 @@ $clean
 SPEC
         rpmbuild --quiet --define "_topdir $work/rpm" -bb "$work/whorl-node.spec"
         cp "$work"/rpm/RPMS/*/*.rpm "$folder"
-        ;;
-    *)
-        echo "say deb or rpm, not $kind" >&2
-        exit 2
         ;;
 esac

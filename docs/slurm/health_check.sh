@@ -7,9 +7,8 @@ PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 conf=/etc/whorl/whorl.conf
 [ -r "$conf" ] || exit 0
-set -a
 . "$conf"
-set +a
+export SLURM_CONF
 
 says=$(timeout -k 2 30 runuser -u "${WHORL_USER:-nobody}" -- \
     "$WHORL" check --quick --format nagios --timeout 25 </dev/null 2>&1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,19 @@ def test_source_that_cannot_be_taken_in_is_refused_in_a_sentence(three: list[Pat
     with pytest.raises(FormatError):
         merge(into, source)
     assert not any(rows(into).values())
+
+
+def test_a_source_in_a_closed_folder_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    into, stat = new_store(tmp_path / "into"), Path.stat
+
+    def as_another_user(path: Path, **options: bool) -> os.stat_result:
+        if path.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", as_another_user)
+    with pytest.raises(InputError, match="closed is in a folder that you may not read: ask its owner"):
+        merge(into, tmp_path / "closed")
 
 
 @pytest.mark.long
