@@ -288,8 +288,9 @@ def test_a_price_that_is_not_known_says_what_to_do(store: str, tmp_path: Path) -
     assert f"{tmp_path}/bad.csv has no column Submit" in refused.stderr
 
 
+@pytest.mark.long
 @needs_lonestar
-def test_four_of_76_nodes_of_lonestar6_do_not_pay_for_its_usual_jobs(store: str) -> None:
+def test_one_of_76_nodes_of_lonestar6_does_not_pay_for_its_usual_jobs(store: str) -> None:
     price = document(store, "--log", str(LONESTAR), "--cluster-nodes", "76")["price"]
     assert (price["jobs"], price["excluded_nodes"], price["worth"]) == (14_403, 1, False)
     assert price["added_wait_low_h"] > 0.1
