@@ -216,7 +216,7 @@ def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **setti
     if as_json:
         output.print_json(doctor_document(report))
     else:
-        output.show(doctor_answer(report, store))
+        output.show(doctor_answer(report, store, settings["fleet"]))
     if not report.works:
         sys.exit(6)
 

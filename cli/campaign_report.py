@@ -252,14 +252,15 @@ def doctor_document(report: NodeReport) -> dict[str, Any]:
     }
 
 
-def doctor_answer(report: NodeReport, store: str) -> Iterable[Table | Line]:
-    """What a node has and lacks, and what to do next."""
+def doctor_answer(report: NodeReport, store: str, fleet: str | None) -> Iterable[Table | Line]:
+    """What a node has and lacks, and what to do next, with the simulated fleet that was asked about."""
     rows = [["yes" if finding.works else "no", finding.what, finding.detail] for finding in report.findings]
     yield Line(f"node {report.node}, by job {report.job}, after {report.waited_s:.0f} s")
     yield Table(("works", "what", "detail"), rows, wrapped=(2,))
     if report.works:
         yield Line("a campaign can measure there")
-        yield Line(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}")
+        simulated = "" if fleet is None else f" --fleet {shlex.quote(str(fleet))}"
+        yield Line(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}{simulated}")
     else:
         missing = ", ".join(finding.what for finding in report.findings if finding.vital and not finding.works)
         yield Line(f"a campaign cannot measure there: {missing}")

@@ -253,7 +253,8 @@ def _forecast_lines(forecast: Forecast) -> Iterator[str | Table]:
         yield Table(("of such jobs", "wait at most", "held for", "of n jobs"), rows, right=(0, 1, 2, 3))
         yield f"learned from {forecast.n:,} jobs of this site"
     elif forecast.mean_s is not None:
-        yield f"the last jobs like it waited {_hours(forecast.mean_s)} on average (n {forecast.n:,})"
+        waited = f"waited {_hours(forecast.mean_s)} on average (n {forecast.n:,})"
+        yield f"the last jobs like it, or of any size where those are few, {waited}"
     if forecast.planned_s is not None:
         yield f"Slurm itself would start it in {_hours(forecast.planned_s)}"
     yield from (f"note: {note}" for note in forecast.notes)
