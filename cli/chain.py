@@ -129,6 +129,8 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
         raise InputError("a job without a time limit waits like none here: give one, as --time 24:00:00")
     slurm = Slurm()
     slurm.check()
+    if partition is not None and (unknown := set(partition.split(",")) - slurm.partitions().keys()):
+        raise InputError(f"Slurm has no partition {', '.join(sorted(unknown))}; it has {', '.join(slurm.partitions())}")
     shape = JobShape(nodes, limit_s, partition)
     forecast = Forecaster(slurm, shape, LeadPolicy("p50", QUANTILES[0])).ask(planned=True)
     if as_json:

@@ -109,9 +109,13 @@ def _as_published(
     log: JobsLog, policies: Sequence[str], cluster_nodes: int, nodes: int, *, since_s: float, progress: ProgressBar
 ) -> tuple[list[PolicyRow], list[dict[str, Any]]]:
     from ..analysis.chains import published
+    from .output import tell
 
     policies = policies or published.POLICIES
-    published.check_policies(policies)
+    others = [policy for policy in policies if policy not in published.POLICIES]
+    policies = published.published_policies(policies)
+    if others:
+        tell(f"note: the published study has no {', '.join(others)}: leave out --as-published to see them")
     starts_s = published.published_starts(log, since_s=since_s)
     samples = published.published_samples(
         log,

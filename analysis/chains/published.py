@@ -149,14 +149,15 @@ def _sample(log: JobsLog, start_s: float, cluster_nodes: int, nodes: int) -> Pub
     )
 
 
-def check_policies(policies: Sequence[str]) -> None:
-    """Raises InputError for a policy that the study does not publish."""
-    for policy in policies:
-        if policy not in POLICIES:
-            raise InputError(
-                f"--policy {policy}: the published samples are of {' and '.join(POLICIES)} only; leave out "
-                "--as-published for other policies"
-            )
+def published_policies(policies: Sequence[str]) -> list[str]:
+    """Those of some policies that the study publishes. Raises InputError where it publishes none of them."""
+    published = [policy for policy in policies if policy in POLICIES]
+    if not published:
+        raise InputError(
+            f"--policy {','.join(policies)}: the published samples are of {' and '.join(POLICIES)} only; leave out "
+            "--as-published for other policies"
+        )
+    return published
 
 
 def published_rows(samples: Sequence[PublishedSample], policies: Sequence[str]) -> list[PolicyRow]:

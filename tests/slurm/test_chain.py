@@ -409,6 +409,9 @@ def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_
     assert plan["forecast"]["mean_wait_s"] >= 0
     assert plan["forecast"]["expected"]["n"] >= 2
     assert "waited" in slurm.whorl("jobs", "wait", "--time", "10", user="alice").stdout
+    nowhere = slurm.whorl("jobs", "wait", "--time", "10", "--partition", "nowhere", user="alice")
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
+    assert "Slurm has no partition nowhere; it has batch" in nowhere.stderr
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from whorl.analysis.chains.published import check_policies, published_rows, published_samples, published_starts
+from whorl.analysis.chains.published import published_policies, published_rows, published_samples, published_starts
 from whorl.errors import InputError
 from whorl.tests.analysis.chains.logs import CLUSTER_NODES, LONESTAR, drawn_log, lonestar, needs_lonestar
 from whorl.tests.sizes import is_long, sample
@@ -73,9 +73,10 @@ def test_a_log_with_wider_jobs_than_the_cluster_is_refused() -> None:
         published_samples(log, log.submit_s[:1], cluster_nodes=4, nodes=1)
 
 
-def test_a_policy_that_is_not_published_is_refused() -> None:
-    with pytest.raises(InputError, match="--policy p75"):
-        check_policies(["reactive", "p75"])
+def test_policies_that_are_not_published_are_left_out_and_refused_where_there_is_no_other() -> None:
+    assert published_policies(["p75", "average", "reactive"]) == ["average", "reactive"]
+    with pytest.raises(InputError, match="--policy p75,p90"):
+        published_policies(["p75", "p90"])
 
 
 def test_an_empty_cluster_makes_no_chain_wait() -> None:
