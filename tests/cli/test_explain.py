@@ -69,6 +69,7 @@ def test_newer_runs_are_named_until_it_is_judged_again(store: Store) -> None:
     assert document("explain", "n02/1", "--store", root)["judged"]["newer_runs"] == 0
 
 
+@pytest.mark.long
 def test_report_answers_from_what_is_stored_and_names_newer_runs(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
     assert "it is the log of another search" in other.stderr
 
 
+@pytest.mark.long
 def test_an_interrupt_says_what_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: ProgressBar, done: int, of: int, what: str) -> None:
         assert done < of
@@ -194,6 +195,7 @@ def driver(nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> NvmlLibrary:
     return nvml
 
 
+@pytest.mark.long
 def test_a_command_whose_gpu_cannot_be_set_is_tuned_by_its_own_knob(driver: NvmlLibrary) -> None:
     script = "sh -c 'sleep 1; echo whorl: latency_ms=$((4 + {batch})) work=$((100 * {batch}))'"
     words = ("--command", script, "--knob", "batch=8,1,16,64", "--max-latency", "30ms", "--trials", "3")

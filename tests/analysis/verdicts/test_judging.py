@@ -43,6 +43,7 @@ def test_hot_gpus_of_longhorn_are_thermal(longhorn: Judgement) -> None:
             assert sum(one.pct for one in row.causes) == pytest.approx(row.effect_pct)
 
 
+@pytest.mark.long
 def test_no_gpu_is_named_where_jobs_couple_gpus(longhorn: Judgement) -> None:
     assert not [row for row in longhorn.rows if {"resnet", "bert"} & set(row.workloads)]
     for workload in ("resnet", "bert"):
