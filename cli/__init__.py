@@ -35,6 +35,8 @@ _DEPENDENCIES = {
     "pyarrow": "pyarrow",
     "pynvml": "nvidia-ml-py",
     "rich": "rich",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
     "waitress": "waitress",
 }
 """What pip calls the packages that verbs need, by the name of their module."""

@@ -60,7 +60,7 @@ class StudyOptions:
 
 @dataclass(frozen=True)
 class Chains:
-    """Chains at the hours at which a policy is asked_rows. Times are seconds since 1970 (UTC)."""
+    """Chains at the hours at which a policy is asked. Times are seconds since 1970 (UTC)."""
 
     begins_s: FloatArray
     """(chains,) when the first job was submitted."""

@@ -39,6 +39,9 @@ _VARIABLES = {"store": "WHORL_STORE", "partition": "SBATCH_PARTITION", "account"
 _PACKAGES = {
     "duckdb": "sql",
     "polars": "import, analysis",
+    "scipy": "verdicts, analysis",
+    "scikit-learn": "jobs chain, jobs wait",
+    "ClusterShell": "host lists",
     "rich": "tables for people",
     "opentelemetry-sdk": "export otlp",
     "opentelemetry-exporter-otlp-proto-http": "export otlp",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+from whorl import cli as command_line
 from whorl.cli import cli
 from whorl.cli.answers import doctor
 from whorl.jobs import node_doctor
@@ -230,3 +233,11 @@ def test_a_store_that_cannot_be_used_is_a_finding(tmp_path: Path) -> None:
     (finding,) = [one for one in node_findings(tmp_path / "absent") if one.what == "store"]
     assert not finding.works
     assert finding.vital
+
+
+def test_each_package_that_whorl_needs_is_named_in_a_sentence_where_it_is_missing() -> None:
+    """The table of the command line has what pip calls each of them; without a row a missing one is a traceback."""
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[^\w-]", requirement)[0] for requirement in project["dependencies"]} - {"click"}
+    assert needed <= set(command_line._DEPENDENCIES.values())
+    assert {"scipy", "scikit-learn", "ClusterShell"} <= {finding["what"] for finding in findings()}
