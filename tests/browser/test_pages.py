@@ -20,7 +20,7 @@ pytestmark = pytest.mark.browser
 def faults(page: Page) -> list[str]:
     """What axe finds that is serious, and lasts. While a table is drawn, its head has no cells for a moment."""
     page.evaluate(AXE_SCRIPT)
-    for _ in range(3):
+    for _ in range(12):
         page.wait_for_function("[...document.querySelectorAll('.ag-header-row')].every(row => row.children.length)")
         if not (serious := _serious_faults(page)):
             break
