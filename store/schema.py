@@ -484,6 +484,31 @@ OPERATIONS = Table(
     added=True,
 )
 
+NODE_POWER = Table(
+    "node_power",
+    "power or energy of a node, or of a part of it, as a meter outside the GPUs had it at one time",
+    (
+        CLUSTER,
+        Column("node", "VARCHAR", "", "the host, as in `gpus`"),
+        Column("ts", "TIMESTAMP", "UTC", "when it was read"),
+        Column("source", "VARCHAR", "", "what measured it, a code"),
+        Column("covers", "VARCHAR", "", "what it is the power of, a code"),
+        Column("part", "VARCHAR", "",
+               "which of several that `covers` names, as a CPU package, a power supply or an outlet: the whole is "
+               "the sum of its parts; NULL: all of it"),
+        Column("power_mw", "BIGINT", "mW", "power; NULL where the meter counts energy only"),
+        Column("window_ms", "BIGINT", "ms",
+               "the power is the mean of so long a time before `ts`; NULL where the meter does not say"),
+        Column("energy_mj", "BIGINT", "mJ",
+               "counter of energy: the difference of two rows is the energy between them; it falls where the counter "
+               "began anew; NULL where there is none"),
+        IMPORT,
+    ),
+    sorted_by=("cluster", "node", "ts"),
+    key=("cluster", "node", "ts", "source", "covers", "part"),
+    added=True,
+)
+
 # -- what whorl concluded -------------------------------------------------------------------------------------
 
 _JUDGEMENT = Column("judgement", "VARCHAR", "", "the row of `judgements`")
@@ -728,7 +753,7 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 
 TABLES: tuple[Table, ...] = (
     GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, LEVELS, DAY_LEVELS,
-    FINGERPRINTS, TRUTH, SPANS, OPERATIONS, LATEST, MINUTES,
+    FINGERPRINTS, TRUTH, SPANS, OPERATIONS, NODE_POWER, LATEST, MINUTES,
 )  # fmt: skip
 
 KEY = ("cluster", "gpu", "ts")

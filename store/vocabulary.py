@@ -68,6 +68,28 @@ class JobSource(Code):
     SIMULATED = "simulated", "an invented job on a simulated fleet (`whorl demo`)"
 
 
+class PowerMeter(Code):
+    """What measured a row of `node_power`."""
+
+    IPMI = "ipmi", "the node's BMC, asked by DCMI"
+    REDFISH = "redfish", "the node's BMC, asked by Redfish"
+    RAPL = "rapl", "the CPU's own counters of energy (RAPL)"
+    HWMON = "hwmon", "the ACPI power meter, as Linux has it under hwmon"
+    PDU = "pdu", "a power distribution unit, or another meter in front of the node"
+    SIMULATED = "simulated", "the meter of a simulated node"
+
+
+class PowerOf(Code):
+    """What a row of `node_power` is the power of."""
+
+    NODE_WALL = "node_wall", "the whole node, where the current enters its power supplies"
+    NODE_DC = "node_dc", "the whole node, behind its power supplies"
+    NODE = "node", "the whole node; the meter does not say on which side of the power supplies"
+    PLATFORM = "platform", "what the CPU's maker counts as the platform (RAPL psys): with the CPUs, without most GPUs"
+    CPU = "cpu", "the CPU packages"
+    DRAM = "dram", "the memory of the CPUs"
+
+
 class GpuFrom(Code):
     """How the GPU of a row of `jobs` is known. None of them takes an index for another."""
 
@@ -412,4 +434,6 @@ VOCABULARIES = (
     _codes("jobs", "source", JobSource),
     _codes("jobs", "gpu_from", GpuFrom),
     _codes("jobs", "state", TagState, "of tags"),
+    _codes("node_power", "source", PowerMeter),
+    _codes("node_power", "covers", PowerOf),
 )
