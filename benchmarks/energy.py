@@ -99,8 +99,8 @@ def whorl(store: Store) -> Work:
     import polars as pl
 
     from whorl.analysis.energy.attributing import Booking
-    from whorl.analysis.energy.metering import meters_of_many as read
     from whorl.analysis.energy.pieces import add_up
+    from whorl.analysis.energy.readings import meters_of_many as read
 
     def added() -> pl.DataFrame:
         pieces = pl.concat(Booking(store).pieces(read(store)), rechunk=False)
@@ -110,14 +110,14 @@ def whorl(store: Store) -> Work:
 
 
 def meters(store: Store) -> Work:
-    from whorl.analysis.energy.metering import meters as read
+    from whorl.analysis.energy.readings import meters as read
 
     return lambda: [float(meter.energy_j[-1]) for meter in read(store)]
 
 
 def over(store: Store) -> Work:
     from whorl.analysis.energy.attributing.claims import Fleet, read_claims
-    from whorl.analysis.energy.metering import meters_of_many as read
+    from whorl.analysis.energy.readings import meters_of_many as read
 
     ready, claims = list(read(store)), read_claims(store, Fleet.read(store))
 

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whorl.analysis.energy.metering import meters
 from whorl.analysis.energy.pieces import add_up
+from whorl.analysis.energy.readings import meters
 from whorl.benchmarks.energy_populations import CLUSTER, whole_gpu
 from whorl.benchmarks.energy_sensors import GAINS, OFFSETS
 from whorl.benchmarks.energy_truth import Floats

@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from whorl.analysis.energy.metering import Meter, meters
+from whorl.analysis.energy.meter import Meter
 from whorl.analysis.energy.pieces import SCHEMA, add_up
+from whorl.analysis.energy.readings import meters
 from whorl.benchmarks.energy_sensors import (
     COUNTER_FAULTS,
     POWER_FAULTS,

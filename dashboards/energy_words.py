@@ -10,8 +10,9 @@ from typing import Any
 
 from ..analysis.energy.answers import By
 from ..analysis.energy.attributing import JobReason
-from ..analysis.energy.metering import IdleSource, Reason
+from ..analysis.energy.idle import IdleSource
 from ..analysis.energy.pieces import Kind
+from ..analysis.energy.series import Reason
 from .table import MISSING, many, number
 
 ENERGIES = (("kWh", 3.6e6), ("Wh", 3.6e3), ("J", 1.0))

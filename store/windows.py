@@ -66,7 +66,7 @@ still open (NULL) at its last reading."""
 TYPE = record({column.name: column.type for column in FIGURES})
 
 _COLUMNS = (*KEY, *BOARD_POWER, "quality", "energy_mj", "sm_clock_mhz", "temperature_c")
-_LEAST_MW, _MOST_MW = 500, 5_000_000  # what a board can draw, as `analysis.energy.metering` judges readings
+_LEAST_MW, _MOST_MW = 500, 5_000_000  # what a board can draw, as `analysis.energy.sensor` judges readings
 _LOW, _HIGH = -(2**63), 2**63 - 1
 
 

@@ -18,8 +18,9 @@ from ...store.vocabulary import EventKind
 from ..by_number import by_number
 from .booked import COSTS, Booked, booked
 from .carbon.billing import NoFigure
-from .metering import IDLE_SOURCES, has_telemetry
+from .idle import IDLE_SOURCES
 from .pieces import REFUSED_FROM, Kind, add_up
+from .readings import has_telemetry
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -20,8 +20,9 @@ from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
-from .metering import Reason, covered, has_telemetry, meters_of_many, rows_since
 from .pieces import Kind
+from .readings import covered, has_telemetry, meters_of_many, rows_since
+from .series import Reason
 
 if TYPE_CHECKING:
     from ...store import Store

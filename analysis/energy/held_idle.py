@@ -1,7 +1,7 @@
 """GPUs that jobs held and did not use: for how long, how well that is known, and what it cost.
 
 A GPU is idle from one reading to another where each of them has a utilisation of 0 and draws little: at most its power
-without work (`metering.Meters.idle_w`) and `POWER_SHARE` of the way from there to its power limit. The second condition
+without work (`meter.Meters.idle_w`) and `POWER_SHARE` of the way from there to its power limit. The second condition
 tells work that falls between the readings of utilisation. A stretch counts from `least_s` on: shorter pauses belong to
 work that reads files or waits for other GPUs.
 """
@@ -29,9 +29,10 @@ from .carbon.billing import NoFigure, co2_and_cost
 from .carbon.billing import cuts as changes
 from .carbon.dated import steps_of
 from .carbon.settings import Settings, find_settings
-from .metering import Meters, covered, meters_of_many
+from .meter import Meters
 from .pieces import SCHEMA as PIECES
 from .pieces import Kind, add_up
+from .readings import covered, meters_of_many
 
 if TYPE_CHECKING:
     from ...store import Store

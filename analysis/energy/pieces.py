@@ -45,7 +45,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "reason": pl.String(),  # code: why energy_j is a bound and no figure; NULL where it is one
     "idle_low_j": pl.Float64(),  # the least and the most that idle_j may be: the same is wrong at all times of a GPU
     "idle_high_j": pl.Float64(),
-    "idle_source": pl.Int8(),  # what idle_j stands on: number in `metering.IDLE_SOURCES`
+    "idle_source": pl.Int8(),  # what idle_j stands on: number in `idle.IDLE_SOURCES`
 }
 """The columns of a frame of pieces; more may follow after them (co2e_g, cost)."""
 

@@ -19,8 +19,8 @@ from .answers import Answer, By, allocations, answered, beyond, parts
 from .balance import Balance, held
 from .booked import AROUND, Booked, booked_both
 from .carbon.settings import Settings, find_settings
-from .metering import covered, rows_since
 from .pieces import Kind
+from .readings import covered, rows_since
 
 if TYPE_CHECKING:
     from ...store import Store

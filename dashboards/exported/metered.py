@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...analysis.energy.metering import Energies, meters
+from ...analysis.energy.meter import Energies
+from ...analysis.energy.readings import meters
 from .series import SECONDS, UNITS, Point, Series, Who, series
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from ...analysis.energy.attributing import JobProblem
 from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
 from ...analysis.energy.booked import Booked
 from ...analysis.energy.carbon.billing import NoFigure, lacking
-from ...analysis.energy.metering import PowerSource, Problem
+from ...analysis.energy.sensor import PowerSource
+from ...analysis.energy.series import Problem
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Table, count, many, number, second
 from .energy import gpu_time, times_of, with_clusters

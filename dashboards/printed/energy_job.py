@@ -7,7 +7,7 @@ from typing import Any
 
 from ...analysis.energy.answers import Answer
 from ...analysis.energy.choices.quoted import Quoted
-from ...analysis.energy.metering import IdleSource
+from ...analysis.energy.idle import IdleSource
 from ...analysis.energy.one_job import OneJob
 from ..energy_words import REASONS, idle_share, unit_of, with_interval
 from ..table import MISSING, Table, many, number, second

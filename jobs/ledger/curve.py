@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store.unseen import Sensor
+from ...store.aliasing import Sensor
 from .unseen import Unseen
 
 Floats = NDArray[np.float64]
 
 ENERGY, BELOW, ABOVE, VARIANCE, BEAT_W2S, BEAT_J2S, LOCKED_W2S, SENSED_J, SENSED_S, COUNTER_S, DOUBT = range(11)
-"""What is counted, in J and s; of it four are `store.unseen.SUMS`. Each adds up over times and over spans.
+"""What is counted, in J and s; of it four are `store.aliasing.SUMS`. Each adds up over times and over spans.
 `splitting` fills DOUBT."""
 WIDTH = 11
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ...store.aliasing import variance_j2
 from ...store.power_sensors import SENSOR_ERROR
-from ...store.unseen import variance_j2
 from ...store.vocabulary import Code
 from .curve import (
     ABOVE,

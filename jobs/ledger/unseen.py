@@ -1,4 +1,4 @@
-"""What a sensor cannot have seen (`store.unseen`), step by step as readings come in.
+"""What a sensor cannot have seen (`store.aliasing`), step by step as readings come in.
 
 A counter misses nothing, but what it adds up may be the readings of the same sensor.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
+from ...store.aliasing import FLOOR, LIKELY, PART_S, PERIOD_S, Sensor, beats, hidden_w2
 from ...store.power_sensors import sensor_of_model
-from ...store.unseen import FLOOR, LIKELY, PART_S, PERIOD_S, Sensor, beats, hidden_w2
 
 _MEMORY = 64  # new values that tell how readings vary
 _LIKE = 1 / 16  # weight of a new value in the mean of those before
@@ -36,7 +36,7 @@ class Unseen:
         self._lowest = self._highest = 0.0
 
     def step(self, watts: float, seconds: float, utilization: float | None, *, counter: bool) -> tuple[float, ...]:
-        """`SUMS` of `store.unseen`, of a step that ends with a new value.
+        """`SUMS` of `store.aliasing`, of a step that ends with a new value.
 
         `utilization` is from 0 to 1. Of a `counter`, what the sensor sees is added up exactly.
         """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from whorl.analysis.energy.metering.reading import meters
+from whorl.analysis.energy.readings import meters
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until

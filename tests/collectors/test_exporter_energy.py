@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from whorl.analysis.energy.metering import Energies, Readings
+from whorl.analysis.energy.meter import Energies
+from whorl.analysis.energy.series import Readings
 from whorl.collectors.exporter.history import History
 from whorl.collectors.exporter.page import PageLimits
 from whorl.store.metrics import ROW

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.energy.metering import meters
+from whorl.analysis.energy.readings import meters
 from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.dashboards.exported.exporting import Exporter, Settings

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from ....store.instants import date_of_ns
-from ..metering.readings import Floats, Times
+from ..series import Floats, Times
 from .claims import Claims, Fleet, Key
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..metering import Meters, Problem, Reason
-from ..metering.readings import Floats, Times
+from ..meter import Meters
+from ..series import Floats, Problem, Reason, Times
 from . import problems
 from .activities import Activities
 from .claims import OPEN, Fleet, Ints, Key, clipped, read_claims

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ....store.catalog import quoted
 from ....store.instants import in_sql
 from ....store.vocabulary import GpuFrom
-from ..metering.readings import Floats, Times
+from ..series import Floats, Times
 
 if TYPE_CHECKING:
     from ....store import Store

@@ -10,9 +10,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ....store.instants import times_of_ns
-from ..metering import IDLE_SOURCES, IdleSource, Meters
-from ..metering.readings import Floats, Times
+from ..idle import IDLE_SOURCES, IdleSource
+from ..meter import Meters
 from ..pieces import SCHEMA, Kind
+from ..series import Floats, Times
 from .claims import Claims, Key, column
 from .shreds import (
     ABOVE,

@@ -11,8 +11,7 @@ import polars as pl
 
 from ....store.instants import times_of_ns
 from ....store.vocabulary import Code, EventKind
-from ..metering import Note, Problem
-from ..metering.readings import Times
+from ..series import Note, Problem, Times
 
 if TYPE_CHECKING:
     from ....store import Store

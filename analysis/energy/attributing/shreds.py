@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ..metering.readings import Floats, Times
+from ..series import Floats, Times
 from .claims import Ints
 
 JOB, IDLE, UNATTRIBUTED = 0, 1, 2

@@ -21,8 +21,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..metering import Energies, Meters
-from ..metering.readings import Floats, Times
+from ..meter import Energies, Meters
+from ..series import Floats, Times
 from .claims import Claims, Ints, clipped
 from .shreds import (
     COUNTER,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..metering.readings import Ints, Times
+from ..series import Ints, Times
 
 _MINUTE_NS = 60_000_000_000
 _MOST_MINUTES = 100_000  # of one GPU: longer times are looked at in coarser steps

@@ -13,9 +13,10 @@ import polars as pl
 import pyarrow as pa
 
 from whorl.analysis.energy.attributing import Booking
-from whorl.analysis.energy.metering import Meter, Note, Readings, meters_of_many
-from whorl.analysis.energy.metering.building import build_all
+from whorl.analysis.energy.meter import Meter, build_all
 from whorl.analysis.energy.pieces import SCHEMA
+from whorl.analysis.energy.readings import meters_of_many
+from whorl.analysis.energy.series import Note, Readings
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store

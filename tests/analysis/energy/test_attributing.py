@@ -13,8 +13,8 @@ import pytest
 
 from whorl.analysis.energy.attributing import JobProblem, JobReason
 from whorl.analysis.energy.attributing.claims import profile_share
-from whorl.analysis.energy.metering import Problem
 from whorl.analysis.energy.pieces import add_up
+from whorl.analysis.energy.series import Problem
 from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, readings, store_of
 
 IDLE_W = 50.0

@@ -24,7 +24,8 @@ from whorl.analysis.energy.attributing.shreds import (
     Shreds,
 )
 from whorl.analysis.energy.attributing.splitting import split
-from whorl.analysis.energy.metering import Meter, Readings
+from whorl.analysis.energy.meter import Meter
+from whorl.analysis.energy.series import Readings
 from whorl.tests.analysis.energy.stored import NOON, S, at, build
 from whorl.tests.sizes import count
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from whorl.analysis.energy.metering import meters
+from whorl.analysis.energy.readings import meters
 from whorl.store import Store
 from whorl.store.events import Event, event_rows
 from whorl.store.importing import Options, import_file

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whorl.analysis.energy.booked import booked
-from whorl.analysis.energy.metering import Meter, Note, Problem, Readings, Reason, covered, meters
+from whorl.analysis.energy.meter import Meter
+from whorl.analysis.energy.readings import covered, meters
+from whorl.analysis.energy.series import Note, Problem, Readings, Reason
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.power_sensors import NORMAL_95, SENSOR_ERROR

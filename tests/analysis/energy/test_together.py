@@ -10,8 +10,8 @@ import pytest
 
 from whorl.analysis.energy.attributing.claims import Fleet, claims
 from whorl.analysis.energy.attributing.splitting import split
-from whorl.analysis.energy.metering import Meters, Note, Problem, Readings
-from whorl.analysis.energy.metering.building import build_all
+from whorl.analysis.energy.meter import Meters, build_all
+from whorl.analysis.energy.series import Note, Problem, Readings
 from whorl.tests.analysis.energy.stored import NOON, S
 from whorl.tests.sizes import count
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .findings import Note, Problem
-from .readings import Flags, Floats, Groups, Ints, Times, median
+from .series import Flags, Floats, Groups, Ints, Note, Problem, Times, median
 
 _JUMP = 1.5  # times the highest power that a counter may show
 _CREEP = 0.3  # of the power: a counter that grows by less stands still

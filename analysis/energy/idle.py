@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ....store.unseen import FLOOR, PART_S, PERIOD_S
-from ....store.vocabulary import Code
-from .readings import Flags, Floats, median
-from .shaping import Kept
+from ...store.aliasing import FLOOR, PART_S, PERIOD_S
+from ...store.vocabulary import Code
+from .sensor import Kept
+from .series import Flags, Floats, median
 
 _READINGS = 5  # of a GPU without work at least
 _TOGETHER_S = 1.5  # readings that follow each other so soon tell of the time between them
