@@ -98,8 +98,8 @@ Work = Callable[[], Any]
 def whorl(store: Store) -> Work:
     import polars as pl
 
-    from whorl.analysis.energy.attributing import Booking
-    from whorl.analysis.energy.pieces import add_up
+    from whorl.analysis.energy.attribute import Booking
+    from whorl.analysis.energy.books import add_up
     from whorl.analysis.energy.readings import meters_of_many as read
 
     def added() -> pl.DataFrame:
@@ -116,7 +116,7 @@ def meters(store: Store) -> Work:
 
 
 def over(store: Store) -> Work:
-    from whorl.analysis.energy.attributing.claims import Fleet, read_claims
+    from whorl.analysis.energy.claims import Fleet, read_claims
     from whorl.analysis.energy.readings import meters_of_many as read
 
     ready, claims = list(read(store)), read_claims(store, Fleet.read(store))
@@ -203,7 +203,7 @@ def one(name: str, root: Path) -> dict[str, Any]:
     import duckdb  # noqa: F401 - not timed
     import polars as pl
 
-    import whorl.analysis.energy.attributing  # noqa: F401
+    import whorl.analysis.energy.attribute  # noqa: F401
 
     store = Store.open(root)
     work = CONTENDERS[name](store)

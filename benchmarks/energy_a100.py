@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whorl.analysis.energy.pieces import add_up
+from whorl.analysis.energy.books import add_up
 from whorl.analysis.energy.readings import meters
 from whorl.benchmarks.energy_populations import CLUSTER, whole_gpu
 from whorl.benchmarks.energy_sensors import GAINS, OFFSETS

@@ -26,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from whorl.analysis.energy.attribute import PIECES
 from whorl.analysis.energy.choices.excess import BUSY, add, excess
 from whorl.analysis.energy.choices.levels import levels
-from whorl.analysis.energy.pieces import SCHEMA
 from whorl.analysis.runs.probing import COMPUTE, MEMORY
 from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.model import Model
@@ -169,7 +169,7 @@ def _with_jobs(
     }  # fmt: skip
     excess_j, excess_s = (work_j * -np.expm1(-e)).sum(axis=1), (busy * _DAY_S * -np.expm1(-t)).sum(axis=1)
     return Fleet(
-        found, pl.DataFrame(one, schema=SCHEMA), pl.DataFrame(use, schema=BUSY), excess_j, excess_s, slow, hungry
+        found, pl.DataFrame(one, schema=PIECES), pl.DataFrame(use, schema=BUSY), excess_j, excess_s, slow, hungry
     )
 
 

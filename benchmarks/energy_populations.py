@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from whorl.analysis.energy.attribute import PIECES
+from whorl.analysis.energy.books import add_up
 from whorl.analysis.energy.meter import Meter
-from whorl.analysis.energy.pieces import SCHEMA, add_up
 from whorl.analysis.energy.readings import meters
 from whorl.benchmarks.energy_sensors import (
     COUNTER_FAULTS,
@@ -258,7 +259,7 @@ def whole_gpu(meter: Meter, began: Any, ended: Any) -> pl.DataFrame:
     }  # fmt: skip
     frame = pl.DataFrame({"board": meter.gpu, "window": np.arange(len(began)), **columns})
     frame = frame.with_columns(times_of_ns(pl.col("began", "ended")))
-    return frame.with_columns(pl.col(name).cast(kind) for name, kind in SCHEMA.items() if name in frame.columns)
+    return frame.with_columns(pl.col(name).cast(kind) for name, kind in PIECES.items() if name in frame.columns)
 
 
 # -- the judgement --------------------------------------------------------------------------------------------
@@ -364,7 +365,7 @@ def summed(rows: list[Judged], boards: int) -> dict[str, Any]:
     some = list(first.values())[: len(first) // boards * boards]
     if not some:
         return {"sums": 0}
-    pieces = pl.DataFrame([row.piece for row in some], schema_overrides=SCHEMA)
+    pieces = pl.DataFrame([row.piece for row in some], schema_overrides=PIECES)
     group = np.arange(len(some)) // boards
     got = add_up(pieces.with_columns(pl.Series("group", group)), ["group"])
     true = np.bincount(group, [row.true_j for row in some])

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..analysis.energy.answers import Answer
-from ..analysis.energy.booked import Booked
+from ..analysis.energy.answers import Answer, Summary
+from ..analysis.energy.books import Booked
 from ..analysis.energy.carbon.billing import lacking
 from ..analysis.energy.choices.quoted import Quoted
-from ..analysis.energy.summary import Summary
 from .energy_words import MASSES, REASONS, unit_of, with_interval
 from .printed.energy_excess import EXCESS_REASONS, excess_interval
 from .printed.energy_job import energy_lines

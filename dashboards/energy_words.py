@@ -9,9 +9,8 @@ from datetime import date
 from typing import Any
 
 from ..analysis.energy.answers import By
-from ..analysis.energy.attributing import JobReason
+from ..analysis.energy.attribute import JobReason, Kind
 from ..analysis.energy.idle import IdleSource
-from ..analysis.energy.pieces import Kind
 from ..analysis.energy.series import Reason
 from .table import MISSING, many, number
 

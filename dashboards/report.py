@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from ..analysis import Variability
-from ..analysis.energy.summary import Summary
+from ..analysis.energy.answers import Summary
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines
 from ..analysis.fleet.trend import Trend

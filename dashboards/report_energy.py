@@ -9,9 +9,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ..analysis.energy.answers import By
-from ..analysis.energy.pieces import Kind
-from ..analysis.energy.summary import FIRST, Summary
+from ..analysis.energy.answers import FIRST, By, Summary
+from ..analysis.energy.attribute import Kind
 from .energy_tiles import costs, metered
 from .figures.energy_books import books
 from .figures.energy_users import largest

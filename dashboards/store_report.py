@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ..analysis import Variability, measurements, variability
+from ..analysis.energy.answers import Summary, summary
 from ..analysis.energy.readings import covered
-from ..analysis.energy.summary import Summary, summary
 from ..analysis.fleet.runs_of import comparable, gpus_on, runs_of
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines, timelines

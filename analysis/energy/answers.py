@@ -1,9 +1,10 @@
-"""The rows of `whorl energy`: the energy of a store by job, user, account, GPU, node or day, with intervals."""
+"""What `whorl energy` says: the energy of a store by job, user, account, GPU, node or day, with intervals; whether the
+books balance (`reconcile`); and all of it at a glance (`summary`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -13,19 +14,21 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.catalog import quoted
-from ...store.instants import times_of_ns
+from ...store.instants import date_of_ns, nanoseconds, times_of_ns
 from ...store.vocabulary import EventKind
 from ..by_number import by_number
-from .booked import COSTS, Booked, booked
+from .attribute import Kind
+from .books import AROUND, COSTS, PARTS, REFUSED_FROM, Balance, Booked, add_up, booked, booked_both, held
 from .carbon.billing import NoFigure
+from .carbon.settings import Settings, find_settings
 from .idle import IDLE_SOURCES
-from .pieces import REFUSED_FROM, Kind, add_up
-from .readings import has_telemetry
+from .readings import covered, has_telemetry, rows_since
 
 if TYPE_CHECKING:
     from ...store import Store
 
 SCHEMA = "whorl.energy/1"
+RECONCILE_SCHEMA = "whorl.energy.reconcile/1"
 
 
 class By(StrEnum):
@@ -61,7 +64,6 @@ _MORE = (
     "host_j", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
 )  # fmt: skip
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
-_PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
 _ALLOCATIONS = (
     "select cluster, allocation, any_value(job_id) as job_id, any_value(raw_id) as raw_id, any_value(user) as user, "
     "any_value(account) as account, any_value(state) as state, min(began) as began, "
@@ -337,7 +339,7 @@ def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.
     pieces, without = _honest(pieces, ["cluster", key], found)
     rows = _added(pieces, ["cluster", key], found, without)
     parts = pieces.group_by("cluster", key).agg(
-        pl.col("energy_j").filter(pl.col("kind") == kind).sum().alias(name) for kind, name in _PARTS.items()
+        pl.col("energy_j").filter(pl.col("kind") == kind).sum().alias(name) for kind, name in PARTS.items()
     )
     rows = rows.join(parts, on=["cluster", key], how="left", nulls_equal=True)
     shown: tuple[str, ...] = (key,)
@@ -345,9 +347,9 @@ def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.
         rows = rows.join(_named(store), on=["cluster", "gpu"], how="left", nulls_equal=True)
         shown = ("gpu", "name", "node", "model")
     known = pl.col("energy_j").is_not_null()
-    rows = rows.with_columns(pl.lit(METERED).alias("kind"), pl.when(known).then(pl.col(*_PARTS.values())))
+    rows = rows.with_columns(pl.lit(METERED).alias("kind"), pl.when(known).then(pl.col(*PARTS.values())))
     rows = rows.sort("day", "cluster") if by is By.DAY else rows.sort("known_j", descending=True, maintain_order=True)
-    return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *_PARTS.values())
+    return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *PARTS.values())
 
 
 def _of_gpus(store: Store, pieces: pl.DataFrame, found: Booked) -> pl.DataFrame:
@@ -435,3 +437,140 @@ def _of_these(
     if rows["gpu"].null_count():
         return None, since, until
     return rows.select("cluster", pl.coalesce("parent", "gpu")).unique().rows(), since, until
+
+
+def reconcile(
+    store: Store,
+    *,
+    cluster: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    settings: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Balance:
+    """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown.
+
+    Raises InputError where there is no telemetry in that time.
+    """
+    return held(store, booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress))
+
+
+ROWS = 50_000
+"""Rows of a grouping that are kept, the largest first."""
+FIRST = 15
+"""Rows of a grouping that a figure shows one by one; the others are one row more."""
+READINGS = 12_000_000
+"""Where no time is asked for: no more readings than this, about."""
+LENGTHS = {name: timedelta(minutes=one) for name, one in (
+    ("10min", 10), ("1h", 60), ("6h", 360), ("1d", 1440), ("7d", 7 * 1440), ("30d", 30 * 1440)
+)}  # fmt: skip
+"""Times up to the last reading, by the name that `last` of `summary` has. Where no time is asked for, the longest of
+them that has not too many readings."""
+ALL = "all"
+_MUCH_LESS = 0.8
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The energy of a time. All of its `booked` are without pieces."""
+
+    answers: Mapping[By, Answer]
+    """Of each grouping, with the largest `ROWS` rows."""
+    n: Mapping[By, int]
+    """How many rows there are."""
+    beyond: Mapping[By, dict[str, Any] | None]
+    """Of each grouping, what comes after its `FIRST` rows, as one row."""
+    parts: Mapping[str, dict[str, Any]]
+    """By kind (job, idle, unattributed), the row of all energy of that kind, of those that there are."""
+    balance: Balance
+    booked: Booked
+    cut: bool
+    """Whether the time is shorter than the longest of `LENGTHS`, as that has so many readings."""
+
+    @property
+    def ends_ns(self) -> tuple[int, int]:
+        """From when to when, ns since 1970."""
+        since, until = (nanoseconds(one) for one in (self.booked.since, self.booked.until))
+        return since, until
+
+    @property
+    def total(self) -> dict[str, Any]:
+        """The row of all that was metered; empty where nothing was."""
+        return self.answers[By.USER].total
+
+
+def summary(
+    store: Store,
+    cluster: str | None = None,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    last: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+) -> Summary:
+    """The energy of a store's GPUs from `since_ns` to `until_ns` (ns since 1970, UTC), or over the `last` part of the
+    readings: a name of `LENGTHS`, or "all". Without any of these, over the usual time.
+
+    It asks nothing of the network: of carbon, what files have. Raises InputError as `answers.energy`.
+    """
+    say = progress or (lambda _: None)
+    say("looking for telemetry")
+    since, until, cut = _time_asked(store, cluster, since_ns, until_ns, last)
+    whole, by_day = booked_both(
+        store, cluster=cluster, since=since, until=until, settings=offline(store), progress=progress
+    )
+    say("adding up")
+    jobs = allocations(store)
+    answers, rest, n = {}, {}, {}
+    for by in By:
+        found = by_day if by is By.DAY else whole
+        answer = answered(store, by, found, jobs=jobs)
+        rest[by] = None if by is By.DAY else beyond(found, answer, FIRST, jobs)
+        n[by] = answer.rows.height
+        answers[by] = replace(answer, rows=_largest(answer), booked=found.without_pieces)
+    kinds = {str(row["kind"]): row for row in parts(whole).iter_rows(named=True)}
+    balance = held(store, whole)
+    return Summary(answers, n, rest, kinds, replace(balance, booked=whole.without_pieces), whole.without_pieces, cut)
+
+
+def offline(store: Store) -> Settings:
+    """The settings of a store, with which no service is asked for hours. Raises InputError."""
+    return replace(find_settings(store.root), offline=True)
+
+
+def _largest(answer: Answer) -> pl.DataFrame:
+    """The largest rows; what nobody used is always among them."""
+    if answer.rows.height <= ROWS:
+        return answer.rows
+    if not answer.by.of_people:
+        return answer.rows.head(ROWS).clone()
+    nobodys = answer.rows.filter(pl.col("kind") != Kind.JOB.value)
+    return pl.concat([answer.rows.filter(pl.col("kind") == Kind.JOB.value).head(ROWS), nobodys])
+
+
+def _time_asked(
+    store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None, last: str | None
+) -> tuple[datetime | None, datetime | None, bool]:
+    """The time to look at (None: from the first reading, up to the last), and whether it is shorter than usual.
+
+    Meters also read an hour before: a shorter time is only taken where it has much fewer readings with that hour.
+    """
+    until = None if until_ns is None else date_of_ns(until_ns)
+    found = covered(store, cluster=cluster)
+    if found.is_empty() or last == ALL:
+        return None, until, False
+    first, end = found["first"].min(), until or found["last"].max()
+    assert isinstance(first, datetime)
+    assert isinstance(end, datetime)
+    if since_ns is not None:
+        return max(first, date_of_ns(since_ns)), until, False
+    if last is not None:
+        if last not in LENGTHS:
+            raise InputError(f"last={last} is no time: write last={ALL}, or one of {', '.join(LENGTHS)}")
+        return max(first, end - LENGTHS[last]), until, False
+    lengths = sorted(LENGTHS.values(), reverse=True)
+    begins = [max(first, end - length) for length in lengths]
+    counts = rows_since(store, [one - AROUND for one in begins], end, cluster=cluster)
+    few = max(READINGS, counts[-1] / _MUCH_LESS)
+    number = next(number for number, n in enumerate(counts) if n <= few)
+    return begins[number], until, begins[number] > begins[0]

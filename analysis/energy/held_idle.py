@@ -23,15 +23,13 @@ from ...store.catalog import quoted
 from ...store.instants import date_of_ns, in_sql, nanoseconds, times_of_ns
 from ...store.metrics import BOARD_POWER, board_power_mw
 from ...store.vocabulary import Code
-from .attributing.booking import cut_apart
-from .booked import COSTS, host_energy
+from .attribute import PIECES, Kind, cut_apart
+from .books import COSTS, add_up, host_energy
 from .carbon.billing import NoFigure, co2_and_cost
 from .carbon.billing import cuts as changes
 from .carbon.dated import steps_of
 from .carbon.settings import Settings, find_settings
 from .meter import Meters
-from .pieces import SCHEMA as PIECES
-from .pieces import Kind, add_up
 from .readings import covered, meters_of_many
 
 if TYPE_CHECKING:

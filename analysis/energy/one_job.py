@@ -15,11 +15,10 @@ from ...errors import InputError
 from ...store.instants import nanoseconds
 from ...store.power_sensors import SensorError
 from ...store.views import OF_ALL_RUNS
-from .answers import Answer, energy
+from .answers import Answer, energy, offline
 from .choices.ground import Ground
 from .choices.placed import verdicts
 from .choices.quoted import Quoted, quote
-from .summary import offline
 
 if TYPE_CHECKING:
     from ...store import Store

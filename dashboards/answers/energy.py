@@ -14,7 +14,7 @@ from .reply import Reply, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis.energy.answers import Answer
-    from ...analysis.energy.balance import Balance
+    from ...analysis.energy.books import Balance
     from ...analysis.energy.choices.placed import Placed
     from ...analysis.energy.choices.quoted import Quoted
     from ...analysis.energy.one_job import OneJob
@@ -90,7 +90,7 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]
     `frame` has a row for each GPU; `balances` says whether the books balance, and `problems` is a frame of what is
     wrong with readings and jobs. Raises InputError where nothing was read in that time.
     """
-    from ...analysis.energy.balance import reconcile
+    from ...analysis.energy.answers import reconcile
     from ..printed import energy_balance as printed
 
     found = reconcile(opened(store), **_times(options))

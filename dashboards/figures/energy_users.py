@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from ...analysis.energy.answers import By
-from ...analysis.energy.pieces import Kind
+from ...analysis.energy.attribute import Kind
 from ..energy_words import REASONS, name_of, unit_of, with_interval
 from ..style import BLUE, layout
 from ..table import MISSING, many

@@ -15,9 +15,9 @@ from typing import Any
 import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
-from ...analysis.energy.booked import Booked
+from ...analysis.energy.attribute import Kind
+from ...analysis.energy.books import Booked
 from ...analysis.energy.carbon.billing import lacking
-from ...analysis.energy.pieces import Kind
 from ..energy_words import REASONS, TIMES, idle_share, idle_sources, name_of, unit_of, with_interval
 from ..table import MISSING, Line, Table, count, many, number
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.energy.attributing import JobProblem
-from ...analysis.energy.balance import CLOSE, SCHEMA, Balance
-from ...analysis.energy.booked import Booked
+from ...analysis.energy.answers import RECONCILE_SCHEMA
+from ...analysis.energy.attribute import JobProblem
+from ...analysis.energy.books import CLOSE, Balance, Booked
 from ...analysis.energy.carbon.billing import NoFigure, lacking
 from ...analysis.energy.sensor import PowerSource
 from ...analysis.energy.series import Problem
@@ -58,7 +58,7 @@ Row = Mapping[str, Any]
 def document(found: Balance) -> dict[str, Any]:
     """The document of `whorl.energy.reconcile/1`: `rows` of GPUs, and `problems`, each with a sentence."""
     return {
-        "schema": SCHEMA,
+        "schema": RECONCILE_SCHEMA,
         "rows": found.gpus.to_dicts(),
         "problems": [
             {**row, "sentence": sentence(row, found.booked), "do": TO_DO.get(row["problem"])}

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from whorl.analysis.energy.balance import reconcile
+from whorl.analysis.energy.answers import reconcile
 from whorl.cli import cli
 from whorl.dashboards.printed.energy_balance import sentences
 from whorl.simulation.sample import write_sample

@@ -9,9 +9,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.answers import By
+from whorl.analysis.energy.answers import By, Summary, summary
 from whorl.analysis.energy.one_job import OneJob, one_job
-from whorl.analysis.energy.summary import Summary, summary
 from whorl.dashboards.energy_table import Unit, of_gpus, of_problems, shown
 from whorl.dashboards.energy_words import name_of
 from whorl.dashboards.figures.energy_books import PARTS, books

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whorl.analysis.energy.summary import summary
+from whorl.analysis.energy.answers import summary
 from whorl.dashboards.page import Section, page
 from whorl.dashboards.report_energy import energy_section
 from whorl.dashboards.store_report import _energy

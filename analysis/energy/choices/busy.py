@@ -10,7 +10,7 @@ import polars as pl
 from ....store.catalog import quoted
 from ....store.instants import in_sql
 from ...statistics.ordering import Floats, Ints
-from ..pieces import Kind
+from ..attribute import Kind
 from .excess import BUSY
 
 if TYPE_CHECKING:

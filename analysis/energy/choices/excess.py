@@ -22,7 +22,8 @@ from ...power_classes import Use
 from ...power_classes.profiles import LITTLE, MUCH
 from ...statistics.ordering import Floats
 from ...statistics.student import quantile
-from ..pieces import Kind, add_up
+from ..attribute import Kind
+from ..books import add_up
 from .levels import ANY, Measure
 
 YEAR_S = 365.25 * 86_400

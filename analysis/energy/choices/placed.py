@@ -16,8 +16,8 @@ from ....store.catalog import quoted
 from ...runs.probing import campaigns, probed
 from ...verdicts.fingerprint import fingerprint
 from ...verdicts.model import Model
-from ..booked import Booked, booked
-from ..pieces import Kind, add_up
+from ..attribute import Kind
+from ..books import Booked, add_up, booked
 from .busy import busy
 from .excess import YEAR_S, add, excess
 from .levels import LEAST, levels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from ...statistics.student import quantile
-from ..pieces import Kind
+from ..attribute import Kind
 from .excess import SITTINGS_FREEDOM, add
 from .levels import Measure
 

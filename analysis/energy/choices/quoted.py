@@ -15,9 +15,9 @@ from ....store.instants import nanoseconds
 from ....store.power_sensors import SensorError
 from ...power_classes import curve_of_runs, own_runs
 from ..answers import Answer, energy
-from ..booked import Booked
+from ..attribute import Kind
+from ..books import Booked, add_up
 from ..carbon.settings import Settings
-from ..pieces import Kind, add_up
 from .busy import busy
 from .excess import add, excess, use_of
 from .ground import Ground, ground

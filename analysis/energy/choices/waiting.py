@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from ..pieces import Kind
+from ..attribute import Kind
 
 _KEYS = ["cluster", "gpu"]
 

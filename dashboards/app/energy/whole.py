@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from dash import Dash, html
 
-from ....analysis.energy.answers import By
-from ....analysis.energy.summary import FIRST, Summary
+from ....analysis.energy.answers import FIRST, By, Summary
 from ...energy_table import Shown, of_problems, shown
 from ...energy_tiles import costs, metered
 from ...figures.energy_books import CLUSTERS, books

@@ -12,9 +12,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from whorl.analysis.energy.attributing import Booking
+from whorl.analysis.energy.attribute import PIECES, Booking
 from whorl.analysis.energy.meter import Meter, build_all
-from whorl.analysis.energy.pieces import SCHEMA
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.series import Note, Readings
 from whorl.store import Store
@@ -91,7 +90,7 @@ def books(store: Store, **of: Any) -> Books:
     """The books of a store; `of`: as `Booking` takes it."""
     booking = Booking(store, **of)
     frames = booking.pieces(meters_of_many(store, **{name: one for name, one in of.items() if name != "cuts"}))
-    return Books(pl.concat([pl.DataFrame(schema=SCHEMA), *frames], rechunk=False), booking.metered, booking.problems)
+    return Books(pl.concat([pl.DataFrame(schema=PIECES), *frames], rechunk=False), booking.metered, booking.problems)
 
 
 def build(

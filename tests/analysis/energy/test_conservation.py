@@ -10,8 +10,7 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.energy.attributing.claims import Claims, Fleet, claims
-from whorl.analysis.energy.attributing.shreds import (
+from whorl.analysis.energy.attribute import (
     ABOVE,
     BELOW,
     ENERGY,
@@ -22,8 +21,9 @@ from whorl.analysis.energy.attributing.shreds import (
     SENSED,
     VARIANCE,
     Shreds,
+    split,
 )
-from whorl.analysis.energy.attributing.splitting import split
+from whorl.analysis.energy.claims import Claims, Fleet, claims
 from whorl.analysis.energy.meter import Meter
 from whorl.analysis.energy.series import Readings
 from whorl.tests.analysis.energy.stored import NOON, S, at, build

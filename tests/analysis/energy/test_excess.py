@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from whorl.analysis.energy.attribute import PIECES
 from whorl.analysis.energy.choices.busy import busy
 from whorl.analysis.energy.choices.excess import BUSY, Unknown, add, excess
 from whorl.analysis.energy.choices.levels import LEAST, Measure, levels
 from whorl.analysis.energy.choices.waiting import held
-from whorl.analysis.energy.pieces import SCHEMA
 from whorl.benchmarks.energy_excess import LIMIT_W, made
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -64,7 +64,7 @@ def limits(watts: float = 400.0, gpus: int = 16) -> pl.DataFrame:
 
 
 def job(gpu: int, allocation: str, s: float = 3600, watts: float = 250, **other: Any) -> dict[str, Any]:
-    row = dict.fromkeys(SCHEMA) | {
+    row = dict.fromkeys(PIECES) | {
         "cluster": "c", "gpu": gpu_name(gpu), "node": f"n{gpu // 4}", "kind": "job", "allocation": allocation,
         "share": 1.0, "began": NOON, "ended": NOON + timedelta(seconds=s), "energy_j": watts * s, "idle_j": 50 * s,
         "below_j": 0.0, "above_j": 0.0, "variance_j2": 0.0, "sensed_j": watts * s, "sensed_s": s, "measured_s": s,
@@ -74,7 +74,7 @@ def job(gpu: int, allocation: str, s: float = 3600, watts: float = 250, **other:
 
 
 def pieces(*rows: dict[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(list(rows), schema=SCHEMA)
+    return pl.DataFrame(list(rows), schema=PIECES)
 
 
 def use(*rows: tuple[int, str, float | None, float | None]) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whorl.analysis.energy.booked import booked
+from whorl.analysis.energy.books import booked
 from whorl.analysis.energy.meter import Meter
 from whorl.analysis.energy.readings import covered, meters
 from whorl.analysis.energy.series import Note, Problem, Readings, Reason

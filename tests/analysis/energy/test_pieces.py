@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 import scipy
 
-from whorl.analysis.energy.pieces import SCHEMA, add_up
+from whorl.analysis.energy.attribute import PIECES
+from whorl.analysis.energy.books import add_up
 from whorl.store.power_sensors import MEASURED_BOARDS, SENSOR_ERROR, SensorError
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC).replace(tzinfo=None)
@@ -21,7 +22,7 @@ EXACT = SensorError.stated(0, 0)
 def piece(gpu: str = "GPU-a", at_s: float = 0, s: float = 100, watts: float = 200, **other: Any) -> dict[str, Any]:
     share = other.get("share", 1.0)
     energy = share * watts * s
-    row = dict.fromkeys(SCHEMA) | {
+    row = dict.fromkeys(PIECES) | {
         "cluster": "c", "gpu": gpu, "node": "n1", "kind": "job", "allocation": "1", "share": share,
         "began": NOON + timedelta(seconds=at_s), "ended": NOON + timedelta(seconds=at_s + s),
         "energy_j": energy, "idle_j": share * 50 * s, "below_j": 0.0, "above_j": 0.0, "variance_j2": 0.0,
@@ -31,7 +32,7 @@ def piece(gpu: str = "GPU-a", at_s: float = 0, s: float = 100, watts: float = 20
 
 
 def frame(*rows: dict[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(list(rows), schema=SCHEMA)
+    return pl.DataFrame(list(rows), schema=PIECES)
 
 
 def one(pieces: pl.DataFrame, sensor: SensorError = EXACT) -> dict[str, Any]:

@@ -11,10 +11,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from whorl.analysis.energy import summary as module
-from whorl.analysis.energy.answers import By, energy
-from whorl.analysis.energy.balance import reconcile
-from whorl.analysis.energy.summary import Summary, summary
+from whorl.analysis.energy import answers as module
+from whorl.analysis.energy.answers import By, Summary, energy, reconcile, summary
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import NOON, gpu, job, readings, store_of

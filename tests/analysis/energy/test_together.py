@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.attributing.claims import Fleet, claims
-from whorl.analysis.energy.attributing.splitting import split
+from whorl.analysis.energy.attribute import split
+from whorl.analysis.energy.claims import Fleet, claims
 from whorl.analysis.energy.meter import Meters, build_all
 from whorl.analysis.energy.series import Note, Problem, Readings
 from whorl.tests.analysis.energy.stored import NOON, S

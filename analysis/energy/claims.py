@@ -1,4 +1,7 @@
-"""Claims: which allocation had which physical GPU, or how much of it, from when to when. Read from `jobs_now`."""
+"""Claims: which allocation had which physical GPU, or how much of it, from when to when. Read from `jobs_now`.
+
+With them: the nodes on which GPUs were when (`Moves`), and how active MIG instances were (`Activities`).
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ....store.catalog import quoted
-from ....store.instants import in_sql
-from ....store.vocabulary import GpuFrom
-from ..series import Floats, Times
+from ...store.catalog import quoted
+from ...store.instants import date_of_ns, in_sql
+from ...store.vocabulary import GpuFrom
+from .series import Floats, Times
 
 if TYPE_CHECKING:
-    from ....store import Store
+    from ...store import Store
 
 Key = tuple[str | None, str | None]
 """Cluster and GPU, or cluster and node."""
@@ -193,3 +196,116 @@ def column(frame: pl.DataFrame, name: str, rows: Ints) -> pl.Series:
     """The values of a column in some rows; NULL where the row is negative."""
     known = pl.Series("row", rows, pl.Int64)
     return frame[name].gather(pl.select(pl.when(known >= 0).then(known)).to_series())
+
+
+_ALWAYS, _NEVER = -(2**62), 2**62
+Stay = tuple[str | None, int, int]
+"""A node, and from when to when the GPU was there, ns."""
+
+
+@dataclass(frozen=True)
+class Moves:
+    """The stays of each GPU that has moved, in order; the first one has no begin, the last one no end."""
+
+    of: dict[Key, list[Stay]]
+
+    @classmethod
+    def read(cls, store: Store, gpus: Collection[Key] | None = None) -> Moves:
+        """The moves that the table `gpus` shows, of some GPUs or of all.
+
+        `n1` and `n1.example.org` are one node. A row without a UUID, of a GPU that has one, was found by its node.
+        """
+        only = "" if gpus is None else f" AND gpu IN ({listed(gpus)})"
+        rows = store.sql(
+            "SELECT cluster, gpu, arg_max(node, length(node)) AS node, since FROM (SELECT cluster, gpu, node, "
+            f"coalesce(epoch_ns(first_seen), {_ALWAYS}) AS since FROM gpus "
+            f"WHERE node IS NOT NULL AND parent IS NULL{only} "
+            "QUALIFY (uuid IS NOT NULL OR max(uuid) OVER (PARTITION BY cluster, gpu) IS NULL) "
+            "AND count(DISTINCT split_part(node, '.', 1)) OVER (PARTITION BY cluster, gpu) > 1) "
+            "GROUP BY ALL ORDER BY since"
+        )
+        stays: dict[Key, list[Stay]] = {}
+        for row in rows.to_pylist():
+            own = stays.setdefault((row["cluster"], row["gpu"]), [])
+            if not own:
+                own.append((row["node"], _ALWAYS, _NEVER))
+            elif _short(own[-1][0]) != _short(row["node"]):
+                own[-1] = own[-1][0], own[-1][1], row["since"]
+                own.append((row["node"], row["since"], _NEVER))
+        return cls(stays)
+
+    @property
+    def times(self) -> list[int]:
+        """When GPUs moved, ns."""
+        return sorted({since for stays in self.of.values() for _, since, _ in stays[1:]})
+
+    def stays(self, key: Key, now: str | None) -> list[Stay]:
+        """Where a GPU was when; one that has not moved was always where it is now."""
+        return self.of.get(key) or [(now, _ALWAYS, _NEVER)]
+
+    def placed(self, pieces: pl.DataFrame) -> pl.DataFrame:
+        """Pieces, each with the node on which its GPU was; they are cut at `times`."""
+        rows = [(*key, since, node) for key, stays in self.of.items() for node, since, _ in stays]
+        if not rows:
+            return pieces
+        schema = {"cluster": pl.String, "gpu": pl.String, "since": pl.Int64, "there": pl.String}
+        stays = pl.DataFrame(rows, schema, orient="row").sort("since")
+        numbered = pieces.with_row_index("=row").with_columns(pl.col("began").dt.epoch("ns").alias("since"))
+        moved = numbered.join(stays.select("cluster", "gpu").unique(), on=["cluster", "gpu"], how="semi").sort("since")
+        found = moved.select("=row", "cluster", "gpu", "since").join_asof(
+            stays, on="since", by=["cluster", "gpu"], check_sortedness=False
+        )
+        told = numbered.join(found.select("=row", "there"), on="=row", how="left", maintain_order="left")
+        return told.with_columns(pl.coalesce("there", "node").alias("node")).select(pieces.columns)
+
+
+def _short(node: str | None) -> str:
+    return (node or "").partition(".")[0]
+
+
+_LONGEST_S = 300.0  # a reading speaks for the time since the one before it, at most so long
+
+
+class Activities:
+    """The mean activity of MIG instances, from `utilization` in the telemetry of each instance."""
+
+    def __init__(
+        self, store: Store, claims: Claims, fleet: Fleet, since_ns: int | None = None, until_ns: int | None = None
+    ) -> None:
+        """Reads the telemetry of the instances that have claims."""
+        self._claims = claims
+        self._sums: dict[Key, tuple[Times, Floats, Floats]] = {}
+        wanted = sorted({gpu for (_, gpu) in fleet.parent if gpu is not None})
+        claimed = set(claims.frame["claimed"].unique().drop_nulls().to_list()) if wanted else set()
+        wanted = [gpu for gpu in wanted if gpu in claimed]
+        if not wanted:
+            return
+        rows = store.scan("telemetry").filter(pl.col("gpu").is_in(wanted), pl.col("utilization").is_not_null())
+        if since_ns is not None:
+            rows = rows.filter(pl.col("ts") >= pl.lit(date_of_ns(since_ns)))
+        if until_ns is not None:
+            rows = rows.filter(pl.col("ts") <= pl.lit(date_of_ns(until_ns)))
+        frame = store.collect(rows.select("cluster", "gpu", pl.col("ts").dt.epoch("ns"), "utilization"))
+        for (cluster, gpu), part in frame.sort("ts").group_by("cluster", "gpu"):
+            ts = part["ts"].to_numpy()
+            spoken = np.minimum(np.diff(ts, prepend=ts[:1]) / 1e9, _LONGEST_S)
+            active = np.cumsum(spoken * part["utilization"].to_numpy() / 100)
+            self._sums[str(cluster), str(gpu)] = ts, active, np.cumsum(spoken)
+
+    def __call__(self, claim: int, began: Times, ended: Times) -> Floats | None:
+        """The mean activity of the instance of a claim in each window, 0 to 1; NaN where it has no reading."""
+        if not self._sums:
+            return None
+        key = self._claims.frame["cluster"][claim], self._claims.frame["claimed"][claim]
+        if key not in self._sums:
+            return None
+        ts, active, spoken = self._sums[key]
+
+        def between(sums: Floats) -> Floats:
+            found: Floats = np.interp(ended, ts, sums) - np.interp(began, ts, sums)
+            return found
+
+        lasted = between(spoken)
+        known = lasted > 0
+        found: Floats = np.where(known, between(active) / np.where(known, lasted, 1.0), np.nan)
+        return found

@@ -1,4 +1,5 @@
-"""The books of a store with grams and money: its pieces of energy over a time, and what they stand on."""
+"""The books of a store with grams and money: its pieces of energy over a time, what they stand on, how they add up to
+figures, and whether the books balance."""
 
 from __future__ import annotations
 
@@ -14,18 +15,117 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.instants import date_of_ns, nanoseconds
-from ...store.power_sensors import SensorError
-from .attributing.booking import Booking
+from ...store.power_sensors import SENSOR_ERROR, SensorError
+from ..by_number import by_number
+from .attribute import Booking, Kind
 from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
 from .carbon.settings import Settings, find_settings
-from .pieces import Kind
 from .readings import covered, has_telemetry, meters_of_many, rows_since
 from .series import Reason
 
 if TYPE_CHECKING:
     from ...store import Store
+
+PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
+"""What the energy of each kind is called in rows of GPUs, nodes and days."""
+REFUSED_FROM = 0.5
+"""A figure is refused where its pieces with a reason have at least this part of its time."""
+
+_SECONDS = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+
+
+def add_up(
+    pieces: pl.DataFrame, by: Sequence[str], *, sensor: SensorError = SENSOR_ERROR, also: Sequence[str] = ()
+) -> pl.DataFrame:
+    """The pieces added up by the columns `by`, in order of these.
+
+    Columns: energy_j with the 95 % interval low_j to high_j; idle_j; duration_s (time with at least one piece; times
+    that overlap count once); gpu_s (share x time, over all GPUs); measured_s (of it, with readings); method; reason;
+    known_j (energy of the pieces that are no mere bounds); gpus (how many are known; NULL where none is); and the sums
+    of the columns `also`, NULL where one is. If `energy_j` is NULL, so are low_j, high_j and idle_j, and `reason`
+    says why in a code.
+    """
+    by = list(by)
+    known = pl.col("reason").is_null() & pl.col("energy_j").is_not_null()
+    boards = pieces.group_by(list(dict.fromkeys([*by, "cluster", "gpu"])), maintain_order=True).agg(
+        *(pl.col(name).sum() for name in ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s")),
+        *(_sum(name) for name in ("energy_j", "idle_j", *also)),
+        _sum("energy_j", pl.col("energy_j").filter(known)).fill_null(0.0).alias("known_j"),
+        (pl.col("share") * _SECONDS).sum().alias("gpu_s"),
+        (pl.col("share") * _SECONDS).filter(~known).sum().alias("unknown_s"),
+        pl.col("measured_s").filter(pl.col("method") == "counter").sum().alias("counter_s"),
+        _most("reason", ~known).alias("reason"),
+        (~known).any().alias("doubtful"),
+    )
+    read = [boards[name].to_numpy() for name in ("sensed_j", "sensed_s")]
+    boards = boards.with_columns(pl.Series("board_j2", sensor.variance(*read), pl.Float64))
+    keys: list[str | pl.Expr] = [*by] if by else [pl.lit(0).alias("_all")]
+    sums = ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s", "known_j", "gpu_s", "unknown_s")
+    total = boards.group_by(keys, maintain_order=True).agg(  # a sum in another order ends in other digits
+        *(pl.col(name).sum() for name in (*sums, "counter_s", "board_j2")),
+        *(_sum(name) for name in ("energy_j", "idle_j", *also)),
+        pl.col("reason").sort_by("unknown_s", descending=True).drop_nulls().first(),
+        pl.struct("cluster", "gpu").filter(pl.col("gpu").is_not_null()).n_unique().replace({0: None}).alias("gpus"),
+        pl.col("doubtful").any(),
+    )
+    total = _with_interval(total, sensor)
+    times = _time_with_any(pieces, by)
+    total = (
+        total.join(times, on=by, how="left", nulls_equal=True) if by else pl.concat([total, times], how="horizontal")
+    )
+    refused = pl.col("doubtful") & (pl.col("unknown_s") >= REFUSED_FROM * pl.col("gpu_s"))
+    refused |= pl.col("energy_j").is_null()
+    figures = ("energy_j", "low_j", "high_j", "idle_j")
+    return (
+        total.with_columns(
+            *(pl.when(~refused).then(name).alias(name) for name in figures),
+            pl.when(refused).then("reason").alias("reason"),
+            pl.when(pl.col("measured_s") > 0)
+            .then(
+                pl.when(pl.col("counter_s") * 2 >= pl.col("measured_s"))
+                .then(pl.lit("counter"))
+                .otherwise(pl.lit("power"))
+            )
+            .alias("method"),
+        )
+        .select(*by, *figures, "duration_s", "method", "reason", "gpu_s", "measured_s", "known_j", "gpus", *also)
+        .sort(by, nulls_last=True)
+    )
+
+
+def _sum(name: str, values: pl.Expr | None = None) -> pl.Expr:
+    """The sum of a column, NULL where a value is: a sum without it would be too small."""
+    column = pl.col(name) if values is None else values
+    return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
+
+
+def _most(name: str, of: pl.Expr) -> pl.Expr:
+    """The value of a column that has most of the time, among the rows `of`."""
+    return (
+        pl.col(name).filter(of).sort_by((pl.col("share") * _SECONDS).filter(of), descending=True).drop_nulls().first()
+    )
+
+
+def _with_interval(total: pl.DataFrame, sensor: SensorError) -> pl.DataFrame:
+    sums = (total[name].to_numpy() for name in ("sensed_j", "sensed_s", "board_j2", "variance_j2"))
+    lower, upper = sensor.ends(*sums)
+    return total.with_columns(
+        (pl.col("energy_j") + pl.Series(lower.clip(max=0)) - pl.col("below_j")).clip(lower_bound=0).alias("low_j"),
+        (pl.col("energy_j") + pl.Series(upper.clip(min=0)) + pl.col("above_j")).alias("high_j"),
+    )
+
+
+def _time_with_any(pieces: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """`duration_s` of each group: the length of the union of its pieces' times."""
+    order = pieces.select(*by, "began", "ended").sort(*by, "began", "ended")
+    before = pl.col("ended").cum_max().shift(1)
+    latest = before.over(by) if by else before
+    fresh = pl.col("ended") - pl.max_horizontal("began", latest)
+    order = order.with_columns((fresh.dt.total_nanoseconds() / 1e9).clip(lower_bound=0).alias("duration_s"))
+    return order.group_by(by).agg(pl.col("duration_s").sum()) if by else order.select(pl.col("duration_s").sum())
+
 
 COSTS = ("co2e_g", "cost", "embodied_g", "host_j")
 """Sums beside the energy: grams of it, money, grams of making the boards, and energy of the rest of the nodes."""
@@ -56,9 +156,9 @@ class Booked:
     """All pieces of a time, and what they stand on."""
 
     pieces: pl.DataFrame
-    """Columns of `pieces.SCHEMA` and `billing.COLUMNS`, and `host_j`."""
+    """Columns of `attribute.PIECES` and `billing.COLUMNS`, and `host_j`."""
     metered: pl.DataFrame
-    """A row for each GPU with readings: `attributing.METERED`."""
+    """A row for each GPU with readings: `attribute.METERED`."""
     problems: pl.DataFrame
     """What is wrong with readings and jobs: a row for each."""
     factors: pl.DataFrame
@@ -299,3 +399,84 @@ def _covered(
 def _counted(at_ns: int) -> int:
     """An instant, or the last that is counted: readings by a clock that is centuries ahead lie after it."""
     return min(at_ns, _LAST_NS)
+
+
+CLOSE = 1e-9
+"""The books balance if attributed + idle + unattributed is metered to within this part of it."""
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Of each GPU, where its metered energy went (`gpus`), and what is wrong (`problems`)."""
+
+    gpus: pl.DataFrame
+    """cluster, gpu, name, node, model, first, last; metered_j, attributed_j, idle_time_j, unattributed_j, difference_j
+    (NULL with a reason where the GPU has no honest reading); gaps_j and gaps_s (of what was metered: without readings);
+    not_read_j and not_read_s (beside it: neither readings nor a job; the energy is a guess); idle_w
+    with its interval (idle_low_w, idle_high_w) and what it is known from (idle_source, a code of `IdleSource`);
+    power_source (what gave the energy, a code of `PowerSource`); limit_w, problems (how many)."""
+    problems: pl.DataFrame
+    booked: Booked
+
+    @property
+    def balances(self) -> bool:
+        """Whether the parts of every GPU add up to what was metered."""
+        return bool((self.gpus["difference_j"].abs() <= CLOSE * self.gpus["metered_j"].abs() + CLOSE).all())
+
+
+def held(store: Store, found: Booked) -> Balance:
+    """What `reconcile` says, from books that are there."""
+    lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+    dark = found.dark.group_by(_KEYS, maintain_order=True).agg(
+        pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * lasted).sum().alias("not_read_s")
+    )
+    parts = found.lit.group_by(_KEYS, maintain_order=True).agg(
+        *(pl.col("energy_j").filter(pl.col("kind") == kind.value).sum().alias(name) for kind, name in PARTS.items()),
+        pl.col("energy_j").sum().alias("sum_j"),
+        (pl.col("energy_j") - pl.col("sensed_j")).sum().alias("gaps_j"),
+        (pl.col("share") * lasted - pl.col("measured_s")).sum().clip(lower_bound=0).round(3).alias("gaps_s"),
+        (pl.col("measured_s").sum() > 0).alias("measured"),
+        pl.col("reason").drop_nulls().first(),
+    )
+    counted = found.problems.group_by(_KEYS, maintain_order=True).agg(pl.len().alias("problems"))
+    named = store.sql("select cluster, gpu, name, model from gpus_now").polars()
+    gpus = (
+        found.metered.join(parts, on=_KEYS, how="left", nulls_equal=True)
+        .join(dark, on=_KEYS, how="left", nulls_equal=True)
+        .join(counted, on=_KEYS, how="left", nulls_equal=True)
+        .join(named, on=_KEYS, how="left", nulls_equal=True)
+        .with_columns(pl.col("problems", "not_read_j", "not_read_s", "sum_j", "gaps_j", "gaps_s").fill_null(0))
+        .with_columns(pl.col("metered_j") - pl.col("not_read_j"))
+        .with_columns((pl.col("metered_j") - pl.col("sum_j")).alias("difference_j"))
+        .with_columns(
+            pl.when("measured").then(pl.col("metered_j", *PARTS.values(), "difference_j", "gaps_j", "gaps_s")),
+            pl.when(~pl.col("measured")).then("reason").alias("reason"),
+        )
+        .sort(*by_number("cluster", "node", "name"), "gpu", nulls_last=True)
+    )
+    places = gpus.select(*_KEYS).with_row_index("place")
+    problems = found.problems.join(places, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    problems = problems.sort("place", nulls_last=True, maintain_order=True).drop("place")
+    return Balance(
+        gpus.select(
+            *_KEYS, "name", "node", "model", "first", "last", "metered_j", *PARTS.values(), "difference_j", "reason",
+            "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "idle_low_w",
+            "idle_high_w", "idle_source", "power_source", "limit_w", "problems",
+        ),
+        pl.concat([problems, _no_figures(found)], how="diagonal"),
+        found,
+    )  # fmt: skip
+
+
+def _no_figures(found: Booked) -> pl.DataFrame:
+    """What the settings lack for grams or money, in the form of `Booked.problems`; nothing where there are none."""
+    names = ("carbon_reason", "cost_reason") if found.settings.path is not None else ()
+    rows = [
+        found.counted.filter(pl.col(name).is_not_null() & (pl.col(name) != NoFigure.NO_ENERGY.value))
+        .group_by("cluster", pl.col(name).alias("problem"))
+        .agg(pl.col("began").min(), pl.col("ended").max(), pl.col("energy_j").sum().alias("joules"))
+        .with_columns(pl.lit(1, pl.Int64).alias("n"))
+        .sort("cluster", "problem")
+        for name in names
+    ]
+    return pl.concat([found.problems.clear(), *rows], how="diagonal")
