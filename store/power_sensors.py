@@ -4,8 +4,9 @@ Periods, windows and errors were measured by Yang, Adamek and Armour (SC24, doi 
 driver calls the power draw is a mean of 1 s from Ampere on, but for GA100 (NVIDIA's text of nvidia-smi).
 
 A sensor reads (1 + g) x true power + o. Gain and offset differ between boards of one model too, and nobody knows those
-of a given board, so it is taken for one more board of `MEASURED_BOARDS`. Solved for the truth, energy is
-(1 + h) x read energy + p x time with h = 1 / (1 + g) - 1 and p = -o / (1 + g): linear, so that it adds up.
+of a given board, so it is taken for one more board of `MEASURED_BOARDS`, and of its model where that was measured.
+Solved for the truth, energy is (1 + h) x read energy + p x time with h = 1 / (1 + g) - 1 and p = -o / (1 + g): linear,
+so that it adds up. `analysis.energy.calibration` learns h and p of a board where the power of its node is known.
 
 Nodes use it too, without numpy as long as nothing is computed.
 """
@@ -19,6 +20,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
+
+from .vocabulary import Code
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,47 +96,88 @@ MEASURED_BOARDS = (
     ("TITAN X", 1.0577, 1.2307), ("RTX A5000", -9.4997, 8.764), ("A100 PCIe", -4.5826, -1.2103),
     ("P100", -0.7221, 0.8832), ("M40", -2.8742, 1.4497), ("K80", -3.6307, -6.2932), ("K40m", 2.4105, 0.8057),
 )  # fmt: skip
+BETWEEN_MODELS = 0.3
+"""The share of the variance between boards that is between models. One-way analysis of variance of `MEASURED_BOARDS`,
+of which five are of one model, gives 0.36 for h and 0.18 for p."""
+OFFSET_TAIL = 1.4
+"""Standard deviations of offsets are taken so many times larger than that of the boards: an RTX 4090 beside an external
+meter read 21 W too little, three standard deviations from what the others let expect."""
+
+Pair = tuple[float, float]
+Covariance = tuple[Pair, Pair]
+_NONE: Covariance = ((0.0, 0.0), (0.0, 0.0))
+
+
+class ErrorSource(Code):
+    """What the error of a board's sensor is known from."""
+
+    STATED = "stated", "the settings state it"
+    CALIBRATED = "calibrated", "it was learnt from the power of the node (`whorl energy calibrate`)"
+    MODEL = "model", "boards of this model were held against an external meter, and boards of other models"
+    POPULATION = "population", "boards of other models were held against an external meter"
 
 
 @dataclass(frozen=True)
 class SensorError:
     """What is known of the error of a board's sensor, before anybody measures this board.
 
-    `mean` and `covariance` are of (h, p): h is a share, p in W. `boards` is how many were measured (None: the site
+    `mean` and the covariances are of (h, p): h is a share, p in W. `covariance` is of what differs from board to board
+    of a model, `shared` of what all of its boards have in common. `boards` is how many were measured (None: the site
     states the error, so that the mean is exact); `quantile` makes a standard deviation the half of a 95 % interval.
     """
 
-    mean: tuple[float, float]
-    covariance: tuple[tuple[float, float], tuple[float, float]]
+    mean: Pair
+    covariance: Covariance
+    shared: Covariance
     boards: int | None
     quantile: float
+    source: ErrorSource = ErrorSource.POPULATION
 
     @classmethod
-    def measured(cls, gains_pct: Sequence[float], offsets_w: Sequence[float], quantile: float) -> Self:
-        """The error of one more board of a population. `quantile`: of Student's t, one degree less than boards."""
-        boards = len(gains_pct)
-        gains = [gain_pct / 100 for gain_pct in gains_pct]
-        solved = (
-            [1 / (1 + gain) - 1 for gain in gains],
-            [-offset_w / (1 + gain) for gain, offset_w in zip(gains, offsets_w, strict=True)],
+    def of_model(
+        cls,
+        model: str | None,
+        boards: Sequence[tuple[str, float, float]] = MEASURED_BOARDS,
+        quantile: float = _STUDENT_95,
+    ) -> Self:
+        """The error of one more board of a model, by its product name (None: unknown), from measured boards: model,
+        gain in %, offset in W. `quantile`: of Student's t, one degree less than there are boards.
+
+        A board differs from the mean of its model, and that from the mean of all (a random effect of the model). Of a
+        model with k boards, w = k r / (k r + 1 - r) of its distance from the mean of all is taken for its own; r is
+        `BETWEEN_MODELS`.
+        """
+        solved = [(1 / (1 + gain / 100) - 1, -offset / (1 + gain / 100)) for _, gain, offset in boards]
+        among = _mean(solved)
+        total = _covariance(solved, among)
+        alike = [pair for pair, (name, _, _) in zip(solved, boards, strict=True) if _is_of(name, model)]
+        weight = len(alike) * BETWEEN_MODELS / (len(alike) * BETWEEN_MODELS + 1 - BETWEEN_MODELS)
+        near = _mean(alike) if alike else among
+        mean = tuple(weight * one + (1 - weight) * other for one, other in zip(near, among, strict=True))
+        unsure = BETWEEN_MODELS * (1 - weight) + (1 - weight) ** 2 / len(boards)
+        return cls(
+            (mean[0], mean[1]),
+            _scaled(total, 1 - BETWEEN_MODELS),
+            _scaled(total, unsure),
+            len(boards),
+            quantile,
+            ErrorSource.MODEL if alike else ErrorSource.POPULATION,
         )
-        h, p = (math.fsum(values) / boards for values in solved)
-        from_mean = [value - h for value in solved[0]], [value - p for value in solved[1]]
-        (a, b), (c, d) = (
-            [math.fsum(map(operator.mul, row, column)) / (boards - 1) for column in from_mean] for row in from_mean
-        )
-        return cls((h, p), ((a, b), (c, d)), boards, quantile)
 
     @classmethod
     def stated(cls, gain_pct: float, offset_w: float) -> Self:
         """The error that a site states: 95 % of its boards are within ±`gain_pct` % and, apart from it, ±`offset_w`."""
         gain, offset = gain_pct / 100 / NORMAL_95, offset_w / NORMAL_95
-        return cls((0.0, 0.0), ((gain**2, 0.0), (0.0, offset**2)), None, NORMAL_95)
+        covariance = ((gain**2, 0.0), (0.0, offset**2))
+        return cls((0.0, 0.0), covariance, _NONE, None, NORMAL_95, ErrorSource.STATED)
 
     def variance(self, energy_j: Floats, seconds: Floats) -> Floats:
-        """The variance of one board's error, J^2; boards are independent, so it adds up over boards."""
-        (hh, hp), (_, pp) = self.covariance
-        return hh * energy_j**2 + 2 * hp * energy_j * seconds + pp * seconds**2
+        """The variance of one board's own error, J^2; boards are independent in it, so it adds up over boards."""
+        return _quadratic(self.covariance, energy_j, seconds)
+
+    def unknown(self, energy_j: Floats, seconds: Floats) -> Floats:
+        """The variance of all of one board's error, J^2, with what boards of its model share."""
+        return self.variance(energy_j, seconds) + _quadratic(self.shared, energy_j, seconds)
 
     def ends(
         self, energy_j: Floats, seconds: Floats, over_boards: Floats, variance_j2: Floats | float = 0.0
@@ -141,25 +185,58 @@ class SensorError:
         """What to add to read energy for the two ends of the 95 % interval of the sum over boards, J.
 
         `energy_j` and `seconds` are sums over boards; `over_boards` is the sum of each board's `variance`, and
-        `variance_j2` that of what else is unsure, such as sampling. That the mean of the population is known from few
-        boards only is an error that all boards share.
+        `variance_j2` that of what else is unsure, such as sampling.
         """
-        shared = 0.0 if self.boards is None else self.variance(energy_j, seconds) / self.boards
         import numpy as np
 
-        board = self.quantile * np.sqrt(over_boards + shared)
+        board = self.quantile * np.sqrt(over_boards + _quadratic(self.shared, energy_j, seconds))
         half = (NORMAL_95**2 * variance_j2 + board**2) ** 0.5
         middle = self.mean[0] * energy_j + self.mean[1] * seconds
         return middle - half, middle + half
 
     def describe(self) -> str:
         """It in words, for a person."""
-        (hh, _), (_, pp) = self.covariance
-        width = math.sqrt(1 + (1 / self.boards if self.boards else 0)) * self.quantile
+        gain, offset = (
+            self.quantile * math.sqrt(own[at] + common[at])
+            for at, (own, common) in enumerate(zip(self.covariance, self.shared, strict=True))
+        )
         whose = f"as {self.boards} measured boards have it" if self.boards else "as the settings state it"
-        gain, offset = 100 * width * math.sqrt(hh), width * math.sqrt(pp)
-        return f"gain within ±{gain:.1f} % and offset within ±{offset:.0f} W, {whose}"
+        return f"gain within ±{100 * gain:.1f} % and offset within ±{offset:.0f} W, {whose}"
 
 
-SENSOR_ERROR = SensorError.measured([b[1] for b in MEASURED_BOARDS], [b[2] for b in MEASURED_BOARDS], _STUDENT_95)
+def _quadratic(covariance: Covariance, energy_j: Floats, seconds: Floats) -> Floats:
+    (hh, hp), (_, pp) = covariance
+    return hh * energy_j**2 + 2 * hp * energy_j * seconds + pp * seconds**2
+
+
+def _mean(pairs: Sequence[Pair]) -> Pair:
+    h, p = (math.fsum(values) / len(pairs) for values in zip(*pairs, strict=True))
+    return h, p
+
+
+def _covariance(pairs: Sequence[Pair], mean: Pair) -> Covariance:
+    """The sample covariance, with the longer tail of offsets."""
+    apart = [(h - mean[0], p - mean[1]) for h, p in pairs]
+    columns = list(zip(*apart, strict=True))
+    (hh, hp), (_, pp) = (
+        [math.fsum(map(operator.mul, one, other)) / (len(pairs) - 1) for other in columns] for one in columns
+    )
+    return (hh, hp), (hp, OFFSET_TAIL**2 * pp)
+
+
+def _scaled(covariance: Covariance, factor: float) -> Covariance:
+    (hh, hp), (_, pp) = covariance
+    return (factor * hh, factor * hp), (factor * hp, factor * pp)
+
+
+_NOT_THE_MODEL = re.compile(r"\b(NVIDIA|GEFORCE|TESLA|GTX|RTX|GRAPHICS|\d+GB)\b|[-_/()]")
+
+
+def _is_of(name: str, model: str | None) -> bool:
+    """Whether a product name is of the model that a measured board is called by."""
+    words, measured = (_NOT_THE_MODEL.sub(" ", text.upper()).split() for text in (model or "", name))
+    return words == measured or [word for word in words if word != "PCIE"] == measured
+
+
+SENSOR_ERROR = SensorError.of_model(None)
 """That of a board of which nothing is known."""

@@ -93,7 +93,7 @@ def test_every_factor_is_named_with_its_source(steady: Path) -> None:
 
 
 def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: Path) -> None:
-    """95 % of one more board of those that were held against a meter; boards are independent."""
+    """95 % of one more board of those that were held against a meter; boards of a model share a part of it."""
     boards = ", ".join(f"({gain}, {offset})" for _, gain, offset in MEASURED_BOARDS)
     [again] = (
         Store.open(steady)
@@ -103,7 +103,8 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
             select 1 / (1 + gain / 100) - 1 as h, -w / (1 + gain / 100) as p from (values {boards}) as t(gain, w)
         ),
         error as (
-            select avg(h) as h, avg(p) as p, var_samp(h) as hh, var_samp(p) as pp, covar_samp(h, p) as hp from board
+            select avg(h) as h, avg(p) as p, var_samp(h) as hh, 1.4 ** 2 * var_samp(p) as pp, covar_samp(h, p) as hp
+            from board
         ), used as (
             select median(power_mw) / 1e3 * 7200 as j, 7200.0 as s from telemetry group by gpu
         ), doubt as (
@@ -113,8 +114,8 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
                 sum(j) as j, sum(j) * any_value(h) + sum(s) * any_value(p) as shift
             from used, error
         )
-        select j + least(shift - 2.100922 * sqrt(apart + shared / 19), 0) as low_j,
-            j + greatest(shift + 2.100922 * sqrt(apart + shared / 19), 0) as high_j from doubt
+        select j + least(shift - 2.100922 * sqrt(0.7 * apart + (0.3 + 1 / 19) * shared), 0) as low_j,
+            j + greatest(shift + 2.100922 * sqrt(0.7 * apart + (0.3 + 1 / 19) * shared), 0) as high_j from doubt
         """
         )
         .to_pylist()

@@ -107,5 +107,5 @@ def _of_sensors(known: pl.DataFrame, own: str, other: str, some: pl.DataFrame, s
     for model in (own, other):
         watts = power.filter(pl.col("model") == model)["value"].median()
         at = float(watts) if watts is not None else 100.0  # type: ignore[arg-type]
-        squares += float(sensor.variance(np.array(at), np.array(1.0))) / at**2
+        squares += float(sensor.unknown(np.array(at), np.array(1.0))) / at**2
     return math.sqrt(squares)

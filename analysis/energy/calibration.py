@@ -1,0 +1,116 @@
+"""What each board's power sensor is wrong by: stated by the site, learnt from the power of its node, or as measured
+boards have it.
+
+    true energy = (1 + h) x read energy + p x time
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, SensorError
+
+_GPU = ("cluster", "gpu")
+BOARDS: dict[str, pl.DataType] = {
+    "cluster": pl.String(),
+    "gpu": pl.String(),
+    "h": pl.Float64(),
+    "p": pl.Float64(),  # W
+    "hh": pl.Float64(),  # covariance of what is this board's alone
+    "hp": pl.Float64(),
+    "pp": pl.Float64(),
+    "source": pl.String(),  # code of `ErrorSource`
+}
+"""The columns of `BoardErrors.boards`."""
+SHARED: dict[str, pl.DataType] = {
+    "cluster": pl.String(),
+    "gpu": pl.String(),
+    "factor": pl.String(),  # a name: boards that have it are wrong together
+    "h": pl.Float64(),  # how far h and p of this board move for one standard deviation of it
+    "p": pl.Float64(),
+}
+"""The columns of `BoardErrors.shared`."""
+
+
+@dataclass(frozen=True)
+class BoardErrors:
+    """The errors of the sensors of some boards. Covariances are such that 1.96 standard deviations are 95 %."""
+
+    boards: pl.DataFrame
+    """A row for each GPU: `BOARDS`."""
+    shared: pl.DataFrame
+    """What boards are wrong by together, a row for each GPU and factor: `SHARED`. Factors are independent."""
+    others: SensorError = SENSOR_ERROR
+    """That of a GPU that is not among `boards`."""
+
+    @classmethod
+    def alike(cls, error: SensorError) -> BoardErrors:
+        """The same is known of all boards."""
+        return cls(pl.DataFrame(schema=BOARDS), pl.DataFrame(schema=SHARED), error)
+
+    @classmethod
+    def of_models(cls, gpus: Iterable[tuple[str, str, str | None]]) -> BoardErrors:
+        """Those of boards that nobody calibrated: cluster, GPU and model of each."""
+        found = [(cluster, gpu, model or "", SensorError.of_model(model)) for cluster, gpu, model in gpus]
+        boards = [(cluster, gpu, *_own(error)) for cluster, gpu, _, error in found]
+        shared = [
+            (cluster, gpu, f"{model} {at}", *pair)
+            for cluster, gpu, model, error in found
+            for at, pair in enumerate(_factors(error))
+        ]
+        return cls(_frame(boards, BOARDS), _frame(shared, SHARED))
+
+    def added(self, read: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+        """What the errors come to over boards: a row for each group `by` with error_j, to be added to the energy for
+        the most likely one, and board_j2, of which 1.96 roots are the half of its 95 % interval.
+
+        `read`: columns `by`, cluster, gpu, sensed_j and sensed_s, a row for each group and GPU.
+        """
+        rest = read.select(_GPU).unique(maintain_order=True).join(self.boards, on=_GPU, how="anti", nulls_equal=True)
+        own = dict(zip(list(BOARDS)[2:], _own(self.others), strict=True))
+        boards = pl.concat([self.boards, rest.with_columns(pl.lit(own[name]).alias(name) for name in own)])
+        of_rest = [
+            rest.with_columns(pl.lit(f"of others {at}").alias("factor"), pl.lit(h).alias("h"), pl.lit(p).alias("p"))
+            for at, (h, p) in enumerate(_factors(self.others))
+        ]
+        shared = pl.concat([self.shared, *of_rest])
+        joules, seconds = pl.col("sensed_j"), pl.col("sensed_s")
+        keys = [*by] if by else [pl.lit(0).alias("_all")]
+        error = pl.col("h") * joules + pl.col("p") * seconds
+        squares = pl.col("hh") * joules**2 + 2 * pl.col("hp") * joules * seconds + pl.col("pp") * seconds**2
+        alone = read.join(boards, on=_GPU, nulls_equal=True, maintain_order="left").group_by(keys, maintain_order=True)
+        total = alone.agg(error.sum().alias("error_j"), squares.sum().alias("board_j2"))
+        together = (
+            read.join(shared, on=_GPU, nulls_equal=True, maintain_order="left")
+            .group_by(*keys, "factor", maintain_order=True)
+            .agg(error.sum())
+            .group_by(*by or ["_all"], maintain_order=True)
+            .agg((pl.col("h") ** 2).sum().alias("shared_j2"))
+        )
+        on = [*by] or ["_all"]
+        both = total.join(together, on=on, how="left", nulls_equal=True, maintain_order="left")
+        return both.select(*by, "error_j", pl.col("board_j2") + pl.col("shared_j2").fill_null(0.0))
+
+
+def _own(error: SensorError) -> tuple[float, float, float, float, float, str]:
+    """The columns of `BOARDS` of a board of which this is known."""
+    (hh, hp), (_, pp) = error.covariance
+    wider = (error.quantile / NORMAL_95) ** 2
+    return *error.mean, wider * hh, wider * hp, wider * pp, error.source.value
+
+
+def _factors(error: SensorError) -> list[tuple[float, float]]:
+    """What boards of a model share as independent pairs of h and p: a Cholesky factor of its covariance."""
+    (hh, hp), (_, pp) = error.shared
+    if hh <= 0:
+        return []
+    wider, root = error.quantile / NORMAL_95, math.sqrt(hh)
+    return [(wider * root, wider * hp / root), (0.0, wider * math.sqrt(max(pp - hp**2 / hh, 0.0)))]
+
+
+def _frame(rows: Sequence[tuple[object, ...]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=schema, orient="row")
