@@ -24,7 +24,7 @@ _REASON = f"<U{max(len(one) for one in Reason)}"
 _REFUSED_FROM = 0.5  # of a window without readings that count
 PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
 """What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
-_KNOTS = ("knots_ns", "knots_s", "energy_j", "slope_j", "bend_j", "edge_w", "parts")
+_KNOTS = ("knots_ns", "knots_s", "energy_j", "slope_j", "bend_j", "edge_w", "lag_j", "parts")
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,6 @@ class Meters:
     lowest_w: Floats
     """(g,) the least and the most that it can draw, as far as is known: the bounds of gaps."""
     highest_w: Floats
-    lag_s: Floats
-    """(g,) by how much the energy of a step in power may be displaced: its height times this."""
     notes: Sequence[tuple[Note, ...]]
     empty: Sequence[Reason | None]
     """Why it has no energy at all."""
@@ -93,6 +91,8 @@ class Meters:
     bend_j: Floats
     edge_w: Floats
     """(k,) the range of the power within a segment and around it."""
+    lag_j: Floats
+    """(k,) of a window that ends in the segment, how much energy may lie on the other side of its end: readings lag."""
     parts: Floats
     """(parts, k) the other figures to each knot, in the order of `PARTS`."""
 
@@ -110,8 +110,8 @@ class Meters:
         if (ended < began).any():
             raise ValueError("a window ends before it begins")
         length = (ended - began) / 1e9
-        first, since = self._at(of, began)
-        last, until = self._at(of, ended)
+        first, since = self.at(of, began)
+        last, until = self.at(of, ended)
         sums = dict(zip(PARTS, until[1:-1] - since[1:-1], strict=True))
         seconds = np.maximum(length, 1e-9)
         inside = last - first
@@ -190,14 +190,18 @@ class Meters:
             columns[name] = np.concatenate([mine, more], axis=-1) if arrays else (*mine, *more)
         return Meters(**columns)
 
-    def _at(self, of: Ints, when: Times) -> tuple[Floats, Floats]:
-        """The time on the meter and (2 + parts, n): energy, parts and the doubt of a window's end there."""
+    def at(self, of: Ints, when: Times) -> tuple[Floats, Floats]:
+        """What the meters of the GPUs `of` (numbers) show at some times (ns UTC), each since its first knot.
+
+        The time on the meter, s (n,); and (2 + parts, n): the energy, `PARTS`, and how much energy may lie on the other
+        side of a window's end there.
+        """
         inside, at, step, share = self._where(of, when)
         found = np.empty((2 + len(PARTS), len(when)))
         found[0] = self._upto(at, share)
         before = self.parts[:, at]
         found[1:-1] = before + share * (self.parts[:, at + 1] - before)
-        found[-1] = self.edge_w[at] * (share * (1 - share) * step + self.lag_s[of])
+        found[-1] = self.edge_w[at] * share * (1 - share) * step + self.lag_j[at + (share >= 1)]
         return inside, found
 
     def _where(self, of: Ints, when: Times) -> tuple[Floats, Ints, Floats, Floats]:
@@ -419,14 +423,16 @@ def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes
     swing = swing_of(groups, shape, read_every, window + period)
     if not together.all():
         swing = np.where(together, swing, groups.each(highest_w - floor_w))
+    lag_j = swing * groups.each(kept.lag_s)
+    lag_j[groups.lasts] = lag_j[groups.lasts - 1]
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
     return Meters(
         gpus, first, last, first, idle.watts, idle.low_w, idle.high_w, idle.source,
-        _sources(kept, step, trusted), limit_w, floor_w, highest_w, kept.lag_s, tuple(map(tuple, notes)),
+        _sources(kept, step, trusted), limit_w, floor_w, highest_w, tuple(map(tuple, notes)),
         [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
         ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
-        times, upto, slope, bend, swing, parts,
+        times, upto, slope, bend, swing, lag_j, parts,
     )  # fmt: skip
 
 
@@ -538,7 +544,7 @@ def _none(
     return Meters(
         gpus, ends[0], ends[1], ends[0], unknown, zeros, unknown,
         np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), [PowerSource.POWER] * n, limit_w, zeros,
-        np.nan_to_num(limit_w), zeros,
+        np.nan_to_num(limit_w),
         tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
-        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
+        np.arange(2 * n), knots, knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
     )  # fmt: skip
