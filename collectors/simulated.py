@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..store.events import Event
 from ..store.metrics import FAST, METRICS
 from ..store.names import SIMULATED
-from ..store.schema import TELEMETRY, arrow_schema
-from ..store.vocabulary import EventKind
+from ..store.schema import TELEMETRY, arrow_rows, arrow_schema
+from ..store.vocabulary import EventKind, PowerMeter, PowerOf
 from .backend import Backend, Device, Reading, Status
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..simulation.identity import Identity
     from ..simulation.models import GpuModel
+    from ..simulation.nodes import NodeReadings
     from ..simulation.stepping import Readings
 
 _LOST = bytes([Status.LOST]) * len(METRICS)
@@ -83,6 +84,28 @@ def telemetry_of(cluster: str, devices: Sequence[Device], chunk: Sequence[Readin
             values = np.array([readings.values[metric.name] for readings in chunk], np.int64).T[order].ravel()
             columns[metric.name] = pa.array(values, mask=lost)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def node_power_of(cluster: str, nodes: Sequence[str], chunk: Sequence[NodeReadings]) -> pa.Table:
+    """What the meters of a fleet's nodes showed at several times, as rows of `node_power`."""
+    import numpy as np
+    import pyarrow as pa
+
+    from ..simulation.nodes import WINDOW_MS
+
+    rows = len(nodes) * len(chunk)
+    common = {
+        "cluster": [cluster] * rows,
+        "node": list(nodes) * len(chunk),
+        "ts": np.repeat([readings.ts_ns for readings in chunk], len(nodes)),
+    }
+    wall_mw = np.concatenate([readings.wall_mw for readings in chunk])
+    at_wall = {"source": [PowerMeter.SIMULATED] * rows, "covers": [PowerOf.NODE_WALL] * rows}
+    at_wall |= {"power_mw": wall_mw, "window_ms": [WINDOW_MS] * rows}
+    cpu_mj = np.concatenate([readings.cpu_mj for readings in chunk])
+    of_cpus = {"source": [PowerMeter.RAPL] * rows, "covers": [PowerOf.CPU] * rows, "energy_mj": cpu_mj}
+    tables = [arrow_rows("node_power", common | columns) for columns in (at_wall, of_cpus)]
+    return pa.concat_tables(tables, promote_options="default")
 
 
 class Simulated(Backend):

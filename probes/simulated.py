@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from .. import __version__
 from ..collectors.claim import Claim, claim
-from ..collectors.simulated import devices_of, telemetry_of
+from ..collectors.simulated import devices_of, node_power_of, telemetry_of
 from ..errors import StoreError
 from ..kernels.catalogue import find_kernel
 from ..kernels.simulated_device import SimulatedDevice
@@ -27,6 +27,7 @@ from ..simulation.bench import Bench
 from ..simulation.fleet import Fleet
 from ..simulation.identity import Identity
 from ..simulation.models import PARAMETERS
+from ..simulation.nodes import NodeReadings
 from ..simulation.spread import USUAL
 from ..simulation.stepping import Happening, Readings
 from ..store import Store
@@ -40,6 +41,7 @@ from .watch import INTERVAL_S, Recent, recent
 
 TELEMETRY_ROWS = 200_000
 """Gathered before they are stored."""
+_NODES_NS = 10_000_000_000  # between two readings of the nodes' meters
 
 
 def run_simulated(
@@ -189,8 +191,11 @@ class Keeping:
     def __init__(self, who: Sequence[Identity], began_ns: int, recorder: Recorder, *, telemetry_s: float) -> None:
         self.who, self.recorder = who, recorder
         self._every_ns = max(1, round(telemetry_s * 1e9))
-        self._next_ns = 0
+        self._next_ns = self._next_nodes_ns = 0
         self._chunk: list[Readings] = []
+        self._hosts = list(dict.fromkeys(identity.host for identity in who))
+        self._read_nodes: Callable[[], NodeReadings] | None = None
+        self._nodes_chunk: list[NodeReadings] = []
         self._ticked_ns = began_ns
 
     def run(self, bench: Bench, work: Sequence[Any], *, every_s: float) -> None:
@@ -198,6 +203,7 @@ class Keeping:
 
         What is complete is stored in any case, unless the store cannot be written.
         """
+        self._read_nodes = bench.node_readings
         try:
             _raise_first(bench.run(work, every_s=every_s, on_tick=self._tick))
         except StoreError:
@@ -215,12 +221,22 @@ class Keeping:
             self._chunk.append(readings)
             # On a fixed grid, so that a tick between two points of it does not shift the others.
             self._next_ns = (readings.ts_ns // self._every_ns + 1) * self._every_ns
+        if self._read_nodes is not None and readings.ts_ns >= self._next_nodes_ns:
+            self._nodes_chunk.append(self._read_nodes())
+            self._next_nodes_ns = (readings.ts_ns // _NODES_NS + 1) * _NODES_NS
         self._ticked_ns = readings.ts_ns
 
     @property
     def _enough(self) -> bool:
         """Whether so much was gathered that it should be stored."""
         return self.recorder.full or len(self._chunk) * len(self.who) >= TELEMETRY_ROWS
+
+    def _take_nodes(self, to_ns: int) -> None:
+        """Give the recorder what the nodes' meters showed up to a time."""
+        chunk = [readings for readings in self._nodes_chunk if readings.ts_ns <= to_ns]
+        self._nodes_chunk = self._nodes_chunk[len(chunk) :]
+        if chunk:
+            self.recorder.take("node_power", node_power_of(self.recorder.cluster, self._hosts, chunk))
 
     def _hear(self, happened: Sequence[Happening]) -> None:
         for happening in happened:
@@ -239,7 +255,7 @@ class Unstored(Keeping):
     """Keeps nothing beyond the report of the campaign."""
 
     def _store(self, to_ns: int, *, complete: bool = False) -> None:  # noqa: ARG002
-        self._chunk = []
+        self._chunk, self._nodes_chunk = [], []
         self.recorder.forget()
 
 
@@ -282,6 +298,7 @@ class Claimed(Keeping):
             recorder.forget(self._gathered)
         chunk = [readings for readings in self._chunk if readings.ts_ns <= to_ns]
         self._chunk, self._gathered = [], (0, 0)
+        self._take_nodes(to_ns)
         if to_ns <= claimed.stored_to_ns and not complete:
             recorder.forget()
             return

@@ -132,4 +132,5 @@ class _OnNode(Keeping):
         if chunk:
             rows = pa.Table.from_batches([telemetry_of(self.recorder.cluster, self._devices, chunk)])
             self.recorder.take("telemetry", rows.filter(compute.is_in(rows["gpu"], pa.array(self._chosen_gpus))))
+        self._take_nodes(to_ns)
         self.recorder.flush()

@@ -36,6 +36,7 @@ from .faults import THROTTLED_TIME
 from .fleet import Fleet
 from .identity import Identity, identities
 from .load import Load, find_load
+from .nodes import NodeReadings
 from .physics import Floats
 from .stepping import Happening, Readings, Simulation
 from .tasks import Tasks, suspended
@@ -165,6 +166,10 @@ class Bench:
             return readings
         used = (IDLE.memory_mib << 20) + CONTEXT_BYTES * (self._holds > 0) + self._bytes
         return replace(readings, values=readings.values | {"memory_used": used})
+
+    def node_readings(self) -> NodeReadings:
+        """What the meters of the nodes would show now."""
+        return self._simulation.node_readings()
 
     @property
     def true_power_w(self) -> Floats:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import nodes
 from .control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_S, WOBBLE_S, WOBBLE_SHARE
 from .faults import Fault
 from .fleet import CAP_SETTLES_AT, Fleet
@@ -97,6 +98,14 @@ _LOOP = (
     ("wobble_s", WOBBLE_S, "s", "correlation time of that variation"),
     ("cap_settles_at", CAP_SETTLES_AT, "", "reported power over cap at steady state"),
 )
+_NODE = (
+    ("node_base_w", nodes.BASE_W, "W", "power of a node's board, fans, network and disks; sd 10 % from node to node"),
+    ("node_cpu_idle_w", nodes.CPU_IDLE_W, "W", "power of a node's CPUs and their memory at no load"),
+    ("node_cpu_busy_w", nodes.CPU_BUSY_W, "W", "the same at full load"),
+    ("node_efficiency", nodes.EFFICIENCY, "", "of the power supplies: power behind them over power at the wall"),
+    ("node_meter_gain", nodes.METER_GAIN, "", "sd of the gain of a node's meter"),
+    ("node_meter_step_w", nodes.METER_STEP_W, "W", "resolution of a node's meter"),
+)
 _COPIES = (
     ("overlap", OVERLAP, "", "share of copies and kernels of equal length that hide each other"),
     ("host_shared", HOST_SHARED, "", "share of its link that each GPU of a node has when all of them copy"),
@@ -127,7 +136,9 @@ def parameters(model: GpuModel) -> tuple[Parameter, ...]:
         Parameter(f"spread_{name}", getattr(spread, name), unit, basis if ours else ASSUMED, meaning)
         for name, unit, basis, meaning in _SPREAD
     ]
-    rows += [Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in (*_LOOP, *_COPIES)]
+    rows += [
+        Parameter(name, value, unit, ASSUMED, meaning) for name, value, unit, meaning in (*_LOOP, *_COPIES, *_NODE)
+    ]
     rates = rates_of(model)
     for kind, units in (("vector", rates.vector), ("tensor", rates.tensor)):
         where = "of a multiprocessor in a clock" + (", tensor cores" if kind == "tensor" else "")

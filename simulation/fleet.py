@@ -136,6 +136,7 @@ class Fleet:
             capacitance=np.exp(spread.capacitance * capacitance),
             board=1 + spread.board * normal("board"),
             sensor=1 + spread.sensor * gain,
+            sensor_offset_w=spread.sensor_offset * model.power_limit_w * normal("sensor offset"),
             resistance_k_w=resistance + preheat,
             preheat_k_w=preheat,
             inlet_c=inlet + rear * spread.preheat_k,
@@ -169,6 +170,11 @@ class Fleet:
     def fault_of(self, gpu: int) -> Fault:
         """The fault of the GPU at a position; `HEALTHY` where it has none."""
         return fault_of(int(self.fault[gpu]), float(self.size[gpu]))
+
+    @property
+    def node(self) -> NDArray[np.intp]:
+        """The number of each GPU's node, from 0."""
+        return _node_of(len(self), self.per_node)
 
     @property
     def population(self) -> str:
@@ -269,7 +275,7 @@ class Fleet:
         return Steady(
             clock_mhz=clock,
             temperature_c=temperature,
-            reported_power_w=power * self.silicon.sensor,
+            reported_power_w=power * self.silicon.sensor + self.silicon.sensor_offset_w,
             true_power_w=power,
             relative_time=time * np.exp(self.noise(workload, f"time of {workload.name}", run)),
         )
@@ -285,8 +291,9 @@ class Fleet:
         following = np.minimum(np.searchsorted(bins, steady.clock_mhz) + 1, len(bins) - 1)
         above = np.where(bins[following] <= ceilings + 1e-6, bins[following], steady.clock_mhz)
         watts, temperature = settle(self.model, self.silicon, workload, above)
-        room = CAP_SETTLES_AT * self.silicon.cap_w - steady.reported_power_w
-        step = watts * self.silicon.sensor - steady.reported_power_w
+        capped_w = steady.true_power_w * self.silicon.sensor
+        room = CAP_SETTLES_AT * self.silicon.cap_w - capped_w
+        step = watts * self.silicon.sensor - capped_w
         moves = (step > 0) & (temperature <= self.model.slowdown_c)
         share = np.clip(np.where(moves, room / np.where(moves, step, 1.0), 0.0), 0.0, 1.0)
         rate = (1 - share) / relative_time(self.model, self.silicon, workload, steady.clock_mhz)

@@ -39,6 +39,8 @@ class Load:
     """In how many equal parts the rest is measured; 0 where turns are too short to measure in, or endless."""
     stagger_s: float = 0.0
     """By how much later the last GPU begins than the first; the others lie evenly between."""
+    phase_s: float = 0.0
+    """By how much later each GPU begins than the one before it, up to a whole turn."""
 
     def __post_init__(self) -> None:
         if not (self.busy_s > 0 and self.idle_s >= 0 and self.begins_s >= 0 and self.stagger_s >= 0):
@@ -69,7 +71,9 @@ class Load:
         """When the first turn of each GPU begins, s; infinity where none does. Shape (gpus,)."""
         if not self.workloads:
             return np.full(gpus, inf)
-        return self.begins_s + self.stagger_s * np.arange(gpus) / max(gpus - 1, 1)
+        number = np.arange(gpus)
+        starts_s = self.begins_s + self.stagger_s * number / max(gpus - 1, 1)
+        return starts_s + (self.phase_s * number) % self.period_s if self.phase_s else starts_s
 
     def workload_of(self, gpu: int) -> Workload | None:
         """What the GPU at a position runs; None where it stays idle."""
@@ -83,6 +87,15 @@ LOADS = {
         Load("constant", "sgemm all the time", (SGEMM,), busy_s=inf, idle_s=0.0, repeats=0),
         Load("square", "sgemm for 10 s, then idle for 10 s", (SGEMM,), busy_s=10.0, idle_s=10.0, repeats=0),
         Load("staggered", "sgemm in turns, the GPUs one after the other", (SGEMM,), stagger_s=240.0),
+        Load(
+            "turns",
+            "sgemm for two minutes, then idle for three, each GPU 75 s after the one before",
+            (SGEMM,),
+            busy_s=120.0,
+            idle_s=180.0,
+            repeats=0,
+            phase_s=75.0,
+        ),
         Load("mixed", "a node's four GPUs run sgemm, pagerank, stream and bert", (SGEMM, PAGERANK, STREAM, BERT)),
         Load("idle", "nothing", (), repeats=0),
     )

@@ -44,7 +44,9 @@ class Silicon:
     board: Floats
     """Factor on the board power."""
     sensor: Floats
-    """Reported power over true power."""
+    """Gain of the power sensor: reported power, without its offset, over true power."""
+    sensor_offset_w: Floats
+    """What the power sensor adds, W; the power cap acts on the reported power without it."""
     resistance_k_w: Floats
     """Thermal resistance that the GPU's own power sees, K/W, with the preheat of its air."""
     preheat_k_w: Floats

@@ -99,13 +99,18 @@ class Spread:
     glitch: float = 0.06
     """... by so much on average, as a fraction; exponential."""
 
+    sensor_offset: float = 0.0
+    """sd of what the power sensor adds to the power, as a share of the power limit."""
+    counter_share: float = 0.0
+    """Which share of the sensor's gain and offset the energy counter has; with none it is exact."""
+
     def __post_init__(self) -> None:
         """InputError for a value that nothing can be drawn from."""
         for name in ("silicon_tail", "day_tail", "run_tail"):
             tail = getattr(self, name)
             if tail is not None and not tail > 2:
                 raise InputError(f"{name} of a spread must be above 2 degrees of freedom, or None, not {tail:g}")
-        for name in ("revision_share", "glitch_share"):
+        for name in ("revision_share", "glitch_share", "counter_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} of a spread is a share from 0 to 1, not {getattr(self, name):g}")
         if not -1 <= self.voltage_leakage_correlation <= 1:
@@ -145,6 +150,11 @@ _POPULATIONS = (
     ("dust", "some nodes cool worse than others", Spread(dust=0.08)),
     ("mixed", "16 % are another board revision, 3 % faster; the VBIOS tells which", _MIXED),
     ("mixed-unrecorded", "the same, and nothing tells which", replace(_MIXED, revision_recorded=False)),
+    (
+        "sensors",
+        "power sensors and energy counters have a gain (sd 5 %) and an offset (1 % of the limit)",
+        Spread(sensor=0.05, sensor_offset=0.01, counter_share=1.0),
+    ),
     ("glitches", "one run in a thousand is slower by 6 % on average", Spread(glitch_share=0.001)),
 )
 POPULATIONS = {name: spread for name, _, spread in _POPULATIONS}

@@ -30,6 +30,7 @@ from .draws import stream
 from .faults import THROTTLED_TIME, onsets
 from .fleet import Fleet
 from .load import Load
+from .nodes import NodeReadings, Nodes
 from .physics import LEAKAGE_REFERENCE_C, Floats, slowed
 from .sensors import NOISE_SHARE, SENSORS
 from .workloads import IDLE, Workload
@@ -126,6 +127,9 @@ class Simulation:
         self._lost = np.zeros(n, dtype=np.bool_)
         self.losses: NDArray[np.int64] = np.zeros(n, dtype=np.int64)  # how often each was lost
         self._frozen: dict[int, tuple[float, float]] = {}
+        self._loaded_at: NDArray[np.int64] = np.zeros(n, dtype=np.int64)  # the step since which each driver counts
+        self._worked_before: NDArray[np.int64] = np.zeros(n, dtype=np.int64)  # steps under load that it forgot
+        self._nodes = Nodes(fleet.seed, fleet.node)
         self._due = 0
         self._attend()
 
@@ -236,6 +240,8 @@ class Simulation:
             return
         self._lost[gpu] = False
         self._loop.employ(one, self._busy[one])
+        self._worked_before[gpu] += self._steps_under_load[gpu]
+        self._loaded_at[gpu] = self._step
         self._loop.reset(gpu)
         detail = "the driver reaches the GPU again; its counters start at 0"
         self._happened.append(Happening(self.now_ns, gpu, EventKind.RETURNED, detail))
@@ -270,6 +276,19 @@ class Simulation:
         return np.asarray(self._loop.energy_mj + begun * (1000 * STEP_S))
 
     @property
+    def counted_mj(self) -> Floats:
+        """What the drivers' energy counters show, mJ: the true energy, with the error that the fleet gives them."""
+        silicon, share = self.fleet.silicon, self.fleet.spread.counter_share
+        offset_mj = silicon.sensor_offset_w * (self._step - self._loaded_at) * (1000 * STEP_S)
+        return np.asarray(self.energy_mj * (1 + share * (silicon.sensor - 1)) + share * offset_mj)
+
+    @property
+    def _steps_under_load(self) -> NDArray[np.int64]:
+        """Control steps under load since the driver of each GPU was loaded."""
+        loop = self._loop
+        return np.asarray(loop.loaded + (self._step - loop.span_since) * (loop.speed > 0))
+
+    @property
     def worked_s(self) -> Floats:
         """Work done, as seconds that it takes a GPU of the model at its highest clock: the integral of the speed."""
         return np.asarray(self._loop.worked * STEP_S)
@@ -294,6 +313,17 @@ class Simulation:
         since, self._happened = self._happened, []
         return since
 
+    def node_readings(self) -> NodeReadings:
+        """What the meters of the nodes would show now."""
+        loop = self._loop
+        return self._nodes.read(
+            self.now_ns,
+            self._step * STEP_S,
+            loop.means.mean(axis=0),
+            working=loop.speed > 0,
+            worked_s=(self._steps_under_load + self._worked_before) * STEP_S,
+        )
+
     def readings(self) -> Readings:
         """What the drivers would report now."""
         loop, model, sensors, step = self._loop, self.fleet.model, self.sensors, self._step
@@ -304,7 +334,7 @@ class Simulation:
         instant[self._blind] = average[self._blind] = 0
         working, under = loop.speed > 0, loop.bin < loop.top
         since = step - loop.span_since
-        held, loaded = loop.held + since * under, loop.loaded + since * working
+        held, loaded = loop.held + since * under, self._steps_under_load
         braked = self.fleet.silicon.slowdown_share
         throttled = loop.slowed + since * working * loop.throttled
         share = braked + loop.throttled
@@ -326,7 +356,7 @@ class Simulation:
             "power_instant_mw": instant,
             "power_window_ms": every(sensors.power_window_ms),
             "power_age_us": every(age_steps * STEP_NS // 1000),
-            "energy_mj": np.maximum(self.energy_mj, 0.0).astype(np.int64),
+            "energy_mj": np.maximum(self.counted_mj, 0.0).astype(np.int64),
             "sm_clock_mhz": clock.astype(np.int64),
             "mem_clock_mhz": every(int(model.memory_clock_mhz)),
             "temperature_c": np.rint(self._celsius(exponent)).astype(np.int64),
@@ -375,11 +405,12 @@ class Simulation:
         return exponent / self.fleet.model.leakage_per_k + LEAKAGE_REFERENCE_C
 
     def _power_w(self) -> tuple[Floats, Floats]:
-        """What the sensors show now, W: the instantaneous and the averaged value, with gain and noise."""
-        loop, gain, block = self._loop, self.fleet.silicon.sensor, self._step // BLOCK
-        average = loop.means.mean(axis=0) * gain + (self._noise_w / 3) * loop.noise.at(block, salt=1)
+        """What the sensors show now, W: the instantaneous and the averaged value, with gain, offset and noise."""
+        loop, silicon, block = self._loop, self.fleet.silicon, self._step // BLOCK
+        gain, offset_w = silicon.sensor, silicon.sensor_offset_w
+        average = loop.means.mean(axis=0) * gain + offset_w + (self._noise_w / 3) * loop.noise.at(block, salt=1)
         if self.sensors.instant_period_ms * 1_000_000 == STEP_NS:
             watts, tick = loop.rows[(self._step - 1) % BLOCK], self._step
         else:
             watts, tick = loop.last_25_ms, block
-        return watts * gain + self._noise_w * loop.noise.at(tick), average
+        return np.maximum(watts * gain + offset_w + self._noise_w * loop.noise.at(tick), 0.0), np.maximum(average, 0.0)

@@ -14,8 +14,9 @@ from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, 
 from whorl.simulation.fleet import Fleet
 from whorl.simulation.load import LOADS, Load, find_load
 from whorl.simulation.models import A100, H100, MODELS, V100, GpuModel
+from whorl.simulation.nodes import EFFICIENCY
 from whorl.simulation.physics import Floats, Silicon, power
-from whorl.simulation.spread import Spread
+from whorl.simulation.spread import Spread, find_population
 from whorl.simulation.stepping import Readings, Simulation
 from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, STREAM
 from whorl.store.schema import TELEMETRY
@@ -535,3 +536,42 @@ def test_kinds_take_turns_and_an_unknown_one_is_refused() -> None:
     assert len(Fleet.draw(V100, 40, 1, kinds=("lost", "drift")).planted) == 2
     with pytest.raises(InputError, match="there is no fault 'rust'"):
         Fleet.draw(V100, 40, 1, kinds=("rust",))
+
+
+# -- nodes ----------------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_its_gpus_and_a_host_and_a_calm_fit_finds_the_gain_of_each_board() -> None:
+    """The wall meter has 0.5 % and 1 W; whatever the host does within minutes, the counter of its CPUs shows."""
+    fleet = Fleet.draw(V100, 8, 3, find_population("sensors"), faults=0)
+    one = Simulation(fleet, find_load("turns"), began_ns=BEGAN)
+    watts, host_w, counted = [], [], []
+    for second in range(0, 1500, 10):
+        one.advance(BEGAN + second * 10**9)
+        nodes = one.node_readings()
+        watts.append(one.readings().values["power_mw"] / 1000)
+        host_w.append(nodes.wall_mw / 1000 * EFFICIENCY)
+        counted.append(nodes.cpu_mj / 1e6)
+    host_w = np.array(host_w)[1:] - np.diff(counted, axis=0) * 100  # without the CPUs
+    for node in range(2):
+        boards = slice(4 * node, 4 * node + 4)
+        table = np.column_stack([np.array(watts)[1:, boards], np.ones(len(host_w))])
+        fitted = np.linalg.lstsq(table, host_w[:, node], rcond=None)[0]
+        assert fitted[:4] * fleet.silicon.sensor[boards] == pytest.approx(1, rel=0.03)
+    assert np.ptp(fleet.silicon.sensor) > 0.08
+    assert np.abs(fleet.silicon.sensor_offset_w).max() > 3
+
+
+def test_a_counter_with_the_error_of_its_sensor_counts_what_the_sensor_shows() -> None:
+    fleet = Fleet.draw(V100, 8, 3, find_population("sensors"), faults=1, kinds=("lost",))
+    one = Simulation(fleet, find_load("gemm"), began_ns=BEGAN, span_s=60.0)
+    shown_w = []
+    for step in range(1000):
+        one.advance(BEGAN + step * 20_000_000)
+        shown_w.append(one.readings().values["power_mw"] / 1000)
+    joules = one.readings().values["energy_mj"] / 1000
+    assert joules == pytest.approx(np.sum(shown_w, axis=0) * 0.02, rel=0.003)
+    assert np.abs(joules / (one.energy_mj / 1000) - 1).max() > 0.03
+    one.advance(BEGAN + 120 * 10**9)
+    assert not one.lost.any()  # the one that was lost is back, and counts from 0
+    assert one.readings().values["energy_mj"].min() >= 0
