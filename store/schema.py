@@ -697,6 +697,37 @@ FINGERPRINTS = Table(
     sorted_by=("cluster", "gpu", "made_at"),
     key=("cluster", "gpu", "made_at"),
 )
+
+CALIBRATIONS = Table(
+    "calibrations",
+    "what the power sensor of a GPU is wrong by, as learnt from the power of its node: true power is (1 + h) x read "
+    "power + p; a new calibration stands beside the earlier ones",
+    (
+        CLUSTER,
+        _GPU,
+        Column("node", "VARCHAR", "", "the host whose power was known"),
+        Column("model", "VARCHAR", "", "product name; NULL where unknown"),
+        Column("made_at", "TIMESTAMP", "UTC", "when; the same for all rows of one calibration"),
+        Column("since", "TIMESTAMP", "UTC", "when the first of its windows began"),
+        Column("until", "TIMESTAMP", "UTC", "when the last ended"),
+        Column("source", "VARCHAR", "", "what measured the node, a code as in `node_power`"),
+        Column("windows", "BIGINT", "", "windows of time in which the power of the node and of all its GPUs was known"),
+        Column("h", "DOUBLE", "", "to be added to 1 for the gain"),
+        Column("p", "DOUBLE", "W", "to be added to the power"),
+        Column("hh", "DOUBLE", "", "variance of h, of what is this board's alone; 1.96 deviations are 95 %"),
+        Column("hp", "DOUBLE", "W", "covariance of h and p, as of `hh`"),
+        Column("pp", "DOUBLE", "W^2", "variance of p, as of `hh`"),
+        Column("shared", "STRUCT(factor VARCHAR, h DOUBLE, p DOUBLE)[]", "",
+               "what boards are wrong by together, as the gain of the node's meter: how far h and p move for one "
+               "standard deviation of a factor; factors are independent"),
+        Column("learnt", "DOUBLE", "", "the part of the variance of h, beside the other boards of the node, that went"),
+        Column("finding", "VARCHAR", "", "what to know of it, a code"),
+        _VERSION_OF,
+    ),
+    sorted_by=("cluster", "gpu", "made_at"),
+    key=("cluster", "gpu", "made_at"),
+    added=True,
+)
 # fmt: on
 
 # -- made from telemetry ------------------------------------------------------------------------------------
@@ -753,7 +784,7 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 
 TABLES: tuple[Table, ...] = (
     GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, LEVELS, DAY_LEVELS,
-    FINGERPRINTS, TRUTH, SPANS, OPERATIONS, NODE_POWER, LATEST, MINUTES,
+    FINGERPRINTS, CALIBRATIONS, TRUTH, SPANS, OPERATIONS, NODE_POWER, LATEST, MINUTES,
 )  # fmt: skip
 
 KEY = ("cluster", "gpu", "ts")

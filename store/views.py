@@ -121,6 +121,12 @@ FINGERPRINTS_NOW = View(
     "SELECT * FROM fingerprints QUALIFY made_at = max(made_at) OVER (PARTITION BY cluster, gpu)",
 )
 
+CALIBRATIONS_NOW = View(
+    "calibrations_now",
+    "the newest calibration of the power sensor of a GPU",
+    "SELECT * FROM calibrations QUALIFY made_at = max(made_at) OVER (PARTITION BY cluster, gpu)",
+)
+
 _WERE_THERE = (  # only these GPUs can have a name that a file of jobs says: most stores have no such file
     "(SELECT g.* FROM gpus g SEMI JOIN (SELECT cluster, gpu FROM gpus WHERE node || '/' || slot IN "
     f"(SELECT gpu FROM jobs WHERE gpu_from = '{GpuFrom.FILE}')) h "
@@ -282,8 +288,8 @@ WINDOWS = (RUN_WINDOWS, JOB_WINDOWS)
 """Those that need the functions of `windows`, which only whorl has."""
 
 VIEWS: tuple[View, ...] = (
-    GPUS_NOW, OTHER_FIRMWARE, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, JOBS_NOW, JOBS_ON_GPU,
-    TELEMETRY_OF_JOB, *WINDOWS, SPANS_TOTAL,
+    GPUS_NOW, OTHER_FIRMWARE, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, CALIBRATIONS_NOW, JOBS_NOW,
+    JOBS_ON_GPU, TELEMETRY_OF_JOB, *WINDOWS, SPANS_TOTAL,
 )  # fmt: skip
 
 PLAIN_VIEWS = tuple(view for view in VIEWS if view not in WINDOWS)

@@ -90,6 +90,19 @@ class PowerOf(Code):
     DRAM = "dram", "the memory of the CPUs"
 
 
+class CalibrationFinding(Code):
+    """What to know of a row of `calibrations`."""
+
+    OK = "ok", "the boards of the node worked at different times, and are told apart"
+    TOGETHER = (
+        "together",
+        "the boards of the node worked together nearly always: their sum is known better, and hardly which is wrong",
+    )
+    STEADY = "steady", "the power of this GPU hardly changed: its gain cannot be told from what the rest draws"
+    FEW = "few", "there are few windows with the power of the node and of all its GPUs"
+    DRIFTS = "drifts", "the gain changed in this time: the interval holds it at both ends"
+
+
 class GpuFrom(Code):
     """How the GPU of a row of `jobs` is known. None of them takes an index for another."""
 
@@ -436,4 +449,5 @@ VOCABULARIES = (
     _codes("jobs", "state", TagState, "of tags"),
     _codes("node_power", "source", PowerMeter),
     _codes("node_power", "covers", PowerOf),
+    _codes("calibrations", "finding", CalibrationFinding),
 )

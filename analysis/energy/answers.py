@@ -235,7 +235,7 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
         pl.col("idle_j").fill_null(0.0).alias("_idle_j"), pl.when(seen).then("energy_j").otherwise(0.0).alias("_seen_j")
     )
     bounds = ("idle_low_j", "idle_high_j")
-    rows = add_up(pieces, by, sensor=found.sensor, also=(*COSTS, "_idle_j", "_seen_j", *bounds))
+    rows = add_up(pieces, by, errors=found.errors, also=(*COSTS, "_idle_j", "_seen_j", *bounds))
     known = pl.col("energy_j").is_not_null()
     mostly = known & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
     rows = rows.with_columns(

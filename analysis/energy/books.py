@@ -15,9 +15,10 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.instants import date_of_ns, nanoseconds
-from ...store.power_sensors import SENSOR_ERROR, SensorError
+from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
 from .attribute import Booking, Kind
+from .calibration import POPULATION, BoardErrors, board_errors
 from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
 from .carbon.billing import cuts as changes
 from .carbon.dated import Steps, steps_of
@@ -37,7 +38,7 @@ _SECONDS = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
 
 
 def add_up(
-    pieces: pl.DataFrame, by: Sequence[str], *, sensor: SensorError = SENSOR_ERROR, also: Sequence[str] = ()
+    pieces: pl.DataFrame, by: Sequence[str], *, errors: BoardErrors = POPULATION, also: Sequence[str] = ()
 ) -> pl.DataFrame:
     """The pieces added up by the columns `by`, in order of these.
 
@@ -59,22 +60,17 @@ def add_up(
         _most("reason", ~known).alias("reason"),
         (~known).any().alias("doubtful"),
     )
-    read = [boards[name].to_numpy() for name in ("sensed_j", "sensed_s")]
-    boards = boards.with_columns(pl.Series("board_j2", sensor.variance(*read), pl.Float64))
     keys: list[str | pl.Expr] = [*by] if by else [pl.lit(0).alias("_all")]
     sums = ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s", "known_j", "gpu_s", "unknown_s")
     total = boards.group_by(keys, maintain_order=True).agg(  # a sum in another order ends in other digits
-        *(pl.col(name).sum() for name in (*sums, "counter_s", "board_j2")),
+        *(pl.col(name).sum() for name in (*sums, "counter_s")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
         pl.col("reason").sort_by("unknown_s", descending=True).drop_nulls().first(),
         pl.struct("cluster", "gpu").filter(pl.col("gpu").is_not_null()).n_unique().replace({0: None}).alias("gpus"),
         pl.col("doubtful").any(),
     )
-    total = _with_interval(total, sensor)
-    times = _time_with_any(pieces, by)
-    total = (
-        total.join(times, on=by, how="left", nulls_equal=True) if by else pl.concat([total, times], how="horizontal")
-    )
+    total = _with_interval(_joined(total, errors.added(boards, by), by))
+    total = _joined(total, _time_with_any(pieces, by), by)
     refused = pl.col("doubtful") & (pl.col("unknown_s") >= REFUSED_FROM * pl.col("gpu_s"))
     refused |= pl.col("energy_j").is_null()
     figures = ("energy_j", "low_j", "high_j", "idle_j")
@@ -108,12 +104,19 @@ def _most(name: str, of: pl.Expr) -> pl.Expr:
     )
 
 
-def _with_interval(total: pl.DataFrame, sensor: SensorError) -> pl.DataFrame:
-    sums = (total[name].to_numpy() for name in ("sensed_j", "sensed_s", "board_j2", "variance_j2"))
-    lower, upper = sensor.ends(*sums)
+def _joined(total: pl.DataFrame, more: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """The columns of `more` beside those of `total`; without `by`, both are one row."""
+    if not by:
+        return pl.concat([total, more], how="horizontal")
+    return total.join(more, on=by, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _with_interval(total: pl.DataFrame) -> pl.DataFrame:
+    half = NORMAL_95 * (pl.col("board_j2") + pl.col("variance_j2")).sqrt()
+    lower, upper = ((pl.col("error_j") + end) for end in (-half, half))
     return total.with_columns(
-        (pl.col("energy_j") + pl.Series(lower.clip(max=0)) - pl.col("below_j")).clip(lower_bound=0).alias("low_j"),
-        (pl.col("energy_j") + pl.Series(upper.clip(min=0)) + pl.col("above_j")).alias("high_j"),
+        (pl.col("energy_j") + lower.clip(upper_bound=0) - pl.col("below_j")).clip(lower_bound=0).alias("low_j"),
+        (pl.col("energy_j") + upper.clip(lower_bound=0) + pl.col("above_j")).alias("high_j"),
     )
 
 
@@ -165,6 +168,7 @@ class Booked:
     """What the grams stand on: a row for each source, with its year."""
     settings: Settings
     sensor: SensorError
+    errors: BoardErrors
     since: datetime
     until: datetime
     told: Facts | None = None
@@ -292,18 +296,20 @@ def _booked(
     cuts = [changes(stated, first, last, clusters), *(steps.cuts(first, last) for steps in hosts.values())]
     days = np.arange(first // _DAY_NS + 1, -(-last // _DAY_NS)) * _DAY_NS  # the midnights within
     models = _models(store) if stated.embodied else {}
+    errors = board_errors(store, stated.sensor)
     bills: dict[tuple[int, ...], _Bill] = {}
     every = [tuple(np.unique(np.concatenate([*cuts, *([days] if cut else [])])).tolist()) for cut in by_day]
     for own in dict.fromkeys(every):  # without a midnight in that time, both are the same
         booking = Booking(store, cuts=own, since_ns=first, until_ns=last, cluster=cluster, gpus=gpus)
-        bills[own] = _Bill(booking, stated, hosts, models)
+        bills[own] = _Bill(booking, stated, hosts, models, errors)
     around = AROUND // timedelta(microseconds=1) * 1000 if gpus is None else _AROUND_FEW_NS
     read = meters_of_many(
         store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around, progress=progress
     )
     for some in read:
+        true = some.calibrated(errors.calibrated)
         for one in bills.values():
-            one.take(one.booking.add(some))
+            one.take(one.booking.add(true))
     for one in bills.values():
         one.take(one.booking.rest())
     found = {
@@ -331,8 +337,9 @@ class _Bill:
         stated: Settings,
         hosts: Mapping[str, Steps],
         models: Mapping[tuple[str, str], str],
+        errors: BoardErrors,
     ) -> None:
-        self.booking, self.pieces = booking, list[pl.DataFrame]()
+        self.booking, self.pieces, self._errors = booking, list[pl.DataFrame](), errors
         self._stated, self._hosts, self._models = stated, hosts, models
         self._used: list[pl.DataFrame] = []
 
@@ -345,7 +352,7 @@ class _Bill:
     def booked(self, since: datetime, until: datetime) -> Booked:
         return Booked(
             pl.concat(self.pieces, rechunk=False), self.booking.metered, self.booking.problems, join_used(self._used),
-            self._stated, self._stated.sensor, since, until,
+            self._stated, self._stated.sensor, self._errors, since, until,
         )  # fmt: skip
 
 

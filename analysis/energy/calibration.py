@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, SensorError
+from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, ErrorSource, SensorError
+
+if TYPE_CHECKING:
+    from ...store import Store
 
 _GPU = ("cluster", "gpu")
 BOARDS: dict[str, pl.DataType] = {
@@ -52,6 +56,11 @@ class BoardErrors:
         """The same is known of all boards."""
         return cls(pl.DataFrame(schema=BOARDS), pl.DataFrame(schema=SHARED), error)
 
+    @property
+    def calibrated(self) -> pl.DataFrame:
+        """The rows of boards that were calibrated: what `Meters.calibrated` adds to their energy."""
+        return self.boards.filter(pl.col("source") == ErrorSource.CALIBRATED.value)
+
     @classmethod
     def of_models(cls, gpus: Iterable[tuple[str, str, str | None]]) -> BoardErrors:
         """Those of boards that nobody calibrated: cluster, GPU and model of each."""
@@ -68,7 +77,8 @@ class BoardErrors:
         """What the errors come to over boards: a row for each group `by` with error_j, to be added to the energy for
         the most likely one, and board_j2, of which 1.96 roots are the half of its 95 % interval.
 
-        `read`: columns `by`, cluster, gpu, sensed_j and sensed_s, a row for each group and GPU.
+        `read`: columns `by`, cluster, gpu, sensed_j and sensed_s, a row for each group and GPU. The energy of boards
+        that were calibrated is that of `Meters.calibrated`: it is the most likely one.
         """
         rest = read.select(_GPU).unique(maintain_order=True).join(self.boards, on=_GPU, how="anti", nulls_equal=True)
         own = dict(zip(list(BOARDS)[2:], _own(self.others), strict=True))
@@ -83,7 +93,8 @@ class BoardErrors:
         error = pl.col("h") * joules + pl.col("p") * seconds
         squares = pl.col("hh") * joules**2 + 2 * pl.col("hp") * joules * seconds + pl.col("pp") * seconds**2
         alone = read.join(boards, on=_GPU, nulls_equal=True, maintain_order="left").group_by(keys, maintain_order=True)
-        total = alone.agg(error.sum().alias("error_j"), squares.sum().alias("board_j2"))
+        likely = pl.when(pl.col("source") != ErrorSource.CALIBRATED.value).then(error).otherwise(0.0)
+        total = alone.agg(likely.sum().alias("error_j"), squares.sum().alias("board_j2"))
         together = (
             read.join(shared, on=_GPU, nulls_equal=True, maintain_order="left")
             .group_by(*keys, "factor", maintain_order=True)
@@ -94,6 +105,23 @@ class BoardErrors:
         on = [*by] or ["_all"]
         both = total.join(together, on=on, how="left", nulls_equal=True, maintain_order="left")
         return both.select(*by, "error_j", pl.col("board_j2") + pl.col("shared_j2").fill_null(0.0))
+
+
+POPULATION = BoardErrors.alike(SENSOR_ERROR)
+"""Nothing is known of any board."""
+
+
+def board_errors(store: Store, stated: SensorError = SENSOR_ERROR) -> BoardErrors:
+    """The errors of the boards of a store: as they were calibrated, else as the settings state them, else as measured
+    boards of the model, or of other models, have them. `stated`: `Settings.sensor`."""
+    learnt = store.sql("select cluster, gpu, h, p, hh, hp, pp, shared from calibrations_now").polars()
+    boards = learnt.select(*list(BOARDS)[:-1], pl.lit(ErrorSource.CALIBRATED.value).alias("source"))
+    shared = learnt.select("cluster", "gpu", "shared").explode("shared").drop_nulls().unnest("shared").select(*SHARED)
+    if stated.boards is None:
+        return BoardErrors(boards, shared, stated)
+    gpus = store.sql("select cluster, gpu, model from gpus_now").polars()
+    prior = BoardErrors.of_models(gpus.join(learnt, on=_GPU, how="anti", nulls_equal=True).rows())
+    return BoardErrors(pl.concat([boards, prior.boards]), pl.concat([shared, prior.shared]))
 
 
 def _own(error: SensorError) -> tuple[float, float, float, float, float, str]:

@@ -25,6 +25,7 @@ from ...store.metrics import BOARD_POWER, board_power_mw
 from ...store.vocabulary import Code
 from .attribute import PIECES, Kind, cut_apart
 from .books import COSTS, add_up, host_energy
+from .calibration import board_errors
 from .carbon.billing import NoFigure, co2_and_cost
 from .carbon.billing import cuts as changes
 from .carbon.dated import steps_of
@@ -141,6 +142,7 @@ def held_idle(
     since_ns, until_ns = _window(store, options)
     held, not_known = _held(store, options, since_ns, until_ns)
     settings = find_settings(store.root, options.settings)
+    errors = board_errors(store, settings.sensor)
     clusters = held["cluster"].unique().sort().to_list()
     hosts = {name: steps_of(settings.host_w, name) for name in clusters}
     cuts = [
@@ -149,9 +151,10 @@ def held_idle(
     ]
     uses, billed = [pl.DataFrame(schema=_USE)], list[pl.DataFrame]()
     keys = held.filter(~pl.col("instance")).select("cluster", "gpu").unique().rows()
-    for meters in meters_of_many(
+    for read in meters_of_many(
         store, gpus=keys, since_ns=since_ns - _AROUND_NS, until_ns=until_ns + _AROUND_NS, progress=progress
     ):
+        meters = read.calibrated(errors.calibrated)
         use, stretches = _use(held, meters, _readings(store, meters.gpus, since_ns, until_ns), options.least_s)
         uses.append(use)
         if stretches.height:
@@ -164,7 +167,7 @@ def held_idle(
         rows = _times(gpus, keys)
         if pieces is None:
             return rows.with_columns(pl.lit(None, pl.Float64).alias(name) for name in _ENERGY)
-        sums = add_up(pieces.with_columns(pl.lit("all").alias("all")), keys, sensor=settings.sensor, also=COSTS)
+        sums = add_up(pieces.with_columns(pl.lit("all").alias("all")), keys, errors=errors, also=COSTS)
         return rows.join(sums.select(*keys, *_ENERGY), on=keys, how="left", nulls_equal=True, maintain_order="left")
 
     of_gpus = added(["held"]).join(gpus.select("held", *_OF_GPU, "reason"), on="held", maintain_order="left")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from ...store.aliasing import FLOOR, LIKELY, LOCKED_S, SUMS, variance_j2
@@ -24,6 +25,7 @@ _REASON = f"<U{max(len(one) for one in Reason)}"
 _REFUSED_FROM = 0.5  # of a window without readings that count
 PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
 """What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
+_WATTS = ("idle_w", "idle_low_w", "idle_high_w", "lowest_w", "highest_w")
 _KNOTS = ("knots_ns", "knots_s", "energy_j", "slope_j", "bend_j", "edge_w", "lag_j", "parts")
 
 
@@ -187,6 +189,29 @@ class Meters:
                 arrays = isinstance(values, np.ndarray)
                 columns[name] = values[which] if arrays else tuple(values[one] for one in numbers)
         return replace(self, **columns)
+
+    def calibrated(self, boards: pl.DataFrame) -> Meters:
+        """The meters with what a calibration knows of their boards: while a sensor read, true energy is
+        (1 + h) x read energy + p x time. `boards`: cluster, gpu, h and p; meters of other GPUs stay as they are.
+        """
+        known = {(cluster, gpu): (h, p) for cluster, gpu, h, p in boards.select("cluster", "gpu", "h", "p").iter_rows()}
+        if not any(key in known for key in self.gpus):
+            return self
+        h, p = np.array([known.get(key, (0.0, 0.0)) for key in self.gpus]).T
+        of_gpu = {name: np.maximum((1 + h) * getattr(self, name) + p, 0.0) for name in _WATTS}
+        knots = {name: getattr(self, name).copy() for name in _KNOTS[2:]}
+        joules, seconds = (PARTS.index(name) for name in ("measured_j", "measured_s"))
+        for number, (began, ended) in enumerate(zip(self.begins.tolist(), self.ends.tolist(), strict=True)):
+            own, before = slice(began, ended), self.parts[:, began:ended]
+            more_j = h[number] * before[joules] + p[number] * before[seconds]
+            read_s = np.diff(before[seconds], append=before[seconds, -1])  # of the segment after each knot
+            factor = np.where(read_s > 0, 1 + h[number], 1.0)
+            knots["energy_j"][own] += more_j
+            knots["parts"][joules, own] += more_j
+            knots["slope_j"][own] = factor * self.slope_j[own] + p[number] * read_s
+            for name in ("bend_j", "edge_w", "lag_j"):
+                knots[name][own] = factor * getattr(self, name)[own]
+        return replace(self, **of_gpu, **knots)
 
     def beside(self, other: Meters) -> Meters:
         """Both, these first."""

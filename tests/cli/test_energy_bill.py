@@ -103,7 +103,7 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
             select 1 / (1 + gain / 100) - 1 as h, -w / (1 + gain / 100) as p from (values {boards}) as t(gain, w)
         ),
         error as (
-            select avg(h) as h, avg(p) as p, var_samp(h) as hh, 1.4 ** 2 * var_samp(p) as pp, covar_samp(h, p) as hp
+            select avg(h) as h, avg(p) as p, var_samp(h) as hh, 1.5 ** 2 * var_samp(p) as pp, covar_samp(h, p) as hp
             from board
         ), used as (
             select median(power_mw) / 1e3 * 7200 as j, 7200.0 as s from telemetry group by gpu

@@ -24,6 +24,7 @@ from ...statistics.ordering import Floats
 from ...statistics.student import quantile
 from ..attribute import Kind
 from ..books import add_up
+from ..calibration import BoardErrors
 from .levels import ANY, Measure
 
 YEAR_S = 365.25 * 86_400
@@ -81,7 +82,7 @@ def excess(
     also = [name for name in ("cost", "co2e_g") if name in pieces.columns]
     used = pieces.filter(pl.col("kind") != Kind.UNATTRIBUTED)
     hosts = [name for name in ("host_j",) if name in pieces.columns]
-    rows = add_up(used, _KEYS, sensor=sensor, also=[*also, *hosts])
+    rows = add_up(used, _KEYS, errors=BoardErrors.alike(sensor), also=[*also, *hosts])
     rows = rows.join(busy, on=["cluster", "gpu", "allocation"], how="left", maintain_order="left")
     rows = rows.with_columns(_use().alias("use"))
     gpus = max(1, compared or levels.select("cluster", "gpu").unique().height)

@@ -160,7 +160,7 @@ def _read_s(found: Booked) -> float:
 
 def _rows(rows: pl.DataFrame, used: pl.DataFrame, keys: list[str], found: Booked, window_s: float) -> pl.DataFrame:
     """The energy and the excess by `keys`, and the excess of a year at the same pace."""
-    energy = add_up(used, keys, sensor=found.sensor, also=_COSTS).select(*keys, *_FIGURES, "gpu_s", "measured_s")
+    energy = add_up(used, keys, errors=found.errors, also=_COSTS).select(*keys, *_FIGURES, "gpu_s", "measured_s")
     of = add(rows, keys)
     whole = energy.join(of.drop("energy_j", "gpu_s"), on=keys, how="left", nulls_equal=True)
     of_year = YEAR_S / window_s if window_s >= LEAST_FOR_A_YEAR_S else None

@@ -110,7 +110,7 @@ def quote(
 
 def _ran(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster: str, booked: Booked) -> Ran:
     """What is known of the job; nothing of its energy where it has no pieces."""
-    totals = add_up(pieces, ["cluster"], sensor=booked.sensor, also=_SUMS).to_dicts()
+    totals = add_up(pieces, ["cluster"], errors=booked.errors, also=_SUMS).to_dicts()
     total = totals[0] if totals else dict.fromkeys(("energy_j", "low_j", "high_j", "idle_j", "method", *_SUMS))
     read_w = booked.metered.select(
         "cluster", "gpu", pl.col("limit_w").alias("read_w")

@@ -11,6 +11,7 @@ import pytest
 
 from whorl.analysis.energy.attribute import PIECES
 from whorl.analysis.energy.books import add_up
+from whorl.analysis.energy.calibration import BoardErrors
 from whorl.store.power_sensors import SensorError
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC).replace(tzinfo=None)
@@ -34,7 +35,7 @@ def frame(*rows: dict[str, Any]) -> pl.DataFrame:
 
 
 def one(pieces: pl.DataFrame, sensor: SensorError = EXACT) -> dict[str, Any]:
-    return add_up(pieces, ["allocation"], sensor=sensor).row(0, named=True)
+    return add_up(pieces, ["allocation"], errors=BoardErrors.alike(sensor)).row(0, named=True)
 
 
 def test_energy_and_bounds_add_linearly_and_variances_as_variances() -> None:
