@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from whorl.analysis.energy.carbon.greenest import greenest
-from whorl.analysis.energy.carbon.settings import read_settings
+from whorl.analysis.energy.outlook import WaitingJob, greenest
+from whorl.analysis.energy.settings import read_settings
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 
@@ -62,13 +62,8 @@ def case(kind: str, random: np.random.Generator, folder: Path) -> tuple[float, f
     length = int(random.integers(1, 13))
     within = int(random.integers(length + 6, 37))
     now = (FIRST + at) * HOUR
-    found = greenest(
-        read_settings(folder / "energy.toml"),
-        duration_s=length * 3600,
-        watts=1000.0,  # 1 kWh in an hour
-        now=now,
-        deadline=now + within * HOUR,
-    )
+    job = WaitingJob(length * 3600, 1000.0, now, now + within * HOUR)  # 1 kWh in an hour
+    found = greenest(read_settings(folder / "energy.toml"), job)
     assert found.start is not None
     sums = np.convolve(values[at : at + within], np.ones(length), "valid")
     night = next((h for h in range(len(sums)) if (at + h) % 24 == 2), 0)

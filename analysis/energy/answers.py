@@ -19,10 +19,10 @@ from ...store.vocabulary import EventKind
 from ..by_number import by_number
 from .attribute import Kind
 from .books import AROUND, COSTS, PARTS, REFUSED_FROM, Balance, Booked, add_up, booked, booked_both, held
-from .carbon.billing import NoFigure
-from .carbon.settings import Settings, find_settings
+from .carbon import NoFigure
 from .idle import IDLE_SOURCES
 from .readings import covered, has_telemetry, rows_since
+from .settings import EnergySettings, find_settings
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -533,7 +533,7 @@ def summary(
     return Summary(answers, n, rest, kinds, replace(balance, booked=whole.without_pieces), whole.without_pieces, cut)
 
 
-def offline(store: Store) -> Settings:
+def offline(store: Store) -> EnergySettings:
     """The settings of a store, with which no service is asked for hours. Raises InputError."""
     return replace(find_settings(store.root), offline=True)
 

@@ -18,13 +18,13 @@ from ...store.instants import date_of_ns, nanoseconds
 from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
 from .attribute import Booking, Kind
+from .billing import cuts as rate_cuts
+from .billing import factors_used, join_factors, priced, rates_between
 from .calibration import POPULATION, BoardErrors, board_errors
-from .carbon.billing import NoFigure, co2_and_cost, factors_used, join_used
-from .carbon.billing import cuts as changes
-from .carbon.dated import Steps, steps_of
-from .carbon.settings import Settings, find_settings
+from .carbon import NoFigure, changes
 from .readings import covered, has_telemetry, meters_of_many, rows_since
 from .series import Reason
+from .settings import EnergySettings, find_settings, holding
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -159,14 +159,14 @@ class Booked:
     """All pieces of a time, and what they stand on."""
 
     pieces: pl.DataFrame
-    """Columns of `attribute.PIECES` and `billing.COLUMNS`, and `host_j`."""
+    """Columns of `attribute.PIECES` and `billing.PRICED`."""
     metered: pl.DataFrame
     """A row for each GPU with readings: `attribute.METERED`."""
     problems: pl.DataFrame
     """What is wrong with readings and jobs: a row for each."""
     factors: pl.DataFrame
     """What the grams stand on: a row for each source, with its year."""
-    settings: Settings
+    settings: EnergySettings
     sensor: SensorError
     errors: BoardErrors
     since: datetime
@@ -204,9 +204,11 @@ class Booked:
         lacking = self.pieces.filter(pl.col("carbon_reason") == NoFigure.NO_FACTOR.value)
         zones = {}
         for (name,), rows in lacking.group_by("cluster"):
-            began = rows["began"].dt.epoch("ns")
-            spans = self.settings.zones_of(str(name))
-            zones[str(name)] = {zone for first, last, zone in spans if ((began >= first) & (began < last)).any()}
+            began = rows["began"].dt.epoch("ns").to_numpy()
+            starts = changes(self.settings, int(began.min()), int(began.max()) + 1)
+            lacked = {starts[step] for step in np.searchsorted(starts, began, "right") - 1}
+            places = (holding(self.settings.zones, str(name), start) for start in lacked)
+            zones[str(name)] = {str(place.value) for place in places if place is not None}
         reasons = {}
         for what in ("carbon_reason", "cost_reason"):
             why = self.counted[what].drop_nulls().value_counts(sort=True)[what]
@@ -247,7 +249,7 @@ def booked(
     gpus: Collection[tuple[str, str]] | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    settings: Settings | str | Path | None = None,
+    settings: EnergySettings | str | Path | None = None,
     by_day: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Booked:
@@ -268,7 +270,7 @@ def booked_both(
     cluster: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    settings: Settings | str | Path | None = None,
+    settings: EnergySettings | str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Booked, Booked]:
     """As `booked`, whole and by day, from one reading of the telemetry."""
@@ -286,22 +288,22 @@ def _booked(
     gpus: Collection[tuple[str, str]] | None,
     since: datetime | None,
     until: datetime | None,
-    settings: Settings | str | Path | None,
+    settings: EnergySettings | str | Path | None,
     progress: Callable[[str], None] | None,
 ) -> list[Booked]:
     """For each of `by_day`, the pieces cut so."""
     stated = find_settings(store.root, settings)
     first, last, clusters = _covered(store, cluster, since, until)
-    hosts = {name: steps_of(stated.host_w, name) for name in clusters}
-    cuts = [changes(stated, first, last, clusters), *(steps.cuts(first, last) for steps in hosts.values())]
+    rates = rates_between(stated, first, last, clusters)
+    cuts = [rate_cuts(rates)]
     days = np.arange(first // _DAY_NS + 1, -(-last // _DAY_NS)) * _DAY_NS  # the midnights within
-    models = _models(store) if stated.embodied else {}
+    models = _models(store) if stated.embodied else None
     errors = board_errors(store, stated.sensor)
     bills: dict[tuple[int, ...], _Bill] = {}
     every = [tuple(np.unique(np.concatenate([*cuts, *([days] if cut else [])])).tolist()) for cut in by_day]
     for own in dict.fromkeys(every):  # without a midnight in that time, both are the same
         booking = Booking(store, cuts=own, since_ns=first, until_ns=last, cluster=cluster, gpus=gpus)
-        bills[own] = _Bill(booking, stated, hosts, models, errors)
+        bills[own] = _Bill(booking, stated, rates, models, errors)
     around = AROUND // timedelta(microseconds=1) * 1000 if gpus is None else _AROUND_FEW_NS
     read = meters_of_many(
         store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around, progress=progress
@@ -334,47 +336,29 @@ class _Bill:
     def __init__(
         self,
         booking: Booking,
-        stated: Settings,
-        hosts: Mapping[str, Steps],
-        models: Mapping[tuple[str, str], str],
+        stated: EnergySettings,
+        rates: pl.DataFrame,
+        models: pl.DataFrame | None,
         errors: BoardErrors,
     ) -> None:
         self.booking, self.pieces, self._errors = booking, list[pl.DataFrame](), errors
-        self._stated, self._hosts, self._models = stated, hosts, models
+        self._stated, self._rates, self._models = stated, rates, models
         self._used: list[pl.DataFrame] = []
 
     def take(self, parts: Iterable[pl.DataFrame]) -> None:
         for part in parts:
-            with_host = part.with_columns(host_energy(part, self._hosts))
-            self.pieces.append(co2_and_cost(with_host, self._stated, self._models))
-            self._used.append(factors_used(self.pieces[-1], self._stated))
+            self.pieces.append(priced(part, self._rates, self._stated, self._models))
+            self._used.append(factors_used(self.pieces[-1], self._rates))
 
     def booked(self, since: datetime, until: datetime) -> Booked:
         return Booked(
-            pl.concat(self.pieces, rechunk=False), self.booking.metered, self.booking.problems, join_used(self._used),
-            self._stated, self._stated.sensor, self._errors, since, until,
+            pl.concat(self.pieces, rechunk=False), self.booking.metered, self.booking.problems,
+            join_factors(self._used), self._stated, self._stated.sensor, self._errors, since, until,
         )  # fmt: skip
 
 
-def host_energy(part: pl.DataFrame, hosts: Mapping[str, Steps]) -> pl.Series:
-    """Energy of the rest of the node, the share of each piece; NULL where it is not stated.
-
-    Pieces of unknown GPUs have none: these GPUs have pieces of their own, which have it.
-    """
-    began, ended = (part[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
-    watts = np.full(len(part), np.nan)
-    clusters = part["cluster"].to_numpy()
-    for name, steps in hosts.items():
-        mine = clusters == name
-        watts[mine] = steps.at(began[mine])
-    joules = watts * part["share"].to_numpy() * (ended - began) / 1e9
-    nobodys = part["gpu"].is_null().to_numpy() & ~np.isnan(joules)
-    return pl.Series("host_j", np.where(nobodys, 0.0, joules), pl.Float64).fill_nan(None)
-
-
-def _models(store: Store) -> dict[tuple[str, str], str]:
-    rows = store.sql("select cluster, gpu, model from gpus_now where model is not null").to_pylist()
-    return {(row["cluster"], row["gpu"]): row["model"] for row in rows}
+def _models(store: Store) -> pl.DataFrame:
+    return store.sql("select cluster, gpu, model from gpus_now where model is not null").polars()
 
 
 def _covered(

@@ -24,14 +24,14 @@ from ...store.instants import date_of_ns, in_sql, nanoseconds, times_of_ns
 from ...store.metrics import BOARD_POWER, board_power_mw
 from ...store.vocabulary import Code
 from .attribute import PIECES, Kind, cut_apart
-from .books import COSTS, add_up, host_energy
+from .billing import cuts as changes
+from .billing import priced, rates_between
+from .books import COSTS, add_up
 from .calibration import board_errors
-from .carbon.billing import NoFigure, co2_and_cost
-from .carbon.billing import cuts as changes
-from .carbon.dated import steps_of
-from .carbon.settings import Settings, find_settings
+from .carbon import NoFigure
 from .meter import Meters
 from .readings import covered, meters_of_many
+from .settings import EnergySettings, find_settings
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -78,7 +78,7 @@ class IdleOptions:
     """How long a stretch must last to count."""
     price: float | None = None
     """Of an hour of a GPU, in the currency of the settings."""
-    settings: Settings | str | Path | None = None
+    settings: EnergySettings | str | Path | None = None
     """None: `energy.toml` in the store's folder, if it is there."""
 
 
@@ -144,11 +144,7 @@ def held_idle(
     settings = find_settings(store.root, options.settings)
     errors = board_errors(store, settings.sensor)
     clusters = held["cluster"].unique().sort().to_list()
-    hosts = {name: steps_of(settings.host_w, name) for name in clusters}
-    cuts = [
-        changes(settings, since_ns, until_ns, clusters),
-        *(host.cuts(since_ns, until_ns) for host in hosts.values()),
-    ]
+    rates = rates_between(settings, since_ns, until_ns, clusters)
     uses, billed = [pl.DataFrame(schema=_USE)], list[pl.DataFrame]()
     keys = held.filter(~pl.col("instance")).select("cluster", "gpu").unique().rows()
     for read in meters_of_many(
@@ -158,8 +154,8 @@ def held_idle(
         use, stretches = _use(held, meters, _readings(store, meters.gpus, since_ns, until_ns), options.least_s)
         uses.append(use)
         if stretches.height:
-            idle = _pieces(held, meters, stretches, np.unique(np.concatenate(cuts)))
-            billed.append(co2_and_cost(idle.with_columns(host_energy(idle, hosts)), settings).select(_PIECE))
+            idle = _pieces(held, meters, stretches, changes(rates))
+            billed.append(priced(idle, rates, settings).select(_PIECE))
     pieces = pl.concat(billed) if billed else None
     gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
 

@@ -16,8 +16,8 @@ import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
 from ...analysis.energy.attribute import Kind
+from ...analysis.energy.billing import lacking
 from ...analysis.energy.books import Booked
-from ...analysis.energy.carbon.billing import lacking
 from ..energy_words import REASONS, TIMES, idle_share, idle_sources, name_of, unit_of, with_interval
 from ..table import MISSING, Line, Table, count, many, number
 

@@ -9,8 +9,9 @@ import polars as pl
 
 from ...analysis.energy.answers import RECONCILE_SCHEMA
 from ...analysis.energy.attribute import JobProblem
+from ...analysis.energy.billing import lacking
 from ...analysis.energy.books import CLOSE, Balance, Booked
-from ...analysis.energy.carbon.billing import NoFigure, lacking
+from ...analysis.energy.carbon import NoFigure
 from ...analysis.energy.sensor import PowerSource
 from ...analysis.energy.series import Problem
 from ..energy_words import REASONS, TIMES, unit_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.energy.carbon.billing import lacking
+from ...analysis.energy.billing import lacking
 from ...analysis.energy.held_idle import SCHEMA, HeldIdle, IdleReason
 from ..energy_words import ENERGIES, TIMES, unit_of
 from ..table import MISSING, Table, many, minute, number

@@ -10,7 +10,7 @@ from ...errors import InputError, WhorlError
 from ...store.instants import nanoseconds
 
 if TYPE_CHECKING:
-    from ...analysis.energy.carbon.greenest import Greenest
+    from ...analysis.energy.outlook import Greenest
 
 
 def greenest_start(
@@ -30,22 +30,17 @@ def greenest_start(
     `saved_g` with its interval, and `reason`. Raises InputError where the job does not fit or a file cannot be used,
     WhorlError where a service that the settings name does not answer, or a package for analysis is missing.
     """
+    from ...analysis.energy.outlook import WaitingJob, greenest
+    from ...analysis.energy.settings import read_settings
+
+    began_ns, deadline_ns = _ns(now or datetime.now(UTC), "now"), _ns(deadline, "deadline")
+    job = WaitingJob(hours * 3600, watts, began_ns, deadline_ns, cluster, zone)
     try:
-        from ...analysis.energy.carbon.greenest import greenest
-        from ...analysis.energy.carbon.settings import read_settings
+        return greenest(read_settings(Path(settings)), job)
     except ModuleNotFoundError as error:
         raise WhorlError(
             f"the greenest start needs the package {error.name}: install whorl with all it needs"
         ) from error
-    return greenest(
-        read_settings(Path(settings)),
-        duration_s=hours * 3600,
-        watts=watts,
-        now=_ns(now or datetime.now(UTC), "now"),
-        deadline=_ns(deadline, "deadline"),
-        cluster=cluster,
-        zone=zone,
-    )
 
 
 def _ns(when: datetime, name: str) -> int:

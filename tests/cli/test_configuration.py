@@ -91,7 +91,7 @@ def test_a_file_that_whorl_does_not_understand_is_one_sentence(files: Files, tex
 
 
 def test_zone_and_price_count_where_a_store_has_no_energy_toml(files: Files, tmp_path: Path) -> None:
-    from whorl.analysis.energy.carbon.settings import find_settings
+    from whorl.analysis.energy.settings import find_settings
 
     files.site.write_text('[energy]\nzone = "DE"\nprice = 0.21\ncurrency = "EUR"\n')
     found = find_settings(tmp_path)

@@ -17,7 +17,7 @@ from ...power_classes import curve_of_runs, own_runs
 from ..answers import Answer, energy
 from ..attribute import Kind
 from ..books import Booked, add_up
-from ..carbon.settings import Settings
+from ..settings import EnergySettings
 from .busy import busy
 from .excess import add, excess, use_of
 from .ground import Ground, ground
@@ -40,7 +40,7 @@ class Quoted:
     """None of a workload."""
     ran: Ran
     quotes: Sequence[Quote]
-    settings: Settings
+    settings: EnergySettings
     """What a kWh costs and emits."""
     notes: Sequence[str]
     ends: tuple[datetime | None, datetime | None] = (None, None)

@@ -20,8 +20,8 @@ from ....store.vocabulary import Code
 from ...power_classes import Curve, predict
 from ...statistics.student import quantile
 from ...tuning.curve import OwnCurve
-from ..carbon.greenest import greenest
-from ..carbon.settings import Settings
+from ..outlook import WaitingJob, greenest
+from ..settings import EnergySettings
 from .models import Ratio, ratio
 
 CAPS = (0.9, 0.8, 0.7, 0.6, 0.5)
@@ -285,14 +285,14 @@ def _capped(ran: Ran, known: Sequence[Curve], share: float) -> Quote:
     return _scaled(ran, of, (math.log(said.time), dt), (energy, math.hypot(dt, dp)), (0.0, 0.0))
 
 
-def starts(ran: Ran, settings: Settings, now_ns: int, deadline_ns: int) -> list[Quote]:
+def starts(ran: Ran, settings: EnergySettings, now_ns: int, deadline_ns: int) -> list[Quote]:
     """The job now, and at the hour before the deadline at which it emits least."""
     if not ran.energy_j or ran.time_s <= 0:
         return [Quote(Option.START, "", reason=NoQuote.NO_ENERGY.meaning)]
     watts = (ran.energy_j + ran.host_j) / ran.time_s
     if now_ns + ran.time_s * 1e9 > deadline_ns:
         return [Quote(Option.START, "", reason="the job would not end before the deadline: give a later one")]
-    best = greenest(settings, duration_s=ran.time_s, watts=watts, now=now_ns, deadline=deadline_ns, cluster=ran.cluster)
+    best = greenest(settings, WaitingJob(ran.time_s, watts, now_ns, deadline_ns, ran.cluster))
     if best.start is None or best.g is None or best.now_g is None:
         return [Quote(Option.START, "", reason=None if best.reason is None else best.reason.meaning)]
     low = best.now_g - best.high_g if best.high_g is not None else None

@@ -22,9 +22,9 @@ from ....store.names import plain_workload
 from ....store.power_sensors import NORMAL_95
 from ...power_classes import curve_of_runs, curves, own_runs, sweep
 from ...statistics.student import quantile
-from ..carbon.billing import co2_and_cost, cuts
-from ..carbon.dated import steps_of
-from ..carbon.settings import Settings, find_settings
+from ..billing import cuts, priced, rates_between
+from ..carbon import number_at
+from ..settings import EnergySettings, find_settings
 from .quoted import DEADLINE_S, Quoted
 from .quoting import CAPS, Option, Ran, as_it_ran, caps, starts, with_pareto
 
@@ -57,7 +57,7 @@ def quote_workload(
     store: Store,
     work: FutureJob,
     *,
-    settings: Settings | str | Path | None = None,
+    settings: EnergySettings | str | Path | None = None,
     deadline_s: float = DEADLINE_S,
     now: datetime | None = None,
 ) -> Quoted:
@@ -110,7 +110,7 @@ def _runs_of_one_model(store: Store, work: FutureJob) -> pl.DataFrame:
     return runs
 
 
-def _at_default(work: FutureJob, defaults: pl.DataFrame, settings: Settings, at_ns: int) -> Ran:
+def _at_default(work: FutureJob, defaults: pl.DataFrame, settings: EnergySettings, at_ns: int) -> Ran:
     """The job at the default limit, from runs at it. Its interval: how far GPUs differ, and the error of sensors."""
     by_gpu = defaults.group_by("gpu").agg((pl.col("energy_j") / pl.col("time_s")).mean().alias("power_w"))
     watts = by_gpu["power_w"].to_numpy()
@@ -124,14 +124,15 @@ def _at_default(work: FutureJob, defaults: pl.DataFrame, settings: Settings, at_
     over_boards, sampling_j2 = np.array(of_board / len(watts)), (sampling * energy_j / NORMAL_95) ** 2
     low, high = settings.sensor.ends(np.array(energy_j), np.array(gpu_s), over_boards, sampling_j2)
     cluster, workload, model, limit_w = defaults.select("cluster", "workload", "model", "default_w").row(0)
-    host_j = float(np.nan_to_num(steps_of(settings.host_w, cluster).at(np.array([at_ns]))[0])) * gpu_s
+    host_j = (number_at(settings, "host_w", cluster, at_ns) or 0.0) * gpu_s
     until = at_ns + round(work.time_s * 1e9)
-    bounds = np.array([at_ns, *cuts(settings, at_ns, until, [cluster]), until], "datetime64[ns]")
+    rates = rates_between(settings, at_ns, until, [cluster])
+    bounds = np.array([at_ns, *cuts(rates), until], "datetime64[ns]")
     shares = np.diff(bounds).astype(np.float64) / (work.time_s * 1e9)
     hours = pl.DataFrame({"began": bounds[:-1], "ended": bounds[1:], "energy_j": energy_j * shares,
-                          "host_j": host_j * shares})  # fmt: skip
+                          "measured_host_j": host_j * shares})  # fmt: skip
     hours = hours.with_columns(cluster=pl.lit(cluster), gpu=pl.lit(None, pl.String), share=pl.lit(1.0))
-    bill = co2_and_cost(hours, settings)
+    bill = priced(hours, rates, settings)
     grams, money = (None if bill[name].null_count() else float(bill[name].sum()) for name in ("co2e_g", "cost"))
     return Ran(
         cluster, (model,), work.gpus, work.time_s, gpu_s, energy_j, energy_j + float(low), energy_j + float(high),

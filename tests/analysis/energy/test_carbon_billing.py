@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 
 import duckdb
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from whorl.analysis.energy.carbon.billing import NoFigure, co2_and_cost, cuts, factors_used, join_used
-from whorl.analysis.energy.carbon.dated import ALWAYS, NEVER, Steps
-from whorl.analysis.energy.carbon.settings import NONE, Settings, read_settings
+from whorl.analysis.energy.billing import cuts, factors_used, join_factors, priced, rates_between
+from whorl.analysis.energy.carbon import NoFigure
+from whorl.analysis.energy.settings import EnergySettings, read_settings
 
 _MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 _HOUR = 3600 * 10**9
@@ -25,9 +22,19 @@ def _ns(when: datetime) -> int:
     return int(when.timestamp()) * 10**9
 
 
-def _settings(folder: Path, text: str) -> Settings:
+def _settings(folder: Path, text: str) -> EnergySettings:
     (folder / "energy.toml").write_text(text)
     return read_settings(folder / "energy.toml")
+
+
+def _rates(settings: EnergySettings, *clusters: str) -> pl.DataFrame:
+    """Of the first three days of January."""
+    began = _ns(_MIDNIGHT)
+    return rates_between(settings, began, began + 72 * _HOUR, clusters or ["alpha"])
+
+
+def _priced(pieces: pl.DataFrame, settings: EnergySettings, models: pl.DataFrame | None = None) -> pl.DataFrame:
+    return priced(pieces, _rates(settings, *pieces["cluster"].unique()), settings, models)
 
 
 def _pieces(
@@ -52,19 +59,19 @@ def test_hours_first_then_what_is_stated_then_the_table(tmp_path: Path) -> None:
     text = 'zone = "DE"\npue = 1.5\nprice = 0.2\ncurrency = "EUR"\nintensity = "de.csv"\n'
     settings = _settings(tmp_path, text)
     pieces = _pieces([0, 1, 2, 3], [3.6e6, 3.6e6, 7.2e6])
-    billed = co2_and_cost(pieces, settings)
+    billed = _priced(pieces, settings)
     assert billed["co2e_g"].to_list() == pytest.approx([750, 150, 2 * 1.5 * 344.14])
     assert billed["cost"].to_list() == pytest.approx([0.3, 0.3, 0.6])
-    used = factors_used(billed, settings)
+    used = factors_used(billed, _rates(settings))
     assert used.select("zone", "basis", "source", "year", "low_g_per_kwh", "high_g_per_kwh", "pue").rows() == [
         ("DEU", "table", "Ember, Yearly Electricity Data, edition of 2025", 2024, 344.14, 344.14, 1.5),
         ("DEU", "hours", "de.csv", None, 100.0, 500.0, 1.5),
     ]
     assert used["energy_j"].to_list() == [7.2e6, 7.2e6]
-    parts = [factors_used(billed[:1], settings), factors_used(billed[1:], settings)]
-    assert join_used(parts).equals(used)
+    parts = [factors_used(part, _rates(settings)) for part in (billed[:1], billed[1:])]
+    assert join_factors(parts).equals(used)
     stated = text + '[[factor]]\nzone = "Germany"\ng_per_kwh = 30\nsource = "own"\nyear = 2025\n'
-    assert co2_and_cost(pieces, _settings(tmp_path, stated))["co2e_g"].to_list() == pytest.approx([750, 150, 90])
+    assert _priced(pieces, _settings(tmp_path, stated))["co2e_g"].to_list() == pytest.approx([750, 150, 90])
 
 
 def test_the_market_is_the_contract_and_nothing_else(tmp_path: Path) -> None:
@@ -79,11 +86,11 @@ def test_the_market_is_the_contract_and_nothing_else(tmp_path: Path) -> None:
     until = 2026-01-01T01:00:00Z
     """
     settings = _settings(tmp_path, text)
-    assert cuts(settings, _ns(_MIDNIGHT), NEVER, ["alpha"]).tolist() == [_ns(_MIDNIGHT) + _HOUR]
-    billed = co2_and_cost(_pieces([0, 1, 2], [3.6e6, 3.6e6]), settings)
+    assert cuts(_rates(settings)).tolist() == [_ns(_MIDNIGHT) + _HOUR]
+    billed = _priced(_pieces([0, 1, 2], [3.6e6, 3.6e6]), settings)
     assert billed["co2e_g"].to_list() == [pytest.approx(12), None]
     assert billed["carbon_reason"].to_list() == [None, NoFigure.NO_CONTRACT]
-    assert factors_used(billed, settings).select("method", "source", "pue").rows() == [
+    assert factors_used(billed, _rates(settings)).select("method", "source", "pue").rows() == [
         ("market", "certificate 4711", None)
     ]
 
@@ -107,25 +114,24 @@ def test_what_holds_for_a_time_or_a_cluster(tmp_path: Path) -> None:
     until = 2026-01-01T03:00:00
     """
     settings = _settings(tmp_path, text)
-    found = cuts(settings, _ns(_MIDNIGHT), _ns(_MIDNIGHT) + 24 * _HOUR, ["alpha", "beta"])
+    found = cuts(_rates(settings, "alpha", "beta"))
     assert ((found - _ns(_MIDNIGHT)) / _HOUR).tolist() == [1, 2]  # 02:00 and 03:00 in Berlin
     pieces = pl.concat([_pieces([0, 1, 2, 3], [3.6e6] * 3), _pieces([0, 1, 2], [3.6e6] * 2, "beta")])
-    billed = co2_and_cost(pieces, settings)
+    billed = _priced(pieces, settings)
     assert billed["co2e_g"].to_list() == pytest.approx([344.14, 2 * 344.14, 30.75, 44.18, 2 * 44.18])
-    assert billed["pue"].to_list() == [None, 2, None, None, 2]
     assert billed["cost_reason"].unique().to_list() == [NoFigure.NO_PRICE]
 
 
 def test_a_missing_figure_is_null_with_a_reason(tmp_path: Path) -> None:
     pieces = _pieces([0, 1, 2], [3.6e6, None])
-    nothing = co2_and_cost(pieces, NONE)
+    nothing = _priced(pieces, EnergySettings())
     assert nothing["co2e_g"].null_count() == nothing["cost"].null_count() == nothing["embodied_g"].null_count() == 2
     assert nothing["carbon_reason"].to_list() == [NoFigure.NO_ZONE, NoFigure.NO_ENERGY]
     assert nothing["cost_reason"].to_list() == [NoFigure.NO_PRICE, NoFigure.NO_ENERGY]
-    unknown = co2_and_cost(pieces, _settings(tmp_path, 'zone = "US-CAL-CISO"'))
+    unknown = _priced(pieces, _settings(tmp_path, 'zone = "US-CAL-CISO"'))
     assert unknown["carbon_reason"].to_list() == [NoFigure.NO_FACTOR, NoFigure.NO_ENERGY]
-    assert factors_used(unknown, NONE).is_empty()
-    assert co2_and_cost(pieces[:0], NONE).columns == nothing.columns
+    assert factors_used(unknown, _rates(EnergySettings())).is_empty()
+    assert _priced(pieces[:0], EnergySettings()).columns == nothing.columns
 
 
 def test_embodied_grams_and_the_energy_of_the_host(tmp_path: Path) -> None:
@@ -142,39 +148,26 @@ def test_embodied_grams_and_the_energy_of_the_host(tmp_path: Path) -> None:
     source = "the maker"
     """
     settings = _settings(tmp_path, text)
-    pieces = _pieces([0, 1], [3.6e6], share=0.5).with_columns(host_j=pl.lit(1.8e6))
-    billed = co2_and_cost(pieces, settings)
+    pieces = _pieces([0, 1], [3.6e6], share=0.5).with_columns(measured_host_j=pl.lit(1.8e6))
+    billed = _priced(pieces, settings)
     assert billed["co2e_g"].to_list() == pytest.approx([1.5 * 44.18])
     assert billed["embodied_g"].to_list() == pytest.approx([0.5])  # 87,660 g over 87,660 hours
-    assert co2_and_cost(pieces, settings, {("alpha", "GPU-1"): "H100"})["embodied_g"].to_list() == pytest.approx([1.0])
-    assert co2_and_cost(pieces, settings, {("alpha", "GPU-1"): "A100"})["embodied_g"].to_list() == pytest.approx([0.5])
+    assert _priced(pieces, settings, _model("H100"))["embodied_g"].to_list() == pytest.approx([1.0])
+    assert _priced(pieces, settings, _model("A100"))["embodied_g"].to_list() == pytest.approx([0.5])
+
+
+def _model(name: str) -> pl.DataFrame:
+    return pl.DataFrame({"cluster": ["alpha"], "gpu": ["GPU-1"], "model": [name]})
 
 
 def test_pieces_that_are_not_cut_are_refused(tmp_path: Path) -> None:
     (tmp_path / "de.csv").write_text("zone,time,g_per_kwh\nDE,2026-01-01T00:00Z,500\nDE,2026-01-01T01:00Z,100\n")
     settings = _settings(tmp_path, 'zone = "DE"\nintensity = "de.csv"')
-    with pytest.raises(ValueError, match="not cut where a factor changes"):
-        co2_and_cost(_pieces([0.5, 1.5], [3.6e6]), settings)
+    with pytest.raises(ValueError, match="not cut where a rate changes"):
+        _priced(_pieces([0.5, 1.5], [3.6e6]), settings)
     # The file is changed: the new values hold at once.
     (tmp_path / "de.csv").write_text("zone,time,g_per_kwh\nDE,2026-01-01T00:00Z,300\n")
-    assert co2_and_cost(_pieces([0, 1], [3.6e6]), settings)["co2e_g"].to_list() == pytest.approx([300])
-
-
-@given(st.data())
-def test_steps_give_at_each_time_what_their_spans_say(data: st.DataObject) -> None:
-    edges = sorted(data.draw(st.sets(st.integers(0, 60), min_size=2, max_size=12)))
-    spans = [(a, b, i) for i, (a, b) in enumerate(pairwise(edges)) if data.draw(st.booleans())]
-    began, ended, values = (np.array([span[i] for span in spans]) for i in range(3))
-    steps = Steps.of(began.astype(np.int64), ended.astype(np.int64), values.astype(float), 7)
-    other = Steps.of(np.array([20], np.int64), np.array([40], np.int64), np.array([99.0]), 8)
-    times = np.arange(-1, 62)
-    for time, value, both in zip(times, steps.at(times), steps.or_else(other).at(times), strict=True):
-        inside = [float(v) for a, b, v in spans if a <= time < b]
-        assert ([] if np.isnan(value) else [value]) == inside
-        assert ([] if np.isnan(both) else [both]) == (inside or ([99.0] if 20 <= time < 40 else []))
-    changes = steps.cuts(-5, 65).tolist()
-    assert all((steps.at(np.array([t - 1, t]))[0] != steps.at(np.array([t - 1, t]))[1]) for t in changes)
-    assert steps.starts[0] == ALWAYS
+    assert _priced(_pieces([0, 1], [3.6e6]), settings)["co2e_g"].to_list() == pytest.approx([300])
 
 
 def test_plain_sql_gives_the_same_grams_and_money(tmp_path: Path) -> None:
@@ -205,7 +198,7 @@ def test_plain_sql_gives_the_same_grams_and_money(tmp_path: Path) -> None:
     settings = _settings(tmp_path, text)
     edges = [*range(73)]
     pieces = pl.concat([_pieces(edges, random.uniform(0, 1e6, 72).tolist(), name) for name in ("alpha", "beta")])
-    billed = co2_and_cost(pieces, settings)
+    billed = _priced(pieces, settings)
     answer = duckdb.execute(
         f"""
         select p.cluster,

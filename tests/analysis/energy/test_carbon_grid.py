@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
-from whorl.analysis.energy.carbon.dated import ALWAYS, NEVER, Dated
-from whorl.analysis.energy.carbon.factors import canonical, shipped
-from whorl.analysis.energy.carbon.grid import Grid
-from whorl.analysis.energy.carbon.settings import Factor, HoursFile, Method, Settings, read_settings
+from whorl.analysis.energy.carbon import canonical, shipped_table
+from whorl.analysis.energy.grid import rates
+from whorl.analysis.energy.outlook import grams_per_kwh
+from whorl.analysis.energy.settings import (
+    ALWAYS,
+    NEVER,
+    Dated,
+    EnergySettings,
+    HoursFile,
+    Method,
+    StatedFactor,
+    read_settings,
+)
 from whorl.errors import InputError
 from whorl.tests.sizes import count
 
@@ -47,48 +59,51 @@ def test_the_grid_says_at_each_hour_what_the_settings_say(tmp_path: Path, seed: 
         for span in (span for name in (None, "alpha") for span in _spans(random, name)):
             grams = float(random.integers(1, 6))
             how = Method.MARKET if zone is None else Method.LOCATION
-            factors.append(Factor(grams, "stated", 2025, how, zone, *span))
+            factors.append(StatedFactor(grams, *span, source="stated", year=2025, method=how, zone=zone))
     known = {(zone, hour): 100.0 + hour for zone in _ZONES for hour in range(_LAST) if random.random() < 0.5}
     path = tmp_path / "hours.csv"
     rows = [
         f"{zone},{(_FIRST + hour) * 3600},{known.get((zone, hour), '')}" for zone in _ZONES for hour in range(_LAST)
     ]
     path.write_text("zone,time,g_per_kwh\n" + "\n".join(rows) + "\n")
-    made = Grid(Settings(method=method, zones=zones, factors=tuple(factors), hours=(HoursFile(path),)))
+    settings = EnergySettings(method=method, zones=zones, factors=tuple(factors), hours=(HoursFile(path),))
 
     def stated(at: int, how: Method, zone: str | None, cluster: str) -> float | None:
-        holding = [one for one in factors if one.method is how and one.zone == zone and one.began <= at < one.ended]
+        holding = [one for one in factors if one.method is how and one.zone == zone]
+        holding = [one for one in holding if one.began_ns <= at < one.ended_ns]
         for name in (cluster, None):
             for one in holding:
                 if one.cluster == name:
-                    return one.g_per_kwh
+                    return float(one.value)
         return None
 
     def plain(at: int, hour: int, cluster: str) -> float | None:
         if method is Method.MARKET:
             return stated(at, method, None, cluster)
-        holding = [one for one in zones if one.began <= at < one.ended and one.cluster in (cluster, None)]
+        holding = [one for one in zones if one.began_ns <= at < one.ended_ns and one.cluster in (cluster, None)]
         here = next((str(one.value) for name in (cluster, None) for one in holding if one.cluster == name), None)
         if here is None:
             return None
         if (here, hour) in known:
             return known[here, hour]
         own = stated(at, method, here, cluster)
-        table = shipped(here)
+        table = shipped_table().get(canonical(here))
         return own if own is not None or table is None else table.g_per_kwh
 
-    for cluster in ("alpha", "beta"):
-        steps = made.carbon(cluster)
-        assert (steps.starts[1:] > steps.starts[:-1]).all()
+    steps = rates(settings, _ns(-1), _ns(_LAST + 1), ["alpha"])
+    for cluster in ("alpha", "beta"):  # beta is a cluster of which the settings say nothing of its own
+        rows = steps.filter(pl.col("cluster").eq_missing(None if cluster == "beta" else cluster)).to_dicts()
+        assert all(row["from_ns"] < after["from_ns"] for row, after in pairwise(rows))
         for hour in range(-1, _LAST + 1):
             for at in (_ns(hour), _ns(hour) + _HOUR - 1):
-                (value,) = steps.at(np.array([at]))
-                (code,) = steps.code_at(np.array([at]))
-                assert (None if np.isnan(value) else value) == plain(at, hour, cluster), (cluster, hour)
-                assert (code < 0) == bool(np.isnan(value))
-                here = made.zone_at(cluster, np.array([at]))[0]
-                if code >= 0 and method is Method.LOCATION:
-                    assert made.sources[code].zone == canonical(str(here))
+                row = [row for row in rows if row["from_ns"] <= at][-1]
+                assert row["g_per_kwh"] == plain(at, hour, cluster), (cluster, hour)
+                assert (row["reason"] is None) == (row["g_per_kwh"] is not None)
+            if hour % 4 == 0:
+                ahead = grams_per_kwh(settings, cluster, _ns(hour) + _HOUR // 4, ahead_s=3600)
+                both = plain(_ns(hour), hour, cluster), plain(_ns(hour + 1), hour + 1, cluster)
+                mean = None if both[0] is None or both[1] is None else 0.75 * both[0] + 0.25 * both[1]
+                assert ahead.g_per_kwh == (None if mean is None else pytest.approx(mean))
 
 
 def test_a_file_without_zones_is_of_the_only_zone_of_the_settings(tmp_path: Path) -> None:
@@ -96,8 +111,23 @@ def test_a_file_without_zones_is_of_the_only_zone_of_the_settings(tmp_path: Path
     (tmp_path / "hours.csv").write_text("time,g_per_kwh\n2026-01-01T00:00Z,412\n2026-01-01T01:00Z,405\n")
     settings = tmp_path / "energy.toml"
     settings.write_text('zone = "DE"\nintensity = "hours.csv"\n')
-    steps = Grid(read_settings(settings)).of_zone("DE", "alpha")
-    assert steps.at(np.array([1_767_225_600 * 10**9 + _HOUR])).tolist() == [405.0]
+    began = 1_767_225_600 * 10**9
+    assert rates(read_settings(settings), began, began + 2 * _HOUR, ["alpha"])["g_per_kwh"][:2].to_list() == [412, 405]
     settings.write_text('intensity = "hours.csv"\n[[zone]]\nvalue = "DE"\ncluster = "alpha"\n[[zone]]\nvalue = "FR"\n')
     with pytest.raises(InputError, match=r'no column of zones: .* \[\[intensity\]\] with file = "hours.csv" and zone'):
-        Grid(read_settings(settings)).of_zone("DE", "alpha")
+        rates(read_settings(settings), began, began + _HOUR, ["alpha"])
+
+
+def test_a_node_without_polars_knows_what_a_kwh_emits(tmp_path: Path) -> None:
+    (tmp_path / "energy.toml").write_text('zone = "DE"\npue = 1.5\n')
+    program = """if True:
+        import sys
+        sys.modules["polars"] = sys.modules["scipy"] = None
+        from pathlib import Path
+        from whorl.analysis.energy.outlook import grams_per_kwh
+        from whorl.analysis.energy.settings import find_settings
+        now = grams_per_kwh(find_settings(Path(sys.argv[1])), "alpha", 1_767_225_600 * 10**9, ahead_s=3600)
+        print(now.g_per_kwh, now.zone, now.basis, now.year, now.pue)
+    """
+    run = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert run.stdout == "344.14 DEU table 2024 1.5\n"

@@ -13,16 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.energy.carbon.hours import Hours, read_hours
+from whorl.analysis.energy.grid import read_hours
+from whorl.analysis.energy.settings import HoursFile
 from whorl.errors import InputError, UnitError
 
 _HOUR = 3600 * 10**9
+ENDS = ("from_ns", "until_ns")
 
 
-def _read(path: Path, text: str, zone: str | None = None, time_zone: str = "UTC", column: str | None = None) -> Hours:
+def _read(
+    path: Path, text: str, zone: str | None = None, time_zone: str = "UTC", column: str | None = None
+) -> pl.DataFrame:
     path.write_text(text)
-    (found,) = read_hours(path, zone=zone, time_zone=time_zone, column=column)
-    return found
+    return read_hours(HoursFile(path, zone=zone, column=column), time_zone)
 
 
 def _ns(*when: int) -> int:
@@ -43,8 +46,8 @@ def _ns(*when: int) -> int:
 )
 def test_the_header_says_the_unit(tmp_path: Path, header: str, g: float) -> None:
     found = _read(tmp_path / "a.csv", f"time;zone;{header}\n2026-01-01T00:00Z;DE;2\n")
-    assert found.zone == "DEU"
-    assert found.g_per_kwh.tolist() == pytest.approx([g])
+    assert found["zone"].to_list() == ["DEU"]
+    assert found["g_per_kwh"].to_list() == pytest.approx([g])
 
 
 def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None:
@@ -53,9 +56,9 @@ def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None
         "Carbon intensity gCO₂eq/kWh (Life cycle)\n2026-01-01 00:00:00,Germany,Germany,DE,300,350\n"
     )
     found = _read(tmp_path / "a.csv", text, time_zone="Asia/Tokyo")
-    assert (found.began.tolist(), found.g_per_kwh.tolist()) == ([_ns(2026, 1, 1)], [350])
+    assert (found["from_ns"].to_list(), found["g_per_kwh"].to_list()) == ([_ns(2026, 1, 1)], [350])
     direct = _read(tmp_path / "a.csv", text, column="Carbon intensity gCO₂eq/kWh (direct)")
-    assert direct.g_per_kwh.tolist() == [300]
+    assert direct["g_per_kwh"].to_list() == [300]
 
 
 def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
@@ -64,8 +67,8 @@ def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
     )
     found = _read(tmp_path / "a.csv", text, "DE", "Europe/Berlin")
     first = _ns(2025, 10, 25, 23)
-    assert found.began.tolist() == [first + i * _HOUR for i in range(4)]
-    assert found.g_per_kwh.tolist() == [0, 1, 2, 3]
+    assert found["from_ns"].to_list() == [first + i * _HOUR for i in range(4)]
+    assert found["g_per_kwh"].to_list() == [0, 1, 2, 3]
     with pytest.raises(InputError, match="'time' has no times such as 2026-01-31T12:00Z, or in Europe/Berlin; repair"):
         _read(tmp_path / "a.csv", "time,g_per_kwh\n31/01/2026 12:00,1\n", "DE", "Europe/Berlin")
     with pytest.raises(InputError, match="line 3 has no readable time in Europe/Berlin"):
@@ -80,40 +83,40 @@ def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
 def test_holes_stay_holes(tmp_path: Path) -> None:
     text = "time,g_per_kwh\n2026-01-01T00:00Z,1\n2026-01-01T01:00Z,\n2026-01-01T02:00Z,3\n2026-01-01T05:00Z,4\n"
     found = _read(tmp_path / "a.csv", text, "DE")
-    hours = [(began // _HOUR % 24, ended // _HOUR % 24) for began, ended in zip(found.began, found.ended, strict=True)]
+    hours = [
+        (began // _HOUR % 24, ended // _HOUR % 24) for began, ended in found.select("from_ns", "until_ns").iter_rows()
+    ]
     assert hours == [(0, 1), (2, 3), (5, 6)]
     few = "time,g_per_kwh\n" + "".join(
         f"2026-01-0{1 + h // 24}T{h % 24:02}:00Z,{h}\n" for h in [0, 1, 4, 7, 10, 13, 16]
     )
-    assert set((_read(tmp_path / "a.csv", few, "DE").ended - _read(tmp_path / "a.csv", few, "DE").began) // _HOUR) == {
-        1
-    }
+    rows = _read(tmp_path / "a.csv", few, "DE")
+    assert set((rows["until_ns"] - rows["from_ns"]) // _HOUR) == {1}
     parts = "".join(f"2026-01-01T0{m // 60}:{m % 60:02}Z,{m}\n" for m in range(0, 150, 15) if m not in (60, 75, 90))
     quarters = _read(tmp_path / "a.csv", "time,g_per_kwh\n" + parts, "DE")
-    assert [(began // _HOUR % 24, g) for began, g in zip(quarters.began, quarters.g_per_kwh, strict=True)] == [
+    assert [(began // _HOUR % 24, g) for began, g in quarters.select("from_ns", "g_per_kwh").rows()] == [
         (0, 22.5),  # the mean of 0, 15, 30, 45; of the next hour, three quarters are missing
         (2, 127.5),  # of 120 and 135: a half
     ]
     months = "".join(f"2026-{month:02}-01T00:00Z,{month}\n" for month in range(1, 13))
     year = _read(tmp_path / "a.csv", "time,g_per_kwh\n" + months, "DE")
-    assert (year.began[1:] == year.ended[:-1]).all()
+    assert year["from_ns"][1:].equals(year["until_ns"][:-1].rename("from_ns"))
 
 
 def test_days_and_parquet_and_several_zones(tmp_path: Path) -> None:
     march = "".join(f"2026-03-{day},{day}\n" for day in range(10, 32))
     days = _read(tmp_path / "a.csv", "date,g/kWh\n" + march, "DE", "Europe/Berlin")
-    assert ((days.ended - days.began) // _HOUR).tolist() == [24] * 19 + [23, 24, 24]
+    assert ((days["until_ns"] - days["from_ns"]) // _HOUR).to_list() == [24] * 19 + [23, 24, 24]
     frame = pl.DataFrame(
         {"zone": ["DE", "FR"], "time": [datetime(2026, 1, 1, 1, tzinfo=UTC)] * 2, "kg_per_mwh": [1.5, 2.5]}
     )
     frame.with_columns(pl.col("time").dt.convert_time_zone("Europe/Berlin")).write_parquet(tmp_path / "a.parquet")
-    both = read_hours(tmp_path / "a.parquet", zone=None, time_zone="UTC")
-    assert [(one.zone, one.began[0], one.g_per_kwh[0]) for one in both] == [
+    both = read_hours(HoursFile(tmp_path / "a.parquet"), "UTC")
+    assert both.select("zone", "from_ns", "g_per_kwh").rows() == [
         ("DEU", _ns(2026, 1, 1, 1), 1.5),
         ("FRA", _ns(2026, 1, 1, 1), 2.5),
     ]
-    (france,) = read_hours(tmp_path / "a.parquet", zone="France", time_zone="UTC")
-    assert france.zone == "FRA"
+    assert read_hours(HoursFile(tmp_path / "a.parquet", zone="France"), "UTC")["zone"].to_list() == ["FRA"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(UnitError, match="the name of the column 'time'"):
         _read(tmp_path / "a.csv", text, "DE", column="time")
     with pytest.raises(InputError, match="there is no such file"):
-        read_hours(tmp_path / "none.csv", zone=None, time_zone="UTC")
+        read_hours(HoursFile(tmp_path / "none.csv"), "UTC")
 
 
 @cache
@@ -178,5 +181,5 @@ def test_civil_times_give_the_hours_that_were_meant(
     if stamps[0].fold:  # the file begins with the second of two equal hours: nothing tells which one it is
         meant[0] -= 3600
     found = _read(tmp_path / "a.csv", text, "X", zone)
-    assert (found.began // 10**9).tolist() == meant
-    assert found.g_per_kwh.tolist() == list(range(hours))
+    assert (found["from_ns"] // 10**9).to_list() == meant
+    assert found["g_per_kwh"].to_list() == list(range(hours))

@@ -16,12 +16,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from whorl.analysis.energy.carbon import billing, greenest
-from whorl.analysis.energy.carbon.grid import grid
-from whorl.analysis.energy.carbon.settings import Settings, read_settings
+from whorl.analysis.energy.billing import cuts, rates_between
+from whorl.analysis.energy.outlook import NoStart, WaitingJob, greenest
+from whorl.analysis.energy.settings import EnergySettings, read_settings
 from whorl.errors import InputError, StoreError, WhorlError
 from whorl.tests.endless import SLOW, serving
 
@@ -79,7 +78,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     thread.join()
 
 
-def _settings(folder: Path, url: str, service: str = "electricity_maps", more: str = "") -> Settings:
+def _settings(folder: Path, url: str, service: str = "electricity_maps", more: str = "") -> EnergySettings:
     (folder / "energy.toml").write_text(f'zone = "DE"\n[{service}]\nurl = "{url}"\n{more}\n')
     return read_settings(folder / "energy.toml")
 
@@ -100,20 +99,19 @@ def _of_electricity_maps(path: str, question: dict[str, str]) -> Any:
 def test_hours_are_asked_once_and_kept(place: Place, tmp_path: Path) -> None:
     place.answer = _of_electricity_maps
     settings = _settings(tmp_path, place.url)
-    found = billing.cuts(settings, _BEGAN, _BEGAN + 24 * 12 * _HOUR, ["alpha"])
+    steps = rates_between(settings, _BEGAN, _BEGAN + 24 * 12 * _HOUR, ["alpha"])
     assert len(place.asked) == 2  # ten days each
     path, question, headers = place.asked[0]
     assert path == "/carbon-intensity/past-range"
     assert question == {"zone": "DE", "start": "2026-01-01T00:00:00Z", "end": "2026-01-11T00:00:00Z"}
     assert headers["auth-token"] == "a-key"
-    assert len(found) == 12 * 24 - 1
-    steps = grid(settings).carbon("alpha")
-    assert steps.at(np.array([_BEGAN + 4 * _HOUR, _BEGAN + 5 * _HOUR])).tolist() == [40, 344.14]
-    assert {grid(settings).sources[code].source for code in steps.codes if code >= 0} >= {"Electricity Maps"}
+    assert len(cuts(steps)) == 12 * 24 - 1
+    assert steps["g_per_kwh"][4:6].to_list() == [40, 344.14]
+    assert steps["source"][4] == "Electricity Maps"
     assert "a-key" not in (tmp_path / "electricity_maps.csv").read_text()
-    billing.cuts(settings, _BEGAN, _BEGAN + 24 * 12 * _HOUR, ["alpha"])
+    rates_between(settings, _BEGAN, _BEGAN + 24 * 12 * _HOUR, ["alpha"])
     assert len(place.asked) == 2  # also the hour that the service does not know is not asked again
-    billing.cuts(settings, _BEGAN, _BEGAN + (24 * 12 + 1) * _HOUR, ["alpha"])
+    rates_between(settings, _BEGAN, _BEGAN + (24 * 12 + 1) * _HOUR, ["alpha"])
     assert place.asked[2][1]["start"] == "2026-01-13T00:00:00Z"
 
 
@@ -126,16 +124,13 @@ def test_watttime_logs_in_and_gives_pounds(place: Place, tmp_path: Path) -> None
 
     place.answer = answer
     settings = _settings(tmp_path, place.url, "watttime", 'zones = { DE = "GRID_1" }')
-    billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
+    steps = rates_between(settings, _BEGAN, _BEGAN + 2 * _HOUR, ["alpha"]).filter(cluster="alpha")
     (login, _, first), (path, question, then) = place.asked
     assert (login, path) == ("/login", "/v3/historical")
     assert base64.b64decode(first["authorization"].split()[1]) == b"me:secret"
     assert then["authorization"] == "Bearer t0"
     assert (question["region"], question["signal_type"]) == ("GRID_1", "co2_aoer")
-    steps = grid(settings).carbon("alpha")
-    assert steps.at(np.array([_BEGAN, _BEGAN + _HOUR - 1, _BEGAN + _HOUR])) == pytest.approx(
-        [453.59237] * 2 + [344.14], rel=1e-5
-    )
+    assert steps["g_per_kwh"].to_list() == pytest.approx([453.59237, 344.14], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +155,7 @@ def test_a_wrong_answer_is_one_sentence(
 ) -> None:
     place.answer = lambda path, question: answer
     with pytest.raises(error) as raised:
-        billing.cuts(_settings(tmp_path, place.url), _BEGAN, _BEGAN + _HOUR, ["alpha"])
+        rates_between(_settings(tmp_path, place.url), _BEGAN, _BEGAN + _HOUR, ["alpha"])
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "a-key" not in str(raised.value)
@@ -174,27 +169,27 @@ def test_a_service_that_is_silent_or_gone_is_one_sentence(
     with serving(SLOW["dripped body"]) as (where, _):
         settings = _settings(tmp_path, f"http://{where}", more="timeout_s = 0.2")
         with pytest.raises(WhorlError, match=r"does not answer within 0\.2 s"):
-            billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
+            rates_between(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         gone = _settings(tmp_path, f"http://127.0.0.1:{free.getsockname()[1]}")
         with pytest.raises(WhorlError, match="cannot be reached"):
-            billing.cuts(gone, _BEGAN, _BEGAN + _HOUR, ["alpha"])
+            rates_between(gone, _BEGAN, _BEGAN + _HOUR, ["alpha"])
     monkeypatch.delenv("ELECTRICITY_MAPS_KEY")
     with pytest.raises(InputError, match="set the environment variable ELECTRICITY_MAPS_KEY"):
-        billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
+        rates_between(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
     place.answer = _of_electricity_maps
     monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "a-key")
     settings = _settings(tmp_path, place.url)
-    assert settings.adapter is not None
-    lost = replace(settings.adapter, cache=tmp_path / "no folder" / "cache.csv")
+    assert settings.service is not None
+    lost = replace(settings.service, answers=tmp_path / "no folder" / "cache.csv")
     with pytest.raises(StoreError, match="copy the settings to a folder of yours"):
-        billing.cuts(replace(settings, adapter=lost), _BEGAN, _BEGAN + _HOUR, ["alpha"])
+        rates_between(replace(settings, service=lost), _BEGAN, _BEGAN + _HOUR, ["alpha"])
     with pytest.raises(InputError, match="would be asked for 731 days of DEU: ask for a shorter time"):
-        billing.cuts(settings, _BEGAN - 731 * 24 * _HOUR, _BEGAN, ["alpha"])
+        rates_between(settings, _BEGAN - 731 * 24 * _HOUR, _BEGAN, ["alpha"])
     (tmp_path / "electricity_maps.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="is not as whorl wrote it"):
-        billing.cuts(_settings(tmp_path, place.url), _BEGAN, _BEGAN + _HOUR, ["alpha"])
+        rates_between(_settings(tmp_path, place.url), _BEGAN, _BEGAN + _HOUR, ["alpha"])
 
 
 def test_nothing_is_fetched_unless_a_service_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,9 +202,8 @@ def test_nothing_is_fetched_unless_a_service_is_configured(tmp_path: Path, monke
     (tmp_path / "energy.toml").write_text('zone = "US-CAL-CISO"\npue = 1.1\n')
     settings = read_settings(tmp_path / "energy.toml")
     now = time.time_ns()
-    assert billing.cuts(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"]).tolist() == []
-    found = greenest.greenest(settings, duration_s=60, watts=100, now=now, deadline=now + _HOUR)
-    assert found.reason is greenest.NoStart.NO_HOURS
+    assert cuts(rates_between(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])).tolist() == []
+    assert greenest(settings, WaitingJob(60, 100, now, now + _HOUR)).reason is NoStart.NO_HOURS
     # With a service, the same question would open one.
     with pytest.raises(AssertionError, match="a socket was opened"):
-        billing.cuts(_settings(tmp_path, "http://127.0.0.1:9"), _BEGAN, _BEGAN + _HOUR, ["alpha"])
+        rates_between(_settings(tmp_path, "http://127.0.0.1:9"), _BEGAN, _BEGAN + _HOUR, ["alpha"])

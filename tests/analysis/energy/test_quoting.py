@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whorl.analysis.energy.carbon.settings import find_settings
 from whorl.analysis.energy.choices.models import medians
 from whorl.analysis.energy.choices.quoting import (
     CAPS,
@@ -28,6 +27,7 @@ from whorl.analysis.energy.choices.quoting import (
     usual_gpu,
     with_pareto,
 )
+from whorl.analysis.energy.settings import find_settings
 from whorl.analysis.power_classes import Curve
 from whorl.store.power_sensors import SENSOR_ERROR
 from whorl.store.unbeaten import unbeaten

@@ -124,7 +124,7 @@ def test_a_service_that_the_settings_name_is_not_asked(
     def ask(*_: Any) -> Any:
         raise AssertionError("the network was asked")
 
-    monkeypatch.setattr("whorl.analysis.energy.carbon.fetching.ask", ask)
+    monkeypatch.setattr("whorl.analysis.energy.services._ask", ask)
     monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "key")
     (two_days.root / "energy.toml").write_text('zone = "DE"\n[electricity_maps]\n')
     kept = ["zone,time,g_per_kwh", *(f"DE,2026-11-02T{hour:02d}:00:00Z,100" for hour in range(12, 24))]
