@@ -101,10 +101,9 @@ def grams_per_kwh(settings: EnergySettings, cluster: str | None, at_ns: int, *, 
     else:
         starts = changes(settings, at_ns, until_ns)
         factors = [yearly_factor(settings, cluster, start_ns) for start_ns in starts]
-    values = [factor.g_per_kwh for factor in factors]
-    lacking = next((factor for factor in factors if factor.g_per_kwh is None), None)
-    if lacking is not None:
-        return lacking
+    values = [factor.g_per_kwh for factor in factors if factor.g_per_kwh is not None]
+    if len(values) < len(factors):
+        return next(factor for factor in factors if factor.g_per_kwh is None)
     return replace(factors[0], g_per_kwh=float(np.average(values, weights=np.diff([*starts, until_ns]))))
 
 

@@ -92,11 +92,11 @@ def test_the_grid_says_at_each_hour_what_the_settings_say(tmp_path: Path, seed: 
 
     steps = rates(settings, _ns(-1), _ns(_LAST + 1), ["alpha"])
     for cluster in ("alpha", "beta"):  # beta is a cluster of which the settings say nothing of its own
-        rows = steps.filter(pl.col("cluster").eq_missing(None if cluster == "beta" else cluster)).to_dicts()
-        assert all(row["from_ns"] < after["from_ns"] for row, after in pairwise(rows))
+        found = steps.filter(pl.col("cluster").eq_missing(None if cluster == "beta" else cluster)).to_dicts()
+        assert all(row["from_ns"] < after["from_ns"] for row, after in pairwise(found))
         for hour in range(-1, _LAST + 1):
             for at in (_ns(hour), _ns(hour) + _HOUR - 1):
-                row = [row for row in rows if row["from_ns"] <= at][-1]
+                row = [row for row in found if row["from_ns"] <= at][-1]
                 assert row["g_per_kwh"] == plain(at, hour, cluster), (cluster, hour)
                 assert (row["reason"] is None) == (row["g_per_kwh"] is not None)
             if hour % 4 == 0:
