@@ -95,9 +95,11 @@ def grams_per_kwh(settings: EnergySettings, cluster: str | None, at_ns: int, *, 
             raise InputError(
                 f"grams by hour need the package {error.name}: install whorl with all it needs, or state a [[factor]]"
             ) from error
-        rows = rates(settings, at_ns, until_ns, [cluster]).filter(pl.col("cluster").eq_missing(cluster))
+        steps = rates(settings, at_ns, until_ns, [cluster])
         names = [field.name for field in fields(GridFactor)]
-        starts, factors = rows["from_ns"].to_list(), [GridFactor(**row) for row in rows.select(names).to_dicts()]
+        rows = [row for row in steps.select("cluster", "from_ns", *names).to_dicts() if row["cluster"] == cluster]
+        starts = [row["from_ns"] for row in rows]
+        factors = [GridFactor(**{name: row[name] for name in names}) for row in rows]
     else:
         starts = changes(settings, at_ns, until_ns)
         factors = [yearly_factor(settings, cluster, start_ns) for start_ns in starts]
