@@ -187,7 +187,7 @@ class Collecting:
         options: dict[str, Any],
         *,
         ended: Callable[[], bool] = lambda: False,
-        asides: Callable[[StoreRecorder], Sequence[Aside]] = lambda _: (),
+        asides: Callable[[StoreRecorder, Backend], Sequence[Aside]] = lambda *_: (),
         part: NodePart | None = None,
     ) -> Collecting | None:
         """Open everything; `options` are the backend's own. None where `ended` says so before the driver answered.
@@ -215,7 +215,7 @@ class Collecting:
             stored = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
             recorder: Recorder = stored if part is None else part.recorder(stored)
             fresh = partial(_make, plan.backend, given, part)
-            beside = asides(stored)
+            beside = asides(stored, backend)
             sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=beside)
             opening.pop_all()
         return cls(plan, backend, devices, journal, sampler, beside)

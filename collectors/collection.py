@@ -25,6 +25,7 @@ from .sampler import Counts
 if TYPE_CHECKING:
     from ..store import Store
     from .allocation import CurrentJob
+    from .backend import Backend
     from .collect import Collecting, Plan
     from .job_readings import GpuSummary
     from .recording import StoreRecorder
@@ -49,6 +50,8 @@ class CollectOptions:
     cluster: str | None = None
     node: str | None = None
     hung: float | str | None = None
+    node_power: bool = True
+    """Also the power of the node, where a meter shows it."""
     gpus: int | None = None
     model: str | None = None
     seed: int | None = None
@@ -180,7 +183,7 @@ def collect(
                 hooks.done(collected(counts))
 
         try:
-            asides = _asides(plan, of_backend) if part is None else lambda _: []
+            asides = _asides(plan, of_backend, options) if part is None else lambda *_: []
             collecting = Collecting.begin(plan, of_backend, ended=is_over, asides=asides, part=part)
         except GpusTakenError as error:  # no failure: of the tasks of a node one is enough
             collecting = None
@@ -224,23 +227,32 @@ def _plan(store: Store | str | Path | None, options: CollectOptions, batch_job: 
     )
 
 
-def _asides(plan: Plan, of_backend: Mapping[str, Any]) -> Callable[[StoreRecorder], list[Aside]]:
-    """What is looked at besides the GPUs of this machine: its kernel's log, its PCI bus, the jobs that it runs."""
+def _asides(
+    plan: Plan, of_backend: Mapping[str, Any], options: CollectOptions
+) -> Callable[[StoreRecorder, Backend], list[Aside]]:
+    """What is looked at besides the GPUs of this machine: its kernel's log, its PCI bus, its jobs, its power."""
 
-    def make(recorder: StoreRecorder) -> list[Aside]:
+    def make(recorder: StoreRecorder, backend: Backend) -> list[Aside]:
         from ..store.system import children
         from .expected_gpus import ExpectedGpus
         from .job_labels import JobLabels
         from .kernel_log import KernelLog
         from .node_history import NodeHistory
+        from .node_power import NodePower, node_meters
+        from .simulated import Simulated, SimulatedMeter
 
+        here: dict[str, Any] = {"cluster": plan.cluster, "node": plan.node, "interval_s": plan.slow_s}
+        if isinstance(backend, Simulated):
+            return [NodePower(recorder, [SimulatedMeter(backend)], **here)] if options.node_power else []
         if plan.backend not in ("nvml", "dcgm") or "host" in of_backend:
             return []
         node = {"root": plan.store, "cluster": plan.cluster, "node": plan.node, "until_ns": time.time_ns()}
         history = NodeHistory(lambda: children.run("whorl.collectors.node_memory:remember_as_child", node))
         asides: list[Aside] = [KernelLog(), ExpectedGpus(history)]
         if plan.backend == "nvml":
-            asides.append(JobLabels(recorder, history, cluster=plan.cluster, node=plan.node, interval_s=plan.slow_s))
+            asides.append(JobLabels(recorder, history, **here))
+        if options.node_power:
+            asides.append(NodePower(recorder, list(node_meters().values()), **here))
         return asides
 
     return make

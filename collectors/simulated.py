@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..simulation.models import GpuModel
     from ..simulation.nodes import NodeReadings
     from ..simulation.stepping import Readings
+    from .node_power import PowerReading
 
 _LOST = bytes([Status.LOST]) * len(METRICS)
 
@@ -122,6 +123,8 @@ class Simulated(Backend):
         self._devices: list[Device] = []
         self._places: dict[str, int] = {}
         self._statuses: dict[bool, bytes] = {}  # by whether the slow metrics are read
+        self.shown: NodeReadings | None = None
+        """What the meters of the fleet's nodes showed when the slow metrics were last read."""
 
     def devices(self) -> list[Device]:
         """The GPUs, drawn at the first call. Raises InputError for an unknown model or no GPU."""
@@ -157,6 +160,8 @@ class Simulated(Backend):
         """What the simulated drivers report now; see `Backend.read`."""
         self._simulation.advance(max(self._now(), self._simulation.now_ns))
         report = self._simulation.readings()
+        if slow:
+            self.shown = self._simulation.node_readings()
         if slow not in self._statuses:
             self._statuses[slow] = bytes(
                 Status.OK if metric.name in report.values and (slow or metric.tier == "fast") else Status.UNREAD
@@ -174,3 +179,26 @@ class Simulated(Backend):
         for news in self._simulation.happened():
             if news.kind != EventKind.LOST:  # that a GPU is lost, the readings say themselves
                 yield Event(news.kind, self._devices[news.gpu].gpu, news.detail, news.ts_ns, code=news.code)
+
+
+class SimulatedMeter:
+    """The meters of a simulated node, as the backend showed them last: the sum of those of its fleet."""
+
+    reason: str | None = None
+
+    def __init__(self, backend: Simulated) -> None:
+        self._backend = backend
+
+    def read(self) -> list[PowerReading]:
+        """Power at the wall and the counter of the CPUs; nothing where the backend has not been read since."""
+        from ..simulation.nodes import WINDOW_MS
+        from .node_power import PowerReading
+
+        shown, self._backend.shown = self._backend.shown, None
+        if shown is None:
+            return []
+        wall_mw, cpu_mj = int(shown.wall_mw.sum()), int(shown.cpu_mj.sum())
+        return [
+            PowerReading(shown.ts_ns, PowerMeter.SIMULATED, PowerOf.NODE_WALL, None, wall_mw, WINDOW_MS),
+            PowerReading(shown.ts_ns, PowerMeter.RAPL, PowerOf.CPU, energy_mj=cpu_mj),
+        ]

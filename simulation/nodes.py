@@ -11,6 +11,7 @@ time has a closed form, and a reading needs no reading before it. All numbers ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +53,7 @@ class _Waves:
 
     def __init__(self, seed: int, subject: str, nodes: int, count: int, periods_s: tuple[float, float]) -> None:
         random = stream(seed, subject)
-        self._rate = 2 * np.pi / np.exp(random.uniform(*np.log(periods_s), (count, nodes)))
+        self._rate = 2 * np.pi / np.exp(random.uniform(log(periods_s[0]), log(periods_s[1]), (count, nodes)))
         self._phase = random.uniform(0, 2 * np.pi, (count, nodes))
 
     def at(self, seconds: float) -> Floats:
@@ -78,7 +79,7 @@ class Nodes:
 
     def of_node(self, of_gpus: Floats) -> Floats:
         """The sum over the GPUs of each node. Shape (nodes,)."""
-        return np.bincount(self._node, of_gpus, len(self._gpus))
+        return np.asarray(np.bincount(self._node, of_gpus, len(self._gpus)), dtype=np.float64)
 
     def host_w(self, seconds: float, working: NDArray[np.bool_]) -> Floats:
         """True power of the hosts behind the power supplies, so long after the start. Shape (nodes,)."""

@@ -321,7 +321,7 @@ class Simulation:
             self._step * STEP_S,
             loop.means.mean(axis=0),
             working=loop.speed > 0,
-            worked_s=(self._steps_under_load + self._worked_before) * STEP_S,
+            worked_s=np.asarray(STEP_S * (self._steps_under_load + self._worked_before), dtype=np.float64),
         )
 
     def readings(self) -> Readings:

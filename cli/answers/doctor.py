@@ -1,7 +1,7 @@
 """`whorl doctor`: what works on this machine, and why the rest does not.
 
     findings(store) -> settings of whorl.toml, Python's packages, NVML and GPM, CuPy, DCGM, exporters, permissions,
-                       kernel log, Slurm, and every file of the store
+                       kernel log, meters of the node, Slurm, and every file of the store
 
 CuPy and DCGM are asked in processes of their own: a library that does not fit may crash, and an engine may hang.
 """
@@ -67,7 +67,7 @@ def findings(
     rows += [package_finding(name, needed_for) for name, needed_for in _PACKAGES.items()]
     rows += [nvml, *([gpm_finding()] if nvml.works else []), cupy_finding(), *dcgm_findings(host, socket)]
     rows += [page_finding(urls)] if urls else []
-    rows += [settings_finding(), permission_finding(), kernel_log_finding(), slurm_finding()]
+    rows += [settings_finding(), permission_finding(), kernel_log_finding(), node_power_finding(), slurm_finding()]
     return rows if store is None else rows + store_findings(store)
 
 
@@ -246,6 +246,16 @@ def kernel_log_finding() -> Finding:
     if not log.readable:
         return row(False, "cannot be read: run as root, with CAP_SYSLOG, or in the group systemd-journal")
     return row(True, f"readable{name_lost_boards()}")
+
+
+def node_power_finding() -> Finding:
+    """Which meters of the node `whorl collect` reads beside its GPUs, and why not the others."""
+    from ...collectors.node_power import node_meters
+
+    meters = node_meters()
+    says = "; ".join(f"{name}: {meter.reason or 'readable'}" for name, meter in meters.items())
+    number = sum(meter.reason is None for meter in meters.values())
+    return Finding("node power", number > 0, says, "collect: the energy of nodes", number=number)
 
 
 def slurm_finding() -> Finding:

@@ -1,0 +1,253 @@
+"""The power of this node, read beside its GPUs: rows of the table `node_power`.
+
+A meter is a small class. `read` gives what it shows now, and may take long; `reason` says why it shows nothing here,
+for `whorl doctor`. Each is read in a thread of its own, so that neither a tick of the GPUs nor another meter waits for
+a BMC that is slow; what they showed is stored at the next look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from ..store.node_power import dcmi_watts
+from ..store.vocabulary import PowerMeter, PowerOf
+from .clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from ..store.events import Event
+    from .backend import Device
+    from .job_labels import RowRecorder
+
+LEAST_S = 10.0
+"""No meter is asked more often: a BMC takes a good part of a second to answer."""
+_PATIENCE_S = 5.0
+_DCMI = ("ipmitool", "dcmi", "power", "reading")
+_DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")  # where ipmitool looks for the BMC
+_FAILURES, _REST_NS = 3, 600_000_000_000  # so many in a row, and it is left alone for so long
+
+
+@dataclass(frozen=True, slots=True)
+class PowerReading:
+    """What one meter showed at one time: the columns of `node_power`, but for the node's; `ts` in ns, UTC."""
+
+    ts: int
+    source: PowerMeter
+    covers: PowerOf
+    part: str | None = None
+    power_mw: int | None = None
+    window_ms: int | None = None
+    energy_mj: int | None = None
+
+
+class NodeMeter(Protocol):
+    """A meter of the node; see the module's text."""
+
+    reason: str | None
+
+    def read(self) -> list[PowerReading]: ...
+
+
+class RaplCounters:
+    """The energy counters of CPU packages and their memory, from Linux' powercap.
+
+    The kernel's counter of a zone wraps after minutes or hours; what is given goes on. It begins anew with the process.
+    """
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._clock = clock
+        self._zones: dict[Path, tuple[PowerOf, str | None, int]] = {}  # with the number at which the kernel's wraps
+        self._last_uj: dict[Path, tuple[int, int]] = {}  # the kernel's number, and the sum without wraps
+        self.reason: str | None = "the kernel has none (no /sys/class/powercap/intel-rapl:*)"
+        for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
+            known = self._kind_of(zone)
+            if known is None:
+                continue
+            try:
+                int((zone / "energy_uj").read_text())
+                range_uj = int((zone / "max_energy_range_uj").read_text())
+            except (OSError, ValueError):
+                self.reason = "only root may read them (/sys/class/powercap/intel-rapl:*/energy_uj)"
+                continue
+            self._zones[zone] = *known, range_uj
+        if self._zones:
+            self.reason = None
+
+    @staticmethod
+    def _kind_of(zone: Path) -> tuple[PowerOf, str | None] | None:
+        """What a zone counts and which package it is; None for a part of a package, which would count twice."""
+        try:
+            name = (zone / "name").read_text().strip()
+            if name == "psys":
+                return PowerOf.PLATFORM, None
+            if name == "dram":
+                package = (zone.parent / zone.name.rpartition(":")[0] / "name").read_text().strip()
+                return PowerOf.DRAM, package.removeprefix("package-")
+        except OSError:
+            return None
+        return (PowerOf.CPU, name.removeprefix("package-")) if name.startswith("package-") else None
+
+    def read(self) -> list[PowerReading]:
+        """The counters now; without those that cannot be read any more."""
+        readings = []
+        for zone, (covers, part, range_uj) in self._zones.items():
+            with contextlib.suppress(OSError, ValueError):
+                now_uj = int((zone / "energy_uj").read_text())
+                last_uj, sum_uj = self._last_uj.get(zone, (now_uj, now_uj))
+                sum_uj += now_uj - last_uj + (range_uj if now_uj < last_uj else 0)
+                self._last_uj[zone] = now_uj, sum_uj
+                stamp = self._clock.wall()
+                readings.append(PowerReading(stamp, PowerMeter.RAPL, covers, part, energy_mj=sum_uj // 1000))
+        return readings
+
+
+class AcpiMeter:
+    """The power meter of ACPI, as Linux has it under hwmon."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._clock = clock
+        self._file: Path | None = None
+        self.reason: str | None = "the kernel has none (no power_meter in /sys/class/hwmon)"
+        for chip in sorted((root / "sys/class/hwmon").glob("hwmon*")):
+            for folder in (chip, chip / "device"):  # until Linux 6.13 its files are those of the device
+                with contextlib.suppress(OSError):
+                    if (folder / "name").read_text().strip() == "power_meter":
+                        self._find(folder)
+
+    def _find(self, folder: Path) -> None:
+        for name in ("power1_average", "power1_input"):
+            try:
+                int((folder / name).read_text())
+            except (OSError, ValueError):
+                self.reason = "it is there and gives no number: its firmware does not answer, or only root may read it"
+                continue
+            self._file, self.reason = folder / name, None
+            return
+
+    def read(self) -> list[PowerReading]:
+        """The power now; nothing where the firmware does not answer."""
+        if self._file is None:
+            return []
+        window_ms = None
+        try:
+            power_mw = int(self._file.read_text()) // 1000
+            with contextlib.suppress(OSError, ValueError):
+                window_ms = int(self._file.with_name(f"{self._file.name}_interval").read_text()) or None
+        except (OSError, ValueError):
+            return []
+        stamp = self._clock.wall()
+        return [PowerReading(stamp, PowerMeter.HWMON, PowerOf.NODE, None, power_mw, window_ms)] if power_mw else []
+
+
+class DcmiPower:
+    """The power that the node's BMC shows, asked through `ipmitool dcmi power reading`."""
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self._clock = clock
+        self._failures, self._rest_until = 0, 0  # steady ns
+        devices = [root / device for device in _DEVICES]
+        self._program = shutil.which(_DCMI[0])
+        self.reason: str | None = None
+        if not any(device.exists() for device in devices):
+            self.reason = "this node shows no BMC (no /dev/ipmi0; the module ipmi_devintf makes it)"
+        elif not any(os.access(device, os.R_OK | os.W_OK) for device in devices):
+            self.reason = "only root may ask the BMC (/dev/ipmi0)"
+        elif self._program is None:
+            self.reason = "ipmitool is not installed"
+
+    def read(self) -> list[PowerReading]:
+        """The power now, dated in the middle of the call; nothing where the BMC does not say it in time.
+
+        After three failures in a row it is left alone for ten minutes.
+        """
+        began = self._clock.steady()
+        if self._program is None or began < self._rest_until:
+            return []
+        watts = None
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+            answer = subprocess.run(  # noqa: S603 - constant arguments
+                [self._program, *_DCMI[1:]],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PATIENCE_S,
+                check=True,
+                start_new_session=True,  # Ctrl-C is for the collector
+            )
+            watts = dcmi_watts(answer.stdout)
+        ended = self._clock.steady()
+        self._failures = self._failures + 1 if watts is None else 0
+        if self._failures >= _FAILURES:
+            self._rest_until = ended + _REST_NS
+        if watts is None:
+            return []
+        stamp = self._clock.wall() - (ended - began) // 2
+        return [PowerReading(stamp, PowerMeter.IPMI, PowerOf.NODE, power_mw=1000 * watts)]
+
+
+METERS: dict[str, Callable[[Path, Clock], NodeMeter]] = {
+    "RAPL": RaplCounters,
+    "ACPI power meter": AcpiMeter,
+    "IPMI": DcmiPower,
+}
+"""The meters of a node by name. `root` is where /sys and /dev are."""
+
+
+def node_meters(root: str = "/", clock: Clock | None = None) -> dict[str, NodeMeter]:
+    """All meters by name, also those that show nothing here."""
+    return {name: meter(Path(root), clock or SystemClock()) for name, meter in METERS.items()}
+
+
+class NodePower:
+    """Stores what meters of a node show every `interval_s`, `LEAST_S` at least; those with a reason are left out."""
+
+    def __init__(
+        self,
+        recorder: RowRecorder,
+        meters: Sequence[NodeMeter],
+        *,
+        cluster: str,
+        node: str,
+        interval_s: float = LEAST_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._recorder, self._meters = recorder, [meter for meter in meters if meter.reason is None]
+        self._cluster, self._node, self._clock = cluster, node, clock or SystemClock()
+        self._interval_ns = round(max(interval_s, LEAST_S) * 1e9)
+        self._due_ns = 0  # by the steady clock
+        self._threads: dict[int, threading.Thread] = {}  # by position in `_meters`
+        self._shown: SimpleQueue[PowerReading] = SimpleQueue()
+
+    def look(self, devices: Sequence[Device]) -> list[Event]:  # noqa: ARG002 - of the node, not of its GPUs
+        """Store what the meters showed since the last look, and read those that are due. There are no events."""
+        readings = [self._shown.get() for _ in range(self._shown.qsize())]
+        if readings:
+            names = [column.name for column in fields(PowerReading)]
+            rows = [asdict(reading) for reading in readings]
+            columns = {name: [row[name] for row in rows] for name in names}
+            common = {"cluster": [self._cluster] * len(rows), "node": [self._node] * len(rows)}
+            self._recorder.append_rows(common | columns, "node_power")
+        if self._clock.steady() >= self._due_ns:
+            self._due_ns = self._clock.steady() + self._interval_ns
+            for number, meter in enumerate(self._meters):
+                if number not in self._threads or not self._threads[number].is_alive():
+                    thread = threading.Thread(target=partial(self._read, meter), name="whorl-node-power", daemon=True)
+                    self._threads[number] = thread
+                    thread.start()
+        return []
+
+    def _read(self, meter: NodeMeter) -> None:
+        for reading in meter.read():
+            self._shown.put(reading)
+
+    def close(self) -> None:
+        """A meter that still hangs is left to its thread, which ends with the process."""
