@@ -21,7 +21,7 @@ from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot,
 from .file_names import DAY_US
 from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
-from .schema import LATE, LATEST, TABLES, TELEMETRY, Table
+from .schema import DERIVED, LATE, LATEST, TABLES, TELEMETRY, Table
 from .system import files
 from .telemetry_files import name_of
 
@@ -145,7 +145,7 @@ class _Pass:
     def _groups(self) -> Iterator[_Group]:
         yield from self._telemetry()
         for spec in TABLES:
-            paths = [] if spec == TELEMETRY else self._visible(spec)
+            paths = [] if spec == TELEMETRY or spec in DERIVED else self._visible(spec)
             if spec.partitioned:
                 yield from (
                     _Group(spec, several, "cold") for several in file_names.by_day(paths).values() if len(several) > 1

@@ -21,12 +21,13 @@ _MOST = 1 << 26
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a day when it was compacted, with the GPUs of each, as `file_names.gpu_hashes`.
+    """The files of a day when it was compacted, with the GPUs of each, as `file_names.gpu_hashes`, and its rows.
 
     `cold`: whether they are in the smallest form.
     """
 
     files: dict[str, frozenset[int]]
+    rows: dict[str, int]
     cold: bool
 
 
@@ -65,7 +66,8 @@ def _read(path: Path, _changed: int) -> Manifest | None:
         if stated["format"] != FORMAT:
             return None
         entries = {str(name): gpu_hashes(gpus) for name, (_, _, gpus, _, _) in stated["files"].items()}
-        return Manifest(entries, bool(stated["cold"]))
+        rows = {str(name): int(number) for name, (number, *_) in stated["files"].items()}
+        return Manifest(entries, rows, bool(stated["cold"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from ..errors import InputError, StoreError
 from . import commits, file_names, keys, notes, parquet, snapshot, telemetry_files
-from .schema import KEY, LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
+from .schema import DERIVED, KEY, LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
 from .store import Store
 from .system import files
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MINUTE_US = 60_000_000
+_FOLLOW = (LATEST, *DERIVED)  # tables whose rows follow from those of telemetry
 _CLUSTERED = ("gpus", "runs", "latest", "jobs", "campaigns")  # tables that name every cluster of a store
 
 
@@ -131,7 +132,7 @@ def _rows_of_file(path: Path) -> tuple[Table, pa.Table]:
     name, version = parquet.stated_in(rows.schema.metadata)
     if why := other_format(version):
         raise InputError(f"{path}: {why}")
-    spec = next((spec for spec in (*TABLES, LATE) if spec.name == name and spec != LATEST), None)
+    spec = next((spec for spec in (*TABLES, LATE) if spec.name == name and spec not in _FOLLOW), None)
     if spec is None:
         raise InputError(f"{path} has rows of {name}, which follow from those of telemetry: import those")
     rows = rows.replace_schema_metadata()
@@ -184,7 +185,7 @@ class _Merge:
                 self._commit(last, f"{self._stem}-{number}")
                 last = piece
             for spec in TABLES:
-                if spec not in (TELEMETRY, MINUTES) and len(rows := self._new_rows(spec)):
+                if spec not in (TELEMETRY, MINUTES, *DERIVED) and len(rows := self._new_rows(spec)):
                     last[spec] = rows
             self._commit(last, self._stem)
         return self._done

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from . import file_names
-from .schema import TELEMETRY, Table, arrow_schema, other_format
+from .schema import DERIVED, TELEMETRY, Table, arrow_schema, other_format
 from .system import files
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def complete(spec: Table, rows: pa.Table, names: Iterable[str] | None = None) ->
 def _codecs(spec: Table, rows: pa.Table, codec: str) -> dict[str, Any]:
     """How the columns are encoded and compressed, as options of Arrow's writer.
 
-    Warm telemetry is written for quick queries: numbers as differences, uncompressed, other columns as dictionaries,
-    with LZ4. That takes 1.5 times the space of zstd.
+    Warm telemetry, and what is derived of it, is written for quick queries: numbers as differences, uncompressed, other
+    columns as dictionaries, with LZ4. That takes 1.5 times the space of zstd.
     """
     encoded = {column.name: column.encoding for column in spec.columns if column.encoding}
     encoded = {name: code for name, code in encoded.items() if name in rows.column_names}
@@ -94,7 +94,7 @@ def _codecs(spec: Table, rows: pa.Table, codec: str) -> dict[str, Any]:
         "write_statistics": sorted(set(sorted_by) & set(rows.column_names)) or False,
         "max_rows_per_page": _ROW_GROUP, "store_schema": True,
     }  # fmt: skip
-    if codec == "warm" and spec == TELEMETRY:
+    if codec == "warm" and spec in (TELEMETRY, *DERIVED):
         return options | {"compression": {n: "none" if n in encoded else "lz4" for n in rows.column_names}}
     return options | (_COLD if codec == "cold" or spec != TELEMETRY else _FRESH)
 

@@ -779,12 +779,79 @@ MINUTES = Table(
     made=True,
 )
 
+# fmt: off
+ENERGY_MINUTES = Table(
+    "energy_minutes",
+    "the energy of a GPU in a minute; in a part of one where a job began or ended; without readings, in a longer time. "
+    "`whorl store compact` makes them of a day that is over",
+    (
+        Column("ts", "TIMESTAMP", "UTC", "when it began; it ends where the next row of the GPU and day begins, the "
+               "last one at `ended` of `energy_days`"),
+        CLUSTER,
+        _GPU,
+        Column("energy_j", "DOUBLE", "J", "energy: best estimate"),
+        Column("filled_j", "FLOAT", "J", "of it, what no sensor measured"),
+        Column("unread_s", "FLOAT", "s", "how long nobody read the GPU"),
+        Column("counter_s", "FLOAT", "s", "for how long the energy counter was used"),
+        Column("stuck_s", "FLOAT", "s", "of `unread_s`, for how long the power sensor was stuck"),
+        Column("zero_s", "FLOAT", "s", "of it, for how long it read 0 W"),
+        Column("below_j", "FLOAT", "J", "how much less the energy could be: a bound, which adds up"),
+        Column("above_j", "FLOAT", "J", "how much more"),
+        Column("variance_j2", "FLOAT", "J2", "variance of what differs from reading to reading"),
+        Column("beat_w2s", "FLOAT", "W2 s", "variance of power that goes to and fro between readings, x time"),
+        Column("beat_j2s", "FLOAT", "J2 s", "variance of the energy of it, x time"),
+        Column("locked_w2s", "FLOAT", "W2 s", "variance of power that may be hidden from the sensor, x time"),
+        Column("doubt_j", "FLOAT", "J", "how much energy may lie on the other side of `ts`"),
+        Column("swing_w", "FLOAT", "W", "the range of the power: how far it may be from its mean within the time"),
+    ),
+    sorted_by=("gpu", "ts"),
+    partitioned=True,
+    made=True,
+    added=True,
+)
+
+ENERGY_DAYS = Table(
+    "energy_days",
+    "the meter of a GPU on a day: what is known of the whole day for its rows of `energy_minutes`",
+    (
+        Column("ts", "TIMESTAMP", "UTC", "when the day began"),
+        CLUSTER,
+        _GPU,
+        Column("minutes", "BIGINT", "", "how many rows of `energy_minutes` it has"),
+        Column("began", "TIMESTAMP", "UTC", "from when it was metered on this day"),
+        Column("ended", "TIMESTAMP", "UTC", "to when"),
+        Column("end_doubt_j", "DOUBLE", "J", "as `doubt_j` of `energy_minutes`, at `ended`"),
+        Column("idle_w", "DOUBLE", "W", "what it drew without work; NULL where only bounds are known"),
+        Column("idle_low_w", "DOUBLE", "W", "the least that it may be"),
+        Column("idle_high_w", "DOUBLE", "W", "the most; NULL where nothing is known"),
+        Column("idle_source", "VARCHAR", "", "what that is known from, a code"),
+        Column("power_source", "VARCHAR", "", "which readings gave most of the energy, a code"),
+        Column("limit_w", "DOUBLE", "W", "power limit; NULL where unknown"),
+        Column("lowest_w", "DOUBLE", "W", "the least that it can draw, as far as is known"),
+        Column("highest_w", "DOUBLE", "W", "the most"),
+        Column("reason", "VARCHAR", "", "why it has no energy, a code; NULL where it has"),
+        Column("notes",
+               "STRUCT(problem VARCHAR, began TIMESTAMP, ended TIMESTAMP, joules DOUBLE, percent DOUBLE, "
+               "seconds DOUBLE, n BIGINT, has_rows BOOLEAN)[]",
+               "", "what went wrong in its readings, as `whorl energy reconcile` lists it"),
+    ),
+    sorted_by=("gpu", "ts"),
+    partitioned=True,
+    made=True,
+    added=True,
+)
+# fmt: on
+
+DERIVED: tuple[Table, ...] = (ENERGY_MINUTES, ENERGY_DAYS)
+"""Tables that analysis makes of the telemetry of a day, and makes again where that changed."""
+
 OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns for part in of_a_minute(column))}
 """Columns of `latest` and `telemetry_minutes` that follow from those of `telemetry`."""
 
 TABLES: tuple[Table, ...] = (
     GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, LEVELS, DAY_LEVELS,
     FINGERPRINTS, CALIBRATIONS, TRUTH, SPANS, OPERATIONS, NODE_POWER, LATEST, MINUTES,
+    *DERIVED,
 )  # fmt: skip
 
 KEY = ("cluster", "gpu", "ts")
@@ -843,6 +910,7 @@ def arrow_type(spelled: str) -> pa.DataType:
         "VARCHAR": pa.string(),
         "BIGINT": pa.int64(),
         "DOUBLE": pa.float64(),
+        "FLOAT": pa.float32(),
         "BOOLEAN": pa.bool_(),
         "TIMESTAMP": pa.timestamp("us"),
     }

@@ -17,7 +17,7 @@ from . import file_names, journal_file, keys, manifest, notes, parquet, telemetr
 from .file_names import EVER, Bounds
 from .notes import Skip, too_fast
 from .parquet import DamagedError, Verified
-from .schema import LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, table
+from .schema import DERIVED, LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, table
 from .system import files
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _TRIES = 100
 _PAUSE_S = 0.02
-_BY_TIME = {TELEMETRY.name, LATE.name, MINUTES.name}
+_BY_TIME = {spec.name for spec in (TELEMETRY, LATE, MINUTES, *DERIVED)}
 
 
 @dataclass(frozen=True)

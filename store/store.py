@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import InputError, QueryError, StoreError
-from . import commits, file_names, folder, keys, parts, replacing, snapshot
+from . import commits, derived, file_names, folder, keys, parts, replacing, snapshot
 from .file_names import EVER, Bounds
 from .notes import too_fast
 from .parquet import Verified
@@ -196,6 +196,15 @@ class Store:
         return retention.prune(
             self.root, retention.seconds(keep), offline=offline, now=now, dry_run=dry_run, progress=progress
         )
+
+    def states_of_days(self, since: int, until: int) -> dict[int, derived.DayState | None]:
+        """What each day (since 1970) has of telemetry between two times (ns since 1970): rows that come later change
+        it, compaction and pruning do not. None of a day that is not over. Raises StoreError."""
+        return derived.states(self.root, self.skip, since // 1000, until // 1000)
+
+    def derive(self, *, offline: bool = False) -> derived.Derivation:
+        """A context in which rows of `schema.DERIVED` replace those of their day; `offline` as in `compact`."""
+        return derived.Derivation(self.root, offline=offline)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """A lock for code that appends only what the store does not have. Hold it from the check to the append."""

@@ -150,7 +150,7 @@ class Meters:
         _, at, step, share = self._where(of, when)
         rows = (self.parts[PARTS.index(name)] for name in ("below_j", "measured_s"))
         below, measured = (row[at] + share * (row[at + 1] - row[at]) for row in rows)
-        edge = self.edge_w[at] * (share * (1 - share) * step + self.lag_s[of])
+        edge = self.edge_w[at] * share * (1 - share) * step + self.lag_j[at + (share >= 1)]
         return self._upto(at, share) - below, measured, edge
 
     def gaps(self, longer_s: float) -> tuple[Ints, Times]:

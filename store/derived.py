@@ -1,0 +1,170 @@
+"""Tables that analysis makes of the telemetry of a day: what a day had when they were made, and how they are stored.
+
+The state of a day is how many readings it has, and when the last of them was written. Neither changes when files are
+joined or pruned; readings that come later change one of them: late rows, imports, merges, journals that are sealed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from . import file_names, keys, manifest, parquet, replacing, snapshot, telemetry_files
+from .file_names import DAY_US, Bounds
+from .notes import Skip, too_fast
+from .replacing import Compactor, Replacement
+from .schema import DERIVED, LATE, MINUTES, TELEMETRY, Table, table
+from .system import files
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TRIES = 20
+_HOUR_US = 3_600_000_000
+_BATCH_BYTES = 1 << 30  # of new files that change places at once
+_SUBJECTS = (TELEMETRY, LATE, MINUTES)
+_STEM = re.compile(r"derived-(?P<version>\d+)-(?P<rows>\d+)-(?P<written>\d+)-(?P<beside>\d+)-[0-9a-f]+-(?P<number>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DayState:
+    """What a day has of telemetry."""
+
+    rows: int
+    """Readings, those of pruned minutes too."""
+    written_us: int
+    """When the last of them was stored, since 1970."""
+    pruned: bool = field(compare=False, default=False)
+    """Whether some of them are in pruned minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What derived rows were made of, as the names of their files say."""
+
+    version: int
+    """Of the code that made them."""
+    state: DayState
+    beside: int
+    """How many readings there were in the hours beside the day."""
+
+    @classmethod
+    def of(cls, path: Path) -> tuple[Origin, int] | None:
+        """That of a file, and which of the pieces of its day it has; None for a strange name."""
+        stated = file_names.parse(path.name)
+        match = _STEM.fullmatch(stated.stem) if stated is not None else None
+        if match is None:
+            return None
+        state = DayState(int(match["rows"]), int(match["written"]))
+        return cls(int(match["version"]), state, int(match["beside"])), int(match["number"])
+
+
+def states(root: Path, skip: Skip, first_us: int, last_us: int) -> dict[int, DayState | None]:
+    """The state of each day (since 1970) that has telemetry between two times.
+
+    None of a day of which readings are in a journal, or of the hours beside it: it is not over. Raises StoreError.
+    """
+    first, last = first_us // DAY_US, last_us // DAY_US
+    bounds = Bounds(first * DAY_US - _HOUR_US, (last + 1) * DAY_US + _HOUR_US)
+    for _ in range(_TRIES):
+        with files.readable(root), contextlib.suppress(FileNotFoundError):  # a file was replaced by others meanwhile
+            return {day: state for day, state in _states(root, skip, bounds).items() if first <= day <= last}
+    raise too_fast(root)
+
+
+def _states(root: Path, skip: Skip, bounds: Bounds) -> dict[int, DayState | None]:
+    listing = snapshot.take(root, [TELEMETRY.name, MINUTES.name], skip, bounds)
+    found = dict[int, DayState]()
+    for spec in _SUBJECTS:
+        for folder, paths in file_names.by_day(listing.files[spec.name]).items():
+            day = file_names.day_number(folder)
+            if day is None:
+                continue
+            before = found.get(day, DayState(0, 0))
+            rows = before.rows + _rows_in(spec, paths)
+            names = [name for path in paths if (name := file_names.parse(path.name)) is not None]
+            written_us = max([before.written_us, *(name.written_us for name in names)])
+            found[day] = DayState(rows, written_us, before.pruned or spec == MINUTES)
+    live = snapshot.live_rows(listing, TELEMETRY.name)
+    if live is None:
+        return {**found}
+    times = keys.times(live)
+    open_days = {*(times // DAY_US).tolist()}
+    beside = {day for around in (-_HOUR_US, _HOUR_US) for day in ((times + around) // DAY_US).tolist()}
+    return {**found, **dict.fromkeys(open_days | (beside & found.keys()))}
+
+
+def _rows_in(spec: Table, paths: list[Path]) -> int:
+    """How many readings files of one day stand for."""
+    if spec == MINUTES:
+        return sum(int(parquet.read(path, ["n"])["n"].to_numpy().sum()) for path in paths)
+    listed = manifest.read(paths[0].parent)
+    known_rows = listed.rows if listed is not None else {}
+    return sum(known_rows[path.name] if path.name in known_rows else parquet.rows_in(path) for path in paths)
+
+
+class Derivation:
+    """Puts the rows of `schema.DERIVED` in place of those of their day, all tables of a day at once.
+
+    Entering raises TakenError where another process replaces files of the store. A process that is killed leaves each
+    day as it was or as it became.
+    """
+
+    def __init__(self, root: Path, *, offline: bool = False) -> None:
+        self._root = root
+        self._compactor = Compactor(root, replacing.pace_of(root, offline=offline))
+        self._waiting = Replacement()
+        self._bytes = 0
+
+    def __enter__(self) -> Derivation:
+        self._compactor.__enter__()
+        self._compactor.tidy()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._switch()
+        finally:
+            self._waiting.discard()
+            self._compactor.__exit__(kind, error, trace)
+
+    def replace(self, day: int, origin: Origin, pieces: Iterable[Mapping[str, pa.Table]]) -> None:
+        """The rows of a day (since 1970), some GPUs at a time, by table, in the order of the table. Raises StoreError.
+
+        They are in place at the end of the block at the latest.
+        """
+        made_of = f"{origin.version}-{origin.state.rows}-{origin.state.written_us}-{origin.beside}"
+        stem, folder = f"derived-{made_of}-{time.time_ns():x}", file_names.day_folder(day)
+        within = Bounds(day * DAY_US, (day + 1) * DAY_US - 1)
+        with Replacement() as of_day:
+            for number, tables in enumerate(pieces):
+                self._compactor.beat()
+                for name, rows in tables.items():
+                    spec = table(name)
+                    new_files = telemetry_files.files_of(
+                        self._root, spec, keys.conform(spec, rows), f"{stem}-{number}", written_ns=time.time_ns(),
+                        codec="warm",
+                    )  # fmt: skip
+                    of_day.add(new_files)
+                    self._bytes += sum(len(content) for _, content in new_files)
+            with files.readable(self._root):
+                for spec in DERIVED:
+                    paths = snapshot.visible_now(self._root, spec, within)
+                    of_day.old += [path for path in paths if path.parent.name == folder]
+            self._waiting.take(of_day)
+        if self._bytes > _BATCH_BYTES:
+            self._switch()
+
+    def _switch(self) -> None:
+        if self._waiting.moves or self._waiting.old:
+            self._compactor.switch(self._waiting)
+        self._bytes = 0
