@@ -94,8 +94,11 @@ def _print_status(found: Status) -> None:
 def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
     """Seal the journals of dead writers, put late rows in place, and join small files.
 
-    It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and ends.
+    Of days that are over, the energy of each GPU and minute is written, so that `whorl energy` need not read them
+    again. It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and
+    ends.
     """
+    from ..analysis.energy.minutes import write_minutes
     from ..store import Store
     from ..store.retention import seconds
     from .output import ProgressBar, print_json
@@ -105,25 +108,28 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
     opened = Store.open(store)
     with _alone(as_json=as_json), ProgressBar() as progress:
         done = opened.compact(offline=offline, progress=progress.say)
+        days = write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say)
         pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
     if as_json:
-        document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done)}
+        document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done), "energy_days": days}
         print_json(document | {"pruned": None if pruned is None else vars(pruned)})
     else:
-        _print_compacted(done)
+        _print_compacted(done, days)
         if pruned is not None:
             _print_pruned(pruned, dry_run=False)
     if done.unreadable:
         click.get_current_context().exit(1)
 
 
-def _print_compacted(done: Done) -> None:
+def _print_compacted(done: Done, energy_days: int) -> None:
     from ..dashboards.table import count, many
 
     click.echo(
         f"{many(done.before, 'file')} became {count(done.after)}; {many(done.late_rows, 'late row')} put in place; "
         f"{many(done.sealed, 'journal')} of dead writers sealed"
     )
+    if energy_days:
+        click.echo(f"energy of each GPU and minute of {many(energy_days, 'day')} written")
     if done.waiting:
         click.echo(f"{count(done.waiting)} files of late rows wait until the journals of their GPUs are sealed")
     if done.open_journals:
@@ -144,13 +150,21 @@ def _print_compacted(done: Done) -> None:
 def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: bool) -> None:
     """Turn telemetry older than --keep into one row a minute: lowest, mean and highest, and how many rows.
 
-    The view `history` shows both. Counted in days, whole days (UTC) go; else whole minutes.
+    The view `history` shows both. Counted in days, whole days (UTC) go; else whole minutes. The energy of each minute
+    is written before, as `whorl store compact` does.
     """
+    from ..analysis.energy.minutes import write_minutes
     from ..store import Store
+    from ..store.retention import configured, seconds
     from .output import ProgressBar, print_json
 
     opened = Store.open(store)
+    keep = keep or configured(opened.root)
+    if keep is not None:
+        seconds(keep)  # a wrong one is said before anything is done
     with _alone(as_json=as_json), ProgressBar() as progress:
+        if not dry_run and keep is not None:
+            write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say)
         done = opened.prune(keep, dry_run=dry_run, offline=offline, progress=progress.say)
     if as_json:
         print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...errors import StoreError
+from ...store import parquet
 from ...store.derived import Origin
 from ...store.file_names import Bounds, day_number
 from ...store.instants import date_of_ns, nanoseconds
@@ -85,7 +85,8 @@ class Edges:
             of_node = self.claims.of_node.get((key[0], node), np.zeros(0, np.int64))
             parts += [self.claims.began[of_node], self.claims.ended[of_node]]
         times = np.concatenate(parts)
-        return times[times != OPEN]
+        known: Times = times[times != OPEN]
+        return known
 
     @cached_property
     def _at_moves(self) -> Times:
@@ -130,7 +131,8 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     `offline`: nobody else uses the store. Raises StoreError, also where another process replaces files of the store.
     """
     stored = _Stored(store, None, (now_ns - _AROUND_NS) // _DAY_NS * _DAY_NS)
-    stale = {day for day, state in stored.states.items() if state is not None and not stored.is_fresh(day)}
+    over = {day: state for day, state in stored.states.items() if state is not None}
+    stale = {day for day in over if not stored.is_fresh(day)}
     beside = {near for day in stale for near in (day - 1, day + 1) if near not in stale and stored.is_fresh(near)}
     stale |= {day for day in beside if stored.origin(day).beside != _rows_beside(store, day)}
     if not stale:
@@ -140,7 +142,7 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
         for number, day in enumerate(sorted(stale)):
             if progress is not None:
                 progress(f"energy per minute: day {number + 1:,} of {len(stale):,}")
-            origin = Origin(VERSION, stored.states[day], _rows_beside(store, day))
+            origin = Origin(VERSION, over[day], _rows_beside(store, day))
             derivation.replace(day, origin, _pieces(store, day, stored, edges))
     return len(stale)
 
@@ -187,7 +189,8 @@ def _pieces(store: Store, day: int, stored: _Stored, edges: Edges) -> Iterator[d
     window = day * _DAY_NS, (day + 1) * _DAY_NS
     gpus: list[tuple[str, str]] | None = None
     if stored.is_pruned(day) and day in stored.files:
-        of_day = pl.col("ts").is_between(*(pl.lit(date_of_ns(end)) for end in window), closed="left")
+        began, ended = (pl.lit(date_of_ns(end)) for end in window)
+        of_day = pl.col("ts").is_between(began, ended, closed="left")
         rows = store.scan(TELEMETRY.name).filter(of_day).select("cluster", "gpu").unique()
         gpus = store.collect(rows).rows()
         yield from stored.without(day, gpus)
@@ -350,7 +353,7 @@ class _Stored:
     def without(self, day: int, gpus: Collection[tuple[str, str]]) -> Iterator[dict[str, pa.Table]]:
         """The rows of a day but for some GPUs, by table."""
         for tables in self.files[day].values():
-            days, minutes = (_read(tables[spec.name]) for spec in (ENERGY_DAYS, ENERGY_MINUTES))
+            days, minutes = (_read(tables[spec.name], spec.names) for spec in (ENERGY_DAYS, ENERGY_MINUTES))
             rest = np.array([key not in gpus for key in _keys(days)], bool)
             if rest.any():
                 of_minutes = np.repeat(rest, days["minutes"].to_numpy())
@@ -362,7 +365,7 @@ class _Stored:
     def meters(self, day: int, cluster: str | None, gpus: Collection[tuple[str, str]] | None) -> Iterator[Meters]:
         """The meters of a day, some GPUs at a time."""
         for tables in self.files[day].values():
-            days = _read(tables[ENERGY_DAYS.name])
+            days = _read(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)
             keys = _keys(days)
             chosen = np.array([cluster in (None, key[0]) and (gpus is None or key in gpus) for key in keys], bool)
             if not chosen.any():
@@ -382,18 +385,18 @@ class _Stored:
                 yield _built(days.take(own), ts_ns[which], {name: values[which] for name, values in figures.items()})
 
 
-def _read(path: Path, columns: list[str] | None = None) -> pa.Table:
+def _read(path: Path, columns: list[str]) -> pa.Table:
     try:
-        return pq.read_table(path, columns=columns, use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise StoreError(f"{path} cannot be read: {str(error).splitlines()[0]}; run the command again") from error
+        return parquet.read(path, columns)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} was replaced while it was read: run the command again") from error
 
 
 def _keys(days: pa.Table) -> list[tuple[str, str]]:
     return list(zip(days["cluster"].to_pylist(), days["gpu"].to_pylist(), strict=True))
 
 
-def _built(days: pa.Table, ts_ns: Times, figures: Mapping[str, Floats]) -> Meters:
+def _built(days: pa.Table, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
     """The meters of some rows of `energy_days`, and of their rows of `energy_minutes`: times, and what is not 0."""
     counts = days["minutes"].to_numpy()
     groups = Groups.of_sizes(counts + 1)
@@ -422,17 +425,12 @@ def _built(days: pa.Table, ts_ns: Times, figures: Mapping[str, Floats]) -> Meter
     energy, seconds = at_row("energy_j"), since / 1e9
     energy_j = upto(energy[row])
     parts = np.zeros((len(PARTS), knots))
+    unread, step = figures.get("unread_s", 0.0), seconds[row + 1] - seconds[row]
+    blind = unread >= step * (1 - _NOTHING)
+    figures["measured_j"] = np.where(blind, 0.0, energy[row] - figures.get("filled_j", 0.0))
+    figures["measured_s"] = np.where(blind, 0.0, step - unread)
     for place, name in enumerate(PARTS):
-        if name == "measured_j":
-            filled = figures.get("filled_j")
-            parts[place] = energy_j if filled is None else upto(energy[row] - filled)
-        elif name == "measured_s":
-            unread = figures.get("unread_s")
-            parts[place] = seconds
-            if unread is not None:
-                step = seconds[row + 1] - seconds[row]
-                parts[place] = upto(np.where(unread >= step * (1 - _NOTHING), 0.0, step - unread))
-        elif name in figures:
+        if name in figures:
             parts[place] = upto(figures[name])
     watts = {
         name: days[name].to_numpy().astype(np.float64)

@@ -24,7 +24,7 @@ def leaves(kind: pa.DataType) -> list[pa.DataType]:
 def test_a_table_has_the_types_that_its_columns_say(store: Store) -> None:
     for spec in TABLES:
         plain = {leaf for field in arrow_schema(spec.name) for leaf in leaves(field.type)}
-        assert plain <= {pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.timestamp("us")}, spec.name
+        assert plain <= {pa.string(), pa.int64(), pa.float64(), pa.float32(), pa.bool_(), pa.timestamp("us")}, spec.name
         described = store.sql(f"describe {spec.name}").to_pylist()
         spelled = {row["column_name"]: row["column_type"].replace('"', "") for row in described}
         assert spelled == {column.name: column.type.replace('"', "") for column in spec.columns}, spec.name
