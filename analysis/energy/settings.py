@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
@@ -169,214 +169,196 @@ def read_settings(path: Path, *, trusted: bool = True) -> EnergySettings:
     return _settings(table, path, trusted=trusted)
 
 
-_KEYS = ("time_zone", "currency", "method", "zone", "pue", "price", "host_w", "intensity", "factor", "embodied",
-         "sensor", *Service)  # fmt: skip
-_DATES = ("from", "until", "cluster")
+Limits = tuple[float, float]
+Schema = Mapping[str, Any]
+"""The keys of a table and what each holds: text, a date, a time zone, a number within limits, or one of some words. A
+key that ends in a question mark may be missing."""
+
+_DATES: Schema = {"from?": datetime, "until?": datetime, "cluster?": str}
+_VALUES: Schema = {"zone": str, "pue": (1.0, 5.0), "price": (-1e6, math.inf), "host_w": (0.0, 1e5)}
+_HOURS_FILE: Schema = {"file": str, "zone?": str, "time_zone?": ZoneInfo, "source?": str, "column?": str}
+_FACTOR: Schema = {
+    "zone?": str, "g_per_kwh": (0.0, MOST_G_PER_KWH), "source": str, "year": (1990, 2200), "method?": tuple(Method),
+    **_DATES,
+}  # fmt: skip
+_EMBODIED: Schema = {"kg": (0.0, 1e6), "years": (0.1, 100.0), "source": str, "model?": str}
+_SENSOR: Schema = {"gain_pct": (0.0, 100.0), "offset_w": (0.0, 1_000.0)}
+_SERVICE: Schema = {"url?": str, "timeout_s?": (0.1, 600.0), "zones?": dict}
+_SERVICES: Mapping[Service, tuple[str, Schema]] = {
+    Service.ELECTRICITY_MAPS: ("https://api.electricitymaps.com/v3", _SERVICE),
+    Service.WATTTIME: ("https://api.watttime.org", {**_SERVICE, "signal?": ("co2_aoer", "co2_moer")}),
+}
+_TOP: Schema = {
+    "time_zone?": ZoneInfo, "currency?": str, "method?": tuple(Method), **{f"{key}?": Any for key in _VALUES},
+    "intensity?": Any, "factor?": Any, "embodied?": Any, "sensor?": Any, **{f"{key}?": Any for key in Service},
+}  # fmt: skip
 
 
 def _settings(table: dict[str, Any], path: Path, *, trusted: bool) -> EnergySettings:
     """The settings of a table. Raises InputError, which names its file and the key."""
     try:
-        top = _Table(table, _KEYS)
-        if "price" in table:
-            top.needed_text("currency")
-        zone = top.time_zone() or "UTC"
-        return EnergySettings(
-            path=path,
-            time_zone=zone,
-            currency=top.text("currency"),
-            method=Method(top.choice("method", tuple(Method), Method.LOCATION)),
-            zones=_dated(top, "zone", zone),
-            pue=_dated(top, "pue", zone, (1.0, 5.0)),
-            price=_dated(top, "price", zone, (-1e6, math.inf)),
-            host_w=_dated(top, "host_w", zone, (0.0, 1e5)),
-            hours=tuple(_hours_files(top, path.parent)),
-            factors=_factors(top, zone),
-            embodied=_embodied(top),
-            sensor=_sensor(top),
-            service=_service(top, path.parent, trusted=trusted),
-        )
+        return _read(table, path, trusted=trusted)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-class _Table:
-    """A table of the file; its values are checked as they are read, and errors name the key."""
+def _read(table: dict[str, Any], path: Path, *, trusted: bool) -> EnergySettings:
+    top = _checked(table, _TOP, "")
+    if "price" in top and "currency" not in top:
+        raise InputError('price needs a currency: write currency = "EUR"')
+    zone, folder = top.get("time_zone", "UTC"), path.parent
+    zones, pue, price, host_w = (_dated(top, key, limits, zone) for key, limits in _VALUES.items())
+    hours = (values for values, _ in _tables(top, "intensity", _HOURS_FILE, short="file"))
+    boards: dict[str | None, Embodied] = {}
+    for values, name in _tables(top, "embodied", _EMBODIED):
+        board = Embodied(**values)
+        if board.model in boards:
+            raise InputError(f"{name} names a model for the second time")
+        boards[board.model] = board
+    sensor = SensorError.stated(**_checked(top["sensor"], _SENSOR, "sensor")) if "sensor" in top else SENSOR_ERROR
+    return EnergySettings(
+        path=path,
+        time_zone=zone,
+        currency=top.get("currency"),
+        method=Method(top.get("method", Method.LOCATION)),
+        zones=zones,
+        pue=pue,
+        price=price,
+        host_w=host_w,
+        hours=tuple(HoursFile(folder / values.pop("file"), **values) for values in hours),
+        factors=_factors(top, zone),
+        embodied=tuple(boards.values()),
+        sensor=sensor,
+        service=_service(top, folder, trusted=trusted),
+    )
 
-    def __init__(self, values: dict[str, Any], keys: Sequence[str], name: str = "") -> None:
-        self.values, self.name = values, name
-        for key in values:
-            if key not in keys:
-                raise InputError(f"there is no key {key!r}{f' in {name}' if name else ''}; there are {', '.join(keys)}")
 
-    def called(self, key: str) -> str:
-        if key == "value":
-            return self.name
-        return f"{key} of {self.name}" if self.name else key
+def _checked(table: Any, schema: Schema, name: str) -> dict[str, Any]:
+    """The values of a table, as its schema wants them. Raises InputError, which names the key."""
+    keys = [key.rstrip("?") for key in schema]
+    if not isinstance(table, dict):
+        raise InputError(f"{name} must be a table with the keys {', '.join(keys)}, not {table!r}")
+    for key in table:
+        if key not in keys:
+            raise InputError(f"there is no key {key!r}{f' in {name}' if name else ''}; there are {', '.join(keys)}")
+    values = {}
+    for key, holds in zip(keys, schema.values(), strict=True):
+        called = name if key == "value" else f"{key} of {name}" if name else key
+        if key in table:
+            values[key] = _value(table[key], holds, called)
+        elif f"{key}?" not in schema:
+            raise InputError(f"{called} is missing")
+    return values
 
-    def tables(self, key: str, keys: Sequence[str], short: str | None = None) -> list[_Table]:
-        """The tables below a key, which may be one; `short`: what a plain value there stands for."""
-        value = self.values.get(key, [])
-        items = value if isinstance(value, list) else [value]
-        tables = []
-        for number, item in enumerate(items, start=1):
-            name = key if len(items) == 1 else f"{key} number {number}"
-            values = {short: item} if short and not isinstance(item, dict | list) else item
-            if not isinstance(values, dict):
-                raise InputError(f"{name} must be a table with the keys {', '.join(keys)}, not {item!r}")
-            tables.append(_Table(values, keys, name))
-        return tables
 
-    def table(self, key: str, keys: Sequence[str]) -> _Table | None:
-        """The one table below a key; None where the key is not there."""
-        if key not in self.values:
-            return None
-        if not isinstance(self.values[key], dict):
-            raise InputError(f"{key} must be a table with the keys {', '.join(keys)}, not {self.values[key]!r}")
-        return _Table(self.values[key], keys, key)
-
-    def text(self, key: str) -> str | None:
-        return self.needed_text(key) if key in self.values else None
-
-    def needed_text(self, key: str) -> str:
-        value = self._needed(key)
-        if not isinstance(value, str):
-            raise InputError(f"{self.called(key)} must be a text in quotes, not {value!r}")
-        if not value.strip():
-            raise InputError(f"{self.called(key)} is empty: write a name, or leave the line out")
-        return value.strip()
-
-    def number(self, key: str, low: float, high: float = math.inf) -> float:
-        value = self._needed(key)
+def _value(value: Any, holds: Any, called: str) -> Any:
+    if holds is Any:
+        return value
+    if holds is dict:
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value.values()):
+            raise InputError(f'{called} must be a table of names, as {{ DE = "DE" }}')
+        return value
+    if holds is datetime:
+        if not isinstance(value, date):
+            raise InputError(f"{called} must be a date, as 2026-01-31, not {value!r}")
+        return value if isinstance(value, datetime) else datetime.combine(value, time())
+    if isinstance(holds, tuple) and isinstance(holds[0], str):
+        if value not in holds:
+            raise InputError(f"{called} must be {' or '.join(holds)}, not {value!r}")
+        return value
+    if isinstance(holds, tuple):
+        low, high = holds
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InputError(f"{self.called(key)} must be a number, not {value!r}")
+            raise InputError(f"{called} must be a number, not {value!r}")
         if not low <= value <= high:
             limits = f"from {low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
-            raise InputError(f"{self.called(key)} must be {limits}, not {value:g}")
+            raise InputError(f"{called} must be {limits}, not {value:g}")
         return float(value)
-
-    def choice(self, key: str, choices: Sequence[str], missing: str) -> str:
-        value = self.values.get(key, missing)
-        if value not in choices:
-            raise InputError(f"{self.called(key)} must be {' or '.join(choices)}, not {value!r}")
-        return str(value)
-
-    def time_zone(self) -> str | None:
-        zone = self.text("time_zone")
+    if not isinstance(value, str):
+        raise InputError(f"{called} must be a text in quotes, not {value!r}")
+    if not value.strip():
+        raise InputError(f"{called} is empty: write a name, or leave the line out")
+    if holds is ZoneInfo:
         try:
-            return zone and ZoneInfo(zone).key
+            ZoneInfo(value)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise InputError(f"there is no time zone {zone!r}; an example is Europe/Berlin") from error
-
-    def validity(self, zone: str) -> dict[str, Any]:
-        """From when to when, and on which cluster, a value holds; a time without a zone is in `zone`."""
-        ends = {"from": ALWAYS, "until": NEVER}
-        for key in ends.keys() & self.values.keys():
-            value = self.values[key]
-            if isinstance(value, date) and not isinstance(value, datetime):
-                value = datetime.combine(value, time())
-            if not isinstance(value, datetime):
-                raise InputError(f"{self.called(key)} must be a date, as 2026-01-31, not {value!r}")
-            at_ns = nanoseconds(value if value.tzinfo else value.replace(tzinfo=ZoneInfo(zone)))
-            ends[key] = min(max(at_ns, ALWAYS), NEVER)  # the year 9999 is beyond 64 bits
-        if ends["until"] <= ends["from"]:
-            raise InputError(f"until of {self.name} is not after from")
-        return {"began_ns": ends["from"], "ended_ns": ends["until"], "cluster": self.text("cluster")}
-
-    def _needed(self, key: str) -> Any:
-        if key not in self.values:
-            raise InputError(f"{self.called(key)} is missing")
-        return self.values[key]
+            raise InputError(f"there is no time zone {value!r}; an example is Europe/Berlin") from error
+    return value.strip()
 
 
-def _dated(top: _Table, key: str, zone: str, limits: tuple[float, float] | None = None) -> tuple[Dated, ...]:
-    """A value for all times, or a list of tables of values with dates: numbers within limits, or texts."""
-    values: list[Dated] = []
-    for table in top.tables(key, ("value", *_DATES), short="value"):
-        value = table.needed_text("value") if limits is None else table.number("value", *limits)
-        _append(values, Dated(value, **table.validity(zone)), table.name, key)
-    return tuple(values)
+def _tables(
+    top: dict[str, Any], key: str, schema: Schema, *, short: str | None = None
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """The tables below a key, with what to call each; `short`: the key that a plain value there is of."""
+    value = top.get(key, [])
+    items = value if isinstance(value, list) else [value]
+    for number, item in enumerate(items, start=1):
+        name = key if len(items) == 1 else f"{key} number {number}"
+        yield _checked({short: item} if short and not isinstance(item, dict | list) else item, schema, name), name
 
 
-def _append(values: list[D], value: D, name: str, key: str) -> None:
-    """One more value, which may not hold on the same cluster at the same time as another of its kind."""
-
-    def kind(dated: Dated) -> tuple[str | None, ...]:
-        factor = (dated.method, dated.zone) if isinstance(dated, StatedFactor) else ()
-        return (dated.cluster, *factor)
-
-    for other in values:
-        if kind(other) == kind(value) and value.began_ns < other.ended_ns and other.began_ns < value.ended_ns:
-            raise InputError(f"{name} holds at times at which another {key} holds: give each an end with until")
-    values.append(value)
+def _dated(top: dict[str, Any], key: str, holds: Any, zone: str) -> tuple[Dated, ...]:
+    """A value for all times, or values with dates."""
+    dated: list[Dated] = []
+    for values, name in _tables(top, key, {"value": holds, **_DATES}, short="value"):
+        began_ns, ended_ns = _validity(values, zone, name)
+        value = Dated(values["value"], began_ns, ended_ns, values.get("cluster"))
+        _alone(value, (other for other in dated if other.cluster == value.cluster), key, name)
+        dated.append(value)
+    return tuple(dated)
 
 
-def _hours_files(top: _Table, folder: Path) -> Iterator[HoursFile]:
-    for table in top.tables("intensity", ("file", "zone", "time_zone", "source", "column"), short="file"):
-        zone, source, column = (table.text(key) for key in ("zone", "source", "column"))
-        yield HoursFile(folder / table.needed_text("file"), zone, table.time_zone(), source, column)
-
-
-def _factors(top: _Table, zone: str) -> tuple[StatedFactor, ...]:
+def _factors(top: dict[str, Any], zone: str) -> tuple[StatedFactor, ...]:
     factors: list[StatedFactor] = []
-    for table in top.tables("factor", ("zone", "g_per_kwh", "source", "year", "method", *_DATES)):
-        method = Method(table.choice("method", tuple(Method), Method.LOCATION))
-        if method is Method.LOCATION and "zone" not in table.values:
-            raise InputError(f'zone of {table.name} is missing: write the zone that it is for, as zone = "DE"')
+    for values, name in _tables(top, "factor", _FACTOR):
+        method, place = Method(values.get("method", Method.LOCATION)), values.get("zone")
+        if method is Method.LOCATION and place is None:
+            raise InputError(f'zone of {name} is missing: write the zone that it is for, as zone = "DE"')
+        ends, cluster = _validity(values, zone, name), values.get("cluster")
         factor = StatedFactor(
-            table.number("g_per_kwh", 0.0, MOST_G_PER_KWH),
-            source=table.needed_text("source"),
-            year=int(table.number("year", 1990, 2200)),
-            method=method,
-            zone=table.text("zone"),
-            **table.validity(zone),
-        )
-        _append(factors, factor, table.name, "factor")
+            values["g_per_kwh"], *ends, cluster, values["source"], int(values["year"]), method, place
+        )  # fmt: skip
+        same = (one for one in factors if (one.method, one.zone, one.cluster) == (method, place, cluster))
+        _alone(factor, same, "factor", name)
+        factors.append(factor)
     return tuple(factors)
 
 
-def _embodied(top: _Table) -> tuple[Embodied, ...]:
-    boards: dict[str | None, Embodied] = {}
-    for table in top.tables("embodied", ("kg", "years", "source", "model")):
-        model = table.text("model")
-        if model in boards:
-            raise InputError(f"{table.name} names a model for the second time")
-        kg, years = table.number("kg", 0.0, 1e6), table.number("years", 0.1, 100.0)
-        boards[model] = Embodied(kg, years, table.needed_text("source"), model)
-    return tuple(boards.values())
+def _validity(values: dict[str, Any], zone: str, name: str) -> tuple[int, int]:
+    """From when to when a value holds, ns UTC; a time without a zone is in `zone`."""
+    ends = [ALWAYS, NEVER]
+    for number, when in enumerate((values.get("from"), values.get("until"))):
+        if when is not None:
+            at_ns = nanoseconds(when if when.tzinfo else when.replace(tzinfo=ZoneInfo(zone)))
+            ends[number] = min(max(at_ns, ALWAYS), NEVER)  # the year 9999 is beyond 64 bits
+    if ends[1] <= ends[0]:
+        raise InputError(f"until of {name} is not after from")
+    return ends[0], ends[1]
 
 
-def _sensor(top: _Table) -> SensorError:
-    table = top.table("sensor", ("gain_pct", "offset_w"))
-    if table is None:
-        return SENSOR_ERROR
-    return SensorError.stated(table.number("gain_pct", 0.0, 100.0), table.number("offset_w", 0.0, 1_000.0))
+def _alone(value: Dated, others: Iterable[Dated], key: str, name: str) -> None:
+    if any(value.began_ns < other.ended_ns and other.began_ns < value.ended_ns for other in others):
+        raise InputError(f"{name} holds at times at which another {key} holds: give each an end with until")
 
 
-def _service(top: _Table, folder: Path, *, trusted: bool) -> ServiceAccess | None:
+def _service(top: dict[str, Any], folder: Path, *, trusted: bool) -> ServiceAccess | None:
     """The service that the settings name; None where they name none."""
-    services = [service for service in Service if service in top.values]
+    services = [service for service in Service if service in top]
     if len(services) > 1:
         raise InputError(f"{' and '.join(services)} are both given: keep one")
-    if not services:
-        return None
-    service, watttime = services[0], services[0] is Service.WATTTIME
-    table = top.table(service, ("url", "timeout_s", "zones", *(("signal",) if watttime else ())))
-    assert table is not None
-    if not trusted and "url" in table.values:
-        raise InputError(
-            f"url of {table.name} counts only in a file that you name with --settings: whoever can write to the store "
-            "could send your keys elsewhere"
-        )
-    usual_url = "https://api.watttime.org" if watttime else "https://api.electricitymaps.com/v3"
-    url = table.text("url") or usual_url
-    if not url.startswith(("https://", "http://")):
-        raise InputError(f"url of {table.name} must begin with https://, not {url!r}")
-    signal = table.choice("signal", ("co2_aoer", "co2_moer"), "co2_aoer") if watttime else None
-    zones = table.values.get("zones", {})
-    if not isinstance(zones, dict) or not all(isinstance(name, str) for name in zones.values()):
-        raise InputError(f'zones of {table.name} must be a table of names, as {{ DE = "DE" }}')
-    timeout_s = table.number("timeout_s", 0.1, 600.0) if "timeout_s" in table.values else 10.0
-    return ServiceAccess(
-        service, url.rstrip("/"), folder / f"{service}.csv", timeout_s, tuple(sorted(zones.items())), signal
-    )
+    for service in services:
+        usual_url, schema = _SERVICES[service]
+        values = _checked(top[service], schema, service)
+        if not trusted and "url" in values:
+            raise InputError(
+                f"url of {service} counts only in a file that you name with --settings: whoever can write to the store "
+                "could send your keys elsewhere"
+            )
+        url = values.get("url", usual_url)
+        if not url.startswith(("https://", "http://")):
+            raise InputError(f"url of {service} must begin with https://, not {url!r}")
+        signal = values.get("signal", "co2_aoer") if service is Service.WATTTIME else None
+        zones = tuple(sorted(values.get("zones", {}).items()))
+        timeout_s = values.get("timeout_s", 10.0)
+        return ServiceAccess(service, url.rstrip("/"), folder / f"{service}.csv", timeout_s, zones, signal)
+    return None

@@ -90,7 +90,7 @@ def test_settings_that_came_with_a_store_do_not_say_where_keys_go(tmp_path: Path
         ("pue = true", "pue must be a number"),
         ("pue = nan", "pue must be a number"),
         ('pue = "1.2"', "pue must be a number, not '1.2'"),
-        ("price = 0.2", "currency is missing"),
+        ("price = 0.2", 'price needs a currency: write currency = "EUR"'),
         ('zone = ""', "zone is empty"),
         ("zone = 4", "zone must be a text in quotes"),
         ('time_zone = "Berlin"', "there is no time zone 'Berlin'"),
