@@ -18,6 +18,7 @@ from ...store.instants import date_of_ns, nanoseconds, times_of_ns
 from ...store.vocabulary import EventKind
 from ..by_number import by_number
 from .attribute import Kind
+from .billing import host_source
 from .books import AROUND, COSTS, PARTS, REFUSED_FROM, Balance, Booked, add_up, booked, booked_both, held
 from .carbon import NoFigure
 from .idle import IDLE_SOURCES
@@ -61,7 +62,7 @@ _MOSTLY = 0.5
 _MORE = (
     "idle_share", "idle_share_low", "idle_share_high", "idle_source",
     "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
-    "host_j", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
+    "host_j", "host_source", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
 )  # fmt: skip
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
 _ALLOCATIONS = (
@@ -258,6 +259,7 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
     sources = dict(enumerate(IDLE_SOURCES))
     reasons = [_why(name) for name in ("carbon_reason", "cost_reason")]
     reasons.append(pl.col("idle_source").max().replace_strict(sources, return_dtype=pl.String))
+    reasons.append(host_source(pl.col("host_source")).alias("host_source"))
     why = pieces.group_by(by).agg(reasons) if by else pieces.select(reasons)
     rows = _beside_it(rows, why, by)
     for name, reason in (("co2e_g", "carbon_reason"), ("cost", "cost_reason")):

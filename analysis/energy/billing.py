@@ -30,6 +30,7 @@ class HostSource(Code):
 
     MEASURED = "measured", "the energy of the node was measured: what its GPUs did not use, split over them"
     STATED = "stated", "host_w of the settings"
+    BOTH = "both", "measured for a part of the time or of the nodes, stated for the rest"
 
 
 PRICED: dict[str, pl.DataType] = {
@@ -133,6 +134,12 @@ def _embodied_g_per_s(rows: pl.DataFrame, settings: EnergySettings, models: pl.D
     keys = ["cluster", "gpu"]
     model = rows.select(keys).join(models, on=keys, how="left", nulls_equal=True, maintain_order="left")["model"]
     return pl.coalesce(model.replace_strict(boards, default=None, return_dtype=pl.Float64), usual)
+
+
+def host_source(pieces: pl.Expr) -> pl.Expr:
+    """The source of the host energy of some pieces together, from their column of it; NULL where none has any."""
+    codes = pieces.drop_nulls()
+    return pl.when(codes.n_unique() > 1).then(pl.lit(HostSource.BOTH.value)).otherwise(codes.first())
 
 
 def factors_used(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

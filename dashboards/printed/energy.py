@@ -16,7 +16,7 @@ import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
 from ...analysis.energy.attribute import Kind
-from ...analysis.energy.billing import lacking
+from ...analysis.energy.billing import hours_share, lacking
 from ...analysis.energy.books import Booked
 from ..energy_words import REASONS, TIMES, idle_share, idle_sources, name_of, unit_of, with_interval
 from ..table import MISSING, Line, Table, count, many, number
@@ -45,6 +45,7 @@ def document(found: Answer) -> dict[str, Any]:
         "currency": booked.settings.currency,
         "settings": None if booked.settings.path is None else str(booked.settings.path),
         "factors": booked.factors.to_dicts(),
+        "co2e_hours_share": hours_share(booked.factors),
         "sensor": booked.sensor.describe(),
         **({} if found.gpus is None else {"gpus": found.gpus.to_dicts(), "beside": found.beside}),
     }
@@ -266,6 +267,8 @@ def carbon(found: Answer) -> Iterable[str]:
         yield f"CO2e: {grams} g per kWh, {where} ({row['method']}-based){year}, source: {row['source']}; {pue}"
     if len(booked.factors) > _FACTORS:
         yield f"and {len(booked.factors) - _FACTORS} more sources of CO2e: --json has all"
+    if by_hour := hours_share(booked.factors):
+        yield f"CO2e by the hour: {number(100 * by_hour)} % of the energy"
     if costs_of(found):
         yield "intervals of CO2e and cost are those of the energy: nobody states how wrong a factor is"
     if booked.settings.path is None:

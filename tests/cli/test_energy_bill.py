@@ -75,6 +75,7 @@ def test_grams_and_money_again_by_sql(steady: Path) -> None:
     [again] = Store.open(steady).sql(PIECES + query).to_pylist()
     assert {name: row[name] for name in again} == pytest.approx(again, rel=1e-9)
     assert row["energy_j"] == pytest.approx(400 * 2 * HOUR)
+    assert row["host_source"] == "stated"
     for name, ends in (("co2e_g", ("co2e_low_g", "co2e_high_g")), ("cost", ("cost_low", "cost_high"))):
         for end, joules in zip(ends, (row["low_j"], row["high_j"]), strict=True):
             part = (joules + row["host_j"]) / (row["energy_j"] + row["host_j"])
@@ -86,9 +87,11 @@ def test_every_factor_is_named_with_its_source(steady: Path) -> None:
     [factor] = found["factors"]
     assert (factor["zone"], factor["basis"], factor["method"], factor["pue"]) == ("DEU", "hours", "location", 1.2)
     assert (factor["low_g_per_kwh"], factor["high_g_per_kwh"]) == (300, 500)
+    assert found["co2e_hours_share"] == 1
     shown = whorl("--store", str(steady)).stdout
     assert "300.0 to 500.0 g per kWh, zone DEU (location-based)" in shown
     assert "de.csv" in shown
+    assert "CO2e by the hour: 100 % of the energy" in shown
     assert "cost EUR" in shown
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.billing import cuts, factors_used, join_factors, priced, rates_between
+from whorl.analysis.energy.billing import cuts, factors_used, hours_share, join_factors, priced, rates_between
 from whorl.analysis.energy.carbon import NoFigure
 from whorl.analysis.energy.settings import EnergySettings, read_settings
 
@@ -68,6 +68,7 @@ def test_hours_first_then_what_is_stated_then_the_table(tmp_path: Path) -> None:
         ("DEU", "hours", "de.csv", None, 100.0, 500.0, 1.5),
     ]
     assert used["energy_j"].to_list() == [7.2e6, 7.2e6]
+    assert hours_share(used) == 0.5
     parts = [factors_used(part, _rates(settings)) for part in (billed[:1], billed[1:])]
     assert join_factors(parts).equals(used)
     stated = text + '[[factor]]\nzone = "Germany"\ng_per_kwh = 30\nsource = "own"\nyear = 2025\n'
@@ -151,6 +152,12 @@ def test_embodied_grams_and_the_energy_of_the_host(tmp_path: Path) -> None:
     pieces = _pieces([0, 1], [3.6e6], share=0.5).with_columns(measured_host_j=pl.lit(1.8e6))
     billed = _priced(pieces, settings)
     assert billed["co2e_g"].to_list() == pytest.approx([1.5 * 44.18])
+    assert billed["host_source"].to_list() == ["measured"]
+    # Without a meter of the node, what the settings state counts: 1.5 kW x 0.5 for an hour.
+    stated = _priced(
+        pieces.with_columns(measured_host_j=pl.lit(None, pl.Float64)), _settings(tmp_path, "host_w = 1500")
+    )
+    assert stated.select("host_j", "host_source").row(0) == (pytest.approx(2.7e6), "stated")
     assert billed["embodied_g"].to_list() == pytest.approx([0.5])  # 87,660 g over 87,660 hours
     assert _priced(pieces, settings, _model("H100"))["embodied_g"].to_list() == pytest.approx([1.0])
     assert _priced(pieces, settings, _model("A100"))["embodied_g"].to_list() == pytest.approx([0.5])
