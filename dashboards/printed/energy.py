@@ -268,7 +268,7 @@ def carbon(found: Answer) -> Iterable[str]:
     if len(booked.factors) > _FACTORS:
         yield f"and {len(booked.factors) - _FACTORS} more sources of CO2e: --json has all"
     if by_hour := hours_share(booked.factors):
-        yield f"CO2e by the hour: {number(100 * by_hour)} % of the energy"
+        yield f"CO2e by the hour: {100 * by_hour:.3g} % of the energy"
     if costs_of(found):
         yield "intervals of CO2e and cost are those of the energy: nobody states how wrong a factor is"
     if booked.settings.path is None:
