@@ -1,15 +1,19 @@
-"""What a power sensor does not see: what the meter of stored telemetry and the ledger of spans have in common.
+"""Aliasing: what a power sensor does not see because it looks now and then, and what that does to an energy.
 
-Many sensors see a part of the time only (25 of 100 ms), and are read now and then. What follows adds up over time:
+    power    ▁█▁█▁█▁█▁█▁█▁█▁█   a load that goes to and fro
+    looks      |   |   |   |    an A100's: 25 of each 100 ms
+    reading  ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔   in step with it: only work, or only pauses; nearly in step: slowly up and down (a beat)
 
-* what differs from reading to reading is a variance of the energy;
-* readings that go to and fro over their mean, as those of a load with a period near the sensor's do, are wrong
-  together for half a beat;
-* readings that do not vary may hide a load whose period is a multiple of the sensor's. Utilisation tells that: where a
-  kernel ran for the share u of the time, power was that of work for u of the time. That lasts for `LOCKED_S` at most.
+Two figures say how wrong the mean of readings may be, each for the share of the time that the sensor misses:
 
-The meter looks at whole arrays, the ledger at one new value after another: each tells in its own way how readings vary.
-The formulas take numbers and arrays. Only numpy is needed: nodes use it too.
+* `variance_j2`: readings that differ as chance has it are wrong independently of each other;
+* the alias: an error of the power (variance `w2`, W^2) that stays the same for a time `coherent_s`. Readings that cross
+  their mean in turn show a beat: `w2` is their variance, and the coherent time a part of the time between crossings. A
+  load that is locked to the sensor shows nothing, but utilisation tells it: where a kernel ran for the share u of the
+  time, the GPU drew the power of work for u of the time. That is taken to last `LOCKED_S`.
+
+Meters of stored telemetry look at whole arrays, the ledger of spans at one new value after another; the formulas take
+numbers and arrays. Only numpy is needed: nodes use it too.
 """
 
 from __future__ import annotations
@@ -22,9 +26,9 @@ import numpy as np
 
 from .power_sensors import NORMAL_95
 
-SUMS = ("variance_j2", "beat_w2s", "beat_j2s", "locked_w2s")
-"""What is added up over time: the variance of what differs from reading to reading; that of the power and of the energy
-of readings that go to and fro, x s; that of the power while a load is locked to the sensor, x s."""
+SUMS = ("variance_j2", "alias_w2s", "alias_j2")
+"""What is added up over time: the variance of what is independent; the variance of the alias's power x s, and that x its
+coherent time."""
 PERIOD_S, PART_S = 0.1, 0.025
 """Of a sensor of which nothing is known: that of most, and the least that any averages since 2020."""
 LOCKED_S = 10.0
@@ -55,29 +59,26 @@ class Sensor:
         return 1.0 - min(1.0, self.window_s / self.period_s)
 
 
-def beats(spread2: Number, crossings: Number, lasted_s: Number) -> tuple[Number, Number]:
-    """The variance of the power (W^2) and of the energy (J^2) of readings that go to and fro.
+def beat(spread_w2: Number, crossings: Number, lasted_s: Number) -> tuple[Number, Number]:
+    """The alias of readings with the variance `spread_w2` (W^2) that cross their mean so often in `lasted_s`: its
+    variance, W^2, and for how long it is the same, s."""
+    between_s = lasted_s / np.maximum(crossings, 1)
+    return spread_w2 * (crossings >= _CROSSINGS), np.minimum(_LOBE * between_s, LOCKED_S)
 
-    `spread2` is the variance of readings over `lasted_s`, which cross their mean so often.
+
+def locked_w2(watts: Number, utilization: Number, floor_w: Number, full_w: Number) -> Number:
+    """The variance, W^2, of what a load may hide that is busy for the share `utilization` (0 to 1) of the time.
+
+    `floor_w` is what the GPU draws without work, `full_w` the most that its work draws.
     """
-    beat = spread2 * (crossings >= _CROSSINGS)
-    return beat, _LOBE * beat * (lasted_s / np.maximum(crossings, 1)) ** 2
-
-
-def partly(share: Number) -> Number:
-    """Whether a load of such a utilisation (0 to 1) may hide work or pauses."""
-    return (share > 0) & (share < _FULL)
-
-
-def hidden_w2(watts: Number, share: Number, floor_w: Number, full_w: Number) -> Number:
-    """The variance of what may hide, W^2, of a load that is busy for such a share of the time."""
     above = np.maximum(watts - floor_w, 0.0)
-    less = (1 - share) * above  # all that was seen is work
-    more = np.maximum(share * (full_w - floor_w) - above, 0.0)  # all that was seen is the pause
-    return (partly(share) * np.maximum(less, more) / NORMAL_95) ** 2
+    less = (1 - utilization) * above  # all that was seen is work
+    more = np.maximum(utilization * (full_w - floor_w) - above, 0.0)  # all that was seen is the pause
+    partly = (utilization > 0) & (utilization < _FULL)
+    return (partly * np.maximum(less, more) / NORMAL_95) ** 2
 
 
 def variance_j2(sums: Sequence[Number], seconds: Number) -> Number:
-    """The variance of the energy of a time of so many seconds, from the `SUMS` over it."""
-    separate_j2, beat_w2s, beat_j2s, locked_w2s = sums
-    return separate_j2 + np.minimum(beat_w2s * seconds, beat_j2s / seconds) + locked_w2s * np.minimum(seconds, LOCKED_S)
+    """The variance of the energy of a time of so many seconds, J^2, from the `SUMS` over it."""
+    independent_j2, alias_w2s, alias_j2 = sums
+    return independent_j2 + np.minimum(alias_w2s * seconds, alias_j2)

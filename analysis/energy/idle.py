@@ -1,5 +1,9 @@
 """What each GPU draws without work: from which readings that is known, and how well.
 
+    utilisation  ▔▔▔▔▔╲______________╱▔▔▔▔
+    power        ▔▔▔▔▔▔╲▁_____________▁╱▔▔▔    a mean of 1 s: only what lies whole in the pause counts
+                         └── clean ──┘
+
 A reading tells it only where nothing ran during all of the time that the sensor averages over. A GPU that pauses for
 less than that is never read without work: then its energy counter tells it, or how power falls as utilisation does, or
 nothing but the lowest reading, which it cannot exceed.
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...store.aliasing import FLOOR, PART_S, PERIOD_S
 from ...store.vocabulary import Code
-from .sensor import Kept
+from .sensor import SensedPower
 from .series import Flags, Floats, median
 
 _READINGS = 5  # of a GPU without work at least
@@ -46,11 +50,11 @@ class IdleSource(Code):
     UNKNOWN = "unknown", "no reading of power counts"
 
 
-IDLE_SOURCES = tuple(one.value for one in IdleSource)
+IDLE_SOURCES = tuple(source.value for source in IdleSource)
 
 
 @dataclass(frozen=True)
-class Idle:
+class IdlePower:
     """What some GPUs draw without work, W; arrays (g,)."""
 
     watts: Floats
@@ -62,82 +66,90 @@ class Idle:
     """Number of the code in `IDLE_SOURCES`."""
 
 
-def idle_of(kept: Kept, limit_w: Floats, read_every: Floats) -> Idle:
-    """What each GPU draws without work. `limit_w` and `read_every` (s, median) are by GPU."""
-    groups = kept.groups
-    n = len(groups)
-    watts, low, high = np.full(n, np.nan), np.nan_to_num(FLOOR * limit_w), np.fmin.reduceat(kept.watts, groups.firsts)
-    high = (1 + _ALIKE) * high + _ALIKE_W
+Estimate = tuple[float, float, float]
+"""W: the value, and the interval."""
+
+
+def idle_power(sensed: SensedPower, limit_w: Floats) -> IdlePower:
+    """What each GPU draws without work. `limit_w` (g,) is NaN where no power limit is known."""
+    groups, readings = sensed.groups, sensed.readings
+    lowest = np.fmin.reduceat(sensed.watts, groups.firsts)
+    watts, low, high = np.full(len(groups), np.nan), np.nan_to_num(FLOOR * limit_w), (1 + _ALIKE) * lowest + _ALIKE_W
     source = np.where(np.isnan(high), IDLE_SOURCES.index(IdleSource.UNKNOWN), IDLE_SOURCES.index(IdleSource.BOUNDED))
-    zero = kept.utilization == 0
-    without = np.flatnonzero(groups.count(zero) >= _READINGS).tolist()
-    if not without:
-        return Idle(watts, np.minimum(low, np.nan_to_num(high)), high, source)
-    series = [(IdleSource.POWER, kept.watts, groups.each(kept.settle_s))]
-    if kept.instant_w is not None:
-        series.insert(0, (IdleSource.INSTANT, kept.instant_w, np.array([PART_S + PERIOD_S])))
-    clean = [(code, power, _clean(kept, power, zero, settle)) for code, power, settle in series]
-    for gpu in without:
-        mine = slice(*groups.spans[gpu])
-        found = None
-        for code, power, which in clean:
-            here = power[mine][which[mine]]
-            if len(here) >= _READINGS and _is_idle(kept, mine, here, limit_w[gpu], read_every[gpu]):
-                found = code, median(here), *np.quantile(here, _MIDDLE).tolist()
+    without_work = readings.utilization == 0
+    pausing = np.flatnonzero(groups.count(without_work) >= _READINGS).tolist()
+    clean = []
+    if pausing and readings.instant_w is not None:
+        instant_w = np.where(sensed.has_power, readings.instant_w, np.nan)
+        flags = _clean(sensed, instant_w, without_work, np.array([PART_S + PERIOD_S]))
+        clean.append((IdleSource.INSTANT, instant_w, flags))
+    if pausing:
+        settle_s = groups.each(sensed.by_gpu("settle_s"))
+        clean.append((IdleSource.POWER, sensed.watts, _clean(sensed, sensed.watts, without_work, settle_s)))
+    for gpu in pausing:
+        at = slice(*groups.spans[gpu])
+        estimate: Estimate | None = None
+        for code, power, flags in clean:
+            idle = power[at][flags[at]]
+            if len(idle) >= _READINGS and _is_idle(sensed, gpu, idle, limit_w[gpu]):
+                estimate = median(idle), *np.quantile(idle, _MIDDLE).tolist()
                 break
-        found = found or _by_counter(kept, mine, zero[mine], high[gpu]) or _by_line(kept, mine, gpu, low[gpu])
-        if found is not None:
-            code, watts[gpu], low[gpu], high[gpu] = found
+        else:
+            code, estimate = IdleSource.COUNTER, _by_counter(sensed, at, without_work[at], high[gpu])
+            if estimate is None:
+                code, estimate = IdleSource.EXTENDED, _by_line(sensed, gpu, low[gpu])
+        if estimate is not None:
+            watts[gpu], low[gpu], high[gpu] = estimate
             source[gpu] = IDLE_SOURCES.index(code)
-    return Idle(watts, np.minimum(low, np.nan_to_num(high)), high, source)
+    return IdlePower(watts, np.minimum(low, np.nan_to_num(high)), high, source)
 
 
-def _clean(kept: Kept, power: Floats, zero: Flags, settle_s: Floats) -> Flags:
+def _clean(sensed: SensedPower, power: Floats, without_work: Flags, settle_s: Floats) -> Flags:
     """The readings of which all that the sensor averaged over was without work."""
-    groups, ts, step = kept.groups, kept.times_s, kept.step_s
-    there = zero & ~np.isnan(power)
-    on = np.zeros(len(ts), bool)  # both ends of the interval after a reading are without work
-    on[:-1] = there[:-1] & there[1:]
+    groups, step = sensed.groups, sensed.step_s
+    counts = without_work & ~np.isnan(power)
+    on = np.zeros(len(power), bool)  # both ends of the interval after a reading are without work
+    on[:-1] = counts[:-1] & counts[1:]
     on[groups.lasts] = False
     near = on & (step <= _TOGETHER_S)
     sure = on & (step <= _FINE_S)  # what may have run between readings that are far apart, their likeness tells
     sure[:-1] |= on[:-1] & (np.abs(power[1:] - power[:-1]) <= _ALIKE * power[:-1] + _ALIKE_W)
-    since_s, until_s = _around(ts, near)
+    since_s, until_s = _around(sensed.times_s, near)
     long = (since_s >= settle_s - _ROUND_S) & (until_s >= _AFTER_S - _ROUND_S)
-    far = ~near | ~_before(near)
-    clean: Flags = sure & _before(sure) & (long | far)
+    clean: Flags = sure & _before(sure) & (long | ~near | ~_before(near))
     return clean
 
 
-def _around(ts: Floats, near: Flags) -> tuple[Floats, Floats]:
+def _around(times: Floats, near: Flags) -> tuple[Floats, Floats]:
     """By reading, for how long such intervals follow each other up to it, and from it on, s."""
-    here = np.arange(len(ts))
+    here = np.arange(len(times))
     first = np.maximum.accumulate(np.where(_before(near), 0, here))
-    last = np.minimum.accumulate(np.where(near, len(ts), here)[::-1])[::-1]
-    return ts - ts[first], ts[last] - ts
+    last = np.minimum.accumulate(np.where(near, len(times), here)[::-1])[::-1]
+    return times - times[first], times[last] - times
 
 
-def _before(which: Flags) -> Flags:
-    """By reading, whether the interval before it is one of these."""
-    return np.concatenate([[False], which[:-1]])
+def _before(flags: Flags) -> Flags:
+    """By reading, whether the interval before it has the flag."""
+    return np.concatenate([[False], flags[:-1]])
 
 
-def _is_idle(kept: Kept, mine: slice, here: Floats, limit_w: float, read_every: float) -> bool:
+def _is_idle(sensed: SensedPower, gpu: int, idle: Floats, limit_w: float) -> bool:
     """Whether readings that seem to be without work are: a load in step with the readings looks as if nothing ran."""
-    middle = median(here)
-    works = kept.watts[mine][(kept.utilization[mine] > _WORKS) & kept.known[mine]]
-    apart = len(works) < 2 or works.mean() >= (1 + _ABOVE) * middle + _ABOVE_W
-    return bool(apart and (read_every <= _FINE_S or not middle > _MOST * limit_w))
+    at = slice(*sensed.groups.spans[gpu])
+    middle = median(idle)
+    working = sensed.watts[at][(sensed.readings.utilization[at] > _WORKS) & sensed.has_power[at]]
+    apart = len(working) < 2 or working.mean() >= (1 + _ABOVE) * middle + _ABOVE_W
+    return bool(apart and (sensed.read_every_s[gpu] <= _FINE_S or not middle > _MOST * limit_w))
 
 
-def _by_counter(kept: Kept, mine: slice, zero: Flags, high_w: float) -> tuple[IdleSource, float, float, float] | None:
+def _by_counter(sensed: SensedPower, at: slice, without_work: Flags, high_w: float) -> Estimate | None:
     """From what the counter grew by in pauses, once it had caught up with the work before."""
-    if kept.counter_j is None:
+    if sensed.readings.counter_j is None:
         return None
-    counter, ts = kept.counter_j[mine], kept.times_s[mine]
-    step, grown = np.diff(ts, append=ts[-1:]), np.diff(counter, append=np.nan)
-    near = zero & np.append(zero[1:], False) & (step <= _COUNTED_EVERY_S)
-    since_s, until_s = _around(ts, near)
+    counter, times = sensed.readings.counter_j[at], sensed.times_s[at]
+    step, grown = np.diff(times, append=times[-1:]), np.diff(counter, append=np.nan)
+    near = without_work & np.append(without_work[1:], False) & (step <= _COUNTED_EVERY_S)
+    since_s, until_s = _around(times, near)
     within = near & (grown >= 0) & (since_s >= PERIOD_S - _ROUND_S) & (until_s - step >= _AFTER_S - _ROUND_S)
     seconds = float(step[within].sum())
     if seconds < _COUNTED_S:
@@ -146,33 +158,32 @@ def _by_counter(kept: Kept, mine: slice, zero: Flags, high_w: float) -> tuple[Id
     doubt = watts * PERIOD_S * np.sqrt(2 * np.count_nonzero(within)) / seconds  # each of its ends is a period late
     if not watts - doubt <= high_w:  # what it counts is not what the power readings are of
         return None
-    return IdleSource.COUNTER, min(watts, high_w), max(watts - doubt, 0.0), min(watts + doubt, high_w)
+    return min(watts, high_w), max(watts - doubt, 0.0), min(watts + doubt, high_w)
 
 
-def _by_line(kept: Kept, mine: slice, gpu: int, low_w: float) -> tuple[IdleSource, float, float, float] | None:
+def _by_line(sensed: SensedPower, gpu: int, low_w: float) -> Estimate | None:
     """From how power falls with the utilisation of its averaging window, extended to none."""
-    window = kept.sensors[gpu].window_s
-    power, used, ts = kept.watts[mine], kept.utilization[mine], kept.times_s[mine]
-    if len(ts) < 2 or window <= 2 * median(np.diff(ts)) or np.isnan(used).any():
+    at, window = slice(*sensed.groups.spans[gpu]), sensed.timings[gpu].window_s
+    power, used, times = sensed.watts[at], sensed.readings.utilization[at], sensed.times_s[at]
+    if len(times) < 2 or window <= 2 * sensed.read_every_s[gpu] or np.isnan(used).any():
         return None
-    upto = np.concatenate([[0.0], np.cumsum(np.diff(ts) * used[1:])])
-    inside = ~np.isnan(power) & (ts >= window + _SHIFTS_S[-1]) & (ts <= ts[-1] + _SHIFTS_S[0])
+    busy_s = np.concatenate([[0.0], np.cumsum(np.diff(times) * used[1:])])
+    inside = ~np.isnan(power) & (times >= window + _SHIFTS_S[-1]) & (times <= times[-1] + _SHIFTS_S[0])
     if np.count_nonzero(inside) < _READINGS:
         return None
-    at, watts = ts[inside], power[inside]
-    best = None
+    moments, watts = times[inside], power[inside]
+    fits = []
     for shift in _SHIFTS_S:
-        share = (np.interp(at - shift, ts, upto) - np.interp(at - shift - window, ts, upto)) / window
-        if np.ptp(share) < _SPREAD or share.min() > _LEAST:
-            continue
-        slope, base = np.polyfit(share, watts, 1)
-        off = watts - base - slope * share
-        fit = 1 - off.var() / max(watts.var(), 1e-9)
-        if slope > 0 and fit >= _FIT and (best is None or fit > best[0]):
-            best = fit, float(base), float(off.std())
+        ends = moments - shift
+        share = (np.interp(ends, times, busy_s) - np.interp(ends - window, times, busy_s)) / window
+        if np.ptp(share) >= _SPREAD and share.min() <= _LEAST:
+            slope, base = np.polyfit(share, watts, 1)
+            off_w = watts - base - slope * share
+            if slope > 0:
+                fits.append((1 - off_w.var() / max(watts.var(), 1e-9), float(base), float(off_w.std())))
+    fit, base, off = max(fits, default=(0.0, 0.0, 0.0))
     lowest = float(watts.min())
-    if best is None or not low_w <= best[1] <= lowest:
+    if fit < _FIT or not low_w <= base <= lowest:
         return None
-    _, base, off_w = best
-    doubt = 2 * off_w + _BENDS * (lowest - base)
-    return IdleSource.EXTENDED, base, max(base - doubt, low_w), min(base + doubt, lowest)
+    doubt = 2 * off + _BENDS * (lowest - base)
+    return base, max(base - doubt, low_w), min(base + doubt, lowest)

@@ -1,30 +1,48 @@
-"""What a power sensor says: which reading counts, where in time it belongs, and what it cannot have seen."""
+"""What the power sensors of GPUs say: which readings count, where in time they belong, and what they miss.
+
+    true power ──▶ mean over window_s ──▶ a new value every period_s ──▶ read every so often
+       (its board reads gain x power + offset)      └──── shift_s ± lag_s ────┘
+
+* **window and period**: by the GPU's model, or as stored. Where neither is known, the readings tell: a power draw that
+  differs from an instantaneous reading beside it is a mean of 1 s (NVIDIA's text of nvidia-smi: Ampere and later, but
+  not GA100); one that follows utilisation or moves quickly is none.
+* **shift**: a reading is of the time before it: the middle of its window, which is half a window and half a period
+  earlier. Where load edges show another delay, that counts.
+* **lag**: by how much more or less that may be. Drivers hand values on late: by 0.2 s at most, as far as is known.
+* **aliasing**: what a sensor misses that sees a part of the time (`store.aliasing`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from ...store.aliasing import PART_S, PERIOD_S, Sensor, beats, hidden_w2, partly
-from ...store.power_sensors import sensor_of_model
+from ...store.aliasing import LOCKED_S, PART_S, PERIOD_S, beat, locked_w2
+from ...store.power_sensors import PowerSensor, sensor_of_model
 from ...store.vocabulary import Code
 from ..telemetry.pauses import near
-from . import counter as counters
-from .series import Flags, Floats, Groups, Ints, Note, Problem, Readings, Times, median
+from .series import Flags, Floats, Groups, Note, Problem, Readings, Times, median
 
+_LATE_S = 0.2  # drivers hand values on so much too late, or with a clock that is off
+_OF_WINDOW = 1 / 8  # of its window that a mean smears the energy of a step by, at most
+_MEAN_S = 1.0  # what the driver averages over, if it does
+_SLOW_S = 0.2  # the answer of Kepler and Maxwell, which average nothing
+_SHORT_PERIOD_S = 0.02  # of sensors that average over 10 ms
+_EQUAL, _PAIRS = 0.8, 8  # of so many pairs of readings, most are equal where both are of one sensor
+_SHARP, _SHARP_S, _SHARP_W = 0.35, 0.25, 20.0  # a mean of 1 s moves by a quarter of its range in 0.25 s at most
+_EDGE_EVERY_S, _BEFORE_S, _AFTER_S = 0.25, 1.5, 2.0  # load edges are told by readings so close, over times so long
+_EDGES = 50  # that are looked at
+_TOLD_LATE_S = 0.2  # utilisation is of the last sixth of a second or so, and read a while later
 _LEAST_W = 0.5  # no GPU draws less, whatever it does
 _ABOVE_LIMIT = 2.0  # power over this many limits is no power of the board
 _NEVER_W = 5000.0  # of one GPU, whatever its limit
 _STUCK_READINGS, _STUCK_S, _MOVED = 30, 10.0, 0.3  # the same value for so long, while utilisation moves by so much
-_SHORT_PERIOD_S = 0.02  # of sensors that average over 10 ms
-_LONGEST_S = 1.0  # what the driver may average besides
-_SLOW_S = 0.2  # the answer of Kepler and Maxwell, which average nothing
-_MOST_EQUAL = 0.8  # of the readings, where both are of one sensor
-_SHARP, _SHARP_S, _SHARP_W = 0.35, 0.25, 20.0  # a mean of 1 s moves by a quarter of its range in 0.25 s at most
+_USUAL, _SHORT_S = 3.0, 1.0  # what is no longer than so many shortest intervals, or than this, is no gap
+_AROUND = 32  # new values before and after that tell how readings vary
+_OF_RANGE = 1 / 8  # variance over range squared: between that of two levels (1/4) and of an even spread (1/12)
 
 
 class PowerSource(Code):
@@ -41,272 +59,61 @@ class PowerSource(Code):
 
 
 @dataclass(frozen=True)
-class Power:
-    """The power of some GPUs by reading (n,), NaN where it is not known or not to be used."""
+class SensorTiming:
+    """What one GPU's power sensor sees, and when; s."""
 
-    watts: Floats
-    stuck: Flags
-    zero: Flags
-    sensors: Sequence[Sensor]
-    """By GPU."""
-    shift_s: Floats
-    """By GPU, how much earlier than it was read the middle of a reading's window is."""
-    lag_s: Floats
-    """By GPU, by how much the energy of a step may still be displaced: its height times this."""
-    settle_s: Floats
-    """By GPU, how long after work ended a reading has nothing of it."""
-    source: Sequence[PowerSource]
-    """By GPU."""
+    window_s: float
+    period_s: float
+    shift_s: float
+    """How much earlier than it was read the middle of a reading's window is."""
+    lag_s: float
+    """By how much more or less that may be."""
+    settle_s: float
+    """How long after work ended a reading has nothing of it."""
+    source: PowerSource
 
-
-def power_of(readings: Readings, limit_w: Floats, models: Sequence[str | None], notes: Sequence[list[Note]]) -> Power:
-    """Choose between the readings of power, and take out what cannot be; adds to the `notes` of each GPU."""
-    groups = readings.groups
-    known = [None if model is None else sensor_of_model(model) for model in models]
-    window = _told(readings)
-    period, part = np.empty(len(groups)), np.empty(len(groups))
-    for gpu, (of_model, told) in enumerate(zip(known, window.tolist(), strict=True)):
-        if np.isnan(told) and of_model is not None and of_model.draw_ms is not None:
-            told = window[gpu] = of_model.draw_ms / 1000
-        period[gpu] = _seconds(of_model.period_ms if of_model else None) or (
-            _SHORT_PERIOD_S if 0 < told <= 0.01 else PERIOD_S
-        )
-        part[gpu] = _seconds(of_model.window_ms if of_model else None) or (told if 0 < told <= period[gpu] else PART_S)
-    watts, window, source = _chosen(readings, window, period, part)
-    source = [
-        PowerSource.GPU_POWER if model is not None and model.of_module else code
-        for model, code in zip(known, source, strict=True)
-    ]
-    watts, stuck, zero = _without_impossible(readings, watts, limit_w, notes)
-    shortest = np.minimum.reduceat(_apart(readings), groups.firsts) / 1e9
-    sensors, shift, lag, settle = [], np.zeros(len(groups)), np.empty(len(groups)), np.empty(len(groups))
-    for gpu, ((began, ended), of_model) in enumerate(zip(groups.spans, known, strict=True)):
-        told, every, least = float(window[gpu]), float(period[gpu]), float(part[gpu])
-        if np.isnan(told):
-            if of_model is not None and of_model.window_ms is None and of_model.period_ms == 20:
-                sensors.append(Sensor(_SLOW_S / 2, every))
-                lag[gpu] = _SLOW_S + every
-                settle[gpu] = 5 * _SLOW_S
-                continue
-            mine = slice(began, ended)
-            sharp = shortest[gpu] <= 2 * _SHARP_S and _sharp(readings.ts_ns[mine], watts[mine])
-            sensors.append(Sensor(least, every))
-            lag[gpu] = (0.0 if sharp else _LONGEST_S) / 2 + least + every
-            settle[gpu] = (0.0 if sharp else _LONGEST_S) + least + every
-        elif told <= every:  # so short that it is left where it was read
-            sensors.append(Sensor(told, every))
-            lag[gpu] = told / 2 + every
-        else:
-            sensors.append(Sensor(told, every))
-            shift[gpu], lag[gpu] = (told + every) / 2, told / 8 + every
-        if not np.isnan(told):
-            settle[gpu] = told + every
-    return Power(watts, stuck, zero, sensors, shift, lag, settle, source)
-
-
-def _seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
-
-
-def _apart(readings: Readings) -> Times:
-    """By reading, how long it is to the next of its GPU; after the last, for ever."""
-    apart = readings.groups.steps(readings.ts_ns)
-    apart[readings.groups.lasts] = np.iinfo(np.int64).max
-    return apart
-
-
-def _told(readings: Readings) -> Floats:
-    """By GPU, the time over which its sensor averages, as it was stored; NaN where it was not."""
-    groups = readings.groups
-    found = np.full(len(groups), np.nan)
-    if readings.window_s is None:
-        return found
-    for gpu, at in groups.found(~np.isnan(readings.window_s)):
-        found[gpu] = median(readings.window_s[at])
-    return found
-
-
-def _chosen(
-    readings: Readings, window: Floats, period: Floats, part: Floats
-) -> tuple[Floats, Floats, list[PowerSource]]:
-    """The better of two readings of power, and by GPU the time over which its sensor averages and which it is."""
-    groups, reported, instant = readings.groups, readings.power_w, readings.instant_w
-    source = [PowerSource.POWER] * len(groups)
-    if instant is None:
-        return reported, window, source
-    lacking, without = np.isnan(reported), np.isnan(instant)
-    equal = np.add.reduceat((reported == instant).astype(np.int64), groups.firsts)
-    both = np.add.reduceat((~(lacking | without)).astype(np.int64), groups.firsts)
-    watts, window = reported.copy(), window.copy()
-    for gpu in np.flatnonzero(groups.any(~without)).tolist():
-        began, ended = groups.spans[gpu]
-        mine = slice(began, ended)
-        told, step = float(window[gpu]), np.diff(readings.ts_ns[mine]) / 1e9
-        among = max(median(step) if len(step) else _LONGEST_S, float(period[gpu]))
-        # Most are equal where both are readings of one sensor, one shortly after the other.
-        if not told > period[gpu] and both[gpu] and equal[gpu] / both[gpu] >= _MOST_EQUAL:
-            mean = (reported[mine] + instant[mine]) / 2
-            watts[mine] = np.where(lacking[mine], instant[mine], np.where(without[mine], reported[mine], mean))
-            window[gpu], source[gpu] = part[gpu], PowerSource.BOTH
-        elif told > 0 and part[gpu] < 0.9 * min(told, among):  # the mean has seen more
-            watts[mine] = np.where(lacking[mine], instant[mine], reported[mine])
-        else:
-            watts[mine] = np.where(without[mine], reported[mine], instant[mine])
-            window[gpu], source[gpu] = part[gpu], PowerSource.INSTANT
-    return watts, window, source
-
-
-def _without_impossible(
-    readings: Readings, watts: Floats, limit_w: Floats, notes: Sequence[list[Note]]
-) -> tuple[Floats, Flags, Flags]:
-    """Power without readings that cannot be; which are of a stuck sensor, and which of 0 W."""
-    groups = readings.groups
-    zero = watts < _LEAST_W
-    impossible = watts > groups.each(np.fmin(_NEVER_W, _ABOVE_LIMIT * limit_w))
-    stuck = (readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)
-    stuck &= ~zero
-    for problem, which in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
-        for gpu, at in groups.found(which):
-            first, last = readings.ts_ns[at[[0, -1]]].tolist()
-            notes[gpu].append(Note(problem, first, last, n=len(at)))
-    cannot = stuck | zero | impossible
-    if cannot.any():
-        watts = np.where(cannot, np.nan, watts)
-    return watts, stuck, zero
-
-
-def _stuck(readings: Readings, watts: Floats) -> Flags:
-    """Readings that are the same for long while utilisation moves."""
-    found = np.zeros(len(watts), bool)
-    moved = np.ones(len(watts), bool)
-    np.not_equal(watts[1:], watts[:-1], out=moved[:-1])
-    moved[readings.groups.lasts] = True
-    ends = np.flatnonzero(moved) + 1
-    long = np.flatnonzero(np.diff(ends, prepend=0) >= _STUCK_READINGS)
-    for run in long.tolist():
-        began, ended = int(ends[run - 1]) if run else 0, int(ends[run])
-        if (readings.ts_ns[ended - 1] - readings.ts_ns[began]) / 1e9 < _STUCK_S:
-            continue
-        used = readings.utilization[began:ended]
-        used = used[~np.isnan(used)]
-        if len(used) and used.max() - used.min() >= _MOVED:
-            found[began:ended] = True
-    return found
-
-
-def _sharp(ts: Times, watts: Floats) -> bool:
-    """Whether the readings of a GPU move faster than a mean of 1 s can."""
-    there = ~np.isnan(watts)
-    at, power = ts[there] / 1e9, watts[there]
-    if len(power) < 3 or np.ptp(power) < _SHARP_W:
-        return False
-    ahead = np.searchsorted(at, at + _SHARP_S, "right") - 1
-    return bool(np.abs(power[ahead] - power).max() > _SHARP * np.ptp(power))
-
-
-_USUAL, _SHORT_S = 3.0, 1.0  # what is no longer than so many shortest intervals, or than this, is no gap
+    @classmethod
+    def of(cls, window_s: float, period_s: float, source: PowerSource) -> SensorTiming:
+        """A mean over `window_s`, new every `period_s`."""
+        middle, lag = (window_s + period_s) / 2, _LATE_S + period_s / 2 + _OF_WINDOW * window_s
+        return cls(window_s, period_s, middle, lag, window_s + period_s, source)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is used of the readings of some GPUs; arrays (n,), NaN where a value is missing."""
+class SensedPower:
+    """The power of some GPUs by reading, (n,), and their sensors, (g,)."""
 
-    groups: Groups
-    ts_ns: Times
+    readings: Readings
     watts: Floats
-    counter_j: Floats | None
-    """None: no GPU has any."""
-    utilization: Floats
+    """NaN where it is not known or not to be used."""
     stuck: Flags
     zero: Flags
-    mixed: Flags | None
-    """Readings of a time that the clock showed twice; None: there is none."""
-    spread_w: Floats | None
-    every_s: Floats | None
-    sensors: Sequence[Sensor]
-    """By GPU."""
-    shift_s: Floats
-    lag_s: Floats
-    settle_s: Floats
-    instant_w: Floats | None
-    source: Sequence[PowerSource]
-    back: Sequence[Sequence[Note]]
-    """By GPU, when its clock was set back."""
-
-    @classmethod
-    def of(cls, readings: Readings, power: Power, events: Sequence[Sequence[Note]]) -> Kept:
-        groups, ts = readings.groups, readings.ts_ns
-        # A clock that was set back shows the same time twice: rows of both times lie mixed, and the counter to and fro.
-        back = [
-            [one for one in notes if one.problem == Problem.CLOCK_STEP and one.seconds is not None and one.seconds < 0]
-            for notes in events
-        ]
-        mixed = np.zeros(len(ts), bool) if any(back) else None
-        for gpu, notes in enumerate(back):
-            began, ended = groups.spans[gpu]
-            for note in notes:
-                assert mixed is not None
-                own = ts[began:ended]
-                mixed[began:ended] |= (own >= note.began_ns) & (own <= note.ended_ns)
-        counter = readings.counter_j
-        if counter is not None:
-            cannot = ~((counter >= 0) & (counter < 2.0**53))
-            counter = np.where(cannot if mixed is None else cannot | mixed, np.nan, counter)
-        return cls(
-            groups, ts, power.watts, counter, readings.utilization, power.stuck, power.zero, mixed, readings.spread_w,
-            readings.every_s, power.sensors, power.shift_s, power.lag_s, power.settle_s,
-            None if readings.instant_w is None else np.where(np.isnan(power.watts), np.nan, readings.instant_w),
-            power.source, back,
-        )  # fmt: skip
-
-    @cached_property
-    def known(self) -> Flags:
-        """Whether the power is known."""
-        return ~np.isnan(self.watts)
+    timings: Sequence[SensorTiming]
+    read_every_s: Floats
+    """(g,) the median time between readings."""
 
     @property
-    def has_value(self) -> Flags:
-        """The readings that say anything."""
-        some = self.known | self.stuck | self.zero
-        return some if self.counter_j is None else some | ~np.isnan(self.counter_j)
+    def groups(self) -> Groups:
+        return self.readings.groups
 
-    def only(self, which: Flags, gpus: Flags) -> Kept:
-        """Some readings of some GPUs."""
-        at, whose = np.flatnonzero(which), np.flatnonzero(gpus)
-        numbers = whose.tolist()
-        names = (
-            "ts_ns",
-            "watts",
-            "counter_j",
-            "utilization",
-            "stuck",
-            "zero",
-            "mixed",
-            "spread_w",
-            "every_s",
-            "instant_w",
-        )
-        columns: dict[str, Any] = {}
-        for name in names:
-            one = getattr(self, name)
-            columns[name] = None if one is None else one[at]
-        return replace(
-            self,
-            groups=Groups.of_sizes(self.groups.count(which)[whose]),
-            **columns,
-            sensors=[self.sensors[one] for one in numbers],
-            shift_s=self.shift_s[whose],
-            lag_s=self.lag_s[whose],
-            settle_s=self.settle_s[whose],
-            source=[self.source[one] for one in numbers],
-            back=[self.back[one] for one in numbers],
-        )
+    def by_gpu(self, name: str) -> Floats:
+        """A figure of `SensorTiming`, (g,)."""
+        return np.array([getattr(timing, name) for timing in self.timings], np.float64)
+
+    @cached_property
+    def has_power(self) -> Flags:
+        return ~np.isnan(self.watts)
+
+    @cached_property
+    def powered(self) -> NDArrayInt:
+        """(g,) how many readings have a power that counts."""
+        return self.groups.count(self.has_power)
 
     @cached_property
     def times_s(self) -> Floats:
         """Since the first reading of a GPU."""
-        found: Floats = (self.ts_ns - self.groups.each(self.ts_ns[self.groups.firsts])) / 1e9
-        return found
+        times: Floats = (self.readings.ts_ns - self.groups.each(self.readings.ts_ns[self.groups.firsts])) / 1e9
+        return times
 
     @cached_property
     def step_s(self) -> Floats:
@@ -314,258 +121,249 @@ class Kept:
         return self.groups.steps(self.times_s)
 
     @cached_property
-    def refused(self) -> Flags | None:
-        """By interval, whether power was read at one of its ends and is not used; None: nowhere."""
-        which = self.stuck | self.zero
-        return self.groups.beside(which) if which.any() else None
+    def refused(self) -> Flags:
+        """By interval, whether power was read at one of its ends and is not used."""
+        return self.groups.beside(self.stuck | self.zero)
 
 
-def shape_of(kept: Kept, known: Ints, middle_w: Floats) -> Floats:
-    """The power at each reading. `known` is how many readings of a GPU have it, `middle_w` for those that have none."""
-    groups = kept.groups
-    odd = np.flatnonzero((kept.shift_s != 0) | (known < groups.sizes))
-    shape = kept.watts.copy() if len(odd) else kept.watts
-    for gpu in odd.tolist():
-        began, ended = groups.spans[gpu]
-        times, there = kept.times_s[began:ended], kept.known[began:ended]
-        if known[gpu]:
-            shape[began:ended] = np.interp(times + kept.shift_s[gpu], times[there], kept.watts[began:ended][there])
+NDArrayInt = Times
+
+
+def sensed_power(
+    readings: Readings, limit_w: Floats, models: Sequence[str | None], notes: Sequence[list[Note]]
+) -> SensedPower:
+    """Choose between the readings of power, and take out those that cannot be; adds to the `notes` of each GPU.
+
+    `limit_w` (g,) is NaN where no power limit is known.
+    """
+    groups = readings.groups
+    step = groups.steps(readings.ts_ns) / 1e9
+    read_every = np.array([median(step[first : end - 1]) if end - first > 1 else 0.0 for first, end in groups.spans])
+    watts, timings = readings.power_w.copy(), []
+    for gpu, (first, end) in enumerate(groups.spans):
+        at = slice(first, end)
+        watts[at], timing = _chosen(readings, at, float(read_every[gpu]), models[gpu])
+        timings.append(timing)
+    zero = watts < _LEAST_W
+    impossible = watts > groups.each(np.fmin(_NEVER_W, _ABOVE_LIMIT * limit_w))
+    stuck = (readings.stuck & ~np.isnan(watts)) | _stuck(readings, watts)
+    stuck &= ~zero
+    for problem, flags in ((Problem.STUCK, stuck), (Problem.ZERO, zero), (Problem.IMPOSSIBLE, impossible)):
+        for gpu, places in groups.places(flags):
+            began, ended = readings.ts_ns[places[[0, -1]]].tolist()
+            notes[gpu].append(Note(problem, began, ended, n=len(places)))
+    watts[stuck | zero | impossible] = np.nan
+    return SensedPower(readings, watts, stuck, zero, timings, read_every)
+
+
+def _chosen(readings: Readings, at: slice, read_every: float, model: str | None) -> tuple[Floats, SensorTiming]:
+    """The power of one GPU, and what its sensor sees."""
+    row = None if model is None else sensor_of_model(model)
+    draw = _drawn_over(readings, at, row)
+    period = row.period_ms / 1000 if row and row.period_ms else _SHORT_PERIOD_S if 0 < draw <= 0.01 else PERIOD_S
+    part = row.window_ms / 1000 if row and row.window_ms else draw if 0 < draw <= period else PART_S
+    power, source, window = readings.power_w[at], PowerSource.POWER, draw
+    if readings.instant_w is not None and not np.isnan(readings.instant_w[at]).all():
+        instant = readings.instant_w[at]
+        missing, pairs = np.isnan(power), np.count_nonzero(~np.isnan(power + instant))
+        same = np.count_nonzero(power == instant) >= _EQUAL * pairs if pairs else False
+        if same and not draw > period:
+            power = np.where(missing, instant, np.where(np.isnan(instant), power, (power + instant) / 2))
+            source, window = PowerSource.BOTH, part
         else:
-            shape[began:ended] = middle_w[gpu]
-    return shape
+            if np.isnan(draw) and pairs >= _PAIRS:
+                window = _MEAN_S
+            if window > 0 and part < 0.9 * min(window, max(read_every, period)):  # the mean has seen more
+                power = np.where(missing, instant, power)
+            else:
+                power = np.where(np.isnan(instant), power, instant)
+                source, window = PowerSource.INSTANT, part
+    if row is not None and row.of_module:
+        source = PowerSource.GPU_POWER
+    if row is not None and row.period_ms == 20 and row.window_ms is None and np.isnan(window):
+        timing = SensorTiming(_SLOW_S, period, _SLOW_S / 2 + period / 2, _LATE_S + period, 5 * _SLOW_S, source)
+        return power, timing
+    fine = 0 < read_every <= _EDGE_EVERY_S
+    times = (readings.ts_ns[at] - readings.ts_ns[at.start]) / 1e9
+    delay = _delay(times, readings.utilization[at], power) if fine else None
+    if np.isnan(window):
+        if delay is not None and delay > _MEAN_S * 0.4:
+            window = _MEAN_S
+        elif delay is not None or (fine and _sharp(times, power)):
+            window = part
+        else:  # a mean of up to 1 s, or none
+            half = _MEAN_S / 2 + _LATE_S
+            return power, SensorTiming(part, period, _MEAN_S / 3, half, _MEAN_S + part + period, source)
+    timing = SensorTiming.of(window, period, source)
+    if delay is not None and abs(delay - timing.shift_s) > _LATE_S:
+        later = max(delay - timing.shift_s, 0.0)
+        timing = SensorTiming(window, period, delay, timing.lag_s, timing.settle_s + later, source)
+    return power, timing
 
 
-def sensed_of(kept: Kept, known: Ints) -> tuple[Flags, Flags]:
-    """By interval, whether readings follow each other as usual, and whether those of the power do and count."""
-    groups, step = kept.groups, kept.step_s
+def _drawn_over(readings: Readings, at: slice, row: PowerSensor | None) -> float:
+    """The time over which the power draw of a GPU is averaged, as stored or by its model, s; NaN where not known."""
+    if readings.window_s is not None:
+        stored = readings.window_s[at]
+        stored = stored[~np.isnan(stored)]
+        if len(stored):
+            return median(stored)
+    return row.draw_ms / 1000 if row is not None and row.draw_ms is not None else np.nan
+
+
+def _delay(times: Floats, utilization: Floats, watts: Floats) -> float | None:
+    """By how much power is read later than the load moved, s: the median over load edges; None where there is none.
+
+    An edge is utilisation that goes from one half of its range to the other and stays there. The delay of any reading
+    that answers a step is the area between it and its last level, over the height of the step.
+    """
+    busy = utilization >= 0.5
+    edges = np.flatnonzero(busy[1:] != busy[:-1]) + 1
+    moments = times[edges]
+    apart = np.diff(moments, prepend=times[0], append=times[-1])
+    lone = edges[(apart[:-1] > _BEFORE_S) & (apart[1:] > _AFTER_S)][:_EDGES]
+    delays = []
+    for edge in lone.tolist():
+        first, last = np.searchsorted(times, [times[edge] - _BEFORE_S, times[edge] + _AFTER_S])
+        late = [
+            _area_over_height(times[first:last] - times[first], values[first:last]) for values in (watts, utilization)
+        ]
+        if None not in late and np.ptp(watts[first:last]) > _SHARP_W:
+            delays.append(late[0] - late[1])  # type: ignore[operator]
+    return _TOLD_LATE_S + median(np.array(delays)) if delays else None
+
+
+def _area_over_height(times: Floats, values: Floats) -> float | None:
+    """When a step between the levels at both ends of some values is, on average; None where there is none."""
+    quarter = len(values) // 8
+    if quarter < 1 or np.isnan(values).any():
+        return None
+    before, after = values[:quarter].mean(), values[-quarter:].mean()
+    left = (after - values) / (after - before) if after != before else np.zeros(len(values))
+    return float(np.trapezoid(left, times)) if after != before else None
+
+
+def _sharp(times: Floats, watts: Floats) -> bool:
+    """Whether the readings of a GPU move faster than a mean of 1 s can."""
+    known = ~np.isnan(watts)
+    moments, power = times[known], watts[known]
+    if len(power) < 3 or np.ptp(power) < _SHARP_W:
+        return False
+    ahead = np.searchsorted(moments, moments + _SHARP_S, "right") - 1
+    return bool(np.abs(power[ahead] - power).max() > _SHARP * np.ptp(power))
+
+
+def _stuck(readings: Readings, watts: Floats) -> Flags:
+    """Readings that are the same for long while utilisation moves."""
+    stuck = np.zeros(len(watts), bool)
+    moved = np.ones(len(watts), bool)
+    np.not_equal(watts[1:], watts[:-1], out=moved[:-1])
+    moved[readings.groups.lasts] = True
+    ends = np.flatnonzero(moved) + 1
+    for run in np.flatnonzero(np.diff(ends, prepend=0) >= _STUCK_READINGS).tolist():
+        first, end = int(ends[run - 1]) if run else 0, int(ends[run])
+        used = readings.utilization[first:end]
+        used = used[~np.isnan(used)]
+        lasted_s = (readings.ts_ns[end - 1] - readings.ts_ns[first]) / 1e9
+        if lasted_s >= _STUCK_S and len(used) and used.max() - used.min() >= _MOVED:
+            stuck[first:end] = True
+    return stuck
+
+
+# -- between readings -----------------------------------------------------------------------------------------
+
+
+def power_at(sensed: SensedPower, middle_w: Floats) -> Floats:
+    """The power at the time of each reading, (n,), W: that of the readings whose windows lie around it.
+
+    `middle_w` (g,) stands for all of a GPU whose power is not known.
+    """
+    power, shift = np.empty(len(sensed.watts)), sensed.by_gpu("shift_s")
+    for gpu, (first, end) in enumerate(sensed.groups.spans):
+        times, watts = sensed.times_s[first:end], sensed.watts[first:end]
+        if not sensed.powered[gpu]:
+            power[first:end] = middle_w[gpu]
+        elif sensed.powered[gpu] == end - first:
+            power[first:end] = np.interp(times + shift[gpu], times, watts)
+        else:
+            known = sensed.has_power[first:end]
+            power[first:end] = np.interp(times + shift[gpu], times[known], watts[known])
+    return power
+
+
+def followed(sensed: SensedPower) -> tuple[Flags, Flags]:
+    """By interval, whether readings follow each other as usual, and whether those of a power that counts do."""
+    groups, step = sensed.groups, sensed.step_s
     together = np.ones(len(step), bool)
     together[groups.lasts] = False
     longest, shortest = np.maximum.reduceat(step, groups.firsts), np.where(together, step, np.inf)
     uneven = longest > np.maximum(_USUAL * np.minimum.reduceat(shortest, groups.firsts), _SHORT_S)
     for gpu in np.flatnonzero(uneven).tolist():
-        began, ended = groups.spans[gpu]
-        together[began : ended - 1] = near(kept.times_s[began:ended], np.ones(ended - began, bool))
-    sensed = together.copy()
-    for gpu in np.flatnonzero(known < groups.sizes).tolist():
-        began, ended = groups.spans[gpu]
-        own = near(kept.times_s[began:ended], kept.known[began:ended]) if known[gpu] else False
-        sensed[began : ended - 1] = own
-    if kept.refused is not None:
-        sensed &= ~kept.refused
-    return together, sensed
+        first, end = groups.spans[gpu]
+        together[first : end - 1] = near(sensed.times_s[first:end], np.ones(end - first, bool))
+    powered = together.copy()
+    for gpu in np.flatnonzero(sensed.powered < groups.sizes).tolist():
+        first, end = groups.spans[gpu]
+        known = sensed.has_power[first:end]
+        powered[first : end - 1] = near(sensed.times_s[first:end], known) if known.any() else False
+    return together, powered & ~sensed.refused
 
 
-def swing_of(groups: Groups, shape: Floats, read_every: Floats, around_s: Floats) -> Floats:
-    """By interval, the range of the power within it and `around_s` before and after."""
-    low, high = shape.copy(), shape.copy()
-    np.minimum(shape[:-1], shape[1:], out=low[:-1])
-    np.maximum(shape[:-1], shape[1:], out=high[:-1])
-    last = groups.lasts - 1  # the last interval of each GPU
-    low[groups.lasts], high[groups.lasts] = low[last], high[last]
-    reach = 1 + (around_s / np.maximum(read_every, 1e-3)).astype(np.int64)
-    if (reach == 1).all():
-        low, high = _widened(np.minimum, low, groups), _widened(np.maximum, high, groups)
-        return high - low
-    here, firsts, lasts = np.arange(len(shape)), np.repeat(groups.firsts, groups.sizes), np.repeat(last, groups.sizes)
-    while (reach > 0).any():  # doubling: each pass widens by twice as much
-        by = np.repeat(reach, groups.sizes)
-        before, after = np.maximum(here - by, firsts), np.minimum(here + by, lasts)
-        low = np.minimum(low, np.minimum(low[before], low[after]))
-        high = np.maximum(high, np.maximum(high[before], high[after]))
-        reach = reach // 2
+def swing_w(groups: Groups, power: Floats) -> Floats:
+    """By interval, the range of the power within it and the one before and after it, W."""
+    low, high = power.copy(), power.copy()
+    for extreme, ends in ((np.minimum, low), (np.maximum, high)):
+        extreme(power[:-1], power[1:], out=ends[:-1])
+        ends[groups.lasts] = ends[groups.lasts - 1]  # the last interval of each GPU
+        alone = ends.copy()
+        extreme(ends[1:], alone[:-1], out=ends[1:])
+        extreme(ends[:-1], alone[1:], out=ends[:-1])
+        ends[groups.firsts] = extreme(alone[groups.firsts], alone[groups.firsts + 1])  # not of the GPU before
     return high - low
 
 
-def _widened(most: np.ufunc, values: Floats, groups: Groups) -> Floats:
-    """The least or the most of each interval and the one before and after it."""
-    found = values.copy()
-    most(found[1:], values[:-1], out=found[1:])
-    most(found[:-1], values[1:], out=found[:-1])
-    found[groups.firsts] = most(values[groups.firsts], values[groups.firsts + 1])  # not of the GPU before
-    return found
+def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats) -> tuple[Floats, Floats, Floats]:
+    """`store.aliasing.SUMS` in the interval after each reading, (n,) each.
 
-
-def gaps(kept: Kept, blind: Flags, energy: Floats, notes: Sequence[list[Note]]) -> None:
-    """One note for each stretch without readings."""
-    gap = blind if kept.refused is None else blind & ~kept.refused
-    for gpu, at in kept.groups.found(gap):
-        first = np.concatenate([[True], np.diff(at) > 1])
-        began, ended = at[first], at[np.append(first[1:], True)] + 1
-        joules = np.add.reduceat(energy[at], np.flatnonzero(first))
-        notes[gpu] += counters.some_notes(Problem.GAP, kept.ts_ns[began], kept.ts_ns[ended], joules)
-
-
-_BLOCK = 64  # readings whose variance is taken together
-_AROUND = 16  # readings before and after that tell whether readings vary
-_LIKE = 4  # of them at least
-_OF_RANGE = 1 / 8  # variance over range squared: between that of two levels (1/4) and of an even spread (1/12)
-_TELLS_S = 1.0  # utilisation tells of up to so much time before it was read
-_HARDLY = 0.03  # utilisation up to which hardly anything runs: a driver that is read causes some
-
-
-def unseen(
-    groups: Groups,
-    times_s: Floats,
-    step_s: Floats,
-    read_every: Floats,
-    power_w: Floats,
-    utilization: Floats,
-    sensors: Sequence[Sensor],
-    floor_w: Floats,
-    full_w: Floats,
-    spread_w: Floats | None = None,
-    every_s: Floats | None = None,
-) -> list[Floats | None]:
-    """The `SUMS` in the interval after each reading, (n,); None where all are 0. No value is missing but of
-    utilisation.
-
-    `times_s` is from the first reading of each GPU, `read_every` its median step. `spread_w` and `every_s` are of
-    means: the range of what they are of, and how far apart it was read. `floor_w` is what a GPU draws without work,
-    `full_w` the most that work draws, as far as is known. What is no array of readings is by GPU.
+    `floor_w` (g,) is what a GPU draws without work, `full_w` (g,) the most that its work draws, as far as is known.
+    Telemetry of pruned minutes says how far the readings varied that its means are of.
     """
-    period, window = (np.array([getattr(one, name) for one in sensors]) for name in ("period_s", "window_s"))
-    usual = np.maximum(read_every, period)
-    locked = _locked(groups, power_w, utilization, floor_w, full_w, np.rint(_AROUND * usual / read_every))
-    inside = None
-    if spread_w is not None and every_s is not None:
-        within = np.nan_to_num(spread_w) ** 2 * _OF_RANGE
-        inside = np.zeros(len(step_s))
-        inside[:-1] = (within * np.nan_to_num(every_s))[1:]
-        locked = None if locked is None else np.maximum(locked - within, 0.0)
-    quiet = _quiet(groups, utilization, read_every)
-    asleep = quiet & (step_s <= _TELLS_S)
-    asleep[:-1] &= quiet[1:]
-    seen, values, still = groups, power_w, quiet
-    often = np.flatnonzero(usual > 1.3 * read_every)
-    if len(often):  # read more often than there are new values
-        at = [np.arange(began, ended) for began, ended in groups.spans]
-        for gpu in often.tolist():
-            began, ended = groups.spans[gpu]
-            own = times_s[began:ended]
-            grid = np.arange(own[0], own[-1] + usual[gpu], usual[gpu])
-            at[gpu] = began + np.minimum(np.searchsorted(own, grid, "right") - 1, len(own) - 1)
-        seen, shown = Groups.of_sizes(np.array([len(one) for one in at])), np.concatenate(at)
-        values, still = power_w[shown], quiet[shown]
-    numbers = -(-seen.sizes // _BLOCK)
-    rate, beat, ahead = _in_blocks(groups, numbers, _blocks(seen, numbers, values, usual), usual, often, times_s)
-    number, calm = _calm(seen, values, still)
-    if (number >= _LIKE).any():  # readings beside work say nothing of the time without it
-        asleep &= groups.each(number >= _LIKE)
-        rate = np.where(asleep, groups.each(usual * calm / 6), rate)
-        beat, ahead = (None if one is None else np.where(asleep, 0.0, one) for one in (beat, ahead))
-    every = groups.each(usual)
-    longest = np.maximum(step_s, every)
-    rate *= longest / every
-    if inside is not None:
-        rate = np.maximum(rate, inside)
-    if locked is not None:
-        locked[:-1] += locked[1:]
-        locked /= 2
-    not_seen = np.clip(1.0 - groups.each(window) / longest, 0.0, 1.0) * step_s
-    return [None if one is None else one * not_seen for one in (rate, beat, ahead, locked)]
+    groups, step, readings = sensed.groups, sensed.step_s, sensed.readings
+    window, period = sensed.by_gpu("window_s"), sensed.by_gpu("period_s")
+    usual = np.maximum(sensed.read_every_s, period)
+    longest = np.maximum(step, groups.each(usual))
+    missed_s = np.clip(1.0 - groups.each(window) / longest, 0.0, 1.0) * step
+    if not missed_s.any():
+        return missed_s, missed_s, missed_s
+    apart = np.maximum(np.rint(usual / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64)
+    here, reach = np.arange(len(power)), np.repeat(apart, groups.sizes)
+    firsts, lasts = np.repeat(groups.firsts, groups.sizes), np.repeat(groups.lasts, groups.sizes)
+    bend_w = power[np.minimum(here + reach, lasts)] - 2 * power + power[np.maximum(here - reach, firsts)]
+    first, last = np.maximum(here - _AROUND * reach, firsts), np.minimum(here + _AROUND * reach, lasts)
+    number = last - first + 1
 
+    def around(values: Floats) -> Floats:
+        upto = values.copy()
+        groups.cumulate(upto)
+        return upto[last] - upto[first] + values[first]
 
-def _in_blocks(
-    groups: Groups, numbers: Ints, rates: Sequence[Floats], usual: Floats, often: Ints, times_s: Floats
-) -> tuple[Floats, Floats | None, Floats | None]:
-    """By interval, the values of the block that it is in; None where all are 0.
-
-    A block is of `_BLOCK` readings, and where a GPU is read more `often` than its sensor has values, of as many values.
-    """
-    before = np.cumsum(numbers) - numbers
-    lengths = np.full(int(numbers.sum()), _BLOCK)
-    lengths[before + numbers - 1] = groups.sizes - _BLOCK * (numbers - 1)
-    for gpu in often.tolist():
-        began, ended = groups.spans[gpu]
-        own = times_s[began:ended]
-        block = np.minimum(((own - own[0]) / usual[gpu]).astype(np.int64) // _BLOCK, numbers[gpu] - 1)
-        lengths[before[gpu] : before[gpu] + numbers[gpu]] = np.bincount(block, minlength=numbers[gpu])
-    rate, beat, ahead = (np.repeat(one, lengths) if one.any() else None for one in rates)
-    return np.zeros(len(times_s)) if rate is None else rate, beat, ahead
-
-
-def _quiet(groups: Groups, utilization: Floats, read_every: Floats) -> Flags:
-    """By reading, whether hardly any kernel ran then, shortly before and after."""
-    around = np.maximum(1, np.ceil(_TELLS_S / np.maximum(read_every, 1e-3))).astype(np.int64)
-    busy = ~(utilization <= _HARDLY)
-    before, after = np.zeros(len(busy), bool), np.zeros(len(busy), bool)
-    before[1:], after[:-1] = busy[:-1], busy[1:]
-    before[groups.firsts] = after[groups.lasts] = False
-    first, last = np.flatnonzero(busy & ~before), np.flatnonzero(busy & ~after)
-    of = np.searchsorted(groups.begins, first, "right") - 1
-    began = np.maximum(first - around[of], groups.begins[of])
-    ended = np.minimum(last + 1 + around[of], groups.begins[of + 1])
-    n = len(busy) + 1
-    near = np.cumsum(np.bincount(began, minlength=n) - np.bincount(ended, minlength=n))
-    found: Flags = near[:-1] == 0
-    return found
-
-
-def _blocks(groups: Groups, numbers: Ints, power: Floats, usual: Floats) -> tuple[Floats, Floats, Floats]:
-    """By block of readings: variance of the energy per second; variance of power and of energy of beats.
-
-    `numbers` says how many blocks each GPU has.
-    """
-    of = np.repeat(np.arange(len(groups)), numbers)
-    sizes = np.minimum(_BLOCK, groups.sizes)[of]
-    within = np.arange(len(of)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
-    # The last block of a GPU overlaps the one before.
-    starts = groups.firsts[of] + np.minimum(within * sizes, groups.sizes[of] - sizes)
-    rate, spread2, crossings = np.empty(len(of)), np.empty(len(of)), np.empty(len(of), np.int64)
-    for size in np.unique(sizes).tolist():
-        mine = np.flatnonzero(sizes == size)
-        inside = power[starts[mine, None] + np.arange(size)]
-        apart = inside - inside.mean(axis=1)[:, None]
-        spread2[mine] = np.einsum("ij,ij->i", apart, apart) / size
-        above = apart > 0
-        crossings[mine] = np.count_nonzero(above[:, 1:] != above[:, :-1], axis=1)
-        if size > 2:
-            bend = np.diff(inside, 2, axis=1)
-            rate[mine] = usual[of[mine]] * np.einsum("ij,ij->i", bend, bend) / (size - 2) / 6
-        else:
-            rate[mine] = usual[of[mine]] * spread2[mine]
-    return rate * (1 + 4 / sizes), *beats(spread2, crossings, sizes * usual[of])
-
-
-def _calm(groups: Groups, power: Floats, quiet: Flags) -> tuple[Ints, Floats]:
-    """By GPU: how many readings are quiet as those beside them are, and the mean square of how power bends there."""
-    still = np.zeros(len(power), bool)
-    still[1:-1] = quiet[2:] & quiet[1:-1] & quiet[:-2]
-    still[groups.firsts] = still[groups.lasts] = False
-    at = np.flatnonzero(still)
-    bend = (power[at + 1] - power[at]) - (power[at] - power[at - 1])
-    of = np.searchsorted(groups.begins, at, "right") - 1
-    number = np.bincount(of, minlength=len(groups))
-    found: Floats = np.bincount(of, bend**2, minlength=len(groups)) / np.maximum(number, 1)
-    return number, found
-
-
-def _locked(
-    groups: Groups, power: Floats, utilization: Floats, floor_w: Floats, full_w: Floats, around: Floats
-) -> Floats | None:
-    """By reading, the variance of what may hide, W^2; None where nothing may.
-
-    `around` readings before and after tell whether readings like this one vary: then nothing is locked.
-    """
-    share = np.where(np.isnan(utilization), 0.5, utilization)  # nothing tells how busy it was
-    partial = partly(share)
-    if not partial.any():
-        return None
-    one = partial.astype(np.float64)
-    floor, reach = groups.each(floor_w), np.repeat(around.astype(np.int64), groups.sizes)
-    here = np.arange(len(power))
-    first = np.maximum(here - reach, np.repeat(groups.firsts, groups.sizes))
-    last = np.minimum(here + reach, np.repeat(groups.lasts, groups.sizes))
-    above = np.maximum(power - floor, 0.0)
-    n, total, square = (_between(groups, of, first, last) for of in (one, one * above, one * above**2))
-    n = np.maximum(n, 1)
-    spread2 = np.where(n >= _LIKE, square / n - (total / n) ** 2, 0.0)
-    found: Floats = np.maximum(hidden_w2(power, share, floor, groups.each(full_w)) - np.maximum(spread2, 0.0), 0.0)
-    return found
-
-
-def _between(groups: Groups, values: Floats, first: Ints, last: Ints) -> Floats:
-    """The sums of the values from `first` to `last` of a GPU, both included."""
-    upto = values.copy()
-    groups.cumulate(upto)
-    return upto[last] - upto[first] + values[first]
+    mean = around(power) / number
+    spread_w2 = np.maximum(around(power**2) / number - mean**2, 0.0)
+    above = power > mean
+    crossed = np.zeros(len(power))
+    crossed[1:] = above[1:] != above[:-1]
+    crossed[groups.firsts] = 0
+    values = np.maximum(number / reach, 1.0)
+    rate = groups.each(usual) * around(bend_w**2) / number / 6 * (1 + 4 / values)
+    beat_w2, coherent_s = beat(spread_w2, around(crossed), values * groups.each(usual))
+    used = np.where(np.isnan(readings.utilization), 0.5, readings.utilization)  # nothing tells how busy it was
+    hidden_w2 = np.maximum(locked_w2(power, used, groups.each(floor_w), groups.each(full_w)) - spread_w2, 0.0)
+    hidden_w2[:-1] = (hidden_w2[:-1] + hidden_w2[1:]) / 2
+    rate *= longest / groups.each(usual)
+    if readings.spread_w is not None and readings.every_s is not None:
+        within_w2 = np.nan_to_num(readings.spread_w) ** 2 * _OF_RANGE
+        rate[:-1] = np.maximum(rate[:-1], (within_w2 * np.nan_to_num(readings.every_s))[1:])
+        hidden_w2 = np.maximum(hidden_w2 - within_w2, 0.0)
+    alias_j2s = beat_w2 * coherent_s + hidden_w2 * LOCKED_S
+    missed_s = np.where(groups.each(sensed.powered) >= 2, missed_s, 0.0)
+    return rate * missed_s, (beat_w2 + hidden_w2) * missed_s, alias_j2s * missed_s

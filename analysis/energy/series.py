@@ -1,9 +1,9 @@
-"""The readings of some GPUs as arrays, one GPU after another, each in order of time; and what is said of them."""
+"""The readings of some GPUs as arrays, one GPU after another, each in order of time; and what is noted about them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ Times = NDArray[np.int64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_BY_GPU = ("groups", "begins")  # of what `Readings` have
+_NOTES = 100  # of one kind and GPU at most; the others are added up in the last one
 
 
 def median(values: Floats) -> float:
@@ -40,10 +40,6 @@ class Groups:
     begins: Ints
     """(g + 1,)"""
 
-    @classmethod
-    def of_sizes(cls, sizes: Ints) -> Groups:
-        return cls(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-
     def __len__(self) -> int:
         return len(self.begins) - 1
 
@@ -60,61 +56,57 @@ class Groups:
         return self.begins[1:] - 1
 
     @cached_property
-    def some_firsts(self) -> Ints:
-        """The first value of each GPU that has any."""
-        return self.firsts[self.sizes > 0]
-
-    @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        edges = self.begins.tolist()
-        return list(pairwise(edges))
+        return list(pairwise(self.begins.tolist()))
 
-    def each(self, values: NDArray[Any]) -> NDArray[Any]:
+    def each(self, by_gpu: NDArray[Any]) -> NDArray[Any]:
         """By value, what is known of its GPU; that alone where it is the same of all."""
-        if len(values) and (values == values[0]).all():
-            return values[:1]
-        return np.repeat(values, self.sizes)
+        if len(by_gpu) and (by_gpu == by_gpu[0]).all():
+            return by_gpu[:1]
+        return np.repeat(by_gpu, self.sizes)
 
     def steps(self, values: NDArray[Any]) -> NDArray[Any]:
         """From each value to the next of its GPU; 0 from the last one."""
-        found = np.empty_like(values)
-        np.subtract(values[1:], values[:-1], out=found[:-1])
-        found[self.lasts] = 0
-        return found
+        steps = np.empty_like(values)
+        np.subtract(values[1:], values[:-1], out=steps[:-1])
+        steps[self.lasts] = 0
+        return steps
 
-    def beside(self, which: Flags) -> Flags:
-        """By interval, whether one of its ends is such a reading."""
-        found = which.copy()
-        found[:-1] |= which[1:]
-        found[self.lasts] = False
-        return found
+    def beside(self, flags: Flags) -> Flags:
+        """By interval, whether one of its ends has the flag."""
+        beside = flags.copy()
+        beside[:-1] |= flags[1:]
+        beside[self.lasts] = False
+        return beside
 
-    def sums(self, values: NDArray[Any], which: Flags | None = None) -> NDArray[Any]:
-        """By GPU, the sum of all values, or of those `which`."""
-        found: NDArray[Any] = np.add.reduceat(values if which is None else values * which, self.firsts)
-        return found
+    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
+        """By GPU, the sum of all values."""
+        sums: NDArray[Any] = np.add.reduceat(values, self.firsts)
+        return sums
 
-    def count(self, which: Flags) -> Ints:
-        """By GPU, how many."""
-        return np.diff(np.searchsorted(np.flatnonzero(which), self.begins))
+    def count(self, flags: Flags) -> Ints:
+        """By GPU, how many have the flag."""
+        return np.diff(np.searchsorted(np.flatnonzero(flags), self.begins))
 
-    def any(self, which: Flags) -> Flags:
-        found: Flags = np.logical_or.reduceat(which, self.firsts)
-        return found
-
-    def found(self, which: Flags) -> Iterator[tuple[int, Ints]]:
-        """The GPUs that have such values, and where these are."""
-        at = np.flatnonzero(which)
-        if not len(at):
-            return
+    def places(self, flags: Flags) -> Iterator[tuple[int, Ints]]:
+        """The GPUs that have values with the flag, and where these are."""
+        at = np.flatnonzero(flags)
         edges = np.searchsorted(at, self.begins)
         for gpu in np.flatnonzero(np.diff(edges)).tolist():
             yield gpu, at[edges[gpu] : edges[gpu + 1]]
 
     def cumulate(self, steps: Floats) -> None:
         """Sums from the first value of each GPU on, in place: other GPUs do not round them."""
-        for began, ended in self.spans:
-            np.add.accumulate(steps[began:ended], out=steps[began:ended])
+        for first, end in self.spans:
+            np.add.accumulate(steps[first:end], out=steps[first:end])
+
+    def upto(self, steps: Floats) -> Floats:
+        """By value, the sum of those of its GPU before it."""
+        sums = np.zeros(len(steps))
+        sums[1:] = steps[:-1]
+        sums[self.firsts] = 0.0
+        self.cumulate(sums)
+        return sums
 
 
 @dataclass(frozen=True)
@@ -149,15 +141,21 @@ class Readings:
         """Which readings are of which GPU. Each has some."""
         return Groups(np.array([0, len(self.ts_ns)], np.int64) if self.begins is None else self.begins)
 
-    def of(self, first: int, last: int) -> Readings:
-        """The readings of the GPUs from `first` up to `last`, without this one."""
-        begins = self.groups.begins[first : last + 1]
-        which, begins = slice(int(begins[0]), int(begins[-1])), begins - begins[0]
-        columns: dict[str, Any] = {"begins": begins}
-        for name, values in vars(self).items():
-            if name not in _BY_GPU:
-                columns[name] = None if values is None else values[which]
-        return Readings(**columns)
+    def take(self, at: Ints, sizes: Ints) -> Readings:
+        """The readings `at` these places, in this order: so many of each GPU."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "begins"}
+        columns = {name: None if values is None else values[at] for name, values in columns.items()}
+        return Readings(**columns, begins=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+    def without_modules(self, of_module: Flags) -> Readings:
+        """The same without what is of a whole module, processor included, of the GPUs with the flag (g,)."""
+        if not of_module.any():
+            return self
+        hidden = np.repeat(of_module, self.groups.sizes)
+        counter, instant = (
+            None if values is None else np.where(hidden, np.nan, values) for values in (self.counter_j, self.instant_w)
+        )
+        return replace(self, counter_j=counter, instant_w=instant)
 
 
 class Reason(Code):
@@ -205,3 +203,13 @@ class Note:
     """How many findings of this kind the row stands for."""
     has_rows: bool = False
     """Of a gap: whether the GPU has rows within it, none of which counts."""
+
+
+def notes_of(problem: Problem, began: Times, ended: Times, joules: Floats) -> list[Note]:
+    """One note each, but not more than `_NOTES`: the last stands for all others."""
+    rows: Sequence[tuple[int, int, float]] = list(zip(began.tolist(), ended.tolist(), joules.tolist(), strict=True))
+    notes = [Note(problem, *row) for row in rows[:_NOTES]]
+    if len(rows) > _NOTES:
+        last = float(joules[_NOTES - 1 :].sum())
+        notes[-1] = Note(problem, int(began[_NOTES - 1]), int(ended[-1]), last, n=len(rows) - _NOTES + 1)
+    return notes

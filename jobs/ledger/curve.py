@@ -19,10 +19,10 @@ from .unseen import Unseen
 
 Floats = NDArray[np.float64]
 
-ENERGY, BELOW, ABOVE, VARIANCE, BEAT_W2S, BEAT_J2S, LOCKED_W2S, SENSED_J, SENSED_S, COUNTER_S, DOUBT = range(11)
-"""What is counted, in J and s; of it four are `store.aliasing.SUMS`. Each adds up over times and over spans.
+ENERGY, BELOW, ABOVE, VARIANCE, ALIAS_W2S, ALIAS_J2, SENSED_J, SENSED_S, COUNTER_S, DOUBT = range(10)
+"""What is counted, in J and s; of it three are `store.aliasing.SUMS`. Each adds up over times and over spans.
 `splitting` fills DOUBT."""
-WIDTH = 11
+WIDTH = 10
 
 LONGEST_STEP_S = 1.0
 """A sensor without a new value for longer is not believed to be at work."""

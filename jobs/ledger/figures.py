@@ -13,11 +13,11 @@ from ...store.power_sensors import SENSOR_ERROR
 from ...store.vocabulary import Code
 from .curve import (
     ABOVE,
+    ALIAS_J2,
     BELOW,
     COUNTER_S,
     DOUBT,
     ENERGY,
-    LOCKED_W2S,
     SENSED_J,
     SENSED_S,
     VARIANCE,
@@ -77,7 +77,7 @@ def figure(used: Floats, most_w: Floats) -> Figure:
     below, above = total[BELOW] + total[DOUBT], total[ABOVE] + total[DOUBT]
     boards = SENSOR_ERROR.variance(by_gpu[:, SENSED_J], by_gpu[:, SENSED_S]).sum()
     sensed = np.array(total[SENSED_J]), np.array(total[SENSED_S])
-    variance = variance_j2(total[VARIANCE : LOCKED_W2S + 1], seconds)
+    variance = variance_j2(total[VARIANCE : ALIAS_J2 + 1], seconds)
     lower, upper = (float(one) for one in SENSOR_ERROR.ends(*sensed, boards, np.maximum(variance, 0.0)))
     energy = max(total[ENERGY], 0.0)
     most = float(most_w.sum()) * seconds

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import pairwise
 
-from ...store.aliasing import FLOOR, LIKELY, PART_S, PERIOD_S, Sensor, beats, hidden_w2
+from ...store.aliasing import FLOOR, LIKELY, LOCKED_S, PART_S, PERIOD_S, Sensor, beat, locked_w2
 from ...store.power_sensors import sensor_of_model
 
 _MEMORY = 64  # new values that tell how readings vary
@@ -55,15 +55,15 @@ class Unseen:
 
         missed = self._sensor.missed
         if missed == 0:
-            return 0.0, 0.0, 0.0, 0.0
+            return 0.0, 0.0, 0.0
         usual = max(self._sensor.period_s, min(seconds, 1.0))
         rate = usual * bend * bend / 6
         past = list(self._past)
         crossings = sum(a != b for a, b in pairwise(past))
-        beat, ahead = beats(self._spread2, crossings, len(past) * usual)
+        beat_w2, coherent_s = beat(self._spread2, crossings, len(past) * usual)
         limit = self._limit or self._highest
         floor, full = min(self._lowest, FLOOR * limit), max(self._highest, LIKELY * limit)
-        hidden = float(hidden_w2(watts, 0.5 if utilization is None else utilization, floor, full))
+        hidden = float(locked_w2(watts, 0.5 if utilization is None else utilization, floor, full))
         locked = max(hidden - self._spread2, 0.0)
         by = missed * (missed if counter else 1.0) * seconds
-        return rate * by, beat * by, ahead * by, locked * by
+        return rate * by, (beat_w2 + locked) * by, (beat_w2 * coherent_s + locked * LOCKED_S) * by
