@@ -27,8 +27,8 @@ import numpy as np
 from .power_sensors import NORMAL_95
 
 SUMS = ("variance_j2", "alias_w2s", "alias_j2")
-"""What is added up over time: the variance of what is independent; the variance of the alias's power x s, and that x its
-coherent time."""
+"""What is added up over time: the variance of what is independent; the variance of the alias's power x s, and that x
+its coherent time."""
 PERIOD_S, PART_S = 0.1, 0.025
 """Of a sensor of which nothing is known: that of most, and the least that any averages since 2020."""
 LOCKED_S = 10.0
@@ -39,7 +39,7 @@ by less than 0.25 %. That no load keeps this up for longer is assumed."""
 FLOOR, LIKELY = 0.1, 0.75
 """Of the power limit: what no board draws less than, and what work may draw, also where none was seen."""
 _CROSSINGS = 3  # of their mean by readings that go to and fro
-_LOBE = 0.3  # mean square of the energy that a sine is ahead of its mean by, over (time between crossings x rms)**2
+_LOBE = 0.12  # mean square of the energy that a sine is ahead of its mean by, over (time between crossings x rms)**2
 _FULL = 0.99  # utilisation from which a load cannot hide work
 
 Number = Any

@@ -31,8 +31,8 @@ def counted(
     """By interval after each reading, (n,): whether the counter is believed, and what it counted, J.
 
     `counter` is in J, NaN where it was not read; `by_power` (n,) is the energy of the integrated power in the interval,
-    `sensed` whether that was measured there; `highest_w` (g,) is what a GPU can draw. Where a counter is not believed, its
-    energy is 0, and where it began anew what it shows since: a bound from below. Adds to the `notes` of each GPU.
+    `sensed` whether that was measured there; `highest_w` (g,) is what a GPU can draw. Where a counter is not believed,
+    its energy is 0, and where it began anew what it shows since: a bound from below. Adds to the `notes` of each GPU.
     """
     at, anchored = _anchors(groups, counter)
     trusted, energy = np.zeros(len(ts), bool), np.zeros(len(ts))

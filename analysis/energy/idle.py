@@ -92,15 +92,17 @@ def idle_power(sensed: SensedPower, limit_w: Floats) -> IdlePower:
         for code, power, flags in clean:
             idle = power[at][flags[at]]
             if len(idle) >= _READINGS and _is_idle(sensed, gpu, idle, limit_w[gpu]):
-                estimate = median(idle), *np.quantile(idle, _MIDDLE).tolist()
+                low_w, high_w = np.quantile(idle, _MIDDLE).tolist()
+                estimate, source[gpu] = (median(idle), low_w, high_w), IDLE_SOURCES.index(code)
                 break
         else:
             code, estimate = IdleSource.COUNTER, _by_counter(sensed, at, without_work[at], high[gpu])
             if estimate is None:
                 code, estimate = IdleSource.EXTENDED, _by_line(sensed, gpu, low[gpu])
+            if estimate is not None:
+                source[gpu] = IDLE_SOURCES.index(code)
         if estimate is not None:
             watts[gpu], low[gpu], high[gpu] = estimate
-            source[gpu] = IDLE_SOURCES.index(code)
     return IdlePower(watts, np.minimum(low, np.nan_to_num(high)), high, source)
 
 

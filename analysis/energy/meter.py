@@ -1,7 +1,21 @@
 """Meters: the energy of GPUs as functions of time, and how far they may be wrong.
 
-All figures are differences of functions that only grow with time, so the figures of two windows side by side add up to
-those of both. Only the ends of a window add something of their own: where a reading is placed in time is not exact.
+      J │                    ╱ energy_j: by the counter where it is believed, else the trapezoid of power
+        │             ______╱   over the time that each reading is of (`sensor`)
+        │      ______╱ gap: the middle of what it can draw, with bounds below_j and above_j
+        │_____╱
+        └──────────────────────────── t
+           ◄─L─a─L─►         ◄─L─b─L─►   a window from a to b
+
+All figures are differences of functions that only grow with time, so those of two windows side by side add up to those
+of both. How far an energy may be wrong has these terms:
+
+* **the board**: gain and offset of its sensor (`calibration` has them; linear in energy and time, so not in a meter);
+* **the lag**: all readings may be later or earlier by L. If the power is alike at both ends, a window loses at one what
+  it gains at the other; a load edge between them moves its height x L in or out: |level_j(b) - level_j(a)|;
+* **the ends**: what may lie on the other side of an end, as power changes near it or between two readings: doubt_j;
+* **aliasing**: what the sensor missed (`store.aliasing`), a variance;
+* **bounds** of gaps, of counters that began anew, of clocks set back, of a counter and a power that differ.
 """
 
 from __future__ import annotations
@@ -14,19 +28,27 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ...store.aliasing import FLOOR, LIKELY, LOCKED_S, SUMS, variance_j2
+from ...store.aliasing import FLOOR, LIKELY, SUMS, variance_j2
 from ...store.power_sensors import NORMAL_95, sensor_of_model
-from . import counter as counters
-from .idle import IDLE_SOURCES, Idle, IdleSource, idle_of
-from .sensor import Kept, PowerSource, gaps, power_of, sensed_of, shape_of, swing_of, unseen
-from .series import Flags, Floats, Groups, Ints, Note, Problem, Readings, Reason, Times, median
+from .counter import counted
+from .idle import IDLE_SOURCES, IdlePower, IdleSource, idle_power
+from .sensor import PowerSource, SensedPower, aliasing, followed, power_at, sensed_power, swing_w
+from .series import Flags, Floats, Ints, Note, Problem, Readings, Reason, Times, notes_of
 
-_REASON = f"<U{max(len(one) for one in Reason)}"
+_REASON = f"<U{max(len(reason) for reason in Reason)}"
 _REFUSED_FROM = 0.5  # of a window without readings that count
+_UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
+_MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is known
+_OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
+_AGREE = 0.02  # a difference between counter and power that needs no mention
+_AGREE_S = 10.0  # less time than this tells nothing of it
 PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
 """What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
+ENDS = ("level_j", "doubt_j")
+"""What a meter shows of an end of a window there: the energy of the time that readings may lag by, and what may lie on
+the other side."""
 _WATTS = ("idle_w", "idle_low_w", "idle_high_w", "lowest_w", "highest_w")
-_KNOTS = ("knots_ns", "knots_s", "energy_j", "slope_j", "bend_j", "edge_w", "lag_j", "parts")
+_KNOTS = ("knots_ns", "knots_s", "energy_j", "slope_j", "bend_j", "edge_w", "parts", "ends_j")
 
 
 @dataclass(frozen=True)
@@ -42,7 +64,7 @@ class Energies:
     above_j: Floats
     """How much more."""
     variance_j2: Floats
-    """Of sampling: what the sensor did not see. Independent from window to window where these last some minutes."""
+    """Of aliasing: what the sensor did not see. Independent from window to window where these last some minutes."""
     measured_s: Floats
     """Time with readings."""
     counter_s: Floats
@@ -93,10 +115,10 @@ class Meters:
     bend_j: Floats
     edge_w: Floats
     """(k,) the range of the power within a segment and around it."""
-    lag_j: Floats
-    """(k,) of a window that ends in the segment, how much energy may lie on the other side of its end: readings lag."""
     parts: Floats
     """(parts, k) the other figures to each knot, in the order of `PARTS`."""
+    ends_j: Floats
+    """(2, k) of a window that ends at the knot, in the order of `ENDS`; between knots as a line."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -104,54 +126,54 @@ class Meters:
     def __iter__(self) -> Iterator[Meter]:
         return (Meter(self, number) for number in range(len(self)))
 
-    def over(self, of: Ints, began: Times, ended: Times) -> Energies:
-        """The energy of the GPUs `of` (numbers) from `began` to `ended` (ns UTC); arrays (n,).
+    def over(self, numbers: Ints, began: Times, ended: Times) -> Energies:
+        """The energy of these GPUs (numbers) from `began` to `ended` (ns UTC); arrays (n,).
 
         Raises ValueError where one ends before it begins.
         """
         if (ended < began).any():
             raise ValueError("a window ends before it begins")
         length = (ended - began) / 1e9
-        first, since = self.at(of, began)
-        last, until = self.at(of, ended)
-        sums = dict(zip(PARTS, until[1:-1] - since[1:-1], strict=True))
-        seconds = np.maximum(length, 1e-9)
+        first, since = self.at(numbers, began)
+        last, until = self.at(numbers, ended)
+        grown = until - since
+        energy, sums = grown[0], dict(zip(PARTS, grown[1:-2], strict=True))
         inside = last - first
-        edges = since[-1] + until[-1]
+        doubt = np.abs(grown[-2]) + since[-1] + until[-1]
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
-        beyond = (length - inside) * self.highest_w[of]
+        beyond = (length - inside) * self.highest_w[numbers]
         # No doubt goes further than the least and the most that the GPU can draw.
-        energy = until[0] - since[0]
-        less = np.maximum(energy - self.lowest_w[of] * inside, 0.0)
-        more = np.maximum(self.highest_w[of] * inside - energy, 0.0)
-        variance = variance_j2([sums[name] for name in SUMS], seconds)
+        less = np.maximum(energy - self.lowest_w[numbers] * inside, 0.0)
+        more = np.maximum(self.highest_w[numbers] * inside - energy, 0.0)
+        variance = variance_j2([sums[name] for name in SUMS], length)
         return Energies(
             energy,
             sums["measured_j"],
-            np.minimum(sums["below_j"] + edges, less),
-            np.minimum(sums["above_j"] + edges, more) + beyond,
+            np.minimum(sums["below_j"] + doubt, less),
+            np.minimum(sums["above_j"] + doubt, more) + beyond,
             np.minimum(variance, (np.maximum(less, more) / NORMAL_95) ** 2),
             sums["measured_s"],
             sums["counter_s"],
-            self._reasons(of, length, sums),
+            self._reasons(numbers, length, sums),
         )
 
-    def joules(self, of: Ints, began: Times, ended: Times) -> Floats:
+    def joules(self, numbers: Ints, began: Times, ended: Times) -> Floats:
         """The `energy_j` of windows."""
-        first, last = (self._upto(at, share) for _, at, _, share in (self._where(of, one) for one in (began, ended)))
+        first, last = (
+            self._upto(at, share) for _, at, _, share in (self._where(numbers, when) for when in (began, ended))
+        )
         return last - first
 
-    def least(self, of: Ints, when: Times) -> tuple[Floats, Floats, Floats]:
-        """Up to each time (ns UTC) of the GPUs `of`: the least energy that they drew (J), seconds with readings, and
-        by how much less it may be of a window that ends there (J).
+    def least(self, numbers: Ints, when: Times) -> tuple[Floats, Floats, Floats]:
+        """Up to each time (ns UTC) of these GPUs: the least energy that they drew (J), seconds with readings, and by
+        how much less it may be of a window that ends there (J).
 
         The first two are sums. Their differences tell of windows side by side what `over` does, at a third of the cost.
         """
-        _, at, step, share = self._where(of, when)
+        _, at, step, share = self._where(numbers, when)
         rows = (self.parts[PARTS.index(name)] for name in ("below_j", "measured_s"))
         below, measured = (row[at] + share * (row[at + 1] - row[at]) for row in rows)
-        edge = self.edge_w[at] * share * (1 - share) * step + self.lag_j[at + (share >= 1)]
-        return self._upto(at, share) - below, measured, edge
+        return self._upto(at, share) - below, measured, self._ends(at, step, share)[1]
 
     def gaps(self, longer_s: float) -> tuple[Ints, Times]:
         """Where times of more than `longer_s` without readings begin and end: the GPUs (numbers) and when (ns UTC)."""
@@ -160,11 +182,11 @@ class Meters:
         lasted, measured = np.diff(self.knots_s), np.diff(self.parts[PARTS.index("measured_s")])
         at = np.flatnonzero((lasted > longer_s) & (measured <= 0))
         order = np.argsort(self.begins)  # of some GPUs: `only` keeps the knots of all
-        of = order[np.searchsorted(self.begins[order], at, "right") - 1]
-        own = (at >= self.begins[of]) & (at < self.ends[of] - 1)
-        of, at = of[own], at[own]
-        since = (self.origin_ns - self.knots_ns[self.begins])[of]
-        return np.repeat(of, 2), (np.stack([self.knots_ns[at], self.knots_ns[at + 1]]) + since).T.ravel()
+        numbers = order[np.searchsorted(self.begins[order], at, "right") - 1]
+        inside = (at >= self.begins[numbers]) & (at < self.ends[numbers] - 1)
+        numbers, at = numbers[inside], at[inside]
+        since = (self.origin_ns - self.knots_ns[self.begins])[numbers]
+        return np.repeat(numbers, 2), (np.stack([self.knots_ns[at], self.knots_ns[at + 1]]) + since).T.ravel()
 
     def between(self, since_ns: int | None, until_ns: int | None) -> Meters:
         """The same meters of less time, without those that have none of it."""
@@ -178,16 +200,15 @@ class Meters:
         )
         return replace(self, first_ns=first, last_ns=last, notes=notes).only(np.flatnonzero(first <= last))
 
-    def only(self, which: Ints) -> Meters:
+    def only(self, numbers: Ints) -> Meters:
         """Some of them, in this order."""
-        if np.array_equal(which, np.arange(len(self))):
+        if np.array_equal(numbers, np.arange(len(self))):
             return self
-        numbers = which.tolist()
         columns: dict[str, Any] = {}
         for name, values in vars(self).items():
             if name not in _KNOTS:
                 arrays = isinstance(values, np.ndarray)
-                columns[name] = values[which] if arrays else tuple(values[one] for one in numbers)
+                columns[name] = values[numbers] if arrays else tuple(values[number] for number in numbers.tolist())
         return replace(self, **columns)
 
     def calibrated(self, boards: pl.DataFrame) -> Meters:
@@ -202,50 +223,49 @@ class Meters:
         knots = {name: getattr(self, name).copy() for name in _KNOTS[2:]}
         joules, seconds = (PARTS.index(name) for name in ("measured_j", "measured_s"))
         for number, (began, ended) in enumerate(zip(self.begins.tolist(), self.ends.tolist(), strict=True)):
-            own, before = slice(began, ended), self.parts[:, began:ended]
+            at, before = slice(began, ended), self.parts[:, began:ended]
             more_j = h[number] * before[joules] + p[number] * before[seconds]
             read_s = np.diff(before[seconds], append=before[seconds, -1])  # of the segment after each knot
             factor = np.where(read_s > 0, 1 + h[number], 1.0)
-            knots["energy_j"][own] += more_j
-            knots["parts"][joules, own] += more_j
-            knots["slope_j"][own] = factor * self.slope_j[own] + p[number] * read_s
-            for name in ("bend_j", "edge_w", "lag_j"):
-                knots[name][own] = factor * getattr(self, name)[own]
+            knots["energy_j"][at] += more_j
+            knots["parts"][joules, at] += more_j
+            knots["slope_j"][at] = factor * self.slope_j[at] + p[number] * read_s
+            for name in ("bend_j", "edge_w", "ends_j"):
+                knots[name][..., at] = factor * getattr(self, name)[..., at]
         return replace(self, **of_gpu, **knots)
 
-    def beside(self, other: Meters) -> Meters:
+    def beside(self, others: Meters) -> Meters:
         """Both, these first."""
         knots = len(self.knots_ns)
         moved = replace(
-            other, begins=other.begins + knots, ends=other.ends + knots,
-            knots_ns=other.knots_ns + (self.knots_ns[-1] + 1),
+            others, begins=others.begins + knots, ends=others.ends + knots,
+            knots_ns=others.knots_ns + (self.knots_ns[-1] + 1),
         )  # fmt: skip
         columns: dict[str, Any] = {}
-        for name, mine in vars(self).items():
-            more = getattr(moved, name)
-            arrays = isinstance(mine, np.ndarray)
-            columns[name] = np.concatenate([mine, more], axis=-1) if arrays else (*mine, *more)
+        for name, values in vars(self).items():
+            added = getattr(moved, name)
+            arrays = isinstance(values, np.ndarray)
+            columns[name] = np.concatenate([values, added], axis=-1) if arrays else (*values, *added)
         return Meters(**columns)
 
-    def at(self, of: Ints, when: Times) -> tuple[Floats, Floats]:
-        """What the meters of the GPUs `of` (numbers) show at some times (ns UTC), each since its first knot.
+    def at(self, numbers: Ints, when: Times) -> tuple[Floats, Floats]:
+        """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot.
 
-        The time on the meter, s (n,); and (2 + parts, n): the energy, `PARTS`, and how much energy may lie on the other
-        side of a window's end there.
+        The time on the meter, s (n,); and (1 + parts + 2, n): the energy, `PARTS` and `ENDS`.
         """
-        inside, at, step, share = self._where(of, when)
-        found = np.empty((2 + len(PARTS), len(when)))
-        found[0] = self._upto(at, share)
+        inside, at, step, share = self._where(numbers, when)
+        shown = np.empty((3 + len(PARTS), len(when)))
+        shown[0] = self._upto(at, share)
         before = self.parts[:, at]
-        found[1:-1] = before + share * (self.parts[:, at + 1] - before)
-        found[-1] = self.edge_w[at] * share * (1 - share) * step + self.lag_j[at + (share >= 1)]
-        return inside, found
+        shown[1:-2] = before + share * (self.parts[:, at + 1] - before)
+        shown[-2:] = self._ends(at, step, share)
+        return inside, shown
 
-    def _where(self, of: Ints, when: Times) -> tuple[Floats, Ints, Floats, Floats]:
+    def _where(self, numbers: Ints, when: Times) -> tuple[Floats, Ints, Floats, Floats]:
         """The time on the meter, the segment that it is in, how long this is, and which share of it has passed."""
-        begins, ends = self.begins[of], self.ends[of]
+        begins, ends = self.begins[numbers], self.ends[numbers]
         zero = self.knots_ns[begins]
-        inside = np.minimum(np.maximum(when - self.origin_ns[of], 0), self.knots_ns[ends - 1] - zero)
+        inside = np.minimum(np.maximum(when - self.origin_ns[numbers], 0), self.knots_ns[ends - 1] - zero)
         at = np.searchsorted(self.knots_ns, inside + zero, "right") - 1
         at = np.minimum(at, ends - 2)
         before, seconds = self.knots_s[at], np.minimum(inside / 1e9, self.knots_s[ends - 1])
@@ -253,10 +273,17 @@ class Meters:
         return seconds, at, step, (seconds - before) / np.where(step > 0, step, 1.0)
 
     def _upto(self, at: Ints, share: Floats) -> Floats:
-        found: Floats = self.energy_j[at] + self.slope_j[at] * share + self.bend_j[at] * share**2
-        return found
+        energy: Floats = self.energy_j[at] + self.slope_j[at] * share + self.bend_j[at] * share**2
+        return energy
 
-    def _reasons(self, of: Ints, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
+    def _ends(self, at: Ints, step: Floats, share: Floats) -> Floats:
+        """(2, n) `ENDS`."""
+        before = self.ends_j[:, at]
+        ends: Floats = before + share * (self.ends_j[:, at + 1] - before)
+        ends[1] += self.edge_w[at] * share * (1 - share) * step
+        return ends
+
+    def _reasons(self, numbers: Ints, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
         reasons = np.zeros(len(length), _REASON)
         refused = sums["measured_s"] < _REFUSED_FROM * length
         if refused.any():
@@ -268,7 +295,7 @@ class Meters:
             reasons[unread & (length > 0)] = Reason.NO_TELEMETRY
         for number, reason in enumerate(self.empty):
             if reason is not None:
-                reasons[of == number] = reason
+                reasons[numbers == number] = reason
         return reasons
 
 
@@ -299,7 +326,8 @@ class Meter:
     @property
     def idle_w(self) -> float | None:
         """What it draws without work; None where it was never seen idle."""
-        return number_or_none(self.among.idle_w[self.number])
+        watts = self.among.idle_w[self.number]
+        return None if np.isnan(watts) else float(watts)
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -316,261 +344,234 @@ class Meter:
         return self.among.over(np.full(len(began), self.number), began, ended)
 
 
-def number_or_none(value: float) -> float | None:
-    """A value of an array; None for NaN."""
-    return None if np.isnan(value) else float(value)
+# -- from readings to meters ----------------------------------------------------------------------------------
 
 
-_UNKNOWN_LIMIT = 1.5  # times the highest reading, where no limit is known
-_MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is known
-_OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
-_AGREE = 0.02  # a difference between counter and power that needs no mention
-_AGREE_S = 10.0  # less time than this tells nothing of it
-
-
-def build_all(
+def meters_of_readings(
     gpus: Sequence[tuple[str, str]],
     readings: Readings,
     limits_w: Sequence[float | None],
     models: Sequence[str | None],
     events: Sequence[Sequence[Note]],
 ) -> Meters:
-    """The meters of some GPUs. `limits_w` are their power limits where the readings have none; `events` were told
-    elsewhere. Each GPU has readings, but for a single one."""
-    notes = [list(of_gpu) for of_gpu in events]
-    limit_w = np.array([np.nan if one is None else one for one in limits_w], np.float64)
-    readings = _of_gpus(readings, models)
-    groups, ts = readings.groups, readings.ts_ns
-    if not len(ts):
-        return _none(gpus, np.zeros((2, 1), np.int64), limit_w, notes, [Reason.NO_TELEMETRY])
+    """The meters of some GPUs (cluster and GPU of each). Each has readings, but for a single one.
+
+    `limits_w` are power limits where the readings have none; `events` are notes that were made elsewhere.
+    """
+    notes, limit_w = [list(of_gpu) for of_gpu in events], np.array([np.nan if w is None else w for w in limits_w])
+    if not len(readings.ts_ns):
+        return _without_energy(gpus, np.zeros((2, 1), np.int64), limit_w, notes, [Reason.NO_TELEMETRY])
+    sensors = [None if model is None else sensor_of_model(model) for model in models]
+    readings = readings.without_modules(np.array([sensor is not None and sensor.of_module for sensor in sensors]))
+    groups = readings.groups
     if readings.limit_w is not None:
         highest = np.fmax.reduceat(readings.limit_w, groups.firsts)
         limit_w = np.where(np.isnan(highest) | (highest == 0), limit_w, highest)
-    power = power_of(readings, limit_w, models, notes)
-    kept = Kept.of(readings, power, events)
-    some = kept.has_value
-    enough = groups.count(some) >= 2
-    if enough.all():
-        found = _metered(gpus, kept if some.all() else kept.only(some, enough), limit_w, notes)
-        if some.all():
-            return found
-        return replace(found, notes=_with_rows(found.notes, [ts[slice(*span)] for span in groups.spans]))
-    which, rest = np.flatnonzero(enough).tolist(), np.flatnonzero(~enough).tolist()
-    any_at_all = groups.any(some)
-    empty = _none(
-        [gpus[one] for one in rest], np.stack([ts[groups.firsts], ts[groups.lasts]])[:, rest], limit_w[rest],
-        [notes[one] for one in rest], [Reason.NO_TELEMETRY if any_at_all[one] else Reason.NO_SENSOR for one in rest],
-    )  # fmt: skip
-    if not which:
+    sensed = sensed_power(readings, limit_w, models, notes)
+    useful = sensed.has_power | sensed.stuck | sensed.zero
+    if readings.counter_j is not None:
+        useful |= ~np.isnan(readings.counter_j)
+    enough = groups.count(useful) >= 2
+    if enough.all() and useful.all():
+        return _metered(gpus, sensed, limit_w, notes)
+    metered, others = np.flatnonzero(enough).tolist(), np.flatnonzero(~enough).tolist()
+    reasons = [Reason.NO_TELEMETRY if useful[slice(*groups.spans[gpu])].any() else Reason.NO_SENSOR for gpu in others]
+    times = np.stack([readings.ts_ns[groups.firsts], readings.ts_ns[groups.lasts]])
+    empty = _without_energy(
+        [gpus[gpu] for gpu in others], times[:, others], limit_w[others], [notes[gpu] for gpu in others], reasons
+    )
+    if not len(metered):
         return empty
-    own = kept.only(some & np.repeat(enough, groups.sizes), enough)
-    found = _metered([gpus[one] for one in which], own, limit_w[which], [notes[one] for one in which])
-    found = replace(found, notes=_with_rows(found.notes, [ts[slice(*groups.spans[one])] for one in which]))
-    return found.beside(empty).only(np.argsort(np.array([*which, *rest])))
+    meters = _metered(
+        [gpus[gpu] for gpu in metered], sensed.only(useful, enough), limit_w[metered], [notes[gpu] for gpu in metered]
+    )
+    spans = [groups.spans[gpu] for gpu in metered]
+    meters = replace(meters, notes=_with_rows(meters.notes, [readings.ts_ns[slice(*span)] for span in spans]))
+    return meters.beside(empty).only(np.argsort([*metered, *others])) if len(others) else meters
 
 
 def _with_rows(notes: Sequence[tuple[Note, ...]], times: Sequence[Times]) -> tuple[tuple[Note, ...], ...]:
     """The notes of each GPU; gaps with whether there are rows at other times (sorted) within them."""
+
+    def has_rows(note: Note, ts: Times) -> bool:
+        return bool(np.searchsorted(ts, note.ended_ns) > np.searchsorted(ts, note.began_ns, "right"))
+
     return tuple(
         tuple(
-            replace(
-                note, has_rows=bool(np.searchsorted(ts, note.ended_ns) > np.searchsorted(ts, note.began_ns, "right"))
-            )
-            if note.problem == Problem.GAP
-            else note
-            for note in of_gpu
+            replace(note, has_rows=has_rows(note, ts)) if note.problem == Problem.GAP else note for note in notes_of_gpu
         )
-        for of_gpu, ts in zip(notes, times, strict=True)
+        for notes_of_gpu, ts in zip(notes, times, strict=True)
     )
 
 
-def _of_gpus(readings: Readings, models: Sequence[str | None]) -> Readings:
-    """The readings without those that are of a whole module, processor included: they tell nothing of its GPU."""
-    sensors = [None if model is None else sensor_of_model(model) for model in models]
-    of_module = np.array([sensor is not None and sensor.of_module for sensor in sensors])
-    if not of_module.any():
-        return readings
-    which = np.repeat(of_module, readings.groups.sizes)
-    counter, instant = (
-        None if values is None else np.where(which, np.nan, values)
-        for values in (readings.counter_j, readings.instant_w)
-    )
-    return replace(readings, counter_j=counter, instant_w=instant)
-
-
-def _metered(gpus: Sequence[tuple[str, str]], kept: Kept, limit_w: Floats, notes: Sequence[list[Note]]) -> Meters:
-    groups, ts, times, step = kept.groups, kept.ts_ns, kept.times_s, kept.step_s
-    missed, period, window = (
-        np.array([getattr(one, name) for one in kept.sensors]) for name in ("missed", "period_s", "window_s")
-    )
-    read_every = np.array([median(step[began : ended - 1]) for began, ended in groups.spans])
-    known = groups.count(kept.known)
-    idle = idle_of(kept, limit_w, read_every)
-    floor_w, full_w, highest_w = _levels(kept, known, idle, limit_w)
-    middle_w = np.where(limit_w > 0, (floor_w + highest_w) / 2, floor_w)
-    shape = shape_of(kept, known, middle_w)
-    together, sensed = sensed_of(kept, known)
-
-    slope, bend = step * shape, step * groups.steps(shape) / 2
+def _metered(
+    gpus: Sequence[tuple[str, str]], sensed: SensedPower, limit_w: Floats, notes: Sequence[list[Note]]
+) -> Meters:
+    groups, ts, step = sensed.groups, sensed.readings.ts_ns, sensed.step_s
+    idle = idle_power(sensed, limit_w)
+    floor_w, full_w, highest_w = _levels(sensed, idle, limit_w)
+    power = power_at(sensed, np.where(limit_w > 0, (floor_w + highest_w) / 2, floor_w))
+    together, powered = followed(sensed)
+    slope, bend = step * power, step * groups.steps(power) / 2
     by_power = slope + bend
-    trusted, energy, least = np.zeros(len(ts), bool), by_power, np.zeros(1)
-    if kept.counter_j is not None:
-        count = counters.counted(groups, ts, kept.counter_j, by_power, sensed, highest_w, notes)
-        trusted, least = count.trusted, count.energy_j
-        energy = np.where(trusted, least, by_power)
-        some = by_power > 0
-        factor = energy / np.where(some, by_power, 1.0)
-        slope *= factor
-        bend *= factor
-        if np.count_nonzero(some) < len(ts) - len(groups):
-            slope, bend = np.where(some, slope, energy), np.where(some, bend, 0.0)
-    blind = ~(trusted | sensed)
+    counter, mixed = _counter_and_mixed(sensed, notes)
+    trusted, counter_j = np.zeros(len(ts), bool), np.zeros(len(ts))
+    if counter is not None:
+        trusted, counter_j = counted(
+            groups, ts, counter, by_power=by_power, sensed=powered, highest_w=highest_w, notes=notes
+        )
+    energy = np.where(trusted, counter_j, by_power)
+    blind = ~(trusted | powered)
     blind[groups.lasts] = False
-    dark = bool(blind.any())
-    if dark:
-        slope, bend = np.where(blind, energy, slope), np.where(blind, 0.0, bend)
-        gaps(kept, blind, energy, notes)
-    unseen_j2 = unseen(
-        groups, times, step, read_every, shape, kept.utilization, kept.sensors, floor_w, full_w, kept.spread_w,
-        kept.every_s,
-    )  # fmt: skip
-    if (known < 2).any():
-        unseen_j2 = [None if one is None else one * np.repeat(known >= 2, groups.sizes) for one in unseen_j2]
-    differ = _compare(kept, by_power, energy, unseen_j2, trusted & sensed, notes)
-    # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
-    if trusted.any():
-        less = np.where(trusted, groups.each(missed), 1.0)
-        unseen_j2 = [None if one is None else one * less for one in unseen_j2]
-        if unseen_j2[0] is not None:
-            unseen_j2[0] *= np.where(trusted, groups.each(period / np.maximum(read_every, period)), 1.0)
+    _note_gaps(sensed, blind, energy, notes)
+    # Within an interval the energy has the shape of the power, but where there is none.
+    shaped = (by_power > 0) & ~blind
+    factor = energy / np.where(shaped, by_power, 1.0)
+    slope, bend = np.where(shaped, slope * factor, energy), np.where(shaped, bend * factor, 0.0)
 
-    # The sums to each knot: of the intervals before it.
-    upto = _upto(groups, energy)
-    parts = np.zeros((len(PARTS), len(ts)))
-    rows = dict(zip(PARTS, parts, strict=True))
-    rows["measured_j"][:] = _upto(groups, np.where(blind, 0.0, energy)) if dark else upto
-    rows["measured_s"][:] = _upto(groups, np.where(blind, 0.0, step)) if dark else times
-    if trusted.any():
-        rows["counter_s"][:] = _upto(groups, step * trusted)
-    for name, values in zip(SUMS, unseen_j2, strict=True):
-        if values is not None:
-            rows[name][:] = _upto(groups, np.where(blind, 0.0, values) if dark else values)
-    for name, values in _bounds(kept, blind if dark else None, energy, least, trusted, floor_w, highest_w, differ):
-        rows[name][:] += _upto(groups, values)
-    swing = swing_of(groups, shape, read_every, window + period)
-    if not together.all():
-        swing = np.where(together, swing, groups.each(highest_w - floor_w))
-    lag_j = swing * groups.each(kept.lag_s)
-    lag_j[groups.lasts] = lag_j[groups.lasts - 1]
+    sums = np.array(aliasing(sensed, power, floor_w, full_w))
+    both = trusted & powered if mixed is None else trusted & powered & ~groups.beside(mixed)
+    apart = _disagreement(sensed, by_power, energy, sums, both, notes)
+    # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
+    missed = 1.0 - np.minimum(sensed.by_gpu("window_s") / sensed.by_gpu("period_s"), 1.0)
+    sums *= np.where(trusted, groups.each(missed), 1.0)
+    sums[0] *= np.where(trusted, groups.each(sensed.by_gpu("period_s") / np.maximum(sensed.read_every_s, 0.02)), 1.0)
+
+    rows = dict(zip(PARTS, np.zeros((len(PARTS), len(ts))), strict=True))
+    rows["measured_j"], rows["measured_s"] = np.where(blind, 0.0, energy), np.where(blind, 0.0, step)
+    rows["counter_s"] = step * trusted
+    rows |= dict(zip(SUMS, np.where(blind, 0.0, sums), strict=True))
+    least = np.maximum(groups.each(floor_w) * step, np.where(trusted, 0.0, counter_j))
+    rows["below_j"] = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
+    rows["above_j"] = np.where(blind, np.maximum(groups.each(highest_w) * step - energy, 0.0), 0.0)
+    rows["below_j"] += np.where(trusted, np.maximum(groups.each(apart), 0.0) * energy, 0.0)
+    rows["above_j"] += np.where(trusted, np.maximum(-groups.each(apart), 0.0) * energy, 0.0)
+    for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
+        rows[name] = np.where(blind & groups.beside(flags), step, 0.0)
+    for gpu, back in enumerate(map(_clock_set_back, notes)):
+        begin, end = groups.spans[gpu]
+        for note in back:
+            at = min(int(np.searchsorted(ts[begin:end], note.began_ns)), end - begin - 2)
+            rows["above_j"][begin + at] += abs(note.seconds or 0) * highest_w[gpu]
+    upto = groups.upto(energy)
+    edge_w = np.where(together, swing_w(groups, power), groups.each(highest_w - floor_w))
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
     return Meters(
         gpus, first, last, first, idle.watts, idle.low_w, idle.high_w, idle.source,
-        _sources(kept, step, trusted), limit_w, floor_w, highest_w, tuple(map(tuple, notes)),
+        _sources(sensed, trusted), limit_w, floor_w, highest_w, tuple(map(tuple, notes)),
         [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
         ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
-        times, upto, slope, bend, swing, lag_j, parts,
+        sensed.times_s, upto, slope, bend, edge_w,
+        np.stack([groups.upto(rows[name]) if rows[name].any() else rows[name] for name in PARTS]),
+        _ends(sensed, upto),
     )  # fmt: skip
 
 
-def _sources(kept: Kept, step: Floats, trusted: Flags) -> list[PowerSource]:
+def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
+    """(2, k) `ENDS`, from the energy up to each reading.
+
+    With the power `early` and `late` in the time of the lag before and after an end, readings that lag by it move the
+    end by lag x (early + late) / 2 as a level and by lag x (late - early) / 2 as power changes there. A mean over
+    a window smears a step: a quarter of the window x (late - early) at most.
+    """
+    groups, times, here = sensed.groups, sensed.times_s, np.arange(len(energy_j))
+    lag_s, smear_s = sensed.by_gpu("lag_s"), sensed.by_gpu("window_s") / 4
+    reach = np.repeat(
+        np.maximum(np.rint(lag_s / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64), groups.sizes
+    )
+    watts = []
+    for near in (
+        np.maximum(here - reach, np.repeat(groups.firsts, groups.sizes)),
+        np.minimum(here + reach, np.repeat(groups.lasts, groups.sizes)),
+    ):
+        apart = times[near] - times
+        watts.append(np.divide(energy_j[near] - energy_j, apart, out=np.full(len(here), np.nan), where=apart != 0))
+    early, late = np.where(np.isnan(watts[0]), watts[1], watts[0]), np.where(np.isnan(watts[1]), watts[0], watts[1])
+    return np.stack([groups.each(lag_s) * (early + late) / 2, groups.each(lag_s / 2 + smear_s) * np.abs(late - early)])
+
+
+def _clock_set_back(notes: Sequence[Note]) -> list[Note]:
+    return [note for note in notes if note.problem == Problem.CLOCK_STEP and (note.seconds or 0) < 0]
+
+
+def _counter_and_mixed(sensed: SensedPower, notes: Sequence[list[Note]]) -> tuple[Floats | None, Flags | None]:
+    """The counter where it may be believed, and the readings of times that the clock showed twice, if there are any.
+
+    A clock that was set back shows the same time twice: rows of both times lie mixed, and the counter to and fro.
+    """
+    counter, ts, mixed = sensed.readings.counter_j, sensed.readings.ts_ns, None
+    for gpu, back in enumerate(map(_clock_set_back, notes)):
+        for note in back:
+            mixed = np.zeros(len(ts), bool) if mixed is None else mixed
+            at = slice(*sensed.groups.spans[gpu])
+            mixed[at] |= (ts[at] >= note.began_ns) & (ts[at] <= note.ended_ns)
+    if counter is not None:
+        possible = (counter >= 0) & (counter < 2.0**53)
+        counter = np.where(possible if mixed is None else possible & ~mixed, counter, np.nan)
+    return counter, mixed
+
+
+def _note_gaps(sensed: SensedPower, blind: Flags, energy: Floats, notes: Sequence[list[Note]]) -> None:
+    """One note for each stretch without readings."""
+    ts = sensed.readings.ts_ns
+    for gpu, at in sensed.groups.places(blind & ~sensed.refused):
+        first = np.concatenate([[True], np.diff(at) > 1])
+        began, ended = at[first], at[np.append(first[1:], True)] + 1
+        joules = np.add.reduceat(energy[at], np.flatnonzero(first))
+        notes[gpu] += notes_of(Problem.GAP, ts[began], ts[ended], joules)
+
+
+def _sources(sensed: SensedPower, trusted: Flags) -> list[PowerSource]:
     """By GPU, which readings gave most of the energy."""
-    if not trusted.any():
-        return list(kept.source)
-    counted, lasted = kept.groups.sums(step, trusted), kept.groups.sums(step)
+    mostly = 2 * sensed.groups.sums(sensed.step_s * trusted) >= sensed.groups.sums(sensed.step_s)
+    mostly &= sensed.groups.count(trusted) > 0
     return [
-        PowerSource.COUNTER if most else code for most, code in zip(2 * counted >= lasted, kept.source, strict=True)
+        PowerSource.COUNTER if counter else timing.source
+        for counter, timing in zip(mostly.tolist(), sensed.timings, strict=True)
     ]
 
 
-def _upto(groups: Groups, steps: Floats) -> Floats:
-    """By reading, the sum of the intervals of its GPU before it; that after its last is 0."""
-    found = np.zeros(len(steps))
-    found[1:] = steps[:-1]
-    groups.cumulate(found)
-    return found
-
-
-def _bounds(
-    kept: Kept, blind: Flags | None, energy: Floats, least: Floats, trusted: Flags, floor_w: Floats, highest_w: Floats,
-    differ: Floats,
-) -> Iterator[tuple[str, Floats]]:  # fmt: skip
-    """By interval, how far the energy may be wrong: what to add to which of `PARTS`."""
-    groups, step = kept.groups, kept.step_s
-    if blind is not None:
-        least = np.maximum(groups.each(floor_w) * step, least)
-        yield "below_j", np.where(blind, np.maximum(energy - least, 0.0), 0.0)
-        yield "above_j", np.where(blind, np.maximum(groups.each(highest_w) * step - energy, 0.0), 0.0)
-        for name, which in (("stuck_s", kept.stuck), ("zero_s", kept.zero)):
-            if which.any():
-                yield name, np.where(blind & groups.beside(which), step, 0.0)
-    if any(kept.back):
-        above = np.zeros(len(step))
-        for gpu, back in enumerate(kept.back):
-            began, ended = groups.spans[gpu]
-            for note in back:
-                at = min(int(np.searchsorted(kept.ts_ns[began:ended], note.began_ns)), ended - began - 2)
-                above[began + at] += abs(note.seconds or 0) * highest_w[gpu]
-        yield "above_j", above
-    if differ.any():
-        apart = np.where(trusted, groups.each(differ), 0.0) * energy
-        yield "below_j", np.maximum(apart, 0.0)
-        yield "above_j", np.maximum(-apart, 0.0)
-
-
-def _levels(kept: Kept, known: Ints, idle: Idle, limit_w: Floats) -> tuple[Floats, Floats, Floats]:
+def _levels(sensed: SensedPower, idle: IdlePower, limit_w: Floats) -> tuple[Floats, Floats, Floats]:
     """The least that each GPU draws, the most that its work draws often, and the most that it can draw at all."""
-    groups, watts = kept.groups, kept.watts
-    lowest, seen = np.fmin.reduceat(watts, groups.firsts), np.fmax.reduceat(watts, groups.firsts)
+    groups, watts = sensed.groups, sensed.watts
+    lowest, highest_read = np.fmin.reduceat(watts, groups.firsts), np.fmax.reduceat(watts, groups.firsts)
     often = np.full(len(groups), np.nan)
-    for gpu, (began, ended) in enumerate(groups.spans):
-        if known[gpu]:
-            own = watts[began:ended]
-            own = own if known[gpu] == ended - began else own[kept.known[began:ended]]
-            at = int(_OFTEN * (len(own) - 1))
-            often[gpu] = np.partition(own, at)[at]
+    for gpu in np.flatnonzero(sensed.powered).tolist():
+        first, end = groups.spans[gpu]
+        known = (
+            watts[first:end] if sensed.powered[gpu] == end - first else watts[first:end][sensed.has_power[first:end]]
+        )
+        at = int(_OFTEN * (len(known) - 1))
+        often[gpu] = np.partition(known, at)[at]
     limited = ~np.isnan(limit_w)
-    floor = np.where(
-        ~np.isnan(idle.watts), np.fmin(lowest, idle.low_w), np.where(limited, np.fmin(lowest, FLOOR * limit_w), 0.0)
-    )
+    least = np.where(~np.isnan(idle.watts), idle.low_w, np.where(limited, FLOOR * limit_w, 0.0))
+    floor = np.fmin(lowest, least)
     full = np.where(limited, np.fmax(often, LIKELY * limit_w), often)
-    highest = np.where(limited, np.fmax(limit_w, seen), _UNKNOWN_LIMIT * seen)
-    unlike = (known == 0) & ~(limit_w > 0)
+    highest = np.where(limited, np.fmax(limit_w, highest_read), _UNKNOWN_LIMIT * highest_read)
+    unlike = (sensed.powered == 0) & ~(limit_w > 0)
     return np.where(unlike, 0.0, floor), np.where(unlike, 0.0, full), np.where(unlike, _MOST_W, highest)
 
 
-def _compare(
-    kept: Kept,
-    by_power: Floats,
-    energy: Floats,
-    unseen_j2: Sequence[Floats | None],
-    both: Flags,
-    notes: Sequence[list[Note]],
+def _disagreement(
+    sensed: SensedPower, by_power: Floats, energy: Floats, sums: Floats, both: Flags, notes: Sequence[list[Note]]
 ) -> Floats:
-    """By GPU, which share of it the counter has more than the integrated power, beyond what sampling explains."""
-    groups, found = kept.groups, np.zeros(len(kept.groups))
-    if kept.mixed is not None:
-        both = both & ~groups.beside(kept.mixed)
+    """(g,) which share of it the counter has more than the integrated power, beyond what sampling explains."""
+    groups, ts, excess = sensed.groups, sensed.readings.ts_ns, np.zeros(len(sensed.groups))
     if not both.any():
-        return found
-    power, counter, each, locked = (
-        np.zeros(1) if of is None else groups.sums(of, both) for of in (by_power, energy, unseen_j2[0], unseen_j2[3])
-    )
-    lasted = groups.sums(groups.steps(kept.ts_ns), both)
-    doubt = 2 * np.sqrt(each + locked * LOCKED_S) + _AGREE * power
-    apart = counter - power
-    for gpu in np.flatnonzero(
-        (power != 0) & (counter != 0) & (lasted >= _AGREE_S * 1e9) & (np.abs(apart) > doubt)
-    ).tolist():
-        began, ended = groups.spans[gpu]
-        at = began + np.flatnonzero(both[began:ended])
-        first, last, more = int(kept.ts_ns[at[0]]), int(kept.ts_ns[at[-1] + 1]), float(apart[gpu])
+        return excess
+    power, counter, independent, alias = (groups.sums(values * both) for values in (by_power, energy, sums[0], sums[2]))
+    doubt, apart = 2 * np.sqrt(independent + alias) + _AGREE * power, counter - power
+    long = groups.sums(sensed.step_s * both) >= _AGREE_S
+    for gpu in np.flatnonzero((power != 0) & (counter != 0) & long & (np.abs(apart) > doubt)).tolist():
+        at = groups.spans[gpu][0] + np.flatnonzero(both[slice(*groups.spans[gpu])])
+        first, last, more = int(ts[at[0]]), int(ts[at[-1] + 1]), float(apart[gpu])
         notes[gpu].append(Note(Problem.DISAGREE, first, last, more, float(100 * more / power[gpu])))
-        found[gpu] = (more - doubt[gpu] if more > 0 else more + doubt[gpu]) / counter[gpu]
-    return found
+        excess[gpu] = (more - doubt[gpu] if more > 0 else more + doubt[gpu]) / counter[gpu]
+    return excess
 
 
-def _none(
+def _without_energy(
     gpus: Sequence[tuple[str, str]], ends: Times, limit_w: Floats, notes: Sequence[list[Note]],
     reasons: Sequence[Reason],
 ) -> Meters:  # fmt: skip
@@ -581,7 +582,6 @@ def _none(
     return Meters(
         gpus, ends[0], ends[1], ends[0], unknown, zeros, unknown,
         np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), [PowerSource.POWER] * n, limit_w, zeros,
-        np.nan_to_num(limit_w),
-        tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
-        np.arange(2 * n), knots, knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
+        np.nan_to_num(limit_w), tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
+        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)), np.zeros((2, 2 * n)),
     )  # fmt: skip

@@ -28,7 +28,7 @@ from ...store.instants import date_of_ns, nanoseconds
 from ...store.schema import ENERGY_DAYS, ENERGY_MINUTES, MINUTES, TELEMETRY, arrow_schema
 from .claims import OPEN, Claims, Fleet, Key, Moves, read_claims
 from .idle import IDLE_SOURCES
-from .meter import PARTS, Meters
+from .meter import ENDS, PARTS, Meters
 from .readings import meters_of_many
 from .sensor import PowerSource
 from .series import Floats, Groups, Ints, Note, Problem, Reason, Times
@@ -47,7 +47,7 @@ _ROWS_OF_FILE = 500_000  # at least, but for the last file of a day
 _KNOTS_AT_ONCE = 100_000  # of GPUs that are given together: so many stay in a cache
 _NOTHING = 1e-6  # s and J: less is the rounding of a sum
 _SUMMED = [name for name in PARTS if name not in ("measured_j", "measured_s")]
-_FIGURES = ["energy_j", "filled_j", "unread_s", *_SUMMED, "doubt_j", "swing_w"]
+_FIGURES = ["energy_j", "filled_j", "unread_s", *_SUMMED, *ENDS, "swing_w"]
 
 Progress = Callable[[str], None]
 
@@ -212,18 +212,18 @@ def _rows(meters: Meters, edges: Edges, day_ns: int) -> dict[str, pa.Table]:
     """What meters show, as rows of both tables."""
     of, when = _knots(meters, edges)
     seconds, shown = meters.at(of, when)
-    figures = dict(zip(("energy_j", *PARTS, "doubt_j"), shown, strict=True))
+    figures = dict(zip(("energy_j", *PARTS, *ENDS), shown, strict=True))
     last = np.append(of[1:] != of[:-1], True)
     row = np.flatnonzero(~last)
     step_s = seconds[row + 1] - seconds[row]
-    grown = {name: values[row + 1] - values[row] for name, values in figures.items() if name != "doubt_j"}
+    grown = {name: values[row + 1] - values[row] for name, values in figures.items() if name not in ENDS}
     filled, unread = grown["energy_j"] - grown["measured_j"], step_s - grown["measured_s"]
     columns: dict[str, Any] = {
         "energy_j": grown["energy_j"],
         "filled_j": np.where(np.abs(filled) < _NOTHING, 0.0, filled),
         "unread_s": np.where(unread < _NOTHING, 0.0, unread),
         **{name: np.where(grown[name] < _NOTHING**2, 0.0, grown[name]) for name in _SUMMED},
-        "doubt_j": figures["doubt_j"][row],
+        **{name: figures[name][row] for name in ENDS},
         "swing_w": _swing(meters, of[row], when[row], when[row + 1]),
     }
     names = {"cluster": [cluster for cluster, _ in meters.gpus], "gpu": [gpu for _, gpu in meters.gpus]}
@@ -237,7 +237,7 @@ def _rows(meters: Meters, edges: Edges, day_ns: int) -> dict[str, pa.Table]:
         "minutes": np.bincount(of[row], minlength=len(meters)),
         "began": pa.array(when[np.append(True, last[:-1])] // 1000, pa.timestamp("us")),
         "ended": pa.array(when[last] // 1000, pa.timestamp("us")),
-        "end_doubt_j": figures["doubt_j"][last],
+        **{f"end_{name}": figures[name][last] for name in ENDS},
         **{
             name: pa.array(getattr(meters, name), from_pandas=True)
             for name in ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "lowest_w", "highest_w")
@@ -446,7 +446,7 @@ def _built(days: pa.Table, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
         begins=groups.firsts, ends=groups.begins[1:],
         knots_ns=since + np.repeat(offset, groups.sizes), knots_s=seconds, energy_j=energy_j,
         slope_j=energy, bend_j=np.zeros(knots), edge_w=at_row("swing_w"),
-        lag_j=at_row("doubt_j", days["end_doubt_j"].to_numpy()), parts=parts,
+        parts=parts, ends_j=np.stack([at_row(name, days[f"end_{name}"].to_numpy()) for name in ENDS]),
     )  # fmt: skip
 
 

@@ -1,4 +1,9 @@
-"""Meters of a store's GPUs: their readings, a number of GPUs at a time."""
+"""Meters of a store's GPUs: their telemetry, a number of GPUs at a time, and what was noticed around it.
+
+A row of `telemetry` is a reading. A minute of pruned telemetry, which has means, is two: at the first and at the last
+row that it stands for. Events say what readings do not show: a counter that was reset looks the same without a reload
+of the driver, and rows lie in the order of their times even if the clock was set.
+"""
 
 from __future__ import annotations
 
@@ -12,32 +17,23 @@ import polars as pl
 from ...store.catalog import quoted
 from ...store.instants import date_of_ns, times_of_ns
 from ...store.metrics import BOARD_POWER
-from .meter import Meter, Meters, build_all
-from .series import Ints, Note, Readings
-
-if TYPE_CHECKING:
-    from ...store import Store
-
-
-from typing import TYPE_CHECKING
-
 from ...store.vocabulary import EventKind
-from .series import Problem
+from .meter import Meter, Meters, meters_of_readings
+from .series import Ints, Note, Problem, Readings
 
 if TYPE_CHECKING:
     from ...store import Store
-
 
 _ROWS = 500_000  # of telemetry that are in memory at once, about
-_AT_ONCE = 100_000  # of them that are metered at once
+_AT_ONCE = 100_000  # of them that are metered at once: so many stay in a cache
 _LONGEST_NS = 2**62  # the times of GPUs that are metered at once add up to this at most
 _MARGIN_NS = 180 * 10**9  # before and after the time that was asked for: the readings on either side of its ends
 _MINUTE_S = 60.0
 _FULL_MINUTE = 0.9  # of the rows of the minutes beside it
 _KEYS = ["cluster", "gpu"]
 _FIGURES = ("power_w", "instant_w", "counter_j", "utilization", "window_s", "limit_w", "spread_w", "every_s")
-
 _OFTEN_MISSING = ("instant_w", "counter_j", "window_s", "limit_w", "spread_w", "every_s")
+_PROBLEMS = {EventKind.DRIVER_RELOADED.value: Problem.DRIVER_RELOAD, EventKind.CLOCK_STEP.value: Problem.CLOCK_STEP}
 
 Key = tuple[str, str]
 
@@ -55,10 +51,10 @@ def meters(
 
     `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
     """
-    for some in meters_of_many(
+    for meters_of_some in meters_of_many(
         store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, progress=progress
     ):
-        yield from some
+        yield from meters_of_some
 
 
 def meters_of_many(
@@ -78,26 +74,26 @@ def meters_of_many(
     counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
     counts = counts.join(_instances(store), on=_KEYS, how="anti", nulls_equal=True)
     if gpus is not None:
-        wanted = pl.DataFrame(list(gpus), schema=dict.fromkeys(_KEYS, pl.String), orient="row")
-        counts = counts.join(wanted, on=_KEYS, how="semi", nulls_equal=True)
-    boards, noticed = _boards(store, gpus), happened(store, cluster, since_ns, until_ns)
+        chosen = pl.DataFrame(list(gpus), schema=dict.fromkeys(_KEYS, pl.String), orient="row")
+        counts = counts.join(chosen, on=_KEYS, how="semi", nulls_equal=True)
+    boards, noticed = _boards(store, gpus), _noticed(store, cluster, since_ns, until_ns)
     part = (pl.col("len").cum_sum() - 1) // _ROWS
     done = 0
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
-        places, readings = _chunk(store, near, chunk)
+        places, all_readings = _chunk(store, near, chunk)
         keys: list[Key] = chunk.select(_KEYS)[places].rows()
-        for began, ended in _together(readings):
-            done += ended - began
+        for first, end in _together(all_readings):
+            done += end - first
             if progress is not None:
                 progress(f"metering GPUs: {done:,} of {counts.height:,}")
-            some, own = keys[began:ended], readings.of(began, ended)
-            of_boards = [boards.get(key, {}) for key in some]
-            built = build_all(
-                some, own, [one.get("limit_w") for one in of_boards], [one.get("model") for one in of_boards],
-                _inside([noticed.get(key, ()) for key in some], own),
-            ).between(since_ns, until_ns)  # fmt: skip
-            if len(built):
-                yield built
+            readings = all_readings.part(first, end)
+            limits_w, models = zip(*(boards.get(key, (None, None)) for key in keys[first:end]), strict=True)
+            events = _inside([noticed.get(key, ()) for key in keys[first:end]], readings)
+            metered = meters_of_readings(keys[first:end], readings, limits_w, models, events).between(
+                since_ns, until_ns
+            )
+            if len(metered):
+                yield metered
 
 
 def _together(readings: Readings) -> Iterator[tuple[int, int]]:
@@ -278,15 +274,15 @@ def _instances(store: Store) -> pl.DataFrame:
     return store.collect(store.scan("gpus").filter(pl.col("parent").is_not_null()).select(_KEYS).unique())
 
 
-def _boards(store: Store, gpus: Collection[tuple[str, str]] | None) -> dict[Key, dict[str, Any]]:
+def _boards(store: Store, gpus: Collection[tuple[str, str]] | None) -> dict[Key, tuple[float | None, str | None]]:
     """By cluster and GPU: its power limit (W) and its model."""
     limit = pl.max_horizontal("power_limit_mw", "power_limit_default_mw").max() / 1000
     model = pl.col("model").sort_by("first_seen", nulls_last=False).drop_nulls().last()
     rows = store.scan("gpus")
     if gpus is not None:
         rows = rows.filter(pl.col("gpu").is_in(sorted({gpu for _, gpu in gpus})))
-    found = store.collect(rows.group_by(_KEYS).agg(limit.alias("limit_w"), model))
-    return {(row["cluster"], row["gpu"]): row for row in found.iter_rows(named=True)}
+    boards = store.collect(rows.group_by(_KEYS).agg(limit.alias("limit_w"), model))
+    return {(cluster, gpu): (limit_w, name) for cluster, gpu, limit_w, name in boards.iter_rows()}
 
 
 def _inside(notes: Sequence[Sequence[Note]], readings: Readings) -> list[list[Note]]:
@@ -298,13 +294,9 @@ def _inside(notes: Sequence[Sequence[Note]], readings: Readings) -> list[list[No
     ]
 
 
-_PROBLEMS = {EventKind.DRIVER_RELOADED.value: Problem.DRIVER_RELOAD, EventKind.CLOCK_STEP.value: Problem.CLOCK_STEP}
-
-Happened = dict[tuple[str, str], tuple[Note, ...]]
-"""By cluster and GPU, in order of time."""
-
-
-def happened(store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None) -> Happened:
+def _noticed(
+    store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None
+) -> dict[Key, tuple[Note, ...]]:
     """The notes that events give of each GPU. An event of a whole node counts for each of its GPUs."""
     which = pl.col("kind").is_in(list(_PROBLEMS))
     if cluster is not None:

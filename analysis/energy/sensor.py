@@ -24,7 +24,7 @@ from ...store.aliasing import LOCKED_S, PART_S, PERIOD_S, beat, locked_w2
 from ...store.power_sensors import PowerSensor, sensor_of_model
 from ...store.vocabulary import Code
 from ..telemetry.pauses import near
-from .series import Flags, Floats, Groups, Note, Problem, Readings, Times, median
+from .series import Flags, Floats, Groups, Ints, Note, Problem, Readings, median
 
 _LATE_S = 0.2  # drivers hand values on so much too late, or with a clock that is off
 _OF_WINDOW = 1 / 8  # of its window that a mean smears the energy of a step by, at most
@@ -100,12 +100,20 @@ class SensedPower:
         """A figure of `SensorTiming`, (g,)."""
         return np.array([getattr(timing, name) for timing in self.timings], np.float64)
 
+    def only(self, flags: Flags, gpus: Flags) -> SensedPower:
+        """The readings with the flag of some GPUs (flags (g,))."""
+        at = np.flatnonzero(flags & np.repeat(gpus, self.groups.sizes))
+        return SensedPower(
+            self.readings.take(at, self.groups.count(flags)[gpus]), self.watts[at], self.stuck[at], self.zero[at],
+            [self.timings[gpu] for gpu in np.flatnonzero(gpus).tolist()], self.read_every_s[gpus],
+        )  # fmt: skip
+
     @cached_property
     def has_power(self) -> Flags:
         return ~np.isnan(self.watts)
 
     @cached_property
-    def powered(self) -> NDArrayInt:
+    def powered(self) -> Ints:
         """(g,) how many readings have a power that counts."""
         return self.groups.count(self.has_power)
 
@@ -124,9 +132,6 @@ class SensedPower:
     def refused(self) -> Flags:
         """By interval, whether power was read at one of its ends and is not used."""
         return self.groups.beside(self.stuck | self.zero)
-
-
-NDArrayInt = Times
 
 
 def sensed_power(
@@ -345,7 +350,8 @@ def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats
     def around(values: Floats) -> Floats:
         upto = values.copy()
         groups.cumulate(upto)
-        return upto[last] - upto[first] + values[first]
+        sums: Floats = upto[last] - upto[first] + values[first]
+        return sums
 
     mean = around(power) / number
     spread_w2 = np.maximum(around(power**2) / number - mean**2, 0.0)

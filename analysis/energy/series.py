@@ -40,6 +40,10 @@ class Groups:
     begins: Ints
     """(g + 1,)"""
 
+    @classmethod
+    def of_sizes(cls, sizes: Ints) -> Groups:
+        return cls(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
     def __len__(self) -> int:
         return len(self.begins) - 1
 
@@ -146,6 +150,14 @@ class Readings:
         columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "begins"}
         columns = {name: None if values is None else values[at] for name, values in columns.items()}
         return Readings(**columns, begins=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+    def part(self, first: int, end: int) -> Readings:
+        """The readings of the GPUs from `first` up to `end`, without this one."""
+        begins = self.groups.begins[first : end + 1]
+        at = slice(int(begins[0]), int(begins[-1]))
+        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "begins"}
+        columns = {name: None if values is None else values[at] for name, values in columns.items()}
+        return Readings(**columns, begins=begins - begins[0])
 
     def without_modules(self, of_module: Flags) -> Readings:
         """The same without what is of a whole module, processor included, of the GPUs with the flag (g,)."""

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from whorl.analysis.energy.attribute import PIECES, Booking
-from whorl.analysis.energy.meter import Meter, build_all
+from whorl.analysis.energy.meter import Meter, meters_of_readings
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.series import Note, Readings
 from whorl.store import Store
@@ -102,4 +102,4 @@ def build(
     events: Sequence[Note] = (),
 ) -> Meter:
     """The meter of one GPU."""
-    return Meter(build_all([(cluster, gpu)], readings, [limit_w], [model], [events]), 0)
+    return Meter(meters_of_readings([(cluster, gpu)], readings, [limit_w], [model], [events]), 0)

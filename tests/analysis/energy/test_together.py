@@ -10,7 +10,7 @@ import pytest
 
 from whorl.analysis.energy.attribute import split
 from whorl.analysis.energy.claims import Fleet, claims
-from whorl.analysis.energy.meter import Meters, build_all
+from whorl.analysis.energy.meter import Meters, meters_of_readings
 from whorl.analysis.energy.series import Note, Problem, Readings
 from whorl.tests.analysis.energy.stored import NOON, S
 from whorl.tests.sizes import count
@@ -53,7 +53,7 @@ def odd_gpu(rng: np.random.Generator) -> Columns:
 def metered(gpus: list[Columns], first: int = 0) -> Meters:
     sizes = [len(gpu["ts_ns"]) for gpu in gpus]
     columns: Columns = {name: np.concatenate([gpu[name] for gpu in gpus]) for name in ("ts_ns", "stuck", *COLUMNS)}
-    return build_all(
+    return meters_of_readings(
         [("c", f"GPU-{first + number}") for number in range(len(gpus))],
         Readings(**columns, begins=np.concatenate([[0], np.cumsum(sizes)])),
         [None if (first + number) % 3 else 250.0 for number in range(len(gpus))],
