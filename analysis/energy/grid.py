@@ -151,8 +151,10 @@ def read_hours(file: HoursFile, time_zone: str, *, only: str | None = None) -> p
         if frame.is_empty():
             raise InputError(f"{path} has no row of the zone {zone}")
     frame = _with_grams(frame, path, grams, scale)
-    parts = [_steps(part) for part in frame.partition_by("zone", maintain_order=True)]
-    return pl.concat(parts).with_columns(pl.lit(file.source or path.name).alias("source")).select(*HOURS)
+    if frame.is_empty():
+        return pl.DataFrame(schema=HOURS)
+    steps = pl.concat([_steps(rows) for rows in frame.partition_by("zone", maintain_order=True)])
+    return steps.with_columns(pl.lit(file.source or path.name).alias("source")).select(*HOURS)
 
 
 def _column(sheet: Sheet, names: Sequence[str]) -> str | None:

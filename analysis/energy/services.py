@@ -57,7 +57,7 @@ def ask_for_hours(settings: EnergySettings, since_ns: int, until_ns: int, zones:
     )
     answers = _read(access)
     for zone in dict.fromkeys(canonical(name) for name in zones):
-        known = answers.filter(pl.col("zone") == zone)["time"].to_list()
+        known = set(answers.filter(pl.col("zone") == zone)["time"])
         unknown = asked[np.isnan(hourly(site_hours(settings), zone, asked))].tolist()
         missing = [at_ns for at_ns in unknown if iso(at_ns) not in known]
         if not missing:

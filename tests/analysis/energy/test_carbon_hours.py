@@ -87,6 +87,7 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
         (began // _HOUR % 24, ended // _HOUR % 24) for began, ended in found.select("from_ns", "until_ns").iter_rows()
     ]
     assert hours == [(0, 1), (2, 3), (5, 6)]
+    assert _read(tmp_path / "a.csv", "time,g_per_kwh\n2026-01-01T00:00Z,\n", "DE").is_empty()
     few = "time,g_per_kwh\n" + "".join(
         f"2026-01-0{1 + h // 24}T{h % 24:02}:00Z,{h}\n" for h in [0, 1, 4, 7, 10, 13, 16]
     )
