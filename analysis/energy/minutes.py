@@ -70,15 +70,8 @@ class Edges:
         claims = read_claims(store, fleet, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus)
         return cls(claims, fleet, Moves.read(store, gpus))
 
-    def within(self, gpus: Sequence[Key], first_ns: Times, last_ns: Times) -> tuple[Ints, Times]:
-        """Those of some GPUs between two times each: the number of the GPU, and when (ns UTC), in no order."""
-        times = [self._times(key) for key in gpus]
-        of = np.repeat(np.arange(len(gpus)), [len(edges) for edges in times])
-        when = np.concatenate([np.zeros(0, np.int64), *times])
-        inside = (when >= first_ns[of]) & (when <= last_ns[of])
-        return of[inside], when[inside]
-
-    def _times(self, key: Key) -> Times:
+    def __call__(self, key: Key) -> Times:
+        """Those of a GPU, in no order, ns UTC."""
         rows = self.claims.of_gpu.get(key, range(0))
         parts = [self._at_moves, self.claims.began[rows.start : rows.stop], self.claims.ended[rows.start : rows.stop]]
         for node, _, _ in self.moves.stays(key, self.fleet.node.get(key)) if self.claims.of_node else ():
@@ -95,14 +88,14 @@ class Edges:
 
 def meters_by_day(
     store: Store, *, cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None, since_ns: int,
-    until_ns: int, progress: Progress | None = None,
+    until_ns: int, times_of: Callable[[Key], Times] | None = None, progress: Progress | None = None,
 ) -> Iterator[Meters]:  # fmt: skip
     """The meters of GPUs from `since_ns` to `until_ns` (UTC), those of one day after another, some GPUs at a time.
 
-    `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
+    `gpus` keeps only these: cluster and GPU of each. `times_of` a GPU are when else than at full minutes its energy
+    will be asked for (ns UTC); None: when jobs come and leave. Raises StoreError.
     """
     stored = _Stored(store, since_ns, until_ns)
-    edges: Edges | None = None
     days = sorted(stored.states)
     for number, day in enumerate(days):
         if progress is not None:
@@ -111,18 +104,18 @@ def meters_by_day(
         if any(end % _MINUTE_NS for end in window) or not stored.is_fresh(day):
             yield from _of_readings(store, window, cluster, gpus)
             continue
-        edges = edges or Edges.read(store, since_ns, until_ns, cluster=cluster, gpus=gpus)
-        late = set[tuple[str, str]]()
+        times_of = times_of or Edges.read(store, since_ns, until_ns, cluster=cluster, gpus=gpus)
+        anew = set[tuple[str, str]]()
         for some in stored.meters(day, cluster, gpus):
             known = np.ones(len(some), bool)
             if not stored.is_pruned(day):
-                known[_without_knot(some, *edges.within(some.gpus, some.first_ns, some.last_ns))] = False
-                late |= {some.gpus[row] for row in np.flatnonzero(~known).tolist()}
+                known[_without_knot(some, times_of)] = False
+                anew |= {some.gpus[row] for row in np.flatnonzero(~known).tolist()}
             part = some.only(np.flatnonzero(known)).between(*window)
             if len(part):
                 yield part
-        if late:
-            yield from _of_readings(store, window, cluster, late)
+        if anew:
+            yield from _of_readings(store, window, cluster, anew)
 
 
 def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress: Progress | None = None) -> int:
@@ -269,7 +262,8 @@ def _knots(meters: Meters, edges: Edges) -> tuple[Ints, Times]:
     begins, ends = (np.sort(of_gap[side::2] * _SPAN_NS + gap[side::2] - zero) for side in (0, 1))
     place = of_mark * _SPAN_NS + mark - zero
     free = np.searchsorted(begins, place, "right") == np.searchsorted(ends, place, "right")
-    of_edge, edge = edges.within(meters.gpus, first, last)
+    of_edge, edge = _times(meters, edges)
+    edge = np.clip(edge // 1000 * 1000, first[of_edge], last[of_edge])
     numbers = np.arange(len(meters))
     of = np.concatenate([numbers, numbers, of_mark[free], of_gap, of_edge])
     when = np.concatenate([first, last, mark[free], gap, edge])
@@ -294,7 +288,11 @@ def _swing(meters: Meters, of: Ints, began: Times, ended: Times) -> Floats:
         of_all.reduceat(np.append(values, 0.0), bounds)[::2]
         for of_all, values in ((np.maximum, watts), (np.minimum, watts), (np.maximum, meters.edge_w))
     )
-    return high - low + edge
+    # Within one segment of the meter this is exact: a part of a parabola is a flatter one.
+    lasted = np.maximum((ended - began) / 1e9, 1e-9)
+    share = lasted / np.where(step[first] > 0, step[first], lasted)
+    within = meters.edge_w[first] * share + np.abs(meters.bend_j[first]) * share**2 / lasted
+    return np.where(after == first + 1, within, high - low + edge)
 
 
 def _as_record(note: Note) -> dict[str, Any]:
@@ -458,8 +456,18 @@ def _as_note(record: Mapping[str, Any]) -> Note:
     )  # fmt: skip
 
 
-def _without_knot(meters: Meters, of: Ints, when: Times) -> Ints:
-    """The GPUs (numbers) of which a time is not one of their knots."""
+def _times(meters: Meters, times_of: Callable[[Key], Times]) -> tuple[Ints, Times]:
+    """The times of GPUs that lie in the time that they are metered: the number of the GPU, and when, in no order."""
+    times = [times_of(key) for key in meters.gpus]
+    of = np.repeat(np.arange(len(meters)), [len(of_gpu) for of_gpu in times])
+    when = np.concatenate([np.zeros(0, np.int64), *times])
+    inside = (when >= meters.first_ns[of]) & (when <= meters.last_ns[of])
+    return of[inside], when[inside]
+
+
+def _without_knot(meters: Meters, times_of: Callable[[Key], Times]) -> Ints:
+    """The GPUs (numbers) of which a time is none of their knots."""
+    of, when = _times(meters, times_of)
     place = when - meters.origin_ns[of] + meters.knots_ns[meters.begins[of]]
     at = np.searchsorted(meters.knots_ns, place)
     return np.unique(of[meters.knots_ns[np.minimum(at, len(meters.knots_ns) - 1)] != place])
