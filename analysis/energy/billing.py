@@ -91,8 +91,8 @@ def priced(
     """
     if pieces.is_empty():
         return pieces.with_columns(pl.lit(None, kind).alias(name) for name, kind in PRICED.items())
-    known = steps["cluster"].drop_nulls().unique().implode()
-    cluster = pl.when(pl.col("cluster").is_in(known)).then("cluster").otherwise(pl.lit("")).alias("_cluster")
+    clusters = steps["cluster"].drop_nulls().unique().implode()
+    cluster = pl.when(pl.col("cluster").is_in(clusters)).then("cluster").otherwise(pl.lit("")).alias("_cluster")
     rate = steps.with_row_index("rate").select(
         pl.col("cluster").fill_null("").alias("_cluster"), "from_ns", pl.col("rate").cast(pl.Int64),
         pl.col("from_ns").shift(-1).over("cluster").alias("_until_ns"), pl.col("reason").alias("_reason"),
@@ -159,10 +159,10 @@ def join_factors(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """The rows of `factors_used` of several parts as those of the whole, those with most energy first."""
     rows = pl.concat(part.select(*FACTORS) for part in parts)
     keys = [name for name in FACTORS if name not in _OF_FACTOR]
-    whole = rows.group_by(keys, maintain_order=True).agg(
+    sums = rows.group_by(keys, maintain_order=True).agg(
         pl.col("low_g_per_kwh").min(), pl.col("high_g_per_kwh").max(), pl.col("energy_j", "co2e_g").sum()
     )
-    return whole.sort("energy_j", "zone", "source", "pue", descending=[True, False, False, False])
+    return sums.sort("energy_j", "zone", "source", "pue", descending=[True, False, False, False])
 
 
 _OF_FACTOR = ("low_g_per_kwh", "high_g_per_kwh", "energy_j", "co2e_g")

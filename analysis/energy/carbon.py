@@ -89,10 +89,10 @@ def shipped_table() -> dict[str, ZoneFactor]:
 def canonical(zone: str) -> str:
     """One spelling of a zone: DE, deu and Germany are DEU. A zone that the table lacks is itself, in capitals: of
     US-CAL-CISO the table knows nothing, not the factor of the USA."""
-    wanted = zone.strip().casefold()
-    wanted = "gb" if wanted == "uk" else wanted
+    spelling = zone.strip().casefold()
+    spelling = "gb" if spelling == "uk" else spelling
     for factor in shipped_table().values():
-        if wanted in (factor.zone.casefold(), (factor.code or "").casefold(), factor.name.casefold()):
+        if spelling in (factor.zone.casefold(), (factor.code or "").casefold(), factor.name.casefold()):
             return factor.zone
     return zone.strip().upper()
 
@@ -113,7 +113,7 @@ def yearly_factor(settings: EnergySettings, cluster: str | None, at_ns: int) -> 
     stated = holding(factors, cluster, at_ns)
     if stated is not None:
         zone = zone or (None if stated.zone is None else canonical(stated.zone))
-        return GridFactor(float(stated.value), method, zone, Basis.STATED, stated.source, stated.year, pue)
+        return GridFactor(float(stated.value), method, zone, Basis.STATED, stated.source, int(stated.year), pue)
     mean = shipped_table().get(zone or "")
     if mean is not None:
         return GridFactor(mean.g_per_kwh, method, zone, Basis.TABLE, SOURCE, mean.year, pue)

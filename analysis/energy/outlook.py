@@ -151,8 +151,8 @@ def greenest(settings: EnergySettings, job: WaitingJob) -> Greenest:
     begin_ns = now_ns // HOUR_NS * HOUR_NS
     first_ns = begin_ns - _WEEKS * _WEEK * _STEP_NS
     ask_for_hours(settings, first_ns, now_ns, [zone])
-    known = hourly(site_hours(settings), zone, np.arange(first_ns, job.deadline_ns, _STEP_NS, dtype=np.int64))
-    past, ahead = known[: _WEEKS * _WEEK].reshape(_WEEKS, _WEEK), known[_WEEKS * _WEEK :]
+    grams = hourly(site_hours(settings), zone, np.arange(first_ns, job.deadline_ns, _STEP_NS, dtype=np.int64))
+    past, ahead = grams[: _WEEKS * _WEEK].reshape(_WEEKS, _WEEK), grams[_WEEKS * _WEEK :]
     past = past[~np.isnan(past).any(axis=1)]
     search = _Search(now_ns - begin_ns, job.deadline_ns - begin_ns, length_ns, len(ahead))
     holes = np.isnan(ahead)
@@ -200,8 +200,8 @@ class _Search:
         """The sum of g/kWh x s over the job from each start."""
         edges_ns = np.arange(self.steps + 1, dtype=np.int64) * _STEP_NS
         until = np.append(0.0, np.cumsum(values * (_STEP_NS / 1e9)))
-        whole: Floats = np.interp(starts_ns + self.length_ns, edges_ns, until) - np.interp(starts_ns, edges_ns, until)
-        return whole
+        sums: Floats = np.interp(starts_ns + self.length_ns, edges_ns, until) - np.interp(starts_ns, edges_ns, until)
+        return sums
 
     def best(self, values: Floats) -> tuple[int, float, float]:
         """The best start, and the sums from it and from now on.

@@ -52,28 +52,32 @@ def ask_for_hours(settings: EnergySettings, since_ns: int, until_ns: int, zones:
     if access is None or settings.offline or settings.method is Method.MARKET:
         return
     now_ns = time.time_ns()
-    asked = np.arange(
-        since_ns // HOUR_NS * HOUR_NS, min(until_ns, now_ns // HOUR_NS * HOUR_NS), HOUR_NS, dtype=np.int64
-    )
+    ended_ns = min(until_ns, now_ns // HOUR_NS * HOUR_NS)
+    hours_ns = np.arange(since_ns // HOUR_NS * HOUR_NS, ended_ns, HOUR_NS, dtype=np.int64)
     answers = _read(access)
     for zone in dict.fromkeys(canonical(name) for name in zones):
-        known = set(answers.filter(pl.col("zone") == zone)["time"])
-        unknown = asked[np.isnan(hourly(site_hours(settings), zone, asked))].tolist()
-        missing = [at_ns for at_ns in unknown if iso(at_ns) not in known]
+        answered = set(answers.filter(pl.col("zone") == zone)["time"])
+        without = hours_ns[np.isnan(hourly(site_hours(settings), zone, hours_ns))].tolist()
+        missing = [at_ns for at_ns in without if iso(at_ns) not in answered]
         if not missing:
             continue
-        first_ns, last_ns = missing[0], missing[-1] + HOUR_NS
-        if last_ns - first_ns > _MOST_HOURS * HOUR_NS:
+        hours = (missing[-1] - missing[0]) // HOUR_NS + 1
+        if hours > _MOST_HOURS:
             raise InputError(
-                f"{access.service.meaning} would be asked for {(last_ns - first_ns) // (24 * HOUR_NS):,} days of "
-                f"{zone}: ask for a shorter time, or give a file with intensity in the settings"
+                f"{access.service.meaning} would be asked for {hours // 24:,} days of {zone}: ask for a shorter time, "
+                "or give a file with intensity in the settings"
             )
-        grams = _ask(access, zone, first_ns, last_ns)
-        rows = [
-            (zone, iso(at_ns), grams.get(at_ns)) for at_ns in missing if at_ns in grams or at_ns < now_ns - _SETTLED_NS
-        ]
-        answers = pl.concat([answers, pl.DataFrame(rows, schema=_FORM, orient="row")]).sort("zone", "time")
-        _keep(access, answers)
+        grams = _ask(access, zone, missing[0], missing[-1] + HOUR_NS)
+        settled = [at_ns for at_ns in missing if at_ns in grams or at_ns < now_ns - _SETTLED_NS]
+        rows = pl.DataFrame([(zone, iso(at_ns), grams.get(at_ns)) for at_ns in settled], schema=_FORM, orient="row")
+        answers = pl.concat([answers, rows]).sort("zone", "time")
+        try:
+            put(access.answers, answers.write_csv().encode())
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {access.answers}: {error.strerror}; copy the settings to a folder of yours, and name "
+                "them with --settings"
+            ) from error
 
 
 def _read(access: ServiceAccess) -> pl.DataFrame:
@@ -93,30 +97,30 @@ def _read(access: ServiceAccess) -> pl.DataFrame:
         ) from error
 
 
-def _keep(access: ServiceAccess, answers: pl.DataFrame) -> None:
-    try:
-        put(access.answers, answers.write_csv().encode())
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {access.answers}: {error.strerror}; copy the settings to a folder of yours, and name them "
-            "with --settings"
-        ) from error
-
-
 def _ask(access: ServiceAccess, zone: str, since_ns: int, until_ns: int) -> dict[int, float]:
     """What the service knows: g/kWh by the begin of the hour. Of shorter steps, the mean of those that begin in it."""
     factor = shipped_table().get(zone)
     usual = zone if factor is None or factor.code is None else factor.code  # two letters for a country
-    place = next((there for name, there in access.zones if canonical(name) == zone), usual)
+    place = next((theirs for name, theirs in access.zones if canonical(name) == zone), usual)
     keys = [_key(variable, access) for variable in access.service.fills]
-    read = _electricity_maps if access.service is Service.ELECTRICITY_MAPS else _watttime
-    headers = {"auth-token": keys[0]} if access.service is Service.ELECTRICITY_MAPS else _login(access, *keys)
+    watttime = access.service is Service.WATTTIME
+    headers = _login(access, *keys) if watttime else {"auth-token": keys[0]}
     hours: dict[int, list[float]] = {}
-    longest_ns = _DAYS[access.service] * 24 * HOUR_NS
-    for began_ns in range(since_ns, until_ns, longest_ns):
-        ended_ns = min(until_ns, began_ns + longest_ns)
-        for at_ns, grams in read(access, place, {"start": iso(began_ns), "end": iso(ended_ns)}, headers):
-            if began_ns <= at_ns < ended_ns:
+    for first_ns in range(since_ns, until_ns, _DAYS[access.service] * 24 * HOUR_NS):
+        last_ns = min(until_ns, first_ns + _DAYS[access.service] * 24 * HOUR_NS)
+        span = {"start": iso(first_ns), "end": iso(last_ns)}
+        if watttime:
+            question = {"region": place, **span, "signal_type": str(access.signal)}
+            answer = _get(access, "/v3/historical", question, headers)
+            unit = answer["meta"].get("units") if isinstance(answer.get("meta"), dict) else None
+            if unit != "lbs_co2_per_mwh":
+                raise _unanswered(access, f"{_STRANGE}, the unit of its answer is {unit!r}, not 'lbs_co2_per_mwh'")
+            rows = _rows(access, answer, ("point_time", "value"), _LB_PER_MWH)
+        else:
+            answer = _get(access, "/carbon-intensity/past-range", {"zone": place, **span}, headers)
+            rows = _rows(access, answer, ("datetime", "carbonIntensity"), 1.0)
+        for at_ns, grams in rows:
+            if first_ns <= at_ns < last_ns:
                 hours.setdefault(at_ns // HOUR_NS * HOUR_NS, []).append(grams)
     return {at_ns: float(f"{np.mean(grams):.6g}") for at_ns, grams in hours.items()}
 
@@ -137,44 +141,29 @@ def _login(access: ServiceAccess, user: str, password: str) -> dict[str, str]:
     pair = base64.b64encode(f"{user}:{password}".encode()).decode()
     token = _get(access, "/login", {}, {"Authorization": f"Basic {pair}"}).get("token")
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-        raise _strange(access, "its answer to the login has no token")
+        raise _unanswered(access, f"{_STRANGE}, its answer to the login has no token")
     return {"Authorization": f"Bearer {token}"}
 
 
-Row = tuple[int, float]
-"""ns since 1970, and g/kWh."""
-
-
-def _electricity_maps(access: ServiceAccess, zone: str, span: dict[str, str], headers: dict[str, str]) -> Iterator[Row]:
-    answer = _get(access, "/carbon-intensity/past-range", {"zone": zone, **span}, headers)
-    return _rows(access, answer, ("datetime", "carbonIntensity"), 1.0)
-
-
-def _watttime(access: ServiceAccess, zone: str, span: dict[str, str], headers: dict[str, str]) -> Iterator[Row]:
-    answer = _get(access, "/v3/historical", {"region": zone, **span, "signal_type": str(access.signal)}, headers)
-    meta = answer.get("meta")
-    unit = meta.get("units") if isinstance(meta, dict) else None
-    if unit != "lbs_co2_per_mwh":
-        raise _strange(access, f"the unit of its answer is {unit!r}, not 'lbs_co2_per_mwh'")
-    return _rows(access, answer, ("point_time", "value"), _LB_PER_MWH)
-
-
-def _rows(access: ServiceAccess, answer: dict[str, Any], names: tuple[str, str], scale: float) -> Iterator[Row]:
+def _rows(
+    access: ServiceAccess, answer: dict[str, Any], names: tuple[str, str], scale: float
+) -> Iterator[tuple[int, float]]:
+    """The rows of an answer with a value: ns since 1970, and g/kWh."""
     rows = answer.get("data")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _strange(access, "its answer has no list 'data'")
-    for at, value in ((row.get(names[0]), row.get(names[1])) for row in rows):
+        raise _unanswered(access, f"{_STRANGE}, its answer has no list 'data'")
+    for began, value in ([row.get(name) for name in names] for row in rows):
         if value is None:
             continue
         try:
-            when = datetime.fromisoformat(at)
+            moment = datetime.fromisoformat(began)
         except (TypeError, ValueError):
-            when = datetime.min  # noqa: DTZ901 - a time without a zone
-        if when.tzinfo is None:
-            raise _strange(access, f"{at!r} in its answer is not a time with a zone")
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise _unanswered(access, f"{_STRANGE}, {began!r} in its answer is not a time with a zone")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value * scale <= MOST_G_PER_KWH:
-            raise _strange(access, f"{value!r} in its answer is not an intensity")
-        yield nanoseconds(when), value * scale
+            raise _unanswered(access, f"{_STRANGE}, {value!r} in its answer is not an intensity")
+        yield nanoseconds(moment), value * scale
 
 
 def _get(access: ServiceAccess, path: str, question: dict[str, str], headers: dict[str, str]) -> dict[str, Any]:
@@ -183,39 +172,37 @@ def _get(access: ServiceAccess, path: str, question: dict[str, str], headers: di
     request = urllib.request.Request(url, headers={"Accept": "application/json", **headers})  # noqa: S310 - see settings
     try:
         answer = fetch_url(request, timeout_s=access.timeout_s, most_bytes=_LARGEST)
+        if answer.status in (401, 403):
+            raise InputError(
+                f"{access.service.meaning} ({_host(access)}) refuses the key or this zone (HTTP {answer.status}): "
+                f"check {' and '.join(access.service.fills)} and the contract with the service"
+            )
+        if not 200 <= answer.status < 300:
+            raise _unanswered(access, f"answers HTTP {answer.status}")
+        document = json.loads(answer.body)
     except TimeoutError:
         raise _unanswered(access, f"does not answer within {access.timeout_s:g} s") from None
     except TooLarge:
-        raise _strange(access, "its answer is larger than 64 MiB") from None
+        raise _unanswered(access, f"{_STRANGE}, its answer is larger than 64 MiB") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        raise _unanswered(access, f"{_STRANGE}, its answer is not JSON") from None
     except (OSError, HTTPException, ValueError) as error:  # names that do not resolve, torn answers
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise _unanswered(access, f"cannot be reached ({reason})") from None
-    if answer.status in (401, 403):
-        raise InputError(
-            f"{access.service.meaning} ({_host(access)}) refuses the key or this zone (HTTP {answer.status}): check "
-            f"{' and '.join(access.service.fills)} and the contract with the service"
-        )
-    if not 200 <= answer.status < 300:
-        raise _unanswered(access, f"answers HTTP {answer.status}")
-    try:
-        document = json.loads(answer.body)
-    except (ValueError, RecursionError):
-        raise _strange(access, "its answer is not JSON") from None
     if not isinstance(document, dict):
-        raise _strange(access, "its answer is not a JSON object")
+        raise _unanswered(access, f"{_STRANGE}, its answer is not a JSON object")
     return document
+
+
+_STRANGE = "does not answer as it should"
 
 
 def _host(access: ServiceAccess) -> str:
     return urllib.parse.urlsplit(access.url).netloc
 
 
-def _unanswered(access: ServiceAccess, what: str) -> WhorlError:
+def _unanswered(access: ServiceAccess, fault: str) -> WhorlError:
     return WhorlError(
-        f"{access.service.meaning} ({_host(access)}) {what}: try again later, or remove [{access.service}] from the "
+        f"{access.service.meaning} ({_host(access)}) {fault}: try again later, or remove [{access.service}] from the "
         "settings to use files and the yearly table"
     )
-
-
-def _strange(access: ServiceAccess, what: str) -> WhorlError:
-    return _unanswered(access, f"does not answer as it should, {what}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from pathlib import Path
@@ -50,6 +50,11 @@ class Dated:
     ended_ns: int = NEVER
     cluster: str | None = None
 
+    @property
+    def subject(self) -> tuple[str | None, ...]:
+        """What it is a value of: two values of one subject may not hold at one time."""
+        return (self.cluster,)
+
 
 @dataclass(frozen=True)
 class StatedFactor(Dated):
@@ -59,6 +64,10 @@ class StatedFactor(Dated):
     year: int = 0
     method: Method = Method.LOCATION
     zone: str | None = None
+
+    @property
+    def subject(self) -> tuple[str | None, ...]:
+        return (self.cluster, self.method, self.zone)
 
 
 @dataclass(frozen=True)
@@ -169,18 +178,19 @@ def read_settings(path: Path, *, trusted: bool = True) -> EnergySettings:
     return _settings(table, path, trusted=trusted)
 
 
-Limits = tuple[float, float]
 Schema = Mapping[str, Any]
 """The keys of a table and what each holds: text, a date, a time zone, a number within limits, or one of some words. A
 key that ends in a question mark may be missing."""
 
+_ENDS = {"from": ALWAYS, "until": NEVER}
 _DATES: Schema = {"from?": datetime, "until?": datetime, "cluster?": str}
-_VALUES: Schema = {"zone": str, "pue": (1.0, 5.0), "price": (-1e6, math.inf), "host_w": (0.0, 1e5)}
-_HOURS_FILE: Schema = {"file": str, "zone?": str, "time_zone?": ZoneInfo, "source?": str, "column?": str}
-_FACTOR: Schema = {
-    "zone?": str, "g_per_kwh": (0.0, MOST_G_PER_KWH), "source": str, "year": (1990, 2200), "method?": tuple(Method),
-    **_DATES,
+_DATED: Mapping[str, Schema] = {
+    "zone": {"value": str}, "pue": {"value": (1.0, 5.0)}, "price": {"value": (-1e6, math.inf)},
+    "host_w": {"value": (0.0, 1e5)},
+    "factor": {"zone?": str, "g_per_kwh": (0.0, MOST_G_PER_KWH), "source": str, "year": (1990, 2200),
+               "method?": tuple(Method)},
 }  # fmt: skip
+_HOURS_FILE: Schema = {"file": str, "zone?": str, "time_zone?": ZoneInfo, "source?": str, "column?": str}
 _EMBODIED: Schema = {"kg": (0.0, 1e6), "years": (0.1, 100.0), "source": str, "model?": str}
 _SENSOR: Schema = {"gain_pct": (0.0, 100.0), "offset_w": (0.0, 1_000.0)}
 _SERVICE: Schema = {"url?": str, "timeout_s?": (0.1, 600.0), "zones?": dict}
@@ -189,8 +199,8 @@ _SERVICES: Mapping[Service, tuple[str, Schema]] = {
     Service.WATTTIME: ("https://api.watttime.org", {**_SERVICE, "signal?": ("co2_aoer", "co2_moer")}),
 }
 _TOP: Schema = {
-    "time_zone?": ZoneInfo, "currency?": str, "method?": tuple(Method), **{f"{key}?": Any for key in _VALUES},
-    "intensity?": Any, "factor?": Any, "embodied?": Any, "sensor?": Any, **{f"{key}?": Any for key in Service},
+    "time_zone?": ZoneInfo, "currency?": str, "method?": tuple(Method),
+    **{f"{key}?": Any for key in (*_DATED, "intensity", "embodied", "sensor", *Service)},
 }  # fmt: skip
 
 
@@ -206,31 +216,22 @@ def _read(table: dict[str, Any], path: Path, *, trusted: bool) -> EnergySettings
     top = _checked(table, _TOP, "")
     if "price" in top and "currency" not in top:
         raise InputError('price needs a currency: write currency = "EUR"')
-    zone, folder = top.get("time_zone", "UTC"), path.parent
-    zones, pue, price, host_w = (_dated(top, key, limits, zone) for key, limits in _VALUES.items())
-    hours = (values for values, _ in _tables(top, "intensity", _HOURS_FILE, short="file"))
-    boards: dict[str | None, Embodied] = {}
+    zone = top.get("time_zone", "UTC")
+    zones, pue, price, host_w, factors = (tuple(_dated(top, key, zone)) for key in _DATED)
+    hours = [values for values, _ in _tables(top, "intensity", _HOURS_FILE, short="file")]
+    embodied: list[Embodied] = []
     for values, name in _tables(top, "embodied", _EMBODIED):
-        board = Embodied(**values)
-        if board.model in boards:
+        embodied.append(Embodied(**values))
+        if embodied[-1].model in [board.model for board in embodied[:-1]]:
             raise InputError(f"{name} names a model for the second time")
-        boards[board.model] = board
-    sensor = SensorError.stated(**_checked(top["sensor"], _SENSOR, "sensor")) if "sensor" in top else SENSOR_ERROR
     return EnergySettings(
-        path=path,
-        time_zone=zone,
-        currency=top.get("currency"),
-        method=Method(top.get("method", Method.LOCATION)),
-        zones=zones,
-        pue=pue,
-        price=price,
-        host_w=host_w,
-        hours=tuple(HoursFile(folder / values.pop("file"), **values) for values in hours),
-        factors=_factors(top, zone),
-        embodied=tuple(boards.values()),
-        sensor=sensor,
-        service=_service(top, folder, trusted=trusted),
-    )
+        path, zone, top.get("currency"), top.get("method", Method.LOCATION), zones, pue, price, host_w,
+        hours=tuple(HoursFile(path.parent / values.pop("file"), **values) for values in hours),
+        factors=tuple(factor for factor in factors if isinstance(factor, StatedFactor)),
+        embodied=tuple(embodied),
+        sensor=SensorError.stated(**_checked(top["sensor"], _SENSOR, "sensor")) if "sensor" in top else SENSOR_ERROR,
+        service=_service(top, path.parent, trusted=trusted),
+    )  # fmt: skip
 
 
 def _checked(table: Any, schema: Schema, name: str) -> dict[str, Any]:
@@ -265,7 +266,7 @@ def _value(value: Any, holds: Any, called: str) -> Any:
     if isinstance(holds, tuple) and isinstance(holds[0], str):
         if value not in holds:
             raise InputError(f"{called} must be {' or '.join(holds)}, not {value!r}")
-        return value
+        return holds[holds.index(value)]
     if isinstance(holds, tuple):
         low, high = holds
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -273,7 +274,7 @@ def _value(value: Any, holds: Any, called: str) -> Any:
         if not low <= value <= high:
             limits = f"from {low:g} to {high:g}" if math.isfinite(high) else f"{low:g} or more"
             raise InputError(f"{called} must be {limits}, not {value:g}")
-        return float(value)
+        return value
     if not isinstance(value, str):
         raise InputError(f"{called} must be a text in quotes, not {value!r}")
     if not value.strip():
@@ -297,48 +298,32 @@ def _tables(
         yield _checked({short: item} if short and not isinstance(item, dict | list) else item, schema, name), name
 
 
-def _dated(top: dict[str, Any], key: str, holds: Any, zone: str) -> tuple[Dated, ...]:
-    """A value for all times, or values with dates."""
-    dated: list[Dated] = []
-    for values, name in _tables(top, key, {"value": holds, **_DATES}, short="value"):
-        began_ns, ended_ns = _validity(values, zone, name)
-        value = Dated(values["value"], began_ns, ended_ns, values.get("cluster"))
-        _alone(value, (other for other in dated if other.cluster == value.cluster), key, name)
-        dated.append(value)
-    return tuple(dated)
+def _dated(top: dict[str, Any], key: str, zone: str) -> Iterator[Dated]:
+    """The values below a key, each with its dates; those of one cluster (and zone) may not overlap."""
+    earlier: list[Dated] = []
+    for values, name in _tables(top, key, {**_DATED[key], **_DATES}, short="value"):
+        began_ns, ended_ns = (_instant(values.pop(end, missing), zone) for end, missing in _ENDS.items())
+        if ended_ns <= began_ns:
+            raise InputError(f"until of {name} is not after from")
+        if key == "factor":
+            if "zone" not in values and values.get("method") is not Method.MARKET:
+                raise InputError(f'zone of {name} is missing: write the zone that it is for, as zone = "DE"')
+            dated: Dated = StatedFactor(values.pop("g_per_kwh"), began_ns, ended_ns, **values)
+        else:
+            dated = Dated(values.pop("value"), began_ns, ended_ns, **values)
+        for rival in earlier:
+            if rival.subject == dated.subject and began_ns < rival.ended_ns and rival.began_ns < ended_ns:
+                raise InputError(f"{name} holds at times at which another {key} holds: give each an end with until")
+        earlier.append(dated)
+        yield dated
 
 
-def _factors(top: dict[str, Any], zone: str) -> tuple[StatedFactor, ...]:
-    factors: list[StatedFactor] = []
-    for values, name in _tables(top, "factor", _FACTOR):
-        method, place = Method(values.get("method", Method.LOCATION)), values.get("zone")
-        if method is Method.LOCATION and place is None:
-            raise InputError(f'zone of {name} is missing: write the zone that it is for, as zone = "DE"')
-        ends, cluster = _validity(values, zone, name), values.get("cluster")
-        factor = StatedFactor(
-            values["g_per_kwh"], *ends, cluster, values["source"], int(values["year"]), method, place
-        )  # fmt: skip
-        same = (one for one in factors if (one.method, one.zone, one.cluster) == (method, place, cluster))
-        _alone(factor, same, "factor", name)
-        factors.append(factor)
-    return tuple(factors)
-
-
-def _validity(values: dict[str, Any], zone: str, name: str) -> tuple[int, int]:
-    """From when to when a value holds, ns UTC; a time without a zone is in `zone`."""
-    ends = [ALWAYS, NEVER]
-    for number, when in enumerate((values.get("from"), values.get("until"))):
-        if when is not None:
-            at_ns = nanoseconds(when if when.tzinfo else when.replace(tzinfo=ZoneInfo(zone)))
-            ends[number] = min(max(at_ns, ALWAYS), NEVER)  # the year 9999 is beyond 64 bits
-    if ends[1] <= ends[0]:
-        raise InputError(f"until of {name} is not after from")
-    return ends[0], ends[1]
-
-
-def _alone(value: Dated, others: Iterable[Dated], key: str, name: str) -> None:
-    if any(value.began_ns < other.ended_ns and other.began_ns < value.ended_ns for other in others):
-        raise InputError(f"{name} holds at times at which another {key} holds: give each an end with until")
+def _instant(moment: datetime | int, zone: str) -> int:
+    """ns UTC of a time, which is in `zone` where it names none."""
+    if isinstance(moment, int):
+        return moment
+    at_ns = nanoseconds(moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone)))
+    return min(max(at_ns, ALWAYS), NEVER)  # the year 9999 is beyond 64 bits
 
 
 def _service(top: dict[str, Any], folder: Path, *, trusted: bool) -> ServiceAccess | None:
