@@ -73,7 +73,8 @@ def import_files(
 
     The format is found from the content: the files of the SC'22 variability study and its successors,
     nvidia-smi (--query-gpu, dmon, -q), dcgmi dmon, pages of dcgm-exporter, Omnistat, nvbandwidth, SuperBench,
-    gpu-burn, nvprof, nsys, ncu, allocations of jobs, timelines of training jobs, and any CSV or Parquet with --map;
+    gpu-burn, nvprof, nsys, ncu, allocations of jobs, timelines of training jobs, the power of nodes (tables of PDUs,
+    ipmitool, Redfish, exporters), and any CSV or Parquet with --map;
     plain, .gz or .zst. Every row is accounted for: kept, a duplicate, or refused with its line and the reason.
     Importing a file again adds nothing.
     One file is stored whole or not at all; the others of the command go on. A file may also be a store, or a file of a

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .vocabulary import PowerMeter, PowerOf
 
-DCMI = re.compile(r"^[ \t]*Instantaneous power reading *:[ \t]*([0-9]+)[ \t]*Watts", re.MULTILINE)
+DCMI = re.compile(r"Instantaneous power reading *:[ \t]*([0-9]+)[ \t]*Watts")
 """The power in what `ipmitool dcmi power reading` prints."""
 _INACTIVE = re.compile(r"Power reading state is *:[ \t]*deactivated")
 

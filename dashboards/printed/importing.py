@@ -19,7 +19,7 @@ def answer(report: Report) -> Iterable[str]:
         f"{report.file}: {many(total.rows, 'row')} of {_what(report)}: {count(total.kept)} kept, "
         f"{many(total.duplicates, 'duplicate')} dropped, {count(total.refused)} refused; "
         + (f"{many(report.ranks, 'rank')}, " if report.kind == "timelines" else "")
-        + many(report.gpus, "GPU")
+        + many(*((report.nodes, "node") if report.kind == "node_power" else (report.gpus, "GPU")))
     )
     sources: dict[str, dict[str, list[str]]] = {}
     for name, unit in report.units.items():
@@ -45,4 +45,6 @@ def _what(report: Report) -> str:
         return "jobs"
     if report.kind == "timelines":
         return "timelines"
+    if report.kind == "node_power":
+        return "node power"
     return "telemetry" if not report.workloads else " and ".join(report.workloads)

@@ -97,7 +97,7 @@ class Sheet:
     rows: int
     refused: Refused
     format: str = ""  # "" for a table
-    kind: str = ""  # of a format: runs | telemetry
+    kind: str = ""  # of a format: runs | telemetry | jobs | node_power
     lines: Sequence[int] = ()
     notes: list[str] = field(default_factory=list)
     events: list[tuple[int, Event]] = field(default_factory=list)

@@ -29,6 +29,7 @@ from .tools import (
     dmon,
     exporter,
     gpu_burn,
+    node_power,
     nvbandwidth,
     nvidia_smi_log,
     omnistat,
@@ -54,7 +55,7 @@ class Format:
     """
 
     name: str  # as reports and the table `imports` have it
-    kind: Literal["runs", "telemetry", "jobs"]
+    kind: Literal["runs", "telemetry", "jobs", "node_power"]
     fits: Callable[[str], object]
     read: Callable[[str, Rows], None]
     every_s: float | None = None
@@ -70,6 +71,9 @@ FORMATS: tuple[Format, ...] = (
     Format(dmon.NVIDIA_SMI, "telemetry", dmon.fits_nvidia_smi, dmon.read_nvidia_smi, every_s=1.0),
     Format(nvidia_smi_log.XML, "telemetry", nvidia_smi_log.XML_BEGIN.search, nvidia_smi_log.read_xml),
     Format(nvidia_smi_log.TEXT, "telemetry", nvidia_smi_log.TEXT_BEGIN.search, nvidia_smi_log.read_text),
+    Format(node_power.IPMITOOL, "node_power", node_power.fits_ipmitool, node_power.read_ipmitool),
+    Format(node_power.REDFISH, "node_power", node_power.fits_redfish, node_power.read_redfish),
+    Format(node_power.EXPORTER, "node_power", node_power.fits_page, node_power.read_page),
     Format(exporter.NAME, "telemetry", exporter.BEGIN.search, exporter.read),
     Format(exporter.NAME, "telemetry", exporter.ANSWER.match, exporter.read_answer),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),

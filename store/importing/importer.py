@@ -17,7 +17,7 @@ from ...errors import InputError
 from .. import views
 from ..names import by_number
 from ..vocabulary import JobSource
-from . import allocations, formats, runs, superseding, tags, telemetry, timelines
+from . import allocations, formats, node_power, runs, superseding, tags, telemetry, timelines
 from .content import LINE, Sheet
 from .layout import Layout, recognise
 from .meanings import BOARD, LIMITS
@@ -41,7 +41,7 @@ class Parsed:
     them."""
 
     sheet: Sheet
-    kind: str  # runs | telemetry | jobs | timelines
+    kind: str  # runs | telemetry | jobs | timelines | node_power
     frame: pl.DataFrame  # the columns of the tables, and `LINE`
     events: pl.DataFrame
     duplicates: list[int]  # line numbers
@@ -121,7 +121,10 @@ def _parse(sheet: Sheet, options: Options) -> Parsed:
         remarks.notes.append("no times of the file are counted, so --every is not used")
     counts = Counts(sheet.rows, frame[LINE].n_unique(), len(duplicates), sheet.refused.count)
     report = Report(sheet.file, layout.name, options.cluster, sheet.sha256, counts, layout.kind)
-    report.gpus = frame["gpu"].drop_nulls().n_unique()
+    if layout.kind == "node_power":
+        report.nodes = frame["node"].n_unique()
+    else:
+        report.gpus = frame["gpu"].drop_nulls().n_unique()
     report.ranks = frame["rank"].n_unique() if layout.kind == "timelines" else 0
     report.refusals = sheet.refusals()
     report.placeholders, report.units, report.notes = remarks.placeholders, remarks.units, remarks.notes
@@ -304,7 +307,18 @@ def _timelines(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.D
     return {"operations": new.drop(LINE), "gpus": gpus}
 
 
+def _node_power(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:  # noqa: ARG001
+    """The rows of `node_power`. Readings that the store already has are counted as duplicates."""
+    new = node_power.unseen(store, parsed.frame)
+    parsed.report.total.duplicates += parsed.frame.height - new.height
+    parsed.report.total.kept = new.height
+    return {"node_power": new.drop(LINE)}
+
+
 _PARSERS = {
     "runs": runs.parse, "jobs": allocations.parse, "telemetry": telemetry.parse, "timelines": timelines.parse,
+    "node_power": node_power.parse,
 }  # fmt: skip
-_TABLES = {"runs": _runs, "telemetry": _telemetry, "jobs": _jobs, "timelines": _timelines}
+_TABLES = {
+    "runs": _runs, "telemetry": _telemetry, "jobs": _jobs, "timelines": _timelines, "node_power": _node_power,
+}  # fmt: skip

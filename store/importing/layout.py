@@ -13,7 +13,15 @@ from difflib import get_close_matches
 from ...errors import InputError, UnitError
 from . import figures
 from .content import Sheet, headless, listed
-from .meanings import JOB_MEANINGS, OTHER_NAMES, RUN_MEANINGS, TELEMETRY_MEANINGS, TIMELINE_MEANINGS, Meaning
+from .meanings import (
+    JOB_MEANINGS,
+    NODE_MEANINGS,
+    OTHER_NAMES,
+    RUN_MEANINGS,
+    TELEMETRY_MEANINGS,
+    TIMELINE_MEANINGS,
+    Meaning,
+)
 from .options import Options, typed
 from .units import DIFFERENCE, UNITS, Unit, find, named, split_label
 
@@ -21,6 +29,7 @@ METRIC_KINDS = ("number", "hex", "pstate")
 _CAPITAL = re.compile("^(.*[a-z0-9])([A-Z][A-Za-z]{0,2})$")
 _MEANINGS = {
     "runs": RUN_MEANINGS, "telemetry": TELEMETRY_MEANINGS, "jobs": JOB_MEANINGS, "timelines": TIMELINE_MEANINGS,
+    "node_power": NODE_MEANINGS,
 }  # fmt: skip
 _NAMES_A_GPU = {"gpu", "cabinet", "node", "slot", "index"}
 _EITHER = {"began": "timestamp", "timestamp": "began"}  # what --map may call the time of any row
@@ -31,10 +40,11 @@ class TableLayout:
     """A known layout of tables: what must be there, and the units of columns that state none."""
 
     name: str  # as reports and the table `imports` have it
-    kind: str  # runs | telemetry | jobs | timelines
+    kind: str  # runs | telemetry | jobs | timelines | node_power
     has: frozenset[str] = frozenset()  # meanings that columns have by their names
     needs: frozenset[str] = frozenset()  # meanings that columns have by their names, or by --map
     columns: tuple[str, ...] = ()  # names of columns that must be there, in lower case
+    lacks: frozenset[str] = frozenset()  # and of those that must not
     metric: str = ""  # a pattern that the name of one metric's column must have
     units: Mapping[str, str] = field(default_factory=dict)  # dimension -> unit
 
@@ -43,6 +53,13 @@ _SC22_UNITS = {"power": "W", "clock": "MHz", "temperature": "C", DIFFERENCE: "C"
 _SMI_UNITS = {
     "power": "W", "energy": "mJ", "clock": "MHz", "temperature": "C", "share": "%", "memory": "MiB", "time": "us",
 }  # fmt: skip
+_OF_A_GPU = frozenset(
+    {
+        *("gpu", "uuid", "gpu_uuid", "index", "gpu_index", "device", "slot", "name", "gpu_name", "card"),
+        *("temperature", "temp", "clock", "freq", "utilization"),
+    }
+)
+"""Names of columns that a table of the power of nodes does not have."""
 LAYOUTS = (
     TableLayout("sc22", "runs", has=frozenset({"time"}), units=_SC22_UNITS),
     TableLayout("sc22", "runs", needs=frozenset({"time"}), columns=("exp", "uuid"), units=_SC22_UNITS),
@@ -50,6 +67,7 @@ LAYOUTS = (
     TableLayout("nvidia-smi", "telemetry", needs=frozenset({"timestamp"}), metric=r"\.", units=_SMI_UNITS),
     TableLayout("allocations", "jobs", needs=frozenset({"job", "began", "ended"}), units={"share": "ratio"}),
     TableLayout("timeline", "timelines", needs=frozenset({"rank", "step", "optype", "time"}), units={"time": "s"}),
+    TableLayout("node power", "node_power", needs=frozenset({"timestamp", "node"}), lacks=_OF_A_GPU),
 )
 
 
@@ -73,7 +91,7 @@ class Layout:
     """A recognised layout: which meanings the file has, by the meaning's name."""
 
     name: str  # of `LAYOUTS`, `mapped`, or of a row of `formats.FORMATS`
-    kind: str  # runs | telemetry | jobs | timelines
+    kind: str  # runs | telemetry | jobs | timelines | node_power
     bound: dict[str, Bound]
     units: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -106,6 +124,7 @@ def recognise(sheet: Sheet, options: Options) -> Layout:
 def _of_table(sheet: Sheet, options: Options) -> Layout:
     mapped = {text.partition(":")[0] for text in options.columns.values()}
     dated = mapped | ({"timestamp"} if options.at is not None else set())
+    dated |= {"node"} if options.node is not None else set()
     of_jobs = mapped & ({m.name for m in JOB_MEANINGS} - {m.name for m in (*RUN_MEANINGS, *TELEMETRY_MEANINGS)})
     names = {split_label(name)[0].lower() for name in sheet.names}
     by_kind = {kind: _bind(sheet, meanings) for kind, meanings in _MEANINGS.items() if kind != "timelines"}
@@ -113,6 +132,10 @@ def _of_table(sheet: Sheet, options: Options) -> Layout:
         bound = by_kind.get(row.kind) or _bind(sheet, _MEANINGS[row.kind])  # of what fits no other, the plain words
         metrics = [b.column for b in bound.values() if b.meaning.kind in METRIC_KINDS]
         fits = row.has <= bound.keys() and row.needs <= bound.keys() | dated and names.issuperset(row.columns)
+        fits = fits and row.lacks.isdisjoint(names)
+        if row.kind == "node_power":
+            of_nodes = {meaning.name for meaning in NODE_MEANINGS}
+            fits = fits and "timestamp" in bound and bool(metrics) and mapped <= of_nodes and options.gpu is None
         if row.kind == "jobs":  # a file of runs may name jobs and times, too
             fits = bool(of_jobs) or (fits and not mapped & {"time", "timestamp"})
         if fits and (not row.metric or any(re.search(row.metric, column) for column in metrics)):
@@ -131,6 +154,7 @@ def _mapped(options: Options, mapped: set[str], by_kind: Mapping[str, dict[str, 
     """The layout of a file of which --map says everything; the GPU, the workload and the time of a reading also have
     their usual names."""
     kind = "runs" if mapped & {"time", "status"} else "telemetry"
+    kind = "node_power" if mapped & {"node_power", "node_energy"} else kind
     by_name = by_kind[kind]
     bound = {name: column for name, column in by_name.items() if name in _NAMES_A_GPU}
     if "index" in bound and bound["index"].column.lower() == "index":
@@ -143,7 +167,7 @@ def _mapped(options: Options, mapped: set[str], by_kind: Mapping[str, dict[str, 
     workload = by_name.get("workload") if kind == "runs" and options.workload is None else None
     if workload is not None and "workload" not in mapped and workload.column.lower() != "model":
         bound["workload"] = workload
-    if kind == "telemetry" and "timestamp" in by_name:
+    if kind != "runs" and "timestamp" in by_name:
         bound["timestamp"] = by_name["timestamp"]
     return Layout("mapped", kind, bound)
 
@@ -238,6 +262,8 @@ def by_name(name: str) -> str:
 def _labelled(sheet: Sheet, meaning: Meaning, name: str) -> Bound:
     """A column bound to a meaning, with the unit that its name states."""
     label = split_label(name)[1] or unit_behind(name, meaning)
+    if meaning.name in ("node_power", "node_energy") and find(name, meaning.dimension):
+        label = name  # a column that is called after its unit: `watts`, `kWh`
     if not label or not meaning.dimension:
         return Bound(meaning, name)
     place = f"{sheet.file}: column {name!r}"
@@ -313,6 +339,10 @@ def _check_complete(sheet: Sheet, layout: Layout, options: Options) -> None:
             raise InputError("--map: name at least one metric, for example COLUMN=power:W")
         others = listed(layout.ignored(sheet)) or "none at all"
         raise InputError(f"{sheet.file} is of {layout.name} and has no metric that is stored; it has {others}")
+    if layout.kind == "node_power" and ("timestamp" not in bound or ("node" not in bound and options.node is None)):
+        lacking = "timestamp" if "timestamp" not in bound else "node"
+        or_node = ", or say it with --node" if lacking == "node" else ""
+        raise InputError(f"{sheet.file}: no column is the {lacking}: name it with --map COLUMN={lacking}{or_node}")
     lacks = {"job", "began", "ended"} - bound.keys()
     if layout.kind == "jobs" and (lacks or not {"gpu", "index", "node"} & bound.keys()):
         lacking = min(lacks, default="gpu")

@@ -236,6 +236,36 @@ TIMELINE_MEANINGS: tuple[Meaning, ...] = (
     _number("model_chunk", "part of the model that the rank has", ("mc", "model_chunk"), "model_chunk", **_INDEX),
 )
 
+# A reading of a meter of a node: a row of the table `node_power`.
+NODE_MEANINGS: tuple[Meaning, ...] = (
+    Meaning("node", "text", "host", ("node", "host", "hostname", "server")),
+    Meaning("timestamp", "time stamp", "when it was read", ("timestamp", "time", "ts", "datetime", "date")),
+    _number(
+        "node_power",
+        "power of the node",
+        ("power", "watts", "kilowatts", "kw", "mw", "w", "active_power", "active power", "real_power", "real power",
+         "node_power", "power_consumption", "power consumption"),
+        "power_mw",
+        dimension="power",
+        unit="mW",
+        low=0.0,
+        high=1e9,
+    ),
+    _number(
+        "node_energy",
+        "counter of the node's energy",
+        ("energy", "kwh", "wh", "joules", "active_energy", "active energy", "node_energy"),
+        "energy_mj",
+        dimension="energy",
+        unit="mJ",
+        low=0.0,
+        high=EXACT,
+    ),
+    Meaning("part", "text", "which outlet or power supply", ("part", "outlet", "psu", "power_supply", "feed")),
+    Meaning("source", "text", "what measured it, a code of `node_power.source`", ("source",)),
+    Meaning("covers", "text", "what it is the power of, a code of `node_power.covers`", ("covers",)),
+)  # fmt: skip
+
 # Texts that stand for "unknown" (compared in lower case). nvidia-smi writes in brackets why it has no value.
 _WHY = (
     "n/a", "not supported", "unknown error", "insufficient permissions", "not found", "function not found", "no data",

@@ -30,10 +30,11 @@ class Report:
     cluster: str
     sha256: str
     total: Counts
-    kind: str = ""  # runs | telemetry | jobs | timelines
+    kind: str = ""  # runs | telemetry | jobs | timelines | node_power
     workloads: dict[str, Counts] = field(default_factory=dict)
     gpus: int = 0
     ranks: int = 0  # of a timeline
+    nodes: int = 0  # of the power of nodes
     refusals: dict[str, list[int]] = field(default_factory=dict)  # reason -> lines
     placeholders: dict[str, int] = field(default_factory=dict)  # column -> values turned into NULL
     units: dict[str, dict[str, str]] = field(default_factory=dict)  # column -> {unit, from}
@@ -60,4 +61,5 @@ class Report:
             "ignored_columns": self.ignored,
             "notes": self.notes,
             **({"ranks": self.ranks} if self.kind == "timelines" else {}),
+            **({"nodes": self.nodes} if self.kind == "node_power" else {}),
         }

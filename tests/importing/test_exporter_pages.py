@@ -181,7 +181,7 @@ def test_damaged_lines_are_refused_one_by_one(saved: Save, parse: Parse) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("# TYPE node_load1 gauge\nnode_load1 0.5\n", "no metric of DCGM is on the page"),
+        ("# TYPE go_threads gauge\ngo_threads 5\n", "no metric of DCGM is on the page"),
         ('DCGM_FI_DEV_SM_CLOCK{gpu="0"} 1410\n', "its series have no UUID of a GPU"),
         ('DCGM_FI_DEV_NEW{gpu="0",UUID="GPU-1"} 1\n', "whorl knows none of its metrics (DCGM_FI_DEV_NEW)"),
         ("# HELP DCGM_FI_DEV_SM_CLOCK SM clock.\n", "no metric of DCGM is on the page"),

@@ -71,7 +71,7 @@ class _Reading:
     @property
     def stamp(self) -> str:
         """The time as rows have it."""
-        return f"{self.when // _NS}.{self.when % _NS:09d}" if isinstance(self.when, int) else self.when
+        return stamp_text(self.when)
 
     @property
     def numbers(self) -> tuple[object, ...]:
@@ -82,6 +82,11 @@ class _Reading:
 
 def read_answer(answer: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the answer. Raises InputError where it has no series of GPUs."""
+    read(page_of(answer, rows), rows)
+
+
+def page_of(answer: str, rows: Rows) -> str:
+    """The page that says what an answer of a Prometheus says. Raises InputError where that has no series."""
     try:
         document = json.loads(answer)
     except ValueError as error:
@@ -100,7 +105,7 @@ def read_answer(answer: str, rows: Rows) -> None:
             f"{rows.file}: its series have no metric's name, as those of a function (rate, avg, ...); query the metric "
             "itself, for example DCGM_FI_DEV_POWER_USAGE"
         )
-    read(page, rows)
+    return page
 
 
 def _lines_of(all_series: list[dict[str, Any]]) -> Iterator[str]:
@@ -139,17 +144,52 @@ def read(page: str, rows: Rows) -> None:
         rows.note(f"{repeats} rows repeat all numbers of their node: its exporter had nothing new")
 
 
+def stamp_text(when: str | int) -> str:
+    """A time, a text or ns, as rows have it."""
+    return f"{when // _NS}.{when % _NS:09d}" if isinstance(when, int) else when
+
+
+class PageTimes:
+    """The times of the pages of a file, whose lines must be asked for in their order."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._times = Times(rows)
+        self._in_front = ""  # a time in front of the page
+        self._number = -1  # of the page; -1 before the first
+        self._when: str | None = None
+        self._series: set[str] = set()  # of this page
+
+    def begins(self, line: str) -> bool:
+        """Whether a line is a time, as `date` prints it, in front of a page."""
+        if "{" in line or self._times.of(line, 0) is None:
+            return False
+        self._in_front = line
+        self._series.clear()
+        self._when = None
+        return True
+
+    def of(self, sample: text.Sample) -> str | int:
+        """The time of a sample; a page without any ends where a series comes again."""
+        if sample.stamp_ns is not None:
+            return sample.stamp_ns
+        name = repr(sample.series)
+        if self._when is None or name in self._series:
+            self._series.clear()
+            self._number += 1
+            time = self._times.of(self._in_front, self._number)
+            assert time is not None
+            self._when, self._in_front = time, ""
+        self._series.add(name)
+        return self._when
+
+
 class _Pages:
     """Goes through the lines of a file, and knows the time of each. `words` are of counters whose unit is disputed."""
 
     def __init__(self, rows: Rows) -> None:
         self.words: list[str] = []
         self._rows = rows
-        self._times = Times(rows)
-        self._in_front = ""  # a time in front of the page
-        self._number = -1  # of the page; -1 before the first
-        self._when: str | None = None
-        self._series: set[str] = set()  # of this page
+        self._times = PageTimes(rows)
         self._readings: dict[tuple[str, str | int], _Reading] = {}
         self._others: set[str] = set()  # metrics of GPUs that are not stored
         self._nameless = False
@@ -164,7 +204,7 @@ class _Pages:
                     self.words.append(line.words)
                 continue
             if isinstance(line, text.Damage) or line.value is None:
-                if self._is_time(next(content for number, content in contents if number == line.line).strip()):
+                if self._times.begins(next(content for number, content in contents if number == line.line).strip()):
                     continue
                 if isinstance(line, text.Damage):
                     self._rows.refuse(line.line, line.why)
@@ -184,29 +224,6 @@ class _Pages:
             reading.labels = about.get(reading.whose.key, {}) | reading.labels
         return list(self._readings.values())
 
-    def _is_time(self, line: str) -> bool:
-        """Whether a line is a time, as `date` prints it, in front of a page."""
-        if "{" in line or self._times.of(line, 0) is None:
-            return False
-        self._in_front = line
-        self._series.clear()
-        self._when = None
-        return True
-
-    def _time(self, sample: text.Sample) -> str | int:
-        """The time of a sample; a page without any ends where a series comes again."""
-        if sample.stamp_ns is not None:
-            return sample.stamp_ns
-        name = repr(sample.series)
-        if self._when is None or name in self._series:
-            self._series.clear()
-            self._number += 1
-            time = self._times.of(self._in_front, self._number)
-            assert time is not None
-            self._when, self._in_front = time, ""
-        self._series.add(name)
-        return self._when
-
     def _of(self, sample: text.Sample, whose: gpus.Whose, time: str | int) -> _Reading:
         reading = self._readings.setdefault((whose.key, time), _Reading(sample.line, whose, time))
         reading.labels.update(gpus.described(sample.series.labels))
@@ -222,7 +239,7 @@ class _Pages:
             if not known and gpus.column(name) is None and _OURS.match(name.upper()):
                 self._others.add(name)
             return
-        time = self._time(sample)
+        time = self._times.of(sample)
         reading = self._of(sample, owner, time)
         reading.measured |= not of_job
         number = int(sample.value) if sample.value is not None and 0 <= sample.value < 2**53 else 0
