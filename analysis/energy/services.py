@@ -7,13 +7,13 @@ it would give the key to another host.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Sequence
 from datetime import datetime
 from http.client import HTTPException
 from typing import Any
@@ -82,44 +82,41 @@ def ask_for_hours(settings: EnergySettings, since_ns: int, until_ns: int, zones:
 
 def _read(access: ServiceAccess) -> pl.DataFrame:
     """What was answered before: columns of `_FORM`. Raises InputError where the file is not as whorl writes it."""
-    path = access.answers
-    if not path.exists():
+    if not access.answers.exists():
         return pl.DataFrame(schema=_FORM)
     try:
-        answers = pl.read_csv(path, schema_overrides=_FORM).select(*_FORM)
-        return answers.with_columns(pl.col("zone").map_elements(canonical, pl.String))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except pl.exceptions.PolarsError as error:
+        answers = pl.read_csv(access.answers, schema_overrides=_FORM).select(*_FORM)
+    except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(
-            f"{path} is not as whorl wrote it, with the columns zone, time and g_per_kwh: repair it, or move it away "
-            "to ask the service again"
+            f"{access.answers} is not as whorl wrote it, with the columns zone, time and g_per_kwh: repair it, or move "
+            "it away to ask the service again"
         ) from error
+    return answers.with_columns(pl.col("zone").map_elements(canonical, pl.String))
 
 
 def _ask(access: ServiceAccess, zone: str, since_ns: int, until_ns: int) -> dict[int, float]:
     """What the service knows: g/kWh by the begin of the hour. Of shorter steps, the mean of those that begin in it."""
     factor = shipped_table().get(zone)
     usual = zone if factor is None or factor.code is None else factor.code  # two letters for a country
-    place = next((theirs for name, theirs in access.zones if canonical(name) == zone), usual)
-    keys = [_key(variable, access) for variable in access.service.fills]
-    watttime = access.service is Service.WATTTIME
-    headers = _login(access, *keys) if watttime else {"auth-token": keys[0]}
+    place = next((place for name, place in access.zones if canonical(name) == zone), usual)
+    keys, longest_ns = (
+        [_key(variable, access) for variable in access.service.fills],
+        _DAYS[access.service] * 24 * HOUR_NS,
+    )
+    if access.service is Service.WATTTIME:
+        path, names = "/v3/historical", ("point_time", "value")
+        question = {"region": place, "signal_type": str(access.signal)}
+        login = _get(access, "/login", {}, {"Authorization": f"Basic {b64encode(':'.join(keys).encode()).decode()}"})
+        headers = {"Authorization": f"Bearer {login.get('token')}"}
+    else:
+        path, names = "/carbon-intensity/past-range", ("datetime", "carbonIntensity")
+        question, headers = {"zone": place}, {"auth-token": keys[0]}
+    longest_ns = _DAYS[access.service] * 24 * HOUR_NS
     hours: dict[int, list[float]] = {}
-    for first_ns in range(since_ns, until_ns, _DAYS[access.service] * 24 * HOUR_NS):
-        last_ns = min(until_ns, first_ns + _DAYS[access.service] * 24 * HOUR_NS)
-        span = {"start": iso(first_ns), "end": iso(last_ns)}
-        if watttime:
-            question = {"region": place, **span, "signal_type": str(access.signal)}
-            answer = _get(access, "/v3/historical", question, headers)
-            unit = answer["meta"].get("units") if isinstance(answer.get("meta"), dict) else None
-            if unit != "lbs_co2_per_mwh":
-                raise _unanswered(access, f"{_STRANGE}, the unit of its answer is {unit!r}, not 'lbs_co2_per_mwh'")
-            rows = _rows(access, answer, ("point_time", "value"), _LB_PER_MWH)
-        else:
-            answer = _get(access, "/carbon-intensity/past-range", {"zone": place, **span}, headers)
-            rows = _rows(access, answer, ("datetime", "carbonIntensity"), 1.0)
-        for at_ns, grams in rows:
+    for first_ns in range(since_ns, until_ns, longest_ns):
+        last_ns = min(until_ns, first_ns + longest_ns)
+        answer = _get(access, path, {**question, "start": iso(first_ns), "end": iso(last_ns)}, headers)
+        for at_ns, grams in _rows(access, answer, *names):
             if first_ns <= at_ns < last_ns:
                 hours.setdefault(at_ns // HOUR_NS * HOUR_NS, []).append(grams)
     return {at_ns: float(f"{np.mean(grams):.6g}") for at_ns, grams in hours.items()}
@@ -127,43 +124,30 @@ def _ask(access: ServiceAccess, zone: str, since_ns: int, until_ns: int) -> dict
 
 def _key(variable: str, access: ServiceAccess) -> str:
     value = os.environ.get(variable, "").strip()
-    if not value:
+    if not value or not value.isascii() or not value.isprintable():
         raise InputError(
-            f"{access.service.meaning} needs a key: set the environment variable {variable}, or remove "
-            f"[{access.service}] from the settings"
+            f"{access.service.meaning} needs a key: set the environment variable {variable} to one, in plain letters, "
+            f"or remove [{access.service}] from the settings"
         )
-    if not value.isascii() or not value.isprintable():
-        raise InputError(f"the environment variable {variable} has characters that no key has: set it again")
     return value
 
 
-def _login(access: ServiceAccess, user: str, password: str) -> dict[str, str]:
-    pair = base64.b64encode(f"{user}:{password}".encode()).decode()
-    token = _get(access, "/login", {}, {"Authorization": f"Basic {pair}"}).get("token")
-    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-        raise _unanswered(access, f"{_STRANGE}, its answer to the login has no token")
-    return {"Authorization": f"Bearer {token}"}
-
-
-def _rows(
-    access: ServiceAccess, answer: dict[str, Any], names: tuple[str, str], scale: float
-) -> Iterator[tuple[int, float]]:
+def _rows(access: ServiceAccess, answer: dict[str, Any], begin: str, grams: str) -> list[tuple[int, float]]:
     """The rows of an answer with a value: ns since 1970, and g/kWh."""
-    rows = answer.get("data")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _unanswered(access, f"{_STRANGE}, its answer has no list 'data'")
-    for began, value in ([row.get(name) for name in names] for row in rows):
-        if value is None:
-            continue
-        try:
-            moment = datetime.fromisoformat(began)
-        except (TypeError, ValueError):
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            raise _unanswered(access, f"{_STRANGE}, {began!r} in its answer is not a time with a zone")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value * scale <= MOST_G_PER_KWH:
-            raise _unanswered(access, f"{_STRANGE}, {value!r} in its answer is not an intensity")
-        yield nanoseconds(moment), value * scale
+    watttime = access.service is Service.WATTTIME
+    scale = _LB_PER_MWH if watttime else 1.0
+    try:
+        unit = answer["meta"]["units"] if watttime else None
+        values = [(datetime.fromisoformat(row[begin]), row[grams]) for row in answer["data"]]
+        rows = [(moment, value * scale) for moment, value in values if value is not None]
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise _failed(access, f"does not answer as it should: {error!r}") from error
+    faults = [f"{moment} has no time zone" for moment, _ in rows if moment.tzinfo is None]
+    faults += [f"{value:g} g/kWh is no intensity" for _, value in rows if not 0 <= value <= MOST_G_PER_KWH]
+    faults += [f"its unit is {unit!r}, not 'lbs_co2_per_mwh'"] if watttime and unit != "lbs_co2_per_mwh" else []
+    if faults:
+        raise _failed(access, f"does not answer as it should: {faults[0]}")
+    return [(nanoseconds(moment), value) for moment, value in rows]
 
 
 def _get(access: ServiceAccess, path: str, question: dict[str, str], headers: dict[str, str]) -> dict[str, Any]:
@@ -172,37 +156,30 @@ def _get(access: ServiceAccess, path: str, question: dict[str, str], headers: di
     request = urllib.request.Request(url, headers={"Accept": "application/json", **headers})  # noqa: S310 - see settings
     try:
         answer = fetch_url(request, timeout_s=access.timeout_s, most_bytes=_LARGEST)
-        if answer.status in (401, 403):
-            raise InputError(
-                f"{access.service.meaning} ({_host(access)}) refuses the key or this zone (HTTP {answer.status}): "
-                f"check {' and '.join(access.service.fills)} and the contract with the service"
-            )
-        if not 200 <= answer.status < 300:
-            raise _unanswered(access, f"answers HTTP {answer.status}")
-        document = json.loads(answer.body)
     except TimeoutError:
-        raise _unanswered(access, f"does not answer within {access.timeout_s:g} s") from None
-    except TooLarge:
-        raise _unanswered(access, f"{_STRANGE}, its answer is larger than 64 MiB") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise _unanswered(access, f"{_STRANGE}, its answer is not JSON") from None
-    except (OSError, HTTPException, ValueError) as error:  # names that do not resolve, torn answers
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _unanswered(access, f"cannot be reached ({reason})") from None
+        raise _failed(access, f"does not answer within {access.timeout_s:g} s") from None
+    except (OSError, HTTPException, ValueError, TooLarge) as error:  # names that do not resolve, torn answers
+        reason = error if isinstance(error, OSError) else type(error).__name__
+        raise _failed(access, f"cannot be reached: {reason}") from None
+    if answer.status in (401, 403):
+        raise InputError(
+            f"{access.service.meaning} refuses the key or this zone (HTTP {answer.status}): check "
+            f"{' and '.join(access.service.fills)} and the contract with the service"
+        )
+    if not 200 <= answer.status < 300:
+        raise _failed(access, f"answers HTTP {answer.status}")
+    try:
+        document = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        document = None
     if not isinstance(document, dict):
-        raise _unanswered(access, f"{_STRANGE}, its answer is not a JSON object")
+        raise _failed(access, "does not answer as it should: its answer is not a JSON object")
     return document
 
 
-_STRANGE = "does not answer as it should"
-
-
-def _host(access: ServiceAccess) -> str:
-    return urllib.parse.urlsplit(access.url).netloc
-
-
-def _unanswered(access: ServiceAccess, fault: str) -> WhorlError:
+def _failed(access: ServiceAccess, fault: str) -> WhorlError:
+    host = urllib.parse.urlsplit(access.url).netloc
     return WhorlError(
-        f"{access.service.meaning} ({_host(access)}) {fault}: try again later, or remove [{access.service}] from the "
-        "settings to use files and the yearly table"
+        f"{access.service.meaning} ({host}) {fault}; try again later, or remove [{access.service}] from the settings "
+        "to use files and the yearly table"
     )

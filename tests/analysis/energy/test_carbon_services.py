@@ -137,16 +137,20 @@ def test_watttime_logs_in_and_gives_pounds(place: Place, tmp_path: Path) -> None
     ("answer", "error", "says"),
     [
         ((401, {}), InputError, "refuses the key or this zone (HTTP 401): check ELECTRICITY_MAPS_KEY"),
-        ((500, {}), WhorlError, "answers HTTP 500: try again later, or remove [electricity_maps]"),
+        ((500, {}), WhorlError, "answers HTTP 500; try again later, or remove [electricity_maps]"),
         ((302, {}), WhorlError, "answers HTTP 302"),
-        ((200, b"<html>"), WhorlError, "its answer is not JSON"),
+        ((200, b"<html>"), WhorlError, "its answer is not a JSON object"),
         ((200, []), WhorlError, "its answer is not a JSON object"),
-        ((200, {"rows": []}), WhorlError, "its answer has no list 'data'"),
-        ((200, {"data": [{"datetime": "2026-01-01", "carbonIntensity": 1}]}), WhorlError, "is not a time with a zone"),
+        ((200, {"rows": []}), WhorlError, "does not answer as it should: KeyError('data')"),
+        (
+            (200, {"data": [{"datetime": "2026-01-01", "carbonIntensity": 1}]}),
+            WhorlError,
+            "00:00:00 has no time zone",
+        ),
         (
             (200, {"data": [{"datetime": "2026-01-01T00:00Z", "carbonIntensity": -1}]}),
             WhorlError,
-            "is not an intensity",
+            "-1 g/kWh is no intensity",
         ),
     ],
 )
