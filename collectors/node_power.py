@@ -69,8 +69,8 @@ class RaplCounters:
         self._last_uj: dict[Path, tuple[int, int]] = {}  # the kernel's number, and the sum without wraps
         self.reason: str | None = "the kernel has none (no /sys/class/powercap/intel-rapl:*)"
         for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
-            known = self._kind_of(zone)
-            if known is None:
+            kind = self._kind_of(zone)
+            if kind is None:
                 continue
             try:
                 int((zone / "energy_uj").read_text())
@@ -78,7 +78,7 @@ class RaplCounters:
             except (OSError, ValueError):
                 self.reason = "only root may read them (/sys/class/powercap/intel-rapl:*/energy_uj)"
                 continue
-            self._zones[zone] = *known, range_uj
+            self._zones[zone] = *kind, range_uj
         if self._zones:
             self.reason = None
 
@@ -225,11 +225,11 @@ class NodePower:
         self._interval_ns = round(max(interval_s, LEAST_S) * 1e9)
         self._due_ns = 0  # by the steady clock
         self._threads: dict[int, threading.Thread] = {}  # by position in `_meters`
-        self._shown: SimpleQueue[PowerReading] = SimpleQueue()
+        self._waiting: SimpleQueue[PowerReading] = SimpleQueue()
 
     def look(self, devices: Sequence[Device]) -> list[Event]:  # noqa: ARG002 - of the node, not of its GPUs
         """Store what the meters showed since the last look, and read those that are due. There are no events."""
-        readings = [self._shown.get() for _ in range(self._shown.qsize())]
+        readings = [self._waiting.get() for _ in range(self._waiting.qsize())]
         if readings:
             names = [column.name for column in fields(PowerReading)]
             rows = [asdict(reading) for reading in readings]
@@ -247,7 +247,7 @@ class NodePower:
 
     def _read(self, meter: NodeMeter) -> None:
         for reading in meter.read():
-            self._shown.put(reading)
+            self._waiting.put(reading)
 
     def close(self) -> None:
         """A meter that still hangs is left to its thread, which ends with the process."""

@@ -123,7 +123,7 @@ class Simulated(Backend):
         self._devices: list[Device] = []
         self._places: dict[str, int] = {}
         self._statuses: dict[bool, bytes] = {}  # by whether the slow metrics are read
-        self.shown: NodeReadings | None = None
+        self.node_readings: NodeReadings | None = None
         """What the meters of the fleet's nodes showed when the slow metrics were last read."""
 
     def devices(self) -> list[Device]:
@@ -161,7 +161,7 @@ class Simulated(Backend):
         self._simulation.advance(max(self._now(), self._simulation.now_ns))
         report = self._simulation.readings()
         if slow:
-            self.shown = self._simulation.node_readings()
+            self.node_readings = self._simulation.node_readings()
         if slow not in self._statuses:
             self._statuses[slow] = bytes(
                 Status.OK if metric.name in report.values and (slow or metric.tier == "fast") else Status.UNREAD
@@ -194,11 +194,11 @@ class SimulatedMeter:
         from ..simulation.nodes import WINDOW_MS
         from .node_power import PowerReading
 
-        shown, self._backend.shown = self._backend.shown, None
-        if shown is None:
+        readings, self._backend.node_readings = self._backend.node_readings, None
+        if readings is None:
             return []
-        wall_mw, cpu_mj = int(shown.wall_mw.sum()), int(shown.cpu_mj.sum())
+        wall_mw, cpu_mj = int(readings.wall_mw.sum()), int(readings.cpu_mj.sum())
         return [
-            PowerReading(shown.ts_ns, PowerMeter.SIMULATED, PowerOf.NODE_WALL, None, wall_mw, WINDOW_MS),
-            PowerReading(shown.ts_ns, PowerMeter.RAPL, PowerOf.CPU, energy_mj=cpu_mj),
+            PowerReading(readings.ts_ns, PowerMeter.SIMULATED, PowerOf.NODE_WALL, None, wall_mw, WINDOW_MS),
+            PowerReading(readings.ts_ns, PowerMeter.RAPL, PowerOf.CPU, energy_mj=cpu_mj),
         ]

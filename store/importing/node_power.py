@@ -39,14 +39,14 @@ def parse(
     texts = [_text(bound, name) for name in ("part", *_CODES)]
     sheet.frame = sheet.frame.with_columns(_text(bound, "node").fill_null(pl.lit(options.node)), *texts)
     _as_the_store_calls_them(sheet, options, remarks)
-    codes = pl.col("=source").fill_null(_USUAL["source"].value), pl.col("=covers").fill_null(_USUAL["covers"].value)
-    sheet.frame = sheet.frame.with_columns(codes)
+    filled = pl.col("=source").fill_null(_USUAL["source"].value), pl.col("=covers").fill_null(_USUAL["covers"].value)
+    sheet.frame = sheet.frame.with_columns(filled)
     sheet.refuse(
         (pl.col("=timestamp").is_null(), f"{bound['timestamp'].column} is missing"),
         (pl.col("=node").is_null(), "it names no node: say it with --node"),
         (~pl.col("=node").str.contains(_HOST), "its node is not the name of one host: an outlet of several is of none"),
-        *((~pl.col(f"={name}").is_in(list(known)), f"its {name} is none of {', '.join(known)}")
-          for name, known in _CODES.items()),
+        *((~pl.col(f"={name}").is_in(list(codes)), f"its {name} is none of {', '.join(codes)}")
+          for name, codes in _CODES.items()),
         (pl.all_horizontal(pl.col(parsed(b.meaning)).is_null() for b in measured), "it has neither power nor energy"),
     )  # fmt: skip
     frame = sheet.frame.select(
@@ -76,16 +76,16 @@ def _text(bound: dict[str, Bound], name: str) -> pl.Expr:
     if name not in bound:
         return pl.lit(None, pl.String).alias(f"={name}")
     column = bound[name].column
-    known = ~is_placeholder(column, minus_one=False)
-    return pl.when(known).then(pl.col(column).str.strip_chars()).alias(f"={name}")
+    has_text = ~is_placeholder(column, minus_one=False)
+    return pl.when(has_text).then(pl.col(column).str.strip_chars()).alias(f"={name}")
 
 
 def _as_the_store_calls_them(sheet: Sheet, options: Options, remarks: Remarks) -> None:
     """Take `n1-bmc` or `n1.example.org` for n1 where the store has GPUs on a node n1, and on none of the other name."""
     nodes = options.fleet()["node"].drop_nulls().unique()
     node, host = pl.col("=node"), pl.col("=node").str.replace(_BMC, "")
-    other = ~node.is_in(nodes.implode()) & host.is_in(nodes.implode()) & (host != node)
-    names = sheet.frame.filter(other)["=node"].unique(maintain_order=True)
+    is_longer = ~node.is_in(nodes.implode()) & host.is_in(nodes.implode()) & (host != node)
+    names = sheet.frame.filter(is_longer)["=node"].unique(maintain_order=True)
     if len(names):
         remarks.notes.append(f"{len(names)} names of nodes are those of the store with more behind them, as {names[0]}")
-        sheet.frame = sheet.frame.with_columns(pl.when(other).then(host).otherwise(node).alias("=node"))
+        sheet.frame = sheet.frame.with_columns(pl.when(is_longer).then(host).otherwise(node).alias("=node"))

@@ -53,8 +53,8 @@ def read_ipmitool(content: str, rows: Rows) -> None:
                 watts |= {max(watts): (0.0, None)}
             elif times.of(words.strip(), 0) is not None:
                 stamp = words.strip()
-        for line, (power_w, when) in watts.items():
-            _add(line, rows, SERIES["ipmi_dcmi_power_consumption_watts"], power_w, node=host, timestamp=when)
+        for line, (power_w, stamp) in watts.items():
+            _add(line, rows, SERIES["ipmi_dcmi_power_consumption_watts"], power_w, node=host, timestamp=stamp)
 
 
 def _add(line: int, rows: Rows, series: PowerSeries, value: float | None, **texts: Value) -> None:
@@ -79,9 +79,9 @@ def read_redfish(content: str, rows: Rows) -> None:
     """
     times = Times(rows)
     for sweep, (line, resource) in enumerate(_resources(content, rows)):
-        written = resource.get("timestamp")
-        when = times.of("" if written is None else str(written), sweep)
-        texts: dict[str, Value] = {"timestamp": when, "node": str(resource.get("node") or "")}
+        saved_at = resource.get("timestamp")
+        stamp = times.of("" if saved_at is None else str(saved_at), sweep)
+        texts: dict[str, Value] = {"timestamp": stamp, "node": str(resource.get("node") or "")}
         if _NOT_A_NODE.search(str(resource.get("@odata.id", ""))):
             rows.refuse(line, "it is of a part of the node")
             continue
@@ -110,14 +110,14 @@ def _resources(content: str, rows: Rows) -> Iterator[tuple[int, dict[str, Any]]]
 def _of_resource(resource: dict[str, Any], rows: Rows) -> Iterator[tuple[PowerOf, str | None, dict[str, float]]]:
     """What a Power or an EnvironmentMetrics says of the node: what it is of, the part, and the values by label."""
     controls = [control for control in resource.get("PowerControl") or [] if isinstance(control, dict)]
-    whole = [control for control in controls if control.get("PhysicalContext") in _OF_A_NODE][:1]
+    of_node = [control for control in controls if control.get("PhysicalContext") in _OF_A_NODE][:1]
     if len(controls) > 1:
         rows.note("of several controls of power, the first that is of the whole node is stored")
     excerpts = [(_POWER_W, 1.0, resource.get("PowerWatts")), (_ENERGY_J, 3.6e6, resource.get("EnergykWh"))]
     readings = [
         (label, factor, excerpt.get("Reading")) for label, factor, excerpt in excerpts if isinstance(excerpt, dict)
     ]
-    readings += [(_POWER_W, 1.0, control.get("PowerConsumedWatts")) for control in whole]
+    readings += [(_POWER_W, 1.0, control.get("PowerConsumedWatts")) for control in of_node]
     numbers = {label: factor * number for label, factor, reading in readings if (number := finite(reading))}
     if numbers:
         yield PowerOf.NODE, None, numbers
@@ -141,13 +141,13 @@ def read_page(page: str, rows: Rows) -> None:
     """
     if exporter.ANSWER.match(page):
         page = exporter.page_of(page, rows)
-    when, contents, others = PageTimes(rows), page.split("\n"), set[str]()
+    page_times, contents, unstored = PageTimes(rows), page.split("\n"), set[str]()
     chips: set[str | None] = set()
     for line in text.lines(page):
         if isinstance(line, text.Help):
             continue
         if isinstance(line, text.Damage) or line.value is None:
-            if not when.begins(contents[line.line - 1].strip()) and isinstance(line, text.Damage):
+            if not page_times.begins(contents[line.line - 1].strip()) and isinstance(line, text.Damage):
                 rows.refuse(line.line, line.why)
             continue
         name, labels = line.series.name, line.series.labels
@@ -159,13 +159,13 @@ def read_page(page: str, rows: Rows) -> None:
         if labels.get("chip") not in chips and not all(
             re.fullmatch(pattern, labels.get(label, "")) for label, pattern in series.only
         ):
-            others.add(name)
+            unstored.add(name)
             continue
         part = next((labels[label].rpartition("/")[2] for label in series.part if labels.get(label)), None)
-        stamp = exporter.stamp_text(when.of(line))
+        stamp = exporter.stamp_text(page_times.of(line))
         _add(line.line, rows, series, line.value, part=part, node=gpus.described(labels).get("node"), timestamp=stamp)
-    if others:
-        rows.note(f"some series are of no whole node, and are not stored: {', '.join(sorted(others))}")
-    if not len(rows) and not others:
+    if unstored:
+        rows.note(f"some series are of no whole node, and are not stored: {', '.join(sorted(unstored))}")
+    if not len(rows) and not unstored:
         why = f"no metric of GPUs and none of a node's power ({', '.join(list(SERIES)[:2])}, ...) is on the page"
         raise InputError(f"{rows.file}: {why}: nothing to import")
