@@ -12,10 +12,11 @@ of both. How far an energy may be wrong has these terms:
 
 * **the board**: gain and offset of its sensor (`calibration` has them; linear in energy and time, so not in a meter);
 * **the lag**: all readings may be later or earlier by L. If the power is alike at both ends, a window loses at one what
-  it gains at the other; a load edge between them moves its height x L in or out: |level_j(b) - level_j(a)|;
-* **the ends**: what may lie on the other side of an end, as power changes near it or between two readings: doubt_j;
-* **aliasing**: what the sensor missed (`store.aliasing`), a variance;
-* **bounds** of gaps, of counters that began anew, of clocks set back, of a counter and a power that differ.
+  it gains at the other; a load edge between them moves its height x L in or out: |level_j(b) - level_j(a)|. Where
+  power changes near an end, lag_j comes on top;
+* **aliasing**: what the sensor missed (`store.aliasing`); with the lag it is a variance;
+* **bounds**, which are added: of an end between two readings (doubt_j), of gaps, of counters that began anew, of clocks
+  that were set back, of a counter and a power that differ.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _AGREE = 0.02  # a difference between counter and power that needs no mention
 _AGREE_S = 10.0  # less time than this tells nothing of it
 PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
 """What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
-ENDS = ("level_j", "doubt_j")
-"""What a meter shows of an end of a window there: the energy of the time that readings may lag by, and what may lie on
-the other side."""
+ENDS = ("level_j", "lag_j", "doubt_j")
+"""What a meter shows of the end of a window: the energy of the time that readings may lag by; what they may move across
+the end as power changes near it; what may lie on the other side as the end is between two readings."""
 _WATTS = ("idle_w", "idle_low_w", "idle_high_w", "lowest_w", "highest_w")
 _KNOTS = ("knots_ns", "knots_s", "energy_j", "slope_j", "bend_j", "edge_w", "parts", "ends_j")
 
@@ -64,7 +65,7 @@ class Energies:
     above_j: Floats
     """How much more."""
     variance_j2: Floats
-    """Of aliasing: what the sensor did not see. Independent from window to window where these last some minutes."""
+    """Of aliasing and lag. Independent from window to window where these last some minutes."""
     measured_s: Floats
     """Time with readings."""
     counter_s: Floats
@@ -118,7 +119,7 @@ class Meters:
     parts: Floats
     """(parts, k) the other figures to each knot, in the order of `PARTS`."""
     ends_j: Floats
-    """(2, k) of a window that ends at the knot, in the order of `ENDS`; between knots as a line."""
+    """(3, k) of a window that ends at the knot, in the order of `ENDS`; between knots as a line."""
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -137,15 +138,16 @@ class Meters:
         first, since = self.at(numbers, began)
         last, until = self.at(numbers, ended)
         grown = until - since
-        energy, sums = grown[0], dict(zip(PARTS, grown[1:-2], strict=True))
+        energy, sums = grown[0], dict(zip(PARTS, grown[1 : -len(ENDS)], strict=True))
         inside = last - first
-        doubt = np.abs(grown[-2]) + since[-1] + until[-1]
+        lag_j2 = (grown[-3] ** 2 + since[-2] ** 2 + until[-2] ** 2) / NORMAL_95**2
+        doubt = since[-1] + until[-1]
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
         beyond = (length - inside) * self.highest_w[numbers]
         # No doubt goes further than the least and the most that the GPU can draw.
         less = np.maximum(energy - self.lowest_w[numbers] * inside, 0.0)
         more = np.maximum(self.highest_w[numbers] * inside - energy, 0.0)
-        variance = variance_j2([sums[name] for name in SUMS], length)
+        variance = variance_j2([sums[name] for name in SUMS], length) + lag_j2
         return Energies(
             energy,
             sums["measured_j"],
@@ -173,7 +175,7 @@ class Meters:
         _, at, step, share = self._where(numbers, when)
         rows = (self.parts[PARTS.index(name)] for name in ("below_j", "measured_s"))
         below, measured = (row[at] + share * (row[at + 1] - row[at]) for row in rows)
-        return self._upto(at, share) - below, measured, self._ends(at, step, share)[1]
+        return self._upto(at, share) - below, measured, self._ends(at, step, share)[1:].sum(axis=0)
 
     def gaps(self, longer_s: float) -> tuple[Ints, Times]:
         """Where times of more than `longer_s` without readings begin and end: the GPUs (numbers) and when (ns UTC)."""
@@ -251,14 +253,14 @@ class Meters:
     def at(self, numbers: Ints, when: Times) -> tuple[Floats, Floats]:
         """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot.
 
-        The time on the meter, s (n,); and (1 + parts + 2, n): the energy, `PARTS` and `ENDS`.
+        The time on the meter, s (n,); and (1 + parts + 3, n): the energy, `PARTS` and `ENDS`.
         """
         inside, at, step, share = self._where(numbers, when)
-        shown = np.empty((3 + len(PARTS), len(when)))
+        shown = np.empty((1 + len(PARTS) + len(ENDS), len(when)))
         shown[0] = self._upto(at, share)
         before = self.parts[:, at]
-        shown[1:-2] = before + share * (self.parts[:, at + 1] - before)
-        shown[-2:] = self._ends(at, step, share)
+        shown[1 : -len(ENDS)] = before + share * (self.parts[:, at + 1] - before)
+        shown[-len(ENDS) :] = self._ends(at, step, share)
         return inside, shown
 
     def _where(self, numbers: Ints, when: Times) -> tuple[Floats, Ints, Floats, Floats]:
@@ -277,10 +279,10 @@ class Meters:
         return energy
 
     def _ends(self, at: Ints, step: Floats, share: Floats) -> Floats:
-        """(2, n) `ENDS`."""
+        """(3, n) `ENDS`."""
         before = self.ends_j[:, at]
         ends: Floats = before + share * (self.ends_j[:, at + 1] - before)
-        ends[1] += self.edge_w[at] * share * (1 - share) * step
+        ends[2] += self.edge_w[at] * share * (1 - share) * step
         return ends
 
     def _reasons(self, numbers: Ints, length: Floats, sums: dict[str, Floats]) -> NDArray[np.str_]:
@@ -469,7 +471,7 @@ def _metered(
 
 
 def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
-    """(2, k) `ENDS`, from the energy up to each reading.
+    """(3, k) `ENDS`, from the energy up to each reading.
 
     With the power `early` and `late` in the time of the lag before and after an end, readings that lag by it move the
     end by lag x (early + late) / 2 as a level and by lag x (late - early) / 2 as power changes there. A mean over
@@ -488,7 +490,13 @@ def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
         apart = times[near] - times
         watts.append(np.divide(energy_j[near] - energy_j, apart, out=np.full(len(here), np.nan), where=apart != 0))
     early, late = np.where(np.isnan(watts[0]), watts[1], watts[0]), np.where(np.isnan(watts[1]), watts[0], watts[1])
-    return np.stack([groups.each(lag_s) * (early + late) / 2, groups.each(lag_s / 2 + smear_s) * np.abs(late - early)])
+    return np.stack(
+        [
+            groups.each(lag_s) * (early + late) / 2,
+            groups.each(lag_s / 2 + smear_s) * np.abs(late - early),
+            np.zeros(len(here)),
+        ]
+    )
 
 
 def _clock_set_back(notes: Sequence[Note]) -> list[Note]:
@@ -583,5 +591,5 @@ def _without_energy(
         gpus, ends[0], ends[1], ends[0], unknown, zeros, unknown,
         np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), [PowerSource.POWER] * n, limit_w, zeros,
         np.nan_to_num(limit_w), tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
-        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)), np.zeros((2, 2 * n)),
+        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)), np.zeros((len(ENDS), 2 * n)),
     )  # fmt: skip

@@ -161,7 +161,7 @@ def test_a_mean_of_a_second_is_placed_in_its_middle() -> None:
     seen = np.convolve(np.concatenate([np.full(10, 50.0), true]), np.full(10, 0.1), "full")[10 : 10 + len(true)]
     meter = build("c", "g", readings(seen, 0.1, window_s=np.ones(len(seen))))
     found = figures(meter, 20.0, 40.0)
-    assert abs(found["energy_j"] - 6000) < found["below_j"] < 200
+    assert abs(found["energy_j"] - 6000) < 2 * found["variance_j2"] ** 0.5 < 200
 
 
 def test_the_most_of_a_gpu_counts_where_a_step_is_not_placed_exactly() -> None:
