@@ -65,7 +65,8 @@ class MeteredStream:
         """The true energy of windows, J."""
         step = np.diff(self.times) * (self.watts[1:] + self.watts[:-1]) / 2
         upto = np.concatenate([[0.0], np.cumsum(step)])
-        return np.interp(ended, self.times, upto) - np.interp(began, self.times, upto)
+        last, first = (np.interp(when, self.times, upto) for when in (ended, began))
+        return np.asarray(last - first, np.float64)
 
 
 def read_meter(folder: Path) -> tuple[Floats, Floats]:
@@ -73,7 +74,7 @@ def read_meter(folder: Path) -> tuple[Floats, Floats]:
     raw = folder / "PMD_data.bin"
     content = raw.read_bytes() if raw.exists() else gzip.decompress((folder / "PMD_data.bin.gz").read_bytes())
     words = np.frombuffer(content[: len(content) // 18 * 18], "<u2").reshape(-1, 9)
-    ticks = np.concatenate([[0], np.cumsum(np.diff(words[:, 0].astype(np.int64)) % TICKS)])
+    ticks = np.concatenate([[0], np.cumsum(np.mod(np.diff(words[:, 0].astype(np.int64)), TICKS))])
     steps = np.maximum(words[:, 1:].view("<i2") >> 4, 0).astype(np.float64)
     watts = (steps[:, 0::2] * VOLTS * steps[:, 1::2] * AMPERES).sum(axis=1)
     started = int((folder / "PMD_start_ts.txt").read_text().split()[-1]) / 1e6
@@ -102,7 +103,7 @@ STAMP = "%Y/%m/%d %H:%M:%S%.3f"
 
 
 def synthetic(rng: Random, number: int) -> MeteredStream:
-    """A board with a load as that of the study's transient experiments; its driver shows what that of its model does."""
+    """A board with a load as that of the study's transient experiments; its driver shows what others do."""
     model, idle_w, full_w = [
         ("NVIDIA GeForce RTX 3090", 30.0, 350.0), ("NVIDIA GeForce RTX 4090", 25.0, 420.0),
         ("NVIDIA A100-PCIE-40GB", 45.0, 240.0), ("NVIDIA GeForce RTX 2080 Ti", 20.0, 250.0),
@@ -137,7 +138,8 @@ def synthetic(rng: Random, number: int) -> MeteredStream:
 def _smi(rng: Random, model: str, true: Floats, busy: Any, zero: float) -> str:
     """What nvidia-smi prints of a board: every 7 to 100 ms, with the lag of its driver."""
     row = sensor_of_model(model)
-    assert row is not None and row.period_ms is not None
+    assert row is not None
+    assert row.period_ms is not None
     if rng.random() < 0.7:
         boards = [board for board in MEASURED_BOARDS if board[0].split()[-1] in model] or list(MEASURED_BOARDS)
         _, gain_pct, offset_w = boards[int(rng.integers(len(boards)))]
@@ -156,7 +158,7 @@ def _smi(rng: Random, model: str, true: Floats, busy: Any, zero: float) -> str:
         begin = np.maximum(end - window, 0.0)
         grid = np.arange(len(upto))
         watts = (np.interp(end, grid, upto) - np.interp(begin, grid, upto)) / np.maximum(end - begin, 1e-3)
-        return np.round((1 + gain) * watts + offset_w, 2)
+        return np.asarray(np.round((1 + gain) * watts + offset_w, 2), np.float64)
 
     used_at = np.floor(at_ms / 200.0) * 200.0
     grid = np.arange(len(busy_upto))
@@ -176,7 +178,7 @@ def _smi(rng: Random, model: str, true: Floats, busy: Any, zero: float) -> str:
 # -- the judgement --------------------------------------------------------------------------------------------
 
 
-def windows(stream: MeteredStream, first: float, last: float) -> dict[str, tuple[Floats, Floats]]:
+def windows(first: float, last: float) -> dict[str, tuple[Floats, Floats]]:
     """Windows of some lengths at every half second from `first` to `last` (s UTC), and all of that time."""
     found = {"whole": (np.array([first]), np.array([last]))}
     for seconds in LENGTHS_S:
@@ -200,7 +202,7 @@ def judged(stream: MeteredStream, *, named: bool) -> Iterator[dict[str, Any]]:
         first, last = max(stream.times[0], meter.first_ns / 1e9), min(stream.times[-1], meter.last_ns / 1e9)
         sensor = sensor_of_model(stream.model)
         boards = np.array([board[1:] for board in MEASURED_BOARDS if board[0].split()[-1] in (stream.model or "")])
-        for length, (began, ended) in windows(stream, first, last).items():
+        for length, (began, ended) in windows(first, last).items():
             asked = [np.round(when * 1e9).astype(np.int64) for when in (began, ended)]
             figures = add_up(whole_gpu(meter, *asked), ["board", "window"], errors=board_errors(store))
             true, lasted = stream.joules(began, ended), ended - began
@@ -240,7 +242,8 @@ def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
         near[f"{name}_5_pct"] = share(int((np.abs(values - true) <= 0.05 * values)[known].sum()), int(known.sum()))
     return {
         "streams": boards, **share(int(holds.sum()), len(rows)), "true_above": int((true > high).sum()),
-        "true_below": int((true < low).sum()), "half_width_pct": [round(float(q), 1) for q in np.quantile(half, [0.5, 0.9])],
+        "true_below": int((true < low).sum()),
+        "half_width_pct": [round(float(q), 1) for q in np.quantile(half, [0.5, 0.9])],
         "error_pct": round(float(100 * np.median(np.abs([row["best_j"] for row in rows] / true - 1))), 1), **near,
     }  # fmt: skip
 

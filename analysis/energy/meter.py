@@ -591,5 +591,6 @@ def _without_energy(
         gpus, ends[0], ends[1], ends[0], unknown, zeros, unknown,
         np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), [PowerSource.POWER] * n, limit_w, zeros,
         np.nan_to_num(limit_w), tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
-        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)), np.zeros((len(ENDS), 2 * n)),
+        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
+        np.zeros((len(ENDS), 2 * n)),
     )  # fmt: skip

@@ -181,7 +181,7 @@ def test_steady_readings_at_full_use_are_narrow_and_at_half_use_wide() -> None:
     for watts in (75.0, 210.0):
         full = build("c", "g", readings([watts] * 600, 0.1))
         half = build("c", "g", readings([watts] * 600, 0.1, utilization=np.full(600, 0.5)))
-        assert whole(full)["variance_j2"] == 0
+        assert whole(full)["variance_j2"] < 1e-9
         assert whole(half)["variance_j2"] ** 0.5 > 0.05 * whole(half)["energy_j"]
 
 
@@ -192,7 +192,7 @@ def test_a_sensor_that_sees_all_of_the_time_leaves_nothing_unseen() -> None:
         build("c", "g", readings(power, 0.1, window_s=np.full(600, window), utilization=np.full(600, 0.5)))
         for window in (0.025, 0.1)
     )
-    assert whole(all_of_it)["variance_j2"] < 1e-6
+    assert whole(all_of_it)["variance_j2"] < 0.05 * whole(part)["variance_j2"]  # what is left is the lag of the ends
     error = whole(part)["variance_j2"] ** 0.5
     assert 0.5 < error / (power.std() * 0.1 * 600**0.5 * 0.75**0.5) < 2
 
