@@ -91,8 +91,10 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 )
 @click.option("--cluster-nodes", type=click.IntRange(1), help="Nodes of the queue.  [default: the scheduler's]")
 @click.option("--time", type=Span(), help="How long such jobs run, as 12h.  [default: the median of the history]")
-@click.option("--replicates", type=click.IntRange(20, 100_000), help="Draws behind the intervals.  [default: 400]")
-@click.option("--seed", type=click.IntRange(0), help="Seed of the draws.  [default: 2022]")
+@click.option(
+    "--replicates", type=click.IntRange(20, 100_000), default=400, show_default=True, help="Draws behind the intervals."
+)
+@click.option("--seed", type=click.IntRange(0), default=2022, show_default=True, help="Seed of the draws.")
 @json_option
 @click.pass_context
 def advise(ctx: click.Context, /, **options: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..analysis.placement import gpu_rows, node_rows
+from ..analysis.placement import AdviceOptions, gpu_rows, node_rows
 from ..analysis.verdicts.judgements import newest
 from ..dashboards.app.placement.told import Copied, Question, Told
 from ..dashboards.table import many
@@ -41,7 +41,8 @@ class Advisor:
 
     def __call__(self, store: Store, version: Hashable, question: Question, say: Callable[[str], None]) -> Told:
         """What is told about a question. Raises WhorlError."""
-        request = AdviceRequest(question.workload, question.cluster, question.model, question.gpus)
+        job = AdviceOptions(gpus=question.gpus)
+        request = AdviceRequest(question.workload, job, question.cluster, question.model)
         with self._lock:
             scored = self._scored(store, (version, question.cluster), request, say)
         say(f"comparing sets of {many(question.gpus, 'GPU')}")

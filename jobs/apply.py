@@ -176,13 +176,18 @@ def apply(
     options: ApplyOptions = ApplyOptions(),
     workload: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
-    **advice: Any,
+    cluster: str | None = None,
+    model: str | None = None,
+    **job_options: Any,
 ) -> Applied:
     """Exclude slow nodes for the caller's own job while it waits, as `whorl advise apply` does.
 
-    `advice`: fields of `AdviceRequest`. `tell` is called with sentences while it waits. What an interrupted call left
-    is undone first. Raises InputError, StoreError, SchedulerError; the job is then as it was, or as its owner wrote it.
+    `job_options`: fields of `AdviceOptions`. `tell` is called with sentences while it waits. What an interrupted call
+    left is undone first. Raises InputError, StoreError, SchedulerError; the job is then as it was, or as its owner
+    wrote it.
     """
+    from ..analysis.placement import AdviceOptions
+
     slurm = Slurm()
     slurm.check()
     records = slurm.jobs(job)
@@ -197,8 +202,9 @@ def apply(
     opened = opened_store(store)
     unclear = f"the workload of job {job} is not known: give --workload, or whorl=NAME in its comment"
     workload = workload or workload_of(waiting) or only_workload(opened, unclear)
-    advice["gpus"] = max(advice.get("gpus", 1), *(record.gpus for record in waiting))
-    scored = ScoredWorkload.of(opened, AdviceRequest(workload, **advice))
+    gpus = max(job_options.pop("gpus", 1), *(record.gpus for record in waiting))
+    request = AdviceRequest(workload, AdviceOptions(gpus=gpus, **job_options), cluster, model)
+    scored = ScoredWorkload.of(opened, request)
     steering = steer(scored, SiteNodes(slurm, partition=",".join(waiting[0].partitions) or None))
     changes = [change_of(record, steering.exclude) for record in waiting]
     if not options.dry_run:

@@ -10,7 +10,6 @@ print it, `price` says what an exclusion costs, `apply` changes a waiting job.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,38 +27,20 @@ from .scheduler import Node
 from .slurm import Slurm, Wait, nodes_for
 
 if TYPE_CHECKING:
-    from ..analysis.placement import Advice, Scores
+    from ..analysis.placement import Advice, AdviceOptions, Scores
     from ..store import Store
 
-MAX_AGE_D = 90.0
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """The options of `whorl advise` that are about the advice itself. Raises InputError for factors below 1."""
+    """What advice is asked for: the job, its workload, and where that was measured."""
 
     workload: str
+    job: AdviceOptions
     cluster: str | None = None
     model: str | None = None
-    gpus: int = 1
-    max_share: float | None = None
-    """Of the nodes, the largest share that may be excluded, of 1."""
-    hard: float = 1.1
-    soft: float = 1.05
-    max_age: float = MAX_AGE_D
-    """Days after which a measurement is stale."""
-    locality_penalty: float = 1.0
-    replicates: int | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        factors = {"hard": self.hard, "soft": self.soft, "locality-penalty": self.locality_penalty}
-        for option, factor in factors.items():
-            if not math.isfinite(factor) or factor < 1:
-                raise InputError(f"--{option} {factor} is not a factor: write a number such as 1.2")
-        if self.soft > self.hard:
-            raise InputError(f"--soft {self.soft:g} is above --hard {self.hard:g}")
 
 
 @dataclass(frozen=True)
@@ -107,14 +88,13 @@ class ScoredWorkload:
         from ..analysis.placement import advise as advise_kind
         from ..analysis.placement import suspects, together
 
-        request, scores = self.request, self.scores
-        suspected = suspects(self.store, scores, self.kinds, request.soft)
-        draws: dict[str, Any] = {"replicates": request.replicates, "seed": request.seed}
+        job, scores = self.request.job, self.scores
+        suspected = suspects(self.store, scores, self.kinds, job.soft)
         room = {kind: self._gpus_of(kind, usable) for kind in self.kinds}
-        small = [kind for kind in self.kinds if len(self.kinds) > 1 and room[kind] < request.gpus]
+        small = [kind for kind in self.kinds if len(self.kinds) > 1 and room[kind] < job.gpus]
         if small and len(small) == len(self.kinds):
             sizes = " and ".join(f"{room[kind]:,} of {self._model(kind)}" for kind in small)
-            raise InputError(f"the job needs {request.gpus:,} GPUs of one model, but there are only {sizes}")
+            raise InputError(f"the job needs {job.gpus:,} GPUs of one model, but there are only {sizes}")
         too_small = " and ".join(f"{self._model(kind)} (GPUs: {room[kind]:,})" for kind in small)
         notes = (f"left out, because the job does not fit there: {too_small}",) if small else ()
         parts = []
@@ -123,19 +103,9 @@ class ScoredWorkload:
                 continue
             # Nodes that nobody measured count where all GPUs are of one kind.
             several = usable is not None and len(self.kinds) > 1
-            part = advise_kind(
-                scores,
-                kind,
-                gpus=request.gpus,
-                partition=set(usable or ()) & self._nodes_of(kind) if several else usable,
-                locality=request.locality_penalty,
-                hard=request.hard,
-                soft=request.soft,
-                max_share=request.max_share,
-                max_age=request.max_age,
-                suspected=suspected.get(kind, ()),
-                **{option: number for option, number in draws.items() if number is not None},
-            )
+            partition = set(usable or ()) & self._nodes_of(kind) if several else usable
+            options = {**vars(job), "partition": partition}
+            part = advise_kind(scores, kind, suspected=suspected.get(kind, ()), **options)
             parts.append(replace(part, notes=(*part.notes, *notes)))
         return parts[0] if self.is_kind else together(parts)
 
@@ -163,9 +133,7 @@ class ScoredWorkload:
 def _scores(store: Store, request: AdviceRequest, cluster: str | None, **bounds: Any) -> Scores:
     from ..analysis.placement import scores
 
-    if request.seed is not None:
-        bounds["seed"] = request.seed
-    return scores(store, (), cluster=cluster, **bounds)
+    return scores(store, (), cluster=cluster, seed=request.job.seed, **bounds)
 
 
 @dataclass(frozen=True)
@@ -377,39 +345,33 @@ def advise(
     *,
     cluster: str | None = None,
     model: str | None = None,
-    gpus: int = 1,
     partition: str | None = None,
-    max_share: float | None = None,
-    hard: float = 1.1,
-    soft: float = 1.05,
-    max_age: float = MAX_AGE_D,
-    locality_penalty: float = 1.0,
     no_scheduler: bool = False,
     nodes: Sequence[str] | Mapping[str, KubeNode] | None = None,
-    replicates: int | None = None,
-    seed: int | None = None,
     log: str | Path | None = None,
     cluster_nodes: int | None = None,
     time: float | None = None,
     own: Sequence[str] = (),
     form: str | None = None,
     to_file: bool = False,
+    **job: Any,
 ) -> Steering:
     """Which nodes a workload should avoid, which GPUs are best, and what that gains, in the scheduler's names.
 
     The arguments are the options of `whorl advise` (docs/cli.md). Without `workload` it is the only one of the
-    store. `max_share` is a share of 1, `max_age` is in days, `time` in seconds, and `nodes` are the names to choose
-    from instead of the scheduler's, or the nodes of a Kubernetes cluster as `kubernetes.read` gives them. `own` are
-    the nodes that the user excludes anyway. `form` and `to_file` say what will be printed. If that is for the scheduler
-    (`exclude`, `prefer`, `nodelist`, `weights`, `kubernetes`, `taints`), one that does not answer is an error.
+    store. `time` is in seconds, and `nodes` are the names to choose from instead of the scheduler's, or the nodes of a
+    Kubernetes cluster as `kubernetes.read` gives them. `own` are the nodes that the user excludes anyway. `form` and
+    `to_file` say what will be printed. If that is for the scheduler (`exclude`, `prefer`, `nodelist`, `weights`,
+    `kubernetes`, `taints`), one that does not answer is an error. `job`: gpus, max_share (of 1), hard, soft, max_age
+    (days), locality_penalty, replicates and seed, as fields of `AdviceOptions`.
 
     Raises InputError, StoreError, SchedulerError.
     """
+    from ..analysis.placement import AdviceOptions
+
     opened = opened_store(store)
-    request = AdviceRequest(
-        workload or only_workload(opened, "which workload is meant? Give --workload"),
-        *(cluster, model, gpus, max_share, hard, soft, max_age, locality_penalty, replicates, seed),
-    )
+    workload = workload or only_workload(opened, "which workload is meant? Give --workload")
+    request = AdviceRequest(workload, AdviceOptions(**job), cluster, model)
     report = form in (None, "json")
     slurm: Slurm | None = None
     remarks: list[str] = []

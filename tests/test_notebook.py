@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import whorl
+from whorl.analysis.placement import AdviceOptions
 from whorl.cli import cli
 from whorl.collectors.collection import CollectOptions
 from whorl.errors import InputError
@@ -70,7 +71,7 @@ def _options(*words: str) -> dict[str, click.Option]:
     [
         (("probe", "run"), whorl.measure, MeasureOptions),
         (("collect",), whorl.collect, CollectOptions),
-        (("advise",), whorl.advise, None),
+        (("advise",), whorl.advise, AdviceOptions),
         (("report",), whorl.report, None),
     ],
 )

@@ -6,6 +6,7 @@ gets any GPU of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -55,8 +56,14 @@ class AdviceOptions(SynchronousJob):
     """UTC without zone."""
 
     def __post_init__(self) -> None:
-        if self.locality < 1.0 or not 0.0 <= (self.max_share or 0.0) <= 1.0 or not 1.0 <= self.soft <= self.hard:
-            raise InputError("the locality penalty must be at least 1, the share from 0 to 1, and 1 <= soft <= hard")
+        factors = {"hard": self.hard, "soft": self.soft, "locality-penalty": self.locality_penalty}
+        for option, factor in factors.items():
+            if not 1.0 <= factor < math.inf:
+                raise InputError(f"--{option} {factor} is not a factor: write a number such as 1.2")
+        if self.soft > self.hard:
+            raise InputError(f"--soft {self.soft:g} is above --hard {self.hard:g}")
+        if not 0.0 <= (self.max_share or 0.0) <= 1.0:
+            raise InputError(f"--max-share {self.max_share} is no share: write a number from 0 to 1")
         if self.gpus < 1:
             raise InputError("a job needs at least one GPU")
 

@@ -189,7 +189,7 @@ class SynchronousJob:
     """A job: its GPUs, the factor on its time where it spans nodes, and draws behind the intervals."""
 
     gpus: int = 1
-    locality: float = 1.0
+    locality_penalty: float = 1.0
     replicates: int = DRAWS
     seed: int = SEED
 
@@ -262,7 +262,7 @@ def best_sets(
         # The GPUs cannot be distinguished: any choice is a random set.
         return BestSets(None, None, None, (Gain("packed", "drained"), Gain("packed", "random")))
     rng = np.random.default_rng(job.seed)
-    layout = NodeLayout.of(scores.nodes, job.locality).only(usable)
+    layout = NodeLayout.of(scores.nodes, job.locality_penalty).only(usable)
     draws = np.array([scored.draw_sitting(rng)[usable] for _ in range(job.replicates)], dtype=np.float32)
     drained, excluded, everywhere = drained[usable], excluded[usable], np.zeros(len(usable), dtype=np.bool_)
 
@@ -296,7 +296,7 @@ def best_sets(
     packed, spread = placed.get("packed"), placed.get("spread")
     break_even = None
     if packed is not None and spread is not None and not packed.spans_nodes and spread.spans_nodes:
-        break_even = packed.slowdown / (spread.slowdown / job.locality)
+        break_even = packed.slowdown / (spread.slowdown / job.locality_penalty)
     return BestSets(packed, spread, break_even, tuple(gains))
 
 

@@ -237,7 +237,7 @@ def test_packed_or_spread_depends_on_the_locality_penalty(tmp_path: Path) -> Non
     true_scores = np.tile([0.85, 1.0, 1.0, 1.15], 16)
     fleet_scores = _scores(tmp_path, true_scores, runs=6, sd=0.01)
     for penalty in (1.0, 1.2, 2.0):
-        advice = advise(fleet_scores, "w", gpus=4, locality=penalty, now=NOW)
+        advice = advise(fleet_scores, "w", gpus=4, locality_penalty=penalty, now=NOW)
         assert advice.packed is not None
         assert advice.spread is not None
         assert advice.spread.spans_nodes
@@ -340,5 +340,5 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path: Path) -> Non
         advise(fleet_scores, "w", gpus=0, now=NOW)
     with pytest.raises(InputError, match="no scores of workload v; there are w"):
         advise(fleet_scores, "v", now=NOW)
-    with pytest.raises(InputError, match="the locality penalty must be at least 1"):
-        advise(fleet_scores, "w", locality=0.9, now=NOW)
+    with pytest.raises(InputError, match="--locality-penalty"):
+        advise(fleet_scores, "w", locality_penalty=0.9, now=NOW)
