@@ -27,8 +27,8 @@ import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.energy.attribute import PIECES
-from whorl.analysis.energy.choices.excess import BUSY, add, excess
-from whorl.analysis.energy.choices.levels import levels
+from whorl.analysis.energy.excess import BUSY, add_excess, excess
+from whorl.analysis.energy.levels import levels
 from whorl.analysis.runs.probing import COMPUTE, MEMORY
 from whorl.analysis.verdicts.fingerprint import fingerprint
 from whorl.analysis.verdicts.model import Model
@@ -208,7 +208,7 @@ class Tally:
     def add(self, fleet: Fleet) -> None:
         limits = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
         rows = excess(fleet.pieces, levels(fleet.fingerprints, limits), fleet.busy)
-        by_gpu = add(rows, ["cluster", "gpu"]).sort("gpu")
+        by_gpu = add_excess(rows, ["cluster", "gpu"]).sort("gpu")
         self.fleets += 1
         self.gpus += by_gpu.height
         faulty = fleet.slow | fleet.hungry
@@ -238,7 +238,7 @@ class Tally:
                 self.ratios.setdefault(f"{name} {fault}", []).extend(
                     (said[those & known] / truth[those & known]).tolist()
                 )
-        total = add(rows, ["cluster"]).row(0, named=True)
+        total = add_excess(rows, ["cluster"]).row(0, named=True)
         if total["excess_j"] is not None:
             self.total_covered += int(total["excess_low_j"] <= fleet.energy_j.sum() <= total["excess_high_j"])
 

@@ -1,24 +1,27 @@
-"""How often the interval of a quote under a power cap holds what really happened. Prints JSON.
+"""How often the interval of a quote holds what really happened, and how wide it is. Prints JSON.
 
     python benchmarks/energy_quote.py > benchmarks/results/energy_quote.json
     python benchmarks/energy_quote.py --long       # four times as many simulated stores
 
-`models`: from other workloads. Zeus's sweeps, as in `power_classes.py`: six trainings on two models of GPU, in several
-settings, under several power limits. Each training is left out with all its settings, and each of its settings is
-quoted as a job of `whorl energy quote` from the other five. `holds` is the share of quotes whose 95 % interval holds
-the true time or energy; quotes of one training are alike, so `trainings` says for how many of six it holds in at least
-nine of ten quotes. `error_pct` is the mean absolute error, beside that of the rule that others use: a cap costs no
-time, and power is the cap or what it was.
+`trainings`: a cap on work that never ran under one. Zeus's sweeps: six trainings on two models of GPU, in several
+settings, under several power limits. Each training is left out with all its settings; the model of caps (`CapModel`) is
+fitted on the other five, and each setting of it is quoted. Quotes of one training are alike, so `trainings_held` says
+for how many of six the interval holds in at least nine of ten quotes. `error_pct` is the mean absolute error, beside
+that of the rule that others use: a cap costs no time, and power is the cap or what it was. `published` is the fit over
+all six, which whorl ships.
 
 `itself`: from the workload's own curve, on the same sweeps: one limit between the lowest and the highest is left out,
-and predicted from the others of its sweep. `simulated`: stores that the loop of `whorl tune` fills with 14 trials, on
-four simulated GPUs; the curve says what a cap of 60 % does, and runs under that cap on these GPUs and on eight others
-of the model say what is true.
+and predicted from the others of its sweep.
+
+`simulated`: `quote_workload` on stores of four simulated GPUs, against eight GPUs of the model that the store does not
+have, each held out alone and all eight as one job. The store knows of the workload: a curve (`whorl tune`, 14 trials);
+runs at the default limit; its class alone. In the last two, the five other workloads ran under three limits.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
@@ -27,12 +30,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
-from whorl.analysis.energy.choices.quoting import CAPS, Ran, caps
-from whorl.analysis.power_classes import METHODS, Curve, curve_of_runs, own_runs
+from whorl.analysis.energy.levels import ANY, CLASSES
+from whorl.analysis.energy.options import CAPS, CapModel, Quote, cap_points
+from whorl.analysis.energy.quote import FutureJob, quote_workload
+from whorl.analysis.power_classes import METHODS, Curve, own_runs
 from whorl.analysis.power_classes.caps import at
 from whorl.analysis.statistics.student import quantile
-from whorl.analysis.tuning.curve import CapEffect, CappedRuns, OwnCurve, own_curve
+from whorl.analysis.tuning.curve import CappedRuns, own_curve
 from whorl.analysis.tuning.search import TimeBound
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.power_classes import MODELS, zeus
@@ -42,63 +48,56 @@ from whorl.jobs.tuning import TuningOptions, tune
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from whorl.store import Store
 
-LIMIT_W = 250.0
+WORKLOADS = {"gemm-fp32": "compute", "gemm-fp16": "compute", "fma-fp64": "compute", "transformer": ANY,
+             "stream-triad": "memory", "pagerank": ANY}  # fmt: skip
+"""With the class that a user would name."""
+LIMITS_W = {"V100": 300.0, "H100": 700.0, "A100": 400.0, "H200": 700.0}
+SHARES = (1.0, 0.8, 0.6)
+STORED, HELD_OUT = 4, 8
 SECONDS = 3600.0
-TUNED_MODELS = ("V100", "H100")
-MORE_MODELS = ("A100", "H200")
-TUNED_WORKLOADS = ("gemm-fp32", "gemm-fp16", "stream-triad", "transformer", "fma-fp64", "pagerank")
-SEEDS = (1, 2)
+
+Row = dict[str, tuple[float, float]]
+"""Of `time` and `energy`: the error of ln, and half of the interval, on the side of the error."""
 
 
-def job(curve: Curve) -> Ran:
-    """A setting as a job that is always busy, of an hour under the highest limit."""
-    joules = curve.load * LIMIT_W * SECONDS
-    return Ran(
-        "zeus", ("GPU",), 1, SECONDS, SECONDS, joules, joules, joules, 0.0, 1.0, "any", None, LIMIT_W, None, None
+def fitted(curves: list[Curve]) -> CapModel:
+    """The model of caps of some trainings, each of which counts once."""
+    points = defaultdict(list)
+    for curve in curves:
+        points[curve.family].append(cap_points(curve))
+    means = np.array(
+        [np.concatenate(of, axis=1).mean(axis=1) for of in points.values() if np.concatenate(of, axis=1).size]
     )
+    (slow, below), (slow_sd, below_sd) = means.mean(axis=0), means.std(axis=0, ddof=1)
+    return CapModel(float(slow), float(slow_sd), float(below), float(below_sd), len(means))
 
 
-def quotes(known: list[Curve]) -> list[dict[str, Any]]:
-    """A row for each cap of each setting: what was said, and what was true, as multiples."""
-    rows = []
-    for family in sorted({one.family for one in known}):
-        others = [one for one in known if one.family != family]
-        for curve in (one for one in known if one.family == family):
-            ran = job(curve)
-            assert ran.energy_j is not None
-            for cap, said in zip(CAPS, caps(ran, others), strict=True):
-                if said.energy_j is None or said.time_s is None or cap < curve.share[0]:
+def trainings(sweeps: dict[str, list[Curve]]) -> dict[str, Any]:
+    """Each training left out, on each model of GPU."""
+    every = [curve for curves in sweeps.values() for curve in curves]
+    answer: dict[str, Any] = {"published": vars(fitted(every))}
+    for model, curves in sweeps.items():
+        rows, rule, by_training = [], [], defaultdict(list)
+        for family in sorted({curve.family for curve in curves}):
+            known = fitted([curve for curve in every if curve.family != family])
+            others = [curve for curve in curves if curve.family != family]
+            for curve, cap in product((one for one in curves if one.family == family), CAPS):
+                if cap < curve.share[0]:
                     continue
                 time, power = at(curve, cap)
-                rule = METHODS["limit rule"](others, curve.load, cap)
-                rows.append(
-                    {
-                        "family": family, "cap": cap,
-                        "time": (said.time_s / SECONDS, said.time_low_s, said.time_high_s, time * SECONDS, time),
-                        "energy": (said.energy_j / ran.energy_j, said.low_j, said.high_j, time * power * ran.energy_j,
-                                   time * power),
-                        "rule": {"time": rule[0], "energy": rule[0] * rule[1]},
-                    }
-                )  # fmt: skip
-    return rows
-
-
-def summary(rows: list[dict[str, Any]], what: str) -> dict[str, Any]:
-    """Of time or energy."""
-    held = [row[what][1] <= row[what][3] <= row[what][2] for row in rows]
-    by_family: dict[str, list[bool]] = defaultdict(list)
-    for row, holds in zip(rows, held, strict=True):
-        by_family[row["family"]].append(holds)
-    widths = [100 * (row[what][2] - row[what][1]) / 2 / row[what][3] * row[what][4] for row in rows]
-    return {
-        "holds": share(sum(held), len(rows)),
-        "trainings": sum(sum(one) >= 0.9 * len(one) for one in by_family.values()),
-        "median_half_width_pct": round(float(np.median(widths)), 1),
-        "error_pct": round(100 * float(np.mean([abs(row[what][0] / row[what][4] - 1) for row in rows])), 2),
-        "error_pct_of_the_rule": round(
-            100 * float(np.mean([abs(row["rule"][what] / row[what][4] - 1) for row in rows])), 2
-        ),
-    }
+                said = known.multiple(curve.load, cap)
+                row = {"time": (abs(np.log(time) - said.time), said.time_half),
+                       "energy": (abs(np.log(time * power) - said.energy), said.energy_half)}  # fmt: skip
+                rows.append(row)
+                by_training[family].append([error <= half for error, half in row.values()])
+                of_time, of_power = METHODS["limit rule"](others, curve.load, cap)
+                rule.append([abs(np.log(of_time / time)), abs(np.log(of_time * of_power / time / power))])
+        answer[model] = figures(rows)
+        for place, figure in enumerate(("time", "energy")):
+            held = [np.mean([of[place] for of in rows_of]) >= 0.9 for rows_of in by_training.values()]
+            answer[model][figure] |= {"trainings_held": int(sum(held)),
+                                      "error_pct_of_the_rule": round(100 * float(np.mean(rule, axis=0)[place]), 2)}  # fmt: skip
+    return answer
 
 
 def itself(sweeps: list[Curve]) -> dict[str, Any]:
@@ -112,69 +111,98 @@ def itself(sweeps: list[Curve]) -> dict[str, Any]:
             assert curve is not None
             effect = curve.effect(float(sweep.share[place]))
             assert effect is not None
-            rows.append(held(curve, effect, sweep.time[place], sweep.time[place] * sweep.power[place]))
+            reach = float(quantile(0.025, curve.freedom))
+            time_x, energy_x = np.log(sweep.time[place]), np.log(sweep.time[place] * sweep.power[place])
+            rows.append({"time": (abs(time_x - effect.log_time), reach * effect.time_sd),
+                         "energy": (abs(energy_x - effect.log_energy), reach * effect.energy_sd)})  # fmt: skip
     return figures(rows)
 
 
-def held(curve: OwnCurve, effect: CapEffect, time: float, energy: float) -> dict[str, tuple[float, float]]:
-    """Of time and energy, as multiples: the error of ln, and half of the interval."""
-    reach = float(quantile(0.025, curve.freedom))
-    return {
-        "time": (abs(np.log(time) - effect.log_time), reach * effect.time_sd),
-        "energy": (abs(np.log(energy) - effect.log_energy), reach * effect.energy_sd),
-    }
-
-
-def figures(rows: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
-    """How many hold, how wide they are, and the mean error."""
-    summaries = {}
+def figures(rows: list[Row]) -> dict[str, Any]:
+    """How many intervals hold, how wide they are, and the mean error."""
+    answer: dict[str, Any] = {"quotes": len(rows)}
     for figure in ("time", "energy"):
         errors, halves = np.array([row[figure] for row in rows]).T
-        summaries[figure] = {
+        answer[figure] = {
             "holds": share(int((errors <= halves).sum()), len(rows)),
             "median_half_width_pct": round(100 * float(np.median(halves)), 1),
             "widest_half_width_pct": round(100 * float(halves.max()), 1),
             "error_pct": round(100 * float(errors.mean()), 2),
         }
-    return {"quotes": len(rows)} | summaries
+    return answer
+
+
+# -- simulated stores -----------------------------------------------------------------------------------------------
+
+
+def run(store: Path, model: str, workload: str, cap: float, fleet: tuple[int, int]) -> None:
+    """Measure a workload on a simulated fleet (GPUs, seed) under a cap, a share of the limit."""
+    limit_w = None if cap == 1 else cap * LIMITS_W[model]
+    measure(store, workload, backend="simulated", model=model, gpus=fleet[0], seed=fleet[1], suite="quick",
+            power_limit=limit_w)  # fmt: skip
 
 
 def simulated(*, long: bool) -> dict[str, Any]:
-    """Of curves of tuned workloads: a cap of 60 % on the GPUs of the store, and on others."""
-    rows: dict[str, list[dict[str, tuple[float, float]]]] = {"these GPUs": [], "other GPUs": []}
-    models, seeds = (TUNED_MODELS + MORE_MODELS, SEEDS) if long else (TUNED_MODELS, SEEDS[:1])
-    for model, workload, seed in product(models, TUNED_WORKLOADS, seeds):
+    """By what the store knows of the workload, and by cap."""
+    models, seeds = (tuple(LIMITS_W), (1, 2)) if long else (("V100", "H100"), (1,))
+    rows: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for model, seed, workload in product(models, seeds, WORKLOADS):
         with tempfile.TemporaryDirectory() as folder:
-            options = ProbeBenchOptions(backend="simulated", model=model, gpus=4, seed=seed, suite="quick")
-            store = Path(folder) / "tuned"
-            tune(probe_bench(store, workload, options), TimeBound(max_slowdown=0.05), TuningOptions(seed=seed))
-            runs = own_runs(Store.open(store))
-            known, cap_w = curve_of_runs(runs), 0.6 * float(runs["default_w"][0])
-            assert known is not None
-            effect = known.effect(cap_w)
-            if effect is None:
-                continue
-            for name, fleet in (("these GPUs", (4, seed)), ("other GPUs", (8, seed + 50))):
-                for time, energy in capped(Path(folder) / name, model, workload, fleet=fleet, cap_w=cap_w):
-                    rows[name].append(held(known, effect, time, energy))
-    stores = len(rows["these GPUs"]) // 4
-    return {"stores": stores, "workloads": TUNED_WORKLOADS, "models": models} | {
-        name: figures(of) for name, of in rows.items()
-    }
+            stores = known_stores(Path(folder), model, workload, seed)
+            truth = measured(Path(folder) / "truth", model, workload, seed)
+            for (knowledge, (store, name)), cap in product(stores.items(), SHARES):
+                cap_text = None if cap == 1 else f"{100 * cap:.0f}%"
+                one, eight = (
+                    quote_workload(Store.open(store), FutureJob(name, gpus=gpus, cap=cap_text, time_s=SECONDS))
+                    for gpus in (1, HELD_OUT)
+                )
+                time_s, energy_j = truth[cap]
+                where = f"cap {100 * cap:.0f} %"
+                rows[knowledge, where] += [compared(one, *of) for of in zip(time_s, energy_j, strict=True)]
+                rows[knowledge, f"{where}, {HELD_OUT} GPUs"].append(compared(eight, time_s.max(), energy_j.sum()))
+    answer: dict[str, Any] = {"workloads": tuple(WORKLOADS), "models": models, "seeds": seeds}
+    for (knowledge, where), of in rows.items():
+        answer.setdefault(knowledge, {})[where] = figures(of)
+    return answer
 
 
-def capped(
-    store: Path, model: str, workload: str, *, fleet: tuple[int, int], cap_w: float
-) -> list[tuple[float, float]]:
-    """Time and energy of each GPU under a cap, as multiples of its own without. `fleet`: GPUs and seed."""
-    gpus, seed = fleet
-    for limit_w in (None, cap_w):
-        measure(
-            store, workload, backend="simulated", model=model, gpus=gpus, seed=seed, suite="quick", power_limit=limit_w
-        )
-    runs = own_runs(Store.open(store)).sort("gpu", "cap_w")
-    time, energy = (runs[name].to_numpy().reshape(gpus, 2) for name in ("time_s", "energy_j"))
-    return list(zip(time[:, 0] / time[:, 1], energy[:, 0] / energy[:, 1], strict=True))
+def known_stores(folder: Path, model: str, workload: str, seed: int) -> dict[str, tuple[Path, str]]:
+    """The stores, and what is asked of each: the workload, or its class."""
+    of_class, runs, tuned = folder / "class", folder / "runs", folder / "tuned"
+    for other, cap in product((name for name in WORKLOADS if name != workload), SHARES):
+        run(of_class, model, other, cap, (STORED, seed))
+    shutil.copytree(of_class, runs)
+    run(runs, model, workload, 1.0, (STORED, seed))
+    options = ProbeBenchOptions(backend="simulated", model=model, gpus=STORED, seed=seed, suite="quick")
+    tune(probe_bench(tuned, workload, options), TimeBound(max_slowdown=0.05), TuningOptions(seed=seed))
+    assert WORKLOADS[workload] in CLASSES
+    return {"curve": (tuned, workload), "runs": (runs, workload), "class": (of_class, WORKLOADS[workload])}
+
+
+def measured(store: Path, model: str, workload: str, seed: int) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+    """By cap, seconds and joules (GPUs,) of GPUs of the model for what takes `SECONDS` on their median at the default
+    limit."""
+    for cap in SHARES:
+        run(store, model, workload, cap, (HELD_OUT, seed + 50))
+    runs = (
+        own_runs(Store.open(store), workload=workload)
+        .group_by("gpu", "limit_w")
+        .agg(pl.col("time_s", "energy_j").mean())
+    )
+    runs = runs.sort("limit_w", "gpu", descending=[True, False])
+    time_s, energy_j = (runs[name].to_numpy().reshape(len(SHARES), HELD_OUT) for name in ("time_s", "energy_j"))
+    scale = SECONDS / float(np.median(time_s[0]))
+    return {cap: (scale * time_s[place], scale * energy_j[place]) for place, cap in enumerate(SHARES)}
+
+
+def compared(quote: Quote, time_s: float, energy_j: float) -> Row:
+    """The error of a quote, and half of its interval, on the side of the truth."""
+    row = {}
+    for figure, estimate, truth in (("time", quote.s, time_s), ("energy", quote.j, energy_j)):
+        assert estimate is not None
+        end = estimate.high if truth > estimate.value else estimate.low
+        row[figure] = (abs(np.log(truth / estimate.value)), abs(np.log(max(end, 1e-9) / estimate.value)))
+    return row
 
 
 def main() -> None:
@@ -182,15 +210,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="more simulated stores")
     arguments = parser.parse_args()
-    answer: dict[str, Any] = {"machine": machine(), "models": {}}
-    for model in MODELS:
-        rows = quotes(zeus(model))
-        answer["models"][model] = {
-            "quotes": len(rows), "of_trainings": len({row["family"] for row in rows}),
-            "time": summary(rows, "time"), "energy": summary(rows, "energy"),
-            "itself": itself(zeus(model)),
-        }  # fmt: skip
-    answer["simulated"] = simulated(long=arguments.long)
+    sweeps = {model: zeus(model) for model in MODELS}
+    answer = {
+        "machine": machine(), "trainings": trainings(sweeps),
+        "itself": {model: itself(curves) for model, curves in sweeps.items()},
+        "simulated": simulated(long=arguments.long),
+    }  # fmt: skip
     sys.stdout.write(as_json(answer) + "\n")
 
 

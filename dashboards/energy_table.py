@@ -11,7 +11,7 @@ import polars as pl
 from ..analysis.energy.answers import Answer, By
 from ..analysis.energy.attribute import Kind
 from ..analysis.energy.books import Balance
-from ..analysis.energy.choices.levels import ANY
+from ..analysis.energy.levels import ANY
 from ..analysis.energy.one_job import OneJob
 from .energy_words import ENERGIES, MASSES, REASONS, TIMES, name_of, unit_of
 from .printed.energy_balance import problem_rows

@@ -16,9 +16,9 @@ from ...store.instants import nanoseconds
 from ...store.power_sensors import SensorError
 from ...store.views import OF_ALL_RUNS
 from .answers import Answer, energy, offline
-from .choices.ground import Ground
-from .choices.placed import verdicts
-from .choices.quoted import Quoted, quote
+from .excess import verdicts
+from .options import Ground
+from .quote import Quoted, quote_job
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -36,7 +36,7 @@ class OneJob:
     why_not: str | None
     """Why nothing is known of `elsewhere`, in a sentence."""
     gpus: pl.DataFrame
-    """The rows of `answer.gpus`, with the columns of `choices.places.places`, and `verdicts` (kinds of findings; "none"
+    """The rows of `answer.gpus`, with the columns of `excess.job_places`, and `verdicts` (kinds of findings; "none"
     where the GPU was judged, NULL where nobody judged it)."""
 
     @property
@@ -74,7 +74,7 @@ def one_job(
     answer = energy(store, job=job, cluster=cluster, progress=progress, **more)
     elsewhere, why_not = None, None
     try:
-        elsewhere = quote(store, job, cluster=cluster, answer=answer, grounds=grounds, progress=progress)
+        elsewhere = quote_job(store, job, cluster=cluster, answer=answer, grounds=grounds, progress=progress)
     except InputError as error:
         why_not = str(error)
     small = answer.booked.without_pieces

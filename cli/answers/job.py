@@ -97,9 +97,8 @@ def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, FleetPlace]:
     """Where those of `gpus` stand that the store of a fleet knows: by its fingerprints, over all classes of work."""
     import polars as pl
 
-    from ...analysis.energy.choices.levels import ANY, levels
-    from ...analysis.energy.choices.placed import fingerprints, identities, verdicts
-    from ...analysis.energy.choices.places import stands
+    from ...analysis.energy.excess import verdicts
+    from ...analysis.energy.levels import ANY, fingerprints, identities, levels, stands
 
     identified = identities(fleet).filter(pl.col("gpu").is_in(list(gpus)))
     standing = stands(levels(fingerprints(fleet, None)[0], identities(fleet))).filter(pl.col("basis") == ANY)

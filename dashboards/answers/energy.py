@@ -15,9 +15,9 @@ from .reply import Reply, folder, opened
 if TYPE_CHECKING:
     from ...analysis.energy.answers import Answer
     from ...analysis.energy.books import Balance
-    from ...analysis.energy.choices.placed import Placed
-    from ...analysis.energy.choices.quoted import Quoted
+    from ...analysis.energy.excess import FleetExcess
     from ...analysis.energy.one_job import OneJob
+    from ...analysis.energy.quote import Quoted
     from ...store import Store
 
 
@@ -97,15 +97,15 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]
     return Reply(found, partial(printed.document, found), partial(printed.answer, found), frame=found.gpus)
 
 
-def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[EnergyOptions]) -> Reply[Placed]:
+def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[EnergyOptions]) -> Reply[FleetExcess]:
     """What slow and hungry GPUs cost beyond the median GPU, by gpu, node or job, as `whorl energy excess` says it.
 
     Raises InputError where no GPU was compared with others, and where nothing was read in that time.
     """
-    from ...analysis.energy.choices.placed import placed
+    from ...analysis.energy.excess import fleet_excess
     from ..printed import energy_excess as printed
 
-    found = placed(opened(store), by, **_times(options))
+    found = fleet_excess(opened(store), by, **_times(options))
     return Reply(
         found,
         partial(printed.document, found),
@@ -129,9 +129,8 @@ def energy_quote(
     for each option. Raises InputError for a job that the store does not know, for a workload that did not run at the
     default power limit, and unless exactly one of job and workload is named.
     """
-    from ...analysis.energy.choices.quoted import quote
-    from ...analysis.energy.choices.quoting import CAPS
-    from ...analysis.energy.choices.workload_quotes import FutureJob, quote_workload
+    from ...analysis.energy.options import CAPS
+    from ...analysis.energy.quote import FutureJob, quote_job, workload_options
     from ..printed import energy_quote as printed
 
     given: Any = {name: value for name, value in options.items() if value is not None}
@@ -146,13 +145,12 @@ def energy_quote(
         if name in given:
             raise InputError(f"--{name} works only with {'--job' if job is None else '--workload'}")
     if job is not None:
-        found = quote(opened(store), job, deadline_s=deadline_s, shares=shares, **_times(given))
+        found = quote_job(opened(store), job, deadline_s=deadline_s, shares=shares, **_times(given))
     else:
         time_s = seconds_of(given.get("time", 3600.0))
-        work = FutureJob(
-            given["workload"], given.get("gpus", 1), time_s, given.get("model"), given.get("cluster"), shares
-        )
-        found = quote_workload(opened(store), work, settings=given.get("settings"), deadline_s=deadline_s)
+        names = {name: given[name] for name in ("gpus", "model", "cluster") if name in given}
+        work = FutureJob(given["workload"], time_s=time_s, deadline_s=deadline_s, **names)
+        found = workload_options(opened(store), work, shares=shares, settings=given.get("settings"))
     return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...analysis.energy.answers import SCHEMA
-from ...analysis.energy.choices.excess import FALSE, Unknown
-from ...analysis.energy.choices.placed import Of, Placed
+from ...analysis.energy.excess import FALSE, FleetExcess, Of, Unknown
 from ..energy_words import REASONS, TIMES, unit_of
 from ..table import MISSING, Line, Table, count, many, number
 from .energy import gpu_time, times_of, with_clusters
@@ -23,7 +22,7 @@ EXCESS_REASONS: Mapping[str, str] = {**REASONS, **{one.value: one.meaning for on
 Row = Mapping[str, Any]
 
 
-def document(found: Placed) -> dict[str, Any]:
+def document(found: FleetExcess) -> dict[str, Any]:
     """The document of `whorl.energy/1`."""
     return {
         "schema": SCHEMA,
@@ -37,7 +36,7 @@ def document(found: Placed) -> dict[str, Any]:
     }
 
 
-def answer(found: Placed, store: str | Path) -> Iterable[str | Table]:
+def answer(found: FleetExcess, store: str | Path) -> Iterable[str | Table]:
     """The excess for people: what is sure, then a table, those first that cost most."""
     rows = found.rows.to_dicts()
     if not rows:
@@ -65,7 +64,7 @@ def answer(found: Placed, store: str | Path) -> Iterable[str | Table]:
         yield Line(f"next: whorl explain {shlex.quote(first['name'] or first['gpu'])} {where}")
 
 
-def _of_cluster(found: Placed, total: Row, rows: Sequence[Row]) -> Iterable[str]:
+def _of_cluster(found: FleetExcess, total: Row, rows: Sequence[Row]) -> Iterable[str]:
     """What a cluster's GPUs cost: those that are sure, then all together."""
     where = total["cluster"]
     if found.by is Of.GPU:
@@ -100,7 +99,7 @@ def _of_cluster(found: Placed, total: Row, rows: Sequence[Row]) -> Iterable[str]
         yield f"all GPUs of {where} together: {excess_interval(total, 'j')}{of}; {excess_interval(total, 's')}"
 
 
-def _a_year(found: Placed, rows: Sequence[Row]) -> str:
+def _a_year(found: FleetExcess, rows: Sequence[Row]) -> str:
     """What these would cost in a year; nothing where the time is too short to tell."""
     years = [row["year_kwh"] for row in rows if row["year_kwh"] is not None]
     if not years:
@@ -129,7 +128,7 @@ def excess_interval(row: Row, of: str) -> str:
     return f"{best} {'GPU ' if of == 's' else ''}{unit} [{low}, {high}]"
 
 
-def _table(found: Placed, rows: Sequence[Row]) -> Table:
+def _table(found: FleetExcess, rows: Sequence[Row]) -> Table:
     unit, joules = unit_of([row["excess_high_j"] for row in rows])
     time, seconds = unit_of([row["excess_high_s"] for row in rows], TIMES)
     heads = {Of.GPU: ("GPU", "model"), Of.NODE: ("node", "GPUs"), Of.JOB: ("job", "user")}[found.by]

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...analysis.energy.answers import Answer
-from ...analysis.energy.choices.quoted import Quoted
 from ...analysis.energy.idle import IdleSource
 from ...analysis.energy.one_job import OneJob
+from ...analysis.energy.quote import Quoted
 from ..energy_words import REASONS, idle_share, unit_of, with_interval
 from ..table import MISSING, Table, many, number, second
 from .energy import carbon, costs_of, percent, some_gpus

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.analysis.energy.answers import energy
-from whorl.analysis.energy.choices.ground import Ground, ground
 from whorl.analysis.energy.one_job import job_offline
+from whorl.analysis.energy.options import Ground, ground
 from whorl.cli import cli
 from whorl.dashboards.app import later
 from whorl.dashboards.app.energy import asked as asked_of_page

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ....analysis.energy.answers import ALL, LENGTHS, By, Summary, summary
-from ....analysis.energy.choices.ground import Ground, ground
 from ....analysis.energy.one_job import OneJob, job_offline
+from ....analysis.energy.options import Ground, ground
 from ....store.power_sensors import SensorError
 from ..later import Later
 

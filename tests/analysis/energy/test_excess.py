@@ -11,10 +11,8 @@ import polars as pl
 import pytest
 
 from whorl.analysis.energy.attribute import PIECES
-from whorl.analysis.energy.choices.busy import busy
-from whorl.analysis.energy.choices.excess import BUSY, Unknown, add, excess
-from whorl.analysis.energy.choices.levels import LEAST, Measure, levels
-from whorl.analysis.energy.choices.waiting import held
+from whorl.analysis.energy.excess import BUSY, Unknown, add_excess, busy, excess, waiting
+from whorl.analysis.energy.levels import LEAST, Measure, levels
 from whorl.benchmarks.energy_excess import LIMIT_W, made
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -140,7 +138,7 @@ def test_the_excess_of_a_slow_gpu_is_of_its_busy_time_and_energy_only() -> None:
     assert row["excess_j"] == pytest.approx(busy_j * 0.2, rel=0.01)
     assert row["excess_j_low"] < 0.2 * busy_j < row["excess_j_high"]
     assert row["basis"] == "compute"
-    [gpu] = add(rows, ["cluster", "gpu"]).to_dicts()
+    [gpu] = add_excess(rows, ["cluster", "gpu"]).to_dicts()
     assert gpu["excess_s_shown"]
     assert gpu["excess_j_shown"]
 
@@ -168,13 +166,13 @@ def test_gpus_nodes_and_jobs_add_up_to_the_same_excess() -> None:
         pieces(*(job(gpu, name, watts=float(random.uniform(100, 300))) for gpu, name in jobs)), found,
         use(*((gpu, name, float(random.random()), 0.1) for gpu, name in jobs)),
     )  # fmt: skip
-    sums = [add(rows, ["cluster", by]).select(pl.col("excess_j", "excess_s").sum()).row(0)
+    sums = [add_excess(rows, ["cluster", by]).select(pl.col("excess_j", "excess_s").sum()).row(0)
             for by in ("gpu", "node", "allocation")]  # fmt: skip
     assert sums[1] == pytest.approx(sums[0])
     assert sums[2] == pytest.approx(sums[0])
-    total = add(rows, ["cluster"]).row(0, named=True)
+    total = add_excess(rows, ["cluster"]).row(0, named=True)
     assert total["excess_j"] == pytest.approx(sums[0][0])
-    gpus = add(rows, ["cluster", "gpu"])
+    gpus = add_excess(rows, ["cluster", "gpu"])
     apart = (gpus["excess_high_j"] - gpus["excess_j"]).to_numpy()
     assert math.sqrt((apart**2).sum()) * 0.9 < total["excess_high_j"] - total["excess_j"] < apart.sum()
 
@@ -233,11 +231,11 @@ def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_s
     jobs = pl.DataFrame({"cluster": ["c"] * 3, "allocation": ["a", "b", "c"], "job_id": ["1", "2", "2"]})
     slow = pl.DataFrame({"cluster": ["c", "c"], "gpu": [gpu_name(3), gpu_name(4)]})
     rows = excess(had, found, shares)
-    [row] = held(rows, slow, jobs, had).to_dicts()  # GPU 4 waits for 3 as well; job 2 had 1 and 3 at other times
+    [row] = waiting(rows, slow, jobs, had).to_dicts()  # GPU 4 waits for 3 as well; job 2 had 1 and 3 at other times
     assert row["gpu"] == gpu_name(3)
     assert row["held_s"] == pytest.approx(1800 * (1 - 1 / 1.25) + 1800 * (1 - 1.1 / 1.25))
     assert row["held_j"] == pytest.approx(250 * 3600 * ((1 - 1 / 1.25) + (1 - 1.1 / 1.25)))
-    assert held(rows, slow.clear(), jobs, had).is_empty()
+    assert waiting(rows, slow.clear(), jobs, had).is_empty()
 
 
 @pytest.mark.long
@@ -245,7 +243,9 @@ def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_s
 def test_planted_gpus_are_found_and_the_interval_holds_the_true_excess(population: str) -> None:
     fleet = made(np.random.default_rng(7), 64, population, 0.05)
     gpus = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
-    found = add(excess(fleet.pieces, levels(fleet.fingerprints, gpus), fleet.busy), ["cluster", "gpu"]).sort("gpu")
+    found = add_excess(excess(fleet.pieces, levels(fleet.fingerprints, gpus), fleet.busy), ["cluster", "gpu"]).sort(
+        "gpu"
+    )
     shown = found["excess_s_shown"].to_numpy()
     assert shown[fleet.slow].all()
     assert (fleet.time_s[shown] > 0).all()

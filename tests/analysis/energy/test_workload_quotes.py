@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner
 
 import whorl
-from whorl.analysis.energy.choices.quoting import Option, Ran, caps
-from whorl.analysis.power_classes import Curve, curve_of_runs, own_runs
+from whorl.analysis.energy.quote import FutureJob, quote_workload, quote_workloads
+from whorl.analysis.power_classes import own_runs
 from whorl.cli import cli
 from whorl.cli.answers.measuring import measure
 from whorl.errors import InputError
@@ -70,7 +69,8 @@ def test_a_cap_of_a_workload_is_quoted_within_ten_per_cent_and_the_truth_lies_in
 ) -> None:
     document = quoted(measured, "--workload", "gemm-fp32", "--gpus", "1", "--time", "2h", "--cap", "60%")
     default, capped, _ = document["rows"]
-    assert (default["option"], default["duration_s"], default["n"]) == ("default", 7200.0, 2)
+    assert (default["option"], default["n"]) == ("default", 2)
+    assert default["duration_s"] == pytest.approx(7200.0)
     assert (capped["what"], capped["basis"], capped["n"]) == ("420 W (60 %)", "gemm-fp32 itself", 14)
     for of in (default, capped):
         assert (of["high_j"] - of["low_j"]) / 2 < 0.1 * of["energy_j"]
@@ -95,12 +95,11 @@ def test_energy_follows_the_gpus_and_grams_and_money_follow_the_energy(measured:
     for one, eight in zip(of_one, of_eight, strict=True):
         if one["energy_j"] is None or one["option"] == "start":
             continue
-        assert eight["energy_j"] == pytest.approx(8 * one["energy_j"])
+        assert 8 * one["energy_j"] <= eight["energy_j"] < 8.3 * one["energy_j"]  # seven wait for the slowest
         kwh = 1.5 * (one["energy_j"] + 100 * one["duration_s"]) / 3.6e6
         assert one["co2e_g"] == pytest.approx(400 * kwh)
         assert one["cost"] == pytest.approx(0.2 * kwh)
-    relative = [(rows[0]["high_j"] - rows[0]["low_j"]) / rows[0]["energy_j"] for rows in (of_one, of_eight)]
-    assert relative[1] < relative[0]  # GPUs differ, and their mean is known better
+        assert eight["duration_s"] > one["duration_s"]
     whats = [row["what"] for row in of_one if row["option"] == "cap"]
     assert whats == ["630 W (90 %)", "560 W (80 %)", "490 W (70 %)", "420 W (60 %)", "350 W (50 %)"]
 
@@ -122,7 +121,7 @@ def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, tmp_path:
     assert "choose one with --model and --cluster" in failure(few, "--workload", "gemm-fp32")
     reply = whorl.energy_quote(few, workload="gemm-fp32", cluster="simulated-V100-1")
     assert any("from other workloads" in note for note in reply.notes)
-    assert reply.frame.filter(pl.col("option") == "cap")["energy_j"].null_count() > 0
+    assert set(reply.frame.filter(pl.col("option") == "cap")["basis"]) == {"published trainings"}
 
 
 def test_a_job_that_ran_is_quoted_from_the_curve_of_its_workload(measured: Path) -> None:
@@ -131,25 +130,83 @@ def test_a_job_that_ran_is_quoted_from_the_curve_of_its_workload(measured: Path)
     assert rows[0]["low_j"] < rows[0]["energy_j"] < rows[0]["high_j"]
 
 
-def test_a_job_of_a_workload_with_an_own_curve_is_quoted_from_it(measured: Path) -> None:
-    itself = curve_of_runs(own_runs(Store.open(measured), workload="gemm-fp32"))
-    assert itself is not None
-    joules = 650.0 * 3600
-    ran = Ran("c", ("H100-SXM5",), 1, 3600.0, 3600.0, joules, joules, joules, 0.0, 1.0, "compute", "gemm-fp32", 700.0,
-              None, None)  # fmt: skip
-    shares = np.array([0.3, 0.6, 1.0])
-    others = [Curve(name, "s", 0.9, shares, np.array([3.0, time, 1.0]), np.array([0.3, 0.6, 1.0]))
-              for name, time in (("a", 1.1), ("b", 1.9))]  # fmt: skip
-    without, with_curve = (caps(ran, others, curve, shares=(0.6, 0.4))[0] for curve in (None, itself))
-    assert with_curve.option == Option.CAP
-    assert (with_curve.basis, without.basis) == ("gemm-fp32 itself", "a, b")
-    for quote, most in ((with_curve, 0.1), (without, np.inf)):
-        assert quote.energy_j is not None
-        assert quote.low_j is not None
-        assert quote.high_j is not None
-        assert (quote.high_j - quote.low_j) / 2 < most * quote.energy_j
-    assert caps(ran, others, itself, shares=(0.4,))[0].basis == "a, b"  # below what was measured
-    under_cap = caps(replace(ran, limit_w=560.0), others, itself, shares=(0.75,))[0]
-    assert under_cap.time_s is not None
-    assert with_curve.time_s is not None
-    assert 3600 < under_cap.time_s < with_curve.time_s  # from 560 W to 420 W
+def half(quote: Any, of: str) -> float:
+    """Half of an interval, as a share of the figure."""
+    estimate = getattr(quote, of)
+    return float((estimate.high - estimate.low) / 2 / estimate.value)
+
+
+def test_a_quote_is_narrow_for_a_curve_wider_for_runs_alone_and_widest_for_a_class(
+    measured: Path, tmp_path: Path
+) -> None:
+    few = tmp_path / "few"
+    run(few)
+    curve, runs, of_class = (
+        quote_workload(Store.open(store), FutureJob(work, cap="60%"))
+        for store, work in ((measured, "gemm-fp32"), (few, "gemm-fp32"), (few, "compute"))
+    )
+    assert [quote.source for quote in (curve, runs, of_class)] == [
+        "gemm-fp32 itself", "published trainings", "published trainings"
+    ]  # fmt: skip
+    assert half(curve, "j") < 0.1 < half(runs, "j") < 0.3 < half(of_class, "j") < 0.9
+    assert half(curve, "s") < 0.08 < half(runs, "s") < 0.25
+    assert runs.j is not None
+    assert curve.j is not None
+    assert runs.j.low < curve.j.value < runs.j.high
+
+
+def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
+    store = Store.open(measured)
+    gpus = [str(row["gpu"]) for row in store.sql("select gpu from gpus_now order by gpu").to_pylist()]
+    any_gpu, first, second, both = quote_workloads(
+        store, [FutureJob("gemm-fp32", gpus=which) for which in (1, gpus[0], gpus[1], gpus)]
+    )
+    assert half(first, "j") < half(any_gpu, "j")
+    assert first.j is not None
+    assert second.j is not None
+    assert both.j is not None
+    assert both.j.value == pytest.approx(first.j.value + second.j.value, rel=0.03)
+    assert first.j != second.j
+    assert any(quote.pareto for quote in (first, second))
+
+
+def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
+    lines = [f"2030-01-{1 + hour // 24:02}T{hour % 24:02}:00Z,{100 if hour % 24 == 3 else 400}" for hour in range(60)]
+    (tmp_path / "grid.csv").write_text("time,g_per_kwh\n" + "\n".join(lines) + "\n")
+    settings = tmp_path / "energy.toml"
+    settings.write_text('zone = "DE"\nintensity = { file = "grid.csv", zone = "DE" }\n')
+    noon = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - UTC without zone, as times of a store
+    hours: Any = ("now", "greenest", datetime(2030, 1, 2, 4, tzinfo=timezone(timedelta(hours=1))))
+    now, best, third = quote_workloads(
+        Store.open(measured), [FutureJob("gemm-fp32", hour=hour) for hour in hours], settings=settings, now=noon
+    )
+    for quote, g_per_kwh in ((now, 400), (best, 100), (third, 100)):
+        assert quote.j is not None
+        assert quote.g is not None
+        assert quote.g.value == pytest.approx(g_per_kwh * quote.j.value / 3.6e6, rel=1e-3)
+        assert quote.g.low < quote.g.value < quote.g.high
+    assert best.start_ns == third.start_ns
+    assert [quote.pareto for quote in (now, best)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workload": "nothing"}, "no run of nothing at the default power limit"),
+        ({"gpus": 0}, "at least one GPU, not 0"),
+        ({"gpus": []}, "at least one GPU"),
+        ({"gpus": ["nowhere"]}, "nowhere"),
+        ({"cap": 900}, "at most the default limit, 700 W, not 900"),
+        ({"cap": "120%"}, "at most the default limit"),
+        ({"cap": 10}, "the lowest power limit of these GPUs is 200 W"),
+        ({"cap": "low"}, "a power cap is in W"),
+        ({"hour": "noon"}, '"now" or "greenest", not'),
+        ({"hour": datetime(2020, 1, 1, tzinfo=UTC)}, "is past"),
+        ({"hour": datetime(2099, 1, 1)}, "no time zone"),  # noqa: DTZ001
+        ({"time_s": 0}, "not 0 s"),
+        ({"workload": "memory"}, "no power of memory work"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(measured: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        quote_workload(Store.open(measured), FutureJob(**{"workload": "gemm-fp32"} | options))
