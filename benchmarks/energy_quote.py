@@ -95,8 +95,8 @@ def trainings(sweeps: dict[str, list[Curve]]) -> dict[str, Any]:
         answer[model] = figures(rows)
         for place, figure in enumerate(("time", "energy")):
             held = [np.mean([of[place] for of in rows_of]) >= 0.9 for rows_of in by_training.values()]
-            answer[model][figure] |= {"trainings_held": int(sum(held)),
-                                      "error_pct_of_the_rule": round(100 * float(np.mean(rule, axis=0)[place]), 2)}  # fmt: skip
+            answer[model][figure]["trainings_held"] = int(sum(held))
+            answer[model][figure]["error_pct_of_the_rule"] = round(100 * float(np.mean(rule, axis=0)[place]), 2)
     return answer
 
 
