@@ -91,7 +91,8 @@ def _anchors(groups: Groups, counter: Floats) -> tuple[Ints, Groups]:
     anchored = Groups(np.searchsorted(at, groups.begins))
     some = anchored.sizes > 0
     if len(at) > 2:
-        before, here, after = (counter[at][shift : len(at) - 2 + shift] for shift in range(3))
+        anchor_j = counter[at]
+        before, here, after = anchor_j[:-2], anchor_j[1:-1], anchor_j[2:]
         odd = np.zeros(len(at), bool)
         odd[1:-1] = (after >= before) & ((here < before) | (here > after))
         odd[anchored.firsts[some]] = odd[anchored.lasts[some]] = False

@@ -434,28 +434,31 @@ def _metered(
     sums = np.array(aliasing(sensed, power, floor_w, full_w))
     both = trusted & powered if mixed is None else trusted & powered & ~groups.beside(mixed)
     apart = _disagreement(sensed, by_power, energy, sums, both, notes)
-    # A counter misses nothing between its readings, but what it adds up may be the readings of the same sensor.
-    missed = 1.0 - np.minimum(sensed.by_gpu("window_s") / sensed.by_gpu("period_s"), 1.0)
-    sums *= np.where(trusted, groups.each(missed), 1.0)
-    sums[0] *= np.where(trusted, groups.each(sensed.by_gpu("period_s") / np.maximum(sensed.read_every_s, 0.02)), 1.0)
-
-    rows = dict(zip(PARTS, np.zeros((len(PARTS), len(ts))), strict=True))
-    rows["measured_j"], rows["measured_s"] = np.where(blind, 0.0, energy), np.where(blind, 0.0, step)
-    rows["counter_s"] = step * trusted
-    rows |= dict(zip(SUMS, np.where(blind, 0.0, sums), strict=True))
-    least = np.maximum(groups.each(floor_w) * step, np.where(trusted, 0.0, counter_j))
-    rows["below_j"] = np.where(blind, np.maximum(energy - least, 0.0), 0.0)
-    rows["above_j"] = np.where(blind, np.maximum(groups.each(highest_w) * step - energy, 0.0), 0.0)
-    rows["below_j"] += np.where(trusted, np.maximum(groups.each(apart), 0.0) * energy, 0.0)
-    rows["above_j"] += np.where(trusted, np.maximum(-groups.each(apart), 0.0) * energy, 0.0)
-    for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
-        rows[name] = np.where(blind & groups.beside(flags), step, 0.0)
+    if trusted.any():  # it misses nothing between its readings, but what it adds up may be those of the same sensor
+        period, window = sensed.by_gpu("period_s"), sensed.by_gpu("window_s")
+        sums *= np.where(trusted, groups.each(1.0 - np.minimum(window / period, 1.0)), 1.0)
+        sums[0] *= np.where(trusted, groups.each(period / np.maximum(sensed.read_every_s, period)), 1.0)
+    read = ~blind
+    grown = dict(zip(SUMS, sums * read, strict=True)) | {
+        "measured_j": energy * read, "measured_s": step * read, "counter_s": step * trusted,
+        "below_j": np.where(trusted, np.maximum(groups.each(apart), 0.0) * energy, 0.0),
+        "above_j": np.where(trusted, np.maximum(-groups.each(apart), 0.0) * energy, 0.0),
+    }  # fmt: skip
+    if blind.any():
+        least = np.maximum(groups.each(floor_w) * step, np.where(trusted, 0.0, counter_j))
+        grown["below_j"] += np.where(blind, np.maximum(energy - least, 0.0), 0.0)
+        grown["above_j"] += np.where(blind, np.maximum(groups.each(highest_w) * step - energy, 0.0), 0.0)
+        for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
+            grown[name] = np.where(blind & groups.beside(flags), step, 0.0)
     for gpu, back in enumerate(map(_clock_set_back, notes)):
         begin, end = groups.spans[gpu]
         for note in back:
             at = min(int(np.searchsorted(ts[begin:end], note.began_ns)), end - begin - 2)
-            rows["above_j"][begin + at] += abs(note.seconds or 0) * highest_w[gpu]
-    upto = groups.upto(energy)
+            grown["above_j"][begin + at] += abs(note.seconds or 0) * highest_w[gpu]
+    parts, upto = np.zeros((len(PARTS), len(ts))), groups.upto(energy)
+    for row, name in zip(parts, PARTS, strict=True):
+        if name in grown and grown[name].any():
+            row[:] = groups.upto(grown[name])
     edge_w = np.where(together, swing_w(groups, power), groups.each(highest_w - floor_w))
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
@@ -465,8 +468,7 @@ def _metered(
         [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
         ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
         sensed.times_s, upto, slope, bend, edge_w,
-        np.stack([groups.upto(rows[name]) if rows[name].any() else rows[name] for name in PARTS]),
-        _ends(sensed, upto),
+        parts, _ends(sensed, upto),
     )  # fmt: skip
 
 
@@ -479,24 +481,15 @@ def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
     """
     groups, times, here = sensed.groups, sensed.times_s, np.arange(len(energy_j))
     lag_s, smear_s = sensed.by_gpu("lag_s"), sensed.by_gpu("window_s") / 4
-    reach = np.repeat(
-        np.maximum(np.rint(lag_s / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64), groups.sizes
-    )
-    watts = []
-    for near in (
-        np.maximum(here - reach, np.repeat(groups.firsts, groups.sizes)),
-        np.minimum(here + reach, np.repeat(groups.lasts, groups.sizes)),
-    ):
-        apart = times[near] - times
-        watts.append(np.divide(energy_j[near] - energy_j, apart, out=np.full(len(here), np.nan), where=apart != 0))
-    early, late = np.where(np.isnan(watts[0]), watts[1], watts[0]), np.where(np.isnan(watts[1]), watts[0], watts[1])
-    return np.stack(
-        [
-            groups.each(lag_s) * (early + late) / 2,
-            groups.each(lag_s / 2 + smear_s) * np.abs(late - early),
-            np.zeros(len(here)),
-        ]
-    )
+    reach = groups.each(np.maximum(np.rint(lag_s / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64))
+    back, ahead = np.maximum(here - reach, groups.first_of), np.minimum(here + reach, groups.last_of)
+    early = (energy_j - energy_j[back]) / np.maximum(times - times[back], 1e-9)
+    late = (energy_j[ahead] - energy_j) / np.maximum(times[ahead] - times, 1e-9)
+    early[groups.firsts], late[groups.lasts] = late[groups.firsts], early[groups.lasts]
+    ends = np.zeros((len(ENDS), len(here)))
+    ends[0] = groups.each(lag_s / 2) * (early + late)
+    ends[1] = groups.each(lag_s / 2 + smear_s) * np.abs(late - early)
+    return ends
 
 
 def _clock_set_back(notes: Sequence[Note]) -> list[Note]:

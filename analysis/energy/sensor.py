@@ -34,14 +34,14 @@ _SHORT_PERIOD_S = 0.02  # of sensors that average over 10 ms
 _EQUAL, _PAIRS = 0.8, 8  # of so many pairs of readings, most are equal where both are of one sensor
 _SHARP, _SHARP_S, _SHARP_W = 0.35, 0.25, 20.0  # a mean of 1 s moves by a quarter of its range in 0.25 s at most
 _EDGE_EVERY_S, _BEFORE_S, _AFTER_S = 0.25, 1.5, 2.0  # load edges are told by readings so close, over times so long
-_EDGES = 50  # that are looked at
+_EDGES = 8  # that are looked at
 _TOLD_LATE_S = 0.2  # utilisation is of the last sixth of a second or so, and read a while later
 _LEAST_W = 0.5  # no GPU draws less, whatever it does
 _ABOVE_LIMIT = 2.0  # power over this many limits is no power of the board
 _NEVER_W = 5000.0  # of one GPU, whatever its limit
 _STUCK_READINGS, _STUCK_S, _MOVED = 30, 10.0, 0.3  # the same value for so long, while utilisation moves by so much
 _USUAL, _SHORT_S = 3.0, 1.0  # what is no longer than so many shortest intervals, or than this, is no gap
-_AROUND = 32  # new values before and after that tell how readings vary
+_BLOCK = 64  # new values that tell how readings vary
 _OF_RANGE = 1 / 8  # variance over range squared: between that of two levels (1/4) and of an even spread (1/12)
 
 
@@ -283,16 +283,16 @@ def power_at(sensed: SensedPower, middle_w: Floats) -> Floats:
 
     `middle_w` (g,) stands for all of a GPU whose power is not known.
     """
-    power, shift = np.empty(len(sensed.watts)), sensed.by_gpu("shift_s")
-    for gpu, (first, end) in enumerate(sensed.groups.spans):
-        times, watts = sensed.times_s[first:end], sensed.watts[first:end]
-        if not sensed.powered[gpu]:
-            power[first:end] = middle_w[gpu]
-        elif sensed.powered[gpu] == end - first:
-            power[first:end] = np.interp(times + shift[gpu], times, watts)
+    groups, step, shift_s = sensed.groups, sensed.step_s, sensed.by_gpu("shift_s")
+    power = sensed.watts + groups.steps(sensed.watts) * np.minimum(groups.each(shift_s) / np.maximum(step, 1e-9), 1.0)
+    shortest = np.minimum.reduceat(np.where(step > 0, step, np.inf), groups.firsts)
+    for gpu in np.flatnonzero((shift_s > shortest) | (sensed.powered < groups.sizes)).tolist():
+        first, end = groups.spans[gpu]
+        times, known = sensed.times_s[first:end], sensed.has_power[first:end]
+        if sensed.powered[gpu]:
+            power[first:end] = np.interp(times + shift_s[gpu], times[known], sensed.watts[first:end][known])
         else:
-            known = sensed.has_power[first:end]
-            power[first:end] = np.interp(times + shift[gpu], times[known], watts[known])
+            power[first:end] = middle_w[gpu]
     return power
 
 
@@ -340,28 +340,30 @@ def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats
     missed_s = np.clip(1.0 - groups.each(window) / longest, 0.0, 1.0) * step
     if not missed_s.any():
         return missed_s, missed_s, missed_s
-    apart = np.maximum(np.rint(usual / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64)
-    here, reach = np.arange(len(power)), np.repeat(apart, groups.sizes)
-    firsts, lasts = np.repeat(groups.firsts, groups.sizes), np.repeat(groups.lasts, groups.sizes)
-    bend_w = power[np.minimum(here + reach, lasts)] - 2 * power + power[np.maximum(here - reach, firsts)]
-    first, last = np.maximum(here - _AROUND * reach, firsts), np.minimum(here + _AROUND * reach, lasts)
-    number = last - first + 1
-
-    def around(values: Floats) -> Floats:
-        upto = values.copy()
-        groups.cumulate(upto)
-        sums: Floats = upto[last] - upto[first] + values[first]
-        return sums
-
-    mean = around(power) / number
-    spread_w2 = np.maximum(around(power**2) / number - mean**2, 0.0)
-    above = power > mean
+    # A block of readings has so many new values of the sensor, whose distance is `reach` readings.
+    reach = np.maximum(np.rint(usual / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64)
+    blocks = np.maximum(groups.sizes // (_BLOCK * reach), 1)
+    gpu = np.repeat(np.arange(len(groups)), blocks)
+    starts = (
+        groups.firsts[gpu]
+        + (np.arange(len(gpu)) - (np.cumsum(blocks) - blocks)[gpu]) * groups.sizes[gpu] // blocks[gpu]
+    )
+    number = np.diff(starts, append=len(power))
+    values = np.maximum(number / reach[gpu], 1.0)
+    mean, square = (np.add.reduceat(of_reading, starts) / number for of_reading in (power, power**2))
+    above = power > np.repeat(mean, number)
     crossed = np.zeros(len(power))
     crossed[1:] = above[1:] != above[:-1]
-    crossed[groups.firsts] = 0
-    values = np.maximum(number / reach, 1.0)
-    rate = groups.each(usual) * around(bend_w**2) / number / 6 * (1 + 4 / values)
-    beat_w2, coherent_s = beat(spread_w2, around(crossed), values * groups.each(usual))
+    crossed[starts] = 0
+    spread_w2 = np.maximum(square - mean**2, 0.0)
+    beat_w2, coherent_s = beat(spread_w2, np.add.reduceat(crossed, starts), values * usual[gpu])
+    here, apart = np.arange(len(power)), groups.each(reach)
+    ahead, back = np.minimum(here + apart, groups.last_of), np.maximum(here - apart, groups.first_of)
+    bend_w = power[ahead] - 2 * power + power[back]
+    rate = usual[gpu] * np.add.reduceat(bend_w**2, starts) / number / 6 * (1 + 4 / values)
+    rate, spread_w2, beat_w2, coherent_s = (
+        np.repeat(of_block, number) for of_block in (rate, spread_w2, beat_w2, coherent_s)
+    )
     used = np.where(np.isnan(readings.utilization), 0.5, readings.utilization)  # nothing tells how busy it was
     hidden_w2 = np.maximum(locked_w2(power, used, groups.each(floor_w), groups.each(full_w)) - spread_w2, 0.0)
     hidden_w2[:-1] = (hidden_w2[:-1] + hidden_w2[1:]) / 2

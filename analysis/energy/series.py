@@ -63,6 +63,16 @@ class Groups:
     def spans(self) -> list[tuple[int, int]]:
         return list(pairwise(self.begins.tolist()))
 
+    @cached_property
+    def first_of(self) -> Ints:
+        """By value, the first of its GPU."""
+        return np.repeat(self.firsts, self.sizes)
+
+    @cached_property
+    def last_of(self) -> Ints:
+        """By value, the last of its GPU."""
+        return np.repeat(self.lasts, self.sizes)
+
     def each(self, by_gpu: NDArray[Any]) -> NDArray[Any]:
         """By value, what is known of its GPU; that alone where it is the same of all."""
         if len(by_gpu) and (by_gpu == by_gpu[0]).all():
