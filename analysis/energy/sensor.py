@@ -365,8 +365,11 @@ def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats
         np.repeat(of_block, number) for of_block in (rate, spread_w2, beat_w2, coherent_s)
     )
     used = np.where(np.isnan(readings.utilization), 0.5, readings.utilization)  # nothing tells how busy it was
-    hidden_w2 = np.maximum(locked_w2(power, used, groups.each(floor_w), groups.each(full_w)) - spread_w2, 0.0)
-    hidden_w2[:-1] = (hidden_w2[:-1] + hidden_w2[1:]) / 2
+    hidden_w2, at = np.zeros(len(power)), np.flatnonzero((used > 0) & (used < 1))
+    if len(at):
+        gpu_at = np.searchsorted(groups.begins, at, "right") - 1
+        hidden_w2[at] = np.maximum(locked_w2(power[at], used[at], floor_w[gpu_at], full_w[gpu_at]) - spread_w2[at], 0.0)
+        hidden_w2[:-1] = (hidden_w2[:-1] + hidden_w2[1:]) / 2
     rate *= longest / groups.each(usual)
     if readings.spread_w is not None and readings.every_s is not None:
         within_w2 = np.nan_to_num(readings.spread_w) ** 2 * _OF_RANGE
