@@ -202,7 +202,7 @@ class CapModel:
         """What a cap at `share` of the limit does to work that draws `load` (a share of the limit) without it."""
         b = float(_bent(np.array(load), share))
         reach = float(quantile(0.025, self.workloads - 1)) * math.sqrt(1 + 1 / self.workloads)
-        time, time_sd = self.slowdown * b**1.5, math.hypot(self.slowdown_sd * b**1.5, NOISE * min(1.0, b / 0.05))
+        time, time_sd = self.slowdown * b**1.5, math.hypot(self.slowdown_sd * b**1.5, NOISE)
         touched = min(1.0, b / 0.1)  # a cap far above the power does nothing
         energy_sd = math.hypot(time_sd, self.below_sd * touched)
         return Multiple(time, reach * time_sd, time - b + self.below * touched, reach * energy_sd)
@@ -232,8 +232,9 @@ class CapModel:
 BEND = 0.15
 NOISE = 0.03
 """How far the time of a training differs from run to run under any cap (standard deviation of ln)."""
-PUBLISHED = CapModel(0.70, 0.14, -0.05, 0.05, 6)
-"""Of the six trainings of Zeus's sweeps on V100 and RTX 6000, as `benchmarks/energy_quote.py` fits it."""
+PUBLISHED = CapModel(0.76, 0.13, -0.05, 0.045, 5)
+"""Of those five trainings of Zeus's sweeps on V100 and RTX 6000 that a cap holds down, as `benchmarks/energy_quote.py`
+fits it."""
 
 
 def _bent(load: Floats, share: float) -> Floats:
@@ -272,7 +273,7 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
             Option.CAP, f"{share * work.limit_w:.0f} W ({100 * share:.0f} %)",
             source=", ".join([*model.names, "published trainings"]), n=model.workloads,
         )  # fmt: skip
-        multiple = model.multiple(work.load, share)
+        multiple = _unsure_of_load(model, work, share)
         if itself is not None:
             lowest = min(1.0, itself.lowest * float(itself.uncapped_w.max()) / work.limit_w)
             multiple = _of_curve(itself, max(share, lowest), work.limit_w)
@@ -282,6 +283,21 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
                 quote = replace(quote, source=f"{quote.source} down to {100 * lowest:.0f} %, published trainings")
         quotes.append(_changed(work, quote, multiple))
     return quotes
+
+
+def _unsure_of_load(model: CapModel, work: QuotedWork, share: float) -> Multiple:
+    """What a cap does where the power without it is known as well as the energy is."""
+    assert work.j is not None
+    middle = model.multiple(work.load, share)
+    ends = [
+        model.multiple(min(1.0, work.load * end / work.j.value), share)
+        for end in (work.j.low, work.j.high)
+        if end > 0 and work.j.value > 0
+    ]
+    return replace(
+        middle,
+        time_half=max([middle.time_half, *(abs(of.time - middle.time) + of.time_half for of in ends)]),
+    )
 
 
 def _of_curve(curve: OwnCurve, share: float, limit_w: float) -> Multiple:

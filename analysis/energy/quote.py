@@ -2,7 +2,7 @@
 
 Two kinds of work are quoted. A **workload** before it has run (`quote_workload`, `quote_workloads`,
 `workload_options`): its runs in the store say what a GPU draws with it at the default power limit; of a workload that
-nobody ran, those of its class do ("compute", "memory", "both", "any"). The time is stated: as much work as takes
+nobody ran, those of its class do ("compute", "memory", "both"). The time is stated: as much work as takes
 `FutureJob.time_s` on the usual GPU at the default limit. A **job that ran** (`quote_job`): the same job elsewhere.
 """
 
@@ -64,6 +64,7 @@ REPEATS = 0.01
 CLASS_SPREAD, CLASS_WORKLOADS = 0.3, 2
 """How far workloads of one class are taken to differ in power (standard deviation of ln), beside those that were
 measured: counted as so many further workloads."""
+_CLASSES = tuple(use for use in CLASSES if use != ANY)
 _LONGEST_S = 30 * 365.25 * 86_400
 _SUMS = ("co2e_g", "cost", "host_j")
 
@@ -188,7 +189,7 @@ class FutureJob:
     """Work that has not run."""
 
     workload: str
-    """A name of `runs.workload`; or a class, for work that nobody ran: "compute", "memory", "both" or "any"."""
+    """A name of `runs.workload`; or a class, for work that nobody ran: "compute", "memory" or "both"."""
     gpus: int | Sequence[str] = 1
     """How many GPUs, or which ones: UUIDs, names or places. The work is split equally; the slowest one ends last."""
     cap: float | str | None = None
@@ -366,7 +367,7 @@ class _Basis:
         runs = _of_one_model(runs, model, f"{workload} ran")
         defaults, by_class = runs.filter("at_default"), False
         tuned = f"`whorl tune {workload} --store {store.root} --max-slowdown 5%` measures it"
-        if defaults.is_empty() and (by_class := workload in CLASSES):
+        if defaults.is_empty() and (by_class := workload in _CLASSES):
             named = identities(store).drop_nulls(["model", "limit_w"]).rename({"limit_w": "default_w"})
             named = named if cluster is None else named.filter(pl.col("cluster") == cluster)
             defaults = _of_one_model(named, model, "there are GPUs")
@@ -374,7 +375,7 @@ class _Basis:
             where = f" on {model}" if model else ""
             raise InputError(
                 f"{store.root} has no run of {workload} at the default power limit{where}: {tuned}. Of work that "
-                f"nobody ran, name the class: {', '.join(CLASSES)}"
+                f"nobody ran, name the class: {', '.join(_CLASSES)}"
             )
         cluster, model = (str(defaults[0, name]) for name in ("cluster", "model"))
         base, notes, use = ground(store, cluster, settings.sensor), [], workload
@@ -516,6 +517,8 @@ def _slowest(time_x: Floats, time_sd: Floats, fleet_x: Floats, time_s: float) ->
     of_fleet = sum((1 - upper_tail((x - middle) / REPEATS, SITTINGS_FREEDOM) for middle in fleet_x), np.zeros(len(x)))
     share *= ((further + of_fleet) / (SPREAD_GPUS + len(fleet_x))) ** (~known).sum()
     value, low, high = time_s * np.exp(np.interp((0.5, 0.025, 0.975), share, x))
+    if not known.all():  # the GPUs may be alike
+        low = min(low, time_s)
     return Estimate(float(value), float(low), float(high))
 
 
