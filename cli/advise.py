@@ -124,6 +124,7 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
         ctx.obj = options
         return
     from ..jobs.formats import lines_for, write_filter, write_whole
+    from .advise_report import price_verdict
     from .answers.advice import advise
     from .output import print_reply, tell
 
@@ -147,6 +148,8 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
         reply = advise(options.pop("store"), **options, nodes=listed, own=excluded, form=form, to_file=to_file)
         steering = reply.result
         lines, note = ([], None) if form in (None, "json") else lines_for(form, steering, excluded, file_node)
+        if form == "exclude" and steering.price is not None and not steering.price.worth:
+            note = "; ".join([*([note] if note else []), price_verdict(steering.price)])
     if form in (None, "json"):
         print_reply(reply, as_json=form == "json")
         return

@@ -11,7 +11,9 @@ from ..jobs.formats import preference_of
 from ..store.hostlist import compress
 
 if TYPE_CHECKING:
+    from ..analysis.chains.exclusion import WaitHours
     from ..analysis.placement import Advice, NodeEvidence, PlacedSet
+    from ..jobs.price import WaitingPrice
     from ..jobs.slurm import Wait
     from ..jobs.steering import Steering
 
@@ -62,14 +64,14 @@ def answer(steering: Steering) -> Iterable[str | Table]:
     kinds = advice.kinds or (advice,)
     findings = [f"{kind.workload}: {kind.finding}" for kind in advice.kinds] or [advice.finding]
     if steering.price is not None and not steering.price.worth:
-        yield steering.price.verdict
+        yield price_verdict(steering.price)
         yield ""
         yield from (f"If waiting cost nothing: {finding}" for finding in findings)
     else:
         yield from findings
         if steering.price is not None:
             yield ""
-            yield steering.price.verdict
+            yield price_verdict(steering.price)
     if steering.worth_excluding:
         yield ""
         yield Line(f"    sbatch --exclude={compress(steering.worth_excluding)} ...")
@@ -84,7 +86,7 @@ def answer(steering: Steering) -> Iterable[str | Table]:
     yield from _compared(advice)
     yield _cost(advice, steering.wait())
     if steering.price is not None:
-        yield steering.price.evidence
+        yield _price_evidence(steering.price)
     elif steering.price_reason is not None:
         yield _sentence(f"Price in waiting: {steering.price_reason}")
     yield _age(advice)
@@ -198,6 +200,48 @@ def _sets(steering: Steering, advice: Advice, label: str | None) -> Iterable[str
 def _gpus(gpu_set: PlacedSet) -> str:
     others = f" and {len(gpu_set.gpus) - _NAMED} more (--json has all)" if len(gpu_set.gpus) > _NAMED else ""
     return ", ".join(gpu_set.gpu_names[:_NAMED]) + others
+
+
+def price_verdict(price: WaitingPrice) -> str:
+    """Whether an exclusion pays, and for which jobs."""
+    first = "Excluding pays" if price.worth else "Do not exclude"
+    doubt = "" if price.certain else ", though the intervals overlap"
+    text = (
+        f"{first}{doubt}: a run of {_hours(price.run_time_h)} h saves {_interval(price.saved)}, and jobs wait "
+        f"{_interval(price.waits.mean_wait.added)} longer on average."
+    )
+    if not price.pays_from_h:
+        return text
+    hint = " (--time says how long yours runs)" if price.run_time_from == "median" else ""
+    return (
+        f"{text} It pays for jobs that run longer than {_hours(price.pays_from_h)} h, as {price.longer_jobs_pct:.0f} % "
+        f"of these do{hint}."
+    )
+
+
+def _price_evidence(price: WaitingPrice) -> str:
+    """How the figures were made."""
+    waits = price.waits
+    size = "" if waits.job_nodes is None else f" of {many(waits.job_nodes, 'node')}"
+    left_out = f", without {waits.too_wide_jobs:,} that need more nodes" if waits.too_wide_jobs else ""
+    origin = "their median" if price.run_time_from == "median" else "as you said"
+    return (
+        f"Price: {waits.jobs:,} jobs{size} in {waits.weeks} weeks of {price.source}, to {price.last_day}, replayed "
+        f"with {waits.cluster_nodes:,} nodes and with {waits.excluded_nodes:,} fewer for all jobs{left_out}. The run "
+        f"of {_hours(price.run_time_h)} h is {origin}; its saving has a 90 % interval, the mean wait one of 95 %, "
+        f"from week to week. The wait that 95 % of them do not exceed grows by {_interval(waits.p95_wait.added)}."
+    )
+
+
+def _interval(figure: WaitHours) -> str:
+    hours = f"{_hours(figure.hours)} h"
+    if figure.low_h is None or figure.high_h is None:
+        return f"{hours} [{MISSING}]"
+    return f"{hours} [{_hours(figure.low_h)}, {_hours(figure.high_h)}]"
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if abs(hours) >= 10 else f"{round(hours, 2) + 0.0:.2g}"  # and never -0
 
 
 def _cost(advice: Advice, wait: Wait) -> str:

@@ -66,9 +66,7 @@ def lines_for(
 
 
 def _why_no_exclusion(steering: Steering) -> str | None:
-    advice, price = steering.advice, steering.price
-    if price is not None and not price.worth:
-        return price.verdict
+    advice = steering.advice
     if steering.exclude:
         return None
     if steering.foreign:

@@ -120,36 +120,6 @@ class WaitingPrice:
         """How many of these jobs ran so long that the exclusion would have paid."""
         return 0.0 if self.pays_from_h is None else float(100 * (self.run_times_h > self.pays_from_h).mean())
 
-    @property
-    def verdict(self) -> str:
-        """A sentence for people: whether the exclusion pays, and for which jobs."""
-        first = "Excluding pays" if self.worth else "Do not exclude"
-        doubt = "" if self.certain else ", though the intervals overlap"
-        text = (
-            f"{first}{doubt}: a run of {_hours(self.run_time_h)} h saves {_interval(self.saved)}, and jobs wait "
-            f"{_interval(self.waits.mean_wait.added)} longer on average."
-        )
-        if not self.pays_from_h:
-            return text
-        hint = " (--time says how long yours runs)" if self.run_time_from == "median" else ""
-        longer = f"longer than {_hours(self.pays_from_h)} h, as {self.longer_jobs_pct:.0f} % of these do{hint}"
-        return f"{text} It pays for jobs that run {longer}."
-
-    @property
-    def evidence(self) -> str:
-        """How the figures were made, sentences for people."""
-        waits = self.waits
-        size = "" if waits.job_nodes is None else f" of {waits.job_nodes} node{'' if waits.job_nodes == 1 else 's'}"
-        left_out = f", without {waits.too_wide_jobs:,} that need more nodes" if waits.too_wide_jobs else ""
-        origin = "their median" if self.run_time_from == "median" else "as you said"
-        return (
-            f"Price: {waits.jobs:,} jobs{size} in {waits.weeks} weeks of {self.source}, to {self.last_day}, replayed "
-            f"with {waits.cluster_nodes:,} nodes and with {waits.excluded_nodes:,} fewer for all jobs{left_out}. The "
-            f"run of {_hours(self.run_time_h)} h is {origin}; its saving has a 90 % interval, the mean wait one of "
-            f"95 %, from week to week. The wait that 95 % of them do not exceed grows by "
-            f"{_interval(waits.p95_wait.added)}."
-        )
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         waits = self.waits
@@ -173,17 +143,6 @@ class WaitingPrice:
 
 def _columns(name: str, figure: WaitHours) -> dict[str, float | None]:
     return {f"{name}_h": figure.hours, f"{name}_low_h": figure.low_h, f"{name}_high_h": figure.high_h}
-
-
-def _interval(figure: WaitHours) -> str:
-    hours = f"{_hours(figure.hours)} h"
-    if figure.low_h is None or figure.high_h is None:
-        return f"{hours} [n/a]"
-    return f"{hours} [{_hours(figure.low_h)}, {_hours(figure.high_h)}]"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if abs(hours) >= 10 else f"{round(hours, 2) + 0.0:.2g}"  # and never -0
 
 
 def exclusion_gain(advice: Advice) -> Gain | None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from whorl.analysis.placement import Gain
 from whorl.cli import cli
+from whorl.cli.advise_report import price_verdict
 from whorl.jobs.price import Exclusion, PriceRequest, WaitingPrice, price_of
 from whorl.jobs.slurm import Slurm
 from whorl.store import Store
@@ -72,10 +73,10 @@ def test_what_saves_nothing_does_not_pay(tmp_path: Path, share: float, nodes: in
     price = price_of(replace(exclusion(), gain=gain), request)
     assert isinstance(price, WaitingPrice)
     assert price.worth is worth
-    assert price.verdict.startswith(sentence)
+    assert price_verdict(price).startswith(sentence)
     unsure = price_of(replace(exclusion(), gain=replace(gain, lower=-0.1, upper=0.4)), request)
     assert isinstance(unsure, WaitingPrice)
-    assert ", though the intervals overlap: " in unsure.verdict
+    assert ", though the intervals overlap: " in price_verdict(unsure)
 
 
 def test_a_history_that_does_not_tell_the_price(tmp_path: Path) -> None:
