@@ -98,12 +98,13 @@ Work = Callable[[], Any]
 def whorl(store: Store) -> Work:
     import polars as pl
 
-    from whorl.analysis.energy.attribute import Booking
+    from whorl.analysis.energy.attribute import Attribution
     from whorl.analysis.energy.books import add_up
+    from whorl.analysis.energy.claims import read_claims
     from whorl.analysis.energy.readings import meters_of_many as read
 
     def added() -> pl.DataFrame:
-        pieces = pl.concat(Booking(store).pieces(read(store)), rechunk=False)
+        pieces = pl.concat(Attribution(read_claims(store)).pieces(read(store)), rechunk=False)
         return add_up(pieces, ["allocation"]).select("allocation", "energy_j", "duration_s")
 
     return added
@@ -116,10 +117,10 @@ def meters(store: Store) -> Work:
 
 
 def over(store: Store) -> Work:
-    from whorl.analysis.energy.claims import Fleet, read_claims
+    from whorl.analysis.energy.claims import read_claims
     from whorl.analysis.energy.readings import meters_of_many as read
 
-    ready, claims = list(read(store)), read_claims(store, Fleet.read(store))
+    ready, claims = list(read(store)), read_claims(store)
 
     def joined() -> list[Any]:
         found = []

@@ -73,8 +73,8 @@ def costs(row: Row, booked: Booked) -> list[Tile]:
     unit, grams = unit_of([row["co2e_g"]], MASSES)
     tiles = []
     for name, what, scale, of, why in (
-        ("co2e", "CO2e", grams, unit, booked.facts.carbon_reason),
-        ("cost", "cost", 1.0, booked.settings.currency or "", booked.facts.cost_reason),
+        ("co2e", "CO2e", grams, unit, booked.carbon_reason),
+        ("cost", "cost", 1.0, booked.settings.currency or "", booked.cost_reason),
     ):
         value, low, high = (row[one] for one in _ENDS[name])
         if value is not None:

@@ -19,7 +19,7 @@ from ...store.vocabulary import EventKind
 from ..by_number import by_number
 from .attribute import Kind
 from .billing import host_source
-from .books import AROUND, COSTS, PARTS, REFUSED_FROM, Balance, Booked, add_up, booked, booked_both, held
+from .books import COSTS, PARTS, REFUSED_FROM, Balance, Booked, add_up, balance, booked
 from .carbon import NoFigure
 from .idle import IDLE_SOURCES
 from .readings import covered, has_telemetry, rows_since
@@ -130,7 +130,6 @@ def energy(
         since=since,
         until=until,
         settings=settings,
-        by_day=by is By.DAY,
         progress=progress,
     )
     if job is None:
@@ -454,7 +453,8 @@ def reconcile(
 
     Raises InputError where there is no telemetry in that time.
     """
-    return held(store, booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress))
+    books = booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress)
+    return balance(store, books)
 
 
 ROWS = 50_000
@@ -518,21 +518,18 @@ def summary(
     say = progress or (lambda _: None)
     say("looking for telemetry")
     since, until, cut = _time_asked(store, cluster, since_ns, until_ns, last)
-    whole, by_day = booked_both(
-        store, cluster=cluster, since=since, until=until, settings=offline(store), progress=progress
-    )
+    books = booked(store, cluster=cluster, since=since, until=until, settings=offline(store), progress=progress)
     say("adding up")
     jobs = allocations(store)
     answers, rest, n = {}, {}, {}
     for by in By:
-        found = by_day if by is By.DAY else whole
-        answer = answered(store, by, found, jobs=jobs)
-        rest[by] = None if by is By.DAY else beyond(found, answer, FIRST, jobs)
+        answer = answered(store, by, books, jobs=jobs)
+        rest[by] = None if by is By.DAY else beyond(books, answer, FIRST, jobs)
         n[by] = answer.rows.height
-        answers[by] = replace(answer, rows=_largest(answer), booked=found.without_pieces)
-    kinds = {str(row["kind"]): row for row in parts(whole).iter_rows(named=True)}
-    balance = held(store, whole)
-    return Summary(answers, n, rest, kinds, replace(balance, booked=whole.without_pieces), whole.without_pieces, cut)
+        answers[by] = replace(answer, rows=_largest(answer), booked=books.without_pieces)
+    kinds = {str(row["kind"]): row for row in parts(books).iter_rows(named=True)}
+    small = books.without_pieces
+    return Summary(answers, n, rest, kinds, replace(balance(store, books), booked=small), small, cut)
 
 
 def offline(store: Store) -> EnergySettings:
@@ -572,7 +569,7 @@ def _time_asked(
         return max(first, end - LENGTHS[last]), until, False
     lengths = sorted(LENGTHS.values(), reverse=True)
     begins = [max(first, end - length) for length in lengths]
-    counts = rows_since(store, [one - AROUND for one in begins], end, cluster=cluster)
+    counts = rows_since(store, [one - timedelta(hours=1) for one in begins], end, cluster=cluster)
     few = max(READINGS, counts[-1] / _MUCH_LESS)
     number = next(number for number, n in enumerate(counts) if n <= few)
     return begins[number], until, begins[number] > begins[0]

@@ -1,28 +1,26 @@
-"""Whose the energy was: pieces of jobs, of nobody (idle) and of somebody unknown (unattributed), which balance.
+"""Whose the energy of GPUs was: pieces of jobs, of nobody (idle) and of somebody unknown (unattributed), which balance.
 
-`Booking` makes the pieces of a store, some GPUs at a time. Beside them stands what was metered, so that attributed +
-idle + unattributed can be held against it, and what is wrong (`problems`).
+1. The time of each GPU is cut where somebody comes or goes, and at the caller's cuts: spans (`_cut`).
+2. The meters tell the energy of each span (`_measured`).
+3. Where jobs hold the GPU, the energy of a span is split among them (`_split`). Idle power goes by the share that each
+   holds, and that of the share that nobody holds is idle. What is above it goes by share x activity where the activity
+   of all holders is known, else by share. Shares that add up to more than 1 are scaled to 1; who has an unknown share
+   has an equal part of the rest. If the GPU was never seen idle, all goes by share, and that of the share that nobody
+   holds is unattributed.
+4. Where nobody holds it, a minute is unattributed if the GPU drew more than about its idle power for certain, which is
+   also at the lower bound of the energy; else it is idle (`_nobodys`). It is unattributed too if it was not measured,
+   or if a job had GPUs of this node and nobody knows which.
 
-The pieces of a GPU cover its metered time without overlap of shares, so their energies add up to its metered energy.
-
-Time is cut wherever somebody comes or goes, and at the caller's cuts. In each part the GPU's idle power is split by the
-share held, and the share that nobody held is idle. What is above idle power is split by share x activity where the
-activity of each holder is known (of jobs that are known by their processes, the busy time of these), else by share.
-Shares that add up to more than 1 are scaled to 1; who has an unknown share has an equal part of the rest. If the GPU
-was never seen idle, all its energy is split by share, and that of the share that nobody held is unattributed.
-
-Where nobody held the GPU, a minute is unattributed if the GPU drew more than about its idle power for certain, that is
-also at the lower bound of the energy; else it is idle. It is unattributed too if it was not measured, or if a job had
-GPUs of this node and nobody knows which.
+So the pieces of a GPU cover its metered time without overlap of shares, and their energies add up to its metered
+energy. Jobs whose GPU nobody read or knows have pieces of 0 J with an upper bound and a reason.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from enum import Enum, auto
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -30,10 +28,10 @@ from numpy.typing import NDArray
 
 from ...store.instants import times_of_ns
 from ...store.vocabulary import Code, EventKind
-from .claims import OPEN, Activities, Claims, Fleet, Ints, Key, Moves, clipped, column, read_claims
+from .claims import ALWAYS, NEVER, RUNS, Claims, Key
 from .idle import IDLE_SOURCES, IdleSource
-from .meter import Energies, Meters
-from .series import Floats, Note, Problem, Reason, Times
+from .meter import Meters
+from .series import Flags, Floats, Ints, Problem, Reason, Times
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -48,551 +46,6 @@ class Kind(Code):
         "unattributed",
         "no known job had it and nothing shows that it was idle, or a job had GPUs of the node and nobody knows which",
     )
-
-
-PIECES: dict[str, pl.DataType] = {
-    "cluster": pl.String(),
-    "gpu": pl.String(),  # the physical GPU, also for a job on a MIG instance
-    "node": pl.String(),
-    "began": pl.Datetime("us"),
-    "ended": pl.Datetime("us"),
-    "kind": pl.String(),
-    "allocation": pl.String(),  # of jobs_now; NULL but for jobs
-    "share": pl.Float64(),  # the part of the GPU; energy splits by activity too where it is known
-    "energy_j": pl.Float64(),  # NULL where nothing at all bounds it
-    "idle_j": pl.Float64(),  # of it, what the GPU would have drawn without work; NULL where it was never seen idle
-    "below_j": pl.Float64(),  # how much less it could be, and more, because of gaps: bounds add up linearly
-    "above_j": pl.Float64(),
-    "variance_j2": pl.Float64(),  # of sampling and of the ends: independent, adds up
-    "sensed_j": pl.Float64(),  # of energy_j, what a sensor's gain acts on
-    "sensed_s": pl.Float64(),  # share x the seconds that a sensor's offset acts on
-    "measured_s": pl.Float64(),  # share x the seconds with readings
-    "method": pl.String(),  # counter or power: which gave most of it; NULL where neither
-    "reason": pl.String(),  # code: why energy_j is a bound and no figure; NULL where it is one
-    "idle_low_j": pl.Float64(),  # the least and the most that idle_j may be: the same is wrong at all times of a GPU
-    "idle_high_j": pl.Float64(),
-    "idle_source": pl.Int8(),  # what idle_j stands on: number in `idle.IDLE_SOURCES`
-}
-"""The columns of a frame of pieces; more may follow after them (co2e_g, cost)."""
-
-
-JOB, IDLE, UNATTRIBUTED = 0, 1, 2
-ENERGY, IDLE_J, BELOW, ABOVE, VARIANCE, SENSED, MEASURED, COUNTER, IDLE_LOW, IDLE_HIGH = range(10)
-
-
-@dataclass(frozen=True)
-class Shreds:
-    """Parts of the energy of GPUs; arrays (n,)."""
-
-    gpu: Ints
-    """Which of the GPUs, by its number."""
-    kind: NDArray[np.int8]
-    claim: Ints
-    """The row of `Claims`; -1 where it is no job's."""
-    began: Times
-    ended: Times
-    share: Floats
-    figures: Floats
-    """(10, n): energy, idle energy (NaN: unknown), bounds below and above, variance, sensed energy, seconds measured,
-    of these by the counter, and the least and the most that the idle energy may be."""
-    reason: NDArray[np.str_]
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-
-def joined(parts: Sequence[Shreds]) -> Shreds:
-    columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Shreds)}
-    return Shreds(**{name: np.concatenate(values, axis=-1) for name, values in columns.items()})
-
-
-def merged(shreds: Shreds, cuts: Times) -> Shreds:
-    """What is side by side, of the same claim (or of nobody, with the same share), and not cut apart, as one piece."""
-    if not len(shreds):
-        return shreds
-    piece = np.searchsorted(cuts, shreds.began, "right")
-    order = np.lexsort((shreds.began, shreds.share * (shreds.claim < 0), shreds.claim, shreds.kind, shreds.gpu))
-    shreds = Shreds(**{f.name: getattr(shreds, f.name)[..., order] for f in fields(Shreds)})
-    piece = piece[order]
-    new = np.ones(len(shreds), bool)
-    new[1:] = (
-        (shreds.gpu[1:] != shreds.gpu[:-1]) | (shreds.kind[1:] != shreds.kind[:-1])
-        | (shreds.claim[1:] != shreds.claim[:-1]) | (piece[1:] != piece[:-1])
-        | (shreds.began[1:] != shreds.ended[:-1]) | ((shreds.claim[1:] < 0) & (shreds.share[1:] != shreds.share[:-1]))
-    )  # fmt: skip
-    starts = np.flatnonzero(new)
-    if len(starts) == len(shreds):
-        return shreds
-    stops = np.append(starts[1:], len(shreds)) - 1
-    lasted = (shreds.ended - shreds.began).astype(float)
-    total = np.add.reduceat(lasted, starts)
-    bad = shreds.reason != ""
-    reasoned = np.add.reduceat(lasted * bad, starts)
-    longest = np.where(bad, lasted, -1.0)
-    of = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(shreds))))
-    best = np.lexsort((longest, of))[stops]  # in each piece the longest part with a reason
-    reason = np.where((reasoned > 0) & (reasoned >= 0.5 * total), shreds.reason[best], "")
-    share = np.add.reduceat(shreds.share * lasted, starts) / np.where(total > 0, total, 1)
-    return Shreds(
-        shreds.gpu[starts], shreds.kind[starts], shreds.claim[starts], shreds.began[starts], shreds.ended[stops],
-        np.where(total > 0, share, shreds.share[starts]), np.add.reduceat(shreds.figures, starts, axis=1), reason,
-    )  # fmt: skip
-
-
-_MINUTE_NS = 60_000_000_000
-_MOST_MINUTES = 100_000  # of one GPU: longer times are looked at in coarser steps
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts of the time of each GPU, in order: nobody comes or goes within one."""
-
-    gpu: Ints
-    left: Times
-    right: Times
-
-    def __len__(self) -> int:
-        return len(self.gpu)
-
-
-Unknown = Mapping[int, tuple[Times, Times]]
-"""By number of a GPU: from when to when jobs had GPUs of its node of which nobody knows which (both sorted)."""
-
-
-def parts_of(
-    gpu: Ints, began: Times, ended: Times, first: Times, last: Times, cuts: Times, unknown: Unknown
-) -> tuple[Parts, Ints, Ints]:
-    """The parts of time of all GPUs; and of each claim, the first part that it holds and the one after its last."""
-    n = len(first)
-    whose, edges = [np.arange(n), np.arange(n), gpu, gpu], [first, last, began, ended]
-    for number, between in unknown.items():
-        for one in between:
-            whose.append(np.full(len(one), number))
-            edges.append(np.clip(one, first[number], last[number]))
-    of, bounds = np.concatenate(whose), np.concatenate(edges)
-    if len(cuts):
-        low, high = first.copy(), last.copy()
-        np.minimum.at(low, of, bounds)
-        np.maximum.at(high, of, bounds)
-        after, upto = np.searchsorted(cuts, low, "right"), np.searchsorted(cuts, high, "left")
-        number = np.maximum(upto - after, 0)
-        cut = np.arange(number.sum()) + np.repeat(after - np.cumsum(number) + number, number)
-        of, bounds = np.append(of, np.repeat(np.arange(n), number)), np.append(bounds, cuts[cut])
-    order = np.lexsort((bounds, of))
-    of, bounds = of[order], bounds[order]
-    new = np.ones(len(of), bool)
-    new[1:] = (of[1:] != of[:-1]) | (bounds[1:] != bounds[:-1])
-    # The number of each bound, and of the part that begins there: each GPU has one part less than it has bounds.
-    place = np.empty(len(of), np.int64)
-    place[order] = np.cumsum(new) - 1 - of
-    of, bounds = of[new], bounds[new]
-    within = of[1:] == of[:-1]
-    begins, ends = place[2 * n : 2 * n + len(gpu)], place[2 * n + len(gpu) : 2 * (n + len(gpu))]
-    return Parts(of[1:][within], bounds[:-1][within], bounds[1:][within]), begins, ends
-
-
-def minutes(times: Parts, first: Times, last: Times) -> Parts:
-    """The times cut at full minutes, or more coarsely where the time of a GPU is very long."""
-    step = np.maximum(_MINUTE_NS, (last - first) // _MOST_MINUTES)[times.gpu]
-    before = times.left // step  # the last mark that is not after the begin
-    number = -(-times.right // step) - before  # a part more than there are marks between begin and end
-    of = np.repeat(np.arange(len(times)), number)
-    within = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
-    marks = (before[of] + within) * step[of]
-    ends = np.minimum(marks + step[of], times.right[of])
-    return Parts(times.gpu[of], np.where(within == 0, times.left[of], marks), ends)
-
-
-def cut_at(times: Parts, gpu: Ints, at: Times) -> Parts:
-    """The times cut where these GPUs have a mark within one of theirs."""
-    if not len(times) or not len(at):
-        return times
-    of, left = np.concatenate([times.gpu, gpu]), np.concatenate([times.left, at])
-    mark = np.arange(len(of)) >= len(times)
-    order = np.lexsort((mark, left, of))
-    of, left, mark = of[order], left[order], mark[order]
-    whole = np.cumsum(~mark) - 1  # the time that each lies in, if in any
-    known = whole >= 0
-    inside = known & (times.gpu[whole] == of) & (left < times.right[whole]) & (left > np.append(-1, left[:-1]))
-    kept = ~mark | inside
-    of, left, whole = of[kept], left[kept], whole[kept]
-    right = times.right[whole]
-    on = np.flatnonzero(whole[1:] == whole[:-1])
-    right[on] = left[on + 1]
-    return Parts(of, left, right)
-
-
-_IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
-_LONG_S = 60  # what was read just before and after a longer gap counts, though most of its minute has no readings
-_OVER = 1e-9
-_ANY_W = 1e9  # more than any GPU draws: where nothing bounds its idle power but what it drew
-
-Activity = Callable[[int, Times, Times], Floats | None]
-"""How active the GPU or MIG instance of a claim (its row) was in each window, 0 to 1; NaN or None where not known."""
-
-
-class Crowding(Enum):
-    """What is wrong with two claims at one time."""
-
-    MORE_THAN_ALL = auto()  # with all others they hold more than the whole GPU
-    NO_SHARES = auto()  # nobody knows the share of any claim of that time
-    ONE_SHARE_MISSING = auto()  # nobody knows the share of the first, which got what the others left
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """Two claims of one time that do not fit together."""
-
-    what: Crowding
-    claim: int
-    other: int
-    began_ns: int
-    ended_ns: int
-    joules: float
-
-
-def split(
-    meters: Meters,
-    claims: Claims,
-    rows: Sequence[range],
-    *,
-    cuts: Times,
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    unknown: Unknown | None = None,
-    activity: Activity | None = None,
-) -> tuple[Shreds, list[Crowd]]:
-    """The pieces of the GPUs of some meters, and who does not fit beside whom.
-
-    `rows` are the claims of each GPU, `cuts` are sorted. Activity counts where a GPU has several claims.
-    """
-    first = meters.first_ns if since_ns is None else np.maximum(meters.first_ns, since_ns)
-    last = np.maximum(first, meters.last_ns if until_ns is None else np.minimum(meters.last_ns, until_ns))
-    numbers = np.array([len(one) for one in rows], np.int64)
-    own = np.concatenate([np.arange(0), *(np.arange(one.start, one.stop) for one in rows if one)])
-    gpu = np.repeat(np.arange(len(meters)), numbers)
-    inside, began, ended = clipped(claims, own, meters.last_ns[gpu], since_ns, until_ns)
-    own, gpu = own[inside], gpu[inside]
-    empty = began == ended
-    none, none_of, at_once = own[empty], gpu[empty], began[empty]
-    own, gpu, began, ended = own[~empty], gpu[~empty], began[~empty], ended[~empty]
-
-    times, begins, ends = parts_of(gpu, began, ended, first, last, cuts, unknown or {})
-    # One row for each claim and each part of time in which it holds the GPU.
-    which = np.repeat(np.arange(len(own)), ends - begins)
-    at = np.arange(len(which)) - np.repeat(np.cumsum(ends - begins) - ends, ends - begins)
-    holders = np.bincount(at, minlength=len(times))
-    stated = claims.share[own][which]
-    asked = _known_shares(stated, at, holders)
-    held = np.bincount(at, asked, minlength=len(times)).astype(np.float64)
-    asked = asked / np.where(held > 1 + _OVER, held, 1.0)[at]
-    free = np.where(holders > 0, 1 - held, 0.0)
-    free[free < _OVER] = 0.0
-
-    energies = meters.over(times.gpu, times.left, times.right)
-    weight = np.ones(len(at))
-    busy = claims.busy[own]
-    if activity is not None or not np.isnan(busy).all():
-
-        def activity_of(row: int, left: Times, right: Times) -> Floats:
-            active = activity and activity(row, left, right)
-            return np.full(len(left), claims.busy[row]) if active is None else active
-
-        weight = _activities(activity_of, own, numbers[gpu] > 1, which, at, times)
-    jobs = _held(meters, energies, times, own[which], at, asked, asked * weight, free)
-    windows = _nobodys(meters, times, holders, cuts, first, last, unknown or {})
-    zero = Shreds(
-        none_of, np.full(len(none), JOB, np.int8), none, at_once, at_once,
-        _known_shares(claims.share[none], None, None), np.zeros((10, len(none))),
-        np.full(len(none), "", energies.reason.dtype),
-    )  # fmt: skip
-    shreds = merged(joined([*jobs, windows, zero]), cuts)
-    many = holders > 1
-    if not many.any():
-        return shreds, []
-    _as_one_time(meters, shreds, np.unique(times.gpu[many]))
-    missing = np.isnan(stated) & np.isnan(busy[which])
-    none_known = many & (np.bincount(at, ~missing, minlength=len(times)) == 0)
-    one_missing = many & ~none_known & (np.bincount(at, missing, minlength=len(times)) > 0)
-    crowds = [
-        *_crowds(Crowding.MORE_THAN_ALL, held > 1 + _OVER, own[which], at, times, energies.energy_j),
-        *_crowds(Crowding.NO_SHARES, none_known, own[which], at, times, energies.energy_j),
-        *_crowds(
-            Crowding.ONE_SHARE_MISSING, one_missing & (held <= 1 + _OVER), own[which], at, times, energies.energy_j,
-            first=missing,
-        ),
-    ]  # fmt: skip
-    return shreds, crowds
-
-
-def _known_shares(share: Floats, at: Ints | None, holders: Ints | None) -> Floats:
-    unknown = np.isnan(share)
-    if at is None or holders is None:
-        return np.where(unknown, 1.0, share)
-    if not unknown.any():
-        return share
-    known = np.bincount(at, np.where(unknown, 0.0, share), minlength=len(holders))
-    number = np.bincount(at, unknown.astype(float), minlength=len(holders))
-    rest = np.where(known < 1 - _OVER, (1 - known) / np.maximum(number, 1), 1 / np.maximum(holders, 1))
-    return np.where(unknown, rest[at], share)
-
-
-def _activities(
-    activity: Activity, own: Ints, beside: NDArray[np.bool_], which: Ints, at: Ints, times: Parts
-) -> Floats:
-    """How active each holder was: 1 for all of a time in which that of one is not known, or in which all are 0.
-
-    `beside` says which of the claims `own` have others on their GPU.
-    """
-    found = np.full(len(at), np.nan)
-    edges = np.searchsorted(which, np.arange(len(own) + 1))
-    for number in np.flatnonzero(beside).tolist():
-        mine = slice(int(edges[number]), int(edges[number + 1]))
-        active = activity(int(own[number]), times.left[at[mine]], times.right[at[mine]])
-        if active is not None:
-            found[mine] = active
-    unknown = np.bincount(at, np.isnan(found), minlength=len(times)) > 0
-    nothing = np.bincount(at, np.nan_to_num(found), minlength=len(times)) <= 0
-    return np.where((unknown | nothing)[at], 1.0, found)
-
-
-def _held(
-    meters: Meters, energies: Energies, times: Parts, claim: Ints, at: Ints, asked: Floats, weight: Floats,
-    free: Floats,
-) -> list[Shreds]:  # fmt: skip
-    """The parts of time in which somebody holds the GPU: those of the claims, and what nobody holds of it."""
-    whole = _figures(meters, energies, times)
-    idle = whole[IDLE_J]
-    never = np.isnan(idle)
-    base = np.where(never, 0.0, idle)
-    above = np.maximum(energies.energy_j - base, 0.0)
-    weights = np.bincount(at, weight, minlength=len(times))
-    energy = base[at] * asked + above[at] * weight / np.where(weights > 0, weights, 1)[at]
-    # Where nobody knows what the rest of the GPU did, all goes by share.
-    energy = np.where(never[at], energies.energy_j[at] * asked, energy)
-    rest = np.flatnonzero(free > 0)
-    left_over = (np.where(never, energies.energy_j, base) * free)[rest]
-    kind = np.where(never, UNATTRIBUTED, IDLE)[rest]
-    return [
-        _part(np.full(len(at), JOB), claim, at, asked, energy, idle[at] * asked, whole, times, energies.reason),
-        _part(
-            kind, np.full(len(rest), -1), rest, free[rest], left_over, np.where(never[rest], np.nan, left_over), whole,
-            times, energies.reason,
-        ),
-    ]  # fmt: skip
-
-
-def _part(
-    kind: Ints, claim: Ints, at: Ints, share: Floats, energy: Floats, idle: Floats, whole: Floats, times: Parts,
-    reason: NDArray[np.str_],
-) -> Shreds:  # fmt: skip
-    """Parts of the figures `whole` of the times `at`: bounds and variance go with energy, seconds with the share."""
-    total = whole[ENERGY, at]
-    part = np.where(total > 0, energy / np.where(total > 0, total, 1.0), share)
-    figures = whole[:, at] * part
-    figures[ENERGY], figures[IDLE_J] = energy, idle
-    for row in (MEASURED, COUNTER, IDLE_LOW, IDLE_HIGH):
-        figures[row] = whole[row, at] * share
-    figures[IDLE_HIGH] = np.minimum(figures[IDLE_HIGH], energy)
-    return Shreds(
-        times.gpu[at], kind.astype(np.int8), claim, times.left[at], times.right[at], share, figures, reason[at]
-    )
-
-
-def _figures(meters: Meters, energies: Energies, times: Parts) -> Floats:
-    """The rows of `Shreds.figures` of whole GPUs."""
-    idle, low, high = (
-        _idle(watts, meters, energies, times)
-        for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
-    )
-    return np.stack([
-        energies.energy_j, idle, energies.below_j, energies.above_j, energies.variance_j2, energies.measured_j,
-        energies.measured_s, energies.counter_s, low, high,
-    ])  # fmt: skip
-
-
-def _idle(idle_w: Floats, meters: Meters, energies: Energies, times: Parts) -> Floats:
-    """What GPUs that draw `idle_w` without work would have drawn so, never more than they drew; NaN where unknown."""
-    of = times.gpu
-    lasted = np.minimum(times.right, meters.last_ns[of]) - np.maximum(times.left, meters.first_ns[of])
-    found: Floats = np.minimum(idle_w[of] * np.maximum(lasted, 0) / 1e9, np.maximum(energies.energy_j, 0.0))
-    return found
-
-
-def _nobodys(
-    meters: Meters, times: Parts, holders: Ints, cuts: Times, first: Times, last: Times, unknown: Unknown
-) -> Shreds:
-    """The times that nobody holds, from the first to the last reading: idle or unattributed, minute by minute."""
-    mine = (holders == 0) & (times.left >= first[times.gpu]) & (times.right <= last[times.gpu])
-    parts = minutes(Parts(times.gpu[mine], times.left[mine], times.right[mine]), first, last)
-    parts = cut_at(parts, *meters.gaps(_LONG_S))
-    energies = meters.over(parts.gpu, parts.left, parts.right)
-    lasted = (parts.right - parts.left) / 1e9
-    most = meters.idle_w[parts.gpu] * (1 + _IDLE_MORE) + _IDLE_MORE_W
-    # Beside a job a reading may speak for both: the GPU worked where it drew more than that for certain.
-    surely = energies.energy_j - energies.below_j
-    idle = (surely <= most * lasted) & (energies.measured_s >= 0.5 * lasted)
-    for number, (begins, ends) in unknown.items():
-        own = slice(*np.searchsorted(parts.gpu, [number, number + 1]).tolist())
-        at = parts.left[own]
-        idle[own] &= np.searchsorted(begins, at, "right") == np.searchsorted(ends, at, "right")
-    new = np.ones(len(parts), bool)
-    piece = np.searchsorted(cuts, parts.left, "right")
-    new[1:] = (
-        (parts.gpu[1:] != parts.gpu[:-1]) | (idle[1:] != idle[:-1]) | (parts.left[1:] != parts.right[:-1])
-        | (piece[1:] != piece[:-1])
-    )  # fmt: skip
-    starts = np.flatnonzero(new)
-    stops = np.append(starts[1:] - 1, len(parts) - 1)[: len(starts)]
-    whole = Parts(parts.gpu[starts], parts.left[starts], parts.right[stops])
-    energies = meters.over(whole.gpu, whole.left, whole.right)
-    figures = _figures(meters, energies, whole)
-    kind = np.where(idle[starts], IDLE, UNATTRIBUTED).astype(np.int8)
-    return Shreds(
-        whole.gpu, kind, np.full(len(starts), -1), whole.left, whole.right, np.ones(len(starts)), figures,
-        energies.reason,
-    )  # fmt: skip
-
-
-def _as_one_time(meters: Meters, shreds: Shreds, gpus: Ints) -> None:
-    """The variance of pieces of these GPUs that were made of many short times: these are not independent of each
-    other."""
-    job = (shreds.kind == JOB) & (shreds.ended > shreds.began)
-    mine = np.flatnonzero(job & np.isin(shreds.gpu, gpus))
-    whole = meters.over(shreds.gpu[mine], shreds.began[mine], shreds.ended[mine])
-    energy = shreds.figures[ENERGY, mine]
-    part = np.where(whole.energy_j > 0, energy / np.where(whole.energy_j > 0, whole.energy_j, 1.0), 0.0)
-    shreds.figures[VARIANCE, mine] = np.maximum(shreds.figures[VARIANCE, mine], whole.variance_j2 * part)
-
-
-def _crowds(
-    what: Crowding, parts: NDArray[np.bool_], claim: Ints, at: Ints, times: Parts, energy: Floats, *,
-    first: NDArray[np.bool_] | None = None,
-) -> list[Crowd]:  # fmt: skip
-    """The claims of the times `parts`: each with the first of its time; or with `first`, these claims with another."""
-    mine = parts[at] if len(at) else np.zeros(0, bool)
-    if not mine.any():
-        return []
-    later = np.zeros(int(mine.sum()), bool) if first is None else ~first[mine]
-    part = at[mine]
-    rows = pl.DataFrame(
-        {
-            "part": part, "later": later, "claim": claim[mine], "left": times.left[part],
-            "right": times.right[part], "energy": energy[part],
-        }
-    ).sort("part", "later", "claim")  # fmt: skip
-    lone = pl.col("claim").filter(pl.col("later")) if first is not None else pl.col("claim")
-    pairs = rows.with_columns(lone.first().over("part").alias("one")).filter(
-        pl.col("claim") != pl.col("one"), ~pl.col("later")
-    )
-    found = pairs.group_by("one", "claim", maintain_order=True).agg(
-        pl.col("left").min(), pl.col("right").max(), pl.col("energy").sum()
-    )
-    return [
-        Crowd(what, *((one, two) if first is None else (two, one)), began, ended, joules)
-        for one, two, began, ended, joules in found.iter_rows()
-    ]
-
-
-_KINDS = (Kind.JOB.value, Kind.IDLE.value, Kind.UNATTRIBUTED.value)
-_UNKNOWN = IDLE_SOURCES.index(IdleSource.UNKNOWN)
-_FIGURES = {
-    "energy_j": ENERGY, "idle_j": IDLE_J, "below_j": BELOW, "above_j": ABOVE, "variance_j2": VARIANCE,
-    "sensed_j": SENSED, "measured_s": MEASURED, "idle_low_j": IDLE_LOW, "idle_high_j": IDLE_HIGH,
-}  # fmt: skip
-METERED: dict[str, pl.DataType] = {
-    "cluster": pl.String(),
-    "gpu": pl.String(),
-    "node": pl.String(),
-    "first": pl.Datetime("us"),
-    "last": pl.Datetime("us"),
-    "metered_j": pl.Float64(),
-    "idle_w": pl.Float64(),
-    "idle_low_w": pl.Float64(),
-    "idle_high_w": pl.Float64(),
-    "limit_w": pl.Float64(),
-    "idle_source": pl.String(),
-    "power_source": pl.String(),
-}
-"""The columns of `Books.metered`: a row for each GPU with readings, with its energy from the first to the last one."""
-
-
-@dataclass(frozen=True)
-class MeteredGpus:
-    """Of some GPUs, what the columns of `METERED` need; arrays (g,)."""
-
-    meters: Meters
-    nodes: Sequence[str | None]
-    ends: tuple[Times, Times]
-    figures: tuple[Floats, ...]
-    """In the order of `METERED`."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """Pieces of some GPUs that are in no frame yet."""
-
-    keys: Sequence[Key]
-    nodes: Sequence[str | None]
-    shreds: Shreds
-    idle_source: NDArray[np.int64] | int = _UNKNOWN
-    """By GPU, the number in `IDLE_SOURCES`."""
-
-
-def pieces_frame(made: Sequence[Made], claims: Claims) -> pl.DataFrame:
-    """Pieces: columns of `PIECES`."""
-    before = np.cumsum([0, *(len(one.keys) for one in made)])
-    of = np.concatenate([one.shreds.gpu + first for one, first in zip(made, before[:-1], strict=True)])
-    sources = np.concatenate([np.broadcast_to(one.idle_source, len(one.keys)) for one in made])
-    names = pl.DataFrame(
-        [(*key, node) for one in made for key, node in zip(one.keys, one.nodes, strict=True)],
-        schema={name: PIECES[name] for name in ("cluster", "gpu", "node")},
-        orient="row",
-    )
-
-    def whole(name: str) -> NDArray[np.generic]:
-        return np.concatenate([getattr(one.shreds, name) for one in made], axis=-1)
-
-    claim, figures = whole("claim").astype(np.int64), whole("figures").astype(np.float64)
-    frame = names[of].with_columns(
-        times_of_ns(pl.Series("began", whole("began"), pl.Int64)),
-        times_of_ns(pl.Series("ended", whole("ended"), pl.Int64)),
-        pl.Series("kind", list(_KINDS))[whole("kind").astype(np.int64)].alias("kind"),
-        column(claims.frame, "allocation", claim).alias("allocation"),
-        pl.Series("share", whole("share")),
-        *(pl.Series(name, figures[row]).fill_nan(None) for name, row in _FIGURES.items()),
-        pl.Series("counter_s", figures[COUNTER]),
-        pl.Series("reason", whole("reason").astype(np.str_), pl.String),
-        pl.Series("idle_source", sources[of], pl.Int8),
-    )
-    honest = pl.col("reason") == ""
-    method = pl.when(pl.col("counter_s") * 2 >= pl.col("measured_s")).then(pl.lit("counter"))
-    return frame.with_columns(
-        pl.when(pl.col("measured_s") > 0).then(method.otherwise(pl.lit("power"))).alias("method"),
-        pl.when(~honest).then("reason").alias("reason"),
-        pl.col("measured_s").alias("sensed_s"),
-    ).select(list(PIECES))
-
-
-def metered_frame(metered: Sequence[MeteredGpus]) -> pl.DataFrame:
-    """What each GPU's meter has, by cluster and GPU: columns of `METERED`."""
-    frames = []
-    for some in metered:
-        gpus, ends = some.meters.gpus, [end // 1000 for end in some.ends]  # us
-        columns = [
-            [cluster for cluster, _ in gpus], [gpu for _, gpu in gpus], some.nodes, *ends, *some.figures,
-            [IDLE_SOURCES[number] for number in some.meters.idle_source.tolist()], some.meters.power_source,
-        ]  # fmt: skip
-        frames.append(
-            pl.DataFrame(
-                [
-                    pl.Series(name, values).cast(kind)
-                    for (name, kind), values in zip(METERED.items(), columns, strict=True)
-                ]
-            )
-        )
-    rows = pl.concat([pl.DataFrame(schema=METERED), *frames])
-    return rows.with_columns(pl.col(pl.Float64).fill_nan(None)).sort("cluster", "gpu")
 
 
 class JobProblem(Code):
@@ -622,6 +75,48 @@ class JobReason(Code):
     GPU_NOT_KNOWN = "GPU not known", "nobody knows which GPUs it had"
 
 
+PIECES: dict[str, pl.DataType] = {
+    "cluster": pl.String(),
+    "gpu": pl.String(),  # the physical GPU, also for a job on a MIG instance
+    "node": pl.String(),
+    "began": pl.Datetime("us"),
+    "ended": pl.Datetime("us"),
+    "kind": pl.String(),
+    "allocation": pl.String(),  # of jobs_now; NULL but for jobs
+    "share": pl.Float64(),  # the part of the GPU; energy splits by activity too where it is known
+    "energy_j": pl.Float64(),  # NULL where nothing at all bounds it
+    "idle_j": pl.Float64(),  # of it, what the GPU would have drawn without work; NULL where it was never seen idle
+    "below_j": pl.Float64(),  # how much less it could be, and more, because of gaps: bounds add up linearly
+    "above_j": pl.Float64(),
+    "variance_j2": pl.Float64(),  # of sampling and of the ends: independent, adds up
+    "sensed_j": pl.Float64(),  # of energy_j, what a sensor's gain acts on
+    "sensed_s": pl.Float64(),  # share x the seconds that a sensor's offset acts on
+    "measured_s": pl.Float64(),  # share x the seconds with readings
+    "method": pl.String(),  # counter or power: which gave most of it; NULL where neither
+    "reason": pl.String(),  # code: why energy_j is a bound and no figure; NULL where it is one
+    "idle_low_j": pl.Float64(),  # the least and the most that idle_j may be: the same is wrong at all times of a GPU
+    "idle_high_j": pl.Float64(),
+    "idle_source": pl.Int8(),  # what idle_j stands on: number in `idle.IDLE_SOURCES`
+}
+"""The columns of a frame of pieces: what a job, or nobody, used of a GPU between two times. More may follow after them
+(co2e_g, cost)."""
+
+METERED: dict[str, pl.DataType] = {
+    "cluster": pl.String(),
+    "gpu": pl.String(),
+    "node": pl.String(),
+    "first": pl.Datetime("us"),
+    "last": pl.Datetime("us"),
+    "metered_j": pl.Float64(),
+    "idle_w": pl.Float64(),
+    "idle_low_w": pl.Float64(),
+    "idle_high_w": pl.Float64(),
+    "limit_w": pl.Float64(),
+    "idle_source": pl.String(),
+    "power_source": pl.String(),
+}
+"""The columns of `Attribution.metered`: a row for each GPU with readings, and its energy from the first to the last."""
+
 PROBLEMS: dict[str, pl.DataType] = {
     "cluster": pl.String(),
     "gpu": pl.String(),
@@ -640,408 +135,362 @@ PROBLEMS: dict[str, pl.DataType] = {
 }
 """The columns of a frame of problems."""
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A row of problems; times are ns UTC."""
-
-    cluster: str | None
-    gpu: str | None
-    node: str | None
-    problem: str
-    began_ns: int | None
-    ended_ns: int | None
-    allocation: str | None = None
-    job_id: str | None = None
-    other_allocation: str | None = None
-    other_job_id: str | None = None
-    joules: float | None = None
-    percent: float | None = None
-    n: int = 1
-    detail: str | None = None
-
-
-def twice(store: Store, metered: pl.DataFrame) -> list[Finding]:
-    """GPUs of one name that were read at the same time, of which one has no UUID: they are the same.
-
-    `metered`: rows of `Books.metered`.
-    """
-    of = ["cluster", "gpu"]
-    named = store.sql(
-        "SELECT cluster, gpu, name, uuid IS NULL AS bare FROM gpus_now WHERE parent IS NULL AND name <> gpu "
-        "QUALIFY count(*) OVER (PARTITION BY cluster, name) > 1"
-    ).polars()
-    read = metered.join(named, on=of, nulls_equal=True)
-    pairs = read.filter("bare").join(read.filter(~pl.col("bare")), on=["cluster", "name"], nulls_equal=True)
-    pairs = pairs.with_columns(
-        pl.max_horizontal("first", "first_right").dt.epoch("ns").alias("began"),
-        pl.min_horizontal("last", "last_right").dt.epoch("ns").alias("ended"),
-    ).filter(pl.col("ended") > pl.col("began"))
-    return [
-        Finding(row["cluster"], row["gpu"], row["node"], Problem.TWICE, row["began"], row["ended"])
-        for row in pairs.sort("cluster", "gpu").iter_rows(named=True)
-    ]
-
-
-def refused(store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None) -> list[Finding]:
-    """The allocations that an import did not store, by the events about them."""
-    rows = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value)
-    if cluster is not None:
-        rows = rows.filter(pl.col("cluster") == cluster)
-    found = store.collect(
-        rows.select(
-            "cluster", "gpu", "node", "job_id", "duration_ns", "detail", pl.col("ts").dt.epoch("ns").alias("at")
-        )
-    )
-    return [
-        Finding(
-            row["cluster"], row["gpu"], row["node"],
-            JobProblem.BACKWARD if (row["duration_ns"] or 0) < 0 else JobProblem.REFUSED,
-            row["at"], None if row["duration_ns"] is None else row["at"] + row["duration_ns"], job_id=row["job_id"],
-            detail=row["detail"],
-        )
-        for row in found.iter_rows(named=True)
-        if (since_ns is None or (row["at"] or 0) >= since_ns) and (until_ns is None or (row["at"] or 0) < until_ns)
-    ]  # fmt: skip
+_IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
+_LONG_S = 60  # what was read just before and after a longer gap counts, though most of its minute has no readings
+_OVER = 1e-9
+_ANY_W = 1e9  # more than any GPU draws: where nothing bounds its idle power but what it drew
+_MINUTE_NS = 60_000_000_000
+_MOST_MINUTES = 1_000_000  # of one GPU: longer times, of clocks that were wrong, are looked at in coarser steps
+_ROWS = 100_000  # of a frame of pieces, about
+_MOSTLY = 0.9
+_HELD_NS = 60 * 10**9  # a job may end shortly after the last reading
+_KEYS = ["cluster", "gpu"]
+_BY_ENERGY = ("below_j", "above_j", "variance_j2", "sensed_j")
+"""What goes with the energy of a part of a span; the other figures go by its share of the GPU."""
+_BY_SHARE = ("idle_j", "idle_low_j", "idle_high_j", "measured_s", "counter_s")
+_FIGURES = ("energy_j", *_BY_ENERGY, *_BY_SHARE)
 
 
 @dataclass(frozen=True)
-class NodeNotes:
-    """What the meter of one GPU of a node found, and when it was read and held by jobs (ns, UTC)."""
+class Spans:
+    """Times of GPUs. Arrays (n,)."""
 
-    gpu: tuple[str, str]
-    first_ns: int
-    last_ns: int
-    notes: Sequence[Note]
-    jobs: tuple[Times, Times]
-    """When each began and ended."""
+    gpu: Ints
+    """The number of the GPU among those of some meters."""
+    began: Times
+    ended: Times
 
-    def reads(self, began_ns: int, ended_ns: int) -> bool:
-        """Whether the GPU has rows in the most of a time."""
-        if min(self.last_ns, ended_ns) - max(self.first_ns, began_ns) < _MOSTLY * (ended_ns - began_ns):
-            return False
-        gaps = (note for note in self.notes if note.problem == Problem.GAP)
-        return not any(
-            not gap.has_rows
-            and min(gap.ended_ns, ended_ns) - max(gap.began_ns, began_ns) >= _MOSTLY * (ended_ns - began_ns)
-            for gap in gaps
-        )
+    def __len__(self) -> int:
+        return len(self.gpu)
 
-    def held_ns(self, began_ns: int, ended_ns: int) -> int:
-        """For how long jobs had the GPU in a time; jobs that are there at once count each."""
-        began, ended = self.jobs
-        return int(np.maximum(np.minimum(ended, ended_ns) - np.maximum(began, began_ns), 0).sum())
+    def __getitem__(self, which: Flags | Ints) -> Spans:
+        return Spans(self.gpu[which], self.began[which], self.ended[which])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Spans]) -> Spans:
+        """All of them, one after another; none of no parts."""
+        columns = [[getattr(part, name) for part in parts] for name in ("gpu", "began", "ended")]
+        return cls(*(np.concatenate([np.zeros(0, np.int64), *column]) for column in columns))
 
 
-def of_notes(of_node: Sequence[NodeNotes], node: str | None) -> Iterator[Finding]:
-    """What the meters of the GPUs of a node found.
+@dataclass(frozen=True)
+class Covered:
+    """Which spans each of some windows covers: those from `begins` up to `ends`. Arrays (windows,)."""
 
-    A time in which nobody read the node, and in which no job had the GPU, is no problem of the GPU: nor is what a
-    counter did meanwhile. `node` is None for GPUs of which it is not known: then each is alone.
-    """
-    for meter in of_node:
-        others = of_node if node is not None else [meter]
-        unread = [
-            (note.began_ns, note.ended_ns)
-            for note in meter.notes
-            if note.problem == Problem.GAP
-            and note.n == 1
-            and not any(other.reads(note.began_ns, note.ended_ns) for other in others)
-            and meter.held_ns(note.began_ns, note.ended_ns) <= min(_HELD_NS, 0.1 * (note.ended_ns - note.began_ns))
-        ]
-        for note in meter.notes:
-            if note.problem not in _MEANWHILE or (note.began_ns, note.ended_ns) not in unread:
-                yield Finding(
-                    *meter.gpu, node, note.problem, note.began_ns, note.ended_ns,
-                    joules=note.joules, percent=note.percent, n=note.n,
-                )  # fmt: skip
+    begins: Ints
+    ends: Ints
+
+    def spans(self) -> tuple[Ints, Ints]:
+        """A row for each span in each window: the window and the span."""
+        sizes = self.ends - self.begins
+        window = np.repeat(np.arange(len(sizes)), sizes)
+        return window, np.arange(len(window)) - np.repeat(np.cumsum(sizes) - sizes - self.begins, sizes)
+
+    def windows(self, spans: int) -> Ints:
+        """By span, how many windows cover it. (spans,)"""
+        steps = np.bincount(self.begins, minlength=spans + 1) - np.bincount(self.ends, minlength=spans + 1)
+        return np.cumsum(steps)[:spans]
 
 
-_MEANWHILE = (Problem.GAP, Problem.COUNTER_RESET)
-_MOSTLY = 0.9
-_HELD_NS = 60 * 10**9  # a job may end shortly after the last reading
-
-
-def problems_frame(findings: list[Finding]) -> pl.DataFrame:
-    """Findings as rows, in order of GPU and time."""
-    times = ("began", "ended")
-    columns = {
-        name: [getattr(one, f"{name}_ns" if name in times else name) for one in findings] for name in PROBLEMS
-    }  # fmt: skip
-    rows = pl.DataFrame(columns, schema={**PROBLEMS, **dict.fromkeys(times, pl.Int64())})
-    return rows.with_columns(times_of_ns(pl.col(*times))).sort("cluster", "gpu", "began", "problem", nulls_last=True)
-
-
-_PAIRS = 100  # of claims of one GPU, of which each has a row of problems
-_ROWS = 100_000  # of a frame of pieces, about
-
-
-class Booking:
-    """The making of the books, some GPUs at a time; `metered` and `problems` are whole when `pieces` has ended."""
+class Attribution:
+    """The split of metered energy among claims. `metered` and `problems` are whole when `pieces` has ended."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        cuts: Sequence[int] = (),
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        cluster: str | None = None,
-        gpus: Collection[tuple[str, str]] | None = None,
+        self, claims: Claims, *, cuts: Sequence[int] = (), since_ns: int | None = None, until_ns: int | None = None
     ) -> None:
-        """The books of a store from `since_ns` to `until_ns` (UTC; None: all telemetry). Raises StoreError.
-
-        `cuts` are times (ns, UTC) at which every piece ends.
-        """
-        self._since, self._until = since_ns, until_ns
-        self._only = None if gpus is None else set(gpus)
-        self._moves = Moves.read(store, self._only)
-        self._store = store
-        self._cuts = np.unique(np.asarray([*cuts, *self._moves.times], np.int64))
-        self._fleet = Fleet.read(store, self._only)
-        self._claims = read_claims(
-            store, self._fleet, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=self._only
-        )
-        self._active = Activities(store, self._claims, self._fleet, since_ns, until_ns) if self._fleet.parent else None
-        self._met: set[Key] = set()
-        self._metered: list[MeteredGpus] = []
-        self._findings = refused(store, cluster, since_ns, until_ns)
-        self._unattributed: dict[Key, list[tuple[Times, Times, Floats]]] = defaultdict(list)
-        self._seen_to: dict[Key, int] = {}  # the last reading of any GPU of a node
-        self._made: list[Made] = []  # pieces that are in no frame yet
-        self._rows = 0
-        self._notes: dict[Key, list[NodeNotes]] = {}  # by cluster and node: what meters found
+        """The time from `since_ns` to `until_ns` (UTC; None: all that was metered). `cuts` are times (ns, UTC) at which
+        every piece ends."""
+        self._claims, self._since, self._until = claims, since_ns, until_ns
+        self._cuts = np.unique(np.concatenate([np.asarray(cuts, np.int64), claims.move_times()]))
+        self._metered = [pl.DataFrame(schema=METERED)]
+        self._most_w: dict[Key, float] = {}  # what each GPU can draw, of those that were read
+        self._problems = [pl.DataFrame(schema=PROBLEMS)]
+        self._notes: list[dict[str, Any]] = []  # what the meters found
+        self._unattributed = [pl.DataFrame(schema=PIECES)]  # of nodes of which jobs had GPUs that nobody knows
 
     @property
     def metered(self) -> pl.DataFrame:
-        """What each GPU's meter has, by cluster and GPU."""
-        return metered_frame(self._metered)
+        """What the meters of each GPU have together, by cluster and GPU: columns of `METERED`."""
+        rows = pl.concat(self._metered).sort(*_KEYS, "first")
+        lasted_s = (pl.col("last") - pl.col("first")).dt.total_nanoseconds() / 1e9
+        known_s = pl.when(pl.col("idle_w").is_not_null()).then(lasted_s)
+        idle_w = (pl.col("idle_w") * known_s).sum() / known_s.sum()
+        rank = pl.col("idle_source").replace_strict({name: at for at, name in enumerate(IDLE_SOURCES)})
+        return rows.group_by(_KEYS, maintain_order=True).agg(
+            pl.col("node").last(), pl.col("first").min(), pl.col("last").max(), pl.col("metered_j").sum(),
+            pl.when(pl.len() == 1).then(pl.col("idle_w").first()).when(known_s.sum() > 0).then(idle_w).alias("idle_w"),
+            pl.col("idle_low_w").min(), pl.col("idle_high_w").max(), pl.col("limit_w").last(),
+            pl.col("idle_source").sort_by(rank).last(), pl.col("power_source").sort_by(lasted_s).last(),
+        )  # fmt: skip
 
     @property
     def problems(self) -> pl.DataFrame:
-        """What is wrong: columns of `PROBLEMS`."""
-        return problems_frame(self._findings)
+        """What is wrong with readings and claims, in order of GPU and time: columns of `PROBLEMS`."""
+        return pl.concat(self._problems).unique().sort(*_KEYS, "began", "problem", nulls_last=True)
 
     def pieces(self, read: Iterable[Meters]) -> Iterator[pl.DataFrame]:
-        """The pieces of all GPUs, some GPUs at a time: frames with the columns of `PIECES`.
+        """The pieces of all GPUs: frames with the columns of `PIECES`.
 
-        `read` are the meters of the same time, cluster and GPUs. The last frame has the jobs whose GPU nobody knows or
-        read.
+        `read` are meters of some GPUs at a time; those of a GPU may come one time after another. The last frame has the
+        claims that no meter covers.
         """
-        for some in read:
-            yield from self.add(some)
-        yield from self.rest()
+        measured: list[_Measured] = []
+        for meters in read:
+            measured.append(self._measure(meters))
+            if sum(part.spans.height for part in measured) >= _ROWS:
+                yield self._split(measured)
+                measured = []
+        if measured:
+            yield self._split(measured)
+        self._problems.append(_problems_of_notes(self._notes, self.metered))
+        rest = pl.concat([pl.DataFrame(schema=PIECES), *self._unread(), *self._unknown(), *self._backward()])
+        if rest.height:
+            yield self._claims.placed(rest)
 
-    def add(self, some: Meters) -> Iterator[pl.DataFrame]:
-        """Book some GPUs; the pieces of them and of those before them, once there are enough of them."""
-        made = self._of(some)
-        self._made.append(made)
-        self._rows += len(made.shreds)
-        if self._rows >= _ROWS:
-            yield self._taken()
+    # -- time that meters cover -------------------------------------------------------------------------------
 
-    def rest(self) -> Iterator[pl.DataFrame]:
-        """The pieces that are left when all GPUs were added, then the jobs whose GPU nobody knows or read."""
-        if self._made:
-            yield self._taken()
-        for (_, node), of_node in self._notes.items():
-            self._findings += of_notes(of_node, node)
-        self._notes.clear()
-        self._findings += twice(self._store, self.metered)
-        rest = [*self._unread(), *self._unknown(), *self._backward()]
-        if rest:
-            yield self._moves.placed(pieces_frame(rest, self._claims))
+    def _measure(self, meters: Meters) -> _Measured:
+        """The time of some GPUs, cut wherever somebody comes or goes, and its energy."""
+        claims, count = self._claims, len(meters)
+        first = meters.first_ns if self._since is None else np.maximum(meters.first_ns, self._since)
+        last = np.maximum(first, meters.last_ns if self._until is None else np.minimum(meters.last_ns, self._until))
+        read = Spans(np.arange(count), first, last)
+        rows = [claims.of_gpu.get(key, range(0)) for key in meters.gpus]
+        nodes = [self._node(key, of_gpu) for key, of_gpu in zip(meters.gpus, rows, strict=True)]
+        self._metered.append(_metered(meters, nodes, read))
+        self._most_w |= dict(zip(meters.gpus, meters.highest_w.tolist(), strict=True))
+        self._note(meters, nodes, rows)
 
-    def _taken(self) -> pl.DataFrame:
-        made, self._made, self._rows = self._made, [], 0
-        return self._moves.placed(pieces_frame(made, self._claims))
+        claim = np.concatenate([np.arange(0), *(np.arange(one.start, one.stop) for one in rows if one)])
+        gpu = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
+        inside, began, ended = claims.within(claim, first[gpu], last[gpu], last[gpu])
+        lasts = began < ended
+        claim, holds = claim[inside][lasts], Spans(gpu[inside], began, ended)[lasts]
+        marks = np.repeat(np.arange(count), len(self._cuts)), np.tile(self._cuts, count)
+        spans, (of_holds, of_lost, _) = _cut([holds, self._lost(read, meters.gpus, nodes), read], marks)
+        held = of_holds.windows(len(spans)) > 0
+        nobodys, idle = _nobodys(meters, spans[~held], of_lost.windows(len(spans))[~held] > 0)
 
-    # -- GPUs with meters -----------------------------------------------------------------------------------
+        # A row for each claim and each span in which it holds the GPU; a piece is what a claim has between two cuts.
+        hold, at = of_holds.spans()
+        cut = np.searchsorted(self._cuts, spans.began[at], "right")
+        starts, stops = _runs(hold, cut)
+        pieces = Spans(spans.gpu[at[starts]], spans.began[at[starts]], spans.ended[at[stops]])
+        kinds = np.concatenate([np.full(held.sum(), ""), np.where(idle, Kind.IDLE.value, Kind.UNATTRIBUTED.value)])
+        whole = _energies(meters, Spans.joined([spans[held], nobodys]))
+        return _Measured(
+            _names(meters, nodes),
+            whole.with_columns(kind=pl.Series(kinds, dtype=pl.String)),
+            _energies(meters, pieces).with_columns(claim=claim[hold[starts]]),
+            pl.DataFrame({
+                "span": (np.cumsum(held) - 1)[at],
+                "piece": np.repeat(np.arange(len(starts)), stops - starts + 1),
+                "claim": claim[hold],
+                "stated": claims.share[claim[hold]],
+                "active": claims.active(claim[hold], spans.began[at], spans.ended[at]),
+            }),
+        )  # fmt: skip
 
-    def _of(self, some: Meters) -> Made:
-        keys: list[Key] = list(some.gpus)
-        self._met.update(keys)
-        rows = [self._claims.of_gpu.get(key, range(0)) for key in keys]
-        nodes = [self._node(key, own) for key, own in zip(keys, rows, strict=True)]
-        shreds, crowds = split(
-            some,
-            self._claims,
-            rows,
-            cuts=self._cuts,
-            since_ns=self._since,
-            until_ns=self._until,
-            unknown=self._not_known(some, nodes),
-            activity=self._active,
-        )
-        self._meter(some, nodes)
-        self._not_told(some, nodes, shreds)
-        whose = dict[int, list[Crowd]]()
-        if crowds:
-            starts = {row: number for number, own in enumerate(rows) for row in own}
-            for crowd in crowds:
-                whose.setdefault(starts[crowd.claim], []).append(crowd)
-        for number, (node, notes) in enumerate(zip(nodes, some.notes, strict=True)):
-            self._notes.setdefault((some.gpus[number][0], node), []).append(
-                NodeNotes(
-                    some.gpus[number],
-                    int(some.first_ns[number]),
-                    int(some.last_ns[number]),
-                    notes,
-                    self._held(rows[number]),
-                )
-            )
-            for what, problem in _PROBLEMS.items():
-                self._crowded(problem, [crowd for crowd in whose.get(number, ()) if crowd.what is what])
-            for note in notes:
-                if note.problem == Problem.DRIVER_RELOAD:
-                    self._reloaded(rows[number], note.began_ns, note.ended_ns)
-        return Made(keys, nodes, shreds, some.idle_source)
+    def _node(self, gpu: Key, rows: range) -> str | None:
+        node, _ = self._claims.boards.get(gpu, (None, np.nan))
+        return node if node is not None or not rows else self._claims.jobs["node"][rows.start]
 
-    def _held(self, rows: range) -> tuple[Times, Times]:
-        """When jobs began and ended that had a GPU; one that runs has it for ever."""
-        own = np.arange(rows.start, rows.stop)
-        ended = self._claims.ended[own]
-        return self._claims.began[own], np.where(ended == OPEN, np.iinfo(np.int64).max, ended)
-
-    def _meter(self, some: Meters, nodes: list[str | None]) -> None:
-        """What the meter of each GPU has in the time that is asked for."""
-        first = some.first_ns if self._since is None else np.maximum(some.first_ns, self._since)
-        last = np.maximum(first, some.last_ns if self._until is None else np.minimum(some.last_ns, self._until))
-        joules = some.joules(np.arange(len(some)), first, last)
-        figures = joules, some.idle_w, some.idle_low_w, some.idle_high_w, some.limit_w
-        self._metered.append(MeteredGpus(some, nodes, (first, last), figures))
-
-    def _not_told(self, some: Meters, nodes: list[str | None], shreds: Shreds) -> None:
-        """Keep what is unattributed on nodes of which jobs had GPUs that nobody knows."""
-        for number, (key, now) in enumerate(zip(some.gpus, nodes, strict=True)):
-            for node, since, until in self._moves.stays(key, now):
-                place = key[0], node
-                if node is None or place not in self._claims.of_node:
-                    continue
-                last = min(int(some.last_ns[number]), until)
-                self._seen_to[place] = max(self._seen_to.get(place, last), last)
-                of = (shreds.gpu == number) & (shreds.kind == UNATTRIBUTED)
-                of &= (shreds.began >= since) & (shreds.began < until)
-                most = shreds.figures[ENERGY, of] + shreds.figures[ABOVE, of]
-                self._unattributed[place].append((shreds.began[of], shreds.ended[of], most))
-
-    def _crowded(self, problem: JobProblem, crowds: list[Crowd]) -> None:
-        """A row for each pair of claims of a GPU; one row, with the first pair, where they are very many."""
-        if len(crowds) > _PAIRS:
-            first, began, ended = crowds[0], min(one.began_ns for one in crowds), max(one.ended_ns for one in crowds)
-            self._find(problem, first.claim, began, ended, other=first.other, n=len(crowds))
-            return
-        for one in crowds:
-            self._find(problem, one.claim, one.began_ns, one.ended_ns, other=one.other, joules=one.joules)
-
-    def _node(self, key: Key, rows: range) -> str | None:
-        node = self._fleet.node.get(key)
-        return node if node is not None or not rows else self._claims.frame["node"][rows.start]
-
-    def _not_known(self, some: Meters, nodes: list[str | None]) -> dict[int, tuple[Times, Times]]:
-        found = {}
-        for number, (key, now) in enumerate(zip(some.gpus, nodes, strict=True)):
-            times = []
-            for node, since, until in self._moves.stays(key, now):
-                rows = self._claims.of_node.get((key[0], node)) if node is not None else None
+    def _lost(self, read: Spans, gpus: Sequence[Key], nodes: Sequence[str | None]) -> Spans:
+        """When jobs had GPUs of the node of a GPU and nobody knows which."""
+        parts = []
+        for number, (key, node) in enumerate(zip(gpus, nodes, strict=True)) if self._claims.of_node else ():
+            first, last = int(read.began[number]), int(read.ended[number])
+            for there, since, until in self._claims.stays(key, node):
+                rows = self._claims.of_node.get((key[0], there)) if there is not None else None
                 if rows is not None:
-                    low = since if self._since is None else max(since, self._since)
-                    high = until if self._until is None else min(until, self._until)
-                    times.append(clipped(self._claims, rows, int(some.last_ns[number]), low, high)[1:])
-            if times:
-                began, ended = (np.sort(np.concatenate(one)) for one in zip(*times, strict=True))
-                found[number] = began, ended
-        return found
+                    _, began, ended = self._claims.within(rows, max(since, first), min(until, last), last)
+                    parts.append(Spans(np.full(len(began), number), began, ended))
+        return Spans.joined(parts)
 
-    def _reloaded(self, rows: range, began: int, ended: int) -> None:
-        own = np.arange(rows.start, rows.stop)
-        to = self._claims.ended[own]
-        touched = (self._claims.began[own] < max(ended, began + 1)) & ((to > began) | (to == OPEN))
-        for row in own[touched].tolist():
-            self._find(JobProblem.RELOAD, row, began, ended)
+    def _note(self, meters: Meters, nodes: Sequence[str | None], rows: Sequence[range]) -> None:
+        """Keep what the meters found; name the jobs that had a GPU while its driver was loaded again."""
+        for key, node, of_gpu, notes in zip(meters.gpus, nodes, rows, meters.notes, strict=True):
+            claim = np.arange(of_gpu.start, of_gpu.stop)
+            began, ended = self._claims.began[claim], self._claims.ended[claim]
+            ended = np.where(ended == RUNS, NEVER, ended)
+            for note in notes:
+                held_ns = np.maximum(np.minimum(ended, note.ended_ns) - np.maximum(began, note.began_ns), 0).sum()
+                self._notes.append({
+                    "cluster": key[0], "gpu": key[1], "node": node, "problem": str(note.problem),
+                    "began": note.began_ns, "ended": note.ended_ns, "joules": note.joules, "percent": note.percent,
+                    "n": note.n, "has_rows": note.has_rows,
+                    "held": bool(held_ns > min(_HELD_NS, 0.1 * (note.ended_ns - note.began_ns))),
+                })  # fmt: skip
+                if note.problem == Problem.DRIVER_RELOAD:
+                    touched = claim[(began < max(note.ended_ns, note.began_ns + 1)) & (ended > note.began_ns)]
+                    reloads = pl.DataFrame({"claim": touched}).with_columns(
+                        began=note.began_ns, ended=note.ended_ns, n=1
+                    )
+                    self._find(JobProblem.RELOAD, reloads)
 
-    # -- jobs that no meter covers ----------------------------------------------------------------------------
+    def _split(self, measured: Sequence[_Measured]) -> pl.DataFrame:
+        """The pieces of some GPUs: columns of `PIECES`."""
+        together = _Measured.joined(measured)
+        holders = _with_shares(together.holders)
+        self._problems.append(_crowded(holders, together.spans, self._claims.jobs))
+        rows = pl.concat([_of_jobs(together, holders), _of_nobody(together.spans, holders)], how="diagonal")
+        pieces = together.gpus[rows["gpu"]].hstack(rows.drop("gpu"))
+        pieces = self._claims.placed(_finished(pieces, self._claims.jobs))
+        nodes = [key for key in self._claims.of_node if key[1] is not None]
+        lost = pl.DataFrame(nodes, {"cluster": pl.String, "node": pl.String}, orient="row")
+        unattributed = pieces.filter(pl.col("kind") == Kind.UNATTRIBUTED.value)
+        self._unattributed.append(unattributed.join(lost, on=["cluster", "node"], how="semi", nulls_equal=True))
+        return pieces
 
-    def _unread(self) -> Iterator[Made]:
-        """Jobs on GPUs without readings: bounded by the power limit, where that is known."""
-        for key, rows in self._claims.of_gpu.items():
-            if key in self._met or (self._only is not None and key not in self._only):
-                continue
-            own = np.arange(rows.start, rows.stop)
-            inside, began, ended = clipped(self._claims, own, None, self._since, self._until)
-            own = own[inside]
-            if len(own):
-                known = key in self._fleet.node
-                self._find_all(JobProblem.NO_TELEMETRY if known else JobProblem.UNKNOWN_GPU, own, began, ended)
-                share = np.nan_to_num(self._claims.share[own], nan=1.0)
-                limit = self._fleet.limit_w.get(key, np.nan)
-                row, began, ended = cut_apart(began, ended, self._cuts)
-                most = share[row] * limit * (ended - began) / 1e9
-                shreds = _blind(own[row], began, ended, share[row], most, Reason.NO_TELEMETRY)
-                yield Made([key], [self._node(key, rows)], shreds)
+    # -- claims that no meter covers --------------------------------------------------------------------------
 
-    def _unknown(self) -> Iterator[Made]:
-        """Jobs of which only the node is known: at most what is unattributed there meanwhile."""
-        if self._only is not None:
-            return
-        counts = self._claims.frame["node_gpus"].fill_null(1).to_numpy().astype(float)
-        for (cluster, node), rows in self._claims.of_node.items():
-            place = cluster, node
-            inside, began, ended = clipped(self._claims, rows, self._seen_to.get(place), self._since, self._until)
-            own = rows[inside]
-            if len(own):
-                self._find_all(JobProblem.GPU_NOT_KNOWN, own, began, ended)
-                row, began, ended = cut_apart(began, ended, self._cuts)
-                most = _most(self._unattributed.get(place, []), began, ended)
-                share = counts[own[row]]
-                shreds = _blind(own[row], began, ended, share, most, JobReason.GPU_NOT_KNOWN)
-                yield Made([(cluster, None)], [node], shreds)
-
-    def _backward(self) -> Iterator[Made]:
-        for row in self._claims.backward.tolist():
-            cluster, gpu, node = (self._claims.frame[name][row] for name in ("cluster", "gpu", "node"))
-            if self._only is None or (cluster, gpu) in self._only:
-                began, nothing = self._claims.began[row : row + 1], np.full(1, np.nan)
-                self._find(JobProblem.BACKWARD, row)
-                shreds = _blind(np.array([row]), began, began, np.ones(1), nothing, JobReason.BACKWARD)
-                yield Made([(cluster, gpu)], [node], shreds)
-
-    # -- rows -------------------------------------------------------------------------------------------------
-
-    def _find(
-        self, problem: JobProblem, claim: int, began: int | None = None, ended: int | None = None, *,
-        other: int | None = None, joules: float | None = None, n: int = 1,
-    ) -> None:  # fmt: skip
-        row = self._claims.frame.row(claim, named=True)
-        than = {} if other is None else self._claims.frame.row(other, named=True)
-        to = int(self._claims.ended[claim])
-        self._findings.append(
-            Finding(
-                row["cluster"],
-                row["gpu"],
-                row["node"],
-                problem,
-                int(self._claims.began[claim]) if began is None else began,
-                (None if to == OPEN else to) if ended is None else ended,
-                row["allocation"],
-                row["job_id"],
-                than.get("allocation"),
-                than.get("job_id"),
-                joules,
-                n=n,
-            )
+    def _unread(self) -> Iterator[pl.DataFrame]:
+        """Claims while nobody read the GPU: bounded by what it can draw, where that is known."""
+        keys, rows = list(self._claims.of_gpu), self._claims.of_gpu.values()
+        gpus = pl.DataFrame(keys, {"cluster": pl.String, "gpu": pl.String}, orient="row").with_row_index("number")
+        times = pl.concat(self._metered).join(gpus, on=_KEYS, nulls_equal=True)
+        read = Spans(
+            times["number"].cast(pl.Int64).to_numpy(),
+            *(times[name].dt.epoch("ns").to_numpy() for name in ("first", "last")),
         )
+        last_ns = np.full(len(keys), RUNS)
+        np.maximum.at(last_ns, read.gpu, read.ended)
+        claim = np.concatenate([np.arange(0), *(np.arange(one.start, one.stop) for one in rows)])
+        gpu = np.repeat(np.arange(len(keys)), [len(of_gpu) for of_gpu in rows])
+        inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns[gpu])
+        claim, holds = claim[inside], Spans(gpu[inside], began, ended)
+        never = pl.DataFrame({"gpu": holds.gpu, "claim": claim, "began": began, "ended": ended})
+        never = never.filter(last_ns[holds.gpu] == RUNS).group_by("gpu", maintain_order=True).agg(
+            pl.col("claim").first(), pl.col("began").min(), pl.col("ended").max(), pl.len().alias("n")
+        )  # fmt: skip
+        known = np.array([key in self._claims.boards for key in keys], bool)[never["gpu"]]
+        self._find(JobProblem.NO_TELEMETRY, never.filter(known))
+        self._find(JobProblem.UNKNOWN_GPU, never.filter(~known))
 
-    def _find_all(self, problem: JobProblem, rows: Ints, began: Times, ended: Times) -> None:
-        """One row for a problem that many jobs share; it names the first."""
-        self._find(problem, int(rows[0]), int(began.min()), int(ended.max()), n=len(rows))
+        spans, (of_holds, of_read) = _cut([holds, read], (np.zeros(0, np.int64), np.zeros(0, np.int64)))
+        hold, at = of_holds.spans()
+        dark = of_read.windows(len(spans))[at] == 0
+        moment = began == ended
+        claim = np.concatenate([claim[hold[dark]], claim[moment]])
+        spans = Spans.joined([spans[at[dark]], holds[moment]])
+        row, began, ended = cut_apart(spans.began, spans.ended, self._cuts)
+        claim, gpu = claim[row], spans.gpu[row]
+        most_w = np.array([self._most_w.get(key, self._claims.boards.get(key, (None, np.nan))[1]) for key in keys])[gpu]
+        share = np.nan_to_num(self._claims.share[claim], nan=1.0)
+        reason = np.where((began == ended) & (last_ns[gpu] != RUNS), "", str(Reason.NO_TELEMETRY))
+        bounded = pl.DataFrame({"claim": claim, "began": began, "ended": ended, "share": share, "reason": reason})
+        yield self._bounded(bounded, share * most_w * (ended - began) / 1e9)
+
+    def _unknown(self) -> Iterator[pl.DataFrame]:
+        """Jobs of which only the node is known: at most what is unattributed there meanwhile."""
+        had = self._claims.jobs["node_gpus"].fill_null(1).cast(pl.Float64).to_numpy()
+        of_node = ["cluster", "node"]
+        read = self.metered.group_by(of_node).agg(pl.col("last").max().dt.epoch("ns"))
+        last_ns = {(cluster, node): last for cluster, node, last in read.iter_rows()}
+        unattributed = dict(pl.concat(self._unattributed).group_by(of_node))
+        for key, claim in self._claims.of_node.items() if not self._claims.of_some_gpus else ():
+            inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns.get(key, RUNS))
+            row, began, ended = cut_apart(began, ended, self._cuts)
+            claim = claim[inside][row]
+            spans = pl.DataFrame({"claim": claim, "began": began, "ended": ended, "share": had[claim]})
+            jobs = pl.col("claim").n_unique().alias("n")
+            first = spans.select(pl.col("claim").first(), pl.col("began").min(), pl.col("ended").max(), jobs)
+            self._find(JobProblem.GPU_NOT_KNOWN, first.drop_nulls())
+            spans = spans.with_columns(reason=pl.lit(JobReason.GPU_NOT_KNOWN.value))
+            yield self._bounded(spans, _most_j(unattributed.get(key), began, ended))
+
+    def _backward(self) -> Iterator[pl.DataFrame]:
+        claim = self._claims.backward()
+        began = self._claims.began[claim]
+        spans = pl.DataFrame({"claim": claim, "began": began, "ended": self._claims.ended[claim]})
+        self._find(JobProblem.BACKWARD, spans.with_columns(n=1))
+        spans = spans.with_columns(ended="began", share=1.0, reason=pl.lit(JobReason.BACKWARD.value))
+        yield self._bounded(spans, np.full(len(claim), np.nan))
+
+    def _bounded(self, spans: pl.DataFrame, most_j: Floats) -> pl.DataFrame:
+        """Pieces of jobs without a meter: 0 J, and at most `most_j` more; unknown where that is NaN. No time, no
+        energy. `spans`: claim, began, ended, share, reason."""
+        names = self._claims.jobs[spans["claim"]].select(*_KEYS, "node")
+        boards = [self._claims.boards.get(key, (None, np.nan))[0] for key in names.select(_KEYS).iter_rows()]
+        lasts = pl.col("ended") > pl.col("began")
+        most = pl.when(lasts).then(pl.Series("most_j", most_j, pl.Float64)).otherwise(0.0)
+        rows = names.hstack(spans).with_columns(
+            pl.coalesce(pl.Series("board", boards, pl.String), "node").alias("node"), kind=pl.lit(Kind.JOB.value),
+            idle_source=pl.lit(IDLE_SOURCES.index(IdleSource.UNKNOWN)), **dict.fromkeys(_FIGURES, 0.0),
+        ).with_columns(
+            energy_j=most * 0.0, idle_j=pl.when(lasts).then(math.nan).otherwise(0.0), above_j=most.fill_nan(0.0),
+            idle_high_j=most,
+        )  # fmt: skip
+        return _finished(rows, self._claims.jobs)
+
+    def _find(self, problem: JobProblem, claims: pl.DataFrame) -> None:
+        """Note a problem of some claims; these have claim, began and ended (ns) and n."""
+        named = self._claims.jobs[claims["claim"]].select(*_KEYS, "node", "allocation", "job_id")
+        times = claims.select("began", "ended", "n")
+        self._problems.append(_as_problems(named.hstack(times).with_columns(problem=pl.lit(problem.value))))
 
 
-_PROBLEMS = {
-    Crowding.MORE_THAN_ALL: JobProblem.OVERLAP,
-    Crowding.NO_SHARES: JobProblem.OVERLAP_NO_SHARES,
-    Crowding.ONE_SHARE_MISSING: JobProblem.SHARE_NOT_KNOWN,
-}
+# -- spans ----------------------------------------------------------------------------------------------------
+
+
+def _cut(windows: Sequence[Spans], marks: tuple[Ints, Times]) -> tuple[Spans, list[Covered]]:
+    """The time of GPUs from the first to the last of their windows, cut where a window begins or ends and at the marks
+    (GPU and time); and which spans the windows of each group cover."""
+    every = Spans.joined(windows)
+    if not len(every):
+        return every, [Covered(every.gpu, every.gpu) for _ in windows]
+    gpus = int(max(every.gpu.max(), marks[0].max(initial=0))) + 1
+    low, high = np.full(gpus, NEVER), np.full(gpus, ALWAYS)
+    np.minimum.at(low, every.gpu, every.began)
+    np.maximum.at(high, every.gpu, every.ended)
+    inside = (marks[1] > low[marks[0]]) & (marks[1] < high[marks[0]])
+    gpu = np.concatenate([every.gpu, every.gpu, marks[0][inside]])
+    times, rank = np.unique(np.concatenate([every.began, every.ended, marks[1][inside]]), return_inverse=True)
+    place = gpu * len(times) + rank
+    edges = np.unique(place)
+    of, when = edges // len(times), times[edges % len(times)]
+    within = of[1:] == of[:-1]
+    spans = Spans(of[:-1][within], when[:-1][within], when[1:][within])
+    before = np.concatenate([[0], np.cumsum(within)])  # spans before each edge
+    number = before[np.searchsorted(edges, place[: 2 * len(every)])]
+    sizes = np.cumsum([len(part) for part in windows])[:-1]
+    begins, ends = (np.split(part, sizes) for part in np.split(number, 2))
+    return spans, [Covered(*pair) for pair in zip(begins, ends, strict=True)]
+
+
+def _runs(*keys: NDArray[Any]) -> tuple[Ints, Ints]:
+    """Where rows that are alike in all `keys` begin and end (the last row), of those that stand side by side."""
+    fresh = np.ones(len(keys[0]), bool)
+    fresh[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    starts = np.flatnonzero(fresh)
+    return starts, np.append(starts[1:], len(fresh))[: len(starts)] - 1
+
+
+def _nobodys(meters: Meters, spans: Spans, lost: Flags) -> tuple[Spans, Flags]:
+    """The spans in which nobody holds the GPU, cut where what it does changes, and whether it is idle there.
+
+    `lost`: a job may have it, of which nobody knows which GPUs it had.
+    """
+    parts, (of_spans,) = _cut([spans], meters.gaps(_LONG_S))
+    span, at = of_spans.spans()
+    parts = parts[at]
+    step = np.maximum(_MINUTE_NS, (meters.last_ns - meters.first_ns) // _MOST_MINUTES)[parts.gpu]
+    before = parts.began // step  # the last mark that is not after the begin
+    number = -(-parts.ended // step) - before  # of minutes
+    part = np.repeat(np.arange(len(parts)), number + 1)
+    mark = np.arange(len(part)) - np.repeat(np.cumsum(number + 1) - (number + 1), number + 1)
+    mark = np.clip((before[part] + mark) * step[part], parts.began[part], parts.ended[part])
+    least_j, measured_s, edge_j = meters.least(parts.gpu[part], mark)
+    inner = part[1:] == part[:-1]
+    lasted_s = np.diff(mark)[inner] / 1e9
+    most_w = (meters.idle_w * (1 + _IDLE_MORE) + _IDLE_MORE_W)[parts.gpu][part[:-1][inner]]
+    # Beside a job a reading may speak for both: the GPU worked where it drew more than that for certain.
+    surely_j = (np.diff(least_j) - edge_j[1:] - edge_j[:-1])[inner]
+    idle = (surely_j <= most_w * lasted_s) & (np.diff(measured_s)[inner] >= 0.5 * lasted_s)
+    owner = span[part[:-1][inner]]
+    idle &= ~lost[owner]
+    starts, stops = _runs(owner, idle)
+    return Spans(spans.gpu[owner[starts]], mark[:-1][inner][starts], mark[1:][inner][stops]), idle[starts]
 
 
 def cut_apart(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Times]:
@@ -1056,35 +505,266 @@ def cut_apart(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Tim
     return row, begins, ends
 
 
-def _blind(claim: Ints, began: Times, ended: Times, share: Floats, most: Floats, reason: str) -> Shreds:
-    """Pieces of jobs without a meter: 0 J, and at most `most` more; unknown where that is NaN. No time, no energy."""
-    figures = np.zeros((10, len(claim)))
-    lasts = ended > began
-    most = np.where(lasts, most, 0.0)
-    figures[IDLE_J] = np.where(lasts, np.nan, 0.0)
-    figures[ABOVE] = np.nan_to_num(most)
-    figures[IDLE_HIGH] = most
-    figures[ENERGY] = np.where(np.isnan(most), np.nan, 0.0)
-    return Shreds(
-        np.zeros(len(claim), np.int64),
-        np.full(len(claim), JOB, np.int8),
-        claim,
-        began,
-        ended,
-        share,
-        figures,
-        np.full(len(claim), str(reason)),
+# -- energy ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The time of some GPUs in spans, in frames that refer to each other by the number of a row."""
+
+    gpus: pl.DataFrame
+    """cluster, gpu, node, idle_source."""
+    spans: pl.DataFrame
+    """gpu, began, ended (ns), `_FIGURES` of the whole GPU, reason, and kind: "" where jobs hold it."""
+    pieces: pl.DataFrame
+    """What a claim has of a GPU between two cuts; the same columns, of the whole GPU in all of that time, and claim."""
+    holders: pl.DataFrame
+    """A row for each span of each piece: span, piece, claim, stated (its share), active; NaN: unknown."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Measured]) -> _Measured:
+        """Those of several times or GPUs as one."""
+        gpus, spans, pieces = (
+            np.cumsum([0, *(getattr(part, name).height for part in parts)]) for name in ("gpus", "spans", "pieces")
+        )
+        moved = [
+            _Measured(
+                part.gpus,
+                part.spans.with_columns(pl.col("gpu") + int(gpus[number])),
+                part.pieces.with_columns(pl.col("gpu") + int(gpus[number])),
+                part.holders.with_columns(pl.col("span") + int(spans[number]), pl.col("piece") + int(pieces[number])),
+            )
+            for number, part in enumerate(parts)
+        ]
+        names = ("gpus", "spans", "pieces", "holders")
+        return cls(*(pl.concat([getattr(part, name) for part in moved]) for name in names))
+
+
+def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
+    """The energy of whole GPUs: gpu, began, ended, `_FIGURES` (NaN: unknown) and reason."""
+    of = spans.gpu
+    energies = meters.over(of, spans.began, spans.ended)
+    lasted_ns = np.minimum(spans.ended, meters.last_ns[of]) - np.maximum(spans.began, meters.first_ns[of])
+    lasted_s, most_j = np.maximum(lasted_ns, 0) / 1e9, np.maximum(energies.energy_j, 0.0)
+    idle_j, idle_low_j, idle_high_j = (
+        np.minimum(watts[of] * lasted_s, most_j)  # never more than it drew
+        for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
     )
+    return pl.DataFrame({
+        "gpu": of, "began": spans.began, "ended": spans.ended,
+        "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
+        "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "idle_j": idle_j,
+        "idle_low_j": idle_low_j, "idle_high_j": idle_high_j, "measured_s": energies.measured_s,
+        "counter_s": energies.counter_s, "reason": energies.reason.astype(np.str_),
+    })  # fmt: skip
 
 
-def _most(parts: list[tuple[Times, Times, Floats]], since: Times, until: Times) -> Floats:
-    """The sum of the `parts` (begin, end, J) within each time; they begin and end where these times do."""
-    if not parts:
+def _with_shares(holders: pl.DataFrame) -> pl.DataFrame:
+    """With the share of the GPU that each holder has, its weight in what is above idle power, and of its span: how many
+    hold it, what they hold together (asked; more than 1 where they overlap) and their weights together."""
+    stated, active = pl.col("stated").fill_nan(None), pl.col("active").fill_nan(None)
+    told, missing = stated.sum().over("span"), stated.null_count().over("span")
+    part = pl.when(told < 1 - _OVER).then((1 - told) / missing).otherwise(1 / pl.len().over("span"))
+    holders = holders.with_columns(stated.fill_null(part).alias("share"), pl.len().over("span").alias("holders"))
+    holders = holders.with_columns(pl.col("share").sum().over("span").alias("asked"))
+    over = pl.col("asked") > 1 + _OVER
+    unknown = (active.null_count().over("span") > 0) | (active.sum().over("span") <= 0)
+    holders = holders.with_columns(
+        pl.when(over).then(pl.col("share") / pl.col("asked")).otherwise("share").alias("share")
+    )
+    holders = holders.with_columns((pl.col("share") * pl.when(unknown).then(1.0).otherwise(active)).alias("weight"))
+    return holders.with_columns(pl.col("weight").sum().over("span").alias("weights"))
+
+
+def _of_jobs(measured: _Measured, holders: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of jobs: what each holder has of its spans, added up."""
+    rows = measured.spans[holders["span"]].hstack(holders)
+    never, energy, share = pl.col("idle_j").is_nan(), pl.col("energy_j"), pl.col("share")
+    base = pl.col("idle_j").fill_nan(0.0)
+    above = (energy - base).clip(lower_bound=0) * pl.col("weight") / pl.col("weights")
+    rows = rows.with_columns(
+        # Where nobody knows what the rest of the GPU did, all goes by share.
+        pl.when(never).then(energy * share).otherwise(base * share + above).alias("own_j"),
+        ((pl.col("ended") - pl.col("began")) / 1e9).alias("lasted_s"),
+    )
+    part = pl.when(energy > 0).then(pl.col("own_j") / energy).otherwise(share)
+    high = pl.min_horizontal(pl.col("idle_high_j") * share, "own_j")
+    sums = rows.select(
+        "piece", "lasted_s", (share * pl.col("lasted_s")).alias("share"), pl.col("own_j").alias("energy_j"),
+        *(pl.col(name) * part for name in _BY_ENERGY),
+        *(high if name == "idle_high_j" else pl.col(name) * share for name in _BY_SHARE),
+    ).group_by("piece", maintain_order=True).agg(pl.all().sum())  # fmt: skip
+    whole = measured.pieces.with_row_index("piece").select(
+        pl.col("piece").cast(pl.Int64), "gpu", "claim", "began", "ended", "reason",
+        pl.col("energy_j").alias("whole_j"), pl.col("variance_j2").alias("whole_j2"),
+    )  # fmt: skip
+    # Many short times are not independent of each other: the variance is at least that of the whole time.
+    of_whole = pl.when(pl.col("whole_j") > 0).then(pl.col("whole_j2") * pl.col("energy_j") / pl.col("whole_j"))
+    pieces = whole.join(sums, on="piece", how="left", maintain_order="left").with_columns(
+        (pl.col("share") / pl.col("lasted_s")).fill_null(1.0), pl.col(_FIGURES).fill_null(0.0)
+    )
+    return pieces.select(
+        "gpu", "claim", "began", "ended", "share", "reason", pl.lit(Kind.JOB.value).alias("kind"),
+        *(pl.max_horizontal(name, of_whole) if name == "variance_j2" else pl.col(name) for name in _FIGURES),
+    )  # fmt: skip
+
+
+def _of_nobody(spans: pl.DataFrame, holders: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of nobody: spans that nobody holds, and the share of others that nobody holds."""
+    free = spans.filter(pl.col("kind") != "").with_columns(pl.lit(1.0).alias("share"))
+    asked = holders.filter(pl.col("asked") < 1 - _OVER).unique("span", maintain_order=True)
+    rest = spans[asked["span"]].with_columns((1 - asked["asked"]).alias("share"))
+    never, share = pl.col("idle_j").is_nan(), pl.col("share")
+    rest_j = pl.when(never).then("energy_j").otherwise("idle_j") * share
+    part = pl.when(pl.col("energy_j") > 0).then(rest_j / pl.col("energy_j")).otherwise(share)
+    rest = rest.with_columns(
+        pl.when(never).then(pl.lit(Kind.UNATTRIBUTED.value)).otherwise(pl.lit(Kind.IDLE.value)).alias("kind"),
+        rest_j.alias("energy_j"),
+        *(pl.col(name) * part for name in _BY_ENERGY),
+        *(pl.col(name) * share for name in _BY_SHARE),
+    ).with_columns(pl.min_horizontal("idle_high_j", "energy_j").alias("idle_high_j"))
+    return pl.concat([free, rest])
+
+
+def _finished(rows: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Rows with `_FIGURES`, times in ns and the row of a claim (NULL: of nobody) as pieces: columns of `PIECES`."""
+    counter = (
+        pl.when(pl.col("counter_s") * 2 >= pl.col("measured_s")).then(pl.lit("counter")).otherwise(pl.lit("power"))
+    )
+    return rows.with_columns(
+        times_of_ns(pl.col("began", "ended")),
+        jobs["allocation"].gather(rows["claim"]).alias("allocation"),
+        pl.col(_FIGURES).fill_nan(None),
+        pl.when(pl.col("reason") != "").then("reason").alias("reason"),
+        pl.when(pl.col("measured_s") > 0).then(counter).alias("method"),
+        pl.col("measured_s").alias("sensed_s"),
+    ).select(pl.col(name).cast(kind) for name, kind in PIECES.items())
+
+
+def _most_j(unattributed: pl.DataFrame | None, since: Times, until: Times) -> Floats:
+    """The most that pieces of nobody were within each time (ns); they begin and end where these times do."""
+    if unattributed is None:
         return np.full(len(since), np.nan)
-    began, ended, joules = (np.concatenate(one) for one in zip(*parts, strict=True))
+    joules = unattributed.select(pl.col("energy_j") + pl.col("above_j")).to_series().to_numpy()
+    began, ended = (unattributed[name].dt.epoch("us").to_numpy() for name in ("began", "ended"))
     order, back = np.argsort(began), np.argsort(ended)
     to_begin, to_end = (np.concatenate([[0.0], np.cumsum(joules[one])]) for one in (order, back))
-    started = np.searchsorted(began[order], until, "left")
-    stopped = np.searchsorted(ended[back], since, "right")
-    found: Floats = np.maximum(to_begin[started] - to_end[stopped], 0.0)
-    return found
+    started = np.searchsorted(began[order], until // 1000, "left")
+    stopped = np.searchsorted(ended[back], since // 1000, "right")
+    most: Floats = np.maximum(to_begin[started] - to_end[stopped], 0.0)
+    return most
+
+
+def _names(meters: Meters, nodes: Sequence[str | None]) -> pl.DataFrame:
+    rows = [(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)]
+    schema = {name: PIECES[name] for name in ("cluster", "gpu", "node")}
+    return pl.DataFrame(rows, schema, orient="row").with_columns(pl.Series("idle_source", meters.idle_source, pl.Int8))
+
+
+def _metered(meters: Meters, nodes: Sequence[str | None], read: Spans) -> pl.DataFrame:
+    sources = [IDLE_SOURCES[number] for number in meters.idle_source.tolist()]
+    watts = ("idle_w", "idle_low_w", "idle_high_w", "limit_w")
+    return _names(meters, nodes).with_columns(
+        times_of_ns(pl.Series("first", read.began)), times_of_ns(pl.Series("last", read.ended)),
+        pl.Series("metered_j", meters.joules(read.gpu, read.began, read.ended)),
+        *(pl.Series(name, getattr(meters, name)).fill_nan(None) for name in watts),
+        pl.Series("idle_source", sources, pl.String), pl.Series("power_source", list(meters.power_source), pl.String),
+    ).select(pl.col(name).cast(kind) for name, kind in METERED.items())  # fmt: skip
+
+
+# -- problems -------------------------------------------------------------------------------------------------
+
+
+def _as_problems(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with times in ns as rows of `PROBLEMS`, of which they have some columns."""
+    rows = rows.with_columns(times_of_ns(pl.col("began", "ended")))
+    more = (pl.lit(None).alias(name) for name in PROBLEMS if name not in rows.columns)
+    return rows.with_columns(more).select(pl.col(name).cast(kind) for name, kind in PROBLEMS.items())
+
+
+def _crowded(holders: pl.DataFrame, spans: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """The claims that do not fit together: a row for each beside the first of its span."""
+    crowd = holders.filter(pl.col("holders") > 1).with_columns(
+        (pl.col("stated").is_nan() & pl.col("active").is_nan()).alias("missing")
+    )
+    unknown = pl.col("missing").sum().over("span")
+    partly = pl.col("problem") == JobProblem.SHARE_NOT_KNOWN.value
+    crowd = crowd.with_columns(
+        pl.when(unknown == pl.col("holders")).then(pl.lit(JobProblem.OVERLAP_NO_SHARES.value))
+        .when(pl.col("asked") > 1 + _OVER).then(pl.lit(JobProblem.OVERLAP.value))
+        .when(unknown > 0).then(pl.lit(JobProblem.SHARE_NOT_KNOWN.value)).alias("problem")
+    ).drop_nulls("problem")  # fmt: skip
+    first = pl.col("claim").filter(~partly | ~pl.col("missing")).min().over("span")
+    crowd = crowd.hstack(spans[crowd["span"]].select("began", "ended", "energy_j")).with_columns(first.alias("first"))
+    pairs = crowd.filter(pl.col("claim") != pl.col("first"), ~partly | pl.col("missing"))
+    pairs = pairs.group_by("problem", "first", "claim", maintain_order=True).agg(
+        pl.col("began").min(), pl.col("ended").max(), pl.col("energy_j").sum().alias("joules"), pl.lit(1).alias("n")
+    )
+    # Of the job that nobody knows the share of, it is told first.
+    one, two = (pl.when(partly).then(a).otherwise(b) for a, b in (("claim", "first"), ("first", "claim")))
+    pairs = pairs.with_columns(one.alias("first"), two.alias("claim"))
+    named = jobs[pairs["first"]].select(*_KEYS, "node", "allocation", "job_id")
+    others = jobs[pairs["claim"]].select(other_allocation="allocation", other_job_id="job_id")
+    return _as_problems(pairs.hstack(named).hstack(others))
+
+
+def _problems_of_notes(notes: Sequence[dict[str, Any]], metered: pl.DataFrame) -> pl.DataFrame:
+    """What the meters found.
+
+    A time in which nobody read the node, and in which no job had the GPU, is no problem of the GPU: nor is what a
+    counter did meanwhile.
+    """
+    schema = {**{name: PROBLEMS[name] for name in (*_KEYS, "node", "problem", "joules", "percent", "n")},
+              "began": pl.Int64(), "ended": pl.Int64(), "has_rows": pl.Boolean(), "held": pl.Boolean()}  # fmt: skip
+    place = pl.coalesce("node", "gpu").alias("place")  # where the node is not known, each GPU is alone
+    rows = pl.DataFrame(notes, schema=schema).unique().with_columns(place)
+    dark = rows.filter(pl.col("problem") == Problem.GAP.value, ~pl.col("has_rows"))
+    gaps = dark.filter(pl.col("n") == 1, ~pl.col("held")).select("cluster", "place", "gpu", "began", "ended")
+    read = metered.select(
+        "cluster", place, "gpu", first=pl.col("first").dt.epoch("ns"), last=pl.col("last").dt.epoch("ns")
+    )
+    of_gap = ["cluster", "place", "gpu", "began", "ended"]
+
+    def beside(others: pl.DataFrame, began: str, ended: str, name: str) -> pl.DataFrame:
+        """How many GPUs of the node have, among `others`, a time over most of each gap."""
+        both = gaps.join(others, on=["cluster", "place"], nulls_equal=True, suffix="_other")
+        overlap = pl.min_horizontal("ended", ended) - pl.max_horizontal("began", began)
+        both = both.filter(overlap >= _MOSTLY * (pl.col("ended") - pl.col("began")))
+        return both.group_by(of_gap).agg(pl.col("gpu_other").n_unique().cast(pl.Int64).alias(name))
+
+    counts = gaps.join(beside(read, "first", "last", "read"), on=of_gap, how="left", nulls_equal=True)
+    counts = counts.join(beside(dark, "began_other", "ended_other", "dark"), on=of_gap, how="left", nulls_equal=True)
+    quiet = counts.filter(pl.col("read").fill_null(0) <= pl.col("dark").fill_null(0))
+    meanwhile = pl.col("problem").is_in([Problem.GAP.value, Problem.COUNTER_RESET.value])
+    told = rows.filter(meanwhile).join(quiet, on=of_gap, how="anti", nulls_equal=True)
+    return _as_problems(pl.concat([told, rows.filter(~meanwhile)]).drop("place", "has_rows", "held"))
+
+
+def problems_of_store(
+    store: Store, metered: pl.DataFrame, *, cluster: str | None, since_ns: int, until_ns: int
+) -> pl.DataFrame:
+    """What else is wrong: allocations that an import did not store, and GPUs that are counted twice (rows of one name
+    that were read at the same time, of which one has no UUID). Columns of `PROBLEMS`. Raises StoreError."""
+    refused = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value)
+    if cluster is not None:
+        refused = refused.filter(pl.col("cluster") == cluster)
+    began = pl.col("ts").dt.epoch("ns")
+    backward = pl.col("duration_ns").fill_null(0) < 0
+    rows = store.collect(
+        refused.select(
+            *_KEYS, "node", "job_id", "detail", began.alias("began"), (began + pl.col("duration_ns")).alias("ended"),
+            pl.when(backward).then(pl.lit(JobProblem.BACKWARD.value)).otherwise(pl.lit(JobProblem.REFUSED.value)).alias("problem"),
+        ).filter(pl.col("began") >= since_ns, pl.col("began") < until_ns)
+    )  # fmt: skip
+    named = store.sql(
+        "SELECT cluster, gpu, name, uuid IS NULL AS bare FROM gpus_now WHERE parent IS NULL AND name <> gpu "
+        "QUALIFY count(*) OVER (PARTITION BY cluster, name) > 1"
+    ).polars()
+    read = metered.join(named, on=_KEYS, nulls_equal=True)
+    pairs = read.filter("bare").join(read.filter(~pl.col("bare")), on=["cluster", "name"], nulls_equal=True)
+    twice = pairs.select(
+        *_KEYS, "node", pl.lit(Problem.TWICE.value).alias("problem"),
+        pl.max_horizontal("first", "first_right").dt.epoch("ns").alias("began"),
+        pl.min_horizontal("last", "last_right").dt.epoch("ns").alias("ended"),
+    ).filter(pl.col("ended") > pl.col("began"))  # fmt: skip
+    return pl.concat([_as_problems(rows.with_columns(n=1)), _as_problems(twice.with_columns(n=1))])

@@ -1,11 +1,11 @@
 """The books of a store with grams and money: its pieces of energy over a time, what they stand on, how they add up to
-figures, and whether the books balance."""
+figures, and whether they balance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,23 +17,32 @@ from ...errors import InputError
 from ...store.instants import date_of_ns, nanoseconds
 from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
-from .attribute import Booking, Kind
+from .attribute import Attribution, Kind, problems_of_store
 from .billing import cuts as rate_cuts
 from .billing import factors_used, join_factors, priced, rates_between
 from .calibration import POPULATION, BoardErrors, board_errors
 from .carbon import NoFigure, changes
-from .readings import covered, has_telemetry, meters_of_many, rows_since
+from .claims import read_claims
+from .minutes import meters_by_day
+from .readings import covered, has_telemetry, rows_since
 from .series import Reason
 from .settings import EnergySettings, find_settings, holding
 
 if TYPE_CHECKING:
     from ...store import Store
 
+COSTS = ("co2e_g", "cost", "embodied_g", "host_j")
+"""Sums beside the energy: grams of it, money, grams of making the boards, and energy of the rest of the nodes."""
 PARTS = {Kind.JOB: "attributed_j", Kind.IDLE: "idle_time_j", Kind.UNATTRIBUTED: "unattributed_j"}
 """What the energy of each kind is called in rows of GPUs, nodes and days."""
 REFUSED_FROM = 0.5
 """A figure is refused where its pieces with a reason have at least this part of its time."""
+CLOSE = 1e-9
+"""The books balance if attributed + idle + unattributed is metered to within this part of it."""
 
+_DAY_NS = 86_400_000_000_000
+_KEYS = ["cluster", "gpu"]
+_LAST_NS = 9_214_646_400 * 10**9  # 2262-01-01: a store can hold little more, and what is around must fit as well
 _SECONDS = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
 
 
@@ -130,116 +139,57 @@ def _time_with_any(pieces: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     return order.group_by(by).agg(pl.col("duration_s").sum()) if by else order.select(pl.col("duration_s").sum())
 
 
-COSTS = ("co2e_g", "cost", "embodied_g", "host_j")
-"""Sums beside the energy: grams of it, money, grams of making the boards, and energy of the rest of the nodes."""
-
-_DAY_NS = 86_400_000_000_000
-_KEYS = ["cluster", "gpu"]
-_LAST_NS = 9_214_646_400 * 10**9  # 2262-01-01: a store can hold little more, and what is around must fit as well
-AROUND, _AROUND_FEW_NS = timedelta(hours=1), _DAY_NS
-"""So much before and after is read too, so that windows have no open ends and what a GPU draws without work is known.
-More of it where only some GPUs are read."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is said of all pieces of a time together."""
-
-    dark_s: float
-    has_jobs: bool
-    carbon_reason: str | None
-    """Code of `NoFigure`: what the settings lack for the grams of most pieces without grams; None where of none."""
-    cost_reason: str | None
-    zones_without_factor: Mapping[str, Collection[str]]
-    """By cluster."""
-
-
 @dataclass(frozen=True)
 class Booked:
     """All pieces of a time, and what they stand on."""
 
     pieces: pl.DataFrame
-    """Columns of `attribute.PIECES` and `billing.PRICED`."""
+    """Columns of `attribute.PIECES` and `billing.PRICED`; read: the GPU was read in this time; dark: nobody had the GPU
+    and nobody read it meanwhile, so that nothing is said of it. (A GPU that has no other times has no dark ones: its
+    rows say why it has no energy.)"""
     metered: pl.DataFrame
     """A row for each GPU with readings: `attribute.METERED`."""
     problems: pl.DataFrame
-    """What is wrong with readings and jobs: a row for each."""
+    """What is wrong with readings and jobs: `attribute.PROBLEMS`."""
     factors: pl.DataFrame
     """What the grams stand on: a row for each source, with its year."""
     settings: EnergySettings
-    sensor: SensorError
     errors: BoardErrors
     since: datetime
     until: datetime
-    told: Facts | None = None
-    """`facts`, where the pieces are no longer there."""
+    dark_s: float
+    """How much GPU time is dark."""
+    has_jobs: bool
+    """Whether any job is known in this time."""
+    carbon_reason: str | None
+    """Code of `NoFigure`: what the settings lack for the grams of most pieces without grams; None where of none."""
+    cost_reason: str | None
+    zones_lacking: Mapping[str, Collection[str]]
+    """By cluster, the zones that the settings name and of which nothing says what a kWh emits."""
 
     @property
-    def dark(self) -> pl.DataFrame:
-        """Times for which nobody had the GPU and nobody read it: nothing is said of them.
+    def sensor(self) -> SensorError:
+        """What the settings say of sensors."""
+        return self.settings.sensor
 
-        A GPU that has no other times is not among them: its rows say why it has no energy.
-        """
-        other = self.pieces.filter(~_DARK).select(_KEYS).unique()
-        return self.pieces.filter(_DARK).join(other, on=_KEYS, how="semi", nulls_equal=True)
-
-    @property
+    @cached_property
     def lit(self) -> pl.DataFrame:
-        """All other pieces."""
-        other = self.pieces.filter(~_DARK)
-        rest = self.pieces.filter(_DARK).join(other.select(_KEYS).unique(), on=_KEYS, how="anti", nulls_equal=True)
-        return pl.concat([other, rest], rechunk=False)
+        """All pieces that are not dark."""
+        return self.pieces.filter(~pl.col("dark"))
 
     @cached_property
     def counted(self) -> pl.DataFrame:
-        """Of `lit`, the pieces of GPUs that were read: what was metered."""
-        return self.lit.join(self.metered.select(_KEYS), on=_KEYS, how="semi", nulls_equal=True)
-
-    @cached_property
-    def facts(self) -> Facts:
-        """What is said of all pieces together."""
-        if self.told is not None:
-            return self.told
-        lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-        lacking = self.pieces.filter(pl.col("carbon_reason") == NoFigure.NO_FACTOR.value)
-        zones = {}
-        for (name,), rows in lacking.group_by("cluster"):
-            began = rows["began"].dt.epoch("ns").to_numpy()
-            starts = changes(self.settings, int(began.min()), int(began.max()) + 1)
-            lacked = {starts[step] for step in np.searchsorted(starts, began, "right") - 1}
-            places = (holding(self.settings.zones, str(name), start) for start in lacked)
-            zones[str(name)] = {str(place.value) for place in places if place is not None}
-        reasons = {}
-        for what in ("carbon_reason", "cost_reason"):
-            why = self.counted[what].drop_nulls().value_counts(sort=True)[what]
-            reasons[what] = next((str(code) for code in why if code != NoFigure.NO_ENERGY), None)
-        dark_s = float(self.dark.select((pl.col("share") * lasted).sum()).item() or 0.0)
-        has_jobs = bool((self.pieces["kind"] == Kind.JOB.value).any())
-        return Facts(dark_s, has_jobs, reasons["carbon_reason"], reasons["cost_reason"], zones)
+        """Of these, the pieces of GPUs that were read: what was metered."""
+        return self.lit.filter("read")
 
     @property
     def without_pieces(self) -> Booked:
-        """The same, small: with what was said of the pieces, and without them."""
-        return replace(self, pieces=self.pieces.clear(), told=self.facts)
+        """The same, small."""
+        return replace(self, pieces=self.pieces.clear())
 
     def zones_without_factor(self, cluster: str | None = None) -> list[str]:
-        """The zones that the settings name and of which nothing says what a kWh emits, of one cluster or of all."""
-        of = self.facts.zones_without_factor
-        return sorted({zone for name, zones in of.items() if cluster in (None, name) for zone in zones})
-
-    @property
-    def has_jobs(self) -> bool:
-        """Whether any job is known in this time."""
-        return self.facts.has_jobs
-
-    @property
-    def dark_s(self) -> float:
-        """How much GPU time is `dark`."""
-        return self.facts.dark_s
-
-
-_NOT_READ = pl.col("reason").is_in([Reason.NO_TELEMETRY.value, Reason.GAPS.value]).fill_null(False)
-_DARK = (pl.col("kind") != Kind.JOB.value) & _NOT_READ
+        """`zones_lacking` of one cluster or of all."""
+        return sorted({zone for name, zones in self.zones_lacking.items() if cluster in (None, name) for zone in zones})
 
 
 def booked(
@@ -250,115 +200,84 @@ def booked(
     since: datetime | None = None,
     until: datetime | None = None,
     settings: EnergySettings | str | Path | None = None,
-    by_day: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Booked:
-    """The pieces of the store's GPUs, or of some of them, from `since` to `until` (UTC, without zone).
+    """The pieces of the store's GPUs, or of some of them, from `since` to `until` (UTC, without zone), cut at midnight.
 
-    With `by_day` they are cut at midnight, UTC. `settings` is a file; None: `energy.toml` of the store, if it is there.
-    Raises InputError where there is no telemetry in that time, and for settings that cannot be used.
+    `settings` is a file; None: `energy.toml` of the store, if it is there. Raises InputError where there is no
+    telemetry in that time, and for settings that cannot be used.
     """
-    (found,) = _booked(
-        store, (by_day,), cluster=cluster, gpus=gpus, since=since, until=until, settings=settings, progress=progress
-    )
-    return found
-
-
-def booked_both(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    settings: EnergySettings | str | Path | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> tuple[Booked, Booked]:
-    """As `booked`, whole and by day, from one reading of the telemetry."""
-    whole, by_day = _booked(
-        store, (False, True), cluster=cluster, gpus=None, since=since, until=until, settings=settings, progress=progress
-    )
-    return whole, by_day
-
-
-def _booked(
-    store: Store,
-    by_day: Sequence[bool],
-    *,
-    cluster: str | None,
-    gpus: Collection[tuple[str, str]] | None,
-    since: datetime | None,
-    until: datetime | None,
-    settings: EnergySettings | str | Path | None,
-    progress: Callable[[str], None] | None,
-) -> list[Booked]:
-    """For each of `by_day`, the pieces cut so."""
     stated = find_settings(store.root, settings)
     first, last, clusters = _covered(store, cluster, since, until)
     rates = rates_between(stated, first, last, clusters)
-    cuts = [rate_cuts(rates)]
     days = np.arange(first // _DAY_NS + 1, -(-last // _DAY_NS)) * _DAY_NS  # the midnights within
-    models = _models(store) if stated.embodied else None
+    models = store.sql("select cluster, gpu, model from gpus_now where model is not null") if stated.embodied else None
     errors = board_errors(store, stated.sensor)
-    bills: dict[tuple[int, ...], _Bill] = {}
-    every = [tuple(np.unique(np.concatenate([*cuts, *([days] if cut else [])])).tolist()) for cut in by_day]
-    for own in dict.fromkeys(every):  # without a midnight in that time, both are the same
-        booking = Booking(store, cuts=own, since_ns=first, until_ns=last, cluster=cluster, gpus=gpus)
-        bills[own] = _Bill(booking, stated, rates, models, errors)
-    around = AROUND // timedelta(microseconds=1) * 1000 if gpus is None else _AROUND_FEW_NS
-    read = meters_of_many(
-        store, cluster=cluster, gpus=gpus, since_ns=first - around, until_ns=last + around, progress=progress
+    claims = read_claims(store, since_ns=first, until_ns=last, cluster=cluster, gpus=gpus)
+    split = Attribution(claims, cuts=[*days, *rate_cuts(rates)], since_ns=first, until_ns=last)
+    read = meters_by_day(
+        store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last, times_of=claims.edges, progress=progress
     )
-    for some in read:
-        true = some.calibrated(errors.calibrated)
-        for one in bills.values():
-            one.take(one.booking.add(true))
-    for one in bills.values():
-        one.take(one.booking.rest())
-    found = {
-        own: one.booked(date_of_ns(first), date_of_ns(last)) for own, one in bills.items() if any(map(len, one.pieces))
-    }
-    if not found:
-        if sum(rows_since(store, [date_of_ns(first)], date_of_ns(last + 1000), cluster=cluster)):
-            raise InputError(
-                f"{store.root} has one reading of each GPU from {date_of_ns(first):%Y-%m-%d %H:%M} to "
-                f"{date_of_ns(last):%Y-%m-%d %H:%M} UTC: energy needs two, so read for longer, or choose a longer time"
-            )
-        raise InputError(
-            f"{store.root} has neither telemetry nor jobs from {date_of_ns(first):%Y-%m-%d %H:%M} to "
-            f"{date_of_ns(last):%Y-%m-%d %H:%M} UTC: choose another time with --since and --until, or leave these out"
+    bills, factors = list[pl.DataFrame](), list[pl.DataFrame]()
+    for part in split.pieces(some.calibrated(errors.calibrated) for some in read):
+        bills.append(priced(part, rates, stated, None if models is None else models.polars()))
+        factors.append(factors_used(bills[-1], rates))
+    if not bills:
+        raise InputError(_nothing(store, cluster, first, last))
+    pieces = _flagged(pl.concat(bills, rechunk=False), split.metered)
+    problems = problems_of_store(store, split.metered, cluster=cluster, since_ns=first, until_ns=last)
+    counted = pieces.filter("read", ~pl.col("dark"))
+    return Booked(
+        pieces, split.metered, pl.concat([split.problems, problems]).sort(*_KEYS, "began", "problem", nulls_last=True),
+        join_factors(factors), stated, errors, date_of_ns(first), date_of_ns(last),
+        dark_s=float(pieces.filter("dark").select((pl.col("share") * _SECONDS).sum()).item() or 0.0),
+        has_jobs=bool((pieces["kind"] == Kind.JOB.value).any()),
+        carbon_reason=_lacking(counted, "carbon_reason"), cost_reason=_lacking(counted, "cost_reason"),
+        zones_lacking=_zones_lacking(pieces, stated),
+    )  # fmt: skip
+
+
+def _flagged(pieces: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:
+    """The pieces with `read` and `dark`."""
+    unread = pl.col("reason").is_in([Reason.NO_TELEMETRY.value, Reason.GAPS.value]).fill_null(False)
+    dark = (pl.col("kind") != Kind.JOB.value) & unread
+    other = pieces.filter(~dark).select(*_KEYS, pl.lit(True).alias("_other")).unique()
+    read = metered.select(*_KEYS, pl.lit(True).alias("read"))
+    for more in (other, read):
+        pieces = pieces.join(more, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    dark &= pl.col("_other").fill_null(False)
+    return pieces.with_columns(dark.alias("dark"), pl.col("read").fill_null(False)).drop("_other")
+
+
+def _lacking(pieces: pl.DataFrame, name: str) -> str | None:
+    """What the settings lack, by most of the pieces without grams or money."""
+    codes = pieces[name].drop_nulls().value_counts(sort=True)[name]
+    return next((str(code) for code in codes if code != NoFigure.NO_ENERGY), None)
+
+
+def _zones_lacking(pieces: pl.DataFrame, settings: EnergySettings) -> dict[str, set[str]]:
+    zones = {}
+    for (name,), rows in pieces.filter(pl.col("carbon_reason") == NoFigure.NO_FACTOR.value).group_by("cluster"):
+        began = rows["began"].dt.epoch("ns").to_numpy()
+        starts = changes(settings, int(began.min()), int(began.max()) + 1)
+        lacked = {starts[step] for step in np.searchsorted(starts, began, "right") - 1}
+        places = (holding(settings.zones, str(name), start) for start in lacked)
+        zones[str(name)] = {str(place.value) for place in places if place is not None}
+    return zones
+
+
+def _nothing(store: Store, cluster: str | None, first: int, last: int) -> str:
+    """Why there is nothing to book in a time."""
+    time = f"from {date_of_ns(first):%Y-%m-%d %H:%M} to {date_of_ns(last):%Y-%m-%d %H:%M} UTC"
+    if sum(rows_since(store, [date_of_ns(first)], date_of_ns(last + 1000), cluster=cluster)):
+        return (
+            f"{store.root} has one reading of each GPU {time}: energy needs two, so read for longer, or choose a "
+            "longer time"
         )
-    return [found[own] for own in every]
-
-
-class _Bill:
-    """The pieces of a booking as they come, each with its grams and money."""
-
-    def __init__(
-        self,
-        booking: Booking,
-        stated: EnergySettings,
-        rates: pl.DataFrame,
-        models: pl.DataFrame | None,
-        errors: BoardErrors,
-    ) -> None:
-        self.booking, self.pieces, self._errors = booking, list[pl.DataFrame](), errors
-        self._stated, self._rates, self._models = stated, rates, models
-        self._used: list[pl.DataFrame] = []
-
-    def take(self, parts: Iterable[pl.DataFrame]) -> None:
-        for part in parts:
-            self.pieces.append(priced(part, self._rates, self._stated, self._models))
-            self._used.append(factors_used(self.pieces[-1], self._rates))
-
-    def booked(self, since: datetime, until: datetime) -> Booked:
-        return Booked(
-            pl.concat(self.pieces, rechunk=False), self.booking.metered, self.booking.problems,
-            join_factors(self._used), self._stated, self._stated.sensor, self._errors, since, until,
-        )  # fmt: skip
-
-
-def _models(store: Store) -> pl.DataFrame:
-    return store.sql("select cluster, gpu, model from gpus_now where model is not null").polars()
+    return (
+        f"{store.root} has neither telemetry nor jobs {time}: choose another time with --since and --until, or leave "
+        "these out"
+    )
 
 
 def _covered(
@@ -392,10 +311,6 @@ def _counted(at_ns: int) -> int:
     return min(at_ns, _LAST_NS)
 
 
-CLOSE = 1e-9
-"""The books balance if attributed + idle + unattributed is metered to within this part of it."""
-
-
 @dataclass(frozen=True)
 class Balance:
     """Of each GPU, where its metered energy went (`gpus`), and what is wrong (`problems`)."""
@@ -415,24 +330,25 @@ class Balance:
         return bool((self.gpus["difference_j"].abs() <= CLOSE * self.gpus["metered_j"].abs() + CLOSE).all())
 
 
-def held(store: Store, found: Booked) -> Balance:
-    """What `reconcile` says, from books that are there."""
-    lasted = (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
-    dark = found.dark.group_by(_KEYS, maintain_order=True).agg(
-        pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * lasted).sum().alias("not_read_s")
+def balance(store: Store, books: Booked) -> Balance:
+    """Where the metered energy of each GPU went, by books that are there."""
+    dark = (
+        books.pieces.filter("dark")
+        .group_by(_KEYS, maintain_order=True)
+        .agg(pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * _SECONDS).sum().alias("not_read_s"))
     )
-    parts = found.lit.group_by(_KEYS, maintain_order=True).agg(
+    parts = books.lit.group_by(_KEYS, maintain_order=True).agg(
         *(pl.col("energy_j").filter(pl.col("kind") == kind.value).sum().alias(name) for kind, name in PARTS.items()),
         pl.col("energy_j").sum().alias("sum_j"),
         (pl.col("energy_j") - pl.col("sensed_j")).sum().alias("gaps_j"),
-        (pl.col("share") * lasted - pl.col("measured_s")).sum().clip(lower_bound=0).round(3).alias("gaps_s"),
+        (pl.col("share") * _SECONDS - pl.col("measured_s")).sum().clip(lower_bound=0).round(3).alias("gaps_s"),
         (pl.col("measured_s").sum() > 0).alias("measured"),
         pl.col("reason").drop_nulls().first(),
     )
-    counted = found.problems.group_by(_KEYS, maintain_order=True).agg(pl.len().alias("problems"))
+    counted = books.problems.group_by(_KEYS, maintain_order=True).agg(pl.len().alias("problems"))
     named = store.sql("select cluster, gpu, name, model from gpus_now").polars()
     gpus = (
-        found.metered.join(parts, on=_KEYS, how="left", nulls_equal=True)
+        books.metered.join(parts, on=_KEYS, how="left", nulls_equal=True)
         .join(dark, on=_KEYS, how="left", nulls_equal=True)
         .join(counted, on=_KEYS, how="left", nulls_equal=True)
         .join(named, on=_KEYS, how="left", nulls_equal=True)
@@ -446,7 +362,7 @@ def held(store: Store, found: Booked) -> Balance:
         .sort(*by_number("cluster", "node", "name"), "gpu", nulls_last=True)
     )
     places = gpus.select(*_KEYS).with_row_index("place")
-    problems = found.problems.join(places, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    problems = books.problems.join(places, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
     problems = problems.sort("place", nulls_last=True, maintain_order=True).drop("place")
     return Balance(
         gpus.select(
@@ -454,20 +370,20 @@ def held(store: Store, found: Booked) -> Balance:
             "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "idle_low_w",
             "idle_high_w", "idle_source", "power_source", "limit_w", "problems",
         ),
-        pl.concat([problems, _no_figures(found)], how="diagonal"),
-        found,
+        pl.concat([problems, _no_figures(books)], how="diagonal"),
+        books,
     )  # fmt: skip
 
 
-def _no_figures(found: Booked) -> pl.DataFrame:
+def _no_figures(books: Booked) -> pl.DataFrame:
     """What the settings lack for grams or money, in the form of `Booked.problems`; nothing where there are none."""
-    names = ("carbon_reason", "cost_reason") if found.settings.path is not None else ()
+    names = ("carbon_reason", "cost_reason") if books.settings.path is not None else ()
     rows = [
-        found.counted.filter(pl.col(name).is_not_null() & (pl.col(name) != NoFigure.NO_ENERGY.value))
+        books.counted.filter(pl.col(name).is_not_null() & (pl.col(name) != NoFigure.NO_ENERGY.value))
         .group_by("cluster", pl.col(name).alias("problem"))
         .agg(pl.col("began").min(), pl.col("ended").max(), pl.col("energy_j").sum().alias("joules"))
         .with_columns(pl.lit(1, pl.Int64).alias("n"))
         .sort("cluster", "problem")
         for name in names
     ]
-    return pl.concat([found.problems.clear(), *rows], how="diagonal")
+    return pl.concat([books.problems.clear(), *rows], how="diagonal")

@@ -11,8 +11,6 @@ later is read anew on that day instead, as long as its readings are there.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,7 @@ from ...store.derived import Origin
 from ...store.file_names import Bounds, day_number
 from ...store.instants import date_of_ns, nanoseconds
 from ...store.schema import ENERGY_DAYS, ENERGY_MINUTES, MINUTES, TELEMETRY, arrow_schema
-from .claims import OPEN, Claims, Fleet, Key, Moves, read_claims
+from .claims import Key, read_claims
 from .idle import IDLE_SOURCES
 from .meter import ENDS, PARTS, Meters
 from .readings import meters_of_many
@@ -50,45 +48,13 @@ _SUMMED = [name for name in PARTS if name not in ("measured_j", "measured_s")]
 _FIGURES = ["energy_j", "filled_j", "unread_s", *_SUMMED, *ENDS, "swing_w"]
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Edges:
-    """When jobs came to GPUs and left them."""
-
-    claims: Claims
-    fleet: Fleet
-    moves: Moves
-
-    @classmethod
-    def read(
-        cls, store: Store, since_ns: int, until_ns: int, *, cluster: str | None = None,
-        gpus: Collection[Key] | None = None,
-    ) -> Edges:  # fmt: skip
-        """Those of the jobs that touch a time. Raises StoreError."""
-        fleet = Fleet.read(store, gpus)
-        claims = read_claims(store, fleet, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus)
-        return cls(claims, fleet, Moves.read(store, gpus))
-
-    def __call__(self, key: Key) -> Times:
-        """Those of a GPU, in no order, ns UTC."""
-        rows = self.claims.of_gpu.get(key, range(0))
-        parts = [self._at_moves, self.claims.began[rows.start : rows.stop], self.claims.ended[rows.start : rows.stop]]
-        for node, _, _ in self.moves.stays(key, self.fleet.node.get(key)) if self.claims.of_node else ():
-            of_node = self.claims.of_node.get((key[0], node), np.zeros(0, np.int64))
-            parts += [self.claims.began[of_node], self.claims.ended[of_node]]
-        times = np.concatenate(parts)
-        known: Times = times[times != OPEN]
-        return known
-
-    @cached_property
-    def _at_moves(self) -> Times:
-        return np.array(self.moves.times, np.int64)
+TimesOf = Callable[[Key], Times]
+"""When jobs come to a GPU and leave it, in no order, ns UTC: `Claims.edges`."""
 
 
 def meters_by_day(
     store: Store, *, cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None, since_ns: int,
-    until_ns: int, times_of: Callable[[Key], Times] | None = None, progress: Progress | None = None,
+    until_ns: int, times_of: TimesOf | None = None, progress: Progress | None = None,
 ) -> Iterator[Meters]:  # fmt: skip
     """The meters of GPUs from `since_ns` to `until_ns` (UTC), those of one day after another, some GPUs at a time.
 
@@ -104,7 +70,8 @@ def meters_by_day(
         if any(end % _MINUTE_NS for end in window) or not stored.is_fresh(day):
             yield from _of_readings(store, window, cluster, gpus)
             continue
-        times_of = times_of or Edges.read(store, since_ns, until_ns, cluster=cluster, gpus=gpus)
+        if times_of is None:
+            times_of = read_claims(store, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus).edges
         anew = set[tuple[str, str]]()
         for some in stored.meters(day, cluster, gpus):
             known = np.ones(len(some), bool)
@@ -130,7 +97,7 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     stale |= {day for day in beside if stored.origin(day).beside != _rows_beside(store, day)}
     if not stale:
         return 0
-    edges = Edges.read(store, min(stale) * _DAY_NS, (max(stale) + 1) * _DAY_NS)
+    edges = read_claims(store, since_ns=min(stale) * _DAY_NS, until_ns=(max(stale) + 1) * _DAY_NS).edges
     with store.derive(offline=offline) as derivation:
         for number, day in enumerate(sorted(stale)):
             if progress is not None:
@@ -173,7 +140,7 @@ def _rows_beside(store: Store, day: int) -> int:
     return int(sum(counts))
 
 
-def _pieces(store: Store, day: int, stored: _Stored, edges: Edges) -> Iterator[dict[str, pa.Table]]:
+def _pieces(store: Store, day: int, stored: _Stored, edges: TimesOf) -> Iterator[dict[str, pa.Table]]:
     """The rows of a day by table, some GPUs at a time.
 
     Of a day whose readings were pruned only GPUs with later ones are metered anew: pruned minutes say less than rows
@@ -249,7 +216,7 @@ def _rows(meters: Meters, edges: Edges, day_ns: int) -> dict[str, pa.Table]:
     }
 
 
-def _knots(meters: Meters, edges: Edges) -> tuple[Ints, Times]:
+def _knots(meters: Meters, edges: TimesOf) -> tuple[Ints, Times]:
     """When the meters are asked: the number of the GPU, and when, in order; of each GPU twice or more."""
     first, last = meters.first_ns // 1000 * 1000, meters.last_ns // 1000 * 1000
     number = np.maximum((last - 1) // _MINUTE_NS - first // _MINUTE_NS, 0)

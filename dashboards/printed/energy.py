@@ -274,7 +274,7 @@ def carbon(found: Answer) -> Iterable[str]:
     if booked.settings.path is None:
         yield "for CO2e and cost, write a file energy.toml in the store's folder (docs/carbon.md)"
         return
-    for code, what in ((booked.facts.carbon_reason, "CO2e"), (booked.facts.cost_reason, "cost")):
+    for code, what in ((booked.carbon_reason, "CO2e"), (booked.cost_reason, "cost")):
         if code is not None:
             yield f"{what} n/a: {lacking(code, booked.zones_without_factor())}"
 

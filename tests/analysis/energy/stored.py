@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from whorl.analysis.energy.attribute import PIECES, Booking
+from whorl.analysis.energy.attribute import PIECES, Attribution, problems_of_store
+from whorl.analysis.energy.claims import read_claims
 from whorl.analysis.energy.meter import Meter, meters_of_readings
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.series import Note, Readings
@@ -86,11 +87,14 @@ class Books:
     problems: pl.DataFrame
 
 
-def books(store: Store, **of: Any) -> Books:
-    """The books of a store; `of`: as `Booking` takes it."""
-    booking = Booking(store, **of)
-    frames = booking.pieces(meters_of_many(store, **{name: one for name, one in of.items() if name != "cuts"}))
-    return Books(pl.concat([pl.DataFrame(schema=PIECES), *frames], rechunk=False), booking.metered, booking.problems)
+def books(store: Store, *, cuts: Sequence[int] = (), **of: Any) -> Books:
+    """The books of a store; `of`: as `read_claims` takes it."""
+    times = {name: of[name] for name in ("since_ns", "until_ns") if name in of}
+    split = Attribution(read_claims(store, **of), cuts=cuts, **times)
+    frames = split.pieces(meters_of_many(store, **of))
+    pieces = pl.concat([pl.DataFrame(schema=PIECES), *frames], rechunk=False)
+    more = problems_of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
+    return Books(pieces, split.metered, pl.concat([split.problems, more]))
 
 
 def build(

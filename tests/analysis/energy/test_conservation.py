@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,60 +10,49 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.analysis.energy.attribute import (
-    ABOVE,
-    BELOW,
-    ENERGY,
-    IDLE_HIGH,
-    IDLE_LOW,
-    JOB,
-    MEASURED,
-    SENSED,
-    VARIANCE,
-    Shreds,
-    split,
-)
-from whorl.analysis.energy.claims import Claims, Fleet, claims
-from whorl.analysis.energy.meter import Meter
-from whorl.analysis.energy.series import Readings
+from whorl.analysis.energy.attribute import PIECES, Attribution
+from whorl.analysis.energy.claims import Claims, claims_of
+from whorl.analysis.energy.meter import Meter, Meters
+from whorl.analysis.energy.series import Readings, Times
 from whorl.tests.analysis.energy.stored import NOON, S, at, build
 from whorl.tests.sizes import count
 
 LASTS = 1800
 PARENT, INSTANCES = "GPU-a", {"MIG-1": "1g.10gb", "MIG-2": "2g.20gb", "MIG-3": "3g.40gb", "MIG-4": "odd"}
-NONE = np.array([], np.int64)
+SUMS = ("energy_j", "sensed_j", "measured_s", "idle_j")
+BOARDS = pl.DataFrame(
+    [("c", PARENT, "n1", "A100", None, None, 300.0)]
+    + [("c", name, "n1", "A100", PARENT, profile, 300.0) for name, profile in INSTANCES.items()],
+    schema=["cluster", "gpu", "node", "model", "parent", "mig_profile", "limit_w"], orient="row",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
-    meter: Meter
-    claims: Claims
-    cuts: np.ndarray[tuple[int], np.dtype[np.int64]]
-    unknown: tuple[Any, Any] | None
+    meter: Meter = field(repr=False)
+    jobs: pl.DataFrame
+    cuts: Times
     since_ns: int | None
     until_ns: int | None
 
-    def split(self, cuts: Any = None) -> Shreds:
-        rows = self.claims.of_gpu.get(("c", PARENT), range(0))
-        cuts = self.cuts if cuts is None else cuts
-        found, _ = split(
-            self.meter.among, self.claims, [rows], cuts=cuts, since_ns=self.since_ns, until_ns=self.until_ns,
-            unknown=None if self.unknown is None else {0: self.unknown},
-        )  # fmt: skip
-        return found
+    def pieces(self, cuts: Times | None = None, meters: list[Meters] | None = None) -> pl.DataFrame:
+        """What the GPU has, but for times before its first reading and after its last."""
+        times = {"since_ns": self.since_ns, "until_ns": self.until_ns}
+        split = Attribution(self.claims, cuts=(self.cuts if cuts is None else cuts).tolist(), **times)
+        found = pl.concat([pl.DataFrame(schema=PIECES), *split.pieces(meters or [self.meter.among])])
+        first, last = (end // 1000 for end in self.ends)
+        return found.filter(
+            pl.col("gpu") == PARENT, pl.col("began").dt.epoch("us") >= first, pl.col("ended").dt.epoch("us") <= last + 1
+        )
 
-    def metered(self) -> Any:
+    @property
+    def claims(self) -> Claims:
+        return claims_of(self.jobs, BOARDS)
+
+    @property
+    def ends(self) -> tuple[int, int]:
         first = max(self.meter.first_ns, self.since_ns or 0)
-        last = min(self.meter.last_ns, self.until_ns or 2**62)
-        return self.meter.over(np.array([first]), np.array([max(first, last)]))
-
-
-FLEET = Fleet(
-    {("c", gpu): "n1" for gpu in (PARENT, *INSTANCES)},
-    {("c", PARENT): 300.0},
-    {("c", gpu): PARENT for gpu in INSTANCES},
-    {("c", "MIG-1"): 1 / 7, ("c", "MIG-2"): 2 / 7, ("c", "MIG-3"): 3 / 7},
-)
+        return first, max(first, min(self.meter.last_ns, self.until_ns or 2**62))
 
 
 def meter_of(seed: int, gaps: int, resets: int, *, idle: bool, counts: bool) -> Meter:
@@ -99,35 +88,25 @@ def meter_of(seed: int, gaps: int, resets: int, *, idle: bool, counts: bool) -> 
     return build("c", PARENT, readings)
 
 
-def claims_of(jobs: list[tuple[str, float, float | None, float | None]]) -> Claims:
-    """(GPU or instance, begin, length or None where it runs, share) of each."""
+def jobs_of(jobs: list[tuple[str | None, float, float | None, float | None]]) -> pl.DataFrame:
+    """(GPU, instance or None where only the node is known; begin, length or None where it runs, share) of each."""
     texts, numbers = ("cluster", "allocation", "job_id", "node", "gpu"), ("node_gpus", "began", "ended", "recorded")
     kinds = {**dict.fromkeys(texts, pl.String), "share": pl.Float64, **dict.fromkeys(numbers, pl.Int64)}
     rows = [
-        (
-            "c",
-            f"{number}.0",
-            str(number),
-            "n1",
-            on,
-            share,
-            1,
-            at(began),
-            None if lasts is None else at(began + lasts),
-            NOON,
-        )
+        ("c", f"{number}.0", str(number), "n1", on, share, 1, at(began),
+         None if lasts is None else at(began + lasts), NOON)
         for number, (on, began, lasts, share) in enumerate(jobs)
-    ]
+    ]  # fmt: skip
     table = pl.DataFrame(rows, schema=kinds, orient="row").with_columns(pl.lit(None).alias("busy"))
-    return claims(table.with_columns(pl.col("began", "ended", "recorded").cast(pl.Datetime("ns"))), FLEET)
+    return table.with_columns(pl.col("began", "ended", "recorded").cast(pl.Datetime("ns")))
 
 
-seconds = st.integers(-200, LASTS + 200).map(float) | st.floats(0, LASTS)
+seconds = st.integers(-200, LASTS + 200).map(float) | st.floats(0, LASTS).map(lambda value: round(value, 3))
 jobs = st.lists(
     st.tuples(
-        st.sampled_from([PARENT, PARENT, *INSTANCES]),
+        st.sampled_from([PARENT, PARENT, *INSTANCES, None]),
         seconds,
-        st.none() | st.just(0.0) | st.floats(-50, 900),
+        st.none() | st.just(0.0) | st.integers(-50, 900).map(float),
         st.sampled_from([1.0, 1.0, 0.5, 0.25, 1 / 3, 0.0, None]),
     ),
     max_size=12,
@@ -141,103 +120,69 @@ def cases(draw: st.DrawFn) -> Case:
         draw(st.integers(0, 50)), draw(st.integers(0, 3)), draw(st.integers(0, 2)),
         idle=draw(st.booleans()), counts=draw(st.booleans()),
     )  # fmt: skip
-    among = draw(st.none() | st.tuples(times, times))
-    unknown = None
-    if among is not None:
-        n = min(map(len, among))
-        unknown = np.sort(np.minimum(among[0][:n], among[1][:n])), np.sort(np.maximum(among[0][:n], among[1][:n]))
     since, until = sorted(draw(st.tuples(seconds.map(at), seconds.map(at))))
     window = draw(st.booleans()) and since < meter.last_ns and until > meter.first_ns
-    of_jobs = claims_of(draw(jobs))
-    return Case(meter, of_jobs, draw(times), unknown, since if window else None, until if window else None)
+    return Case(meter, jobs_of(draw(jobs)), draw(times), since if window else None, until if window else None)
 
 
-def total(shreds: Shreds, row: int) -> float:
-    return float(shreds.figures[row].sum())
+def sums(pieces: pl.DataFrame) -> dict[str, float]:
+    return pieces.select(pl.col(SUMS).sum()).row(0, named=True)
 
 
 @settings(max_examples=count(25, short=6))
 @given(cases())
 def test_the_pieces_add_up_to_what_was_metered(case: Case) -> None:
-    shreds, metered = case.split(), case.metered()
+    pieces, (first, last) = case.pieces(), case.ends
+    metered = case.meter.over(np.array([first]), np.array([last]))
     energy = metered.energy_j[0]
-    assert abs(total(shreds, ENERGY) - energy) <= 1e-9 * max(energy, 1)
-    assert abs(total(shreds, MEASURED) - metered.measured_s[0]) <= 1e-9 * LASTS
-    assert abs(total(shreds, SENSED) - metered.measured_j[0]) <= 1e-9 * max(energy, 1)
-    assert (shreds.figures[IDLE_LOW] <= shreds.figures[IDLE_HIGH] + 1e-9 * max(energy, 1)).all()
-    for row in (ENERGY, BELOW, ABOVE, VARIANCE, MEASURED, IDLE_LOW):
-        assert (shreds.figures[row] >= -1e-9 * max(energy, 1)).all()
+    found = sums(pieces)
+    assert abs(found["energy_j"] - energy) <= 1e-9 * max(energy, 1)
+    assert abs(found["measured_s"] - metered.measured_s[0]) <= 1e-9 * LASTS
+    assert abs(found["sensed_j"] - metered.measured_j[0]) <= 1e-9 * max(energy, 1)
+    low, high = pieces["idle_low_j"].fill_null(0), pieces["idle_high_j"].fill_null(0)
+    assert (low <= high + 1e-9 * max(energy, 1)).all()
+    for name in ("energy_j", "below_j", "above_j", "variance_j2", "measured_s", "idle_low_j"):
+        assert (pieces[name].drop_nulls() >= -1e-9 * max(energy, 1)).all()
 
 
 @settings(max_examples=count(25, short=6))
 @given(cases())
-def test_at_every_time_the_shares_of_a_gpu_are_one(case: Case) -> None:
-    shreds = case.split(np.unique(np.append(case.cuts, [case.meter.first_ns, case.meter.last_ns])))
-    edges = np.unique(np.concatenate([shreds.began, shreds.ended]))
-    middle = (edges[:-1] + edges[1:]) // 2
-    there = (shreds.began[:, None] <= middle) & (shreds.ended[:, None] > middle)
-    held = (there * shreds.share[:, None]).sum(axis=0)
-    metered = (middle >= max(case.meter.first_ns, case.since_ns or 0)) & (
-        middle < min(case.meter.last_ns, case.until_ns or 2**62)
-    )
-    # A piece of a job whose share changes as others come and go has its mean share.
-    steady = ~(there & (shreds.kind == JOB)[:, None]).any(axis=0)
-    np.testing.assert_allclose(held[metered & steady], 1)
-    lasted = (shreds.ended - shreds.began) / 1e9
-    inside = (shreds.share * lasted).sum() - _outside(case, shreds)
-    span = max(min(case.meter.last_ns, case.until_ns or 2**62) - max(case.meter.first_ns, case.since_ns or 0), 0) / 1e9
-    assert inside <= span + 1e-6
-
-
-def _outside(case: Case, shreds: Shreds) -> float:
-    """Share x seconds of pieces before the first reading and after the last."""
-    first, last = case.meter.first_ns, case.meter.last_ns
-    before = np.clip(np.minimum(shreds.ended, first) - shreds.began, 0, None)
-    after = np.clip(shreds.ended - np.maximum(shreds.began, last), 0, None)
-    return float((shreds.share * (before + after)).sum() / 1e9)
+def test_the_shares_of_a_gpu_fill_its_time(case: Case) -> None:
+    first, last = case.ends
+    pieces = case.pieces().with_columns(pl.col("began", "ended").dt.epoch("us"))
+    filled = float((pieces["share"] * (pieces["ended"] - pieces["began"])).sum()) / 1e6
+    assert abs(filled - (last - first) / 1e9) <= 1e-5 * (1 + pieces.height)
 
 
 @settings(max_examples=count(25, short=6))
-@given(cases())
-def test_cuts_change_no_sum_and_every_piece_ends_at_them(case: Case) -> None:
-    whole, cut = case.split(NONE), case.split()
-    for time in case.cuts:
-        assert not ((cut.began < time) & (cut.ended > time)).any()
-    scale = max(total(whole, ENERGY), 1)
-    assert abs(total(whole, ENERGY) - total(cut, ENERGY)) <= 1e-9 * scale
-    idle = case.meter.idle_w
-    for claim in np.unique(whole.claim[whole.claim >= 0]):
-        one, parts = (found.figures[ENERGY, found.claim == claim].sum() for found in (whole, cut))
-        alone = (whole.share[whole.claim == claim] == 1).all()
-        if alone or idle is None:  # below its idle power, a shared GPU's split depends on the time that is looked at
-            assert abs(one - parts) <= 1e-9 * scale
+@given(cases(), st.integers(1, LASTS))
+def test_cuts_and_meters_of_less_time_change_no_sum(case: Case, noon_and: int) -> None:
+    """Days come one after another: two meters of a part of the time have what one has, as a cut there does."""
+    whole, cut = case.pieces(np.array([], np.int64)), case.pieces()
+    for time in case.cuts // 1000:
+        assert not ((cut["began"].dt.epoch("us") < time) & (cut["ended"].dt.epoch("us") > time)).any()
+    energy = max(sums(whole)["energy_j"], 1)
+    assert abs(sums(whole)["energy_j"] - sums(cut)["energy_j"]) <= 1e-9 * energy
+    middle, meters = at(noon_and), case.meter.among
+    halves = [half for half in (meters.between(None, middle), meters.between(middle, None)) if len(half)]
+    both = case.pieces(meters=halves)
+    once = case.pieces(np.append(case.cuts, middle))
+    jobs = [frame.group_by("kind", "allocation").agg(pl.col(SUMS).sum()).sort("kind", "allocation")
+            for frame in (both, once)]  # fmt: skip
+    assert jobs[0]["allocation"].to_list() == jobs[1]["allocation"].to_list()
+    for name in SUMS:
+        np.testing.assert_allclose(jobs[0][name], jobs[1][name], rtol=1e-9, atol=1e-9 * energy)
 
 
 @settings(max_examples=count(25, short=6))
 @given(cases(), st.randoms(use_true_random=False))
 def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
-    frame = case.claims.frame.with_columns(
-        pl.Series("began", case.claims.began), pl.Series("ended", case.claims.ended), pl.Series("s", case.claims.share)
-    )
-    order = list(range(frame.height))
+    order = list(range(case.jobs.height))
     random.shuffle(order)
-    shuffled = Claims(
-        case.claims.frame[order], case.claims.began[order], case.claims.ended[order], case.claims.recorded[order],
-        case.claims.share[order], case.claims.busy[order], case.claims.of_gpu, case.claims.of_node, NONE,
-    )  # fmt: skip
-    one = case.split()
-    two, _ = split(
-        case.meter.among, shuffled, [range(frame.height)], cuts=case.cuts, since_ns=case.since_ns,
-        until_ns=case.until_ns, unknown=None if case.unknown is None else {0: case.unknown},
-    )  # fmt: skip
-    names = {row: case.claims.frame["allocation"][row] for row in range(frame.height)}
-    by_name = [
-        sorted(
-            (name, float(found.figures[ENERGY, (found.claim >= 0)][at]))
-            for at, name in enumerate(rows[int(claim)] for claim in found.claim[found.claim >= 0])
-        )
-        for found, rows in ((one, names), (two, dict(enumerate(shuffled.frame["allocation"].to_list()))))
-    ]
-    assert [name for name, _ in by_name[0]] == [name for name, _ in by_name[1]]
-    one_j, two_j = (np.array([value for _, value in found]) for found in by_name)
-    np.testing.assert_allclose(one_j, two_j, rtol=1e-9, atol=1e-6)
+    shuffled = Case(case.meter, case.jobs[order], case.cuts, case.since_ns, case.until_ns)
+    one, two = (
+        of.pieces().group_by("allocation").agg(pl.col(SUMS).sum()).sort("allocation") for of in (case, shuffled)
+    )
+    assert one["allocation"].to_list() == two["allocation"].to_list()
+    for name in SUMS:
+        np.testing.assert_allclose(one[name], two[name], rtol=1e-9, atol=1e-6)

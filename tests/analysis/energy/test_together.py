@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.attribute import split
-from whorl.analysis.energy.claims import Fleet, claims
+from whorl.analysis.energy.attribute import METERED, PIECES, PROBLEMS, Attribution
+from whorl.analysis.energy.claims import claims_of
 from whorl.analysis.energy.meter import Meters, meters_of_readings
 from whorl.analysis.energy.series import Note, Problem, Readings
 from whorl.tests.analysis.energy.stored import NOON, S
@@ -69,7 +69,7 @@ def jobs_on(rng: np.random.Generator, gpus: int) -> pl.DataFrame:
             "c",
             f"{gpu}-{job}",
             str(job),
-            "n",
+            f"n{gpu}",
             f"GPU-{gpu}",
             [1.0, 0.5, None][int(rng.integers(3))],
             1,
@@ -91,16 +91,28 @@ def close(one: Any, two: Any) -> None:
     np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9 * (1 + np.abs(np.nan_to_num(two)).max(initial=0)))
 
 
+NO_BOARDS = pl.DataFrame(
+    schema={
+        **dict.fromkeys(("cluster", "gpu", "node", "model", "parent", "mig_profile"), pl.String), "limit_w": pl.Float64
+    }
+)  # fmt: skip
+
+
+def split(meters: Meters, jobs: pl.DataFrame, cuts: Any) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Pieces, what was metered, and problems."""
+    made = Attribution(claims_of(jobs, NO_BOARDS), cuts=cuts.tolist())
+    pieces = pl.concat([pl.DataFrame(schema=PIECES), *made.pieces([meters])])
+    return pieces, made.metered, made.problems
+
+
 @pytest.mark.parametrize("seed", range(count(12, short=2)))
 def test_each_of_many_gpus_is_metered_and_split_as_if_it_were_alone(seed: int) -> None:
     rng = np.random.default_rng(seed)
     gpus = [odd_gpu(rng) for _ in range(9)]
     together = metered(gpus)
-    had = claims(jobs_on(rng, len(gpus)), Fleet({}, {}, {}, {}))
-    rows = [had.of_gpu.get(key, range(0)) for key in together.gpus]
+    jobs = jobs_on(rng, len(gpus))
     cuts = np.sort(NOON + (rng.uniform(0, 300, 3) * S).astype(np.int64))
-    shreds, crowds = split(together, had, rows, cuts=cuts)
-    found = 0
+    whole = split(together, jobs, cuts)
     for number, gpu in enumerate(gpus):
         alone = metered([gpu], number)
         assert [(note.problem, note.began_ns, note.ended_ns, note.n) for note in alone.notes[0]] == [
@@ -114,14 +126,14 @@ def test_each_of_many_gpus_is_metered_and_split_as_if_it_were_alone(seed: int) -
                 assert values.tolist() == two.reason.tolist()
             else:
                 close(getattr(two, name), values)
-        own, pairs = split(alone, had, [rows[number]], cuts=cuts)
-        mine = shreds.gpu == number
-        assert own.reason.tolist() == shreds.reason[mine].tolist()
-        for name in ("kind", "claim", "began", "ended"):
-            assert getattr(own, name).tolist() == getattr(shreds, name)[mine].tolist()
-        close(shreds.share[mine], own.share)
-        close(shreds.figures[:, mine], own.figures)
-        of = [(one.what, one.claim, one.other, one.began_ns) for one in crowds if one.claim in rows[number]]
-        assert of == [(one.what, one.claim, one.other, one.began_ns) for one in pairs]
-        found += len(own)
-    assert found == len(shreds)
+        of_gpu = pl.col("gpu") == f"GPU-{number}"
+        for every, own, columns in zip(whole, split(alone, jobs.filter(of_gpu), cuts), (PIECES, METERED, PROBLEMS),
+                                       strict=True):  # fmt: skip
+            order = ["began", "kind", "allocation", "ended"] if columns is PIECES else list(columns)[:6]
+            every, own = every.filter(of_gpu).sort(order), own.sort(order)
+            for name, kind in columns.items():
+                if kind == pl.Float64:
+                    np.testing.assert_array_equal(every[name].is_null(), own[name].is_null())
+                    close(every[name].fill_null(0).to_numpy(), own[name].fill_null(0).to_numpy())
+                else:
+                    assert every[name].to_list() == own[name].to_list()
