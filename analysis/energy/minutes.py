@@ -168,7 +168,7 @@ def _together(parts: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
     return {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
 
 
-def _rows(meters: Meters, edges: Edges, day_ns: int) -> dict[str, pa.Table]:
+def _rows(meters: Meters, edges: TimesOf, day_ns: int) -> dict[str, pa.Table]:
     """What meters show, as rows of both tables."""
     of, when = _knots(meters, edges)
     seconds, shown = meters.at(of, when)
