@@ -1,0 +1,123 @@
+"""Energy of nodes: what meters outside the GPUs read of them, GPU + host = node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from ...store.vocabulary import PowerMeter, PowerOf
+from .series import Floats, Times
+
+if TYPE_CHECKING:
+    from ...store import Store
+
+WHOLE = (PowerOf.NODE_WALL, PowerOf.NODE_DC, PowerOf.NODE)
+"""What covers a whole node, the one that covers more first."""
+OF_HOST = (PowerOf.CPU, PowerOf.DRAM)
+"""Parts of the host that have counters of their own."""
+_BEST = (PowerMeter.PDU, PowerMeter.SIMULATED, PowerMeter.REDFISH, PowerMeter.IPMI, PowerMeter.HWMON, PowerMeter.RAPL)
+_LONGEST = 3.0  # times the usual time between two readings: a longer one is a gap
+_LONGEST_S = 90.0  # and not shorter than this
+_MOST_W = 1e5  # no node draws more: a counter that says so began anew
+
+
+@dataclass(frozen=True)
+class NodeMeter:
+    """What one meter read of one node, or of a part of it, summed over the parts that it has. Arrays (k,)."""
+
+    cluster: str
+    node: str
+    source: PowerMeter
+    covers: PowerOf
+    ts_ns: Times
+    """When it was read, UTC."""
+    placed_ns: Times
+    """Up to when `joules` and `seconds` are: a mean of the time before a reading is of the middle of that time."""
+    joules: Floats
+    """Energy since the first reading, without that of gaps."""
+    seconds: Floats
+    """Time since the first reading, without gaps."""
+    watts: Floats
+    """The power that a row says, else the mean since the row before; NaN where that is a gap."""
+    window_s: Floats
+    """Over how much time before `ts_ns` that power is the mean; NaN where the meter does not say."""
+
+    def over(self, began: Times, ended: Times) -> tuple[Floats, Floats]:
+        """Energy (J) from `began` to `ended` (ns UTC), and of how many seconds of it there are readings."""
+        since = self.placed_ns[0]
+        at, (first, last) = (self.placed_ns - since) / 1e9, ((began - since) / 1e9, (ended - since) / 1e9)
+        joules, seconds = (np.interp(last, at, one) - np.interp(first, at, one) for one in (self.joules, self.seconds))
+        return joules, seconds
+
+
+def node_meters(
+    store: Store, *, cluster: str | None = None, since: datetime | None = None, until: datetime | None = None
+) -> list[NodeMeter]:
+    """The meters of the store's nodes (of one cluster, or of all) from `since` to `until`, by cluster and node, those
+    that cover more first. Raises StoreError."""
+    rows = store.scan("node_power").filter(
+        *([pl.col("cluster") == cluster] if cluster is not None else []),
+        *([pl.col("ts") >= since] if since is not None else []),
+        *([pl.col("ts") <= until] if until is not None else []),
+    )
+    columns = ("cluster", "node", "source", "covers", "part", "ts", "power_mw", "window_ms", "energy_mj")
+    frame = store.collect(rows.select(columns)).unique(columns[:6], keep="last").sort(columns[:6])
+    found = []
+    for (of, node, source, covers), own in frame.group_by(columns[:4], maintain_order=True):
+        if covers not in (*WHOLE, *OF_HOST) or source not in _BEST:
+            continue
+        parts = [_part(rows) for _, rows in own.group_by("part", maintain_order=True)]
+        parts = [part for part in parts if part is not None]
+        if parts:
+            found.append(NodeMeter(str(of), str(node), PowerMeter(source), PowerOf(covers), *_summed(parts)))
+    rank = {code: place for place, code in enumerate((*WHOLE, *OF_HOST))}
+    return sorted(found, key=lambda one: (one.cluster, one.node, rank[one.covers], _BEST.index(one.source)))
+
+
+_Arrays = tuple[Times, Times, Floats, Floats, Floats, Floats]
+
+
+def _part(rows: pl.DataFrame) -> _Arrays | None:
+    """The arrays of a `NodeMeter` of one part, whose rows are in order of time. None of less than two readings."""
+    rows = rows.filter(pl.col("power_mw").is_not_null() | pl.col("energy_mj").is_not_null())
+    if rows.height < 2:
+        return None
+    ts = rows["ts"].dt.epoch("ns").to_numpy()
+    power_w, window_s, counted_j = (
+        rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy() / 1e3
+        for name in ("power_mw", "window_ms", "energy_mj")
+    )
+    step_s = np.diff(ts) / 1e9
+    counted = np.diff(counted_j)
+    by_counter = (counted >= 0) & (counted <= _MOST_W * step_s)
+    placed = ts if by_counter.any() else ts - (np.nan_to_num(window_s) * 5e8).astype(np.int64)
+    step_j = np.where(by_counter, counted, (power_w[1:] + power_w[:-1]) / 2 * np.diff(placed) / 1e9)
+    gap = np.isnan(step_j) | (step_s > max(_LONGEST * float(np.median(step_s)), _LONGEST_S))
+    joules, seconds = (np.append(0.0, np.cumsum(np.where(gap, 0.0, one))) for one in (step_j, np.diff(placed) / 1e9))
+    no_power = np.isnan(power_w)
+    watts = np.where(no_power, np.append(np.nan, np.where(gap, np.nan, step_j / step_s)), power_w)
+    return ts, placed, joules, seconds, watts, np.where(no_power, np.append(np.nan, step_s), window_s)
+
+
+def _summed(parts: Sequence[_Arrays]) -> _Arrays:
+    """The arrays of the whole of some parts, at the times at which any was read: without a part there is no whole."""
+    if len(parts) == 1:
+        return parts[0]
+    ts = np.unique(np.concatenate([part[0] for part in parts]))
+    first = np.interp(ts, parts[0][0], parts[0][1] - parts[0][0])
+    placed = ts + first.astype(np.int64)
+    joules, watts, seconds = np.zeros(len(ts)), np.zeros(len(ts)), np.full(len(ts), np.inf)
+    window_s = np.zeros(len(ts))
+    for own, _, of_part, measured, shown, window in parts:
+        at = np.searchsorted(own, ts).clip(max=len(own) - 1)
+        read = own[at] == ts
+        joules += np.interp(ts, own, of_part)
+        seconds = np.minimum(seconds, np.interp(ts, own, measured))
+        watts += np.where(read, shown[at], np.nan)
+        window_s = np.maximum(window_s, np.where(read, window[at], np.nan))
+    return ts, placed, joules, seconds, watts, window_s
