@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .cli.answers.job import idle_gpus
     from .cli.answers.measuring import collect, measure
     from .cli.answers.tuning import tune
-    from .dashboards.answers.energy import energy, energy_excess, energy_quote, energy_reconcile
+    from .dashboards.answers.energy import energy, energy_calibrate, energy_excess, energy_quote, energy_reconcile
     from .dashboards.answers.importing import import_files
     from .dashboards.answers.judging import across, diff, explain, fingerprint, plan, variability, verdicts
     from .dashboards.answers.replay import replay
@@ -33,7 +33,7 @@ _LAZY = {
     ".cli.answers.job": ("idle_gpus",),
     ".cli.answers.measuring": ("collect", "measure"),
     ".cli.answers.tuning": ("tune",),
-    ".dashboards.answers.energy": ("energy", "energy_excess", "energy_quote", "energy_reconcile"),
+    ".dashboards.answers.energy": ("energy", "energy_calibrate", "energy_excess", "energy_quote", "energy_reconcile"),
     ".dashboards.answers.importing": ("import_files",),
     ".dashboards.answers.judging": ("across", "diff", "explain", "fingerprint", "plan", "variability", "verdicts"),
     ".dashboards.answers.replay": ("replay",),
@@ -56,6 +56,7 @@ __all__ = [
     "collect",
     "diff",
     "energy",
+    "energy_calibrate",
     "energy_excess",
     "energy_quote",
     "energy_reconcile",

@@ -28,12 +28,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from whorl.analysis.energy.calibration import BoardErrors, Windows, calibrated_boards, errors_of, windows_of_nodes
+from whorl.benchmarks.machine import machine
+from whorl.benchmarks.reporting import as_json, share
 from whorl.store import Store
 from whorl.store.power_sensors import MEASURED_BOARDS, NORMAL_95
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import PowerMeter, PowerOf
 
 Floats = NDArray[np.float64]
+Counts = dict[str, tuple[int, int] | float]
 
 NODES, PER_NODE, CLUSTER, MODEL = 8, 8, "c", "NVIDIA H100 80GB HBM3"
 IDLE_W, LIMIT_W, BASE_W = 70.0, 700.0, 900.0
@@ -130,7 +133,7 @@ def slow(rng: np.random.Generator, seconds: int, lasts_s: float) -> Floats:
 def before(watts: Floats, ends: NDArray[np.int64], lasts: int) -> Floats:
     """The mean of so many seconds before each second."""
     upto = np.append(0.0, np.cumsum(watts))
-    return (upto[ends] - upto[ends - lasts]) / lasts
+    return np.asarray((upto[ends] - upto[ends - lasts]) / lasts)
 
 
 def fleet(folder: Path, population: Population, seed: int, hours: float) -> Fleet:
@@ -185,10 +188,10 @@ def fleet(folder: Path, population: Population, seed: int, hours: float) -> Flee
 def least_squares(windows: Windows, efficiency: float) -> Floats:
     """The gain to apply to each board of a node, by ordinary least squares."""
     x = np.column_stack([*windows.gpu_w, np.ones(len(windows.node_w))])
-    return np.linalg.lstsq(x, efficiency * windows.node_w, rcond=None)[0][:-1]
+    return np.asarray(np.linalg.lstsq(x, efficiency * windows.node_w, rcond=None)[0][:-1])
 
 
-def judged(found: Fleet, errors: BoardErrors, applied: pl.DataFrame, seed: int) -> dict[str, tuple[int, int]]:
+def judged(found: Fleet, errors: BoardErrors, applied: pl.DataFrame, seed: int) -> Counts:
     """Of windows of a board, and of all boards of a node, how many have their true energy in the interval."""
     rng, (boards, seconds) = np.random.default_rng(1000 + seed), found.true_w.shape
     true, read = (np.pad(np.cumsum(watts, axis=1), ((0, 0), (1, 0))) for watts in (found.true_w, found.read_w))
@@ -210,20 +213,20 @@ def judged(found: Fleet, errors: BoardErrors, applied: pl.DataFrame, seed: int) 
             "true_j": (true[:, began + lasts] - true[:, began]).ravel(),
         }
     )
-    counts = {}
+    counts: Counts = {}
     for name, by in (("board", ["window", "gpu"]), ("node", ["window", "node"])):
         sums = frame.group_by(by, maintain_order=True).agg(pl.col("energy_j", "true_j").sum())
         both = sums.join(errors.added(frame, by), on=by)
         half = NORMAL_95 * both["board_j2"].sqrt()
         middle = both["energy_j"] + both["error_j"]
-        counts[name] = (int(((both["true_j"] - middle).abs() <= half).sum()), both.height)
-        counts[f"{name} half width"] = (round(float((half / both["true_j"]).median() * 1e4)), 10_000)  # type: ignore[arg-type]
+        counts[f"windows of a {name} held"] = (int(((both["true_j"] - middle).abs() <= half).sum()), both.height)
+        counts[f"windows of a {name}, half width, %"] = 100 * float(np.median(half / both["true_j"]))
         five = (both["true_j"] / both["energy_j"] - 1).abs() <= 0.05
-        counts[f"{name} within 5 %"] = (int(five.sum()), both.height)
+        counts[f"windows of a {name} within 5 %"] = (int(five.sum()), both.height)
     return counts
 
 
-def measured(population: Population, seed: int, hours: float) -> dict[str, tuple[float, int]]:
+def measured(population: Population, seed: int, hours: float) -> Counts:
     """The counts of one fleet."""
     with tempfile.TemporaryDirectory() as folder:
         found = fleet(Path(folder) / "store", population, seed, hours)
@@ -241,15 +244,15 @@ def measured(population: Population, seed: int, hours: float) -> dict[str, tuple
     half = NORMAL_95 * np.sqrt(rows["hh"].to_numpy() + shared)
     apart = np.abs(h - right).max(axis=0)
     plain = np.concatenate([least_squares(one, 0.94) for one in windows])
-    counts: dict[str, tuple[float, int]] = {
+    counts: Counts = {
         "gain within 3 %": (int((apart <= WITHIN).sum()), len(h)),
         "gain in interval": (int((np.abs(h - right) <= half).all(axis=0).sum()), len(h)),
         "least squares within 3 %": (int((np.abs(plain - 1 - right).max(axis=0) <= WITHIN).sum()), len(h)),
-        "largest error, 1e-4": (round(1e4 * float(apart.max())), 1),
-        "common error, 1e-4": (round(1e4 * float((h - right.mean(axis=0)).mean())), 1),
-        "half width, 1e-4": (round(1e4 * float(np.median(half))), 1),
-        "windows": (int(rows["windows"].median()), 1),  # type: ignore[arg-type]
-        "cpu_s": (cpu_s, 1),
+        "largest error of a gain, %": 100 * float(apart.max()),
+        "mean error of the gains, %": 100 * float((h - right.mean(axis=0)).mean()),
+        "half width of a gain, %": 100 * float(np.median(half)),
+        "windows of a node": float(np.median([len(one.node_w) for one in windows])),
+        "cpu_s": cpu_s,
     }
     for finding, n in rows["finding"].value_counts().rows():
         counts[f"finding {finding}"] = (n, len(h))
@@ -264,21 +267,22 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--only", choices=POPULATIONS)
     asked = parser.parse_args()
-    answer: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for name, population in POPULATIONS.items():
-        if asked.only not in (None, name):
-            continue
-        each = [measured(population, seed, asked.hours) for seed in range(1, asked.seeds + 1)]
-        names = dict.fromkeys(key for counts in each for key in counts)
-        answer[name] = {"told": population.told}
-        for key in names:
-            values = [counts[key] for counts in each if key in counts]
-            answer[name][key] = values
-        print(
-            name,
-            {key: (sum(a for a, _ in v), sum(b for _, b in v)) for key, v in answer[name].items() if key != "told"},
-            flush=True,
-        )
+        if asked.only in (None, name):
+            each = [measured(population, seed, asked.hours) for seed in range(1, asked.seeds + 1)]
+            keys = dict.fromkeys(key for counts in each for key in counts)
+            rows[name] = {"told": population.told} | {
+                key: together([counts[key] for counts in each if key in counts]) for key in keys
+            }
+    print(as_json({"hours": asked.hours, "fleets": asked.seeds, "machine": machine(), "populations": rows}))
+
+
+def together(found: list[Any]) -> Any:
+    """Of several fleets: of counts the share of all, of figures the median."""
+    if isinstance(found[0], tuple):
+        return share(*map(sum, zip(*found, strict=True)))
+    return round(float(np.median(found)), 2)
 
 
 if __name__ == "__main__":

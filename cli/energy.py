@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from .energy_calibrate import calibrate
 from .energy_excess import excess
 from .energy_options import joined, shared
 from .energy_quote import quote
@@ -44,6 +45,7 @@ def energy(
     whorl energy reconcile --store S         whether the books balance
     whorl energy excess --store S            what slow and hungry GPUs cost
     whorl energy quote --store S --job 4242  other GPUs, power caps and hours
+    whorl energy calibrate --store S         what power sensors are wrong by
 
     What no job used has rows of its own: idle (the GPU did nothing), and unattributed (nothing shows that it
     was idle, and no known job had it). All rows add up to what was metered. Jobs come from the table `jobs`
@@ -68,5 +70,5 @@ def energy(
     print_reply(reply, as_json=as_json, as_csv=as_csv)
 
 
-for _command in (reconcile, excess, quote):
+for _command in (reconcile, excess, quote, calibrate):
     energy.add_command(_command)

@@ -26,11 +26,11 @@ from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, ErrorSource, SensorE
 from ...store.schema import CALIBRATIONS, arrow_schema
 from ...store.vocabulary import CalibrationFinding, PowerMeter, PowerOf
 from ..by_number import by_number
-from .carbon.settings import Settings, find_settings
 from .meter import Meters
 from .nodes import OF_HOST, WHOLE, NodeMeter, node_meters
 from .readings import meters_of_many
 from .series import Floats, Times
+from .settings import EnergySettings, find_settings
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -130,7 +130,7 @@ POPULATION = BoardErrors.alike(SENSOR_ERROR)
 
 def board_errors(store: Store, stated: SensorError = SENSOR_ERROR) -> BoardErrors:
     """The errors of the boards of a store: as they were calibrated, else as the settings state them, else as measured
-    boards of the model, or of other models, have them. `stated`: `Settings.sensor`."""
+    boards of the model, or of other models, have them. `stated`: `EnergySettings.sensor`."""
     return _with_prior(store, errors_of(store.sql("select * from calibrations_now").polars(), stated))
 
 
@@ -183,7 +183,7 @@ _FOLLOWS, _FOLLOWS_COUNTED = (0.02, 0.03), (0.01, 0.02)
 where counters of its CPUs say their part."""
 _COUNTED = (1.1, 0.1)
 """What a host draws for each W that the counter of its CPUs or memory says, whose voltage regulators are not in it."""
-_DRIFT = 0.005  # standard deviation of the change of h from the middle of the time to its ends
+_DRIFT = 0.01  # standard deviation of the change of h from the middle of the time to its ends
 _LAGS_S = (0.0, -2.0, -1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0)
 _WIDTHS_S = (1.0, 5.0, 10.0, 30.0, 60.0)
 """Over what time a meter may average that does not say it."""
@@ -272,7 +272,7 @@ def _steady(gpu_w: Floats) -> NDArray[np.bool_]:
     low, high = np.quantile(gpu_w, (0.02, 0.98), axis=1)
     limit = np.maximum(_CHANGE * (high - low), _CHANGE_W)
     changes = (np.abs(np.diff(gpu_w)) > limit[:, None]).any(axis=0)
-    return ~(np.append(changes, False) | np.append(False, changes))
+    return np.asarray(~(np.append(changes, False) | np.append(False, changes)))
 
 
 def _mean_w(meters: Meters, began: Times, ended: Times) -> Floats:
@@ -444,7 +444,7 @@ def calibrate(
     cluster: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    settings: Settings | str | Path | None = None,
+    settings: EnergySettings | str | Path | None = None,
     dry_run: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Calibration:
@@ -460,9 +460,8 @@ def calibrate(
     by_cluster: dict[str, list[Windows]] = {}
     for one in windows_of_nodes(opened, cluster=cluster, since=since, until=until, progress=progress):
         by_cluster.setdefault(one.meter.cluster, []).append(one)
-    models = {
-        (of, gpu): model for of, gpu, model in opened.sql("select cluster, gpu, model from gpus_now").polars().rows()
-    }
+    named = opened.sql("select cluster, gpu, model from gpus_now").polars()
+    models = {(of, gpu): model for of, gpu, model in named.rows()}
     parts = [calibrated_boards(some, models, stated) for some in by_cluster.values()]
     rows = pl.concat([pl.DataFrame(schema=_ROW), *parts])
     stored = not dry_run and bool(rows.height)
@@ -496,11 +495,11 @@ def _boards(store: Store, rows: pl.DataFrame, stated: SensorError, cluster: str 
             (factor * (middle + half)).alias(f"{kind}_high_{unit}"),
         ))  # fmt: skip
     source = errors.boards.select(*_GPU, "source")
-    of_calibration = learnt.select(
-        *_GPU, "windows", "since", "until", pl.col("source").alias("meter"), "learnt", "finding"
+    of_learnt = learnt.rename({"source": "meter"}).select(
+        *_GPU, "windows", "since", "until", "meter", "learnt", "finding"
     )
     found = named
-    for part in (*ends, source, of_calibration):
+    for part in (*ends, source, of_learnt):
         found = found.join(part, on=_GPU, how="left", nulls_equal=True, maintain_order="left")
     return found.with_columns(pl.col("source").fill_null(stated.source.value)).sort(
         *by_number("cluster", "node", "name"), "gpu", nulls_last=True
@@ -511,7 +510,7 @@ def calibrated_boards(
     windows: Sequence[Windows], models: Mapping[tuple[str, str], str | None], stated: SensorError = SENSOR_ERROR
 ) -> pl.DataFrame:
     """What the windows of the nodes of one cluster say of the sensors of their boards: rows of `calibrations`, but for
-    `made_at` and `version`. `stated`: `Settings.sensor`; `models`: by cluster and GPU.
+    `made_at` and `version`. `stated`: `EnergySettings.sensor`; `models`: by cluster and GPU.
 
     Nodes are fitted one by one, given what boards and hosts of the cluster share; that is then known from all of them.
     """
@@ -571,7 +570,7 @@ def _rows(
             CalibrationFinding.FEW if len(windows.node_w) < _FEW_WINDOWS
             else CalibrationFinding.STEADY if steady[board]
             else CalibrationFinding.TOGETHER if learnt[board] < _TOLD_APART
-            else CalibrationFinding.DRIFTS if abs(change[board]) > max(3 * unsure[board], _DRIFT)
+            else CalibrationFinding.DRIFTS if abs(change[board]) > max(2.5 * unsure[board], 0.5 * _DRIFT)
             else CalibrationFinding.OK
         )  # fmt: skip
         slope, model = float(prior.slope[board]), models.get(gpu)

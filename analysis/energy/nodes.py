@@ -71,8 +71,7 @@ def node_meters(
     for (of, node, source, covers), own in frame.group_by(columns[:4], maintain_order=True):
         if covers not in (*WHOLE, *OF_HOST) or source not in _BEST:
             continue
-        parts = [_part(rows) for _, rows in own.group_by("part", maintain_order=True)]
-        parts = [part for part in parts if part is not None]
+        parts = [part for _, rows in own.group_by("part", maintain_order=True) if (part := _part(rows)) is not None]
         if parts:
             found.append(NodeMeter(str(of), str(node), PowerMeter(source), PowerOf(covers), *_summed(parts)))
     rank = {code: place for place, code in enumerate((*WHOLE, *OF_HOST))}

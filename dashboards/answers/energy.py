@@ -15,6 +15,7 @@ from .reply import Reply, folder, opened
 if TYPE_CHECKING:
     from ...analysis.energy.answers import Answer
     from ...analysis.energy.books import Balance
+    from ...analysis.energy.calibration import Calibration
     from ...analysis.energy.excess import FleetExcess
     from ...analysis.energy.one_job import OneJob
     from ...analysis.energy.quote import Quoted
@@ -95,6 +96,21 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]
 
     found = reconcile(opened(store), **_times(options))
     return Reply(found, partial(printed.document, found), partial(printed.answer, found), frame=found.gpus)
+
+
+def energy_calibrate(
+    store: Store | str | Path, *, dry_run: bool = False, **options: Unpack[EnergyOptions]
+) -> Reply[Calibration]:
+    """Learn gain and offset of boards from the power of their nodes, as `whorl energy calibrate` does.
+
+    `frame` has a row for each GPU. It is stored, and energy is then that of calibrated boards; with `dry_run` nothing
+    is stored. Raises InputError for settings that cannot be used.
+    """
+    from ...analysis.energy.calibration import calibrate
+    from ..printed import calibration as printed
+
+    found = calibrate(opened(store), dry_run=dry_run, **_times(options))
+    return Reply(found, partial(printed.document, found), partial(printed.answer, found), frame=found.boards)
 
 
 def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[EnergyOptions]) -> Reply[FleetExcess]:

@@ -46,7 +46,7 @@ def document(found: Answer) -> dict[str, Any]:
         "settings": None if booked.settings.path is None else str(booked.settings.path),
         "factors": booked.factors.to_dicts(),
         "co2e_hours_share": hours_share(booked.factors),
-        "sensor": booked.sensor.describe(),
+        "sensor": sensor_error(booked),
         **({} if found.gpus is None else {"gpus": found.gpus.to_dicts(), "beside": found.beside}),
     }
 
@@ -237,8 +237,18 @@ def explained(found: Answer, store: str | Path | None = None) -> Iterable[str]:
         said = "".join(f". {what}" for kind, what in meant.items() if kind in kinds)
         yield f"idle %: the part that the GPUs would have drawn without work{said}"
         yield from idle_sources(found.rows.iter_rows(named=True))
-    yield f"[95 %] allows for power sensors with {found.booked.sensor.describe()}"
+    yield f"[95 %] allows for power sensors with {sensor_error(found.booked)}"
     yield from carbon(found)
+
+
+def sensor_error(booked: Booked) -> str:
+    """The error of power sensors that the intervals allow for, in words."""
+    calibrated = booked.metered.join(booked.errors.calibrated, on=["cluster", "gpu"], how="semi", nulls_equal=True)
+    others = booked.sensor.describe()
+    if calibrated.is_empty():
+        return others
+    learnt = f"the error that their calibration left ({many(calibrated.height, 'GPU')}: `whorl energy calibrate`)"
+    return learnt if calibrated.height == booked.metered.height else f"{learnt}; others: {others}"
 
 
 def _reasons(rows: pl.DataFrame) -> list[tuple[str, str, int]]:

@@ -11,7 +11,7 @@ from ...analysis.energy.one_job import OneJob
 from ...analysis.energy.quote import Quoted
 from ..energy_words import REASONS, idle_share, unit_of, with_interval
 from ..table import MISSING, Table, many, number, second
-from .energy import carbon, costs_of, percent, some_gpus
+from .energy import carbon, costs_of, percent, sensor_error, some_gpus
 from .energy import document as energy_document
 from .energy_excess import EXCESS_REASONS, excess_interval
 from .energy_quote import as_rows, options
@@ -39,7 +39,7 @@ def answer(found: Answer, elsewhere: Quoted) -> Iterable[str | Table]:
     yield ""
     yield from options(elsewhere)
     yield ""
-    yield f"[95 %] allows for power sensors with {found.booked.sensor.describe()}"
+    yield f"[95 %] allows for power sensors with {sensor_error(found.booked)}"
     yield from carbon(found)
 
 

@@ -386,6 +386,7 @@ VERBS = {
     "energy": Verb(STORE),
     "energy reconcile": Verb(STORE),
     "energy excess": Verb(STORE),
+    "energy calibrate": Verb(STORE),
     "energy quote": Verb(
         STORE | {"--job": "5"},
         {"--cap": ["60%", "0", "420 W"], "--time": ["2h"]},

@@ -65,6 +65,7 @@ CASES: dict[str, tuple[Call, list[str]]] = {
     "energy --by user": (lambda store, _: whorl.energy(store, "user"), []),
     "energy --job 1001": (lambda store, _: whorl.energy(store, job="1001"), []),
     "energy --since 2026-01-05T12:00 --by gpu": (lambda store, _: whorl.energy(store, "gpu", since=SECOND_DAY), []),
+    "energy calibrate --dry-run": (lambda store, _: whorl.energy_calibrate(store, dry_run=True), []),
     "energy reconcile": (lambda store, _: whorl.energy_reconcile(store), []),
     "energy excess --by job": (lambda store, _: whorl.energy_excess(store, "job"), []),
     "jobs idle --at-least 1s": (lambda store, _: whorl.idle_gpus(store, at_least="1s"), []),

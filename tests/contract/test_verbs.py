@@ -108,6 +108,7 @@ QUESTIONS = [
     _on_store("jobs-idle", "jobs idle / --at-least 1s --price 2 --json", inputs=BOOKED, short=("mixed", "none")),
     _on_store("energy-unread", "energy / --json", inputs=("longhorn", "one")),
     _on_store("energy-reconcile", "energy reconcile / --json"),
+    _on_store("energy-calibrate", "energy calibrate / --dry-run --json", short=("none",)),
     *(
         _on_store(f"energy-excess-{by}", f"energy excess / --by {by} --json", inputs=BOOKED, short=(*also, "none"))
         for by, *also in (("gpu", "mixed"), ("node",), ("job",))

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+import scipy.signal
 import scipy.special
+from numpy.typing import NDArray
 
-from whorl.analysis.energy.calibration import BoardErrors
+from whorl.analysis.energy.answers import energy, reconcile
+from whorl.analysis.energy.calibration import BoardErrors, Windows, calibrate, calibrated_boards
+from whorl.analysis.energy.nodes import NodeMeter
 from whorl.store.power_sensors import MEASURED_BOARDS, NORMAL_95, SENSOR_ERROR, SensorError
+from whorl.store.vocabulary import PowerMeter, PowerOf
+from whorl.tests.analysis.energy.stored import S, at, gpu, job, readings, rows, store_of
+
+Floats = NDArray[np.float64]
 
 LOADS_W = (30.0, 100.0, 200.0, 300.0, 400.0)
 
@@ -25,9 +34,11 @@ def test_boards_that_are_left_out_lie_inside_what_the_others_let_expect(whole_mo
     quantile = float(scipy.special.stdtrit(len(MEASURED_BOARDS) - 1, 0.975))
     assert SENSOR_ERROR.quantile == pytest.approx(quantile, abs=1e-6)
     held = dict.fromkeys(LOADS_W, 0)
-    for at, (model, gain_pct, offset_w) in enumerate(MEASURED_BOARDS):
+    for left_out, (model, gain_pct, offset_w) in enumerate(MEASURED_BOARDS):
         others = [
-            board for place, board in enumerate(MEASURED_BOARDS) if (board[0] != model if whole_model else place != at)
+            board
+            for place, board in enumerate(MEASURED_BOARDS)
+            if (board[0] != model if whole_model else place != left_out)
         ]
         known = SensorError.of_model(model, others, float(scipy.special.stdtrit(len(others) - 1, 0.975)))
         h, p = solved(gain_pct, offset_w)
@@ -95,3 +106,125 @@ def test_errors_add_up_as_those_of_one_sensor_and_shared_parts_do_not_average_ou
     # Two models are not.
     two = BoardErrors.of_models([("c", gpu, "H100" if at < 20 else "B200") for at, gpu in enumerate(gpus)])
     assert math.sqrt(two.added(read, [])["board_j2"][0]) < 0.8 * sum(map(math.sqrt, jobs["board_j2"]))
+
+
+BOARDS, MINUTES = 8, 1440
+MODEL = "NVIDIA H100 80GB HBM3"
+
+
+def fleet(
+    seed: int, gains: Floats, *, together: bool = False, meter: PowerMeter = PowerMeter.PDU, drift: float = 0.0
+) -> list[Windows]:
+    """Windows of a minute of eight nodes of eight boards, which read gain x true + 5 W; jobs last some minutes."""
+    rng, found = np.random.default_rng(seed), []
+    ts = S * 60 * np.arange(1, MINUTES + 1)
+    for number in range(len(gains) // BOARDS):
+        gain = gains[number * BOARDS :][:BOARDS, None] * (1 + drift * np.linspace(-0.5, 0.5, MINUTES))
+        turns = rng.random((1 if together else BOARDS, MINUTES // 8)).repeat(8, axis=1)
+        true = np.where(turns < 0.3, 70.0, 100 + 550 * turns) * np.ones((BOARDS, 1))
+        host = 800 + 20 * scipy.signal.lfilter([1], [1, -0.8], rng.standard_normal(MINUTES))
+        wall = (true.sum(axis=0) + host) / 0.94 * (1 + 0.003 * rng.standard_normal())
+        nothing = np.zeros(MINUTES)
+        node = NodeMeter("c", f"n{number}", meter, PowerOf.NODE_WALL, ts, ts, nothing, nothing, wall, nothing + 60)
+        gpus = [("c", f"GPU-{number}-{board}") for board in range(BOARDS)]
+        found.append(Windows(node, gpus, ts, wall, gain * true + 5, np.zeros((0, MINUTES)), 0.0))
+    return found
+
+
+def half_of(found: pl.DataFrame) -> Floats:
+    """Half of the 95 % interval of h of each board."""
+    shared = found["shared"].list.eval(pl.element().struct.field("h") ** 2).list.sum()
+    return np.asarray(NORMAL_95 * np.sqrt((found["hh"] + shared).to_numpy()))
+
+
+def some_gains(seed: int) -> Floats:
+    rng = np.random.default_rng(100 + seed)
+    return 1 + np.array([gain for _, gain, _ in MEASURED_BOARDS])[rng.integers(len(MEASURED_BOARDS), size=64)] / 100
+
+
+def learnt(windows: list[Windows]) -> pl.DataFrame:
+    return calibrated_boards(windows, {key: MODEL for one in windows for key in one.gpus})
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_gains_of_64_boards_are_found_within_3_percent_and_by_their_intervals(seed: int) -> None:
+    gains = some_gains(seed)
+    found = learnt(fleet(seed, gains))
+    apart = found["h"].to_numpy() - (1 / gains - 1)
+    assert np.abs(apart).max() < 0.03
+    assert (np.abs(apart) <= half_of(found)).sum() >= 0.93 * len(gains)
+    assert set(found["finding"]) == {"ok"}
+    assert (found["learnt"] > 0.9).all()
+    # The boards of a node are told apart better than all of them from what the host adds.
+    of_node = apart.reshape(-1, BOARDS)
+    assert np.abs(of_node - of_node.mean(axis=1, keepdims=True)).max() < 0.02
+    assert np.median(np.sqrt(found["hh"])) < 0.4 * np.median(half_of(found)) / NORMAL_95
+
+
+def test_boards_that_always_work_together_stay_unsure_and_it_is_told() -> None:
+    gains = some_gains(3)
+    found = learnt(fleet(3, gains, together=True))
+    assert set(found["finding"]) == {"together"}
+    apart = np.abs(found["h"].to_numpy() - (1 / gains - 1))
+    assert (apart <= half_of(found)).sum() >= 0.93 * len(gains)
+    assert np.median(half_of(found)) > 0.05
+    assert np.abs(found["h"].to_numpy().reshape(-1, BOARDS).std(axis=1)).max() < 0.01
+
+
+def test_a_gain_that_drifts_is_found_and_the_interval_holds_both_ends() -> None:
+    gains = some_gains(4)
+    found = learnt(fleet(4, gains, drift=0.04))
+    assert (found["finding"] == "drifts").sum() > 32
+    for end in (-0.5, 0.5):
+        apart = np.abs(found["h"].to_numpy() - (1 / (gains * (1 + 0.04 * end)) - 1))
+        assert (apart <= half_of(found)).sum() >= 0.93 * len(gains)
+
+
+def test_what_a_worse_meter_may_be_wrong_by_is_shared_by_the_boards_of_its_node() -> None:
+    good, bad = (learnt(fleet(5, some_gains(5), meter=meter)) for meter in (PowerMeter.PDU, PowerMeter.IPMI))
+    assert np.median(half_of(bad)) > np.median(half_of(good))
+    of_meter = [{row["factor"]: row["h"] for row in board} for board in bad["shared"][:2].to_list()]
+    name = "c n0 meter"
+    assert of_meter[0][name] == pytest.approx(of_meter[1][name], rel=0.2)
+    assert np.median(np.sqrt(bad["hh"])) == pytest.approx(np.median(np.sqrt(good["hh"])), rel=0.2)
+
+
+def test_energy_is_that_of_calibrated_boards_and_the_books_still_balance(tmp_path: Path) -> None:
+    """One board reads 8 % too much, and the other 6 % too little; a meter of the node says so to `whorl energy`."""
+    rng, seconds = np.random.default_rng(7), np.arange(0, 4 * 3600, 5)
+    turns = rng.random((2, len(seconds) // 60)).repeat(60, axis=1)
+    true = np.where(turns < 0.4, 50.0, 250.0)
+    names, gains, offsets = ("GPU-a", "GPU-b"), (1.08, 0.94), (-6.0, 4.0)
+    read = np.array(gains)[:, None] * true + np.array(offsets)[:, None]
+    power = rows(
+        "node_power",
+        [
+            {"cluster": "c", "node": "n1", "ts": at(second), "source": "pdu", "covers": "node_wall", "window_ms": 5000,
+             "power_mw": round(1000 * (300 + true[:, max(place - 1, 0)].sum() + rng.normal(0, 2)) / 0.94)}
+            for place, second in enumerate(seconds.tolist())
+        ],
+    )  # fmt: skip
+    store = store_of(
+        tmp_path / "store",
+        [gpu(name) for name in names],
+        [readings(name, seconds.tolist(), watts) for name, watts in zip(names, read, strict=True)],
+        [job(1, "GPU-a", 600, 9000)],
+    )
+    store.append({"node_power": power}, "pdu")
+    before = {row["gpu"]: row for row in energy(store, "gpu").rows.iter_rows(named=True)}
+    found = calibrate(store)
+    assert (found.nodes, found.stored) == (1, True)
+    assert found.boards["finding"].to_list() == ["ok", "ok"]
+    assert found.boards["gain_pct"].to_list() == pytest.approx([-7.4, 6.4], abs=2.5)
+    after = {row["gpu"]: row for row in energy(store, "gpu").rows.iter_rows(named=True)}
+    for name, watts in zip(names, true, strict=True):
+        joules = float(watts.sum() * 5)
+        assert after[name]["low_j"] < joules < after[name]["high_j"]
+        assert abs(after[name]["energy_j"] - joules) < 0.6 * abs(before[name]["energy_j"] - joules)
+        width = [row[name]["high_j"] - row[name]["low_j"] for row in (before, after)]
+        assert width[1] < width[0]
+    books = reconcile(store)
+    assert books.balances
+    assert books.gpus["attributed_j"].max() == pytest.approx(energy(store, job="1").total["energy_j"], rel=1e-9)
+    [row] = energy(store, "node").rows.to_dicts()
+    assert row["energy_j"] == pytest.approx(sum(row["energy_j"] for row in after.values()), rel=1e-9)

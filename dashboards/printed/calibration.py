@@ -1,0 +1,74 @@
+"""What `whorl energy calibrate` says: the gain and offset of each board, with intervals, and what they are from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...analysis.energy.calibration import SCHEMA, Calibration
+from ...store.power_sensors import ErrorSource
+from ...store.vocabulary import CalibrationFinding
+from ..table import MISSING, Table, count, many, minute
+from .energy import with_clusters
+
+_LISTED = 64
+
+
+def document(calibration: Calibration) -> dict[str, Any]:
+    """The document of `whorl.energy.calibrate/1`."""
+    return {
+        "schema": SCHEMA,
+        "rows": calibration.boards.to_dicts(),
+        "nodes": calibration.nodes,
+        "stored": calibration.stored,
+    }
+
+
+def answer(calibration: Calibration) -> Iterable[str | Table]:
+    """The boards in a table, and what stands behind it."""
+    rows = calibration.boards.head(_LISTED).to_dicts()
+    if not rows:
+        yield "n/a: the store knows no GPU; `whorl collect` or `whorl import` adds some"
+        return
+    header = ("GPU", "model", "windows", "gain %", "[95 %]", "offset W", "[95 %]", "from", "finding")
+    body = [
+        [
+            row["name"] or row["gpu"], row["model"] or MISSING, count(row["windows"]),
+            *_with_interval(row, "gain", "pct", 2), *_with_interval(row, "offset", "w", 1),
+            row["source"], row["finding"] or "",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    yield with_clusters(Table(header, body, (2, 3, 4, 5, 6), leaves=(1, 8)), rows)
+    if calibration.boards.height > _LISTED:
+        yield f"and {calibration.boards.height - _LISTED:,} more: --json has all"
+    yield ""
+    yield from _sentences(calibration)
+
+
+def _with_interval(row: dict[str, Any], figure: str, unit: str, digits: int) -> tuple[str, str]:
+    middle, low, high = (row[name] for name in (f"{figure}_{unit}", f"{figure}_low_{unit}", f"{figure}_high_{unit}"))
+    if middle is None:
+        return MISSING, MISSING
+    return f"{middle:+.{digits}f}", f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def _sentences(calibration: Calibration) -> Iterable[str]:
+    boards = calibration.boards
+    learnt = boards.filter(boards["source"] == ErrorSource.CALIBRATED.value)
+    if calibration.nodes:
+        done = "stored: energy is that of calibrated boards" if calibration.stored else "nothing is stored"
+        yield f"{many(calibration.nodes, 'node')} with power of their own; {done}"
+    else:
+        yield (
+            "n/a: no node has ten windows in which its power and that of all its GPUs are known; `whorl import` and "
+            "`whorl collect` read the power of nodes (docs/calibration.md)"
+        )
+    if learnt.height:
+        first, last = min(learnt["since"].to_list()), max(learnt["until"].to_list())
+        yield f"windows from {minute(first)} to {minute(last)} UTC"
+    yield "true energy = (1 + gain) x read energy + offset x time"
+    for source, n in boards["source"].value_counts(sort=True).iter_rows():
+        yield f"{source}, {many(n, 'GPU')}: {ErrorSource(source).meaning}"
+    for finding, n in boards["finding"].drop_nulls().value_counts(sort=True).iter_rows():
+        yield f"{finding}, {many(n, 'GPU')}: {CalibrationFinding(finding).meaning}"
