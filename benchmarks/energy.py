@@ -111,9 +111,9 @@ def whorl(store: Store) -> Work:
 
 
 def meters(store: Store) -> Work:
-    from whorl.analysis.energy.readings import meters as read
+    from whorl.analysis.energy.readings import meters_of_many as read
 
-    return lambda: [float(meter.energy_j[-1]) for meter in read(store)]
+    return lambda: [float(joules) for some in read(store) for joules in some.energy_j[some.ends - 1]]
 
 
 def over(store: Store) -> Work:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import polars as pl
 
 from whorl.analysis.energy.books import add_up
-from whorl.analysis.energy.readings import meters
+from whorl.analysis.energy.readings import meters_of_many
 from whorl.benchmarks.energy_populations import CLUSTER, whole_gpu
 from whorl.benchmarks.energy_sensors import GAINS, OFFSETS
 from whorl.benchmarks.energy_truth import Floats
@@ -82,11 +82,11 @@ def windows(switched: Times) -> dict[str, tuple[Times, Times]]:
 
 def judged(store: Store, switched: Times, on_w: float, off_w: float) -> dict[str, Any]:
     """By length of window: how many intervals hold the nominal energy on both scales, and how wide they are."""
-    (meter,) = meters(store)
+    (metered,) = meters_of_many(store)
     found: dict[str, Any] = {}
     times, watts = readings(store)
     for name, (began, ended) in windows(switched).items():
-        figures = add_up(whole_gpu(meter, began, ended), ["board", "window"])
+        figures = add_up(whole_gpu(metered, 0, began, ended), ["board", "window"])
         best, low, high = (figures[column].to_numpy() for column in ("energy_j", "low_j", "high_j"))
         lasted = (ended - began) / 1e9
         on = on_time(switched, began, ended)

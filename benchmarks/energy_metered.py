@@ -32,7 +32,7 @@ import polars as pl
 
 from whorl.analysis.energy.books import add_up
 from whorl.analysis.energy.calibration import board_errors
-from whorl.analysis.energy.readings import meters
+from whorl.analysis.energy.readings import meters_of_many
 from whorl.benchmarks.energy_populations import CLUSTER, whole_gpu
 from whorl.benchmarks.energy_sensors import heavier_error
 from whorl.benchmarks.energy_truth import Floats, Random
@@ -196,15 +196,15 @@ def judged(stream: MeteredStream, *, named: bool) -> Iterator[dict[str, Any]]:
         store = Store.create(Path(made) / "store")
         model = stream.model if named else None
         import_file(store, path, Options(cluster=CLUSTER, gpu="gpu", model=model))
-        (meter,) = meters(store)
+        (metered,) = meters_of_many(store)
         rows = store.collect(store.scan("telemetry").sort("ts").select(pl.col("ts").dt.epoch("ns"), "power_mw"))
         times, watts = rows["ts"].to_numpy() / 1e9, rows["power_mw"].cast(pl.Float64).to_numpy() / 1e3
-        first, last = max(stream.times[0], meter.first_ns / 1e9), min(stream.times[-1], meter.last_ns / 1e9)
+        first, last = max(stream.times[0], metered.first_ns[0] / 1e9), min(stream.times[-1], metered.last_ns[0] / 1e9)
         sensor = sensor_of_model(stream.model)
         boards = np.array([board[1:] for board in MEASURED_BOARDS if board[0].split()[-1] in (stream.model or "")])
         for length, (began, ended) in windows(first, last).items():
             asked = [np.round(when * 1e9).astype(np.int64) for when in (began, ended)]
-            figures = add_up(whole_gpu(meter, *asked), ["board", "window"], errors=board_errors(store))
+            figures = add_up(whole_gpu(metered, 0, *asked), ["board", "window"], errors=board_errors(store))
             true, lasted = stream.joules(began, ended), ended - began
             plain = trapezoids(times, watts, began, ended)
             corrected = np.full(len(true), np.nan)

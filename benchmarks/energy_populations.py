@@ -27,8 +27,8 @@ import polars as pl
 
 from whorl.analysis.energy.attribute import PIECES
 from whorl.analysis.energy.books import add_up
-from whorl.analysis.energy.meter import Meter
-from whorl.analysis.energy.readings import meters
+from whorl.analysis.energy.meter import Meters
+from whorl.analysis.energy.readings import meters_of_many
 from whorl.benchmarks.energy_sensors import (
     COUNTER_FAULTS,
     POWER_FAULTS,
@@ -237,7 +237,11 @@ def stream(one: MeteredBoard) -> str:
 def answers(store: Store, trials: list[MeteredBoard]) -> dict[tuple[str, int], tuple[dict[str, Any], dict[str, Any]]]:
     """By board and number of the window: the figures that whorl gives, and the piece of energy that they are of."""
     windows = {one.gpu: nanoseconds(np.array([[w.began, w.ended] for w in one.windows])) for one in trials}
-    found = pl.concat([whole_gpu(meter, *windows[meter.gpu].T) for meter in meters(store, cluster=CLUSTER)])
+    found = pl.concat(
+        whole_gpu(meters, number, *windows[gpu].T)
+        for meters in meters_of_many(store, cluster=CLUSTER)
+        for number, (_, gpu) in enumerate(meters.gpus)
+    )
     keys = ["board", "window"]
     figures = {(row["board"], row["window"]): row for row in add_up(found, keys).iter_rows(named=True)}
     return {
@@ -246,18 +250,18 @@ def answers(store: Store, trials: list[MeteredBoard]) -> dict[tuple[str, int], t
     }
 
 
-def whole_gpu(meter: Meter, began: Any, ended: Any) -> pl.DataFrame:
-    """A piece for each window: the whole GPU had one job."""
-    energies = meter.over(began, ended)
+def whole_gpu(meters: Meters, number: int, began: Any, ended: Any) -> pl.DataFrame:
+    """A piece for each window of one GPU (its number): the whole of it had one job."""
+    energies, (cluster, gpu) = meters.over(np.full(len(began), number), began, ended), meters.gpus[number]
     reason = [str(text) or None for text in energies.reason]
     columns = {
-        "cluster": meter.cluster, "gpu": meter.gpu, "node": None, "began": began, "ended": ended, "kind": "job",
+        "cluster": cluster, "gpu": gpu, "node": None, "began": began, "ended": ended, "kind": "job",
         "allocation": None, "share": 1.0, "energy_j": energies.energy_j, "idle_j": None, "idle_low_j": None,
         "idle_high_j": None, "idle_source": None, "below_j": energies.below_j,
         "above_j": energies.above_j, "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j,
         "sensed_s": energies.measured_s, "measured_s": energies.measured_s, "method": "power", "reason": reason,
     }  # fmt: skip
-    frame = pl.DataFrame({"board": meter.gpu, "window": np.arange(len(began)), **columns})
+    frame = pl.DataFrame({"board": gpu, "window": np.arange(len(began)), **columns})
     frame = frame.with_columns(times_of_ns(pl.col("began", "ended")))
     return frame.with_columns(pl.col(name).cast(kind) for name, kind in PIECES.items() if name in frame.columns)
 

@@ -21,7 +21,7 @@ of both. How far an energy may be wrong has these terms:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,9 +123,6 @@ class Meters:
 
     def __len__(self) -> int:
         return len(self.gpus)
-
-    def __iter__(self) -> Iterator[Meter]:
-        return (Meter(self, number) for number in range(len(self)))
 
     def over(self, numbers: Ints, began: Times, ended: Times) -> Energies:
         """The energy of these GPUs (numbers) from `began` to `ended` (ns UTC); arrays (n,).
@@ -299,51 +296,6 @@ class Meters:
             if reason is not None:
                 reasons[numbers == number] = reason
         return reasons
-
-
-@dataclass(frozen=True)
-class Meter:
-    """One of some meters."""
-
-    among: Meters
-    number: int
-
-    @property
-    def cluster(self) -> str:
-        return self.among.gpus[self.number][0]
-
-    @property
-    def gpu(self) -> str:
-        return self.among.gpus[self.number][1]
-
-    @property
-    def first_ns(self) -> int:
-        """When the time that it meters begins, UTC."""
-        return int(self.among.first_ns[self.number])
-
-    @property
-    def last_ns(self) -> int:
-        return int(self.among.last_ns[self.number])
-
-    @property
-    def idle_w(self) -> float | None:
-        """What it draws without work; None where it was never seen idle."""
-        watts = self.among.idle_w[self.number]
-        return None if np.isnan(watts) else float(watts)
-
-    @property
-    def notes(self) -> tuple[Note, ...]:
-        return self.among.notes[self.number]
-
-    @property
-    def energy_j(self) -> Floats:
-        """(k,) from its first reading to each."""
-        return self.among.energy_j[self.among.begins[self.number] : self.among.ends[self.number]]
-
-    def over(self, began: Times, ended: Times) -> Energies:
-        """The energy from `began` to `ended` (ns UTC, arrays). Raises ValueError where one ends before it begins."""
-        began, ended = np.asarray(began, np.int64), np.asarray(ended, np.int64)
-        return self.among.over(np.full(len(began), self.number), began, ended)
 
 
 # -- from readings to meters ----------------------------------------------------------------------------------

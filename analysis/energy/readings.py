@@ -18,7 +18,7 @@ from ...store.catalog import quoted
 from ...store.instants import date_of_ns, times_of_ns
 from ...store.metrics import BOARD_POWER
 from ...store.vocabulary import EventKind
-from .meter import Meter, Meters, meters_of_readings
+from .meter import Meters, meters_of_readings
 from .series import Ints, Note, Problem, Readings
 
 if TYPE_CHECKING:
@@ -38,25 +38,6 @@ _PROBLEMS = {EventKind.DRIVER_RELOADED.value: Problem.DRIVER_RELOAD, EventKind.C
 Key = tuple[str, str]
 
 
-def meters(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    gpus: Collection[tuple[str, str]] | None = None,
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Iterator[Meter]:
-    """The meter of each physical GPU that has telemetry from `since_ns` to `until_ns` (UTC; None: all), in order.
-
-    `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
-    """
-    for meters_of_some in meters_of_many(
-        store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, progress=progress
-    ):
-        yield from meters_of_some
-
-
 def meters_of_many(
     store: Store,
     *,
@@ -66,7 +47,11 @@ def meters_of_many(
     until_ns: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Iterator[Meters]:
-    """The same, some GPUs at a time."""
+    """The meters of all physical GPUs that have telemetry from `since_ns` to `until_ns` (UTC; None: all), in order,
+    some GPUs at a time.
+
+    `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
+    """
     near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in _tables(store)}
     if gpus is not None:
         near = {name: rows.filter(_among(list({gpu for _, gpu in gpus}))) for name, rows in near.items()}

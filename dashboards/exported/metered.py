@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...analysis.energy.meter import Energies
-from ...analysis.energy.readings import meters
+from ...analysis.energy.readings import meters_of_many
 from .series import SECONDS, UNITS, Point, Series, Who, series
 
 if TYPE_CHECKING:
@@ -37,11 +37,13 @@ class Sum:
         return Sum(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-def _sum(used: Energies, seconds: float) -> Sum:
-    """The energy of one window, as a sum."""
-    measured = float(used.measured_s[0])
-    energy, below, above = (float(one[0]) for one in (used.energy_j, used.below_j, used.above_j))
-    return Sum(energy, below, above, measured, max(0.0, seconds - measured))
+def _sums(used: Energies, seconds: float) -> list[Sum]:
+    """The energy of each window, as a sum."""
+    figures = np.stack([used.energy_j, used.below_j, used.above_j, used.measured_s]).T.tolist()
+    return [
+        Sum(lacking_s=seconds) if reason else Sum(energy, below, above, measured, max(0.0, seconds - measured))
+        for reason, (energy, below, above, measured) in zip(used.reason.tolist(), figures, strict=True)
+    ]
 
 
 class Metered:
@@ -57,12 +59,13 @@ class Metered:
         if until <= began:
             return
         sums = dict(self._sums)
-        for meter in meters(self._store, since_ns=began, until_ns=until):
+        for meters in meters_of_many(self._store, since_ns=began, until_ns=until):
             if ended():
                 return
-            used = meter.over(np.array([began]), np.array([until]))
-            gpu, seconds = (meter.cluster, meter.gpu), (until - began) / 1e9
-            sums[gpu] = sums.get(gpu, Sum()).plus(Sum(lacking_s=seconds) if used.reason[0] else _sum(used, seconds))
+            n = len(meters)
+            used = meters.over(np.arange(n), np.full(n, began), np.full(n, until))
+            for gpu, grown in zip(meters.gpus, _sums(used, (until - began) / 1e9), strict=True):
+                sums[gpu] = sums.get(gpu, Sum()).plus(grown)
         self._sums, self._to = sums, until
 
     def series(self, who: Who) -> list[Series]:

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from whorl.analysis.energy.readings import meters
 from whorl.cli import cli
 from whorl.store import Store
+from whorl.tests.analysis.energy.stored import meters
 from whorl.tests.collectors.meanwhile import LONG, meanwhile, until
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.stores import ask, new_store

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.energy.readings import meters
 from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.dashboards.exported.exporting import Exporter, Settings
@@ -16,6 +15,7 @@ from whorl.dashboards.exported.metered import Metered
 from whorl.dashboards.exported.series import Labels, Series, Who
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.analysis.energy.stored import meters
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.exported.rows import SECOND
 from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid

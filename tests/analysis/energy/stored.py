@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from whorl.analysis.energy.attribute import PIECES, Attribution, problems_of_store
 from whorl.analysis.energy.claims import read_claims
-from whorl.analysis.energy.meter import Meter, meters_of_readings
+from whorl.analysis.energy.meter import Energies, Meters, meters_of_readings
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.series import Note, Readings
 from whorl.store import Store
@@ -76,6 +76,53 @@ def store_of(
         tables["events"] = rows("events", events)
     store.append(tables, "made")
     return store
+
+
+@dataclass(frozen=True)
+class Meter:
+    """One of some meters."""
+
+    among: Meters
+    number: int
+
+    @property
+    def cluster(self) -> str:
+        return self.among.gpus[self.number][0]
+
+    @property
+    def gpu(self) -> str:
+        return self.among.gpus[self.number][1]
+
+    @property
+    def first_ns(self) -> int:
+        return int(self.among.first_ns[self.number])
+
+    @property
+    def last_ns(self) -> int:
+        return int(self.among.last_ns[self.number])
+
+    @property
+    def idle_w(self) -> float | None:
+        watts = float(self.among.idle_w[self.number])
+        return None if np.isnan(watts) else watts
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        return self.among.notes[self.number]
+
+    @property
+    def energy_j(self) -> Any:
+        """(k,) from its first reading to each."""
+        return self.among.energy_j[self.among.begins[self.number] : self.among.ends[self.number]]
+
+    def over(self, began: Any, ended: Any) -> Energies:
+        began, ended = np.asarray(began, np.int64), np.asarray(ended, np.int64)
+        return self.among.over(np.full(len(began), self.number), began, ended)
+
+
+def meters(store: Store, **of: Any) -> list[Meter]:
+    """The meter of each GPU of a store; `of`: as `meters_of_many` takes it."""
+    return [Meter(some, number) for some in meters_of_many(store, **of) for number in range(len(some))]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from whorl.analysis.energy.readings import meters
 from whorl.store import Store
 from whorl.store.events import Event, event_rows
 from whorl.store.importing import Options, import_file
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import EventKind
+from whorl.tests.analysis.energy.stored import meters
 
 T0, S = 1_793_530_000 * 10**9, 10**9
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whorl.analysis.energy.books import booked
-from whorl.analysis.energy.meter import Meter
-from whorl.analysis.energy.readings import covered, meters
+from whorl.analysis.energy.readings import covered
 from whorl.analysis.energy.series import Note, Problem, Readings, Reason
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.power_sensors import NORMAL_95, SENSOR_ERROR
-from whorl.tests.analysis.energy.stored import build
+from whorl.tests.analysis.energy.stored import Meter, build, meters
 
 POWER = Path(__file__).resolve().parents[4] / "shared" / "data" / "power"
 S = 10**9
