@@ -293,7 +293,7 @@ def power_at(sensed: SensedPower, middle_w: Floats) -> Floats:
             power[first:end] = np.interp(times + shift_s[gpu], times[known], sensed.watts[first:end][known])
         else:
             power[first:end] = middle_w[gpu]
-    return power
+    return np.asarray(power, np.float64)
 
 
 def followed(sensed: SensedPower) -> tuple[Flags, Flags]:
