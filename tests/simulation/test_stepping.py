@@ -545,18 +545,18 @@ def test_a_node_is_its_gpus_and_a_host_and_a_calm_fit_finds_the_gain_of_each_boa
     """The wall meter has 0.5 % and 1 W; whatever the host does within minutes, the counter of its CPUs shows."""
     fleet = Fleet.draw(V100, 8, 3, find_population("sensors"), faults=0)
     one = Simulation(fleet, find_load("turns"), began_ns=BEGAN)
-    watts, host_w, counted = [], [], []
+    watts, node_w, counted = [], [], []
     for second in range(0, 1500, 10):
         one.advance(BEGAN + second * 10**9)
         nodes = one.node_readings()
         watts.append(one.readings().values["power_mw"] / 1000)
-        host_w.append(nodes.wall_mw / 1000 * EFFICIENCY)
+        node_w.append(nodes.wall_mw / 1000 * EFFICIENCY)
         counted.append(nodes.cpu_mj / 1e6)
-    host_w = np.array(host_w)[1:] - np.diff(counted, axis=0) * 100  # without the CPUs
+    rest_w = np.array(node_w)[1:] - np.diff(counted, axis=0) * 100  # without the CPUs
     for node in range(2):
         boards = slice(4 * node, 4 * node + 4)
-        table = np.column_stack([np.array(watts)[1:, boards], np.ones(len(host_w))])
-        fitted = np.linalg.lstsq(table, host_w[:, node], rcond=None)[0]
+        table = np.column_stack([np.array(watts)[1:, boards], np.ones(len(rest_w))])
+        fitted = np.linalg.lstsq(table, rest_w[:, node], rcond=None)[0]
         assert fitted[:4] * fleet.silicon.sensor[boards] == pytest.approx(1, rel=0.03)
     assert np.ptp(fleet.silicon.sensor) > 0.08
     assert np.abs(fleet.silicon.sensor_offset_w).max() > 3

@@ -42,17 +42,17 @@ def read_ipmitool(content: str, rows: Rows) -> None:
     """Add a row for each reading. A line with a time in front of it says when it was, as `date` prints it."""
     times = Times(rows)
     for host, lines in by_host(content, rows.file).items():
-        sweep, stamp = 0, ""
+        sweep, in_front = 0, ""
         watts: dict[int, tuple[float, str | None]] = {}  # by line, with the time
         for line, words in lines:
             reading, state = DCMI.search(words), _STATE.search(words)
             if reading is not None:
-                watts[line] = float(reading[1]), times.of(stamp, sweep)
-                sweep, stamp = sweep + 1, ""
+                watts[line] = float(reading[1]), times.of(in_front, sweep)
+                sweep, in_front = sweep + 1, ""
             elif state is not None and state[1] == "deactivated" and watts:
                 watts |= {max(watts): (0.0, None)}
             elif times.of(words.strip(), 0) is not None:
-                stamp = words.strip()
+                in_front = words.strip()
         for line, (power_w, stamp) in watts.items():
             _add(line, rows, SERIES["ipmi_dcmi_power_consumption_watts"], power_w, node=host, timestamp=stamp)
 
