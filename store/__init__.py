@@ -6,9 +6,10 @@ each group in the order in which a row passes through them:
     tables   schema            every table and column, with units; the format number, and the steps between formats
              metrics           the metrics of a GPU, a row each: the columns of `telemetry` follow from them
              vocabulary        the codes in columns, and what each says
-             names, instants, hostlist, configuration, events, power_sensors, node_power, aliasing, unbeaten, exposition/
-                               what rooms above share: GPUs and nodes, times, host lists, rows of `events`, what power
-                               sensors see and miss, which choices no other beats, pages of exporters
+             names, instants, hostlist, configuration, events, power_sensors, node_power, aliasing, unbeaten,
+             exposition/       what rooms above share: GPUs and nodes, times, host lists, rows of `events`, what power
+                               sensors see and miss, how tools spell the power of nodes, which choices no other beats,
+                               pages of exporters
     system/  files, locks      files that appear whole, inside the store only; locks that end with their process
              durability, processes, children, signals, network
     files    file_names        what the name of a file says: who wrote it, of which GPUs and times; its check sum

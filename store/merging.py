@@ -19,8 +19,20 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 from ..errors import InputError, StoreError
-from . import commits, file_names, keys, notes, parquet, snapshot, telemetry_files
-from .schema import DERIVED, KEY, LATE, LATEST, MINUTES, TABLES, TELEMETRY, Table, arrow_schema, other_format
+from . import commits, file_names, keys, notes, parquet, parts, snapshot, telemetry_files
+from .schema import (
+    DERIVED,
+    KEY,
+    LATE,
+    LATEST,
+    MINUTES,
+    NODE_POWER,
+    TABLES,
+    TELEMETRY,
+    Table,
+    arrow_schema,
+    other_format,
+)
 from .store import Store
 from .system import files
 
@@ -181,11 +193,11 @@ class _Merge:
         with self._store.exclusive():
             self._compare_places()
             last: dict[Table, pa.Table] = {}
-            for number, piece in enumerate(chain(self._new_readings(), self._new_minutes())):
+            for number, piece in enumerate(chain(self._new_readings(), self._new_minutes(), self._new_powers())):
                 self._commit(last, f"{self._stem}-{number}")
                 last = piece
             for spec in TABLES:
-                if spec not in (TELEMETRY, MINUTES, *DERIVED) and len(rows := self._new_rows(spec)):
+                if spec not in (TELEMETRY, MINUTES, NODE_POWER, *DERIVED) and len(rows := self._new_rows(spec)):
                     last[spec] = rows
             self._commit(last, self._stem)
         return self._done
@@ -237,6 +249,17 @@ class _Merge:
             new = self._unknown(MINUTES, self._outside(rows, rows, partial(_per_minute, self._store)))
             if len(new):
                 yield {MINUTES: new}
+
+    def _new_powers(self) -> Iterator[dict[Table, pa.Table]]:
+        """The readings of nodes' meters that the store has not."""
+        stored = self._source.rows([NODE_POWER.name])[NODE_POWER.name]
+        batches = telemetry_files.batches({path: parquet.rows_in(path) for path in stored.files})
+        for piece in [*map(snapshot.Rows, batches), snapshot.Rows([], live=stored.live)]:
+            rows = parts.read(NODE_POWER.name, piece)
+            self._progress(f"{self._done.source}: {len(rows):,} readings of nodes")
+            new = self._unknown(NODE_POWER, self._in_cluster(rows))
+            if len(new):
+                yield {NODE_POWER: new}
 
     def _outside(self, rows: pa.Table, minutes: pa.Table, per_minute: Callable[[int, int], pl.DataFrame]) -> pa.Table:
         """The rows without those of minutes of which there are as many readings: once pruned and once not, they are the
@@ -331,9 +354,13 @@ def _per_minute(store: Store, first: int, last: int) -> pl.DataFrame:
 
 
 def _stored_near(store: Store, spec: Table, names: list[str], near: pa.Table) -> pa.Table:
-    """The stored rows of a table, of one by days only those near the times of some rows."""
+    """The stored rows of a table, of one with times only those near the times of some rows."""
+    import polars as pl
     import pyarrow as pa
 
+    if "ts" in spec.key:
+        within = pl.col("ts").cast(pl.Int64).is_between(*_minutes_of(near))
+        return store.collect(store.scan(spec.name).filter(within).select(names)).to_arrow()
     since, until = (1000 * us for us in _minutes_of(near)) if spec.partitioned else (None, None)
     parts = [part.arrow(names) for part in store.parts(spec.name, since, until)]
     return pa.concat_tables(parts) if parts else arrow_schema(spec.name).empty_table().select(names)

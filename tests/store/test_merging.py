@@ -17,7 +17,7 @@ from whorl.cli import cli
 from whorl.errors import FormatError, InputError, StoreError
 from whorl.store import Store
 from whorl.store.merging import merge
-from whorl.store.schema import MINUTES, TABLES
+from whorl.store.schema import MINUTES, TABLES, arrow_rows
 from whorl.tests import sizes
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.store.frozen.make import FIRST_DAY, GPUS, make, readings, rows_of
@@ -223,3 +223,20 @@ def test_merge_that_is_killed_can_be_run_again(three: list[Path], tmp_path: Path
         assert rows(Store(into)) == whole, which
         shutil.rmtree(into)
     end()
+
+
+def test_the_power_of_nodes_is_merged_once_also_from_a_journal(store: Store, tmp_path: Path) -> None:
+    power = {"cluster": "c", "source": "ipmi", "covers": "node"}
+    readings = [power | {"node": f"n{n % 3}", "ts": 10**18 + n * 10**10, "power_mw": n} for n in range(9)]
+    columns = {name: [row[name] for row in readings] for name in readings[0]}
+    other = new_store(tmp_path / "other")
+    other.append({"node_power": arrow_rows("node_power", columns)}, "first")
+    with other.journal("n0") as journal:
+        journal.append_columns(
+            {name: [*values[:1]] for name, values in columns.items()} | {"part": ["A"]}, "node_power"
+        )
+        for _ in range(2):
+            merged = merge(store, other.root)
+    assert merged.known == {"node_power": 10}
+    assert store.arrow("node_power").num_rows == 10
+    assert sorted(store.arrow("node_power")["power_mw"].to_pylist()) == [0, *range(9)]
