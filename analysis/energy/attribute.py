@@ -447,7 +447,8 @@ def _cut(windows: Sequence[Spans], marks: tuple[Ints, Times]) -> tuple[Spans, li
     gpu = np.concatenate([every.gpu, every.gpu, marks[0][inside]])
     times, rank = np.unique(np.concatenate([every.began, every.ended, marks[1][inside]]), return_inverse=True)
     place = gpu * len(times) + rank
-    edges = np.unique(place)
+    edges = np.sort(place)  # np.unique is ten times as slow
+    edges = edges[np.append(True, edges[1:] != edges[:-1])]
     of, when = edges // len(times), times[edges % len(times)]
     within = of[1:] == of[:-1]
     spans = Spans(of[:-1][within], when[:-1][within], when[1:][within])
@@ -555,7 +556,8 @@ def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "idle_j": idle_j,
         "idle_low_j": idle_low_j, "idle_high_j": idle_high_j, "measured_s": energies.measured_s,
-        "counter_s": energies.counter_s, "reason": energies.reason.astype(np.str_),
+        "counter_s": energies.counter_s,
+        "reason": pl.Series(energies.reason.tolist(), dtype=pl.String),
     })  # fmt: skip
 
 
