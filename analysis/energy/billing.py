@@ -143,29 +143,20 @@ def host_source(pieces: pl.Expr) -> pl.Expr:
 
 
 def factors_used(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """What the grams of priced pieces stand on: columns of `FACTORS`. `steps` are the rates that they are priced by.
+    """What the grams of priced pieces stand on, the sources of most energy first: columns of `FACTORS`.
 
-    Answers about many pieces are made in parts: add the rows of the parts with `join_factors`.
+    `steps` are the rates that they are priced by.
     """
     sums = pieces.filter(pl.col("co2e_g").is_not_null()).group_by("rate", maintain_order=True).agg(
         pl.col("energy_j", "co2e_g").sum()
     )  # fmt: skip
     rows = sums.join(steps.with_row_index("rate").cast({"rate": pl.Int64}), on="rate", maintain_order="left")
     grams = pl.col("g_per_kwh")
-    return join_factors([rows.with_columns(grams.alias("low_g_per_kwh"), grams.alias("high_g_per_kwh"))])
-
-
-def join_factors(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of `factors_used` of several parts as those of the whole, those with most energy first."""
-    rows = pl.concat(part.select(*FACTORS) for part in parts)
-    keys = [name for name in FACTORS if name not in _OF_FACTOR]
-    sums = rows.group_by(keys, maintain_order=True).agg(
-        pl.col("low_g_per_kwh").min(), pl.col("high_g_per_kwh").max(), pl.col("energy_j", "co2e_g").sum()
+    sources = rows.group_by("zone", "basis", "method", "source", "year", "pue", maintain_order=True).agg(
+        grams.min().alias("low_g_per_kwh"), grams.max().alias("high_g_per_kwh"), pl.col("energy_j", "co2e_g").sum()
     )
-    return sums.sort("energy_j", "zone", "source", "pue", descending=[True, False, False, False])
-
-
-_OF_FACTOR = ("low_g_per_kwh", "high_g_per_kwh", "energy_j", "co2e_g")
+    order = ("energy_j", "zone", "source", "pue")
+    return sources.select(*FACTORS).sort(order, descending=[True, False, False, False])
 
 
 def hours_share(factors: pl.DataFrame) -> float | None:

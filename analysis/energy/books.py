@@ -19,10 +19,11 @@ from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
 from .attribute import Attribution, Kind, problems_of_store
 from .billing import cuts as rate_cuts
-from .billing import factors_used, join_factors, priced, rates_between
+from .billing import factors_used, priced, rates_between
 from .calibration import POPULATION, BoardErrors, board_errors
 from .carbon import NoFigure, changes
 from .claims import read_claims
+from .hosts import with_measured_hosts
 from .minutes import meters_by_day
 from .readings import covered, has_telemetry, rows_since
 from .series import Reason
@@ -218,18 +219,18 @@ def booked(
     read = meters_by_day(
         store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last, times_of=claims.edges, progress=progress
     )
-    bills, factors = list[pl.DataFrame](), list[pl.DataFrame]()
-    for part in split.pieces(some.calibrated(errors.calibrated) for some in read):
-        bills.append(priced(part, rates, stated, None if models is None else models.polars()))
-        factors.append(factors_used(bills[-1], rates))
-    if not bills:
+    parts = list(split.pieces(some.calibrated(errors.calibrated) for some in read))
+    if not parts:
         raise InputError(_nothing(store, cluster, first, last))
-    pieces = _flagged(pl.concat(bills, rechunk=False), split.metered)
+    pieces = with_measured_hosts(store, pl.concat(parts, rechunk=False), first, last, cluster=cluster)
+    pieces = priced(pieces, rates, stated, None if models is None else models.polars())
+    factors = factors_used(pieces, rates)
+    pieces = _flagged(pieces.drop("measured_host_j", strict=False), split.metered)
     problems = problems_of_store(store, split.metered, cluster=cluster, since_ns=first, until_ns=last)
     counted = pieces.filter("read", ~pl.col("dark"))
     return Booked(
         pieces, split.metered, pl.concat([split.problems, problems]).sort(*_KEYS, "began", "problem", nulls_last=True),
-        join_factors(factors), stated, errors, date_of_ns(first), date_of_ns(last),
+        factors, stated, errors, date_of_ns(first), date_of_ns(last),
         dark_s=float(pieces.filter("dark").select((pl.col("share") * _SECONDS).sum()).item() or 0.0),
         has_jobs=bool((pieces["kind"] == Kind.JOB.value).any()),
         carbon_reason=_lacking(counted, "carbon_reason"), cost_reason=_lacking(counted, "cost_reason"),

@@ -8,7 +8,7 @@ import pytest
 
 from whorl.store import Store
 from whorl.store.power_sensors import MEASURED_BOARDS
-from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
+from whorl.tests.analysis.energy.stored import at, gpu, job, readings, rows, store_of
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
 
@@ -125,6 +125,29 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
     )
     [row] = [one for one in document("--store", str(steady))["rows"] if one["kind"] == "job"]
     assert {name: row[name] for name in again} == pytest.approx(again, rel=2e-3)  # and its ends in time
+
+
+def test_a_meter_of_the_node_says_what_the_hosts_of_its_gpus_used(tmp_path: Path) -> None:
+    seconds = range(0, HOUR + 1, 10)
+    store = store_of(
+        tmp_path / "S",
+        [gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c", node="n2")],
+        [readings(name, seconds, [watts] * 361) for name, watts in (("GPU-a", 250), ("GPU-b", 150), ("GPU-c", 99))],
+        [job(1, "GPU-a", 0, HOUR)],
+    )
+    power = {"cluster": "c", "node": "n1", "source": "pdu", "covers": "node_wall", "power_mw": 600_000}
+    minutes = range(-600, HOUR + 601, 60)
+    store.append({"node_power": rows("node_power", [{**power, "ts": at(second)} for second in minutes])}, "pdu")
+    (store.root / "energy.toml").write_text("zone = 'FR'\nhost_w = 50\n")
+    found = {row["node"]: row for row in document("--store", str(store.root), "--by", "node")["rows"]}
+    assert (found["n1"]["host_source"], found["n2"]["host_source"]) == ("measured", "stated")
+    assert found["n1"]["energy_j"] + found["n1"]["host_j"] == pytest.approx(600 * HOUR, rel=1e-6)
+    assert found["n2"]["host_j"] == pytest.approx(50 * HOUR)
+    [row] = [row for row in document("--store", str(store.root))["rows"] if row["kind"] == "job"]
+    assert row["host_j"] == pytest.approx(100 * HOUR, rel=1e-6)
+    # Asked for alone, nothing is known of the other GPU of its node.
+    [row] = document("--store", str(store.root), "--job", "1")["rows"]
+    assert (row["host_j"], row["host_source"]) == (pytest.approx(50 * HOUR), "stated")
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.billing import cuts, factors_used, hours_share, join_factors, priced, rates_between
+from whorl.analysis.energy.billing import cuts, factors_used, hours_share, priced, rates_between
 from whorl.analysis.energy.carbon import NoFigure
 from whorl.analysis.energy.settings import EnergySettings, read_settings
 
@@ -69,8 +69,6 @@ def test_hours_first_then_what_is_stated_then_the_table(tmp_path: Path) -> None:
     ]
     assert used["energy_j"].to_list() == [7.2e6, 7.2e6]
     assert hours_share(used) == 0.5
-    parts = [factors_used(part, _rates(settings)) for part in (billed[:1], billed[1:])]
-    assert join_factors(parts).equals(used)
     stated = text + '[[factor]]\nzone = "Germany"\ng_per_kwh = 30\nsource = "own"\nyear = 2025\n'
     assert _priced(pieces, _settings(tmp_path, stated))["co2e_g"].to_list() == pytest.approx([750, 150, 90])
 
