@@ -8,7 +8,7 @@ work that reads files or waits for other GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -30,7 +30,8 @@ from .books import COSTS, add_up
 from .calibration import board_errors
 from .carbon import NoFigure
 from .meter import Meters
-from .readings import covered, meters_of_many
+from .minutes import meters_by_day
+from .readings import covered
 from .settings import EnergySettings, find_settings
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ _OF_LIMIT = 0.3
 _LONGEST_NS = 300 * 10**9
 """A reading tells of the time to the next one if that is at most so far away, and at most `_USUAL` usual distances."""
 _USUAL = 3
-_AROUND_NS = 24 * 3600 * 10**9
-"""So much before and after is metered too: what a GPU draws without work may be seen only then."""
+_DAY_NS = 86_400 * 10**9
+_GPUS_AND_NS = 64 * _DAY_NS  # GPUs x time whose readings are in memory at once
 
 Times = NDArray[np.int64]
 
@@ -120,11 +121,12 @@ _OF_GPU = (
 _COLUMNS = ", ".join(name for name in _OF_GPU if name not in ("shared", "idle_since"))
 _IDLE = ("idle_s", "idle_low_s", "idle_high_s", "idle_gpu_s")
 _ENERGY = ("energy_j", "low_j", "high_j", "co2e_g", "cost")
-_USE: dict[str, pl.DataType] = {
-    "held": pl.UInt32(), "read_s": pl.Float64(), "readings": pl.Int64(), "idle_s": pl.Float64(),
-    "idle_low_s": pl.Float64(), "idle_high_s": pl.Float64(), "idle_since": pl.Int64(), "has_readings": pl.Boolean(),
-}  # fmt: skip
-_STRETCH: dict[str, pl.DataType] = {"held": pl.UInt32(), "began_ns": pl.Int64(), "ended_ns": pl.Int64()}
+_KEYS = ["cluster", "gpu"]
+_NO_USE = pl.DataFrame(
+    schema={"held": pl.UInt32, "read_s": pl.Float64, "readings": pl.Int64, "idle_s": pl.Float64,
+            "idle_low_s": pl.Float64, "idle_high_s": pl.Float64, "idle_since": pl.Int64, "has_readings": pl.Boolean}
+)  # fmt: skip
+_NO_STRETCH = pl.DataFrame(schema={"held": pl.UInt32, "began_ns": pl.Int64, "ended_ns": pl.Int64})
 _PIECE = (*PIECES, "held", "job_id", *COSTS, "carbon_reason", "cost_reason")
 
 
@@ -143,19 +145,36 @@ def held_idle(
     held, not_known = _held(store, options, since_ns, until_ns)
     settings = find_settings(store.root, options.settings)
     errors = board_errors(store, settings.sensor)
-    clusters = held["cluster"].unique().sort().to_list()
-    rates = rates_between(settings, since_ns, until_ns, clusters)
-    uses, billed = [pl.DataFrame(schema=_USE)], list[pl.DataFrame]()
-    keys = held.filter(~pl.col("instance")).select("cluster", "gpu").unique().rows()
-    for read in meters_of_many(
-        store, gpus=keys, since_ns=since_ns - _AROUND_NS, until_ns=until_ns + _AROUND_NS, progress=progress
-    ):
-        meters = read.calibrated(errors.calibrated)
-        use, stretches = _use(held, meters, _readings(store, meters.gpus, since_ns, until_ns), options.least_s)
-        uses.append(use)
-        if stretches.height:
-            idle = _pieces(held, meters, stretches, changes(rates))
-            billed.append(priced(idle, rates, settings).select(_PIECE))
+    rates = rates_between(settings, since_ns, until_ns, held["cluster"].unique().sort().to_list())
+    days = since_ns // _DAY_NS * _DAY_NS, -(-until_ns // _DAY_NS) * _DAY_NS
+
+    def meters(since_ns: int, until_ns: int, asked_at: Mapping[tuple[str, str], Times]) -> Iterator[Meters]:
+        if not asked_at:
+            return iter(())
+        read = meters_by_day(
+            store, gpus=list(asked_at), since_ns=since_ns, until_ns=until_ns, progress=progress,
+            times_of=lambda key: asked_at[key[0] or "", key[1] or ""],
+        )  # fmt: skip
+        return (some.calibrated(errors.calibrated) for some in read)
+
+    own = held.filter(~pl.col("instance")).select(*_KEYS, "held", "from_ns", "to_ns")
+    claims = dict(own.group_by(_KEYS, maintain_order=True))
+    bounds = _bounds(meters(*days, dict.fromkeys(own.select(_KEYS).rows(), np.zeros(0, np.int64))))
+    uses, idle = [_NO_USE], [_NO_STRETCH]
+    for part in own.select(_KEYS).unique(maintain_order=True).iter_slices(max(1, _GPUS_AND_NS // (days[1] - days[0]))):
+        readings = _readings(store, part["gpu"].to_list(), since_ns, until_ns)
+        for key, of_gpu in readings.group_by(_KEYS, maintain_order=True):
+            if key in claims:
+                use, unused = _use(claims[key], of_gpu, bounds.get(key, {}), options.least_s)
+                uses.append(use)
+                idle.append(unused)
+    stretches = _cut(pl.concat(idle), held, np.union1d(changes(rates), np.arange(*days, _DAY_NS)))
+    ends = stretches.group_by(_KEYS).agg(pl.concat_list("began_ns", "ended_ns").explode().alias("at"))
+    asked_at = {(cluster, gpu): np.array(at, np.int64) for cluster, gpu, at in ends.iter_rows()}
+    billed = [
+        priced(_pieces(some, stretches), rates, settings).select(_PIECE)
+        for some in meters(since_ns, until_ns, asked_at)
+    ]
     pieces = pl.concat(billed) if billed else None
     gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
 
@@ -236,12 +255,11 @@ def _held(store: Store, options: IdleOptions, since_ns: int, until_ns: int) -> t
 # -- readings -------------------------------------------------------------------------------------------------
 
 
-def _readings(store: Store, gpus: Sequence[tuple[str, str]], since_ns: int, until_ns: int) -> pl.DataFrame:
+def _readings(store: Store, gpus: Sequence[str], since_ns: int, until_ns: int) -> pl.DataFrame:
     """Readings of GPUs, in order: cluster, gpu, ts_ns, utilization (highest of a pruned minute) and power_w."""
-    names = [gpu for _, gpu in gpus]
     near = pl.col("ts").is_between(
         pl.lit(date_of_ns(since_ns - _LONGEST_NS)), pl.lit(date_of_ns(until_ns + _LONGEST_NS))
-    ) & pl.col("gpu").is_in(names)
+    ) & pl.col("gpu").is_in(gpus)
     ts_ns = pl.col("ts").dt.epoch("ns")
     watts = board_power_mw() / 1000
     parts = [
@@ -258,127 +276,116 @@ def _readings(store: Store, gpus: Sequence[tuple[str, str]], since_ns: int, unti
             columns = (pl.col("utilization_max").alias("utilization"), means.alias("power_w"))
             parts.append(store.collect(minutes.select("cluster", "gpu", shifted, *columns)))
     rows = pl.concat(parts, how="vertical_relaxed")
-    return rows.sort("cluster", "gpu", "ts_ns").unique(["cluster", "gpu", "ts_ns"], keep="first", maintain_order=True)
+    return rows.sort(*_KEYS, "ts_ns").unique([*_KEYS, "ts_ns"], keep="first", maintain_order=True)
+
+
+def _bounds(read: Iterator[Meters]) -> dict[tuple[Any, ...], dict[int, float]]:
+    """By GPU and day (since 1970), what it draws at most without work, W; NaN where neither that nor a limit is known.
+
+    A GPU that is not seen without work on a day has the mean of its other days.
+    """
+    of_gpu: dict[tuple[Any, ...], list[tuple[int, float, float]]] = {}
+    for some in read:
+        days = zip(some.first_ns // _DAY_NS, some.idle_w, some.limit_w, strict=True)
+        for key, (day, idle_w, limit_w) in zip(some.gpus, days, strict=True):
+            of_gpu.setdefault(key, []).append((int(day), float(idle_w), float(limit_w)))
+    bounds = {}
+    for key, figures in of_gpu.items():
+        day, idle_w, limit_w = map(np.array, zip(*figures, strict=True))
+        known = ~np.isnan(idle_w)
+        idle_w[~known] = idle_w[known].mean() if known.any() else np.nan
+        to_limit = np.maximum(np.nan_to_num(limit_w - idle_w), 0.0)
+        most_w = np.where(np.isnan(idle_w), _OF_LIMIT * limit_w, idle_w + POWER_SHARE * to_limit)
+        bounds[key] = dict(zip(day.tolist(), most_w.tolist(), strict=True))
+    return bounds
 
 
 def _use(
-    held: pl.DataFrame, meters: Meters, readings: pl.DataFrame, least_s: float
+    claims: pl.DataFrame, readings: pl.DataFrame, bounds: Mapping[int, float], least_s: float
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """How allocations used the GPUs of some meters: columns of `_USE`; and the stretches without use: `_STRETCH`."""
-    of_gpu = dict(readings.group_by("cluster", "gpu", maintain_order=True))
-    claims = dict(held.group_by("cluster", "gpu", maintain_order=True))
-    to_limit = np.maximum(np.nan_to_num(meters.limit_w - meters.idle_w), 0.0)
-    bound_w = np.where(
-        np.isnan(meters.idle_w), _OF_LIMIT * meters.limit_w, meters.idle_w + POWER_SHARE * to_limit
-    )  # NaN: no power counts against it
-    uses: list[dict[str, Any]] = []
-    stretches: list[tuple[int, int, int]] = []
-    for key, most_w in zip(meters.gpus, bound_w.tolist(), strict=True):
-        if key not in of_gpu or key not in claims:
-            continue
-        activity = _Activity.of(of_gpu[key], most_w)
-        for claim in claims[key].iter_rows(named=True):
-            use, spans = activity.within(claim["from_ns"], claim["to_ns"], least_s)
-            uses.append({"held": claim["held"], **use})
-            stretches += [(claim["held"], began, ended) for began, ended in spans]
-    return pl.DataFrame(uses, schema=_USE, orient="row"), pl.DataFrame(stretches, schema=_STRETCH, orient="row")
+    """How the claims of a GPU used it: columns of `_NO_USE`; and the stretches without use: held, began_ns, ended_ns.
 
+    `bounds`: by day, up to which power it is idle (NaN: at any).
+    """
+    all_ns, told = readings["ts_ns"].to_numpy(), readings.drop_nulls("utilization")
+    ts_ns = told["ts_ns"].to_numpy()
+    watts = told["power_w"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    days, of_day = np.unique(ts_ns // _DAY_NS, return_inverse=True)
+    most_w = np.array([bounds.get(day, np.nan) for day in days.tolist()])[of_day]
+    idle = (told["utilization"].to_numpy() == 0) & ~(watts > most_w)
+    steps = np.diff(ts_ns)
+    longest_ns = np.clip(_USUAL * np.median(steps), 10**9, _LONGEST_NS) if len(steps) else 0
+    told_ns = np.where(steps <= longest_ns, steps, 0)  # how much time the readings at its ends tell of
+    read_ns, beside_ns = np.append(0, np.cumsum(told_ns))[: len(ts_ns)], np.concatenate([[0], told_ns, [0]])
+    joined = np.concatenate([[False], idle[1:] & idle[:-1] & (told_ns > 0), [False]])[: len(ts_ns) + 1]
+    first, last = np.flatnonzero(idle & ~joined[:-1]), np.flatnonzero(idle & ~joined[1:])
+    from_ns, to_ns = (claims[name].to_numpy() for name in ("from_ns", "to_ns"))
 
-@dataclass(frozen=True)
-class _Activity:
-    """When a GPU was idle, from its readings; arrays of ns since 1970, or of ns."""
+    def clipped(part: float) -> tuple[Times, Times]:
+        """(claims, stretches) with this part of the time to the readings beside a stretch, which may be idle too."""
+        began = ts_ns[first] - (part * beside_ns[first]).astype(np.int64)
+        ended = ts_ns[last] + (part * beside_ns[last + 1]).astype(np.int64)
+        return tuple(np.clip(end, from_ns[:, None], to_ns[:, None]) for end in (began, ended))
 
-    ts_ns: Times
-    """(n,) the readings with a utilisation."""
-    read_ns: Times
-    """(n,) up to each of them, how much time they tell of."""
-    first_ns: Times
-    """(k,) stretches: the first and the last reading without work."""
-    last_ns: Times
-    before_ns: Times
-    """(k,) how much earlier a stretch may have begun, and how much later ended: up to the next readings with work."""
-    after_ns: Times
-    all_ns: Times
-    """(m,) all readings, also those without a utilisation."""
-
-    @classmethod
-    def of(cls, readings: pl.DataFrame, most_w: float) -> _Activity:
-        """From rows of `_readings` of one GPU, which is idle up to `most_w` (NaN: at any power)."""
-        told = readings.filter(pl.col("utilization").is_not_null())
-        ts_ns = told["ts_ns"].to_numpy()
-        watts = told["power_w"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        idle = (told["utilization"].to_numpy() == 0) & ~(watts > most_w)
-        steps = np.diff(ts_ns)
-        usual_ns = _USUAL * float(np.median(steps)) if len(steps) else 0.0
-        told_ns = np.where(steps <= min(max(usual_ns, 1e9), _LONGEST_NS), steps, 0)
-        joined = np.concatenate([[False], idle[1:] & idle[:-1] & (told_ns > 0), [False]])[: len(ts_ns) + 1]
-        first, last = np.flatnonzero(idle & ~joined[:-1]), np.flatnonzero(idle & ~joined[1:])
-        beside_ns = np.concatenate([[0], told_ns, [0]])
-        return cls(
-            ts_ns, np.concatenate([[0], np.cumsum(told_ns)])[: len(ts_ns)], ts_ns[first], ts_ns[last],
-            beside_ns[first], beside_ns[last + 1], readings["ts_ns"].to_numpy(),
-        )  # fmt: skip
-
-    def within(self, began_ns: int, ended_ns: int, least_s: float) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-        """What who held it from `began_ns` to `ended_ns` did not use: values of `_USE`, and the stretches (ns)."""
-
-        def between(ts_ns: Times) -> int:
-            return int(np.searchsorted(ts_ns, ended_ns, "right") - np.searchsorted(ts_ns, began_ns))
-
-        def clipped(began: Times, ended: Times) -> tuple[Times, Times]:
-            return np.clip(began, began_ns, ended_ns), np.clip(ended, began_ns, ended_ns)
-
-        read_s = 0.0
-        if len(self.ts_ns) > 1:
-            since, until = np.interp([began_ns, ended_ns], self.ts_ns, self.read_ns)
-            read_s = float(until - since) / 1e9
-        began, ended = clipped(self.first_ns - self.before_ns // 2, self.last_ns + self.after_ns // 2)
-        counts = (ended > began) & (ended - began >= least_s * 1e9)
-        narrow = clipped(self.first_ns, self.last_ns)
-        wide = clipped(self.first_ns - self.before_ns, self.last_ns + self.after_ns)
-        idle_s, low_s, high_s = (
-            float((until - since)[counts].sum()) / 1e9 if read_s > 0 else None
-            for since, until in ((began, ended), narrow, wide)
-        )
-        spans = list(zip(began[counts].tolist(), ended[counts].tolist(), strict=True)) if read_s > 0 else []
-        latest = self.ts_ns[np.searchsorted(self.ts_ns, ended_ns, "right") - 1] if between(self.ts_ns) else ended_ns
-        return {
-            "read_s": read_s,
-            "readings": between(self.ts_ns),
-            "idle_s": idle_s,
-            "idle_low_s": low_s,
-            "idle_high_s": high_s,
-            "idle_since": spans[-1][0] if spans and spans[-1][1] >= latest else None,
-            "has_readings": between(self.all_ns) > 0,
-        }, spans
+    began, ended = clipped(0.5)
+    upto = np.searchsorted(ts_ns, to_ns, "right")
+    number = upto - np.searchsorted(ts_ns, from_ns)
+    reads = np.diff(np.interp([from_ns, to_ns], ts_ns, read_ns), axis=0)[0] / 1e9 if len(steps) else 0.0 * number
+    counts = (ended > began) & (ended - began >= least_s * 1e9) & (reads > 0)[:, None]
+    held, stretch = np.nonzero(counts)
+    latest = np.where(number > 0, ts_ns[np.maximum(upto, 1) - 1] if len(ts_ns) else to_ns, to_ns)
+    since, until = (np.where(counts, end, -1).max(axis=1, initial=-1) for end in (began, ended))
+    seconds = {
+        name: np.where(reads > 0, ((bounds[1] - bounds[0]) * counts).sum(axis=1) / 1e9, np.nan)
+        for name, bounds in (("idle_s", (began, ended)), ("idle_low_s", clipped(0.0)), ("idle_high_s", clipped(1.0)))
+    }
+    use = claims.select("held").with_columns(
+        pl.Series("read_s", reads), pl.Series("readings", number),
+        *(pl.Series(name, values).fill_nan(None) for name, values in seconds.items()),
+        pl.Series("idle_since", np.where(until >= latest, since, -1)).replace(-1, None),
+        pl.Series("has_readings", np.searchsorted(all_ns, to_ns, "right") > np.searchsorted(all_ns, from_ns)),
+    )  # fmt: skip
+    of_claim = claims["held"].gather(held)
+    return use, pl.DataFrame({"held": of_claim, "began_ns": began[held, stretch], "ended_ns": ended[held, stretch]})
 
 
 # -- what it cost ---------------------------------------------------------------------------------------------
 
 
-def _pieces(held: pl.DataFrame, meters: Meters, stretches: pl.DataFrame, cuts: Times) -> pl.DataFrame:
-    """The energy of stretches, cut apart where a factor or a price changes: `pieces.SCHEMA`, held and job_id."""
+def _cut(stretches: pl.DataFrame, held: pl.DataFrame, cuts: Times) -> pl.DataFrame:
+    """Stretches with the GPU and the allocation, cut apart at some times (ns, sorted)."""
     row, began, ended = cut_apart(stretches["began_ns"].to_numpy(), stretches["ended_ns"].to_numpy(), cuts)
-    claims = held[stretches["held"].gather(row)]
-    numbers = {key: number for number, key in enumerate(meters.gpus)}
-    gpus = np.array([numbers[key] for key in claims.select("cluster", "gpu").iter_rows()], np.int64)
-    energies = meters.over(gpus, began, ended)
-    share = claims["share"].fill_null(float("nan")).to_numpy()
+    of_claim = held.select("held", *_KEYS, "node", "allocation", "job_id", "share")
+    parts = pl.DataFrame({"held": stretches["held"].gather(row), "began_ns": began, "ended_ns": ended})
+    return parts.join(of_claim, on="held", maintain_order="left").filter(pl.col("share").is_not_null())
+
+
+def _pieces(meters: Meters, stretches: pl.DataFrame) -> pl.DataFrame:
+    """The energy of the stretches of a day and its GPUs: `attribute.PIECES`, held and job_id."""
+    numbers = pl.DataFrame(
+        {
+            "cluster": [cluster for cluster, _ in meters.gpus], "gpu": [gpu for _, gpu in meters.gpus],
+            "number": np.arange(len(meters)), "day": meters.first_ns // _DAY_NS,
+        },
+        schema_overrides=dict.fromkeys(_KEYS, pl.String),
+    )  # fmt: skip
+    of_day = stretches.with_columns((pl.col("began_ns") // _DAY_NS).alias("day"))
+    rows = of_day.join(numbers, on=[*_KEYS, "day"], nulls_equal=True, maintain_order="left")
+    energies = meters.over(*(rows[name].to_numpy() for name in ("number", "began_ns", "ended_ns")))
     figures = {
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "sensed_s": energies.measured_s,
         "measured_s": energies.measured_s,
     }  # fmt: skip
-    pieces = claims.select("held", "cluster", "gpu", "node", "allocation", "job_id", "share").with_columns(
-        times_of_ns(pl.Series("began", began, pl.Int64)),
-        times_of_ns(pl.Series("ended", ended, pl.Int64)),
+    return rows.with_columns(
+        times_of_ns(pl.col("began_ns")).alias("began"),
+        times_of_ns(pl.col("ended_ns")).alias("ended"),
         pl.lit(Kind.JOB.value).alias("kind"),
-        *(pl.Series(name, values * share).fill_nan(None) for name, values in figures.items()),
+        *(pl.Series(name, values) * pl.col("share") for name, values in figures.items()),
         pl.Series("method", np.where(energies.counter_s * 2 >= energies.measured_s, "counter", "power")),
         pl.Series("reason", energies.reason.astype(np.str_), pl.String).replace({"": None}),
         *(pl.lit(None, PIECES[name]).alias(name) for name in PIECES if name.startswith("idle_")),
     )
-    return pieces.filter(pl.col("share").is_not_null())
 
 
 def _with_reasons(gpus: pl.DataFrame) -> pl.DataFrame:

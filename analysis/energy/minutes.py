@@ -177,7 +177,10 @@ def _rows(meters: Meters, edges: TimesOf, day_ns: int) -> dict[str, pa.Table]:
     row = np.flatnonzero(~last)
     step_s = seconds[row + 1] - seconds[row]
     grown = {name: values[row + 1] - values[row] for name, values in figures.items() if name not in ENDS}
-    filled, unread = grown["energy_j"] - grown["measured_j"], step_s - grown["measured_s"]
+    # What fills gaps grows as a line between knots, while energy that is measured has the shape of the power.
+    place = when - meters.origin_ns[of] + meters.knots_ns[meters.begins[of]]
+    filled_j = np.interp(place, meters.knots_ns, meters.energy_j - meters.parts[PARTS.index("measured_j")])
+    filled, unread = filled_j[row + 1] - filled_j[row], step_s - grown["measured_s"]
     columns: dict[str, Any] = {
         "energy_j": grown["energy_j"],
         "filled_j": np.where(np.abs(filled) < _NOTHING, 0.0, filled),
@@ -338,7 +341,7 @@ class _Stored:
             counts = days["minutes"].to_numpy()
             after = np.cumsum(counts)
             minutes = _read(tables[ENERGY_MINUTES.name], ["ts", *_FIGURES])
-            figures = {name: minutes[name].combine_chunks().to_numpy() for name in _FIGURES}
+            figures = {name: minutes[name].combine_chunks().to_numpy() for name in minutes.column_names[1:]}
             figures = {name: values for name, values in figures.items() if values.any()}
             ts_ns = minutes["ts"].cast(pa.int64()).combine_chunks().to_numpy() * 1000
             part = np.cumsum(np.where(chosen, counts, 0)) // _KNOTS_AT_ONCE
@@ -381,22 +384,27 @@ def _built(days: pa.Table, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
         values[groups.lasts] = last
         return values
 
-    def upto(steps: Floats) -> Floats:
+    def upto(name: str, steps: Floats) -> Floats:
         values = np.zeros(knots)
         values[row + 1] = steps
+        if not name.startswith(("energy", "measured")):  # of others only differences are asked for, to 7 digits
+            return np.cumsum(values, out=values)
         groups.cumulate(values)
         return values
 
     energy, seconds = at_row("energy_j"), since / 1e9
-    energy_j = upto(energy[row])
+    energy_j = upto("energy_j", energy[row])
     parts = np.zeros((len(PARTS), knots))
-    unread, step = figures.get("unread_s", 0.0), seconds[row + 1] - seconds[row]
-    blind = unread >= step * (1 - _NOTHING)
-    figures["measured_j"] = np.where(blind, 0.0, energy[row] - figures.get("filled_j", 0.0))
-    figures["measured_s"] = np.where(blind, 0.0, step - unread)
+    sums = {"measured_j": energy_j, "measured_s": seconds}
+    if "unread_s" in figures:
+        step = seconds[row + 1] - seconds[row]
+        read = figures["unread_s"] < step * (1 - _NOTHING)
+        figures["measured_j"] = np.where(read, energy[row] - figures.get("filled_j", 0.0), 0.0)
+        figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
+    sums |= {name: upto(name, figures[name]) for name in PARTS if name in figures}
     for place, name in enumerate(PARTS):
-        if name in figures:
-            parts[place] = upto(figures[name])
+        if name in sums:
+            parts[place] = sums[name]
     watts = {
         name: days[name].to_numpy().astype(np.float64)
         for name in ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "lowest_w", "highest_w")
