@@ -92,9 +92,9 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     """
     stored = _Stored(store, None, (now_ns - _AROUND_NS) // _DAY_NS * _DAY_NS)
     over = {day: state for day, state in stored.states.items() if state is not None}
-    stale = {day for day in over if not stored.is_fresh(day)}
-    beside = {near for day in stale for near in (day - 1, day + 1) if near not in stale and stored.is_fresh(near)}
-    stale |= {day for day in beside if stored.origin(day).beside != _rows_beside(store, day)}
+    stale = {day for day in over if not stored.is_of_readings(day)}
+    near = {day for other in stale for day in (other - 1, other + 1) if stored.is_of_readings(day)}
+    stale |= {day for day in near if stored.origin(day).beside != _rows_beside(store, day)}
     if not stale:
         return 0
     edges = read_claims(store, since_ns=min(stale) * _DAY_NS, until_ns=(max(stale) + 1) * _DAY_NS).edges
@@ -301,13 +301,14 @@ class _Stored:
         return self._origins[day]
 
     def is_fresh(self, day: int) -> bool:
-        """Whether a day has rows, and the readings that these were made of."""
-        return self._is_of_readings(day) and all(
-            near not in self.files or near not in self.states or self._is_of_readings(near)
+        """Whether a day and those beside it have the readings of which its rows were made."""
+        return self.is_of_readings(day) and all(
+            near not in self.files or near not in self.states or self.is_of_readings(near)
             for near in (day - 1, day + 1)
         )
 
-    def _is_of_readings(self, day: int) -> bool:
+    def is_of_readings(self, day: int) -> bool:
+        """Whether a day has rows, and the readings that these were made of; those of the days beside may be others."""
         if day not in self.files or any(len(tables) < 2 for tables in self.files[day].values()):
             return False
         origin, state = self._origins[day], self.states.get(day)
