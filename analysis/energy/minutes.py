@@ -67,7 +67,7 @@ def meters_by_day(
         if progress is not None:
             progress(f"metering GPUs: day {number + 1:,} of {len(days):,}")
         window = max(since_ns, day * _DAY_NS), min(until_ns, (day + 1) * _DAY_NS)
-        if any(end % _MINUTE_NS for end in window) or not stored.is_fresh(day):
+        if not stored.is_fresh(day):
             yield from _of_readings(store, window, cluster, gpus)
             continue
         if times_of is None:
@@ -76,7 +76,7 @@ def meters_by_day(
         for some in stored.meters(day, cluster, gpus):
             known = np.ones(len(some), bool)
             if not stored.is_pruned(day):
-                known[_without_knot(some, times_of)] = False
+                known[_without_knot(some, times_of, window)] = False
                 anew |= {some.gpus[row] for row in np.flatnonzero(~known).tolist()}
             part = some.only(np.flatnonzero(known)).between(*window)
             if len(part):
@@ -432,18 +432,18 @@ def _as_note(record: Mapping[str, Any]) -> Note:
     )  # fmt: skip
 
 
-def _times(meters: Meters, times_of: Callable[[Key], Times]) -> tuple[Ints, Times]:
-    """The times of GPUs that lie in the time that they are metered: the number of the GPU, and when, in no order."""
-    times = [times_of(key) for key in meters.gpus]
+def _times(meters: Meters, times_of: TimesOf, ends: Sequence[int] = ()) -> tuple[Ints, Times]:
+    """The times of GPUs, and `ends`, that lie in the time that they are metered: the number of the GPU, and when."""
+    times = [np.append(times_of(key), np.array(ends, np.int64)) for key in meters.gpus]
     of = np.repeat(np.arange(len(meters)), [len(of_gpu) for of_gpu in times])
     when = np.concatenate([np.zeros(0, np.int64), *times])
     inside = (when >= meters.first_ns[of]) & (when <= meters.last_ns[of])
     return of[inside], when[inside]
 
 
-def _without_knot(meters: Meters, times_of: Callable[[Key], Times]) -> Ints:
+def _without_knot(meters: Meters, times_of: TimesOf, ends: Sequence[int]) -> Ints:
     """The GPUs (numbers) of which a time is none of their knots."""
-    of, when = _times(meters, times_of)
+    of, when = _times(meters, times_of, ends)
     place = when - meters.origin_ns[of] + meters.knots_ns[meters.begins[of]]
     at = np.searchsorted(meters.knots_ns, place)
     return np.unique(of[meters.knots_ns[np.minimum(at, len(meters.knots_ns) - 1)] != place])
