@@ -228,9 +228,10 @@ class Meters:
             factor = np.where(read_s > 0, 1 + h[number], 1.0)
             knots["energy_j"][at] += more_j
             knots["parts"][joules, at] += more_j
-            knots["slope_j"][at] = factor * self.slope_j[at] + p[number] * read_s
             for name in ("bend_j", "edge_w", "ends_j"):
                 knots[name][..., at] = factor * getattr(self, name)[..., at]
+            of_segment = np.diff(knots["energy_j"][at], append=knots["energy_j"][ended - 1])
+            knots["slope_j"][at] = of_segment - knots["bend_j"][at]
         return replace(self, **of_gpu, **knots)
 
     def beside(self, others: Meters) -> Meters:
@@ -255,8 +256,13 @@ class Meters:
         inside, at, step, share = self._where(numbers, when)
         shown = np.empty((1 + len(PARTS) + len(ENDS), len(when)))
         shown[0] = self._upto(at, share)
-        before = self.parts[:, at]
-        shown[1 : -len(ENDS)] = before + share * (self.parts[:, at + 1] - before)
+        before, grown = self.parts[:, at], self.parts[:, at + 1] - self.parts[:, at]
+        shown[1 : -len(ENDS)] = before + share * grown
+        # What is measured of a segment grows as its energy does, which need not be a line.
+        energy, of_segment = shown[0] - self.energy_j[at], self.energy_j[at + 1] - self.energy_j[at]
+        part = np.divide(energy, of_segment, out=share.copy(), where=of_segment > 0)
+        joules = PARTS.index("measured_j")
+        shown[1 + joules] = before[joules] + part * grown[joules]
         shown[-len(ENDS) :] = self._ends(at, step, share)
         return inside, shown
 

@@ -177,10 +177,7 @@ def _rows(meters: Meters, edges: TimesOf, day_ns: int) -> dict[str, pa.Table]:
     row = np.flatnonzero(~last)
     step_s = seconds[row + 1] - seconds[row]
     grown = {name: values[row + 1] - values[row] for name, values in figures.items() if name not in ENDS}
-    # What fills gaps grows as a line between knots, while energy that is measured has the shape of the power.
-    place = when - meters.origin_ns[of] + meters.knots_ns[meters.begins[of]]
-    filled_j = np.interp(place, meters.knots_ns, meters.energy_j - meters.parts[PARTS.index("measured_j")])
-    filled, unread = filled_j[row + 1] - filled_j[row], step_s - grown["measured_s"]
+    filled, unread = grown["energy_j"] - grown["measured_j"], step_s - grown["measured_s"]
     columns: dict[str, Any] = {
         "energy_j": grown["energy_j"],
         "filled_j": np.where(np.abs(filled) < _NOTHING, 0.0, filled),
