@@ -109,7 +109,7 @@ def _resources(content: str, rows: Rows) -> Iterator[tuple[int, dict[str, Any]]]
 
 def _of_resource(resource: dict[str, Any], rows: Rows) -> Iterator[tuple[PowerOf, str | None, dict[str, float]]]:
     """What a Power or an EnvironmentMetrics says of the node: what it is of, the part, and the values by label."""
-    controls = [control for control in resource.get("PowerControl") or [] if isinstance(control, dict)]
+    controls = _records(resource.get("PowerControl"))
     of_node = [control for control in controls if control.get("PhysicalContext") in _OF_A_NODE][:1]
     if len(controls) > 1:
         rows.note("of several controls of power, the first that is of the whole node is stored")
@@ -121,12 +121,19 @@ def _of_resource(resource: dict[str, Any], rows: Rows) -> Iterator[tuple[PowerOf
     numbers = {label: factor * number for label, factor, reading in readings if (number := finite(reading))}
     if numbers:
         yield PowerOf.NODE, None, numbers
-    supplies = [supply for supply in resource.get("PowerSupplies") or [] if isinstance(supply, dict)]
-    supplies = [supply for supply in supplies if (supply.get("Status") or {}).get("State") != "Absent"]
+    supplies = [supply for supply in _records(resource.get("PowerSupplies")) if not _is_absent(supply.get("Status"))]
     inputs_w = [finite(supply.get("PowerInputWatts")) for supply in supplies]
     for number, (supply, input_w) in enumerate(zip(supplies, inputs_w, strict=True)):
         if input_w is not None and None not in inputs_w:  # else their sum is not the node
             yield PowerOf.NODE_WALL, str(supply.get("MemberId") or supply.get("Name") or number), {_POWER_W: input_w}
+
+
+def _records(value: object) -> list[dict[str, Any]]:
+    return [record for record in value if isinstance(record, dict)] if isinstance(value, list) else []
+
+
+def _is_absent(status: object) -> bool:
+    return isinstance(status, dict) and status.get("State") == "Absent"
 
 
 def fits_page(head: str) -> bool:
