@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from ...store.aliasing import FLOOR, LIKELY, SUMS, variance_j2
 from ...store.power_sensors import NORMAL_95, sensor_of_model
 from .counter import counted
 from .idle import IDLE_SOURCES, IdlePower, IdleSource, idle_power
-from .sensor import PowerSource, SensedPower, aliasing, followed, power_at, sensed_power, swing_w
+from .sensor import PowerSource, SensedPower, aliasing, followed, power_at, sensed_power
 from .series import Flags, Floats, Ints, Note, Problem, Readings, Reason, Times, notes_of
 
 _REASON = f"<U{max(len(reason) for reason in Reason)}"
@@ -331,37 +332,32 @@ def meters_of_readings(
     useful = sensed.has_power | sensed.stuck | sensed.zero
     if readings.counter_j is not None:
         useful |= ~np.isnan(readings.counter_j)
-    enough = groups.count(useful) >= 2
-    if enough.all() and useful.all():
+    count = groups.count(useful)
+    if useful.all() and (count >= 2).all():
         return _metered(gpus, sensed, limit_w, notes)
-    metered, others = np.flatnonzero(enough).tolist(), np.flatnonzero(~enough).tolist()
-    reasons = [Reason.NO_TELEMETRY if useful[slice(*groups.spans[gpu])].any() else Reason.NO_SENSOR for gpu in others]
-    times = np.stack([readings.ts_ns[groups.firsts], readings.ts_ns[groups.lasts]])
-    empty = _without_energy(
-        [gpus[gpu] for gpu in others], times[:, others], limit_w[others], [notes[gpu] for gpu in others], reasons
-    )
-    if not len(metered):
-        return empty
-    meters = _metered(
-        [gpus[gpu] for gpu in metered], sensed.only(useful, enough), limit_w[metered], [notes[gpu] for gpu in metered]
-    )
-    spans = [groups.spans[gpu] for gpu in metered]
-    meters = replace(meters, notes=_with_rows(meters.notes, [readings.ts_ns[slice(*span)] for span in spans]))
-    return meters.beside(empty).only(np.argsort([*metered, *others])) if len(others) else meters
+    metered, others = np.flatnonzero(count >= 2), np.flatnonzero(count < 2)
+    parts = []
+    for numbers in filter(len, (metered, others)):
+        names, of_some = [gpus[gpu] for gpu in numbers.tolist()], [notes[gpu] for gpu in numbers.tolist()]
+        if numbers is metered:
+            parts.append(_metered(names, sensed.only(useful, count >= 2), limit_w[numbers], of_some))
+            rows = [readings.ts_ns[slice(*groups.spans[gpu])] for gpu in numbers.tolist()]
+            parts[-1] = replace(parts[-1], notes=_with_rows(parts[-1].notes, rows))
+        else:
+            reasons = [Reason.NO_TELEMETRY if some else Reason.NO_SENSOR for some in count[numbers].tolist()]
+            ends = np.stack([readings.ts_ns[groups.firsts], readings.ts_ns[groups.lasts]])[:, numbers]
+            parts.append(_without_energy(names, ends, limit_w[numbers], of_some, reasons))
+    return reduce(Meters.beside, parts).only(np.argsort(np.concatenate([metered, others])))
 
 
 def _with_rows(notes: Sequence[tuple[Note, ...]], times: Sequence[Times]) -> tuple[tuple[Note, ...], ...]:
     """The notes of each GPU; gaps with whether there are rows at other times (sorted) within them."""
 
-    def has_rows(note: Note, ts: Times) -> bool:
-        return bool(np.searchsorted(ts, note.ended_ns) > np.searchsorted(ts, note.began_ns, "right"))
+    def with_rows(note: Note, ts: Times) -> Note:
+        first, end = np.searchsorted(ts, note.began_ns, "right"), np.searchsorted(ts, note.ended_ns)
+        return replace(note, has_rows=bool(end > first)) if note.problem == Problem.GAP else note
 
-    return tuple(
-        tuple(
-            replace(note, has_rows=has_rows(note, ts)) if note.problem == Problem.GAP else note for note in notes_of_gpu
-        )
-        for notes_of_gpu, ts in zip(notes, times, strict=True)
-    )
+    return tuple(tuple(with_rows(note, ts) for note in of_gpu) for of_gpu, ts in zip(notes, times, strict=True))
 
 
 def _metered(
@@ -374,9 +370,10 @@ def _metered(
     together, powered = followed(sensed)
     slope, bend = step * power, step * groups.steps(power) / 2
     by_power = slope + bend
-    counter, mixed = _counter_and_mixed(sensed, notes)
+    back, mixed = _clock_set_back(sensed, notes)
     trusted, counter_j = np.zeros(len(ts), bool), np.zeros(len(ts))
-    if counter is not None:
+    if (counter := sensed.readings.counter_j) is not None:
+        counter = np.where((counter >= 0) & (counter < 2.0**53) & ~mixed, counter, np.nan)
         trusted, counter_j = counted(
             groups, ts, counter, by_power=by_power, sensed=powered, highest_w=highest_w, notes=notes
         )
@@ -390,8 +387,7 @@ def _metered(
     slope, bend = np.where(shaped, slope * factor, energy), np.where(shaped, bend * factor, 0.0)
 
     sums = np.array(aliasing(sensed, power, floor_w, full_w))
-    both = trusted & powered if mixed is None else trusted & powered & ~groups.beside(mixed)
-    apart = _disagreement(sensed, by_power, energy, sums, both, notes)
+    apart = _disagreement(sensed, by_power, energy, sums, trusted & powered & ~groups.beside(mixed), notes)
     if trusted.any():  # it misses nothing between its readings, but what it adds up may be those of the same sensor
         period, window = sensed.by_gpu("period_s"), sensed.by_gpu("window_s")
         sums *= np.where(trusted, groups.each(1.0 - np.minimum(window / period, 1.0)), 1.0)
@@ -408,16 +404,16 @@ def _metered(
         grown["above_j"] += np.where(blind, np.maximum(groups.each(highest_w) * step - energy, 0.0), 0.0)
         for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
             grown[name] = np.where(blind & groups.beside(flags), step, 0.0)
-    for gpu, back in enumerate(map(_clock_set_back, notes)):
-        begin, end = groups.spans[gpu]
-        for note in back:
-            at = min(int(np.searchsorted(ts[begin:end], note.began_ns)), end - begin - 2)
-            grown["above_j"][begin + at] += abs(note.seconds or 0) * highest_w[gpu]
+    for at, seconds, gpu in back:
+        grown["above_j"][at] += seconds * highest_w[gpu]
     parts, upto = np.zeros((len(PARTS), len(ts))), groups.upto(energy)
     for row, name in zip(parts, PARTS, strict=True):
         if name in grown and grown[name].any():
             row[:] = groups.upto(grown[name])
-    edge_w = np.where(together, swing_w(groups, power), groups.each(highest_w - floor_w))
+    step_w = np.abs(groups.steps(power))
+    edge_w = step_w.copy()
+    edge_w[1:], edge_w[:-1] = np.maximum(edge_w[1:], step_w[:-1]), np.maximum(edge_w[:-1], step_w[1:])
+    edge_w = np.where(together, edge_w, groups.each(highest_w - floor_w))
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
     return Meters(
@@ -450,25 +446,17 @@ def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
     return ends
 
 
-def _clock_set_back(notes: Sequence[Note]) -> list[Note]:
-    return [note for note in notes if note.problem == Problem.CLOCK_STEP and (note.seconds or 0) < 0]
-
-
-def _counter_and_mixed(sensed: SensedPower, notes: Sequence[list[Note]]) -> tuple[Floats | None, Flags | None]:
-    """The counter where it may be believed, and the readings of times that the clock showed twice, if there are any.
-
-    A clock that was set back shows the same time twice: rows of both times lie mixed, and the counter to and fro.
-    """
-    counter, ts, mixed = sensed.readings.counter_j, sensed.readings.ts_ns, None
-    for gpu, back in enumerate(map(_clock_set_back, notes)):
-        for note in back:
-            mixed = np.zeros(len(ts), bool) if mixed is None else mixed
-            at = slice(*sensed.groups.spans[gpu])
-            mixed[at] |= (ts[at] >= note.began_ns) & (ts[at] <= note.ended_ns)
-    if counter is not None:
-        possible = (counter >= 0) & (counter < 2.0**53)
-        counter = np.where(possible if mixed is None else possible & ~mixed, counter, np.nan)
-    return counter, mixed
+def _clock_set_back(sensed: SensedPower, notes: Sequence[list[Note]]) -> tuple[list[tuple[int, float, int]], Flags]:
+    """Where a clock was set back: the interval, by how many s, and the GPU; and the readings of times that it showed
+    twice: rows of both times lie mixed, and the counter to and fro."""
+    ts, back, mixed = sensed.readings.ts_ns, [], np.zeros(len(sensed.watts), bool)
+    for gpu, (first, end) in enumerate(sensed.groups.spans):
+        for note in notes[gpu]:
+            if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
+                at = first + np.searchsorted(ts[first:end], [note.began_ns, note.ended_ns + 1])
+                mixed[at[0] : at[1]] = True
+                back.append((min(int(at[0]), end - 2), -note.seconds, gpu))
+    return back, mixed
 
 
 def _note_gaps(sensed: SensedPower, blind: Flags, energy: Floats, notes: Sequence[list[Note]]) -> None:

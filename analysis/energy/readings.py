@@ -71,7 +71,8 @@ def meters_of_many(
             done += end - first
             if progress is not None:
                 progress(f"metering GPUs: {done:,} of {counts.height:,}")
-            readings = all_readings.part(first, end)
+            begins = all_readings.groups.begins
+            readings = all_readings.take(slice(begins[first], begins[end]), all_readings.groups.sizes[first:end])
             limits_w, models = zip(*(boards.get(key, (None, None)) for key in keys[first:end]), strict=True)
             events = _inside([noticed.get(key, ()) for key in keys[first:end]], readings)
             metered = meters_of_readings(keys[first:end], readings, limits_w, models, events).between(

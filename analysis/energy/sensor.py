@@ -314,19 +314,6 @@ def followed(sensed: SensedPower) -> tuple[Flags, Flags]:
     return together, powered & ~sensed.refused
 
 
-def swing_w(groups: Groups, power: Floats) -> Floats:
-    """By interval, the range of the power within it and the one before and after it, W."""
-    low, high = power.copy(), power.copy()
-    for extreme, ends in ((np.minimum, low), (np.maximum, high)):
-        extreme(power[:-1], power[1:], out=ends[:-1])
-        ends[groups.lasts] = ends[groups.lasts - 1]  # the last interval of each GPU
-        alone = ends.copy()
-        extreme(ends[1:], alone[:-1], out=ends[1:])
-        extreme(ends[:-1], alone[1:], out=ends[:-1])
-        ends[groups.firsts] = extreme(alone[groups.firsts], alone[groups.firsts + 1])  # not of the GPU before
-    return high - low
-
-
 def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats) -> tuple[Floats, Floats, Floats]:
     """`store.aliasing.SUMS` in the interval after each reading, (n,) each.
 

@@ -155,19 +155,11 @@ class Readings:
         """Which readings are of which GPU. Each has some."""
         return Groups(np.array([0, len(self.ts_ns)], np.int64) if self.begins is None else self.begins)
 
-    def take(self, at: Ints, sizes: Ints) -> Readings:
+    def take(self, at: Ints | slice, sizes: Ints) -> Readings:
         """The readings `at` these places, in this order: so many of each GPU."""
         columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "begins"}
         columns = {name: None if values is None else values[at] for name, values in columns.items()}
-        return Readings(**columns, begins=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-
-    def part(self, first: int, end: int) -> Readings:
-        """The readings of the GPUs from `first` up to `end`, without this one."""
-        begins = self.groups.begins[first : end + 1]
-        at = slice(int(begins[0]), int(begins[-1]))
-        columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "begins"}
-        columns = {name: None if values is None else values[at] for name, values in columns.items()}
-        return Readings(**columns, begins=begins - begins[0])
+        return Readings(**columns, begins=Groups.of_sizes(sizes).begins)
 
     def without_modules(self, of_module: Flags) -> Readings:
         """The same without what is of a whole module, processor included, of the GPUs with the flag (g,)."""
