@@ -345,8 +345,7 @@ def meters_of_readings(
             parts[-1] = replace(parts[-1], notes=_with_rows(parts[-1].notes, rows))
         else:
             reasons = [Reason.NO_TELEMETRY if some else Reason.NO_SENSOR for some in count[numbers].tolist()]
-            ends = np.stack([readings.ts_ns[groups.firsts], readings.ts_ns[groups.lasts]])[:, numbers]
-            parts.append(_without_energy(names, ends, limit_w[numbers], of_some, reasons))
+            parts.append(_without_energy(names, readings.ends_ns[numbers].T, limit_w[numbers], of_some, reasons))
     return reduce(Meters.beside, parts).only(np.argsort(np.concatenate([metered, others])))
 
 

@@ -7,6 +7,7 @@ of the driver, and rows lie in the order of their times even if the clock was se
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -52,40 +53,44 @@ def meters_of_many(
 
     `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
     """
-    near = {name: _near(store.scan(name), cluster, since_ns, until_ns) for name in _tables(store)}
-    if gpus is not None:
-        near = {name: rows.filter(_among(list({gpu for _, gpu in gpus}))) for name, rows in near.items()}
-    counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in near.values()])
+    tables = {name: _near(store.scan(name), cluster, gpus, since_ns, until_ns) for name in _tables(store)}
+    counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in tables.values()])
     counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
-    counts = counts.join(_instances(store), on=_KEYS, how="anti", nulls_equal=True)
+    # What MIG instances have of power is their GPU's.
+    instances = store.scan("gpus").filter(pl.col("parent").is_not_null()).select(_KEYS).unique()
+    counts = counts.join(store.collect(instances), on=_KEYS, how="anti", nulls_equal=True)
     if gpus is not None:
         chosen = pl.DataFrame(list(gpus), schema=dict.fromkeys(_KEYS, pl.String), orient="row")
         counts = counts.join(chosen, on=_KEYS, how="semi", nulls_equal=True)
     boards, noticed = _boards(store, gpus), _noticed(store, cluster, since_ns, until_ns)
-    part = (pl.col("len").cum_sum() - 1) // _ROWS
-    done = 0
+    done, part = 0, (pl.col("len").cum_sum() - 1) // _ROWS
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
-        places, all_readings = _chunk(store, near, chunk)
+        places, of_chunk = _chunk(store, tables, chunk)
         keys: list[Key] = chunk.select(_KEYS)[places].rows()
-        for first, end in _together(all_readings):
+        for first, end in _together(of_chunk):
             done += end - first
             if progress is not None:
                 progress(f"metering GPUs: {done:,} of {counts.height:,}")
-            begins = all_readings.groups.begins
-            readings = all_readings.take(slice(begins[first], begins[end]), all_readings.groups.sizes[first:end])
-            limits_w, models = zip(*(boards.get(key, (None, None)) for key in keys[first:end]), strict=True)
-            events = _inside([noticed.get(key, ()) for key in keys[first:end]], readings)
-            metered = meters_of_readings(keys[first:end], readings, limits_w, models, events).between(
-                since_ns, until_ns
-            )
-            if len(metered):
-                yield metered
+            at, some_gpus = of_chunk.groups.begins[[first, end]].tolist(), keys[first:end]
+            readings = of_chunk.take(slice(*at), of_chunk.groups.sizes[first:end])
+            limits_w, models = zip(*(boards.get(key, (None, None)) for key in some_gpus), strict=True)
+            events = [
+                [
+                    note
+                    for note in noticed.get(key, ())
+                    if readings.ts_ns[began] <= note.began_ns <= readings.ts_ns[last]
+                ]
+                for key, began, last in zip(some_gpus, readings.groups.firsts, readings.groups.lasts, strict=True)
+            ]
+            meters = meters_of_readings(some_gpus, readings, limits_w, models, events).between(since_ns, until_ns)
+            if len(meters):
+                yield meters
 
 
 def _together(readings: Readings) -> Iterator[tuple[int, int]]:
     """GPUs that are metered together, from one to another: of so many readings that the arrays stay in a cache."""
     groups = readings.groups
-    lasted = (readings.ts_ns[groups.lasts] - readings.ts_ns[groups.firsts]).tolist()
+    lasted = (readings.ends_ns[:, 1] - readings.ends_ns[:, 0]).tolist()
     first = rows = span = 0
     for number, (size, time) in enumerate(zip(groups.sizes.tolist(), lasted, strict=True)):
         if number > first and (rows + size > _AT_ONCE or span + time > _LONGEST_NS):
@@ -99,27 +104,27 @@ def _together(readings: Readings) -> Iterator[tuple[int, int]]:
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
     """What time has telemetry, by cluster: `cluster`, `first` and `last` (UTC). Raises StoreError."""
     parts = []
-    where = "" if cluster is None else f"where cluster = {quoted(cluster)} "
+    of_cluster = "" if cluster is None else f"where cluster = {quoted(cluster)} "
     for name in _tables(store):
         lasts = " + interval 1 minute" if name == "telemetry_minutes" else ""  # its time stamps are when minutes begin
         ends = f"min(ts)::timestamp_ns as first, (max(ts){lasts})::timestamp_ns as last"
-        parts.append(store.sql(f"select cluster, {ends} from {name} {where}group by cluster").polars())
-    found = pl.concat(parts).with_columns(pl.col("cluster").cast(pl.String))
-    return found.group_by("cluster").agg(pl.col("first").min(), pl.col("last").max()).sort("cluster")
+        parts.append(store.sql(f"select cluster, {ends} from {name} {of_cluster}group by cluster").polars())
+    ends_by_table = pl.concat(parts).with_columns(pl.col("cluster").cast(pl.String))
+    return ends_by_table.group_by("cluster").agg(pl.col("first").min(), pl.col("last").max()).sort("cluster")
 
 
 def has_telemetry(store: Store, cluster: str) -> bool:
     """Whether there is any telemetry of a cluster: quicker than `covered`."""
-    where = f"where cluster = {quoted(cluster)} limit 1"
-    return any(len(store.sql(f"select 1 from {name} {where}").to_pylist()) for name in _tables(store))
+    first = f"where cluster = {quoted(cluster)} limit 1"
+    return any(len(store.sql(f"select 1 from {name} {first}").to_pylist()) for name in _tables(store))
 
 
 def rows_since(store: Store, since: Sequence[datetime], until: datetime, *, cluster: str | None = None) -> list[int]:
     """How many rows of telemetry there are from each of these times to `until` (UTC). Raises StoreError."""
-    counts = ", ".join(f"count(*) filter (ts >= timestamp '{one}') as n{number}" for number, one in enumerate(since))
-    where = f"ts < timestamp '{until}'" + ("" if cluster is None else f" and cluster = {quoted(cluster)}")
-    found = [store.sql(f"select {counts} from {name} where {where}").polars().row(0) for name in _tables(store)]
-    return [sum(one) for one in zip(*found, strict=True)]
+    counts = ", ".join(f"count(*) filter (ts >= timestamp '{moment}') as n{n}" for n, moment in enumerate(since))
+    before = f"ts < timestamp '{until}'" + ("" if cluster is None else f" and cluster = {quoted(cluster)}")
+    by_table = [store.sql(f"select {counts} from {name} where {before}").polars().row(0) for name in _tables(store)]
+    return [sum(numbers) for numbers in zip(*by_table, strict=True)]
 
 
 def _tables(store: Store) -> list[str]:
@@ -132,8 +137,7 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
     within = _among(chunk["gpu"].to_list())
 
     def read(name: str, columns: Sequence[pl.Expr | str]) -> pl.DataFrame:
-        some = store.collect(tables[name].filter(within).select(*_KEYS, "ts", *columns))
-        return _placed(some, chunk)
+        return _placed(store.collect(tables[name].filter(within).select(*_KEYS, "ts", *columns)), chunk)
 
     parts = [read("telemetry", _READ)]
     if "telemetry_minutes" in tables:
@@ -170,11 +174,10 @@ def _placed(rows: pl.DataFrame, chunk: pl.DataFrame) -> pl.DataFrame:
     first = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in _KEYS)
     stretch = rows.select(first.alias("first"))["first"].to_numpy().copy()
     stretch[0] = True
-    of = rows.select(_KEYS).filter(pl.Series(stretch)).join(
-        numbered, on=_KEYS, how="left", nulls_equal=True, maintain_order="left"
-    )  # fmt: skip
-    rows = rows.drop(_KEYS).with_columns(of["place"].gather(np.cumsum(stretch) - 1))
-    return rows.drop_nulls("place") if of["place"].null_count() else rows
+    names = rows.select(_KEYS).filter(pl.Series(stretch))
+    places = names.join(numbered, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")["place"]
+    rows = rows.drop(_KEYS).with_columns(places.gather(np.cumsum(stretch) - 1))
+    return rows.drop_nulls("place") if places.null_count() else rows
 
 
 def _among(gpus: Sequence[str]) -> pl.Expr:
@@ -184,9 +187,14 @@ def _among(gpus: Sequence[str]) -> pl.Expr:
     return pl.col("gpu").is_between(pl.lit(min(gpus)), pl.lit(max(gpus))) & pl.col("gpu").is_in(gpus)
 
 
-def _near(rows: pl.LazyFrame, cluster: str | None, since_ns: int | None, until_ns: int | None) -> pl.LazyFrame:
+def _near(
+    rows: pl.LazyFrame, cluster: str | None, gpus: Collection[Key] | None, since_ns: int | None, until_ns: int | None
+) -> pl.LazyFrame:
+    """The rows of a cluster and of GPUs of these names, and shortly before and after a time."""
     if cluster is not None:
         rows = rows.filter(pl.col("cluster") == cluster)
+    if gpus is not None:
+        rows = rows.filter(_among(list({gpu for _, gpu in gpus})))
     if since_ns is not None:
         rows = rows.filter(pl.col("ts") >= pl.lit(date_of_ns(since_ns - _MARGIN_NS)))
     if until_ns is not None:
@@ -240,24 +248,19 @@ def _ends(minutes: pl.DataFrame) -> list[pl.DataFrame]:
     most = pl.max_horizontal("n", *(pl.when(near).then(pl.col("n").shift(by)) for by, near in beside.items()))
     rows = rows.with_columns(most.alias("most"), beside[1].fill_null(False).alias("follows"))
     full = pl.col("n") >= _FULL_MINUTE * pl.col("most")
-    every = (_MINUTE_S / pl.when(full).then("n").otherwise("most")).alias("every_s")
-    rows = rows.with_columns(every).with_columns((pl.col("n") * pl.col("every_s")).alias("covered_s"))
+    apart = (_MINUTE_S / pl.when(full).then("n").otherwise("most")).alias("every_s")
+    rows = rows.with_columns(apart).with_columns((pl.col("n") * pl.col("every_s")).alias("covered_s"))
     began = pl.when("follows").then(0.0).otherwise(_MINUTE_S - pl.col("covered_s"))
 
     def at(seconds: pl.Expr, counter: str) -> pl.DataFrame:
-        when = times_of_ns(ts + (seconds * 1e9).cast(pl.Int64))
-        return rows.with_columns(when.alias("ts"), pl.col(counter).alias("counter_j")).select(
+        moment = times_of_ns(ts + (seconds * 1e9).cast(pl.Int64))
+        return rows.with_columns(moment.alias("ts"), pl.col(counter).alias("counter_j")).select(
             "place", "ts", "counter_j", "power_w", "instant_w", "utilization", "window_s", "limit_w", "spread_w",
             "every_s", "stuck",
         )  # fmt: skip
 
     half = pl.col("every_s") / 2
     return [at(began + half, "first_j"), at(began + pl.col("covered_s") - half, "last_j")]
-
-
-def _instances(store: Store) -> pl.DataFrame:
-    """MIG instances: what they have of power is their GPU's."""
-    return store.collect(store.scan("gpus").filter(pl.col("parent").is_not_null()).select(_KEYS).unique())
 
 
 def _boards(store: Store, gpus: Collection[tuple[str, str]] | None) -> dict[Key, tuple[float | None, str | None]]:
@@ -271,40 +274,24 @@ def _boards(store: Store, gpus: Collection[tuple[str, str]] | None) -> dict[Key,
     return {(cluster, gpu): (limit_w, name) for cluster, gpu, limit_w, name in boards.iter_rows()}
 
 
-def _inside(notes: Sequence[Sequence[Note]], readings: Readings) -> list[list[Note]]:
-    """Of the notes of each GPU, those of the time of its readings."""
-    first, last = (readings.ts_ns[at].tolist() for at in (readings.groups.firsts, readings.groups.lasts))
-    return [
-        [note for note in of_gpu if began <= note.began_ns <= ended]
-        for of_gpu, began, ended in zip(notes, first, last, strict=True)
-    ]
-
-
-def _noticed(
-    store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None
-) -> dict[Key, tuple[Note, ...]]:
-    """The notes that events give of each GPU. An event of a whole node counts for each of its GPUs."""
-    which = pl.col("kind").is_in(list(_PROBLEMS))
-    if cluster is not None:
-        which &= pl.col("cluster") == cluster
-    at = pl.col("ts").dt.epoch("ns")
-    if since_ns is not None:
-        which &= at >= since_ns
-    if until_ns is not None:
-        which &= at <= until_ns
-    columns = ("cluster", "gpu", "node", "kind", at.alias("at"), "duration_ns")
-    events = store.collect(store.scan("events").filter(which).select(*columns).unique())
-    of_nodes = pl.col("gpu").is_null() & pl.col("node").is_not_null()
-    if not events.filter(of_nodes).is_empty():
-        gpus = store.sql("select cluster, node, gpu from gpus_now where parent is null and node is not null").polars()
-        gpus = gpus.cast(pl.String)
-        each = events.filter(of_nodes).drop("gpu").join(gpus, on=["cluster", "node"], nulls_equal=True)
-        events = pl.concat([events.filter(~of_nodes), each.select(events.columns)])
-    found: dict[tuple[str, str], list[Note]] = {}
-    for row in events.drop_nulls("gpu").sort("at", "kind", "duration_ns").iter_rows(named=True):
+def _noticed(store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None) -> dict[Key, list[Note]]:
+    """The notes that events give of each GPU, in order. An event of a whole node counts for each of its GPUs."""
+    conditions = [f"kind in ({', '.join(map(quoted, _PROBLEMS))})"]
+    conditions += [f"events.cluster = {quoted(cluster)}"] if cluster is not None else []
+    conditions += [f"epoch_ns(ts) >= {since_ns}"] if since_ns is not None else []
+    conditions += [f"epoch_ns(ts) <= {until_ns}"] if until_ns is not None else []
+    rows = store.sql(
+        "select distinct events.cluster, coalesce(events.gpu, gpus_now.gpu) as gpu, kind, epoch_ns(ts) as ts, "
+        "coalesce(duration_ns, 0) as duration_ns from events left join gpus_now on events.gpu is null "
+        "and parent is null and gpus_now.node = events.node and gpus_now.cluster is not distinct from events.cluster "
+        f"where {' and '.join(conditions)} order by ts, kind, duration_ns"
+    ).to_pylist()
+    notes = defaultdict[Key, list[Note]](list)
+    for row in rows:
         # The times that the clock showed twice lie after a step back; those that it never showed, before a step ahead.
-        stepped = row["duration_ns"] or 0 if row["kind"] == EventKind.CLOCK_STEP else 0
-        began, ended = sorted((row["at"], row["at"] - stepped))
-        note = Note(_PROBLEMS[row["kind"]], began, ended, seconds=stepped / 1e9 if stepped else None)
-        found.setdefault((row["cluster"], row["gpu"]), []).append(note)
-    return {key: tuple(notes) for key, notes in found.items()}
+        stepped = row["duration_ns"] if row["kind"] == EventKind.CLOCK_STEP else 0
+        began, ended = sorted((row["ts"], row["ts"] - stepped))
+        if row["gpu"] is not None:
+            note = Note(_PROBLEMS[row["kind"]], began, ended, seconds=stepped / 1e9 if stepped else None)
+            notes[row["cluster"], row["gpu"]].append(note)
+    return notes

@@ -155,6 +155,11 @@ class Readings:
         """Which readings are of which GPU. Each has some."""
         return Groups(np.array([0, len(self.ts_ns)], np.int64) if self.begins is None else self.begins)
 
+    @property
+    def ends_ns(self) -> Times:
+        """(g, 2) when the first and the last reading of each GPU were."""
+        return np.stack([self.ts_ns[self.groups.firsts], self.ts_ns[self.groups.lasts]], axis=1)
+
     def take(self, at: Ints | slice, sizes: Ints) -> Readings:
         """The readings `at` these places, in this order: so many of each GPU."""
         columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "begins"}
