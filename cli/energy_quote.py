@@ -14,7 +14,7 @@ from .options import Share, Span, csv_option, exclusive, json_option
 @shared
 @click.option("--job", metavar="JOBID", help="A job that has run.")
 @click.option("--workload", metavar="NAME", help="Instead: a workload, before any job has run.")
-@click.option("--gpus", type=click.IntRange(1), help="Of --workload: on so many GPUs.  [default: 1]")
+@click.option("--gpus", metavar="N|NAMES", help="Of --workload: how many GPUs, or which: n1/0,n1/1.  [default: 1]")
 @click.option(
     "--time", type=Span(), help="Of --workload: as much work as takes this at the default limit.  [default: 1h]"
 )
@@ -49,7 +49,9 @@ def quote(
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     options = joined(inherited, given)
-    options |= {name: given[name] for name in ("workload", "gpus", "time", "model", "cap")}
+    options |= {name: given[name] for name in ("workload", "time", "model", "cap")}
+    if (gpus := given["gpus"]) is not None:
+        options["gpus"] = int(gpus) if gpus.isdecimal() else gpus.split(",")
     with ProgressBar() as progress:
         reply = energy_quote(options.pop("store"), job, deadline=deadline, **options, progress=progress.say)
     print_reply(reply, as_json=as_json, as_csv=as_csv)

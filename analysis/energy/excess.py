@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,7 +101,7 @@ class FleetExcess:
 
 
 def fleet_excess(
-    store: Store | str | Path,
+    store: Store,
     by: str = Of.GPU,
     *,
     cluster: str | None = None,
@@ -113,18 +112,15 @@ def fleet_excess(
 
     Raises InputError where no GPU was compared with others, and as `booked`.
     """
-    from ...store import Store as Opened
-
-    opened = store if isinstance(store, Opened) else Opened.open(store)
     say = progress or (lambda _: None)
     say("comparing the GPUs")
-    figures, notes = fingerprints(opened, cluster)
-    books = booked(opened, cluster=cluster, progress=progress, **options)
-    named = identities(opened)
-    standing = levels(figures, named, sensor=books.sensor)
+    figures, notes = fingerprints(store, cluster)
+    books = booked(store, cluster=cluster, progress=progress, **options)
+    gpus = identities(store)
+    standing = levels(figures, gpus, sensor=books.sensor)
     if standing.is_empty():
         raise InputError(
-            f"no GPU of {opened.root} can be compared: {LEAST} GPUs of one model must be measured in the same work, so "
+            f"no GPU of {store.root} can be compared: {LEAST} GPUs of one model must be measured in the same work, so "
             "often that it is known what repeats (8 GPUs on two days, or 4 on three): run `whorl campaign`, or import "
             "results, and then again"
         )
@@ -136,8 +132,8 @@ def fleet_excess(
         )
     say("reading how busy the GPUs were")
     used = books.lit.filter(pl.col("kind") != Kind.UNATTRIBUTED)
-    rows = excess(used, standing, busy(opened, used), errors=books.errors)
-    by, jobs = Of(by), job_allocations(opened)
+    rows = excess(used, standing, busy(store, used), errors=books.errors)
+    by, jobs = Of(by), job_allocations(store)
     if by is Of.JOB:
         rows, used = (
             frame.filter(pl.col("kind") == Kind.JOB).join(
@@ -146,44 +142,44 @@ def fleet_excess(
             for frame in (rows, used)
         )
     keys = ["cluster", {Of.GPU: "gpu", Of.NODE: "node", Of.JOB: "job_id"}[by]]
-    totals, whole = (_rows(rows, used, columns, books) for columns in (["cluster"], keys))
+    totals, answer = (_rows(rows, used, columns, books) for columns in (["cluster"], keys))
     if by is Of.NODE:
-        return FleetExcess(by, whole.select(*keys, *_FIGURES, *_SHOWN), totals, books, notes)
+        return FleetExcess(by, answer.select(*keys, *_FIGURES, *_SHOWN), totals, books, notes)
     if by is Of.JOB:
         people = jobs.group_by(keys).agg(pl.col("user", "account").drop_nulls().last())
-        whole = whole.join(people, on=keys, how="left", nulls_equal=True)
-        return FleetExcess(by, whole.select(*keys, "user", "account", *_FIGURES, *_SHOWN), totals, books, notes)
-    slow = whole.filter(pl.col("excess_s_shown"))
-    whole = whole.join(waiting(rows, slow, jobs, used), on=keys, how="left")
-    for frame in (named, verdicts(opened)):
-        whole = whole.join(frame, on=keys, how="left", nulls_equal=True)
+        answer = answer.join(people, on=keys, how="left", nulls_equal=True)
+        return FleetExcess(by, answer.select(*keys, "user", "account", *_FIGURES, *_SHOWN), totals, books, notes)
+    slow = answer.filter(pl.col("excess_s_shown"))
+    answer = answer.join(waiting(rows, slow, jobs, used), on=keys, how="left")
+    for frame in (gpus, verdicts(store)):
+        answer = answer.join(frame, on=keys, how="left", nulls_equal=True)
     names = (*keys, "name", "node", "model", *_FIGURES, *_SHOWN, "held_s", "held_j", "verdicts")
-    return FleetExcess(by, whole.select(names), totals, books, notes)
+    return FleetExcess(by, answer.select(names), totals, books, notes)
 
 
 def _rows(rows: pl.DataFrame, used: pl.DataFrame, keys: list[str], books: Booked) -> pl.DataFrame:
     """The energy and the excess by `keys`, and the excess of a year at the pace of the time that was read."""
     energy = add_up(used, keys, errors=books.errors, also=_COSTS).select(*keys, *_FIGURES, "gpu_s", "measured_s")
-    whole = energy.join(add_excess(rows, keys).drop("energy_j", "gpu_s"), on=keys, how="left", nulls_equal=True)
+    answer = energy.join(add_excess(rows, keys).drop("energy_j", "gpu_s"), on=keys, how="left", nulls_equal=True)
     first, last = books.metered["first"].min(), books.metered["last"].max()
     read_s = (last - first).total_seconds() if isinstance(first, datetime) and isinstance(last, datetime) else 0.0
     years = YEAR_S / read_s if read_s >= LEAST_FOR_A_YEAR_S else None
     yearly = {"year_kwh": ("excess_j", 3.6e6), "year_low_kwh": ("excess_low_j", 3.6e6),
               "year_high_kwh": ("excess_high_j", 3.6e6), "year_gpu_h": ("excess_s", 3600.0),
               "year_cost": ("excess_cost", 1.0), "year_co2e_g": ("excess_co2e_g", 1.0)}  # fmt: skip
-    whole = whole.with_columns(
+    answer = answer.with_columns(
         (pl.lit(None, pl.Float64) if years is None else pl.col(name) * years / unit).alias(column)
         for column, (name, unit) in yearly.items()
     )
     sure = pl.any_horizontal(pl.col("excess_j_shown", "excess_s_shown").fill_null(value=False))
-    return whole.sort(sure, "excess_j", descending=True, nulls_last=True, maintain_order=True)
+    return answer.sort(sure, "excess_j", descending=True, nulls_last=True, maintain_order=True)
 
 
 def job_allocations(store: Store, numbers: pl.Series | None = None) -> pl.DataFrame:
     """The job of each allocation: cluster, allocation, job_id, user, account; of all jobs, or of some numbers."""
-    where = "" if numbers is None else f"where job_id in ({', '.join(map(quoted, numbers.unique().to_list()))}) "
+    chosen = "" if numbers is None else f"where job_id in ({', '.join(map(quoted, numbers.unique().to_list()))}) "
     query = "select cluster, allocation, any_value(job_id) as job_id, any_value(user) as user, any_value(account) as "
-    return store.sql(f"{query} account from jobs_now {where}group by cluster, allocation").polars().cast(pl.String)
+    return store.sql(f"{query} account from jobs_now {chosen}group by cluster, allocation").polars().cast(pl.String)
 
 
 def verdicts(store: Store) -> pl.DataFrame:
@@ -233,13 +229,13 @@ def _shares_of_gpus(store: Store, cluster: str, jobs: pl.DataFrame) -> list[pl.D
 def _shares(readings: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """The shares of each job, from the readings of one GPU; not of jobs with fewer than `_READINGS`."""
     n, used, memory = (readings[name].to_numpy() for name in ("n", "busy", "memory"))
-    known = np.isfinite(memory)
-    weights = {"n": n, "used": n * used, "known": n * known, "traffic": n * np.where(known, memory, 0.0)}
+    has_memory = np.isfinite(memory)
+    weights = {"n": n, "used": n * used, "known": n * has_memory, "traffic": n * np.where(has_memory, memory, 0.0)}
     first, last = (np.searchsorted(readings["at_ns"].to_numpy(), jobs[end].to_numpy()) for end in ("began", "ended"))
     sums = {name: np.concatenate(([0.0], np.cumsum(values))) for name, values in weights.items()}
     pieces = jobs.select(*_GPU_OF_JOB, **{name: pl.Series(total[last] - total[first]) for name, total in sums.items()})
-    whole = pieces.group_by(_GPU_OF_JOB, maintain_order=True).agg(pl.col(*weights).sum())
-    return whole.filter(pl.col("n") >= _READINGS).select(
+    total = pieces.group_by(_GPU_OF_JOB, maintain_order=True).agg(pl.col(*weights).sum())
+    return total.filter(pl.col("n") >= _READINGS).select(
         *_GPU_OF_JOB, (pl.col("used") / pl.col("n") / 100).clip(0, 1).alias("busy"),
         pl.when(pl.col("known") >= _READINGS).then(pl.col("traffic") / pl.col("known") / 100).alias("memory"),
     )  # fmt: skip
@@ -249,12 +245,12 @@ def _workloads(store: Store, allocations: pl.Series) -> pl.DataFrame:
     """The workload of each job and GPU whose runs are all of one: cluster, gpu, allocation, workload. Where few
     allocations are asked for, only of these."""
     few = allocations.to_list() if len(allocations) <= _FEW else []
-    where = f"where j.allocation in ({', '.join(map(quoted, few))})" if few else ""
+    chosen = f"where j.allocation in ({', '.join(map(quoted, few))})" if few else ""
     query = f"""
         select j.cluster, j.gpu, j.allocation, any_value(r.workload) as workload
         from jobs_now j join runs r on r.cluster is not distinct from j.cluster and r.gpu = j.gpu
             and (r.job_id = j.raw_id or r.job_id = j.job_id)
-        {where} group by all having count(distinct r.workload) = 1
+        {chosen} group by all having count(distinct r.workload) = 1
     """
     return store.sql(query).polars().with_columns(pl.all().cast(pl.String))
 
@@ -346,26 +342,30 @@ def excess(
 def _level(rows: pl.DataFrame, standing: pl.DataFrame, measure: Measure) -> pl.DataFrame:
     """Of each row the level of its GPU in its workload, else in its use, else in any use; a row each, NULL without."""
     columns = ("x", "sd", "reference", "sensor_sd", "freedom", "runs", "sittings", "gpus", "basis")
-    known = standing.filter(pl.col("measure") == measure).with_columns(pl.coalesce("workload", "use").alias("basis"))
+    levels_of = standing.filter(pl.col("measure") == measure).with_columns(
+        pl.coalesce("workload", "use").alias("basis")
+    )
     if measure is Measure.IDLE:
-        known = known.unique(_GPU, keep="first").with_columns(pl.lit(ANY).alias("use"))
-    found = rows.select(*_GPU, "workload", "use", pl.lit(ANY).alias("any"))
+        levels_of = levels_of.unique(_GPU, keep="first").with_columns(pl.lit(ANY).alias("use"))
+    matched = rows.select(*_GPU, "workload", "use", pl.lit(ANY).alias("any"))
     structs = []
     for name, keyed in (("workload", "workload"), ("use", "use"), ("any", "use")):
-        key = known.drop_nulls(keyed).select(*_GPU, pl.col(keyed).alias(name), pl.struct(columns).alias(f"of_{name}"))
+        key = levels_of.drop_nulls(keyed).select(
+            *_GPU, pl.col(keyed).alias(name), pl.struct(columns).alias(f"of_{name}")
+        )
         key = key.unique([*_GPU, name], keep="first")
-        found = found.join(key, on=[*_GPU, name], how="left", maintain_order="left")
+        matched = matched.join(key, on=[*_GPU, name], how="left", maintain_order="left")
         structs.append(pl.col(f"of_{name}"))
-    return found.select(pl.coalesce(structs).alias("level")).unnest("level")
+    return matched.select(pl.coalesce(structs).alias("level")).unnest("level")
 
 
 def busy_energy(joules: Floats, resting: Floats, share: Floats) -> tuple[Floats, Floats]:
     """The least and the most energy of the busy time: between what is above the idle power, and all."""
     above = np.clip(joules - np.nan_to_num(resting), 0.0, None)
-    known = np.isfinite(share)
-    least = np.where(np.isfinite(resting), above, joules * np.where(known, share, 0.0))
+    has_share = np.isfinite(share)
+    least = np.where(np.isfinite(resting), above, joules * np.where(has_share, share, 0.0))
     of_time = np.clip(joules - resting * (1 - share), 0.0, None)
-    exact = known & np.isfinite(resting)
+    exact = has_share & np.isfinite(resting)
     return np.where(exact, of_time, least), np.where(exact, of_time, joules)
 
 
@@ -421,9 +421,9 @@ def add_excess(rows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     firsts = [*(f"{name}_least" for name in _EXCESS), "runs", "sittings", "compared"]
 
     def summed(frame: pl.DataFrame, keys: list[str], *extra: pl.Expr) -> pl.DataFrame:
-        known = map(_known_sum, (*_EXCESS, *costs))
+        figures = map(_known_sum, (*_EXCESS, *costs))
         return frame.group_by(keys, maintain_order=True).agg(
-            *known, pl.col(sums).sum(), *extra, pl.col(firsts).first(), pl.col(reasons).drop_nulls().first()
+            *figures, pl.col(sums).sum(), *extra, pl.col(firsts).first(), pl.col(reasons).drop_nulls().first()
         )
 
     common = [f"{name}_common" for name in _EXCESS]
@@ -457,14 +457,14 @@ def waiting(rows: pl.DataFrame, slow: pl.DataFrame, jobs: pl.DataFrame, pieces: 
     times = pieces.filter(pl.col("kind") == Kind.JOB).group_by(_GPU_OF_JOB).agg(
         pl.col("began").min(), pl.col("ended").max()
     )  # fmt: skip
-    known = rows.filter(pl.col("kind") == Kind.JOB).drop_nulls(["time_ratio", "busy"])
-    known = known.select(*_GPU_OF_JOB, "time_ratio", "busy", "gpu_s", "energy_j")
-    known = known.join(times, on=_GPU_OF_JOB, maintain_order="left")
+    parts_of_jobs = rows.filter(pl.col("kind") == Kind.JOB).drop_nulls(["time_ratio", "busy"])
+    parts_of_jobs = parts_of_jobs.select(*_GPU_OF_JOB, "time_ratio", "busy", "gpu_s", "energy_j")
+    parts_of_jobs = parts_of_jobs.join(times, on=_GPU_OF_JOB, maintain_order="left")
     numbers = jobs.select("cluster", "allocation", "job_id").drop_nulls("job_id")
-    known = known.join(numbers, on=["cluster", "allocation"], maintain_order="left")
-    culprits = known.join(slow, on=_GPU, how="semi").sort("time_ratio", descending=True, maintain_order=True)
+    parts_of_jobs = parts_of_jobs.join(numbers, on=["cluster", "allocation"], maintain_order="left")
+    culprits = parts_of_jobs.join(slow, on=_GPU, how="semi").sort("time_ratio", descending=True, maintain_order=True)
     culprits = culprits.select("cluster", "job_id", "gpu", "time_ratio", "began", "ended")
-    pairs = known.join(culprits, on=["cluster", "job_id"], suffix="_slow", maintain_order="left_right").filter(
+    pairs = parts_of_jobs.join(culprits, on=["cluster", "job_id"], suffix="_slow", maintain_order="left_right").filter(
         (pl.col("gpu") != pl.col("gpu_slow")) & (pl.col("time_ratio_slow") > pl.col("time_ratio"))
     )
     ns = (pl.min_horizontal("ended", "ended_slow") - pl.max_horizontal("began", "began_slow")).dt.total_nanoseconds()
@@ -486,6 +486,6 @@ def job_places(rows: pl.DataFrame, standing: pl.DataFrame) -> pl.DataFrame:
     jobs = rows.filter(pl.col("kind") == Kind.JOB.value, pl.col("gpu").is_not_null())
     places = jobs.select(*_GPU, "basis").unique(_GPU, keep="first", maintain_order=True)
     places = places.join(standing, on=[*_GPU, "basis"], how="left", nulls_equal=True, maintain_order="left")
-    figures = [f"excess_{name}" for of in "sj" for name in (of, f"low_{of}", f"high_{of}", f"{of}_reason")]
+    figures = [f"excess_{name}" for unit in "sj" for name in (unit, f"low_{unit}", f"high_{unit}", f"{unit}_reason")]
     lost = add_excess(jobs, _GPU).select(*_GPU, *figures)
     return places.select(*STANDS).join(lost, on=_GPU, how="left", nulls_equal=True, maintain_order="left")

@@ -224,10 +224,10 @@ class _Sensors:
             middle, spread, gpus = rows.select("middle", "spread", "gpus").row(0)
             watts, free = math.exp(middle), [(spread, gpus)] if gpus >= SENSOR_GPUS else []
         else:
-            known = [self.watts[name] for name in rows["workload"].unique().sort().to_list() if name in self.watts]
-            watts, free = float(np.mean(known)) if known else 100.0, []
+            drawn_w = [self.watts[name] for name in rows["workload"].unique().sort().to_list() if name in self.watts]
+            watts, free = float(np.mean(drawn_w)) if drawn_w else 100.0, []
         # An offset weighs more where the power is low: work that draws more says nothing about it.
-        free += [(spread, gpus) for drawn_w, spread, gpus in self.free if drawn_w <= 1.2 * watts]
+        free += [(spread, gpus) for power_w, spread, gpus in self.free if power_w <= 1.2 * watts]
         if free:
             spread, gpus = min(free)
             return max(spread, 1e-4), min(gpus - 1, SENSOR_FREEDOM)
@@ -297,9 +297,9 @@ def _wander(part: pl.DataFrame) -> tuple[float, pl.DataFrame]:
     return (math.nan if scaled is None else MAD_TO_SD * float(scaled)), of_gpus
 
 
-def stands(found: pl.DataFrame) -> pl.DataFrame:
-    """Where each GPU stands in each work or use that it was compared in: `STANDS`. `found`: of `levels`."""
-    time = found.filter(pl.col("measure") == Measure.TIME).with_columns(pl.coalesce("workload", "use").alias("basis"))
+def stands(rows: pl.DataFrame) -> pl.DataFrame:
+    """Where each GPU stands in each work or use that it was compared in: `STANDS`. `rows`: of `levels`."""
+    time = rows.filter(pl.col("measure") == Measure.TIME).with_columns(pl.coalesce("workload", "use").alias("basis"))
     time = time.group_by("cluster", "gpu", "basis", "model").agg(
         pl.col("x", "sd").mean(), pl.col("gpus").first().alias("compared"), pl.col("runs", "sittings").first()
     )
@@ -358,33 +358,33 @@ def medians(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def ratio(
-    known: pl.DataFrame, figure: str, models: tuple[str, str], *, workload: str | None, use: str, sensor: SensorError
+    by_model: pl.DataFrame, figure: str, models: tuple[str, str], *, workload: str | None, use: str, sensor: SensorError
 ) -> Ratio | str:
     """How the second of two models compares with the first in a figure, for a job of this workload or use; or why that
-    is not known. `known`: from `medians`, of one cluster."""
-    first, second = (known.filter((pl.col("model") == model) & (pl.col("figure") == figure)) for model in models)
-    both = first.join(second, on="workload", suffix="_other", maintain_order="left").filter(
+    is not known. `by_model`: from `medians`, of one cluster."""
+    first, second = (by_model.filter((pl.col("model") == model) & (pl.col("figure") == figure)) for model in models)
+    pairs = first.join(second, on="workload", suffix="_other", maintain_order="left").filter(
         pl.col("unsized") == pl.col("unsized_other")
     )
-    exact = both.filter(pl.col("workload") == workload) if workload else both.clear()
-    alike = exact if exact.height else both.filter(pl.col("class").is_in(CLASSES[use]))
-    if alike.is_empty():
+    exact = pairs.filter(pl.col("workload") == workload) if workload else pairs.clear()
+    similar = exact if exact.height else pairs.filter(pl.col("class").is_in(CLASSES[use]))
+    if similar.is_empty():
         return f"no workload like this was measured on {models[0]} and on {models[1]}"
-    if not exact.height and alike.height < FEWEST_WORKLOADS:
-        names = ", ".join(sorted(alike["workload"]))
+    if not exact.height and similar.height < FEWEST_WORKLOADS:
+        names = ", ".join(sorted(similar["workload"]))
         return (
             f"only {names} was measured on {models[0]} and on {models[1]}; to judge other work takes "
             f"{FEWEST_WORKLOADS} workloads"
         )
-    x = (alike["level_other"] - alike["level"]).to_numpy()
-    sd = math.sqrt(float((alike["sd"] ** 2 + alike["sd_other"] ** 2).mean()))  # type: ignore[arg-type]
+    x = (similar["level_other"] - similar["level"]).to_numpy()
+    sd = math.sqrt(float((similar["sd"] ** 2 + similar["sd_other"] ** 2).mean()))  # type: ignore[arg-type]
     half = float(quantile(0.025, SITTINGS_FREEDOM)) * sd
     if not exact.height:
         among = float(np.std(x, ddof=1)) * math.sqrt(1 + 1 / len(x))
         half = math.hypot(half, float(quantile(0.025, len(x) - 1)) * among)
     if figure != "time":  # nobody held the sensors of two models together
-        power = known.filter((pl.col("figure") == _POWER) & pl.col("workload").is_in(alike["workload"].implode()))
+        power = by_model.filter((pl.col("figure") == _POWER) & pl.col("workload").is_in(similar["workload"].implode()))
         watts = [power.filter(pl.col("model") == model)["value"].median() for model in models]
         apart = math.hypot(*(board_sd(sensor, 100.0 if drawn_w is None else float(drawn_w)) for drawn_w in watts))  # type: ignore[arg-type]
         half = math.hypot(half, float(quantile(0.025, SENSOR_FREEDOM)) * apart)
-    return Ratio(float(np.median(x)), half, tuple(sorted(alike["workload"])), int(alike["gpus_other"].min()))  # type: ignore[arg-type]
+    return Ratio(float(np.median(x)), half, tuple(sorted(similar["workload"])), int(similar["gpus_other"].min()))  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def one_job(
     answer = energy(store, job=job, cluster=cluster, progress=progress, **more)
     elsewhere, why_not = None, None
     try:
-        elsewhere = quote_job(store, job, cluster=cluster, answer=answer, grounds=grounds, progress=progress)
+        elsewhere = quote_job(store, job, answer, grounds=grounds)
     except InputError as error:
         why_not = str(error)
     small = answer.booked.without_pieces

@@ -68,7 +68,7 @@ class Quote:
     """
 
     option: Option
-    what: str
+    choice: str
     s: Estimate | None = None
     j: Estimate | None = None
     g: Estimate | None = None
@@ -151,7 +151,7 @@ class Ground:
 
     notes: Sequence[str]
     fingerprints: pl.DataFrame
-    named: pl.DataFrame
+    gpus: pl.DataFrame
     """Its GPUs: `levels.identities`."""
     levels: pl.DataFrame
     stands: pl.DataFrame
@@ -169,10 +169,10 @@ class Ground:
 def ground(store: Store, cluster: str, sensor: SensorError = SENSOR_ERROR) -> Ground:
     """Read what the quotes in a cluster stand on."""
     rows, notes = fingerprints(store, cluster)
-    named = identities(store).filter(pl.col("cluster") == cluster)
-    found = levels(rows, named, sensor=sensor)
+    gpus = identities(store).filter(pl.col("cluster") == cluster)
+    standing = levels(rows, gpus, sensor=sensor)
     models = medians(rows, sizes(store))
-    return Ground(notes, rows, named, found, stands(found), models, curves(sweep(store, cluster=cluster)))
+    return Ground(notes, rows, gpus, standing, stands(standing), models, curves(sweep(store, cluster=cluster)))
 
 
 # -- what a cap does ----------------------------------------------------------------------------------------------
@@ -261,12 +261,12 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
     assert work.limit_w
     classes = dict(base.models.select("workload", "class").iter_rows())
     others = [curve for curve in base.curves if itself is None or curve.family != work.workload]
-    alike = [
+    similar = [
         curve
         for curve in others
         if curve.family == work.workload or classes.get(curve.family) in CLASSES.get(work.use, ())
     ]
-    model = PUBLISHED.joined(alike or others)
+    model = PUBLISHED.joined(similar or others)
     quotes = []
     for share in shares:
         quote = Quote(
@@ -296,7 +296,7 @@ def _unsure_of_load(model: CapModel, work: QuotedWork, share: float) -> Multiple
     ]
     return replace(
         middle,
-        time_half=max([middle.time_half, *(abs(of.time - middle.time) + of.time_half for of in ends)]),
+        time_half=max([middle.time_half, *(abs(end.time - middle.time) + end.time_half for end in ends)]),
     )
 
 
@@ -324,13 +324,13 @@ def _billed(work: QuotedWork, quote: Quote) -> Quote:
     assert work.j is not None
     assert quote.j is not None
     assert quote.s is not None
-    whole = work.j.value + work.host_j
+    all_j = work.j.value + work.host_j
     host_j = work.host_j * quote.s.value / work.s.value if work.s.value > 0 else 0.0
-    if whole <= 0:
+    if all_j <= 0:
         return quote
-    of = [(joules + host_j) / whole for joules in (quote.j.value, quote.j.low, quote.j.high)]
-    grams = None if work.g is None else Estimate(*(work.g * share for share in of))
-    return replace(quote, g=grams, cost=None if work.cost is None else work.cost * of[0])
+    shares = [(joules + host_j) / all_j for joules in (quote.j.value, quote.j.low, quote.j.high)]
+    grams = None if work.g is None else Estimate(*(work.g * share for share in shares))
+    return replace(quote, g=grams, cost=None if work.cost is None else work.cost * shares[0])
 
 
 def _widened(estimate: Estimate, by: Estimate) -> Estimate:
@@ -360,35 +360,35 @@ def _changed(work: QuotedWork, quote: Quote, multiple: Multiple) -> Quote:
 
 def usual_gpu(work: QuotedWork, lost: Mapping[str, Any]) -> Quote:
     """The job on the median GPUs of its models. `lost`: its row of `add_excess`."""
-    what = f"median {', '.join(work.models) or 'GPU'}"
+    median = f"median {', '.join(work.models) or 'GPU'}"
     if work.j is None:
-        return Quote(Option.USUAL, what, reason=NoQuote.NO_ENERGY.meaning)
+        return Quote(Option.USUAL, median, reason=NoQuote.NO_ENERGY.meaning)
     if lost["excess_s"] is None or lost["excess_j"] is None:
         why = NoQuote.NO_USE if work.busy is None else NoQuote.NO_LEVEL
-        return Quote(Option.USUAL, what, reason=why.meaning)
+        return Quote(Option.USUAL, median, reason=why.meaning)
     wall = work.s.value / work.gpu_s  # the job's time over the time of its GPUs
     s, j = (
-        Estimate(*(whole - lost[f"excess_{end}"] * scale for end in (unit, f"high_{unit}", f"low_{unit}")))
-        for unit, whole, scale in (("s", work.s.value, wall), ("j", work.j.value, 1.0))
+        Estimate(*(used - lost[f"excess_{end}"] * scale for end in (unit, f"high_{unit}", f"low_{unit}")))
+        for unit, used, scale in (("s", work.s.value, wall), ("j", work.j.value, 1.0))
     )
-    quote = Quote(Option.USUAL, what, s, _widened(j, work.j), source="fingerprints", n=lost["compared"])
+    quote = Quote(Option.USUAL, median, s, _widened(j, work.j), source="fingerprints", n=lost["compared"])
     return _billed(work, quote)
 
 
-def other_models(work: QuotedWork, known: pl.DataFrame, sensor: SensorError) -> list[Quote]:
-    """The job on each other model of its cluster. `known`: of `levels.medians`, of the cluster."""
+def other_models(work: QuotedWork, medians_of: pl.DataFrame, sensor: SensorError) -> list[Quote]:
+    """The job on each other model of its cluster. `medians_of`: of `levels.medians`, of the cluster."""
     several = NoQuote.SEVERAL_MODELS if work.models else NoQuote.NO_LEVEL
     why = work.missing or (None if len(work.models) == 1 else several)
-    models = sorted(set(known["model"]) - set(work.models))
+    models = sorted(set(medians_of["model"]) - set(work.models))
     if why is not None:
         return [Quote(Option.MODEL, model, reason=why.meaning) for model in models]
-    return [_on_model(work, known, model, sensor) for model in models]
+    return [_on_model(work, medians_of, model, sensor) for model in models]
 
 
-def _on_model(work: QuotedWork, known: pl.DataFrame, model: str, sensor: SensorError) -> Quote:
+def _on_model(work: QuotedWork, medians_of: pl.DataFrame, model: str, sensor: SensorError) -> Quote:
     pair = (work.models[0], model)
     time, energy_ratio = (
-        ratio(known, figure, pair, workload=work.workload, use=work.use, sensor=sensor)
+        ratio(medians_of, figure, pair, workload=work.workload, use=work.use, sensor=sensor)
         for figure in ("time", "work_per_joule")
     )
     if not isinstance(time, Ratio):
@@ -396,7 +396,8 @@ def _on_model(work: QuotedWork, known: pl.DataFrame, model: str, sensor: SensorE
     if not isinstance(energy_ratio, Ratio):
         return Quote(Option.MODEL, model, reason=energy_ratio.replace("measured on", "measured with its power on"))
     idle_w = [
-        known.filter((pl.col("model") == name) & (pl.col("figure") == "idle_power"))["value"].median() for name in pair
+        medians_of.filter((pl.col("model") == name) & (pl.col("figure") == "idle_power"))["value"].median()
+        for name in pair
     ]
     waiting = (0.0, math.log(_IDLE_RANGE))
     if idle_w[0] is not None and idle_w[1] is not None:
@@ -418,7 +419,7 @@ def starts(work: QuotedWork, settings: EnergySettings, now_ns: int, deadline_ns:
     outlook = None if best.outlook is None else best.outlook.meaning
     now = Quote(Option.START, "now", work.s, work.j, start_ns=now_ns, source=outlook, n=best.weeks)
     quotes = []
-    for what, start_ns, grams, of_weeks in (
+    for choice, start_ns, grams, of_weeks in (
         ("now", now_ns, best.now_g, None),
         ("greenest", best.start, best.g, (best.low_g, best.high_g)),
     ):
@@ -426,15 +427,15 @@ def starts(work: QuotedWork, settings: EnergySettings, now_ns: int, deadline_ns:
         if of_weeks is not None and of_weeks[0] is not None and of_weeks[1] is not None:
             low, high = best.now_g - of_weeks[1], best.now_g - of_weeks[0]
             g = _widened(Estimate(grams, low, high), work.j)
-        quotes.append(replace(now, what=what, start_ns=start_ns, g=g))
+        quotes.append(replace(now, choice=choice, start_ns=start_ns, g=g))
     return quotes
 
 
 def with_pareto(quotes: Sequence[Quote]) -> list[Quote]:
     """The quotes with those marked that no other one beats: none is as good in all of time, energy and grams and
     better in one. Grams count only where all quotes with figures have them."""
-    known = [quote for quote in quotes if quote.s is not None and quote.j is not None]
-    with_grams = bool(known) and all(quote.g is not None for quote in known)
+    complete = [quote for quote in quotes if quote.s is not None and quote.j is not None]
+    with_grams = bool(complete) and all(quote.g is not None for quote in complete)
     points = [
         None
         if quote.s is None or quote.j is None

@@ -29,7 +29,7 @@ from ..statistics.ordering import Floats
 from ..statistics.student import quantile, upper_tail
 from ..tuning.curve import OwnCurve
 from ..tuning.power_plan import Estimate
-from .answers import Answer, energy
+from .answers import Answer
 from .attribute import Kind
 from .billing import cuts, priced, rates_between
 from .books import Booked, add_up
@@ -92,61 +92,53 @@ class Quoted:
 
 
 def quote_job(
-    store: Store | str | Path,
+    store: Store,
     job: str,
+    answer: Answer,
     *,
-    cluster: str | None = None,
     deadline_s: float = DEADLINE_S,
     shares: Sequence[float] = CAPS,
-    now: datetime | None = None,
-    answer: Answer | None = None,
     grounds: Callable[[str, SensorError], Ground] | None = None,
-    progress: Callable[[str], None] | None = None,
-    **options: Any,
 ) -> Quoted:
     """What a job took, and would have taken on other GPUs, under power caps, and at another hour.
 
-    `deadline_s`: how long from `now` (UTC) its end may be away, for the hour. `shares` are power caps, as shares of the
-    job's limit. `answer`: what `answers.energy` said of the job, where it was asked before; else `options` are what
-    that takes. `grounds` gives the ground of a cluster, for callers that keep it. Raises InputError as that does.
+    `answer`: what `answers.energy` says of the job. `deadline_s`: how long from now its end may be away, for the hour.
+    `shares` are power caps, as shares of the job's limit. `grounds` gives the ground of a cluster, for callers that
+    keep it. Raises InputError where none of its GPUs is known.
     """
-    from ...store import Store as Opened
-
-    opened = store if isinstance(store, Opened) else Opened.open(store)
-    say = progress or (lambda _: None)
-    found = answer or energy(opened, job=job, cluster=cluster, progress=progress, **options)
-    numbers = found.rows.filter(pl.col("kind") == Kind.JOB).select("cluster", "job_id")
+    numbers = answer.rows.filter(pl.col("kind") == Kind.JOB).select("cluster", "job_id")
     if numbers.is_empty():
         raise InputError(f"no GPU of job {job} is known in this time: leave --since and --until out")
-    where = str(numbers["cluster"][0])
-    jobs = job_allocations(opened, numbers["job_id"])
+    place = str(numbers["cluster"][0])
+    jobs = job_allocations(store, numbers["job_id"])
     jobs = jobs.join(numbers, on=["cluster", "job_id"], how="semi", nulls_equal=True)
-    pieces = found.booked.pieces.filter(pl.col("kind") == Kind.JOB)
+    pieces = answer.booked.pieces.filter(pl.col("kind") == Kind.JOB)
     pieces = pieces.join(jobs, on=["cluster", "allocation"], how="semi", nulls_equal=True)
-    say("comparing the GPUs")
-    sensor = found.booked.sensor
-    base = ground(opened, where, sensor) if grounds is None else grounds(where, sensor)
-    used = busy(opened, pieces)
-    work = _work_of(pieces, used, base.named, where, found.booked)
-    of_job = pl.col("gpu").is_in(pieces["gpu"].drop_nulls().unique().implode())
-    rows = excess(pieces, base.levels.filter(of_job), used, errors=found.booked.errors, compared=base.compared)
+    booked = answer.booked
+    base = ground(store, place, booked.sensor) if grounds is None else grounds(place, booked.sensor)
+    used = busy(store, pieces)
+    work = _work_of(pieces, used, base.gpus, place, booked)
+    has_gpu = pl.col("gpu").is_in(pieces["gpu"].drop_nulls().unique().implode())
+    rows = excess(pieces, base.levels.filter(has_gpu), used, errors=booked.errors, compared=base.compared)
     lost = next(iter(add_excess(rows, ["cluster"]).to_dicts()), None)
     itself = None
     if work.workload is not None and len(work.models) == 1:
-        runs = own_runs(opened, cluster=where, workload=work.workload)
+        runs = own_runs(store, cluster=place, workload=work.workload)
         itself = curve_of_runs(runs.filter(pl.col("model") == work.models[0]))
-    at_ns = nanoseconds(datetime.now(UTC) if now is None else now)
+    at_ns = nanoseconds(datetime.now(UTC))
     quotes = [
-        as_it_is(work), *([] if lost is None else [usual_gpu(work, lost)]), *other_models(work, base.models, sensor),
-        *caps(work, base, itself, shares=shares),
-        *starts(work, found.booked.settings, at_ns, at_ns + round(deadline_s * 1e9)),
+        as_it_is(work), *([] if lost is None else [usual_gpu(work, lost)]),
+        *other_models(work, base.models, booked.sensor), *caps(work, base, itself, shares=shares),
+        *starts(work, booked.settings, at_ns, at_ns + round(deadline_s * 1e9)),
     ]  # fmt: skip
-    ends = found.booked.since, found.booked.until
-    places = job_places(rows, base.stands.filter(of_job))
-    return Quoted(job, work, with_pareto(quotes), found.booked.settings, base.notes, ends, lost, places)
+    ends = booked.since, booked.until
+    places = job_places(rows, base.stands.filter(has_gpu))
+    return Quoted(job, work, with_pareto(quotes), booked.settings, base.notes, ends, lost, places)
 
 
-def _work_of(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, cluster: str, booked: Booked) -> QuotedWork:
+def _work_of(
+    pieces: pl.DataFrame, used: pl.DataFrame, known_gpus: pl.DataFrame, cluster: str, booked: Booked
+) -> QuotedWork:
     """What is known of a job; nothing of its energy where it has no pieces."""
     totals = add_up(pieces, ["cluster"], errors=booked.errors, also=_SUMS).to_dicts()
     total: Mapping[str, Any] = (
@@ -154,7 +146,7 @@ def _work_of(pieces: pl.DataFrame, used: pl.DataFrame, named: pl.DataFrame, clus
     )
     # Streams of nvidia-smi say the limit beside the power.
     read_w = booked.metered.select("cluster", "gpu", pl.col("limit_w").alias("read_w"))
-    gpus = named.filter(pl.col("gpu").is_in(pieces["gpu"].unique().implode()))
+    gpus = known_gpus.filter(pl.col("gpu").is_in(pieces["gpu"].unique().implode()))
     gpus = gpus.join(read_w, on=["cluster", "gpu"], how="left", maintain_order="left")
     limits = gpus.select(pl.coalesce("limit_w", "read_w")).to_series().drop_nulls()
     # Rows stay in order here and below: a sum in another order ends in other digits.
@@ -368,13 +360,13 @@ class _Basis:
         defaults, by_class = runs.filter("at_default"), False
         tuned = f"`whorl tune {workload} --store {store.root} --max-slowdown 5%` measures it"
         if defaults.is_empty() and (by_class := workload in _CLASSES):
-            named = identities(store).drop_nulls(["model", "limit_w"]).rename({"limit_w": "default_w"})
-            named = named if cluster is None else named.filter(pl.col("cluster") == cluster)
-            defaults = _of_one_model(named, model, "there are GPUs")
+            limited = identities(store).drop_nulls(["model", "limit_w"]).rename({"limit_w": "default_w"})
+            limited = limited if cluster is None else limited.filter(pl.col("cluster") == cluster)
+            defaults = _of_one_model(limited, model, "there are GPUs")
         if defaults.is_empty():
-            where = f" on {model}" if model else ""
+            on_model = f" on {model}" if model else ""
             raise InputError(
-                f"{store.root} has no run of {workload} at the default power limit{where}: {tuned}. Of work that "
+                f"{store.root} has no run of {workload} at the default power limit{on_model}: {tuned}. Of work that "
                 f"nobody ran, name the class: {', '.join(_CLASSES)}"
             )
         cluster, model = (str(defaults[0, name]) for name in ("cluster", "model"))
@@ -412,7 +404,7 @@ class _Basis:
     def default(self, work: QuotedWork) -> Quote:
         """The workload at the default limit."""
         quote = as_it_is(work, Option.DEFAULT)
-        return replace(quote, what=f"{self.limit_w:.0f} W", source=self.drawn.source, n=self.drawn.n)
+        return replace(quote, choice=f"{self.limit_w:.0f} W", source=self.drawn.source, n=self.drawn.n)
 
     def work(self, settings: EnergySettings, at_ns: int) -> QuotedWork:
         """The workload at the default limit, with a start at a time.
@@ -432,8 +424,8 @@ class _Basis:
         seconds = self.job.time_s * np.exp(np.nan_to_num(time_x))
         joules = drawn.usual_w * np.exp(np.nan_to_num(power_x)) * seconds
         known_j, gpu_s = np.array(joules.sum()), np.array(seconds.sum())
-        sd = np.hypot(*(np.where(np.isnan(known), usual, known)
-                        for known, usual in ((power_sd, spread), (time_sd, time_spread))))  # fmt: skip
+        sd = np.hypot(*(np.where(np.isnan(of_gpu), usual, of_gpu)
+                        for of_gpu, usual in ((power_sd, spread), (time_sd, time_spread))))  # fmt: skip
         others_j = float(joules[[gpu not in drawn.watts for gpu in self.gpus]].sum())
         variance = float(((joules * sd) ** 2).sum()) + (others_j * spread) ** 2 / len(power)
         half_j = float(quantile(0.025, len(power) - 1 + SPREAD_GPUS)) * math.sqrt(variance)
@@ -466,7 +458,9 @@ class _Basis:
     def _gpu(self, gpu: str | None) -> tuple[float, float, float, float]:
         """Of a GPU ln(time / usual time), its standard deviation, and the same of its power; NaN where unknown."""
         rows = self.base.levels.filter(pl.col("gpu") == (gpu or ""))
-        time, joules = (self._alike(rows.filter(pl.col("measure") == of)) for of in (Measure.TIME, Measure.ENERGY))
+        time, joules = (
+            self._alike(rows.filter(pl.col("measure") == measure)) for measure in (Measure.TIME, Measure.ENERGY)
+        )
         x, sd = (float(time[0, name]) if time.height else math.nan for name in ("x", "sd"))
         if gpu is not None and gpu in self.drawn.watts:
             return x, sd, math.log(self.drawn.watts[gpu] / self.drawn.usual_w), REPEATS
@@ -493,7 +487,7 @@ def _chosen(store: Store, job: FutureJob) -> tuple[Sequence[str | None], str | N
     return gpus, *models.pop()
 
 
-def _of_one_model(rows: pl.DataFrame, model: str | None, what: str) -> pl.DataFrame:
+def _of_one_model(rows: pl.DataFrame, model: str | None, fact: str) -> pl.DataFrame:
     """The rows on a model, of that name or else with it in its name; InputError for several."""
     name, lower = (model or "").lower(), pl.col("model").str.to_lowercase()
     exact = rows.filter(lower == name)
@@ -501,7 +495,7 @@ def _of_one_model(rows: pl.DataFrame, model: str | None, what: str) -> pl.DataFr
     pairs = sorted(rows.select("model", "cluster").unique().rows())
     if len(pairs) > 1:
         places = ", ".join(f"{of_model} in {cluster}" for of_model, cluster in pairs)
-        raise InputError(f"{what} on {places}: choose one with --model and --cluster")
+        raise InputError(f"{fact} on {places}: choose one with --model and --cluster")
     return rows
 
 
@@ -509,15 +503,15 @@ def _slowest(time_x: Floats, time_sd: Floats, fleet_x: Floats, time_s: float) ->
     """When the slowest GPU is ready. `time_x`, `time_sd`: ln of the time of each GPU over the usual one (gpus,), NaN
     for any GPU of the model: one of the fleet, whose levels are `fleet_x`, or of `SPREAD_GPUS` further ones."""
     x = np.linspace(-0.5, 1.5, 20_001)
-    known = ~np.isnan(time_x)
+    has_level = ~np.isnan(time_x)
     share = np.ones(len(x))  # of cases in which the slowest is no slower than that
-    for middle, sd in zip(time_x[known], time_sd[known], strict=True):
+    for middle, sd in zip(time_x[has_level], time_sd[has_level], strict=True):
         share *= 1 - upper_tail((x - middle) / sd, SITTINGS_FREEDOM)
     further = SPREAD_GPUS * (1 - upper_tail(x / SPREAD, SPREAD_GPUS))
     of_fleet = sum((1 - upper_tail((x - middle) / REPEATS, SITTINGS_FREEDOM) for middle in fleet_x), np.zeros(len(x)))
-    share *= ((further + of_fleet) / (SPREAD_GPUS + len(fleet_x))) ** (~known).sum()
+    share *= ((further + of_fleet) / (SPREAD_GPUS + len(fleet_x))) ** (~has_level).sum()
     value, low, high = time_s * np.exp(np.interp((0.5, 0.025, 0.975), share, x))
-    if not known.all():  # the GPUs may be alike
+    if not has_level.all():  # the GPUs may be alike
         low = min(low, time_s)
     return Estimate(float(value), float(low), float(high))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -42,8 +42,8 @@ class QuoteOptions(EnergyOptions, total=False):
 
     workload: str | None
     """What to run, instead of a job that has run; a name of `runs.workload`."""
-    gpus: int | None
-    """Of a workload: on so many GPUs; 1 where it is left out."""
+    gpus: int | Sequence[str] | None
+    """Of a workload: on so many GPUs, or on those with these names; 1 where it is left out."""
     time: float | str | None
     """Of a workload: how long it takes at the default power limit (s, or as "2h"); 1h where it is left out."""
     model: str | None
@@ -145,6 +145,7 @@ def energy_quote(
     for each option. Raises InputError for a job that the store does not know, for a workload that did not run at the
     default power limit, and unless exactly one of job and workload is named.
     """
+    from ...analysis.energy import answers
     from ...analysis.energy.options import CAPS
     from ...analysis.energy.quote import FutureJob, quote_job, workload_options
     from ..printed import energy_quote as printed
@@ -161,7 +162,8 @@ def energy_quote(
         if name in given:
             raise InputError(f"--{name} works only with {'--job' if job is None else '--workload'}")
     if job is not None:
-        found = quote_job(opened(store), job, deadline_s=deadline_s, shares=shares, **_times(given))
+        answer = answers.energy(opened(store), job=job, **_times(given))
+        found = quote_job(opened(store), job, answer, deadline_s=deadline_s, shares=shares)
     else:
         time_s = seconds_of(given.get("time", 3600.0))
         names = {name: given[name] for name in ("gpus", "model", "cluster") if name in given}

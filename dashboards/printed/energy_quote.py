@@ -40,7 +40,7 @@ def _row(found: Quoted, quote: Quote) -> dict[str, Any]:
     work, first = found.work, quote.option in (Option.AS_IT_RAN, Option.DEFAULT)
     (s, s_low, s_high), (j, j_low, j_high), (g, g_low, g_high) = map(_ends, (quote.s, quote.j, quote.g))
     return {
-        "cluster": work.cluster, "job_id": found.job, "option": quote.option.value, "what": quote.what,
+        "cluster": work.cluster, "job_id": found.job, "option": quote.option.value, "what": quote.choice,
         "energy_j": j, "low_j": j_low, "high_j": j_high, "idle_j": work.idle_j if first else None, "duration_s": s,
         "method": work.method if first else None, "reason": quote.reason, "co2e_g": g, "cost": quote.cost,
         "duration_low_s": s_low, "duration_high_s": s_high, "co2e_low_g": g_low, "co2e_high_g": g_high,
@@ -82,7 +82,7 @@ def options(found: Quoted) -> Iterable[str | Table]:
         yield ""
     for quote in found.quotes:
         if quote not in known:
-            what = f"{quote.option}{f' {quote.what}' if quote.what else ''}"
+            what = f"{quote.option}{f' {quote.choice}' if quote.choice else ''}"
             yield f"n/a: {what}: {quote.reason or 'there is no figure'}"
 
 
@@ -108,7 +108,7 @@ def _table(found: Quoted, quotes: list[Quote]) -> Table:
 
 def _what(quote: Quote) -> str:
     at = _at(quote.start_ns)
-    return quote.what if at is None else f"{quote.what}: {at:%Y-%m-%d %H:%M}"
+    return quote.choice if at is None else f"{quote.choice}: {at:%Y-%m-%d %H:%M}"
 
 
 def _cells(estimate: Estimate | None, scale: float) -> list[str]:

@@ -218,7 +218,7 @@ def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monk
     assert whole.gpus.equals(alone.gpus)
     assert whole.elsewhere is not None
     assert alone.elsewhere is not None
-    assert [one.what for one in whole.elsewhere.quotes] == [one.what for one in alone.elsewhere.quotes]
+    assert [one.choice for one in whole.elsewhere.quotes] == [one.choice for one in alone.elsewhere.quotes]
 
 
 @pytest.mark.long

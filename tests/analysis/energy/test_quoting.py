@@ -78,7 +78,7 @@ def values(quote: Quote) -> tuple[float, float, float, float]:
 @pytest.mark.parametrize("size", [1.0, 3.0])
 def test_another_model_takes_its_share_of_the_busy_time_whatever_size_of_work_it_was_measured_with(size: float) -> None:
     [quote] = other_models(RAN, known(size=size), SENSOR_ERROR)
-    assert (quote.reason, quote.what, quote.source) == (None, "B200", "gemm")
+    assert (quote.reason, quote.choice, quote.source) == (None, "B200", "gemm")
     joules = BUSY_J * 1.5 / 2 + 0.2 * 3600 * 50 * 1.5
     assert values(quote) == pytest.approx((3600 * (0.8 / 2 + 0.2), joules, 100 * joules / JOULES, 2 * joules / JOULES))
     assert quote.j is not None
@@ -142,7 +142,7 @@ def test_a_cap_acts_on_the_busy_time_and_energy_with_the_error_of_the_prediction
     found = caps(RAN, base(*(curve(f"w{number}", RAN.load + 0.01 * (number - 3)) for number in range(7))), None)
     assert len(found) == len(CAPS)
     assert found[0].what == "225 W (90 %)"
-    half = next(quote for quote in found if quote.what.startswith("125 W"))
+    half = next(quote for quote in found if quote.choice.startswith("125 W"))
     slower = 3600 * (0.8 * RAN.load / 0.5 + 0.2)
     assert half.s is not None
     assert half.s.low < slower < half.s.high
