@@ -232,12 +232,8 @@ class _Sensors:
             spread, gpus = min(free)
             return max(spread, 1e-4), min(gpus - 1, SENSOR_FREEDOM)
         boards = self.error.boards
-        return board_sd(self.error, watts), boards - 1 if boards else SENSOR_FREEDOM
-
-
-def board_sd(error: SensorError, watts: float) -> float:
-    """The standard deviation of ln of what one board reads at some power."""
-    return math.sqrt(float(error.unknown(np.array(watts), np.array(1.0)))) / watts
+        of_board = self.error.variance(np.array(watts), np.array(1.0))
+        return math.sqrt(float(of_board)) / watts, boards - 1 if boards else SENSOR_FREEDOM
 
 
 def _by_workload(rows: pl.DataFrame, sensors: _Sensors) -> Iterator[pl.DataFrame]:
@@ -384,7 +380,8 @@ def ratio(
         half = math.hypot(half, float(quantile(0.025, len(x) - 1)) * among)
     if figure != "time":  # nobody held the sensors of two models together
         power = by_model.filter((pl.col("figure") == _POWER) & pl.col("workload").is_in(similar["workload"].implode()))
-        watts = [power.filter(pl.col("model") == model)["value"].median() for model in models]
-        apart = math.hypot(*(board_sd(sensor, 100.0 if drawn_w is None else float(drawn_w)) for drawn_w in watts))  # type: ignore[arg-type]
+        middles = [power.filter(pl.col("model") == model)["value"].median() for model in models]
+        watts = np.array([100.0 if middle is None else float(middle) for middle in middles])  # type: ignore[arg-type]
+        apart = float(np.sqrt((sensor.unknown(watts, np.ones(2)) / watts**2).sum()))
         half = math.hypot(half, float(quantile(0.025, SENSOR_FREEDOM)) * apart)
     return Ratio(float(np.median(x)), half, tuple(sorted(similar["workload"])), int(similar["gpus_other"].min()))  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ def base(*curves: Curve, models: pl.DataFrame | None = None) -> Ground:
 def test_a_cap_acts_on_the_busy_time_and_energy_with_the_error_of_the_prediction() -> None:
     found = caps(RAN, base(*(curve(f"w{number}", RAN.load + 0.01 * (number - 3)) for number in range(7))), None)
     assert len(found) == len(CAPS)
-    assert found[0].what == "225 W (90 %)"
+    assert found[0].choice == "225 W (90 %)"
     half = next(quote for quote in found if quote.choice.startswith("125 W"))
     slower = 3600 * (0.8 * RAN.load / 0.5 + 0.2)
     assert half.s is not None
