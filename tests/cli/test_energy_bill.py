@@ -145,9 +145,6 @@ def test_a_meter_of_the_node_says_what_the_hosts_of_its_gpus_used(tmp_path: Path
     assert found["n2"]["host_j"] == pytest.approx(50 * HOUR)
     [row] = [row for row in document("--store", str(store.root))["rows"] if row["kind"] == "job"]
     assert row["host_j"] == pytest.approx(100 * HOUR, rel=1e-6)
-    # Asked for alone, nothing is known of the other GPU of its node.
-    [row] = document("--store", str(store.root), "--job", "1")["rows"]
-    assert (row["host_j"], row["host_source"]) == (pytest.approx(50 * HOUR), "stated")
 
 
 @pytest.mark.long
