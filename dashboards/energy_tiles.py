@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..analysis.energy.answers import Answer, Summary
-from ..analysis.energy.billing import lacking
 from ..analysis.energy.books import Booked
 from ..analysis.energy.quote import Quoted
-from .energy_words import MASSES, REASONS, unit_of, with_interval
+from .energy_words import MASSES, REASONS, lacking, unit_of, with_interval
 from .printed.energy_excess import EXCESS_REASONS, excess_interval
 from .printed.energy_job import energy_lines
 from .table import MISSING, count, many, number

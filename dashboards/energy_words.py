@@ -10,6 +10,7 @@ from typing import Any
 
 from ..analysis.energy.answers import By
 from ..analysis.energy.attribute import JobReason, Kind
+from ..analysis.energy.carbon import TABLE, NoFigure
 from ..analysis.energy.idle import IdleSource
 from ..analysis.energy.series import Reason
 from .table import MISSING, many, number
@@ -29,6 +30,15 @@ REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reaso
 """What the codes of `reason` mean."""
 
 Row = Mapping[str, Any]
+
+
+def lacking(code: str, zones: Sequence[str] = ()) -> str:
+    """What the settings lack, in words; `zones` are those without a factor."""
+    meaning = NoFigure(code).meaning
+    if code != NoFigure.NO_FACTOR or not zones:
+        return meaning
+    zone_names = f"zone {zones[0]}" if len(zones) == 1 else f"the zones {', '.join(zones)}"
+    return f"{meaning.replace('this zone', zone_names)}. The zones of the shipped table are listed in {TABLE}"
 
 
 def unit_of(values: Iterable[float | None], units: Sequence[tuple[str, float]] = ENERGIES) -> tuple[str, float]:

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ...store.vocabulary import Code
-from .carbon import TABLE, Basis, NoFigure, zones_between
+from .carbon import Basis, NoFigure, zones_between
 from .grid import rates
 from .services import ask_for_hours
 from .settings import EnergySettings
@@ -52,15 +52,6 @@ FACTORS: dict[str, pl.DataType] = {
 }  # fmt: skip
 """What grams stand on: a row for each source and PUE, with the least and the most grams of a kWh that were used. `year`
 is NULL of hours, which have their own."""
-
-
-def lacking(code: str, zones: Sequence[str] = ()) -> str:
-    """What the settings lack, in words; `zones` are those without a factor."""
-    meaning = NoFigure(code).meaning
-    if code != NoFigure.NO_FACTOR or not zones:
-        return meaning
-    zone_names = f"zone {zones[0]}" if len(zones) == 1 else f"the zones {', '.join(zones)}"
-    return f"{meaning.replace('this zone', zone_names)}. The zones of the shipped table are listed in {TABLE}"
 
 
 def rates_between(

@@ -16,9 +16,9 @@ import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
 from ...analysis.energy.attribute import Kind
-from ...analysis.energy.billing import hours_share, lacking
+from ...analysis.energy.billing import hours_share
 from ...analysis.energy.books import Booked
-from ..energy_words import REASONS, TIMES, idle_share, idle_sources, name_of, unit_of, with_interval
+from ..energy_words import REASONS, TIMES, idle_share, idle_sources, lacking, name_of, unit_of, with_interval
 from ..table import MISSING, Line, Table, count, many, number
 
 _LISTED = 40

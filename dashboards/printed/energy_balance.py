@@ -9,12 +9,11 @@ import polars as pl
 
 from ...analysis.energy.answers import RECONCILE_SCHEMA
 from ...analysis.energy.attribute import JobProblem
-from ...analysis.energy.billing import lacking
 from ...analysis.energy.books import CLOSE, Balance, Booked
 from ...analysis.energy.carbon import NoFigure
 from ...analysis.energy.sensor import PowerSource
 from ...analysis.energy.series import Problem
-from ..energy_words import REASONS, TIMES, unit_of
+from ..energy_words import REASONS, TIMES, lacking, unit_of
 from ..table import MISSING, Table, count, many, number, second
 from .energy import gpu_time, times_of, with_clusters
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.energy.billing import lacking
 from ...analysis.energy.held_idle import SCHEMA, HeldIdle, IdleReason
-from ..energy_words import ENERGIES, TIMES, unit_of
+from ..energy_words import ENERGIES, TIMES, lacking, unit_of
 from ..table import MISSING, Table, many, minute, number
 
 _LISTED = 40
