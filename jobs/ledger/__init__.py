@@ -1,4 +1,4 @@
-"""Energy of an application's own work: spans, nested, over any GPU that can be read.
+"""Energy of an application's own work: spans, nested, over any GPU that can be read, and budgets of it.
 
     from whorl import ledger
 
@@ -7,8 +7,9 @@
             ...
     print(request.energy_j, request.low_j, request.high_j)     # J, with the 95 % interval
 
-    @ledger.span("train step")
-    def step(): ...
+    with ledger.budget(joules=50_000, on_over=stop) as budget:
+        ...
+        print(budget.left_j, budget.left_s)
 
 A node needs numpy, pyarrow, click and nvidia-ml-py for it. `open` chooses the backend, the GPUs and a store; without it
 the first span opens a ledger over the GPUs that CUDA shows to this process. `Ledger` makes further ones.
@@ -17,18 +18,20 @@ the first span opens a ledger over the GPUs that CUDA shows to this process. `Le
 from __future__ import annotations
 
 import atexit
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from .figures import Figure, Why
 from .ledger import Ledger
-from .spans import INHERITED, Parent, Span, current
-from .totals import Factor, Quote, Total, Totals
-from .waiting import greenest_start
+from .outlook import greenest_start
+from .spans import INHERITED, Parent, Span, SpanEnergy, Unmeasured, current
+from .totals import Total, Totals
+
+if TYPE_CHECKING:
+    from .budget import Budget, Limit
 
 __all__ = [
-    "Factor", "Figure", "Ledger", "Quote", "Span", "Total", "Totals", "Why", "close", "current", "greenest_start",
-    "open", "problem", "quote", "span", "totals",
+    "Ledger", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current", "greenest_start",
+    "open", "problem", "span", "totals",
 ]  # fmt: skip
 
 _ledger = Ledger()
@@ -42,23 +45,25 @@ def open(**options: Any) -> Ledger:  # noqa: A001 - as of a file
     return _ledger.open()
 
 
-def span(
-    name: str, *, parent: Parent = INHERITED, job: str | None = None, weight: float = 1.0, **attributes: Any
-) -> Span:
+def span(name: str, *, parent: Parent = INHERITED, job: str | None = None, **attributes: Any) -> Span:
     """A span of the ledger of this process; see `Ledger.span`."""
-    return _ledger.span(name, parent=parent, job=job, weight=weight, **attributes)
+    return _ledger.span(name, parent=parent, job=job, **attributes)
+
+
+def budget(
+    *,
+    joules: float | None = None,
+    grams_per_hour: float | None = None,
+    on_over: Callable[[Budget, Limit], object] | None = None,
+    **options: Any,
+) -> Budget:
+    """A budget of the ledger of this process; see `Ledger.budget`."""
+    return _ledger.budget(joules=joules, grams_per_hour=grams_per_hour, on_over=on_over, **options)
 
 
 def totals() -> Totals:
     """What the spans that have ended used so far, by name and attributes."""
     return _ledger.totals()
-
-
-def quote(
-    configurations: Sequence[Mapping[str, Any] | str], *, span: str | None = None, grams_per_kwh: float | None = None
-) -> list[Quote]:
-    """What each configuration takes, from its spans so far; see `Ledger.quote`."""
-    return _ledger.quote(configurations, span=span, grams_per_kwh=grams_per_kwh)
 
 
 def problem() -> str | None:

@@ -1,142 +1,171 @@
 """A ledger at work: the thread that reads the GPUs while spans are open, and the events of spans that wait for it.
 
 A span notes two times and nothing else. The thread reads the sensors every 20 to 50 ms while spans are open and sleeps
-when none is; whenever all sensors have had a new value it splits what was used until then (`splitting`).
+when none is; whenever all sensors have had a new value it splits what was used until then (`split`), looks at the
+budgets, and every few seconds writes what spans used into the store (`records`).
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
-import secrets
+import os
 import threading
 from collections import deque
-from operator import itemgetter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import WhorlError
-from .figures import Why
-from .spans import Span
-from .splitting import Splitting
+from .budget import Budget, Limit
+from .sensor import BoardSensors
+from .spans import Span, SpanEnergy, TraceContext, Unmeasured
+from .split import SpanEvent, Spent, Split, figure, joules, own_part
 from .totals import Totals
 
 if TYPE_CHECKING:
-    from .keeping import Keeper
-    from .ledger import Ledger
-    from .sensing import Sensing
+    from ...collectors.backend import Backend
+    from ...collectors.clock import Clock
+    from .records import SpanRecords
 
 log = logging.getLogger(__name__)
 
-CLOSING_S = 2.0  # the longest that an end waits for the sensors
+CLOSING_S = 2.0
+"""The longest that an end waits for the sensors."""
 _LONGEST_S = 5.0  # without a new value; then it is a gap
 _MOST_EVENTS = 1_000_000  # that wait for the sensors
 _TOGETHER = 500  # events that are taken in at once: more do not fit the cache
-_LOOK_IN_S = 10.0  # how often the sleeping thread looks whether there is something to store
+_RECORD_S = 5.0  # between two writes: a process that is killed loses less than 10 s
 _LINGER_S = 1.0  # the thread goes on for so long after the last span, as the next one may come soon
 
 
 class Book:
     """A ledger at work in one process. It lives from the first span, or `open`, to `close` or a fork."""
 
-    def __init__(self, options: Ledger) -> None:
-        self._clock = options.clock
-        self._prefix = secrets.token_hex(8)
-        self._numbers = itertools.count(1)
-        self._events: deque[tuple[int, Span, bool]] = deque()
+    def __init__(
+        self,
+        backend: str | Backend,
+        gpus: Sequence[str | int] | None,
+        clock: Clock,
+        *,
+        store: str | Path | None,
+        cluster: str | None,
+        threaded: bool,
+    ) -> None:
+        self._clock = clock
+        self._random = Random(os.urandom(16))  # noqa: S311 - ids are no secrets
+        self.process = self.new_id(64)
+        """Its name in the store: two processes that read the same GPU count it twice."""
+        header = os.environ.get("TRACEPARENT")
+        self.root = None if header is None else TraceContext.parse(header)
+        self._events: deque[tuple[int, Span, bool]] = deque()  # ns, the span, whether it begins
+        self._budgets: set[Budget] = set()
+        self._crossings: deque[tuple[Budget, Limit]] = deque()
         self._lock = threading.RLock()  # of everything below
         self._wake = threading.Event()
-        self._asleep = False
-        self._closed = False
-        self._failed = False
-        self._taken_s = 0.0
+        self._asleep = self._closed = self._failed = False
         self._thread: threading.Thread | None = None
-        self.sensing: Sensing | None = None
-        self.why: Why | None = None
+        self._sensors: BoardSensors | None = None
+        self._most_w = 0.0
+        self._records: SpanRecords | None = None
+        self._record_at = clock.steady() + round(1e9 * _RECORD_S)
+        self.why: Unmeasured | None = None
         self.problem: str | None = None
         self.totals = Totals()
-        self.keeper: Keeper | None = None
         try:
-            self._open(options)
+            if store is not None:
+                from .records import SpanRecords
+
+                self._records = SpanRecords(store, cluster, self.process)
+            self._open(BoardSensors(backend, gpus, clock), threaded=threaded)
         except Exception as error:  # the application goes on without figures
-            self.why = self.why or Why.NO_GPU
-            self.problem = str(error) if isinstance(error, WhorlError) else f"{type(error).__name__}: {error}"
-            log.warning("the ledger gives no energy: %s", self.problem)
+            why = str(error) if isinstance(error, WhorlError) else f"{type(error).__name__}: {error}"
+            self._give_up(Unmeasured.NO_GPU, why)
 
-    def _open(self, options: Ledger) -> None:
-        from .sensing import Sensing
-
-        if options.store is not None:
-            from .keeping import Keeper
-
-            self.keeper = Keeper(options.store, options.cluster, self._clock)
-        sensing = Sensing(options.backend, options.gpus, self._clock)
-        sensing.read()
-        blind = [gpu for gpu, curve in zip(sensing.gpus, sensing.curves, strict=True) if curve.end is None]
-        if blind:
-            sensing.close()
-            self.why = Why.NO_SENSOR
-            self.problem = f"{', '.join(blind)} tells neither energy nor power: choose other GPUs, or the whole GPU"
-            log.warning("the ledger gives no energy: %s", self.problem)
+    def _open(self, sensors: BoardSensors, *, threaded: bool) -> None:
+        sensors.read()
+        blind = [gpu for gpu, curve in zip(sensors.gpus, sensors.curves, strict=True) if curve.end is None]
+        began = sensors.end()
+        if blind or began is None:
+            sensors.close()
+            problem = f"{', '.join(blind)} tells neither energy nor power: choose other GPUs, or the whole GPU"
+            self._give_up(Unmeasured.NO_SENSOR, problem)
             return
-        began = sensing.end()
-        assert began is not None
-        self._taken_s = began
-        self._splitting = Splitting(sensing.curves, began)
-        self.most_w = np.array([curve.most_w for curve in sensing.curves])
-        self.sensing = sensing
+        self._split = Split(sensors.curves, began)
+        self._sensors, self._most_w = sensors, sensors.most_w
+        if self._records is not None:
+            self._records.gpus = sensors.gpus
         self._asleep = True
-        if options.thread:
+        if threaded:
             self._thread = threading.Thread(target=self._run, name="whorl ledger", daemon=True)
             self._thread.start()
 
+    def _give_up(self, why: Unmeasured, problem: str) -> None:
+        """Count no energy from here on."""
+        if self.why is None:
+            self.why, self.problem = why, problem
+            log.warning("the ledger gives no energy: %s", problem)
+
     # -- for spans ------------------------------------------------------------------------------------------
 
-    def name(self) -> str:
-        """A name that no other span has."""
-        return f"{self._prefix}-{next(self._numbers):x}"
+    def new_id(self, bits: int) -> str:
+        """A random id in hex that is not zero."""
+        return f"{self._random.getrandbits(bits) or 1:0{bits // 4}x}"
 
     def note(self, span: Span, *, begins: bool) -> int:
-        """Note that a span begins or ends now, and return the time."""
+        """Note that a span begins or ends at this moment, and return the time, ns."""
         now = self._clock.steady()
-        if self.sensing is None:
+        if self._sensors is None:
             if not begins and not self._closed:
                 span.ended_ns = now
                 with self._lock:
                     self._finish(span)
+                    self._record()
         elif len(self._events) < _MOST_EVENTS:
             self._events.append((now, span, begins))
         else:
-            self.give_up()
+            self._give_up(Unmeasured.GAPS, "the driver of the GPUs does not answer")
         if self._asleep:
             self._wake.set()
         return now
 
-    def give_up(self) -> None:
-        """Count no more spans: the driver has not answered for long."""
-        if self.why is None:
-            self.why, self.problem = Why.GAPS, "the driver of the GPUs does not answer"
-            log.warning("the ledger gives no energy: %s", self.problem)
+    def watch(self, budget: Budget) -> None:
+        """Look at a budget from here on, until it ended."""
+        with self._lock:
+            self._budgets.add(budget)
+
+    def wall_ns(self) -> int:
+        return self._clock.wall()
+
+    def figure(self, span: Span, *, own: bool = False) -> SpanEnergy:
+        """What a span used, with the spans inside it or without."""
+        if span.ended_ns is None or span.children:
+            return SpanEnergy(reason=Unmeasured.OPEN)
+        if not span.finished:
+            return SpanEnergy(reason=Unmeasured.SILENT)
+        used = own_part(span) if own else span.used
+        if self.why is not None or used is None:
+            return SpanEnergy(reason=self.why or Unmeasured.OPEN)
+        return figure(used, self._most_w)
 
     def settle(self, timeout_s: float, span: Span | None = None) -> bool:
         """Wait for what a span that has ended needs, or all that have; whether it is there."""
-        sensing = self.sensing
         began = self._clock.steady()
-        while sensing is not None and not (self._closed or (span is not None and span.finished)):
+        while self._sensors is not None and not (self._closed or (span is not None and span.finished)):
             waited_s = (self._clock.steady() - began) / 1e9
             if waited_s > timeout_s or not self._lock.acquire(timeout=timeout_s):
                 break  # the driver hangs
             try:
                 if not self._waits(span, began):
                     break
-                self._try_to_look()
-                if waited_s > sensing.settled_s:
-                    self._go_on()
+                self._try_to_look(beyond=waited_s > self._sensors.settled_s)
             finally:
                 self._lock.release()
             if self._events:
-                self._clock.sleep(round(1e9 * sensing.every_s))
+                self._clock.sleep(round(1e9 * self._sensors.every_s))
         if span is not None:
             return span.finished
         if self._lock.acquire(timeout=timeout_s):  # the thread may just take in the last ones
@@ -156,89 +185,144 @@ class Book:
 
     # -- the readings -----------------------------------------------------------------------------------------
 
-    def look(self) -> None:
-        """Read the sensors once, and take in what can be settled by it."""
+    def look(self, *, beyond: bool = False) -> None:
+        """Read the sensors once, and take in what can be settled by it. `beyond`: up to this moment, although no sensor
+        has had a new value: that is a gap."""
         with self._lock:
-            if self.sensing is not None and not self._closed:
-                self.sensing.read()
-            self.take()
+            sensors = self._sensors
+            if sensors is None or self._closed:
+                return
+            sensors.read()
+            if beyond:
+                for curve in sensors.curves:
+                    curve.extend(self._clock.steady() / 1e9)
+            self._take(sensors)
+            self._record()
 
-    def _try_to_look(self) -> None:
+    def check(self) -> None:
+        """Read the sensors, and call back for the budgets that are over."""
+        self._try_to_look()
+        self._call_back()
+
+    def _try_to_look(self, *, beyond: bool = False) -> None:
         """`look`, where the application must not hear of what fails."""
         try:
-            self.look()
+            self.look(beyond=beyond)
             self._failed = False
         except Exception:
             if not self._failed:  # said once
                 log.warning("the ledger cannot read the GPUs", exc_info=True)
             self._failed = True
 
-    def _go_on(self) -> None:
-        """Take in what there is, although no sensor has had a new value: until now it is a gap."""
-        with self._lock:
-            for curve in self.sensing.curves if self.sensing is not None else ():
-                curve.extend(self._clock.steady() / 1e9)
-            self.take()
-
-    def take(self) -> None:
+    def _take(self, sensors: BoardSensors) -> None:
         """Take in the spans' begins and ends up to where the curves reach."""
-        with self._lock:
-            end_s = None if self.sensing is None else self.sensing.end()
-            if self.sensing is None or end_s is None:
-                return
-            events = []
-            while self._events and self._events[0][0] <= 1e9 * end_s:
-                events.append(self._events.popleft())
-            events.sort(key=itemgetter(0))
-            # One that was noted late counts from where the books are.
-            spread = [(max(at / 1e9, self._taken_s), span, begins) for at, span, begins in events]
-            for first in range(0, len(spread), _TOGETHER):
-                for node in self._splitting.take(spread[first : first + _TOGETHER]):
-                    assert isinstance(node, Span)
-                    self._finish(node)
-            self._taken_s = end_s
-            for curve in self.sensing.curves:
-                curve.forget(end_s)
+        end_s = sensors.end()
+        if end_s is None or end_s <= self._split.until_s:
+            return
+        before_s, events = self._split.until_s, []
+        while self._events and self._events[0][0] <= 1e9 * end_s:
+            at, span, begins = self._events.popleft()
+            events.append(
+                SpanEvent(max(at / 1e9, before_s), span, begins)
+            )  # a late one counts from where the books are
+        events.sort(key=attrgetter("at_s"))
+        for first in range(0, max(len(events), 1), _TOGETHER):
+            some = events[first : first + _TOGETHER]
+            last = first + _TOGETHER >= len(events)
+            for span in self._split.take(some, end_s if last else some[-1].at_s):
+                self._finish(span)
+        for budget in self._budgets.intersection(self._split.open_spans):
+            self._judge(budget, self._split.so_far(budget))
+        for curve in sensors.curves:
+            curve.forget(end_s)
 
     def _finish(self, span: Span) -> None:
-        span.counted_within = span.within is not None
-        self.totals.add(span)
+        self.totals.add(span, self._most_w, self.why)
         span.finished = True
-        if self.keeper is not None:
-            self.keeper.keep(span)
-            self.keeper.flush()
+        assert span.ended_ns is not None
+        if self._records is not None:
+            self._records.add(self._row(self._records, span, self.figure(span), joules(own_part(span)), span.ended_ns))
+        if isinstance(span, Budget):
+            self._budgets.discard(span)
+            if span.used is not None:
+                self._judge(span, Spent(span.ended_ns / 1e9, span.used, np.zeros(span.used.shape[1])))
+
+    def _judge(self, budget: Budget, spent: Spent) -> None:
+        if self.why is None:
+            for limit in budget.judge(spent, self._most_w, self._clock.wall()):
+                self._crossings.append((budget, limit))
+
+    def _call_back(self) -> None:
+        """Tell of limits that were crossed; the caller holds no lock."""
+        while self._crossings:
+            try:
+                budget, limit = self._crossings.popleft()
+            except IndexError:  # another thread took it
+                return
+            try:
+                if budget.on_over is not None:
+                    budget.on_over(budget, limit)
+            except Exception:
+                log.warning("on_over of the budget %r failed", budget.name, exc_info=True)
+
+    def _record(self, *, last: bool = False) -> None:
+        """Store what spans used, if it is time to: those that ended, and what open ones used so far."""
+        now, records = self._clock.steady(), self._records
+        if records is None or not (last or now >= self._record_at or records.many):
+            return
+        self._record_at = now + round(1e9 * _RECORD_S)
+        spent = {} if self._sensors is None else {span: self._split.so_far(span) for span in self._split.open_spans}
+        used_j = {span: joules(so_far.used) or 0.0 for span, so_far in spent.items()}
+        own_j = {span: used - (joules(span.used_inside) or 0.0) for span, used in used_j.items()}
+        for span, used in used_j.items():
+            if span.within is not None:
+                own_j[span.within] -= used
+        rows = []
+        for span, so_far in spent.items():
+            energy = SpanEnergy(reason=self.why) if self.why else figure(so_far.since(), self._most_w)
+            rows.append(self._row(records, span, energy, own_j[span], round(1e9 * so_far.at_s)))
+        records.write(rows)
+
+    def _row(
+        self, records: SpanRecords, span: Span, energy: SpanEnergy, own_j: float | None, until_ns: int
+    ) -> dict[str, Any]:
+        shift = self._clock.wall() - self._clock.steady()
+        return records.row(span, energy, own_j, until_ns=until_ns, shift_ns=shift)
 
     def _run(self) -> None:
         idle_since = None
-        assert self.sensing is not None
+        assert self._sensors is not None
         while not self._closed:
             self._try_to_look()
-            if self._events or not self._splitting.idle:
+            self._call_back()
+            now = self._clock.steady()
+            if self._events or self._split.open_spans:
                 idle_since = None
-                if self._events and self._clock.steady() - self._events[0][0] > 1e9 * _LONGEST_S:
-                    self._go_on()
+                if self._events and now - self._events[0][0] > 1e9 * _LONGEST_S:
+                    self._try_to_look(beyond=True)
             else:
-                now = self._clock.steady()
                 idle_since = now if idle_since is None else idle_since
                 if now - idle_since > 1e9 * _LINGER_S:
                     self._sleep()
                     idle_since = None
                     continue
-            self._clock.sleep(round(1e9 * self.sensing.every_s))
+            self._clock.sleep(round(1e9 * self._sensors.every_s))
 
     def _sleep(self) -> None:
         """Wait for the next span."""
         self._wake.clear()
         self._asleep = True
-        while not (self._events or self._closed or self._wake.wait(_LOOK_IN_S)):
+        while not (self._events or self._closed or self._wake.wait(_RECORD_S)):
             with self._lock:
-                if self.keeper is not None:
-                    self.keeper.flush()
+                self._record()
         self._asleep = False
 
     def abandon(self) -> None:
         """Forget all, in a child process: the spans are the parent's."""
-        self._closed, self._lock, self._events, self.keeper = True, threading.RLock(), deque(), None
+        self._closed, self._lock, self._events = True, threading.RLock(), deque()
+        if self._records is not None:
+            self._records.abandon()
+            self._records = None
 
     def close(self) -> None:
         """Settle what has ended, store it, and leave the driver. What is open stays without a figure."""
@@ -246,11 +330,7 @@ class Book:
             return
         try:
             self.settle(CLOSING_S)
-            if self.keeper is not None and self._lock.acquire(timeout=CLOSING_S):
-                try:
-                    self.keeper.flush(all_of_it=True)
-                finally:
-                    self._lock.release()
+            self._call_back()
         except Exception:
             log.warning("the ledger could not settle its last spans", exc_info=True)
         self._closed = True
@@ -258,8 +338,14 @@ class Book:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(CLOSING_S)
         hangs = self._thread is not None and self._thread.is_alive()
-        if self.sensing is not None and not hangs:  # a driver that hangs would keep the application from ending
-            try:
-                self.sensing.close()
-            except Exception:
-                log.warning("the ledger could not leave the driver", exc_info=True)
+        try:
+            if self._records is not None and self._lock.acquire(timeout=CLOSING_S):
+                try:
+                    self._record(last=True)
+                    self._records.close()
+                finally:
+                    self._lock.release()
+            if self._sensors is not None and not hangs:  # a driver that hangs would keep the application from ending
+                self._sensors.close()
+        except Exception:
+            log.warning("the ledger could not be closed", exc_info=True)

@@ -1,24 +1,35 @@
-"""A span: a stretch of an application's work whose energy is counted, as a context manager and a decorator."""
+"""A span: a stretch of an application's work whose energy is counted, as a context manager and a decorator.
+
+Its identity is that of W3C Trace Context (www.w3.org/TR/trace-context): a trace of 32 hex digits and a span of 16,
+which travel to other processes as one text, `traceparent`.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
-from .figures import Figure
-from .splitting import Node
+from ...store.vocabulary import Code
 
 if TYPE_CHECKING:
-    from .book import Book
-    from .ledger import Ledger
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _INNERMOST: ContextVar[Span | None] = ContextVar("whorl_span", default=None)
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
 class _Inherited:
@@ -27,7 +38,73 @@ class _Inherited:
 
 
 INHERITED: Final = _Inherited()
-Parent = Any  # a Span, the id of one (of another process too), None for no parent, or INHERITED
+Parent = Any  # a Span, a traceparent, None for no parent, or INHERITED
+
+
+class Unmeasured(Code):
+    """Unmeasured a span or a budget has no figure."""
+
+    OPEN = "open", "it has not ended yet, or a span inside it has not"
+    SILENT = "no answer", "the driver has not answered since it ended"
+    NO_GPU = "no gpu", "no GPU could be read; `problem()` says why"
+    NO_SENSOR = "no sensor", "a GPU of the ledger tells neither energy nor power, as MIG instances do not"
+    GAPS = "mostly gaps", "for half of its time or more the GPUs did not answer"
+    SHORT = "too short", "it cannot be told from nothing: the sensor is too slow for it; several of them add up"
+    NO_FACTOR = "no factor", "nobody said what a kWh emits: give grams_per_kwh, or settings with a zone"
+
+
+@dataclass(frozen=True)
+class SpanEnergy:
+    """Energy with its 95 % interval, J; `energy_j` is None where it has a `reason` (a code of `Unmeasured`).
+
+    Where the span was too short, or mostly gaps, the interval is there and holds. `method` is "counter" or "power":
+    what most of it was read from. `measured` is the share of its time with readings.
+
+    `edge_j`: by how much at most the energy is wrong because a span does not begin and end with a new value of the
+    sensor. It is the same for a short span and a long one, so that it tells how long a span must be for a figure of
+    some accuracy. The error of the sensor itself, which is in the interval too, is the same in all spans of a GPU.
+    """
+
+    energy_j: float | None = None
+    low_j: float | None = None
+    high_j: float | None = None
+    method: str | None = None
+    measured: float | None = None
+    reason: Unmeasured | None = None
+    edge_j: float | None = None
+
+
+class TraceContext(NamedTuple):
+    """The identity of a span in any process: the ids of its trace and of itself, in hex."""
+
+    trace_id: str
+    span_id: str
+
+    @classmethod
+    def parse(cls, header: object) -> TraceContext | None:
+        """What a `traceparent` says; None, and a line in the log, where it is malformed.
+
+        Versions above 00 may have more at the end, after a dash; version ff and ids of zeros only are forbidden.
+        """
+        match = _TRACEPARENT.fullmatch(header.strip(" \t")) if isinstance(header, str) else None
+        if match is not None:
+            version, trace_id, span_id, tail = match.groups()
+            if version != "ff" and not (version == "00" and tail) and int(trace_id, 16) and int(span_id, 16):
+                return cls(trace_id, span_id)
+        log.warning("the traceparent %.80r is malformed: the span begins a new trace", header)
+        return None
+
+
+class SpanBook(Protocol):
+    """What a span needs of the ledger at work (`book.Book`)."""
+
+    root: TraceContext | None
+    """The parent of spans that have none in this process."""
+
+    def new_id(self, bits: int) -> str: ...
+    def note(self, span: Span, *, begins: bool) -> int: ...
+    def settle(self, timeout_s: float, span: Span) -> bool: ...
+    def figure(self, span: Span, *, own: bool) -> SpanEnergy: ...
 
 
 def current() -> Span | None:
@@ -38,70 +115,76 @@ def current() -> Span | None:
     return span
 
 
-class Span(Node):
+class Span:
     """A stretch of work. `with` begins and ends it; as a decorator, each call of the function is a span of its own.
 
     `energy_j`, `low_j`, `high_j` and `own_j` are J, None with a `reason` where no honest figure exists. To read one
-    waits for the next value of the sensor, 0.1 s on most boards; `settle` is that wait alone. `id` names it for spans
-    in other processes. An exception passes through, and `error` is the name of its class.
+    waits for the next value of the sensor, 0.1 s on most boards; `settle` is that wait alone. An exception passes
+    through, and `error` is the name of its class.
     """
 
     __slots__ = (
-        "_asked",
-        "_depth",
-        "_ledger",
-        "around",
-        "attributes",
-        "began_ns",
-        "book",
-        "counted_within",
-        "ended_ns",
-        "error",
-        "finished",
-        "id",
-        "job",
-        "name",
-        "parent_id",
-    )
+        "_asked", "_depth", "_open_book", "around", "attributes", "began_ns", "book", "children",
+        "ended_ns", "error", "finished", "id", "is_open", "job", "leaves", "name", "parent_id", "since", "trace_id",
+        "used", "used_inside", "within",
+    )  # fmt: skip
 
     def __init__(
-        self, ledger: Ledger, name: str, parent: Parent, job: str | None, weight: float, attributes: dict[str, Any]
+        self,
+        open_book: Callable[[], SpanBook],
+        name: str,
+        parent: Parent,
+        *,
+        job: str | None = None,
+        attributes: dict[str, Any],
     ) -> None:
-        super().__init__(weight)
-        self._ledger = ledger
+        self._open_book = open_book
         self._asked = parent
         self._depth = 0
         self.name = name
         self.job = job
         self.attributes = attributes
-        self.id = ""
+        self.id = self.trace_id = ""
         self.parent_id: str | None = None
         self.around: Span | None = None  # the open span of this context when it began
-        self.book: Book | None = None
+        self.book: SpanBook | None = None
         self.began_ns: int | None = None
         """When it began, ns on the steady clock."""
         self.ended_ns: int | None = None
         self.error: str | None = None
-        self.counted_within = False  # in the figures of its parent
         self.finished = False  # `used` is final
+        # What `split` keeps of it:
+        self.within: Span | None = None  # the span that this one is inside of and counted in
+        self.is_open = False
+        self.children = 0  # inside it, open or with open ones inside
+        self.leaves = 0  # how many innermost open spans are inside it, itself included
+        self.since: Floats | None = None  # what a leaf had used when `leaves` changed
+        self.used: Floats | None = None  # so far, by quantity and GPU; final when it is finished
+        self.used_inside: Floats | None = None  # the same of the finished spans directly inside it; None for none
 
     # -- the application's side: fast, and never in its way ------------------------------------------------
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> Self:
         self._depth += 1
         if self._depth > 1:
             return self  # begun already: the outermost `with` counts
-        book = self._ledger.book()
-        around = current()
-        parent = around if self._asked is INHERITED else self._asked
-        self.around, self.book = around, book
+        self.book = book = self._open_book()
+        self.around = around = current()
+        parent: Span | TraceContext | None
+        if self._asked is INHERITED:
+            parent = around if around is not None else book.root
+        elif self._asked is None or isinstance(self._asked, Span):
+            parent = self._asked
+        else:
+            parent = TraceContext.parse(self._asked)
         if isinstance(parent, Span):
-            self.parent_id = parent.id or None
+            self.trace_id, self.parent_id = parent.trace_id, parent.id or None
             if parent.book is book:
                 self.within = parent
         elif parent is not None:
-            self.parent_id = str(parent)
-        self.id = book.name()
+            self.trace_id, self.parent_id = parent
+        self.trace_id = self.trace_id or book.new_id(128)
+        self.id = book.new_id(64)
         _INNERMOST.set(self)
         self.began_ns = book.note(self, begins=True)
         return self
@@ -118,32 +201,35 @@ class Span(Node):
         if _INNERMOST.get() is self:
             _INNERMOST.set(self.around)
 
+    def _fresh(self) -> Span:
+        """A span like this one that has not begun."""
+        return Span(self._open_book, self.name, self._asked, job=self.job, attributes=self.attributes)
+
     def __call__(self, function: F) -> F:
         """The function, each call of which is a span like this one.
 
         That of a coroutine lasts until it returns. That of a generator lasts from its first value asked for to its
         last, with what its caller does meanwhile.
         """
-        fresh = functools.partial(Span, self._ledger, self.name, self._asked, self.job, self.weight, self.attributes)
 
         @functools.wraps(function)
         def called(*args: Any, **named: Any) -> Any:
-            with fresh():
+            with self._fresh():
                 return function(*args, **named)
 
         @functools.wraps(function)
         async def awaited(*args: Any, **named: Any) -> Any:
-            with fresh():
+            with self._fresh():
                 return await function(*args, **named)
 
         @functools.wraps(function)
         def generated(*args: Any, **named: Any) -> Generator[Any, Any, Any]:
-            with fresh():
+            with self._fresh():
                 return (yield from function(*args, **named))
 
         @functools.wraps(function)
         async def generated_later(*args: Any, **named: Any) -> AsyncGenerator[Any, Any]:
-            with fresh():
+            with self._fresh():
                 async for value in function(*args, **named):
                     yield value
 
@@ -153,21 +239,21 @@ class Span(Node):
             return cast("F", generated_later)
         return cast("F", generated if inspect.isgeneratorfunction(function) else called)
 
+    @property
+    def traceparent(self) -> str | None:
+        """Its identity for another process: what `span(..., parent=...)` there takes. None before it began."""
+        return f"00-{self.trace_id}-{self.id}-01" if self.id else None
+
     # -- what it used ---------------------------------------------------------------------------------------
 
     def settle(self, timeout_s: float = 2.0) -> bool:
         """Wait for the sensor values that its figures need; whether they are there. At once where it is not over."""
         return self.book is not None and self.ended_ns is not None and self.book.settle(timeout_s, self)
 
-    def figure(self) -> Figure:
-        """What it and the spans inside it used. Waits as `settle` does."""
+    def figure(self, *, own: bool = False) -> SpanEnergy:
+        """What it and the spans inside it used; with `own`, it alone: that and theirs add up. Waits as `settle`."""
         self.settle()
-        return self._ledger.figure(self)
-
-    def own(self) -> Figure:
-        """What it used itself, outside the spans inside it: these and its own add up to `figure()`."""
-        self.settle()
-        return self._ledger.figure(self, own=True)
+        return SpanEnergy(reason=Unmeasured.OPEN) if self.book is None else self.book.figure(self, own=own)
 
     @property
     def duration_s(self) -> float | None:
@@ -188,10 +274,10 @@ class Span(Node):
 
     @property
     def own_j(self) -> float | None:
-        return self.own().energy_j
+        return self.figure(own=True).energy_j
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Unmeasured | None:
         return self.figure().reason
 
     def __repr__(self) -> str:

@@ -1,0 +1,204 @@
+"""A budget: a span that says what is left of a limit of joules or of grams per hour, and calls back when it is over."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self, cast
+
+from ...errors import InputError
+from ...store.vocabulary import Code
+from .spans import Parent, Span, SpanBook, SpanEnergy, Unmeasured
+from .split import Spent, figure
+
+RATE_S = 10.0
+"""The rate is that of the last so many seconds."""
+_LEAST_S = 1.0  # shorter times have no rate
+_AGAIN = 0.95  # of a limit: a rate below that is under it again, so that one near the limit does not cross it for ever
+_J_PER_KWH = 3.6e6
+
+Emissions = Callable[[int], float | None]
+"""What a kWh emits at a time (ns since 1970), g CO2e; None where nobody knows."""
+
+
+class Limit(Code):
+    """What a budget limits."""
+
+    JOULES = "joules", "all its energy, J"
+    GRAMS_PER_HOUR = "grams_per_hour", "the CO2e of its power over the last 10 s, g/h"
+
+
+class BudgetBook(SpanBook, Protocol):
+    """What a budget needs of the ledger at work (`book.Book`)."""
+
+    why: Unmeasured | None
+
+    def watch(self, budget: Budget) -> None: ...
+    def check(self) -> None: ...
+    def wall_ns(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A value between the ends of its 95 % interval; all None where nobody asked, or for a `reason`."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: Unmeasured | None = None
+
+    @classmethod
+    def of(cls, energy: SpanEnergy, seconds: float = 1.0) -> Amount:
+        """The energy of a figure, J; over so many seconds, the mean power, W."""
+        ends = (energy.energy_j, energy.low_j, energy.high_j)
+        value, low, high = (None if end is None else end / seconds for end in ends)
+        return cls(value, low, high, energy.reason)
+
+    def times(self, factor: float | None) -> Amount:
+        """It in another unit; where the factor is not known there is none."""
+        if factor is None:
+            return Amount(reason=self.reason or Unmeasured.NO_FACTOR)
+        value, low, high = (None if end is None else end * factor for end in (self.value, self.low, self.high))
+        return Amount(value, low, high, self.reason)
+
+    def taken_from(self, limit: float | None) -> Amount:
+        """What it leaves of a limit, below 0 where it is over it."""
+        if limit is None:
+            return Amount()
+        value, low, high = (None if end is None else limit - end for end in (self.value, self.high, self.low))
+        return Amount(value, low, high, self.reason)
+
+    def over(self, rate: Amount) -> Amount:
+        """How long it lasts at a rate."""
+        pairs = ((self.value, rate.value), (self.low, rate.high), (self.high, rate.low))
+        value, low, high = (max(end / by, 0.0) if end is not None and by else None for end, by in pairs)
+        return Amount(value, low, high, self.reason or rate.reason)
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is left of a budget at one instant, and the rate at which it is used."""
+
+    joules: Amount
+    grams: Amount
+    """What the joules that are left would emit, g CO2e."""
+    seconds: Amount
+    """How long the joules last at the present rate."""
+    watts: Amount
+    grams_per_hour: Amount
+    """The present rate."""
+
+
+class Budget(Span):
+    """A span with limits: what the GPUs use for it, and for the spans inside it, counts.
+
+    `left_j`, `left_g` and `left_s` (J, g CO2e, s at the present rate) are what is left; `left()` has them with their
+    intervals and the rate itself. None where no honest figure exists; `left_reason` says why.
+
+    `on_over(budget, limit)` is called once each time the best value crosses a limit, on the ledger's thread or from
+    what asks. `over` has the limits that are over now. A rate is under its limit again below 95 % of it.
+    """
+
+    __slots__ = ("_emissions", "_points", "_rate", "_so_far", "limits", "on_over", "over")
+
+    def __init__(
+        self,
+        open_book: Callable[[], SpanBook],
+        name: str,
+        parent: Parent,
+        *,
+        limits: Mapping[Limit, float | None],
+        emissions: Emissions | None,
+        on_over: Callable[[Budget, Limit], object] | None,
+    ) -> None:
+        self.limits = {limit: most for limit, most in limits.items() if most is not None}
+        for limit, most in self.limits.items():
+            if not (isinstance(most, int | float) and math.isfinite(most) and most > 0):
+                raise InputError(f"a budget of {limit} is a number above 0, and not {most!r}")
+        if not self.limits:
+            raise InputError(f"a budget needs a limit: {' or '.join(f'{limit}=...' for limit in Limit)}")
+        super().__init__(open_book, name, parent, attributes={str(limit): most for limit, most in self.limits.items()})
+        self.on_over = on_over
+        self.over: frozenset[Limit] = frozenset()
+        self._emissions = emissions
+        self._points: deque[Spent] = deque()
+        self._so_far = self._rate = Amount(reason=Unmeasured.OPEN)
+
+    def _fresh(self) -> Budget:
+        return Budget(
+            self._open_book, self.name, self._asked,
+            limits=dict(self.limits), emissions=self._emissions, on_over=self.on_over,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self._depth == 1:
+            cast("BudgetBook", self.book).watch(self)
+        return self
+
+    def left(self) -> Left:
+        """What is left, from readings of this moment; after its end, what was left then."""
+        book = cast("BudgetBook | None", self.book)
+        factor = None
+        if book is not None:
+            if self.ended_ns is None:
+                book.check()
+            else:
+                self.settle()
+            if book.why is not None:
+                self._so_far = self._rate = Amount(reason=book.why)
+            factor = self._factor(book.wall_ns())
+        joules = self._so_far.taken_from(self.limits.get(Limit.JOULES))
+        grams = joules.times(None if factor is None else factor / _J_PER_KWH)
+        return Left(joules, grams, joules.over(self._rate), self._rate, self._grams_per_hour(factor))
+
+    @property
+    def left_j(self) -> float | None:
+        return self.left().joules.value
+
+    @property
+    def left_g(self) -> float | None:
+        return self.left().grams.value
+
+    @property
+    def left_s(self) -> float | None:
+        return self.left().seconds.value
+
+    @property
+    def left_reason(self) -> Unmeasured | None:
+        """Unmeasured a limit cannot be watched; None where all are."""
+        left = self.left()
+        amounts = {Limit.JOULES: left.joules, Limit.GRAMS_PER_HOUR: left.grams_per_hour}
+        return next((amounts[limit].reason for limit in self.limits if amounts[limit].reason is not None), None)
+
+    def _factor(self, at_ns: int) -> float | None:
+        return None if self._emissions is None else self._emissions(at_ns)
+
+    def _grams_per_hour(self, factor: float | None) -> Amount:
+        return self._rate.times(None if factor is None else factor * 3600 / _J_PER_KWH)
+
+    def judge(self, spent: Spent, most_w: float, wall_ns: int) -> list[Limit]:
+        """Take in what it has used so far; returns the limits that this crosses. For the book, which calls back."""
+        self._so_far = Amount.of(figure(spent.since(), most_w))
+        if not self._points or spent.at_s - self._points[-1].at_s >= _LEAST_S:
+            self._points.append(spent)
+        while len(self._points) > 1 and spent.at_s - self._points[1].at_s >= RATE_S:
+            self._points.popleft()
+        first = self._points[0]
+        if spent.at_s - first.at_s >= _LEAST_S:
+            self._rate = Amount.of(figure(spent.since(first), most_w), spent.at_s - first.at_s)
+        values = {
+            Limit.JOULES: self._so_far.value,
+            Limit.GRAMS_PER_HOUR: self._grams_per_hour(self._factor(wall_ns)).value,
+        }
+        crossed = []
+        for limit, most in self.limits.items():
+            value = values[limit]
+            if value is not None and limit not in self.over and value > most:
+                self.over |= {limit}
+                crossed.append(limit)
+            elif value is not None and value < _AGAIN * most:
+                self.over -= {limit}
+        return crossed
