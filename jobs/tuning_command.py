@@ -37,14 +37,13 @@ from ..probes.settings import Settings
 from ..store.names import find_gpu
 from ..store.system import signals
 from ..store.vocabulary import EventKind
-from .ledger.figures import Why
-from .ledger.ledger import Ledger
+from .ledger import Ledger, Unmeasured
 from .tuning_knobs import CLOCK, MEMORY, POWER, knobs_of_gpus
 
 if TYPE_CHECKING:
     from ..analysis.tuning.search import Setting
     from ..store.events import Event
-    from .ledger.spans import Span
+    from .ledger import Span
     from .tuning_knobs import UnsetKnob
 
 TIMEOUT_S = 3600.0
@@ -248,7 +247,7 @@ def _energy_j(span: Span) -> float:
     """The energy of a run, J. Raises _CommandError where it was too short for its sensor, or was not measured."""
     figure, seconds = span.figure(), span.duration_s
     assert seconds is not None
-    if figure.energy_j is None and figure.reason is not Why.SHORT:
+    if figure.energy_j is None and figure.reason is not Unmeasured.SHORT:
         raise _CommandError(f"has no energy: {'' if figure.reason is None else figure.reason.meaning}")
     edge = math.inf if not figure.energy_j or figure.edge_j is None else figure.edge_j / figure.energy_j
     if edge > MOST_EDGE:

@@ -345,6 +345,15 @@ class Journal:
                 self._turn()
             self._hold.release()
 
+    def abandon(self) -> None:
+        """Let go of the files in a child process after a fork: the journal is the parent's, which goes on with it."""
+        self._closed = True
+        self._stop.set()
+        for file in self._files.values():
+            os.close(file.handle)
+        self._files = {}
+        self._hold.release()
+
     def __enter__(self) -> Journal:
         return self
 

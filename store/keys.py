@@ -147,11 +147,15 @@ def newest(rows: pa.Table) -> pa.Table:
 
 
 def sort(spec: Table, rows: pa.Table) -> pa.Table:
-    """The rows in the order of their table; of telemetry one row for each key."""
+    """The rows in the order of their table; of telemetry one row for each key, of others as `Table.last_of` says."""
     if spec in (TELEMETRY, LATE):
         return newest(rows)
     keys = [(name, "ascending") for name in spec.sorted_by if name in rows.column_names]
-    return rows.sort_by(keys) if keys and len(rows) > 1 else rows
+    rows = rows.sort_by(keys) if keys and len(rows) > 1 else rows
+    if spec.last_of:
+        alike = zip(*(rows[name].to_pylist() for name in spec.last_of), strict=True)
+        rows = rows.take(sorted({columns: number for number, columns in enumerate(alike)}.values()))
+    return rows
 
 
 def split(rows: pa.Table, others: Iterable[pa.Table], *, equal: bool = True) -> tuple[pa.Table, pa.Table]:

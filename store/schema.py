@@ -60,6 +60,9 @@ class Table:
     columns: tuple[Column, ...]
     sorted_by: tuple[str, ...] = ()
     key: tuple[str, ...] = ()  # columns that say in a merge whether rows are stored; none: a row is its own key
+    last_of: tuple[
+        str, ...
+    ] = ()  # of rows that are alike in these columns files keep the last in the order of the table
     partitioned: bool = False  # files lie in day=YYYY-MM-DD folders, by `ts`
     made: bool = False  # whorl makes its rows from other tables; nobody else appends to it
     added: bool = False  # stores that were made before there was this table lack its folder
@@ -106,7 +109,7 @@ IMPORT = Column("import_id", "VARCHAR", "", "the row of `imports` this came from
 FORMAT = 4
 # The generation of columns in `store.toml`: one more where columns are `added`. The files of a store with this number
 # have all columns, which readers of many files need not look for.
-COLUMNS = 4
+COLUMNS = 5
 
 
 @dataclass(frozen=True)
@@ -429,10 +432,10 @@ JOBS = Table(
 
 SPANS = Table(
     "spans",
-    "a span: a part of an application's work, and the energy that its GPUs used for it",
+    "a span that ended: a part of an application's work, and the energy that its GPUs used for it",
     (
         CLUSTER,
-        Column("span", "VARCHAR", "", "its identity: that of the process, '-', and a number"),
+        Column("span", "VARCHAR", "", "its identity, W3C Trace Context's span id: 16 hex digits"),
         Column("parent", "VARCHAR", "", "the span that it is inside of, which may be of another process; NULL: none"),
         Column("within_parent", "BOOLEAN", "", "whether energy_j, low_j and high_j of the parent's row include it"),
         Column("name", "VARCHAR", "", "its name"),
@@ -453,9 +456,24 @@ SPANS = Table(
         Column("method", "VARCHAR", "", "what most of it was read from: 'counter' or 'power'"),
         Column("reason", "VARCHAR", "", "why energy_j is NULL, a code: 'no gpu', 'mostly gaps', 'too short', ..."),
         Column("error", "VARCHAR", "", "class of the exception that ended it; NULL where none did"),
+        Column("trace_id", "VARCHAR", "",
+               "the trace that it is of, over processes and nodes: W3C Trace Context's, 32 hex digits", added=True),
+        Column("process", "VARCHAR", "", "the ledger that counted it: spans of one never count energy twice",
+               added=True),
     ),
     sorted_by=("cluster", "began"),
     key=("cluster", "span"),
+)
+
+SPANS_OPEN = Table(
+    "spans_open",
+    "what a span that had not ended had used until `ended`, written every few seconds: what is left of the spans of a "
+    "process that was killed. The view `spans_now` has each span once",
+    SPANS.columns,
+    sorted_by=("cluster", "span", "ended"),
+    key=("cluster", "span", "ended"),
+    last_of=("cluster", "span"),
+    added=True,
 )
 
 OPERATIONS = Table(
@@ -853,7 +871,7 @@ OF_TELEMETRY = {*TELEMETRY.names, *(part.name for column in TELEMETRY.columns fo
 
 TABLES: tuple[Table, ...] = (
     GPUS, TELEMETRY, CAMPAIGNS, RUNS, RESULTS, EVENTS, JOBS, IMPORTS, JUDGEMENTS, VERDICTS, LEVELS, DAY_LEVELS,
-    FINGERPRINTS, CALIBRATIONS, TRUTH, SPANS, OPERATIONS, NODE_POWER, LATEST, MINUTES,
+    FINGERPRINTS, CALIBRATIONS, TRUTH, SPANS, SPANS_OPEN, OPERATIONS, NODE_POWER, LATEST, MINUTES,
     *DERIVED,
 )  # fmt: skip
 

@@ -249,36 +249,54 @@ JOB_WINDOWS = View(
     windows.FIGURES,
 )
 
+_LOST = "INTERVAL 1 MINUTE"  # an open span is written every few seconds
+
+SPANS_NOW = View(
+    "spans_now",
+    "a span, once: as it ended, else what it had used when it was last written. `state` is 'ended'; 'open' while it "
+    "goes on; 'lost' where nothing was written of it for a minute, as its process was killed",
+    "SELECT *, 'ended' AS state FROM spans UNION ALL BY NAME SELECT o.*, CASE WHEN o.ended < "
+    f"(now() AT TIME ZONE 'UTC') - {_LOST} THEN 'lost' ELSE 'open' END AS state FROM spans_open o ANTI JOIN spans s "
+    "ON s.span = o.span AND s.cluster IS NOT DISTINCT FROM o.cluster "
+    "QUALIFY row_number() OVER (PARTITION BY o.cluster, o.span ORDER BY o.ended DESC) = 1",
+    (Column("state", "VARCHAR", "", "'ended', 'open' or 'lost'"),),
+)
+
 _HEAD = "(s.span = i.top OR NOT s.within_parent)"  # rows whose figures no other row inside the same span includes
 
 SPANS_TOTAL = View(
     "spans_total",
-    "a span with all spans inside it, also those of other processes: `spans` is how many, itself included, total_j "
-    "their energy, between low_j and high_j. These are NULL where one of them has no energy, and where two processes "
-    "counted all of the same GPU at the same time, from their first span to their last (`twice`)",
-    "SELECT * FROM (WITH RECURSIVE inside AS (SELECT cluster, span AS top, span FROM spans UNION SELECT i.cluster, "
-    "i.top, s.span FROM inside i JOIN spans s ON s.parent = i.span AND s.cluster IS NOT DISTINCT FROM i.cluster), "
-    f"every AS (SELECT i.top, s.*, {_HEAD} AS head FROM inside i JOIN spans s ON s.span = i.span "
+    "a span with all spans inside it, also those of other processes and nodes: `spans` is how many, itself included, "
+    "total_j their energy, between low_j and high_j. These are NULL where one of them has no energy, and where two "
+    "processes counted all of the same GPU at the same time, from their first span to their last (`twice`). Of the "
+    "`unfinished` ones, open or lost, it is what they had used",
+    f"SELECT * FROM (WITH RECURSIVE known AS ({SPANS_NOW.sql}), "
+    "inside AS (SELECT cluster, span AS top, span FROM known UNION SELECT i.cluster, "
+    "i.top, s.span FROM inside i JOIN known s ON s.parent = i.span AND s.cluster IS NOT DISTINCT FROM i.cluster), "
+    f"every AS (SELECT i.top, s.*, {_HEAD} AS head FROM inside i JOIN known s ON s.span = i.span "
     "AND s.cluster IS NOT DISTINCT FROM i.cluster), "
     "processes AS (SELECT cluster, top, gpu, min(began) AS began, max(ended) AS ended FROM (SELECT cluster, top, "
-    "began, ended, split_part(span, '-', 1) AS process, unnest(gpus) AS gpu FROM every "
+    "began, ended, coalesce(process, split_part(span, '-', 1)) AS process, unnest(gpus) AS gpu FROM every "
     "WHERE head) GROUP BY cluster, top, gpu, process), "
     "reads AS (SELECT cluster, top, began, max(ended) OVER (PARTITION BY cluster, top, gpu ORDER BY began ROWS BETWEEN "
     "UNBOUNDED PRECEDING AND 1 PRECEDING) AS before FROM processes), "
     "twice AS (SELECT cluster, top, coalesce(bool_or(began < before), false) AS twice FROM reads GROUP BY ALL), "
-    "sums AS (SELECT cluster, top, count(*) AS spans, sum(own_j) AS total_j, "
-    "sum(low_j) FILTER (WHERE head) AS low_j, sum(high_j) FILTER (WHERE head) AS high_j, "
+    "sums AS (SELECT cluster, top, count(*) AS spans, count(*) FILTER (WHERE state <> 'ended') AS unfinished, "
+    "sum(own_j) AS total_j, sum(low_j) FILTER (WHERE head) AS low_j, sum(high_j) FILTER (WHERE head) AS high_j, "
     "count(*) > count(own_j) OR bool_or(head AND high_j IS NULL) AS unknown FROM every GROUP BY ALL), "
-    "known AS (SELECT s.*, coalesce(t.twice, false) AS twice FROM sums s LEFT JOIN twice t ON t.top = s.top "
+    "summed AS (SELECT s.*, coalesce(t.twice, false) AS twice FROM sums s LEFT JOIN twice t ON t.top = s.top "
     "AND t.cluster IS NOT DISTINCT FROM s.cluster) "
-    "SELECT s.cluster, s.span, s.parent, s.name, s.attributes, s.job_id, s.node, s.began, s.ended, k.spans, "
+    "SELECT s.cluster, s.span, s.parent, s.trace_id, s.name, s.attributes, s.job_id, s.node, s.began, s.ended, "
+    "s.state, k.spans, k.unfinished, "
     + "".join(
         f"CASE WHEN NOT (k.unknown OR k.twice) THEN k.{name} END AS {name}, " for name in ("total_j", "low_j", "high_j")
     )
-    + "k.twice, s.own_j, s.error FROM spans s JOIN known k ON k.top = s.span "
+    + "k.twice, s.own_j, s.error FROM known s JOIN summed k ON k.top = s.span "
     "AND k.cluster IS NOT DISTINCT FROM s.cluster)",
     (
+        Column("state", "VARCHAR", "", "'ended', 'open' or 'lost': of itself, see `spans_now`"),
         Column("spans", "BIGINT", "", "how many spans these are, itself included"),
+        Column("unfinished", "BIGINT", "", "how many of them had not ended when they were last written"),
         Column("total_j", "DOUBLE", "J", "energy of all of them; NULL where that of one is not known, or twice"),
         Column("twice", "BOOLEAN", "", "whether two processes counted all of the same GPU at the same time"),
     ),
@@ -289,7 +307,7 @@ WINDOWS = (RUN_WINDOWS, JOB_WINDOWS)
 
 VIEWS: tuple[View, ...] = (
     GPUS_NOW, OTHER_FIRMWARE, MEASUREMENTS, HISTORY, VERDICTS_NOW, FINGERPRINTS_NOW, CALIBRATIONS_NOW, JOBS_NOW,
-    JOBS_ON_GPU, TELEMETRY_OF_JOB, *WINDOWS, SPANS_TOTAL,
+    JOBS_ON_GPU, TELEMETRY_OF_JOB, *WINDOWS, SPANS_NOW, SPANS_TOTAL,
 )  # fmt: skip
 
 PLAIN_VIEWS = tuple(view for view in VIEWS if view not in WINDOWS)

@@ -27,7 +27,7 @@ from .spans import INHERITED, Parent, Span, SpanEnergy, Unmeasured, current
 from .totals import Total, Totals
 
 if TYPE_CHECKING:
-    from .budget import Budget, Limit
+    from .budgets import Budget, Limit
 
 __all__ = [
     "Ledger", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current", "greenest_start",

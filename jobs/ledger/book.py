@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import WhorlError
-from .budget import Budget, Limit
-from .sensor import BoardSensors
+from .budgets import Budget, Limit
+from .sensor import Boards, BoardSensors
 from .spans import Span, SpanEnergy, TraceContext, Unmeasured
 from .split import SpanEvent, Spent, Split, figure, joules, own_part
 from .totals import Totals
@@ -69,7 +69,7 @@ class Book:
         self._asleep = self._closed = self._failed = False
         self._thread: threading.Thread | None = None
         self._sensors: BoardSensors | None = None
-        self._most_w = 0.0
+        self._boards = Boards()
         self._records: SpanRecords | None = None
         self._record_at = clock.steady() + round(1e9 * _RECORD_S)
         self.why: Unmeasured | None = None
@@ -95,7 +95,7 @@ class Book:
             self._give_up(Unmeasured.NO_SENSOR, problem)
             return
         self._split = Split(sensors.curves, began)
-        self._sensors, self._most_w = sensors, sensors.most_w
+        self._sensors, self._boards = sensors, sensors.boards
         if self._records is not None:
             self._records.gpus = sensors.gpus
         self._asleep = True
@@ -149,7 +149,7 @@ class Book:
         used = own_part(span) if own else span.used
         if self.why is not None or used is None:
             return SpanEnergy(reason=self.why or Unmeasured.OPEN)
-        return figure(used, self._most_w)
+        return figure(used, self._boards)
 
     def settle(self, timeout_s: float, span: Span | None = None) -> bool:
         """Wait for what a span that has ended needs, or all that have; whether it is there."""
@@ -237,7 +237,7 @@ class Book:
             curve.forget(end_s)
 
     def _finish(self, span: Span) -> None:
-        self.totals.add(span, self._most_w, self.why)
+        self.totals.add(span, self._boards, self.why)
         span.finished = True
         assert span.ended_ns is not None
         if self._records is not None:
@@ -249,7 +249,7 @@ class Book:
 
     def _judge(self, budget: Budget, spent: Spent) -> None:
         if self.why is None:
-            for limit in budget.judge(spent, self._most_w, self._clock.wall()):
+            for limit in budget.judge(spent, self._boards, self._clock.wall()):
                 self._crossings.append((budget, limit))
 
     def _call_back(self) -> None:
@@ -279,7 +279,7 @@ class Book:
                 own_j[span.within] -= used
         rows = []
         for span, so_far in spent.items():
-            energy = SpanEnergy(reason=self.why) if self.why else figure(so_far.since(), self._most_w)
+            energy = SpanEnergy(reason=self.why) if self.why else figure(so_far.since(), self._boards)
             rows.append(self._row(records, span, energy, own_j[span], round(1e9 * so_far.at_s)))
         records.write(rows)
 

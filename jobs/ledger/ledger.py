@@ -15,7 +15,7 @@ from .spans import INHERITED, Parent, Span
 if TYPE_CHECKING:
     from ...collectors.backend import Backend
     from .book import Book
-    from .budget import Budget, Limit
+    from .budgets import Budget, Limit
     from .totals import Totals
 
 _SETTINGS = "energy.toml"  # in a store
@@ -92,7 +92,7 @@ class Ledger:
         What a kWh emits is `grams_per_kwh`, else by the ledger's settings, hour by hour. Raises InputError for a limit
         that is no number above 0, without any, and where the settings cannot be read.
         """
-        from .budget import Budget, Limit
+        from .budgets import Budget, Limit
 
         emissions: Callable[[int], float | None] | None = None
         if grams_per_kwh is not None:
@@ -107,7 +107,7 @@ class Ledger:
     def totals(self) -> Totals:
         """What the spans that have ended used so far, by name and attributes. Waits as `Span.settle` does."""
         book = self._book()
-        book.settle()
+        book.settle(2.0)
         return book.totals
 
     def look(self) -> None:

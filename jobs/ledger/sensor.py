@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +24,7 @@ from ...collectors.clock import Clock
 from ...errors import InputError
 from ...store.aliasing import FLOOR, LIKELY, PART_S, PERIOD_S, SUMS, Sensor, beats, hidden_w2
 from ...store.metrics import BOARD_POWER, FAST, METRICS
-from ...store.power_sensors import sensor_of_model
+from ...store.power_sensors import SENSOR_ERROR, SensorError, sensor_of_model
 
 Floats = NDArray[np.float64]
 
@@ -230,6 +231,14 @@ class EnergyCurve:
                 del column[:unneeded]
 
 
+@dataclass(frozen=True)
+class Boards:
+    """What is known of some GPUs together: the most that they can draw, W, and the error of their sensors."""
+
+    most_w: float = 0.0
+    error: SensorError = SENSOR_ERROR
+
+
 class BoardSensors:
     """The sensors of the GPUs that are asked for: by UUID or NVML index; None for those that this process may use.
 
@@ -264,7 +273,9 @@ class BoardSensors:
         self.every_s = min(max(max(periods) / 2, _SHORTEST_S), _LONGEST_S)
         self.settled_s = 3 * max(*periods, _LONGEST_S)
         """After so long, no new value is to be expected."""
-        self.most_w = sum(curve.most_w for curve in self.curves)
+        models = {device.row.get("model") for device in devices}
+        error = SensorError.of_model(models.pop()) if len(models) == 1 else SENSOR_ERROR
+        self.boards = Boards(sum(curve.most_w for curve in self.curves), error)
         self._look_at_s = 0.0
 
     def _readings(self) -> list[tuple[float, Reading]]:

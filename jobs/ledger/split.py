@@ -21,8 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...store.aliasing import variance_j2
-from ...store.power_sensors import SENSOR_ERROR
-from .sensor import ABOVE, ALIASING, BELOW, COUNTER_S, DOUBT, ENERGY, SECONDS, SENSED_J, SENSED_S, WIDTH, EnergyCurve
+from .sensor import (
+    ABOVE,
+    ALIASING,
+    BELOW,
+    COUNTER_S,
+    DOUBT,
+    ENERGY,
+    SECONDS,
+    SENSED_J,
+    SENSED_S,
+    WIDTH,
+    Boards,
+    EnergyCurve,
+)
 from .spans import Span, SpanEnergy, Unmeasured
 
 Floats = NDArray[np.float64]
@@ -177,18 +189,18 @@ def joules(used: Floats | None) -> float | None:
     return None if used is None else float(used[ENERGY].sum())
 
 
-def figure(used: Floats, most_w: float) -> SpanEnergy:
-    """The figure of an amount, for GPUs that draw `most_w` at most, all together."""
+def figure(used: Floats, boards: Boards) -> SpanEnergy:
+    """The figure of an amount."""
     total = used.sum(axis=1)
     seconds = float(used[SECONDS].max(initial=0.0))
     if seconds <= 0:
         return SpanEnergy(reason=Unmeasured.SHORT)
     doubt, energy = float(total[DOUBT]), max(float(total[ENERGY]), 0.0)
-    boards = SENSOR_ERROR.variance(used[SENSED_J], used[SENSED_S]).sum()
+    own = boards.error.variance(used[SENSED_J], used[SENSED_S]).sum()
     variance = np.maximum(variance_j2(total[ALIASING], seconds), 0.0)
-    lower, upper = (float(end) for end in SENSOR_ERROR.ends(total[SENSED_J], total[SENSED_S], boards, variance))
+    lower, upper = (float(end) for end in boards.error.ends(total[SENSED_J], total[SENSED_S], own, variance))
     low = min(max(energy + min(lower, 0.0) - float(total[BELOW]) - doubt, 0.0), energy)
-    high = max(min(energy + max(upper, 0.0) + float(total[ABOVE]) + doubt, most_w * seconds), energy)
+    high = max(min(energy + max(upper, 0.0) + float(total[ABOVE]) + doubt, boards.most_w * seconds), energy)
     sensed_s = float(total[SENSED_S])
     measured = min(sensed_s / (used.shape[1] * seconds), 1.0)
     reason = Unmeasured.GAPS if measured <= 0.5 else Unmeasured.SHORT if doubt >= energy else None

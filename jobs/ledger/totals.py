@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .sensor import Boards
+
 _MOST = 10_000  # kinds of spans that are told apart
 
 
@@ -24,16 +26,16 @@ class Total:
     n: int = 0
     seconds: float = 0.0
     _used: NDArray[np.float64] | None = field(default=None, repr=False)
-    _most_w: float = field(default=0.0, repr=False)
+    _boards: Boards | None = field(default=None, repr=False)
     _reason: Unmeasured | None = field(default=None, repr=False)
 
     def figure(self) -> SpanEnergy:
         """Their energy, all together."""
         from .split import figure
 
-        if self._reason is not None or self._used is None:
+        if self._reason is not None or self._used is None or self._boards is None:
             return SpanEnergy(reason=self._reason or Unmeasured.OPEN)
-        return figure(self._used, self._most_w)
+        return figure(self._used, self._boards)
 
 
 class Totals:
@@ -44,8 +46,8 @@ class Totals:
         self.left_out = 0
         """Spans of further kinds: only the first 10,000 are told apart."""
 
-    def add(self, span: Span, most_w: float, reason: Unmeasured | None) -> None:
-        """Count a span that has ended, on GPUs that draw `most_w` at most; without energy for a `reason`."""
+    def add(self, span: Span, boards: Boards, reason: Unmeasured | None) -> None:
+        """Count a span that has ended, on these GPUs; without energy for a `reason`."""
         outer = span.within
         while outer is not None:
             if outer.name == span.name:
@@ -64,7 +66,7 @@ class Totals:
             total = self._kinds[span.name, attributes] = Total(span.name, dict(span.attributes))
         total.n += 1
         total.seconds += span.duration_s or 0.0
-        total._reason, total._most_w = total._reason or reason, most_w
+        total._reason, total._boards = total._reason or reason, boards
         if span.used is not None:
             total._used = span.used + (0.0 if total._used is None else total._used)
 

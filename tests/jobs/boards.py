@@ -93,6 +93,7 @@ class Boards(Backend):
         self.period_ms: int | None = round(1000 * max((board.period_s for board in boards), default=0.1))
         self._names = list(names or [f"GPU-{number}" for number in range(len(boards))])
         self.reads = 0
+        self.gpus_read: list[str] = []
         self.closed = 0
         self.breaks: type[BaseException] | None = None
         self.looked = 0
@@ -109,6 +110,7 @@ class Boards(Backend):
     def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading]:
         if self.breaks is not None:
             raise self.breaks("made to fail")
+        self.gpus_read = list(gpus)
         for gpu in gpus:
             self.reads += 1
             shown = self.boards[self._names.index(gpu)].readings(self.clock.now_s)

@@ -10,6 +10,7 @@ from typing import Protocol, Self, cast
 
 from ...errors import InputError
 from ...store.vocabulary import Code
+from .sensor import Boards
 from .spans import Parent, Span, SpanBook, SpanEnergy, Unmeasured
 from .split import Spent, figure
 
@@ -179,16 +180,16 @@ class Budget(Span):
     def _grams_per_hour(self, factor: float | None) -> Amount:
         return self._rate.times(None if factor is None else factor * 3600 / _J_PER_KWH)
 
-    def judge(self, spent: Spent, most_w: float, wall_ns: int) -> list[Limit]:
+    def judge(self, spent: Spent, boards: Boards, wall_ns: int) -> list[Limit]:
         """Take in what it has used so far; returns the limits that this crosses. For the book, which calls back."""
-        self._so_far = Amount.of(figure(spent.since(), most_w))
+        self._so_far = Amount.of(figure(spent.since(), boards))
         if not self._points or spent.at_s - self._points[-1].at_s >= _LEAST_S:
             self._points.append(spent)
         while len(self._points) > 1 and spent.at_s - self._points[1].at_s >= RATE_S:
             self._points.popleft()
         first = self._points[0]
         if spent.at_s - first.at_s >= _LEAST_S:
-            self._rate = Amount.of(figure(spent.since(first), most_w), spent.at_s - first.at_s)
+            self._rate = Amount.of(figure(spent.since(first), boards), spent.at_s - first.at_s)
         values = {
             Limit.JOULES: self._so_far.value,
             Limit.GRAMS_PER_HOUR: self._grams_per_hour(self._factor(wall_ns)).value,
