@@ -12,7 +12,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ class Book:
     ) -> None:
         self._clock = clock
         self._random = Random(os.urandom(16))  # noqa: S311 - ids are no secrets
-        self.process = self.new_id(64)
+        self.process = self.new_span()
         """Its name in the store: two processes that read the same GPU count it twice."""
         header = os.environ.get("TRACEPARENT")
         self.root = None if header is None else TraceContext.parse(header)
@@ -111,9 +111,13 @@ class Book:
 
     # -- for spans ------------------------------------------------------------------------------------------
 
-    def new_id(self, bits: int) -> str:
-        """A random id in hex that is not zero."""
-        return f"{self._random.getrandbits(bits) or 1:0{bits // 4}x}"
+    def new_trace(self) -> str:
+        """A random id of a trace that is not zero."""
+        return "%032x" % (self._random.getrandbits(128) or 1)
+
+    def new_span(self) -> str:
+        """A random id of a span that is not zero."""
+        return "%016x" % (self._random.getrandbits(64) or 1)
 
     def note(self, span: Span, *, begins: bool) -> int:
         """Note that a span begins or ends at this moment, and return the time, ns."""
@@ -164,7 +168,7 @@ class Book:
                 self._try_to_look(beyond=waited_s > self._sensors.settled_s)
             finally:
                 self._lock.release()
-            if self._events:
+            if self._events or not (span is None or span.finished):
                 self._clock.sleep(round(1e9 * self._sensors.every_s))
         if span is not None:
             return span.finished
@@ -219,17 +223,16 @@ class Book:
         end_s = sensors.end()
         if end_s is None or end_s <= self._split.until_s:
             return
-        before_s, events = self._split.until_s, []
+        before_s = self._split.until_s
+        events: list[SpanEvent] = []
         while self._events and self._events[0][0] <= 1e9 * end_s:
             at, span, begins = self._events.popleft()
-            events.append(
-                SpanEvent(max(at / 1e9, before_s), span, begins)
-            )  # a late one counts from where the books are
-        events.sort(key=attrgetter("at_s"))
+            events.append((max(at / 1e9, before_s), span, begins))  # a late one counts from where the books are
+        events.sort(key=itemgetter(0))
         for first in range(0, max(len(events), 1), _TOGETHER):
             some = events[first : first + _TOGETHER]
             last = first + _TOGETHER >= len(events)
-            for span in self._split.take(some, end_s if last else some[-1].at_s):
+            for span in self._split.take(some, end_s if last else some[-1][0]):
                 self._finish(span)
         for budget in self._budgets.intersection(self._split.open_spans):
             self._judge(budget, self._split.so_far(budget))

@@ -1,30 +1,25 @@
 """What lies ahead: what a kWh emits, when a job that can wait should start, what a workload would take.
 
-These need whorl with all its packages, which are imported when they are asked for.
+Most of it needs whorl with all its packages, which are imported when they are asked for.
 """
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...errors import InputError, WhorlError
 from ...store.instants import nanoseconds
 from ...store.names import this_cluster
 
 if TYPE_CHECKING:
-    from ...analysis.energy.carbon.greenest import Greenest
+    from ...analysis.energy.outlook import Greenest
 
-
-def _analysis(module: str) -> Any:
-    """A module of the analysis of energy. Raises WhorlError where a package that it needs is missing."""
-    try:
-        return import_module(f"...analysis.energy.{module}", __package__)
-    except ModuleNotFoundError as error:
-        raise WhorlError(f"this needs the package {error.name}: install whorl with all it needs") from error
+_HOUR_NS = 3_600_000_000_000
 
 
 def emissions(
@@ -32,21 +27,20 @@ def emissions(
 ) -> Callable[[int], float | None]:
     """What a kWh that a GPU uses emits at a time (ns since 1970), g CO2e with the site's PUE; None where nobody knows.
 
-    By the settings in a file, else by those of the store. Raises InputError where they cannot be read, WhorlError
-    where a package is missing.
+    By the settings in a file, else by those of the store. Raises InputError where they cannot be read.
     """
-    grid = _analysis("carbon.grid").grid(_analysis("carbon.settings").find_settings(Path(store or "."), settings))
-    site = cluster or this_cluster()
-    grams, pue = grid.carbon(site), grid.pue(site)
+    from ...analysis.energy.outlook import grams_per_kwh
+    from ...analysis.energy.settings import find_settings
 
-    def at(at_ns: int) -> float | None:
-        import numpy as np
+    site, rules = cluster or this_cluster(), find_settings(Path(store or "."), settings)
 
-        instant = np.array([at_ns])
-        factor, overhead = float(grams.at(instant)[0]), float(pue.at(instant)[0])
-        return None if np.isnan(factor) else factor * (1.0 if np.isnan(overhead) else overhead)
+    @functools.lru_cache(maxsize=1)
+    def of_hour(hour: int) -> float | None:
+        factor = grams_per_kwh(rules, site, hour * _HOUR_NS)
+        return None if factor.g_per_kwh is None else factor.g_per_kwh * (factor.pue or 1.0)
 
-    return at
+    of_hour(time.time_ns() // _HOUR_NS)  # what cannot be read shows here
+    return lambda at_ns: of_hour(at_ns // _HOUR_NS)
 
 
 def greenest_start(
@@ -66,17 +60,17 @@ def greenest_start(
     `saved_g` with its interval, and `reason`. Raises InputError where the job does not fit or a file cannot be used,
     WhorlError where a service that the settings name does not answer, or a package for analysis is missing.
     """
-    greenest, read = _analysis("carbon.greenest"), _analysis("carbon.settings")
-    start: Greenest = greenest.greenest(
-        read.read_settings(Path(settings)),
-        duration_s=hours * 3600,
-        watts=watts,
-        now=_ns(now or datetime.now(UTC), "now"),
-        deadline=_ns(deadline, "deadline"),
-        cluster=cluster,
-        zone=zone,
-    )
-    return start
+    from ...analysis.energy.outlook import WaitingJob, greenest
+    from ...analysis.energy.settings import read_settings
+
+    began_ns, deadline_ns = _ns(now or datetime.now(UTC), "now"), _ns(deadline, "deadline")
+    job = WaitingJob(hours * 3600, watts, began_ns, deadline_ns, cluster, zone)
+    try:
+        return greenest(read_settings(Path(settings)), job)
+    except ModuleNotFoundError as error:
+        raise WhorlError(
+            f"the greenest start needs the package {error.name}: install whorl with all it needs"
+        ) from error
 
 
 def _ns(when: datetime, name: str) -> int:

@@ -22,7 +22,7 @@ from ...collectors.allocation import visible_gpus
 from ...collectors.backend import Backend, Device, Reading, Status, find_backend
 from ...collectors.clock import Clock
 from ...errors import InputError
-from ...store.aliasing import FLOOR, LIKELY, PART_S, PERIOD_S, SUMS, Sensor, beats, hidden_w2
+from ...store.aliasing import FLOOR, LIKELY, LOCKED_S, PART_S, PERIOD_S, SUMS, Sensor, beat, locked_w2
 from ...store.metrics import BOARD_POWER, FAST, METRICS
 from ...store.power_sensors import SENSOR_ERROR, SensorError, sensor_of_model
 
@@ -58,7 +58,7 @@ class StepAliasing:
         self._past: deque[bool] = deque(maxlen=_MEMORY)  # whether each new value was above the mean
         self._before: tuple[float, float] | None = None  # the last two
         self._mean = 0.0
-        self._spread2 = 0.0
+        self._spread_w2 = 0.0
         self._lowest = self._highest = 0.0
 
     def step(self, watts: float, seconds: float, utilization: float | None, *, counter: bool) -> tuple[float, ...]:
@@ -74,23 +74,23 @@ class StepAliasing:
         self._before = (self._before[1], watts)
         off = watts - self._mean
         self._mean += _LIKE * off
-        self._spread2 = (1 - _LIKE) * (self._spread2 + _LIKE * off * off)
+        self._spread_w2 = (1 - _LIKE) * (self._spread_w2 + _LIKE * off * off)
         self._past.append(off > 0)
 
         missed = self._sensor.missed
         if missed == 0:
-            return 0.0, 0.0, 0.0, 0.0
+            return 0.0, 0.0, 0.0
         usual = max(self._sensor.period_s, min(seconds, 1.0))
-        rate = usual * bend * bend / 6
         past = list(self._past)
         crossings = sum(a != b for a, b in pairwise(past))
-        beat, ahead = beats(self._spread2, crossings, len(past) * usual)
+        beat_w2, coherent_s = beat(self._spread_w2, crossings, len(past) * usual)
         limit = self._limit or self._highest
         floor, full = min(self._lowest, FLOOR * limit), max(self._highest, LIKELY * limit)
-        hidden = float(hidden_w2(watts, 0.5 if utilization is None else utilization, floor, full))
-        locked = max(hidden - self._spread2, 0.0)
-        by = missed * (missed if counter else 1.0) * seconds
-        return rate * by, beat * by, ahead * by, locked * by
+        hidden = float(locked_w2(watts, 0.5 if utilization is None else utilization, floor, full))
+        locked = max(hidden - self._spread_w2, 0.0)
+        missed_s = missed * (missed if counter else 1.0) * seconds
+        rate = usual * bend * bend / 6
+        return rate * missed_s, (beat_w2 + locked) * missed_s, (beat_w2 * coherent_s + locked * LOCKED_S) * missed_s
 
 
 class EnergyCurve:

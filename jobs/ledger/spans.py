@@ -101,7 +101,8 @@ class SpanBook(Protocol):
     root: TraceContext | None
     """The parent of spans that have none in this process."""
 
-    def new_id(self, bits: int) -> str: ...
+    def new_trace(self) -> str: ...
+    def new_span(self) -> str: ...
     def note(self, span: Span, *, begins: bool) -> int: ...
     def settle(self, timeout_s: float, span: Span) -> bool: ...
     def figure(self, span: Span, *, own: bool) -> SpanEnergy: ...
@@ -183,8 +184,8 @@ class Span:
                 self.within = parent
         elif parent is not None:
             self.trace_id, self.parent_id = parent
-        self.trace_id = self.trace_id or book.new_id(128)
-        self.id = book.new_id(64)
+        self.trace_id = self.trace_id or book.new_trace()
+        self.id = book.new_span()
         _INNERMOST.set(self)
         self.began_ns = book.note(self, begins=True)
         return self

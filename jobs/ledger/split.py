@@ -40,12 +40,10 @@ from .spans import Span, SpanEnergy, Unmeasured
 Floats = NDArray[np.float64]
 
 
-class SpanEvent(NamedTuple):
-    """A span begins, or ends, at a time (s on the steady clock)."""
-
-    at_s: float
-    span: Span
-    begins: bool
+SpanEvent = tuple[float, Span, bool]
+"""When a span begins or ends, s on the steady clock; the span; whether it begins."""
+_Change = tuple[int, Span, int, int]
+"""The number of an event, a span, and its `leaves` before and after it."""
 
 
 class Spent(NamedTuple):
@@ -60,15 +58,6 @@ class Spent(NamedTuple):
         used = self.used.copy() if before is None else self.used - before.used
         used[DOUBT] += self.doubt + (0.0 if before is None else before.doubt)
         return used
-
-
-class _Change(NamedTuple):
-    """`leaves` of a span before and after the event of that number."""
-
-    number: int
-    span: Span
-    before: int
-    after: int
 
 
 class Split:
@@ -97,37 +86,47 @@ class Split:
         ended: list[Span] = []
         changes: list[_Change] = []
         shares = [1 / self._leaves if self._leaves else 0.0]  # of a leaf, before and after each event
-        for number, event in enumerate(events):
-            if event.begins:
-                self._begin(number, event.span, changes)
+        for number, (_, span, begins) in enumerate(events):
+            if begins:
+                self._begin(number, span, changes)
             else:
-                self._end(number, event.span, changes, ended)
+                self._end(number, span, changes, ended)
             shares.append(1 / self._leaves if self._leaves else 0.0)
 
-        counted = self._read([*(event.at_s for event in events), until_s])
+        counted = self._read([*(at_s for at_s, _, _ in events), until_s])
         doubt = counted[:, DOUBT].copy()
-        each = np.array(shares)
-        steps = np.diff(counted, axis=0, prepend=self._counted[None]) * each[:, None, None]
-        moved = np.abs(np.diff(each))[:, None] * doubt[:-1]
+        share = np.array(shares)
+        steps = np.diff(counted, axis=0, prepend=self._counted[None]) * share[:, None, None]
+        moved = np.abs(np.diff(share))[:, None] * doubt[:-1]
         steps[0, DOUBT], steps[1:, DOUBT] = 0.0, moved
         steps[0] += self._potential
-        potential = list(np.cumsum(steps, axis=0))  # at each event, without what the event itself moves
-        self._counted, self._potential, self.until_s = counted[-1], potential[-1], until_s
-
-        for number, span, before, after in changes:
-            used = np.zeros_like(self._potential) if span.used is None else span.used
-            if before:
-                used += before * (potential[number] - span.since)
-            used[DOUBT] += abs(after * shares[number + 1] - before * shares[number]) * doubt[number]
-            span.used = used
-            if after:
-                span.since = potential[number].copy()
-                span.since[DOUBT] += moved[number]
+        potential = np.cumsum(steps, axis=0)  # at each event, without what the event itself moves
+        self._counted, self._potential, self.until_s = counted[-1].copy(), potential[-1].copy(), until_s
+        if changes:
+            self._count(changes, potential, doubt, moved, share)
         for span in ended:
             outer = span.within
             if outer is not None and span.used is not None:
                 outer.used_inside = span.used + (0.0 if outer.used_inside is None else outer.used_inside)
         return ended
+
+    @staticmethod
+    def _count(changes: list[_Change], potential: Floats, doubt: Floats, moved: Floats, share: Floats) -> None:
+        """Give every span whose `leaves` changed what it used since its last change."""
+        at = np.array([change[0] for change in changes])
+        before, after = np.array([change[2:] for change in changes]).T
+        extra = np.abs(after * share[at + 1] - before * share[at])[:, None] * doubt[at]
+        ends, starts = potential[at], potential[at]
+        ends[:, DOUBT] += extra * (after == 0)[:, None]  # the last change of a span; its `before` is 1
+        starts[:, DOUBT] += moved[at] - extra / np.maximum(after, 1)[:, None]
+        for place, (_, span, leaves_before, leaves_after) in enumerate(changes):
+            if leaves_before:
+                used = ends[place] - span.since
+                if leaves_before > 1:
+                    used *= leaves_before
+                span.used = used if span.used is None else span.used + used
+            if leaves_after:
+                span.since = starts[place].copy()
 
     def _begin(self, number: int, span: Span, changes: list[_Change]) -> None:
         outer = span.within
@@ -135,7 +134,7 @@ class Split:
             outer = span.within = None  # it ended for good: what comes later is not in its figures
         self.open_spans.add(span)
         span.is_open, span.leaves = True, 1
-        changes.append(_Change(number, span, 0, 1))
+        changes.append((number, span, 0, 1))
         more = 1
         if outer is not None:
             more -= outer.is_open and not outer.children
@@ -147,7 +146,7 @@ class Split:
         more = 0
         last: Span | None = span
         while last is not None and not (last.is_open or last.children):  # it ended for good, and maybe those around it
-            changes.append(_Change(number, last, last.leaves, 0))
+            changes.append((number, last, last.leaves, 0))
             more, last.leaves = -1, 0
             self.open_spans.discard(last)
             ended.append(last)
@@ -162,7 +161,7 @@ class Split:
         """There are so many more leaves inside a span, and in those around it."""
         self._leaves += more
         while span is not None and more:
-            changes.append(_Change(number, span, span.leaves, span.leaves + more))
+            changes.append((number, span, span.leaves, span.leaves + more))
             span.leaves += more
             span = span.within
 

@@ -48,5 +48,5 @@ def test_a_node_without_the_packages_for_analysis_says_so(tmp_path: Path) -> Non
         "except WhorlError as error:\n    print(error)"
     )
     done = run_without(NODE, code, _settings(tmp_path))
-    sentence = r"this needs the package (polars|scipy): install whorl with all it needs\n"
+    sentence = r"the greenest start needs the package (polars|scipy): install whorl with all it needs\n"
     assert re.fullmatch(sentence, done.stdout), done.stderr
