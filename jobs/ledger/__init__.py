@@ -27,11 +27,12 @@ from .spans import INHERITED, Parent, Span, SpanEnergy, Unmeasured, current
 from .totals import Total, Totals
 
 if TYPE_CHECKING:
+    from ...analysis.energy.options import Quote
     from .budgets import Budget, Limit
 
 __all__ = [
     "Ledger", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current", "greenest_start",
-    "open", "problem", "span", "totals",
+    "open", "problem", "quote", "span", "totals",
 ]  # fmt: skip
 
 _ledger = Ledger()
@@ -59,6 +60,11 @@ def budget(
 ) -> Budget:
     """A budget of the ledger of this process; see `Ledger.budget`."""
     return _ledger.budget(joules=joules, grams_per_hour=grams_per_hour, on_over=on_over, **options)
+
+
+def quote(workload: str, **options: Any) -> Quote:
+    """What a workload takes before it has run, from the ledger's store or `store=...`; see `Ledger.quote`."""
+    return _ledger.quote(workload, **options)
 
 
 def totals() -> Totals:

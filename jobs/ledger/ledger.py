@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ...collectors.clock import Clock, SystemClock
 from .spans import INHERITED, Parent, Span
 
 if TYPE_CHECKING:
+    from ...analysis.energy.options import Quote
     from ...collectors.backend import Backend
     from .book import Book
     from .budgets import Budget, Limit
@@ -103,6 +105,28 @@ class Ledger:
             emissions = of_settings(self._settings, self._store, self._cluster)
         limits = {Limit.JOULES: joules, Limit.GRAMS_PER_HOUR: grams_per_hour}
         return Budget(self._book, name, parent, limits=limits, emissions=emissions, on_over=on_over)
+
+    def quote(
+        self,
+        workload: str,
+        *,
+        gpus: int | Sequence[str] = 1,
+        cap: float | str | None = None,
+        hour: datetime | str = "now",
+        store: str | Path | None = None,
+        **job: Any,
+    ) -> Quote:
+        """What a workload takes before it has run: `s`, `j` and `g` (s, J, g CO2e), each with low, value and high.
+
+        `workload` is one of `runs.workload` or a class, "compute", "memory" or "both". `gpus` are how many, or which;
+        `cap` is in W or as "60%"; `hour` is the start: a time with its zone, "now" or "greenest". `job` are further
+        fields of `analysis.energy.quote.FutureJob`, as `time_s` and `model`. It is made from the runs and tuned curves
+        of `store`, else of the ledger's. Raises InputError where there is no store, and for what cannot be quoted.
+        """
+        from .outlook import quote
+
+        known = self._store if store is None else store
+        return quote(known, self._settings, workload, gpus=gpus, cap=cap, hour=hour, **{"cluster": self._cluster} | job)
 
     def totals(self) -> Totals:
         """What the spans that have ended used so far, by name and attributes. Waits as `Span.settle` does."""

@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError, WhorlError
 from ...store.instants import nanoseconds
 from ...store.names import this_cluster
 
 if TYPE_CHECKING:
+    from ...analysis.energy.options import Quote
     from ...analysis.energy.outlook import Greenest
 
 _HOUR_NS = 3_600_000_000_000
@@ -41,6 +42,18 @@ def emissions(
 
     of_hour(time.time_ns() // _HOUR_NS)  # what cannot be read shows here
     return lambda at_ns: of_hour(at_ns // _HOUR_NS)
+
+
+def quote(store: str | Path | None, settings: str | Path | None, workload: str, **options: Any) -> Quote:
+    """What a workload takes before it has run; see `Ledger.quote`."""
+    if store is None:
+        raise InputError("a quote is from the runs in a store: ledger.open(store=...), or quote(..., store=...)")
+    try:
+        from ...analysis.energy.quote import FutureJob, quote_workload
+        from ...store import Store
+    except ModuleNotFoundError as error:
+        raise WhorlError(f"a quote needs the package {error.name}: install whorl with all it needs") from error
+    return quote_workload(Store.open(store), FutureJob(workload, **options), settings=settings)
 
 
 def greenest_start(

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -700,6 +701,27 @@ def test_grams_are_by_the_settings_of_the_ledger(tmp_path: Path) -> None:
         bench.to(20)
         assert budget.left().grams_per_hour.value == pytest.approx(0.2 * 600, rel=0.02)
     assert budget.over == {"grams_per_hour"}
+
+
+def test_a_quote_needs_a_store() -> None:
+    with pytest.raises(InputError, match=r"a quote is from the runs in a store: ledger.open\(store="):
+        ledger.quote("gemm-fp32")
+
+
+@pytest.mark.long
+def test_a_quote_before_a_job_has_run_is_that_of_the_store(tmp_path: Path) -> None:
+    from whorl.analysis.energy.quote import FutureJob, quote_workload
+    from whorl.cli.answers.measuring import measure
+
+    measure(tmp_path / "s", "gemm-fp32", backend="simulated", suite="quick", gpus=2, model="H100")
+    start = datetime(2040, 1, 2, 3, tzinfo=UTC)
+    quote = Ledger(backend="none", store=tmp_path / "s").quote("gemm-fp32", gpus=2, cap="60%", hour=start, time_s=600)
+    job = FutureJob("gemm-fp32", gpus=2, cap="60%", hour=start, time_s=600)
+    assert quote == quote_workload(Store.open(tmp_path / "s"), job)
+    assert quote.s is not None
+    assert quote.j is not None
+    assert 0 < quote.s.low < quote.s.value < quote.s.high
+    assert 0 < quote.j.low < quote.j.value < quote.j.high
 
 
 # -- totals and the store -----------------------------------------------------------------------------------------
