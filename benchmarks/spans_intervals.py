@@ -3,9 +3,9 @@
     python benchmarks/spans_intervals.py [--trials 2000] [--seed 0] > benchmarks/results/spans_intervals.json
 
 Each trial is one board: a true power at 1 kHz of a known kind of load, a sensor of a known generation with the gain and
-offset of a board (`energy_truth`, `energy_sensors`), read as the ledger's thread reads it, now and then late. On it are
-a root span, and inside it spans of 10 ms to 20 s one after another: cut anywhere, or where the load's work begins and
-ends, as those of a request do. Beside it stands what is done without a ledger: the difference of two readings of the
+offset of a board (`energy_truth`, `energy_sensors`), which a ledger reads as its thread does, now and then late. In it
+are a root span, and inside it spans of 10 ms to 20 s one after another: cut anywhere, or where the load's work begins
+and ends, as those of a request do. Beside it stands what is done without a ledger: the difference of two readings of the
 counter (of the power times the time where there is no counter), plus and minus 5 %.
 
 Shown are the share of spans whose interval holds the true energy, with its own 95 % interval (Wilson; spans of one
@@ -18,7 +18,9 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -27,17 +29,16 @@ from whorl.benchmarks.energy_sensors import SENSORS, Poll, Sensor, heavier_error
 from whorl.benchmarks.energy_truth import LOADS, Board, Floats, Random, Truth, truth
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
-from whorl.jobs.ledger.curve import Curve
-from whorl.jobs.ledger.figures import figure
-from whorl.jobs.ledger.splitting import Node, Splitting
-from whorl.jobs.ledger.unseen import sees
+from whorl.collectors.backend import Backend, Device, Reading, Status
+from whorl.jobs.ledger import Ledger
+from whorl.store.metrics import FAST, METRICS, ROW
 
 GROUPS = ("load", "sensor", "counter", "length", "cut", "boards", "span")
 LENGTHS = ((0.0, 0.1), (0.1, 0.3), (0.3, 1.0), (1.0, 3.0), (3.0, 10.0), (10.0, 1e9))
 
 
 @dataclass(frozen=True)
-class Seen:
+class Outcome:
     """A span: its groups, the true energy, its figure's ends and best value, and those of the plain way; J."""
 
     groups: tuple[str, ...]
@@ -47,6 +48,56 @@ class Seen:
     high: float
     best: float | None
     plain: float
+
+
+class StoppedClock:
+    """A clock that stands where the trial puts it."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+
+    def steady(self) -> int:
+        return round(1e6 * self.ms)
+
+    wall = boot = steady
+
+    def sleep(self, ns: int) -> None:
+        self.ms += ns / 1e6
+
+
+class PolledBoard(Backend):
+    """A board that answers with the readings of a `Poll`: with the last one at the time of the clock."""
+
+    name = "polled"
+
+    def __init__(self, clock: StoppedClock, sensor: Sensor, polled: Poll) -> None:
+        self._clock, self._sensor, self._polled = clock, sensor, polled
+
+    def devices(self) -> list[Device]:
+        return [
+            Device("GPU-0", {"model": self._sensor.model, "power_limit_max_mw": round(1000 * self._sensor.limit_w)})
+        ]
+
+    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading]:  # noqa: ARG002 - it has one GPU
+        place = max(int(np.searchsorted(self._polled.at_ms, self._clock.ms, "right")) - 1, 0)
+        columns = {
+            "power_mw": (self._polled.power_w, 1000),
+            "power_instant_mw": (self._polled.instant_w, 1000),
+            "energy_mj": (self._polled.energy_j, 1000),
+            "utilization": (self._polled.utilization, 1),
+        }
+        values = {
+            name: round(float(column[place]) * factor)
+            for name, (column, factor) in columns.items()
+            if column is not None and not math.isnan(column[place])
+        }
+        window_ms = self._sensor.average_ms or self._sensor.window_ms
+        if window_ms is not None:
+            values["power_window_ms"] = round(window_ms)
+        statuses = bytearray([Status.UNSUPPORTED]) * len(METRICS)
+        for name in values:
+            statuses[ROW[name]] = Status.OK
+        yield Reading("GPU-0", [values.get(METRICS[row].name, 0) for row in FAST], bytes(statuses))
 
 
 def times_of(rng: Random, sensor: Sensor, length: float) -> Floats:
@@ -74,7 +125,7 @@ def bounds(rng: Random, load: Truth, length: float, *, at_work: bool) -> list[tu
     return found
 
 
-def trial(rng: Random, number: int) -> list[Seen]:
+def trial(rng: Random, number: int) -> list[Outcome]:
     name, kind = str(rng.choice(list(SENSORS))), str(rng.choice(list(LOADS)))
     sensor, length = SENSORS[name], float(rng.integers(20_000, 60_000))
     board = Board(sensor.idle_w, sensor.limit_w * rng.uniform(0.6, 1.0), sensor.limit_w)
@@ -84,56 +135,58 @@ def trial(rng: Random, number: int) -> list[Seen]:
     error = (heavier_error if heavy else published_error)(rng)
     counter = str(rng.choice(["full", "readings"])) if sensor.counter and rng.random() < 0.8 else None
     at_ms = times_of(rng, sensor, length)
-    read = poll(rng, load, sensor, period_ms, error, at_ms, counter=counter)
-    curve = Curve(sensor.limit_w, sees(sensor.model))
-    powers = (
-        read.power_w if read.instant_w is None else np.where(np.isnan(read.instant_w), read.power_w, read.instant_w)
-    )
-    window_s = 0.0 if sensor.window_ms is None else sensor.window_ms / 1000
-    for k, at in enumerate((at_ms / 1000).tolist()):
-        joules = None if read.energy_j is None or math.isnan(read.energy_j[k]) else float(read.energy_j[k])
-        watts = None if math.isnan(powers[k]) else float(powers[k])
-        curve.read(at, joules, watts, window_s, float(read.utilization[k]) / 100)
+    polled = poll(rng, load, sensor, period_ms, error, at_ms, counter=counter)
     at_work = bool(rng.random() < 0.5)
-    root, spans = Node(), []
-    events = [(1.5, root, True)]
-    for began, ended in bounds(rng, load, length, at_work=at_work):
-        inner = Node()
-        inner.within = root
-        spans.append((inner, began, ended))
-        events += [(began / 1000, inner, True), (ended / 1000, inner, False)]
-    last = (length - 500) / 1000
-    events.append((last, root, False))
-    began_s = curve.end
-    assert began_s is not None
-    Splitting([curve], 0.0).take(events)
-    found = []
-    for node, began, ended in [(root, 1500.0, 1000 * last), *spans]:
-        assert node.used is not None
-        result = figure(node.used, np.array([curve.most_w]))
-        if result.low_j is None or result.high_j is None:
+    last = length - 500
+    times = [(1500.0, last), *bounds(rng, load, length, at_work=at_work)]
+
+    clock = StoppedClock()
+    first = int(np.searchsorted(at_ms, 1200.0))  # the sensor has had a value then, as one that runs for long
+    clock.ms = float(at_ms[first])
+    ledger = Ledger(backend=PolledBoard(clock, sensor, polled), clock=clock).open()
+    root = ledger.span("root", parent=None)
+    spans = [root, *(ledger.span("inner", parent=root) for _ in times[1:])]
+    turns = [(began, 2, span) for (began, _), span in zip(times, spans, strict=True)]
+    turns += [(ended, 1, span) for (_, ended), span in zip(times, spans, strict=True)]
+    for at, turn, span in sorted([*turns, *((float(at), 0, root) for at in at_ms[first + 1 :])], key=itemgetter(0, 1)):
+        clock.ms = at
+        if turn == 0:
+            ledger.look()
+        elif turn == 1:
+            span.__exit__(None, None, None)
+        else:
+            span.__enter__()
+    ledger.close()
+
+    powers = polled.power_w
+    if polled.instant_w is not None:
+        powers = np.where(np.isnan(polled.instant_w), powers, polled.instant_w)
+    outcomes = []
+    for (began, ended), span in zip(times, spans, strict=True):
+        figure = span.figure()
+        if figure.low_j is None or figure.high_j is None:
             continue
         seconds = (ended - began) / 1000
         bin_ = next(f"{a:g}-{b:g} s" if b < 1e9 else f"{a:g} s and more" for a, b in LENGTHS if a <= seconds < b)
         groups = (
             kind, name, str(counter), bin_, "at work" if at_work else "anywhere", "heavy" if heavy else "published",
-            "root" if node is root else "inner",
+            span.name,
         )  # fmt: skip
         true = float(load.joules(np.array([began]), np.array([ended]))[0])
-        plain = _plain(read, at_ms, powers, began, ended)
-        found.append(Seen(groups, number, true, result.low_j, result.high_j, result.energy_j, plain))
-    return found
+        plain = _plain(polled, at_ms, powers, began, ended)
+        outcomes.append(Outcome(groups, number, true, figure.low_j, figure.high_j, figure.energy_j, plain))
+    return outcomes
 
 
-def _plain(read: Poll, at_ms: Floats, powers: Floats, began: float, ended: float) -> float:
+def _plain(polled: Poll, at_ms: Floats, powers: Floats, began: float, ended: float) -> float:
     """The counter's difference at the readings before begin and end, or power times time."""
     first, last = (max(int(np.searchsorted(at_ms, t, "right")) - 1, 0) for t in (began, ended))
-    if read.energy_j is not None:
-        return float(read.energy_j[last] - read.energy_j[first])
+    if polled.energy_j is not None:
+        return float(polled.energy_j[last] - polled.energy_j[first])
     return float(powers[last] * (ended - began) / 1000)
 
 
-def summed(seen: list[Seen]) -> dict[str, Any]:
+def summed(seen: list[Outcome]) -> dict[str, Any]:
     known = [one for one in seen if one.best is not None]
     plain = sum(one.plain * 0.95 <= one.truth <= one.plain * 1.05 for one in seen)
     return {
@@ -153,12 +206,12 @@ def _median(values: list[float]) -> float | None:
 
 def run(trials: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
-    seen: list[Seen] = []
+    seen: list[Outcome] = []
     for number in range(trials):
         seen += trial(rng, number)
         if number % 200 == 199:
             say(f"{number + 1} boards, {len(seen)} spans")
-    tables: dict[str, dict[str, list[Seen]]] = {group: defaultdict(list) for group in GROUPS}
+    tables: dict[str, dict[str, list[Outcome]]] = {group: defaultdict(list) for group in GROUPS}
     for one in seen:
         for group, value in zip(GROUPS, one.groups, strict=True):
             tables[group][value].append(one)

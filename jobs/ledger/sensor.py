@@ -98,7 +98,7 @@ class EnergyCurve:
 
     def __init__(self, limit_w: float | None, sensor: Sensor) -> None:
         self.most_w = MOST_W if limit_w is None else limit_w * _OVER_LIMIT
-        self._period = sensor.period_s
+        self._sensor, self._period = sensor, sensor.period_s
         self._aliasing = StepAliasing(sensor, limit_w)
         self._times: list[float] = []
         self._rows: list[list[float]] = []
@@ -145,7 +145,8 @@ class EnergyCurve:
         elif power_w is not None and self._power is not None and at - last <= LONGEST_STEP_S:
             if power_w == self._power and at - last < self._period:
                 return
-            slack = (values.get("power_window_ms", 0.0) / 1000 + self._period) / 2
+            window_s = 0.0 if "power_instant_mw" in values else values.get("power_window_ms", 0.0) / 1000
+            slack = (max(window_s, self._sensor.window_s) + self._period) / 2
             self._line(at, (self._power + power_w) / 2 * (at - last), _POWER, slack)
         elif counter_j is not None or power_w is not None:
             self._gap(at)
