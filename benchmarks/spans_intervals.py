@@ -4,8 +4,8 @@
 
 Each trial is one board: a true power at 1 kHz of a known kind of load, a sensor of a known generation with the gain and
 offset of a board (`energy_truth`, `energy_sensors`), which a ledger reads as its thread does, now and then late. In it
-are a root span, and inside it spans of 10 ms to 20 s one after another: cut anywhere, or where the load's work begins
-and ends, as those of a request do. Beside it stands what is done without a ledger: the difference of two readings of the
+are a root span, and inside it spans of 10 ms to 20 s one after another: cut anywhere, or where its work begins and
+ends, as those of a request do. Beside it stands what is done without a ledger: the difference of two readings of the
 counter (of the power times the time where there is no counter), plus and minus 5 %.
 
 Shown are the share of spans whose interval holds the true energy, with its own 95 % interval (Wilson; spans of one
