@@ -49,7 +49,7 @@ class PowerReading:
     energy_mj: int | None = None
 
 
-class NodeMeter(Protocol):
+class MeterReader(Protocol):
     """A meter of the node; see the module's text."""
 
     reason: str | None
@@ -97,15 +97,14 @@ class RaplCounters:
         return (PowerOf.CPU, name.removeprefix("package-")) if name.startswith("package-") else None
 
     def read(self) -> list[PowerReading]:
-        """The counters now; without those that cannot be read any more."""
-        readings = []
+        """The counters now, with one time, as they add up; without those that cannot be read any more."""
+        readings, stamp = [], self._clock.wall()
         for zone, (covers, part, range_uj) in self._zones.items():
             with contextlib.suppress(OSError, ValueError):
                 now_uj = int((zone / "energy_uj").read_text())
                 last_uj, sum_uj = self._last_uj.get(zone, (now_uj, now_uj))
                 sum_uj += now_uj - last_uj + (range_uj if now_uj < last_uj else 0)
                 self._last_uj[zone] = now_uj, sum_uj
-                stamp = self._clock.wall()
                 readings.append(PowerReading(stamp, PowerMeter.RAPL, covers, part, energy_mj=sum_uj // 1000))
         return readings
 
@@ -194,7 +193,7 @@ class DcmiPower:
         return [PowerReading(stamp, PowerMeter.IPMI, PowerOf.NODE, power_mw=1000 * watts)]
 
 
-METERS: dict[str, Callable[[Path, Clock], NodeMeter]] = {
+METERS: dict[str, Callable[[Path, Clock], MeterReader]] = {
     "RAPL": RaplCounters,
     "ACPI power meter": AcpiMeter,
     "IPMI": DcmiPower,
@@ -202,7 +201,7 @@ METERS: dict[str, Callable[[Path, Clock], NodeMeter]] = {
 """The meters of a node by name. `root` is where /sys and /dev are."""
 
 
-def node_meters(root: str = "/", clock: Clock | None = None) -> dict[str, NodeMeter]:
+def node_meters(root: str = "/", clock: Clock | None = None) -> dict[str, MeterReader]:
     """All meters by name, also those that show nothing here."""
     return {name: meter(Path(root), clock or SystemClock()) for name, meter in METERS.items()}
 
@@ -213,7 +212,7 @@ class NodePower:
     def __init__(
         self,
         recorder: RowRecorder,
-        meters: Sequence[NodeMeter],
+        meters: Sequence[MeterReader],
         *,
         cluster: str,
         node: str,
@@ -245,7 +244,7 @@ class NodePower:
                     thread.start()
         return []
 
-    def _read(self, meter: NodeMeter) -> None:
+    def _read(self, meter: MeterReader) -> None:
         for reading in meter.read():
             self._waiting.put(reading)
 
