@@ -546,7 +546,7 @@ def test_a_node_is_its_gpus_and_a_host_and_a_calm_fit_finds_the_gain_of_each_boa
     fleet = Fleet.draw(V100, 8, 3, find_population("sensors"), faults=0)
     one = Simulation(fleet, find_load("turns"), began_ns=BEGAN)
     watts, node_w, counted = [], [], []
-    for second in range(0, 1500, 10):
+    for second in range(0, 900, 10):
         one.advance(BEGAN + second * 10**9)
         nodes = one.node_readings()
         watts.append(one.readings().values["power_mw"] / 1000)
