@@ -59,10 +59,13 @@ METERED = "metered"
 _FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", "co2e_g", "cost")
 _MOSTLY = 0.5
 """`idle_share` is of GPUs that were seen idle; they must have so much of the energy."""
+_ALL_HOSTS = 0.99
+"""`node_j` is the energy of GPUs and hosts; that of the host must be known for so much of the GPU time."""
 _MORE = (
     "idle_share", "idle_share_low", "idle_share_high", "idle_source",
     "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
-    "host_j", "host_source", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
+    "host_j", "host_source", "host_of_s", "node_j", "node_low_j", "node_high_j",
+    "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
 )  # fmt: skip
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
 _ALLOCATIONS = (
@@ -230,17 +233,24 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
 
     Grams and money are as uncertain as the energy: their factors, and the energy of the host, are taken as given.
     """
+    gpu_s = pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
     seen = pl.col("idle_j").is_not_null() & pl.col("energy_j").is_not_null()
     pieces = pieces.with_columns(
-        pl.col("idle_j").fill_null(0.0).alias("_idle_j"), pl.when(seen).then("energy_j").otherwise(0.0).alias("_seen_j")
+        pl.col("idle_j").fill_null(0.0).alias("_idle_j"),
+        pl.when(seen).then("energy_j").otherwise(0.0).alias("_seen_j"),
+        pl.col("host_j", "host_doubt_j").fill_null(0.0),
+        pl.when(pl.col("host_j").is_not_null() | pl.col("gpu").is_null()).then(gpu_s).otherwise(0.0).alias("host_of_s"),
     )
     bounds = ("idle_low_j", "idle_high_j")
-    rows = add_up(pieces, by, errors=found.errors, also=(*COSTS, "_idle_j", "_seen_j", *bounds))
+    rows = add_up(
+        pieces, by, errors=found.errors, also=(*COSTS, "_idle_j", "_seen_j", "host_doubt_j", "host_of_s", *bounds)
+    )
     known = pl.col("energy_j").is_not_null()
     mostly = known & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
     rows = rows.with_columns(
         pl.when(known).then(pl.col("co2e_g", "cost")),
-        pl.when(pl.col("gpus").is_not_null()).then(pl.col("host_j", "embodied_g")),
+        pl.when(pl.col("gpus").is_not_null()).then(pl.col("embodied_g")),
+        pl.when(pl.col("gpus").is_not_null() & (pl.col("host_of_s") > 0)).then(pl.col("host_j")),
         pl.when(mostly).then(pl.col("_idle_j") / pl.col("_seen_j")).alias("idle_share"),
         *(pl.when(known & (pl.col("energy_j") > 0)).then(pl.col(name) / pl.col("energy_j")) for name in bounds),
     ).drop("_idle_j", "_seen_j")
@@ -249,6 +259,11 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
         pl.min_horizontal("idle_low_j", "idle_share").alias("idle_share_low"),
         pl.max_horizontal("idle_high_j", "idle_share").clip(upper_bound=1).alias("idle_share_high"),
     ).drop(bounds)
+    all_of_it = pl.col("host_of_s") >= _ALL_HOSTS * pl.col("gpu_s")
+    rows = rows.with_columns(
+        pl.when(all_of_it).then(pl.col(energy) + pl.col("host_j") + sign * pl.col("host_doubt_j")).alias(node)
+        for energy, node, sign in (("energy_j", "node_j", 0), ("low_j", "node_low_j", -1), ("high_j", "node_high_j", 1))
+    )
     host = pl.col("host_j").fill_null(0.0)
     whole = pl.col("energy_j") + host
     columns = []

@@ -24,7 +24,7 @@ from ...store.catalog import quoted
 from ...store.instants import date_of_ns
 from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, ErrorSource, SensorError
 from ...store.schema import CALIBRATIONS, arrow_schema
-from ...store.vocabulary import CalibrationFinding, PowerMeter, PowerOf
+from ...store.vocabulary import CalibrationFinding, PowerOf
 from ..by_number import by_number
 from .meter import Meters
 from .nodes import OF_HOST, WHOLE, NodeMeter, node_meters
@@ -175,9 +175,6 @@ def _frame(rows: Sequence[tuple[object, ...]], schema: dict[str, pl.DataType]) -
 _SUPPLY = {PowerOf.NODE_WALL: (0.94, 0.015), PowerOf.NODE_DC: (1.0, 0.0), PowerOf.NODE: (0.97, 0.02)}
 """Efficiency of the power supplies between the boards and the meter, and its standard deviation. 80 PLUS Platinum and
 Titanium ask for 0.90 to 0.96 at the loads of servers."""
-_METER_GAIN = {PowerMeter.PDU: 0.005, PowerMeter.SIMULATED: 0.005}
-_USUAL_GAIN = 0.025
-"""Standard deviation of the gain of a meter: a metered PDU is of class 1 %, what sits in a node within some 5 %."""
 _FOLLOWS, _FOLLOWS_COUNTED = (0.02, 0.03), (0.01, 0.02)
 """What a host draws more for each W of its GPUs (fans, memory, network, CPUs), and its standard deviation; the second
 where counters of its CPUs say their part."""
@@ -339,9 +336,10 @@ def _fit(windows: Windows, prior: _Prior) -> _Fit:
     total = gpu_w.sum(axis=0)
     x = np.stack([*gpu_w, *(when * gpu_w), *windows.host_w, total, np.ones(len(total))]).T
     y = windows.node_w * efficiency - total
-    gain = _METER_GAIN.get(windows.meter.source, _USUAL_GAIN)
     mean = np.concatenate([prior.h, np.zeros(n), [_COUNTED[0]] * counters, [follows, 0.0]])
-    spread = np.concatenate([np.sqrt(prior.variance), [_DRIFT] * n, [_COUNTED[1]] * counters, [gain, 1e4]])
+    spread = np.concatenate(
+        [np.sqrt(prior.variance), [_DRIFT] * n, [_COUNTED[1]] * counters, [windows.meter.gain_sd, 1e4]]
+    )
     before = np.diag(spread**-2)
     factors = np.zeros((len(mean), prior.loads.shape[1] + 1))
     factors[:n, :-1] = prior.loads

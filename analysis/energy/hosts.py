@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,7 +11,9 @@ import numpy as np
 import polars as pl
 
 from ...store.instants import date_of_ns
-from .nodes import WHOLE, NodeMeter, node_meters
+from ...store.power_sensors import NORMAL_95
+from .attribute import PROBLEMS
+from .nodes import WHOLE, NodeMeter, NodeProblem, node_meters
 from .series import Floats
 
 if TYPE_CHECKING:
@@ -27,21 +30,58 @@ Node = tuple[str, str]
 
 def with_measured_hosts(
     store: Store, pieces: pl.DataFrame, since_ns: int, until_ns: int, *, cluster: str | None = None
-) -> pl.DataFrame:
-    """The pieces of a time with `measured_host_j`, as `measured_hosts` says; as they are without meters of nodes."""
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The pieces of a time with what `measured_hosts` adds, NULL without meters of nodes; and `node_problems`."""
     since, until = date_of_ns(since_ns) - _AROUND, date_of_ns(until_ns) + _AROUND
     meters = node_meters(store, cluster=cluster, since=since, until=until)
-    if not meters:
-        return pieces
     whole = (
         "select cluster, node, count(*) as gpus from gpus_now where parent is null and node is not null group by all"
     )
     gpus = {(row["cluster"], row["node"]): row["gpus"] for row in store.sql(whole).to_pylist()}
-    return measured_hosts(pieces, meters, gpus)
+    return measured_hosts(pieces, meters, gpus), node_problems(pieces, meters)
+
+
+def node_problems(pieces: pl.DataFrame, meters: Sequence[NodeMeter]) -> pl.DataFrame:
+    """Meters of one node that disagree, and those that read less than its GPUs: columns of `attribute.PROBLEMS`."""
+    rows = []
+    first: NodeMeter | None = None
+    for meter in meters:
+        if first is None or (meter.cluster, meter.node) != (first.cluster, first.node):
+            first = meter
+            began, ended = (pl.col(name).dt.epoch("ns") for name in ("began", "ended"))
+            own = pieces.filter(
+                pl.col("cluster") == meter.cluster, pl.col("node") == meter.node, pl.col("gpu").is_not_null(),
+                began >= meter.placed_ns[0], ended <= meter.placed_ns[-1],
+            )  # fmt: skip
+            if meter.covers not in WHOLE or own.is_empty():
+                continue
+            ends = own["began"].dt.epoch("ns").to_numpy().min(), own["ended"].dt.epoch("ns").to_numpy().max()
+            other_j, problem, detail = float(own["energy_j"].sum()), NodeProblem.BELOW_GPUS, f"{meter.source}"
+            low, high = 0.0, 1 + NORMAL_95 * meter.gain_sd
+        else:
+            ends = max(first.placed_ns[0], meter.placed_ns[0]), min(first.placed_ns[-1], meter.placed_ns[-1])
+            (joules,), _ = meter.over(*(np.array([end]) for end in ends))
+            other_j, problem = float(joules), NodeProblem.METERS_DISAGREE
+            detail = f"{meter.source} of {meter.covers}, {first.source} of {first.covers}"
+            apart = NORMAL_95 * math.hypot(first.gain_sd, meter.gain_sd)
+            # Power supplies lose up to a tenth; a part of a node has any part of its power.
+            low = 0.0 if meter.covers not in WHOLE else 1 - apart if meter.covers == first.covers else 0.9 - apart
+            high = 1 + apart
+        (joules,), (seconds,) = first.over(*(np.array([end]) for end in ends))
+        if first.covers not in WHOLE or seconds * 1e9 < _READ * (ends[1] - ends[0]) or joules <= 0:
+            continue
+        if not low <= other_j / joules <= high:
+            times = {name: date_of_ns(int(end)) for name, end in zip(("began", "ended"), ends, strict=True)}
+            rows.append({
+                "cluster": meter.cluster, "node": meter.node, "problem": problem.value, **times, "n": 1,
+                "joules": other_j - joules, "percent": 100 * (other_j / joules - 1), "detail": detail,
+            })  # fmt: skip
+    return pl.DataFrame(rows, schema=PROBLEMS)
 
 
 def measured_hosts(pieces: pl.DataFrame, meters: Sequence[NodeMeter], gpus: Mapping[Node, int]) -> pl.DataFrame:
-    """The pieces with `measured_host_j`: the energy of the rest of their nodes, their share.
+    """The pieces with `measured_host_j`, the energy of the rest of their nodes, their share; and `host_doubt_j`, how
+    far it may be off with 95 %, because of the gain of the meter: of all that the node used.
 
     A piece has a part of the host as its GPU is one of the node's (`gpus`: how many it has) and as it has a share of
     that. Between two edges of pieces, the power of a GPU is taken as constant. NULL where the node has no meter, where
@@ -53,12 +93,18 @@ def measured_hosts(pieces: pl.DataFrame, meters: Sequence[NodeMeter], gpus: Mapp
         of_node.setdefault((meter.cluster, meter.node), []).append(meter)
     rows = pieces.select("cluster", "node", "gpu", "share", "energy_j", began=pl.col("began").dt.epoch("ns"),
                          ended=pl.col("ended").dt.epoch("ns")).with_row_index("row")  # fmt: skip
-    host_j = np.full(len(pieces), np.nan)
+    host_j, gain = np.full(len(pieces), np.nan), np.zeros(len(pieces))
     for key, own in rows.filter(pl.col("gpu").is_not_null() & pl.col("node").is_not_null()).group_by("cluster", "node"):
         node = str(key[0]), str(key[1])
         if node in of_node and own["gpu"].n_unique() >= gpus.get(node, 1):
-            host_j[own["row"].to_numpy()] = _of_node(own, of_node[node], max(own["gpu"].n_unique(), gpus.get(node, 1)))
-    return pieces.with_columns(pl.Series("measured_host_j", host_j).fill_nan(None))
+            at = own["row"].to_numpy()
+            host_j[at] = _of_node(own, of_node[node], max(own["gpu"].n_unique(), gpus.get(node, 1)))
+            gain[at] = of_node[node][0].gain_sd
+    used_j = host_j + pieces["energy_j"].fill_null(0.0).to_numpy()
+    return pieces.with_columns(
+        pl.Series("measured_host_j", host_j).fill_nan(None),
+        pl.Series("host_doubt_j", NORMAL_95 * gain * np.abs(used_j)).fill_nan(None),
+    )
 
 
 def _of_node(rows: pl.DataFrame, meters: Sequence[NodeMeter], gpus: int) -> Floats:
@@ -90,5 +136,6 @@ def _of_node(rows: pl.DataFrame, meters: Sequence[NodeMeter], gpus: int) -> Floa
     joules = np.append(0.0, np.cumsum(np.where(known, watts * seconds, 0.0)))
     known_s = np.append(0.0, np.cumsum(known * seconds))
     host_j, host_s = joules[last] - joules[first], known_s[last] - known_s[first]
-    found = np.where(host_s >= _READ * lasted, host_j * lasted / np.maximum(host_s, 1e-9) * share / gpus, np.nan)
-    return np.where(found >= 0, found, np.nan)
+    if joules[-1] < 0:  # it reads less than the GPUs: it is no meter of all of the node
+        return np.full(len(rows), np.nan)
+    return np.where(host_s >= _READ * lasted, host_j * lasted / np.maximum(host_s, 1e-9) * share / gpus, np.nan)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...store.vocabulary import PowerMeter, PowerOf
+from ...store.vocabulary import Code, PowerMeter, PowerOf
 from .series import Floats, Times
 
 if TYPE_CHECKING:
@@ -21,9 +21,17 @@ WHOLE = (PowerOf.NODE_WALL, PowerOf.NODE_DC, PowerOf.NODE)
 OF_HOST = (PowerOf.CPU, PowerOf.DRAM)
 """Parts of the host that have counters of their own."""
 _BEST = (PowerMeter.PDU, PowerMeter.SIMULATED, PowerMeter.REDFISH, PowerMeter.IPMI, PowerMeter.HWMON, PowerMeter.RAPL)
+_GAIN, _USUAL_GAIN = {PowerMeter.PDU: 0.005, PowerMeter.SIMULATED: 0.005}, 0.025
 _LONGEST = 3.0  # times the usual time between two readings: a longer one is a gap
 _LONGEST_S = 90.0  # and not shorter than this
 _MOST_W = 1e5  # no node draws more: a counter that says so began anew
+
+
+class NodeProblem(Code):
+    """What is wrong with the meters of a node, and what was done about it."""
+
+    METERS_DISAGREE = "meters of a node disagree", "two meters of a node differ: the one that covers more counts"
+    BELOW_GPUS = "node below its GPUs", "the meter of a node reads less than its GPUs: it counts for none of its energy"
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,11 @@ class NodeMeter:
     """The power that a row says, else the mean since the row before; NaN where that is a gap."""
     window_s: Floats
     """Over how much time before `ts_ns` that power is the mean; NaN where the meter does not say."""
+
+    @property
+    def gain_sd(self) -> float:
+        """The assumed standard deviation of its gain: a metered PDU is of class 1 %, what sits in a node within 5 %."""
+        return _GAIN.get(self.source, _USUAL_GAIN)
 
     def over(self, began: Times, ended: Times) -> tuple[Floats, Floats]:
         """Energy (J) from `began` to `ended` (ns UTC), and of how many seconds of it there are readings."""

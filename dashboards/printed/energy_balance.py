@@ -11,6 +11,7 @@ from ...analysis.energy.answers import RECONCILE_SCHEMA
 from ...analysis.energy.attribute import JobProblem
 from ...analysis.energy.books import CLOSE, Balance, Booked
 from ...analysis.energy.carbon import NoFigure
+from ...analysis.energy.nodes import NodeProblem
 from ...analysis.energy.sensor import PowerSource
 from ...analysis.energy.series import Problem
 from ..energy_words import REASONS, TIMES, lacking, unit_of
@@ -20,7 +21,7 @@ from .energy import gpu_time, times_of, with_clusters
 _PARTS = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
 _LISTED = 40
 _EXAMPLES = 5
-_MEANS = {one.value: one.meaning for one in (*Problem, *JobProblem, *NoFigure)}
+_MEANS = {one.value: one.meaning for one in (*Problem, *JobProblem, *NodeProblem, *NoFigure)}
 
 _RARE = "nothing, where it is rare: the interval allows for it"
 _LOADED = "nothing: it is allowed for"
@@ -49,6 +50,8 @@ TO_DO: Mapping[str, str] = {
     JobProblem.GPU_NOT_KNOWN: "tag jobs on the node (`whorl jobs tag`), or import them with a column of GPUs",
     JobProblem.SHARE_NOT_KNOWN: _WITH_SHARES,
     JobProblem.RELOAD: _LOADED,
+    NodeProblem.METERS_DISAGREE: "look which of them is right, and whether both are of this node alone",
+    NodeProblem.BELOW_GPUS: "look whether the meter is of this node, and of all its power supplies",
 }
 """What a person can do about a problem, by its code; that of `NoFigure` says it itself."""
 

@@ -141,10 +141,23 @@ def test_a_meter_of_the_node_says_what_the_hosts_of_its_gpus_used(tmp_path: Path
     (store.root / "energy.toml").write_text("zone = 'FR'\nhost_w = 50\n")
     found = {row["node"]: row for row in document("--store", str(store.root), "--by", "node")["rows"]}
     assert (found["n1"]["host_source"], found["n2"]["host_source"]) == ("measured", "stated")
-    assert found["n1"]["energy_j"] + found["n1"]["host_j"] == pytest.approx(600 * HOUR, rel=1e-6)
+    assert found["n1"]["node_j"] == pytest.approx(600 * HOUR, rel=1e-9)
+    assert found["n1"]["node_low_j"] < 0.99 * 600 * HOUR < 1.01 * 600 * HOUR < found["n1"]["node_high_j"]
+    assert [row["host_of_s"] for row in found.values()] == pytest.approx([2 * HOUR, HOUR])
     assert found["n2"]["host_j"] == pytest.approx(50 * HOUR)
     [row] = [row for row in document("--store", str(store.root))["rows"] if row["kind"] == "job"]
     assert row["host_j"] == pytest.approx(100 * HOUR, rel=1e-6)
+    # Two more meters: one that disagrees, and one of n2 that reads less than its GPU.
+    wrong = [{**power, "source": "ipmi", "power_mw": 900_000}, {**power, "node": "n2", "power_mw": 60_000}]
+    more = [{**row, "ts": at(second)} for row in wrong for second in minutes]
+    store.append({"node_power": rows("node_power", more)}, "wrong")
+    problems = document("reconcile", "--store", str(store.root))["problems"]
+    assert {(row["node"], row["problem"], round(row["percent"])) for row in problems if row["node"]} == {
+        ("n1", "meters of a node disagree", 50), ("n2", "node below its GPUs", 65),
+    }  # fmt: skip
+    again = {row["node"]: row for row in document("--store", str(store.root), "--by", "node")["rows"]}
+    assert again["n1"]["node_j"] == pytest.approx(600 * HOUR, rel=1e-9)
+    assert again["n2"]["host_source"] == "stated"
 
 
 @pytest.mark.long
