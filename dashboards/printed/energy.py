@@ -16,7 +16,7 @@ import polars as pl
 
 from ...analysis.energy.answers import SCHEMA, Answer, By
 from ...analysis.energy.attribute import Kind
-from ...analysis.energy.billing import hours_share
+from ...analysis.energy.billing import HostSource, hours_share
 from ...analysis.energy.books import Booked
 from ..energy_words import REASONS, TIMES, idle_share, idle_sources, lacking, name_of, unit_of, with_interval
 from ..table import MISSING, Line, Table, count, many, number
@@ -24,6 +24,11 @@ from ..table import MISSING, Line, Table, count, many, number
 _LISTED = 40
 """Rows that are listed for people; --json has all."""
 _FACTORS = 5
+_HOSTS = {
+    HostSource.MEASURED: "by meters of the nodes",
+    HostSource.STATED: "by host_w of the settings",
+    HostSource.BOTH: "by meters of the nodes and by host_w of the settings",
+}
 
 _LEFT_OUT = ("account", "cluster", "model", "GPUs", "jobs", "measured %", "user")
 """Columns for which a narrow terminal has no room, after the GPU time, the first of them first."""
@@ -279,6 +284,7 @@ def carbon(found: Answer) -> Iterable[str]:
         yield f"and {len(booked.factors) - _FACTORS} more sources of CO2e: --json has all"
     if by_hour := hours_share(booked.factors):
         yield f"CO2e by the hour: {100 * by_hour:.3g} % of the energy"
+    yield from _hosts(found.total)
     if costs_of(found):
         yield "intervals of CO2e and cost are those of the energy: nobody states how wrong a factor is"
     if booked.settings.path is None:
@@ -287,6 +293,22 @@ def carbon(found: Answer) -> Iterable[str]:
     for code, what in ((booked.carbon_reason, "CO2e"), (booked.cost_reason, "cost")):
         if code is not None:
             yield f"{what} n/a: {lacking(code, booked.zones_without_factor())}"
+
+
+def _hosts(total: Row) -> Iterable[str]:
+    """What the rest of the nodes used, and both together."""
+    if total.get("host_j") is None:
+        return
+    unit, joules = unit_of([total["host_j"]])
+    yield (
+        f"the rest of the nodes (processors, memory, fans): {number(total['host_j'] / joules)} {unit} "
+        f"{_HOSTS[total['host_source']]}, for {percent(total['host_of_s'], total['gpu_s'])} % of the GPU time; it is "
+        "in CO2e and cost, not in the energy"
+    )
+    if total["node_j"] is not None:
+        unit, joules = unit_of([total["node_j"]])
+        node, low, high = (number(total[name] / joules) for name in ("node_j", "node_low_j", "node_high_j"))
+        yield f"GPUs and the rest of the nodes together: {node} {unit} [{low}, {high}]"
 
 
 def _next(found: Answer, store: str | Path) -> Iterable[str]:

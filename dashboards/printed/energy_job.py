@@ -103,8 +103,8 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
 def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
     """Name, figure, and what to know about it: of the energy, the grams and the money."""
     yield from energy_lines(found, row)
-    settings = found.booked.settings
-    more = [*(["of the rest of the nodes"] if settings.host_w else []), *(["of the building"] if settings.pue else [])]
+    building = ["of the building"] if found.booked.settings.pue else []
+    more = [*(["of the rest of the nodes"] if row["host_j"] is not None else []), *building]
     for name, head in costs_of(found):
         what, _, in_ = head.partition(" ")
         low, high = (number(row[one]) for one in _ENDS[name])
