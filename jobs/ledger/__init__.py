@@ -18,68 +18,19 @@ the first span opens a ledger over the GPUs that CUDA shows to this process. `Le
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-from .ledger import Ledger
+from .ledger import Ledger, LedgerOptions
 from .outlook import greenest_start
-from .spans import INHERITED, Parent, Span, SpanEnergy, Unmeasured, current
+from .spans import Span, SpanEnergy, Unmeasured, current
 from .totals import Total, Totals
 
-if TYPE_CHECKING:
-    from ...analysis.energy.options import Quote
-    from .budgets import Budget, Limit
-
 __all__ = [
-    "Ledger", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current", "greenest_start",
-    "open", "problem", "quote", "span", "totals",
+    "Ledger", "LedgerOptions", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current",
+    "greenest_start", "look", "open", "problem", "quote", "span", "totals",
 ]  # fmt: skip
 
-_ledger = Ledger()
-
-
-def open(**options: Any) -> Ledger:  # noqa: A001 - as of a file
-    """Open the ledger of this process anew, with the options of `Ledger`. The one before is closed."""
-    global _ledger
-    _ledger.close()
-    _ledger = Ledger(**options)
-    return _ledger.open()
-
-
-def span(name: str, *, parent: Parent = INHERITED, job: str | None = None, **attributes: Any) -> Span:
-    """A span of the ledger of this process; see `Ledger.span`."""
-    return _ledger.span(name, parent=parent, job=job, **attributes)
-
-
-def budget(
-    *,
-    joules: float | None = None,
-    grams_per_hour: float | None = None,
-    on_over: Callable[[Budget, Limit], object] | None = None,
-    **options: Any,
-) -> Budget:
-    """A budget of the ledger of this process; see `Ledger.budget`."""
-    return _ledger.budget(joules=joules, grams_per_hour=grams_per_hour, on_over=on_over, **options)
-
-
-def quote(workload: str, **options: Any) -> Quote:
-    """What a workload takes before it has run, from the ledger's store or `store=...`; see `Ledger.quote`."""
-    return _ledger.quote(workload, **options)
-
-
-def totals() -> Totals:
-    """What the spans that have ended used so far, by name and attributes."""
-    return _ledger.totals()
-
-
-def problem() -> str | None:
-    """Why there is no energy, in a sentence; None where there is."""
-    return _ledger.problem()
-
-
-def close() -> None:
-    """Settle what has ended, store it, and leave the driver. A later span opens it again."""
-    _ledger.close()
-
+_ledger = Ledger()  # of this process
+open, span, budget, totals = _ledger.open, _ledger.span, _ledger.budget, _ledger.totals  # noqa: A001 - as of a file
+quote, look, problem, close = _ledger.quote, _ledger.look, _ledger.problem, _ledger.close
 
 atexit.register(close)

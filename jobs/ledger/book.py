@@ -7,6 +7,7 @@ budgets, and every few seconds writes what spans used into the store (`records`)
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
@@ -57,6 +58,7 @@ class Book:
     ) -> None:
         self._clock = clock
         self._random = Random(os.urandom(16))  # noqa: S311 - ids are no secrets
+        self._numbers = itertools.count(self._random.getrandbits(63) + 1)
         self.process = self.new_span()
         """Its name in the store: two processes that read the same GPU count it twice."""
         header = os.environ.get("TRACEPARENT")
@@ -113,11 +115,11 @@ class Book:
 
     def new_trace(self) -> str:
         """A random id of a trace that is not zero."""
-        return "%032x" % (self._random.getrandbits(128) or 1)
+        return f"{self._random.getrandbits(128) or 1:032x}"
 
     def new_span(self) -> str:
-        """A random id of a span that is not zero."""
-        return "%016x" % (self._random.getrandbits(64) or 1)
+        """An id of a span: numbers from a random one on."""
+        return f"{next(self._numbers):016x}"
 
     def note(self, span: Span, *, begins: bool) -> int:
         """Note that a span begins or ends at this moment, and return the time, ns."""
@@ -144,13 +146,13 @@ class Book:
     def wall_ns(self) -> int:
         return self._clock.wall()
 
-    def figure(self, span: Span, *, own: bool = False) -> SpanEnergy:
+    def figure(self, span: Span, *, alone: bool = False) -> SpanEnergy:
         """What a span used, with the spans inside it or without."""
         if span.ended_ns is None or span.children:
             return SpanEnergy(reason=Unmeasured.OPEN)
         if not span.finished:
             return SpanEnergy(reason=Unmeasured.SILENT)
-        used = own_part(span) if own else span.used
+        used = own_part(span) if alone else span.used
         if self.why is not None or used is None:
             return SpanEnergy(reason=self.why or Unmeasured.OPEN)
         return figure(used, self._boards)
@@ -230,9 +232,9 @@ class Book:
             events.append((max(at / 1e9, before_s), span, begins))  # a late one counts from where the books are
         events.sort(key=itemgetter(0))
         for first in range(0, max(len(events), 1), _TOGETHER):
-            some = events[first : first + _TOGETHER]
+            batch = events[first : first + _TOGETHER]
             last = first + _TOGETHER >= len(events)
-            for span in self._split.take(some, end_s if last else some[-1][0]):
+            for span in self._split.take(batch, end_s if last else batch[-1][0]):
                 self._finish(span)
         for budget in self._budgets.intersection(self._split.open_spans):
             self._judge(budget, self._split.so_far(budget))
@@ -271,7 +273,7 @@ class Book:
     def _record(self, *, last: bool = False) -> None:
         """Store what spans used, if it is time to: those that ended, and what open ones used so far."""
         now, records = self._clock.steady(), self._records
-        if records is None or not (last or now >= self._record_at or records.many):
+        if records is None or not (last or now >= self._record_at or records.is_full):
             return
         self._record_at = now + round(1e9 * _RECORD_S)
         spent = {} if self._sensors is None else {span: self._split.so_far(span) for span in self._split.open_spans}

@@ -102,8 +102,6 @@ class Budget(Span):
     what asks. `over` has the limits that are over now. A rate is under its limit again below 95 % of it.
     """
 
-    __slots__ = ("_emissions", "_points", "_rate", "_so_far", "limits", "on_over", "over")
-
     def __init__(
         self,
         open_book: Callable[[], SpanBook],
@@ -129,7 +127,7 @@ class Budget(Span):
 
     def _fresh(self) -> Budget:
         return Budget(
-            self._open_book, self.name, self._asked,
+            self._open_book, self.name, self._parent,
             limits=dict(self.limits), emissions=self._emissions, on_over=self.on_over,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,29 +24,32 @@ if TYPE_CHECKING:
 _SETTINGS = "energy.toml"  # in a store
 
 
-class Ledger:
-    """Counts the energy of spans on some GPUs: those that CUDA shows to this process, or `gpus` (UUIDs, NVML indices).
+@dataclass(frozen=True, kw_only=True)
+class LedgerOptions:
+    """What a ledger reads and keeps."""
 
-    `backend` is "nvml", "simulated" or an object that satisfies `collectors.backend.Backend`. With a `store`, a
-    folder, every span becomes a row of its table `spans`. `settings` is the site's energy.toml, for grams; without it,
-    that in the store. With a `clock` of the caller no thread runs: the caller reads the sensors, by `look`.
+    backend: str | Backend = "nvml"
+    """"nvml", "simulated", or an object that satisfies `collectors.backend.Backend`."""
+    gpus: Sequence[str | int] | None = None
+    """UUIDs or NVML indices; None: those that CUDA shows to this process."""
+    store: str | Path | None = None
+    """A folder: every span becomes a row of its table `spans`."""
+    cluster: str | None = None
+    settings: str | Path | None = None
+    """The site's energy.toml, for grams; None: that in the store."""
+    clock: Clock | None = None
+    """With one, no thread runs: the caller reads the sensors, by `look`."""
+
+
+class Ledger:
+    """Counts the energy of spans on some GPUs, by `LedgerOptions`.
 
     It opens at the first span; what keeps it from working is in `problem()`, and spans then have times and no energy.
     Spans raise nothing into the application.
     """
 
-    def __init__(
-        self,
-        *,
-        backend: str | Backend = "nvml",
-        gpus: Sequence[str | int] | None = None,
-        store: str | Path | None = None,
-        cluster: str | None = None,
-        settings: str | Path | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._backend, self._gpus, self._store, self._cluster = backend, gpus, store, cluster
-        self._settings, self._clock = settings, clock
+    def __init__(self, **options: Any) -> None:
+        self._options = LedgerOptions(**options)
         self._working: Book | None = None
         self._making = threading.Lock()
         _LEDGERS.add(self)
@@ -59,14 +63,19 @@ class Ledger:
             with self._making:
                 book = self._working
                 if book is None:
+                    site = self._options
+                    clock = site.clock or SystemClock()
                     book = self._working = Book(
-                        self._backend, self._gpus, self._clock or SystemClock(),
-                        store=self._store, cluster=self._cluster, threaded=self._clock is None,
+                        site.backend, site.gpus, clock,
+                        store=site.store, cluster=site.cluster, threaded=site.clock is None,
                     )  # fmt: skip
         return book
 
-    def open(self) -> Ledger:
-        """Reach the driver now, not at the first span: that may take a second."""
+    def open(self, **options: Any) -> Ledger:
+        """Reach the driver now, not at the first span: that may take a second. With options, begin anew with these."""
+        if options:
+            self.close()
+            self._options = LedgerOptions(**options)
         self._book()
         return self
 
@@ -96,13 +105,14 @@ class Ledger:
         """
         from .budgets import Budget, Limit
 
+        site = self._options
         emissions: Callable[[int], float | None] | None = None
         if grams_per_kwh is not None:
             emissions = lambda _: grams_per_kwh  # noqa: E731
-        elif self._settings is not None or (self._store is not None and (Path(self._store) / _SETTINGS).is_file()):
+        elif site.settings is not None or (site.store is not None and (Path(site.store) / _SETTINGS).is_file()):
             from .outlook import emissions as of_settings
 
-            emissions = of_settings(self._settings, self._store, self._cluster)
+            emissions = of_settings(site.settings, site.store, site.cluster)
         limits = {Limit.JOULES: joules, Limit.GRAMS_PER_HOUR: grams_per_hour}
         return Budget(self._book, name, parent, limits=limits, emissions=emissions, on_over=on_over)
 
@@ -125,8 +135,9 @@ class Ledger:
         """
         from .outlook import quote
 
-        known = self._store if store is None else store
-        return quote(known, self._settings, workload, gpus=gpus, cap=cap, hour=hour, **{"cluster": self._cluster} | job)
+        site = self._options
+        job = {"cluster": site.cluster} | job
+        return quote(store or site.store, site.settings, workload, gpus=gpus, cap=cap, hour=hour, **job)
 
     def totals(self) -> Totals:
         """What the spans that have ended used so far, by name and attributes. Waits as `Span.settle` does."""

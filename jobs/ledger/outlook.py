@@ -86,7 +86,7 @@ def greenest_start(
         ) from error
 
 
-def _ns(when: datetime, name: str) -> int:
-    if when.tzinfo is None:
+def _ns(moment: datetime, name: str) -> int:
+    if moment.tzinfo is None:
         raise InputError(f"{name} has no time zone: write datetime(..., tzinfo=UTC), or call .astimezone() of it")
-    return nanoseconds(when)
+    return nanoseconds(moment)

@@ -42,7 +42,7 @@ class SpanRecords:
         """Spans that were not stored, as the store could not be written for long."""
 
     @property
-    def many(self) -> bool:
+    def is_full(self) -> bool:
         """Whether so many rows wait that they should be written soon."""
         return len(self._rows) >= _TOGETHER and not self._failed
 

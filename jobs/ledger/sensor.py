@@ -177,7 +177,7 @@ class EnergyCurve:
             row[SENSED_S] += step
             row[COUNTER_S] += step * (kind == _COUNTER)
             sums = self._aliasing.step(used / step, step, self._utilization, counter=kind == _COUNTER)
-            row[ALIASING] = [total + more for total, more in zip(row[ALIASING], sums, strict=True)]
+            row[ALIASING] = [total + step_sum for total, step_sum in zip(row[ALIASING], sums, strict=True)]
         self._add(at, row, kind, slack)
 
     def _gap(self, to: float) -> None:
@@ -205,17 +205,17 @@ class EnergyCurve:
         if len(knots) < 2:
             counted = np.repeat(rows, len(times), axis=0)
         else:
-            step, more = np.diff(knots), np.diff(rows, axis=0)
-            watts = more[:, ENERGY] / step
+            step, change = np.diff(knots), np.diff(rows, axis=0)
+            watts = change[:, ENERGY] / step
             around = np.pad(watts, 1, mode="edge")
             swing = np.ptp([around[:-2], watts, around[2:]], axis=0)
             # A step in power may be in a later value, as the sensor has it late, or in an earlier one.
             displaced = watts * np.maximum(self._slack[:-1], self._slack[1:]) + swing * self._period
             line = np.searchsorted(knots[1:-1], times, side="right")
-            used = more[line, ENERGY]
+            used = change[line, ENERGY]
             since = np.clip(times - knots[line], 0.0, step[line])
             part = since / step[line]
-            counted = rows[line] + part[:, None] * more[line]
+            counted = rows[line] + part[:, None] * change[line]
             here = used * part
             above = np.minimum(self.most_w * since, used) - here
             below = here - np.maximum(0.0, used - self.most_w * (step[line] - since))
@@ -259,16 +259,16 @@ class BoardSensors:
         periods, self.curves = [], []
         self._metrics: list[frozenset[str]] = []
         for device in devices:
-            known = sensor_of_model(device.row.get("model"))
-            period_ms = self._backend.period_ms if known is None else known.period_ms
-            window_ms = first.get(device.gpu, {}).get("power_window_ms") if known is None else known.window_ms
+            kind = sensor_of_model(device.row.get("model"))
+            period_ms = self._backend.period_ms if kind is None else kind.period_ms
+            window_ms = first.get(device.gpu, {}).get("power_window_ms") if kind is None else kind.window_ms
             period = PERIOD_S if not period_ms else period_ms / 1000
             sensor = Sensor(min(period, window_ms / 1000 if window_ms else PART_S), period)
             limits = [device.row.get(f"power_limit{name}_mw") for name in ("_max", "_default", "")]
             self.curves.append(EnergyCurve(max((limit / 1000 for limit in limits if limit), default=None), sensor))
             periods.append(period)
             # The counter and the instantaneous power of a Grace Hopper module are those of its processor too.
-            of_module = known is not None and known.of_module
+            of_module = kind is not None and kind.of_module
             power = ("power_mw",) if of_module else ("energy_mj", *BOARD_POWER)
             self._metrics.append(frozenset((*power, "power_window_ms", "utilization")))
         self.every_s = min(max(max(periods) / 2, _SHORTEST_S), _LONGEST_S)

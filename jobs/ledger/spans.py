@@ -105,7 +105,7 @@ class SpanBook(Protocol):
     def new_span(self) -> str: ...
     def note(self, span: Span, *, begins: bool) -> int: ...
     def settle(self, timeout_s: float, span: Span) -> bool: ...
-    def figure(self, span: Span, *, own: bool) -> SpanEnergy: ...
+    def figure(self, span: Span, *, alone: bool) -> SpanEnergy: ...
 
 
 def current() -> Span | None:
@@ -124,11 +124,34 @@ class Span:
     through, and `error` is the name of its class.
     """
 
-    __slots__ = (
-        "_asked", "_depth", "_open_book", "around", "attributes", "began_ns", "book", "children",
-        "ended_ns", "error", "finished", "id", "is_open", "job", "leaves", "name", "parent_id", "since", "trace_id",
-        "used", "used_inside", "within",
-    )  # fmt: skip
+    id: str = ""
+    trace_id: str = ""
+    parent_id: str | None = None
+    around: Span | None = None
+    """The open span of this context when it began."""
+    book: SpanBook | None = None
+    began_ns: int | None = None
+    """When it began, ns on the steady clock."""
+    ended_ns: int | None = None
+    error: str | None = None
+    finished = False
+    """Whether `used` is final."""
+    _depth = 0
+
+    # What `split` keeps of it:
+    within: Span | None = None
+    """The span that this one is inside of and counted in."""
+    is_open = False
+    children = 0
+    """Inside it, open or with open ones inside."""
+    leaves = 0
+    """How many innermost open spans are inside it, itself included."""
+    since: Floats | None = None
+    """What a leaf had used when `leaves` changed."""
+    used: Floats | None = None
+    """So far, by quantity and GPU."""
+    used_inside: Floats | None = None
+    """The same of the finished spans directly inside it; None for none."""
 
     def __init__(
         self,
@@ -139,29 +162,8 @@ class Span:
         job: str | None = None,
         attributes: dict[str, Any],
     ) -> None:
-        self._open_book = open_book
-        self._asked = parent
-        self._depth = 0
-        self.name = name
-        self.job = job
-        self.attributes = attributes
-        self.id = self.trace_id = ""
-        self.parent_id: str | None = None
-        self.around: Span | None = None  # the open span of this context when it began
-        self.book: SpanBook | None = None
-        self.began_ns: int | None = None
-        """When it began, ns on the steady clock."""
-        self.ended_ns: int | None = None
-        self.error: str | None = None
-        self.finished = False  # `used` is final
-        # What `split` keeps of it:
-        self.within: Span | None = None  # the span that this one is inside of and counted in
-        self.is_open = False
-        self.children = 0  # inside it, open or with open ones inside
-        self.leaves = 0  # how many innermost open spans are inside it, itself included
-        self.since: Floats | None = None  # what a leaf had used when `leaves` changed
-        self.used: Floats | None = None  # so far, by quantity and GPU; final when it is finished
-        self.used_inside: Floats | None = None  # the same of the finished spans directly inside it; None for none
+        self._open_book, self._parent = open_book, parent
+        self.name, self.job, self.attributes = name, job, attributes
 
     # -- the application's side: fast, and never in its way ------------------------------------------------
 
@@ -172,12 +174,12 @@ class Span:
         self.book = book = self._open_book()
         self.around = around = current()
         parent: Span | TraceContext | None
-        if self._asked is INHERITED:
+        if self._parent is INHERITED:
             parent = around if around is not None else book.root
-        elif self._asked is None or isinstance(self._asked, Span):
-            parent = self._asked
+        elif self._parent is None or isinstance(self._parent, Span):
+            parent = self._parent
         else:
-            parent = TraceContext.parse(self._asked)
+            parent = TraceContext.parse(self._parent)
         if isinstance(parent, Span):
             self.trace_id, self.parent_id = parent.trace_id, parent.id or None
             if parent.book is book:
@@ -204,7 +206,7 @@ class Span:
 
     def _fresh(self) -> Span:
         """A span like this one that has not begun."""
-        return Span(self._open_book, self.name, self._asked, job=self.job, attributes=self.attributes)
+        return Span(self._open_book, self.name, self._parent, job=self.job, attributes=self.attributes)
 
     def __call__(self, function: F) -> F:
         """The function, each call of which is a span like this one.
@@ -214,24 +216,24 @@ class Span:
         """
 
         @functools.wraps(function)
-        def called(*args: Any, **named: Any) -> Any:
+        def called(*args: Any, **options: Any) -> Any:
             with self._fresh():
-                return function(*args, **named)
+                return function(*args, **options)
 
         @functools.wraps(function)
-        async def awaited(*args: Any, **named: Any) -> Any:
+        async def awaited(*args: Any, **options: Any) -> Any:
             with self._fresh():
-                return await function(*args, **named)
+                return await function(*args, **options)
 
         @functools.wraps(function)
-        def generated(*args: Any, **named: Any) -> Generator[Any, Any, Any]:
+        def generated(*args: Any, **options: Any) -> Generator[Any, Any, Any]:
             with self._fresh():
-                return (yield from function(*args, **named))
+                return (yield from function(*args, **options))
 
         @functools.wraps(function)
-        async def generated_later(*args: Any, **named: Any) -> AsyncGenerator[Any, Any]:
+        async def generated_later(*args: Any, **options: Any) -> AsyncGenerator[Any, Any]:
             with self._fresh():
-                async for value in function(*args, **named):
+                async for value in function(*args, **options):
                     yield value
 
         if inspect.iscoroutinefunction(function):
@@ -251,10 +253,10 @@ class Span:
         """Wait for the sensor values that its figures need; whether they are there. At once where it is not over."""
         return self.book is not None and self.ended_ns is not None and self.book.settle(timeout_s, self)
 
-    def figure(self, *, own: bool = False) -> SpanEnergy:
-        """What it and the spans inside it used; with `own`, it alone: that and theirs add up. Waits as `settle`."""
+    def figure(self, *, alone: bool = False) -> SpanEnergy:
+        """What it and the spans inside it used; `alone`: without these, so that it adds up. Waits as `settle` does."""
         self.settle()
-        return SpanEnergy(reason=Unmeasured.OPEN) if self.book is None else self.book.figure(self, own=own)
+        return SpanEnergy(reason=Unmeasured.OPEN) if self.book is None else self.book.figure(self, alone=alone)
 
     @property
     def duration_s(self) -> float | None:
@@ -275,7 +277,7 @@ class Span:
 
     @property
     def own_j(self) -> float | None:
-        return self.figure(own=True).energy_j
+        return self.figure(alone=True).energy_j
 
     @property
     def reason(self) -> Unmeasured | None:

@@ -85,17 +85,17 @@ class Split:
         for good."""
         ended: list[Span] = []
         changes: list[_Change] = []
-        shares = [1 / self._leaves if self._leaves else 0.0]  # of a leaf, before and after each event
+        parts = [1 / self._leaves if self._leaves else 0.0]  # of a leaf, before and after each event
         for number, (_, span, begins) in enumerate(events):
             if begins:
                 self._begin(number, span, changes)
             else:
                 self._end(number, span, changes, ended)
-            shares.append(1 / self._leaves if self._leaves else 0.0)
+            parts.append(1 / self._leaves if self._leaves else 0.0)
 
         counted = self._read([*(at_s for at_s, _, _ in events), until_s])
         doubt = counted[:, DOUBT].copy()
-        share = np.array(shares)
+        share = np.array(parts)
         steps = np.diff(counted, axis=0, prepend=self._counted[None]) * share[:, None, None]
         moved = np.abs(np.diff(share))[:, None] * doubt[:-1]
         steps[0, DOUBT], steps[1:, DOUBT] = 0.0, moved
@@ -135,34 +135,34 @@ class Split:
         self.open_spans.add(span)
         span.is_open, span.leaves = True, 1
         changes.append((number, span, 0, 1))
-        more = 1
+        added = 1
         if outer is not None:
-            more -= outer.is_open and not outer.children
+            added -= outer.is_open and not outer.children
             outer.children += 1
-        self._add(number, outer, more, changes)
+        self._add(number, outer, added, changes)
 
     def _end(self, number: int, span: Span, changes: list[_Change], ended: list[Span]) -> None:
         span.is_open = False
-        more = 0
+        added = 0
         last: Span | None = span
         while last is not None and not (last.is_open or last.children):  # it ended for good, and maybe those around it
             changes.append((number, last, last.leaves, 0))
-            more, last.leaves = -1, 0
+            added, last.leaves = -1, 0
             self.open_spans.discard(last)
             ended.append(last)
             last = last.within
             if last is not None:
                 last.children -= 1
-        if last is not None and more and last.is_open and not last.children:
-            more = 0  # it is an innermost one again
-        self._add(number, last, more, changes)
+        if last is not None and added and last.is_open and not last.children:
+            added = 0  # it is an innermost one again
+        self._add(number, last, added, changes)
 
-    def _add(self, number: int, span: Span | None, more: int, changes: list[_Change]) -> None:
+    def _add(self, number: int, span: Span | None, added: int, changes: list[_Change]) -> None:
         """There are so many more leaves inside a span, and in those around it."""
-        self._leaves += more
-        while span is not None and more:
-            changes.append((number, span, span.leaves, span.leaves + more))
-            span.leaves += more
+        self._leaves += added
+        while span is not None and added:
+            changes.append((number, span, span.leaves, span.leaves + added))
+            span.leaves += added
             span = span.within
 
     def so_far(self, span: Span) -> Spent:
@@ -195,9 +195,9 @@ def figure(used: Floats, boards: Boards) -> SpanEnergy:
     if seconds <= 0:
         return SpanEnergy(reason=Unmeasured.SHORT)
     doubt, energy = float(total[DOUBT]), max(float(total[ENERGY]), 0.0)
-    own = boards.error.variance(used[SENSED_J], used[SENSED_S]).sum()
+    of_boards = boards.error.variance(used[SENSED_J], used[SENSED_S]).sum()
     variance = np.maximum(variance_j2(total[ALIASING], seconds), 0.0)
-    lower, upper = (float(end) for end in boards.error.ends(total[SENSED_J], total[SENSED_S], own, variance))
+    lower, upper = (float(end) for end in boards.error.ends(total[SENSED_J], total[SENSED_S], of_boards, variance))
     low = min(max(energy + min(lower, 0.0) - float(total[BELOW]) - doubt, 0.0), energy)
     high = max(min(energy + max(upper, 0.0) + float(total[ABOVE]) + doubt, boards.most_w * seconds), energy)
     sensed_s = float(total[SENSED_S])

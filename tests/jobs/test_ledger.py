@@ -109,7 +109,7 @@ def test_spans_have_what_the_rule_gives_them_and_add_up(tree: list[tuple[int, in
         for number in leaves:
             expected[number] += 20 / len(leaves)
     for number, span in spans.items():
-        own_j = span.figure(own=True).energy_j
+        own_j = span.figure(alone=True).energy_j
         inside_j = [inner.energy_j for at, inner in spans.items() if parents[at] == number]
         if own_j is not None:
             assert own_j == pytest.approx(expected[number], abs=0.01)
@@ -126,7 +126,7 @@ def test_children_and_own_add_up_to_the_parent() -> None:
         bench.to(3)
         parts = [bench.span(3.1, 5), bench.span(5, 7.03)]
         bench.to(9)
-    whole, own = request.figure(), request.figure(own=True)
+    whole, own = request.figure(), request.figure(alone=True)
     assert own.energy_j is not None
     assert whole.energy_j == pytest.approx(own.energy_j + sum(part.energy_j or 0 for part in parts), rel=1e-12)
     assert whole.method == "counter"
@@ -305,7 +305,7 @@ def test_a_span_with_spans_inside_has_its_figure_as_soon_as_it_is_asked_for(simu
         seconds *= 2  # the machine kept the ledger from reading
     assert reasons == [None, None, None]
     whole, *parts = (figure.energy_j or 0.0 for figure in found)
-    own = request.figure(own=True)  # as a rule too short to be told from nothing
+    own = request.figure(alone=True)  # as a rule too short to be told from nothing
     assert own.high_j is not None
     assert sum(parts) - 0.5 <= whole <= sum(parts) + own.high_j + 0.5
     with simulated.span("outer") as outer, simulated.span("inner") as inner:
@@ -391,6 +391,16 @@ def test_decorated_functions_of_every_kind(simulated: Ledger) -> None:
     assert list(some()) == [1, 2]
     assert asyncio.run(gathered()) == [1, 2]
     assert {tuple(total.attributes.items()): total.n for total in ledger.totals()} == {(("batch", 3),): 2, (): 3}
+
+
+def test_a_function_that_was_decorated_before_the_ledger_was_opened_counts_in_it() -> None:
+    @ledger.span("early")
+    def step() -> None: ...
+
+    ledger.open(backend="simulated", gpus=[0])
+    step()
+    assert [(total.name, total.n) for total in ledger.totals()] == [("early", 1)]
+    ledger.close()
 
 
 def test_exceptions_pass_and_generators_left_half_way_mislead_nobody(simulated: Ledger) -> None:
