@@ -14,8 +14,9 @@ all six, which whorl ships.
 and predicted from the others of its sweep.
 
 `simulated`: `quote_workload` on stores of four simulated GPUs, against eight GPUs of the model that the store does not
-have, each held out alone and all eight as one job. The store knows of the workload: a curve (`whorl tune`, 14 trials);
-runs at the default limit; its class alone. In the last two, the five other workloads ran under three limits.
+have, each held out alone and all eight as one job; and by name on the store's GPUs, against further runs of them. The
+store knows of the workload: a curve (`whorl tune`, 14 trials); runs at the default limit; its class alone. In the
+last two, the five other workloads ran under three limits.
 """
 
 from __future__ import annotations
@@ -148,13 +149,20 @@ def simulated(*, long: bool) -> dict[str, Any]:
     for model, seed, workload in product(models, seeds, WORKLOADS):
         with tempfile.TemporaryDirectory() as folder:
             stores = known_stores(Path(folder), model, workload, seed)
-            truth = measured(Path(folder) / "truth", model, workload, seed)
+            truth = measured(Path(folder) / "truth", model, workload, (HELD_OUT, seed + 50))
+            again = measured(Path(folder) / "again", model, workload, (STORED, seed))
             for (knowledge, (store, name)), cap in product(stores.items(), SHARES):
                 cap_text = None if cap == 1 else f"{100 * cap:.0f}%"
                 one, eight = (
                     quote_workload(Store.open(store), FutureJob(name, gpus=gpus, cap=cap_text, time_s=SECONDS))
                     for gpus in (1, HELD_OUT)
                 )
+                if knowledge != "class":
+                    gpus = Store.open(store).sql("select gpu from gpus_now order by gpu").to_pylist()
+                    for row, *of in zip(gpus, *again[cap], strict=True):
+                        future = FutureJob(name, gpus=[row["gpu"]], cap=cap_text, time_s=SECONDS)
+                        quote = quote_workload(Store.open(store), future)
+                        rows[f"{knowledge}, GPUs of the store", f"cap {100 * cap:.0f} %"].append(compared(quote, *of))
                 time_s, energy_j = truth[cap]
                 where = f"cap {100 * cap:.0f} %"
                 rows[knowledge, where] += [compared(one, *of) for of in zip(time_s, energy_j, strict=True)]
@@ -177,18 +185,20 @@ def known_stores(folder: Path, model: str, workload: str, seed: int) -> dict[str
     return {"curve": (tuned, workload), "runs": (runs, workload), "class": (of_class, WORKLOADS[workload])}
 
 
-def measured(store: Path, model: str, workload: str, seed: int) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+def measured(
+    store: Path, model: str, workload: str, fleet: tuple[int, int]
+) -> dict[float, tuple[np.ndarray, np.ndarray]]:
     """By cap, seconds and joules (GPUs,) of GPUs of the model for what takes `SECONDS` on their median at the default
     limit."""
     for cap in SHARES:
-        run(store, model, workload, cap, (HELD_OUT, seed + 50))
+        run(store, model, workload, cap, fleet)
     runs = (
         own_runs(Store.open(store), workload=workload)
         .group_by("gpu", "limit_w")
         .agg(pl.col("time_s", "energy_j").mean())
     )
     runs = runs.sort("limit_w", "gpu", descending=[True, False])
-    time_s, energy_j = (runs[name].to_numpy().reshape(len(SHARES), HELD_OUT) for name in ("time_s", "energy_j"))
+    time_s, energy_j = (runs[name].to_numpy().reshape(len(SHARES), fleet[0]) for name in ("time_s", "energy_j"))
     scale = SECONDS / float(np.median(time_s[0]))
     return {cap: (scale * time_s[place], scale * energy_j[place]) for place, cap in enumerate(SHARES)}
 

@@ -12,8 +12,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -196,6 +198,14 @@ class FutureJob:
     deadline_s: float = DEADLINE_S
     """How long from now its end may be away, for the greenest hour."""
 
+    @classmethod
+    def choices(cls, workload: str, *, gpus: Any = 1, cap: Any = None, hour: Any = "now", **options: Any) -> list[Self]:
+        """The jobs of all combinations, where several are given of any: a list of caps or hours, or of sets of GPUs
+        (numbers, or lists of names; names in one list are one set)."""
+        sets = gpus if isinstance(gpus, list) and any(not isinstance(gpu, str) for gpu in gpus) else [gpus]
+        every = product(sets, *(values if isinstance(values, list) else [values] for values in (cap, hour)))
+        return [cls(workload, set_, watts, start, **options) for set_, watts, start in every]
+
 
 def quote_workload(
     store: Store, job: FutureJob, *, settings: EnergySettings | str | Path | None = None, now: datetime | None = None
@@ -218,7 +228,8 @@ def quote_workloads(
     """As `quote_workload`, for several choices beside each other: `pareto` marks those that no other one beats."""
     stated = find_settings(store.root, settings)
     now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
-    return with_pareto([_quote(_Basis.of(store, job, stated), job, stated, now_ns) for job in jobs])
+    grounds = cache(partial(ground, store, sensor=stated.sensor))
+    return with_pareto([_quote(_Basis.of(store, job, grounds), job, stated, now_ns) for job in jobs])
 
 
 def _quote(basis: _Basis, job: FutureJob, settings: EnergySettings, now_ns: int) -> Quote:
@@ -283,7 +294,7 @@ def workload_options(
     """
     stated = find_settings(store.root, settings)
     now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
-    basis = _Basis.of(store, job, stated)
+    basis = _Basis.of(store, job, partial(ground, store, sensor=stated.sensor))
     work = basis.work(stated, now_ns)
     quotes = [basis.default(work), *caps(work, basis.base, basis.itself, shares=shares)]
     quotes += starts(work, stated, now_ns, now_ns + round(job.deadline_s * 1e9))
@@ -349,7 +360,7 @@ class _Basis:
     notes: Sequence[str]
 
     @classmethod
-    def of(cls, store: Store, job: FutureJob, settings: EnergySettings) -> _Basis:
+    def of(cls, store: Store, job: FutureJob, grounds: Callable[[str], Ground]) -> _Basis:
         """Read it; InputError as `quote_workload` says."""
         if not 0 < job.time_s < _LONGEST_S:
             raise InputError(f"a job takes some time below 30 years, not {job.time_s:g} s")
@@ -370,7 +381,7 @@ class _Basis:
                 f"nobody ran, name the class: {', '.join(_CLASSES)}"
             )
         cluster, model = (str(defaults[0, name]) for name in ("cluster", "model"))
-        base, notes, use = ground(store, cluster, settings.sensor), [], workload
+        base, notes, use = grounds(cluster), [], workload
         if by_class:
             drawn = _Drawn.by_class(base.fingerprints.filter(pl.col("model") == model), use)
             if drawn is None:

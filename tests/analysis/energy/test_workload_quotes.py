@@ -158,15 +158,16 @@ def test_a_quote_is_narrow_for_a_curve_wider_for_runs_alone_and_widest_for_a_cla
 def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
     store = Store.open(measured)
     gpus = [str(row["gpu"]) for row in store.sql("select gpu from gpus_now order by gpu").to_pylist()]
-    any_gpu, first, second, both = quote_workloads(
-        store, [FutureJob("gemm-fp32", gpus=which) for which in (1, gpus[0], gpus[1], gpus)]
-    )
+    jobs = FutureJob.choices("gemm-fp32", gpus=[1, gpus[:1], gpus[1:], gpus])
+    any_gpu, first, second, both = quote_workloads(store, jobs)
     assert half(first, "j") < half(any_gpu, "j")
     assert first.j is not None
     assert second.j is not None
     assert both.j is not None
     assert both.j.value == pytest.approx(first.j.value + second.j.value, rel=0.03)
     assert first.j != second.j
+    caps = FutureJob.choices("gemm-fp32", gpus=gpus, cap=["60%", 560])
+    assert [(job.gpus, job.cap) for job in caps] == [(gpus, "60%"), (gpus, 560)]
     assert any(quote.pareto for quote in (first, second))
 
 
@@ -176,10 +177,9 @@ def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
     settings = tmp_path / "energy.toml"
     settings.write_text('zone = "DE"\nintensity = { file = "grid.csv", zone = "DE" }\n')
     noon = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - UTC without zone, as times of a store
-    hours: Any = ("now", "greenest", datetime(2030, 1, 2, 4, tzinfo=timezone(timedelta(hours=1))))
-    now, best, third = quote_workloads(
-        Store.open(measured), [FutureJob("gemm-fp32", hour=hour) for hour in hours], settings=settings, now=noon
-    )
+    hours = ["now", "greenest", datetime(2030, 1, 2, 4, tzinfo=timezone(timedelta(hours=1)))]
+    jobs = FutureJob.choices("gemm-fp32", hour=hours)
+    now, best, third = quote_workloads(Store.open(measured), jobs, settings=settings, now=noon)
     for quote, g_per_kwh in ((now, 400), (best, 100), (third, 100)):
         assert quote.j is not None
         assert quote.g is not None
