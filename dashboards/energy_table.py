@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ..analysis.energy.answers import Answer, By
+from ..analysis.energy.answers import By, EnergyAnswer
 from ..analysis.energy.attribute import Kind
 from ..analysis.energy.books import Balance
 from ..analysis.energy.levels import ANY
@@ -57,7 +57,7 @@ class Shown:
     """Of the columns lost, lost_low and lost_high."""
 
 
-def shown(found: Answer) -> Shown:
+def shown(found: EnergyAnswer) -> Shown:
     """The rows of an answer, with `what` (what a row is of), its energy, GPU time and CO2e, `idle, measured, of_jobs,
     of_nobody` (in %), and `why` where there is no figure."""
     rows = found.rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..analysis.energy.answers import Answer, Summary
+from ..analysis.energy.answers import EnergyAnswer, EnergySummary
 from ..analysis.energy.books import Booked
 from ..analysis.energy.quote import Quoted
 from .energy_words import MASSES, REASONS, lacking, unit_of, with_interval
@@ -24,7 +24,7 @@ _KINDS = {
 }
 
 
-def metered(found: Summary) -> list[Tile]:
+def metered(found: EnergySummary) -> list[Tile]:
     """What was metered, and its parts, in one unit."""
     total = found.total
     if not total:
@@ -41,7 +41,7 @@ def metered(found: Summary) -> list[Tile]:
     return tiles
 
 
-def used(found: Answer, row: Row) -> list[Tile]:
+def used(found: EnergyAnswer, row: Row) -> list[Tile]:
     """The energy of a job, what of it its GPUs would have drawn without work, and what the scheduler says."""
     tiles = []
     for name, figure, says in energy_lines(found, row):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from ..analysis import Variability
-from ..analysis.energy.answers import Summary
+from ..analysis.energy.answers import EnergySummary
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
 from ..analysis.fleet.timelines import Timelines
 from ..analysis.fleet.trend import Trend
@@ -57,7 +57,7 @@ def probe_report(
     notes: Sequence[str] = (),
     trends: Sequence[Trend] = (),
     leading: Leading | None = None,
-    energy: Summary | None = None,
+    energy: EnergySummary | None = None,
 ) -> str:
     """The page as HTML.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from ..analysis.energy.answers import FIRST, By, Summary
+from ..analysis.energy.answers import FIRST, By, EnergySummary
 from ..analysis.energy.attribute import Kind
 from .energy_tiles import costs, metered
 from .figures.energy_books import books
@@ -22,7 +22,7 @@ from .table import Table
 _ROWS = 40  # of a table
 
 
-def energy_section(found: Summary) -> Section:
+def energy_section(found: EnergySummary) -> Section:
     """The section. Nobody's energy is by day only, where no job is known."""
     since, until = (f"{one:%Y-%m-%d %H:%M}" for one in (found.booked.since, found.booked.until))
     tiles = metered(found) + (costs(found.total, found.booked) if found.total else [])
@@ -46,7 +46,7 @@ def energy_section(found: Summary) -> Section:
     return Section("Energy", says, parts)
 
 
-def _listed(found: Summary, by: By) -> Table:
+def _listed(found: EnergySummary, by: By) -> Table:
     """The largest rows of a grouping, or the last days; what nobody used stands last."""
     rows = found.answers[by].rows
     if by is By.DAY:
@@ -60,7 +60,7 @@ def _listed(found: Summary, by: By) -> Table:
     return Table(made.header, made.rows, made.right, f"Energy by {by.value}", f"With 95 % intervals.{more}")
 
 
-def _books(found: Summary) -> list[Table]:
+def _books(found: EnergySummary) -> list[Table]:
     balance = found.balance
     kinds = problem_kinds(balance)
     said = [*sentences(balance), *(() if kinds else ("no problems were found in the readings and jobs",))]

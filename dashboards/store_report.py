@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ..analysis import Variability, measurements, variability
-from ..analysis.energy.answers import Summary, summary
+from ..analysis.energy.answers import EnergySummary, summary
 from ..analysis.energy.readings import covered
 from ..analysis.fleet.runs_of import comparable, gpus_on, runs_of
 from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
@@ -68,7 +68,7 @@ class Looked:
     """Each probe over all campaigns of the cluster."""
     leading: Leading | None = None
     """The workload that is shown first, and whether its spread belongs to the GPUs."""
-    energy: Summary | None = None
+    energy: EnergySummary | None = None
     """The energy of the cluster over the last 30 days or less; None where there is no telemetry."""
     stale_says: str | None = None
     """That runs or events came after the judging, in a sentence; None where none did."""
@@ -223,7 +223,7 @@ def _other_firmware(store: Store, cluster: str) -> list[str]:
     ]
 
 
-def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> Summary | None:
+def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> EnergySummary | None:
     """The energy of a cluster, where any was metered."""
     times = covered(store, cluster=cluster)
     if not (times["last"] > times["first"]).any():  # no telemetry, or that of one instant

@@ -3,12 +3,12 @@ books balance (`reconcile`); and all of it at a glance (`summary`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -30,6 +30,39 @@ if TYPE_CHECKING:
 
 SCHEMA = "whorl.energy/1"
 RECONCILE_SCHEMA = "whorl.energy.reconcile/1"
+METERED = "metered"
+"""`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
+ROWS = 50_000
+"""Rows of a grouping that a summary keeps, the largest first."""
+FIRST = 15
+"""Rows of a grouping that a figure shows one by one; the others are one row more."""
+READINGS = 12_000_000
+"""Where a summary is asked for no time: no more readings than this, about."""
+LENGTHS = {name: timedelta(minutes=minutes) for name, minutes in (
+    ("10min", 10), ("1h", 60), ("6h", 360), ("1d", 1440), ("7d", 7 * 1440), ("30d", 30 * 1440)
+)}  # fmt: skip
+"""Times up to the last reading, by the name that `last` of `summary` has. Where no time is asked for, the longest of
+them that has not too many readings."""
+ALL = "all"
+
+_MUCH_LESS = 0.8
+_ALL_HOSTS = 0.99  # `node_j` is the energy of GPUs and hosts; that of hosts must be known for so much of the GPU time
+_MOSTLY = 0.5  # `idle_share` is of GPUs that were seen idle; they must have so much of the energy
+_FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", "co2e_g", "cost")
+_MORE = (
+    "idle_share", "idle_share_low", "idle_share_high", "idle_source",
+    "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
+    "host_j", "host_source", "host_of_s", "node_j", "node_low_j", "node_high_j", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
+)  # fmt: skip
+_COVERAGE = ("jobs", "jobs_known")
+_OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
+_ALLOCATIONS = (
+    "select cluster, allocation, any_value(job_id) as job_id, any_value(raw_id) as raw_id, any_value(user) as user, "
+    "any_value(account) as account, any_value(state) as state, min(began) as began, "
+    "case when count(ended) = count(*) then max(ended) end as ended, max(job_energy_j) as scheduler_j "
+    "from jobs_now"
+)
+_EACH = " group by cluster, allocation order by cluster, allocation"
 
 
 class By(StrEnum):
@@ -51,34 +84,15 @@ class By(StrEnum):
         """Whether rows are of jobs, so that energy of nobody has rows of its own."""
         return self in (By.JOB, By.USER, By.ACCOUNT)
 
-
-_KEYS = {By.JOB: "job_id", By.USER: "user", By.ACCOUNT: "account"}
-METERED = "metered"
-"""`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
-
-_FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "reason", "co2e_g", "cost")
-_MOSTLY = 0.5
-"""`idle_share` is of GPUs that were seen idle; they must have so much of the energy."""
-_ALL_HOSTS = 0.99
-"""`node_j` is the energy of GPUs and hosts; that of the host must be known for so much of the GPU time."""
-_MORE = (
-    "idle_share", "idle_share_low", "idle_share_high", "idle_source",
-    "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
-    "host_j", "host_source", "host_of_s", "node_j", "node_low_j", "node_high_j",
-    "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
-)  # fmt: skip
-_OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
-_ALLOCATIONS = (
-    "select cluster, allocation, any_value(job_id) as job_id, any_value(raw_id) as raw_id, any_value(user) as user, "
-    "any_value(account) as account, any_value(state) as state, min(began) as began, "
-    "case when count(ended) = count(*) then max(ended) end as ended, max(job_energy_j) as scheduler_j "
-    "from jobs_now"
-)
-_EACH = " group by cluster, allocation order by cluster, allocation"
+    @property
+    def keys(self) -> list[str]:
+        """The columns that tell rows apart."""
+        name = "job_id" if self is By.JOB else self.value
+        return ["cluster", "kind", name] if self.of_people else ["cluster", name]
 
 
 @dataclass(frozen=True)
-class Answer:
+class EnergyAnswer:
     """Energy by one of the groupings. `rows` has a row for each, the largest first; `total` is one row of all."""
 
     by: By
@@ -107,7 +121,7 @@ def energy(
     until: datetime | None = None,
     settings: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Answer:
+) -> EnergyAnswer:
     """The energy of a store's GPUs by job, user, account, GPU, node or day; or of one job, if `job` is given.
 
     `since` and `until` are UTC without zone. `settings` is a file with carbon, prices and more; without one,
@@ -126,34 +140,14 @@ def energy(
         if (own := jobs["cluster"][0]) is not None and has_telemetry(opened, own):
             cluster = own  # its number is of no other cluster
         gpus, since, until = _of_these(opened, jobs, since, until)
-    found = booked(
-        opened,
-        cluster=cluster,
-        gpus=gpus,
-        since=since,
-        until=until,
-        settings=settings,
-        progress=progress,
-    )
+    books = booked(opened, cluster=cluster, gpus=gpus, since=since, until=until, settings=settings, progress=progress)
     if job is None:
-        return answered(opened, by, found, jobs=jobs)
-    pieces = _named_pieces(found.lit if by.of_people else found.counted, jobs, how="inner")
-    total = _added(pieces, [], found).to_dicts()[0] if pieces.height else {}
-    rows = _rows(opened, by, pieces, jobs, found)
-    return Answer(by, rows, total, found, _of_gpus(opened, pieces, found), _beside(opened, jobs))
-
-
-def answered(store: Store, by: By, found: Booked, *, jobs: pl.DataFrame | None = None) -> Answer:
-    """What `energy` says of all jobs, from books that are there; by day, from those that are cut by day.
-
-    `jobs`: what `allocations` gives, where it was read before.
-    """
-    jobs = allocations(store) if jobs is None else jobs
-    # A job on GPUs that nobody read is a row of its own, but nothing of it was metered.
-    pieces = _named_pieces(found.lit if by.of_people else found.counted, jobs, how="left")
-    metered, without = _honest(found.counted, [], found)
-    total = _added(metered, [], found, without).to_dicts()[0] if metered.height else {}
-    return Answer(by, _rows(store, by, pieces, jobs, found), total, found)
+        return _answered(opened, by, books, jobs, _with_jobs(books, jobs))
+    # A job that had a GPU of which no reading counts keeps it, with its bounds.
+    pieces = _with_jobs(books, jobs).filter(pl.col("job_id").is_not_null()).with_columns(pl.lit(True).alias("counts"))
+    whole = _answered(opened, by, books, jobs, pieces)
+    total = _row(pieces if by.of_people else pieces.filter("read"), books)
+    return replace(whole, total=total, gpus=_of_gpus(opened, pieces, books), others=_beside(opened, jobs))
 
 
 def allocations(store: Store) -> pl.DataFrame:
@@ -162,89 +156,78 @@ def allocations(store: Store) -> pl.DataFrame:
     return store.sql(_ALLOCATIONS + _EACH).polars()
 
 
-def parts(found: Booked) -> pl.DataFrame:
-    """What was metered by whose it was: rows as of `Answer.total`, with `kind`, of those that have any."""
-    metered, _ = _honest(found.counted, [], found)
-    return _added(metered, ["kind"], found)
+def reconcile(
+    store: Store,
+    *,
+    cluster: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    settings: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Balance:
+    """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown.
 
-
-def beyond(found: Booked, answer: Answer, most: int, jobs: pl.DataFrame) -> dict[str, Any] | None:
-    """All rows of an answer after the `most` first ones as one row, as of `Answer.total`; None where there are none.
-
-    Of jobs, users and accounts: of those, without what nobody used. Rows without a figure are not in it: `no_figure`
-    says how many these are, and `n` how many are in it. `found`: the books that the answer is from.
+    Raises InputError where there is no telemetry in that time.
     """
-    of = answer.rows.filter(pl.col("kind") == Kind.JOB.value) if answer.by.of_people else answer.rows
-    rest = of.slice(most)
-    if rest.is_empty():
-        return None
-    known = rest.filter(pl.col("energy_j").is_not_null())
-    pieces = _named_pieces(found.lit if answer.by.of_people else found.counted, jobs, how="left")
-    if answer.by.of_people:
-        pieces = pieces.filter(pl.col("kind") == Kind.JOB.value)
-    key = _KEYS.get(answer.by, answer.by.value)
-    mine = pieces.join(known if known.height else rest, on=["cluster", key], how="semi", nulls_equal=True)
-    honest, without = (mine, None) if answer.by.of_people else _honest(mine, [], found)
-    row = _added(honest, [], found, without).to_dicts()[0]
-    return row | {"n": known.height, "no_figure": rest.height - known.height}
+    books = booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress)
+    return balance(store, books)
 
 
-def _named_pieces(pieces: pl.DataFrame, jobs: pl.DataFrame, *, how: Literal["left", "inner"]) -> pl.DataFrame:
+# -- rows -----------------------------------------------------------------------------------------------------
+
+
+def _with_jobs(books: Booked, jobs: pl.DataFrame) -> pl.DataFrame:
+    """The pieces that are not dark, with the day, and the job, user and account of those of jobs."""
     named = jobs.select("cluster", "allocation", "job_id", "user", "account")
-    return pieces.join(named, on=["cluster", "allocation"], how=how, nulls_equal=True)
+    pieces = books.lit.join(named, on=["cluster", "allocation"], how="left", nulls_equal=True, maintain_order="left")
+    return pieces.with_columns(pl.col("began").dt.date().alias("day"))
 
 
-def _rows(store: Store, by: By, pieces: pl.DataFrame, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:
-    if by.of_people:
-        return _of_people(pieces, by, jobs, found)
-    if by is By.DAY:
-        pieces = pieces.with_columns(pl.col("began").dt.date().alias("day"))
-    return _of_things(store, pieces, by, found)
+def _answered(store: Store, by: By, books: Booked, jobs: pl.DataFrame, pieces: pl.DataFrame) -> EnergyAnswer:
+    # A job on GPUs that nobody read is a row of its own, but nothing of it was metered.
+    metered = pieces.filter("read")
+    rows = _of_people(pieces, by, jobs, books) if by.of_people else _of_things(store, metered, by, books)
+    return EnergyAnswer(by, rows, _row(metered, books), books)
 
 
-def _honest(
-    pieces: pl.DataFrame, by: list[str], found: Booked, of: pl.Expr | None = None
-) -> tuple[pl.DataFrame, pl.DataFrame | None]:
-    """The pieces without those (among `of`) of GPUs of which no reading counts, and how many GPUs each group lost so.
+def _row(pieces: pl.DataFrame, books: Booked) -> dict[str, Any]:
+    """All pieces as one row; empty where there are none."""
+    rows = _figures(pieces.with_columns(pl.lit(ALL).alias(ALL)), [ALL], books).drop(ALL)
+    return next(rows.iter_rows(named=True), {})
 
-    Nothing is left out of a group of such GPUs alone: it has no figure, and a reason.
+
+def _figures(pieces: pl.DataFrame, by: Sequence[str], books: Booked, *, among: pl.Expr | None = None) -> pl.DataFrame:
+    """The pieces added up: the columns of `add_up`, `_MORE` and `_COVERAGE`.
+
+    Pieces (`among` these) of GPUs of which no reading counts are in no sum of others: `gpus_no_figure` counts such
+    GPUs. No grams and no money of what is no figure, but why. They are as uncertain as the energy: their factors, and
+    the energy of the host, are taken as given.
     """
-    read = found.counted.group_by("cluster", "gpu").agg(pl.col("measured_s").sum())
-    unread = read.filter(pl.col("measured_s") <= 0)
-    if unread.is_empty():
-        return pieces, None
-    marked = pieces.join(
-        unread.rename({"measured_s": "_read"}), on=["cluster", "gpu"], how="left", nulls_equal=True,
-        maintain_order="left",
-    )  # fmt: skip
-    marked = marked.with_columns(pl.col("_read").is_not_null().alias("_bad")).with_row_index("_row")
-    # All pieces are a group, too: without `over`, Polars takes a column of one value for a single value.
-    keys: list[Any] = [*by] or [pl.col("_row") * 0]
-    others = (~pl.col("_bad")).any().over(keys)
-    marked = marked.with_columns((pl.col("_bad") & others & (pl.lit(True) if of is None else of)).alias("_left"))
-    left = marked.filter("_left")
-    gpus = pl.struct("cluster", "gpu").n_unique().alias("gpus_no_figure")
-    without = left.group_by(by).agg(gpus) if by else left.select(gpus)
-    return marked.filter(~pl.col("_left")).drop("_read", "_bad", "_left", "_row"), without
-
-
-def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The pieces added up, with `idle_share`; no grams and no money of what is no figure, but why.
-
-    Grams and money are as uncertain as the energy: their factors, and the energy of the host, are taken as given.
-    """
+    left = ~pl.col("counts") & pl.col("counts").any().over(by) & (pl.lit(True) if among is None else among)
+    lost = pieces.filter(left).group_by(by).agg(pl.struct("cluster", "gpu").n_unique().alias("gpus_no_figure"))
+    pieces = pieces.filter(~left)
     gpu_s = pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
+    has_host = pl.col("host_j").is_not_null() | pl.col("gpu").is_null()
     seen = pl.col("idle_j").is_not_null() & pl.col("energy_j").is_not_null()
     pieces = pieces.with_columns(
         pl.col("idle_j").fill_null(0.0).alias("_idle_j"),
         pl.when(seen).then("energy_j").otherwise(0.0).alias("_seen_j"),
         pl.col("host_j", "host_doubt_j").fill_null(0.0),
-        pl.when(pl.col("host_j").is_not_null() | pl.col("gpu").is_null()).then(gpu_s).otherwise(0.0).alias("host_of_s"),
+        pl.when(has_host).then(gpu_s).otherwise(0.0).alias("host_of_s"),
     )
     bounds = ("idle_low_j", "idle_high_j")
-    rows = add_up(
-        pieces, by, errors=found.errors, also=(*COSTS, "_idle_j", "_seen_j", "host_doubt_j", "host_of_s", *bounds)
+    also = (*COSTS, "_idle_j", "_seen_j", "host_doubt_j", "host_of_s", *bounds)
+    rows = add_up(pieces, by, errors=books.errors, also=also)
+    why = pieces.group_by(by).agg(
+        *(
+            pl.col(name).filter(pl.col(name) != NoFigure.NO_ENERGY.value).max()
+            for name in ("carbon_reason", "cost_reason")
+        ),
+        pl.col("idle_source").max().replace_strict(dict(enumerate(IDLE_SOURCES)), return_dtype=pl.String),
+        host_source(pl.col("host_source")).alias("host_source"),
     )
+    for more in (why, lost, _jobs_known(pieces, by)):
+        rows = rows.join(more, on=by, how="left", nulls_equal=True, maintain_order="left")
     known = pl.col("energy_j").is_not_null()
     mostly = known & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
     rows = rows.with_columns(
@@ -253,128 +236,87 @@ def _added(pieces: pl.DataFrame, by: list[str], found: Booked, without: pl.DataF
         pl.when(pl.col("gpus").is_not_null() & (pl.col("host_of_s") > 0)).then(pl.col("host_j")),
         pl.when(mostly).then(pl.col("_idle_j") / pl.col("_seen_j")).alias("idle_share"),
         *(pl.when(known & (pl.col("energy_j") > 0)).then(pl.col(name) / pl.col("energy_j")) for name in bounds),
-    ).drop("_idle_j", "_seen_j")
-    # What was seen idle may be a part of the energy only: the interval, which is of all, holds its share too.
-    rows = rows.with_columns(
-        pl.min_horizontal("idle_low_j", "idle_share").alias("idle_share_low"),
-        pl.max_horizontal("idle_high_j", "idle_share").clip(upper_bound=1).alias("idle_share_high"),
-    ).drop(bounds)
-    all_of_it = pl.col("host_of_s") >= _ALL_HOSTS * pl.col("gpu_s")
-    rows = rows.with_columns(
-        pl.when(all_of_it).then(pl.col(energy) + pl.col("host_j") + sign * pl.col("host_doubt_j")).alias(node)
-        for energy, node, sign in (("energy_j", "node_j", 0), ("low_j", "node_low_j", -1), ("high_j", "node_high_j", 1))
+        pl.col("gpus_no_figure", *_COVERAGE).fill_null(0).cast(pl.Int64),
     )
     host = pl.col("host_j").fill_null(0.0)
     whole = pl.col("energy_j") + host
-    columns = []
-    for name, low, high in (("co2e_g", "co2e_low_g", "co2e_high_g"), ("cost", "cost_low", "cost_high")):
+    columns = [
+        # What was seen idle may be a part of the energy only: the interval, which is of all, holds its share too.
+        pl.min_horizontal("idle_low_j", "idle_share").alias("idle_share_low"),
+        pl.max_horizontal("idle_high_j", "idle_share").clip(upper_bound=1).alias("idle_share_high"),
+    ]
+    for end, node, sign in (("energy_j", "node_j", 0), ("low_j", "node_low_j", -1), ("high_j", "node_high_j", 1)):
+        of_node = pl.col(end) + pl.col("host_j") + sign * pl.col("host_doubt_j")
+        columns.append(pl.when(pl.col("host_of_s") >= _ALL_HOSTS * pl.col("gpu_s")).then(of_node).alias(node))
+    for name, low, high, reason in (
+        ("co2e_g", "co2e_low_g", "co2e_high_g", "carbon_reason"), ("cost", "cost_low", "cost_high", "cost_reason")
+    ):  # fmt: skip
         ends = [pl.when(whole > 0).then(pl.col(name) * (pl.col(end) + host) / whole) for end in ("low_j", "high_j")]
         columns += [pl.min_horizontal(ends).alias(low), pl.max_horizontal(ends).alias(high)]  # a price may be negative
-    sources = dict(enumerate(IDLE_SOURCES))
-    reasons = [_why(name) for name in ("carbon_reason", "cost_reason")]
-    reasons.append(pl.col("idle_source").max().replace_strict(sources, return_dtype=pl.String))
-    reasons.append(host_source(pl.col("host_source")).alias("host_source"))
-    why = pieces.group_by(by).agg(reasons) if by else pieces.select(reasons)
-    rows = _beside_it(rows, why, by)
-    for name, reason in (("co2e_g", "carbon_reason"), ("cost", "cost_reason")):
         none = pl.when(~known).then(pl.lit(NoFigure.NO_ENERGY.value)).otherwise(reason)
         columns.append(pl.when(pl.col(name).is_null()).then(none).alias(f"{name.removesuffix('_g')}_reason"))
-    rows = rows.with_columns(columns).drop("carbon_reason")
-    if without is None:
-        return rows.with_columns(pl.lit(0).alias("gpus_no_figure"))
-    return _beside_it(rows, without, by).with_columns(pl.col("gpus_no_figure").fill_null(0))
+    return rows.with_columns(columns).drop("_idle_j", "_seen_j", *bounds, "carbon_reason")
 
 
-def _beside_it(rows: pl.DataFrame, more: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """The columns of `more` beside those of `rows`; without `by`, both are one row."""
-    if not by:
-        return pl.concat([rows, more], how="horizontal")
-    return rows.join(more, on=by, how="left", nulls_equal=True, maintain_order="left")
-
-
-def _why(name: str) -> pl.Expr:
-    """One of the reasons for which pieces have no grams or money: what the settings lack."""
-    return pl.col(name).filter(pl.col(name) != NoFigure.NO_ENERGY.value).max()
-
-
-def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, found: Booked) -> pl.DataFrame:
-    """Rows of jobs, users or accounts; what nobody used stands in rows of its own."""
-    key = _KEYS[by]
-    keys = ["cluster", "kind", key]
-    pieces, without = _honest(pieces, keys, found, pl.col("kind") != Kind.JOB.value)
-    rows = _added(pieces, keys, found, without)
+def _jobs_known(pieces: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """How many jobs each group has, and of how many of them it has an honest figure."""
     time_s = pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
     unknown = pl.col("reason").is_not_null() | pl.col("energy_j").is_null()
     refused = unknown.any() & (time_s.filter(unknown).sum() >= REFUSED_FROM * time_s.sum())
-    each = pieces.group_by(list(dict.fromkeys(("cluster", "kind", key, "job_id")))).agg(refused.alias("refused"))
-    counted = (
-        each.filter(pl.col("job_id").is_not_null())
-        .group_by("cluster", "kind", key)
-        .agg(pl.len().cast(pl.Int64).alias("jobs"), (~pl.col("refused")).sum().cast(pl.Int64).alias("jobs_known"))
-    )
-    rows = rows.join(counted, on=["cluster", "kind", key], how="left", nulls_equal=True)
-    rows = rows.with_columns(pl.col("jobs", "jobs_known").fill_null(0))
-    more: tuple[str, ...] = ("jobs", "jobs_known")
+    jobs = pieces.filter(pl.col("job_id").is_not_null())
+    each = jobs.group_by(list(dict.fromkeys((*by, "cluster", "job_id")))).agg(refused.alias("refused"))
+    return each.group_by(by).agg(pl.len().alias("jobs"), (~pl.col("refused")).sum().alias("jobs_known"))
+
+
+def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, books: Booked) -> pl.DataFrame:
+    """Rows of jobs, users or accounts; what nobody used stands in rows of its own."""
+    rows = _figures(pieces, by.keys, books, among=pl.col("kind") != Kind.JOB.value)
+    more: tuple[str, ...] = _COVERAGE
     if by is By.JOB:
-        of_job = (
-            _numbered(jobs)
-            .group_by("cluster", "job_id")
-            .agg(
-                pl.col("user").drop_nulls().last(),
-                pl.col("account").drop_nulls().last(),
-                pl.col("state").last(),
-                pl.col("began").min(),
-                pl.when(pl.col("ended").null_count() == 0).then(pl.col("ended").max()).alias("ended"),
-                pl.col("new_run").sum().alias("allocations"),
-                pl.when(pl.col("scheduler_j").null_count() == 0).then(pl.col("scheduler_j").sum()).alias("scheduler_j"),
-            )
-        )
-        rows = rows.join(of_job, on=["cluster", "job_id"], how="left", nulls_equal=True)
+        of_job = _with_runs(jobs).group_by("cluster", "job_id").agg(
+            pl.col("user", "account").drop_nulls().last(), pl.col("state").last(), pl.col("began").min(),
+            pl.when(pl.col("ended").null_count() == 0).then(pl.col("ended").max()).alias("ended"),
+            pl.col("new_run").sum().alias("allocations"),
+            pl.when(pl.col("scheduler_j").null_count() == 0).then(pl.col("scheduler_j").sum()).alias("scheduler_j"),
+        )  # fmt: skip
+        rows = rows.join(of_job, on=["cluster", "job_id"], how="left", nulls_equal=True, maintain_order="left")
         more = _OF_JOB
     order = pl.col("kind").replace_strict({Kind.JOB: 0, Kind.IDLE: 1, Kind.UNATTRIBUTED: 2}, default=3)
-    return rows.sort(order, pl.col("known_j"), descending=[False, True], maintain_order=True).select(
-        "cluster", key, "kind", *_FIGURES, *_MORE, *more
-    )
+    rows = rows.sort(order, pl.col("known_j"), descending=[False, True], maintain_order=True)
+    return rows.select("cluster", by.keys[-1], "kind", *_FIGURES, *_MORE, *more)
 
 
-def _numbered(jobs: pl.DataFrame) -> pl.DataFrame:
+def _with_runs(jobs: pl.DataFrame) -> pl.DataFrame:
     """The allocations in order of time, with whether a run begins: rows of several GPUs at one time are one run."""
-    never = times_of_ns(pl.lit(2**62))
-    lasts = pl.max_horizontal("began", pl.col("ended").fill_null(never))
+    lasts = pl.max_horizontal("began", pl.col("ended").fill_null(times_of_ns(pl.lit(2**62))))
+    jobs = jobs.sort("began", maintain_order=True).with_columns(lasts.alias("_until"))
     before = pl.col("_until").cum_max().shift(1).over("cluster", "job_id")
     at_once = (pl.col("began") == pl.col("began").shift(1).over("cluster", "job_id")).fill_null(False)
-    new = (before.is_null() | (pl.col("began") >= before)) & ~at_once
-    return (
-        jobs.sort("began", maintain_order=True).with_columns(lasts.alias("_until")).with_columns(new.alias("new_run"))
-    )
+    return jobs.with_columns(((before.is_null() | (pl.col("began") >= before)) & ~at_once).alias("new_run"))
 
 
-def _of_things(store: Store, pieces: pl.DataFrame, by: By, found: Booked) -> pl.DataFrame:
+def _of_things(store: Store, pieces: pl.DataFrame, by: By, books: Booked) -> pl.DataFrame:
     """Rows of GPUs, nodes or days: all of their energy, and its parts."""
-    key = by.value
-    pieces, without = _honest(pieces, ["cluster", key], found)
-    rows = _added(pieces, ["cluster", key], found, without)
-    parts = pieces.group_by("cluster", key).agg(
+    parts = pieces.filter(pl.col("counts") | ~pl.col("counts").any().over(by.keys)).group_by(by.keys).agg(
         pl.col("energy_j").filter(pl.col("kind") == kind).sum().alias(name) for kind, name in PARTS.items()
-    )
-    rows = rows.join(parts, on=["cluster", key], how="left", nulls_equal=True)
-    shown: tuple[str, ...] = (key,)
+    )  # fmt: skip
+    rows = _figures(pieces, by.keys, books).join(parts, on=by.keys, how="left", nulls_equal=True, maintain_order="left")
+    shown: tuple[str, ...] = (by.value,)
     if by is By.GPU:
-        rows = rows.join(_named(store), on=["cluster", "gpu"], how="left", nulls_equal=True)
+        rows = rows.join(_named(store), on=by.keys, how="left", nulls_equal=True, maintain_order="left")
         shown = ("gpu", "name", "node", "model")
     known = pl.col("energy_j").is_not_null()
     rows = rows.with_columns(pl.lit(METERED).alias("kind"), pl.when(known).then(pl.col(*PARTS.values())))
     rows = rows.sort("day", "cluster") if by is By.DAY else rows.sort("known_j", descending=True, maintain_order=True)
-    return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *PARTS.values())
+    return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *PARTS.values(), *_COVERAGE)
 
 
-def _of_gpus(store: Store, pieces: pl.DataFrame, found: Booked) -> pl.DataFrame:
+def _of_gpus(store: Store, pieces: pl.DataFrame, books: Booked) -> pl.DataFrame:
     """Rows of the GPUs of a job."""
     keys = ["cluster", "job_id", "gpu"]
-    rows = _added(pieces, keys, found)
-    rows = rows.join(
-        _named(store, rows["gpu"]), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left"
-    )
+    rows = _figures(pieces, keys, books)
+    named = _named(store, rows["gpu"])
+    rows = rows.join(named, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
     share = (pl.col("gpu_s") / pl.col("duration_s")).alias("share")
     shown = rows.select(*keys, "name", "node", "model", share, *_FIGURES, *_MORE)
     return shown.sort("job_id", *by_number("node", "name"), "gpu", nulls_last=True)
@@ -455,43 +397,14 @@ def _of_these(
     return rows.select("cluster", pl.coalesce("parent", "gpu")).unique().rows(), since, until
 
 
-def reconcile(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    settings: str | Path | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Balance:
-    """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown.
-
-    Raises InputError where there is no telemetry in that time.
-    """
-    books = booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress)
-    return balance(store, books)
-
-
-ROWS = 50_000
-"""Rows of a grouping that are kept, the largest first."""
-FIRST = 15
-"""Rows of a grouping that a figure shows one by one; the others are one row more."""
-READINGS = 12_000_000
-"""Where no time is asked for: no more readings than this, about."""
-LENGTHS = {name: timedelta(minutes=one) for name, one in (
-    ("10min", 10), ("1h", 60), ("6h", 360), ("1d", 1440), ("7d", 7 * 1440), ("30d", 30 * 1440)
-)}  # fmt: skip
-"""Times up to the last reading, by the name that `last` of `summary` has. Where no time is asked for, the longest of
-them that has not too many readings."""
-ALL = "all"
-_MUCH_LESS = 0.8
+# -- at a glance ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The energy of a time. All of its `booked` are without pieces."""
+class EnergySummary:
+    """The energy of a time, from one reading of the telemetry; small: all of its `booked` are without pieces."""
 
-    answers: Mapping[By, Answer]
+    answers: Mapping[By, EnergyAnswer]
     """Of each grouping, with the largest `ROWS` rows."""
     n: Mapping[By, int]
     """How many rows there are."""
@@ -507,8 +420,7 @@ class Summary:
     @property
     def ends_ns(self) -> tuple[int, int]:
         """From when to when, ns since 1970."""
-        since, until = (nanoseconds(one) for one in (self.booked.since, self.booked.until))
-        return since, until
+        return nanoseconds(self.booked.since), nanoseconds(self.booked.until)
 
     @property
     def total(self) -> dict[str, Any]:
@@ -524,27 +436,28 @@ def summary(
     last: str | None = None,
     *,
     progress: Callable[[str], None] | None = None,
-) -> Summary:
+) -> EnergySummary:
     """The energy of a store's GPUs from `since_ns` to `until_ns` (ns since 1970, UTC), or over the `last` part of the
     readings: a name of `LENGTHS`, or "all". Without any of these, over the usual time.
 
-    It asks nothing of the network: of carbon, what files have. Raises InputError as `answers.energy`.
+    It asks nothing of the network: of carbon, what files have. Raises InputError as `energy`.
     """
     say = progress or (lambda _: None)
     say("looking for telemetry")
-    since, until, cut = _time_asked(store, cluster, since_ns, until_ns, last)
+    since, until, cut = _usual_time(store, cluster, since_ns, until_ns, last)
     books = booked(store, cluster=cluster, since=since, until=until, settings=offline(store), progress=progress)
     say("adding up")
-    jobs = allocations(store)
-    answers, rest, n = {}, {}, {}
+    jobs, small = allocations(store), books.without_pieces
+    pieces = _with_jobs(books, jobs)
+    answers, beyond, n = {}, {}, {}
     for by in By:
-        answer = answered(store, by, books, jobs=jobs)
-        rest[by] = None if by is By.DAY else beyond(books, answer, FIRST, jobs)
+        answer = _answered(store, by, books, jobs, pieces)
+        beyond[by] = None if by is By.DAY else _beyond(answer, pieces, FIRST)
         n[by] = answer.rows.height
-        answers[by] = replace(answer, rows=_largest(answer), booked=books.without_pieces)
-    kinds = {str(row["kind"]): row for row in parts(books).iter_rows(named=True)}
-    small = books.without_pieces
-    return Summary(answers, n, rest, kinds, replace(balance(store, books), booked=small), small, cut)
+        answers[by] = replace(answer, rows=_largest(answer), booked=small)
+    metered = pieces.filter("read", pl.col("counts") | ~pl.col("counts").any())
+    parts = {str(row["kind"]): row for row in _figures(metered, ["kind"], books).iter_rows(named=True)}
+    return EnergySummary(answers, n, beyond, parts, replace(balance(store, books), booked=small), small, cut)
 
 
 def offline(store: Store) -> EnergySettings:
@@ -552,17 +465,37 @@ def offline(store: Store) -> EnergySettings:
     return replace(find_settings(store.root), offline=True)
 
 
-def _largest(answer: Answer) -> pl.DataFrame:
+def _of_jobs_first(answer: EnergyAnswer) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows that are ranked, and of people those of nobody."""
+    of_job = pl.lit(not answer.by.of_people) | (pl.col("kind") == Kind.JOB.value)
+    return answer.rows.filter(of_job), answer.rows.filter(~of_job)
+
+
+def _largest(answer: EnergyAnswer) -> pl.DataFrame:
     """The largest rows; what nobody used is always among them."""
-    if answer.rows.height <= ROWS:
-        return answer.rows
-    if not answer.by.of_people:
-        return answer.rows.head(ROWS).clone()
-    nobodys = answer.rows.filter(pl.col("kind") != Kind.JOB.value)
-    return pl.concat([answer.rows.filter(pl.col("kind") == Kind.JOB.value).head(ROWS), nobodys])
+    ranked, nobodys = _of_jobs_first(answer)
+    return pl.concat([ranked.head(ROWS).clone(), nobodys])
 
 
-def _time_asked(
+def _beyond(answer: EnergyAnswer, pieces: pl.DataFrame, most: int) -> dict[str, Any] | None:
+    """All rows of an answer after the `most` first ones as one row; None where there are none.
+
+    Of jobs, users and accounts: of those, without what nobody used. Rows without a figure are not in it: `no_figure`
+    says how many these are, and `n` how many are in it.
+    """
+    rest = _of_jobs_first(answer)[0].slice(most)
+    if rest.is_empty():
+        return None
+    known = rest.filter(pl.col("energy_j").is_not_null())
+    among = pl.col("kind") == Kind.JOB.value if answer.by.of_people else pl.col("read")
+    on = ["cluster", answer.by.keys[-1]]
+    own = pieces.filter(among).join(known if known.height else rest, on=on, how="semi", nulls_equal=True)
+    if answer.by.of_people:
+        own = own.with_columns(pl.lit(True).alias("counts"))  # a job keeps GPUs of which no reading counts
+    return _row(own, answer.booked) | {"n": known.height, "no_figure": rest.height - known.height}
+
+
+def _usual_time(
     store: Store, cluster: str | None, since_ns: int | None, until_ns: int | None, last: str | None
 ) -> tuple[datetime | None, datetime | None, bool]:
     """The time to look at (None: from the first reading, up to the last), and whether it is shorter than usual.

@@ -145,9 +145,9 @@ class Booked:
     """All pieces of a time, and what they stand on."""
 
     pieces: pl.DataFrame
-    """Columns of `attribute.PIECES` and `billing.PRICED`; read: the GPU was read in this time; dark: nobody had the GPU
-    and nobody read it meanwhile, so that nothing is said of it. (A GPU that has no other times has no dark ones: its
-    rows say why it has no energy.)"""
+    """Columns of `attribute.PIECES` and `billing.PRICED`, and whether a piece is `dark` (nobody had the GPU and nobody
+    read it meanwhile, so that nothing is said of it; a GPU that has no other times has no dark ones, so that its rows
+    say why it has no energy), its GPU was `read` in this time, and some reading of it `counts`."""
     metered: pl.DataFrame
     """A row for each GPU with readings: `attribute.METERED`."""
     problems: pl.DataFrame
@@ -239,15 +239,20 @@ def booked(
 
 
 def _flagged(pieces: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:
-    """The pieces with `read` and `dark`."""
+    """The pieces with `dark`, `read` and `counts`."""
     unread = pl.col("reason").is_in([Reason.NO_TELEMETRY.value, Reason.GAPS.value]).fill_null(False)
     dark = (pl.col("kind") != Kind.JOB.value) & unread
-    other = pieces.filter(~dark).select(*_KEYS, pl.lit(True).alias("_other")).unique()
+    of_gpu = pieces.group_by(_KEYS).agg(
+        (~dark).any().alias("_lit"), pl.col("measured_s").filter(~dark).sum().alias("_s")
+    )
     read = metered.select(*_KEYS, pl.lit(True).alias("read"))
-    for more in (other, read):
+    for more in (of_gpu, read):
         pieces = pieces.join(more, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
-    dark &= pl.col("_other").fill_null(False)
-    return pieces.with_columns(dark.alias("dark"), pl.col("read").fill_null(False)).drop("_other")
+    read_at_all = pl.col("read").fill_null(False)
+    counts = ~read_at_all | (pl.col("_s") > 0)
+    return pieces.with_columns((dark & pl.col("_lit")).alias("dark"), read_at_all, counts.alias("counts")).drop(
+        "_lit", "_s"
+    )
 
 
 def _lacking(pieces: pl.DataFrame, name: str) -> str | None:

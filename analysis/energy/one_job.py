@@ -15,7 +15,7 @@ from ...errors import InputError
 from ...store.instants import nanoseconds
 from ...store.power_sensors import SensorError
 from ...store.views import OF_ALL_RUNS
-from .answers import Answer, energy, offline
+from .answers import EnergyAnswer, energy, offline
 from .excess import verdicts
 from .options import Ground
 from .quote import Quoted, quote_job
@@ -31,7 +31,7 @@ NO_VERDICT = "none"
 class OneJob:
     """A job. All of its `booked` are without pieces."""
 
-    answer: Answer
+    answer: EnergyAnswer
     elsewhere: Quoted | None
     why_not: str | None
     """Why nothing is known of `elsewhere`, in a sentence."""

@@ -31,7 +31,7 @@ from ..statistics.ordering import Floats
 from ..statistics.student import quantile, upper_tail
 from ..tuning.curve import OwnCurve
 from ..tuning.power_plan import Estimate
-from .answers import Answer
+from .answers import EnergyAnswer
 from .attribute import Kind
 from .billing import cuts, priced, rates_between
 from .books import Booked, add_up
@@ -96,7 +96,7 @@ class Quoted:
 def quote_job(
     store: Store,
     job: str,
-    answer: Answer,
+    answer: EnergyAnswer,
     *,
     deadline_s: float = DEADLINE_S,
     shares: Sequence[float] = CAPS,

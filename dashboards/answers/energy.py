@@ -13,7 +13,7 @@ from ...store.instants import seconds_of, time_of
 from .reply import Reply, folder, opened
 
 if TYPE_CHECKING:
-    from ...analysis.energy.answers import Answer
+    from ...analysis.energy.answers import EnergyAnswer
     from ...analysis.energy.books import Balance
     from ...analysis.energy.calibration import Calibration
     from ...analysis.energy.excess import FleetExcess
@@ -54,7 +54,7 @@ class QuoteOptions(EnergyOptions, total=False):
 
 def energy(
     store: Store | str | Path, by: str = "job", *, job: str | None = None, **options: Unpack[EnergyOptions]
-) -> Reply[Answer] | Reply[OneJob]:
+) -> Reply[EnergyAnswer] | Reply[OneJob]:
     """The energy of a store's GPUs by job, user, account, gpu, node or day, or of one job, as `whorl energy` says it.
 
     `frame` has a row for each, the largest first: joules with the 95 % interval, grams and money. Raises InputError for

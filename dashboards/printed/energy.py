@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.energy.answers import SCHEMA, Answer, By
+from ...analysis.energy.answers import SCHEMA, By, EnergyAnswer
 from ...analysis.energy.attribute import Kind
 from ...analysis.energy.billing import HostSource, hours_share
 from ...analysis.energy.books import Booked
@@ -36,7 +36,7 @@ _LEFT_OUT = ("account", "cluster", "model", "GPUs", "jobs", "measured %", "user"
 Row = Mapping[str, Any]
 
 
-def document(found: Answer) -> dict[str, Any]:
+def document(found: EnergyAnswer) -> dict[str, Any]:
     """The document of `whorl.energy/1`."""
     booked = found.booked
     return {
@@ -71,7 +71,7 @@ def _field(value: Any) -> Any:
     return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
 
 
-def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
+def answer(found: EnergyAnswer, store: str | Path) -> Iterable[str | Table]:
     """The energy of each row for people, the largest first, and what it stands on."""
     rows = found.rows.to_dicts()
     if not rows:
@@ -90,7 +90,7 @@ def answer(found: Answer, store: str | Path) -> Iterable[str | Table]:
     yield from _next(found, store)
 
 
-def listed(found: Answer, rows: Sequence[Row]) -> Table:
+def listed(found: EnergyAnswer, rows: Sequence[Row]) -> Table:
     """Some rows of an answer as a table, in units that suit them."""
     unit, joules = unit_of(
         [row["high_j"] or row["energy_j"] or row["known_j"] for row in rows] + [found.total.get("energy_j")]
@@ -156,7 +156,7 @@ def with_clusters(table: Table, rows: Sequence[Row]) -> Table:
     )
 
 
-def costs_of(found: Answer) -> list[tuple[str, str]]:
+def costs_of(found: EnergyAnswer) -> list[tuple[str, str]]:
     """The columns of grams and money that have a figure, with their heads."""
     heads = {"co2e_g": "CO2e g", "cost": f"cost {found.booked.settings.currency or ''}".rstrip()}
     return [(name, head) for name, head in heads.items() if not found.rows[name].is_null().all()]
@@ -205,7 +205,7 @@ def percent(part: float | None, whole: float | None) -> str:
     return f"{100 * part / whole:.0f}"
 
 
-def in_all(found: Answer) -> Iterable[str]:
+def in_all(found: EnergyAnswer) -> Iterable[str]:
     """What the rows add up to."""
     total = found.total
     if total.get("energy_j") is not None:
@@ -222,7 +222,7 @@ def in_all(found: Answer) -> Iterable[str]:
         yield f"metered in all: n/a; {number(total['known_j'] / joules)} {unit} have an honest figure"
 
 
-def explained(found: Answer, store: str | Path | None = None) -> Iterable[str]:
+def explained(found: EnergyAnswer, store: str | Path | None = None) -> Iterable[str]:
     """What is not in the rows and why, and what they stand on. `store`: where the commands that it names look."""
     if len(found.booked.problems):
         where = "" if store is None else f" --store {shlex.quote(str(store))}"
@@ -270,7 +270,7 @@ def _reasons(rows: pl.DataFrame) -> list[tuple[str, str, int]]:
     return counted.sort("len", descending=True, maintain_order=True).rows()
 
 
-def carbon(found: Answer) -> Iterable[str]:
+def carbon(found: EnergyAnswer) -> Iterable[str]:
     """What the grams and the money stand on; what to give where there are none."""
     booked = found.booked
     for row in booked.factors.head(_FACTORS).iter_rows(named=True):
@@ -311,7 +311,7 @@ def _hosts(total: Row) -> Iterable[str]:
         yield f"GPUs and the rest of the nodes together: {node} {unit} [{low}, {high}]"
 
 
-def _next(found: Answer, store: str | Path) -> Iterable[str]:
+def _next(found: EnergyAnswer, store: str | Path) -> Iterable[str]:
     first = next((row for row in found.rows.iter_rows(named=True) if row["kind"] == Kind.JOB), None)
     if found.by is By.JOB and first is not None and first["job_id"]:
         yield ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...analysis.energy.answers import Answer
+from ...analysis.energy.answers import EnergyAnswer
 from ...analysis.energy.idle import IdleSource
 from ...analysis.energy.one_job import OneJob
 from ...analysis.energy.quote import Quoted
@@ -28,7 +28,7 @@ def document(found: OneJob) -> dict[str, Any]:
     return {**of, "gpus": gpus, "what_if": as_rows(found.elsewhere), "excess": found.elsewhere.lost}
 
 
-def answer(found: Answer, elsewhere: Quoted) -> Iterable[str | Table]:
+def answer(found: EnergyAnswer, elsewhere: Quoted) -> Iterable[str | Table]:
     """A job for people: its energy and what it is made of, each of its GPUs, and what it would have taken elsewhere."""
     for row in found.rows.iter_rows(named=True):
         yield from _of(found, row)
@@ -71,7 +71,7 @@ def said(row: Row) -> str:
     )
 
 
-def _of(found: Answer, row: Row) -> Iterable[str | Table]:
+def _of(found: EnergyAnswer, row: Row) -> Iterable[str | Table]:
     yield said(row)
     yield ""
     yield Table(("of the job", "figure", "which is"), [list(line) for line in lines(found, row)], wrapped=(2,))
@@ -100,7 +100,7 @@ def _of(found: Answer, row: Row) -> Iterable[str | Table]:
     )
 
 
-def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
+def lines(found: EnergyAnswer, row: Row) -> Iterable[tuple[str, str, str]]:
     """Name, figure, and what to know about it: of the energy, the grams and the money."""
     yield from energy_lines(found, row)
     building = ["of the building"] if found.booked.settings.pue else []
@@ -111,7 +111,7 @@ def lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
         yield what, f"{number(row[name])} {in_} [{low}, {high}]", " and ".join(["of that energy", *more])
 
 
-def energy_lines(found: Answer, row: Row) -> Iterable[tuple[str, str, str]]:
+def energy_lines(found: EnergyAnswer, row: Row) -> Iterable[tuple[str, str, str]]:
     """The same of the energy alone. `row`: a row of the answer, or its total."""
     unit, joules = unit_of([row["high_j"]])
     if row["energy_j"] is None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.answers import By, Summary, summary
+from whorl.analysis.energy.answers import By, EnergySummary, summary
 from whorl.analysis.energy.one_job import OneJob, one_job
 from whorl.dashboards.energy_table import Unit, of_gpus, of_problems, shown
 from whorl.dashboards.energy_words import name_of
@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def found(store: Store) -> Summary:
+def found(store: Store) -> EnergySummary:
     return summary(store)
 
 
@@ -48,7 +48,7 @@ def one(store: Store) -> OneJob:
 
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("days", [2, 6])
-def test_the_bars_of_a_day_are_its_parts_and_the_line_its_interval(days: int, found: Summary) -> None:
+def test_the_bars_of_a_day_are_its_parts_and_the_line_its_interval(days: int, found: EnergySummary) -> None:
     rows = _days(found, days)
     figure = books(rows)
     day, energy = ("y", "x") if days == 2 else ("x", "y")  # few lie, many stand
@@ -66,7 +66,7 @@ def test_the_bars_of_a_day_are_its_parts_and_the_line_its_interval(days: int, fo
 
 
 @pytest.mark.parametrize("days", [2, 6])
-def test_a_day_without_a_figure_is_marked_and_has_no_bar(days: int, found: Summary) -> None:
+def test_a_day_without_a_figure_is_marked_and_has_no_bar(days: int, found: EnergySummary) -> None:
     rows = _days(found, days)
     parts = [column for column, _, _ in PARTS.values()]
     gone = rows.with_columns(
@@ -80,13 +80,13 @@ def test_a_day_without_a_figure_is_marked_and_has_no_bar(days: int, found: Summa
     assert ([str(one) for one in marked[day]], list(marked.text)) == ([str(rows["day"][0])], ["n/a"])
 
 
-def _days(found: Summary, days: int) -> pl.DataFrame:
+def _days(found: EnergySummary, days: int) -> pl.DataFrame:
     """The first day, so many times."""
     row = found.answers[By.DAY].rows.head(1)
     return pl.concat([row.with_columns(pl.col("day") + pl.duration(days=one)) for one in range(days)])
 
 
-def test_each_cluster_has_a_panel(found: Summary) -> None:
+def test_each_cluster_has_a_panel(found: EnergySummary) -> None:
     rows = found.answers[By.DAY].rows
     figure = books(pl.concat([rows, rows.with_columns(cluster=pl.lit(HOSTILE))]))
     assert [one.text for one in figure.layout.annotations] == ["&lt;b&gt;ann&lt;/b&gt;", "c"]
@@ -96,7 +96,7 @@ def test_each_cluster_has_a_panel(found: Summary) -> None:
     assert (figure.layout.legend.y - 1) * inside > 20, "the legend stands above the name of the first cluster"
 
 
-def test_the_largest_have_a_bar_each_and_all_others_one(found: Summary) -> None:
+def test_the_largest_have_a_bar_each_and_all_others_one(found: EnergySummary) -> None:
     rows = found.answers[By.USER].rows
     figure = largest(By.USER, rows, 15, found.beyond[By.USER])
     (bars,) = figure.data
@@ -113,7 +113,7 @@ def test_the_largest_have_a_bar_each_and_all_others_one(found: Summary) -> None:
     assert bars.error_x.array[15] == pytest.approx((beyond["high_j"] - beyond["energy_j"]) / 3.6e6)
 
 
-def test_a_bar_that_is_far_longer_than_the_others_is_cut_and_says_how_long_it_is(found: Summary) -> None:
+def test_a_bar_that_is_far_longer_than_the_others_is_cut_and_says_how_long_it_is(found: EnergySummary) -> None:
     rows = found.answers[By.USER].rows
     beyond = {**dict(found.beyond[By.USER] or {}), "energy_j": 3.6e9, "low_j": 3.5e9, "high_j": 3.8e9}
     figure = largest(By.USER, rows, 15, beyond)
@@ -123,7 +123,7 @@ def test_a_bar_that_is_far_longer_than_the_others_is_cut_and_says_how_long_it_is
     assert figure.layout.xaxis.range[1] == pytest.approx(1.1 * float(rows["high_j"][0]) / 3.6e6)
 
 
-def test_what_has_no_figure_has_no_bar_and_says_why(found: Summary) -> None:
+def test_what_has_no_figure_has_no_bar_and_says_why(found: EnergySummary) -> None:
     figure = largest(By.GPU, found.answers[By.GPU].rows, 15, None)
     bars, missing = figure.data
     assert list(bars.y) == [0, 1, 2]
@@ -132,7 +132,7 @@ def test_what_has_no_figure_has_no_bar_and_says_why(found: Summary) -> None:
 
 
 @pytest.mark.parametrize("by", list(By))
-def test_a_frame_has_the_names_and_figures_of_the_answer(by: By, found: Summary) -> None:
+def test_a_frame_has_the_names_and_figures_of_the_answer(by: By, found: EnergySummary) -> None:
     answer = found.answers[by]
     frame = shown(answer)
     assert frame.rows["what"].fill_null("n/a").to_list() == [name_of(by, row) for row in answer.rows.to_dicts()]
@@ -152,7 +152,7 @@ def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(one: OneJ
     assert "whorl campaign" in row["lost_why"]
 
 
-def test_each_problem_says_what_to_do(found: Summary) -> None:
+def test_each_problem_says_what_to_do(found: EnergySummary) -> None:
     rows = of_problems(found.balance)
     assert {"zero watts", "unknown GPU"} <= set(rows["problem"])
     assert rows["do"].null_count() == 0
@@ -165,6 +165,6 @@ def test_a_unit_shows_four_digits_of_the_largest(most: float, digits: int) -> No
     assert Unit.of([None, most / 7, most]).digits == digits
 
 
-def test_an_empty_answer_gives_empty_figures(found: Summary, tmp_path: Path) -> None:
+def test_an_empty_answer_gives_empty_figures(found: EnergySummary, tmp_path: Path) -> None:
     assert largest(By.USER, found.answers[By.USER].rows.clear(), 15, None).data[0].x == ()
     assert not [trace for trace in books(found.answers[By.DAY].rows.clear()).data if trace.type == "bar"]

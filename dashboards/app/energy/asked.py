@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ....analysis.energy.answers import ALL, LENGTHS, By, Summary, summary
+from ....analysis.energy.answers import ALL, LENGTHS, By, EnergySummary, summary
 from ....analysis.energy.one_job import OneJob, job_offline
 from ....analysis.energy.options import Ground, ground
 from ....store.power_sensors import SensorError
@@ -38,7 +38,7 @@ class Asked:
     says: tuple[str, ...]
     """Sentences about what the address says and the page does not know."""
 
-    def later(self, reading: Reading, *, again: bool = False) -> Later[Summary] | Later[OneJob]:
+    def later(self, reading: Reading, *, again: bool = False) -> Later[EnergySummary] | Later[OneJob]:
         """The answer, as far as it is."""
         if self.state.job is not None:
 
@@ -66,6 +66,6 @@ def ask(state: State) -> Asked:
     return Asked(state, by, tuple(says))
 
 
-def whole(reading: Reading, state: State, *, again: bool = False) -> Later[Summary]:
+def whole(reading: Reading, state: State, *, again: bool = False) -> Later[EnergySummary]:
     """The energy of the time that an address says, whoever used it."""
     return reading.later(summary, state.cluster, state.since, state.until, state.last, again=again)

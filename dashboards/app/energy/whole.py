@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from dash import Dash, html
 
-from ....analysis.energy.answers import FIRST, By, Summary
+from ....analysis.energy.answers import FIRST, By, EnergySummary
 from ...energy_table import Shown, of_problems, shown
 from ...energy_tiles import costs, metered
 from ...figures.energy_books import CLUSTERS, books
@@ -66,7 +66,7 @@ def register(app: Dash, reading: Reading) -> None:
     )  # fmt: skip
 
 
-def body(found: Summary, asked: Asked, store: Path) -> list[Component]:
+def body(found: EnergySummary, asked: Asked, store: Path) -> list[Component]:
     """The page. `store`: where the store is."""
     answer = found.answers[asked.by]
     return [
@@ -85,14 +85,14 @@ def body(found: Summary, asked: Asked, store: Path) -> list[Component]:
     ]
 
 
-def _short(found: Summary) -> list[Component]:
+def _short(found: EnergySummary) -> list[Component]:
     if not found.cut:
         return []
     says = "There are very many readings, so that only the last part of them is shown. Choose a longer time above."
     return [told(html.P(says))]
 
 
-def _by_day(found: Summary) -> Component:
+def _by_day(found: EnergySummary) -> Component:
     rows = found.answers[By.DAY].rows
     says = "Days are in UTC. The line at the end of a bar: 95 % interval of what was metered."
     if rows["cluster"].n_unique() > CLUSTERS:
@@ -101,7 +101,7 @@ def _by_day(found: Summary) -> Component:
     return section("Where the energy went, day by day", drawn, says=says)
 
 
-def _by(found: Summary, asked: Asked) -> Component:
+def _by(found: EnergySummary, asked: Asked) -> Component:
     by = asked.by
     name = BYS[by]
     answer = found.answers[by]
@@ -119,7 +119,7 @@ def _by(found: Summary, asked: Asked) -> Component:
     return section(f"Energy by {name}", *drawn, listed, says=says)
 
 
-def _books(found: Summary) -> Component:
+def _books(found: EnergySummary) -> Component:
     balance = found.balance
     name = title(balance)
     said = html.Ul([html.Li(prose(one)) for one in sentences(balance)], className="soft says")
@@ -140,7 +140,7 @@ def _table(name: str, shown_: Sequence[Column], frame: pl.DataFrame | None, labe
     return table(name, shown_, few, label=label, height=_HIGH_PX)
 
 
-def _command(found: Summary, asked: Asked, store: Path) -> str:
+def _command(found: EnergySummary, asked: Asked, store: Path) -> str:
     """What prints the same."""
     words = ["whorl energy --store", shlex.quote(str(store)), "--by", asked.by.value]
     if asked.state.cluster is not None:

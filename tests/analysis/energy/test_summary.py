@@ -12,7 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from whorl.analysis.energy import answers as module
-from whorl.analysis.energy.answers import By, Summary, energy, reconcile, summary
+from whorl.analysis.energy.answers import By, EnergySummary, energy, reconcile, summary
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import NOON, gpu, job, readings, store_of
@@ -34,13 +34,13 @@ def two_days(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def found(two_days: Store) -> Summary:
+def found(two_days: Store) -> EnergySummary:
     return summary(two_days)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("by", list(By))
-def test_its_rows_are_those_of_the_command(by: By, found: Summary, two_days: Store) -> None:
+def test_its_rows_are_those_of_the_command(by: By, found: EnergySummary, two_days: Store) -> None:
     said = energy(two_days, by)
     assert_frame_equal(found.answers[by].rows, said.rows)
     assert found.n[by] == said.rows.height
@@ -48,7 +48,7 @@ def test_its_rows_are_those_of_the_command(by: By, found: Summary, two_days: Sto
     assert (found.booked.dark_s, found.booked.has_jobs) == (said.booked.dark_s, said.booked.has_jobs)
 
 
-def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: Summary, two_days: Store) -> None:
+def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: EnergySummary, two_days: Store) -> None:
     said = reconcile(two_days)
     assert_frame_equal(found.balance.gpus, said.gpus)
     assert_frame_equal(found.balance.problems, said.problems)
@@ -63,7 +63,7 @@ def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: Summary, t
 
 @pytest.mark.long
 def test_the_first_rows_and_what_is_beyond_them_are_all(
-    found: Summary, two_days: Store, monkeypatch: pytest.MonkeyPatch
+    found: EnergySummary, two_days: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert found.beyond[By.GPU] is None
     rows = found.answers[By.USER].rows.filter(pl.col("kind") == "job")
@@ -93,7 +93,7 @@ def test_of_very_many_rows_the_largest_are_kept(two_days: Store, monkeypatch: py
 
 @pytest.mark.long
 def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_many(
-    found: Summary, two_days: Store, monkeypatch: pytest.MonkeyPatch
+    found: EnergySummary, two_days: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last = datetime(2026, 11, 2, 12) + timedelta(seconds=15 * HOUR - 30)  # noqa: DTZ001 - as the answers say it
     assert not found.cut
