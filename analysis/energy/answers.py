@@ -142,12 +142,24 @@ def energy(
         gpus, since, until = _of_these(opened, jobs, since, until)
     books = booked(opened, cluster=cluster, gpus=gpus, since=since, until=until, settings=settings, progress=progress)
     if job is None:
-        return _answered(opened, by, books, jobs, _with_jobs(books, jobs))
+        return answered(opened, by, books, jobs=jobs)
     # A job that had a GPU of which no reading counts keeps it, with its bounds.
     pieces = _with_jobs(books, jobs).filter(pl.col("job_id").is_not_null()).with_columns(pl.lit(True).alias("counts"))
-    whole = _answered(opened, by, books, jobs, pieces)
+    whole = answered(opened, by, books, jobs=jobs, pieces=pieces)
     total = _row(pieces if by.of_people else pieces.filter("read"), books)
     return replace(whole, total=total, gpus=_of_gpus(opened, pieces, books), others=_beside(opened, jobs))
+
+
+def answered(
+    store: Store, by: By, books: Booked, *, jobs: pl.DataFrame | None = None, pieces: pl.DataFrame | None = None
+) -> EnergyAnswer:
+    """What `energy` says of all jobs, from books that are there. `jobs` and `pieces`: of `allocations` and of
+    `_with_jobs`, where they were made before."""
+    jobs = allocations(store) if jobs is None else jobs
+    pieces = _with_jobs(books, jobs) if pieces is None else pieces
+    metered = pieces.filter("read")  # a job on GPUs that nobody read is a row of its own, but nothing of it was metered
+    rows = _of_people(pieces, by, jobs, books) if by.of_people else _of_things(store, metered, by, books)
+    return EnergyAnswer(by, rows, _row(metered, books), books)
 
 
 def allocations(store: Store) -> pl.DataFrame:
@@ -181,13 +193,6 @@ def _with_jobs(books: Booked, jobs: pl.DataFrame) -> pl.DataFrame:
     named = jobs.select("cluster", "allocation", "job_id", "user", "account")
     pieces = books.lit.join(named, on=["cluster", "allocation"], how="left", nulls_equal=True, maintain_order="left")
     return pieces.with_columns(pl.col("began").dt.date().alias("day"))
-
-
-def _answered(store: Store, by: By, books: Booked, jobs: pl.DataFrame, pieces: pl.DataFrame) -> EnergyAnswer:
-    # A job on GPUs that nobody read is a row of its own, but nothing of it was metered.
-    metered = pieces.filter("read")
-    rows = _of_people(pieces, by, jobs, books) if by.of_people else _of_things(store, metered, by, books)
-    return EnergyAnswer(by, rows, _row(metered, books), books)
 
 
 def _row(pieces: pl.DataFrame, books: Booked) -> dict[str, Any]:
@@ -451,7 +456,7 @@ def summary(
     pieces = _with_jobs(books, jobs)
     answers, beyond, n = {}, {}, {}
     for by in By:
-        answer = _answered(store, by, books, jobs, pieces)
+        answer = answered(store, by, books, jobs=jobs, pieces=pieces)
         beyond[by] = None if by is By.DAY else _beyond(answer, pieces, FIRST)
         n[by] = answer.rows.height
         answers[by] = replace(answer, rows=_largest(answer), booked=small)

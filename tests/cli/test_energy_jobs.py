@@ -55,7 +55,7 @@ def test_the_power_limit_of_a_quote_is_that_of_the_readings_where_nothing_else_s
     bare = gpu("GPU-a", power_limit_mw=None, power_limit_default_mw=None)
     store_of(tmp_path / "S", [bare], [readings("GPU-a", range(99), [200.0] * 99)], [job(5, "GPU-a", 0, 90)])
     options = {one["option"]: one for one in document("--store", str(tmp_path / "S"), "--job", "5")["what_if"]}
-    assert "no workload was run under several power limits" in options["cap"]["reason"]
+    assert options["cap"]["what"] == "150 W (50 %)"
 
 
 @pytest.mark.long
