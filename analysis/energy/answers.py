@@ -52,7 +52,8 @@ _FIGURES = ("energy_j", "low_j", "high_j", "idle_j", "duration_s", "method", "re
 _MORE = (
     "idle_share", "idle_share_low", "idle_share_high", "idle_source",
     "co2e_low_g", "co2e_high_g", "cost_low", "cost_high", "gpu_s", "measured_s", "known_j", "gpus",
-    "host_j", "host_source", "host_of_s", "node_j", "node_low_j", "node_high_j", "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
+    "host_j", "host_source", "host_of_s", "node_j", "node_low_j", "node_high_j",
+    "embodied_g", "co2e_reason", "cost_reason", "gpus_no_figure",
 )  # fmt: skip
 _COVERAGE = ("jobs", "jobs_known")
 _OF_JOB = ("user", "account", "state", "began", "ended", "allocations", "scheduler_j")
@@ -363,7 +364,7 @@ def _of_job(store: Store, job: str, cluster: str | None) -> pl.DataFrame:
 
 
 def _beside(store: Store, jobs: pl.DataFrame) -> pl.DataFrame:
-    """The other jobs that were on the nodes of these allocations at the same time, as `Answer.others`."""
+    """The other jobs that were on the nodes of these allocations at the same time, as `EnergyAnswer.others`."""
     query = f"""
         select o.job_id, any_value(o.user) as user, any_value(o.account) as account, min(o.began) as began,
             case when count(o.ended) = count(*) then max(o.ended) end as ended, count(distinct o.gpu) as gpus,
