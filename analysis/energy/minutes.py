@@ -29,7 +29,7 @@ from .idle import IDLE_SOURCES
 from .meter import ENDS, PARTS, Meters
 from .readings import meters_of_many
 from .sensor import PowerSource
-from .series import Floats, Groups, Ints, Note, Problem, Reason, Times
+from .series import Flags, Floats, Groups, Ints, Note, Problem, Reason, Times
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -61,7 +61,7 @@ def meters_by_day(
     `gpus` keeps only these: cluster and GPU of each. `times_of` a GPU are when else than at full minutes its energy
     will be asked for (ns UTC); None: when jobs come and leave. Raises StoreError.
     """
-    stored = _Stored(store, since_ns, until_ns)
+    stored, asked = _Stored(store, since_ns, until_ns), None
     days = sorted(stored.states)
     for number, day in enumerate(days):
         if progress is not None:
@@ -70,15 +70,16 @@ def meters_by_day(
         if not stored.is_fresh(day):
             yield from _of_readings(store, window, cluster, gpus)
             continue
-        if times_of is None:
-            times_of = read_claims(store, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus).edges
+        if asked is None:
+            times_of = (
+                times_of or read_claims(store, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus).edges
+            )
+            asked = _Asked(times_of, (since_ns, until_ns))
         anew = set[tuple[str, str]]()
         for some in stored.meters(day, cluster, gpus):
-            known = np.ones(len(some), bool)
-            if not stored.is_pruned(day):
-                known[_without_knot(some, times_of, window)] = False
-                anew |= {some.gpus[row] for row in np.flatnonzero(~known).tolist()}
-            part = some.only(np.flatnonzero(known)).between(*window)
+            lacking = np.zeros(len(some), bool) if stored.is_pruned(day) else asked.lacking(some)
+            anew |= {some.gpus[number] for number in np.flatnonzero(lacking).tolist()}
+            part = some.only(np.flatnonzero(~lacking)).between(*window)
             if len(part):
                 yield part
         if anew:
@@ -97,13 +98,14 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     stale |= {day for day in near if stored.origin(day).beside != _rows_beside(store, day)}
     if not stale:
         return 0
-    edges = read_claims(store, since_ns=min(stale) * _DAY_NS, until_ns=(max(stale) + 1) * _DAY_NS).edges
+    claims = read_claims(store, since_ns=min(stale) * _DAY_NS, until_ns=(max(stale) + 1) * _DAY_NS)
+    asked = _Asked(claims.edges)
     with store.derive(offline=offline) as derivation:
         for number, day in enumerate(sorted(stale)):
             if progress is not None:
                 progress(f"energy per minute: day {number + 1:,} of {len(stale):,}")
             origin = Origin(VERSION, over[day], _rows_beside(store, day))
-            derivation.replace(day, origin, _pieces(store, day, stored, edges))
+            derivation.replace(day, origin, _pieces(store, day, stored, asked))
     return len(stale)
 
 
@@ -140,7 +142,7 @@ def _rows_beside(store: Store, day: int) -> int:
     return int(sum(counts))
 
 
-def _pieces(store: Store, day: int, stored: _Stored, edges: TimesOf) -> Iterator[dict[str, pa.Table]]:
+def _pieces(store: Store, day: int, stored: _Stored, asked: _Asked) -> Iterator[dict[str, pa.Table]]:
     """The rows of a day by table, some GPUs at a time.
 
     Of a day whose readings were pruned only GPUs with later ones are metered anew: pruned minutes say less than rows
@@ -156,7 +158,7 @@ def _pieces(store: Store, day: int, stored: _Stored, edges: TimesOf) -> Iterator
         yield from stored.without(day, gpus)
     waiting: list[dict[str, pa.Table]] = []
     for some in _of_readings(store, window, None, gpus) if gpus != [] else ():
-        waiting.append(_rows(some, edges, window[0]))
+        waiting.append(_rows(some, asked, window[0]))
         if sum(len(tables[ENERGY_MINUTES.name]) for tables in waiting) > _ROWS_OF_FILE:
             yield _together(waiting)
             waiting = []
@@ -168,9 +170,9 @@ def _together(parts: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
     return {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]}
 
 
-def _rows(meters: Meters, edges: TimesOf, day_ns: int) -> dict[str, pa.Table]:
+def _rows(meters: Meters, asked: _Asked, day_ns: int) -> dict[str, pa.Table]:
     """What meters show, as rows of both tables."""
-    of, when = _knots(meters, edges)
+    of, when = _knots(meters, asked)
     seconds, shown = meters.at(of, when)
     figures = dict(zip(("energy_j", *PARTS, *ENDS), shown, strict=True))
     last = np.append(of[1:] != of[:-1], True)
@@ -216,7 +218,7 @@ def _rows(meters: Meters, edges: TimesOf, day_ns: int) -> dict[str, pa.Table]:
     }
 
 
-def _knots(meters: Meters, edges: TimesOf) -> tuple[Ints, Times]:
+def _knots(meters: Meters, asked: _Asked) -> tuple[Ints, Times]:
     """When the meters are asked: the number of the GPU, and when, in order; of each GPU twice or more."""
     first, last = meters.first_ns // 1000 * 1000, meters.last_ns // 1000 * 1000
     number = np.maximum((last - 1) // _MINUTE_NS - first // _MINUTE_NS, 0)
@@ -229,7 +231,7 @@ def _knots(meters: Meters, edges: TimesOf) -> tuple[Ints, Times]:
     begins, ends = (np.sort(of_gap[side::2] * _SPAN_NS + gap[side::2] - zero) for side in (0, 1))
     place = of_mark * _SPAN_NS + mark - zero
     free = np.searchsorted(begins, place, "right") == np.searchsorted(ends, place, "right")
-    of_edge, edge = _times(meters, edges)
+    of_edge, edge = asked.within(meters)
     edge = np.clip(edge // 1000 * 1000, first[of_edge], last[of_edge])
     numbers = np.arange(len(meters))
     of = np.concatenate([numbers, numbers, of_mark[free], of_gap, of_edge])
@@ -429,18 +431,29 @@ def _as_note(record: Mapping[str, Any]) -> Note:
     )  # fmt: skip
 
 
-def _times(meters: Meters, times_of: TimesOf, ends: Sequence[int] = ()) -> tuple[Ints, Times]:
-    """The times of GPUs, and `ends`, that lie in the time that they are metered: the number of the GPU, and when."""
-    times = [np.append(times_of(key), np.array(ends, np.int64)) for key in meters.gpus]
-    of = np.repeat(np.arange(len(meters)), [len(of_gpu) for of_gpu in times])
-    when = np.concatenate([np.zeros(0, np.int64), *times])
-    inside = (when >= meters.first_ns[of]) & (when <= meters.last_ns[of])
-    return of[inside], when[inside]
+class _Asked:
+    """When each GPU will be asked for its energy, in order, of many days."""
 
+    def __init__(self, times_of: TimesOf, ends: Sequence[int] = ()) -> None:
+        """`ends` are asked of all GPUs."""
+        self._times_of, self._ends = times_of, np.array(ends, np.int64)
+        self._known: dict[Key, Times] = {}
 
-def _without_knot(meters: Meters, times_of: TimesOf, ends: Sequence[int]) -> Ints:
-    """The GPUs (numbers) of which a time is none of their knots."""
-    of, when = _times(meters, times_of, ends)
-    place = when - meters.origin_ns[of] + meters.knots_ns[meters.begins[of]]
-    at = np.searchsorted(meters.knots_ns, place)
-    return np.unique(of[meters.knots_ns[np.minimum(at, len(meters.knots_ns) - 1)] != place])
+    def within(self, meters: Meters) -> tuple[Ints, Times]:
+        """The times at which GPUs are metered: the number of the GPU, and when (ns UTC)."""
+        parts = []
+        for key, first, last in zip(meters.gpus, meters.first_ns.tolist(), meters.last_ns.tolist(), strict=True):
+            if key not in self._known:
+                self._known[key] = np.sort(np.concatenate([self._times_of(key), self._ends]))
+            times = self._known[key]
+            began, ended = times.searchsorted(first), times.searchsorted(last, "right")
+            parts.append(times[began:ended])
+        of = np.repeat(np.arange(len(meters)), [len(times) for times in parts])
+        return of, np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def lacking(self, meters: Meters) -> Flags:
+        """(g,) whether a time of the GPU is none of its knots."""
+        of, when = self.within(meters)
+        place = when - meters.origin_ns[of] + meters.knots_ns[meters.begins[of]]
+        at = np.minimum(np.searchsorted(meters.knots_ns, place), len(meters.knots_ns) - 1)
+        return np.bincount(of[meters.knots_ns[at] != place], minlength=len(meters)) > 0
