@@ -33,6 +33,7 @@ each group in the order in which a row passes through them:
     care     folder            what makes a folder a store: store.toml, and what it holds besides rows
              compaction, retention, upgrade
                                files joined; older telemetry as minutes; files of an older format
+             derived           what analysis makes of the telemetry of a day, and whether it is still that of the day
              checking, status  what is wrong with its files; what it holds, and who writes
     store    `Store`: what rooms above need of all these
              merging           another store comes in

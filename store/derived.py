@@ -53,16 +53,18 @@ class Origin:
     state: DayState
     beside: int
     """How many readings there were in the hours beside the day."""
+    stored_us: int = field(compare=False, default=0)
+    """When they were stored, since 1970."""
 
     @classmethod
     def of(cls, path: Path) -> tuple[Origin, int] | None:
         """That of a file, and which of the pieces of its day it has; None for a strange name."""
         stated = file_names.parse(path.name)
         match = _STEM.fullmatch(stated.stem) if stated is not None else None
-        if match is None:
+        if match is None or stated is None:
             return None
         state = DayState(int(match["rows"]), int(match["written"]))
-        return cls(int(match["version"]), state, int(match["beside"])), int(match["number"])
+        return cls(int(match["version"]), state, int(match["beside"]), stated.written_us), int(match["number"])
 
 
 def states(root: Path, skip: Skip, first_us: int, last_us: int) -> dict[int, DayState | None]:

@@ -96,10 +96,13 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     stale = {day for day in over if not stored.is_of_readings(day)}
     near = {day for other in stale for day in (other - 1, other + 1) if stored.is_of_readings(day)}
     stale |= {day for day in near if stored.origin(day).beside != _rows_beside(store, day)}
-    if not stale:
+    days = {*stale, *_with_late_jobs(store, stored)}
+    if not days:
         return 0
-    claims = read_claims(store, since_ns=min(stale) * _DAY_NS, until_ns=(max(stale) + 1) * _DAY_NS)
-    asked = _Asked(claims.edges)
+    asked = _Asked(read_claims(store, since_ns=min(days) * _DAY_NS, until_ns=(max(days) + 1) * _DAY_NS).edges)
+    for day in days - stale:
+        if any(asked.lacking(some).any() for some in stored.meters(day, None, None)):
+            stale.add(day)
     with store.derive(offline=offline) as derivation:
         for number, day in enumerate(sorted(stale)):
             if progress is not None:
@@ -126,6 +129,23 @@ def _of_readings(
 
 
 # -- writing --------------------------------------------------------------------------------------------------
+
+
+def _with_late_jobs(store: Store, stored: _Stored) -> list[int]:
+    """The days whose rows are as their readings, on which jobs began or ended that were stored later, or hardly
+    earlier."""
+    last = store.sql(
+        "SELECT epoch_us(edge) // 86400000000 AS day, max(epoch_us(recorded)) AS recorded_us "
+        "FROM (SELECT began AS edge, recorded FROM jobs UNION ALL SELECT ended, recorded FROM jobs) "
+        "WHERE recorded IS NOT NULL AND edge IS NOT NULL GROUP BY day"
+    )
+    return [
+        row["day"]
+        for row in last.to_pylist()
+        if stored.is_of_readings(row["day"])
+        and not stored.is_pruned(row["day"])
+        and row["recorded_us"] > stored.origin(row["day"]).stored_us - _AROUND_NS // 1000
+    ]
 
 
 def _rows_beside(store: Store, day: int) -> int:

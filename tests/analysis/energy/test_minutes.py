@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,11 @@ def test_minutes_give_the_energy_of_the_readings_by_everything(worked: Path) -> 
 
 def test_a_job_that_becomes_known_later_has_the_energy_of_the_readings(worked: Path) -> None:
     made(worked)
-    late = job("late", "GPU-0", BEGAN_S + 40_001.5, BEGAN_S + 41_010.25, user="eve")
+    late = job("late", "GPU-0", BEGAN_S + 40_001.5, BEGAN_S + 41_010.25, user="eve", recorded=time.time_ns())
     Store.open(worked).append({"jobs": rows("jobs", [late])}, "late")
     by_minutes = windows(worked)
+    assert made(worked) == 1
+    assert_same(windows(worked), by_minutes)
     for path in worked.glob("energy_*/day=*/*.parquet"):
         path.unlink()
     assert_same(by_minutes, windows(worked))
