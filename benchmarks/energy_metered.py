@@ -164,7 +164,8 @@ def _smi(rng: Random, model: str, true: Floats, busy: Any, zero: float) -> str:
     grid = np.arange(len(busy_upto))
     used = np.interp(used_at, grid, busy_upto) - np.interp(np.maximum(used_at - 200.0, 0.0), grid, busy_upto)
     instant = mean(row.window_ms or (100.0 if rng.random() < 0.5 else 25.0))
-    draw = instant if row.draw_ms in (None, row.window_ms) else mean(float(row.draw_ms))
+    old_driver = rng.random() < 0.3  # it does not average
+    draw = instant if old_driver or row.draw_ms in (None, row.window_ms) else mean(float(row.draw_ms))
     columns: dict[str, Any] = {
         "timestamp": [f"{datetime.fromtimestamp(zero + ms / 1e3, UTC):%Y/%m/%d %H:%M:%S.%f}"[:-3] for ms in at_ms],
         "utilization.gpu [%]": np.round(used / 2).astype(np.int64),

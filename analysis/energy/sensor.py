@@ -32,7 +32,7 @@ _MEAN_S = 1.0  # what the driver averages over, if it does
 _SLOW_S = 0.2  # the answer of Kepler and Maxwell, which average nothing
 _SHORT_PERIOD_S = 0.02  # of sensors that average over 10 ms
 _EQUAL, _PAIRS = 0.8, 8  # of so many pairs of readings, most are equal where both are of one sensor
-_SHARP, _SHARP_S, _SHARP_W = 0.35, 0.25, 20.0  # a mean of 1 s moves by a quarter of its range in 0.25 s at most
+_SHARP, _SHARP_S, _SHARP_W = 0.55, 0.25, 20.0  # a mean of 1 s moves by less of its range in 0.25 s
 _EDGE_EVERY_S, _BEFORE_S, _AFTER_S = 0.25, 1.5, 2.0  # load edges are told by readings so close, over times so long
 _EDGES = 8  # that are looked at
 _TOLD_LATE_S = 0.2  # utilisation is of the last sixth of a second or so, and read a while later
@@ -191,12 +191,13 @@ def _chosen(readings: Readings, at: slice, read_every: float, model: str | None)
     fine = 0 < read_every <= _EDGE_EVERY_S
     times = (readings.ts_ns[at] - readings.ts_ns[at.start]) / 1e9
     delay = _delay(times, readings.utilization[at], power) if fine else None
-    if np.isnan(window):
-        if delay is not None and delay > _MEAN_S * 0.4:
-            window = _MEAN_S
-        elif delay is not None or (fine and _sharp(times, power)):
+    if not window <= _MEAN_S / 2:  # a mean of 1 s, as far as its model tells, or nothing is known
+        quick = delay is not None and delay < _MEAN_S * 0.4
+        if quick or (fine and _sharp(times, power)):  # older drivers do not average
             window = part
-        else:  # a mean of up to 1 s, or none
+        elif np.isnan(window) and delay is not None:
+            window = _MEAN_S
+        elif np.isnan(window):
             half = _MEAN_S / 2 + _LATE_S
             return power, SensorTiming(part, period, _MEAN_S / 3, half, _MEAN_S + part + period, source)
     timing = SensorTiming.of(window, period, source)
