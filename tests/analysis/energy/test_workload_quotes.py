@@ -52,6 +52,15 @@ def measured(built_once: BuiltOnce) -> Path:
     return built_once("workload-quotes", build)
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two GPUs of two models each, at the default limit alone."""
+    store = tmp_path_factory.mktemp("few")
+    run(store)
+    run(store, model="V100")
+    return store
+
+
 def quoted(store: Path, *words: str) -> dict[str, Any]:
     result = CliRunner().invoke(cli, ["energy", "quote", "--store", str(store), *words, "--json"])
     assert result.exit_code == 0, result.output
@@ -104,7 +113,7 @@ def test_energy_follows_the_gpus_and_grams_and_money_follow_the_energy(measured:
     assert whats == ["630 W (90 %)", "560 W (80 %)", "490 W (70 %)", "420 W (60 %)", "350 W (50 %)"]
 
 
-def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, few: Path) -> None:
     assert "whorl tune gemm-fp16 --store" in failure(measured, "--workload", "gemm-fp16")
     assert "name one of --job and --workload" in failure(measured)
     assert "name one of --job and --workload" in failure(measured, "--job", "1", "--workload", "gemm-fp32")
@@ -115,9 +124,6 @@ def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, tmp_path:
     )
     with pytest.raises(InputError, match="share of the limit"):
         whorl.energy_quote(measured, workload="gemm-fp32", cap=60)
-    few = tmp_path / "few"
-    run(few)
-    run(few, model="V100")
     assert "choose one with --model and --cluster" in failure(few, "--workload", "gemm-fp32")
     reply = whorl.energy_quote(few, workload="gemm-fp32", cluster="simulated-V100-1")
     assert any("from other workloads" in note for note in reply.notes)
@@ -136,13 +142,9 @@ def half(quote: Any, of: str) -> float:
     return float((estimate.high - estimate.low) / 2 / estimate.value)
 
 
-def test_a_quote_is_narrow_for_a_curve_wider_for_runs_alone_and_widest_for_a_class(
-    measured: Path, tmp_path: Path
-) -> None:
-    few = tmp_path / "few"
-    run(few)
+def test_a_quote_is_narrow_for_a_curve_wider_for_runs_alone_and_widest_for_a_class(measured: Path, few: Path) -> None:
     curve, runs, of_class = (
-        quote_workload(Store.open(store), FutureJob(work, cap="60%"))
+        quote_workload(Store.open(store), FutureJob(work, cap="60%", model="H100"))
         for store, work in ((measured, "gemm-fp32"), (few, "gemm-fp32"), (few, "compute"))
     )
     assert [quote.source for quote in (curve, runs, of_class)] == [
