@@ -24,6 +24,7 @@ from ..statistics.ordering import Floats
 from ..statistics.student import quantile
 from ..tuning.curve import SAME_LEVEL, OwnCurve
 from ..tuning.power_plan import Estimate
+from .calibration import POPULATION, BoardErrors, board_errors
 from .levels import CLASSES, Ratio, fingerprints, identities, levels, medians, ratio, sizes, stands
 from .outlook import WaitingJob, greenest
 from .settings import EnergySettings
@@ -159,6 +160,8 @@ class Ground:
     """`levels.medians`."""
     curves: Sequence[Curve]
     """What power caps did: `power_classes.curves`."""
+    errors: BoardErrors = POPULATION
+    """Of its power sensors."""
 
     @property
     def compared(self) -> int:
@@ -172,7 +175,8 @@ def ground(store: Store, cluster: str, sensor: SensorError = SENSOR_ERROR) -> Gr
     gpus = identities(store).filter(pl.col("cluster") == cluster)
     standing = levels(rows, gpus, sensor=sensor)
     models = medians(rows, sizes(store))
-    return Ground(notes, rows, gpus, standing, stands(standing), models, curves(sweep(store, cluster=cluster)))
+    capped = curves(sweep(store, cluster=cluster))
+    return Ground(notes, rows, gpus, standing, stands(standing), models, capped, board_errors(store, sensor))
 
 
 # -- what a cap does ----------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from .answers import EnergyAnswer
 from .attribute import Kind
 from .billing import cuts, priced, rates_between
 from .books import Booked, add_up
+from .calibration import BoardErrors
 from .carbon import number_at
 from .excess import add_excess, busy, excess, job_allocations, job_places, use_of
 from .levels import ANY, CLASSES, SITTINGS_FREEDOM, Measure, identities, main_kinds
@@ -307,8 +308,6 @@ class _Drawn:
 
     watts: Mapping[str, float]
     """By GPU that ran it; of a class alone, the usual power (one entry)."""
-    boards: int
-    """By how many sensors that was read."""
     log_sd: float
     """How far the power may be from that of the class (standard deviation of ln); 0 of a workload that ran."""
     source: str
@@ -320,24 +319,32 @@ class _Drawn:
         return float(np.mean(list(self.watts.values())))
 
     @classmethod
-    def by_runs(cls, defaults: pl.DataFrame, workload: str) -> _Drawn:
-        """From runs of the workload at the default limit (`own_runs`)."""
-        by_gpu = defaults.group_by("gpu").agg((pl.col("energy_j") / pl.col("time_s")).mean().alias("power_w"))
-        watts = {str(gpu): power_w for gpu, power_w in by_gpu.sort("gpu").iter_rows()}
-        return cls(watts, len(watts), 0.0, f"{workload} itself", len(watts))
+    def by_runs(cls, defaults: pl.DataFrame, workload: str, errors: BoardErrors) -> _Drawn:
+        """From runs of the workload at the default limit (`own_runs`), as calibrated boards read it."""
+        by_gpu = defaults.group_by("cluster", "gpu").agg((pl.col("energy_j") / pl.col("time_s")).mean().alias("read_w"))
+        by_gpu = by_gpu.join(errors.calibrated, on=["cluster", "gpu"], how="left").sort("gpu")
+        true_w = pl.col("read_w") * (1 + pl.col("h").fill_null(0.0)) + pl.col("p").fill_null(0.0)
+        watts = {str(gpu): power_w for gpu, power_w in by_gpu.select("gpu", true_w).iter_rows()}
+        return cls(watts, 0.0, f"{workload} itself", len(watts))
+
+    def sensor_error(self, errors: BoardErrors, cluster: str, gpus: Sequence[str]) -> tuple[float, float]:
+        """How far the boards of some GPUs, or of all, read too little together, as a share; and its deviation."""
+        watts = [self.watts[gpu] for gpu in gpus] or list(self.watts.values())
+        read = pl.DataFrame({"gpu": gpus or list(self.watts), "sensed_j": watts}, schema_overrides={"gpu": pl.String})
+        total = errors.added(read.with_columns(cluster=pl.lit(cluster), sensed_s=1.0), []).row(0, named=True)
+        return total["error_j"] / sum(watts), math.sqrt(total["board_j2"]) / sum(watts)
 
     @classmethod
     def by_class(cls, rows: pl.DataFrame, use: str) -> _Drawn | None:
         """From the fingerprints of a model's GPUs in the workloads of a use; None where there are none."""
         power = (pl.col("figure") == "power") & pl.col("class").is_in(CLASSES[use]) & (pl.col("value") > 0)
-        works = main_kinds(rows.filter(power)).group_by("plain").agg(pl.col("value").median().log(), pl.len())
+        works = main_kinds(rows.filter(power)).group_by("plain").agg(pl.col("value").median().log())
         if works.is_empty():
             return None
         x, n = works["value"].to_numpy(), works.height
         squares = float(((x - x.mean()) ** 2).sum()) + CLASS_WORKLOADS * CLASS_SPREAD**2
         log_sd = math.sqrt(squares / (n - 1 + CLASS_WORKLOADS) * (1 + 1 / n))
-        boards = max(works["len"].to_list())
-        return cls({"": math.exp(x.mean())}, boards, log_sd, ", ".join(sorted(works["plain"])), n)
+        return cls({"": math.exp(x.mean())}, log_sd, ", ".join(sorted(works["plain"])), n)
 
 
 @dataclass(frozen=True)
@@ -391,10 +398,10 @@ class _Basis:
                 )
             notes.append(f"the work itself never ran: its power is taken to be like that of {drawn.source} on {model}")
         else:
-            drawn = _Drawn.by_runs(defaults, workload)
+            drawn = _Drawn.by_runs(defaults, workload, base.errors)
             classes = dict(base.models.select("workload", "class").iter_rows())
             use = next((use for use, names in CLASSES.items() if classes.get(workload) in names), ANY)
-            if drawn.boards == 1:
+            if drawn.n == 1:
                 notes.append(
                     f"{workload} ran at the default limit on one GPU of {model}: others are taken to differ from it by "
                     f"{100 * SPREAD:.0f} %"
@@ -424,7 +431,6 @@ class _Basis:
         sensors that were read; of a class, also how far its workloads differ.
         """
         n, drawn = len(self.gpus), self.drawn
-        error = settings.sensor if settings.sensor.boards is None else SensorError.of_model(self.model)
         fleet = self.base.levels.filter(pl.col("model") == self.model, pl.col("measure") == Measure.TIME)
         fleet_x = self._alike(fleet)["x"].to_numpy()
         time_x, time_sd, power_x, power_sd = np.array([self._gpu(gpu) for gpu in self.gpus]).T
@@ -434,23 +440,24 @@ class _Basis:
         time_spread = math.sqrt((float((fleet_x**2).sum()) + SPREAD_GPUS * SPREAD**2) / (len(fleet_x) + SPREAD_GPUS))
         seconds = self.job.time_s * np.exp(np.nan_to_num(time_x))
         joules = drawn.usual_w * np.exp(np.nan_to_num(power_x)) * seconds
-        known_j, gpu_s = np.array(joules.sum()), np.array(seconds.sum())
+        known_j = float(joules.sum())
         sd = np.hypot(*(np.where(np.isnan(of_gpu), usual, of_gpu)
                         for of_gpu, usual in ((power_sd, spread), (time_sd, time_spread))))  # fmt: skip
         others_j = float(joules[[gpu not in drawn.watts for gpu in self.gpus]].sum())
         variance = float(((joules * sd) ** 2).sum()) + (others_j * spread) ** 2 / len(power)
         half_j = float(quantile(0.025, len(power) - 1 + SPREAD_GPUS)) * math.sqrt(variance)
-        boards_j2 = error.variance(known_j, gpu_s) / drawn.boards
-        low, high = (float(end) for end in error.ends(known_j, gpu_s, boards_j2, (half_j / NORMAL_95) ** 2))
+        off, off_sd = drawn.sensor_error(
+            self.base.errors, self.cluster, [gpu for gpu in self.gpus if gpu and gpu in drawn.watts]
+        )
+        half_j = math.hypot(half_j, NORMAL_95 * off_sd * known_j)
         # GPUs that wait for the slowest draw something between their idle power and that of work.
-        waits_s = max(0.0, n * s.value - float(gpu_s))
+        waits_s = max(0.0, n * s.value - float(seconds.sum()))
         idle = self.base.models.filter(pl.col("model") == self.model, pl.col("figure") == "idle_power")["value"]
         idle_w, of_class = (idle.to_list() or [0.0])[0], math.exp(NORMAL_95 * drawn.log_sd)
-        energy_j = float(known_j) + waits_s * idle_w
-        most_j = (float(known_j) + high + waits_s * drawn.usual_w) * of_class
-        least_j = max(
-            (energy_j + low) / of_class, n * s.low * idle_w
-        )  # no work draws less than none, or more than the limit
+        energy_j = known_j + waits_s * idle_w
+        # No work draws less than a GPU without any, or more than the limit.
+        least_j = max((energy_j + off * known_j - half_j) / of_class, n * s.low * idle_w)
+        most_j = (known_j * (1 + off) + half_j + waits_s * drawn.usual_w) * of_class
         j = Estimate(energy_j, min(energy_j, least_j), max(energy_j, min(most_j, n * s.high * self.limit_w)))
         host_j = (number_at(settings, "host_w", self.cluster, at_ns) or 0.0) * n * s.value
         grams, money = _bill(settings, self.cluster, at_ns, s.value, (energy_j, host_j))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from whorl.cli import cli
 from whorl.cli.answers.measuring import measure
 from whorl.errors import InputError
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.contract.inputs import ACCOUNTED, SITTING_S, job
 
@@ -162,7 +164,7 @@ def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
     gpus = [str(row["gpu"]) for row in store.sql("select gpu from gpus_now order by gpu").to_pylist()]
     jobs = FutureJob.choices("gemm-fp32", gpus=[1, gpus[:1], gpus[1:], gpus])
     any_gpu, first, second, both = quote_workloads(store, jobs)
-    assert half(first, "j") < half(any_gpu, "j")
+    assert first.s == second.s == any_gpu.s  # nobody compared them
     assert first.j is not None
     assert second.j is not None
     assert both.j is not None
@@ -171,6 +173,22 @@ def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
     caps = FutureJob.choices("gemm-fp32", gpus=gpus, cap=["60%", 560])
     assert [(job.gpus, job.cap) for job in caps] == [(gpus, "60%"), (gpus, 560)]
     assert any(quote.pareto for quote in (first, second))
+
+
+def test_boards_that_were_calibrated_are_quoted_as_they_were_found(few: Path, tmp_path: Path) -> None:
+    store = Store.open(shutil.copytree(few, tmp_path / "calibrated"))
+    job = FutureJob("gemm-fp32", model="H100")
+    as_read = quote_workload(store, job)
+    known = {"h": 0.05, "p": 0.0, "hh": 1e-4, "hp": 0.0, "pp": 0.0, "made_at": datetime(2026, 1, 1)}  # noqa: DTZ001
+    gpus = store.sql("select cluster, gpu from gpus_now where model like 'H100%'").to_pylist()
+    rows = [{**known, "cluster": str(row["cluster"]), "gpu": str(row["gpu"])} for row in gpus]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    store.append({"calibrations": arrow_rows("calibrations", columns)}, "found")
+    calibrated = quote_workload(Store.open(tmp_path / "calibrated"), job)
+    assert as_read.j is not None
+    assert calibrated.j is not None
+    assert calibrated.j.value == pytest.approx(1.05 * as_read.j.value)
+    assert half(calibrated, "j") < half(as_read, "j")
 
 
 def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
