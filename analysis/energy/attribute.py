@@ -27,14 +27,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ...store.instants import times_of_ns
-from ...store.vocabulary import Code, EventKind
+from ...store.vocabulary import Code
 from .claims import ALWAYS, NEVER, RUNS, Claims, Key
 from .idle import IDLE_SOURCES, IdleSource
 from .meter import Meters
-from .series import Flags, Floats, Ints, Problem, Reason, Times
+from .problems import OVER, PROBLEMS, JobProblem, of_claims, of_crowds, of_notes
+from .series import Flags, Floats, Ints, Note, Reason, Times
 
 if TYPE_CHECKING:
-    from ...store import Store
+    pass
 
 
 class Kind(Code):
@@ -46,26 +47,6 @@ class Kind(Code):
         "unattributed",
         "no known job had it and nothing shows that it was idle, or a job had GPUs of the node and nobody knows which",
     )
-
-
-class JobProblem(Code):
-    """What is wrong with an allocation, and what was done about it."""
-
-    BACKWARD = "ends before it begins", "the job ends before it begins: it has no energy"
-    REFUSED = "refused at import", "the import did not store an allocation of the job: it is not in these books"
-    OVERLAP = "overlap", "jobs hold more than the whole GPU at the same time: its energy was split by their shares"
-    OVERLAP_NO_SHARES = (
-        "overlap, shares not known",
-        "both jobs had the GPU, and nobody knows their shares: it was split into equal parts",
-    )
-    UNKNOWN_GPU = "unknown GPU", "the job names a GPU that the store does not know: it has no energy"
-    NO_TELEMETRY = "no telemetry of the GPU", "nobody read the GPU in this time: the energy is bounded by its limit"
-    GPU_NOT_KNOWN = "GPU not known", "nobody knows which GPUs the job had: its energy is in the unattributed energy"
-    SHARE_NOT_KNOWN = (
-        "share not known",
-        "nobody knows which part of the GPU the first job had beside others: it got what they left",
-    )
-    RELOAD = "spans a driver reload", "the driver was loaded again while the job had the GPU"
 
 
 class JobReason(Code):
@@ -117,33 +98,12 @@ METERED: dict[str, pl.DataType] = {
 }
 """The columns of `Attribution.metered`: a row for each GPU with readings, and its energy from the first to the last."""
 
-PROBLEMS: dict[str, pl.DataType] = {
-    "cluster": pl.String(),
-    "gpu": pl.String(),
-    "node": pl.String(),
-    "problem": pl.String(),  # a code of `JobProblem` or of the meters' `Problem`
-    "allocation": pl.String(),  # of jobs_now; NULL where it concerns no job
-    "job_id": pl.String(),
-    "other_allocation": pl.String(),  # of an overlap: the other job
-    "other_job_id": pl.String(),
-    "began": pl.Datetime("us"),
-    "ended": pl.Datetime("us"),
-    "joules": pl.Float64(),  # the energy that it concerns
-    "percent": pl.Float64(),  # of a disagreement: how much more the counter has than integrated power
-    "n": pl.Int64(),  # how many findings of this kind the row stands for
-    "detail": pl.String(),  # of a job that the import refused: why, and in which line of which file
-}
-"""The columns of a frame of problems."""
-
 _IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
 _LONG_S = 60  # what was read just before and after a longer gap counts, though most of its minute has no readings
-_OVER = 1e-9
 _ANY_W = 1e9  # more than any GPU draws: where nothing bounds its idle power but what it drew
 _MINUTE_NS = 60_000_000_000
 _MOST_MINUTES = 1_000_000  # of one GPU: longer times, of clocks that were wrong, are looked at in coarser steps
 _ROWS = 100_000  # of a frame of pieces, about
-_MOSTLY = 0.9
-_HELD_NS = 60 * 10**9  # a job may end shortly after the last reading
 _KEYS = ["cluster", "gpu"]
 _BY_ENERGY = ("below_j", "above_j", "variance_j2", "sensed_j")
 """What goes with the energy of a part of a span; the other figures go by its share of the GPU."""
@@ -205,7 +165,7 @@ class Attribution:
         self._metered = [pl.DataFrame(schema=METERED)]
         self._most_w: dict[Key, float] = {}  # what each GPU can draw, of those that were read
         self._problems = [pl.DataFrame(schema=PROBLEMS)]
-        self._notes: list[dict[str, Any]] = []  # what the meters found
+        self._notes: list[tuple[str, str, str | None, Note]] = []  # what the meters found
         self._unattributed = [pl.DataFrame(schema=PIECES)]  # of nodes of which jobs had GPUs that nobody knows
 
     @property
@@ -242,7 +202,7 @@ class Attribution:
                 measured = []
         if measured:
             yield self._split(measured)
-        self._problems.append(_problems_of_notes(self._notes, self.metered))
+        self._problems += of_notes(self._notes, self.metered, self._claims)
         rest = pl.concat([pl.DataFrame(schema=PIECES), *self._unread(), *self._unknown(), *self._backward()])
         if rest.height:
             yield self._claims.placed(rest)
@@ -259,7 +219,8 @@ class Attribution:
         nodes = [self._node(key, of_gpu) for key, of_gpu in zip(meters.gpus, rows, strict=True)]
         self._metered.append(_metered(meters, nodes, read))
         self._most_w |= dict(zip(meters.gpus, meters.highest_w.tolist(), strict=True))
-        self._note(meters, nodes, rows)
+        self._notes += [(*key, node, note) for key, node, notes in zip(meters.gpus, nodes, meters.notes, strict=True)
+                        for note in notes]  # fmt: skip
 
         claim = np.concatenate([np.arange(0), *(np.arange(one.start, one.stop) for one in rows if one)])
         gpu = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
@@ -307,32 +268,11 @@ class Attribution:
                     parts.append(Spans(np.full(len(began), number), began, ended))
         return Spans.joined(parts)
 
-    def _note(self, meters: Meters, nodes: Sequence[str | None], rows: Sequence[range]) -> None:
-        """Keep what the meters found; name the jobs that had a GPU while its driver was loaded again."""
-        for key, node, of_gpu, notes in zip(meters.gpus, nodes, rows, meters.notes, strict=True):
-            claim = np.arange(of_gpu.start, of_gpu.stop)
-            began, ended = self._claims.began[claim], self._claims.ended[claim]
-            ended = np.where(ended == RUNS, NEVER, ended)
-            for note in notes:
-                held_ns = np.maximum(np.minimum(ended, note.ended_ns) - np.maximum(began, note.began_ns), 0).sum()
-                self._notes.append({
-                    "cluster": key[0], "gpu": key[1], "node": node, "problem": str(note.problem),
-                    "began": note.began_ns, "ended": note.ended_ns, "joules": note.joules, "percent": note.percent,
-                    "n": note.n, "has_rows": note.has_rows,
-                    "held": bool(held_ns > min(_HELD_NS, 0.1 * (note.ended_ns - note.began_ns))),
-                })  # fmt: skip
-                if note.problem == Problem.DRIVER_RELOAD:
-                    touched = claim[(began < max(note.ended_ns, note.began_ns + 1)) & (ended > note.began_ns)]
-                    reloads = pl.DataFrame({"claim": touched}).with_columns(
-                        began=note.began_ns, ended=note.ended_ns, n=1
-                    )
-                    self._find(JobProblem.RELOAD, reloads)
-
     def _split(self, measured: Sequence[_Measured]) -> pl.DataFrame:
         """The pieces of some GPUs: columns of `PIECES`."""
         together = _Measured.joined(measured)
         holders = _with_shares(together.holders)
-        self._problems.append(_crowded(holders, together.spans, self._claims.jobs))
+        self._problems.append(of_crowds(holders, together.spans, self._claims))
         rows = pl.concat([_of_jobs(together, holders), _of_nobody(together.spans, holders)], how="diagonal")
         pieces = together.gpus[rows["gpu"]].hstack(rows.drop("gpu"))
         pieces = self._claims.placed(_finished(pieces, self._claims.jobs))
@@ -407,6 +347,9 @@ class Attribution:
         spans = spans.with_columns(ended="began", share=1.0, reason=pl.lit(JobReason.BACKWARD.value))
         yield self._bounded(spans, np.full(len(claim), np.nan))
 
+    def _find(self, problem: JobProblem, times: pl.DataFrame) -> None:
+        self._problems.append(of_claims(problem, self._claims, times))
+
     def _bounded(self, spans: pl.DataFrame, most_j: Floats) -> pl.DataFrame:
         """Pieces of jobs without a meter: 0 J, and at most `most_j` more; unknown where that is NaN. No time, no
         energy. `spans`: claim, began, ended, share, reason."""
@@ -422,12 +365,6 @@ class Attribution:
             idle_high_j=most,
         )  # fmt: skip
         return _finished(rows, self._claims.jobs)
-
-    def _find(self, problem: JobProblem, claims: pl.DataFrame) -> None:
-        """Note a problem of some claims; these have claim, began and ended (ns) and n."""
-        named = self._claims.jobs[claims["claim"]].select(*_KEYS, "node", "allocation", "job_id")
-        times = claims.select("began", "ended", "n")
-        self._problems.append(_as_problems(named.hstack(times).with_columns(problem=pl.lit(problem.value))))
 
 
 # -- spans ----------------------------------------------------------------------------------------------------
@@ -566,10 +503,10 @@ def _with_shares(holders: pl.DataFrame) -> pl.DataFrame:
     hold it, what they hold together (asked; more than 1 where they overlap) and their weights together."""
     stated, active = pl.col("stated").fill_nan(None), pl.col("active").fill_nan(None)
     told, missing = stated.sum().over("span"), stated.null_count().over("span")
-    part = pl.when(told < 1 - _OVER).then((1 - told) / missing).otherwise(1 / pl.len().over("span"))
+    part = pl.when(told < 1 - OVER).then((1 - told) / missing).otherwise(1 / pl.len().over("span"))
     holders = holders.with_columns(stated.fill_null(part).alias("share"), pl.len().over("span").alias("holders"))
     holders = holders.with_columns(pl.col("share").sum().over("span").alias("asked"))
-    over = pl.col("asked") > 1 + _OVER
+    over = pl.col("asked") > 1 + OVER
     unknown = (active.null_count().over("span") > 0) | (active.sum().over("span") <= 0)
     holders = holders.with_columns(
         pl.when(over).then(pl.col("share") / pl.col("asked")).otherwise("share").alias("share")
@@ -614,7 +551,7 @@ def _of_jobs(measured: _Measured, holders: pl.DataFrame) -> pl.DataFrame:
 def _of_nobody(spans: pl.DataFrame, holders: pl.DataFrame) -> pl.DataFrame:
     """The pieces of nobody: spans that nobody holds, and the share of others that nobody holds."""
     free = spans.filter(pl.col("kind") != "").with_columns(pl.lit(1.0).alias("share"))
-    asked = holders.filter(pl.col("asked") < 1 - _OVER).unique("span", maintain_order=True)
+    asked = holders.filter(pl.col("asked") < 1 - OVER).unique("span", maintain_order=True)
     rest = spans[asked["span"]].with_columns((1 - asked["asked"]).alias("share"))
     never, share = pl.col("idle_j").is_nan(), pl.col("share")
     rest_j = pl.when(never).then("energy_j").otherwise("idle_j") * share
@@ -672,101 +609,3 @@ def _metered(meters: Meters, nodes: Sequence[str | None], read: Spans) -> pl.Dat
         *(pl.Series(name, getattr(meters, name)).fill_nan(None) for name in watts),
         pl.Series("idle_source", sources, pl.String), pl.Series("power_source", list(meters.power_source), pl.String),
     ).select(pl.col(name).cast(kind) for name, kind in METERED.items())  # fmt: skip
-
-
-# -- problems -------------------------------------------------------------------------------------------------
-
-
-def _as_problems(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows with times in ns as rows of `PROBLEMS`, of which they have some columns."""
-    rows = rows.with_columns(times_of_ns(pl.col("began", "ended")))
-    more = (pl.lit(None).alias(name) for name in PROBLEMS if name not in rows.columns)
-    return rows.with_columns(more).select(pl.col(name).cast(kind) for name, kind in PROBLEMS.items())
-
-
-def _crowded(holders: pl.DataFrame, spans: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """The claims that do not fit together: a row for each beside the first of its span."""
-    crowd = holders.filter(pl.col("holders") > 1).with_columns(
-        (pl.col("stated").is_nan() & pl.col("active").is_nan()).alias("missing")
-    )
-    unknown = pl.col("missing").sum().over("span")
-    partly = pl.col("problem") == JobProblem.SHARE_NOT_KNOWN.value
-    crowd = crowd.with_columns(
-        pl.when(unknown == pl.col("holders")).then(pl.lit(JobProblem.OVERLAP_NO_SHARES.value))
-        .when(pl.col("asked") > 1 + _OVER).then(pl.lit(JobProblem.OVERLAP.value))
-        .when(unknown > 0).then(pl.lit(JobProblem.SHARE_NOT_KNOWN.value)).alias("problem")
-    ).drop_nulls("problem")  # fmt: skip
-    first = pl.col("claim").filter(~partly | ~pl.col("missing")).min().over("span")
-    crowd = crowd.hstack(spans[crowd["span"]].select("began", "ended", "energy_j")).with_columns(first.alias("first"))
-    pairs = crowd.filter(pl.col("claim") != pl.col("first"), ~partly | pl.col("missing"))
-    pairs = pairs.group_by("problem", "first", "claim", maintain_order=True).agg(
-        pl.col("began").min(), pl.col("ended").max(), pl.col("energy_j").sum().alias("joules"), pl.lit(1).alias("n")
-    )
-    # Of the job that nobody knows the share of, it is told first.
-    one, two = (pl.when(partly).then(a).otherwise(b) for a, b in (("claim", "first"), ("first", "claim")))
-    pairs = pairs.with_columns(one.alias("first"), two.alias("claim"))
-    named = jobs[pairs["first"]].select(*_KEYS, "node", "allocation", "job_id")
-    others = jobs[pairs["claim"]].select(other_allocation="allocation", other_job_id="job_id")
-    return _as_problems(pairs.hstack(named).hstack(others))
-
-
-def _problems_of_notes(notes: Sequence[dict[str, Any]], metered: pl.DataFrame) -> pl.DataFrame:
-    """What the meters found.
-
-    A time in which nobody read the node, and in which no job had the GPU, is no problem of the GPU: nor is what a
-    counter did meanwhile.
-    """
-    schema = {**{name: PROBLEMS[name] for name in (*_KEYS, "node", "problem", "joules", "percent", "n")},
-              "began": pl.Int64(), "ended": pl.Int64(), "has_rows": pl.Boolean(), "held": pl.Boolean()}  # fmt: skip
-    place = pl.coalesce("node", "gpu").alias("place")  # where the node is not known, each GPU is alone
-    rows = pl.DataFrame(notes, schema=schema).unique().with_columns(place)
-    dark = rows.filter(pl.col("problem") == Problem.GAP.value, ~pl.col("has_rows"))
-    gaps = dark.filter(pl.col("n") == 1, ~pl.col("held")).select("cluster", "place", "gpu", "began", "ended")
-    read = metered.select(
-        "cluster", place, "gpu", first=pl.col("first").dt.epoch("ns"), last=pl.col("last").dt.epoch("ns")
-    )
-    of_gap = ["cluster", "place", "gpu", "began", "ended"]
-
-    def beside(others: pl.DataFrame, began: str, ended: str, name: str) -> pl.DataFrame:
-        """How many GPUs of the node have, among `others`, a time over most of each gap."""
-        both = gaps.join(others, on=["cluster", "place"], nulls_equal=True, suffix="_other")
-        overlap = pl.min_horizontal("ended", ended) - pl.max_horizontal("began", began)
-        both = both.filter(overlap >= _MOSTLY * (pl.col("ended") - pl.col("began")))
-        return both.group_by(of_gap).agg(pl.col("gpu_other").n_unique().cast(pl.Int64).alias(name))
-
-    counts = gaps.join(beside(read, "first", "last", "read"), on=of_gap, how="left", nulls_equal=True)
-    counts = counts.join(beside(dark, "began_other", "ended_other", "dark"), on=of_gap, how="left", nulls_equal=True)
-    quiet = counts.filter(pl.col("read").fill_null(0) <= pl.col("dark").fill_null(0))
-    meanwhile = pl.col("problem").is_in([Problem.GAP.value, Problem.COUNTER_RESET.value])
-    told = rows.filter(meanwhile).join(quiet, on=of_gap, how="anti", nulls_equal=True)
-    return _as_problems(pl.concat([told, rows.filter(~meanwhile)]).drop("place", "has_rows", "held"))
-
-
-def problems_of_store(
-    store: Store, metered: pl.DataFrame, *, cluster: str | None, since_ns: int, until_ns: int
-) -> pl.DataFrame:
-    """What else is wrong: allocations that an import did not store, and GPUs that are counted twice (rows of one name
-    that were read at the same time, of which one has no UUID). Columns of `PROBLEMS`. Raises StoreError."""
-    refused = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value)
-    if cluster is not None:
-        refused = refused.filter(pl.col("cluster") == cluster)
-    began = pl.col("ts").dt.epoch("ns")
-    backward = pl.col("duration_ns").fill_null(0) < 0
-    rows = store.collect(
-        refused.select(
-            *_KEYS, "node", "job_id", "detail", began.alias("began"), (began + pl.col("duration_ns")).alias("ended"),
-            pl.when(backward).then(pl.lit(JobProblem.BACKWARD.value)).otherwise(pl.lit(JobProblem.REFUSED.value)).alias("problem"),
-        ).filter(pl.col("began") >= since_ns, pl.col("began") < until_ns)
-    )  # fmt: skip
-    named = store.sql(
-        "SELECT cluster, gpu, name, uuid IS NULL AS bare FROM gpus_now WHERE parent IS NULL AND name <> gpu "
-        "QUALIFY count(*) OVER (PARTITION BY cluster, name) > 1"
-    ).polars()
-    read = metered.join(named, on=_KEYS, nulls_equal=True)
-    pairs = read.filter("bare").join(read.filter(~pl.col("bare")), on=["cluster", "name"], nulls_equal=True)
-    twice = pairs.select(
-        *_KEYS, "node", pl.lit(Problem.TWICE.value).alias("problem"),
-        pl.max_horizontal("first", "first_right").dt.epoch("ns").alias("began"),
-        pl.min_horizontal("last", "last_right").dt.epoch("ns").alias("ended"),
-    ).filter(pl.col("ended") > pl.col("began"))  # fmt: skip
-    return pl.concat([_as_problems(rows.with_columns(n=1)), _as_problems(twice.with_columns(n=1))])

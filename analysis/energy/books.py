@@ -17,7 +17,7 @@ from ...errors import InputError
 from ...store.instants import date_of_ns, nanoseconds
 from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
-from .attribute import Attribution, Kind, problems_of_store
+from .attribute import Attribution, Kind
 from .billing import cuts as rate_cuts
 from .billing import factors_used, priced, rates_between
 from .calibration import POPULATION, BoardErrors, board_errors
@@ -25,6 +25,7 @@ from .carbon import NoFigure, changes
 from .claims import read_claims
 from .hosts import with_measured_hosts
 from .minutes import meters_by_day
+from .problems import of_store as problems_of_store
 from .readings import covered, has_telemetry, rows_since
 from .series import Reason
 from .settings import EnergySettings, find_settings, holding
@@ -151,7 +152,7 @@ class Booked:
     metered: pl.DataFrame
     """A row for each GPU with readings: `attribute.METERED`."""
     problems: pl.DataFrame
-    """What is wrong with readings and jobs: `attribute.PROBLEMS`."""
+    """What is wrong with readings and jobs: `problems.PROBLEMS`."""
     factors: pl.DataFrame
     """What the grams stand on: a row for each source, with its year."""
     settings: EnergySettings

@@ -12,8 +12,8 @@ import polars as pl
 
 from ...store.instants import date_of_ns
 from ...store.power_sensors import NORMAL_95
-from .attribute import PROBLEMS
 from .nodes import WHOLE, NodeMeter, NodeProblem, node_meters
+from .problems import PROBLEMS
 from .series import Floats
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def with_measured_hosts(
 
 
 def node_problems(pieces: pl.DataFrame, meters: Sequence[NodeMeter]) -> pl.DataFrame:
-    """Meters of one node that disagree, and those that read less than its GPUs: columns of `attribute.PROBLEMS`."""
+    """Meters of one node that disagree, and those that read less than its GPUs: columns of `problems.PROBLEMS`."""
     rows = []
     first: NodeMeter | None = None
     for meter in meters:

@@ -8,10 +8,10 @@ from typing import Any
 import polars as pl
 
 from ...analysis.energy.answers import RECONCILE_SCHEMA
-from ...analysis.energy.attribute import JobProblem
 from ...analysis.energy.books import CLOSE, Balance, Booked
 from ...analysis.energy.carbon import NoFigure
 from ...analysis.energy.nodes import NodeProblem
+from ...analysis.energy.problems import JobProblem
 from ...analysis.energy.sensor import PowerSource
 from ...analysis.energy.series import Problem
 from ..energy_words import REASONS, TIMES, lacking, unit_of

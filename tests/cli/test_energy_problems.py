@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from whorl.analysis.energy.attribute import JobProblem, JobReason
+from whorl.analysis.energy.attribute import JobReason
+from whorl.analysis.energy.problems import JobProblem
 from whorl.analysis.energy.series import Problem, Reason
 from whorl.store.vocabulary import Code
 from whorl.tests.analysis.energy.stored import NOON, S, at, gpu, job, readings, store_of

@@ -12,7 +12,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from whorl.analysis.energy.attribute import PIECES, Attribution, problems_of_store
+from whorl.analysis.energy import problems
+from whorl.analysis.energy.attribute import PIECES, Attribution
 from whorl.analysis.energy.claims import read_claims
 from whorl.analysis.energy.meter import Energies, Meters, meters_of_readings
 from whorl.analysis.energy.readings import meters_of_many
@@ -140,7 +141,7 @@ def books(store: Store, *, cuts: Sequence[int] = (), **of: Any) -> Books:
     split = Attribution(read_claims(store, **of), cuts=cuts, **times)
     frames = split.pieces(meters_of_many(store, **of))
     pieces = pl.concat([pl.DataFrame(schema=PIECES), *frames], rechunk=False)
-    more = problems_of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
+    more = problems.of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
     return Books(pieces, split.metered, pl.concat([split.problems, more]))
 
 

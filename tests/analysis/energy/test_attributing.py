@@ -11,9 +11,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from whorl.analysis.energy.attribute import JobProblem, JobReason
+from whorl.analysis.energy.attribute import JobReason
 from whorl.analysis.energy.books import add_up
 from whorl.analysis.energy.claims import profile_share
+from whorl.analysis.energy.problems import JobProblem
 from whorl.analysis.energy.series import Problem
 from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, readings, store_of
 

@@ -13,8 +13,8 @@ import pytest
 
 from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
-from whorl.analysis.energy.attribute import JobProblem
 from whorl.analysis.energy.idle import IDLE_SOURCES, IdleSource
+from whorl.analysis.energy.problems import JobProblem
 from whorl.analysis.energy.sensor import PowerSource
 from whorl.analysis.energy.series import Problem, Readings
 from whorl.errors import InputError

@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.energy.attribute import METERED, PIECES, PROBLEMS, Attribution
+from whorl.analysis.energy.attribute import METERED, PIECES, Attribution
 from whorl.analysis.energy.claims import claims_of
 from whorl.analysis.energy.meter import Meters, meters_of_readings
+from whorl.analysis.energy.problems import PROBLEMS
 from whorl.analysis.energy.series import Note, Problem, Readings
 from whorl.tests.analysis.energy.stored import NOON, S
 from whorl.tests.sizes import count
