@@ -1,6 +1,6 @@
 """How often the interval of an energy holds what an external power meter on the same board measured.
 
-    python benchmarks/energy_metered.py FOLDER [--model STREAM=NAME] [--synthetic 60] [--seed 0]
+    python benchmarks/energy_metered.py [FOLDER] [--model STREAM=NAME] [--known-load FOLDER] [--synthetic 60] [--seed 0]
 
 FOLDER has a folder for each stream, or is one: `gpudata.csv` of nvidia-smi, `PMD_data.bin` (or .gz) of the meter and
 `PMD_start_ts.txt`, as in JimZeyuYang/GPU_Power_Benchmark. A record of the meter is 18 bytes, little-endian: a tick of
@@ -9,11 +9,12 @@ a step, negative taken as 0. It begins at its start time less 0.05 s. The zone o
 is whole half hours off.
 
 Each stream is imported twice: with the name of its model and without. Windows of 2, 5 and 10 s are laid every half
-second, and one over the whole stream. `--synthetic` adds boards of five models whose power is known: square waves,
-steps of 6 s and idle times, with gains and offsets as published boards have them, or with heavier tails, and with
-plausible lags. Beside the interval stand what people do: the trapezoid of `power.draw` plus and minus 5 %, and the
-correction of SC24 (doi 10.1109/SC41406.2024.00028): shifted by half the averaging window and scaled by gain and offset
-of the mean of the model's published boards, plus and minus 5 %. Prints JSON; it asserts nothing.
+second, and one over the whole stream. `--known-load` adds two streams of an A100 without a meter, whose loads say when
+they ran; what they draw is known from the steady part of one. `--synthetic` adds boards of six models whose power is
+known: square waves, steps of 6 s and idle times, with gains and offsets as published boards have them, or with heavier
+tails, and with plausible lags. Beside the interval stand what people do: the trapezoid of `power.draw` plus and minus
+5 %, and the correction of SC24 (doi 10.1109/SC41406.2024.00028): shifted by half the averaging window and scaled by
+gain and offset of the mean of the model's published boards, plus and minus 5 %. Prints JSON; it asserts nothing.
 """
 
 from __future__ import annotations
@@ -85,16 +86,44 @@ def streams(folder: Path, models: dict[str, str]) -> Iterator[MeteredStream]:
     """The streams of a folder; their time stamps are put to UTC."""
     for path in sorted({file.parent for file in folder.rglob("gpudata.csv*")}):
         times, watts = read_meter(path)
-        file = next(path.glob("gpudata.csv*"))
-        lines = (gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()).splitlines()
-        stamps = pl.Series([line.split(",", 1)[0].strip() for line in lines[1:]]).str.to_datetime(STAMP, strict=False)
-        ahead = float(np.round((stamps.drop_nulls()[0].replace(tzinfo=UTC).timestamp() - times[0]) / 1800) * 1800)
-        texts = stamps.dt.offset_by(f"{-int(ahead)}s").dt.strftime(STAMP).fill_null("")
-        rest = [line.split(",", 1)[1] for line in lines[1:]]
-        smi = "\n".join([lines[0], *(f"{text},{values}" for text, values in zip(texts, rest, strict=True) if text)])
+        smi = in_utc(next(path.glob("gpudata.csv*")), float(times[0]))
         last = np.flatnonzero(watts > 0.5 * np.median(watts))[-1]  # the meter's last readings are cut short
         name = next((NAMES[part] for part in NAMES if part in path.name.upper().replace("_", "")), None)
-        yield MeteredStream(path.name, smi + "\n", times[:last], watts[:last], models.get(path.name, name))
+        yield MeteredStream(path.name, smi, times[:last], watts[:last], models.get(path.name, name))
+
+
+def in_utc(file: Path, began: float) -> str:
+    """A file of nvidia-smi that began within minutes of a time (s UTC), with time stamps that are UTC."""
+    lines = (gzip.decompress(file.read_bytes()).decode() if file.suffix == ".gz" else file.read_text()).splitlines()
+    stamps = pl.Series([line.split(",", 1)[0].strip() for line in lines[1:]]).str.to_datetime(STAMP, strict=False)
+    ahead = float(np.round((stamps.drop_nulls()[0].replace(tzinfo=UTC).timestamp() - began) / 1800) * 1800)
+    texts = stamps.dt.offset_by(f"{-int(ahead)}s").dt.strftime(STAMP).fill_null("")
+    rows = [line.split(",", 1)[1] for line in lines[1:]]
+    return "\n".join([lines[0], *(f"{text},{row}" for text, row in zip(texts, rows, strict=True) if text), ""])
+
+
+def streams_of_known_load(folder: Path) -> Iterator[MeteredStream]:
+    """Two streams of an A100 without a meter, whose loads say when they ran: 6 s on and off, and a square wave.
+
+    What the load draws is read in the first, while it is steady, and put to the scale of an external meter by gain and
+    offset of the board of that kind that SC24 measured.
+    """
+    _, gain_pct, offset_w = next(board for board in MEASURED_BOARDS if board[0] == "A100 PCIe")
+    levels = np.zeros(2)
+    for load in ("transient", "square"):
+        file = folder / f"nvidia_smi_a100_{load}_gpudata.csv.gz"
+        marks = gzip.decompress((folder / f"nvidia_smi_a100_{load}_timestamps.csv.gz").read_bytes()).decode()
+        edges = np.array([int(text) for text in marks.split()[1::2]]) / 1e6  # the file has each time twice
+        smi = in_utc(file, float(edges[0]))
+        if load == "transient":
+            rows = pl.read_csv(smi.encode())
+            at = rows["timestamp"].str.strip_chars().str.to_datetime(STAMP).dt.epoch("ms").to_numpy() / 1e3
+            watts = rows[" power.draw.instant [W]"].cast(pl.String).str.strip_chars().cast(pl.Float64).to_numpy()
+            levels = np.array([np.median(watts[(at > edge + 1) & (at < edge + 3)]) for edge in edges[:2]])
+        true = (levels - offset_w) / (1 + gain_pct / 100)
+        times = np.repeat(edges, 2)[1:-1] + np.tile([0.0, -1e-6], len(edges) - 1)
+        power = np.repeat(np.resize(true, len(edges) - 1), 2)
+        yield MeteredStream(load, smi, times, power, "NVIDIA A100-PCIE-40GB")
 
 
 STAMP = "%Y/%m/%d %H:%M:%S%.3f"
@@ -202,7 +231,13 @@ def judged(stream: MeteredStream, *, named: bool) -> Iterator[dict[str, Any]]:
         times, watts = rows["ts"].to_numpy() / 1e9, rows["power_mw"].cast(pl.Float64).to_numpy() / 1e3
         first, last = max(stream.times[0], metered.first_ns[0] / 1e9), min(stream.times[-1], metered.last_ns[0] / 1e9)
         sensor = sensor_of_model(stream.model)
-        boards = np.array([board[1:] for board in MEASURED_BOARDS if board[0].split()[-1] in (stream.model or "")])
+        boards = np.array(
+            [
+                board[1:]
+                for board in MEASURED_BOARDS
+                if board[0].split()[0 if board[0] == "A100 PCIe" else -1] in (stream.model or "")
+            ]
+        )
         for length, (began, ended) in windows(first, last).items():
             asked = [np.round(when * 1e9).astype(np.int64) for when in (began, ended)]
             figures = add_up(whole_gpu(metered, 0, *asked), ["board", "window"], errors=board_errors(store))
@@ -287,6 +322,7 @@ def main() -> None:
     parser.add_argument(
         "--model", action="append", default=[], metavar="STREAM=NAME", help="product name of a stream's GPU"
     )
+    parser.add_argument("--known-load", type=Path, metavar="FOLDER", help="two streams of an A100 whose load is known")
     parser.add_argument("--synthetic", type=int, default=60, help="boards whose power is known")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -297,6 +333,10 @@ def main() -> None:
             row for one in streams(given.folder, models) for known in (True, False) for row in judged(one, named=known)
         ]
         found["metered"] = report(rows, by_stream=True)
+    if given.known_load is not None:
+        boards = streams_of_known_load(given.known_load)
+        rows = [row for one in boards for known in (True, False) for row in judged(one, named=known)]
+        found["known load"] = report(rows, by_stream=True)
     if given.synthetic:
         rng = np.random.default_rng(given.seed)
         rows = []

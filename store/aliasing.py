@@ -39,7 +39,7 @@ by less than 0.25 %. That no load keeps this up for longer is assumed."""
 FLOOR, LIKELY = 0.1, 0.75
 """Of the power limit: what no board draws less than, and what work may draw, also where none was seen."""
 _CROSSINGS = 3  # of their mean by readings that go to and fro
-_LOBE = 0.12  # mean square of the energy that a sine is ahead of its mean by, over (time between crossings x rms)**2
+_LOBE = 0.2  # of the time between crossings: so long a sine is taken to keep its sign
 _FULL = 0.99  # utilisation from which a load cannot hide work
 
 Number = Any

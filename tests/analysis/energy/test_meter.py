@@ -110,7 +110,7 @@ def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Stor
     half = NORMAL_95 * float(found.variance_j2[0]) ** 0.5
     low, high = found.energy_j[0] - found.below_j[0] - half, found.energy_j[0] + found.above_j[0] + half
     assert low < nominal < high, (low, nominal, high)
-    assert (high - low) / 2 < 0.15 * nominal  # without the error of the board, which is the same in both streams
+    assert (high - low) / 2 < 0.18 * nominal  # without the error of the board, which is the same in both streams
     read = found.measured_j, found.measured_s
     lower, upper = SENSOR_ERROR.ends(*read, SENSOR_ERROR.variance(*read))
     assert (upper - lower)[0] / 2 < 0.15 * nominal
