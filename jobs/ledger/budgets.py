@@ -102,6 +102,8 @@ class Budget(Span):
     what asks. `over` has the limits that are over now. A rate is under its limit again below 95 % of it.
     """
 
+    __slots__ = ("_emissions", "_points", "_rate", "_so_far", "limits", "on_over", "over")
+
     def __init__(
         self,
         open_book: Callable[[], SpanBook],

@@ -124,34 +124,11 @@ class Span:
     through, and `error` is the name of its class.
     """
 
-    id: str = ""
-    trace_id: str = ""
-    parent_id: str | None = None
-    around: Span | None = None
-    """The open span of this context when it began."""
-    book: SpanBook | None = None
-    began_ns: int | None = None
-    """When it began, ns on the steady clock."""
-    ended_ns: int | None = None
-    error: str | None = None
-    finished = False
-    """Whether `used` is final."""
-    _depth = 0
-
-    # What `split` keeps of it:
-    within: Span | None = None
-    """The span that this one is inside of and counted in."""
-    is_open = False
-    children = 0
-    """Inside it, open or with open ones inside."""
-    leaves = 0
-    """How many innermost open spans are inside it, itself included."""
-    since: Floats | None = None
-    """What a leaf had used when `leaves` changed."""
-    used: Floats | None = None
-    """So far, by quantity and GPU."""
-    used_inside: Floats | None = None
-    """The same of the finished spans directly inside it; None for none."""
+    __slots__ = (
+        "_depth", "_open_book", "_parent", "around", "attributes", "began_ns", "book", "children", "ended_ns", "error",
+        "finished", "id", "is_open", "job", "leaves", "name", "parent_id", "since", "trace_id", "used", "used_inside",
+        "within",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -162,8 +139,25 @@ class Span:
         job: str | None = None,
         attributes: dict[str, Any],
     ) -> None:
-        self._open_book, self._parent = open_book, parent
+        self._open_book, self._parent, self._depth = open_book, parent, 0
         self.name, self.job, self.attributes = name, job, attributes
+        self.id = self.trace_id = ""
+        self.parent_id: str | None = None
+        self.around: Span | None = None  # the open span of this context when it began
+        self.book: SpanBook | None = None
+        self.began_ns: int | None = None
+        """When it began, ns on the steady clock."""
+        self.ended_ns: int | None = None
+        self.error: str | None = None
+        self.finished = False  # `used` is final
+        # What `split` keeps of it:
+        self.within: Span | None = None  # the span that this one is inside of and counted in
+        self.is_open = False
+        self.children = 0  # inside it, open or with open ones inside
+        self.leaves = 0  # how many innermost open spans are inside it, itself included
+        self.since: Floats | None = None  # what a leaf had used when `leaves` changed
+        self.used: Floats | None = None  # so far, by quantity and GPU
+        self.used_inside: Floats | None = None  # the same of the finished spans directly inside it; None for none
 
     # -- the application's side: fast, and never in its way ------------------------------------------------
 
