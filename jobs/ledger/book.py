@@ -138,10 +138,10 @@ class Book:
             self._wake.set()
         return now
 
-    def watch(self, budget: Budget) -> None:
+    def watch(self, span: Span) -> None:
         """Look at a budget from here on, until it ended."""
-        with self._lock:
-            self._budgets.add(budget)
+        if isinstance(span, Budget):
+            self._budgets.add(span)
 
     def wall_ns(self) -> int:
         return self._clock.wall()
@@ -198,16 +198,19 @@ class Book:
             sensors = self._sensors
             if sensors is None or self._closed:
                 return
-            sensors.read()
-            if beyond:
-                for curve in sensors.curves:
-                    curve.extend(self._clock.steady() / 1e9)
-            self._take(sensors)
-            self._record()
+            try:
+                sensors.read()
+                if beyond:
+                    for curve in sensors.curves:
+                        curve.extend(self._clock.steady() / 1e9)
+                self._take(sensors)
+            finally:
+                self._record()
 
     def check(self) -> None:
-        """Read the sensors, and call back for the budgets that are over."""
-        self._try_to_look()
+        """Read the sensors where no thread does, and call back for the budgets that are over."""
+        if self._thread is None:  # a driver that hangs must not keep the application
+            self._try_to_look()
         self._call_back()
 
     def _try_to_look(self, *, beyond: bool = False) -> None:

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self, cast
+from typing import Self
 
 from ...errors import InputError
 from ...store.vocabulary import Code
@@ -29,16 +29,6 @@ class Limit(Code):
 
     JOULES = "joules", "all its energy, J"
     GRAMS_PER_HOUR = "grams_per_hour", "the CO2e of its power over the last 10 s, g/h"
-
-
-class BudgetBook(SpanBook, Protocol):
-    """What a budget needs of the ledger at work (`book.Book`)."""
-
-    why: Unmeasured | None
-
-    def watch(self, budget: Budget) -> None: ...
-    def check(self) -> None: ...
-    def wall_ns(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -135,22 +125,19 @@ class Budget(Span):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        if self._depth == 1:
-            cast("BudgetBook", self.book).watch(self)
+        if self._depth == 1 and self.book is not None:
+            self.book.watch(self)
         return self
 
     def left(self) -> Left:
-        """What is left, from readings of this moment; after its end, what was left then."""
-        book = cast("BudgetBook | None", self.book)
+        """What is left, from the newest values of the sensors; after its end, what was left then."""
         factor = None
-        if book is not None:
-            if self.ended_ns is None:
-                book.check()
-            else:
-                self.settle()
-            if book.why is not None:
-                self._so_far = self._rate = Amount(reason=book.why)
-            factor = self._factor(book.wall_ns())
+        if self.book is not None:
+            self.book.check()
+            self.settle()
+            if self.book.why is not None:
+                self._so_far = self._rate = Amount(reason=self.book.why)
+            factor = self._factor(self.book.wall_ns())
         joules = self._so_far.taken_from(self.limits.get(Limit.JOULES))
         grams = joules.times(None if factor is None else factor / _J_PER_KWH)
         return Left(joules, grams, joules.over(self._rate), self._rate, self._grams_per_hour(factor))

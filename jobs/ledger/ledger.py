@@ -146,7 +146,7 @@ class Ledger:
         return book.totals
 
     def look(self) -> None:
-        """Read the sensors once, and call back for budgets that are over: what the ledger's thread does."""
+        """Read the sensors once, with a `clock` of the caller, and call back for budgets that are over."""
         self._book().check()
 
     def problem(self) -> str | None:

@@ -32,12 +32,8 @@ _INNERMOST: ContextVar[Span | None] = ContextVar("whorl_span", default=None)
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
-class _Inherited:
-    def __repr__(self) -> str:
-        return "the span around it"
-
-
-INHERITED: Final = _Inherited()
+INHERITED: Final = object()
+"""The parent of a span is the span around it."""
 Parent = Any  # a Span, a traceparent, None for no parent, or INHERITED
 
 
@@ -96,16 +92,21 @@ class TraceContext(NamedTuple):
 
 
 class SpanBook(Protocol):
-    """What a span needs of the ledger at work (`book.Book`)."""
+    """What spans and budgets need of the ledger at work (`book.Book`)."""
 
     root: TraceContext | None
     """The parent of spans that have none in this process."""
+    why: Unmeasured | None
+    """Why there is no energy."""
 
     def new_trace(self) -> str: ...
     def new_span(self) -> str: ...
     def note(self, span: Span, *, begins: bool) -> int: ...
     def settle(self, timeout_s: float, span: Span) -> bool: ...
     def figure(self, span: Span, *, alone: bool) -> SpanEnergy: ...
+    def watch(self, span: Span) -> None: ...
+    def check(self) -> None: ...
+    def wall_ns(self) -> int: ...
 
 
 def current() -> Span | None:

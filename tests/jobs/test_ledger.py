@@ -478,8 +478,9 @@ def test_a_driver_that_fails_or_hangs_later_costs_figures_only(caplog: pytest.Lo
         yield from ()
 
     bench.backend.read = hang  # type: ignore[method-assign]
-    with books.span("hangs") as span:
+    with books.budget(joules=5) as budget, books.span("hangs") as span:
         time.sleep(0.1)
+        assert budget.left_j is None  # at once
     assert span.settle(0.05) is False
     assert span.reason == "no answer"
     hangs.set()
