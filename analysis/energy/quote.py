@@ -204,8 +204,8 @@ class FutureJob:
         """The jobs of all combinations, where several are given of any: a list of caps or hours, or of sets of GPUs
         (numbers, or lists of names; names in one list are one set)."""
         sets = gpus if isinstance(gpus, list) and any(not isinstance(gpu, str) for gpu in gpus) else [gpus]
-        every = product(sets, *(values if isinstance(values, list) else [values] for values in (cap, hour)))
-        return [cls(workload, set_, watts, start, **options) for set_, watts, start in every]
+        combinations = product(sets, *(values if isinstance(values, list) else [values] for values in (cap, hour)))
+        return [cls(workload, set_, watts, start, **options) for set_, watts, start in combinations]
 
 
 def quote_workload(

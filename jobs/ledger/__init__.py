@@ -26,11 +26,12 @@ from .totals import Total, Totals
 
 __all__ = [
     "Ledger", "LedgerOptions", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current",
-    "greenest_start", "look", "open", "problem", "quote", "span", "totals",
+    "greenest_start", "look", "open", "problem", "quote", "quotes", "span", "totals",
 ]  # fmt: skip
 
 _ledger = Ledger()  # of this process
 open, span, budget, totals = _ledger.open, _ledger.span, _ledger.budget, _ledger.totals  # noqa: A001 - as of a file
-quote, look, problem, close = _ledger.quote, _ledger.look, _ledger.problem, _ledger.close
+quote, quotes, look, problem = _ledger.quote, _ledger.quotes, _ledger.look, _ledger.problem
+close = _ledger.close
 
 atexit.register(close)

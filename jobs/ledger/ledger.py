@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...collectors.clock import Clock, SystemClock
+from ...errors import InputError
 from .spans import INHERITED, Parent, Span
 
 if TYPE_CHECKING:
@@ -133,11 +134,17 @@ class Ledger:
         fields of `analysis.energy.quote.FutureJob`, as `time_s` and `model`. It is made from the runs and tuned curves
         of `store`, else of the ledger's. Raises InputError where there is no store, and for what cannot be quoted.
         """
-        from .outlook import quote
+        if isinstance(cap, list) or isinstance(hour, list):
+            raise InputError("a quote is of one choice: ask for several with quotes(...)")
+        return self.quotes(workload, store=store, gpus=gpus, cap=cap, hour=hour, **job)[0]
+
+    def quotes(self, workload: str, *, store: str | Path | None = None, **choices: Any) -> list[Quote]:
+        """As `quote`, for several choices beside each other: lists of `cap`, `hour` and `gpus` (of numbers, or of lists
+        of names), in all combinations. `pareto` marks those that no other one beats in s, J and g."""
+        from .outlook import quotes
 
         site = self._options
-        job = {"cluster": site.cluster} | job
-        return quote(store or site.store, site.settings, workload, gpus=gpus, cap=cap, hour=hour, **job)
+        return quotes(store or site.store, site.settings, workload, **{"cluster": site.cluster} | choices)
 
     def totals(self) -> Totals:
         """What the spans that have ended used so far, by name and attributes. Waits as `Span.settle` does."""

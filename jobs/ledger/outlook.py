@@ -44,16 +44,16 @@ def emissions(
     return lambda at_ns: of_hour(at_ns // _HOUR_NS)
 
 
-def quote(store: str | Path | None, settings: str | Path | None, workload: str, **options: Any) -> Quote:
-    """What a workload takes before it has run; see `Ledger.quote`."""
+def quotes(store: str | Path | None, settings: str | Path | None, workload: str, **options: Any) -> list[Quote]:
+    """What a workload takes before it has run, by choice; see `Ledger.quotes`."""
     if store is None:
         raise InputError("a quote is from the runs in a store: ledger.open(store=...), or quote(..., store=...)")
     try:
-        from ...analysis.energy.quote import FutureJob, quote_workload
+        from ...analysis.energy.quote import FutureJob, quote_workloads
         from ...store import Store
     except ModuleNotFoundError as error:
         raise WhorlError(f"a quote needs the package {error.name}: install whorl with all it needs") from error
-    return quote_workload(Store.open(store), FutureJob(workload, **options), settings=settings)
+    return quote_workloads(Store.open(store), FutureJob.choices(workload, **options), settings=settings)
 
 
 def greenest_start(

@@ -726,13 +726,19 @@ def test_a_quote_before_a_job_has_run_is_that_of_the_store(tmp_path: Path) -> No
 
     measure(tmp_path / "s", "gemm-fp32", backend="simulated", suite="quick", gpus=2, model="H100")
     start = datetime(2040, 1, 2, 3, tzinfo=UTC)
-    quote = Ledger(backend="none", store=tmp_path / "s").quote("gemm-fp32", gpus=2, cap="60%", hour=start, time_s=600)
+    here = Ledger(backend="none", store=tmp_path / "s")
+    quote = here.quote("gemm-fp32", gpus=2, cap="60%", hour=start, time_s=600)
     job = FutureJob("gemm-fp32", gpus=2, cap="60%", hour=start, time_s=600)
     assert quote == quote_workload(Store.open(tmp_path / "s"), job)
     assert quote.s is not None
     assert quote.j is not None
     assert 0 < quote.s.low < quote.s.value < quote.s.high
     assert 0 < quote.j.low < quote.j.value < quote.j.high
+    both = here.quotes("gemm-fp32", gpus=2, cap=[None, "60%"], hour=start, time_s=600)
+    assert [choice.pareto for choice in both] == [True, True]
+    assert both[1] == quote
+    with pytest.raises(InputError, match="ask for several with quotes"):
+        here.quote("gemm-fp32", cap=["60%"])  # type: ignore[arg-type]
 
 
 # -- totals and the store -----------------------------------------------------------------------------------------
