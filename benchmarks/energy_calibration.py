@@ -27,7 +27,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from whorl.analysis.energy.calibration import BoardErrors, Windows, calibrated_boards, errors_of, windows_of_nodes
+from whorl.analysis.energy.boards import BoardErrors
+from whorl.analysis.energy.calibration import Windows, calibrated_boards, windows_of_nodes
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, share
 from whorl.store import Store
@@ -234,7 +235,7 @@ def measured(population: Population, seed: int, hours: float) -> Counts:
         windows = list(windows_of_nodes(found.store))
         rows = calibrated_boards(windows, {(CLUSTER, f"GPU-{number:03d}"): MODEL for number in range(NODES * PER_NODE)})
         cpu_s = time.process_time() - began
-    errors = errors_of(rows)
+    errors = BoardErrors.of_rows(rows)
     prior = BoardErrors.of_models([(CLUSTER, gpu, MODEL) for gpu in rows["gpu"]])
     board = np.array([int(gpu[4:]) for gpu in rows["gpu"]])
     ends = found.gain[board][:, [0, -1]].T  # of a gain that drifts, both ends

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from whorl.analysis.energy.boards import board_errors
 from whorl.analysis.energy.books import add_up
-from whorl.analysis.energy.calibration import board_errors
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.benchmarks.energy_populations import CLUSTER, whole_gpu
 from whorl.benchmarks.energy_sensors import heavier_error

@@ -20,7 +20,7 @@ from ..by_number import by_number
 from .attribute import Attribution, Kind
 from .billing import cuts as rate_cuts
 from .billing import factors_used, priced, rates_between
-from .calibration import POPULATION, BoardErrors, board_errors
+from .boards import POPULATION, BoardErrors, board_errors
 from .carbon import NoFigure, changes
 from .claims import read_claims
 from .hosts import with_measured_hosts

@@ -1,13 +1,16 @@
-"""What each board's power sensor is wrong by: stated by the site, learnt from the power of its node, or as measured
-boards have it.
+"""Gain and offset of each board's power sensor, learnt from the power of its node by Bayesian linear regression.
 
-    true energy = (1 + h) x read energy + p x time
+    node x efficiency of power supplies = host + sum over boards of ((1 + h) x read power + p)
+
+Boards of a node are told apart by working at different times. What all boards have in common cannot be told from what
+the host draws more when GPUs work: that part stays as unsure as it was, and boards share it. Offsets p cannot be told
+from the base of the host: they follow h as those of measured boards do.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
@@ -22,180 +25,53 @@ from numpy.typing import NDArray
 from ... import __version__
 from ...store.catalog import quoted
 from ...store.instants import date_of_ns
-from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, ErrorSource, SensorError
+from ...store.power_sensors import NORMAL_95, SensorError
 from ...store.schema import CALIBRATIONS, arrow_schema
 from ...store.vocabulary import CalibrationFinding, PowerOf
 from ..by_number import by_number
+from .boards import GPU, BoardErrors, columns_of, shared_pairs
 from .meter import Meters
 from .nodes import OF_HOST, WHOLE, NodeMeter, node_meters
 from .readings import meters_of_many
 from .series import Floats, Times
-from .settings import EnergySettings, find_settings
+from .settings import EnergySettings, NodeFacts, find_settings
 
 if TYPE_CHECKING:
     from ...store import Store
 
-_GPU = ("cluster", "gpu")
-BOARDS: dict[str, pl.DataType] = {
-    "cluster": pl.String(),
-    "gpu": pl.String(),
-    "h": pl.Float64(),
-    "p": pl.Float64(),  # W
-    "hh": pl.Float64(),  # covariance of what is this board's alone
-    "hp": pl.Float64(),
-    "pp": pl.Float64(),
-    "source": pl.String(),  # code of `ErrorSource`
-}
-"""The columns of `BoardErrors.boards`."""
-SHARED: dict[str, pl.DataType] = {
-    "cluster": pl.String(),
-    "gpu": pl.String(),
-    "factor": pl.String(),  # a name: boards that have it are wrong together
-    "h": pl.Float64(),  # how far h and p of this board move for one standard deviation of it
-    "p": pl.Float64(),
-}
-"""The columns of `BoardErrors.shared`."""
+    Progress = Callable[[str], None]
 
+SCHEMA = "whorl.energy.calibrate/1"
 
-@dataclass(frozen=True)
-class BoardErrors:
-    """The errors of the sensors of some boards. Covariances are such that 1.96 standard deviations are 95 %."""
-
-    boards: pl.DataFrame
-    """A row for each GPU: `BOARDS`."""
-    shared: pl.DataFrame
-    """What boards are wrong by together, a row for each GPU and factor: `SHARED`. Factors are independent."""
-    others: SensorError = SENSOR_ERROR
-    """That of a GPU that is not among `boards`."""
-
-    @classmethod
-    def alike(cls, error: SensorError) -> BoardErrors:
-        """The same is known of all boards."""
-        return cls(pl.DataFrame(schema=BOARDS), pl.DataFrame(schema=SHARED), error)
-
-    @property
-    def calibrated(self) -> pl.DataFrame:
-        """The rows of boards that were calibrated: what `Meters.calibrated` adds to their energy."""
-        return self.boards.filter(pl.col("source") == ErrorSource.CALIBRATED.value)
-
-    @classmethod
-    def of_models(cls, gpus: Iterable[tuple[str, str, str | None]]) -> BoardErrors:
-        """Those of boards that nobody calibrated: cluster, GPU and model of each."""
-        found = [(cluster, gpu, model or "", SensorError.of_model(model)) for cluster, gpu, model in gpus]
-        boards = [(cluster, gpu, *_own(error)) for cluster, gpu, _, error in found]
-        shared = [
-            (cluster, gpu, f"{model} {at}", *pair)
-            for cluster, gpu, model, error in found
-            for at, pair in enumerate(_factors(error))
-        ]
-        return cls(_frame(boards, BOARDS), _frame(shared, SHARED))
-
-    def added(self, read: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-        """What the errors come to over boards: a row for each group `by` with error_j, to be added to the energy for
-        the most likely one, and board_j2, of which 1.96 roots are the half of its 95 % interval.
-
-        `read`: columns `by`, cluster, gpu, sensed_j and sensed_s, a row for each group and GPU. The energy of boards
-        that were calibrated is that of `Meters.calibrated`: it is the most likely one.
-        """
-        rest = read.select(_GPU).unique(maintain_order=True).join(self.boards, on=_GPU, how="anti", nulls_equal=True)
-        own = dict(zip(list(BOARDS)[2:], _own(self.others), strict=True))
-        boards = pl.concat([self.boards, rest.with_columns(pl.lit(own[name]).alias(name) for name in own)])
-        of_rest = [
-            rest.with_columns(pl.lit(f"of others {at}").alias("factor"), pl.lit(h).alias("h"), pl.lit(p).alias("p"))
-            for at, (h, p) in enumerate(_factors(self.others))
-        ]
-        shared = pl.concat([self.shared, *of_rest])
-        joules, seconds = pl.col("sensed_j"), pl.col("sensed_s")
-        keys = [*by] if by else [pl.lit(0).alias("_all")]
-        error = pl.col("h") * joules + pl.col("p") * seconds
-        squares = pl.col("hh") * joules**2 + 2 * pl.col("hp") * joules * seconds + pl.col("pp") * seconds**2
-        alone = read.join(boards, on=_GPU, nulls_equal=True, maintain_order="left").group_by(keys, maintain_order=True)
-        likely = pl.when(pl.col("source") != ErrorSource.CALIBRATED.value).then(error).otherwise(0.0)
-        total = alone.agg(likely.sum().alias("error_j"), squares.sum().alias("board_j2"))
-        together = (
-            read.join(shared, on=_GPU, nulls_equal=True, maintain_order="left")
-            .group_by(*keys, "factor", maintain_order=True)
-            .agg(error.sum())
-            .group_by(*by or ["_all"], maintain_order=True)
-            .agg((pl.col("h") ** 2).sum().alias("shared_j2"))
-        )
-        on = [*by] or ["_all"]
-        both = total.join(together, on=on, how="left", nulls_equal=True, maintain_order="left")
-        return both.select(*by, "error_j", pl.col("board_j2") + pl.col("shared_j2").fill_null(0.0))
-
-
-POPULATION = BoardErrors.alike(SENSOR_ERROR)
-"""Nothing is known of any board."""
-
-
-def board_errors(store: Store, stated: SensorError = SENSOR_ERROR) -> BoardErrors:
-    """The errors of the boards of a store: as they were calibrated, else as the settings state them, else as measured
-    boards of the model, or of other models, have them. `stated`: `EnergySettings.sensor`."""
-    return _with_prior(store, errors_of(store.sql("select * from calibrations_now").polars(), stated))
-
-
-def _with_prior(store: Store, learnt: BoardErrors) -> BoardErrors:
-    """With those of the boards that nobody calibrated, by their models, unless the settings state them."""
-    if learnt.others.boards is None:
-        return learnt
-    gpus = store.sql("select cluster, gpu, model from gpus_now").polars()
-    prior = BoardErrors.of_models(gpus.join(learnt.boards, on=_GPU, how="anti", nulls_equal=True).rows())
-    return BoardErrors(pl.concat([learnt.boards, prior.boards]), pl.concat([learnt.shared, prior.shared]))
-
-
-def errors_of(calibrations: pl.DataFrame, others: SensorError = SENSOR_ERROR) -> BoardErrors:
-    """The errors of boards with rows of `calibrations`; `others`: of the boards without."""
-    boards = calibrations.select(*list(BOARDS)[:-1], pl.lit(ErrorSource.CALIBRATED.value).alias("source"))
-    shared = calibrations.select("cluster", "gpu", "shared").explode("shared").drop_nulls()
-    return BoardErrors(boards, shared.unnest("shared").select(*SHARED), others)
-
-
-def _own(error: SensorError) -> tuple[float, float, float, float, float, str]:
-    """The columns of `BOARDS` of a board of which this is known."""
-    (hh, hp), (_, pp) = error.covariance
-    wider = (error.quantile / NORMAL_95) ** 2
-    return *error.mean, wider * hh, wider * hp, wider * pp, error.source.value
-
-
-def _factors(error: SensorError) -> list[tuple[float, float]]:
-    """What boards of a model share as independent pairs of h and p: a Cholesky factor of its covariance."""
-    (hh, hp), (_, pp) = error.shared
-    if hh <= 0:
-        return []
-    wider, root = error.quantile / NORMAL_95, math.sqrt(hh)
-    return [(wider * root, wider * hp / root), (0.0, wider * math.sqrt(max(pp - hp**2 / hh, 0.0)))]
-
-
-def _frame(rows: Sequence[tuple[object, ...]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=schema, orient="row")
-
-
-# -- learnt from the power of nodes ---------------------------------------------------------------------------
-
-_SUPPLY = {PowerOf.NODE_WALL: (0.94, 0.015), PowerOf.NODE_DC: (1.0, 0.0), PowerOf.NODE: (0.97, 0.02)}
-"""Efficiency of the power supplies between the boards and the meter, and its standard deviation. 80 PLUS Platinum and
-Titanium ask for 0.90 to 0.96 at the loads of servers."""
-_FOLLOWS, _FOLLOWS_COUNTED = (0.02, 0.03), (0.01, 0.02)
+SUPPLY = {PowerOf.NODE_WALL: (0.94, 0.015), PowerOf.NODE_DC: (1.0, 0.0), PowerOf.NODE: (0.97, 0.02)}
+"""Efficiency of the power supplies between boards and meter, and its standard deviation. 80 PLUS Platinum and Titanium
+ask for 0.90 to 0.96 at the loads of servers."""
+FOLLOWS, FOLLOWS_COUNTED = (0.02, 0.03), (0.01, 0.02)
 """What a host draws more for each W of its GPUs (fans, memory, network, CPUs), and its standard deviation; the second
-where counters of its CPUs say their part."""
-_COUNTED = (1.1, 0.1)
-"""What a host draws for each W that the counter of its CPUs or memory says, whose voltage regulators are not in it."""
-_DRIFT = 0.01  # standard deviation of the change of h from the middle of the time to its ends
-_LAGS_S = (0.0, -2.0, -1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0)
-_WIDTHS_S = (1.0, 5.0, 10.0, 30.0, 60.0)
+where counters of its CPUs say their part. Assumed."""
+COUNTED = (1.1, 0.1)
+"""What a host draws for each W that the counter of its CPUs or memory says, which does not see their regulators."""
+DRIFT = 0.01
+"""Standard deviation of the change of h from the middle of the time to its ends."""
+LAGS_S = (0.0, -2.0, -1.0, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 45.0, 60.0)
+WIDTHS_S = (1.0, 5.0, 10.0, 30.0, 60.0)
 """Over what time a meter may average that does not say it."""
 _TRIED = 1_000  # readings by which the lag is chosen
-_BIN_S, _MOST_WINDOWS, _LEAST_WINDOWS, _FEW_WINDOWS = 10.0, 20_000, 10, 100
-_LONG_NS = 60 * 10**9
+_BIN_S, _LONG_NS = 10.0, 60 * 10**9  # the least and the most that windows last, but of slower meters
+_MOST_WINDOWS, _LEAST_WINDOWS, _FEW_WINDOWS = 20_000, 10, 100
 _READ = 0.9  # of a window
 _CHANGE, _CHANGE_W, _STEADY = 0.05, 5.0, 0.2
 """A GPU changes where its power does by more than this part of its range, and W; only steady windows count where this
-part of all is steady."""
-_BESIDE = 1.5  # windows
+part of all windows is steady."""
+_NEIGHBOURS = 1.5  # windows
 _TAIL = 4.0  # degrees of freedom of Student's t, of which residuals are taken to be
 _ROUNDS = 12
 _TOLD_APART = 0.5  # of the variance between the boards of a node
+_RANGE = 0.03  # of its mean power: a GPU whose power has a smaller standard deviation tells nothing
+_PLAUSIBLE = (0.75, 1.3)
+"""By how many W a node's meter may move for each W of its GPUs: else it is stuck, or no meter of this node alone."""
 _NODES_AT_ONCE = 16
+_AROUND_NS = 120 * 10**9
 
 
 @dataclass(frozen=True)
@@ -213,6 +89,141 @@ class Windows:
     lag_s: float
     """By how much the meter of the node is later than the readings of its GPUs."""
 
+    @property
+    def watts_per_watt(self) -> float:
+        """By how much the power behind the power supplies moves for each W of the GPUs, by least squares; NaN where
+        their power does not change."""
+        total = self.gpu_w.sum(axis=0) - self.gpu_w.sum(axis=0).mean()
+        square = float((total**2).sum())
+        return float(SUPPLY[self.meter.covers][0] * (self.node_w * total).sum() / square) if square else math.nan
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is known of the sensors of a store's boards, after a calibration."""
+
+    boards: pl.DataFrame
+    """A row for each GPU: cluster, gpu, name, node, model; gain_pct (to be added to the energy that it reads) and
+    offset_w (to its power), each with the ends of its 95 % interval (_low_, _high_); source, a code of `ErrorSource`;
+    and where it was calibrated, windows, since, until, meter (a code of `PowerMeter`), learnt and finding, as in the
+    table `calibrations`."""
+    nodes: int
+    """How many nodes were used."""
+    refused: pl.DataFrame
+    """Nodes that were not used, as their meter does not follow their GPUs: cluster, node, meter, and watts_per_watt, by
+    how many W it moves for each W of the GPUs."""
+    stored: bool
+
+
+def calibrate(
+    store: Store | str | Path,
+    *,
+    cluster: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    settings: EnergySettings | str | Path | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Learn from the power of nodes what the sensors of their boards are wrong by, and store it, but with `dry_run`.
+
+    Energy is then that of calibrated boards. `since` and `until` are UTC without zone. Raises InputError for settings
+    that cannot be used, StoreError where the store cannot be read, or written.
+    """
+    from ...store import Store as StoreClass
+
+    opened = store if isinstance(store, StoreClass) else StoreClass.open(store)
+    stated = find_settings(opened.root, settings)
+    by_cluster: dict[str, list[Windows]] = {}
+    refused = []
+    for windows in windows_of_nodes(opened, cluster=cluster, since=since, until=until, progress=progress):
+        slope, meter = windows.watts_per_watt, windows.meter
+        if _PLAUSIBLE[0] <= slope <= _PLAUSIBLE[1]:
+            by_cluster.setdefault(meter.cluster, []).append(windows)
+        else:
+            refused.append((meter.cluster, meter.node, meter.source.value, slope))
+    gpus = opened.sql("select cluster, gpu, model from gpus_now").polars()
+    models = {(name, gpu): model for name, gpu, model in gpus.rows()}
+    parts = [calibrated_boards(of_nodes, models, stated) for of_nodes in by_cluster.values()]
+    rows = pl.concat([pl.DataFrame(schema=_ROW), *parts])
+    stored = not dry_run and bool(rows.height)
+    if stored:
+        now = datetime.now(UTC).replace(tzinfo=None)
+        with_time = rows.with_columns(pl.lit(now).alias("made_at"), pl.lit(__version__).alias("version"))
+        schema = arrow_schema(CALIBRATIONS.name)
+        table = with_time.select(CALIBRATIONS.names).to_arrow().cast(schema.remove_metadata())
+        opened.append({CALIBRATIONS.name: table}, f"calibration-{now:%Y%m%dT%H%M%S%f}")
+    return Calibration(
+        _boards(opened, rows, stated.sensor, cluster), sum(map(len, by_cluster.values())),
+        pl.DataFrame(refused, _REFUSED, orient="row"), stored,
+    )  # fmt: skip
+
+
+def _boards(store: Store, rows: pl.DataFrame, stated: SensorError, cluster: str | None) -> pl.DataFrame:
+    """`Calibration.boards`: the `rows` just made, else what the store has of a board."""
+    condition = "" if cluster is None else f" where cluster = {quoted(cluster)}"
+    boards = store.sql(f"select cluster, gpu, name, node, model from gpus_now{condition}").polars()
+    stored = store.sql("select * from calibrations_now").polars().select(*_ROW).cast(_ROW)  # type: ignore[arg-type]
+    learnt = pl.concat([rows, stored.join(rows, on=GPU, how="anti", nulls_equal=True)])
+    errors = BoardErrors.of_rows(learnt, stated).with_models(store)
+    known = errors.boards.select(*GPU, "h", "p", pl.col("source").alias("_source"))
+    # Of a board alone, the error of 1 J is that of h, and of 1 s that of p.
+    for column, joules, factor, name in (("h", 1.0, 100.0, "gain{}_pct"), ("p", 0.0, 1.0, "offset{}_w")):
+        read = boards.select(*GPU, sensed_j=pl.lit(joules), sensed_s=pl.lit(1 - joules))
+        error = errors.added(read, GPU).join(known, on=GPU, how="left", nulls_equal=True)
+        middle = factor * pl.coalesce(column, "error_j")
+        half = factor * NORMAL_95 * pl.col("board_j2").sqrt()
+        ends = (("", middle), ("_low", middle - half), ("_high", middle + half))
+        figures = error.select(*GPU, *(end.alias(name.format(which)) for which, end in ends))
+        boards = boards.join(figures, on=GPU, how="left", nulls_equal=True, maintain_order="left")
+    of_learnt = learnt.select(*GPU, "windows", "since", "until", pl.col("source").alias("meter"), "learnt", "finding")
+    boards = boards.join(known.select(*GPU, "_source"), on=GPU, how="left", nulls_equal=True, maintain_order="left")
+    boards = boards.with_columns(pl.col("_source").fill_null(stated.source.value).alias("source")).drop("_source")
+    boards = boards.join(of_learnt, on=GPU, how="left", nulls_equal=True, maintain_order="left")
+    return boards.sort(*by_number("cluster", "node", "name"), "gpu", nulls_last=True)
+
+
+# -- windows --------------------------------------------------------------------------------------------------
+
+
+def windows_of_nodes(
+    store: Store,
+    *,
+    cluster: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Windows]:
+    """The windows of each node of which some meter reads all, in order of cluster and node. Raises StoreError."""
+    gpus_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    gpus = store.sql("select cluster, node, gpu from gpus_now where parent is null and node is not null").polars()
+    for name, node, gpu in gpus.rows():
+        gpus_of.setdefault((name, node), []).append((name, gpu))
+    by_node: dict[tuple[str, str], list[NodeMeter]] = {}
+    for meter in node_meters(store, cluster=cluster, since=since, until=until):
+        by_node.setdefault((meter.cluster, meter.node), []).append(meter)
+    nodes = [key for key, of_node in by_node.items() if key in gpus_of and of_node[0].covers in WHOLE]
+    for begun in range(0, len(nodes), _NODES_AT_ONCE):
+        if progress is not None:
+            progress(f"reading nodes: {begun:,} of {len(nodes):,}")
+        part = nodes[begun : begun + _NODES_AT_ONCE]
+        since_ns = min(int(by_node[key][0].ts_ns[0]) for key in part) - _AROUND_NS
+        until_ns = max(int(by_node[key][0].ts_ns[-1]) for key in part) + _AROUND_NS
+        keys = [gpu for key in part for gpu in gpus_of[key]]
+        read = list(meters_of_many(store, gpus=keys, since_ns=since_ns, until_ns=until_ns))
+        if not read:
+            continue
+        meters = reduce(Meters.beside, read)
+        number_of = {gpu: number for number, gpu in enumerate(meters.gpus)}
+        for key in part:
+            numbers = np.array([number_of[gpu] for gpu in gpus_of[key] if gpu in number_of], np.int64)
+            firsts = {meter.covers: meter for meter in reversed(by_node[key])}
+            counters = [firsts[code] for code in OF_HOST if code in firsts]
+            if len(numbers):
+                windows = windows_of(by_node[key][0], counters, meters.only(numbers))
+                if windows is not None:
+                    yield windows
+
 
 def windows_of(meter: NodeMeter, counters: Sequence[NodeMeter], meters: Meters) -> Windows | None:
     """The windows in which a node, the parts of its host that have counters, and all its GPUs (`meters`) were read, of
@@ -221,46 +232,53 @@ def windows_of(meter: NodeMeter, counters: Sequence[NodeMeter], meters: Meters) 
     The lag of the meter, and the time that it averages over where it does not say it, are those at which the changes of
     its power follow the changes of the GPUs' power best.
     """
-    some = np.isfinite(meter.watts)
-    ts, node_w, said_s = meter.ts_ns[some], meter.watts[some], meter.window_s[some]
+    has_power = np.isfinite(meter.watts)
+    ts, node_w, window_s = meter.ts_ns[has_power], meter.watts[has_power], meter.window_s[has_power]
     if len(ts) < _LEAST_WINDOWS:
         return None
-    widths = (None,) if np.isfinite(said_s).mean() >= _READ else _WIDTHS_S
+    widths = (None,) if np.isfinite(window_s).mean() >= _READ else WIDTHS_S
 
-    def read(width: float | None, lag_s: float, many: int) -> tuple[Floats, Times, Times]:
-        ended = ts[:many] - round(lag_s * 1e9)
-        began = ended - (1e9 * (said_s[:many] if width is None else np.full(len(ended), width))).astype(np.int64)
+    def gpus_at(width: float | None, lag_s: float, readings: int) -> tuple[Floats, Times, Times]:
+        ended = ts[:readings] - round(lag_s * 1e9)
+        lasted_s = window_s[:readings] if width is None else np.full(len(ended), width)
+        began = ended - (1e9 * lasted_s).astype(np.int64)
         return _mean_w(meters, began, ended), began, ended
 
     def agreement(width: float | None, lag_s: float) -> float:
-        changes = np.diff(np.stack([read(width, lag_s, _TRIED)[0].sum(axis=0), node_w[:_TRIED]]))
+        changes = np.diff(np.stack([gpus_at(width, lag_s, _TRIED)[0].sum(axis=0), node_w[:_TRIED]]))
         changes = changes[:, np.isfinite(changes).all(axis=0)]
         if changes.shape[1] < _LEAST_WINDOWS or (np.ptp(changes, axis=1) == 0).any():
             return -1.0
         return float(np.corrcoef(changes)[0, 1])
 
-    width, lag_s = max(product(widths, _LAGS_S), key=lambda choice: agreement(*choice))
-    gpu_w, began, ended = read(width, lag_s, len(ts))
-    host_w = [np.where((seconds >= _READ * (ended - began) / 1e9) & (seconds > 0), joules / seconds.clip(1e-9), np.nan)
-              for joules, seconds in (counter.over(began, ended) for counter in counters)]  # fmt: skip
+    width, lag_s = max(product(widths, LAGS_S), key=lambda choice: agreement(*choice))
+    gpu_w, began, ended = gpus_at(width, lag_s, len(ts))
+    host_w = [
+        np.where(seconds >= _READ * (ended - began) / 1e9, joules / np.maximum(seconds, 1e-9), np.nan)
+        for joules, seconds in (counter.over(began, ended) for counter in counters)
+    ]
     rows = np.stack([ts.astype(np.float64), node_w, *gpu_w, *host_w])
-    good = np.isfinite(rows).all(axis=0)
-    rows, ts = rows[:, good], ts[good]
+    complete = np.isfinite(rows).all(axis=0)
+    rows, ts = rows[:, complete], ts[complete]
     if not len(ts):
         return None
     size_ns = round(1e9 * max(_BIN_S, (ts[-1] - ts[0]) / 1e9 / _MOST_WINDOWS))
-    firsts = np.flatnonzero(np.diff(ts // size_ns, prepend=-1))
-    if len(firsts) < _LEAST_WINDOWS:
+    rows = _binned(rows, ts // size_ns)
+    gpu_rows = slice(2, len(meters) + 2)
+    steady = np.flatnonzero(_steady(rows[gpu_rows]))
+    if len(steady) >= _STEADY * rows.shape[1]:  # neighbours make one window of up to a minute: readings have noise
+        run = np.cumsum(np.diff(steady, prepend=-9) > 1)
+        position = np.arange(len(run)) - np.searchsorted(run, run)
+        rows = _binned(rows[:, steady], run * rows.shape[1] + position * size_ns // _LONG_NS)
+    if rows.shape[1] < _LEAST_WINDOWS:
         return None
-    rows = np.add.reduceat(rows, firsts, axis=1) / np.diff(firsts, append=len(ts))
-    n = len(meters)
-    steady = _steady(rows[2 : n + 2])
-    if steady.mean() >= _STEADY:  # windows side by side make one, of up to a minute: readings have noise, too
-        beside = np.cumsum(np.diff(np.flatnonzero(steady), prepend=-9) > 1)
-        place = np.arange(len(beside)) - np.searchsorted(beside, beside)
-        firsts = np.flatnonzero(np.diff(beside * len(steady) + place * size_ns // _LONG_NS, prepend=-1))
-        rows = np.add.reduceat(rows[:, steady], firsts, axis=1) / np.diff(firsts, append=len(beside))
-    return Windows(meter, meters.gpus, rows[0].astype(np.int64), rows[1], rows[2 : n + 2], rows[n + 2 :], lag_s)
+    return Windows(meter, meters.gpus, rows[0].astype(np.int64), rows[1], rows[gpu_rows], rows[gpu_rows.stop :], lag_s)
+
+
+def _binned(rows: Floats, bins: NDArray[np.int64]) -> Floats:
+    """The means of the columns of each bin; `bins` increase."""
+    firsts = np.flatnonzero(np.diff(bins, prepend=bins[0] - 1))
+    return np.asarray(np.add.reduceat(rows, firsts, axis=1) / np.diff(firsts, append=len(bins)))
 
 
 def _steady(gpu_w: Floats) -> NDArray[np.bool_]:
@@ -277,14 +295,26 @@ def _mean_w(meters: Meters, began: Times, ended: Times) -> Floats:
     n, k = len(meters), len(began)
     energies = meters.over(np.repeat(np.arange(n), k), np.tile(began, n), np.tile(ended, n))
     lasted = np.tile(ended - began, n) / 1e9
-    read = (energies.measured_s >= _READ * lasted) & (energies.reason == "")
-    return np.where(read, energies.energy_j / lasted, np.nan).reshape(n, k)
+    complete = (energies.measured_s >= _READ * lasted) & (energies.reason == "")
+    return np.where(complete, energies.energy_j / lasted, np.nan).reshape(n, k)
+
+
+# -- regression -----------------------------------------------------------------------------------------------
+
+_REFUSED = {"cluster": pl.String(), "node": pl.String(), "meter": pl.String(), "watts_per_watt": pl.Float64()}
+_FACTORS = pl.List(pl.Struct({"factor": pl.String(), "h": pl.Float64(), "p": pl.Float64()}))
+_ROW: dict[str, pl.DataType] = {
+    "cluster": pl.String(), "gpu": pl.String(), "node": pl.String(), "model": pl.String(), "since": pl.Datetime("us"),
+    "until": pl.Datetime("us"), "source": pl.String(), "windows": pl.Int64(), "h": pl.Float64(), "p": pl.Float64(),
+    "hh": pl.Float64(), "hp": pl.Float64(), "pp": pl.Float64(), "shared": _FACTORS, "learnt": pl.Float64(),
+    "finding": pl.String(),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Prior:
-    """What is known of the n boards of a node before: of h the mean, the own variance and how it moves with f factors
-    that boards share; p follows h along a line, and has a variance of its own around it."""
+    """What is known of the n boards of a node before: of h the mean, the board's own variance and how it moves with f
+    factors that boards share; p follows h along a line, and varies around it."""
 
     h: Floats
     variance: Floats
@@ -293,9 +323,10 @@ class _Prior:
     p: Floats
     slope: Floats
     """p moves by it when h moves by 1."""
-    around: Floats
-    """The variance of p around that line, of the board's own, and what its model shares of it (standard deviation)."""
+    own_pp: Floats
+    """The variance of p around that line, of the board's own."""
     shared_p: Floats
+    """The standard deviation of p around that line, of what boards of the model share."""
 
 
 @dataclass(frozen=True)
@@ -320,215 +351,22 @@ class _Fit:
     weighted: Floats
 
 
-def _fit(windows: Windows, prior: _Prior) -> _Fit:
-    """Bayesian linear regression of the power of a node on that of its boards,
-
-        node x efficiency - sum of read = sum of h_i read_i + s x sum of read + c x counted + base + noise
-
-    where s is what host, power supply and meter add for each W; h may drift along a line. Offsets of boards cannot be
-    told from the base. The noise is autoregressive of first order and has the tails of Student's t; its variance is
-    raised by what correlation is left.
-    """
-    gpu_w, n, counters = windows.gpu_w, len(windows.gpu_w), len(windows.host_w)
-    efficiency, supply_sd = _SUPPLY[windows.meter.covers]
-    follows, follows_sd = _FOLLOWS_COUNTED if counters else _FOLLOWS
-    when = np.interp(windows.ended_ns, windows.ended_ns[[0, -1]], (-1.0, 1.0))
-    total = gpu_w.sum(axis=0)
-    x = np.stack([*gpu_w, *(when * gpu_w), *windows.host_w, total, np.ones(len(total))]).T
-    y = windows.node_w * efficiency - total
-    mean = np.concatenate([prior.h, np.zeros(n), [_COUNTED[0]] * counters, [follows, 0.0]])
-    spread = np.concatenate(
-        [np.sqrt(prior.variance), [_DRIFT] * n, [_COUNTED[1]] * counters, [windows.meter.gain_sd, 1e4]]
-    )
-    before = np.diag(spread**-2)
-    factors = np.zeros((len(mean), prior.loads.shape[1] + 1))
-    factors[:n, :-1] = prior.loads
-    factors[-2, -1] = math.hypot(follows_sd, supply_sd)
-
-    steps = np.diff(windows.ended_ns) / np.median(np.diff(windows.ended_ns))
-    rows, weights, rho = np.column_stack([x, y]), np.ones(len(y)), 0.0
-    scale = float(np.var(y)) + 1e-6
-    for _ in range(_ROUNDS):
-        like = np.append(0.0, rho**steps)[:, None]  # the correlation with the window before
-        white = (rows - like * np.roll(rows, 1, axis=0)) / np.sqrt(1 - like**2)
-        wx, wy = white[:, :-1], white[:, -1]
-        known = (wx.T * weights) @ wx / scale
-        seen = wx.T @ (weights * wy) / scale
-        after = np.linalg.inv(known + before)
-        theta = after @ (seen + before @ mean)
-        noise, residual = wy - wx @ theta, y - x @ theta
-        scale = max(float((weights * noise**2).mean()), 1e-2)
-        weights = (_TAIL + 1) / (_TAIL + noise**2 / scale)
-        residual = np.clip(
-            residual - np.median(residual), *(np.array([-5, 5]) * (1.5 * np.median(abs(residual)) + 0.1))
-        )
-        pairs = (residual[1:] * residual[:-1])[steps < _BESIDE]
-        rho = float(np.clip(pairs.mean() / (residual**2).mean(), 0.0, 0.99)) if len(pairs) else 0.0
-    noise = noise * np.sqrt(weights)
-    left = [float((noise[lag:] * noise[:-lag]).mean() / (noise**2).mean()) for lag in range(1, 11)]
-    raised = max(1.0, 1 + 2 * sum(left))
-    known, seen = known / raised, seen / raised
-    after = np.linalg.inv(known + before)
-    rest = np.eye(len(mean)) - known @ after
-    of_meter = after[:n, -2] / math.sqrt(after[-2, -2])
-    drift = np.stack([theta[n : 2 * n], np.sqrt(np.diag(after)[n : 2 * n])])
-    return _Fit(
-        windows, prior, (after @ (seen + before @ mean))[:n], (after @ before @ factors)[:n], after[:n, :n], of_meter,
-        drift, factors.T @ rest @ known @ factors, factors.T @ rest @ (seen - known @ mean),
-    )  # fmt: skip
-
-
-def windows_of_nodes(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Iterator[Windows]:
-    """The windows of each node of which some meter reads the whole, in order of cluster and node. Raises StoreError."""
-    named = (
-        store.sql("select cluster, node, gpu from gpus_now where parent is null and node is not null").polars().rows()
-    )
-    gpus: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for of, node, gpu in named:
-        gpus.setdefault((of, node), []).append((of, gpu))
-    by_node: dict[tuple[str, str], list[NodeMeter]] = {}
-    for meter in node_meters(store, cluster=cluster, since=since, until=until):
-        by_node.setdefault((meter.cluster, meter.node), []).append(meter)
-    nodes = [key for key, found in by_node.items() if key in gpus and found[0].covers in WHOLE]
-    for at in range(0, len(nodes), _NODES_AT_ONCE):
-        if progress is not None:
-            progress(f"reading nodes: {at:,} of {len(nodes):,}")
-        some = nodes[at : at + _NODES_AT_ONCE]
-        first = min(int(by_node[key][0].ts_ns[0]) for key in some) - 120 * 10**9
-        last = max(int(by_node[key][0].ts_ns[-1]) for key in some) + 120 * 10**9
-        read = list(
-            meters_of_many(store, gpus=[gpu for key in some for gpu in gpus[key]], since_ns=first, until_ns=last)
-        )
-        if not read:
-            continue
-        meters = reduce(Meters.beside, read)
-        place = {gpu: number for number, gpu in enumerate(meters.gpus)}
-        for key in some:
-            of_node = np.array([place[gpu] for gpu in gpus[key] if gpu in place], np.int64)
-            counters = [next((one for one in by_node[key] if one.covers == part), None) for part in OF_HOST]
-            if len(of_node):
-                found = windows_of(by_node[key][0], [one for one in counters if one], meters.only(of_node))
-                if found is not None:
-                    yield found
-
-
-SCHEMA = "whorl.energy.calibrate/1"
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What is known of the sensors of a store's boards, after a calibration."""
-
-    boards: pl.DataFrame
-    """A row for each GPU: cluster, gpu, name, node, model; gain_pct (to be added to the energy that it reads) and
-    offset_w (to its power), each with the ends of its 95 % interval (_low_, _high_); source, a code of `ErrorSource`;
-    and where it was calibrated, windows, since, until, meter (a code of `PowerMeter`), learnt and finding, as in the
-    table `calibrations`."""
-    nodes: int
-    """How many nodes were used."""
-    stored: bool
-
-
-def calibrate(
-    store: Store | str | Path,
-    *,
-    cluster: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    settings: EnergySettings | str | Path | None = None,
-    dry_run: bool = False,
-    progress: Callable[[str], None] | None = None,
-) -> Calibration:
-    """Learn from the power of nodes what the sensors of their boards are wrong by, and store it, but with `dry_run`.
-
-    Energy is then that of calibrated boards. `since` and `until` are UTC without zone. Raises InputError for settings
-    that cannot be used, StoreError where the store cannot be read, or written.
-    """
-    from ...store import Store as Opened
-
-    opened = store if isinstance(store, Opened) else Opened.open(store)
-    stated = find_settings(opened.root, settings).sensor
-    by_cluster: dict[str, list[Windows]] = {}
-    for one in windows_of_nodes(opened, cluster=cluster, since=since, until=until, progress=progress):
-        by_cluster.setdefault(one.meter.cluster, []).append(one)
-    named = opened.sql("select cluster, gpu, model from gpus_now").polars()
-    models = {(of, gpu): model for of, gpu, model in named.rows()}
-    parts = [calibrated_boards(some, models, stated) for some in by_cluster.values()]
-    rows = pl.concat([pl.DataFrame(schema=_ROW), *parts])
-    stored = not dry_run and bool(rows.height)
-    if stored:
-        at = datetime.now(UTC).replace(tzinfo=None)
-        with_time = rows.with_columns(pl.lit(at).alias("made_at"), pl.lit(__version__).alias("version"))
-        schema = arrow_schema(CALIBRATIONS.name)
-        table = with_time.select(CALIBRATIONS.names).to_arrow().cast(schema.remove_metadata())
-        opened.append({CALIBRATIONS.name: table}, f"calibration-{at:%Y%m%dT%H%M%S%f}")
-    return Calibration(_boards(opened, rows, stated, cluster), sum(map(len, by_cluster.values())), stored)
-
-
-def _boards(store: Store, rows: pl.DataFrame, stated: SensorError, cluster: str | None) -> pl.DataFrame:
-    """`Calibration.boards`: the `rows` just made, else what the store has of a board."""
-    where = "" if cluster is None else f" where cluster = {quoted(cluster)}"
-    named = store.sql(f"select cluster, gpu, name, node, model from gpus_now{where}").polars()
-    stored = store.sql("select * from calibrations_now").polars().select(*_ROW).cast(_ROW)  # type: ignore[arg-type]
-    learnt = pl.concat([rows, stored.join(rows, on=_GPU, how="anti", nulls_equal=True)])
-    errors = _with_prior(store, errors_of(learnt, stated))
-    # Of a board alone, the error of 1 J and of 1 s are those of h and of p.
-    ends = []
-    for name, joules, factor in (("gain_pct", 1.0, 100.0), ("offset_w", 0.0, 1.0)):
-        read = named.select(*_GPU, sensed_j=pl.lit(joules), sensed_s=pl.lit(1 - joules))
-        of_board = errors.boards.select(*_GPU, pl.col("h" if joules else "p").alias("middle"))
-        half = NORMAL_95 * pl.col("board_j2").sqrt()
-        found = errors.added(read, _GPU).join(of_board, on=_GPU, how="left", nulls_equal=True)
-        middle = pl.coalesce("middle", "error_j")
-        kind, unit = name.split("_")
-        ends.append(found.select(
-            *_GPU, (factor * middle).alias(name), (factor * (middle - half)).alias(f"{kind}_low_{unit}"),
-            (factor * (middle + half)).alias(f"{kind}_high_{unit}"),
-        ))  # fmt: skip
-    source = errors.boards.select(*_GPU, "source")
-    of_learnt = learnt.rename({"source": "meter"}).select(
-        *_GPU, "windows", "since", "until", "meter", "learnt", "finding"
-    )
-    found = named
-    for part in (*ends, source, of_learnt):
-        found = found.join(part, on=_GPU, how="left", nulls_equal=True, maintain_order="left")
-    return found.with_columns(pl.col("source").fill_null(stated.source.value)).sort(
-        *by_number("cluster", "node", "name"), "gpu", nulls_last=True
-    )
-
-
 def calibrated_boards(
-    windows: Sequence[Windows], models: Mapping[tuple[str, str], str | None], stated: SensorError = SENSOR_ERROR
+    windows: Sequence[Windows], models: Mapping[tuple[str, str], str | None], stated: EnergySettings | None = None
 ) -> pl.DataFrame:
     """What the windows of the nodes of one cluster say of the sensors of their boards: rows of `calibrations`, but for
-    `made_at` and `version`. `stated`: `EnergySettings.sensor`; `models`: by cluster and GPU.
+    `made_at` and `version`. `models`: by cluster and GPU.
 
     Nodes are fitted one by one, given what boards and hosts of the cluster share; that is then known from all of them.
     """
-    names = sorted({models.get(gpu) or "" for one in windows for gpu in one.gpus})
-    fits = [_fit(one, _prior(one, names, models, stated)) for one in windows]
+    stated = stated or EnergySettings()
+    names = sorted({models.get(gpu) or "" for of_node in windows for gpu in of_node.gpus})
+    fits = [_fit(of_node, _prior(of_node, names, models, stated.sensor), stated.node) for of_node in windows]
     covariance = np.linalg.inv(np.eye(len(names) + 1) + sum(fit.precision for fit in fits))
     factors = covariance @ sum(fit.weighted for fit in fits)
     root = np.linalg.cholesky(covariance)
     rows = [row for fit in fits for row in _rows(fit, factors, root, names, models)]
-
     return pl.DataFrame(rows, schema=_ROW, orient="row")
-
-
-_SHARED_OF = pl.List(pl.Struct({"factor": pl.String(), "h": pl.Float64(), "p": pl.Float64()}))
-_ROW: dict[str, pl.DataType] = {
-    "cluster": pl.String(), "gpu": pl.String(), "node": pl.String(), "model": pl.String(), "since": pl.Datetime("us"),
-    "until": pl.Datetime("us"), "source": pl.String(), "windows": pl.Int64(), "h": pl.Float64(), "p": pl.Float64(),
-    "hh": pl.Float64(), "hp": pl.Float64(), "pp": pl.Float64(), "shared": _SHARED_OF, "learnt": pl.Float64(),
-    "finding": pl.String(),
-}  # fmt: skip
 
 
 def _prior(
@@ -539,55 +377,111 @@ def _prior(
     loads = np.zeros((len(windows.gpus), len(names)))
     for board, gpu in enumerate(windows.gpus):
         error = stated if stated.boards is None else SensorError.of_model(models.get(gpu))
-        h, p, hh, hp, pp, _ = _own(error)
-        (load, _), (_, shared_p) = _factors(error) or [(0.0, 0.0), (0.0, 0.0)]
+        h, p, hh, hp, pp, _ = columns_of(error)
+        (load, _), (_, shared_p) = shared_pairs(error) or [(0.0, 0.0), (0.0, 0.0)]
         loads[board, names.index(models.get(gpu) or "")] = load
-        columns.append((h, hh, p, hp / hh if hh else 0.0, pp - hp**2 / hh if hh else pp, shared_p))
-    h, variance, p, slope, around, shared_p = np.array(columns).T
-    return _Prior(h, variance, loads, p, slope, around, shared_p)
+        slope = hp / hh if hh else 0.0
+        columns.append((h, max(hh, 1e-12), p, slope, pp - slope * hp, shared_p))
+    h, variance, p, slopes, own_pp, shared = np.array(columns).T
+    return _Prior(h, variance, loads, p, slopes, own_pp, shared)
+
+
+def _fit(windows: Windows, prior: _Prior, facts: NodeFacts) -> _Fit:
+    """Bayesian linear regression of the power of a node on that of its boards,
+
+        node x efficiency - sum of read = sum of h_i read_i + s x sum of read + c x counted + base + noise
+
+    where s is what host, power supply and meter add for each W; h may drift along a line. The noise is autoregressive
+    of first order and has the tails of Student's t; its variance is raised by what correlation is left.
+    """
+    gpu_w, n, counters = windows.gpu_w, len(windows.gpu_w), len(windows.host_w)
+    efficiency, supply_sd = facts.supply or SUPPLY[windows.meter.covers]
+    follows, follows_sd = facts.follows or (FOLLOWS_COUNTED if counters else FOLLOWS)
+    gain_sd = windows.meter.gain_sd if facts.gain_sd is None else max(facts.gain_sd, 1e-5)
+    time = np.interp(windows.ended_ns, windows.ended_ns[[0, -1]], (-1.0, 1.0))
+    total = gpu_w.sum(axis=0)
+    x = np.stack([*gpu_w, *(time * gpu_w), *windows.host_w, total, np.ones(len(total))]).T
+    y = windows.node_w * efficiency - total
+    mean = np.concatenate([prior.h, np.zeros(n), [COUNTED[0]] * counters, [follows, 0.0]])
+    deviation = np.concatenate([np.sqrt(prior.variance), [DRIFT] * n, [COUNTED[1]] * counters, [gain_sd, 1e4]])
+    before = np.diag(deviation**-2)
+    factors = np.zeros((len(mean), prior.loads.shape[1] + 1))
+    factors[:n, :-1] = prior.loads
+    factors[-2, -1] = math.hypot(follows_sd, supply_sd)
+
+    steps = np.diff(windows.ended_ns) / np.median(np.diff(windows.ended_ns))
+    rows, weights, rho = np.column_stack([x, y]), np.ones(len(y)), 0.0
+    scale = float(np.var(y)) + 1e-6
+    for _ in range(_ROUNDS):
+        correlation = np.append(0.0, rho**steps)[:, None]  # with the window before
+        white = (rows - correlation * np.roll(rows, 1, axis=0)) / np.sqrt(1 - correlation**2)
+        wx, wy = white[:, :-1], white[:, -1]
+        information, product_y = (wx.T * weights) @ wx / scale, wx.T @ (weights * wy) / scale
+        theta = np.linalg.solve(information + before, product_y + before @ mean)
+        noise, residual = wy - wx @ theta, y - x @ theta
+        scale = max(float((weights * noise**2).mean()), 1e-2)
+        weights = (_TAIL + 1) / (_TAIL + noise**2 / scale)
+        limit = 7.5 * float(np.median(np.abs(residual - np.median(residual)))) + 0.5
+        residual = np.clip(residual - np.median(residual), -limit, limit)
+        pairs = (residual[1:] * residual[:-1])[steps < _NEIGHBOURS]
+        rho = float(np.clip(pairs.mean() / (residual**2).mean(), 0.0, 0.99)) if len(pairs) else 0.0
+    noise = noise * np.sqrt(weights)
+    correlated = [float((noise[lag:] * noise[:-lag]).mean() / (noise**2).mean()) for lag in range(1, 11)]
+    raised = max(1.0, 1 + 2 * sum(correlated))
+    information, product_y = information / raised, product_y / raised
+    after = np.linalg.inv(information + before)
+    # Of the likelihood of u, once the parameters of the node are integrated out.
+    of_factors = factors.T @ (np.eye(len(mean)) - information @ after)
+    return _Fit(
+        windows, prior,
+        h=(after @ (product_y + before @ mean))[:n],
+        loads=(after @ before @ factors)[:n],
+        covariance=after[:n, :n],
+        of_meter=after[:n, -2] / math.sqrt(after[-2, -2]),
+        drift=np.stack([theta[n : 2 * n], np.sqrt(np.diag(after)[n : 2 * n])]),
+        precision=of_factors @ information @ factors,
+        weighted=of_factors @ (product_y - information @ mean),
+    )  # fmt: skip
 
 
 def _rows(
     fit: _Fit, factors: Floats, root: Floats, names: Sequence[str], models: Mapping[tuple[str, str], str | None]
 ) -> Iterator[tuple[object, ...]]:
-    """The rows of `calibrate` of the boards of one node."""
-    windows, prior, n = fit.windows, fit.prior, len(fit.h)
+    """The rows of `calibrated_boards` of one node, where the shared factors have the mean `factors`, and a covariance
+    of which `root` is a root."""
+    windows, prior, meter = fit.windows, fit.prior, fit.windows.meter
     h = fit.h + fit.loads @ factors
     p = prior.p + prior.slope * (h - prior.h)
-    together = fit.loads @ root
-    change, unsure = fit.drift
-    hh = np.diag(fit.covariance) - fit.of_meter**2 + change**2 + unsure**2
-    beside = np.eye(n) - 1 / n  # of each board, how it differs from the mean of the node
-    apart, at_first = (
-        np.diag(beside @ of @ beside) if n > 1 else np.diag(of) for of in (fit.covariance, np.diag(prior.variance))
-    )
-    learnt = 1 - apart / np.where(at_first > 0, at_first, 1.0)
-    steady = windows.gpu_w.std(axis=1) < 0.03 * windows.gpu_w.mean(axis=1)
+    change, change_sd = fit.drift
+    hh = np.diag(fit.covariance) - fit.of_meter**2 + change**2 + change_sd**2
+    learnt = 1 - _between(fit.covariance) / _between(np.diag(prior.variance))
+    steady = windows.gpu_w.std(axis=1) < _RANGE * windows.gpu_w.mean(axis=1)
+    shared_h = np.column_stack([fit.loads @ root, fit.of_meter])
+    factor_names = [f"{meter.cluster} {name}" for name in (*names, "hosts", f"{meter.node} meter")]
+    ends = [date_of_ns(int(windows.ended_ns[at])) for at in (0, -1)]
     for board, gpu in enumerate(windows.gpus):
         finding = (
             CalibrationFinding.FEW if len(windows.node_w) < _FEW_WINDOWS
             else CalibrationFinding.STEADY if steady[board]
             else CalibrationFinding.TOGETHER if learnt[board] < _TOLD_APART
-            else CalibrationFinding.DRIFTS if abs(change[board]) > max(2.5 * unsure[board], 0.5 * _DRIFT)
+            else CalibrationFinding.DRIFTS if abs(change[board]) > max(2.5 * change_sd[board], 0.5 * DRIFT)
             else CalibrationFinding.OK
         )  # fmt: skip
-        slope, model = float(prior.slope[board]), models.get(gpu)
+        slope, model, variance = float(prior.slope[board]), models.get(gpu), float(hh[board])
         shared = [
-            *(
-                (f"{gpu[0]} {factor}", float(load))
-                for factor, load in zip([*names, "hosts"], together[board], strict=True)
-            ),
-            (f"{gpu[0]} {windows.meter.node} meter", float(fit.of_meter[board])),
+            {"factor": name, "h": load, "p": slope * load}
+            for name, load in zip(factor_names, shared_h[board].tolist(), strict=True)
         ]
+        shared.append({"factor": f"{meter.cluster} {model} offset", "h": 0.0, "p": float(prior.shared_p[board])})
         yield (
-            *gpu, windows.meter.node, model, _time(windows.ended_ns[0]), _time(windows.ended_ns[-1]),
-            windows.meter.source.value, len(windows.node_w), float(h[board]), float(p[board]), float(hh[board]),
-            slope * float(hh[board]), slope**2 * float(hh[board]) + float(prior.around[board]),
-            [{"factor": factor, "h": load, "p": slope * load} for factor, load in shared]
-            + [{"factor": f"{gpu[0]} {model} offset", "h": 0.0, "p": float(prior.shared_p[board])}],
+            *gpu, meter.node, model, *ends, meter.source.value, len(windows.node_w), float(h[board]), float(p[board]),
+            variance, slope * variance, slope**2 * variance + float(prior.own_pp[board]), shared,
             float(learnt[board]), finding.value,
         )  # fmt: skip
 
 
-def _time(at_ns: np.int64) -> datetime:
-    return date_of_ns(int(at_ns))
+def _between(covariance: Floats) -> Floats:
+    """The variance of the difference of each board to the mean of its node; of a board alone, its variance."""
+    n = len(covariance)
+    difference = np.eye(n) - 1 / n if n > 1 else np.eye(1)
+    return np.asarray(np.diag(difference @ covariance @ difference))

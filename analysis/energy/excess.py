@@ -32,8 +32,8 @@ from ..power_classes.profiles import LITTLE, MUCH
 from ..statistics.ordering import Floats
 from ..statistics.student import quantile
 from .attribute import Kind
+from .boards import POPULATION, BoardErrors
 from .books import Booked, add_up, booked
-from .calibration import POPULATION, BoardErrors
 from .levels import ANY, LEAST, SITTINGS_FREEDOM, STANDS, Measure, fingerprints, identities, levels
 
 if TYPE_CHECKING:

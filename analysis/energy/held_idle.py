@@ -26,8 +26,8 @@ from ...store.vocabulary import Code
 from .attribute import PIECES, Kind, cut_apart
 from .billing import cuts as changes
 from .billing import priced, rates_between
+from .boards import board_errors
 from .books import COSTS, add_up
-from .calibration import board_errors
 from .carbon import NoFigure
 from .meter import Meters
 from .minutes import meters_by_day

@@ -63,8 +63,10 @@ class NodeMeter:
     def over(self, began: Times, ended: Times) -> tuple[Floats, Floats]:
         """Energy (J) from `began` to `ended` (ns UTC), and of how many seconds of it there are readings."""
         since = self.placed_ns[0]
-        at, (first, last) = (self.placed_ns - since) / 1e9, ((began - since) / 1e9, (ended - since) / 1e9)
-        joules, seconds = (np.interp(last, at, one) - np.interp(first, at, one) for one in (self.joules, self.seconds))
+        knots, first, last = ((times - since) / 1e9 for times in (self.placed_ns, began, ended))
+        joules, seconds = (
+            np.interp(last, knots, sums) - np.interp(first, knots, sums) for sums in (self.joules, self.seconds)
+        )
         return joules, seconds
 
 
@@ -74,31 +76,29 @@ def node_meters(
     """The meters of the store's nodes (of one cluster, or of all) from `since` to `until`, by cluster and node, those
     that cover more first. Raises StoreError."""
     rows = store.scan("node_power").filter(
+        pl.col("power_mw").is_not_null() | pl.col("energy_mj").is_not_null(),
         *([pl.col("cluster") == cluster] if cluster is not None else []),
         *([pl.col("ts") >= since] if since is not None else []),
         *([pl.col("ts") <= until] if until is not None else []),
     )
     columns = ("cluster", "node", "source", "covers", "part", "ts", "power_mw", "window_ms", "energy_mj")
     frame = store.collect(rows.select(columns)).unique(columns[:6], keep="last").sort(columns[:6])
-    found = []
-    for (of, node, source, covers), own in frame.group_by(columns[:4], maintain_order=True):
+    meters = []
+    for (name, node, source, covers), of_meter in frame.group_by(columns[:4], maintain_order=True):
         if covers not in (*WHOLE, *OF_HOST) or source not in _BEST:
             continue
-        parts = [part for _, rows in own.group_by("part", maintain_order=True) if (part := _part(rows)) is not None]
+        parts = [_part(rows) for _, rows in of_meter.group_by("part", maintain_order=True) if rows.height > 1]
         if parts:
-            found.append(NodeMeter(str(of), str(node), PowerMeter(source), PowerOf(covers), *_summed(parts)))
+            meters.append(NodeMeter(str(name), str(node), PowerMeter(source), PowerOf(covers), *_summed(parts)))
     rank = {code: place for place, code in enumerate((*WHOLE, *OF_HOST))}
-    return sorted(found, key=lambda one: (one.cluster, one.node, rank[one.covers], _BEST.index(one.source)))
+    return sorted(meters, key=lambda meter: (meter.cluster, meter.node, rank[meter.covers], _BEST.index(meter.source)))
 
 
 _Arrays = tuple[Times, Times, Floats, Floats, Floats, Floats]
 
 
-def _part(rows: pl.DataFrame) -> _Arrays | None:
-    """The arrays of a `NodeMeter` of one part, whose rows are in order of time. None of less than two readings."""
-    rows = rows.filter(pl.col("power_mw").is_not_null() | pl.col("energy_mj").is_not_null())
-    if rows.height < 2:
-        return None
+def _part(rows: pl.DataFrame) -> _Arrays:
+    """The arrays of a `NodeMeter` of one part, from its two or more readings in order of time."""
     ts = rows["ts"].dt.epoch("ns").to_numpy()
     power_w, window_s, counted_j = (
         rows[name].cast(pl.Float64).fill_null(np.nan).to_numpy() / 1e3
@@ -107,10 +107,13 @@ def _part(rows: pl.DataFrame) -> _Arrays | None:
     step_s = np.diff(ts) / 1e9
     counted = np.diff(counted_j)
     by_counter = (counted >= 0) & (counted <= _MOST_W * step_s)
-    placed = ts if by_counter.any() else ts - (np.nan_to_num(window_s) * 5e8).astype(np.int64)
+    middle = ts - (np.nan_to_num(window_s) * 5e8).astype(np.int64)
+    placed = ts if by_counter.any() else np.maximum.accumulate(middle)
     step_j = np.where(by_counter, counted, (power_w[1:] + power_w[:-1]) / 2 * np.diff(placed) / 1e9)
     gap = np.isnan(step_j) | (step_s > max(_LONGEST * float(np.median(step_s)), _LONGEST_S))
-    joules, seconds = (np.append(0.0, np.cumsum(np.where(gap, 0.0, one))) for one in (step_j, np.diff(placed) / 1e9))
+    joules, seconds = (
+        np.append(0.0, np.cumsum(np.where(gap, 0.0, steps))) for steps in (step_j, np.diff(placed) / 1e9)
+    )
     no_power = np.isnan(power_w)
     watts = np.where(no_power, np.append(np.nan, np.where(gap, np.nan, step_j / step_s)), power_w)
     return ts, placed, joules, seconds, watts, np.where(no_power, np.append(np.nan, step_s), window_s)
@@ -121,15 +124,14 @@ def _summed(parts: Sequence[_Arrays]) -> _Arrays:
     if len(parts) == 1:
         return parts[0]
     ts = np.unique(np.concatenate([part[0] for part in parts]))
-    first = np.interp(ts, parts[0][0], parts[0][1] - parts[0][0])
-    placed = ts + first.astype(np.int64)
+    placed = ts + np.interp(ts, parts[0][0], parts[0][1] - parts[0][0]).astype(np.int64)
     joules, watts, seconds = np.zeros(len(ts)), np.zeros(len(ts)), np.full(len(ts), np.inf)
     window_s = np.zeros(len(ts))
-    for own, _, of_part, measured, shown, window in parts:
-        at = np.searchsorted(own, ts).clip(max=len(own) - 1)
-        read = own[at] == ts
-        joules += np.interp(ts, own, of_part)
-        seconds = np.minimum(seconds, np.interp(ts, own, measured))
-        watts += np.where(read, shown[at], np.nan)
-        window_s = np.maximum(window_s, np.where(read, window[at], np.nan))
+    for part_ts, _, part_j, part_s, part_w, part_window_s in parts:
+        row = np.searchsorted(part_ts, ts).clip(max=len(part_ts) - 1)
+        is_read = part_ts[row] == ts
+        joules += np.interp(ts, part_ts, part_j)
+        seconds = np.minimum(seconds, np.interp(ts, part_ts, part_s))
+        watts += np.where(is_read, part_w[row], np.nan)
+        window_s = np.maximum(window_s, np.where(is_read, part_window_s[row], np.nan))
     return ts, placed, joules, seconds, watts, window_s

@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from ...errors import InputError
 from ...store.configuration import configuration
 from ...store.instants import nanoseconds
-from ...store.power_sensors import SENSOR_ERROR, SensorError
+from ...store.power_sensors import NORMAL_95, SENSOR_ERROR, SensorError
 from ...store.vocabulary import Code
 
 FILE = "energy.toml"
@@ -114,6 +114,38 @@ class ServiceAccess:
 
 
 @dataclass(frozen=True)
+class NodeFacts:
+    """What a site states of the power of its nodes, for `whorl energy calibrate`; None: as is assumed there. 95 % of
+    nodes lie within the shares that end in `within_pct`."""
+
+    meter_within_pct: float | None = None
+    """How far the gain of a node's meter is from 1."""
+    efficiency: float | None = None
+    """Of the power supplies."""
+    efficiency_within_pct: float = 1.0
+    host_pct: float | None = None
+    """What hosts draw more for the power of their GPUs, in % of it."""
+    host_within_pct: float = 1.0
+
+    @property
+    def gain_sd(self) -> float | None:
+        """The standard deviation of the gain of a meter."""
+        return None if self.meter_within_pct is None else self.meter_within_pct / 100 / NORMAL_95
+
+    @property
+    def supply(self) -> tuple[float, float] | None:
+        """The efficiency of the power supplies and its standard deviation."""
+        if self.efficiency is None:
+            return None
+        return self.efficiency, self.efficiency_within_pct / 100 / NORMAL_95
+
+    @property
+    def follows(self) -> tuple[float, float] | None:
+        """What a host draws more for each W of its GPUs, and its standard deviation."""
+        return None if self.host_pct is None else (self.host_pct / 100, self.host_within_pct / 100 / NORMAL_95)
+
+
+@dataclass(frozen=True)
 class EnergySettings:
     """What a site has stated; everything is optional."""
 
@@ -130,6 +162,7 @@ class EnergySettings:
     factors: tuple[StatedFactor, ...] = ()
     embodied: tuple[Embodied, ...] = ()
     sensor: SensorError = SENSOR_ERROR
+    node: NodeFacts = NodeFacts()
     service: ServiceAccess | None = None
     offline: bool = False
     """Whether `service` is not to be asked: only what it answered before counts."""
@@ -193,6 +226,10 @@ _DATED: Mapping[str, Schema] = {
 _HOURS_FILE: Schema = {"file": str, "zone?": str, "time_zone?": ZoneInfo, "source?": str, "column?": str}
 _EMBODIED: Schema = {"kg": (0.0, 1e6), "years": (0.1, 100.0), "source": str, "model?": str}
 _SENSOR: Schema = {"gain_pct": (0.0, 100.0), "offset_w": (0.0, 1_000.0)}
+_NODE: Schema = {
+    "meter_within_pct?": (0.0, 50.0), "efficiency?": (0.5, 1.0), "efficiency_within_pct?": (0.0, 50.0),
+    "host_pct?": (0.0, 200.0), "host_within_pct?": (0.0, 200.0),
+}  # fmt: skip
 _SERVICE: Schema = {"url?": str, "timeout_s?": (0.1, 600.0), "zones?": dict}
 _SERVICES: Mapping[Service, tuple[str, Schema]] = {
     Service.ELECTRICITY_MAPS: ("https://api.electricitymaps.com/v3", _SERVICE),
@@ -200,7 +237,7 @@ _SERVICES: Mapping[Service, tuple[str, Schema]] = {
 }
 _TOP: Schema = {
     "time_zone?": ZoneInfo, "currency?": str, "method?": tuple(Method),
-    **{f"{key}?": Any for key in (*_DATED, "intensity", "embodied", "sensor", *Service)},
+    **{f"{key}?": Any for key in (*_DATED, "intensity", "embodied", "sensor", "node", *Service)},
 }  # fmt: skip
 
 
@@ -230,6 +267,7 @@ def _read(table: dict[str, Any], path: Path, *, trusted: bool) -> EnergySettings
         factors=tuple(factor for factor in factors if isinstance(factor, StatedFactor)),
         embodied=tuple(embodied),
         sensor=SensorError.stated(**_checked(top["sensor"], _SENSOR, "sensor")) if "sensor" in top else SENSOR_ERROR,
+        node=NodeFacts(**_checked(top.get("node", {}), _NODE, "node")),
         service=_service(top, path.parent, trusted=trusted),
     )  # fmt: skip
 

@@ -8,10 +8,10 @@ from typing import Any
 from ...analysis.energy.calibration import SCHEMA, Calibration
 from ...store.power_sensors import ErrorSource
 from ...store.vocabulary import CalibrationFinding
-from ..table import MISSING, Table, count, many, minute
+from ..table import MISSING, Table, count, many, minute, number
 from .energy import with_clusters
 
-_LISTED = 64
+_LISTED, _REFUSED = 64, 5
 
 
 def document(calibration: Calibration) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def document(calibration: Calibration) -> dict[str, Any]:
         "schema": SCHEMA,
         "rows": calibration.boards.to_dicts(),
         "nodes": calibration.nodes,
+        "refused": calibration.refused.to_dicts(),
         "stored": calibration.stored,
     }
 
@@ -64,6 +65,13 @@ def _sentences(calibration: Calibration) -> Iterable[str]:
             "n/a: no node has ten windows in which its power and that of all its GPUs are known; `whorl import` and "
             "`whorl collect` read the power of nodes (docs/calibration.md)"
         )
+    for row in calibration.refused.head(_REFUSED).iter_rows(named=True):
+        yield (
+            f"not used: node {row['node']}, whose meter ({row['meter']}) moves by {number(row['watts_per_watt'], 2)} W "
+            "for each W of its GPUs: it is stuck, late by more than a minute, or no meter of this node alone"
+        )
+    if calibration.refused.height > _REFUSED:
+        yield f"not used: {calibration.refused.height - _REFUSED:,} more nodes for the same reason; --json has all"
     if learnt.height:
         first, last = min(learnt["since"].to_list()), max(learnt["until"].to_list())
         yield f"windows from {minute(first)} to {minute(last)} UTC"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,11 @@ import scipy.special
 from numpy.typing import NDArray
 
 from whorl.analysis.energy.answers import energy, reconcile
-from whorl.analysis.energy.calibration import BoardErrors, Windows, calibrate, calibrated_boards
+from whorl.analysis.energy.boards import BoardErrors
+from whorl.analysis.energy.calibration import Windows, calibrate, calibrated_boards
 from whorl.analysis.energy.nodes import NodeMeter
+from whorl.analysis.energy.readings import meters_of_many
+from whorl.analysis.energy.settings import read_settings
 from whorl.store.power_sensors import MEASURED_BOARDS, NORMAL_95, SENSOR_ERROR, SensorError
 from whorl.store.vocabulary import PowerMeter, PowerOf
 from whorl.tests.analysis.energy.stored import S, at, gpu, job, readings, rows, store_of
@@ -116,7 +120,7 @@ def fleet(
     seed: int, gains: Floats, *, together: bool = False, meter: PowerMeter = PowerMeter.PDU, drift: float = 0.0
 ) -> list[Windows]:
     """Windows of a minute of eight nodes of eight boards, which read gain x true + 5 W; jobs last some minutes."""
-    rng, found = np.random.default_rng(seed), []
+    rng, windows = np.random.default_rng(seed), []
     ts = S * 60 * np.arange(1, MINUTES + 1)
     for number in range(len(gains) // BOARDS):
         gain = gains[number * BOARDS :][:BOARDS, None] * (1 + drift * np.linspace(-0.5, 0.5, MINUTES))
@@ -127,61 +131,61 @@ def fleet(
         nothing = np.zeros(MINUTES)
         node = NodeMeter("c", f"n{number}", meter, PowerOf.NODE_WALL, ts, ts, nothing, nothing, wall, nothing + 60)
         gpus = [("c", f"GPU-{number}-{board}") for board in range(BOARDS)]
-        found.append(Windows(node, gpus, ts, wall, gain * true + 5, np.zeros((0, MINUTES)), 0.0))
-    return found
+        windows.append(Windows(node, gpus, ts, wall, gain * true + 5, np.zeros((0, MINUTES)), 0.0))
+    return windows
 
 
-def half_of(found: pl.DataFrame) -> Floats:
+def half_of(boards: pl.DataFrame) -> Floats:
     """Half of the 95 % interval of h of each board."""
-    shared = found["shared"].list.eval(pl.element().struct.field("h") ** 2).list.sum()
-    return np.asarray(NORMAL_95 * np.sqrt((found["hh"] + shared).to_numpy()))
+    shared = boards["shared"].list.eval(pl.element().struct.field("h") ** 2).list.sum()
+    return np.asarray(NORMAL_95 * np.sqrt((boards["hh"] + shared).to_numpy()))
 
 
-def some_gains(seed: int) -> Floats:
+def drawn_gains(seed: int) -> Floats:
     rng = np.random.default_rng(100 + seed)
     return 1 + np.array([gain for _, gain, _ in MEASURED_BOARDS])[rng.integers(len(MEASURED_BOARDS), size=64)] / 100
 
 
 def learnt(windows: list[Windows]) -> pl.DataFrame:
-    return calibrated_boards(windows, {key: MODEL for one in windows for key in one.gpus})
+    return calibrated_boards(windows, {key: MODEL for of_node in windows for key in of_node.gpus})
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_gains_of_64_boards_are_found_within_3_percent_and_by_their_intervals(seed: int) -> None:
-    gains = some_gains(seed)
-    found = learnt(fleet(seed, gains))
-    apart = found["h"].to_numpy() - (1 / gains - 1)
+    gains = drawn_gains(seed)
+    boards = learnt(fleet(seed, gains))
+    apart = boards["h"].to_numpy() - (1 / gains - 1)
     assert np.abs(apart).max() < 0.03
-    assert (np.abs(apart) <= half_of(found)).sum() >= 0.93 * len(gains)
-    assert set(found["finding"]) == {"ok"}
-    assert (found["learnt"] > 0.9).all()
+    assert (np.abs(apart) <= half_of(boards)).sum() >= 0.93 * len(gains)
+    assert set(boards["finding"]) == {"ok"}
+    assert (boards["learnt"] > 0.9).all()
     # The boards of a node are told apart better than all of them from what the host adds.
     of_node = apart.reshape(-1, BOARDS)
     assert np.abs(of_node - of_node.mean(axis=1, keepdims=True)).max() < 0.02
-    assert np.median(np.sqrt(found["hh"])) < 0.4 * np.median(half_of(found)) / NORMAL_95
+    assert np.median(np.sqrt(boards["hh"])) < 0.4 * np.median(half_of(boards)) / NORMAL_95
 
 
 def test_boards_that_always_work_together_stay_unsure_and_it_is_told() -> None:
-    gains = some_gains(3)
-    found = learnt(fleet(3, gains, together=True))
-    assert set(found["finding"]) == {"together"}
-    apart = np.abs(found["h"].to_numpy() - (1 / gains - 1))
-    assert (apart <= half_of(found)).sum() >= 0.93 * len(gains)
-    assert np.median(half_of(found)) > 0.05
-    assert np.abs(found["h"].to_numpy().reshape(-1, BOARDS).std(axis=1)).max() < 0.01
+    gains = drawn_gains(3)
+    boards = learnt(fleet(3, gains, together=True))
+    assert set(boards["finding"]) == {"together"}
+    apart = np.abs(boards["h"].to_numpy() - (1 / gains - 1))
+    assert (apart <= half_of(boards)).sum() >= 0.93 * len(gains)
+    assert np.median(half_of(boards)) > 0.05
+    assert np.abs(boards["h"].to_numpy().reshape(-1, BOARDS).std(axis=1)).max() < 0.01
 
 
 def test_a_gain_that_drifts_is_found_and_the_interval_holds_both_ends() -> None:
-    gains = some_gains(4)
-    found = learnt(fleet(4, gains, drift=0.04))
-    assert (found["finding"] == "drifts").sum() > 32
+    gains = drawn_gains(4)
+    boards = learnt(fleet(4, gains, drift=0.04))
+    assert (boards["finding"] == "drifts").sum() > 32
     for end in (-0.5, 0.5):
-        apart = np.abs(found["h"].to_numpy() - (1 / (gains * (1 + 0.04 * end)) - 1))
-        assert (apart <= half_of(found)).sum() >= 0.93 * len(gains)
+        apart = np.abs(boards["h"].to_numpy() - (1 / (gains * (1 + 0.04 * end)) - 1))
+        assert (apart <= half_of(boards)).sum() >= 0.93 * len(gains)
 
 
 def test_what_a_worse_meter_may_be_wrong_by_is_shared_by_the_boards_of_its_node() -> None:
-    good, bad = (learnt(fleet(5, some_gains(5), meter=meter)) for meter in (PowerMeter.PDU, PowerMeter.IPMI))
+    good, bad = (learnt(fleet(5, drawn_gains(5), meter=meter)) for meter in (PowerMeter.PDU, PowerMeter.IPMI))
     assert np.median(half_of(bad)) > np.median(half_of(good))
     of_meter = [{row["factor"]: row["h"] for row in board} for board in bad["shared"][:2].to_list()]
     name = "c n0 meter"
@@ -189,6 +193,53 @@ def test_what_a_worse_meter_may_be_wrong_by_is_shared_by_the_boards_of_its_node(
     assert np.median(np.sqrt(bad["hh"])) == pytest.approx(np.median(np.sqrt(good["hh"])), rel=0.2)
 
 
+def test_a_meter_that_is_stuck_or_of_half_a_node_is_not_used(tmp_path: Path) -> None:
+    seconds = list(range(0, 900, 10))
+    watts = [60.0 if second % 300 < 150 else 250.0 for second in seconds]
+    store = store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", seconds, watts)], [])
+    meter = {"cluster": "c", "node": "n1", "source": "ipmi", "covers": "node_dc", "power_mw": 500_000}
+    power = [{**meter, "window_ms": 1000, "ts": at(second)} for second in seconds]
+    store.append({"node_power": rows("node_power", power)}, "stuck")
+    calibration = calibrate(store)
+    assert (calibration.nodes, calibration.stored) == (0, False)
+    assert calibration.refused.rows() == [("c", "n1", "ipmi", pytest.approx(0.0, abs=1e-9))]
+    assert calibration.boards["source"].to_list() == ["population"]
+    [node, *_] = fleet(8, np.ones(64))
+    assert node.watts_per_watt == pytest.approx(1.0, abs=0.05)
+    assert replace(node, node_w=node.node_w / 2).watts_per_watt == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_site_that_knows_its_nodes_gets_narrower_intervals(tmp_path: Path) -> None:
+    gains = drawn_gains(6)
+    windows = fleet(6, gains)
+    path = tmp_path / "energy.toml"
+    path.write_text("[node]\nmeter_within_pct = 0.6\nefficiency_within_pct = 0.2\nefficiency = 0.94\n"
+                    "host_pct = 0\nhost_within_pct = 0.5\n")  # fmt: skip
+    models = {key: MODEL for of_node in windows for key in of_node.gpus}
+    stated = calibrated_boards(windows, models, read_settings(path))
+    assert np.median(half_of(stated)) < 0.75 * np.median(half_of(learnt(windows)))
+    apart = np.abs(stated["h"].to_numpy() - (1 / gains - 1))
+    assert (apart <= half_of(stated)).sum() >= 0.93 * len(gains)
+
+
+def test_calibrated_meters_add_up_and_leave_gaps_as_they_are(tmp_path: Path) -> None:
+    seconds = [*range(0, 600, 10), *range(3000, 3600, 10)]
+    store = store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", seconds, [200.0, 50.0] * 60)], [])
+    [meters] = meters_of_many(store)
+    true = meters.calibrated(pl.DataFrame({"cluster": ["c"], "gpu": ["GPU-a"], "h": [0.05], "p": [3.0]}))
+    ends = np.array([at(second) for second in (0, 95, 333, 590, 1000, 2999, 3100, 3555)])
+    which = np.zeros(len(ends) - 1, np.int64)
+    read, parts = (some.over(which, ends[:-1], ends[1:]) for some in (meters, true))
+    more = parts.energy_j - read.energy_j
+    assert more[[0, 1, 2, 6]] == pytest.approx(0.05 * read.energy_j[[0, 1, 2, 6]] + 3 * read.measured_s[[0, 1, 2, 6]])
+    assert more[4] == 0
+    whole = true.over(which[:1], ends[:1], ends[-1:])
+    assert parts.energy_j.sum() == pytest.approx(float(whole.energy_j[0]), rel=1e-12)
+    assert true.highest_w[0] == pytest.approx(1.05 * meters.highest_w[0] + 3)
+    assert meters.calibrated(pl.DataFrame({"cluster": [], "gpu": [], "h": [], "p": []})) is meters
+
+
+@pytest.mark.long
 def test_energy_is_that_of_calibrated_boards_and_the_books_still_balance(tmp_path: Path) -> None:
     """One board reads 8 % too much, and the other 6 % too little; a meter of the node says so to `whorl energy`."""
     rng, seconds = np.random.default_rng(7), np.arange(0, 4 * 3600, 5)
@@ -212,10 +263,10 @@ def test_energy_is_that_of_calibrated_boards_and_the_books_still_balance(tmp_pat
     )
     store.append({"node_power": power}, "pdu")
     before = {row["gpu"]: row for row in energy(store, "gpu").rows.iter_rows(named=True)}
-    found = calibrate(store)
-    assert (found.nodes, found.stored) == (1, True)
-    assert found.boards["finding"].to_list() == ["ok", "ok"]
-    assert found.boards["gain_pct"].to_list() == pytest.approx([-7.4, 6.4], abs=2.5)
+    calibration = calibrate(store)
+    assert (calibration.nodes, calibration.stored) == (1, True)
+    assert calibration.boards["finding"].to_list() == ["ok", "ok"]
+    assert calibration.boards["gain_pct"].to_list() == pytest.approx([-7.4, 6.4], abs=2.5)
     after = {row["gpu"]: row for row in energy(store, "gpu").rows.iter_rows(named=True)}
     for name, watts in zip(names, true, strict=True):
         joules = float(watts.sum() * 5)

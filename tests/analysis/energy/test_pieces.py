@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from whorl.analysis.energy.attribute import PIECES
+from whorl.analysis.energy.boards import BoardErrors
 from whorl.analysis.energy.books import add_up
-from whorl.analysis.energy.calibration import BoardErrors
 from whorl.store.power_sensors import SensorError
 
 NOON = datetime(2026, 11, 2, 12, tzinfo=UTC).replace(tzinfo=None)
