@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -173,128 +172,89 @@ def _with_jobs(
     )
 
 
-# -- rules that others would use ------------------------------------------------------------------------------------
+# -- what is said of them -------------------------------------------------------------------------------------------
+
+RULES = ("whorl", "above the median", "5 % above the median", "Tukey's fence")
+"""Who costs, of energy: by whorl, and by the energy for the same work, the mean over the workloads, of readings alone.
+"""
 
 
-def _rules(fleet: Fleet) -> dict[str, npt.NDArray[np.bool_]]:
-    """GPUs that cost energy by the energy for the same work: the mean over the workloads, of readings alone."""
+def by_rules(fleet: Fleet) -> dict[str, npt.NDArray[np.bool_]]:
+    """The GPUs that others would name."""
     wide = fleet.fingerprints.filter(pl.col("figure") == "work_per_joule").sort("gpu", "workload")
     values = -np.log(wide["value"].to_numpy().reshape(-1, len(WORK)))
     x = (values - np.median(values, axis=0)).mean(axis=1)
     low, high = np.quantile(x, (0.25, 0.75))
-    return {
-        "above the median": x > 0,
-        "5 % above the median": x > np.log(1.05),
-        "Tukey's fence": x > high + 1.5 * (high - low),
-    }
+    return dict(zip(RULES[1:], (x > 0, x > np.log(1.05), x > high + 1.5 * (high - low)), strict=True))
 
 
-@dataclass
-class Tally:
-    """Counts over fleets of one kind."""
-
-    gpus: int = 0
-    fleets: int = 0
-    covered: dict[str, int] = field(default_factory=dict)
-    known: dict[str, int] = field(default_factory=dict)
-    false: dict[str, int] = field(default_factory=dict)
-    false_fleets: dict[str, int] = field(default_factory=dict)
-    widths: dict[str, list[float]] = field(default_factory=dict)
-    found: dict[str, int] = field(default_factory=dict)
-    planted: dict[str, int] = field(default_factory=dict)
-    ratios: dict[str, list[float]] = field(default_factory=dict)
-    total_covered: int = 0
-
-    def add(self, fleet: Fleet) -> None:
-        limits = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
-        rows = excess(fleet.pieces, levels(fleet.fingerprints, limits), fleet.busy)
-        by_gpu = add_excess(rows, ["cluster", "gpu"]).sort("gpu")
-        self.fleets += 1
-        self.gpus += by_gpu.height
-        faulty = fleet.slow | fleet.hungry
-        for name, truth, planted in (
-            ("excess_j", fleet.energy_j, {"slow": fleet.slow, "hungry": fleet.hungry}),
-            ("excess_s", fleet.time_s, {"slow": fleet.slow}),
-        ):
-            said, low, high = (by_gpu[f"{name}{end}"].to_numpy() for end in ("", "_low", "_high"))
-            shown = by_gpu[f"{name}_shown"].fill_null(value=False).to_numpy()
-            known = np.isfinite(said)
-            inside = (low <= truth) & (truth <= high)
-            self._plus(self.known, name, int(known.sum()))
-            self._plus(self.covered, name, int((inside & known).sum()))
-            if known.any():
-                width = np.median((high - low)[known]) / np.median(_scale(fleet, name))
-                self.widths.setdefault(name, []).append(float(width))
-            rules = {"whorl": shown, **(_rules(fleet) if name == "excess_j" else {})}
-            for rule, named in rules.items():
-                false = int((named & (truth <= 0) & ~faulty).sum())
-                self._plus(self.false, f"{name} {rule}", false)
-                self._plus(self.false_fleets, f"{name} {rule}", int(false > 0))
-                for fault, those in planted.items():
-                    self._plus(self.found, f"{name} {fault} {rule}", int((named & those).sum()))
-            for fault, those in planted.items():
-                self._plus(self.planted, f"{name} {fault}", int(those.sum()))
-                self._plus(self.covered, f"{name} {fault}", int((inside & those).sum()))
-                self.ratios.setdefault(f"{name} {fault}", []).extend(
-                    (said[those & known] / truth[those & known]).tolist()
-                )
-        total = add_excess(rows, ["cluster"]).row(0, named=True)
-        if total["excess_j"] is not None:
-            self.total_covered += int(total["excess_low_j"] <= fleet.energy_j.sum() <= total["excess_high_j"])
-
-    @staticmethod
-    def _plus(counts: dict[str, int], key: str, n: int) -> None:
-        counts[key] = counts.get(key, 0) + n
-
-    def as_dict(self) -> dict[str, Any]:
-        answer: dict[str, Any] = {"fleets": self.fleets, "gpus": self.gpus}
-        for name in ("excess_j", "excess_s"):
-            answer[name] = {
-                "interval_holds_the_truth": share(self.covered[name], self.known[name]),
-                "median_width_of_busy": _quantiles(self.widths.get(name, []), 0.5),
-            }
-            for key, n in self.false_fleets.items():
-                if key.startswith(name):
-                    rule = key.removeprefix(f"{name} ")
-                    answer[name][f"fleets_with_a_false_one: {rule}"] = share(n, self.fleets)
-                    answer[name][f"false_per_1000_gpus: {rule}"] = round(1000 * self.false[key] / self.gpus, 2)
-            for key, n in self.planted.items():
-                if n and key.startswith(name):
-                    answer[key] = {
-                        **{
-                            f"shown: {rule.removeprefix(key + ' ')}": share(hits, n)
-                            for rule, hits in self.found.items()
-                            if rule.startswith(key)
-                        },
-                        "interval_holds_the_truth": share(self.covered[key], n),
-                        "said_over_true": _quantiles(self.ratios[key], 0.05, 0.5, 0.95),
-                    }
-        answer["total_interval_holds_the_truth"] = share(self.total_covered, self.fleets)
-        return answer
+def judged(fleet: Fleet, number: int) -> tuple[pl.DataFrame, bool]:
+    """A row for each GPU and measure (j, s): what is true, what was said, who names it; and whether the interval of the
+    whole fleet's energy holds."""
+    limits = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
+    rows = excess(fleet.pieces, levels(fleet.fingerprints, limits), fleet.busy)
+    by_gpu = add_excess(rows, ["cluster", "gpu"]).sort("gpu")
+    fault = np.where(fleet.slow, "slow", np.where(fleet.hungry, "hungry", ""))
+    energy_j = fleet.pieces["energy_j"].to_numpy().reshape(-1, _JOBS).sum(axis=1)
+    busy_s = _DAY_S * fleet.busy["busy"].to_numpy().reshape(-1, _JOBS).sum(axis=1)
+    parts = []
+    for unit, truth, scale in (("j", fleet.energy_j, energy_j), ("s", fleet.time_s, busy_s)):
+        rules = by_rules(fleet) if unit == "j" else dict.fromkeys(RULES[1:])
+        parts.append(
+            by_gpu.select(
+                pl.lit(number).alias("fleet"), pl.lit(unit).alias("unit"), pl.Series("fault", fault),
+                pl.Series("truth", truth), pl.col(f"excess_{unit}").alias("said"),
+                pl.col(f"excess_low_{unit}").alias("low"), pl.col(f"excess_high_{unit}").alias("high"),
+                pl.Series("scale", scale), pl.col(f"excess_{unit}_shown").fill_null(value=False).alias("whorl"),
+                *(pl.lit(None, pl.Boolean).alias(rule) if named is None else pl.Series(rule, named)
+                  for rule, named in rules.items()),
+            )
+        )  # fmt: skip
+    total = add_excess(rows, ["cluster"]).row(0, named=True)
+    return pl.concat(parts), bool(total["excess_low_j"] <= fleet.energy_j.sum() <= total["excess_high_j"])
 
 
-def _quantiles(values: list[float], *at: float) -> list[float] | None:
-    return [round(float(q), 4) for q in np.quantile(values, at)] if values else None
+def summary(rows: pl.DataFrame, totals: list[bool]) -> dict[str, Any]:
+    """The figures of the fleets of one kind."""
+    holds = (pl.col("low") <= pl.col("truth")) & (pl.col("truth") <= pl.col("high"))
+    answer: dict[str, Any] = {"fleets": len(totals), "gpus": rows.filter(unit="j").height}
+    for (unit,), part in rows.with_columns(holds=holds).group_by("unit", maintain_order=True):
+        known = part.drop_nulls("said")
+        width = known.select((pl.col("high") - pl.col("low")).median() / pl.col("scale").median()).item()
+        of_unit: dict[str, Any] = {
+            "interval_holds_the_truth": share(int(known["holds"].sum()), known.height),
+            "median_width_of_busy": round(float(width), 4),
+        }
+        innocent = part.filter((pl.col("fault") == "") & (pl.col("truth") <= 0))
+        for rule in RULES:
+            if part[rule].null_count() == 0:
+                false = innocent.filter(pl.col(rule))
+                of_unit[f"fleets_with_a_false_one: {rule}"] = share(false["fleet"].n_unique(), len(totals))
+                of_unit[f"false_per_1000_gpus: {rule}"] = round(1000 * false.height / part.height, 2)
+        answer[f"excess_{unit}"] = of_unit
+        for fault in ("slow", "hungry") if unit == "j" else ("slow",):
+            faulty = part.filter(fault=fault)
+            if faulty.height:
+                ratios = faulty.select(pl.col("said") / pl.col("truth")).to_series().drop_nulls().to_numpy()
+                answer[f"excess_{unit} {fault}"] = {
+                    **{f"shown: {rule}": share(int(faulty[rule].sum()), faulty.height)
+                       for rule in RULES if faulty[rule].null_count() == 0},
+                    "interval_holds_the_truth": share(int(faulty["holds"].sum()), faulty.height),
+                    "said_over_true": [round(float(q), 4) for q in np.quantile(ratios, (0.05, 0.5, 0.95))],
+                }  # fmt: skip
+    answer["total_interval_holds_the_truth"] = share(sum(totals), len(totals))
+    return answer
 
 
-def _scale(fleet: Fleet, name: str) -> Floats:
-    """What the width is a share of: all energy or busy time of a GPU."""
-    if name == "excess_j":
-        return np.asarray(fleet.pieces["energy_j"].to_numpy().reshape(-1, _JOBS).sum(axis=1))
-    return np.asarray(_DAY_S * fleet.busy["busy"].to_numpy().reshape(-1, _JOBS).sum(axis=1))
-
-
-def measured(
-    fleets: int, gpus: int, seed: int, planted: float, tell: Callable[[str], None] = say
-) -> list[dict[str, Any]]:
+def measured(fleets: int, gpus: int, seed: int, planted: float) -> list[dict[str, Any]]:
     """The figures of each population."""
     rows = []
     for place, population in enumerate(POPULATIONS):
-        tell(f"{population}: {fleets} fleets of {gpus} GPUs")
-        tally = Tally()
-        for number in range(fleets):
-            tally.add(made(np.random.default_rng([seed, place, number]), gpus, population, planted))
-        rows.append({"population": population, "gpus_of_a_fleet": gpus, **tally.as_dict()})
+        say(f"{population}: {fleets} fleets of {gpus} GPUs")
+        seeds = ([seed, place, number] for number in range(fleets))
+        made_fleets = (made(np.random.default_rng(of), gpus, population, planted) for of in seeds)
+        frames, totals = zip(*(judged(fleet, number) for number, fleet in enumerate(made_fleets)), strict=True)
+        rows.append({"population": population, "gpus_of_a_fleet": gpus, **summary(pl.concat(frames), list(totals))})
     return rows
 
 
@@ -304,11 +264,11 @@ def main() -> None:
     parser.add_argument("--fleets", type=int, default=300)
     parser.add_argument("--gpus", type=int, default=128)
     parser.add_argument("--seed", type=int, default=2026)
-    given = parser.parse_args()
+    options = parser.parse_args()
     answer = {
         "machine": machine(), "slow": SLOW, "hungry": HUNGRY,
-        "healthy": measured(given.fleets, given.gpus, given.seed, 0.0),
-        "planted": measured(given.fleets, given.gpus, given.seed + 1, 0.02),
+        "healthy": measured(options.fleets, options.gpus, options.seed, 0.0),
+        "planted": measured(options.fleets, options.gpus, options.seed + 1, 0.02),
     }  # fmt: skip
     sys.stdout.write(as_json(answer) + "\n")
 
