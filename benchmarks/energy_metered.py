@@ -210,21 +210,21 @@ def _smi(rng: Random, model: str, true: Floats, busy: Any, zero: float) -> str:
 
 def windows(first: float, last: float) -> dict[str, tuple[Floats, Floats]]:
     """Windows of some lengths at every half second from `first` to `last` (s UTC), and all of that time."""
-    found = {"whole": (np.array([first]), np.array([last]))}
+    spans = {"whole": (np.array([first]), np.array([last]))}
     for seconds in LENGTHS_S:
         began = np.arange(first, last - seconds, EVERY_S)
         if len(began):
-            found[f"{seconds:g} s"] = (began, began + seconds)
-    return found
+            spans[f"{seconds:g} s"] = (began, began + seconds)
+    return spans
 
 
-def judged(stream: MeteredStream, *, named: bool) -> Iterator[dict[str, Any]]:
+def judged(stream: MeteredStream, *, with_model: bool) -> Iterator[dict[str, Any]]:
     """The windows of a stream, with the interval and what else is said of them."""
-    with tempfile.TemporaryDirectory() as made:
-        path = Path(made) / "smi.csv"
+    with tempfile.TemporaryDirectory() as made_folder:
+        path = Path(made_folder) / "smi.csv"
         path.write_text(stream.smi)
-        store = Store.create(Path(made) / "store")
-        model = stream.model if named else None
+        store = Store.create(Path(made_folder) / "store")
+        model = stream.model if with_model else None
         import_file(store, path, Options(cluster=CLUSTER, gpu="gpu", model=model))
         (metered,) = meters_of_many(store)
         rows = store.collect(store.scan("telemetry").sort("ts").select(pl.col("ts").dt.epoch("ns"), "power_mw"))
@@ -239,8 +239,8 @@ def judged(stream: MeteredStream, *, named: bool) -> Iterator[dict[str, Any]]:
             ]
         )
         for length, (began, ended) in windows(first, last).items():
-            asked = [np.round(when * 1e9).astype(np.int64) for when in (began, ended)]
-            figures = add_up(whole_gpu(metered, 0, *asked), ["board", "window"], errors=board_errors(store))
+            windows_ns = [np.round(when * 1e9).astype(np.int64) for when in (began, ended)]
+            figures = add_up(whole_gpu(metered, 0, *windows_ns), ["board", "window"], errors=board_errors(store))
             true, lasted = stream.joules(began, ended), ended - began
             plain = trapezoids(times, watts, began, ended)
             corrected = np.full(len(true), np.nan)
@@ -250,7 +250,7 @@ def judged(stream: MeteredStream, *, named: bool) -> Iterator[dict[str, Any]]:
                 corrected = (shifted - offset * lasted) / (1 + gain / 100)
             for number, row in enumerate(figures.iter_rows(named=True)):
                 yield {
-                    "stream": stream.name, "length": length, "named": named, "true_j": float(true[number]),
+                    "stream": stream.name, "length": length, "named": with_model, "true_j": float(true[number]),
                     "best_j": row["energy_j"], "low_j": row["low_j"], "high_j": row["high_j"],
                     "trapezoid_j": plain[number], "corrected_j": float(corrected[number]),
                 }  # fmt: skip
@@ -258,12 +258,12 @@ def judged(stream: MeteredStream, *, named: bool) -> Iterator[dict[str, Any]]:
 
 def trapezoids(times: Floats, watts: Floats, began: Floats, ended: Floats) -> list[float]:
     """The plain trapezoid over all readings of windows, J."""
-    found = []
+    joules = []
     for first, last in zip(began, ended, strict=True):
         inside = (times > first) & (times < last)
         at = np.concatenate([[first], times[inside], [last]])
-        found.append(float(np.trapezoid(np.interp(at, times, watts), at)))
-    return found
+        joules.append(float(np.trapezoid(np.interp(at, times, watts), at)))
+    return joules
 
 
 def table(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -297,9 +297,9 @@ def share(hits: int, windows: int) -> dict[str, Any]:
 
 def report(rows: list[dict[str, Any]], *, by_stream: bool) -> dict[str, Any]:
     """The tables of all windows, with the model's name and without, by length, and by stream."""
-    found: dict[str, Any] = {}
-    for named in (True, False):
-        some = [row for row in rows if row["named"] == named]
+    tables: dict[str, Any] = {}
+    for with_model in (True, False):
+        some = [row for row in rows if row["named"] == with_model]
         short = [row for row in some if row["length"] != "whole"]
         parts = {"2 to 10 s": short} | {
             length: [row for row in some if row["length"] == length]
@@ -310,10 +310,10 @@ def report(rows: list[dict[str, Any]], *, by_stream: bool) -> dict[str, Any]:
                 name: [row for row in short if row["stream"] == name]
                 for name in dict.fromkeys(r["stream"] for r in some)
             }
-        found["model known" if named else "model not known"] = {
+        tables["model known" if with_model else "model not known"] = {
             name: table(chosen) for name, chosen in parts.items() if chosen
         }
-    return found
+    return tables
 
 
 def main() -> None:
@@ -325,27 +325,34 @@ def main() -> None:
     parser.add_argument("--known-load", type=Path, metavar="FOLDER", help="two streams of an A100 whose load is known")
     parser.add_argument("--synthetic", type=int, default=60, help="boards whose power is known")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    models = dict(text.split("=", 1) for text in given.model)
-    found: dict[str, Any] = {"benchmark": "energy_metered", "machine": machine("numpy", "polars"), "seed": given.seed}
-    if given.folder is not None:
+    options = parser.parse_args()
+    models = dict(text.split("=", 1) for text in options.model)
+    tables: dict[str, Any] = {
+        "benchmark": "energy_metered",
+        "machine": machine("numpy", "polars"),
+        "seed": options.seed,
+    }
+    if options.folder is not None:
         rows = [
-            row for one in streams(given.folder, models) for known in (True, False) for row in judged(one, named=known)
+            row
+            for stream in streams(options.folder, models)
+            for model in (True, False)
+            for row in judged(stream, with_model=model)
         ]
-        found["metered"] = report(rows, by_stream=True)
-    if given.known_load is not None:
-        boards = streams_of_known_load(given.known_load)
-        rows = [row for one in boards for known in (True, False) for row in judged(one, named=known)]
-        found["known load"] = report(rows, by_stream=True)
-    if given.synthetic:
-        rng = np.random.default_rng(given.seed)
+        tables["metered"] = report(rows, by_stream=True)
+    if options.known_load is not None:
+        boards = streams_of_known_load(options.known_load)
+        rows = [row for board in boards for model in (True, False) for row in judged(board, with_model=model)]
+        tables["known load"] = report(rows, by_stream=True)
+    if options.synthetic:
+        rng = np.random.default_rng(options.seed)
         rows = []
-        for number in range(given.synthetic):
+        for number in range(options.synthetic):
             board = synthetic(rng, number)
-            rows += [row for known in (True, False) for row in judged(board, named=known)]
-            say(f"{number + 1} of {given.synthetic} boards")
-        found["synthetic"] = report(rows, by_stream=False)
-    print(as_json(found))
+            rows += [row for model in (True, False) for row in judged(board, with_model=model)]
+            say(f"{number + 1} of {options.synthetic} boards")
+        tables["synthetic"] = report(rows, by_stream=False)
+    print(as_json(tables))
 
 
 if __name__ == "__main__":

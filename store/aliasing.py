@@ -72,10 +72,10 @@ def locked_w2(watts: Number, utilization: Number, floor_w: Number, full_w: Numbe
     `floor_w` is what the GPU draws without work, `full_w` the most that its work draws.
     """
     above = np.maximum(watts - floor_w, 0.0)
-    less = (1 - utilization) * above  # all that was seen is work
-    more = np.maximum(utilization * (full_w - floor_w) - above, 0.0)  # all that was seen is the pause
+    work_w = (1 - utilization) * above  # all that was seen is work
+    pause_w = np.maximum(utilization * (full_w - floor_w) - above, 0.0)  # all that was seen is the pause
     partly = (utilization > 0) & (utilization < _FULL)
-    return (partly * np.maximum(less, more) / NORMAL_95) ** 2
+    return (partly * np.maximum(work_w, pause_w) / NORMAL_95) ** 2
 
 
 def variance_j2(sums: Sequence[Number], seconds: Number) -> Number:

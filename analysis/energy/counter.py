@@ -38,11 +38,11 @@ def counted(
     trusted, energy = np.zeros(len(ts), bool), np.zeros(len(ts))
     if not (anchored.sizes > 1).any():
         return trusted, energy
-    value, when, power = counter[at], ts[at], np.add.reduceat(by_power, at)
+    value, anchor_ns, power = counter[at], ts[at], np.add.reduceat(by_power, at)
     # By anchor: of the time to the next of its GPU. After the last there is none.
     has_next = np.ones(len(at), bool)
     has_next[anchored.lasts[anchored.sizes > 0]] = False
-    grown, lasted = np.diff(value, append=0.0), np.diff(when, append=0) / 1e9
+    grown, lasted = np.diff(value, append=0.0), np.diff(anchor_ns, append=0) / 1e9
     grown[~has_next], lasted[~has_next] = 0.0, 1.0
     most = _JUMP * np.repeat(highest_w, anchored.sizes) * (lasted + _SLACK_S)
     following = np.append(value[1:], 0.0)
@@ -75,7 +75,7 @@ def counted(
         for gpu, rows in anchored.places(flags):
             joules = grown[rows] if problem in (Problem.COUNTER_WRAP, Problem.COUNTER_JUMP) else -grown[rows]
             joules = joules + power[rows] if problem is Problem.COUNTER_STALE else joules
-            notes[gpu] += notes_of(problem, when[rows], ts[next_at[rows]], joules)
+            notes[gpu] += notes_of(problem, anchor_ns[rows], ts[next_at[rows]], joules)
     for gpu in np.flatnonzero(anchored.sizes > 1).tolist():
         first, end = anchored.spans[gpu]
         final, last = int(at[end - 1]), int(groups.lasts[gpu])
@@ -89,13 +89,13 @@ def _anchors(groups: Groups, counter: Floats) -> tuple[Ints, Groups]:
     """The readings at which the counter of a GPU had moved, without values that one reading alone has; by GPU."""
     at = np.flatnonzero(~np.isnan(counter))
     anchored = Groups(np.searchsorted(at, groups.begins))
-    some = anchored.sizes > 0
+    has_anchors = anchored.sizes > 0
     if len(at) > 2:
         anchor_j = counter[at]
         before, here, after = anchor_j[:-2], anchor_j[1:-1], anchor_j[2:]
         odd = np.zeros(len(at), bool)
         odd[1:-1] = (after >= before) & ((here < before) | (here > after))
-        odd[anchored.firsts[some]] = odd[anchored.lasts[some]] = False
+        odd[anchored.firsts[has_anchors]] = odd[anchored.lasts[has_anchors]] = False
         odd[1:] &= ~odd[:-1]
         at = at[~odd]
         anchored = Groups(np.searchsorted(at, groups.begins))

@@ -143,15 +143,15 @@ class Meters:
         # What was not measured before the first reading and after the last is not in the energy: it may be more.
         beyond = (length - inside) * self.highest_w[numbers]
         # No doubt goes further than the least and the most that the GPU can draw.
-        less = np.maximum(energy - self.lowest_w[numbers] * inside, 0.0)
-        more = np.maximum(self.highest_w[numbers] * inside - energy, 0.0)
+        spare_j = np.maximum(energy - self.lowest_w[numbers] * inside, 0.0)
+        room_j = np.maximum(self.highest_w[numbers] * inside - energy, 0.0)
         variance = variance_j2([sums[name] for name in SUMS], length) + lag_j2
         return Energies(
             energy,
             sums["measured_j"],
-            np.minimum(sums["below_j"] + doubt, less),
-            np.minimum(sums["above_j"] + doubt, more) + beyond,
-            np.minimum(variance, (np.maximum(less, more) / NORMAL_95) ** 2),
+            np.minimum(sums["below_j"] + doubt, spare_j),
+            np.minimum(sums["above_j"] + doubt, room_j) + beyond,
+            np.minimum(variance, (np.maximum(spare_j, room_j) / NORMAL_95) ** 2),
             sums["measured_s"],
             sums["counter_s"],
             self._reasons(numbers, length, sums),
@@ -160,17 +160,17 @@ class Meters:
     def joules(self, numbers: Ints, began: Times, ended: Times) -> Floats:
         """The `energy_j` of windows."""
         first, last = (
-            self._upto(at, share) for _, at, _, share in (self._where(numbers, when) for when in (began, ended))
+            self._upto(at, share) for _, at, _, share in (self._where(numbers, moments) for moments in (began, ended))
         )
         return last - first
 
-    def least(self, numbers: Ints, when: Times) -> tuple[Floats, Floats, Floats]:
+    def least(self, numbers: Ints, moments: Times) -> tuple[Floats, Floats, Floats]:
         """Up to each time (ns UTC) of these GPUs: the least energy that they drew (J), seconds with readings, and by
         how much less it may be of a window that ends there (J).
 
         The first two are sums. Their differences tell of windows side by side what `over` does, at a third of the cost.
         """
-        _, at, step, share = self._where(numbers, when)
+        _, at, step, share = self._where(numbers, moments)
         rows = (self.parts[PARTS.index(name)] for name in ("below_j", "measured_s"))
         below, measured = (row[at] + share * (row[at + 1] - row[at]) for row in rows)
         return self._upto(at, share) - below, measured, self._ends(at, step, share)[1:].sum(axis=0)
@@ -215,10 +215,12 @@ class Meters:
         """The meters with what a calibration knows of their boards: while a sensor read, true energy is
         (1 + h) x read energy + p x time. `boards`: cluster, gpu, h and p; meters of other GPUs stay as they are.
         """
-        known = {(cluster, gpu): (h, p) for cluster, gpu, h, p in boards.select("cluster", "gpu", "h", "p").iter_rows()}
-        if not any(key in known for key in self.gpus):
+        learnt = {
+            (cluster, gpu): (h, p) for cluster, gpu, h, p in boards.select("cluster", "gpu", "h", "p").iter_rows()
+        }
+        if not any(key in learnt for key in self.gpus):
             return self
-        h, p = np.array([known.get(key, (0.0, 0.0)) for key in self.gpus]).T
+        h, p = np.array([learnt.get(key, (0.0, 0.0)) for key in self.gpus]).T
         of_gpu = {name: np.maximum((1 + h) * getattr(self, name) + p, 0.0) for name in _WATTS}
         knots = {name: getattr(self, name).copy() for name in _KNOTS[2:]}
         joules, seconds = (PARTS.index(name) for name in ("measured_j", "measured_s"))
@@ -249,29 +251,29 @@ class Meters:
             columns[name] = np.concatenate([values, added], axis=-1) if arrays else (*values, *added)
         return Meters(**columns)
 
-    def at(self, numbers: Ints, when: Times) -> tuple[Floats, Floats]:
+    def at(self, numbers: Ints, moments: Times) -> tuple[Floats, Floats]:
         """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot.
 
         The time on the meter, s (n,); and (1 + parts + 3, n): the energy, `PARTS` and `ENDS`.
         """
-        inside, at, step, share = self._where(numbers, when)
-        shown = np.empty((1 + len(PARTS) + len(ENDS), len(when)))
-        shown[0] = self._upto(at, share)
+        inside, at, step, share = self._where(numbers, moments)
+        figures = np.empty((1 + len(PARTS) + len(ENDS), len(moments)))
+        figures[0] = self._upto(at, share)
         before, grown = self.parts[:, at], self.parts[:, at + 1] - self.parts[:, at]
-        shown[1 : -len(ENDS)] = before + share * grown
+        figures[1 : -len(ENDS)] = before + share * grown
         # What is measured of a segment grows as its energy does, which need not be a line.
-        energy, of_segment = shown[0] - self.energy_j[at], self.energy_j[at + 1] - self.energy_j[at]
+        energy, of_segment = figures[0] - self.energy_j[at], self.energy_j[at + 1] - self.energy_j[at]
         part = np.divide(energy, of_segment, out=share.copy(), where=of_segment > 0)
         joules = PARTS.index("measured_j")
-        shown[1 + joules] = before[joules] + part * grown[joules]
-        shown[-len(ENDS) :] = self._ends(at, step, share)
-        return inside, shown
+        figures[1 + joules] = before[joules] + part * grown[joules]
+        figures[-len(ENDS) :] = self._ends(at, step, share)
+        return inside, figures
 
-    def _where(self, numbers: Ints, when: Times) -> tuple[Floats, Ints, Floats, Floats]:
+    def _where(self, numbers: Ints, moments: Times) -> tuple[Floats, Ints, Floats, Floats]:
         """The time on the meter, the segment that it is in, how long this is, and which share of it has passed."""
         begins, ends = self.begins[numbers], self.ends[numbers]
         zero = self.knots_ns[begins]
-        inside = np.minimum(np.maximum(when - self.origin_ns[numbers], 0), self.knots_ns[ends - 1] - zero)
+        inside = np.minimum(np.maximum(moments - self.origin_ns[numbers], 0), self.knots_ns[ends - 1] - zero)
         at = np.searchsorted(self.knots_ns, inside + zero, "right") - 1
         at = np.minimum(at, ends - 2)
         before, seconds = self.knots_s[at], np.minimum(inside / 1e9, self.knots_s[ends - 1])
@@ -344,7 +346,7 @@ def meters_of_readings(
             rows = [readings.ts_ns[slice(*groups.spans[gpu])] for gpu in numbers.tolist()]
             parts[-1] = replace(parts[-1], notes=_with_rows(parts[-1].notes, rows))
         else:
-            reasons = [Reason.NO_TELEMETRY if some else Reason.NO_SENSOR for some in count[numbers].tolist()]
+            reasons = [Reason.NO_TELEMETRY if has_value else Reason.NO_SENSOR for has_value in count[numbers].tolist()]
             parts.append(_without_energy(names, readings.ends_ns[numbers].T, limit_w[numbers], of_some, reasons))
     return reduce(Meters.beside, parts).only(np.argsort(np.concatenate([metered, others])))
 
@@ -485,11 +487,11 @@ def _levels(sensed: SensedPower, idle: IdlePower, limit_w: Floats) -> tuple[Floa
     often = np.full(len(groups), np.nan)
     for gpu in np.flatnonzero(sensed.powered).tolist():
         first, end = groups.spans[gpu]
-        known = (
+        powers = (
             watts[first:end] if sensed.powered[gpu] == end - first else watts[first:end][sensed.has_power[first:end]]
         )
-        at = int(_OFTEN * (len(known) - 1))
-        often[gpu] = np.partition(known, at)[at]
+        at = int(_OFTEN * (len(powers) - 1))
+        often[gpu] = np.partition(powers, at)[at]
     limited = ~np.isnan(limit_w)
     least = np.where(~np.isnan(idle.watts), idle.low_w, np.where(limited, FLOOR * limit_w, 0.0))
     floor = np.fmin(lowest, least)
@@ -511,9 +513,9 @@ def _disagreement(
     long = groups.sums(sensed.step_s * both) >= _AGREE_S
     for gpu in np.flatnonzero((power != 0) & (counter != 0) & long & (np.abs(apart) > doubt)).tolist():
         at = groups.spans[gpu][0] + np.flatnonzero(both[slice(*groups.spans[gpu])])
-        first, last, more = int(ts[at[0]]), int(ts[at[-1] + 1]), float(apart[gpu])
-        notes[gpu].append(Note(Problem.DISAGREE, first, last, more, float(100 * more / power[gpu])))
-        excess[gpu] = (more - doubt[gpu] if more > 0 else more + doubt[gpu]) / counter[gpu]
+        first, last, excess_j = int(ts[at[0]]), int(ts[at[-1] + 1]), float(apart[gpu])
+        notes[gpu].append(Note(Problem.DISAGREE, first, last, excess_j, float(100 * excess_j / power[gpu])))
+        excess[gpu] = (excess_j - doubt[gpu] if excess_j > 0 else excess_j + doubt[gpu]) / counter[gpu]
     return excess
 
 

@@ -245,14 +245,14 @@ def _area_over_height(times: Floats, values: Floats) -> float | None:
     if quarter < 1 or np.isnan(values).any():
         return None
     before, after = values[:quarter].mean(), values[-quarter:].mean()
-    left = (after - values) / (after - before) if after != before else np.zeros(len(values))
-    return float(np.trapezoid(left, times)) if after != before else None
+    to_go = (after - values) / (after - before) if after != before else np.zeros(len(values))
+    return float(np.trapezoid(to_go, times)) if after != before else None
 
 
 def _sharp(times: Floats, watts: Floats) -> bool:
     """Whether the readings of a GPU move faster than a mean of 1 s can."""
-    known = ~np.isnan(watts)
-    moments, power = times[known], watts[known]
+    has_power = ~np.isnan(watts)
+    moments, power = times[has_power], watts[has_power]
     if len(power) < 3 or np.ptp(power) < _SHARP_W:
         return False
     ahead = np.searchsorted(moments, moments + _SHARP_S, "right") - 1
@@ -289,9 +289,9 @@ def power_at(sensed: SensedPower, middle_w: Floats) -> Floats:
     shortest = np.minimum.reduceat(np.where(step > 0, step, np.inf), groups.firsts)
     for gpu in np.flatnonzero((shift_s > shortest) | (sensed.powered < groups.sizes)).tolist():
         first, end = groups.spans[gpu]
-        times, known = sensed.times_s[first:end], sensed.has_power[first:end]
+        times, powered = sensed.times_s[first:end], sensed.has_power[first:end]
         if sensed.powered[gpu]:
-            power[first:end] = np.interp(times + shift_s[gpu], times[known], sensed.watts[first:end][known])
+            power[first:end] = np.interp(times + shift_s[gpu], times[powered], sensed.watts[first:end][powered])
         else:
             power[first:end] = middle_w[gpu]
     return np.asarray(power, np.float64)
@@ -310,8 +310,8 @@ def followed(sensed: SensedPower) -> tuple[Flags, Flags]:
     powered = together.copy()
     for gpu in np.flatnonzero(sensed.powered < groups.sizes).tolist():
         first, end = groups.spans[gpu]
-        known = sensed.has_power[first:end]
-        powered[first : end - 1] = near(sensed.times_s[first:end], known) if known.any() else False
+        has_power = sensed.has_power[first:end]
+        powered[first : end - 1] = near(sensed.times_s[first:end], has_power) if has_power.any() else False
     return together, powered & ~sensed.refused
 
 

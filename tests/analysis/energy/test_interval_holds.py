@@ -74,7 +74,7 @@ def real() -> list[MeteredStream]:
 @pytest.mark.parametrize("number", range(3))
 def test_windows_of_a_real_gpu_hold_what_its_meter_measured(number: int) -> None:
     with copied_stores():
-        windows = [row for named in (True, False) for row in windows_of(real()[number], named=named)]
+        windows = [row for named in (True, False) for row in windows_of(real()[number], with_model=named)]
     assert all(row["low_j"] <= row["true_j"] <= row["high_j"] for row in windows)
     half = [(row["high_j"] - row["low_j"]) / 2 / row["true_j"] for row in windows]
     assert np.median(half) < 0.35
