@@ -1,4 +1,4 @@
-"""Whether boards' power sensors are found from the power of their nodes, on simulated fleets with known gains.
+"""Whether boards' power sensors are simulated from the power of their nodes, on simulated fleets with known gains.
 
     python benchmarks/energy_calibration.py [--seeds N] [--hours H] [--only NAME]
 
@@ -52,7 +52,7 @@ LONGEST_S = 600
 class Population:
     """What a fleet does. Powers in W."""
 
-    told: str
+    description: str
     meter: PowerMeter = PowerMeter.PDU
     meter_gain: float = 0.005
     """Standard deviation of the gain of the nodes' meters."""
@@ -112,11 +112,11 @@ def jobs_w(rng: np.random.Generator, seconds: int, *, together: bool) -> Floats:
         lasts = int(np.exp(rng.uniform(np.log(120), np.log(2400))))
         busy = rng.random() < 0.75
         size = PER_NODE if together else int(min(len(free), rng.choice([1, 1, 2, 4, 8])))
-        some = rng.choice(free, size, replace=False)
+        chosen = rng.choice(free, size, replace=False)
         if busy:
-            power = rng.uniform(200, LIMIT_W) * level[some]
-            watts[some, at : at + lasts] = np.minimum(power, LIMIT_W)[:, None]
-        free_at[some] = at + lasts
+            power = rng.uniform(200, LIMIT_W) * level[chosen]
+            watts[chosen, at : at + lasts] = np.minimum(power, LIMIT_W)[:, None]
+        free_at[chosen] = at + lasts
     swing = rng.normal(0, 0.02, (PER_NODE, seconds // 5 + 1)).repeat(5, axis=1)[:, :seconds]
     return np.where(watts > IDLE_W, np.minimum(watts * (1 + swing), LIMIT_W), watts)
 
@@ -124,11 +124,11 @@ def jobs_w(rng: np.random.Generator, seconds: int, *, together: bool) -> Floats:
 def slow(rng: np.random.Generator, seconds: int, lasts_s: float) -> Floats:
     """Noise of standard deviation 1 whose correlation falls to 1/e in `lasts_s`."""
     rho, steps = np.exp(-10 / lasts_s), rng.standard_normal(seconds // 10 + 2)
-    found = np.empty(len(steps))
-    found[0] = steps[0]
+    simulated = np.empty(len(steps))
+    simulated[0] = steps[0]
     for number in range(1, len(steps)):
-        found[number] = rho * found[number - 1] + np.sqrt(1 - rho**2) * steps[number]
-    return np.interp(np.arange(seconds), 10 * np.arange(len(found)), found)
+        simulated[number] = rho * simulated[number - 1] + np.sqrt(1 - rho**2) * steps[number]
+    return np.interp(np.arange(seconds), 10 * np.arange(len(simulated)), simulated)
 
 
 def before(watts: Floats, ends: NDArray[np.int64], lasts: int) -> Floats:
@@ -159,9 +159,9 @@ def fleet(folder: Path, population: Population, seed: int, hours: float) -> Flee
         "power_mw": shown_mw,
         "utilization": np.where(true_w[:, at - 1].ravel() > IDLE_W, 100, 0),
     }  # fmt: skip
-    named = {"cluster": [CLUSTER] * boards, "gpu": gpus, "node": nodes, "slot": list(range(PER_NODE)) * NODES}
-    named |= {"model": [MODEL] * boards, "first_seen": [BEGAN_NS] * boards}
-    rows = {"gpus": arrow_rows("gpus", named), "telemetry": arrow_rows("telemetry", columns)}
+    boards_of = {"cluster": [CLUSTER] * boards, "gpu": gpus, "node": nodes, "slot": list(range(PER_NODE)) * NODES}
+    boards_of |= {"model": [MODEL] * boards, "first_seen": [BEGAN_NS] * boards}
+    rows = {"gpus": arrow_rows("gpus", boards_of), "telemetry": arrow_rows("telemetry", columns)}
     store.append(rows, f"fleet-{seed}")
     for number in range(NODES):
         of_gpus = true_w[number * PER_NODE : (number + 1) * PER_NODE].sum(axis=0)
@@ -171,10 +171,10 @@ def fleet(folder: Path, population: Population, seed: int, hours: float) -> Flee
         wall_w = (1.15 * cpu_w + host_w + of_gpus) / population.efficiency
         wall_w = wall_w * (1 + population.meter_gain * rng.standard_normal())
         ends = np.arange(120, seconds, population.every_s)
-        shown = before(wall_w, ends - population.lag_s, population.averaged_s)
+        read_w_of_node = before(wall_w, ends - population.lag_s, population.averaged_s)
         common = {"cluster": [CLUSTER] * len(ends), "node": [f"n{number}"] * len(ends), "ts": BEGAN_NS + ends * 10**9}
         power = common | {"source": [population.meter] * len(ends), "covers": [PowerOf.NODE_WALL] * len(ends)}
-        power |= {"power_mw": (1e3 * shown).astype(np.int64)}
+        power |= {"power_mw": (1e3 * read_w_of_node).astype(np.int64)}
         if population.says_window:
             power |= {"window_ms": [1000 * population.averaged_s] * len(ends)}
         store.append({"node_power": arrow_rows("node_power", power)}, f"wall-{number}")
@@ -192,10 +192,10 @@ def least_squares(windows: Windows, efficiency: float) -> Floats:
     return np.asarray(np.linalg.lstsq(x, efficiency * windows.node_w, rcond=None)[0][:-1])
 
 
-def judged(found: Fleet, errors: BoardErrors, applied: pl.DataFrame, seed: int) -> Counts:
+def judged(simulated: Fleet, errors: BoardErrors, applied: pl.DataFrame, seed: int) -> Counts:
     """Of windows of a board, and of all boards of a node, how many have their true energy in the interval."""
-    rng, (boards, seconds) = np.random.default_rng(1000 + seed), found.true_w.shape
-    true, read = (np.pad(np.cumsum(watts, axis=1), ((0, 0), (1, 0))) for watts in (found.true_w, found.read_w))
+    rng, (boards, seconds) = np.random.default_rng(1000 + seed), simulated.true_w.shape
+    true, read = (np.pad(np.cumsum(watts, axis=1), ((0, 0), (1, 0))) for watts in (simulated.true_w, simulated.read_w))
     lasts = np.exp(rng.uniform(np.log(10), np.log(LONGEST_S), WINDOWS)).astype(int)
     began = rng.integers(0, seconds - LONGEST_S, WINDOWS)
     by_gpu = {row["gpu"]: (row["h"], row["p"]) for row in applied.iter_rows(named=True)}
@@ -217,34 +217,34 @@ def judged(found: Fleet, errors: BoardErrors, applied: pl.DataFrame, seed: int) 
     counts: Counts = {}
     for name, by in (("board", ["window", "gpu"]), ("node", ["window", "node"])):
         sums = frame.group_by(by, maintain_order=True).agg(pl.col("energy_j", "true_j").sum())
-        both = sums.join(errors.added(frame, by), on=by)
-        half = NORMAL_95 * both["board_j2"].sqrt()
-        middle = both["energy_j"] + both["error_j"]
-        counts[f"windows of a {name} held"] = (int(((both["true_j"] - middle).abs() <= half).sum()), both.height)
-        counts[f"windows of a {name}, half width, %"] = 100 * float(np.median(half / both["true_j"]))
-        five = (both["true_j"] / both["energy_j"] - 1).abs() <= 0.05
-        counts[f"windows of a {name} within 5 %"] = (int(five.sum()), both.height)
+        total = sums.join(errors.added(frame, by), on=by)
+        half = NORMAL_95 * total["board_j2"].sqrt()
+        middle = total["energy_j"] + total["error_j"]
+        counts[f"windows of a {name} held"] = (int(((total["true_j"] - middle).abs() <= half).sum()), total.height)
+        counts[f"windows of a {name}, half width, %"] = 100 * float(np.median(half / total["true_j"]))
+        five = (total["true_j"] / total["energy_j"] - 1).abs() <= 0.05
+        counts[f"windows of a {name} within 5 %"] = (int(five.sum()), total.height)
     return counts
 
 
 def measured(population: Population, seed: int, hours: float) -> Counts:
     """The counts of one fleet."""
     with tempfile.TemporaryDirectory() as folder:
-        found = fleet(Path(folder) / "store", population, seed, hours)
+        simulated = fleet(Path(folder) / "store", population, seed, hours)
         began = time.process_time()
-        windows = list(windows_of_nodes(found.store))
+        windows = list(windows_of_nodes(simulated.store))
         rows = calibrated_boards(windows, {(CLUSTER, f"GPU-{number:03d}"): MODEL for number in range(NODES * PER_NODE)})
         cpu_s = time.process_time() - began
     errors = BoardErrors.of_rows(rows)
     prior = BoardErrors.of_models([(CLUSTER, gpu, MODEL) for gpu in rows["gpu"]])
     board = np.array([int(gpu[4:]) for gpu in rows["gpu"]])
-    ends = found.gain[board][:, [0, -1]].T  # of a gain that drifts, both ends
+    ends = simulated.gain[board][:, [0, -1]].T  # of a gain that drifts, both ends
     right = 1 / ends - 1
     h = rows["h"].to_numpy()
     shared = rows["shared"].list.eval(pl.element().struct.field("h") ** 2).list.sum().to_numpy()
     half = NORMAL_95 * np.sqrt(rows["hh"].to_numpy() + shared)
     apart = np.abs(h - right).max(axis=0)
-    plain = np.concatenate([least_squares(one, 0.94) for one in windows])
+    plain = np.concatenate([least_squares(of_node, 0.94) for of_node in windows])
     counts: Counts = {
         "gain within 3 %": (int((apart <= WITHIN).sum()), len(h)),
         "gain in interval": (int((np.abs(h - right) <= half).all(axis=0).sum()), len(h)),
@@ -252,13 +252,13 @@ def measured(population: Population, seed: int, hours: float) -> Counts:
         "largest error of a gain, %": 100 * float(apart.max()),
         "mean error of the gains, %": 100 * float((h - right.mean(axis=0)).mean()),
         "half width of a gain, %": 100 * float(np.median(half)),
-        "windows of a node": float(np.median([len(one.node_w) for one in windows])),
+        "windows of a node": float(np.median([len(of_node.node_w) for of_node in windows])),
         "cpu_s": cpu_s,
     }
     for finding, n in rows["finding"].value_counts().rows():
         counts[f"finding {finding}"] = (n, len(h))
-    counts |= judged(found, errors, errors.calibrated, seed)
-    counts |= {f"before: {name}": pair for name, pair in judged(found, prior, rows.clear(), seed).items()}
+    counts |= judged(simulated, errors, errors.calibrated, seed)
+    counts |= {f"before: {name}": pair for name, pair in judged(simulated, prior, rows.clear(), seed).items()}
     return counts
 
 
@@ -267,23 +267,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hours", type=float, default=24.0)
     parser.add_argument("--only", choices=POPULATIONS)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     rows: dict[str, Any] = {}
     for name, population in POPULATIONS.items():
-        if asked.only in (None, name):
-            each = [measured(population, seed, asked.hours) for seed in range(1, asked.seeds + 1)]
+        if options.only in (None, name):
+            each = [measured(population, seed, options.hours) for seed in range(1, options.seeds + 1)]
             keys = dict.fromkeys(key for counts in each for key in counts)
-            rows[name] = {"told": population.told} | {
+            rows[name] = {"what": population.description} | {
                 key: together([counts[key] for counts in each if key in counts]) for key in keys
             }
-    print(as_json({"hours": asked.hours, "fleets": asked.seeds, "machine": machine(), "populations": rows}))
+    print(as_json({"hours": options.hours, "fleets": options.seeds, "machine": machine(), "populations": rows}))
 
 
-def together(found: list[Any]) -> Any:
+def together(simulated: list[Any]) -> Any:
     """Of several fleets: of counts the share of all, of figures the median."""
-    if isinstance(found[0], tuple):
-        return share(*map(sum, zip(*found, strict=True)))
-    return round(float(np.median(found)), 2)
+    if isinstance(simulated[0], tuple):
+        return share(*map(sum, zip(*simulated, strict=True)))
+    return round(float(np.median(simulated)), 2)
 
 
 if __name__ == "__main__":

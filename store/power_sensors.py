@@ -148,12 +148,12 @@ class SensorError:
         `BETWEEN_MODELS`.
         """
         solved = [(1 / (1 + gain / 100) - 1, -offset / (1 + gain / 100)) for _, gain, offset in boards]
-        among = _mean(solved)
-        total = _covariance(solved, among)
-        alike = [pair for pair, (name, _, _) in zip(solved, boards, strict=True) if _is_of(name, model)]
-        weight = len(alike) * BETWEEN_MODELS / (len(alike) * BETWEEN_MODELS + 1 - BETWEEN_MODELS)
-        near = _mean(alike) if alike else among
-        mean = tuple(weight * one + (1 - weight) * other for one, other in zip(near, among, strict=True))
+        of_all = _mean(solved)
+        total = _covariance(solved, of_all)
+        of_model = [pair for pair, (name, _, _) in zip(solved, boards, strict=True) if _is_of(name, model)]
+        weight = len(of_model) * BETWEEN_MODELS / (len(of_model) * BETWEEN_MODELS + 1 - BETWEEN_MODELS)
+        near = _mean(of_model) if of_model else of_all
+        mean = tuple(weight * near_value + (1 - weight) * far for near_value, far in zip(near, of_all, strict=True))
         unsure = BETWEEN_MODELS * (1 - weight) + (1 - weight) ** 2 / len(boards)
         return cls(
             (mean[0], mean[1]),
@@ -161,7 +161,7 @@ class SensorError:
             _scaled(total, unsure),
             len(boards),
             quantile,
-            ErrorSource.MODEL if alike else ErrorSource.POPULATION,
+            ErrorSource.MODEL if of_model else ErrorSource.POPULATION,
         )
 
     @classmethod
@@ -197,8 +197,8 @@ class SensorError:
     def describe(self) -> str:
         """It in words, for a person."""
         gain, offset = (
-            self.quantile * math.sqrt(own[at] + common[at])
-            for at, (own, common) in enumerate(zip(self.covariance, self.shared, strict=True))
+            self.quantile * math.sqrt(variances[at] + shared[at])
+            for at, (variances, shared) in enumerate(zip(self.covariance, self.shared, strict=True))
         )
         whose = f"as {self.boards} measured boards have it" if self.boards else "as the settings state it"
         return f"gain within ±{100 * gain:.1f} % and offset within ±{offset:.0f} W, {whose}"
@@ -219,7 +219,8 @@ def _covariance(pairs: Sequence[Pair], mean: Pair) -> Covariance:
     apart = [(h - mean[0], p - mean[1]) for h, p in pairs]
     columns = list(zip(*apart, strict=True))
     (hh, hp), (_, pp) = (
-        [math.fsum(map(operator.mul, one, other)) / (len(pairs) - 1) for other in columns] for one in columns
+        [math.fsum(map(operator.mul, left_column, right_column)) / (len(pairs) - 1) for right_column in columns]
+        for left_column in columns
     )
     return (hh, hp), (hp, OFFSET_TAIL**2 * pp)
 

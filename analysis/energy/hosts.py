@@ -124,17 +124,17 @@ def _of_node(rows: pl.DataFrame, meters: Sequence[NodeMeter], gpus: int) -> Floa
         return np.cumsum(steps)[:-1]
 
     all_gpus = (total(share) > gpus - 1e-6) & (total(np.isnan(energy_j).astype(float)) < 0.5)
-    whole = [meter for meter in meters if meter.covers in WHOLE][:1]
+    of_whole = [meter for meter in meters if meter.covers in WHOLE][:1]
     watts = np.zeros(len(seconds))
-    known = all_gpus.copy() if whole else np.ones(len(seconds), bool)
-    for meter in whole or meters:
+    is_known = all_gpus.copy() if of_whole else np.ones(len(seconds), bool)
+    for meter in of_whole or meters:
         joules, read_s = meter.over(edges[:-1], edges[1:])
-        known &= (read_s >= _READ * seconds) & (read_s > 0)
+        is_known &= (read_s >= _READ * seconds) & (read_s > 0)
         watts += joules / np.maximum(read_s, 1e-9)
-    if whole:
+    if of_whole:
         watts -= total(np.nan_to_num(energy_j) / np.maximum(lasted, 1e-9))
-    joules = np.append(0.0, np.cumsum(np.where(known, watts * seconds, 0.0)))
-    known_s = np.append(0.0, np.cumsum(known * seconds))
+    joules = np.append(0.0, np.cumsum(np.where(is_known, watts * seconds, 0.0)))
+    known_s = np.append(0.0, np.cumsum(is_known * seconds))
     host_j, host_s = joules[last] - joules[first], known_s[last] - known_s[first]
     if joules[-1] < 0:  # it reads less than the GPUs: it is no meter of all of the node
         return np.full(len(rows), np.nan)
