@@ -18,8 +18,8 @@ _MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 _HOUR = 3600 * 10**9
 
 
-def _ns(when: datetime) -> int:
-    return int(when.timestamp()) * 10**9
+def _ns(moment: datetime) -> int:
+    return int(moment.timestamp()) * 10**9
 
 
 def _settings(folder: Path, text: str) -> EnergySettings:
@@ -113,8 +113,8 @@ def test_what_holds_for_a_time_or_a_cluster(tmp_path: Path) -> None:
     until = 2026-01-01T03:00:00
     """
     settings = _settings(tmp_path, text)
-    found = cuts(_rates(settings, "alpha", "beta"))
-    assert ((found - _ns(_MIDNIGHT)) / _HOUR).tolist() == [1, 2]  # 02:00 and 03:00 in Berlin
+    cut_ns = cuts(_rates(settings, "alpha", "beta"))
+    assert ((cut_ns - _ns(_MIDNIGHT)) / _HOUR).tolist() == [1, 2]  # 02:00 and 03:00 in Berlin
     pieces = pl.concat([_pieces([0, 1, 2, 3], [3.6e6] * 3), _pieces([0, 1, 2], [3.6e6] * 2, "beta")])
     billed = _priced(pieces, settings)
     assert billed["co2e_g"].to_list() == pytest.approx([344.14, 2 * 344.14, 30.75, 44.18, 2 * 44.18])
@@ -215,7 +215,7 @@ def test_plain_sql_gives_the_same_grams_and_money(tmp_path: Path) -> None:
         group by p.cluster order by p.cluster
         """
     ).fetchall()
-    ours = billed.group_by("cluster").agg(pl.col("co2e_g", "cost").sum()).sort("cluster").rows()
+    by_whorl = billed.group_by("cluster").agg(pl.col("co2e_g", "cost").sum()).sort("cluster").rows()
     assert [row[0] for row in answer] == ["alpha", "beta"]
-    for sql, whorl in zip(answer, ours, strict=True):
+    for sql, whorl in zip(answer, by_whorl, strict=True):
         assert whorl[1:] == pytest.approx(sql[1:], rel=1e-12)

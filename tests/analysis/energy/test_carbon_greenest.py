@@ -16,13 +16,13 @@ _HOUR = 3600 * 10**9
 _NOW = int(datetime(2026, 6, 1, 8, 20, tzinfo=UTC).timestamp()) * 10**9
 
 
-def _settings(folder: Path, values: list[float], first: int, more: str = "") -> EnergySettings:
+def _settings(folder: Path, values: list[float], first: int, extra: str = "") -> EnergySettings:
     """Hours of DE from the hour `first` after now on (negative: before)."""
     began = _NOW // _HOUR + first
     rows = [f"{(began + i) * 3600},{g}" for i, g in enumerate(values)]
     (folder / "de.csv").write_text("time,g_per_kwh\n" + "\n".join(rows) + "\n")
     (folder / "energy.toml").write_text(
-        f'intensity = {{ file = "de.csv", zone = "DE" }}\nzone = "DE"\npue = 1.5\n{more}'
+        f'intensity = {{ file = "de.csv", zone = "DE" }}\nzone = "DE"\npue = 1.5\n{extra}'
     )
     return read_settings(folder / "energy.toml")
 
@@ -35,12 +35,12 @@ def _find(settings: EnergySettings, hours: float = 2, within: float = 24, watts:
 def test_a_forecast_gives_the_hours_with_fewest_grams(tmp_path: Path) -> None:
     values = [400.0] * 30
     values[10] = values[11] = 100.0
-    found = _find(_settings(tmp_path, values, 0))
-    assert (found.outlook, found.zone, found.weeks) == (HoursFrom.FORECAST, "DEU", None)
-    assert found.start == _NOW // _HOUR * _HOUR + 10 * _HOUR
-    assert found.g == pytest.approx(2 * 1.5 * 100)
-    assert found.now_g == pytest.approx(2 * 1.5 * 400)
-    assert found.saved_g == pytest.approx(900)
+    best = _find(_settings(tmp_path, values, 0))
+    assert (best.outlook, best.zone, best.weeks) == (HoursFrom.FORECAST, "DEU", None)
+    assert best.start == _NOW // _HOUR * _HOUR + 10 * _HOUR
+    assert best.g == pytest.approx(2 * 1.5 * 100)
+    assert best.now_g == pytest.approx(2 * 1.5 * 400)
+    assert best.saved_g == pytest.approx(900)
     # A start before the deadline only, and none is better than now if all hours are equal.
     assert _find(_settings(tmp_path, values, 0), within=8).start == _NOW
     assert _find(_settings(tmp_path, values, 0), within=8).saved_g == 0
@@ -51,38 +51,38 @@ def test_no_minute_is_better_than_the_start_that_is_found(tmp_path: Path) -> Non
     for _ in range(8):
         settings = _settings(tmp_path, random.integers(10, 900, 12).astype(float).tolist(), 0)
         minutes, within = int(random.integers(1, 300)), int(random.integers(300, 690))
-        found = _find(settings, minutes / 60, within / 60, 60_000)  # a kWh in a minute
+        best = _find(settings, minutes / 60, within / 60, 60_000)  # a kWh in a minute
         lines = [line.split(",") for line in (tmp_path / "de.csv").read_text().splitlines()[1:]]
         grams = np.repeat([float(g) for _, g in lines], 60)[20 : 20 + within]
-        every = 1.5 * np.convolve(grams, np.ones(minutes), "valid")
-        assert found.start is not None
-        assert found.g == pytest.approx(every.min())
-        assert every[(found.start - _NOW) // (60 * 10**9)] == pytest.approx(every.min())
+        sums = 1.5 * np.convolve(grams, np.ones(minutes), "valid")
+        assert best.start is not None
+        assert best.g == pytest.approx(sums.min())
+        assert sums[(best.start - _NOW) // (60 * 10**9)] == pytest.approx(sums.min())
 
 
 def test_without_a_forecast_the_last_weeks_count(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     noon = np.tile(300 + 200 * np.cos(2 * np.pi * np.arange(168) / 24), 6)  # lowest 12 hours from now on
     settings = _settings(tmp_path, (noon + random.normal(0, 20, len(noon))).tolist(), -len(noon))
-    found = _find(settings)
-    assert (found.outlook, found.weeks) == (HoursFrom.WEEKS, 6)
-    assert found.start is not None
-    assert 10 <= (found.start - _NOW) / _HOUR <= 13
-    assert found.low_g is not None
-    assert found.high_g is not None
-    assert found.saved_g is not None
-    assert 0 < found.low_g <= found.saved_g <= found.high_g
-    assert found.low_g < found.high_g
+    best = _find(settings)
+    assert (best.outlook, best.weeks) == (HoursFrom.WEEKS, 6)
+    assert best.start is not None
+    assert 10 <= (best.start - _NOW) / _HOUR <= 13
+    assert best.low_g is not None
+    assert best.high_g is not None
+    assert best.saved_g is not None
+    assert 0 < best.low_g <= best.saved_g <= best.high_g
+    assert best.low_g < best.high_g
 
 
 def test_weeks_that_tell_nothing_promise_no_saving(tmp_path: Path) -> None:
     now = 0
     for seed in range(20):
         values = np.random.default_rng(seed).normal(300, 100, 6 * 168).clip(0)
-        found = _find(_settings(tmp_path, values.tolist(), -len(values)))
-        now += found.start == _NOW
-        if found.reason is not None:
-            assert (found.reason, found.saved_g, found.low_g) == (NoStart.NOT_SHOWN, 0, None)
+        best = _find(_settings(tmp_path, values.tolist(), -len(values)))
+        now += best.start == _NOW
+        if best.reason is not None:
+            assert (best.reason, best.saved_g, best.low_g) == (NoStart.NOT_SHOWN, 0, None)
     assert now >= 16  # by chance, some weeks agree: once in twenty
 
 

@@ -19,6 +19,7 @@ from whorl.errors import InputError, UnitError
 
 _HOUR = 3600 * 10**9
 ENDS = ("from_ns", "until_ns")
+ENDS = ("from_ns", "until_ns")
 
 
 def _read(
@@ -28,8 +29,8 @@ def _read(
     return read_hours(HoursFile(path, zone=zone, column=column), time_zone)
 
 
-def _ns(*when: int) -> int:
-    return int(datetime(*when, tzinfo=UTC).timestamp()) * 10**9  # type: ignore[misc, arg-type]
+def _ns(*moment: int) -> int:
+    return int(datetime(*moment, tzinfo=UTC).timestamp()) * 10**9  # type: ignore[misc, arg-type]
 
 
 @pytest.mark.parametrize(
@@ -45,9 +46,9 @@ def _ns(*when: int) -> int:
     ],
 )
 def test_the_header_says_the_unit(tmp_path: Path, header: str, g: float) -> None:
-    found = _read(tmp_path / "a.csv", f"time;zone;{header}\n2026-01-01T00:00Z;DE;2\n")
-    assert found["zone"].to_list() == ["DEU"]
-    assert found["g_per_kwh"].to_list() == pytest.approx([g])
+    hours_read = _read(tmp_path / "a.csv", f"time;zone;{header}\n2026-01-01T00:00Z;DE;2\n")
+    assert hours_read["zone"].to_list() == ["DEU"]
+    assert hours_read["g_per_kwh"].to_list() == pytest.approx([g])
 
 
 def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None:
@@ -55,8 +56,8 @@ def test_a_file_of_electricity_maps_gives_the_life_cycle(tmp_path: Path) -> None
         "Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),"
         "Carbon intensity gCO₂eq/kWh (Life cycle)\n2026-01-01 00:00:00,Germany,Germany,DE,300,350\n"
     )
-    found = _read(tmp_path / "a.csv", text, time_zone="Asia/Tokyo")
-    assert (found["from_ns"].to_list(), found["g_per_kwh"].to_list()) == ([_ns(2026, 1, 1)], [350])
+    hours_read = _read(tmp_path / "a.csv", text, time_zone="Asia/Tokyo")
+    assert (hours_read["from_ns"].to_list(), hours_read["g_per_kwh"].to_list()) == ([_ns(2026, 1, 1)], [350])
     direct = _read(tmp_path / "a.csv", text, column="Carbon intensity gCO₂eq/kWh (direct)")
     assert direct["g_per_kwh"].to_list() == [300]
 
@@ -65,10 +66,10 @@ def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
     text = "time,g_per_kwh\n" + "".join(
         f"2025-10-26 {hour},{g}\n" for g, hour in enumerate(["01:00", "02:00", "02:00", "03:00"])
     )
-    found = _read(tmp_path / "a.csv", text, "DE", "Europe/Berlin")
+    hours_read = _read(tmp_path / "a.csv", text, "DE", "Europe/Berlin")
     first = _ns(2025, 10, 25, 23)
-    assert found["from_ns"].to_list() == [first + i * _HOUR for i in range(4)]
-    assert found["g_per_kwh"].to_list() == [0, 1, 2, 3]
+    assert hours_read["from_ns"].to_list() == [first + i * _HOUR for i in range(4)]
+    assert hours_read["g_per_kwh"].to_list() == [0, 1, 2, 3]
     with pytest.raises(InputError, match="'time' has no times such as 2026-01-31T12:00Z, or in Europe/Berlin; repair"):
         _read(tmp_path / "a.csv", "time,g_per_kwh\n31/01/2026 12:00,1\n", "DE", "Europe/Berlin")
     with pytest.raises(InputError, match="line 3 has no readable time in Europe/Berlin"):
@@ -82,10 +83,8 @@ def test_the_hour_that_occurs_twice_is_read_in_order(tmp_path: Path) -> None:
 
 def test_holes_stay_holes(tmp_path: Path) -> None:
     text = "time,g_per_kwh\n2026-01-01T00:00Z,1\n2026-01-01T01:00Z,\n2026-01-01T02:00Z,3\n2026-01-01T05:00Z,4\n"
-    found = _read(tmp_path / "a.csv", text, "DE")
-    hours = [
-        (began // _HOUR % 24, ended // _HOUR % 24) for began, ended in found.select("from_ns", "until_ns").iter_rows()
-    ]
+    hours_read = _read(tmp_path / "a.csv", text, "DE")
+    hours = [(began // _HOUR % 24, ended // _HOUR % 24) for began, ended in hours_read.select(ENDS).rows()]
     assert hours == [(0, 1), (2, 3), (5, 6)]
     assert _read(tmp_path / "a.csv", "time,g_per_kwh\n2026-01-01T00:00Z,\n", "DE").is_empty()
     few = "time,g_per_kwh\n" + "".join(
@@ -112,8 +111,8 @@ def test_days_and_parquet_and_several_zones(tmp_path: Path) -> None:
         {"zone": ["DE", "FR"], "time": [datetime(2026, 1, 1, 1, tzinfo=UTC)] * 2, "kg_per_mwh": [1.5, 2.5]}
     )
     frame.with_columns(pl.col("time").dt.convert_time_zone("Europe/Berlin")).write_parquet(tmp_path / "a.parquet")
-    both = read_hours(HoursFile(tmp_path / "a.parquet"), "UTC")
-    assert both.select("zone", "from_ns", "g_per_kwh").rows() == [
+    zones_read = read_hours(HoursFile(tmp_path / "a.parquet"), "UTC")
+    assert zones_read.select("zone", "from_ns", "g_per_kwh").rows() == [
         ("DEU", _ns(2026, 1, 1, 1), 1.5),
         ("FRA", _ns(2026, 1, 1, 1), 2.5),
     ]
@@ -176,11 +175,11 @@ def test_civil_times_give_the_hours_that_were_meant(
 ) -> None:
     """All hours in a row, written as civil times, around a change of the clocks."""
     began = _changes(zone)[change] - before * 3600
-    meant = [began + hour * 3600 for hour in range(hours)]
-    stamps = [datetime.fromtimestamp(at, ZoneInfo(zone)) for at in meant]
+    expected = [began + hour * 3600 for hour in range(hours)]
+    stamps = [datetime.fromtimestamp(at, ZoneInfo(zone)) for at in expected]
     text = "time,g_per_kwh\n" + "".join(f"{at:%Y-%m-%d %H:%M},{g}\n" for g, at in enumerate(stamps))
     if stamps[0].fold:  # the file begins with the second of two equal hours: nothing tells which one it is
-        meant[0] -= 3600
-    found = _read(tmp_path / "a.csv", text, "X", zone)
-    assert (found["from_ns"] // 10**9).to_list() == meant
-    assert found["g_per_kwh"].to_list() == list(range(hours))
+        expected[0] -= 3600
+    hours_read = _read(tmp_path / "a.csv", text, "X", zone)
+    assert (hours_read["from_ns"] // 10**9).to_list() == expected
+    assert hours_read["g_per_kwh"].to_list() == list(range(hours))

@@ -69,23 +69,23 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "a-key")
     monkeypatch.setenv("WATTTIME_USER", "me")
     monkeypatch.setenv("WATTTIME_PASSWORD", "secret")
-    made = Place()
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    server = Place()
+    thread = threading.Thread(target=server.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
     thread.join()
 
 
-def _settings(folder: Path, url: str, service: str = "electricity_maps", more: str = "") -> EnergySettings:
-    (folder / "energy.toml").write_text(f'zone = "DE"\n[{service}]\nurl = "{url}"\n{more}\n')
+def _settings(folder: Path, url: str, service: str = "electricity_maps", extra: str = "") -> EnergySettings:
+    (folder / "energy.toml").write_text(f'zone = "DE"\n[{service}]\nurl = "{url}"\n{extra}\n')
     return read_settings(folder / "energy.toml")
 
 
 def _of_electricity_maps(path: str, question: dict[str, str]) -> Any:
     began, ended = (datetime.fromisoformat(question[name]) for name in ("start", "end"))
-    first, last = (int(when.timestamp()) // 3600 for when in (began, ended))
+    first, last = (int(moment.timestamp()) // 3600 for moment in (began, ended))
     return 200, {
         "zone": question["zone"],
         "data": [
@@ -170,8 +170,8 @@ def test_a_wrong_answer_is_one_sentence(
 def test_a_service_that_is_silent_or_gone_is_one_sentence(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(SLOW["dripped body"]) as (where, _):
-        settings = _settings(tmp_path, f"http://{where}", more="timeout_s = 0.2")
+    with serving(SLOW["dripped body"]) as (address, _):
+        settings = _settings(tmp_path, f"http://{address}", extra="timeout_s = 0.2")
         with pytest.raises(WhorlError, match=r"does not answer within 0\.2 s"):
             rates_between(settings, _BEGAN, _BEGAN + _HOUR, ["alpha"])
     with socket.socket() as free:

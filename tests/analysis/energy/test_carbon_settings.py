@@ -14,8 +14,8 @@ from whorl.errors import InputError
 from whorl.store.power_sensors import SENSOR_ERROR
 
 
-def _ns(*when: int) -> int:
-    return int(datetime(*when, tzinfo=UTC).timestamp()) * 10**9  # type: ignore[misc, arg-type]
+def _ns(*moment: int) -> int:
+    return int(datetime(*moment, tzinfo=UTC).timestamp()) * 10**9  # type: ignore[misc, arg-type]
 
 
 def test_all_keys_are_understood(tmp_path: Path) -> None:
@@ -51,17 +51,17 @@ def test_all_keys_are_understood(tmp_path: Path) -> None:
         year = 2025
         """
     )
-    found = read_settings(path)
+    stated = read_settings(path)
     moved = _ns(2026, 3, 31, 22)  # midnight of 1 April in Berlin, in summer time
-    zones = [(place.began_ns, place.ended_ns, place.value) for place in found.zones]
+    zones = [(place.began_ns, place.ended_ns, place.value) for place in stated.zones]
     assert zones == [(ALWAYS, moved, "DE"), (moved, NEVER, "FR")]
-    assert [(one.value, one.cluster) for one in found.price] == [(0.2, "alpha"), (0.3, None)]
-    assert [one.path for one in found.hours] == [tmp_path / "de.csv", tmp_path / "fr.csv"]
-    assert (found.embodied[0].kg, found.factors[0].method) == (150, Method.LOCATION)
-    assert found.service is not None
-    assert found.service.answers == tmp_path / "electricity_maps.csv"
-    assert found.sensor.boards is None
-    assert found.sensor.covariance[0][0] < SENSOR_ERROR.covariance[0][0]
+    assert [(row.value, row.cluster) for row in stated.price] == [(0.2, "alpha"), (0.3, None)]
+    assert [row.path for row in stated.hours] == [tmp_path / "de.csv", tmp_path / "fr.csv"]
+    assert (stated.embodied[0].kg, stated.factors[0].method) == (150, Method.LOCATION)
+    assert stated.service is not None
+    assert stated.service.answers == tmp_path / "electricity_maps.csv"
+    assert stated.sensor.boards is None
+    assert stated.sensor.covariance[0][0] < SENSOR_ERROR.covariance[0][0]
 
 
 def test_settings_are_found_in_the_folder_of_the_store(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_wrong_settings_are_refused_in_one_sentence(tmp_path: Path, text: str, s
 def test_the_shipped_table_names_year_and_zone_of_every_value() -> None:
     rows = shipped_table().values()
     assert len(rows) > 200
-    assert all(0 < one.g_per_kwh < 1500 and 2020 <= one.year <= 2026 and one.name for one in rows)
+    assert all(0 < row.g_per_kwh < 1500 and 2020 <= row.year <= 2026 and row.name for row in rows)
     germany = shipped_table()[canonical("DE")]
     assert (germany.zone, germany.g_per_kwh, germany.year) == ("DEU", 344.14, 2024)
     assert canonical("germany") == canonical("DEU") == canonical(" de ") == "DEU"
@@ -152,8 +152,8 @@ def test_the_examples_of_the_page_are_settings(tmp_path: Path) -> None:
         path.write_text(example)
         assert read_settings(path, trusted=False) != EnergySettings()
     keys = re.findall(r"^\| ([^|]+) \|", page.partition("## All keys")[2].partition("\n\n**")[0], re.MULTILINE)
-    named = {key.strip("[]") for cell in keys for key in re.findall(r"`([^`]+)`", cell)}
+    documented = {key.strip("[]") for cell in keys for key in re.findall(r"`([^`]+)`", cell)}
     (tmp_path / "wrong.toml").write_text("x = 1")
     with pytest.raises(InputError) as error:
         read_settings(tmp_path / "wrong.toml")
-    assert set(str(error.value).rpartition("there are ")[2].split(", ")) == named
+    assert set(str(error.value).rpartition("there are ")[2].split(", ")) == documented
