@@ -261,7 +261,7 @@ def _figures(pieces: pl.DataFrame, by: Sequence[str], books: Booked, *, among: p
         columns += [pl.min_horizontal(ends).alias(low), pl.max_horizontal(ends).alias(high)]  # a price may be negative
         none = pl.when(~known).then(pl.lit(NoFigure.NO_ENERGY.value)).otherwise(reason)
         columns.append(pl.when(pl.col(name).is_null()).then(none).alias(f"{name.removesuffix('_g')}_reason"))
-    return rows.with_columns(columns).drop("_idle_j", "_seen_j", *bounds, "carbon_reason")
+    return rows.with_columns(columns).drop("_idle_j", "_seen_j", "host_doubt_j", *bounds, "carbon_reason")
 
 
 def _jobs_known(pieces: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

@@ -324,7 +324,8 @@ class Balance:
 
     gpus: pl.DataFrame
     """cluster, gpu, name, node, model, first, last; metered_j, attributed_j, idle_time_j, unattributed_j, difference_j
-    (NULL with a reason where the GPU has no honest reading); gaps_j and gaps_s (of what was metered: without readings);
+    (NULL with a reason where the GPU has no honest reading); gpu_s (time that was counted), measured_s (of it, with
+    readings), gaps_j and gaps_s (without readings);
     not_read_j and not_read_s (beside it: neither readings nor a job; the energy is a guess); idle_w
     with its interval (idle_low_w, idle_high_w) and what it is known from (idle_source, a code of `IdleSource`);
     power_source (what gave the energy, a code of `PowerSource`); limit_w, problems (how many)."""
@@ -339,32 +340,32 @@ class Balance:
 
 def balance(store: Store, books: Booked) -> Balance:
     """Where the metered energy of each GPU went, by books that are there."""
-    dark = (
-        books.pieces.filter("dark")
-        .group_by(_KEYS, maintain_order=True)
-        .agg(pl.col("energy_j").sum().alias("not_read_j"), (pl.col("share") * _SECONDS).sum().alias("not_read_s"))
-    )
+    gpu_s = (pl.col("share") * _SECONDS).sum()
+    dark = books.pieces.filter("dark").group_by(_KEYS, maintain_order=True).agg(
+        pl.col("energy_j").sum().alias("not_read_j"), gpu_s.alias("not_read_s")
+    )  # fmt: skip
     parts = books.lit.group_by(_KEYS, maintain_order=True).agg(
         *(pl.col("energy_j").filter(pl.col("kind") == kind.value).sum().alias(name) for kind, name in PARTS.items()),
         pl.col("energy_j").sum().alias("sum_j"),
         (pl.col("energy_j") - pl.col("sensed_j")).sum().alias("gaps_j"),
-        (pl.col("share") * _SECONDS - pl.col("measured_s")).sum().clip(lower_bound=0).round(3).alias("gaps_s"),
-        (pl.col("measured_s").sum() > 0).alias("measured"),
+        gpu_s.alias("gpu_s"),
+        pl.col("measured_s").sum(),
+        (gpu_s - pl.col("measured_s").sum()).clip(lower_bound=0).round(3).alias("gaps_s"),
         pl.col("reason").drop_nulls().first(),
     )
-    counted = books.problems.group_by(_KEYS, maintain_order=True).agg(pl.len().alias("problems"))
-    named = store.sql("select cluster, gpu, name, model from gpus_now").polars()
+    problems = books.problems.group_by(_KEYS, maintain_order=True).agg(pl.len().alias("problems"))
+    gpus = books.metered
+    for columns in (parts, dark, problems, store.sql("select cluster, gpu, name, model from gpus_now").polars()):
+        gpus = gpus.join(columns, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    sums = ("sum_j", "gpu_s", "measured_s", "gaps_j", "gaps_s", "not_read_j", "not_read_s", "problems")
+    measured = pl.col("measured_s") > 0
     gpus = (
-        books.metered.join(parts, on=_KEYS, how="left", nulls_equal=True)
-        .join(dark, on=_KEYS, how="left", nulls_equal=True)
-        .join(counted, on=_KEYS, how="left", nulls_equal=True)
-        .join(named, on=_KEYS, how="left", nulls_equal=True)
-        .with_columns(pl.col("problems", "not_read_j", "not_read_s", "sum_j", "gaps_j", "gaps_s").fill_null(0))
+        gpus.with_columns(pl.col(sums).fill_null(0))
         .with_columns(pl.col("metered_j") - pl.col("not_read_j"))
         .with_columns((pl.col("metered_j") - pl.col("sum_j")).alias("difference_j"))
         .with_columns(
-            pl.when("measured").then(pl.col("metered_j", *PARTS.values(), "difference_j", "gaps_j", "gaps_s")),
-            pl.when(~pl.col("measured")).then("reason").alias("reason"),
+            pl.when(measured).then(pl.col("metered_j", *PARTS.values(), "difference_j", "gaps_j", "gaps_s")),
+            pl.when(~measured).then("reason").alias("reason"),
         )
         .sort(*by_number("cluster", "node", "name"), "gpu", nulls_last=True)
     )
@@ -374,7 +375,7 @@ def balance(store: Store, books: Booked) -> Balance:
     return Balance(
         gpus.select(
             *_KEYS, "name", "node", "model", "first", "last", "metered_j", *PARTS.values(), "difference_j", "reason",
-            "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "idle_low_w",
+            "gpu_s", "measured_s", "gaps_j", "gaps_s", "not_read_j", "not_read_s", "idle_w", "idle_low_w",
             "idle_high_w", "idle_source", "power_source", "limit_w", "problems",
         ),
         pl.concat([problems, _no_figures(books)], how="diagonal"),

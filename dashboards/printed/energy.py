@@ -167,9 +167,9 @@ def _heads(by: By) -> tuple[str, ...]:
         By.JOB: ("job", "user", "account", "GPUs"),
         By.USER: ("user", "jobs", "GPUs"),
         By.ACCOUNT: ("account", "jobs", "GPUs"),
-        By.GPU: ("GPU", "model"),
-        By.NODE: ("node", "GPUs"),
-        By.DAY: ("day", "cluster", "GPUs"),
+        By.GPU: ("GPU", "model", "jobs"),
+        By.NODE: ("node", "jobs", "GPUs"),
+        By.DAY: ("day", "cluster", "jobs", "GPUs"),
     }[by]
 
 
@@ -181,10 +181,16 @@ def _names(by: By, row: Row) -> list[str]:
             return [name, "", "", gpus]
         return [name, row["user"] or MISSING, row["account"] or MISSING, gpus]
     if by.of_people:
-        return [name, count(row["jobs"]) if row["kind"] == Kind.JOB else "", gpus]
+        return [name, _jobs(row) if row["kind"] == Kind.JOB else "", gpus]
     if by is By.GPU:
-        return [name, row["model"] or MISSING]
-    return [name, gpus] if by is By.NODE else [name, row["cluster"] or MISSING, gpus]
+        return [name, row["model"] or MISSING, _jobs(row)]
+    return [name, *([] if by is By.NODE else [row["cluster"] or MISSING]), _jobs(row), gpus]
+
+
+def _jobs(row: Row) -> str:
+    """How many jobs a row has, and how many of them have an honest figure where not all have."""
+    jobs, known = row["jobs"], row["jobs_known"]
+    return count(jobs) if jobs == known else f"{count(known)} of {count(jobs)}"
 
 
 def gpu_time(seconds: float) -> str:
@@ -215,6 +221,8 @@ def in_all(found: EnergyAnswer) -> Iterable[str]:
             f"metered in all: {energy} {unit} {bounds} on {many(total['gpus'], 'GPU')}; "
             f"readings cover {percent(total['measured_s'], total['gpu_s'])} % of the {gpu_time(total['gpu_s'])} counted"
         )
+        if total["jobs_known"] < total["jobs"]:
+            yield f"{count(total['jobs_known'])} of {many(total['jobs'], 'job')} have an honest figure"
         if total["gpus_no_figure"]:
             yield f"not in it: {many(total['gpus_no_figure'], 'GPU')} of which no reading counts"
     elif total:

@@ -16,7 +16,7 @@ from ...analysis.energy.sensor import PowerSource
 from ...analysis.energy.series import Problem
 from ..energy_words import REASONS, TIMES, lacking, unit_of
 from ..table import MISSING, Table, count, many, number, second
-from .energy import gpu_time, times_of, with_clusters
+from .energy import gpu_time, percent, times_of, with_clusters
 
 _PARTS = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
 _LISTED = 40
@@ -164,6 +164,8 @@ def sentences(found: Balance) -> Iterable[str]:
         )
     else:
         yield "n/a: the energy of no GPU is known, so there is nothing to balance"
+    measured_s, gpu_s = (float(found.gpus[name].sum()) for name in ("measured_s", "gpu_s"))
+    yield f"readings cover {percent(measured_s, gpu_s)} % of the {gpu_time(gpu_s)} counted"
     gaps = float(found.gpus["gaps_j"].sum())
     if gaps > CLOSE * float(found.gpus["metered_j"].sum()):  # else it is the rounding of the arithmetic
         yield f"of it {number(gaps / joules)} {unit} in gaps of the readings: these are known within bounds only"
