@@ -24,7 +24,7 @@ from ..statistics.ordering import Floats
 from ..statistics.student import quantile
 from ..tuning.curve import SAME_LEVEL, OwnCurve
 from ..tuning.power_plan import Estimate
-from .calibration import POPULATION, BoardErrors, board_errors
+from .boards import POPULATION, BoardErrors, board_errors
 from .levels import CLASSES, Ratio, fingerprints, identities, levels, medians, ratio, sizes, stands
 from .outlook import WaitingJob, greenest
 from .settings import EnergySettings

@@ -34,8 +34,8 @@ from ..tuning.power_plan import Estimate
 from .answers import EnergyAnswer
 from .attribute import Kind
 from .billing import cuts, priced, rates_between
+from .boards import BoardErrors
 from .books import Booked, add_up
-from .calibration import BoardErrors
 from .carbon import number_at
 from .excess import add_excess, busy, excess, job_allocations, job_places, use_of
 from .levels import ANY, CLASSES, SITTINGS_FREEDOM, Measure, identities, main_kinds
