@@ -66,9 +66,9 @@ def energy(
     from ..printed import energy_job
 
     if job is None or by != answers.By.JOB:
-        found = answers.energy(opened(store), by, job=job, **_times(options))
+        answer = answers.energy(opened(store), by, job=job, **_times(options))
         return Reply(
-            found, partial(printed.document, found), partial(printed.answer, found, folder(store)), frame=found.rows
+            answer, partial(printed.document, answer), partial(printed.answer, answer, folder(store)), frame=answer.rows
         )
     whole = one_job(opened(store), job, **_times(options))
     elsewhere = whole.elsewhere
@@ -94,8 +94,8 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]
     from ...analysis.energy.answers import reconcile
     from ..printed import energy_balance as printed
 
-    found = reconcile(opened(store), **_times(options))
-    return Reply(found, partial(printed.document, found), partial(printed.answer, found), frame=found.gpus)
+    answer = reconcile(opened(store), **_times(options))
+    return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), frame=answer.gpus)
 
 
 def energy_calibrate(
@@ -109,8 +109,8 @@ def energy_calibrate(
     from ...analysis.energy.calibration import calibrate
     from ..printed import calibration as printed
 
-    found = calibrate(opened(store), dry_run=dry_run, **_times(options))
-    return Reply(found, partial(printed.document, found), partial(printed.answer, found), frame=found.boards)
+    answer = calibrate(opened(store), dry_run=dry_run, **_times(options))
+    return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), frame=answer.boards)
 
 
 def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[EnergyOptions]) -> Reply[FleetExcess]:
@@ -121,13 +121,13 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
     from ...analysis.energy.excess import fleet_excess
     from ..printed import energy_excess as printed
 
-    found = fleet_excess(opened(store), by, **_times(options))
+    answer = fleet_excess(opened(store), by, **_times(options))
     return Reply(
-        found,
-        partial(printed.document, found),
-        partial(printed.answer, found, folder(store)),
-        frame=found.rows,
-        notes=found.notes,
+        answer,
+        partial(printed.document, answer),
+        partial(printed.answer, answer, folder(store)),
+        frame=answer.rows,
+        notes=answer.notes,
     )
 
 
@@ -150,26 +150,26 @@ def energy_quote(
     from ...analysis.energy.quote import FutureJob, quote_job, workload_options
     from ..printed import energy_quote as printed
 
-    given: Any = {name: value for name, value in options.items() if value is not None}
-    cap = given.pop("cap", None)
+    stated: Any = {name: value for name, value in options.items() if value is not None}
+    cap = stated.pop("cap", None)
     if cap is not None and not 0 < cap <= 1:
         raise InputError(f"a power cap is a share of the limit above 0 and at most 1, as 60%, not {cap:g}")
     shares, deadline_s = CAPS if cap is None else (cap,), seconds_of(deadline)
-    if (job is None) == ("workload" not in given):
+    if (job is None) == ("workload" not in stated):
         raise InputError("a quote is of a job that has run or of a workload: name one of --job and --workload")
     others = ("since", "until") if job is None else ("gpus", "time", "model")
     for name in others:
-        if name in given:
+        if name in stated:
             raise InputError(f"--{name} works only with {'--job' if job is None else '--workload'}")
     if job is not None:
-        answer = answers.energy(opened(store), job=job, **_times(given))
-        found = quote_job(opened(store), job, answer, deadline_s=deadline_s, shares=shares)
+        of_job = answers.energy(opened(store), job=job, **_times(stated))
+        answer = quote_job(opened(store), job, of_job, deadline_s=deadline_s, shares=shares)
     else:
-        time_s = seconds_of(given.get("time", 3600.0))
-        names = {name: given[name] for name in ("gpus", "model", "cluster") if name in given}
-        work = FutureJob(given["workload"], time_s=time_s, deadline_s=deadline_s, **names)
-        found = workload_options(opened(store), work, shares=shares, settings=given.get("settings"))
-    return Reply(found, partial(printed.document, found), partial(printed.answer, found), notes=found.notes)
+        time_s = seconds_of(stated.get("time", 3600.0))
+        names = {name: stated[name] for name in ("gpus", "model", "cluster") if name in stated}
+        work = FutureJob(stated["workload"], time_s=time_s, deadline_s=deadline_s, **names)
+        answer = workload_options(opened(store), work, shares=shares, settings=stated.get("settings"))
+    return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), notes=answer.notes)
 
 
 def _times(options: EnergyOptions) -> dict[str, Any]:

@@ -16,36 +16,37 @@ from .energy import gpu_time, times_of, with_clusters
 
 _LISTED = 20
 """Rows that are listed for people; --json has all."""
-EXCESS_REASONS: Mapping[str, str] = {**REASONS, **{one.value: one.meaning for one in Unknown}}
+EXCESS_REASONS: Mapping[str, str] = {**REASONS, **{code.value: code.meaning for code in Unknown}}
 """What the codes of `excess_j_reason` and `excess_s_reason` mean."""
+_HEADS = {Of.GPU: ("GPU", "model"), Of.NODE: ("node", "GPUs"), Of.JOB: ("job", "user")}
 
 Row = Mapping[str, Any]
 
 
-def document(found: FleetExcess) -> dict[str, Any]:
+def document(excess: FleetExcess) -> dict[str, Any]:
     """The document of `whorl.energy/1`."""
     return {
         "schema": SCHEMA,
-        "rows": found.rows.to_dicts(),
-        "by": found.by.value,
-        "totals": found.totals.to_dicts(),
-        "since": found.booked.since,
-        "until": found.booked.until,
-        "currency": found.booked.settings.currency,
-        "notes": list(found.notes),
+        "rows": excess.rows.to_dicts(),
+        "by": excess.by.value,
+        "totals": excess.totals.to_dicts(),
+        "since": excess.booked.since,
+        "until": excess.booked.until,
+        "currency": excess.booked.settings.currency,
+        "notes": list(excess.notes),
     }
 
 
-def answer(found: FleetExcess, store: str | Path) -> Iterable[str | Table]:
+def answer(excess: FleetExcess, store: str | Path) -> Iterable[str | Table]:
     """The excess for people: what is sure, then a table, those first that cost most."""
-    rows = found.rows.to_dicts()
+    rows = excess.rows.to_dicts()
     if not rows:
         yield "no job had a GPU in this time: there is no excess"
         return
-    for total in found.totals.iter_rows(named=True):
-        yield from _of_cluster(found, total, [row for row in rows if row["cluster"] == total["cluster"]])
+    for total in excess.totals.iter_rows(named=True):
+        yield from _of_cluster(excess, total, [row for row in rows if row["cluster"] == total["cluster"]])
     yield ""
-    yield _table(found, rows[:_LISTED])
+    yield _table(excess, rows[:_LISTED])
     if len(rows) > _LISTED:
         yield f"and {len(rows) - _LISTED:,} more: --json and --csv have all"
     yield ""
@@ -53,64 +54,54 @@ def answer(found: FleetExcess, store: str | Path) -> Iterable[str | Table]:
         "excess: what the GPUs used beyond what the median GPU of their model would have needed for the same work; "
         "below 0 where a GPU is better. [95 %] intervals"
     )
-    if found.by is Of.GPU:
+    if excess.by is Of.GPU:
         yield f"sure: above 0 so clearly that in {100 - 100 * FALSE:.0f} of 100 fleets no GPU is named by chance"
     for reason, n in Counter(row["excess_j_reason"] for row in rows if row["excess_j"] is None).most_common():
         yield f"n/a for {many(n, 'row')}: {EXCESS_REASONS.get(reason, reason or 'nothing was used')}"
-    first = next((row for row in rows if found.by is Of.GPU and _sure(row)), None)
-    if first is not None:
+    sure = (row for row in rows if excess.by is Of.GPU and (row["excess_j_shown"] or row["excess_s_shown"]))
+    if (first := next(sure, None)) is not None:
         yield ""
-        where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(first['cluster'])}"
-        yield Line(f"next: whorl explain {shlex.quote(first['name'] or first['gpu'])} {where}")
+        options = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(first['cluster'])}"
+        yield Line(f"next: whorl explain {shlex.quote(first['name'] or first['gpu'])} {options}")
 
 
-def _of_cluster(found: FleetExcess, total: Row, rows: Sequence[Row]) -> Iterable[str]:
+def _of_cluster(excess: FleetExcess, total: Row, rows: Sequence[Row]) -> Iterable[str]:
     """What a cluster's GPUs cost: those that are sure, then all together."""
-    where = total["cluster"]
-    if found.by is Of.GPU:
-        known = sum(row["excess_j"] is not None or row["excess_s"] is not None for row in rows)
-        hungry = [row for row in rows if row["excess_j_shown"]]
-        slow = [row for row in rows if row["excess_s_shown"]]
+    cluster = total["cluster"]
+    if excess.by is Of.GPU:
+        compared = many(sum(row["excess_j"] is not None or row["excess_s"] is not None for row in rows), "GPU")
+        hungry, slow = ([row for row in rows if row[f"excess_{unit}_shown"]] for unit in "js")
         if hungry:
-            energy = _joules(sum(row["excess_j"] for row in hungry))
             yield (
-                f"cluster {where}: {len(hungry):,} of {many(known, 'GPU')} surely needed more energy than the median "
-                f"GPU of their model: {energy} more{_a_year(found, hungry)}"
+                f"cluster {cluster}: {len(hungry):,} of {compared} surely needed more energy than the median GPU of "
+                f"their model: {_joules(sum(row['excess_j'] for row in hungry))} more{_a_year(excess, hungry)}"
             )
         if slow:
-            hours = gpu_time(sum(row["excess_s"] for row in slow))
             yield (
-                f"cluster {where}: {len(slow):,} of {many(known, 'GPU')} surely took longer than the median GPU of "
-                f"their model: {hours} more"
+                f"cluster {cluster}: {len(slow):,} of {compared} surely took longer than the median GPU of their "
+                f"model: {gpu_time(sum(row['excess_s'] for row in slow))} more"
             )
-        waits, waste = (sum(row[name] or 0.0 for row in slow) for name in ("held_s", "held_j"))
-        if waits:
-            whom = "it" if len(slow) == 1 else "these"
+        waits_s, waits_j = (sum(row[name] or 0.0 for row in slow) for name in ("held_s", "held_j"))
+        if waits_s:
             yield (
-                f"if the GPUs of a job wait for each other, others waited for {whom}: at most {gpu_time(waits)} and "
-                f"{_joules(waste)}, which is not in the table"
+                f"if the GPUs of a job wait for each other, others waited for {'it' if len(slow) == 1 else 'these'}: "
+                f"at most {gpu_time(waits_s)} and {_joules(waits_j)}, which is not in the table"
             )
         if not hungry and not slow:
-            yield f"cluster {where}: none of {many(known, 'GPU')} surely costs more than the median GPU of its model"
+            yield f"cluster {cluster}: none of {compared} surely costs more than the median GPU of its model"
     if total["excess_j"] is not None:
-        of = (
-            f", {number(100 * total['excess_j'] / total['energy_j'], 2)} % of their energy" if total["energy_j"] else ""
-        )
-        yield f"all GPUs of {where} together: {excess_interval(total, 'j')}{of}; {excess_interval(total, 's')}"
+        part = f", {number(100 * total['excess_j'] / total['energy_j'], 2)} % of their energy"
+        energy = excess_interval(total, "j") + (part if total["energy_j"] else "")
+        yield f"all GPUs of {cluster} together: {energy}; {excess_interval(total, 's')}"
 
 
-def _a_year(found: FleetExcess, rows: Sequence[Row]) -> str:
+def _a_year(excess: FleetExcess, rows: Sequence[Row]) -> str:
     """What these would cost in a year; nothing where the time is too short to tell."""
-    years = [row["year_kwh"] for row in rows if row["year_kwh"] is not None]
-    if not years:
+    kwh, costs = ([row[name] for row in rows if row[name] is not None] for name in ("year_kwh", "year_cost"))
+    if not kwh:
         return ""
-    costs = [row["year_cost"] for row in rows if row["year_cost"] is not None]
-    money = f" and {number(sum(costs), 3)} {found.booked.settings.currency or ''}".rstrip() if costs else ""
-    return f", which is {number(sum(years), 3)} kWh{money} a year at this pace"
-
-
-def _sure(row: Row) -> bool:
-    return bool(row["excess_j_shown"] or row["excess_s_shown"])
+    money = f" and {number(sum(costs), 3)} {excess.booked.settings.currency or ''}".rstrip() if costs else ""
+    return f", which is {number(sum(kwh), 3)} kWh{money} a year at this pace"
 
 
 def _joules(value: float) -> str:
@@ -118,46 +109,46 @@ def _joules(value: float) -> str:
     return f"{number(value / joules, 3)} {unit}"
 
 
-def excess_interval(row: Row, of: str) -> str:
+def excess_interval(row: Row, unit: str) -> str:
     """The excess of a row with its 95 % interval: `j`, energy; `s`, time."""
-    if row[f"excess_{of}"] is None:
-        return f"{'energy' if of == 'j' else 'time'} n/a"
-    ends = [row[f"excess_{of}"], row[f"excess_low_{of}"], row[f"excess_high_{of}"]]
-    unit, scale = unit_of(ends, TIMES) if of == "s" else unit_of(ends)
-    best, low, high = (number(one / scale, 3) for one in ends)
-    return f"{best} {'GPU ' if of == 's' else ''}{unit} [{low}, {high}]"
+    if row[f"excess_{unit}"] is None:
+        return f"{'energy' if unit == 'j' else 'time'} n/a"
+    ends = [row[f"excess_{name}"] for name in (unit, f"low_{unit}", f"high_{unit}")]
+    name, scale = unit_of(ends, TIMES) if unit == "s" else unit_of(ends)
+    best, low, high = (number(end / scale, 3) for end in ends)
+    return f"{best} {'GPU ' if unit == 's' else ''}{name} [{low}, {high}]"
 
 
-def _table(found: FleetExcess, rows: Sequence[Row]) -> Table:
+def _table(excess: FleetExcess, rows: Sequence[Row]) -> Table:
     unit, joules = unit_of([row["excess_high_j"] for row in rows])
     time, seconds = unit_of([row["excess_high_s"] for row in rows], TIMES)
-    heads = {Of.GPU: ("GPU", "model"), Of.NODE: ("node", "GPUs"), Of.JOB: ("job", "user")}[found.by]
-    header = [*heads, unit, f"excess {unit}", "[95 %]", f"excess GPU {time}", "[95 %]"]
-    body = [[*_names(found.by, row), number(None if row["energy_j"] is None else row["energy_j"] / joules),
-             *_cells(row, "j", joules), *_cells(row, "s", seconds)] for row in rows]  # fmt: skip
-    if any(row["year_kwh"] is not None for row in rows):
-        header.append("kWh a year")
-        for cells, row in zip(body, rows, strict=True):
-            cells.append(number(row["year_kwh"], 3))
-    if any(row["excess_cost"] is not None for row in rows):
-        header.append(f"{found.booked.settings.currency or 'cost'} a year".strip())
-        for cells, row in zip(body, rows, strict=True):
-            cells.append(number(row["year_cost"], 3))
-    if found.by is Of.GPU:
+    header = [*_HEADS[excess.by], unit, f"excess {unit}", "[95 %]", f"excess GPU {time}", "[95 %]"]
+    body = [
+        [*_names(excess.by, row), number(None if row["energy_j"] is None else row["energy_j"] / joules),
+         *_cells(row, "j", joules), *_cells(row, "s", seconds)] for row in rows
+    ]  # fmt: skip
+    more = {"kWh a year": ("year_kwh", "year_kwh"),
+            f"{excess.booked.settings.currency or 'cost'} a year": ("excess_cost", "year_cost")}  # fmt: skip
+    for head, (needed, yearly) in more.items():
+        if any(row[needed] is not None for row in rows):
+            header.append(head)
+            for cells, row in zip(body, rows, strict=True):
+                cells.append(number(row[yearly], 3))
+    if excess.by is Of.GPU:
         header += ["sure", "verdicts", "runs"]
         for cells, row in zip(body, rows, strict=True):
-            sure = [
-                name for name, shown in (("energy", row["excess_j_shown"]), ("time", row["excess_s_shown"])) if shown
-            ]
+            sure = [name for name, letter in (("energy", "j"), ("time", "s")) if row[f"excess_{letter}_shown"]]
             cells += [", ".join(sure), row["verdicts"] or "", count(row["runs"])]
-    texts = {0, 1} if found.by is not Of.NODE else {0}
+    texts = 1 if excess.by is Of.NODE else 2
     right = [
-        place for place, name in enumerate(header) if place not in texts and name not in ("sure", "verdicts", "[95 %]")
+        place for place, head in enumerate(header) if place >= texts and head not in ("sure", "verdicts", "[95 %]")
     ]
-    leaving = ([] if found.by is Of.NODE else [heads[1]]) + ["runs", "kWh a year", unit, "verdicts"]
-    leaves = [header.index(name) for name in leaving if name in header]
-    wrapped = (len(header) - 2,) if found.by is Of.GPU else ()
-    return with_clusters(Table(header, body, right, title=times_of(found.booked), wrapped=wrapped, leaves=leaves), rows)
+    leaving = ([] if excess.by is Of.NODE else [header[1]]) + ["runs", "kWh a year", unit, "verdicts"]
+    leaves = [header.index(head) for head in leaving if head in header]
+    wrapped = (header.index("verdicts"),) if excess.by is Of.GPU else ()
+    return with_clusters(
+        Table(header, body, right, title=times_of(excess.booked), wrapped=wrapped, leaves=leaves), rows
+    )
 
 
 def _names(by: Of, row: Row) -> list[str]:
@@ -168,8 +159,8 @@ def _names(by: Of, row: Row) -> list[str]:
     return [row["job_id"] or MISSING, row["user"] or MISSING]
 
 
-def _cells(row: Row, of: str, scale: float) -> list[str]:
-    if row[f"excess_{of}"] is None:
+def _cells(row: Row, unit: str, scale: float) -> list[str]:
+    if row[f"excess_{unit}"] is None:
         return [MISSING, MISSING]
-    best, low, high = (number(row[f"excess_{name}"] / scale, 3) for name in (of, f"low_{of}", f"high_{of}"))
+    best, low, high = (number(row[f"excess_{name}"] / scale, 3) for name in (unit, f"low_{unit}", f"high_{unit}"))
     return [best, f"[{low}, {high}]"]

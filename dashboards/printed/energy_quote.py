@@ -17,30 +17,30 @@ from ..table import MISSING, Table, number
 from .energy import some_gpus
 
 
-def document(found: Quoted) -> dict[str, Any]:
+def document(quoted: Quoted) -> dict[str, Any]:
     """The document of `whorl.energy/1`."""
-    work, (since, until) = found.work, found.ends
+    work, (since, until) = quoted.work, quoted.ends
     return {
         "schema": SCHEMA,
-        "rows": as_rows(found),
+        "rows": as_rows(quoted),
         "job": {name: getattr(work, name) for name in ("busy", "use", "workload", "limit_w", "gpus")},
         "since": since,
         "until": until,
-        "currency": found.settings.currency,
-        "notes": list(found.notes),
+        "currency": quoted.settings.currency,
+        "notes": list(quoted.notes),
     }
 
 
-def as_rows(found: Quoted) -> list[dict[str, Any]]:
+def as_rows(quoted: Quoted) -> list[dict[str, Any]]:
     """A row for each option, for programs."""
-    return [_row(found, quote) for quote in found.quotes]
+    return [_row(quoted, quote) for quote in quoted.quotes]
 
 
-def _row(found: Quoted, quote: Quote) -> dict[str, Any]:
-    work, first = found.work, quote.option in (Option.AS_IT_RAN, Option.DEFAULT)
+def _row(quoted: Quoted, quote: Quote) -> dict[str, Any]:
+    work, first = quoted.work, quote.option in (Option.AS_IT_RAN, Option.DEFAULT)
     (s, s_low, s_high), (j, j_low, j_high), (g, g_low, g_high) = map(_ends, (quote.s, quote.j, quote.g))
     return {
-        "cluster": work.cluster, "job_id": found.job, "option": quote.option.value, "what": quote.choice,
+        "cluster": work.cluster, "job_id": quoted.job, "option": quote.option.value, "what": quote.choice,
         "energy_j": j, "low_j": j_low, "high_j": j_high, "idle_j": work.idle_j if first else None, "duration_s": s,
         "method": work.method if first else None, "reason": quote.reason, "co2e_g": g, "cost": quote.cost,
         "duration_low_s": s_low, "duration_high_s": s_high, "co2e_low_g": g_low, "co2e_high_g": g_high,
@@ -56,37 +56,37 @@ def _at(at_ns: int | None) -> datetime | None:
     return None if at_ns is None else date_of_ns(at_ns)
 
 
-def answer(found: Quoted) -> Iterable[str | Table]:
+def answer(quoted: Quoted) -> Iterable[str | Table]:
     """The options with figures as a table, then those without and why."""
-    work = found.work
+    work = quoted.work
     busy = "for an unknown part of it" if work.busy is None else f"{100 * work.busy:.0f} % of it"
-    what = f", workload {work.workload}" if work.workload else "" if work.use == ANY else f", mostly {work.use}"
+    kind = f", workload {work.workload}" if work.workload else "" if work.use == ANY else f", mostly {work.use}"
     gpus = f"{some_gpus(work.gpus)} of {', '.join(work.models) or 'an unknown model'}"
-    if found.job is not None:
-        yield f"job {found.job} on {gpus}: busy {busy}{what}"
+    if quoted.job is not None:
+        yield f"job {quoted.job} on {gpus}: busy {busy}{kind}"
     else:
-        first = found.quotes[0]
+        first = quoted.quotes[0]
         work_name = work.workload or f"work of class {work.use}"
         yield f"{work_name} on {gpus}, always busy; measured: {first.source}, n = {first.n}"
     yield ""
-    yield from options(found)
+    yield from options(quoted)
 
 
-def options(found: Quoted) -> Iterable[str | Table]:
+def options(quoted: Quoted) -> Iterable[str | Table]:
     """The options alone."""
-    known = [quote for quote in found.quotes if quote.reason is None and quote.j is not None]
-    if known:
-        yield _table(found, known)
+    complete = [quote for quote in quoted.quotes if quote.reason is None and quote.j is not None]
+    if complete:
+        yield _table(quoted, complete)
         yield ""
         yield "best: no other option is as good in time, energy and grams. Each option changes one thing"
         yield ""
-    for quote in found.quotes:
-        if quote not in known:
-            what = f"{quote.option}{f' {quote.choice}' if quote.choice else ''}"
-            yield f"n/a: {what}: {quote.reason or 'there is no figure'}"
+    for quote in quoted.quotes:
+        if quote not in complete:
+            option = f"{quote.option}{f' {quote.choice}' if quote.choice else ''}"
+            yield f"n/a: {option}: {quote.reason or 'there is no figure'}"
 
 
-def _table(found: Quoted, quotes: list[Quote]) -> Table:
+def _table(quoted: Quoted, quotes: list[Quote]) -> Table:
     unit, joules = unit_of([_ends(quote.j)[0] for quote in quotes])
     time, seconds = unit_of([_ends(quote.s)[0] for quote in quotes], TIMES)
     header = ["option", "", f"time, {time}", "[95 %]", unit, "[95 %]"]
@@ -96,7 +96,7 @@ def _table(found: Quoted, quotes: list[Quote]) -> Table:
         for cells, quote in zip(body, quotes, strict=True):
             cells += _cells(quote.g, 1.0)
     if any(quote.cost is not None for quote in quotes):
-        header.append(found.settings.currency or "cost")
+        header.append(quoted.settings.currency or "cost")
         for cells, quote in zip(body, quotes, strict=True):
             cells.append(number(quote.cost, 3))
     header += ["best", "from", "n"]
@@ -115,5 +115,5 @@ def _cells(estimate: Estimate | None, scale: float) -> list[str]:
     """A figure and its interval."""
     if estimate is None:
         return [MISSING, MISSING]
-    value, low, high = (number(of / scale, 3) for of in (estimate.value, estimate.low, estimate.high))
+    value, low, high = (number(end / scale, 3) for end in (estimate.value, estimate.low, estimate.high))
     return [value, f"[{low}, {high}]" if estimate.low != estimate.high else ""]
