@@ -102,7 +102,7 @@ def test_joules_of_a_window_are_true_although_the_driver_is_slow(two: DcgmEngine
     for number, meter in enumerate(sorted(found, key=lambda one: one.gpu)):
         since, until = meter.first_ns + 500_000_000, meter.last_ns - 500_000_000
         assert until - since > 2_000_000_000
-        energy = meter.over([since], [until])  # type: ignore[arg-type]
+        energy = meter.over([since], [until])
         true = two.nvml.energy_j(number, until / 1e9) - two.nvml.energy_j(number, since / 1e9)
         assert true > 300
         assert energy.energy_j[0] == pytest.approx(true, rel=0.05)  # a busy machine shifts readings; a second is 20 %
