@@ -38,7 +38,7 @@ LENGTHS = ((0.0, 0.1), (0.1, 0.3), (0.3, 1.0), (1.0, 3.0), (3.0, 10.0), (10.0, 1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MeteredSpan:
     """A span: its groups, the true energy, its figure's ends and best value, and those of the plain way; J."""
 
     groups: tuple[str, ...]
@@ -125,7 +125,7 @@ def bounds(rng: Random, load: Truth, length: float, *, at_work: bool) -> list[tu
     return found
 
 
-def trial(rng: Random, number: int) -> list[Outcome]:
+def trial(rng: Random, number: int) -> list[MeteredSpan]:
     name, kind = str(rng.choice(list(SENSORS))), str(rng.choice(list(LOADS)))
     sensor, length = SENSORS[name], float(rng.integers(20_000, 60_000))
     board = Board(sensor.idle_w, sensor.limit_w * rng.uniform(0.6, 1.0), sensor.limit_w)
@@ -174,7 +174,7 @@ def trial(rng: Random, number: int) -> list[Outcome]:
         )  # fmt: skip
         true = float(load.joules(np.array([began]), np.array([ended]))[0])
         plain = _plain(polled, at_ms, powers, began, ended)
-        outcomes.append(Outcome(groups, number, true, figure.low_j, figure.high_j, figure.energy_j, plain))
+        outcomes.append(MeteredSpan(groups, number, true, figure.low_j, figure.high_j, figure.energy_j, plain))
     return outcomes
 
 
@@ -186,7 +186,7 @@ def _plain(polled: Poll, at_ms: Floats, powers: Floats, began: float, ended: flo
     return float(powers[last] * (ended - began) / 1000)
 
 
-def summed(seen: list[Outcome]) -> dict[str, Any]:
+def summed(seen: list[MeteredSpan]) -> dict[str, Any]:
     known = [one for one in seen if one.best is not None]
     plain = sum(one.plain * 0.95 <= one.truth <= one.plain * 1.05 for one in seen)
     return {
@@ -206,12 +206,12 @@ def _median(values: list[float]) -> float | None:
 
 def run(trials: int, seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
-    seen: list[Outcome] = []
+    seen: list[MeteredSpan] = []
     for number in range(trials):
         seen += trial(rng, number)
         if number % 200 == 199:
             say(f"{number + 1} boards, {len(seen)} spans")
-    tables: dict[str, dict[str, list[Outcome]]] = {group: defaultdict(list) for group in GROUPS}
+    tables: dict[str, dict[str, list[MeteredSpan]]] = {group: defaultdict(list) for group in GROUPS}
     for one in seen:
         for group, value in zip(GROUPS, one.groups, strict=True):
             tables[group][value].append(one)

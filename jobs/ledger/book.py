@@ -16,15 +16,15 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import WhorlError
 from .budgets import Budget, Limit
-from .sensor import Boards, BoardSensors
+from .sensor import BoardLimits, BoardSensors
 from .spans import Span, SpanEnergy, TraceContext, Unmeasured
-from .split import SpanEvent, Spent, Split, figure, joules, own_part
+from .split import SpanEvent, SpentSoFar, Split, figure, joules, own_part
 from .totals import Totals
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Book:
         self._asleep = self._closed = self._failed = False
         self._thread: threading.Thread | None = None
         self._sensors: BoardSensors | None = None
-        self._boards = Boards()
+        self._boards = BoardLimits()
         self._records: SpanRecords | None = None
         self._record_at = clock.steady() + round(1e9 * _RECORD_S)
         self.why: Unmeasured | None = None
@@ -81,7 +81,7 @@ class Book:
             if store is not None:
                 from .records import SpanRecords
 
-                self._records = SpanRecords(store, cluster, self.process)
+                self._records = SpanRecords(store, cluster, clock, self.process)
             self._open(BoardSensors(backend, gpus, clock), threaded=threaded)
         except Exception as error:  # the application goes on without figures
             why = str(error) if isinstance(error, WhorlError) else f"{type(error).__name__}: {error}"
@@ -247,15 +247,14 @@ class Book:
     def _finish(self, span: Span) -> None:
         self.totals.add(span, self._boards, self.why)
         span.finished = True
-        assert span.ended_ns is not None
         if self._records is not None:
-            self._records.add(self._row(self._records, span, self.figure(span), joules(own_part(span)), span.ended_ns))
+            self._records.add(span, self.figure(span), joules(own_part(span)))
         if isinstance(span, Budget):
             self._budgets.discard(span)
-            if span.used is not None:
-                self._judge(span, Spent(span.ended_ns / 1e9, span.used, np.zeros(span.used.shape[1])))
+            if span.used is not None and span.ended_ns is not None:
+                self._judge(span, SpentSoFar(span.ended_ns / 1e9, span.used, np.zeros(span.used.shape[1])))
 
-    def _judge(self, budget: Budget, spent: Spent) -> None:
+    def _judge(self, budget: Budget, spent: SpentSoFar) -> None:
         if self.why is None:
             for limit in budget.judge(spent, self._boards, self._clock.wall()):
                 self._crossings.append((budget, limit))
@@ -288,14 +287,8 @@ class Book:
         rows = []
         for span, so_far in spent.items():
             energy = SpanEnergy(reason=self.why) if self.why else figure(so_far.since(), self._boards)
-            rows.append(self._row(records, span, energy, own_j[span], round(1e9 * so_far.at_s)))
+            rows.append(records.row(span, energy, own_j[span], until_ns=round(1e9 * so_far.at_s)))
         records.write(rows)
-
-    def _row(
-        self, records: SpanRecords, span: Span, energy: SpanEnergy, own_j: float | None, until_ns: int
-    ) -> dict[str, Any]:
-        shift = self._clock.wall() - self._clock.steady()
-        return records.row(span, energy, own_j, until_ns=until_ns, shift_ns=shift)
 
     def _run(self) -> None:
         idle_since = None

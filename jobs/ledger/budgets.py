@@ -10,9 +10,9 @@ from typing import Self
 
 from ...errors import InputError
 from ...store.vocabulary import Code
-from .sensor import Boards
+from .sensor import BoardLimits
 from .spans import Parent, Span, SpanBook, SpanEnergy, Unmeasured
-from .split import Spent, figure
+from .split import SpentSoFar, figure
 
 RATE_S = 10.0
 """The rate is that of the last so many seconds."""
@@ -114,7 +114,7 @@ class Budget(Span):
         self.on_over = on_over
         self.over: frozenset[Limit] = frozenset()
         self._emissions = emissions
-        self._points: deque[Spent] = deque()
+        self._points: deque[SpentSoFar] = deque()
         self._so_far = self._rate = Amount(reason=Unmeasured.OPEN)
 
     def _fresh(self) -> Budget:
@@ -167,7 +167,7 @@ class Budget(Span):
     def _grams_per_hour(self, factor: float | None) -> Amount:
         return self._rate.times(None if factor is None else factor * 3600 / _J_PER_KWH)
 
-    def judge(self, spent: Spent, boards: Boards, wall_ns: int) -> list[Limit]:
+    def judge(self, spent: SpentSoFar, boards: BoardLimits, wall_ns: int) -> list[Limit]:
         """Take in what it has used so far; returns the limits that this crosses. For the book, which calls back."""
         self._so_far = Amount.of(figure(spent.since(), boards))
         if not self._points or spent.at_s - self._points[-1].at_s >= _LEAST_S:

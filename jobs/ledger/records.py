@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ...collectors.clock import Clock
 from ...collectors.collect import open_store
 from ...errors import StoreError
 from ...store.journal import Journal
@@ -29,7 +30,8 @@ Row = dict[str, Any]
 class SpanRecords:
     """The rows of this process's spans. Raises StoreError where there can be no store."""
 
-    def __init__(self, store: str | Path, cluster: str | None, process: str) -> None:
+    def __init__(self, store: str | Path, cluster: str | None, clock: Clock, process: str) -> None:
+        self._clock = clock
         self._cluster = cluster or this_cluster()
         self._node = this_node()
         self._process = process
@@ -46,9 +48,9 @@ class SpanRecords:
         """Whether so many rows wait that they should be written soon."""
         return len(self._rows) >= _TOGETHER and not self._failed
 
-    def row(self, span: Span, energy: SpanEnergy, own_j: float | None, *, until_ns: int, shift_ns: int) -> Row:
-        """The row of a span until a time on the steady clock, which `shift_ns` makes UTC."""
-        assert span.began_ns is not None
+    def row(self, span: Span, energy: SpanEnergy, own_j: float | None, *, until_ns: int) -> Row:
+        """The row of a span until a time, ns on the steady clock."""
+        shift_ns, began_ns = self._clock.wall() - self._clock.steady(), span.began_ns or until_ns
         return {
             "cluster": self._cluster,
             "span": span.id,
@@ -61,8 +63,8 @@ class SpanRecords:
             "job_id": self._job if span.job is None else str(span.job),
             "node": self._node,
             "gpus": self.gpus,
-            "began": span.began_ns + shift_ns,
-            "ended": max(span.began_ns, until_ns) + shift_ns,
+            "began": began_ns + shift_ns,
+            "ended": max(began_ns, until_ns) + shift_ns,
             "own_j": own_j,
             "energy_j": energy.energy_j,
             "low_j": energy.low_j,
@@ -73,10 +75,10 @@ class SpanRecords:
             "error": span.error,
         }
 
-    def add(self, row: Row) -> None:
-        """Store the row of a span that ended, at the next `write`."""
+    def add(self, span: Span, energy: SpanEnergy, own_j: float | None) -> None:
+        """Store a span that ended, at the next `write`."""
         if len(self._rows) < _MOST:
-            self._rows.append(row)
+            self._rows.append(self.row(span, energy, own_j, until_ns=span.ended_ns or 0))
         else:
             self.dropped += 1
 
@@ -105,6 +107,8 @@ class SpanRecords:
 
     def close(self) -> None:
         """Seal the journal. Raises StoreError."""
+        if self.dropped:
+            log.warning("%d spans were not stored, as the store could not be written", self.dropped)
         self._journal.close()
 
 

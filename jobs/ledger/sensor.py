@@ -233,7 +233,7 @@ class EnergyCurve:
 
 
 @dataclass(frozen=True)
-class Boards:
+class BoardLimits:
     """What is known of some GPUs together: the most that they can draw, W, and the error of their sensors."""
 
     most_w: float = 0.0
@@ -276,7 +276,7 @@ class BoardSensors:
         """After so long, no new value is to be expected."""
         models = {device.row.get("model") for device in devices}
         error = SensorError.of_model(models.pop()) if len(models) == 1 else SENSOR_ERROR
-        self.boards = Boards(sum(curve.most_w for curve in self.curves), error)
+        self.boards = BoardLimits(sum(curve.most_w for curve in self.curves), error)
         self._look_at_s = 0.0
 
     def _readings(self) -> list[tuple[float, Reading]]:

@@ -32,7 +32,7 @@ from .sensor import (
     SENSED_J,
     SENSED_S,
     WIDTH,
-    Boards,
+    BoardLimits,
     EnergyCurve,
 )
 from .spans import Span, SpanEnergy, Unmeasured
@@ -46,14 +46,14 @@ _Change = tuple[int, Span, int, int]
 """The number of an event, a span, and its `leaves` before and after it."""
 
 
-class Spent(NamedTuple):
+class SpentSoFar(NamedTuple):
     """What a span had used by a time (s), shape (quantity, GPU), and the doubt about its power then, shape (GPU,)."""
 
     at_s: float
     used: Floats
     doubt: Floats
 
-    def since(self, before: Spent | None = None) -> Floats:
+    def since(self, before: SpentSoFar | None = None) -> Floats:
         """What it used since an earlier time, or since it began, with the doubt about both ends."""
         used = self.used.copy() if before is None else self.used - before.used
         used[DOUBT] += self.doubt + (0.0 if before is None else before.doubt)
@@ -165,13 +165,13 @@ class Split:
             span.leaves += added
             span = span.within
 
-    def so_far(self, span: Span) -> Spent:
+    def so_far(self, span: Span) -> SpentSoFar:
         """What an open span used until `until_s`."""
         used = np.zeros_like(self._potential) if span.used is None else span.used.copy()
         if span.since is None or not span.leaves:
-            return Spent(self.until_s, used, np.zeros(len(self._curves)))
+            return SpentSoFar(self.until_s, used, np.zeros(len(self._curves)))
         used += span.leaves * (self._potential - span.since)
-        return Spent(self.until_s, used, span.leaves / self._leaves * self._counted[DOUBT])
+        return SpentSoFar(self.until_s, used, span.leaves / self._leaves * self._counted[DOUBT])
 
 
 def own_part(span: Span) -> Floats | None:
@@ -188,7 +188,7 @@ def joules(used: Floats | None) -> float | None:
     return None if used is None else float(used[ENERGY].sum())
 
 
-def figure(used: Floats, boards: Boards) -> SpanEnergy:
+def figure(used: Floats, boards: BoardLimits) -> SpanEnergy:
     """The figure of an amount."""
     total = used.sum(axis=1)
     seconds = float(used[SECONDS].max(initial=0.0))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .sensor import Boards
+    from .sensor import BoardLimits
 
 _MOST = 10_000  # kinds of spans that are told apart
 
@@ -26,7 +26,7 @@ class Total:
     n: int = 0
     seconds: float = 0.0
     _used: NDArray[np.float64] | None = field(default=None, repr=False)
-    _boards: Boards | None = field(default=None, repr=False)
+    _boards: BoardLimits | None = field(default=None, repr=False)
     _reason: Unmeasured | None = field(default=None, repr=False)
 
     def figure(self) -> SpanEnergy:
@@ -46,7 +46,7 @@ class Totals:
         self.left_out = 0
         """Spans of further kinds: only the first 10,000 are told apart."""
 
-    def add(self, span: Span, boards: Boards, reason: Unmeasured | None) -> None:
+    def add(self, span: Span, boards: BoardLimits, reason: Unmeasured | None) -> None:
         """Count a span that has ended, on these GPUs; without energy for a `reason`."""
         outer = span.within
         while outer is not None:
