@@ -138,17 +138,17 @@ def energy(
         jobs = allocations(opened)
     else:
         jobs = _of_job(opened, job, cluster)
-        if (own := jobs["cluster"][0]) is not None and has_telemetry(opened, own):
-            cluster = own  # its number is of no other cluster
+        if jobs["cluster"][0] is not None and has_telemetry(opened, jobs["cluster"][0]):
+            cluster = jobs["cluster"][0]  # its number is of no other cluster
         gpus, since, until = _of_these(opened, jobs, since, until)
     books = booked(opened, cluster=cluster, gpus=gpus, since=since, until=until, settings=settings, progress=progress)
     if job is None:
         return answered(opened, by, books, jobs=jobs)
     # A job that had a GPU of which no reading counts keeps it, with its bounds.
     pieces = _with_jobs(books, jobs).filter(pl.col("job_id").is_not_null()).with_columns(pl.lit(True).alias("counts"))
-    whole = answered(opened, by, books, jobs=jobs, pieces=pieces)
+    answer = answered(opened, by, books, jobs=jobs, pieces=pieces)
     total = _row(pieces if by.of_people else pieces.filter("read"), books)
-    return replace(whole, total=total, gpus=_of_gpus(opened, pieces, books), others=_beside(opened, jobs))
+    return replace(answer, total=total, gpus=_of_gpus(opened, pieces, books), others=_beside(opened, jobs))
 
 
 def answered(
@@ -191,8 +191,8 @@ def reconcile(
 
 def _with_jobs(books: Booked, jobs: pl.DataFrame) -> pl.DataFrame:
     """The pieces that are not dark, with the day, and the job, user and account of those of jobs."""
-    named = jobs.select("cluster", "allocation", "job_id", "user", "account")
-    pieces = books.lit.join(named, on=["cluster", "allocation"], how="left", nulls_equal=True, maintain_order="left")
+    people = jobs.select("cluster", "allocation", "job_id", "user", "account")
+    pieces = books.lit.join(people, on=["cluster", "allocation"], how="left", nulls_equal=True, maintain_order="left")
     return pieces.with_columns(pl.col("began").dt.date().alias("day"))
 
 
@@ -209,22 +209,22 @@ def _figures(pieces: pl.DataFrame, by: Sequence[str], books: Booked, *, among: p
     GPUs. No grams and no money of what is no figure, but why. They are as uncertain as the energy: their factors, and
     the energy of the host, are taken as given.
     """
-    left = ~pl.col("counts") & pl.col("counts").any().over(by) & (pl.lit(True) if among is None else among)
-    lost = pieces.filter(left).group_by(by).agg(pl.struct("cluster", "gpu").n_unique().alias("gpus_no_figure"))
-    pieces = pieces.filter(~left)
+    blind = ~pl.col("counts") & pl.col("counts").any().over(by) & (pl.lit(True) if among is None else among)
+    lost = pieces.filter(blind).group_by(by).agg(pl.struct("cluster", "gpu").n_unique().alias("gpus_no_figure"))
+    pieces = pieces.filter(~blind)
     gpu_s = pl.col("share") * (pl.col("ended") - pl.col("began")).dt.total_nanoseconds() / 1e9
     has_host = pl.col("host_j").is_not_null() | pl.col("gpu").is_null()
-    seen = pl.col("idle_j").is_not_null() & pl.col("energy_j").is_not_null()
+    idle_known = pl.col("idle_j").is_not_null() & pl.col("energy_j").is_not_null()
     pieces = pieces.with_columns(
         pl.col("idle_j").fill_null(0.0).alias("_idle_j"),
-        pl.when(seen).then("energy_j").otherwise(0.0).alias("_seen_j"),
+        pl.when(idle_known).then("energy_j").otherwise(0.0).alias("_seen_j"),
         pl.col("host_j", "host_doubt_j").fill_null(0.0),
         pl.when(has_host).then(gpu_s).otherwise(0.0).alias("host_of_s"),
     )
     bounds = ("idle_low_j", "idle_high_j")
     also = (*COSTS, "_idle_j", "_seen_j", "host_doubt_j", "host_of_s", *bounds)
     rows = add_up(pieces, by, errors=books.errors, also=also)
-    why = pieces.group_by(by).agg(
+    codes = pieces.group_by(by).agg(
         *(
             pl.col(name).filter(pl.col(name) != NoFigure.NO_ENERGY.value).max()
             for name in ("carbon_reason", "cost_reason")
@@ -232,36 +232,38 @@ def _figures(pieces: pl.DataFrame, by: Sequence[str], books: Booked, *, among: p
         pl.col("idle_source").max().replace_strict(dict(enumerate(IDLE_SOURCES)), return_dtype=pl.String),
         host_source(pl.col("host_source")).alias("host_source"),
     )
-    for more in (why, lost, _jobs_known(pieces, by)):
-        rows = rows.join(more, on=by, how="left", nulls_equal=True, maintain_order="left")
-    known = pl.col("energy_j").is_not_null()
-    mostly = known & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
+    for columns in (codes, lost, _jobs_known(pieces, by)):
+        rows = rows.join(columns, on=by, how="left", nulls_equal=True, maintain_order="left")
+    has_figure = pl.col("energy_j").is_not_null()
+    mostly = has_figure & (pl.col("_seen_j") > 0) & (pl.col("_seen_j") >= _MOSTLY * pl.col("energy_j"))
     rows = rows.with_columns(
-        pl.when(known).then(pl.col("co2e_g", "cost")),
+        pl.when(has_figure).then(pl.col("co2e_g", "cost")),
         pl.when(pl.col("gpus").is_not_null()).then(pl.col("embodied_g")),
         pl.when(pl.col("gpus").is_not_null() & (pl.col("host_of_s") > 0)).then(pl.col("host_j")),
         pl.when(mostly).then(pl.col("_idle_j") / pl.col("_seen_j")).alias("idle_share"),
-        *(pl.when(known & (pl.col("energy_j") > 0)).then(pl.col(name) / pl.col("energy_j")) for name in bounds),
+        *(pl.when(has_figure & (pl.col("energy_j") > 0)).then(pl.col(name) / pl.col("energy_j")) for name in bounds),
         pl.col("gpus_no_figure", *_COVERAGE).fill_null(0).cast(pl.Int64),
     )
     host = pl.col("host_j").fill_null(0.0)
-    whole = pl.col("energy_j") + host
-    columns = [
+    with_host = pl.col("energy_j") + host
+    figures = [
         # What was seen idle may be a part of the energy only: the interval, which is of all, holds its share too.
         pl.min_horizontal("idle_low_j", "idle_share").alias("idle_share_low"),
         pl.max_horizontal("idle_high_j", "idle_share").clip(upper_bound=1).alias("idle_share_high"),
     ]
     for end, node, sign in (("energy_j", "node_j", 0), ("low_j", "node_low_j", -1), ("high_j", "node_high_j", 1)):
         of_node = pl.col(end) + pl.col("host_j") + sign * pl.col("host_doubt_j")
-        columns.append(pl.when(pl.col("host_of_s") >= _ALL_HOSTS * pl.col("gpu_s")).then(of_node).alias(node))
+        figures.append(pl.when(pl.col("host_of_s") >= _ALL_HOSTS * pl.col("gpu_s")).then(of_node).alias(node))
     for name, low, high, reason in (
         ("co2e_g", "co2e_low_g", "co2e_high_g", "carbon_reason"), ("cost", "cost_low", "cost_high", "cost_reason")
     ):  # fmt: skip
-        ends = [pl.when(whole > 0).then(pl.col(name) * (pl.col(end) + host) / whole) for end in ("low_j", "high_j")]
-        columns += [pl.min_horizontal(ends).alias(low), pl.max_horizontal(ends).alias(high)]  # a price may be negative
-        none = pl.when(~known).then(pl.lit(NoFigure.NO_ENERGY.value)).otherwise(reason)
-        columns.append(pl.when(pl.col(name).is_null()).then(none).alias(f"{name.removesuffix('_g')}_reason"))
-    return rows.with_columns(columns).drop("_idle_j", "_seen_j", "host_doubt_j", *bounds, "carbon_reason")
+        ends = [
+            pl.when(with_host > 0).then(pl.col(name) * (pl.col(end) + host) / with_host) for end in ("low_j", "high_j")
+        ]
+        figures += [pl.min_horizontal(ends).alias(low), pl.max_horizontal(ends).alias(high)]  # a price may be negative
+        none = pl.when(~has_figure).then(pl.lit(NoFigure.NO_ENERGY.value)).otherwise(reason)
+        figures.append(pl.when(pl.col(name).is_null()).then(none).alias(f"{name.removesuffix('_g')}_reason"))
+    return rows.with_columns(figures).drop("_idle_j", "_seen_j", "host_doubt_j", *bounds, "carbon_reason")
 
 
 def _jobs_known(pieces: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -270,14 +272,14 @@ def _jobs_known(pieces: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     unknown = pl.col("reason").is_not_null() | pl.col("energy_j").is_null()
     refused = unknown.any() & (time_s.filter(unknown).sum() >= REFUSED_FROM * time_s.sum())
     jobs = pieces.filter(pl.col("job_id").is_not_null())
-    each = jobs.group_by(list(dict.fromkeys((*by, "cluster", "job_id")))).agg(refused.alias("refused"))
-    return each.group_by(by).agg(pl.len().alias("jobs"), (~pl.col("refused")).sum().alias("jobs_known"))
+    jobs = jobs.group_by(list(dict.fromkeys((*by, "cluster", "job_id")))).agg(refused.alias("refused"))
+    return jobs.group_by(by).agg(pl.len().alias("jobs"), (~pl.col("refused")).sum().alias("jobs_known"))
 
 
 def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, books: Booked) -> pl.DataFrame:
     """Rows of jobs, users or accounts; what nobody used stands in rows of its own."""
     rows = _figures(pieces, by.keys, books, among=pl.col("kind") != Kind.JOB.value)
-    more: tuple[str, ...] = _COVERAGE
+    columns: tuple[str, ...] = _COVERAGE
     if by is By.JOB:
         of_job = _with_runs(jobs).group_by("cluster", "job_id").agg(
             pl.col("user", "account").drop_nulls().last(), pl.col("state").last(), pl.col("began").min(),
@@ -286,10 +288,10 @@ def _of_people(pieces: pl.DataFrame, by: By, jobs: pl.DataFrame, books: Booked) 
             pl.when(pl.col("scheduler_j").null_count() == 0).then(pl.col("scheduler_j").sum()).alias("scheduler_j"),
         )  # fmt: skip
         rows = rows.join(of_job, on=["cluster", "job_id"], how="left", nulls_equal=True, maintain_order="left")
-        more = _OF_JOB
+        columns = _OF_JOB
     order = pl.col("kind").replace_strict({Kind.JOB: 0, Kind.IDLE: 1, Kind.UNATTRIBUTED: 2}, default=3)
     rows = rows.sort(order, pl.col("known_j"), descending=[False, True], maintain_order=True)
-    return rows.select("cluster", by.keys[-1], "kind", *_FIGURES, *_MORE, *more)
+    return rows.select("cluster", by.keys[-1], "kind", *_FIGURES, *_MORE, *columns)
 
 
 def _with_runs(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -307,60 +309,61 @@ def _of_things(store: Store, pieces: pl.DataFrame, by: By, books: Booked) -> pl.
         pl.col("energy_j").filter(pl.col("kind") == kind).sum().alias(name) for kind, name in PARTS.items()
     )  # fmt: skip
     rows = _figures(pieces, by.keys, books).join(parts, on=by.keys, how="left", nulls_equal=True, maintain_order="left")
-    shown: tuple[str, ...] = (by.value,)
+    names: tuple[str, ...] = (by.value,)
     if by is By.GPU:
         rows = rows.join(_named(store), on=by.keys, how="left", nulls_equal=True, maintain_order="left")
-        shown = ("gpu", "name", "node", "model")
-    known = pl.col("energy_j").is_not_null()
-    rows = rows.with_columns(pl.lit(METERED).alias("kind"), pl.when(known).then(pl.col(*PARTS.values())))
+        names = ("gpu", "name", "node", "model")
+    has_figure = pl.col("energy_j").is_not_null()
+    rows = rows.with_columns(pl.lit(METERED).alias("kind"), pl.when(has_figure).then(pl.col(*PARTS.values())))
     rows = rows.sort("day", "cluster") if by is By.DAY else rows.sort("known_j", descending=True, maintain_order=True)
-    return rows.select("cluster", *shown, "kind", *_FIGURES, *_MORE, *PARTS.values(), *_COVERAGE)
+    return rows.select("cluster", *names, "kind", *_FIGURES, *_MORE, *PARTS.values(), *_COVERAGE)
 
 
 def _of_gpus(store: Store, pieces: pl.DataFrame, books: Booked) -> pl.DataFrame:
     """Rows of the GPUs of a job."""
     keys = ["cluster", "job_id", "gpu"]
     rows = _figures(pieces, keys, books)
-    named = _named(store, rows["gpu"])
-    rows = rows.join(named, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
+    rows = rows.join(
+        _named(store, rows["gpu"]), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left"
+    )
     share = (pl.col("gpu_s") / pl.col("duration_s")).alias("share")
-    shown = rows.select(*keys, "name", "node", "model", share, *_FIGURES, *_MORE)
-    return shown.sort("job_id", *by_number("node", "name"), "gpu", nulls_last=True)
+    rows = rows.select(*keys, "name", "node", "model", share, *_FIGURES, *_MORE)
+    return rows.sort("job_id", *by_number("node", "name"), "gpu", nulls_last=True)
 
 
 def _named(store: Store, gpus: pl.Series | None = None) -> pl.DataFrame:
     """What the store knows of all GPUs, or of some of them."""
-    where = "" if gpus is None else f" where gpu in ({', '.join(map(quoted, gpus.unique().to_list())) or 'NULL'})"
-    return store.sql(f"select cluster, gpu, name, node, model from gpus_now{where}").polars()
+    these = "" if gpus is None else f" where gpu in ({', '.join(map(quoted, gpus.unique().to_list())) or 'NULL'})"
+    return store.sql(f"select cluster, gpu, name, node, model from gpus_now{these}").polars()
 
 
 def _of_job(store: Store, job: str, cluster: str | None) -> pl.DataFrame:
     """The allocations of a job: by its number, the number that the job itself sees, or all tasks of an array."""
     number = quoted(job)
-    mine = f" where (job_id = {number} or raw_id = {number} or starts_with(job_id, {quoted(f'{job}_')}))"
+    condition = f" where (job_id = {number} or raw_id = {number} or starts_with(job_id, {quoted(f'{job}_')}))"
     if cluster is not None:
-        mine += f" and cluster = {quoted(cluster)}"
-    found = store.sql(_ALLOCATIONS + mine + _EACH).polars()
-    if found.is_empty():
-        where = "" if cluster is None else f" of cluster {cluster}"
-        why = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value, pl.col("job_id") == job)
-        refused = store.collect(why.select("detail"))["detail"].to_list()
+        condition += f" and cluster = {quoted(cluster)}"
+    jobs = store.sql(_ALLOCATIONS + condition + _EACH).polars()
+    if jobs.is_empty():
+        of_cluster = "" if cluster is None else f" of cluster {cluster}"
+        events = store.scan("events").filter(pl.col("kind") == EventKind.JOB_REFUSED.value, pl.col("job_id") == job)
+        refused = store.collect(events.select("detail"))["detail"].to_list()
         if refused:
             raise InputError(f"{store.root}: {refused[0]}")
-        every = allocations(store)
-        clusters = sorted(every["cluster"].drop_nulls().unique().to_list())
+        jobs = allocations(store)
+        clusters = sorted(jobs["cluster"].drop_nulls().unique().to_list())
         if clusters and cluster not in (None, *clusters):
             raise InputError(f"{store.root} has no jobs of cluster {cluster}; it has {', '.join(clusters)}")
-        known = sorted(every["job_id"].drop_nulls().unique().to_list())
+        numbers = sorted(jobs["job_id"].drop_nulls().unique().to_list())
         hint = (
-            f"it knows {len(known):,} jobs, such as {', '.join(known[:3])}"
-            if known
+            f"it knows {len(numbers):,} jobs, such as {', '.join(numbers[:3])}"
+            if numbers
             else "its table jobs is empty: `whorl jobs import` or `whorl import` fills it"
         )
-        raise InputError(f"{store.root} knows no job {job}{where}; {hint}")
-    if len(clusters := sorted(found["cluster"].drop_nulls().unique())) > 1:
+        raise InputError(f"{store.root} knows no job {job}{of_cluster}; {hint}")
+    if len(clusters := sorted(jobs["cluster"].drop_nulls().unique())) > 1:
         raise InputError(f"clusters {' and '.join(clusters)} both have a job {job}: choose one with --cluster")
-    return found
+    return jobs
 
 
 def _beside(store: Store, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -489,16 +492,16 @@ def _beyond(answer: EnergyAnswer, pieces: pl.DataFrame, most: int) -> dict[str, 
     Of jobs, users and accounts: of those, without what nobody used. Rows without a figure are not in it: `no_figure`
     says how many these are, and `n` how many are in it.
     """
-    rest = _of_jobs_first(answer)[0].slice(most)
-    if rest.is_empty():
+    after = _of_jobs_first(answer)[0].slice(most)
+    if after.is_empty():
         return None
-    known = rest.filter(pl.col("energy_j").is_not_null())
+    figures = after.filter(pl.col("energy_j").is_not_null())
     among = pl.col("kind") == Kind.JOB.value if answer.by.of_people else pl.col("read")
     on = ["cluster", answer.by.keys[-1]]
-    own = pieces.filter(among).join(known if known.height else rest, on=on, how="semi", nulls_equal=True)
+    pieces = pieces.filter(among).join(figures if figures.height else after, on=on, how="semi", nulls_equal=True)
     if answer.by.of_people:
-        own = own.with_columns(pl.lit(True).alias("counts"))  # a job keeps GPUs of which no reading counts
-    return _row(own, answer.booked) | {"n": known.height, "no_figure": rest.height - known.height}
+        pieces = pieces.with_columns(pl.lit(True).alias("counts"))  # a job keeps GPUs of which no reading counts
+    return _row(pieces, answer.booked) | {"n": figures.height, "no_figure": after.height - figures.height}
 
 
 def _usual_time(
@@ -509,10 +512,10 @@ def _usual_time(
     Meters also read an hour before: a shorter time is only taken where it has much fewer readings with that hour.
     """
     until = None if until_ns is None else date_of_ns(until_ns)
-    found = covered(store, cluster=cluster)
-    if found.is_empty() or last == ALL:
+    times = covered(store, cluster=cluster)
+    if times.is_empty() or last == ALL:
         return None, until, False
-    first, end = found["first"].min(), until or found["last"].max()
+    first, end = times["first"].min(), until or times["last"].max()
     assert isinstance(first, datetime)
     assert isinstance(end, datetime)
     if since_ns is not None:
@@ -523,7 +526,7 @@ def _usual_time(
         return max(first, end - LENGTHS[last]), until, False
     lengths = sorted(LENGTHS.values(), reverse=True)
     begins = [max(first, end - length) for length in lengths]
-    counts = rows_since(store, [one - timedelta(hours=1) for one in begins], end, cluster=cluster)
+    counts = rows_since(store, [begin - timedelta(hours=1) for begin in begins], end, cluster=cluster)
     few = max(READINGS, counts[-1] / _MUCH_LESS)
     number = next(number for number, n in enumerate(counts) if n <= few)
     return begins[number], until, begins[number] > begins[0]

@@ -152,6 +152,10 @@ class Covered:
         return np.cumsum(steps)[:spans]
 
 
+def _rows(claims: range) -> Ints:
+    return np.arange(claims.start, claims.stop)
+
+
 class Attribution:
     """The split of metered energy among claims. `metered` and `problems` are whole when `pieces` has ended."""
 
@@ -203,9 +207,9 @@ class Attribution:
         if measured:
             yield self._split(measured)
         self._problems += of_notes(self._notes, self.metered, self._claims)
-        rest = pl.concat([pl.DataFrame(schema=PIECES), *self._unread(), *self._unknown(), *self._backward()])
-        if rest.height:
-            yield self._claims.placed(rest)
+        bounded = pl.concat([*self._unread(), *self._unknown(), *self._backward()])
+        if bounded.height:
+            yield self._claims.placed(bounded)
 
     # -- time that meters cover -------------------------------------------------------------------------------
 
@@ -222,7 +226,7 @@ class Attribution:
         self._notes += [(*key, node, note) for key, node, notes in zip(meters.gpus, nodes, meters.notes, strict=True)
                         for note in notes]  # fmt: skip
 
-        claim = np.concatenate([np.arange(0), *(np.arange(one.start, one.stop) for one in rows if one)])
+        claim = np.concatenate([np.arange(0), *map(_rows, rows)])
         gpu = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
         inside, began, ended = claims.within(claim, first[gpu], last[gpu], last[gpu])
         lasts = began < ended
@@ -238,10 +242,10 @@ class Attribution:
         starts, stops = _runs(hold, cut)
         pieces = Spans(spans.gpu[at[starts]], spans.began[at[starts]], spans.ended[at[stops]])
         kinds = np.concatenate([np.full(held.sum(), ""), np.where(idle, Kind.IDLE.value, Kind.UNATTRIBUTED.value)])
-        whole = _energies(meters, Spans.joined([spans[held], nobodys]))
+        measured = _energies(meters, Spans.joined([spans[held], nobodys]))
         return _Measured(
             _names(meters, nodes),
-            whole.with_columns(kind=pl.Series(kinds, dtype=pl.String)),
+            measured.with_columns(kind=pl.Series(kinds, dtype=pl.String)),
             _energies(meters, pieces).with_columns(claim=claim[hold[starts]]),
             pl.DataFrame({
                 "span": (np.cumsum(held) - 1)[at],
@@ -253,7 +257,7 @@ class Attribution:
         )  # fmt: skip
 
     def _node(self, gpu: Key, rows: range) -> str | None:
-        node, _ = self._claims.boards.get(gpu, (None, np.nan))
+        node: str | None = self._claims.boards.get(gpu, (None,))[0]
         return node if node is not None or not rows else self._claims.jobs["node"][rows.start]
 
     def _lost(self, read: Spans, gpus: Sequence[Key], nodes: Sequence[str | None]) -> Spans:
@@ -261,8 +265,8 @@ class Attribution:
         parts = []
         for number, (key, node) in enumerate(zip(gpus, nodes, strict=True)) if self._claims.of_node else ():
             first, last = int(read.began[number]), int(read.ended[number])
-            for there, since, until in self._claims.stays(key, node):
-                rows = self._claims.of_node.get((key[0], there)) if there is not None else None
+            for place, since, until in self._claims.stays(key, node):
+                rows = self._claims.of_node.get((key[0], place)) if place is not None else None
                 if rows is not None:
                     _, began, ended = self._claims.within(rows, max(since, first), min(until, last), last)
                     parts.append(Spans(np.full(len(began), number), began, ended))
@@ -295,7 +299,7 @@ class Attribution:
         )
         last_ns = np.full(len(keys), RUNS)
         np.maximum.at(last_ns, read.gpu, read.ended)
-        claim = np.concatenate([np.arange(0), *(np.arange(one.start, one.stop) for one in rows)])
+        claim = np.concatenate([np.arange(0), *map(_rows, rows)])
         gpu = np.repeat(np.arange(len(keys)), [len(of_gpu) for of_gpu in rows])
         inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns[gpu])
         claim, holds = claim[inside], Spans(gpu[inside], began, ended)
@@ -303,9 +307,9 @@ class Attribution:
         never = never.filter(last_ns[holds.gpu] == RUNS).group_by("gpu", maintain_order=True).agg(
             pl.col("claim").first(), pl.col("began").min(), pl.col("ended").max(), pl.len().alias("n")
         )  # fmt: skip
-        known = np.array([key in self._claims.boards for key in keys], bool)[never["gpu"]]
-        self._find(JobProblem.NO_TELEMETRY, never.filter(known))
-        self._find(JobProblem.UNKNOWN_GPU, never.filter(~known))
+        in_store = np.array([key in self._claims.boards for key in keys], bool)[never["gpu"]]
+        self._find(JobProblem.NO_TELEMETRY, never.filter(in_store))
+        self._find(JobProblem.UNKNOWN_GPU, never.filter(~in_store))
 
         spans, (of_holds, of_read) = _cut([holds, read], (np.zeros(0, np.int64), np.zeros(0, np.int64)))
         hold, at = of_holds.spans()
@@ -373,24 +377,24 @@ class Attribution:
 def _cut(windows: Sequence[Spans], marks: tuple[Ints, Times]) -> tuple[Spans, list[Covered]]:
     """The time of GPUs from the first to the last of their windows, cut where a window begins or ends and at the marks
     (GPU and time); and which spans the windows of each group cover."""
-    every = Spans.joined(windows)
-    if not len(every):
-        return every, [Covered(every.gpu, every.gpu) for _ in windows]
-    gpus = int(max(every.gpu.max(), marks[0].max(initial=0))) + 1
+    joined = Spans.joined(windows)
+    if not len(joined):
+        return joined, [Covered(joined.gpu, joined.gpu) for _ in windows]
+    gpus = int(max(joined.gpu.max(), marks[0].max(initial=0))) + 1
     low, high = np.full(gpus, NEVER), np.full(gpus, ALWAYS)
-    np.minimum.at(low, every.gpu, every.began)
-    np.maximum.at(high, every.gpu, every.ended)
+    np.minimum.at(low, joined.gpu, joined.began)
+    np.maximum.at(high, joined.gpu, joined.ended)
     inside = (marks[1] > low[marks[0]]) & (marks[1] < high[marks[0]])
-    gpu = np.concatenate([every.gpu, every.gpu, marks[0][inside]])
-    times, rank = np.unique(np.concatenate([every.began, every.ended, marks[1][inside]]), return_inverse=True)
+    gpu = np.concatenate([joined.gpu, joined.gpu, marks[0][inside]])
+    times, rank = np.unique(np.concatenate([joined.began, joined.ended, marks[1][inside]]), return_inverse=True)
     place = gpu * len(times) + rank
     edges = np.sort(place)  # np.unique is ten times as slow
     edges = edges[np.append(True, edges[1:] != edges[:-1])]
-    of, when = edges // len(times), times[edges % len(times)]
-    within = of[1:] == of[:-1]
-    spans = Spans(of[:-1][within], when[:-1][within], when[1:][within])
+    gpu, edge_ns = edges // len(times), times[edges % len(times)]
+    within = gpu[1:] == gpu[:-1]
+    spans = Spans(gpu[:-1][within], edge_ns[:-1][within], edge_ns[1:][within])
     before = np.concatenate([[0], np.cumsum(within)])  # spans before each edge
-    number = before[np.searchsorted(edges, place[: 2 * len(every)])]
+    number = before[np.searchsorted(edges, place[: 2 * len(joined)])]
     sizes = np.cumsum([len(part) for part in windows])[:-1]
     begins, ends = (np.split(part, sizes) for part in np.split(number, 2))
     return spans, [Covered(*pair) for pair in zip(begins, ends, strict=True)]
@@ -480,16 +484,16 @@ class _Measured:
 
 def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
     """The energy of whole GPUs: gpu, began, ended, `_FIGURES` (NaN: unknown) and reason."""
-    of = spans.gpu
-    energies = meters.over(of, spans.began, spans.ended)
-    lasted_ns = np.minimum(spans.ended, meters.last_ns[of]) - np.maximum(spans.began, meters.first_ns[of])
+    gpu = spans.gpu
+    energies = meters.over(gpu, spans.began, spans.ended)
+    lasted_ns = np.minimum(spans.ended, meters.last_ns[gpu]) - np.maximum(spans.began, meters.first_ns[gpu])
     lasted_s, most_j = np.maximum(lasted_ns, 0) / 1e9, np.maximum(energies.energy_j, 0.0)
     idle_j, idle_low_j, idle_high_j = (
-        np.minimum(watts[of] * lasted_s, most_j)  # never more than it drew
+        np.minimum(watts[gpu] * lasted_s, most_j)  # never more than it drew
         for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
     )
     return pl.DataFrame({
-        "gpu": of, "began": spans.began, "ended": spans.ended,
+        "gpu": gpu, "began": spans.began, "ended": spans.ended,
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "idle_j": idle_j,
         "idle_low_j": idle_low_j, "idle_high_j": idle_high_j, "measured_s": energies.measured_s,
@@ -502,8 +506,8 @@ def _with_shares(holders: pl.DataFrame) -> pl.DataFrame:
     """With the share of the GPU that each holder has, its weight in what is above idle power, and of its span: how many
     hold it, what they hold together (asked; more than 1 where they overlap) and their weights together."""
     stated, active = pl.col("stated").fill_nan(None), pl.col("active").fill_nan(None)
-    told, missing = stated.sum().over("span"), stated.null_count().over("span")
-    part = pl.when(told < 1 - OVER).then((1 - told) / missing).otherwise(1 / pl.len().over("span"))
+    total, missing = stated.sum().over("span"), stated.null_count().over("span")
+    part = pl.when(total < 1 - OVER).then((1 - total) / missing).otherwise(1 / pl.len().over("span"))
     holders = holders.with_columns(stated.fill_null(part).alias("share"), pl.len().over("span").alias("holders"))
     holders = holders.with_columns(pl.col("share").sum().over("span").alias("asked"))
     over = pl.col("asked") > 1 + OVER
@@ -533,13 +537,13 @@ def _of_jobs(measured: _Measured, holders: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(name) * part for name in _BY_ENERGY),
         *(high if name == "idle_high_j" else pl.col(name) * share for name in _BY_SHARE),
     ).group_by("piece", maintain_order=True).agg(pl.all().sum())  # fmt: skip
-    whole = measured.pieces.with_row_index("piece").select(
+    pieces = measured.pieces.with_row_index("piece").select(
         pl.col("piece").cast(pl.Int64), "gpu", "claim", "began", "ended", "reason",
         pl.col("energy_j").alias("whole_j"), pl.col("variance_j2").alias("whole_j2"),
     )  # fmt: skip
     # Many short times are not independent of each other: the variance is at least that of the whole time.
     of_whole = pl.when(pl.col("whole_j") > 0).then(pl.col("whole_j2") * pl.col("energy_j") / pl.col("whole_j"))
-    pieces = whole.join(sums, on="piece", how="left", maintain_order="left").with_columns(
+    pieces = pieces.join(sums, on="piece", how="left", maintain_order="left").with_columns(
         (pl.col("share") / pl.col("lasted_s")).fill_null(1.0), pl.col(_FIGURES).fill_null(0.0)
     )
     return pieces.select(
@@ -551,18 +555,18 @@ def _of_jobs(measured: _Measured, holders: pl.DataFrame) -> pl.DataFrame:
 def _of_nobody(spans: pl.DataFrame, holders: pl.DataFrame) -> pl.DataFrame:
     """The pieces of nobody: spans that nobody holds, and the share of others that nobody holds."""
     free = spans.filter(pl.col("kind") != "").with_columns(pl.lit(1.0).alias("share"))
-    asked = holders.filter(pl.col("asked") < 1 - OVER).unique("span", maintain_order=True)
-    rest = spans[asked["span"]].with_columns((1 - asked["asked"]).alias("share"))
+    partly = holders.filter(pl.col("asked") < 1 - OVER).unique("span", maintain_order=True)
+    shares = spans[partly["span"]].with_columns((1 - partly["asked"]).alias("share"))
     never, share = pl.col("idle_j").is_nan(), pl.col("share")
-    rest_j = pl.when(never).then("energy_j").otherwise("idle_j") * share
-    part = pl.when(pl.col("energy_j") > 0).then(rest_j / pl.col("energy_j")).otherwise(share)
-    rest = rest.with_columns(
+    free_j = pl.when(never).then("energy_j").otherwise("idle_j") * share
+    part = pl.when(pl.col("energy_j") > 0).then(free_j / pl.col("energy_j")).otherwise(share)
+    shares = shares.with_columns(
         pl.when(never).then(pl.lit(Kind.UNATTRIBUTED.value)).otherwise(pl.lit(Kind.IDLE.value)).alias("kind"),
-        rest_j.alias("energy_j"),
+        free_j.alias("energy_j"),
         *(pl.col(name) * part for name in _BY_ENERGY),
         *(pl.col(name) * share for name in _BY_SHARE),
     ).with_columns(pl.min_horizontal("idle_high_j", "energy_j").alias("idle_high_j"))
-    return pl.concat([free, rest])
+    return pl.concat([free, shares])
 
 
 def _finished(rows: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
@@ -587,7 +591,7 @@ def _most_j(unattributed: pl.DataFrame | None, since: Times, until: Times) -> Fl
     joules = unattributed.select(pl.col("energy_j") + pl.col("above_j")).to_series().to_numpy()
     began, ended = (unattributed[name].dt.epoch("us").to_numpy() for name in ("began", "ended"))
     order, back = np.argsort(began), np.argsort(ended)
-    to_begin, to_end = (np.concatenate([[0.0], np.cumsum(joules[one])]) for one in (order, back))
+    to_begin, to_end = (np.concatenate([[0.0], np.cumsum(joules[places])]) for places in (order, back))
     started = np.searchsorted(began[order], until // 1000, "left")
     stopped = np.searchsorted(ended[back], since // 1000, "right")
     most: Floats = np.maximum(to_begin[started] - to_end[stopped], 0.0)

@@ -60,16 +60,16 @@ def add_up(
     says why in a code.
     """
     by = list(by)
-    known = pl.col("reason").is_null() & pl.col("energy_j").is_not_null()
+    honest = pl.col("reason").is_null() & pl.col("energy_j").is_not_null()
     boards = pieces.group_by(list(dict.fromkeys([*by, "cluster", "gpu"])), maintain_order=True).agg(
         *(pl.col(name).sum() for name in ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
-        _sum("energy_j", pl.col("energy_j").filter(known)).fill_null(0.0).alias("known_j"),
+        _sum("energy_j", pl.col("energy_j").filter(honest)).fill_null(0.0).alias("known_j"),
         (pl.col("share") * _SECONDS).sum().alias("gpu_s"),
-        (pl.col("share") * _SECONDS).filter(~known).sum().alias("unknown_s"),
+        (pl.col("share") * _SECONDS).filter(~honest).sum().alias("unknown_s"),
         pl.col("measured_s").filter(pl.col("method") == "counter").sum().alias("counter_s"),
-        _most("reason", ~known).alias("reason"),
-        (~known).any().alias("doubtful"),
+        _most("reason", ~honest).alias("reason"),
+        (~honest).any().alias("doubtful"),
     )
     keys: list[str | pl.Expr] = [*by] if by else [pl.lit(0).alias("_all")]
     sums = ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s", "known_j", "gpu_s", "unknown_s")
@@ -108,18 +108,17 @@ def _sum(name: str, values: pl.Expr | None = None) -> pl.Expr:
     return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
 
 
-def _most(name: str, of: pl.Expr) -> pl.Expr:
-    """The value of a column that has most of the time, among the rows `of`."""
-    return (
-        pl.col(name).filter(of).sort_by((pl.col("share") * _SECONDS).filter(of), descending=True).drop_nulls().first()
-    )
+def _most(name: str, among: pl.Expr) -> pl.Expr:
+    """The value of a column that has most of the time, among some rows."""
+    time_s = (pl.col("share") * _SECONDS).filter(among)
+    return pl.col(name).filter(among).sort_by(time_s, descending=True).drop_nulls().first()
 
 
-def _joined(total: pl.DataFrame, more: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """The columns of `more` beside those of `total`; without `by`, both are one row."""
+def _joined(total: pl.DataFrame, columns: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """The columns of both side by side; without `by`, both are one row."""
     if not by:
-        return pl.concat([total, more], how="horizontal")
-    return total.join(more, on=by, how="left", nulls_equal=True, maintain_order="left")
+        return pl.concat([total, columns], how="horizontal")
+    return total.join(columns, on=by, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _with_interval(total: pl.DataFrame) -> pl.DataFrame:
@@ -220,7 +219,7 @@ def booked(
     read = meters_by_day(
         store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last, times_of=claims.edges, progress=progress
     )
-    parts = list(split.pieces(some.calibrated(errors.calibrated) for some in read))
+    parts = list(split.pieces(meters.calibrated(errors.calibrated) for meters in read))
     if not parts:
         raise InputError(_nothing(store, cluster, first, last))
     pieces, of_nodes = with_measured_hosts(store, pl.concat(parts, rechunk=False), first, last, cluster=cluster)
@@ -247,8 +246,8 @@ def _flagged(pieces: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:
         (~dark).any().alias("_lit"), pl.col("measured_s").filter(~dark).sum().alias("_s")
     )
     read = metered.select(*_KEYS, pl.lit(True).alias("read"))
-    for more in (of_gpu, read):
-        pieces = pieces.join(more, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+    for columns in (of_gpu, read):
+        pieces = pieces.join(columns, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
     read_at_all = pl.col("read").fill_null(False)
     counts = ~read_at_all | (pl.col("_s") > 0)
     return pieces.with_columns((dark & pl.col("_lit")).alias("dark"), read_at_all, counts.alias("counts")).drop(
@@ -293,24 +292,24 @@ def _covered(
     """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters."""
     if cluster and since is not None and until is not None and until > since and has_telemetry(store, cluster):
         return _counted(nanoseconds(since)), _counted(nanoseconds(until)), [cluster]
-    found = covered(store, cluster=cluster)
-    of = "" if cluster is None else f" of cluster {cluster}"
-    if found.is_empty():
+    times = covered(store, cluster=cluster)
+    of_cluster = "" if cluster is None else f" of cluster {cluster}"
+    if times.is_empty():
         clusters = [] if cluster is None else covered(store)["cluster"].drop_nulls().to_list()
         if clusters:
             raise InputError(f"{store.root} has no telemetry of cluster {cluster}; it has {', '.join(clusters)}")
-        raise InputError(f"{store.root} has no telemetry{of}: `whorl collect` or `whorl import` adds some")
-    first, last = int(found["first"].dt.epoch("ns").min()), int(found["last"].dt.epoch("ns").max())  # type: ignore[arg-type]
+        raise InputError(f"{store.root} has no telemetry{of_cluster}: `whorl collect` or `whorl import` adds some")
+    first, last = int(times["first"].dt.epoch("ns").min()), int(times["last"].dt.epoch("ns").max())  # type: ignore[arg-type]
     began = _counted(first if since is None else nanoseconds(since))
     ended = _counted(last if until is None else nanoseconds(until))
     if ended <= began:
         raise InputError(
-            f"{store.root} has no telemetry{of} in this time: it has some from {date_of_ns(first):%Y-%m-%d %H:%M} to "
-            f"{date_of_ns(last):%Y-%m-%d %H:%M} UTC"
+            f"{store.root} has no telemetry{of_cluster} in this time: it has some from "
+            f"{date_of_ns(first):%Y-%m-%d %H:%M} to {date_of_ns(last):%Y-%m-%d %H:%M} UTC"
         )
     jobs = store.scan("jobs").select("cluster").unique() if cluster is None else None
     others = [] if jobs is None else store.collect(jobs)["cluster"].to_list()
-    return began, ended, sorted({one for one in (*found["cluster"], *others) if one is not None})
+    return began, ended, sorted({name for name in (*times["cluster"], *others) if name is not None})
 
 
 def _counted(at_ns: int) -> int:

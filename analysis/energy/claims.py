@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -54,7 +54,7 @@ class Claims:
     """Of the physical GPU; NaN where unknown."""
     busy: Floats
     """Of a job that is known by its processes: its part of the busy time of a GPU that it shared; NaN elsewhere."""
-    boards: Mapping[Key, tuple[str | None, float]]
+    boards: Mapping[Key, Sequence[Any]]
     """Of each known GPU its node and its power limit in W (NaN: unknown)."""
     moves: Mapping[Key, Sequence[Stay]]
     """Of GPUs that were on several nodes, their stays: the first has no begin, the last one no end."""
@@ -90,8 +90,8 @@ class Claims:
             of_node = self.of_node.get((gpu[0], node), np.zeros(0, np.int64))
             parts += [self.began[of_node], self.ended[of_node]]
         times = np.concatenate(parts)
-        known: Times = times[times != RUNS]
-        return known
+        ends: Times = times[times != RUNS]
+        return ends
 
     def move_times(self) -> Times:
         """When GPUs moved, ns."""
@@ -143,26 +143,28 @@ def read_claims(
     """The allocations that touch the time from `since_ns` to `until_ns`; of those that end before they begin, their
     begin. `gpus`: only those of these physical GPUs and their instances, and those without a GPU. Raises StoreError."""
     names = ", ".join(sorted({quoted(gpu) for _, gpu in gpus or ()})) or "NULL"
-    some = "" if gpus is None else f" WHERE gpu IN ({names}) OR parent IN ({names})"
+    of_gpus = "" if gpus is None else f" WHERE gpu IN ({names}) OR parent IN ({names})"
     boards = store.sql(
         "SELECT cluster, gpu, node, model, parent, mig_profile, "
-        f"coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 AS limit_w FROM gpus_now{some}"
+        f"coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 AS limit_w FROM gpus_now{of_gpus}"
     ).polars()
-    wanted = ["began IS NOT NULL"]
+    conditions = ["began IS NOT NULL"]
     if cluster is not None:
-        wanted.append(f"cluster = {quoted(cluster)}")
+        conditions.append(f"cluster = {quoted(cluster)}")
     if gpus is not None:
-        wanted.append(f"coalesce(cluster, '') IN ({', '.join(sorted({quoted(of or '') for of, _ in gpus})) or 'NULL'})")
-        wanted.append(f"(gpu IS NULL OR gpu IN ({', '.join(map(quoted, boards['gpu'])) or 'NULL'}, {names}))")
+        conditions.append(
+            f"coalesce(cluster, '') IN ({', '.join(sorted({quoted(name or '') for name, _ in gpus})) or 'NULL'})"
+        )
+        conditions.append(f"(gpu IS NULL OR gpu IN ({', '.join(map(quoted, boards['gpu'])) or 'NULL'}, {names}))")
     if until_ns is not None:
-        wanted.append(f"began < {in_sql(int(until_ns))}")
+        conditions.append(f"began < {in_sql(int(until_ns))}")
     if since_ns is not None:
         since = in_sql(int(since_ns))
-        wanted.append(f"(ended IS NULL OR ended >= {since} OR ended < began AND began >= {since})")
+        conditions.append(f"(ended IS NULL OR ended >= {since} OR ended < began AND began >= {since})")
     jobs = store.sql(
         "SELECT cluster, allocation, job_id, node, gpu, node_gpus, began, ended, recorded, "
         f"CASE WHEN {_BY_PROCESS} THEN NULL ELSE share END AS share, CASE WHEN {_BY_PROCESS} THEN share END AS busy "
-        f"FROM jobs_now WHERE {' AND '.join(wanted)}"
+        f"FROM jobs_now WHERE {' AND '.join(conditions)}"
     ).polars()
     activity = _activity(store, boards, jobs, since_ns, until_ns)
     claims = claims_of(jobs, boards, moves=_moves(store, None if gpus is None else names), activity=activity)
@@ -178,12 +180,12 @@ def claims_of(
 ) -> Claims:
     """The claims of rows of `jobs_now` (with `busy`) on GPUs, of which `boards` has rows of `gpus_now` (limit_w)."""
     instances = boards.filter(pl.col("parent").is_not_null()).join(
-        boards.select("cluster", pl.col("gpu").alias("parent"), pl.col("model").alias("of")),
+        boards.select("cluster", pl.col("gpu").alias("parent"), pl.col("model").alias("of_parent")),
         on=["cluster", "parent"], how="left", nulls_equal=True,
     )  # fmt: skip
     parts = [
-        profile_share(profile, of or model)
-        for profile, of, model in instances.select("mig_profile", "of", "model").iter_rows()
+        profile_share(profile, of_parent or model)
+        for profile, of_parent, model in instances.select("mig_profile", "of_parent", "model").iter_rows()
     ]
     instances = instances.select(
         "cluster", pl.col("gpu").alias("claimed"), "parent", pl.Series("part", parts, pl.Float64)
@@ -204,14 +206,14 @@ def claims_of(
         jobs[name].cast(pl.Float64).fill_null(float("nan")).to_numpy(writable=True) for name in ("share", "busy")
     )
     shares[~(shares > 0)] = np.nan
-    known = pl.col("gpu").is_not_null()
-    of_gpu = jobs.filter(known).group_by(_KEYS, maintain_order=True).agg(pl.col("row").first(), pl.len())
-    of_node = jobs.filter(~known).group_by("cluster", "node", maintain_order=True).agg("row")
+    has_gpu = pl.col("gpu").is_not_null()
+    of_gpu = jobs.filter(has_gpu).group_by(_KEYS, maintain_order=True).agg(pl.col("row").first(), pl.len())
+    of_node = jobs.filter(~has_gpu).group_by("cluster", "node", maintain_order=True).agg("row")
     limit_w = pl.when(pl.col("limit_w") > 0).then("limit_w").fill_null(float("nan"))
     return Claims(
         jobs.select("cluster", "allocation", "job_id", "node", "claimed", "gpu", "node_gpus"),
         began, ended, np.maximum(heard, began), shares, busy,
-        {(one[0], one[1]): (one[2], one[3]) for one in boards.select(*_KEYS, "node", limit_w).iter_rows()},
+        {(cluster, gpu): board for cluster, gpu, *board in boards.select(*_KEYS, "node", limit_w).iter_rows()},
         moves or {}, activity or {},
         {(cluster, gpu): range(first, first + n) for cluster, gpu, first, n in of_gpu.iter_rows()},
         {(cluster, node): np.array(rows, np.int64) for cluster, node, rows in of_node.iter_rows()},
@@ -220,11 +222,11 @@ def claims_of(
 
 def profile_share(profile: str | None, model: str | None) -> float | None:
     """Which part of a GPU a MIG profile is, by its compute slices: 3/7 of 3g.20gb. None where it cannot be read."""
-    found = _PROFILE.search(profile or "")
-    if found is None:
+    match = _PROFILE.search(profile or "")
+    if match is None:
         return None
     slices = next((n for word, n in _SLICES.items() if word in (model or "").split()), _SLICES_ELSE)
-    return min(int(found[1]) / slices, 1.0)
+    return min(int(match[1]) / slices, 1.0)
 
 
 def _moves(store: Store, names: str | None) -> dict[Key, list[Stay]]:
@@ -257,15 +259,14 @@ def _activity(
     instances = boards.filter(pl.col("parent").is_not_null() & pl.col("gpu").is_in(jobs["gpu"].unique().implode()))
     if instances.is_empty():
         return {}
-    rows = store.scan("telemetry").filter(
-        pl.col("gpu").is_in(instances["gpu"].to_list()), pl.col("utilization").is_not_null()
-    )
+    rows = store.scan("telemetry").filter(pl.col("gpu").is_in(instances["gpu"].to_list()))
     if since_ns is not None:
         rows = rows.filter(pl.col("ts") >= pl.lit(date_of_ns(since_ns)))
     if until_ns is not None:
         rows = rows.filter(pl.col("ts") <= pl.lit(date_of_ns(until_ns)))
     activity: dict[Key, tuple[Times, Floats, Floats]] = {}
-    read = store.collect(rows.select(*_KEYS, pl.col("ts").dt.epoch("ns"), "utilization")).sort("ts")
+    rows = rows.select(*_KEYS, pl.col("ts").dt.epoch("ns"), "utilization").drop_nulls("utilization")
+    read = store.collect(rows).sort("ts")
     for (cluster, gpu), part in read.group_by(_KEYS):
         ts = part["ts"].to_numpy()
         read_s = np.minimum(np.diff(ts, prepend=ts[:1]) / 1e9, _LONGEST_S)

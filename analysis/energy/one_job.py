@@ -42,8 +42,7 @@ class OneJob:
     @property
     def ends_ns(self) -> tuple[int, int]:
         """From when to when it was metered, ns since 1970."""
-        since, until = (nanoseconds(one) for one in (self.answer.booked.since, self.answer.booked.until))
-        return since, until
+        return nanoseconds(self.answer.booked.since), nanoseconds(self.answer.booked.until)
 
 
 def job_offline(
@@ -65,13 +64,13 @@ def one_job(
     *,
     progress: Callable[[str], None] | None = None,
     grounds: Callable[[str, SensorError], Ground] | None = None,
-    **more: Any,
+    **options: Any,
 ) -> OneJob:
-    """What is known of a job, or of all tasks of an array. `grounds`: as `quote` takes it; `more`: as `answers.energy`.
+    """What is known of a job, or of all tasks of an array. `grounds`: as `quote` takes it; `options`: as `energy`.
 
     Raises InputError as `answers.energy`.
     """
-    answer = energy(store, job=job, cluster=cluster, progress=progress, **more)
+    answer = energy(store, job=job, cluster=cluster, progress=progress, **options)
     elsewhere, why_not = None, None
     try:
         elsewhere = quote_job(store, job, answer, grounds=grounds)
@@ -82,8 +81,8 @@ def one_job(
     if elsewhere is not None:
         gpus = gpus.join(elsewhere.places, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
     gpus = gpus.join(verdicts(store), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
-    every = store.sql(f"SELECT DISTINCT cluster FROM judgements WHERE {OF_ALL_RUNS}").polars()
-    judged = every["cluster"].cast(pl.String).to_list()
+    clusters = store.sql(f"SELECT DISTINCT cluster FROM judgements WHERE {OF_ALL_RUNS}").polars()["cluster"]
+    judged = clusters.cast(pl.String).to_list()
     calm = pl.col("gpu").is_not_null() & pl.col("verdicts").is_null() & pl.col("cluster").is_in(judged)
     gpus = gpus.with_columns(pl.when(calm).then(pl.lit(NO_VERDICT)).otherwise("verdicts").alias("verdicts"))
     return OneJob(replace(answer, booked=small), elsewhere, why_not, gpus)

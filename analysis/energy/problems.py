@@ -65,8 +65,8 @@ _HELD_NS = 60 * 10**9  # a job may end shortly after the last reading
 def as_problems(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows with times in ns as rows of `PROBLEMS`, of which they have some columns."""
     rows = rows.with_columns(times_of_ns(pl.col("began", "ended")))
-    more = (pl.lit(None).alias(name) for name in PROBLEMS if name not in rows.columns)
-    return rows.with_columns(more).select(pl.col(name).cast(kind) for name, kind in PROBLEMS.items())
+    missing = (pl.lit(None).alias(name) for name in PROBLEMS if name not in rows.columns)
+    return rows.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in PROBLEMS.items())
 
 
 def of_claims(problem: JobProblem, claims: Claims, times: pl.DataFrame) -> pl.DataFrame:
@@ -175,11 +175,11 @@ def of_store(store: Store, metered: pl.DataFrame, *, cluster: str | None, since_
             pl.when(backward).then(pl.lit(JobProblem.BACKWARD.value)).otherwise(pl.lit(JobProblem.REFUSED.value)).alias("problem"),
         ).filter(pl.col("began") >= since_ns, pl.col("began") < until_ns)
     )  # fmt: skip
-    named = store.sql(
+    names = store.sql(
         "SELECT cluster, gpu, name, uuid IS NULL AS bare FROM gpus_now WHERE parent IS NULL AND name <> gpu "
         "QUALIFY count(*) OVER (PARTITION BY cluster, name) > 1"
     ).polars()
-    read = metered.join(named, on=_KEYS, nulls_equal=True)
+    read = metered.join(names, on=_KEYS, nulls_equal=True)
     pairs = read.filter("bare").join(read.filter(~pl.col("bare")), on=["cluster", "name"], nulls_equal=True)
     twice = pairs.select(
         *_KEYS, "node", pl.lit(Problem.TWICE.value).alias("problem"),
