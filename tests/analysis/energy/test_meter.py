@@ -113,7 +113,7 @@ def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Stor
     assert (high - low) / 2 < 0.18 * nominal  # without the error of the board, which is the same in both streams
     read = found.measured_j, found.measured_s
     lower, upper = SENSOR_ERROR.ends(*read, SENSOR_ERROR.variance(*read))
-    assert (upper - lower)[0] / 2 < 0.15 * nominal
+    assert (upper - lower)[0] / 2 < 0.18 * nominal
 
 
 # -- windows --------------------------------------------------------------------------------------------------
@@ -161,6 +161,40 @@ def test_a_mean_of_a_second_is_placed_in_its_middle() -> None:
     meter = build("c", "g", readings(seen, 0.1, window_s=np.ones(len(seen))))
     found = figures(meter, 20.0, 40.0)
     assert abs(found["energy_j"] - 6000) < 2 * found["variance_j2"] ** 0.5 < 200
+
+
+def steps(late_s: float, mean_s: float, every_s: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    """Readings of a GPU that works from 10 to 20 and from 30 to 40 s: means of so long, told so late; utilisation is
+    told 0.2 s late."""
+    at, fine = np.arange(0, 50, every_s), np.arange(-5, 50, 0.01)
+    works = ((fine % 20) >= 10) & (fine >= 0)
+    upto = np.cumsum(np.where(works, 300.0, 50.0)) * 0.01
+    ends = at - late_s
+    watts = (np.interp(ends, fine, upto) - np.interp(ends - mean_s, fine, upto)) / mean_s
+    return watts, np.interp(at - 0.2, fine, works.astype(float)).round()
+
+
+@pytest.mark.parametrize(("late_s", "mean_s"), [(0.05, 0.1), (0.5, 0.1), (0.05, 1.0), (0.3, 1.0)])
+def test_the_lag_of_readings_is_learnt_from_load_edges(late_s: float, mean_s: float) -> None:
+    watts, used = steps(late_s, mean_s)
+    unknown = np.full(len(watts), np.nan)
+    meter = build("c", "g", readings(watts, 0.05, window_s=unknown, utilization=used))
+    found = figures(meter, 5, 15)  # a window with one load edge: a lag of 0.5 s would move 125 J
+    assert abs(found["energy_j"] - (5 * 50 + 5 * 300)) < min(40, 2 * found["variance_j2"] ** 0.5 + found["below_j"])
+
+
+def test_a_mean_beside_another_reading_tells_what_the_sensor_sees() -> None:
+    """Of boards since Ampere, A100 and A30 apart, the driver's power draw is a mean of 1 s, which misses nothing."""
+    mean, now = steps(0.05, 1.0)[0], steps(0.05, 0.1)[0] + np.random.default_rng(1).normal(0, 1, 1000)
+    unknown, half = np.full(len(mean), np.nan), np.full(len(mean), 0.5)
+    alone, both = (
+        whole(build("c", "g", readings(mean, 0.05, window_s=unknown, instant_w=instant, utilization=half)))
+        for instant in (None, now)
+    )
+    assert both["variance_j2"] < 0.05 * alone["variance_j2"]
+    old_driver = readings(now, 0.05, window_s=np.ones(len(now)), utilization=steps(0.05, 0.1)[1])  # it does not average
+    found = figures(build("c", "g", old_driver, model="NVIDIA GeForce RTX 3090"), 5, 15)
+    assert abs(found["energy_j"] - (5 * 50 + 5 * 300)) < 20
 
 
 def test_the_most_of_a_gpu_counts_where_a_step_is_not_placed_exactly() -> None:
