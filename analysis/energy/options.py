@@ -103,6 +103,9 @@ class QuotedWork:
     method: str | None = None
     host_j: float = 0.0
     """Energy of the rest of the nodes, in grams and cost too; it follows the time."""
+    load_half: float = 0.0
+    """How far `load` may be off (ln, half of a 95 % interval). The error of a sensor is not in it, as the limit is held
+    by the same sensor."""
 
     @property
     def waiting_j(self) -> float:
@@ -290,18 +293,11 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
 
 
 def _unsure_of_load(model: CapModel, work: QuotedWork, share: float) -> Multiple:
-    """What a cap does where the power without it is known as well as the energy is."""
-    assert work.j is not None
+    """What a cap does where the power without it is not well known."""
     middle = model.multiple(work.load, share)
-    ends = [
-        model.multiple(min(1.0, work.load * end / work.j.value), share)
-        for end in (work.j.low, work.j.high)
-        if end > 0 and work.j.value > 0
-    ]
-    return replace(
-        middle,
-        time_half=max([middle.time_half, *(abs(end.time - middle.time) + end.time_half for end in ends)]),
-    )
+    loads = [min(1.0, work.load * math.exp(side * work.load_half)) for side in (-1, 1)]
+    ends = [model.multiple(load, share) for load in loads if load > 0]
+    return replace(middle, time_half=max([abs(end.time - middle.time) + end.time_half for end in (middle, *ends)]))
 
 
 def _of_curve(curve: OwnCurve, share: float, limit_w: float) -> Multiple:

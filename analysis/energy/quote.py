@@ -463,7 +463,7 @@ class _Basis:
         grams, money = _bill(settings, self.cluster, at_ns, s.value, (energy_j, host_j))
         return QuotedWork(
             self.cluster, (self.model,), n, s, n * s.value, j, 0.0, 1.0, self.use, self.workload, self.limit_w, grams,
-            money, host_j=host_j,
+            money, host_j=host_j, load_half=NORMAL_95 * math.hypot(drawn.log_sd, spread / math.sqrt(n)),
         )  # fmt: skip
 
     def _alike(self, rows: pl.DataFrame) -> pl.DataFrame:
