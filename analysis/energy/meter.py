@@ -35,7 +35,7 @@ from ...store.power_sensors import NORMAL_95, sensor_of_model
 from .counter import counted
 from .idle import IDLE_SOURCES, IdlePower, IdleSource, idle_power
 from .sensor import PowerSource, SensedPower, aliasing, followed, power_at, sensed_power
-from .series import Flags, Floats, Ints, Note, Problem, Readings, Reason, Times, notes_of
+from .series import Flags, Floats, Groups, Ints, Note, Problem, Readings, Reason, Times, notes_of
 
 _REASON = f"<U{max(len(reason) for reason in Reason)}"
 _REFUSED_FROM = 0.5  # of a window without readings that count
@@ -411,10 +411,7 @@ def _metered(
     for row, name in zip(parts, PARTS, strict=True):
         if name in grown and grown[name].any():
             row[:] = groups.upto(grown[name])
-    step_w = np.abs(groups.steps(power))
-    edge_w = step_w.copy()
-    edge_w[1:], edge_w[:-1] = np.maximum(edge_w[1:], step_w[:-1]), np.maximum(edge_w[:-1], step_w[1:])
-    edge_w = np.where(together, edge_w, groups.each(highest_w - floor_w))
+    edge_w = np.where(together, _edge_w(groups, power), groups.each(highest_w - floor_w))
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
     return Meters(
@@ -422,9 +419,16 @@ def _metered(
         _sources(sensed, trusted), limit_w, floor_w, highest_w, tuple(map(tuple, notes)),
         [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
         ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
-        sensed.times_s, upto, slope, bend, edge_w,
-        parts, _ends(sensed, upto),
+        sensed.times_s, upto, slope, bend, edge_w, parts, _ends(sensed, upto),
     )  # fmt: skip
+
+
+def _edge_w(groups: Groups, power: Floats) -> Floats:
+    """By interval, the largest step of the power in it, the one before and the one after."""
+    step_w = np.abs(groups.steps(power))
+    edge_w = step_w.copy()
+    edge_w[1:], edge_w[:-1] = np.maximum(edge_w[1:], step_w[:-1]), np.maximum(edge_w[:-1], step_w[1:])
+    return edge_w
 
 
 def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
@@ -487,9 +491,8 @@ def _levels(sensed: SensedPower, idle: IdlePower, limit_w: Floats) -> tuple[Floa
     often = np.full(len(groups), np.nan)
     for gpu in np.flatnonzero(sensed.powered).tolist():
         first, end = groups.spans[gpu]
-        powers = (
-            watts[first:end] if sensed.powered[gpu] == end - first else watts[first:end][sensed.has_power[first:end]]
-        )
+        powers = watts[first:end]
+        powers = powers if sensed.powered[gpu] == end - first else powers[sensed.has_power[first:end]]
         at = int(_OFTEN * (len(powers) - 1))
         often[gpu] = np.partition(powers, at)[at]
     limited = ~np.isnan(limit_w)
