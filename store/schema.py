@@ -41,7 +41,9 @@ class Column:
     @property
     def encoding(self) -> str:
         """Its encoding in Parquet where that is not a dictionary: whole numbers with many values are written as
-        differences, which every engine reads."""
+        differences, which every engine reads; fractions that hardly repeat as they are."""
+        if self.type == "FLOAT" or (self.type == "DOUBLE" and self.unit == "J"):
+            return "PLAIN"
         hardly_repeated = self.type == "BIGINT" and (self.kind == "counter" or self.unit in _HARDLY_REPEATED)
         return "DELTA_BINARY_PACKED" if hardly_repeated or self.type == "TIMESTAMP" else ""
 

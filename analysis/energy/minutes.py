@@ -389,41 +389,41 @@ def _keys(days: pa.Table) -> list[tuple[str, str]]:
 def _built(days: pa.Table, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
     """The meters of some rows of `energy_days`, and of their rows of `energy_minutes`: times, and what is not 0."""
     counts = days["minutes"].to_numpy()
-    groups = Groups.of_sizes(counts + 1)
-    n, knots = len(counts), int(groups.begins[-1])
-    row = np.arange(len(ts_ns)) + np.repeat(np.arange(n), counts)  # the knot that a row begins at
+    groups = Groups.of_sizes(counts + 1)  # each row is a knot, and the end of the last one of a GPU
+    spans = [*zip(groups.spans, Groups.of_sizes(counts).spans, strict=True)]
     began, ended = (days[name].cast(pa.int64()).to_numpy() * 1000 for name in ("began", "ended"))
-    times = np.empty(knots, np.int64)
-    times[row], times[groups.lasts] = ts_ns, ended
-    since, lasted = times - np.repeat(began, groups.sizes), ended - began
-    offset = np.cumsum(lasted) - lasted + np.arange(n)
 
-    def at_row(name: str, last: Floats | float = 0.0) -> Floats:
-        values = np.zeros(knots)
-        values[row] = figures.get(name, 0.0)
-        values[groups.lasts] = last
+    def knots(rows: Floats | Times, last: Floats | Times | float = 0, *, upto: bool = False) -> Any:
+        """The values of rows at their knots, and those of the last knots; or `upto` each knot the rows before it."""
+        values = np.zeros(groups.begins[-1], np.int64 if rows.dtype == np.int64 else np.float64)
+        for (first, end), row in spans:
+            values[first + upto : end - 1 + upto] = rows[slice(*row)]
+        values[groups.firsts if upto else groups.lasts] = last
         return values
 
-    def upto(name: str, steps: Floats) -> Floats:
-        values = np.zeros(knots)
-        values[row + 1] = steps
-        if not name.startswith(("energy", "measured")):  # of others only differences are asked for, to 7 digits
-            return np.cumsum(values, out=values)
-        groups.cumulate(values)
+    def sums(name: str) -> Floats:
+        values: Floats = knots(figures[name], upto=True)
+        if name.startswith(("energy", "measured")):
+            groups.cumulate(values)
+        else:  # only differences are asked for, to 7 digits
+            np.cumsum(values, out=values)
         return values
 
-    energy, seconds = at_row("energy_j"), since / 1e9
-    sums = {"measured_j": upto("energy_j", energy[row]), "measured_s": seconds}
-    energy_j = sums["measured_j"]
+    nothing: Floats = np.zeros(len(ts_ns))
+    figures = dict.fromkeys(("energy_j", "swing_w", *ENDS), nothing) | figures
+    since, lasted = knots(ts_ns, ended) - np.repeat(began, groups.sizes), ended - began
+    offset = np.cumsum(lasted) - lasted + np.arange(len(counts))
+    seconds, energy_j = since / 1e9, sums("energy_j")
+    parts = np.zeros((len(PARTS), len(seconds)))
+    parts[PARTS.index("measured_j")], parts[PARTS.index("measured_s")] = energy_j, seconds
     if "unread_s" in figures:
-        step = seconds[row + 1] - seconds[row]
+        step = np.delete(np.diff(seconds), groups.lasts[:-1])
         read = figures["unread_s"] < step * (1 - _NOTHING)
-        figures["measured_j"] = np.where(read, energy[row] - figures.get("filled_j", 0.0), 0.0)
+        figures["measured_j"] = np.where(read, figures["energy_j"] - figures.get("filled_j", 0.0), 0.0)
         figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
-    sums |= {name: upto(name, figures[name]) for name in PARTS if name in figures}
-    parts = np.zeros((len(PARTS), knots))
-    for name, values in sums.items():
-        parts[PARTS.index(name)] = values
+    for place, name in enumerate(PARTS):
+        if name in figures:
+            parts[place] = sums(name)
     return Meters(
         gpus=_keys(days), first_ns=began, last_ns=ended, origin_ns=began,
         idle_source=np.array([IDLE_SOURCES.index(source) for source in days["idle_source"].to_pylist()]),
@@ -433,8 +433,9 @@ def _built(days: pa.Table, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
         empty=[None if reason is None else Reason(reason) for reason in days["reason"].to_pylist()],
         begins=groups.firsts, ends=groups.begins[1:],
         knots_ns=since + np.repeat(offset, groups.sizes), knots_s=seconds, energy_j=energy_j,
-        slope_j=energy, bend_j=np.zeros(knots), edge_w=at_row("swing_w"),
-        parts=parts, ends_j=np.stack([at_row(name, days[f"end_{name}"].to_numpy()) for name in ENDS]),
+        slope_j=knots(figures["energy_j"]), bend_j=np.zeros(len(seconds)), edge_w=knots(figures["swing_w"]),
+        parts=parts,
+        ends_j=np.stack([knots(figures[name], days[f"end_{name}"].to_numpy()) for name in ENDS]),
     )  # fmt: skip
 
 
