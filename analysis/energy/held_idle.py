@@ -148,20 +148,20 @@ def held_idle(
     rates = rates_between(settings, since_ns, until_ns, held["cluster"].unique().sort().to_list())
     days = since_ns // _DAY_NS * _DAY_NS, -(-until_ns // _DAY_NS) * _DAY_NS
 
-    def meters(since_ns: int, until_ns: int, asked_at: Mapping[tuple[str, str], Times]) -> Iterator[Meters]:
-        if not asked_at:
-            return iter(())
-        read = meters_by_day(
-            store, gpus=list(asked_at), since_ns=since_ns, until_ns=until_ns, progress=progress,
-            times_of=lambda key: asked_at[key[0] or "", key[1] or ""],
-        )  # fmt: skip
-        return (some.calibrated(errors.calibrated) for some in read)
+    def read(since_ns: int, until_ns: int, times: Mapping[Any, Times]) -> Iterator[Meters]:
+        """The meters of these GPUs, with `times` at which their energy is asked for."""
+        by_day = meters_by_day(
+            store, gpus=times, since_ns=since_ns, until_ns=until_ns, times_of=times.__getitem__, progress=progress
+        )
+        return (meters.calibrated(errors.calibrated) for meters in by_day) if times else iter(())
 
-    own = held.filter(~pl.col("instance")).select(*_KEYS, "held", "from_ns", "to_ns")
-    claims = dict(own.group_by(_KEYS, maintain_order=True))
-    bounds = _bounds(meters(*days, dict.fromkeys(own.select(_KEYS).rows(), np.zeros(0, np.int64))))
+    whole_gpus = held.filter(~pl.col("instance")).select(*_KEYS, "held", "from_ns", "to_ns")
+    claims = dict(whole_gpus.group_by(_KEYS, maintain_order=True))
+    bounds = _bounds(read(*days, dict.fromkeys(claims, np.zeros(0, np.int64))))
     uses, idle = [_NO_USE], [_NO_STRETCH]
-    for part in own.select(_KEYS).unique(maintain_order=True).iter_slices(max(1, _GPUS_AND_NS // (days[1] - days[0]))):
+    for part in (
+        whole_gpus.select(_KEYS).unique(maintain_order=True).iter_slices(max(1, _GPUS_AND_NS // (days[1] - days[0])))
+    ):
         readings = _readings(store, part["gpu"].to_list(), since_ns, until_ns)
         for key, of_gpu in readings.group_by(_KEYS, maintain_order=True):
             if key in claims:
@@ -170,10 +170,9 @@ def held_idle(
                 idle.append(unused)
     stretches = _cut(pl.concat(idle), held, np.union1d(changes(rates), np.arange(*days, _DAY_NS)))
     ends = stretches.group_by(_KEYS).agg(pl.concat_list("began_ns", "ended_ns").explode().alias("at"))
-    asked_at = {(cluster, gpu): np.array(at, np.int64) for cluster, gpu, at in ends.iter_rows()}
+    times = {(cluster, gpu): np.array(at, np.int64) for cluster, gpu, at in ends.iter_rows()}
     billed = [
-        priced(_pieces(some, stretches), rates, settings).select(_PIECE)
-        for some in meters(since_ns, until_ns, asked_at)
+        priced(_pieces(meters, stretches), rates, settings).select(_PIECE) for meters in read(since_ns, until_ns, times)
     ]
     pieces = pl.concat(billed) if billed else None
     gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
@@ -285,15 +284,15 @@ def _bounds(read: Iterator[Meters]) -> dict[tuple[Any, ...], dict[int, float]]:
     A GPU that is not seen without work on a day has the mean of its other days.
     """
     of_gpu: dict[tuple[Any, ...], list[tuple[int, float, float]]] = {}
-    for some in read:
-        days = zip(some.first_ns // _DAY_NS, some.idle_w, some.limit_w, strict=True)
-        for key, (day, idle_w, limit_w) in zip(some.gpus, days, strict=True):
+    for meters in read:
+        days = zip(meters.first_ns // _DAY_NS, meters.idle_w, meters.limit_w, strict=True)
+        for key, (day, idle_w, limit_w) in zip(meters.gpus, days, strict=True):
             of_gpu.setdefault(key, []).append((int(day), float(idle_w), float(limit_w)))
     bounds = {}
     for key, figures in of_gpu.items():
         day, idle_w, limit_w = map(np.array, zip(*figures, strict=True))
-        known = ~np.isnan(idle_w)
-        idle_w[~known] = idle_w[known].mean() if known.any() else np.nan
+        unknown = np.isnan(idle_w)
+        idle_w[unknown] = np.nan if unknown.all() else idle_w[~unknown].mean()
         to_limit = np.maximum(np.nan_to_num(limit_w - idle_w), 0.0)
         most_w = np.where(np.isnan(idle_w), _OF_LIMIT * limit_w, idle_w + POWER_SHARE * to_limit)
         bounds[key] = dict(zip(day.tolist(), most_w.tolist(), strict=True))
@@ -307,12 +306,12 @@ def _use(
 
     `bounds`: by day, up to which power it is idle (NaN: at any).
     """
-    all_ns, told = readings["ts_ns"].to_numpy(), readings.drop_nulls("utilization")
-    ts_ns = told["ts_ns"].to_numpy()
-    watts = told["power_w"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    all_ns, useful = readings["ts_ns"].to_numpy(), readings.drop_nulls("utilization")
+    ts_ns = useful["ts_ns"].to_numpy()
+    watts = useful["power_w"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     days, of_day = np.unique(ts_ns // _DAY_NS, return_inverse=True)
     most_w = np.array([bounds.get(day, np.nan) for day in days.tolist()])[of_day]
-    idle = (told["utilization"].to_numpy() == 0) & ~(watts > most_w)
+    idle = (useful["utilization"].to_numpy() == 0) & ~(watts > most_w)
     steps = np.diff(ts_ns)
     longest_ns = np.clip(_USUAL * np.median(steps), 10**9, _LONGEST_NS) if len(steps) else 0
     told_ns = np.where(steps <= longest_ns, steps, 0)  # how much time the readings at its ends tell of
