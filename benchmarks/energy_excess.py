@@ -54,7 +54,7 @@ _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True)
-class MadeFleet:
+class ExcessFleet:
     """A fleet, what is seen of it, and its true excess."""
 
     fingerprints: pl.DataFrame
@@ -67,7 +67,7 @@ class MadeFleet:
     hungry: npt.NDArray[np.bool_]
 
 
-def made(random: np.random.Generator, gpus: int, population: str, planted: float = 0.0) -> MadeFleet:
+def made(random: np.random.Generator, gpus: int, population: str, planted: float = 0.0) -> ExcessFleet:
     """A fleet of one model; `planted`: the share of its GPUs that is slow, and that is hungry."""
     time, power, gain, offset = _boards(random, gpus, population)
     order = random.permutation(gpus)
@@ -131,7 +131,7 @@ def _campaign(random: np.random.Generator, time: Floats, read: Floats, sittings:
 def _with_jobs(
     random: np.random.Generator, found: pl.DataFrame, time: Floats, watts: Floats, gain: Floats, offset: Floats,
     slow: npt.NDArray[np.bool_], hungry: npt.NDArray[np.bool_],
-) -> MadeFleet:  # fmt: skip
+) -> ExcessFleet:  # fmt: skip
     """Each GPU has jobs of a day: the truth of each, and what is read of it."""
     gpus = len(time)
     kind = random.integers(2, size=(gpus, _JOBS))  # compute or memory
@@ -167,7 +167,7 @@ def _with_jobs(
         "memory": (busy * np.where(kind == 0, 0.15, 0.8)).ravel(), "workload": [None] * rows,
     }  # fmt: skip
     excess_j, excess_s = (work_j * -np.expm1(-e)).sum(axis=1), (busy * _DAY_S * -np.expm1(-t)).sum(axis=1)
-    return MadeFleet(
+    return ExcessFleet(
         found, pl.DataFrame(one, schema=PIECES), pl.DataFrame(use, schema=BUSY), excess_j, excess_s, slow, hungry
     )
 
@@ -179,7 +179,7 @@ RULES = ("whorl", "above the median", "5 % above the median", "Tukey's fence")
 """
 
 
-def by_rules(fleet: MadeFleet) -> dict[str, npt.NDArray[np.bool_]]:
+def by_rules(fleet: ExcessFleet) -> dict[str, npt.NDArray[np.bool_]]:
     """The GPUs that others would name."""
     wide = fleet.fingerprints.filter(pl.col("figure") == "work_per_joule").sort("gpu", "workload")
     values = -np.log(wide["value"].to_numpy().reshape(-1, len(WORK)))
@@ -188,7 +188,7 @@ def by_rules(fleet: MadeFleet) -> dict[str, npt.NDArray[np.bool_]]:
     return dict(zip(RULES[1:], (x > 0, x > np.log(1.05), x > high + 1.5 * (high - low)), strict=True))
 
 
-def judged(fleet: MadeFleet, number: int) -> tuple[pl.DataFrame, bool]:
+def judged(fleet: ExcessFleet, number: int) -> tuple[pl.DataFrame, bool]:
     """A row for each GPU and measure (j, s): what is true, what was said, who names it; and whether the interval of the
     whole fleet's energy holds."""
     limits = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
