@@ -257,7 +257,7 @@ class Attribution:
         )  # fmt: skip
 
     def _node(self, gpu: Key, rows: range) -> str | None:
-        node: str | None = self._claims.boards.get(gpu, (None,))[0]
+        node = self._claims.nodes.get(gpu)
         return node if node is not None or not rows else self._claims.jobs["node"][rows.start]
 
     def _lost(self, read: Spans, gpus: Sequence[Key], nodes: Sequence[str | None]) -> Spans:
@@ -304,12 +304,12 @@ class Attribution:
         inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns[gpu])
         claim, holds = claim[inside], Spans(gpu[inside], began, ended)
         never = pl.DataFrame({"gpu": holds.gpu, "claim": claim, "began": began, "ended": ended})
-        never = never.filter(last_ns[holds.gpu] == RUNS).group_by("gpu", maintain_order=True).agg(
+        never = never.with_columns(self._claims.jobs["in_store"].gather(claim)).filter(last_ns[holds.gpu] == RUNS)
+        never = never.group_by("gpu", "in_store", maintain_order=True).agg(
             pl.col("claim").first(), pl.col("began").min(), pl.col("ended").max(), pl.len().alias("n")
-        )  # fmt: skip
-        in_store = np.array([key in self._claims.boards for key in keys], bool)[never["gpu"]]
-        self._find(JobProblem.NO_TELEMETRY, never.filter(in_store))
-        self._find(JobProblem.UNKNOWN_GPU, never.filter(~in_store))
+        )
+        self._find(JobProblem.NO_TELEMETRY, never.filter("in_store"))
+        self._find(JobProblem.UNKNOWN_GPU, never.filter(~pl.col("in_store")))
 
         spans, (of_holds, of_read) = _cut([holds, read], (np.zeros(0, np.int64), np.zeros(0, np.int64)))
         hold, at = of_holds.spans()
@@ -319,10 +319,12 @@ class Attribution:
         spans = Spans.joined([spans[at[dark]], holds[moment]])
         row, began, ended = cut_apart(spans.began, spans.ended, self._cuts)
         claim, gpu = claim[row], spans.gpu[row]
-        most_w = np.array([self._most_w.get(key, self._claims.boards.get(key, (None, np.nan))[1]) for key in keys])[gpu]
+        limit_w = self._claims.jobs["limit_w"].gather(claim).fill_null(np.nan).to_numpy()
+        read_w = np.array([self._most_w.get(key, np.nan) for key in keys])[gpu]
         share = np.nan_to_num(self._claims.share[claim], nan=1.0)
         reason = np.where((began == ended) & (last_ns[gpu] != RUNS), "", str(Reason.NO_TELEMETRY))
         bounded = pl.DataFrame({"claim": claim, "began": began, "ended": ended, "share": share, "reason": reason})
+        most_w = np.where(np.isnan(read_w), limit_w, read_w)
         yield self._bounded(bounded, share * most_w * (ended - began) / 1e9)
 
     def _unknown(self) -> Iterator[pl.DataFrame]:
@@ -357,13 +359,12 @@ class Attribution:
     def _bounded(self, spans: pl.DataFrame, most_j: Floats) -> pl.DataFrame:
         """Pieces of jobs without a meter: 0 J, and at most `most_j` more; unknown where that is NaN. No time, no
         energy. `spans`: claim, began, ended, share, reason."""
-        names = self._claims.jobs[spans["claim"]].select(*_KEYS, "node")
-        boards = [self._claims.boards.get(key, (None, np.nan))[0] for key in names.select(_KEYS).iter_rows()]
+        names = self._claims.jobs[spans["claim"]].select(*_KEYS, pl.coalesce("gpu_node", "node").alias("node"))
         lasts = pl.col("ended") > pl.col("began")
         most = pl.when(lasts).then(pl.Series("most_j", most_j, pl.Float64)).otherwise(0.0)
         rows = names.hstack(spans).with_columns(
-            pl.coalesce(pl.Series("board", boards, pl.String), "node").alias("node"), kind=pl.lit(Kind.JOB.value),
-            idle_source=pl.lit(IDLE_SOURCES.index(IdleSource.UNKNOWN)), **dict.fromkeys(_FIGURES, 0.0),
+            kind=pl.lit(Kind.JOB.value), idle_source=pl.lit(IDLE_SOURCES.index(IdleSource.UNKNOWN)),
+            **dict.fromkeys(_FIGURES, 0.0),
         ).with_columns(
             energy_j=most * 0.0, idle_j=pl.when(lasts).then(math.nan).otherwise(0.0), above_j=most.fill_nan(0.0),
             idle_high_j=most,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -44,7 +44,8 @@ class Claims:
 
     jobs: pl.DataFrame
     """cluster, allocation, job_id, node, claimed (the GPU as the job names it), gpu (the physical one; NULL where
-    nobody knows it), node_gpus (how many it had on the node)."""
+    nobody knows it), node_gpus (how many it had on the node), in_store (whether the store knows the GPU), gpu_node and
+    limit_w (the node of the GPU and its power limit)."""
     began: Times
     ended: Times
     """RUNS where it is not known."""
@@ -54,8 +55,8 @@ class Claims:
     """Of the physical GPU; NaN where unknown."""
     busy: Floats
     """Of a job that is known by its processes: its part of the busy time of a GPU that it shared; NaN elsewhere."""
-    boards: Mapping[Key, Sequence[Any]]
-    """Of each known GPU its node and its power limit in W (NaN: unknown)."""
+    nodes: Mapping[Key, str | None]
+    """The node of each GPU that the store knows."""
     moves: Mapping[Key, Sequence[Stay]]
     """Of GPUs that were on several nodes, their stays: the first has no begin, the last one no end."""
     activity: Mapping[Key, tuple[Times, Floats, Floats]]
@@ -86,7 +87,7 @@ class Claims:
         """When claims of a GPU, or of a node that it was on, begin and end, and when GPUs moved; ns, in no order."""
         rows = self.of_gpu.get(gpu, range(0))
         parts = [self.move_times(), self.began[rows.start : rows.stop], self.ended[rows.start : rows.stop]]
-        for node, _, _ in self.stays(gpu, self.boards.get(gpu, (None,))[0]) if self.of_node else ():
+        for node, _, _ in self.stays(gpu, self.nodes.get(gpu)) if self.of_node else ():
             of_node = self.of_node.get((gpu[0], node), np.zeros(0, np.int64))
             parts += [self.began[of_node], self.ended[of_node]]
         times = np.concatenate(parts)
@@ -209,11 +210,14 @@ def claims_of(
     has_gpu = pl.col("gpu").is_not_null()
     of_gpu = jobs.filter(has_gpu).group_by(_KEYS, maintain_order=True).agg(pl.col("row").first(), pl.len())
     of_node = jobs.filter(~has_gpu).group_by("cluster", "node", maintain_order=True).agg("row")
-    limit_w = pl.when(pl.col("limit_w") > 0).then("limit_w").fill_null(float("nan"))
+    limit_w = pl.when(pl.col("limit_w") > 0).then("limit_w").alias("limit_w")
+    of_boards = boards.select(*_KEYS, pl.col("node").alias("gpu_node"), limit_w, pl.lit(True).alias("in_store"))
+    jobs = jobs.join(of_boards, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
     return Claims(
-        jobs.select("cluster", "allocation", "job_id", "node", "claimed", "gpu", "node_gpus"),
+        jobs.select("cluster", "allocation", "job_id", "node", "claimed", "gpu", "node_gpus",
+                    pl.col("in_store").fill_null(False), "gpu_node", "limit_w"),
         began, ended, np.maximum(heard, began), shares, busy,
-        {(cluster, gpu): board for cluster, gpu, *board in boards.select(*_KEYS, "node", limit_w).iter_rows()},
+        {(cluster, gpu): node for cluster, gpu, node in boards.select(*_KEYS, "node").iter_rows()},
         moves or {}, activity or {},
         {(cluster, gpu): range(first, first + n) for cluster, gpu, first, n in of_gpu.iter_rows()},
         {(cluster, node): np.array(rows, np.int64) for cluster, node, rows in of_node.iter_rows()},
