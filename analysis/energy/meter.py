@@ -425,7 +425,7 @@ def _metered(
 
 def _edge_w(groups: Groups, power: Floats) -> Floats:
     """By interval, the largest step of the power in it, the one before and the one after."""
-    step_w = np.abs(groups.steps(power))
+    step_w: Floats = np.abs(groups.steps(power))
     edge_w = step_w.copy()
     edge_w[1:], edge_w[:-1] = np.maximum(edge_w[1:], step_w[:-1]), np.maximum(edge_w[:-1], step_w[1:])
     return edge_w
