@@ -100,8 +100,10 @@ BETWEEN_MODELS = 0.3
 """The share of the variance between boards that is between models. One-way analysis of variance of `MEASURED_BOARDS`,
 of which five are of one model, gives 0.36 for h and 0.18 for p."""
 OFFSET_TAIL = 1.65
-"""Standard deviations of offsets are taken so many times larger than that of the boards: an RTX 4090 beside an external
-meter read 21 W too little, three standard deviations from what the others let expect. So its offset is just within."""
+"""Standard deviations of offsets are taken so many times larger than that of the boards, but not of models for data
+centres, whose measured boards are within 7 W: an RTX 4090 beside an external meter read 21 W too little, three standard
+deviations from what the others let expect. So its offset is just within."""
+_LONG_TAIL = re.compile(r"\b(GEFORCE|[RG]TX|TITAN)", re.IGNORECASE)
 
 Pair = tuple[float, float]
 Covariance = tuple[Pair, Pair]
@@ -149,7 +151,8 @@ class SensorError:
         """
         solved = [(1 / (1 + gain / 100) - 1, -offset / (1 + gain / 100)) for _, gain, offset in boards]
         of_all = _mean(solved)
-        total = _covariance(solved, of_all)
+        sure = model is not None and sensor_of_model(model) is not None and not _LONG_TAIL.search(model)
+        total = _covariance(solved, of_all, offset_tail=1.0 if sure else OFFSET_TAIL)
         of_model = [pair for pair, (name, _, _) in zip(solved, boards, strict=True) if _is_of(name, model)]
         weight = len(of_model) * BETWEEN_MODELS / (len(of_model) * BETWEEN_MODELS + 1 - BETWEEN_MODELS)
         near = _mean(of_model) if of_model else of_all
@@ -214,15 +217,15 @@ def _mean(pairs: Sequence[Pair]) -> Pair:
     return h, p
 
 
-def _covariance(pairs: Sequence[Pair], mean: Pair) -> Covariance:
-    """The sample covariance, with the longer tail of offsets."""
+def _covariance(pairs: Sequence[Pair], mean: Pair, *, offset_tail: float) -> Covariance:
+    """The sample covariance, with offsets so many times further from their mean."""
     apart = [(h - mean[0], p - mean[1]) for h, p in pairs]
     columns = list(zip(*apart, strict=True))
     (hh, hp), (_, pp) = (
         [math.fsum(map(operator.mul, left_column, right_column)) / (len(pairs) - 1) for right_column in columns]
         for left_column in columns
     )
-    return (hh, hp), (hp, OFFSET_TAIL**2 * pp)
+    return (hh, hp), (hp, offset_tail**2 * pp)
 
 
 def _scaled(covariance: Covariance, factor: float) -> Covariance:
