@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from whorl.store import Store
-from whorl.store.power_sensors import MEASURED_BOARDS, OFFSET_TAIL
+from whorl.store.power_sensors import MEASURED_BOARDS
 from whorl.tests.analysis.energy.stored import at, gpu, job, readings, rows, store_of
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
@@ -108,7 +108,7 @@ def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: 
         ),
         error as (
             select avg(h) as h, avg(p) as p, var_samp(h) as hh,
-                {OFFSET_TAIL} ** 2 * var_samp(p) as pp, covar_samp(h, p) as hp
+                var_samp(p) as pp, covar_samp(h, p) as hp
             from board
         ), used as (
             select median(power_mw) / 1e3 * 7200 as j, 7200.0 as s from telemetry group by gpu
