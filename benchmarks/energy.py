@@ -7,7 +7,7 @@ each GPU: a million (`many`), or 20,000 (`few`).
 
 From the store to the answer:
 
-whorl        `Attribution` and `add_up`: of each allocation the energy with its interval, idle energy, method and reason;
+whorl        `Attribution` and `add_up`: of each allocation the energy with its interval, idle energy, method, reason;
              beside them idle and unattributed energy, and what is wrong
 meters       of it, only reading and integrating, without jobs
 asof         DuckDB alone: cumulated energy of each GPU by the trapezoidal rule, two ASOF joins, one for each end of a
