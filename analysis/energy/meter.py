@@ -393,24 +393,29 @@ def _metered(
         period, window = sensed.by_gpu("period_s"), sensed.by_gpu("window_s")
         sums *= np.where(trusted, groups.each(1.0 - np.minimum(window / period, 1.0)), 1.0)
         sums[0] *= np.where(trusted, groups.each(period / np.maximum(sensed.read_every_s, period)), 1.0)
-    read = ~blind
-    grown = dict(zip(SUMS, sums * read, strict=True)) | {
-        "measured_j": energy * read, "measured_s": step * read, "counter_s": step * trusted,
-        "below_j": np.where(trusted, np.maximum(groups.each(apart), 0.0) * energy, 0.0),
-        "above_j": np.where(trusted, np.maximum(-groups.each(apart), 0.0) * energy, 0.0),
-    }  # fmt: skip
+    nothing, upto = np.zeros(len(ts)), groups.upto(energy)
+    grown = dict.fromkeys(PARTS, nothing) | dict(zip(SUMS, sums, strict=True))
+    grown |= {"measured_j": energy, "measured_s": step}
+    if trusted.any():
+        grown["counter_s"] = step * trusted
+        grown["below_j"] = np.where(trusted, np.maximum(groups.each(apart), 0.0) * energy, 0.0)
+        grown["above_j"] = np.where(trusted, np.maximum(-groups.each(apart), 0.0) * energy, 0.0)
     if blind.any():
+        grown |= {name: grown[name] * ~blind for name in (*SUMS, "measured_j", "measured_s")}
         least = np.maximum(groups.each(floor_w) * step, np.where(trusted, 0.0, counter_j))
-        grown["below_j"] += np.where(blind, np.maximum(energy - least, 0.0), 0.0)
-        grown["above_j"] += np.where(blind, np.maximum(groups.each(highest_w) * step - energy, 0.0), 0.0)
+        below, above = energy - least, groups.each(highest_w) * step - energy
+        grown["below_j"] = grown["below_j"] + np.where(blind, np.maximum(below, 0.0), 0.0)
+        grown["above_j"] = grown["above_j"] + np.where(blind, np.maximum(above, 0.0), 0.0)
         for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
             grown[name] = np.where(blind & groups.beside(flags), step, 0.0)
+    if back:
+        grown["above_j"] = grown["above_j"].copy()
     for at, seconds, gpu in back:
         grown["above_j"][at] += seconds * highest_w[gpu]
-    parts, upto = np.zeros((len(PARTS), len(ts))), groups.upto(energy)
+    parts = np.zeros((len(PARTS), len(ts)))
     for row, name in zip(parts, PARTS, strict=True):
-        if name in grown and grown[name].any():
-            row[:] = groups.upto(grown[name])
+        if grown[name] is not nothing:
+            row[:] = upto if grown[name] is energy else groups.upto(grown[name])
     edge_w = np.where(together, _edge_w(groups, power), groups.each(highest_w - floor_w))
     first, last = ts[groups.firsts], ts[groups.lasts]
     lasted = last - first
