@@ -446,9 +446,13 @@ def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
     groups, times, here = sensed.groups, sensed.times_s, np.arange(len(energy_j))
     lag_s, smear_s = sensed.by_gpu("lag_s"), sensed.by_gpu("window_s") / 4
     reach = groups.each(np.maximum(np.rint(lag_s / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64))
-    back, ahead = np.maximum(here - reach, groups.first_of), np.minimum(here + reach, groups.last_of)
-    early = (energy_j - energy_j[back]) / np.maximum(times - times[back], 1e-9)
-    late = (energy_j[ahead] - energy_j) / np.maximum(times[ahead] - times, 1e-9)
+    if (reach == 1).all():
+        late = groups.steps(energy_j) / np.maximum(sensed.step_s, 1e-9)
+        early = np.roll(late, 1)
+    else:
+        back, ahead = np.maximum(here - reach, groups.first_of), np.minimum(here + reach, groups.last_of)
+        early = (energy_j - energy_j[back]) / np.maximum(times - times[back], 1e-9)
+        late = (energy_j[ahead] - energy_j) / np.maximum(times[ahead] - times, 1e-9)
     early[groups.firsts], late[groups.lasts] = late[groups.firsts], early[groups.lasts]
     ends = np.zeros((len(ENDS), len(here)))
     ends[0] = groups.each(lag_s / 2) * (early + late)
