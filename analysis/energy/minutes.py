@@ -37,6 +37,8 @@ VERSION = 1
 """Of the meter: one more where the same readings give other joules, so that days are made again."""
 _S, _MINUTE_NS, _DAY_NS = 10**9, 60 * 10**9, 86_400 * 10**9
 _AROUND_NS = 3600 * _S  # what is read of the days beside
+_THIN = 600  # readings of a GPU on a day: with fewer, hardly any may be without work, and they are soon read again
+_BLOCK_ROWS = 2_000_000  # of thin days that are metered together at most
 _LONG_S = 60.0  # a longer time without readings is one row
 _SPAN_NS = 4 * _DAY_NS  # more than the times of a day and its sides
 _ROWS_OF_FILE = 500_000  # at least, but for the last file of a day
@@ -64,12 +66,18 @@ def meters_by_day(
     will be asked for (ns UTC); None: when jobs come and leave. Raises StoreError.
     """
     stored, edges = _Stored(store, since_ns, until_ns), None
-    for number, day in enumerate(stored.days):
+    blocks = stored.blocks()
+    for number, (day, last_day) in enumerate(blocks):
         if progress is not None:
-            progress(f"metering GPUs: day {number + 1:,} of {len(stored.days):,}")
-        window = max(since_ns, day * _DAY_NS), min(until_ns, (day + 1) * _DAY_NS)
+            progress(f"metering GPUs: part {number + 1:,} of {len(blocks):,}")
+        window = max(since_ns, day * _DAY_NS), min(until_ns, (last_day + 1) * _DAY_NS)
         if not stored.is_fresh(day):
-            yield from _of_readings(store, window, cluster, gpus)
+            # A few GPUs are read for whole days: what they draw without work is then that of their days.
+            whole = window if gpus is None else (day * _DAY_NS, (last_day + 1) * _DAY_NS)
+            for meters in _of_readings(store, whole, cluster, gpus):
+                meters = meters.between(*window)
+                if len(meters):
+                    yield meters
             continue
         if edges is None:
             if times_of is None:
@@ -94,7 +102,7 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     """
     stored = _Stored(store, None, (now_ns - _AROUND_NS) // _DAY_NS * _DAY_NS)
     over = {day: state for day, state in stored.states.items() if state is not None}
-    stale = {day for day in stored.days if day in over and not stored.is_of_readings(day)}
+    stale = {day for day in stored.days if day in over and not (stored.is_thin(day) or stored.is_of_readings(day))}
     beside = {day + step for day in stale for step in (-1, 1) if stored.is_of_readings(day + step)}
     stale |= {day for day in beside if stored.origins[day].beside != _rows_beside(store, day)}
     days = {*stale, *_with_late_jobs(store, stored)}
@@ -309,6 +317,7 @@ class _Stored:
     def __init__(self, store: Store, since_ns: int | None, until_ns: int) -> None:
         last = (until_ns - 1) // _DAY_NS
         first = -(2**40) if since_ns is None else since_ns // _DAY_NS
+        self._gpus = int(store.sql("SELECT count(*) AS n FROM gpus_now WHERE parent IS NULL").to_pylist()[0]["n"])
         self.states = store.states_of_days((first - 1) * _DAY_NS, (last + 2) * _DAY_NS - 1)
         """What each day has of telemetry; None of one that is not over."""
         self.days = [day for day in sorted(self.states) if first <= day <= last]
@@ -324,6 +333,29 @@ class _Stored:
                 if stated is not None and day is not None:
                     self.origins[day], number = stated
                     self.files.setdefault(day, {}).setdefault(number, {})[name] = path
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """The first and the last day of what is metered together: a day, or thin days that follow each other."""
+        blocks: list[tuple[int, int]] = []
+        rows = 0
+        for day in self.days:
+            state = self.states[day]
+            if state is None or not self.is_thin(day) or self.is_fresh(day):
+                blocks.append((day, day))
+                rows = _BLOCK_ROWS
+                continue
+            rows += state.rows
+            if blocks and rows <= _BLOCK_ROWS:
+                blocks[-1] = blocks[-1][0], day
+            else:
+                blocks.append((day, day))
+                rows = state.rows
+        return blocks
+
+    def is_thin(self, day: int) -> bool:
+        """Whether a day has hardly any readings of a GPU, as one of a campaign has that took minutes."""
+        state = self.states.get(day)
+        return state is not None and state.rows < _THIN * self._gpus
 
     def is_fresh(self, day: int) -> bool:
         """Whether a day and those beside it have the readings of which its rows were made."""
