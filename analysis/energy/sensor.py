@@ -356,7 +356,7 @@ def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats
     hidden_w2, at = np.zeros(len(power)), np.flatnonzero((used > 0) & (used < 1))
     if len(at):
         gpu_at = np.searchsorted(groups.begins, at, "right") - 1
-        hidden_w2[at] = np.maximum(locked_w2(power[at], used[at], floor_w[gpu_at], full_w[gpu_at]) - spread_w2[at], 0.0)
+        hidden_w2[at] = np.maximum(locked_w2(power[at], used[at], floor_w[gpu_at], full_w[gpu_at]) - beat_w2[at], 0.0)
         hidden_w2[:-1] = (hidden_w2[:-1] + hidden_w2[1:]) / 2
     rate *= longest / groups.each(usual)
     if readings.spread_w is not None and readings.every_s is not None:

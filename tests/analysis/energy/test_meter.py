@@ -218,6 +218,12 @@ def test_steady_readings_at_full_use_are_narrow_and_at_half_use_wide() -> None:
         assert whole(half)["variance_j2"] ** 0.5 > 0.05 * whole(half)["energy_j"]
 
 
+def test_a_wave_too_slow_to_be_a_beat_may_still_be_a_load_in_step_with_the_sensor() -> None:
+    slow = 150 + 75 * np.sin(2 * np.pi * np.arange(600) * 0.1 / 16)
+    top = figures(build("c", "g", readings(slow, 0.1, utilization=np.full(600, 0.5))), 20, 22)
+    assert 2 * top["variance_j2"] ** 0.5 > 0.25 * top["energy_j"]  # half of the time may be a pause of 75 W
+
+
 def test_a_sensor_that_sees_all_of_the_time_leaves_nothing_unseen() -> None:
     random = np.random.default_rng(3)
     power = random.uniform(50, 400, 600)
