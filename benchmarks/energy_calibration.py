@@ -28,7 +28,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from whorl.analysis.energy.boards import BoardErrors
-from whorl.analysis.energy.calibration import Windows, calibrated_boards, windows_of_nodes
+from whorl.analysis.energy.calibration import NodeWindows, calibrated_boards, windows_of_nodes
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, share
 from whorl.store import Store
@@ -186,7 +186,7 @@ def fleet(folder: Path, population: Population, seed: int, hours: float) -> Flee
     return Fleet(true_w, read_w, gain, store)
 
 
-def least_squares(windows: Windows, efficiency: float) -> Floats:
+def least_squares(windows: NodeWindows, efficiency: float) -> Floats:
     """The gain to apply to each board of a node, by ordinary least squares."""
     x = np.column_stack([*windows.gpu_w, np.ones(len(windows.node_w))])
     return np.asarray(np.linalg.lstsq(x, efficiency * windows.node_w, rcond=None)[0][:-1])

@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ...store.vocabulary import Code
-from .carbon import Basis, NoFigure, zones_between
+from .carbon import FactorBasis, NoFigure, zones_between
 from .grid import rates
 from .services import ask_for_hours
 from .settings import EnergySettings
@@ -154,4 +154,8 @@ def hours_share(factors: pl.DataFrame) -> float | None:
     """Of the energy that has grams, the part whose grams are of its hour, not of a year or a contract; None without
     grams. `factors`: of `factors_used`."""
     energy_j = float(factors["energy_j"].sum())
-    return float(factors.filter(pl.col("basis") == Basis.HOURS)["energy_j"].sum()) / energy_j if energy_j > 0 else None
+    return (
+        float(factors.filter(pl.col("basis") == FactorBasis.HOURS)["energy_j"].sum()) / energy_j
+        if energy_j > 0
+        else None
+    )

@@ -75,7 +75,7 @@ _AROUND_NS = 120 * 10**9
 
 
 @dataclass(frozen=True)
-class Windows:
+class NodeWindows:
     """The power of a node and of its n GPUs in k windows of time, W."""
 
     meter: NodeMeter
@@ -134,7 +134,7 @@ def calibrate(
 
     opened = store if isinstance(store, StoreClass) else StoreClass.open(store)
     stated = find_settings(opened.root, settings)
-    by_cluster: dict[str, list[Windows]] = {}
+    by_cluster: dict[str, list[NodeWindows]] = {}
     refused = []
     for windows in windows_of_nodes(opened, cluster=cluster, since=since, until=until, progress=progress):
         slope, meter = windows.watts_per_watt, windows.meter
@@ -193,7 +193,7 @@ def windows_of_nodes(
     since: datetime | None = None,
     until: datetime | None = None,
     progress: Progress | None = None,
-) -> Iterator[Windows]:
+) -> Iterator[NodeWindows]:
     """The windows of each node of which some meter reads all, in order of cluster and node. Raises StoreError."""
     gpus_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
     gpus = store.sql("select cluster, node, gpu from gpus_now where parent is null and node is not null").polars()
@@ -225,7 +225,7 @@ def windows_of_nodes(
                     yield windows
 
 
-def windows_of(meter: NodeMeter, counters: Sequence[NodeMeter], meters: Meters) -> Windows | None:
+def windows_of(meter: NodeMeter, counters: Sequence[NodeMeter], meters: Meters) -> NodeWindows | None:
     """The windows in which a node, the parts of its host that have counters, and all its GPUs (`meters`) were read, of
     10 s or more; None of fewer than ten.
 
@@ -272,7 +272,9 @@ def windows_of(meter: NodeMeter, counters: Sequence[NodeMeter], meters: Meters) 
         rows = _binned(rows[:, steady], run * rows.shape[1] + position * size_ns // _LONG_NS)
     if rows.shape[1] < _LEAST_WINDOWS:
         return None
-    return Windows(meter, meters.gpus, rows[0].astype(np.int64), rows[1], rows[gpu_rows], rows[gpu_rows.stop :], lag_s)
+    return NodeWindows(
+        meter, meters.gpus, rows[0].astype(np.int64), rows[1], rows[gpu_rows], rows[gpu_rows.stop :], lag_s
+    )
 
 
 def _binned(rows: Floats, bins: NDArray[np.int64]) -> Floats:
@@ -334,7 +336,7 @@ class _Fit:
     """What the windows of a node say of h of its boards, given the f + 1 factors u that boards of the cluster share:
     those of models, and what hosts and power supplies add for each W. They are standard normal before."""
 
-    windows: Windows
+    windows: NodeWindows
     prior: _Prior
     h: Floats
     """(n,) where u = 0."""
@@ -352,7 +354,7 @@ class _Fit:
 
 
 def calibrated_boards(
-    windows: Sequence[Windows], models: Mapping[tuple[str, str], str | None], stated: EnergySettings | None = None
+    windows: Sequence[NodeWindows], models: Mapping[tuple[str, str], str | None], stated: EnergySettings | None = None
 ) -> pl.DataFrame:
     """What the windows of the nodes of one cluster say of the sensors of their boards: rows of `calibrations`, but for
     `made_at` and `version`. `models`: by cluster and GPU.
@@ -370,7 +372,7 @@ def calibrated_boards(
 
 
 def _prior(
-    windows: Windows, names: Sequence[str], models: Mapping[tuple[str, str], str | None], stated: SensorError
+    windows: NodeWindows, names: Sequence[str], models: Mapping[tuple[str, str], str | None], stated: SensorError
 ) -> _Prior:
     """The prior of the boards of a node; the factors are those of the models `names`."""
     columns = []
@@ -386,7 +388,7 @@ def _prior(
     return _Prior(h, variance, loads, p, slopes, own_pp, shared)
 
 
-def _fit(windows: Windows, prior: _Prior, facts: NodeFacts) -> _Fit:
+def _fit(windows: NodeWindows, prior: _Prior, facts: NodeFacts) -> _Fit:
     """Bayesian linear regression of the power of a node on that of its boards,
 
         node x efficiency - sum of read = sum of h_i read_i + s x sum of read + c x counted + base + noise

@@ -21,7 +21,7 @@ TABLE = files(__package__) / "factors.csv"
 SOURCE = "Ember, Yearly Electricity Data, edition of 2025"
 
 
-class Basis(Code):
+class FactorBasis(Code):
     """What kind of figure the grams of a kWh are."""
 
     HOURS = "hours", "hour by hour, from a file"
@@ -65,7 +65,7 @@ class GridFactor:
     g_per_kwh: float | None
     method: Method
     zone: str | None = None
-    basis: Basis | None = None
+    basis: FactorBasis | None = None
     source: str | None = None
     year: int | None = None
     """None of hours, which have their own."""
@@ -113,10 +113,10 @@ def yearly_factor(settings: EnergySettings, cluster: str | None, at_ns: int) -> 
     stated = holding(factors, cluster, at_ns)
     if stated is not None:
         zone = zone or (None if stated.zone is None else canonical(stated.zone))
-        return GridFactor(float(stated.value), method, zone, Basis.STATED, stated.source, int(stated.year), pue)
+        return GridFactor(float(stated.value), method, zone, FactorBasis.STATED, stated.source, int(stated.year), pue)
     mean = shipped_table().get(zone or "")
     if mean is not None:
-        return GridFactor(mean.g_per_kwh, method, zone, Basis.TABLE, SOURCE, mean.year, pue)
+        return GridFactor(mean.g_per_kwh, method, zone, FactorBasis.TABLE, SOURCE, mean.year, pue)
     reason = NoFigure.NO_FACTOR if method is Method.LOCATION else NoFigure.NO_CONTRACT
     return GridFactor(None, method, zone, pue=pue, reason=reason)
 

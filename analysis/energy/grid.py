@@ -23,7 +23,7 @@ from ...store.importing.layout import Bound
 from ...store.importing.meanings import Meaning
 from ...store.importing.times import times
 from ...store.importing.values import Remarks, is_placeholder, parsed
-from .carbon import Basis, canonical, changes, number_at, yearly_factor
+from .carbon import FactorBasis, canonical, changes, number_at, yearly_factor
 from .settings import MOST_G_PER_KWH, EnergySettings, HoursFile, Method
 
 HOUR_NS = 3600 * 10**9
@@ -90,7 +90,7 @@ def _with_hours(steps: pl.DataFrame, hours: pl.DataFrame) -> pl.DataFrame:
     joined = steps.join_asof(
         hours.sort("from_ns"), on="from_ns", by="zone", suffix="_hour", check_sortedness=False
     ).with_columns((pl.col("from_ns") < pl.col("until_ns")).fill_null(False).alias("inside"))
-    of_hour = (pl.col("g_per_kwh_hour"), pl.col("source_hour"), pl.lit(Basis.HOURS.value), None, None)
+    of_hour = (pl.col("g_per_kwh_hour"), pl.col("source_hour"), pl.lit(FactorBasis.HOURS.value), None, None)
     return joined.with_columns(
         pl.when("inside").then(value).otherwise(name).alias(name) for name, value in zip(_OF_HOUR, of_hour, strict=True)
     ).select(steps.columns)

@@ -65,7 +65,7 @@ def meters_by_day(
     `gpus` keeps only these: cluster and GPU of each. `times_of` a GPU are when else than at full minutes its energy
     will be asked for (ns UTC); None: when jobs come and leave. Raises StoreError.
     """
-    stored, edges = _Stored(store, since_ns, until_ns), None
+    stored, edges = _StoredDays(store, since_ns, until_ns), None
     blocks = stored.blocks()
     for number, (day, last_day) in enumerate(blocks):
         if progress is not None:
@@ -100,7 +100,7 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
 
     `offline`: nobody else uses the store. Raises StoreError, also where another process replaces files of the store.
     """
-    stored = _Stored(store, None, (now_ns - _AROUND_NS) // _DAY_NS * _DAY_NS)
+    stored = _StoredDays(store, None, (now_ns - _AROUND_NS) // _DAY_NS * _DAY_NS)
     over = {day: state for day, state in stored.states.items() if state is not None}
     stale = {day for day in stored.days if day in over and not (stored.is_thin(day) or stored.is_of_readings(day))}
     beside = {day + step for day in stale for step in (-1, 1) if stored.is_of_readings(day + step)}
@@ -139,7 +139,7 @@ def _of_readings(
 # -- writing --------------------------------------------------------------------------------------------------
 
 
-def _with_late_jobs(store: Store, stored: _Stored) -> list[int]:
+def _with_late_jobs(store: Store, stored: _StoredDays) -> list[int]:
     """The days with rows as their readings, on which jobs began or ended that were stored later, or hardly earlier."""
     last = store.sql(
         "SELECT epoch_us(edge) // 86400000000 AS day, max(epoch_us(recorded)) AS recorded_us "
@@ -162,7 +162,7 @@ def _rows_beside(store: Store, day: int) -> int:
     return int(store.sql(f"SELECT coalesce(sum(n), 0) AS n FROM ({' UNION ALL '.join(counts)})").to_pylist()[0]["n"])
 
 
-def _pieces(store: Store, day: int, stored: _Stored, edges: _Edges) -> Iterator[dict[str, pa.Table]]:
+def _pieces(store: Store, day: int, stored: _StoredDays, edges: _Edges) -> Iterator[dict[str, pa.Table]]:
     """The rows of a day by table, some GPUs at a time.
 
     Of a day whose readings were pruned only GPUs with later ones are metered anew: pruned minutes say less than rows
@@ -311,7 +311,7 @@ class _Edges:
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-class _Stored:
+class _StoredDays:
     """The rows that are stored of the days between two times (ns; None: of all before), and of the days beside."""
 
     def __init__(self, store: Store, since_ns: int | None, until_ns: int) -> None:

@@ -303,7 +303,7 @@ def workload_options(
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _PowerBasis:
     """What work draws at the default limit."""
 
     watts: Mapping[str, float]
@@ -319,7 +319,7 @@ class _Drawn:
         return float(np.mean(list(self.watts.values())))
 
     @classmethod
-    def by_runs(cls, defaults: pl.DataFrame, workload: str, errors: BoardErrors) -> _Drawn:
+    def by_runs(cls, defaults: pl.DataFrame, workload: str, errors: BoardErrors) -> _PowerBasis:
         """From runs of the workload at the default limit (`own_runs`), as calibrated boards read it."""
         by_gpu = defaults.group_by("cluster", "gpu").agg((pl.col("energy_j") / pl.col("time_s")).mean().alias("read_w"))
         by_gpu = by_gpu.join(errors.calibrated, on=["cluster", "gpu"], how="left").sort("gpu")
@@ -335,7 +335,7 @@ class _Drawn:
         return total["error_j"] / sum(watts), math.sqrt(total["board_j2"]) / sum(watts)
 
     @classmethod
-    def by_class(cls, rows: pl.DataFrame, use: str) -> _Drawn | None:
+    def by_class(cls, rows: pl.DataFrame, use: str) -> _PowerBasis | None:
         """From the fingerprints of a model's GPUs in the workloads of a use; None where there are none."""
         power = (pl.col("figure") == "power") & pl.col("class").is_in(CLASSES[use]) & (pl.col("value") > 0)
         works = main_kinds(rows.filter(power)).group_by("plain").agg(pl.col("value").median().log())
@@ -362,7 +362,7 @@ class _Basis:
     workload: str | None
     """None of work of which only the class is known."""
     use: str
-    drawn: _Drawn
+    drawn: _PowerBasis
     itself: OwnCurve | None
     notes: Sequence[str]
 
@@ -390,7 +390,7 @@ class _Basis:
         cluster, model = (str(defaults[0, name]) for name in ("cluster", "model"))
         base, notes, use = grounds(cluster), [], workload
         if by_class:
-            drawn = _Drawn.by_class(base.fingerprints.filter(pl.col("model") == model), use)
+            drawn = _PowerBasis.by_class(base.fingerprints.filter(pl.col("model") == model), use)
             if drawn is None:
                 raise InputError(
                     f"{store.root} has no power of {use} work on {model}: run `whorl campaign`, or name a workload "
@@ -398,7 +398,7 @@ class _Basis:
                 )
             notes.append(f"the work itself never ran: its power is taken to be like that of {drawn.source} on {model}")
         else:
-            drawn = _Drawn.by_runs(defaults, workload, base.errors)
+            drawn = _PowerBasis.by_runs(defaults, workload, base.errors)
             classes = dict(base.models.select("workload", "class").iter_rows())
             use = next((use for use, names in CLASSES.items() if classes.get(workload) in names), ANY)
             if drawn.n == 1:

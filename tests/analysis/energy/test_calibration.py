@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from whorl.analysis.energy.answers import energy, reconcile
 from whorl.analysis.energy.boards import BoardErrors
-from whorl.analysis.energy.calibration import Windows, calibrate, calibrated_boards
+from whorl.analysis.energy.calibration import NodeWindows, calibrate, calibrated_boards
 from whorl.analysis.energy.nodes import NodeMeter
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.settings import read_settings
@@ -121,8 +121,8 @@ MODEL = "NVIDIA H100 80GB HBM3"
 
 def fleet(
     seed: int, gains: Floats, *, together: bool = False, meter: PowerMeter = PowerMeter.PDU, drift: float = 0.0
-) -> list[Windows]:
-    """Windows of a minute of eight nodes of eight boards, which read gain x true + 5 W; jobs last some minutes."""
+) -> list[NodeWindows]:
+    """NodeWindows of a minute of eight nodes of eight boards, which read gain x true + 5 W; jobs last some minutes."""
     rng, windows = np.random.default_rng(seed), []
     ts = S * 60 * np.arange(1, MINUTES + 1)
     for number in range(len(gains) // BOARDS):
@@ -134,7 +134,7 @@ def fleet(
         nothing = np.zeros(MINUTES)
         node = NodeMeter("c", f"n{number}", meter, PowerOf.NODE_WALL, ts, ts, nothing, nothing, wall, nothing + 60)
         gpus = [("c", f"GPU-{number}-{board}") for board in range(BOARDS)]
-        windows.append(Windows(node, gpus, ts, wall, gain * true + 5, np.zeros((0, MINUTES)), 0.0))
+        windows.append(NodeWindows(node, gpus, ts, wall, gain * true + 5, np.zeros((0, MINUTES)), 0.0))
     return windows
 
 
@@ -149,7 +149,7 @@ def drawn_gains(seed: int) -> Floats:
     return 1 + np.array([gain for _, gain, _ in MEASURED_BOARDS])[rng.integers(len(MEASURED_BOARDS), size=64)] / 100
 
 
-def learnt(windows: list[Windows]) -> pl.DataFrame:
+def learnt(windows: list[NodeWindows]) -> pl.DataFrame:
     return calibrated_boards(windows, {key: MODEL for of_node in windows for key in of_node.gpus})
 
 
