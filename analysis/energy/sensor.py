@@ -349,20 +349,23 @@ def aliasing(sensed: SensedPower, power: Floats, floor_w: Floats, full_w: Floats
     ahead, back = np.minimum(here + apart, groups.last_of), np.maximum(here - apart, groups.first_of)
     bend_w = power[ahead] - 2 * power + power[back]
     rate = usual[gpu] * np.add.reduceat(bend_w**2, starts) / number / 6 * (1 + 4 / values)
-    rate, spread_w2, beat_w2, coherent_s = (
-        np.repeat(of_block, number) for of_block in (rate, spread_w2, beat_w2, coherent_s)
-    )
+    rate, beat_w2, coherent_s = (np.repeat(of_block, number) for of_block in (rate, beat_w2, coherent_s))
     used = np.where(np.isnan(readings.utilization), 0.5, readings.utilization)  # nothing tells how busy it was
-    hidden_w2, at = np.zeros(len(power)), np.flatnonzero((used > 0) & (used < 1))
+    hidden_w2, locked_s, at = np.zeros(len(power)), np.zeros(len(power)), np.flatnonzero((used > 0) & (used < 1))
     if len(at):
         gpu_at = np.searchsorted(groups.begins, at, "right") - 1
         hidden_w2[at] = np.maximum(locked_w2(power[at], used[at], floor_w[gpu_at], full_w[gpu_at]) - beat_w2[at], 0.0)
         hidden_w2[:-1] = (hidden_w2[:-1] + hidden_w2[1:]) / 2
+        # It hides for no longer than readings follow each other at which the GPU was busy for a part of the time.
+        runs = np.flatnonzero((np.diff(at, prepend=-2) > 1) | (np.diff(gpu_at, prepend=-1) > 0))
+        lasted_s = np.add.reduceat(step[at], runs) + usual[gpu_at[runs]]
+        locked_s[at] = np.repeat(np.minimum(lasted_s, LOCKED_S), np.diff(runs, append=len(at)))
+        locked_s[:-1] = np.maximum(locked_s[:-1], locked_s[1:])
     rate *= longest / groups.each(usual)
     if readings.spread_w is not None and readings.every_s is not None:
         within_w2 = np.nan_to_num(readings.spread_w) ** 2 * _OF_RANGE
         rate[:-1] = np.maximum(rate[:-1], (within_w2 * np.nan_to_num(readings.every_s))[1:])
         hidden_w2 = np.maximum(hidden_w2 - within_w2, 0.0)
-    alias_j2s = beat_w2 * coherent_s + hidden_w2 * LOCKED_S
+    alias_j2s = beat_w2 * coherent_s + hidden_w2 * locked_s
     missed_s = np.where(groups.each(sensed.powered) >= 2, missed_s, 0.0)
     return rate * missed_s, (beat_w2 + hidden_w2) * missed_s, alias_j2s * missed_s
