@@ -1,18 +1,15 @@
-"""`whorl energy`: joules, grams and money by job, user, account, GPU, node or day, with intervals."""
+"""`whorl energy`: joules, grams and money with intervals, whether the books balance, what the place of jobs cost, and
+what they would take elsewhere."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from pathlib import Path
+import sys
+from typing import Any
 
 import click
 
-from .energy_calibrate import calibrate
-from .energy_excess import excess
-from .energy_options import joined, shared
-from .energy_quote import quote
-from .energy_reconcile import reconcile
-from .options import csv_option, exclusive, json_option
+from .energy_options import print_answer, shared
+from .options import Share, Span, csv_option, json_option
 
 _BY = ("job", "user", "account", "gpu", "node", "day")
 
@@ -24,19 +21,7 @@ _BY = ("job", "user", "account", "gpu", "node", "day")
 @json_option
 @csv_option
 @click.pass_context
-def energy(
-    ctx: click.Context,
-    /,
-    store: str | None,
-    cluster: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    settings: Path | None,
-    by: str,
-    job: str | None,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
+def energy(ctx: click.Context, /, by: str, **chosen: Any) -> None:
     """Say what energy the GPUs used, and who used it. Every figure has its 95 % interval.
 
     \b
@@ -53,22 +38,111 @@ def energy(
 
     Carbon and cost need a file of settings. docs/energy.md explains everything.
     """
-    given = {"store": store, "cluster": cluster, "since": since, "until": until, "settings": settings}
     if ctx.invoked_subcommand is not None:
-        for name, value in (("--job", job), ("--json", as_json), ("--csv", as_csv)):
-            if value:
-                raise click.UsageError(f"{name} must follow {ctx.invoked_subcommand}, not precede it")
-        ctx.obj = given
+        for option, name in (("--job", "job"), ("--json", "as_json"), ("--csv", "as_csv")):
+            if chosen.pop(name):
+                raise click.UsageError(f"{option} must follow {ctx.invoked_subcommand}, not precede it")
+        ctx.obj = chosen
         return
-    from ..dashboards.answers.energy import energy as counted
-    from .output import ProgressBar, print_reply
+    from ..dashboards.answers.energy import energy as answer
 
-    exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
-    options = joined(None, given)
-    with ProgressBar() as progress:
-        reply = counted(options.pop("store"), by, job=job, **options, progress=progress.say)
-    print_reply(reply, as_json=as_json, as_csv=as_csv)
+    print_answer(answer, by, **chosen)
 
 
-for _command in (reconcile, excess, quote, calibrate):
-    energy.add_command(_command)
+@energy.command("reconcile", short_help="Whether the books balance, and what is wrong with readings and jobs.")
+@shared
+@json_option
+@click.pass_obj
+def reconcile(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
+    """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown, GPU by GPU.
+
+    Below stands what is wrong, one sentence each: gaps, stuck sensors, counters that went back, jobs that end before
+    they begin, that overlap, or that name an unknown GPU.
+
+    Exit status 1 if the books do not balance.
+    """
+    from ..dashboards.answers.energy import energy_reconcile
+
+    if not print_answer(energy_reconcile, inherited=inherited, **chosen).result.balances:
+        sys.exit(1)
+
+
+@energy.command("excess", short_help="What slow and hungry GPUs cost.")
+@shared
+@click.option(
+    "--by", type=click.Choice(("gpu", "node", "job")), default="gpu", show_default=True, help="What the rows are of."
+)
+@json_option
+@csv_option
+@click.pass_obj
+def excess(inherited: dict[str, Any] | None, /, by: str, **chosen: Any) -> None:
+    """Say what the place of jobs cost: energy and time beyond what the median GPU of the model would have needed.
+
+    GPUs are compared by their fingerprints, so measure the fleet first: `whorl campaign`.
+
+    \b
+    whorl energy excess --store S --since 30d
+    """
+    from ..dashboards.answers.energy import energy_excess
+
+    print_answer(energy_excess, by, inherited=inherited, **chosen)
+
+
+@energy.command("quote", short_help="A job on other GPUs, under power caps, at another hour.")
+@shared
+@click.option("--job", metavar="JOBID", help="A job that has run.")
+@click.option("--workload", metavar="NAME", help="Instead: a workload, before any job has run.")
+@click.option("--gpus", metavar="N|NAMES", help="Of --workload: how many GPUs, or which: n1/0,n1/1.  [default: 1]")
+@click.option(
+    "--time", type=Span(), help="Of --workload: as much work as takes this at the default limit.  [default: 1h]"
+)
+@click.option("--model", metavar="NAME", help="Of --workload: on this model of GPU, where it ran on several.")
+@click.option("--cap", type=Share(), help="Only this power cap, as 60% of the limit.  [default: 90% to 50%]")
+@click.option(
+    "--deadline", type=Span(), default="24h", show_default=True, help="It must end within this time from now."
+)
+@json_option
+@csv_option
+@click.pass_obj
+def quote(inherited: dict[str, Any] | None, /, job: str | None, gpus: str | None, **chosen: Any) -> None:
+    """Say what a job would have taken elsewhere: time, joules, grams and money, with intervals.
+
+    \b
+    usual GPU  median GPU of its model    needs `whorl campaign`
+    model      each other model           needs the same workloads on both
+    cap        lower power limits         needs `whorl tune` of its workload
+    start      greenest before deadline   needs hours of a grid (docs/carbon.md)
+
+    \b
+    whorl energy quote --store S --workload gemm-fp16 --gpus 8 --cap 60%
+
+    says what a workload takes before it has run, from its runs at the default limit and under caps.
+
+    An option without such data is n/a, with the reason. "best": no other option is as good in time, energy and grams.
+    """
+    from ..dashboards.answers.energy import energy_quote
+
+    if gpus is not None:
+        chosen["gpus"] = int(gpus) if gpus.isdecimal() else gpus.split(",")
+    print_answer(energy_quote, job, inherited=inherited, **chosen)
+
+
+@energy.command("calibrate", short_help="What power sensors are wrong by, from the power of nodes.")
+@shared
+@click.option("--dry-run", is_flag=True, help="Store nothing.")
+@json_option
+@csv_option
+@click.pass_obj
+def calibrate(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
+    """Learn gain and offset of each board from the power of its node, store them, and show them with intervals.
+
+    \b
+    whorl energy calibrate --store S --since 7d
+
+    It needs the power of nodes (`whorl import`, `whorl collect`) beside telemetry of all their GPUs. From then on,
+    energy is that of calibrated boards, with narrower intervals. Other boards have the error that measured boards of
+    their model, or of other models, have. docs/calibration.md explains it.
+    """
+    from ..dashboards.answers.energy import energy_calibrate
+
+    print_answer(energy_calibrate, inherited=inherited, **chosen)

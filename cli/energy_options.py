@@ -1,13 +1,17 @@
-"""The options that `whorl energy` and its sub-verbs share."""
+"""The options that `whorl energy` and its sub-verbs share, and how their answers are printed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import When, any_store_option, cluster_option, options
+from .options import When, any_store_option, cluster_option, exclusive, options
+
+if TYPE_CHECKING:
+    from ..dashboards.answers.reply import Reply
 
 shared = options(
     any_store_option,
@@ -24,12 +28,23 @@ shared = options(
 """The options that `whorl energy` and its sub-verbs share. They may stand before the sub-verb too."""
 
 
-def joined(inherited: dict[str, Any] | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The shared options of a sub-verb: its own, else those that stand before it. Raises UsageError without a store."""
-    both = {**(inherited or {}), **{name: value for name, value in given.items() if value is not None}}
-    chosen = {name: both.get(name) for name in ("store", "cluster", "since", "until", "settings")}
+def print_answer(
+    answer: Callable[..., Reply[Any]], *arguments: Any, inherited: dict[str, Any] | None = None, **chosen: Any
+) -> Reply[Any]:
+    """Print what a function of `dashboards.answers.energy` replies to the options of a verb.
+
+    `inherited`: the shared options that stand before the sub-verb. Raises UsageError without a store.
+    """
+    from .output import ProgressBar, print_reply
+
+    formats = {name: chosen.pop(name, False) for name in ("as_json", "as_csv")}
+    exclusive(*formats)(formats)
+    chosen |= {name: value for name, value in (inherited or {}).items() if chosen[name] is None}
     if not chosen["store"]:
         raise click.UsageError("Missing option '--store'.")
     if chosen["since"] and chosen["until"] and chosen["until"] <= chosen["since"]:
         raise click.UsageError("--until must be later than --since")
-    return chosen
+    with ProgressBar() as progress:
+        reply = answer(chosen.pop("store"), *arguments, **chosen, progress=progress.say)
+    print_reply(reply, **formats)
+    return reply
