@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -33,9 +33,6 @@ from .idle import IDLE_SOURCES, IdleSource
 from .meter import Meters
 from .problems import OVER, PROBLEMS, JobProblem, of_claims, of_crowds, of_notes
 from .series import Flags, Floats, Ints, Note, Reason, Times
-
-if TYPE_CHECKING:
-    pass
 
 
 class Kind(Code):
@@ -201,7 +198,7 @@ class Attribution:
         measured: list[_Measured] = []
         for meters in read:
             measured.append(self._measure(meters))
-            if sum(part.spans.height for part in measured) >= _ROWS:
+            if sum(len(part.spans["gpu"]) for part in measured) >= _ROWS:
                 yield self._split(measured)
                 measured = []
         if measured:
@@ -242,19 +239,21 @@ class Attribution:
         starts, stops = _runs(hold, cut)
         pieces = Spans(spans.gpu[at[starts]], spans.began[at[starts]], spans.ended[at[stops]])
         kinds = np.concatenate([np.full(held.sum(), ""), np.where(idle, Kind.IDLE.value, Kind.UNATTRIBUTED.value)])
-        measured = _energies(meters, Spans.joined([spans[held], nobodys]))
+        energies = _energies(meters, Spans.joined([spans[held], nobodys, pieces]))
+        of_spans, of_pieces = ({name: values[part] for name, values in energies.items()}
+                               for part in (slice(len(kinds)), slice(len(kinds), None)))  # fmt: skip
         return _Measured(
-            _names(meters, nodes),
-            measured.with_columns(kind=pl.Series(kinds, dtype=pl.String)),
-            _energies(meters, pieces).with_columns(claim=claim[hold[starts]]),
-            pl.DataFrame({
+            _names(meters, nodes).with_columns(idle_source=meters.idle_source.astype(np.int8)),
+            of_spans | {"kind": kinds},
+            of_pieces | {"claim": claim[hold[starts]]},
+            {
                 "span": (np.cumsum(held) - 1)[at],
                 "piece": np.repeat(np.arange(len(starts)), stops - starts + 1),
                 "claim": claim[hold],
                 "stated": claims.share[claim[hold]],
                 "active": claims.active(claim[hold], spans.began[at], spans.ended[at]),
-            }),
-        )  # fmt: skip
+            },
+        )
 
     def _node(self, gpu: Key, rows: range) -> str | None:
         node = self._claims.nodes.get(gpu)
@@ -274,11 +273,12 @@ class Attribution:
 
     def _split(self, measured: Sequence[_Measured]) -> pl.DataFrame:
         """The pieces of some GPUs: columns of `PIECES`."""
-        together = _Measured.joined(measured)
-        holders = _with_shares(together.holders)
-        self._problems.append(of_crowds(holders, together.spans, self._claims))
-        rows = pl.concat([_of_jobs(together, holders), _of_nobody(together.spans, holders)], how="diagonal")
-        pieces = together.gpus[rows["gpu"]].hstack(rows.drop("gpu"))
+        spans, of_claims, holders = _together(measured)
+        holders = _with_shares(holders)
+        self._problems.append(of_crowds(holders, spans, self._claims))
+        rows = pl.concat([_of_jobs(spans, of_claims, holders), _of_nobody(spans, holders)], how="diagonal")
+        gpus = pl.concat([part.gpus for part in measured])
+        pieces = gpus[rows["gpu"]].hstack(rows.drop("gpu"))
         pieces = self._claims.placed(_finished(pieces, self._claims.jobs))
         nodes = [key for key in self._claims.of_node if key[1] is not None]
         lost = pl.DataFrame(nodes, {"cluster": pl.String, "node": pl.String}, orient="row")
@@ -451,39 +451,41 @@ def cut_apart(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Tim
 # -- energy ---------------------------------------------------------------------------------------------------
 
 
+_Columns = dict[str, NDArray[Any]]
+
+
 @dataclass(frozen=True)
 class _Measured:
-    """The time of some GPUs in spans, in frames that refer to each other by the number of a row."""
+    """The time of some GPUs in spans, in columns that refer to the rows of others by number."""
 
     gpus: pl.DataFrame
     """cluster, gpu, node, idle_source."""
-    spans: pl.DataFrame
+    spans: _Columns
     """gpu, began, ended (ns), `_FIGURES` of the whole GPU, reason, and kind: "" where jobs hold it."""
-    pieces: pl.DataFrame
+    pieces: _Columns
     """What a claim has of a GPU between two cuts; the same columns, of the whole GPU in all of that time, and claim."""
-    holders: pl.DataFrame
+    holders: _Columns
     """A row for each span of each piece: span, piece, claim, stated (its share), active; NaN: unknown."""
 
-    @classmethod
-    def joined(cls, parts: Sequence[_Measured]) -> _Measured:
-        """Those of several times or GPUs as one."""
-        gpus, spans, pieces = (
-            np.cumsum([0, *(getattr(part, name).height for part in parts)]) for name in ("gpus", "spans", "pieces")
-        )
-        moved = [
-            _Measured(
-                part.gpus,
-                part.spans.with_columns(pl.col("gpu") + int(gpus[number])),
-                part.pieces.with_columns(pl.col("gpu") + int(gpus[number])),
-                part.holders.with_columns(pl.col("span") + int(spans[number]), pl.col("piece") + int(pieces[number])),
-            )
-            for number, part in enumerate(parts)
-        ]
-        names = ("gpus", "spans", "pieces", "holders")
-        return cls(*(pl.concat([getattr(part, name) for part in moved]) for name in names))
+
+def _together(parts: Sequence[_Measured]) -> list[pl.DataFrame]:
+    """The spans, pieces and holders of several times or GPUs, each as one frame."""
+    sizes = np.array([(part.gpus.height, len(part.spans["gpu"]), len(part.pieces["gpu"])) for part in parts])
+    before = dict(zip(("gpu", "span", "piece"), (np.cumsum(sizes, axis=0) - sizes).T.tolist(), strict=True))
+    numbers = [0] * len(parts)
+    return [
+        pl.DataFrame({
+            name: np.concatenate([
+                of_part[name] + number if number else of_part[name]
+                for of_part, number in zip(columns, before.get(name, numbers), strict=True)
+            ])
+            for name in columns[0]
+        })
+        for columns in ([getattr(part, name) for part in parts] for name in ("spans", "pieces", "holders"))
+    ]  # fmt: skip
 
 
-def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
+def _energies(meters: Meters, spans: Spans) -> _Columns:
     """The energy of whole GPUs: gpu, began, ended, `_FIGURES` (NaN: unknown) and reason."""
     gpu = spans.gpu
     energies = meters.over(gpu, spans.began, spans.ended)
@@ -493,14 +495,13 @@ def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
         np.minimum(watts[gpu] * lasted_s, most_j)  # never more than it drew
         for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
     )
-    return pl.DataFrame({
+    return {
         "gpu": gpu, "began": spans.began, "ended": spans.ended,
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "idle_j": idle_j,
         "idle_low_j": idle_low_j, "idle_high_j": idle_high_j, "measured_s": energies.measured_s,
-        "counter_s": energies.counter_s,
-        "reason": pl.Series(energies.reason.tolist(), dtype=pl.String),
-    })  # fmt: skip
+        "counter_s": energies.counter_s, "reason": energies.reason,
+    }  # fmt: skip
 
 
 def _with_shares(holders: pl.DataFrame) -> pl.DataFrame:
@@ -520,9 +521,9 @@ def _with_shares(holders: pl.DataFrame) -> pl.DataFrame:
     return holders.with_columns(pl.col("weight").sum().over("span").alias("weights"))
 
 
-def _of_jobs(measured: _Measured, holders: pl.DataFrame) -> pl.DataFrame:
+def _of_jobs(spans: pl.DataFrame, pieces: pl.DataFrame, holders: pl.DataFrame) -> pl.DataFrame:
     """The pieces of jobs: what each holder has of its spans, added up."""
-    rows = measured.spans[holders["span"]].hstack(holders)
+    rows = spans[holders["span"]].hstack(holders)
     never, energy, share = pl.col("idle_j").is_nan(), pl.col("energy_j"), pl.col("share")
     base = pl.col("idle_j").fill_nan(0.0)
     above = (energy - base).clip(lower_bound=0) * pl.col("weight") / pl.col("weights")
@@ -538,7 +539,7 @@ def _of_jobs(measured: _Measured, holders: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(name) * part for name in _BY_ENERGY),
         *(high if name == "idle_high_j" else pl.col(name) * share for name in _BY_SHARE),
     ).group_by("piece", maintain_order=True).agg(pl.all().sum())  # fmt: skip
-    pieces = measured.pieces.with_row_index("piece").select(
+    pieces = pieces.with_row_index("piece").select(
         pl.col("piece").cast(pl.Int64), "gpu", "claim", "began", "ended", "reason",
         pl.col("energy_j").alias("whole_j"), pl.col("variance_j2").alias("whole_j2"),
     )  # fmt: skip
@@ -601,16 +602,17 @@ def _most_j(unattributed: pl.DataFrame | None, since: Times, until: Times) -> Fl
 
 def _names(meters: Meters, nodes: Sequence[str | None]) -> pl.DataFrame:
     rows = [(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)]
-    schema = {name: PIECES[name] for name in ("cluster", "gpu", "node")}
-    return pl.DataFrame(rows, schema, orient="row").with_columns(pl.Series("idle_source", meters.idle_source, pl.Int8))
+    return pl.DataFrame(rows, {name: PIECES[name] for name in ("cluster", "gpu", "node")}, orient="row")
 
 
 def _metered(meters: Meters, nodes: Sequence[str | None], read: Spans) -> pl.DataFrame:
-    sources = [IDLE_SOURCES[number] for number in meters.idle_source.tolist()]
     watts = ("idle_w", "idle_low_w", "idle_high_w", "limit_w")
-    return _names(meters, nodes).with_columns(
-        times_of_ns(pl.Series("first", read.began)), times_of_ns(pl.Series("last", read.ended)),
-        pl.Series("metered_j", meters.joules(read.gpu, read.began, read.ended)),
-        *(pl.Series(name, getattr(meters, name)).fill_nan(None) for name in watts),
-        pl.Series("idle_source", sources, pl.String), pl.Series("power_source", list(meters.power_source), pl.String),
-    ).select(pl.col(name).cast(kind) for name, kind in METERED.items())  # fmt: skip
+    columns = {
+        "first": read.began // 1000, "last": read.ended // 1000,
+        "metered_j": meters.joules(read.gpu, read.began, read.ended),
+        **{name: getattr(meters, name) for name in watts},
+        "idle_source": [IDLE_SOURCES[number] for number in meters.idle_source.tolist()],
+        "power_source": list(meters.power_source),
+    }  # fmt: skip
+    rows = pl.DataFrame(columns, {name: METERED[name] for name in columns}, nan_to_null=True)
+    return _names(meters, nodes).hstack(rows)

@@ -59,12 +59,15 @@ class BoardErrors:
     @classmethod
     def of_models(cls, gpus: Iterable[tuple[str, str, str | None]]) -> BoardErrors:
         """Those of boards that nobody calibrated: cluster, GPU and model of each."""
-        errors = [(cluster, gpu, model or "", SensorError.of_model(model)) for cluster, gpu, model in gpus]
-        boards = [(cluster, gpu, *columns_of(error)) for cluster, gpu, _, error in errors]
+        rows = list(gpus)
+        errors = {model: SensorError.of_model(model) for model in {model for _, _, model in rows}}
+        columns = {model: columns_of(error) for model, error in errors.items()}
+        pairs = {model: list(enumerate(shared_pairs(error))) for model, error in errors.items()}
+        boards = [(cluster, gpu, *columns[model]) for cluster, gpu, model in rows]
         shared = [
-            (cluster, gpu, f"{model} {number}", *pair)
-            for cluster, gpu, model, error in errors
-            for number, pair in enumerate(shared_pairs(error))
+            (cluster, gpu, f"{model or ''} {number}", *pair)
+            for cluster, gpu, model in rows
+            for number, pair in pairs[model]
         ]
         return cls(pl.DataFrame(boards, BOARDS, orient="row"), pl.DataFrame(shared, SHARED, orient="row"))
 

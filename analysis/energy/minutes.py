@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from ...errors import StoreError
@@ -40,6 +41,7 @@ _AROUND_NS = 3600 * _S  # what is read of the days beside
 _THIN = 600  # readings of a GPU on a day: with fewer, hardly any may be without work, and they are soon read again
 _BLOCK_ROWS = 2_000_000  # of thin days that are metered together at most
 _LONG_S = 60.0  # a longer time without readings is one row
+_KEYS = ("cluster", "gpu")
 _SPAN_NS = 4 * _DAY_NS  # more than the times of a day and its sides
 _ROWS_OF_FILE = 500_000  # at least, but for the last file of a day
 _KNOTS_AT_ONCE = 100_000  # of GPUs that are given together: so many stay in a cache
@@ -378,7 +380,8 @@ class _StoredDays:
         """The rows of a day but for these GPUs, by table."""
         for tables in self.files[day].values():
             days, minutes = (_read(tables[spec.name], spec.names) for spec in (ENERGY_DAYS, ENERGY_MINUTES))
-            stays = np.array([key not in gpus for key in _keys(days)], bool)
+            keys = zip(*(days[name].to_pylist() for name in _KEYS), strict=True)
+            stays = np.array([key not in gpus for key in keys], bool)
             if stays.any():
                 stay = pa.array(np.repeat(stays, days["minutes"].to_numpy()))
                 yield {ENERGY_DAYS.name: days.filter(pa.array(stays)), ENERGY_MINUTES.name: minutes.filter(stay)}
@@ -388,15 +391,15 @@ class _StoredDays:
     ) -> Iterator[Meters]:
         """The meters of a day, some GPUs at a time."""
         for tables in self.files[day].values():
-            days = _read(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)
-            keys = _keys(days)
+            days = _frame(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)
+            keys = days.select(_KEYS).rows()
             chosen = np.array([cluster in (None, key[0]) and (gpus is None or key in gpus) for key in keys], bool)
             if not chosen.any():
                 continue
-            minutes = _read(tables[ENERGY_MINUTES.name], ["ts", *_FIGURES])
-            figures = {name: minutes[name].combine_chunks().to_numpy() for name in minutes.column_names[1:]}
+            minutes = _frame(tables[ENERGY_MINUTES.name], ["ts", *_FIGURES])
+            figures = {name: minutes[name].to_numpy() for name in minutes.columns[1:]}
             figures = {name: values for name, values in figures.items() if values.any()}
-            ts_ns = minutes["ts"].cast(pa.int64()).combine_chunks().to_numpy() * 1000
+            ts_ns = minutes["ts"].dt.epoch("ns").to_numpy()
             counts = days["minutes"].to_numpy()
             part, after = np.cumsum(np.where(chosen, counts, 0)) // _KNOTS_AT_ONCE, np.cumsum(counts)
             for number in np.unique(part[chosen]).tolist():
@@ -404,7 +407,7 @@ class _StoredDays:
                 rows: Any = slice(int(after[row[0]] - counts[row[0]]), int(after[row[-1]]))
                 if row[-1] - row[0] >= len(row):  # not side by side
                     rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(keys)), row), counts))
-                yield _built(days.take(row), ts_ns[rows], {name: values[rows] for name, values in figures.items()})
+                yield _built(days[row], ts_ns[rows], {name: values[rows] for name, values in figures.items()})
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:
@@ -414,16 +417,16 @@ def _read(path: Path, columns: list[str]) -> pa.Table:
         raise StoreError(f"{path} was replaced while it was read: run the command again") from error
 
 
-def _keys(days: pa.Table) -> list[tuple[str, str]]:
-    return list(zip(days["cluster"].to_pylist(), days["gpu"].to_pylist(), strict=True))
+def _frame(path: Path, columns: list[str]) -> pl.DataFrame:
+    return cast("pl.DataFrame", pl.from_arrow(_read(path, columns)))
 
 
-def _built(days: pa.Table, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
+def _built(days: pl.DataFrame, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
     """The meters of some rows of `energy_days`, and of their rows of `energy_minutes`: times, and what is not 0."""
     counts = days["minutes"].to_numpy()
     groups = Groups.of_sizes(counts + 1)  # each row is a knot, and the end of the last one of a GPU
     spans = [*zip(groups.spans, Groups.of_sizes(counts).spans, strict=True)]
-    began, ended = (days[name].cast(pa.int64()).to_numpy() * 1000 for name in ("began", "ended"))
+    began, ended = (days[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
 
     def knots(rows: Floats | Times, last: Floats | Times | float = 0, *, upto: bool = False) -> Any:
         """The values of rows at their knots, and those of the last knots; or `upto` each knot the rows before it."""
@@ -457,12 +460,12 @@ def _built(days: pa.Table, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
         if name in figures:
             parts[place] = sums(name)
     return Meters(
-        gpus=_keys(days), first_ns=began, last_ns=ended, origin_ns=began,
-        idle_source=np.array([IDLE_SOURCES.index(source) for source in days["idle_source"].to_pylist()]),
-        power_source=[PowerSource(source) for source in days["power_source"].to_pylist()],
+        gpus=days.select(_KEYS).rows(), first_ns=began, last_ns=ended, origin_ns=began,
+        idle_source=np.array([IDLE_SOURCES.index(source) for source in days["idle_source"]]),
+        power_source=[PowerSource(source) for source in days["power_source"]],
         **{name: days[name].to_numpy().astype(np.float64) for name in _WATTS},
-        notes=tuple(tuple(map(_as_note, notes)) for notes in days["notes"].to_pylist()),
-        empty=[None if reason is None else Reason(reason) for reason in days["reason"].to_pylist()],
+        notes=tuple(tuple(map(_as_note, notes)) for notes in days["notes"].to_list()),
+        empty=[None if reason is None else Reason(reason) for reason in days["reason"]],
         begins=groups.firsts, ends=groups.begins[1:],
         knots_ns=since + np.repeat(offset, groups.sizes), knots_s=seconds, energy_j=energy_j,
         slope_j=knots(figures["energy_j"]), bend_j=np.zeros(len(seconds)), edge_w=knots(figures["swing_w"]),
