@@ -185,7 +185,7 @@ def _chosen(readings: Readings, at: slice, read_every: float, model: str | None)
                 source, window = PowerSource.INSTANT, part
     if row is not None and row.of_module:
         source = PowerSource.GPU_POWER
-    if row is not None and row.period_ms == 20 and row.window_ms is None and np.isnan(window):
+    if row is not None and row.period_ms == 20 and row.window_ms is None and np.isnan(draw):
         timing = SensorTiming(_SLOW_S, period, _SLOW_S / 2 + period / 2, _LATE_S + period, 5 * _SLOW_S, source)
         return power, timing
     fine = 0 < read_every <= _EDGE_EVERY_S

@@ -197,6 +197,16 @@ def test_a_mean_beside_another_reading_tells_what_the_sensor_sees() -> None:
     assert abs(found["energy_j"] - (5 * 50 + 5 * 300)) < 20
 
 
+def test_a_slow_sensor_is_slow_also_where_two_columns_have_its_reading() -> None:
+    watts, used = steps(0.05, 0.2)
+    unknown = np.full(len(watts), np.nan)
+    once, twice = (
+        build("c", "g", readings(watts, 0.05, window_s=unknown, instant_w=now, utilization=used), model="Tesla K80")
+        for now in (None, watts)
+    )
+    assert figures(twice, 5, 15) == figures(once, 5, 15)
+
+
 def test_the_most_of_a_gpu_counts_where_a_step_is_not_placed_exactly() -> None:
     meter = build("c", "g", readings([50.0] * 10 + [350.0] * 10, 60.0))
     found = figures(meter, 570, 900)  # work began somewhere between two readings
