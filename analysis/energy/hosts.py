@@ -43,19 +43,19 @@ def with_measured_hosts(
 
 def node_problems(pieces: pl.DataFrame, meters: Sequence[NodeMeter]) -> pl.DataFrame:
     """Meters of one node that disagree, and those that read less than its GPUs: columns of `problems.PROBLEMS`."""
+    began, ended = (pl.col(name).dt.epoch("ns") for name in ("began", "ended"))
+    read = pieces.filter(pl.col("gpu").is_not_null(), pl.col("node").is_in([meter.node for meter in meters]))
+    of_node = dict(read.select("cluster", "node", "energy_j", began, ended).group_by("cluster", "node"))
     rows = []
     first: NodeMeter | None = None
     for meter in meters:
         if first is None or (meter.cluster, meter.node) != (first.cluster, first.node):
             first = meter
-            began, ended = (pl.col(name).dt.epoch("ns") for name in ("began", "ended"))
-            own = pieces.filter(
-                pl.col("cluster") == meter.cluster, pl.col("node") == meter.node, pl.col("gpu").is_not_null(),
-                began >= meter.placed_ns[0], ended <= meter.placed_ns[-1],
-            )  # fmt: skip
+            own = of_node.get((meter.cluster, meter.node), read.clear())
+            own = own.filter(pl.col("began") >= meter.placed_ns[0], pl.col("ended") <= meter.placed_ns[-1])
             if meter.covers not in WHOLE or own.is_empty():
                 continue
-            ends = own["began"].dt.epoch("ns").to_numpy().min(), own["ended"].dt.epoch("ns").to_numpy().max()
+            ends = own["began"].to_numpy().min(), own["ended"].to_numpy().max()
             other_j, problem, detail = float(own["energy_j"].sum()), NodeProblem.BELOW_GPUS, f"{meter.source}"
             low, high = 0.0, 1 + NORMAL_95 * meter.gain_sd
         else:
@@ -94,7 +94,8 @@ def measured_hosts(pieces: pl.DataFrame, meters: Sequence[NodeMeter], gpus: Mapp
     rows = pieces.select("cluster", "node", "gpu", "share", "energy_j", began=pl.col("began").dt.epoch("ns"),
                          ended=pl.col("ended").dt.epoch("ns")).with_row_index("row")  # fmt: skip
     host_j, gain = np.full(len(pieces), np.nan), np.zeros(len(pieces))
-    for key, own in rows.filter(pl.col("gpu").is_not_null() & pl.col("node").is_not_null()).group_by("cluster", "node"):
+    with_meter = pl.col("node").is_in([node for _, node in of_node])
+    for key, own in rows.filter(pl.col("gpu").is_not_null(), with_meter).group_by("cluster", "node"):
         node = str(key[0]), str(key[1])
         if node in of_node and own["gpu"].n_unique() >= gpus.get(node, 1):
             at = own["row"].to_numpy()

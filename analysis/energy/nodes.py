@@ -82,14 +82,16 @@ def node_meters(
         *([pl.col("ts") <= until] if until is not None else []),
     )
     columns = ("cluster", "node", "source", "covers", "part", "ts", "power_mw", "window_ms", "energy_mj")
-    frame = store.collect(rows.select(columns)).unique(columns[:6], keep="last").sort(columns[:6])
-    meters = []
-    for (name, node, source, covers), of_meter in frame.group_by(columns[:4], maintain_order=True):
-        if covers not in (*WHOLE, *OF_HOST) or source not in _BEST:
-            continue
-        parts = [_part(rows) for _, rows in of_meter.group_by("part", maintain_order=True) if rows.height > 1]
-        if parts:
-            meters.append(NodeMeter(str(name), str(node), PowerMeter(source), PowerOf(covers), *_summed(parts)))
+    parts: dict[tuple[str, ...], list[_Arrays]] = {}
+    groups = store.collect(rows.select(columns)).group_by(columns[:5])
+    for (*meter, _), of_part in sorted(groups, key=lambda group: tuple(map(str, group[0]))):
+        of_part = of_part.unique("ts", keep="last").sort("ts")  # quick, as words of all rows are not
+        if meter[2] in _BEST and meter[3] in (*WHOLE, *OF_HOST) and of_part.height > 1:
+            parts.setdefault(tuple(map(str, meter)), []).append(_part(of_part))
+    meters = [
+        NodeMeter(name, node, PowerMeter(source), PowerOf(covers), *_summed(of_meter))
+        for (name, node, source, covers), of_meter in parts.items()
+    ]
     rank = {code: place for place, code in enumerate((*WHOLE, *OF_HOST))}
     return sorted(meters, key=lambda meter: (meter.cluster, meter.node, rank[meter.covers], _BEST.index(meter.source)))
 
