@@ -55,7 +55,11 @@ if TYPE_CHECKING:
 @click.option(
     "--hung", type=Span(), help="A call that takes longer counts as hanging.  [default: 5s, or ten intervals]"
 )
-@click.option("--no-node-power", is_flag=True, help="Do not read the power of the node (RAPL, ACPI, IPMI).")
+@click.option(
+    "--node-power/--no-node-power",
+    default=True,
+    help="Read the power of the node too (RAPL, ACPI, IPMI). Default: yes.",
+)
 @click.option("--host", metavar="HOST:PORT", help="DCGM: the engine.  [default: this node's, else one of its own]")
 @click.option("--socket", metavar="PATH", help="DCGM: the engine, by its Unix socket.")
 @click.option("--job", metavar="ID", help="DCGM: store its statistics of this job at the end.")
@@ -78,7 +82,7 @@ def collect(
     cluster: str | None,
     node: str | None,
     hung: float | None,
-    no_node_power: bool,
+    node_power: bool,
     host: str | None,
     socket: str | None,
     job: str | None,
@@ -123,7 +127,7 @@ def collect(
         cluster=cluster,
         node=node,
         hung=hung,
-        node_power=not no_node_power,
+        node_power=node_power,
         gpus=gpus,
         model=model,
         seed=seed,

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from ..errors import StoreError
 from . import file_names, keys, manifest, parquet, replacing, snapshot, telemetry_files
 from .file_names import DAY_US, Bounds
 from .notes import Skip, too_fast
@@ -70,7 +71,8 @@ class Origin:
 def states(root: Path, skip: Skip, first_us: int, last_us: int) -> dict[int, DayState | None]:
     """The state of each day (since 1970) that has telemetry between two times.
 
-    None of a day of which readings are in a journal, or of the hours beside it: it is not over. Raises StoreError.
+    None of a day of which readings are in a journal, or of the hours beside it: it is not over. None too of a day with
+    a damaged file. Raises StoreError.
     """
     first, last = first_us // DAY_US, last_us // DAY_US
     bounds = Bounds(first * DAY_US - _HOUR_US, (last + 1) * DAY_US + _HOUR_US)
@@ -81,25 +83,33 @@ def states(root: Path, skip: Skip, first_us: int, last_us: int) -> dict[int, Day
 
 
 def _states(root: Path, skip: Skip, bounds: Bounds) -> dict[int, DayState | None]:
+    import pyarrow as pa
+
     listing = snapshot.take(root, [TELEMETRY.name, MINUTES.name], skip, bounds)
     found = dict[int, DayState]()
+    damaged_days = set[int]()
     for spec in _SUBJECTS:
         for folder, paths in file_names.by_day(listing.files[spec.name]).items():
             day = file_names.day_number(folder)
             if day is None:
                 continue
             before = found.get(day, DayState(0, 0))
-            rows = before.rows + _rows_in(spec, paths)
+            try:
+                rows = before.rows + _rows_in(spec, paths)
+            except (pa.ArrowException, StoreError):  # what reads the rows says which file is damaged
+                damaged_days.add(day)
+                continue
             names = [name for path in paths if (name := file_names.parse(path.name)) is not None]
             written_us = max([before.written_us, *(name.written_us for name in names)])
             found[day] = DayState(rows, written_us, before.pruned or spec == MINUTES)
     live = snapshot.live_rows(listing, TELEMETRY.name)
+    damaged = dict.fromkeys(damaged_days)
     if live is None:
-        return {**found}
+        return {**found, **damaged}
     times = keys.times(live)
     open_days = {*(times // DAY_US).tolist()}
     beside = {day for around in (-_HOUR_US, _HOUR_US) for day in ((times + around) // DAY_US).tolist()}
-    return {**found, **dict.fromkeys(open_days | (beside & found.keys()))}
+    return {**found, **damaged, **dict.fromkeys(open_days | (beside & found.keys()))}
 
 
 def _rows_in(spec: Table, paths: list[Path]) -> int:

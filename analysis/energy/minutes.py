@@ -10,7 +10,9 @@ later is read anew on that day instead, as long as its readings are there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +24,8 @@ from ...errors import StoreError
 from ...store import parquet
 from ...store.derived import Origin
 from ...store.file_names import Bounds, day_number
-from ...store.instants import in_sql, nanoseconds
+from ...store.instants import date_of_ns, in_sql, nanoseconds
+from ...store.replacing import TakenError
 from ...store.schema import ENERGY_DAYS, ENERGY_MINUTES, MINUTES, TELEMETRY, arrow_schema
 from .claims import Key, read_claims
 from .idle import IDLE_SOURCES
@@ -33,6 +36,8 @@ from .series import Flags, Floats, Groups, Ints, Note, Problem, Reason, Times
 
 if TYPE_CHECKING:
     from ...store import Store
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 """Of the meter: one more where the same readings give other joules, so that days are made again."""
@@ -104,7 +109,7 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     """
     stored = _StoredDays(store, None, (now_ns - _AROUND_NS) // _DAY_NS * _DAY_NS)
     over = {day: state for day, state in stored.states.items() if state is not None}
-    stale = {day for day in stored.days if day in over and not (stored.is_thin(day) or stored.is_of_readings(day))}
+    stale = {day for day in stored.days if day in over and not (stored.is_of_readings(day) or stored.is_thin(day))}
     beside = {day + step for day in stale for step in (-1, 1) if stored.is_of_readings(day + step)}
     stale |= {day for day in beside if stored.origins[day].beside != _rows_beside(store, day)}
     days = {*stale, *_with_late_jobs(store, stored)}
@@ -114,13 +119,22 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     for day in days - stale:
         if any(edges.lacking(meters).any() for meters in stored.meters(day)):
             stale.add(day)
+    written = 0
     with store.derive(offline=offline) as derivation:
         for number, day in enumerate(sorted(stale)):
             if progress is not None:
                 progress(f"energy per minute: day {number + 1:,} of {len(stale):,}")
-            origin = Origin(VERSION, over[day], _rows_beside(store, day))
-            derivation.replace(day, origin, _pieces(store, day, stored, edges))
-    return len(stale)
+            try:
+                origin = Origin(VERSION, over[day], _rows_beside(store, day))
+                derivation.replace(day, origin, _pieces(store, day, stored, edges))
+                written += 1
+            except TakenError:
+                raise
+            except StoreError as error:  # of a damaged file: the other days are written
+                log.warning(
+                    "the energy per minute of day %s is not written: %s", date_of_ns(day * _DAY_NS).date(), error
+                )
+    return written
 
 
 def _of_readings(
@@ -319,7 +333,7 @@ class _StoredDays:
     def __init__(self, store: Store, since_ns: int | None, until_ns: int) -> None:
         last = (until_ns - 1) // _DAY_NS
         first = -(2**40) if since_ns is None else since_ns // _DAY_NS
-        self._gpus = int(store.sql("SELECT count(*) AS n FROM gpus_now WHERE parent IS NULL").to_pylist()[0]["n"])
+        self._store = store
         self.states = store.states_of_days((first - 1) * _DAY_NS, (last + 2) * _DAY_NS - 1)
         """What each day has of telemetry; None of one that is not over."""
         self.days = [day for day in sorted(self.states) if first <= day <= last]
@@ -353,6 +367,10 @@ class _StoredDays:
                 blocks.append((day, day))
                 rows = state.rows
         return blocks
+
+    @cached_property
+    def _gpus(self) -> int:
+        return int(self._store.sql("SELECT count(*) AS n FROM gpus_now WHERE parent IS NULL").to_pylist()[0]["n"])
 
     def is_thin(self, day: int) -> bool:
         """Whether a day has hardly any readings of a GPU, as one of a campaign has that took minutes."""
