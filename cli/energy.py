@@ -123,7 +123,7 @@ def quote(inherited: dict[str, Any] | None, /, job: str | None, gpus: str | None
     from ..dashboards.answers.energy import energy_quote
 
     if gpus is not None:
-        chosen["gpus"] = int(gpus) if gpus.isdecimal() else gpus.split(",")
+        chosen["gpus"] = int(gpus) if gpus.removeprefix("-").isdecimal() else gpus.split(",")
     print_answer(energy_quote, job, inherited=inherited, **chosen)
 
 

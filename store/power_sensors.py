@@ -197,15 +197,6 @@ class SensorError:
         middle = self.mean[0] * energy_j + self.mean[1] * seconds
         return middle - half, middle + half
 
-    def describe(self) -> str:
-        """It in words, for a person."""
-        gain, offset = (
-            self.quantile * math.sqrt(variances[at] + shared[at])
-            for at, (variances, shared) in enumerate(zip(self.covariance, self.shared, strict=True))
-        )
-        whose = f"as {self.boards} measured boards have it" if self.boards else "as the settings state it"
-        return f"gain within ±{100 * gain:.1f} % and offset within ±{offset:.0f} W, {whose}"
-
 
 def _quadratic(covariance: Covariance, energy_j: Floats, seconds: Floats) -> Floats:
     (hh, hp), (_, pp) = covariance

@@ -91,6 +91,15 @@ class BoardErrors:
         """The rows of boards that were calibrated: what `Meters.calibrated` adds to their energy."""
         return self.boards.filter(pl.col("source") == ErrorSource.CALIBRATED.value)
 
+    def half_widths(self, gpus: pl.DataFrame) -> pl.DataFrame:
+        """The halves of the 95 % intervals of h and p of each board alone: cluster, gpu, gain (a share), offset_w."""
+        widths = gpus.select(*GPU)
+        for name, joules in (("gain", 1.0), ("offset_w", 0.0)):  # the error of 1 J is that of h, and of 1 s that of p
+            read = gpus.select(*GPU, sensed_j=pl.lit(joules), sensed_s=pl.lit(1 - joules))
+            half = self.added(read, GPU).select(*GPU, (NORMAL_95 * pl.col("board_j2").sqrt()).alias(name))
+            widths = widths.join(half, on=GPU, how="left", nulls_equal=True, maintain_order="left")
+        return widths
+
     def added(self, read: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         """What the errors come to over boards: a row for each group `by` with error_j, to be added to the energy for
         the most likely one, and board_j2, of which 1.96 roots are the half of its 95 % interval.

@@ -209,7 +209,7 @@ def booked(
     telemetry in that time, and for settings that cannot be used.
     """
     stated = find_settings(store.root, settings)
-    first, last, clusters = _covered(store, cluster, since, until)
+    first, last, clusters = time_covered(store, cluster, since, until)
     rates = rates_between(stated, first, last, clusters)
     days = np.arange(first // _DAY_NS + 1, -(-last // _DAY_NS)) * _DAY_NS  # the midnights within
     models = store.sql("select cluster, gpu, model from gpus_now where model is not null") if stated.embodied else None
@@ -286,10 +286,11 @@ def _nothing(store: Store, cluster: str | None, first: int, last: int) -> str:
     )
 
 
-def _covered(
+def time_covered(
     store: Store, cluster: str | None, since: datetime | None, until: datetime | None
 ) -> tuple[int, int, Sequence[str]]:
-    """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters."""
+    """The time that is looked at, ns: what was asked for, else what the telemetry covers; and the clusters. Raises
+    InputError where there is no telemetry in that time."""
     if cluster and since is not None and until is not None and until > since and has_telemetry(store, cluster):
         return _counted(nanoseconds(since)), _counted(nanoseconds(until)), [cluster]
     times = covered(store, cluster=cluster)

@@ -30,6 +30,7 @@ from ...store.schema import CALIBRATIONS, arrow_schema
 from ...store.vocabulary import CalibrationFinding, PowerOf
 from ..by_number import by_number
 from .boards import GPU, BoardErrors, columns_of, shared_pairs
+from .books import time_covered
 from .meter import Meters
 from .nodes import OF_HOST, WHOLE, NodeMeter, node_meters
 from .readings import meters_of_many
@@ -128,12 +129,14 @@ def calibrate(
     """Learn from the power of nodes what the sensors of their boards are wrong by, and store it, but with `dry_run`.
 
     Energy is then that of calibrated boards. `since` and `until` are UTC without zone. Raises InputError for settings
-    that cannot be used, StoreError where the store cannot be read, or written.
+    that cannot be used and for a time without telemetry, StoreError where the store cannot be read, or written.
     """
     from ...store import Store as StoreClass
 
     opened = store if isinstance(store, StoreClass) else StoreClass.open(store)
     stated = find_settings(opened.root, settings)
+    if since is not None or until is not None:
+        time_covered(opened, cluster, since, until)
     by_cluster: dict[str, list[NodeWindows]] = {}
     refused = []
     for windows in windows_of_nodes(opened, cluster=cluster, since=since, until=until, progress=progress):

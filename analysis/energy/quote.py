@@ -68,7 +68,7 @@ CLASS_SPREAD, CLASS_WORKLOADS = 0.3, 2
 """How far workloads of one class are taken to differ in power (standard deviation of ln), beside those that were
 measured: counted as so many further workloads."""
 _CLASSES = tuple(use for use in CLASSES if use != ANY)
-_LONGEST_S = 30 * 365.25 * 86_400
+_LONGEST_S, _MOST_GPUS = 30 * 365.25 * 86_400, 100_000
 _SUMS = ("co2e_g", "cost", "host_j")
 
 
@@ -281,6 +281,13 @@ def cap_share(cap: float | str, limit_w: float, least_w: float | None = None) ->
     return watts / limit_w
 
 
+def _settable(shares: Sequence[float], basis: _Basis) -> Sequence[float]:
+    """The caps that can be set on its GPUs. InputError for a single one that cannot."""
+    if len(shares) == 1:
+        return [cap_share(f"{100 * shares[0]:.9g}%", basis.limit_w, basis.least_w)]
+    return [share for share in shares if basis.least_w is None or share * basis.limit_w >= 0.999 * basis.least_w]
+
+
 def workload_options(
     store: Store,
     job: FutureJob,
@@ -297,7 +304,7 @@ def workload_options(
     now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
     basis = _Basis.of(store, job, partial(ground, store, sensor=stated.sensor))
     work = basis.work(stated, now_ns)
-    quotes = [basis.default(work), *caps(work, basis.base, basis.itself, shares=shares)]
+    quotes = [basis.default(work), *caps(work, basis.base, basis.itself, shares=_settable(shares, basis))]
     quotes += starts(work, stated, now_ns, now_ns + round(job.deadline_s * 1e9))
     return Quoted(None, work, with_pareto(quotes), stated, basis.notes)
 
@@ -383,6 +390,11 @@ class _Basis:
             defaults = _of_one_model(limited, model, "there are GPUs")
         if defaults.is_empty():
             on_model = f" on {model}" if model else ""
+            if by_class:
+                raise InputError(
+                    f"{store.root} knows no GPU{on_model} with its model and power limit: run `whorl collect`, or "
+                    "`whorl campaign`"
+                )
             raise InputError(
                 f"{store.root} has no run of {workload} at the default power limit{on_model}: {tuned}. Of work that "
                 f"nobody ran, name the class: {', '.join(_CLASSES)}"
@@ -492,6 +504,8 @@ def _chosen(store: Store, job: FutureJob) -> tuple[Sequence[str | None], str | N
     if isinstance(job.gpus, int):
         if job.gpus < 1:
             raise InputError(f"a job has at least one GPU, not {job.gpus}")
+        if job.gpus > _MOST_GPUS:
+            raise InputError(f"a quote is of at most {_MOST_GPUS:,} GPUs, not {job.gpus:,}")
         return [None] * job.gpus, job.model, job.cluster
     rows = [find(store, name, job.cluster) for name in ([job.gpus] if isinstance(job.gpus, str) else job.gpus)]
     gpus = [str(row["gpu"]) for row in rows]

@@ -256,12 +256,22 @@ def explained(found: EnergyAnswer, store: str | Path | None = None) -> Iterable[
 
 def sensor_error(booked: Booked) -> str:
     """The error of power sensors that the intervals allow for, in words."""
-    calibrated = booked.metered.join(booked.errors.calibrated, on=["cluster", "gpu"], how="semi", nulls_equal=True)
-    others = booked.sensor.describe()
-    if calibrated.is_empty():
-        return others
-    learnt = f"the error that their calibration left ({many(calibrated.height, 'GPU')}: `whorl energy calibrate`)"
-    return learnt if calibrated.height == booked.metered.height else f"{learnt}; others: {others}"
+    others = booked.metered.join(booked.errors.calibrated, on=["cluster", "gpu"], how="anti", nulls_equal=True)
+    calibrated = booked.metered.height - others.height
+    learnt = f"the error that their calibration left ({many(calibrated, 'GPU')}: `whorl energy calibrate`)"
+    if calibrated and others.is_empty():
+        return learnt
+    unread = pl.DataFrame({"cluster": [None], "gpu": [None]}, {"cluster": pl.String, "gpu": pl.String})
+    widths = booked.errors.half_widths(unread if others.is_empty() else others)
+    halves = (
+        [f"{100 * gain:.1f}" for gain in sorted(widths["gain"])],
+        [f"{w:.0f}" for w in sorted(widths["offset_w"])],
+    )
+    gain, offset = (" to ".join(dict.fromkeys((half[0], half[-1]))) for half in halves)
+    boards = booked.sensor.boards
+    basis = f"as {boards} measured boards have it" if boards else "as the settings state it"
+    usual = f"gain within ±{gain} % and offset within ±{offset} W, {basis}"
+    return f"{learnt}; others: {usual}" if calibrated else usual
 
 
 def _reasons(rows: pl.DataFrame) -> list[tuple[str, str, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -102,13 +103,16 @@ class Ledger:
         """A span that says what is left of so many `joules`, or of a rate of `grams_per_hour` of CO2e; see `Budget`.
 
         What a kWh emits is `grams_per_kwh`, else by the ledger's settings, hour by hour. Raises InputError for a limit
-        that is no number above 0, without any, and where the settings cannot be read.
+        that is no number above 0, without any, for no `grams_per_kwh` that can be, and where the settings cannot be
+        read.
         """
         from .budgets import Budget, Limit
 
         site = self._options
         emissions: Callable[[int], float | None] | None = None
         if grams_per_kwh is not None:
+            if not (isinstance(grams_per_kwh, int | float) and 0 <= grams_per_kwh < math.inf):
+                raise InputError(f"grams_per_kwh is a number of 0 or more, and not {grams_per_kwh!r}")
             emissions = lambda _: grams_per_kwh  # noqa: E731
         elif site.settings is not None or (site.store is not None and (Path(site.store) / _SETTINGS).is_file()):
             from .outlook import emissions as of_settings

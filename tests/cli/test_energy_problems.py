@@ -157,6 +157,7 @@ def test_a_job_on_gpus_that_nobody_knows_is_answered_and_counts_no_host_or_board
     [
         (("--since", "2026-11-03", "--until", "2026-11-02"), "--until must be later than --since"),
         (("--since", "2026-12-01"), "has no telemetry in this time: it has some from 2026-11-02 12:00"),
+        (("calibrate", "--since", "2026-12-01"), "has no telemetry in this time: it has some from 2026-11-02 12:00"),
         (("--cluster", "elsewhere"), "has no telemetry of cluster elsewhere; it has c"),
         (("--cluster", "elsewhere", "--job", "whole"), "has no jobs of cluster elsewhere; it has c"),
         (("--settings", "/nowhere.toml"), "/nowhere.toml: there is no such file"),

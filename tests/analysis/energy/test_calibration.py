@@ -64,6 +64,11 @@ def test_a_board_of_a_measured_model_is_known_better_and_has_the_mean_of_its_mod
     assert many.unknown(watts, second) < few.unknown(watts, second) < none.unknown(watts, second)
     of_data_centre = SensorError.of_model("NVIDIA H100 80GB HBM3")  # of which no offset was far off
     assert of_data_centre.unknown(watts, second) < none.unknown(watts, second)
+    gpus = [("c", "hopper", "NVIDIA H100 80GB HBM3"), ("c", "blackwell", "NVIDIA GeForce RTX 5090")]
+    widths = BoardErrors.of_models(gpus).half_widths(
+        pl.DataFrame({"cluster": ["c", "c"], "gpu": ["hopper", "blackwell"]})
+    )
+    assert widths["offset_w"][0] < 0.7 * widths["offset_w"][1]
     assert [one.source.value for one in (many, few, none)] == ["model", "model", "population"]
     assert none == SENSOR_ERROR
     assert few.mean[0] > none.mean[0]  # that 2080 Ti read 3.3 % too little

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import whorl
-from whorl.analysis.energy.quote import FutureJob, quote_workload, quote_workloads
+from whorl.analysis.energy.quote import FutureJob, quote_workload, quote_workloads, workload_options
 from whorl.analysis.power_classes import own_runs
 from whorl.cli import cli
 from whorl.cli.answers.measuring import measure
@@ -214,6 +214,7 @@ def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
     [
         ({"workload": "nothing"}, "no run of nothing at the default power limit"),
         ({"gpus": 0}, "at least one GPU, not 0"),
+        ({"gpus": 200_000}, "at most 100,000 GPUs, not 200,000"),
         ({"gpus": []}, "at least one GPU"),
         ({"gpus": ["nowhere"]}, "nowhere"),
         ({"cap": 900}, "at most the default limit, 700 W, not 900"),
@@ -230,3 +231,12 @@ def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_is_one_sentence(measured: Path, options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         quote_workload(Store.open(measured), FutureJob(**{"workload": "gemm-fp32"} | options))
+
+
+def test_caps_below_the_lowest_limit_are_no_options(measured: Path) -> None:
+    store, job = Store.open(measured), FutureJob("gemm-fp32")
+    shares = [quote.choice for quote in workload_options(store, job, shares=(0.9, 0.1)).quotes]
+    assert not any("10 %" in choice for choice in shares)
+    assert any("90 %" in choice for choice in shares)
+    with pytest.raises(InputError, match="the lowest power limit of these GPUs is 200 W"):
+        workload_options(store, job, shares=(0.1,))
