@@ -139,6 +139,7 @@ def test_a_job_that_becomes_known_later_has_the_energy_of_the_readings(worked: P
     assert_same(by_minutes, windows(worked))
 
 
+@pytest.mark.long
 def test_readings_that_come_later_count(worked: Path) -> None:
     made(worked)
     before = windows(worked)
@@ -165,6 +166,7 @@ def test_readings_beside_midnight_make_the_day_before_again(worked: Path) -> Non
     assert_same(windows(worked), by_readings)
 
 
+@pytest.mark.long
 def test_pruned_days_keep_their_minutes(worked: Path) -> None:
     made(worked)
     before = windows(worked)
@@ -185,6 +187,7 @@ def test_pruned_days_keep_their_minutes(worked: Path) -> None:
     assert_same({key: after[key] for key in others}, {key: before[key] for key in others})
 
 
+@pytest.mark.long
 def test_a_killed_compaction_leaves_the_earlier_minutes_or_the_later(
     worked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,6 +132,7 @@ def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, few: Path
     assert set(reply.frame.filter(pl.col("option") == "cap")["basis"]) == {"published trainings"}
 
 
+@pytest.mark.long
 def test_a_job_that_ran_is_quoted_from_the_curve_of_its_workload(measured: Path) -> None:
     rows = [row for row in quoted(measured, "--job", "7", "--cap", "60%")["rows"] if row["option"] == "cap"]
     assert [(row["what"], row["basis"], row["n"]) for row in rows] == [("420 W (60 %)", "gemm-fp32 itself", 14)]
@@ -159,6 +160,7 @@ def test_a_quote_is_narrow_for_a_curve_wider_for_runs_alone_and_widest_for_a_cla
     assert runs.j.low < curve.j.value < runs.j.high
 
 
+@pytest.mark.long
 def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
     store = Store.open(measured)
     gpus = [str(row["gpu"]) for row in store.sql("select gpu from gpus_now order by gpu").to_pylist()]
@@ -175,6 +177,7 @@ def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
     assert any(quote.pareto for quote in (first, second))
 
 
+@pytest.mark.long
 def test_boards_that_were_calibrated_are_quoted_as_they_were_found(few: Path, tmp_path: Path) -> None:
     store = Store.open(shutil.copytree(few, tmp_path / "calibrated"))
     job = FutureJob("gemm-fp32", model="H100")
@@ -209,6 +212,7 @@ def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
     assert [quote.pareto for quote in (now, best)] == [False, True]
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize(
     ("options", "says"),
     [
