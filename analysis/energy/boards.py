@@ -114,7 +114,7 @@ class BoardErrors:
             absent.with_columns(pl.lit(f"usual {number}").alias("factor"), pl.lit(h).alias("h"), pl.lit(p).alias("p"))
             for number, (h, p) in enumerate(shared_pairs(self.usual))
         ]
-        shared = pl.concat([self.shared, *of_absent])
+        shared = pl.concat([self.shared, *of_absent]).with_columns(pl.col("factor").rank("dense"))
         joules, seconds = pl.col("sensed_j"), pl.col("sensed_s")
         error = pl.col("h") * joules + pl.col("p") * seconds
         likely = pl.when(pl.col("source") != ErrorSource.CALIBRATED.value).then(error).otherwise(0.0)

@@ -60,28 +60,31 @@ def add_up(
     says why in a code.
     """
     by = list(by)
+    # Numbers of groups are compared more quickly than the names of a million jobs.
+    names = pieces.select(by or pl.repeat(0, pl.len()).alias("_all"))
+    groups = names.unique(maintain_order=True).with_row_index("_group")
+    number = names.join(groups, on=names.columns, how="left", nulls_equal=True, maintain_order="left")["_group"]
+    pieces = pieces.with_columns(number)
     honest = pl.col("reason").is_null() & pl.col("energy_j").is_not_null()
-    boards = pieces.group_by(list(dict.fromkeys([*by, "cluster", "gpu"])), maintain_order=True).agg(
+    boards = pieces.group_by("_group", *_KEYS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
         _sum("energy_j", pl.col("energy_j").filter(honest)).fill_null(0.0).alias("known_j"),
         (pl.col("share") * _SECONDS).sum().alias("gpu_s"),
         (pl.col("share") * _SECONDS).filter(~honest).sum().alias("unknown_s"),
         pl.col("measured_s").filter(pl.col("method") == "counter").sum().alias("counter_s"),
-        _most("reason", ~honest).alias("reason"),
         (~honest).any().alias("doubtful"),
     )
-    keys: list[str | pl.Expr] = [*by] if by else [pl.lit(0).alias("_all")]
     sums = ("below_j", "above_j", "variance_j2", "sensed_j", "sensed_s", "measured_s", "known_j", "gpu_s", "unknown_s")
-    total = boards.group_by(keys, maintain_order=True).agg(  # a sum in another order ends in other digits
+    total = boards.group_by("_group", maintain_order=True).agg(  # a sum in another order ends in other digits
         *(pl.col(name).sum() for name in (*sums, "counter_s")),
         *(_sum(name) for name in ("energy_j", "idle_j", *also)),
-        pl.col("reason").sort_by("unknown_s", descending=True).drop_nulls().first(),
-        pl.struct("cluster", "gpu").filter(pl.col("gpu").is_not_null()).n_unique().replace({0: None}).alias("gpus"),
+        pl.col("gpu").count().replace({0: None}).alias("gpus"),
         pl.col("doubtful").any(),
     )
-    total = _with_interval(_joined(total, errors.added(boards, by), by))
-    total = _joined(total, _time_with_any(pieces, by), by)
+    for columns in (errors.added(boards, ["_group"]), _reasons(pieces.filter(~honest)), _time_with_any(pieces)):
+        total = total.join(columns, on="_group", how="left", maintain_order="left")
+    total = groups.join(_with_interval(total), on="_group", maintain_order="left")
     refused = pl.col("doubtful") & (pl.col("unknown_s") >= REFUSED_FROM * pl.col("gpu_s"))
     refused |= pl.col("energy_j").is_null()
     figures = ("energy_j", "low_j", "high_j", "idle_j")
@@ -108,17 +111,13 @@ def _sum(name: str, values: pl.Expr | None = None) -> pl.Expr:
     return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
 
 
-def _most(name: str, among: pl.Expr) -> pl.Expr:
-    """The value of a column that has most of the time, among some rows."""
-    time_s = (pl.col("share") * _SECONDS).filter(among)
-    return pl.col(name).filter(among).sort_by(time_s, descending=True).drop_nulls().first()
-
-
-def _joined(total: pl.DataFrame, columns: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """The columns of both side by side; without `by`, both are one row."""
-    if not by:
-        return pl.concat([total, columns], how="horizontal")
-    return total.join(columns, on=by, how="left", nulls_equal=True, maintain_order="left")
+def _reasons(pieces: pl.DataFrame) -> pl.DataFrame:
+    """`reason` of each group of pieces without a figure: that of its longest piece on the GPU with most of the time."""
+    time_s = pl.col("share") * _SECONDS
+    boards = pieces.sort(time_s, descending=True, maintain_order=True).group_by("_group", *_KEYS, maintain_order=True)
+    of_boards = boards.agg(pl.col("reason").drop_nulls().first(), time_s.sum().alias("unknown_s"))
+    of_boards = of_boards.sort("unknown_s", descending=True, maintain_order=True)
+    return of_boards.group_by("_group").agg(pl.col("reason").drop_nulls().first())
 
 
 def _with_interval(total: pl.DataFrame) -> pl.DataFrame:
@@ -130,14 +129,17 @@ def _with_interval(total: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _time_with_any(pieces: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+def _time_with_any(pieces: pl.DataFrame) -> pl.DataFrame:
     """`duration_s` of each group: the length of the union of its pieces' times."""
-    order = pieces.select(*by, "began", "ended").sort(*by, "began", "ended")
-    before = pl.col("ended").cum_max().shift(1)
-    latest = before.over(by) if by else before
-    fresh = pl.col("ended") - pl.max_horizontal("began", latest)
-    order = order.with_columns((fresh.dt.total_nanoseconds() / 1e9).clip(lower_bound=0).alias("duration_s"))
-    return order.group_by(by).agg(pl.col("duration_s").sum()) if by else order.select(pl.col("duration_s").sum())
+    ends = (("began", 1), ("ended", -1))
+    moments = pl.concat(
+        pieces.select("_group", pl.col(name).alias("at"), pl.lit(step).alias("step")) for name, step in ends
+    )
+    moments = moments.sort("_group", "at")
+    lasted_us = (pl.col("at").shift(-1) - pl.col("at")).dt.total_microseconds()
+    covered_us = pl.when(pl.col("step").cum_sum() > 0).then(lasted_us)  # it is 0 after the last piece of a group
+    moments = moments.select("_group", (covered_us / 1e6).alias("duration_s"))
+    return moments.group_by("_group").agg(pl.col("duration_s").sum())
 
 
 @dataclass(frozen=True)
