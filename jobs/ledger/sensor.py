@@ -87,7 +87,7 @@ class StepAliasing:
         limit = self._limit or self._highest
         floor, full = min(self._lowest, FLOOR * limit), max(self._highest, LIKELY * limit)
         hidden = float(locked_w2(watts, 0.5 if utilization is None else utilization, floor, full))
-        locked = max(hidden - self._spread_w2, 0.0)
+        locked = max(hidden - beat_w2, 0.0)
         missed_s = missed * (missed if counter else 1.0) * seconds
         rate = usual * bend * bend / 6
         return rate * missed_s, (beat_w2 + locked) * missed_s, (beat_w2 * coherent_s + locked * LOCKED_S) * missed_s

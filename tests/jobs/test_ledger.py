@@ -192,6 +192,17 @@ def test_the_interval_holds_the_true_energy(counter: bool) -> None:
     assert known / n > 0.3
 
 
+def test_a_wave_too_slow_to_be_a_beat_may_still_be_a_load_in_step_with_the_sensor() -> None:
+    wave = Board(lambda t: 150 + 75 * np.sin(2 * np.pi * t / 16), counter=False, model="NVIDIA A100-SXM4-80GB")
+    readings = wave.readings
+    half_used = {"utilization": 50, "power_window_ms": 25}
+    wave.readings = lambda at: readings(at) | half_used  # type: ignore[method-assign]
+    figure = Bench(wave).span(16, 18).figure()
+    assert figure.low_j is not None
+    assert figure.high_j is not None
+    assert figure.high_j - figure.low_j > 0.8 * (figure.energy_j or 0)  # of a GPU that is busy half of the time
+
+
 def test_what_is_too_short_for_the_sensor_has_bounds_and_no_figure() -> None:
     bench = Bench(Board(square(50, 350, 0.02)))
     short = bench.span(2, 2.01)
