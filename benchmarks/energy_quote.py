@@ -35,19 +35,18 @@ import polars as pl
 
 from whorl.analysis.energy.options import CAPS, CapModel, Quote, cap_points
 from whorl.analysis.energy.quote import FutureJob, quote_workload
-from whorl.analysis.power_classes import METHODS, Curve, own_runs
-from whorl.analysis.power_classes.caps import at
+from whorl.analysis.power_classes import Curve, curves, own_runs
 from whorl.analysis.statistics.student import quantile
 from whorl.analysis.tuning.curve import CappedRuns, own_curve
 from whorl.analysis.tuning.search import TimeBound
 from whorl.benchmarks.machine import machine
-from whorl.benchmarks.power_classes import MODELS, zeus
 from whorl.benchmarks.reporting import as_json, share
 from whorl.cli.answers.measuring import measure
 from whorl.jobs.tuning import TuningOptions, tune
 from whorl.jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from whorl.store import Store
 
+POWER = Path(__file__).resolve().parents[2] / "shared" / "data" / "power"
 WORKLOADS = {"gemm-fp32": "compute", "gemm-fp16": "compute", "fma-fp64": "compute", "transformer": "both",
              "stream-triad": "memory", "pagerank": "memory"}  # fmt: skip
 """With the class that a user would name."""
@@ -60,10 +59,25 @@ Row = dict[str, tuple[float, float]]
 """Of `time` and `energy`: the error of ln, and half of the interval, on the side of the error."""
 
 
-def fitted(curves: list[Curve]) -> CapModel:
+def zeus(model: str) -> list[Curve]:
+    """The curves of a sweep: a family is data set and network, a setting adds batch size and optimizer."""
+    table = pl.read_csv(POWER / f"zeus_power_limits_{model}.csv.gz")
+    family = pl.concat_str("dataset", "network", separator="/")
+    return curves(
+        table.select(
+            family.alias("family"),
+            pl.concat_str(family, "batch_size", "optimizer", separator="/").alias("setting"),
+            pl.col("power_limit").cast(pl.Float64).alias("cap"),
+            pl.col("time_per_epoch").alias("time"),
+            pl.col("average_power").alias("power_w"),
+        )
+    )
+
+
+def fitted(sweeps: list[Curve]) -> CapModel:
     """The model of caps of some trainings, each of which counts once."""
     points = defaultdict(list)
-    for curve in curves:
+    for curve in sweeps:
         points[curve.family].append(cap_points(curve))
     means = np.array(
         [np.concatenate(of, axis=1).mean(axis=1) for of in points.values() if np.concatenate(of, axis=1).size]
@@ -74,24 +88,22 @@ def fitted(curves: list[Curve]) -> CapModel:
 
 def trainings(sweeps: dict[str, list[Curve]]) -> dict[str, Any]:
     """Each training left out, on each model of GPU."""
-    every = [curve for curves in sweeps.values() for curve in curves]
+    every = [curve for of_model in sweeps.values() for curve in of_model]
     answer: dict[str, Any] = {"published": vars(fitted(every))}
-    for model, curves in sweeps.items():
+    for model, of_model in sweeps.items():
         rows, rule, by_training = [], [], defaultdict(list)
-        for family in sorted({curve.family for curve in curves}):
+        for family in sorted({curve.family for curve in of_model}):
             known = fitted([curve for curve in every if curve.family != family])
-            others = [curve for curve in curves if curve.family != family]
-            for curve, cap in product((one for one in curves if one.family == family), CAPS):
+            for curve, cap in product((one for one in of_model if one.family == family), CAPS):
                 if cap < curve.share[0]:
                     continue
-                time, power = at(curve, cap)
+                time, power = (float(np.interp(cap, curve.share, of)) for of in (curve.time, curve.power))
                 said = known.multiple(curve.load, cap)
                 row = {"time": (abs(np.log(time) - said.time), said.time_half),
                        "energy": (abs(np.log(time * power) - said.energy), said.energy_half)}  # fmt: skip
                 rows.append(row)
                 by_training[family].append([error <= half for error, half in row.values()])
-                of_time, of_power = METHODS["limit rule"](others, curve.load, cap)
-                rule.append([abs(np.log(of_time / time)), abs(np.log(of_time * of_power / time / power))])
+                rule.append([abs(np.log(time)), abs(np.log(min(1.0, cap / curve.load) / time / power))])
         answer[model] = figures(rows)
         for place, figure in enumerate(("time", "energy")):
             held = [np.mean([of[place] for of in rows_of]) >= 0.9 for rows_of in by_training.values()]
@@ -218,10 +230,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="more simulated stores")
     arguments = parser.parse_args()
-    sweeps = {model: zeus(model) for model in MODELS}
+    sweeps = {model: zeus(model) for model in ("v100", "rtx6000")}
     answer = {
         "machine": machine(), "trainings": trainings(sweeps),
-        "itself": {model: itself(curves) for model, curves in sweeps.items()},
+        "itself": {model: itself(of_model) for model, of_model in sweeps.items()},
         "simulated": simulated(long=arguments.long),
     }  # fmt: skip
     sys.stdout.write(as_json(answer) + "\n")

@@ -1,46 +1,74 @@
-"""Workloads of a store that were run under several power limits or locked clocks, and what a cap would do to others."""
+"""Workloads of a store that were run under several power limits or locked clocks: their curves of time and power."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
-from ...store.names import plain_workload
 from ...store.vocabulary import stated
 from ..runs.measurements import measurements
+from ..statistics.ordering import Floats
 from ..tuning.curve import SAME_LEVEL, CappedRuns, OwnCurve, own_curve
-from .caps import Prediction, curves, predict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...store import Store
 
-Capped = Literal["power", "clock"]
 _SIZES = ("flop", "bytes", "operations", "input")
 """Conditions in which runs of one workload have other energies and times, whatever their power limit."""
 
 
-def sweep(store: Store, *, cluster: str | None = None, capped: Capped = "power") -> pl.DataFrame:
-    """The runs of workloads under caps, for `curves`: family, setting, cap (W or MHz), time (ms), power_w.
+@dataclass(frozen=True)
+class Curve:
+    """A workload in one setting (batch size, model of GPU, ...) under several caps."""
 
-    For clocks also limit_w, the power limit. A run without a stated cap counts as one under the GPU's own limit or
-    highest clock, where that is known. The setting is cluster, model, input size, and the clock or limit that is not
-    the cap. The power is the run's median.
+    family: str
+    """The workload: its settings are left out together."""
+    setting: str
+    load: float
+    """Power under the highest cap, as a share of the power limit."""
+    share: Floats
+    """(caps,) the cap as a share of the highest, rising to 1."""
+    time: Floats
+    """(caps,) the time, as a multiple of that under the highest cap."""
+    power: Floats
+    """(caps,) the power, likewise."""
+
+
+def curves(runs: pl.DataFrame) -> list[Curve]:
+    """The curves of runs under power limits: columns family, setting, cap (W), time, power_w.
+
+    A setting with one cap, or without time or power under its highest, gives none.
     """
-    every = runs_with_limits(store, cluster)
-    limit_w, mhz = pl.coalesce("set_w", "own_w"), pl.coalesce("set_mhz", "own_mhz")
-    same, cap = (mhz, limit_w) if capped == "power" else (limit_w, mhz)
+    known = runs.filter(*(pl.col(name) > 0 for name in ("cap", "time", "power_w")))
+    known = known.group_by("family", "setting", "cap").agg(pl.col("time", "power_w").median())
+    found = []
+    for (family, setting), part in known.sort("family", "setting", "cap").group_by(
+        "family", "setting", maintain_order=True
+    ):
+        cap, time, power = (part[name].to_numpy().astype(np.float64) for name in ("cap", "time", "power_w"))
+        if len(cap) > 1:
+            load = float(power[-1] / cap[-1])
+            found.append(Curve(str(family), str(setting), load, cap / cap[-1], time / time[-1], power / power[-1]))
+    return found
+
+
+def sweep(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
+    """The runs of workloads under power limits, for `curves`: family, setting, cap (W), time (ms), power_w.
+
+    A run without a stated limit counts as one under the GPU's own limit, where that is known. The setting is cluster,
+    model, input size and clock. The power is the run's median.
+    """
+    clock = pl.coalesce("set_mhz", "own_mhz").cast(pl.String)
     parts = [pl.col(name).fill_null("") for name in ("cluster", "model", "input_size")]
-    return every.select(
-        "family",
-        pl.concat_str(*parts, same.cast(pl.String).fill_null(""), separator="|").alias("setting"),
-        cap.alias("cap"),
-        pl.col("value").alias("time"),
-        "power_w",
-        *([limit_w.alias("limit_w")] if capped == "clock" else []),
-    ).filter(pl.col("cap").is_not_null())
+    return runs_with_limits(store, cluster).select(
+        "family", pl.concat_str(*parts, clock.fill_null(""), separator="|").alias("setting"),
+        pl.coalesce("set_w", "own_w").alias("cap"), pl.col("value").alias("time"), "power_w",
+    ).filter(pl.col("cap").is_not_null())  # fmt: skip
 
 
 def own_runs(store: Store, *, cluster: str | None = None, workload: str | None = None) -> pl.DataFrame:
@@ -103,30 +131,3 @@ def runs_with_limits(store: Store, cluster: str | None, workloads: Sequence[str]
     return runs.join(store.collect(conditions), on="run_id").join(
         now, on=["cluster", "gpu"], how="left", nulls_equal=True
     )
-
-
-def cap_effect(
-    store: Store, workload: str, cap: float, *, cluster: str | None = None, capped: Capped = "power"
-) -> Prediction:
-    """What a cap (W or MHz) would do to a workload of the store, from the other workloads that were run under caps.
-
-    The load is the median power of its runs under the highest cap it was run under.
-    """
-    runs = sweep(store, cluster=cluster, capped=capped)
-    work = plain_workload(workload)
-    own = runs.filter(pl.col("family") == work, pl.col("power_w") > 0)
-    if own.is_empty():
-        what = "power limit" if capped == "power" else "highest clock"
-        return _without(f"no run of {workload} has a time, its power and a {what}")
-    highest = float(own.select(pl.col("cap").max()).item())
-    top = own.filter(pl.col("cap") == highest)
-    load = (top["power_w"] / top["cap" if capped == "power" else "limit_w"]).median()
-    if load is None:
-        return _without(f"no power limit of the GPUs that ran {workload} is known")
-    if not 0 < cap <= highest:
-        return _without(f"the cap must be above 0 and at most {highest:g}, the highest that {workload} was run under")
-    return predict(curves(runs), float(load), cap / highest, without=work)  # type: ignore[arg-type]
-
-
-def _without(reason: str) -> Prediction:
-    return Prediction(None, None, None, None, None, 0, (), reason)
