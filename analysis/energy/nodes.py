@@ -30,7 +30,10 @@ _MOST_W = 1e5  # no node draws more: a counter that says so began anew
 class NodeProblem(Code):
     """What is wrong with the meters of a node, and what was done about it."""
 
-    METERS_DISAGREE = "meters of a node disagree", "two meters of a node differ: the one that covers more counts"
+    METERS_DISAGREE = (
+        "meters of a node disagree",
+        "two meters of a node differ: the one that covers more counts, of two alike a PDU before a BMC",
+    )
     BELOW_GPUS = "node below its GPUs", "the meter of a node reads less than its GPUs: it counts for none of its energy"
 
 

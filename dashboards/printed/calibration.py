@@ -67,7 +67,7 @@ def _sentences(calibration: Calibration) -> Iterable[str]:
         )
     for row in calibration.refused.head(_REFUSED).iter_rows(named=True):
         yield (
-            f"not used: node {row['node']}, whose meter ({row['meter']}) moves by {number(row['watts_per_watt'], 2)} W "
+            f"not used: node {row['node']}, whose meter ({row['meter']}) moves by {round(row['watts_per_watt'], 2) + 0:.2f} W "
             "for each W of its GPUs: it is stuck, late by more than a minute, or no meter of this node alone"
         )
     if calibration.refused.height > _REFUSED:
