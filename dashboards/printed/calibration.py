@@ -8,7 +8,7 @@ from typing import Any
 from ...analysis.energy.calibration import SCHEMA, Calibration
 from ...store.power_sensors import ErrorSource
 from ...store.vocabulary import CalibrationFinding
-from ..table import MISSING, Table, count, many, minute, number
+from ..table import MISSING, Table, count, many, minute
 from .energy import with_clusters
 
 _LISTED, _REFUSED = 64, 5
@@ -67,8 +67,9 @@ def _sentences(calibration: Calibration) -> Iterable[str]:
         )
     for row in calibration.refused.head(_REFUSED).iter_rows(named=True):
         yield (
-            f"not used: node {row['node']}, whose meter ({row['meter']}) moves by {round(row['watts_per_watt'], 2) + 0:.2f} W "
-            "for each W of its GPUs: it is stuck, late by more than a minute, or no meter of this node alone"
+            f"not used: node {row['node']}, whose meter ({row['meter']}) moves by "
+            f"{round(row['watts_per_watt'], 2) + 0:.2f} W for each W of its GPUs: it is stuck, late by more than a "
+            "minute, or no meter of this node alone"
         )
     if calibration.refused.height > _REFUSED:
         yield f"not used: {calibration.refused.height - _REFUSED:,} more nodes for the same reason; --json has all"
