@@ -239,15 +239,17 @@ class Attribution:
         starts, stops = _runs(hold, cut)
         pieces = Spans(spans.gpu[at[starts]], spans.began[at[starts]], spans.ended[at[stops]])
         kinds = np.concatenate([np.full(held.sum(), ""), np.where(idle, Kind.IDLE.value, Kind.UNATTRIBUTED.value)])
-        energies = _energies(meters, Spans.joined([spans[held], nobodys, pieces]))
-        of_spans, of_pieces = ({name: values[part] for name, values in energies.items()}
-                               for part in (slice(len(kinds)), slice(len(kinds), None)))  # fmt: skip
+        span, several = (np.cumsum(held) - 1)[at], starts < stops
+        energies = _energies(meters, Spans.joined([spans[held], nobodys, pieces[several]]))
+        row = np.where(several, len(kinds) + np.cumsum(several) - 1, span[starts])  # of a piece: most have one span
+        of_spans, of_pieces = ({name: values[rows] for name, values in energies.items()}
+                               for rows in (slice(len(kinds)), row))  # fmt: skip
         return _Measured(
             _names(meters, nodes).with_columns(idle_source=meters.idle_source.astype(np.int8)),
             of_spans | {"kind": kinds},
             of_pieces | {"claim": claim[hold[starts]]},
             {
-                "span": (np.cumsum(held) - 1)[at],
+                "span": span,
                 "piece": np.repeat(np.arange(len(starts)), stops - starts + 1),
                 "claim": claim[hold],
                 "stated": claims.share[claim[hold]],
