@@ -227,12 +227,13 @@ def booked(
     pieces, of_nodes = with_measured_hosts(store, pl.concat(parts, rechunk=False), first, last, cluster=cluster)
     pieces = priced(pieces, rates, stated, None if models is None else models.polars())
     factors = factors_used(pieces, rates)
-    pieces = _flagged(pieces.drop("measured_host_j"), split.metered)
-    of_store = problems_of_store(store, split.metered, cluster=cluster, since_ns=first, until_ns=last)
+    metered = split.metered
+    pieces = _flagged(pieces.drop("measured_host_j"), metered)
+    of_store = problems_of_store(store, metered, cluster=cluster, since_ns=first, until_ns=last)
     problems = pl.concat([split.problems, of_store, of_nodes]).sort(*_KEYS, "began", "problem", nulls_last=True)
     counted = pieces.filter("read", ~pl.col("dark"))
     return Booked(
-        pieces, split.metered, problems, factors, stated, errors, date_of_ns(first), date_of_ns(last),
+        pieces, metered, problems, factors, stated, errors, date_of_ns(first), date_of_ns(last),
         dark_s=float(pieces.filter("dark").select((pl.col("share") * _SECONDS).sum()).item() or 0.0),
         has_jobs=bool((pieces["kind"] == Kind.JOB.value).any()),
         carbon_reason=_lacking(counted, "carbon_reason"), cost_reason=_lacking(counted, "cost_reason"),
