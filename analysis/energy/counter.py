@@ -36,7 +36,7 @@ def counted(
     """
     at, anchored = _anchors(groups, counter)
     trusted, energy = np.zeros(len(ts), bool), np.zeros(len(ts))
-    if not (anchored.sizes > 1).any():
+    if not anchored.sizes.any():
         return trusted, energy
     value, anchor_ns, power = counter[at], ts[at], np.add.reduceat(by_power, at)
     # By anchor: of the time to the next of its GPU. After the last there is none.
@@ -76,11 +76,13 @@ def counted(
             joules = grown[rows] if problem in (Problem.COUNTER_WRAP, Problem.COUNTER_JUMP) else -grown[rows]
             joules = joules + power[rows] if problem is Problem.COUNTER_STALE else joules
             notes[gpu] += notes_of(problem, anchor_ns[rows], ts[next_at[rows]], joules)
-    for gpu in np.flatnonzero(anchored.sizes > 1).tolist():
+    for gpu in np.flatnonzero(anchored.sizes).tolist():
         first, end = anchored.spans[gpu]
         final, last = int(at[end - 1]), int(groups.lasts[gpu])
         still_s, missing_j = (ts[last] - ts[final]) / 1e9, float(by_power[final:last].sum())
-        if still_s > max(_STALE_S, 3 * median(lasted[first : end - 1])) and missing_j > highest_w[gpu]:
+        usual_s = median(lasted[first : end - 1]) if end - first > 1 else 0.0  # it never moved
+        is_read = end - first > 1 or not np.isnan(counter[last])
+        if is_read and still_s > max(_STALE_S, 3 * usual_s) and missing_j > highest_w[gpu]:
             notes[gpu].append(Note(Problem.COUNTER_STALE, int(ts[final]), int(ts[last]), missing_j))
     return trusted, energy
 

@@ -336,6 +336,14 @@ def test_a_counter_that_did_something_else_is_told_and_not_believed(change: obje
     assert found["below_j"] < 0.01 * found["energy_j"]
 
 
+def test_a_counter_that_never_moves_is_told_and_one_that_was_read_once_is_not() -> None:
+    once = np.where(np.arange(300) == 0, 5.0, np.nan)
+    for counter, found in ((np.full(300, 5.0), [Problem.COUNTER_STALE]), (once, [])):
+        meter = build("c", "g", readings(STEADY, counter_j=counter))
+        assert problems(meter) == found
+        assert whole(meter)["energy_j"] == pytest.approx(200 * 299, rel=1e-3)
+
+
 def test_one_odd_value_of_a_counter_is_left_out() -> None:
     for odd in (0.0, 1e12, 2.0**64 / 1000, -1e-3):
         counter = counted(STEADY)
