@@ -19,7 +19,7 @@ from ...store.vocabulary import EventKind
 from ..by_number import by_number
 from .attribute import Kind
 from .billing import host_source
-from .books import COSTS, PARTS, REFUSED_FROM, Balance, Booked, add_up, balance, booked
+from .books import ALL_ENERGY, COSTS, PARTS, REFUSED_FROM, Balance, Booked, EnergyQuestion, add_up, balance, booked
 from .carbon import NoFigure
 from .idle import IDLE_SOURCES
 from .readings import covered, has_telemetry, rows_since
@@ -115,33 +115,27 @@ class EnergyAnswer:
 def energy(
     store: Store | str | Path,
     by: str = By.JOB,
+    question: EnergyQuestion = ALL_ENERGY,
     *,
     job: str | None = None,
-    cluster: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    settings: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> EnergyAnswer:
     """The energy of a store's GPUs by job, user, account, GPU, node or day; or of one job, if `job` is given.
 
-    `since` and `until` are UTC without zone. `settings` is a file with carbon, prices and more; without one,
-    `energy.toml` in the store's folder is used if it is there. Raises InputError for a job or cluster that the store
-    does not know, and where it has no telemetry in that time.
+    Raises InputError for a job or cluster that the store does not know, and where it has no telemetry in that time.
     """
     from ...store import Store as Opened
 
     opened = store if isinstance(store, Opened) else Opened.open(store)
     by = By(by)
-    gpus = None
     if job is None:
         jobs = allocations(opened)
     else:
-        jobs = _of_job(opened, job, cluster)
+        jobs = _of_job(opened, job, question.cluster)
         if jobs["cluster"][0] is not None and has_telemetry(opened, jobs["cluster"][0]):
-            cluster = jobs["cluster"][0]  # its number is of no other cluster
-        gpus, since, until = _of_these(opened, jobs, since, until)
-    books = booked(opened, cluster=cluster, gpus=gpus, since=since, until=until, settings=settings, progress=progress)
+            question = replace(question, cluster=jobs["cluster"][0])  # its number is of no other cluster
+        question = _of_these(opened, jobs, question)
+    books = booked(opened, question, progress=progress)
     if job is None:
         return answered(opened, by, books, jobs=jobs)
     # A job that had a GPU of which no reading counts keeps it, with its bounds.
@@ -170,20 +164,13 @@ def allocations(store: Store) -> pl.DataFrame:
 
 
 def reconcile(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    settings: str | Path | None = None,
-    progress: Callable[[str], None] | None = None,
+    store: Store, question: EnergyQuestion = ALL_ENERGY, *, progress: Callable[[str], None] | None = None
 ) -> Balance:
     """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown.
 
     Raises InputError where there is no telemetry in that time.
     """
-    books = booked(store, cluster=cluster, since=since, until=until, settings=settings, progress=progress)
-    return balance(store, books)
+    return balance(store, booked(store, question, progress=progress))
 
 
 # -- rows -----------------------------------------------------------------------------------------------------
@@ -386,10 +373,9 @@ def _these(jobs: pl.DataFrame) -> str:
     return f"j.cluster is not distinct from {quoted(jobs['cluster'][0])} and j.allocation in ({listed})"
 
 
-def _of_these(
-    store: Store, jobs: pl.DataFrame, since: datetime | None, until: datetime | None
-) -> tuple[list[tuple[str, str]] | None, datetime | None, datetime | None]:
-    """The physical GPUs of these allocations (None: not all are known) and the time that they cover."""
+def _of_these(store: Store, jobs: pl.DataFrame, question: EnergyQuestion) -> EnergyQuestion:
+    """The question of the physical GPUs of these allocations (of all, where not all are known) and of their time."""
+    since, until = question.since, question.until
     rows = store.sql(
         "select j.cluster, j.gpu, g.parent from jobs_now j left join gpus_now g on g.gpu = j.gpu and g.cluster is not "
         f"distinct from j.cluster where {_these(jobs)}"
@@ -401,9 +387,8 @@ def _of_these(
         first, last = last, first + timedelta(seconds=1)
     since = first if since is None or (first is not None and first > since) else since
     until = last if until is None or (last is not None and last < until) else until
-    if rows["gpu"].null_count():
-        return None, since, until
-    return rows.select("cluster", pl.coalesce("parent", "gpu")).unique().rows(), since, until
+    gpus = None if rows["gpu"].null_count() else rows.select("cluster", pl.coalesce("parent", "gpu")).unique().rows()
+    return replace(question, gpus=gpus, since=since, until=until)
 
 
 # -- at a glance ----------------------------------------------------------------------------------------------
@@ -454,7 +439,7 @@ def summary(
     say = progress or (lambda _: None)
     say("looking for telemetry")
     since, until, cut = _usual_time(store, cluster, since_ns, until_ns, last)
-    books = booked(store, cluster=cluster, since=since, until=until, settings=offline(store), progress=progress)
+    books = booked(store, EnergyQuestion(cluster, since, until, offline(store)), progress=progress)
     say("adding up")
     jobs, small = allocations(store), books.without_pieces
     pieces = _with_jobs(books, jobs)

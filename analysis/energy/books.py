@@ -143,6 +143,25 @@ def _time_with_any(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 @dataclass(frozen=True)
+class EnergyQuestion:
+    """Whose energy is asked for, of which time, and by which settings."""
+
+    cluster: str | None = None
+    """Only this one; None: all."""
+    since: datetime | None = None
+    """UTC, without zone; None: the first reading."""
+    until: datetime | None = None
+    """None: the last reading."""
+    settings: EnergySettings | str | Path | None = None
+    """Carbon, prices and more, or a file of them; None: `energy.toml` in the store's folder, if it is there."""
+    gpus: Collection[tuple[str, str]] | None = None
+    """Only these, by cluster and UUID; None: all."""
+
+
+ALL_ENERGY = EnergyQuestion()
+
+
+@dataclass(frozen=True)
 class Booked:
     """All pieces of a time, and what they stand on."""
 
@@ -196,22 +215,15 @@ class Booked:
 
 
 def booked(
-    store: Store,
-    *,
-    cluster: str | None = None,
-    gpus: Collection[tuple[str, str]] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    settings: EnergySettings | str | Path | None = None,
-    progress: Callable[[str], None] | None = None,
+    store: Store, question: EnergyQuestion = ALL_ENERGY, *, progress: Callable[[str], None] | None = None
 ) -> Booked:
-    """The pieces of the store's GPUs, or of some of them, from `since` to `until` (UTC, without zone), cut at midnight.
+    """The pieces of a store's GPUs, cut at midnight.
 
-    `settings` is a file; None: `energy.toml` of the store, if it is there. Raises InputError where there is no
-    telemetry in that time, and for settings that cannot be used.
+    Raises InputError where there is no telemetry in that time, and for settings that cannot be used.
     """
-    stated = find_settings(store.root, settings)
-    first, last, clusters = time_covered(store, cluster, since, until)
+    cluster, gpus = question.cluster, question.gpus
+    stated = find_settings(store.root, question.settings)
+    first, last, clusters = time_covered(store, cluster, question.since, question.until)
     rates = rates_between(stated, first, last, clusters)
     days = np.arange(first // _DAY_NS + 1, -(-last // _DAY_NS)) * _DAY_NS  # the midnights within
     models = store.sql("select cluster, gpu, model from gpus_now where model is not null") if stated.embodied else None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -33,7 +33,7 @@ from ..statistics.ordering import Floats
 from ..statistics.student import quantile
 from .attribute import Kind
 from .boards import POPULATION, BoardErrors
-from .books import Booked, add_up, booked
+from .books import ALL_ENERGY, Booked, EnergyQuestion, add_up, booked
 from .levels import ANY, LEAST, SITTINGS_FREEDOM, STANDS, Measure, fingerprints, identities, levels
 
 if TYPE_CHECKING:
@@ -103,19 +103,18 @@ class FleetExcess:
 def fleet_excess(
     store: Store,
     by: str = Of.GPU,
+    question: EnergyQuestion = ALL_ENERGY,
     *,
-    cluster: str | None = None,
     progress: Callable[[str], None] | None = None,
-    **options: Any,
 ) -> FleetExcess:
-    """What the place of the jobs of a store cost, by GPU, node or job. `options`: as `books.booked` takes them.
+    """What the place of the jobs of a store cost, by GPU, node or job.
 
     Raises InputError where no GPU was compared with others, and as `booked`.
     """
     say = progress or (lambda _: None)
     say("comparing the GPUs")
-    figures, notes = fingerprints(store, cluster)
-    books = booked(store, cluster=cluster, progress=progress, **options)
+    figures, notes = fingerprints(store, question.cluster)
+    books = booked(store, question, progress=progress)
     gpus = identities(store)
     standing = levels(figures, gpus, sensor=books.sensor)
     if standing.is_empty():

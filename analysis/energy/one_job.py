@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from ...store.instants import nanoseconds
 from ...store.power_sensors import SensorError
 from ...store.views import OF_ALL_RUNS
 from .answers import EnergyAnswer, energy, offline
+from .books import ALL_ENERGY, EnergyQuestion
 from .excess import verdicts
 from .options import Ground
 from .quote import Quoted, quote_job
@@ -54,23 +55,22 @@ def job_offline(
     grounds: Callable[[str, SensorError], Ground] | None = None,
 ) -> OneJob:
     """As `one_job`, and asks nothing of the network."""
-    return one_job(store, job, cluster, settings=offline(store), progress=progress, grounds=grounds)
+    return one_job(store, job, EnergyQuestion(cluster, settings=offline(store)), progress=progress, grounds=grounds)
 
 
 def one_job(
     store: Store,
     job: str,
-    cluster: str | None = None,
+    question: EnergyQuestion = ALL_ENERGY,
     *,
     progress: Callable[[str], None] | None = None,
     grounds: Callable[[str, SensorError], Ground] | None = None,
-    **options: Any,
 ) -> OneJob:
-    """What is known of a job, or of all tasks of an array. `grounds`: as `quote` takes it; `options`: as `energy`.
+    """What is known of a job, or of all tasks of an array. `grounds`: as `quote` takes it.
 
     Raises InputError as `answers.energy`.
     """
-    answer = energy(store, job=job, cluster=cluster, progress=progress, **options)
+    answer = energy(store, question=question, job=job, progress=progress)
     elsewhere, why_not = None, None
     try:
         elsewhere = quote_job(store, job, answer, grounds=grounds)

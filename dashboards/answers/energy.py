@@ -14,7 +14,7 @@ from .reply import Reply, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis.energy.answers import EnergyAnswer
-    from ...analysis.energy.books import Balance
+    from ...analysis.energy.books import Balance, EnergyQuestion
     from ...analysis.energy.calibration import Calibration
     from ...analysis.energy.excess import FleetExcess
     from ...analysis.energy.one_job import OneJob
@@ -63,26 +63,20 @@ def energy(
     from ...analysis.energy import answers
     from ...analysis.energy.one_job import one_job
     from ..printed import energy as printed
-    from ..printed import energy_job
 
+    question = _question(options)
     if job is None or by != answers.By.JOB:
-        answer = answers.energy(opened(store), by, job=job, **_times(options))
-        return Reply(
-            answer, partial(printed.document, answer), partial(printed.answer, answer, folder(store)), frame=answer.rows
-        )
-    whole = one_job(opened(store), job, **_times(options))
-    elsewhere = whole.elsewhere
+        answer = answers.energy(opened(store), by, question, job=job, progress=options.get("progress"))
+        parts = partial(printed.energy_parts, answer, folder(store))
+        return Reply(answer, partial(printed.energy_document, answer), parts, frame=answer.rows)
+    of_job = one_job(opened(store), job, question, progress=options.get("progress"))
+    elsewhere, rows = of_job.elsewhere, of_job.answer.rows
     if elsewhere is None:
-        parts = partial(printed.answer, whole.answer, folder(store))
+        parts = partial(printed.energy_parts, of_job.answer, folder(store))
     else:
-        parts = partial(energy_job.answer, whole.answer, elsewhere)
-    return Reply(
-        whole,
-        partial(energy_job.document, whole),
-        parts,
-        frame=whole.answer.rows,
-        notes=() if elsewhere is None else elsewhere.notes,
-    )
+        parts = partial(printed.job_parts, of_job.answer, elsewhere)
+    notes = () if elsewhere is None else elsewhere.notes
+    return Reply(of_job, partial(printed.job_document, of_job), parts, frame=rows, notes=notes)
 
 
 def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]) -> Reply[Balance]:
@@ -92,10 +86,11 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]
     wrong with readings and jobs. Raises InputError where nothing was read in that time.
     """
     from ...analysis.energy.answers import reconcile
-    from ..printed import energy_balance as printed
+    from ..printed import energy as printed
 
-    answer = reconcile(opened(store), **_times(options))
-    return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), frame=answer.gpus)
+    balance = reconcile(opened(store), _question(options), progress=options.get("progress"))
+    parts = partial(printed.balance_parts, balance)
+    return Reply(balance, partial(printed.balance_document, balance), parts, frame=balance.gpus)
 
 
 def energy_calibrate(
@@ -109,7 +104,7 @@ def energy_calibrate(
     from ...analysis.energy.calibration import calibrate
     from ..printed import calibration as printed
 
-    answer = calibrate(opened(store), dry_run=dry_run, **_times(options))
+    answer = calibrate(opened(store), dry_run=dry_run, progress=options.get("progress"), **_stated(options))
     return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), frame=answer.boards)
 
 
@@ -119,16 +114,11 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
     Raises InputError where no GPU was compared with others, and where nothing was read in that time.
     """
     from ...analysis.energy.excess import fleet_excess
-    from ..printed import energy_excess as printed
+    from ..printed import energy as printed
 
-    answer = fleet_excess(opened(store), by, **_times(options))
-    return Reply(
-        answer,
-        partial(printed.document, answer),
-        partial(printed.answer, answer, folder(store)),
-        frame=answer.rows,
-        notes=answer.notes,
-    )
+    excess = fleet_excess(opened(store), by, _question(options), progress=options.get("progress"))
+    parts = partial(printed.excess_parts, excess, folder(store))
+    return Reply(excess, partial(printed.excess_document, excess), parts, frame=excess.rows, notes=excess.notes)
 
 
 def energy_quote(
@@ -148,7 +138,7 @@ def energy_quote(
     from ...analysis.energy import answers
     from ...analysis.energy.options import CAPS
     from ...analysis.energy.quote import FutureJob, quote_job, workload_options
-    from ..printed import energy_quote as printed
+    from ..printed import energy as printed
 
     stated: Any = {name: value for name, value in options.items() if value is not None}
     cap = stated.pop("cap", None)
@@ -162,17 +152,24 @@ def energy_quote(
         if name in stated:
             raise InputError(f"--{name} works only with {'--job' if job is None else '--workload'}")
     if job is not None:
-        of_job = answers.energy(opened(store), job=job, **_times(stated))
+        of_job = answers.energy(opened(store), question=_question(stated), job=job, progress=stated.get("progress"))
         answer = quote_job(opened(store), job, of_job, deadline_s=deadline_s, shares=shares)
     else:
         time_s = seconds_of(stated.get("time", 3600.0))
         names = {name: stated[name] for name in ("gpus", "model", "cluster") if name in stated}
         work = FutureJob(stated["workload"], time_s=time_s, deadline_s=deadline_s, **names)
         answer = workload_options(opened(store), work, shares=shares, settings=stated.get("settings"))
-    return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), notes=answer.notes)
+    parts = partial(printed.quote_parts, answer)
+    return Reply(answer, partial(printed.quote_document, answer), parts, notes=answer.notes)
 
 
-def _times(options: EnergyOptions) -> dict[str, Any]:
-    """The options, with times in UTC."""
+def _question(options: EnergyOptions) -> EnergyQuestion:
+    from ...analysis.energy.books import EnergyQuestion
+
+    return EnergyQuestion(**_stated(options))
+
+
+def _stated(options: EnergyOptions) -> dict[str, Any]:
+    """Cluster, times in UTC, and settings."""
     since, until = time_of(options.get("since")), time_of(options.get("until"))
-    return {**options, "since": since, "until": until}
+    return {"cluster": options.get("cluster"), "since": since, "until": until, "settings": options.get("settings")}

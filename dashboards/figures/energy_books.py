@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
-from ..energy_words import unit_of, with_interval
+from ..energy_words import ENERGY, unit_of, with_interval
 from ..style import BLUE, GREY, LEGEND, ORANGE, layout
 from ..table import MISSING, many
 from .drawing import Bar, Figure, Scatter
@@ -30,6 +31,12 @@ _TITLE_PX = 26  # of the name of a cluster
 _DAY_MS = 86_400_000
 
 
+def error_bars(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:
+    """The 95 % intervals of some values, as Plotly draws them."""
+    above, below = ([abs(end - value) for end, value in zip(ends, values, strict=True)] for ends in (high, low))
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **WHISKER}
+
+
 def books(rows: pl.DataFrame) -> Figure:
     """The books of each day as stacked bars, with the 95 % interval of what was metered; a panel for each cluster.
 
@@ -44,22 +51,22 @@ def books(rows: pl.DataFrame) -> Figure:
     panel_px = _ROW_PX * max(1, len(days)) + 30 if lying else 210
     traces: list[dict[str, Any]] = []
     for row, cluster in enumerate(clusters, 1):
-        own = rows.filter(pl.col("cluster").eq_missing(pl.lit(cluster, pl.String))).sort("day")
-        traces += [one | axes_of(row) for one in _panel(own, unit, joules, lying=lying, legend=row == 1)]
+        of_cluster = rows.filter(pl.col("cluster").eq_missing(pl.lit(cluster, pl.String))).sort("day")
+        traces += [trace | axes_of(row) for trace in _panel(of_cluster, unit, joules, lying=lying, legend=row == 1)]
     count = max(1, len(clusters))
     between = _BETWEEN_PX / (panel_px + _BETWEEN_PX) / count if several else 0.0
     high = (1 - between * (count - 1)) / count
     above = _TITLE_PX if several else 0  # on a phone the legend takes the whole width: it stands above the first name
     inside = count * panel_px + (count - 1) * _BETWEEN_PX
     energy = {"rangemode": "tozero", "zeroline": False}
-    named = {
+    categories = {
         "type": "category", "tickvals": [str(day) for day in days], "ticktext": [f"{day:%-d %b %Y}" for day in days],
         "categoryarray": [str(day) for day in days], "autorange": "reversed", "zeroline": False, "showgrid": False,
     }  # fmt: skip
     dated = {"type": "date", "tickformat": "%-d %b %Y", "hoverformat": "%Y-%m-%d", "zeroline": False, "showgrid": False}
     return stacked(
         traces,
-        [named if lying else energy | {"title": {"text": unit}}] * count,
+        [categories if lying else energy | {"title": {"text": unit}}] * count,
         energy if lying else dated,
         layout(
             _TOP_PX + above + inside + _BOTTOM_PX,
@@ -88,32 +95,25 @@ def _panel(rows: pl.DataFrame, unit: str, joules: float, *, lying: bool, legend:
         Bar(
             {day: _at(rows, lying=lying), energy: (rows[name] / joules).to_list()},
             **across,
-            name=what,
-            legendgroup=what,
+            name=label,
+            legendgroup=label,
             showlegend=legend,
             marker={"color": colour},
-            hovertemplate=f"{what}: %{{{energy}:,.4~g}} {unit}<extra></extra>",
+            hovertemplate=f"{label}: %{{{energy}:,.4~g}} {unit}<extra></extra>",
         )
-        for name, what, colour in PARTS.values()
+        for name, label, colour in PARTS.values()
     ]
-    whole = rows.with_columns(pl.col("energy_j", "low_j", "high_j") / joules)
-    known = whole.filter(pl.col("energy_j").is_not_null())
-    none = whole.filter(pl.col("energy_j").is_null())
-    ends = {
-        "type": "data",
-        "symmetric": False,
-        "array": (known["high_j"] - known["energy_j"]).to_list(),
-        "arrayminus": (known["energy_j"] - known["low_j"]).to_list(),
-        **WHISKER,
-    }
+    scaled = rows.with_columns(pl.col("energy_j", "low_j", "high_j") / joules)
+    metered, none = (scaled.filter(pl.col("energy_j").is_null() == missing) for missing in (False, True))
+    values, low, high = (metered[name].to_list() for name in ENERGY)
     sums = Scatter(
-        {day: _at(known, lying=lying), energy: known["energy_j"].to_list(), f"error_{energy}": ends},
+        {day: _at(metered, lying=lying), energy: values, f"error_{energy}": error_bars(values, low, high)},
         mode="markers",
         showlegend=False,
         marker={"size": 4, "opacity": 0},
         text=[
             f"metered: {' '.join(with_interval(row, 1.0))} {unit}, {many(row['gpus'] or 0, 'GPU')}"
-            for row in known.iter_rows(named=True)
+            for row in metered.iter_rows(named=True)
         ],
         hovertemplate="%{text}<extra></extra>",
     )

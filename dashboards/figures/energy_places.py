@@ -8,7 +8,7 @@ from ...analysis.energy.one_job import NO_VERDICT
 from ..style import BLUE, RED, layout
 from ..table import signed
 from .drawing import Figure, Scatter, figure_of
-from .energy_books import WHISKER
+from .energy_books import error_bars
 from .looks import plain
 
 _CALM = (None, NO_VERDICT)
@@ -19,51 +19,44 @@ GPUS = 32
 def places(rows: pl.DataFrame) -> Figure | None:
     """The GPUs of a job with their 95 % intervals, the slowest on top; None where no GPU was compared.
 
-    `rows`: as `energy_table.of_gpus` has them. A GPU with a verdict is red, and its verdict stands where it is hovered.
+    `rows`: as `energy_table.gpu_frame` has them. A GPU with a verdict is red, and its verdict stands where it is
+    hovered.
     """
-    known = rows.filter(pl.col("slower_pct").is_not_null()) if "slower_pct" in rows.columns else rows.clear()
-    if known.is_empty():
+    compared = rows.filter(pl.col("slower_pct").is_not_null()) if "slower_pct" in rows.columns else rows.clear()
+    if compared.is_empty():
         return None
-    known = known.sort("slower_pct", descending=True).head(GPUS)
-    at = list(range(known.height))
+    compared = compared.sort("slower_pct", descending=True).head(GPUS)
+    names, places = compared["what"].to_list(), list(range(compared.height))
+    calm = [verdicts in _CALM for verdicts in compared["verdicts"]]
+    figures = ("slower_pct", "slower_low_pct", "slower_high_pct")
+    slower, low, high = (compared[name].to_list() for name in figures)
+    texts = []
+    for row in compared.iter_rows(named=True):
+        best, *ends = (signed(row[name]) for name in figures)
+        rank = f"rank {row['rank']:,} of {row['compared']:,}, {plain(row['basis'])}"
+        verdicts = "" if row["verdicts"] in _CALM else f"<br>{plain(row['verdicts'])}"
+        texts.append(f"{plain(row['what'])}<br>{best} % [{', '.join(ends)}]<br>{rank}{verdicts}")
     points = Scatter(
-        x=known["slower_pct"].to_list(),
-        y=at,
+        x=slower,
+        y=places,
         mode="markers",
         marker={
-            "color": [BLUE if found in _CALM else RED for found in known["verdicts"]],
-            "symbol": ["circle" if found in _CALM else "diamond" for found in known["verdicts"]],
+            "color": [BLUE if is_calm else RED for is_calm in calm],
+            "symbol": ["circle" if is_calm else "diamond" for is_calm in calm],
             "size": 9,
         },
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": (known["slower_high_pct"] - known["slower_pct"]).to_list(),
-            "arrayminus": (known["slower_pct"] - known["slower_low_pct"]).to_list(),
-            **WHISKER,
-        },
-        text=[
-            f"{plain(row['what'])}<br>"
-            f"{signed(row['slower_pct'])} % [{signed(row['slower_low_pct'])}, {signed(row['slower_high_pct'])}]<br>"
-            f"rank {row['rank']:,} of {row['compared']:,}, {plain(row['basis'])}"
-            + ("" if row["verdicts"] in _CALM else f"<br>{plain(row['verdicts'])}")
-            for row in known.iter_rows(named=True)
-        ],
+        error_x=error_bars(slower, low, high),
+        text=texts,
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,
     )
-    names = known["what"].to_list()
+    ticks = {"tickvals": places, "ticktext": [plain(name) for name in names], "range": [len(places) - 0.4, -0.6]}
     return figure_of(
         [points],
         layout(
-            96 + 24 * max(3, len(at)),
+            96 + 24 * max(3, len(places)),
             margin={"l": 24 + 8 * max(len(name) for name in names), "r": 24, "t": 12, "b": 52},
             xaxis={"title": {"text": "slower than the median GPU, %", "standoff": 6}, "zeroline": True},
-            yaxis={
-                "tickvals": at,
-                "ticktext": [plain(name) for name in names],
-                "range": [len(at) - 0.4, -0.6],
-                "zeroline": False,
-            },
+            yaxis=ticks | {"zeroline": False},
         ),
     )

@@ -8,8 +8,8 @@ from typing import Any
 from ...analysis.energy.calibration import SCHEMA, Calibration
 from ...store.power_sensors import ErrorSource
 from ...store.vocabulary import CalibrationFinding
+from ..energy_table import EnergyColumn, Row, text, text_table
 from ..table import MISSING, Table, count, many, minute
-from .energy import with_clusters
 
 _LISTED, _REFUSED = 64, 5
 
@@ -31,27 +31,30 @@ def answer(calibration: Calibration) -> Iterable[str | Table]:
     if not rows:
         yield "n/a: the store knows no GPU; `whorl collect` or `whorl import` adds some"
         return
-    header = ("GPU", "model", "windows", "gain %", "[95 %]", "offset W", "[95 %]", "from", "finding")
-    body = [
-        [
-            row["name"] or row["gpu"], row["model"] or MISSING, count(row["windows"]),
-            *_with_interval(row, "gain", "pct", 2), *_with_interval(row, "offset", "w", 1),
-            row["source"], row["finding"] or "",
-        ]
-        for row in rows
-    ]  # fmt: skip
-    yield with_clusters(Table(header, body, (2, 3, 4, 5, 6), leaves=(1, 8)), rows)
+    columns = [
+        text("GPU", lambda row: row["name"] or row["gpu"]),
+        text("model", lambda row: row["model"] or MISSING, leaves=1),
+        EnergyColumn("windows", lambda row: count(row["windows"])),
+        *_with_interval("gain %", "gain", "pct", 2),
+        *_with_interval("offset W", "offset", "w", 1),
+        text("from", lambda row: row["source"]),
+        text("finding", lambda row: row["finding"] or "", leaves=2),
+    ]
+    yield text_table(columns, rows)
     if calibration.boards.height > _LISTED:
         yield f"and {calibration.boards.height - _LISTED:,} more: --json has all"
     yield ""
     yield from _sentences(calibration)
 
 
-def _with_interval(row: dict[str, Any], figure: str, unit: str, digits: int) -> tuple[str, str]:
-    middle, low, high = (row[name] for name in (f"{figure}_{unit}", f"{figure}_low_{unit}", f"{figure}_high_{unit}"))
-    if middle is None:
-        return MISSING, MISSING
-    return f"{middle:+.{digits}f}", f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+def _with_interval(head: str, figure: str, unit: str, digits: int) -> list[EnergyColumn]:
+    def ends(row: Row) -> str:
+        low, high = (row[f"{figure}_{end}_{unit}"] for end in ("low", "high"))
+        return MISSING if row[name] is None else f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+    name = f"{figure}_{unit}"
+    value = EnergyColumn(head, lambda row: MISSING if row[name] is None else f"{row[name]:+.{digits}f}")
+    return [value, EnergyColumn("[95 %]", ends)]
 
 
 def _sentences(calibration: Calibration) -> Iterable[str]:

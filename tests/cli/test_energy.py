@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from whorl.analysis.energy.answers import reconcile
 from whorl.cli import cli
-from whorl.dashboards.printed.energy_balance import sentences
+from whorl.dashboards.energy_words import books_sentences
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
 from whorl.tests.cli.energy_answers import document, whorl
@@ -170,7 +170,7 @@ def test_the_books_of_the_sample_balance(sampled: Path) -> None:
 def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, told: bool) -> None:
     found = reconcile(Store.open(sampled))
     gpus = found.gpus.with_columns(gaps_j=pl.lit(gaps_j), gaps_s=pl.lit(1e-9))
-    assert ("in gaps of the readings" in " ".join(sentences(replace(found, gpus=gpus)))) == told
+    assert ("in gaps of the readings" in " ".join(books_sentences(replace(found, gpus=gpus)))) == told
 
 
 def test_an_unknown_job_is_refused_with_jobs_that_there_are(sampled: Path) -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from whorl.analysis.energy.answers import By, EnergySummary, summary
 from whorl.analysis.energy.one_job import OneJob, one_job
-from whorl.dashboards.energy_table import Unit, of_gpus, of_problems, shown
-from whorl.dashboards.energy_words import name_of
+from whorl.dashboards.energy_table import Unit, energy_frame, gpu_frame, problem_frame
+from whorl.dashboards.energy_words import TO_DO, name_of
 from whorl.dashboards.figures.energy_books import PARTS, books
 from whorl.dashboards.figures.energy_users import largest
-from whorl.dashboards.printed.energy_balance import TO_DO
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 
@@ -134,7 +133,7 @@ def test_what_has_no_figure_has_no_bar_and_says_why(found: EnergySummary) -> Non
 @pytest.mark.parametrize("by", list(By))
 def test_a_frame_has_the_names_and_figures_of_the_answer(by: By, found: EnergySummary) -> None:
     answer = found.answers[by]
-    frame = shown(answer)
+    frame = energy_frame(answer)
     assert frame.rows["what"].fill_null("n/a").to_list() == [name_of(by, row) for row in answer.rows.to_dicts()]
     column = frame.energy.column("energy")
     assert (frame.rows[column] * frame.energy.size).to_list() == pytest.approx(answer.rows["energy_j"].to_list())
@@ -144,7 +143,7 @@ def test_a_frame_has_the_names_and_figures_of_the_answer(by: By, found: EnergySu
 
 @pytest.mark.long
 def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(one: OneJob) -> None:
-    frame = of_gpus(one)
+    frame = gpu_frame(one)
     (row,) = frame.rows.to_dicts()
     assert row["what"] == "a"
     assert row["energy_kwh"] * 3.6e6 == pytest.approx(one.gpus["energy_j"][0])
@@ -153,7 +152,7 @@ def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(one: OneJ
 
 
 def test_each_problem_says_what_to_do(found: EnergySummary) -> None:
-    rows = of_problems(found.balance)
+    rows = problem_frame(found.balance)
     assert {"zero watts", "unknown GPU"} <= set(rows["problem"])
     assert rows["do"].null_count() == 0
     assert set(rows["do"]) <= {one.replace("`", "") for one in TO_DO.values()}

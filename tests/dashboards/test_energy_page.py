@@ -16,10 +16,10 @@ from whorl.analysis.energy.one_job import job_offline
 from whorl.analysis.energy.options import Ground, ground
 from whorl.cli import cli
 from whorl.dashboards.app import later
-from whorl.dashboards.app.energy import asked as asked_of_page
+from whorl.dashboards.app.energy import address
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
-from whorl.dashboards.energy_table import shown
+from whorl.dashboards.energy_table import energy_frame
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.dashboards.asking import Asked
@@ -143,7 +143,7 @@ def test_a_job_without_energy_is_na_and_never_0(client: Any, store: Store) -> No
     assert ">n/a<" in _drawn(tiles)
     assert not re.search(r">0(\.0*)? [kM]?J<", _drawn(tiles))
     assert "Infinity" not in _words(_done(client, "?by=job"))
-    rows = shown(energy(store, "job")).rows.filter(what="unread")
+    rows = energy_frame(energy(store, "job")).rows.filter(what="unread")
     assert rows.select("energy_j", "why").row(0) == (None, "there is no reading of this GPU in this time")
 
 
@@ -207,7 +207,7 @@ def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monk
         made.append(asked)
         return ground(*asked)
 
-    monkeypatch.setattr(asked_of_page, "ground", counted)
+    monkeypatch.setattr(address, "ground", counted)
     client: Any = make_app(Reading(store)).server.test_client()
     said = [_words(_done(client, f"?job={number}")) for number in ("1", "run")]
     assert len(made) == 1

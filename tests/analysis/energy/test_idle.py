@@ -170,7 +170,7 @@ def test_a_single_reading_is_told_as_such(tmp_path: Path) -> None:
     store = store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", [0], [50.0])], [])
     (last,) = store.scan("telemetry").select("ts").collect()["ts"].to_list()
     with pytest.raises(InputError, match="one reading of each GPU"):
-        answers.energy(store, since=last - timedelta(days=30))
+        answers.energy(store, question=answers.EnergyQuestion(since=last - timedelta(days=30)))
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from polars.testing import assert_frame_equal
 
 from whorl.analysis.energy import answers as module
 from whorl.analysis.energy.answers import By, EnergySummary, energy, reconcile, summary
+from whorl.analysis.energy.books import EnergyQuestion
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import NOON, gpu, job, readings, store_of
@@ -113,7 +114,7 @@ def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_
     assert (part.booked.until - part.booked.since) == timedelta(hours=3)
     assert_frame_equal(
         part.answers[By.JOB].rows,
-        energy(two_days, cluster="c", since=part.booked.since, until=part.booked.until).rows,
+        energy(two_days, question=EnergyQuestion("c", part.booked.since, part.booked.until)).rows,
     )
 
 

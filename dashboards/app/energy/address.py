@@ -16,26 +16,20 @@ if TYPE_CHECKING:
     from ..state import State
 
 PATH = "energy"
-LASTS = {
-    "": "30 days, or less",
-    "1h": "1 hour",
-    "6h": "6 hours",
-    "1d": "1 day",
-    "7d": "7 days",
-    "30d": "30 days",
-    ALL: "all",
-}
+TIMES = {
+    "": "30 days, or less", "1h": "1 hour", "6h": "6 hours", "1d": "1 day", "7d": "7 days", "30d": "30 days", ALL: "all"
+}  # fmt: skip
 """Lengths of time up to the last reading, as a person chooses them; "" is what an address without a time shows."""
 BYS = {By.USER: "user", By.ACCOUNT: "account", By.JOB: "job", By.GPU: "GPU", By.NODE: "node", By.DAY: "day"}
 
 
 @dataclass(frozen=True)
-class Asked:
+class EnergyAddress:
     """What the page shows."""
 
     state: State
     by: By
-    says: tuple[str, ...]
+    notes: tuple[str, ...]
     """Sentences about what the address says and the page does not know."""
 
     def later(self, reading: Reading, *, again: bool = False) -> Later[EnergySummary] | Later[OneJob]:
@@ -46,26 +40,25 @@ class Asked:
                 return reading.answer(ground, cluster, sensor, tables=("gpus", "runs", "results", "fingerprints"))
 
             return reading.later(job_offline, self.state.job, self.state.cluster, again=again, grounds=grounds)
-        return whole(reading, self.state, again=again)
+        return later_summary(reading, self.state, again=again)
 
 
-def ask(state: State) -> Asked:
+def address_of(state: State) -> EnergyAddress:
     """What an address asks for."""
-    says = []
+    notes = []
     by = By.USER
     if state.by is not None:
-        if state.by in {one.value for one in By}:
+        if state.by in set(By):
             by = By(state.by)
         else:
-            says.append(f"by={state.by[:40]!r} in the address is none of {', '.join(BYS)}: energy by user is shown.")
+            notes.append(f"by={state.by[:40]!r} in the address is none of {', '.join(BYS)}: energy by user is shown.")
     if state.last is not None and state.last not in (*LENGTHS, ALL):
-        says.append(
-            f"last={state.last[:40]!r} in the address is none of {', '.join(LENGTHS)} and {ALL}: it is left out."
-        )
+        known = f"{', '.join(LENGTHS)} and {ALL}"
+        notes.append(f"last={state.last[:40]!r} in the address is none of {known}: it is left out.")
         state = replace(state, last=None)
-    return Asked(state, by, tuple(says))
+    return EnergyAddress(state, by, tuple(notes))
 
 
-def whole(reading: Reading, state: State, *, again: bool = False) -> Later[EnergySummary]:
+def later_summary(reading: Reading, state: State, *, again: bool = False) -> Later[EnergySummary]:
     """The energy of the time that an address says, whoever used it."""
     return reading.later(summary, state.cluster, state.since, state.until, state.last, again=again)
