@@ -57,9 +57,9 @@ def text_table(
     )
 
 
-def text(title: str, cell: Callable[[Row], str], **more: Any) -> EnergyColumn:
+def text(title: str, cell: Callable[[Row], str], **options: Any) -> EnergyColumn:
     """A column of words that only text has."""
-    return EnergyColumn(title, cell, right=False, **more)
+    return EnergyColumn(title, cell, right=False, **options)
 
 
 def with_ends(
@@ -142,15 +142,15 @@ def energy_frame(answer: EnergyAnswer) -> EnergyFrame:
     time, grams = Unit.of(rows["gpu_s"], words.TIMES), Unit.of(rows["co2e_g"], words.MASSES)
     of_job = pl.col("kind") == Kind.JOB.value
     if by.of_people:
-        more = [pl.when(of_job).then(100 * pl.col("idle_share")).alias("idle")]
-        more += [] if by is By.JOB else [pl.when(of_job).then("jobs").alias("jobs")]
+        extra = [pl.when(of_job).then(100 * pl.col("idle_share")).alias("idle")]
+        extra += [] if by is By.JOB else [pl.when(of_job).then("jobs").alias("jobs")]
     else:
         total = pl.coalesce("energy_j", "known_j")
         parts = {"of_jobs": "attributed_j", "idle": "idle_time_j", "of_nobody": "unattributed_j"}
-        more = [pl.when(total > 0).then(100 * pl.col(column) / total).alias(name) for name, column in parts.items()]
+        extra = [pl.when(total > 0).then(100 * pl.col(column) / total).alias(name) for name, column in parts.items()]
     frame = rows.with_columns(
         pl.Series("what", [words.name_of(by, row) for row in rows.iter_rows(named=True)], pl.String),
-        *_common(energy), *time.scaled({"time": "gpu_s"}), *grams.with_ends("co2e", words.CO2E), *more,
+        *_common(energy), *time.scaled({"time": "gpu_s"}), *grams.with_ends("co2e", words.CO2E), *extra,
     )  # fmt: skip
     return EnergyFrame(frame, energy, time, grams, columns=_energy_columns(answer, energy, time, grams))
 
@@ -271,14 +271,14 @@ def gpu_frame(job: OneJob) -> EnergyFrame:
     """The GPUs of a job as `energy_frame` has rows, with what it lost on each (GPU time in excess) and `lost_why`."""
     rows = job.gpus
     energy, time, lost = Unit.of(rows["high_j"]), Unit.of(rows["gpu_s"], words.TIMES), Unit("s")
-    more: list[pl.Expr] = []
+    extra: list[pl.Expr] = []
     if "excess_s" in rows.columns:
         lost = Unit.of(rows["excess_high_s"], words.TIMES)
         why = _meaning("excess_s_reason", words.EXCESS_REASONS).alias("lost_why")
-        more = [*lost.with_ends("lost", words.EXCESS["s"]), why, pl.col("basis").replace({ANY: "any work"})]
+        extra = [*lost.with_ends("lost", words.EXCESS["s"]), why, pl.col("basis").replace({ANY: "any work"})]
     frame = rows.with_columns(
         pl.coalesce("name", "gpu", pl.lit("(GPU not known)")).alias("what"),
-        *_common(energy), *time.scaled({"time": "duration_s"}), (100 * pl.col("idle_share")).alias("idle"), *more,
+        *_common(energy), *time.scaled({"time": "duration_s"}), (100 * pl.col("idle_share")).alias("idle"), *extra,
     )  # fmt: skip
     return EnergyFrame(frame, energy, time, lost=lost, columns=_gpu_columns(energy, lost, frame))
 
@@ -345,11 +345,9 @@ def problem_frame(balance: Balance) -> pl.DataFrame:
         for row in balance.problems.iter_rows(named=True)
     ]
     schema = dict.fromkeys(("problem", "about", "means", "do"), pl.String)
-    plain = pl.DataFrame(sentences, schema=schema, orient="row").with_columns(
-        pl.all().str.replace_all("`", "")
-    )  # no code
-    more = balance.problems.select("cluster", "gpu", "job_id", "began", "ended", "n", "joules")
-    return pl.concat([plain, more], how="horizontal")
+    cells = pl.DataFrame(sentences, schema=schema, orient="row")
+    times = balance.problems.select("cluster", "gpu", "job_id", "began", "ended", "n", "joules")
+    return pl.concat([cells.with_columns(pl.all().str.replace_all("`", "")), times], how="horizontal")
 
 
 def _meaning(column: str, meanings: Mapping[str, str]) -> pl.Expr:

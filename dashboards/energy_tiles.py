@@ -78,13 +78,13 @@ def costs(row: Row, booked: Booked) -> list[Tile]:
     """Grams and money of a row, or what the settings lack."""
     unit, grams = unit_of([row["co2e_g"]], MASSES)
     tiles = []
-    for names, figure, scale, of, why in (
+    for names, figure, scale, suffix, why in (
         (CO2E, "CO2e", grams, unit, booked.carbon_reason),
         (COST, "cost", 1.0, booked.settings.currency or "", booked.cost_reason),
     ):
         if row[names[0]] is not None:
             value, ends = interval(row, names, scale)
-            tiles.append((f"{value} {of}".rstrip(), f"{figure} {_unbroken(ends)}"))
+            tiles.append((f"{value} {suffix}".rstrip(), f"{figure} {_unbroken(ends)}"))
         elif booked.settings.path is None:
             tiles.append((MISSING, f"{figure}: write energy.toml in the store's folder (docs/carbon.md)"))
         else:

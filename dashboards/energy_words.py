@@ -109,10 +109,8 @@ def unit_of(values: Iterable[float | None], units: Sequence[tuple[str, float]] =
 
 def interval(row: Row, names: Sequence[str], scale: float = 1.0, digits: int = 4) -> tuple[str, str]:
     """A figure of a row and its interval `[low, high]`, in a unit that has `scale` of the stored one."""
-    value, low, high = (
-        number(None if row[name] is None else row[name] / scale, digits) for name in names
-    )  # fmt: skip
-    return (value, f"[{low}, {high}]") if row[names[0]] is not None else (MISSING, MISSING)
+    value, low, high = (number(None if row[name] is None else row[name] / scale, digits) for name in names)
+    return (value, MISSING if row[names[0]] is None else f"[{low}, {high}]")
 
 
 def with_interval(row: Row, joules: float) -> tuple[str, str]:
@@ -208,12 +206,12 @@ def times_of(booked: Booked) -> str:
 
 def of_job(row: Row) -> str:
     """Whose a job was, when it ran, on what."""
-    who = f" of {row['user']}" if row["user"] else ""
-    who += f" ({row['account']})" if row["account"] else ""
+    person = f" of {row['user']}" if row["user"] else ""
+    person += f" ({row['account']})" if row["account"] else ""
     state = f", {row['state']}" if row["state"] else ""
     runs = f", {row['allocations']} runs" if row["allocations"] > 1 else ""
     return (
-        f"job {row['job_id']}{who}{state}: {second(row['began'])} to {second(row['ended'], 'now')} (UTC){runs}, "
+        f"job {row['job_id']}{person}{state}: {second(row['began'])} to {second(row['ended'], 'now')} (UTC){runs}, "
         f"{lasted(row['duration_s'])} on {some_gpus(row['gpus'])}"
     )
 
@@ -437,15 +435,15 @@ def about(row: Row, gpu: str | None = None) -> str:
     """What a problem concerns: of what, when, how much. `gpu`: the name of the GPU, if people know it by another."""
     row = row if gpu is None else {**row, "gpu": gpu}
     places = ((noun, row[noun.lower()]) for noun in ("GPU", "node", "cluster"))
-    of = [f"{noun} {name}" for noun, name in places if name][:1]
-    of += [f"job {row['job_id']}"] if row["job_id"] else []
-    of += [f"and job {row['other_job_id']}"] if row["other_job_id"] else []
+    nouns = [f"{noun} {name}" for noun, name in places if name][:1]
+    nouns += [f"job {row['job_id']}"] if row["job_id"] else []
+    nouns += [f"and job {row['other_job_id']}"] if row["other_job_id"] else []
     span = f", {second(row['began'], 'now')} to {second(row['ended'], 'now')}" if row["began"] is not None else ""
     joules = f", {number(row['joules'])} J" if row["joules"] is not None else ""
     differ = f", {row['percent']:+.1f} %" if row["percent"] is not None else ""
     times = f", {row['n']:,} times" if row["n"] > 1 else ""
     why = f"; {row['detail']}" if row["detail"] else ""
-    return f"{' '.join(of)}{span}{joules}{differ}{times}{why}"
+    return f"{' '.join(nouns)}{span}{joules}{differ}{times}{why}"
 
 
 def problem_kinds(balance: Balance) -> list[tuple[str, str, str | None, str, str | None]]:

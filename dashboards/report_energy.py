@@ -48,14 +48,14 @@ def _rows(summary: EnergySummary, by: By) -> Table:
     """The largest rows of a grouping, or the last days; what nobody used stands last."""
     rows = summary.answers[by].rows
     if by is By.DAY:
-        some = rows.tail(_ROWS)
+        listed = rows.tail(_ROWS)
     else:
         jobs = pl.col("kind") == Kind.JOB.value
-        some = pl.concat([rows.filter(jobs).head(_ROWS), rows.filter(~jobs)])
-    left = summary.n[by] - some.height
-    more = f" {left:,} more are left out: whorl energy --by {by.value} has all." if left > 0 else ""
-    table = energy_table(summary.answers[by], some.to_dicts())
-    return Table(table.header, table.rows, table.right, f"Energy by {by.value}", f"With 95 % intervals.{more}")
+        listed = pl.concat([rows.filter(jobs).head(_ROWS), rows.filter(~jobs)])
+    omitted = summary.n[by] - listed.height
+    omission = f" {omitted:,} more are left out: whorl energy --by {by.value} has all." if omitted > 0 else ""
+    table = energy_table(summary.answers[by], listed.to_dicts())
+    return Table(table.header, table.rows, table.right, f"Energy by {by.value}", f"With 95 % intervals.{omission}")
 
 
 def _books(summary: EnergySummary) -> Table:

@@ -62,8 +62,8 @@ def _table(idle_gpus: HeldIdle, rows: Sequence[Row]) -> Table:
     energy, joules = unit_of([row["high_j"] for row in rows])
     money = idle_gpus.currency or "money"
 
-    def figure(head: str, name: str, scale: float = 1.0, **more: Any) -> EnergyColumn:
-        return EnergyColumn(head, lambda row: number(None if row[name] is None else row[name] / scale, 3), **more)
+    def figure(head: str, name: str, scale: float = 1.0, **options: Any) -> EnergyColumn:
+        return EnergyColumn(head, lambda row: number(None if row[name] is None else row[name] / scale, 3), **options)
 
     def gpus(row: Row) -> str:
         same = (pl.col("job_id").eq_missing(row["job_id"])) & pl.col("cluster").eq_missing(row["cluster"])
@@ -96,7 +96,7 @@ def _table(idle_gpus: HeldIdle, rows: Sequence[Row]) -> Table:
         figure("grams CO2e", "co2e_g", leaves=5),
     ]
     priced = [any(row[name] is not None for row in rows) for name in ("gpu_hour_cost", "cost", "co2e_g")]
-    columns = columns[:-3] + [column for column, known in zip(columns[-3:], priced, strict=True) if known]
+    columns = columns[:-3] + [column for column, is_priced in zip(columns[-3:], priced, strict=True) if is_priced]
     title = f"{minute(idle_gpus.since)} to {minute(idle_gpus.until)} UTC: GPUs that jobs held without use"
     return text_table(columns, rows, title, clusters=False)
 

@@ -53,8 +53,8 @@ def address_of(state: State) -> EnergyAddress:
         else:
             notes.append(f"by={state.by[:40]!r} in the address is none of {', '.join(BYS)}: energy by user is shown.")
     if state.last is not None and state.last not in (*LENGTHS, ALL):
-        known = f"{', '.join(LENGTHS)} and {ALL}"
-        notes.append(f"last={state.last[:40]!r} in the address is none of {known}: it is left out.")
+        lengths = f"{', '.join(LENGTHS)} and {ALL}"
+        notes.append(f"last={state.last[:40]!r} in the address is none of {lengths}: it is left out.")
         state = replace(state, last=None)
     return EnergyAddress(state, by, tuple(notes))
 

@@ -75,9 +75,9 @@ def _its_gpus(job: OneJob, address: EnergyAddress) -> Component:
         says = "Nobody knows where its GPUs stand, as they were not compared with others of their model: run"
         parts.append(told(html.P(says), command("whorl campaign"), kind="empty"))
     else:
-        more = f" The {GPUS} slowest are drawn." if frame.rows.height > GPUS else ""
+        cut = f" The {GPUS} slowest are drawn." if frame.rows.height > GPUS else ""
         says = "Slower than the median GPU of its model in such work, with the 95 % interval of another sitting."
-        parts.append(html.P(says + more, className="soft"))
+        parts.append(html.P(says + cut, className="soft"))
         parts.append(graph(drawn, "How much slower its GPUs are", id="energy-places"))
     parts.append(table("energy-gpus", grid_columns(frame.columns), frame.rows.head(_MOST), label="GPUs of the job"))
     return section("Its GPUs, and where they stand in the fleet", *parts)
@@ -112,6 +112,6 @@ def _beside(job: OneJob, address: EnergyAddress) -> Component:
         for row in others.head(_BESIDE).iter_rows(named=True)
     ]  # fmt: skip
     head = ("job", "user", "account", "began (UTC)", "ended (UTC)", "GPUs there", "of these, GPUs of this job")
-    more = f" The first {_BESIDE} are listed." if others.height > _BESIDE else ""
-    says = f"{many(others.height, 'job')} had GPUs on its nodes at that time.{more}"
+    cut = f" The first {_BESIDE} are listed." if others.height > _BESIDE else ""
+    says = f"{many(others.height, 'job')} had GPUs on its nodes at that time.{cut}"
     return section("Other jobs beside it", rows(head, listed, right=(5, 6), label="Jobs beside it"), says=says)
