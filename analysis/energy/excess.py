@@ -142,18 +142,18 @@ def fleet_excess(
         )
     keys = ["cluster", {Of.GPU: "gpu", Of.NODE: "node", Of.JOB: "job_id"}[by]]
     totals, answer = (_rows(rows, used, columns, books) for columns in (["cluster"], keys))
-    if by is Of.NODE:
-        return FleetExcess(by, answer.select(*keys, *_FIGURES, *_SHOWN), totals, books, notes)
+    beside: list[pl.DataFrame] = []
+    before, after = [], []
     if by is Of.JOB:
-        people = jobs.group_by(keys).agg(pl.col("user", "account").drop_nulls().last())
-        answer = answer.join(people, on=keys, how="left", nulls_equal=True)
-        return FleetExcess(by, answer.select(*keys, "user", "account", *_FIGURES, *_SHOWN), totals, books, notes)
-    slow = answer.filter(pl.col("excess_s_shown"))
-    answer = answer.join(waiting(rows, slow, jobs, used), on=keys, how="left")
-    for frame in (gpus, verdicts(store)):
+        beside, before = [jobs.group_by(keys).agg(pl.col("user", "account").drop_nulls().last())], ["user", "account"]
+    elif by is Of.GPU:
+        held = waiting(rows, answer.filter(pl.col("excess_s_shown")), jobs, used)
+        beside, before, after = (
+            [held, gpus, verdicts(store)], ["name", "node", "model"], ["held_s", "held_j", "verdicts"]
+        )  # fmt: skip
+    for frame in beside:
         answer = answer.join(frame, on=keys, how="left", nulls_equal=True)
-    names = (*keys, "name", "node", "model", *_FIGURES, *_SHOWN, "held_s", "held_j", "verdicts")
-    return FleetExcess(by, answer.select(names), totals, books, notes)
+    return FleetExcess(by, answer.select(*keys, *before, *_FIGURES, *_SHOWN, *after), totals, books, notes)
 
 
 def _rows(rows: pl.DataFrame, used: pl.DataFrame, keys: list[str], books: Booked) -> pl.DataFrame:
@@ -167,8 +167,7 @@ def _rows(rows: pl.DataFrame, used: pl.DataFrame, keys: list[str], books: Booked
               "year_high_kwh": ("excess_high_j", 3.6e6), "year_gpu_h": ("excess_s", 3600.0),
               "year_cost": ("excess_cost", 1.0), "year_co2e_g": ("excess_co2e_g", 1.0)}  # fmt: skip
     answer = answer.with_columns(
-        (pl.lit(None, pl.Float64) if years is None else pl.col(name) * years / unit).alias(column)
-        for column, (name, unit) in yearly.items()
+        (pl.col(name) * pl.lit(years, pl.Float64) / unit).alias(column) for column, (name, unit) in yearly.items()
     )
     sure = pl.any_horizontal(pl.col("excess_j_shown", "excess_s_shown").fill_null(value=False))
     return answer.sort(sure, "excess_j", descending=True, nulls_last=True, maintain_order=True)
@@ -256,8 +255,8 @@ def _workloads(store: Store, allocations: pl.Series) -> pl.DataFrame:
 
 def use_of(busy_share: float | None, memory_share: float | None) -> str:
     """What a job uses that has kernels and memory traffic for these shares of the time."""
-    shares = {"busy": [busy_share], "memory": [memory_share]}
-    return str(pl.DataFrame(shares, schema={"busy": pl.Float64, "memory": pl.Float64}).select(_USE).item())
+    shares = pl.select(busy=pl.lit(busy_share, pl.Float64), memory=pl.lit(memory_share, pl.Float64))
+    return str(shares.select(_USE).item())
 
 
 _TRAFFIC = 100 * pl.col("memory") / pl.col("busy")  # while the GPU is busy
@@ -298,7 +297,10 @@ def excess(
     seconds, joules, resting = (rows[name].cast(pl.Float64).to_numpy() for name in ("gpu_s", "energy_j", "idle_j"))
     share = rows["busy"].to_numpy()
     busy_s = np.where(is_job, seconds * share, np.nan)
-    least, most = busy_energy(joules, resting, share)
+    # Energy of the busy time: without the power at rest or the share of the time, between two ends.
+    has_idle, known_share = np.isfinite(resting), np.nan_to_num(share)
+    least = np.where(has_idle, np.clip(joules - resting * (1 - known_share), 0.0, None), joules * known_share)
+    most = np.where(has_idle & np.isfinite(share), least, joules)
     waiting_j = np.where(is_job, joules - (least + most) / 2, joules)
     of_waiting = _excess(waiting_j, waiting_j, idle, gpus)
     of_energy = np.where(is_job, _excess(least, most, energy, gpus) + np.nan_to_num(of_waiting), of_waiting)
@@ -356,16 +358,6 @@ def _level(rows: pl.DataFrame, standing: pl.DataFrame, measure: Measure) -> pl.D
         matched = matched.join(key, on=[*_GPU, name], how="left", maintain_order="left")
         structs.append(pl.col(f"of_{name}"))
     return matched.select(pl.coalesce(structs).alias("level")).unnest("level")
-
-
-def busy_energy(joules: Floats, resting: Floats, share: Floats) -> tuple[Floats, Floats]:
-    """The least and the most energy of the busy time: between what is above the idle power, and all."""
-    above = np.clip(joules - np.nan_to_num(resting), 0.0, None)
-    has_share = np.isfinite(share)
-    least = np.where(np.isfinite(resting), above, joules * np.where(has_share, share, 0.0))
-    of_time = np.clip(joules - resting * (1 - share), 0.0, None)
-    exact = has_share & np.isfinite(resting)
-    return np.where(exact, of_time, least), np.where(exact, of_time, joules)
 
 
 def _excess(least: Floats, most: Floats, level: pl.DataFrame, gpus: int) -> Floats:

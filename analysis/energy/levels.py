@@ -100,7 +100,6 @@ _POWER = "power"
 _MEDIAN = 1.2533  # the standard error of a median over that of a mean
 _PRIOR = 4.0  # weight of what is usual in the fleet beside the workloads of a GPU itself
 _FINGERPRINT = ("cluster", "gpu", "model", "class", "workload", "figure", "value", "high", "n", "sittings")
-_SIGN = pl.when(pl.col("figure") == "work_per_joule").then(-1.0).otherwise(1.0)
 
 
 def fingerprints(store: Store, cluster: str | None) -> tuple[pl.DataFrame, list[str]]:
@@ -134,13 +133,19 @@ def identities(store: Store) -> pl.DataFrame:
 
 
 def main_kinds(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of workloads without those under other power limits or locked clocks, with `plain`, the workload's name.
+    """The figures of workloads without those under other power limits or locked clocks, with `plain` (the workload's
+    name), `level` (ln, more for a GPU that needs more) and `sd` (of it, from sitting to sitting).
 
     Of the kinds of a workload on a model (`analysis.runs.kinds`), the one with most runs is what jobs are like.
     """
-    rows = rows.filter(pl.col("workload").is_not_null())
+    figures = pl.col("figure").is_in([*_MEASURES, _POWER])
+    rows = rows.filter(pl.col("workload").is_not_null() & figures & (pl.col("value") > 0))
     names = {name: plain_workload(name) for name in rows["workload"].unique()}
-    rows = rows.with_columns(pl.col("workload").replace(names).alias("plain"))
+    sign = pl.when(pl.col("figure") == "work_per_joule").then(-1.0).otherwise(1.0)
+    rows = rows.with_columns(
+        pl.col("workload").replace(names).alias("plain"), (sign * pl.col("value").log()).alias("level"),
+        ((pl.col("high") / pl.col("value")).log().abs() / REACH_95).alias("sd"),
+    )  # fmt: skip
     keys = ["cluster", "model", "plain"]
     counted = rows.group_by(*keys, "workload").agg(pl.col("n").sum().alias("most"))
     first = counted.sort("most", "workload", descending=[True, False]).unique(keys, keep="first", maintain_order=True)
@@ -162,22 +167,20 @@ def levels(rows: pl.DataFrame, limits: pl.DataFrame, *, sensor: SensorError = SE
         for measure in Measure:
             figures = part.filter(pl.col("measure") == measure)
             keys = {"cluster": cluster, "model": model, "measure": measure.value}
-            for frame in (*_by_workload(figures, sensors), *_by_use(figures, sensors)):
-                full = frame.with_columns(pl.lit(value, pl.String).alias(key) for key, value in keys.items())
-                full = full.with_columns(pl.lit(None).alias(name) for name in COLUMNS if name not in full.columns)
-                parts.append(full.select(pl.col(name).cast(kind) for name, kind in COLUMNS.items()))
+            parts += [
+                frame.select(
+                    (pl.col(name) if name in frame.columns else pl.lit(keys.get(name))).cast(kind).alias(name)
+                    for name, kind in COLUMNS.items()
+                )
+                for frame in (*_by_workload(figures, sensors), *_by_use(figures, sensors))
+            ]
     return pl.concat(parts).filter(pl.col("x").is_finite() & pl.col("sd").is_finite())
 
 
 def _compared(rows: pl.DataFrame) -> pl.DataFrame:
     """A row a GPU, workload and figure: x, sd, reference (sd of the median GPU), spread, gpus, middle (the median)."""
-    rows = main_kinds(rows.filter(pl.col("figure").is_in([*_MEASURES, _POWER]) & (pl.col("value") > 0)))
+    rows = main_kinds(rows).with_columns(pl.col("figure").replace_strict(_MEASURES, default=None).alias("measure"))
     keys = ["cluster", "model", "workload", "figure"]
-    rows = rows.with_columns(
-        (_SIGN * pl.col("value").log()).alias("level"),
-        ((pl.col("high") / pl.col("value")).log().abs() / REACH_95).alias("sd"),
-        pl.col("figure").replace_strict(_MEASURES, default=None).alias("measure"),
-    )
     # After one sitting nothing says how well the work per joule repeats; times and powers do, run by run.
     of_gpu = ["cluster", "gpu", "workload"]
     apart = rows.filter(pl.col("figure").is_in(["time", _POWER])).group_by(of_gpu).agg(
@@ -188,10 +191,9 @@ def _compared(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("level").median().over(keys).alias("middle"),
         pl.len().over(keys).alias("gpus"),
     )
-    rows = rows.with_columns((pl.col("level") - pl.col("middle")).alias("x"))
+    rows = rows.filter(pl.col("gpus") >= LEAST).with_columns((pl.col("level") - pl.col("middle")).alias("x"))
     rows = rows.with_columns((MAD_TO_SD * pl.col("x").abs().median()).over(keys).alias("spread"))
-    reference = _MEDIAN * pl.col("spread") / pl.col("gpus").sqrt()
-    return rows.with_columns(reference.alias("reference")).filter(pl.col("gpus") >= LEAST).sort(*keys, "gpu")
+    return rows.with_columns(reference=_MEDIAN * pl.col("spread") / pl.col("gpus").sqrt()).sort(*keys, "gpu")
 
 
 @dataclass(frozen=True)
@@ -337,20 +339,16 @@ def medians(rows: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     `rows`: of `fingerprints`; `work`: of `sizes`. The work is the same if workloads of one name did as many operations
     or bytes; where sizes differ, times and energies count per operation or byte.
     """
-    figures = pl.col("figure").is_in([*_MEASURES, _POWER])
-    rows = main_kinds(rows.filter(pl.col("model").is_not_null() & figures & (pl.col("value") > 0))).with_columns(
-        pl.col("plain").alias("workload"), ((pl.col("high") / pl.col("value")).log().abs() / REACH_95).alias("sd")
-    )
+    rows = main_kinds(rows.filter(pl.col("model").is_not_null())).with_columns(pl.col("plain").alias("workload"))
     rows = rows.join(work, on=["cluster", "workload", "gpu"], how="left", nulls_equal=True, maintain_order="left")
     amount = pl.when(pl.col("figure").is_in(["time", "work_per_joule"])).then(pl.col("work").log()).otherwise(0.0)
-    rows = rows.with_columns((_SIGN * pl.col("value").log() - amount.fill_null(0.0)).alias("level"))
-    by_model = rows.group_by("cluster", "model", "workload", "figure", maintain_order=True).agg(
+    rows = rows.with_columns(pl.col("level") - amount.fill_null(0.0))
+    apart = MAD_TO_SD * (pl.col("level") - pl.col("level").median()).abs().median()
+    return rows.group_by("cluster", "model", "workload", "figure", maintain_order=True).agg(
         pl.col("class").first(), pl.col("level").median(), pl.col("value").median(), pl.len().alias("gpus"),
-        (pl.col("level") - pl.col("level").median()).abs().median().alias("apart"),
-        pl.col("sd").pow(2).mean().sqrt(), pl.col("work").is_null().any().alias("unsized"),
+        (apart**2 + pl.col("sd").pow(2).mean().fill_null(0.0)).sqrt().alias("sd"),
+        pl.col("work").is_null().any().alias("unsized"),
     ).filter(pl.col("gpus") >= LEAST)  # fmt: skip
-    spread = (MAD_TO_SD * pl.col("apart")) ** 2
-    return by_model.with_columns((spread + pl.col("sd").fill_null(0.0) ** 2).sqrt().alias("sd")).drop("apart")
 
 
 def ratio(
@@ -362,7 +360,7 @@ def ratio(
     pairs = first.join(second, on="workload", suffix="_other", maintain_order="left").filter(
         pl.col("unsized") == pl.col("unsized_other")
     )
-    exact = pairs.filter(pl.col("workload") == workload) if workload else pairs.clear()
+    exact = pairs.filter(pl.col("workload") == (workload or ""))
     similar = exact if exact.height else pairs.filter(pl.col("class").is_in(CLASSES[use]))
     if similar.is_empty():
         return f"no workload like this was measured on {models[0]} and on {models[1]}"

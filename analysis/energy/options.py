@@ -166,11 +166,6 @@ class Ground:
     errors: BoardErrors = POPULATION
     """Of its power sensors."""
 
-    @property
-    def compared(self) -> int:
-        """GPUs that have a level."""
-        return self.levels.select("cluster", "gpu").unique().height
-
 
 def ground(store: Store, cluster: str, sensor: SensorError = SENSOR_ERROR) -> Ground:
     """Read what the quotes in a cluster stand on."""
@@ -267,12 +262,9 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
         return [Quote(Option.CAP, "", reason=why.meaning)]
     assert work.limit_w
     classes = dict(base.models.select("workload", "class").iter_rows())
+    alike = {name for name, of_class in classes.items() if of_class in CLASSES.get(work.use, ())} | {work.workload}
     others = [curve for curve in base.curves if itself is None or curve.family != work.workload]
-    similar = [
-        curve
-        for curve in others
-        if curve.family == work.workload or classes.get(curve.family) in CLASSES.get(work.use, ())
-    ]
+    similar = [curve for curve in others if curve.family in alike]
     model = PUBLISHED.joined(similar or others)
     quotes = []
     for share in shares:
@@ -283,7 +275,10 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
         multiple = _unsure_of_load(model, work, share)
         if itself is not None:
             lowest = min(1.0, itself.lowest * float(itself.uncapped_w.max()) / work.limit_w)
-            multiple = _of_curve(itself, max(share, lowest), work.limit_w)
+            effect = itself.effect(max(share, lowest) * work.limit_w, work.limit_w)
+            assert effect is not None
+            reach = float(quantile(0.025, itself.freedom))
+            multiple = Multiple(effect.log_time, reach * effect.time_sd, effect.log_energy, reach * effect.energy_sd)
             quote = replace(quote, source=f"{work.workload} itself", n=itself.runs)
             if share < lowest - SAME_LEVEL:
                 multiple = multiple.then(model.multiple(work.load, lowest), model.multiple(work.load, share))
@@ -298,14 +293,6 @@ def _unsure_of_load(model: CapModel, work: QuotedWork, share: float) -> Multiple
     loads = [min(1.0, work.load * math.exp(side * work.load_half)) for side in (-1, 1)]
     ends = [model.multiple(load, share) for load in loads if load > 0]
     return replace(middle, time_half=max([abs(end.time - middle.time) + end.time_half for end in (middle, *ends)]))
-
-
-def _of_curve(curve: OwnCurve, share: float, limit_w: float) -> Multiple:
-    """What a cap does by a workload's own curve, at or above its lowest level."""
-    effect = curve.effect(share * limit_w, limit_w)
-    assert effect is not None
-    reach = float(quantile(0.025, curve.freedom))
-    return Multiple(effect.log_time, reach * effect.time_sd, effect.log_energy, reach * effect.energy_sd)
 
 
 # -- options ------------------------------------------------------------------------------------------------------
@@ -418,28 +405,23 @@ def starts(work: QuotedWork, settings: EnergySettings, now_ns: int, deadline_ns:
         return [Quote(Option.START, "", reason=None if best.reason is None else best.reason.meaning)]
     outlook = None if best.outlook is None else best.outlook.meaning
     now = Quote(Option.START, "now", work.s, work.j, start_ns=now_ns, source=outlook, n=best.weeks)
-    quotes = []
-    for choice, start_ns, grams, of_weeks in (
-        ("now", now_ns, best.now_g, None),
-        ("greenest", best.start, best.g, (best.low_g, best.high_g)),
-    ):
-        g = _widened(Estimate(grams, grams, grams), work.j)
-        if of_weeks is not None and of_weeks[0] is not None and of_weeks[1] is not None:
-            low, high = best.now_g - of_weeks[1], best.now_g - of_weeks[0]
-            g = _widened(Estimate(grams, low, high), work.j)
-        quotes.append(replace(now, choice=choice, start_ns=start_ns, g=g))
-    return quotes
+    greenest_g = Estimate(best.g, best.g, best.g)
+    if best.low_g is not None and best.high_g is not None:
+        greenest_g = Estimate(best.g, best.now_g - best.high_g, best.now_g - best.low_g)
+    return [
+        replace(now, g=_widened(Estimate(best.now_g, best.now_g, best.now_g), work.j)),
+        replace(now, choice="greenest", start_ns=best.start, g=_widened(greenest_g, work.j)),
+    ]
 
 
 def with_pareto(quotes: Sequence[Quote]) -> list[Quote]:
     """The quotes with those marked that no other one beats: none is as good in all of time, energy and grams and
     better in one. Grams count only where all quotes with figures have them."""
-    complete = [quote for quote in quotes if quote.s is not None and quote.j is not None]
-    with_grams = bool(complete) and all(quote.g is not None for quote in complete)
+    with_grams = all(quote.g is not None for quote in quotes if quote.s is not None and quote.j is not None)
     points = [
-        None
-        if quote.s is None or quote.j is None
-        else (quote.s.value, quote.j.value, quote.g.value if with_grams and quote.g else 0.0)
+        (quote.s.value, quote.j.value, quote.g.value if with_grams and quote.g else 0.0)
+        if quote.s and quote.j
+        else None
         for quote in quotes
     ]
     return [replace(quote, pareto=best) for quote, best in zip(quotes, unbeaten(points), strict=True)]

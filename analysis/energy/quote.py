@@ -122,7 +122,8 @@ def quote_job(
     used = busy(store, pieces)
     work = _work_of(pieces, used, base.gpus, place, booked)
     has_gpu = pl.col("gpu").is_in(pieces["gpu"].drop_nulls().unique().implode())
-    rows = excess(pieces, base.levels.filter(has_gpu), used, errors=booked.errors, compared=base.compared)
+    compared = base.levels.select("cluster", "gpu").unique().height
+    rows = excess(pieces, base.levels.filter(has_gpu), used, errors=booked.errors, compared=compared)
     lost = next(iter(add_excess(rows, ["cluster"]).to_dicts()), None)
     itself = None
     if work.workload is not None and len(work.models) == 1:
@@ -281,13 +282,6 @@ def cap_share(cap: float | str, limit_w: float, least_w: float | None = None) ->
     return watts / limit_w
 
 
-def _settable(shares: Sequence[float], basis: _Basis) -> Sequence[float]:
-    """The caps that can be set on its GPUs. InputError for a single one that cannot."""
-    if len(shares) == 1:
-        return [cap_share(f"{100 * shares[0]:.9g}%", basis.limit_w, basis.least_w)]
-    return [share for share in shares if basis.least_w is None or share * basis.limit_w >= 0.999 * basis.least_w]
-
-
 def workload_options(
     store: Store,
     job: FutureJob,
@@ -304,7 +298,10 @@ def workload_options(
     now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
     basis = _Basis.of(store, job, partial(ground, store, sensor=stated.sensor))
     work = basis.work(stated, now_ns)
-    quotes = [basis.default(work), *caps(work, basis.base, basis.itself, shares=_settable(shares, basis))]
+    if len(shares) == 1:  # of many, those that cannot be set are left out
+        cap_share(f"{100 * shares[0]:.9g}%", basis.limit_w, basis.least_w)
+    shares = [share for share in shares if share * basis.limit_w >= 0.999 * (basis.least_w or 0.0)]
+    quotes = [basis.default(work), *caps(work, basis.base, basis.itself, shares=shares)]
     quotes += starts(work, stated, now_ns, now_ns + round(job.deadline_s * 1e9))
     return Quoted(None, work, with_pareto(quotes), stated, basis.notes)
 
@@ -344,7 +341,7 @@ class _PowerBasis:
     @classmethod
     def by_class(cls, rows: pl.DataFrame, use: str) -> _PowerBasis | None:
         """From the fingerprints of a model's GPUs in the workloads of a use; None where there are none."""
-        power = (pl.col("figure") == "power") & pl.col("class").is_in(CLASSES[use]) & (pl.col("value") > 0)
+        power = (pl.col("figure") == "power") & pl.col("class").is_in(CLASSES[use])
         works = main_kinds(rows.filter(power)).group_by("plain").agg(pl.col("value").median().log())
         if works.is_empty():
             return None
@@ -390,14 +387,12 @@ class _Basis:
             defaults = _of_one_model(limited, model, "there are GPUs")
         if defaults.is_empty():
             on_model = f" on {model}" if model else ""
-            if by_class:
-                raise InputError(
-                    f"{store.root} knows no GPU{on_model} with its model and power limit: run `whorl collect`, or "
-                    "`whorl campaign`"
-                )
             raise InputError(
-                f"{store.root} has no run of {workload} at the default power limit{on_model}: {tuned}. Of work that "
-                f"nobody ran, name the class: {', '.join(_CLASSES)}"
+                f"{store.root} knows no GPU{on_model} with its model and power limit: run `whorl collect`, or "
+                "`whorl campaign`"
+                if by_class
+                else f"{store.root} has no run of {workload} at the default power limit{on_model}: {tuned}. Of work "
+                f"that nobody ran, name the class: {', '.join(_CLASSES)}"
             )
         cluster, model = (str(defaults[0, name]) for name in ("cluster", "model"))
         base, notes, use = grounds(cluster), [], workload
