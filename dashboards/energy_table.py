@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -113,13 +113,7 @@ class EnergyFrame:
     rows: pl.DataFrame
     energy: Unit = Unit("J")
     """Of the columns energy, energy_low and energy_high."""
-    time: Unit = Unit("s")
-    """Of the column time."""
-    grams: Unit = Unit("g")
-    """Of the columns co2e, co2e_low and co2e_high."""
-    lost: Unit = Unit("s")
-    """Of the columns lost, lost_low and lost_high."""
-    columns: Sequence[EnergyColumn] = field(default=())
+    columns: Sequence[EnergyColumn] = ()
     """Of the table that shows it."""
 
 
@@ -152,7 +146,7 @@ def energy_frame(answer: EnergyAnswer) -> EnergyFrame:
         pl.Series("what", [words.name_of(by, row) for row in rows.iter_rows(named=True)], pl.String),
         *_common(energy), *time.scaled({"time": "gpu_s"}), *grams.with_ends("co2e", words.CO2E), *extra,
     )  # fmt: skip
-    return EnergyFrame(frame, energy, time, grams, columns=_energy_columns(answer, energy, time, grams))
+    return EnergyFrame(frame, energy, _energy_columns(answer, energy, time, grams))
 
 
 def _common(energy: Unit) -> list[pl.Expr]:
@@ -280,7 +274,7 @@ def gpu_frame(job: OneJob) -> EnergyFrame:
         pl.coalesce("name", "gpu", pl.lit("(GPU not known)")).alias("what"),
         *_common(energy), *time.scaled({"time": "duration_s"}), (100 * pl.col("idle_share")).alias("idle"), *extra,
     )  # fmt: skip
-    return EnergyFrame(frame, energy, time, lost=lost, columns=_gpu_columns(energy, lost, frame))
+    return EnergyFrame(frame, energy, _gpu_columns(energy, lost, frame))
 
 
 def _gpu_columns(energy: Unit, lost: Unit = Unit("s"), frame: pl.DataFrame | None = None) -> list[EnergyColumn]:
@@ -291,26 +285,25 @@ def _gpu_columns(energy: Unit, lost: Unit = Unit("s"), frame: pl.DataFrame | Non
 
     part = {**_number("share", "the part of the GPU that the job had"), "digits": 2}
     partly = frame is not None and not (frame["share"] == 1).all()
-    says = "what it would have drawn without work"
+    idle = _number("idle", "what it would have drawn without work")
     columns = [
         gpu_link("what", "GPU", lambda row: row["name"] or row["gpu"] or MISSING),
         text("model", lambda row: row["model"] or MISSING, grid={"name": "model"} if has("model") else None, leaves=1),
         EnergyColumn("share", lambda row: number(row["share"], 3), part if partly else None),
         EnergyColumn("time", lambda row: words.lasted(row["duration_s"])),
         *with_ends(energy.name, lambda row: words.with_interval(row, energy.size), energy.grids("energy", "energy")),
-        EnergyColumn("idle %", words.idle_share, _number("idle", says)),
+        EnergyColumn("idle %", words.idle_share, idle),
         _measured(),
         text("by", lambda row: row["method"] or MISSING),
     ]
     if has("rank"):
         slower = {"name": "slower_pct", "kind": "percent", "digits": 2, "says": "than the median GPU of its model"}
         ends = {"name": "slower_low_pct", "kind": "interval", "digits": 2, "high": "slower_high_pct", "unit": "%"}
-        compared = _number("compared", "n: how many GPUs of its model were compared")
         columns += [
             EnergyColumn("slower", None, slower),
             EnergyColumn("95 %", None, ends),
             EnergyColumn("rank", None, _number("rank", "1 is the fastest")),
-            EnergyColumn("of", None, compared),
+            EnergyColumn("of", None, _number("compared", "n: how many GPUs of its model were compared")),
             EnergyColumn("in", None, {"name": "basis", "says": "the work in which they were compared"}),
             *with_ends(f"lost {lost.name}", None, lost.grids("lost", "GPU time lost to hardware")),
         ]

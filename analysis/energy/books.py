@@ -248,7 +248,7 @@ def booked(
         pieces, metered, problems, factors, stated, errors, date_of_ns(first), date_of_ns(last),
         dark_s=float(pieces.filter("dark").select((pl.col("share") * _SECONDS).sum()).item() or 0.0),
         has_jobs=bool((pieces["kind"] == Kind.JOB.value).any()),
-        carbon_reason=_lacking(counted, "carbon_reason"), cost_reason=_lacking(counted, "cost_reason"),
+        carbon_reason=lacking_code(counted, "carbon_reason"), cost_reason=lacking_code(counted, "cost_reason"),
         zones_lacking=_zones_lacking(pieces, stated),
     )  # fmt: skip
 
@@ -270,7 +270,7 @@ def _flagged(pieces: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _lacking(pieces: pl.DataFrame, name: str) -> str | None:
+def lacking_code(pieces: pl.DataFrame, name: str) -> str | None:
     """What the settings lack, by most of the pieces without grams or money."""
     codes = pieces[name].drop_nulls().value_counts(sort=True)[name]
     return next((str(code) for code in codes if code != NoFigure.NO_ENERGY), None)

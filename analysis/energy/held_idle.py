@@ -27,8 +27,7 @@ from .attribute import PIECES, Kind, cut_apart
 from .billing import cuts as changes
 from .billing import priced, rates_between
 from .boards import board_errors
-from .books import COSTS, add_up
-from .carbon import NoFigure
+from .books import COSTS, add_up, lacking_code
 from .meter import Meters
 from .minutes import meters_by_day
 from .readings import covered
@@ -127,7 +126,8 @@ _NO_USE = pl.DataFrame(
             "idle_low_s": pl.Float64, "idle_high_s": pl.Float64, "idle_since": pl.Int64, "has_readings": pl.Boolean}
 )  # fmt: skip
 _NO_STRETCH = pl.DataFrame(schema={"held": pl.UInt32, "began_ns": pl.Int64, "ended_ns": pl.Int64})
-_PIECE = (*PIECES, "held", "job_id", *COSTS, "carbon_reason", "cost_reason")
+_REASONS = ("carbon_reason", "cost_reason")
+_PIECE = (*PIECES, "held", "job_id", *COSTS, *_REASONS)
 
 
 def held_idle(
@@ -175,6 +175,7 @@ def held_idle(
         priced(_pieces(meters, stretches), rates, settings).select(_PIECE) for meters in read(since_ns, until_ns, times)
     ]
     pieces = pl.concat(billed) if billed else None
+    lacking = [None if pieces is None else lacking_code(pieces, name) for name in _REASONS]
     gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
 
     def added(keys: Sequence[str]) -> pl.DataFrame:
@@ -192,8 +193,7 @@ def held_idle(
                                                  *_ENERGY, "gpu_hour_cost", "reason"),
         total=next(iter(_priced(total, options.price).to_dicts()), {}),
         gpus_not_known=not_known, since=date_of_ns(since_ns), until=date_of_ns(until_ns), options=options,
-        currency=settings.currency, carbon_reason=_lacking(pieces, "carbon_reason"),
-        cost_reason=_lacking(pieces, "cost_reason"),
+        currency=settings.currency, carbon_reason=lacking[0], cost_reason=lacking[1],
     )  # fmt: skip
 
 
@@ -433,9 +433,3 @@ def _priced(rows: pl.DataFrame, price: float | None) -> pl.DataFrame:
     names = [name for name in ("job_id", "gpu") if name in rows.columns]
     order = ["idle_gpu_s", "idle_s", "held_s", *names]
     return rows.sort(order, descending=[True, True, True, *(False for _ in names)], nulls_last=True)
-
-
-def _lacking(pieces: pl.DataFrame | None, column: str) -> str | None:
-    """What the settings lack for the grams or the money of stretches; None where nothing."""
-    codes = [] if pieces is None else pieces[column].drop_nulls().value_counts(sort=True)[column].to_list()
-    return next((str(code) for code in codes if code != NoFigure.NO_ENERGY), None)
