@@ -13,6 +13,7 @@ import pytest
 
 from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
+from whorl.analysis.energy.books import EnergyQuestion
 from whorl.analysis.energy.idle import IDLE_SOURCES, IdleSource
 from whorl.analysis.energy.problems import JobProblem
 from whorl.analysis.energy.sensor import PowerSource
@@ -170,7 +171,7 @@ def test_a_single_reading_is_told_as_such(tmp_path: Path) -> None:
     store = store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", [0], [50.0])], [])
     (last,) = store.scan("telemetry").select("ts").collect()["ts"].to_list()
     with pytest.raises(InputError, match="one reading of each GPU"):
-        answers.energy(store, question=answers.EnergyQuestion(since=last - timedelta(days=30)))
+        answers.energy(store, question=EnergyQuestion(since=last - timedelta(days=30)))
 
 
 @pytest.mark.long
