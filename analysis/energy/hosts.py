@@ -38,7 +38,13 @@ def with_measured_hosts(
         "select cluster, node, count(*) as gpus from gpus_now where parent is null and node is not null group by all"
     )
     gpus = {(row["cluster"], row["node"]): row["gpus"] for row in store.sql(whole).to_pylist()}
-    return measured_hosts(pieces, meters, gpus), node_problems(pieces, meters)
+    problems = node_problems(pieces, meters)
+    apart = problems.filter(pl.col("problem") == NodeProblem.METERS_DISAGREE.value, pl.col("percent").is_finite())
+    apart_by_node = {
+        (row["cluster"], row["node"]): abs(row["percent"]) / 100
+        for row in apart.sort(pl.col("percent").abs()).to_dicts()
+    }
+    return measured_hosts(pieces, meters, gpus, apart=apart_by_node), problems
 
 
 def node_problems(pieces: pl.DataFrame, meters: Sequence[NodeMeter]) -> pl.DataFrame:
@@ -79,9 +85,16 @@ def node_problems(pieces: pl.DataFrame, meters: Sequence[NodeMeter]) -> pl.DataF
     return pl.DataFrame(rows, schema=PROBLEMS)
 
 
-def measured_hosts(pieces: pl.DataFrame, meters: Sequence[NodeMeter], gpus: Mapping[Node, int]) -> pl.DataFrame:
+def measured_hosts(
+    pieces: pl.DataFrame,
+    meters: Sequence[NodeMeter],
+    gpus: Mapping[Node, int],
+    *,
+    apart: Mapping[Node, float] | None = None,
+) -> pl.DataFrame:
     """The pieces with `measured_host_j`, the energy of the rest of their nodes, their share; and `host_doubt_j`, how
-    far it may be off with 95 %, because of the gain of the meter: of all that the node used.
+    far it may be off with 95 %, because of the gain of the meter: of all that the node used. Where the meters of a node
+    disagree (`apart`: by which share), it reaches to the other one.
 
     A piece has a part of the host as its GPU is one of the node's (`gpus`: how many it has) and as it has a share of
     that. Between two edges of pieces, the power of a GPU is taken as constant. NULL where the node has no meter, where
@@ -100,11 +113,11 @@ def measured_hosts(pieces: pl.DataFrame, meters: Sequence[NodeMeter], gpus: Mapp
         if node in of_node and own["gpu"].n_unique() >= gpus.get(node, 1):
             at = own["row"].to_numpy()
             host_j[at] = _of_node(own, of_node[node], max(own["gpu"].n_unique(), gpus.get(node, 1)))
-            gain[at] = of_node[node][0].gain_sd
+            gain[at] = max(NORMAL_95 * of_node[node][0].gain_sd, (apart or {}).get(node, 0.0))
     used_j = host_j + pieces["energy_j"].fill_null(0.0).to_numpy()
     return pieces.with_columns(
         pl.Series("measured_host_j", host_j).fill_nan(None),
-        pl.Series("host_doubt_j", NORMAL_95 * gain * np.abs(used_j)).fill_nan(None),
+        pl.Series("host_doubt_j", gain * np.abs(used_j)).fill_nan(None),
     )
 
 

@@ -32,7 +32,8 @@ class NodeProblem(Code):
 
     METERS_DISAGREE = (
         "meters of a node disagree",
-        "two meters of a node differ: the one that covers more counts, of two alike a PDU before a BMC",
+        "two meters of a node differ: the one that covers more counts, of two alike a PDU before a BMC; the interval "
+        "reaches to the other one",
     )
     BELOW_GPUS = "node below its GPUs", "the meter of a node reads less than its GPUs: it counts for none of its energy"
 

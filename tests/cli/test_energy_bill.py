@@ -157,8 +157,10 @@ def test_a_meter_of_the_node_says_what_the_hosts_of_its_gpus_used(tmp_path: Path
     assert {(row["node"], row["problem"], round(row["percent"])) for row in problems if row["node"]} == {
         ("n1", "meters of a node disagree", 50), ("n2", "node below its GPUs", 65),
     }  # fmt: skip
+    document.cache_clear()
     again = {row["node"]: row for row in document("--store", str(store.root), "--by", "node")["rows"]}
     assert again["n1"]["node_j"] == pytest.approx(600 * HOUR, rel=1e-9)
+    assert again["n1"]["node_high_j"] > 900 * HOUR
     assert again["n2"]["host_source"] == "stated"
 
 
