@@ -286,8 +286,7 @@ def excess(
     Columns: those of `add_up` by cluster, gpu, node, kind and allocation, and for `excess_j` and `excess_s` (of GPU
     time) the best figure, `_low`, `_high` (95 %), `_least`, `_common`, `_reason`; `basis` (what the level is from).
     """
-    costs = [name for name in _COSTS if name in pieces.columns]
-    hosts = [name for name in ("host_j",) if name in pieces.columns]
+    costs, hosts = ([name for name in names if name in pieces.columns] for names in (_COSTS, ("host_j",)))
     used = pieces.filter(pl.col("kind") != Kind.UNATTRIBUTED)
     rows = add_up(used, ["cluster", "gpu", "node", "kind", "allocation"], errors=errors, also=[*costs, *hosts])
     rows = rows.join(shares, on=_GPU_OF_JOB, how="left", maintain_order="left").with_columns(_USE.alias("use"))
@@ -349,15 +348,12 @@ def _level(rows: pl.DataFrame, standing: pl.DataFrame, measure: Measure) -> pl.D
     if measure is Measure.IDLE:
         levels_of = levels_of.unique(_GPU, keep="first").with_columns(pl.lit(ANY).alias("use"))
     matched = rows.select(*_GPU, "workload", "use", pl.lit(ANY).alias("any"))
-    structs = []
     for name, keyed in (("workload", "workload"), ("use", "use"), ("any", "use")):
-        key = levels_of.drop_nulls(keyed).select(
-            *_GPU, pl.col(keyed).alias(name), pl.struct(columns).alias(f"of_{name}")
-        )
-        key = key.unique([*_GPU, name], keep="first")
-        matched = matched.join(key, on=[*_GPU, name], how="left", maintain_order="left")
-        structs.append(pl.col(f"of_{name}"))
-    return matched.select(pl.coalesce(structs).alias("level")).unnest("level")
+        keys = [*_GPU, name]
+        of_key = levels_of.drop_nulls(keyed).with_columns(pl.col(keyed).alias(name), pl.struct(columns).alias("level"))
+        of_key = of_key.unique(keys, keep="first").select(*keys, pl.col("level").alias(f"of_{name}"))
+        matched = matched.join(of_key, on=keys, how="left", maintain_order="left")
+    return matched.select(pl.coalesce("of_workload", "of_use", "of_any").alias("level")).unnest("level")
 
 
 def _excess(least: Floats, most: Floats, level: pl.DataFrame, gpus: int) -> Floats:
@@ -448,11 +444,13 @@ def waiting(rows: pl.DataFrame, slow: pl.DataFrame, jobs: pl.DataFrame, pieces: 
     times = pieces.filter(pl.col("kind") == Kind.JOB).group_by(_GPU_OF_JOB).agg(
         pl.col("began").min(), pl.col("ended").max()
     )  # fmt: skip
-    parts_of_jobs = rows.filter(pl.col("kind") == Kind.JOB).drop_nulls(["time_ratio", "busy"])
-    parts_of_jobs = parts_of_jobs.select(*_GPU_OF_JOB, "time_ratio", "busy", "gpu_s", "energy_j")
-    parts_of_jobs = parts_of_jobs.join(times, on=_GPU_OF_JOB, maintain_order="left")
     numbers = jobs.select("cluster", "allocation", "job_id").drop_nulls("job_id")
-    parts_of_jobs = parts_of_jobs.join(numbers, on=["cluster", "allocation"], maintain_order="left")
+    parts_of_jobs = rows.filter(pl.col("kind") == Kind.JOB).drop_nulls(["time_ratio", "busy"])
+    parts_of_jobs = (
+        parts_of_jobs.select(*_GPU_OF_JOB, "time_ratio", "busy", "gpu_s", "energy_j")
+        .join(times, on=_GPU_OF_JOB, maintain_order="left")
+        .join(numbers, on=["cluster", "allocation"], maintain_order="left")
+    )
     culprits = parts_of_jobs.join(slow, on=_GPU, how="semi").sort("time_ratio", descending=True, maintain_order=True)
     culprits = culprits.select("cluster", "job_id", "gpu", "time_ratio", "began", "ended")
     pairs = parts_of_jobs.join(culprits, on=["cluster", "job_id"], suffix="_slow", maintain_order="left_right").filter(

@@ -211,24 +211,19 @@ class CapModel:
 
     def joined(self, others: Sequence[Curve]) -> CapModel:
         """With the workloads of a store, each of which counts as one more."""
-        slowdowns, belows, names = [], [], []
+        means = {}
         for family in sorted({curve.family for curve in others}):
             points = np.concatenate([cap_points(curve) for curve in others if curve.family == family], axis=1)
             if points.shape[1]:
-                names.append(family)
-                slowdowns.append(points[0].mean())
-                belows.append(points[1].mean())
-        if not names:
+                means[family] = points.mean(axis=1)
+        if not means:
             return self
-        n = self.workloads + len(names)
-
-        def pooled(mean: float, sd: float, values: list[float]) -> tuple[float, float]:
-            middle = (self.workloads * mean + sum(values)) / n
-            squares = self.workloads * (sd**2 + (mean - middle) ** 2) + sum((value - middle) ** 2 for value in values)
-            return middle, math.sqrt(squares / (n - 1))
-
-        slow, below = pooled(self.slowdown, self.slowdown_sd, slowdowns), pooled(self.below, self.below_sd, belows)
-        return CapModel(*slow, *below, n, tuple(names))
+        n, stored = self.workloads + len(means), np.array(list(means.values()))
+        published, sd = np.array([[self.slowdown, self.below], [self.slowdown_sd, self.below_sd]])
+        middle = (self.workloads * published + stored.sum(axis=0)) / n
+        squares = self.workloads * (sd**2 + (published - middle) ** 2) + ((stored - middle) ** 2).sum(axis=0)
+        (slow, below), (slow_sd, below_sd) = middle.tolist(), np.sqrt(squares / (n - 1)).tolist()
+        return CapModel(slow, slow_sd, below, below_sd, n, tuple(means))
 
 
 BEND = 0.15
@@ -257,10 +252,8 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
     ran under caps say what a cap does: those of the store that are of its use, if there are any, else all of them, each
     counted as one more beside the published ones.
     """
-    why = work.missing or (None if work.limit_w else NoQuote.NO_LIMIT)
-    if why is not None:
-        return [Quote(Option.CAP, "", reason=why.meaning)]
-    assert work.limit_w
+    if (why := work.missing) is not None or not work.limit_w:
+        return [Quote(Option.CAP, "", reason=(why or NoQuote.NO_LIMIT).meaning)]
     classes = dict(base.models.select("workload", "class").iter_rows())
     alike = {name for name, of_class in classes.items() if of_class in CLASSES.get(work.use, ())} | {work.workload}
     others = [curve for curve in base.curves if itself is None or curve.family != work.workload]
