@@ -80,7 +80,7 @@ def fitted(sweeps: list[Curve]) -> CapModel:
     for curve in sweeps:
         points[curve.family].append(cap_points(curve))
     means = np.array(
-        [np.concatenate(of, axis=1).mean(axis=1) for of in points.values() if np.concatenate(of, axis=1).size]
+        [joined.mean(axis=1) for joined in (np.concatenate(parts, axis=1) for parts in points.values()) if joined.size]
     )
     (slow, below), (slow_sd, below_sd) = means.mean(axis=0), means.std(axis=0, ddof=1)
     return CapModel(float(slow), float(slow_sd), float(below), float(below_sd), len(means))
@@ -88,25 +88,25 @@ def fitted(sweeps: list[Curve]) -> CapModel:
 
 def trainings(sweeps: dict[str, list[Curve]]) -> dict[str, Any]:
     """Each training left out, on each model of GPU."""
-    every = [curve for of_model in sweeps.values() for curve in of_model]
-    answer: dict[str, Any] = {"published": vars(fitted(every))}
+    all_curves = [curve for of_model in sweeps.values() for curve in of_model]
+    answer: dict[str, Any] = {"published": vars(fitted(all_curves))}
     for model, of_model in sweeps.items():
         rows, rule, by_training = [], [], defaultdict(list)
         for family in sorted({curve.family for curve in of_model}):
-            known = fitted([curve for curve in every if curve.family != family])
-            for curve, cap in product((one for one in of_model if one.family == family), CAPS):
+            fit = fitted([curve for curve in all_curves if curve.family != family])
+            for curve, cap in product([curve for curve in of_model if curve.family == family], CAPS):
                 if cap < curve.share[0]:
                     continue
-                time, power = (float(np.interp(cap, curve.share, of)) for of in (curve.time, curve.power))
-                said = known.multiple(curve.load, cap)
-                row = {"time": (abs(np.log(time) - said.time), said.time_half),
-                       "energy": (abs(np.log(time * power) - said.energy), said.energy_half)}  # fmt: skip
+                time, power = (float(np.interp(cap, curve.share, values)) for values in (curve.time, curve.power))
+                multiple = fit.multiple(curve.load, cap)
+                row = {"time": (abs(np.log(time) - multiple.time), multiple.time_half),
+                       "energy": (abs(np.log(time * power) - multiple.energy), multiple.energy_half)}  # fmt: skip
                 rows.append(row)
                 by_training[family].append([error <= half for error, half in row.values()])
                 rule.append([abs(np.log(time)), abs(np.log(min(1.0, cap / curve.load) / time / power))])
         answer[model] = figures(rows)
         for place, figure in enumerate(("time", "energy")):
-            held = [np.mean([of[place] for of in rows_of]) >= 0.9 for rows_of in by_training.values()]
+            held = [np.mean([holds[place] for holds in rows_of]) >= 0.9 for rows_of in by_training.values()]
             answer[model][figure]["trainings_held"] = int(sum(held))
             answer[model][figure]["error_pct_of_the_rule"] = round(100 * float(np.mean(rule, axis=0)[place]), 2)
     return answer
@@ -118,7 +118,7 @@ def itself(sweeps: list[Curve]) -> dict[str, Any]:
     for sweep in sweeps:
         for place in range(1, len(sweep.share) - 1):
             others = np.arange(len(sweep.share)) != place
-            level, time, energy = (of[others] for of in (sweep.share, sweep.time, sweep.time * sweep.power))
+            level, time, energy = (values[others] for values in (sweep.share, sweep.time, sweep.time * sweep.power))
             curve = own_curve(CappedRuns(np.full(len(level), "gpu"), level, energy, time, np.ones(len(level))))
             assert curve is not None
             effect = curve.effect(float(sweep.share[place]))

@@ -255,9 +255,9 @@ def caps(work: QuotedWork, base: Ground, itself: OwnCurve | None, *, shares: Seq
     if (why := work.missing) is not None or not work.limit_w:
         return [Quote(Option.CAP, "", reason=(why or NoQuote.NO_LIMIT).meaning)]
     classes = dict(base.models.select("workload", "class").iter_rows())
-    alike = {name for name, of_class in classes.items() if of_class in CLASSES.get(work.use, ())} | {work.workload}
+    of_use = {name for name, of_class in classes.items() if of_class in CLASSES.get(work.use, ())} | {work.workload}
     others = [curve for curve in base.curves if itself is None or curve.family != work.workload]
-    similar = [curve for curve in others if curve.family in alike]
+    similar = [curve for curve in others if curve.family in of_use]
     model = PUBLISHED.joined(similar or others)
     quotes = []
     for share in shares:

@@ -44,17 +44,17 @@ def curves(runs: pl.DataFrame) -> list[Curve]:
 
     A setting with one cap, or without time or power under its highest, gives none.
     """
-    known = runs.filter(*(pl.col(name) > 0 for name in ("cap", "time", "power_w")))
-    known = known.group_by("family", "setting", "cap").agg(pl.col("time", "power_w").median())
-    found = []
-    for (family, setting), part in known.sort("family", "setting", "cap").group_by(
+    medians = runs.filter(*(pl.col(name) > 0 for name in ("cap", "time", "power_w")))
+    medians = medians.group_by("family", "setting", "cap").agg(pl.col("time", "power_w").median())
+    by_setting = []
+    for (family, setting), part in medians.sort("family", "setting", "cap").group_by(
         "family", "setting", maintain_order=True
     ):
         cap, time, power = (part[name].to_numpy().astype(np.float64) for name in ("cap", "time", "power_w"))
         if len(cap) > 1:
             load = float(power[-1] / cap[-1])
-            found.append(Curve(str(family), str(setting), load, cap / cap[-1], time / time[-1], power / power[-1]))
-    return found
+            by_setting.append(Curve(str(family), str(setting), load, cap / cap[-1], time / time[-1], power / power[-1]))
+    return by_setting
 
 
 def sweep(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
@@ -79,13 +79,13 @@ def own_runs(store: Store, *, cluster: str | None = None, workload: str | None =
     was set, else the default limit and the highest clock). Only probes are known to be steady, so what they draw
     without a cap is known. A run whose cap or energy is not known is left out.
     """
-    every = runs_with_limits(store, cluster, [workload] if workload else [])
+    limited = runs_with_limits(store, cluster, [workload] if workload else [])
     energy = store.scan("results").filter(pl.col("figure") == "energy").group_by("run_id").agg(pl.col("value").median())
-    every = every.join(store.collect(energy.rename({"value": "joules"})), on="run_id", how="left")
+    limited = limited.join(store.collect(energy.rename({"value": "joules"})), on="run_id", how="left")
     limit_w, seconds, unlocked = pl.coalesce("set_w", "own_w"), pl.col("value") / 1e3, pl.col("set_mhz").is_null()
     sizes = (pl.col(name).cast(pl.String).fill_null("") for name in ("gpu", "input_size", *_SIZES))
     drawn_w = pl.col("power_w").filter("at_default", pl.col("probe_version").is_not_null()).median().over("unit")
-    runs = every.with_columns(
+    runs = limited.with_columns(
         pl.concat_str(*sizes, separator="|").alias("unit"),
         (unlocked & ((limit_w / pl.col("own_w") - 1).abs() < SAME_LEVEL)).alias("at_default"),
     ).select(

@@ -24,11 +24,11 @@ def test_curves_need_two_caps_and_known_values() -> None:
         ("b", "b1", 150.0, 20.0, 149.0),
     ]
     frame = pl.DataFrame(rows, schema=["family", "setting", "cap", "time", "power_w"], orient="row")
-    (found,) = curves(frame)
-    assert found.family == "a"
-    assert found.load == pytest.approx(290 / 300)
-    assert found.share.tolist() == [0.5, 1.0]
-    assert found.time.tolist() == pytest.approx([2.1, 1.0])
+    (curve,) = curves(frame)
+    assert curve.family == "a"
+    assert curve.load == pytest.approx(290 / 300)
+    assert curve.share.tolist() == [0.5, 1.0]
+    assert curve.time.tolist() == pytest.approx([2.1, 1.0])
 
 
 @pytest.mark.skipif(not ZEUS.is_dir(), reason=f"the files of Zeus are not at {ZEUS}")
@@ -40,9 +40,9 @@ def test_an_imported_sweep_has_the_curves_of_its_file(tmp_path: Path) -> None:
     import_file(store, path, Options(columns=columns, gpu="V100"))
     names = {"network": "family", "batch_size": "setting", "power_limit": "cap", "time_per_epoch": "time"}
     expected = curves(pl.read_csv(path).rename({**names, "average_power": "power_w"}))
-    found = curves(sweep(store))
-    assert len(found) == len(expected) > 30
-    loads, expected_loads = (sorted((one.family, one.load) for one in of) for of in (found, expected))
+    stored = curves(sweep(store))
+    assert len(stored) == len(expected) > 30
+    loads, expected_loads = (sorted((curve.family, curve.load) for curve in table) for table in (stored, expected))
     assert [name for name, _ in loads] == [name for name, _ in expected_loads]
     assert [load for _, load in loads] == pytest.approx([load for _, load in expected_loads])
-    assert sum(one.time[0] for one in found) == pytest.approx(sum(one.time[0] for one in expected))
+    assert sum(curve.time[0] for curve in stored) == pytest.approx(sum(curve.time[0] for curve in expected))
