@@ -104,10 +104,10 @@ class Calibration:
     """What is known of the sensors of a store's boards, after a calibration."""
 
     boards: pl.DataFrame
-    """A row for each GPU: cluster, gpu, name, node, model; gain_pct (to be added to the energy that it reads) and
-    offset_w (to its power), each with the ends of its 95 % interval (_low_, _high_); source, a code of `ErrorSource`;
-    and where it was calibrated, windows, since, until, meter (a code of `PowerMeter`), learnt and finding, as in the
-    table `calibrations`."""
+    """A row for each GPU: cluster, gpu, name, node, model; gain_pct and offset_w of its sensor, which reads
+    (1 + gain) x true power + offset, each with the ends of its 95 % interval (_low_, _high_); source, a code of
+    `ErrorSource`; and where it was calibrated, windows, since, until, meter (a code of `PowerMeter`), learnt and
+    finding, as in the table `calibrations`."""
     nodes: int
     """How many nodes were used."""
     refused: pl.DataFrame
@@ -170,15 +170,19 @@ def _boards(store: Store, rows: pl.DataFrame, stated: SensorError, cluster: str 
     learnt = pl.concat([rows, stored.join(rows, on=GPU, how="anti", nulls_equal=True)])
     errors = BoardErrors.of_rows(learnt, stated).with_models(store)
     known = errors.boards.select(*GPU, "h", "p", pl.col("source").alias("_source"))
-    # Of a board alone, the error of 1 J is that of h, and of 1 s that of p.
-    for column, joules, factor, name in (("h", 1.0, 100.0, "gain{}_pct"), ("p", 0.0, 1.0, "offset{}_w")):
+    # Of a board alone, the error of 1 J is that of h, and of 1 s that of p: true = (1 + h) x read + p.
+    for column, joules in (("h", 1.0), ("p", 0.0)):
         read = boards.select(*GPU, sensed_j=pl.lit(joules), sensed_s=pl.lit(1 - joules))
         error = errors.added(read, GPU).join(known, on=GPU, how="left", nulls_equal=True)
-        middle = factor * pl.coalesce(column, "error_j")
-        half = factor * NORMAL_95 * pl.col("board_j2").sqrt()
-        ends = (("", middle), ("_low", middle - half), ("_high", middle + half))
-        figures = error.select(*GPU, *(end.alias(name.format(which)) for which, end in ends))
-        boards = boards.join(figures, on=GPU, how="left", nulls_equal=True, maintain_order="left")
+        middle, half = pl.coalesce(column, "error_j"), NORMAL_95 * pl.col("board_j2").sqrt()
+        ends = {column: middle, f"{column}_low": middle - half, f"{column}_high": middle + half}
+        boards = boards.join(error.select(*GPU, **ends), on=GPU, how="left", nulls_equal=True, maintain_order="left")
+    # What the sensor does to the truth is the inverse of that: its ends change places.
+    opposite = {"": "", "_low": "_high", "_high": "_low"}
+    boards = boards.with_columns(
+        *((100 / (1 + pl.col(f"h{end}")) - 100).alias(f"gain{name}_pct") for name, end in opposite.items()),
+        *((-pl.col(f"p{end}") / (1 + pl.col("h"))).alias(f"offset{name}_w") for name, end in opposite.items()),
+    ).drop(*(f"{column}{end}" for column in "hp" for end in opposite))
     of_learnt = learnt.select(*GPU, "windows", "since", "until", pl.col("source").alias("meter"), "learnt", "finding")
     boards = boards.join(known.select(*GPU, "_source"), on=GPU, how="left", nulls_equal=True, maintain_order="left")
     boards = boards.with_columns(pl.col("_source").fill_null(stated.source.value).alias("source")).drop("_source")

@@ -79,7 +79,7 @@ def _sentences(calibration: Calibration) -> Iterable[str]:
     if learnt.height:
         first, last = min(learnt["since"].to_list()), max(learnt["until"].to_list())
         yield f"windows from {minute(first)} to {minute(last)} UTC"
-    yield "true energy = (1 + gain) x read energy + offset x time"
+    yield "a sensor reads (1 + gain) x true power + offset"
     for source, n in boards["source"].value_counts(sort=True).iter_rows():
         yield f"{source}, {many(n, 'GPU')}: {ErrorSource(source).meaning}"
     for finding, n in boards["finding"].drop_nulls().value_counts(sort=True).iter_rows():
