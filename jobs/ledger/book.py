@@ -24,7 +24,7 @@ from ...errors import WhorlError
 from .budgets import Budget, Limit
 from .sensor import BoardLimits, BoardSensors
 from .spans import Span, SpanEnergy, TraceContext, Unmeasured
-from .split import SpanEvent, SpentSoFar, Split, figure, joules, own_part
+from .split import SpanEvent, SpentSoFar, Split, figure, joules
 from .totals import Totals
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ CLOSING_S = 2.0
 """The longest that an end waits for the sensors."""
 _LONGEST_S = 5.0  # without a new value; then it is a gap
 _MOST_EVENTS = 1_000_000  # that wait for the sensors
-_TOGETHER = 500  # events that are taken in at once: more do not fit the cache
 _RECORD_S = 5.0  # between two writes: a process that is killed loses less than 10 s
 _LINGER_S = 1.0  # the thread goes on for so long after the last span, as the next one may come soon
 
@@ -64,7 +63,6 @@ class Book:
         header = os.environ.get("TRACEPARENT")
         self.root = None if header is None else TraceContext.parse(header)
         self._events: deque[tuple[int, Span, bool]] = deque()  # ns, the span, whether it begins
-        self._budgets: set[Budget] = set()
         self._crossings: deque[tuple[Budget, Limit]] = deque()
         self._lock = threading.RLock()  # of everything below
         self._wake = threading.Event()
@@ -138,11 +136,6 @@ class Book:
             self._wake.set()
         return now
 
-    def watch(self, span: Span) -> None:
-        """Look at a budget from here on, until it ended."""
-        if isinstance(span, Budget):
-            self._budgets.add(span)
-
     def wall_ns(self) -> int:
         return self._clock.wall()
 
@@ -152,7 +145,7 @@ class Book:
             return SpanEnergy(reason=Unmeasured.OPEN)
         if not span.finished:
             return SpanEnergy(reason=Unmeasured.SILENT)
-        used = own_part(span) if alone else span.used
+        used = span.own if alone else span.used
         if self.why is not None or used is None:
             return SpanEnergy(reason=self.why or Unmeasured.OPEN)
         return figure(used, self._boards)
@@ -234,13 +227,11 @@ class Book:
             at, span, begins = self._events.popleft()
             events.append((max(at / 1e9, before_s), span, begins))  # a late one counts from where the books are
         events.sort(key=itemgetter(0))
-        for first in range(0, max(len(events), 1), _TOGETHER):
-            batch = events[first : first + _TOGETHER]
-            last = first + _TOGETHER >= len(events)
-            for span in self._split.take(batch, end_s if last else batch[-1][0]):
-                self._finish(span)
-        for budget in self._budgets.intersection(self._split.open_spans):
-            self._judge(budget, self._split.so_far(budget))
+        for span in self._split.take(events, end_s):
+            self._finish(span)
+        for span in self._split.open_spans:
+            if isinstance(span, Budget):
+                self._judge(span, self._split.so_far(span)[0])
         for curve in sensors.curves:
             curve.forget(end_s)
 
@@ -248,11 +239,9 @@ class Book:
         self.totals.add(span, self._boards, self.why)
         span.finished = True
         if self._records is not None:
-            self._records.add(span, self.figure(span), joules(own_part(span)))
-        if isinstance(span, Budget):
-            self._budgets.discard(span)
-            if span.used is not None and span.ended_ns is not None:
-                self._judge(span, SpentSoFar(span.ended_ns / 1e9, span.used, np.zeros(span.used.shape[1])))
+            self._records.add(span, self.figure(span), joules(span.own))
+        if isinstance(span, Budget) and span.used is not None and span.ended_ns is not None:
+            self._judge(span, SpentSoFar(span.ended_ns / 1e9, span.used, np.zeros(span.used.shape[1])))
 
     def _judge(self, budget: Budget, spent: SpentSoFar) -> None:
         if self.why is None:
@@ -278,16 +267,12 @@ class Book:
         if records is None or not (last or now >= self._record_at or records.is_full):
             return
         self._record_at = now + round(1e9 * _RECORD_S)
-        spent = {} if self._sensors is None else {span: self._split.so_far(span) for span in self._split.open_spans}
-        used_j = {span: joules(so_far.used) or 0.0 for span, so_far in spent.items()}
-        own_j = {span: used - (joules(span.used_inside) or 0.0) for span, used in used_j.items()}
-        for span, used in used_j.items():
-            if span.within is not None:
-                own_j[span.within] -= used
         rows = []
-        for span, so_far in spent.items():
-            energy = SpanEnergy(reason=self.why) if self.why else figure(so_far.since(), self._boards)
-            rows.append(records.row(span, energy, own_j[span], until_ns=round(1e9 * so_far.at_s)))
+        if self._sensors is not None:
+            for span in self._split.open_spans:
+                so_far, own = self._split.so_far(span)
+                energy = SpanEnergy(reason=self.why) if self.why else figure(so_far.since(), self._boards)
+                rows.append(records.row(span, energy, joules(own), until_ns=round(1e9 * so_far.at_s)))
         records.write(rows)
 
     def _run(self) -> None:

@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Self
 
 from ...errors import InputError
 from ...store.vocabulary import Code
@@ -122,12 +121,6 @@ class Budget(Span):
             self._open_book, self.name, self._parent,
             limits=dict(self.limits), emissions=self._emissions, on_over=self.on_over,
         )  # fmt: skip
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        if self._depth == 1 and self.book is not None:
-            self.book.watch(self)
-        return self
 
     def left(self) -> Left:
         """What is left, from the newest values of the sensors; after its end, what was left then."""

@@ -104,7 +104,6 @@ class SpanBook(Protocol):
     def note(self, span: Span, *, begins: bool) -> int: ...
     def settle(self, timeout_s: float, span: Span) -> bool: ...
     def figure(self, span: Span, *, alone: bool) -> SpanEnergy: ...
-    def watch(self, span: Span) -> None: ...
     def check(self) -> None: ...
     def wall_ns(self) -> int: ...
 
@@ -127,8 +126,7 @@ class Span:
 
     __slots__ = (
         "_depth", "_open_book", "_parent", "around", "attributes", "began_ns", "book", "children", "ended_ns", "error",
-        "finished", "id", "is_open", "job", "leaves", "name", "parent_id", "since", "trace_id", "used", "used_inside",
-        "within",
+        "finished", "id", "is_open", "job", "name", "own", "parent_id", "trace_id", "used", "within",
     )  # fmt: skip
 
     def __init__(
@@ -150,15 +148,13 @@ class Span:
         """When it began, ns on the steady clock."""
         self.ended_ns: int | None = None
         self.error: str | None = None
-        self.finished = False  # `used` is final
         # What `split` keeps of it:
         self.within: Span | None = None  # the span that this one is inside of and counted in
         self.is_open = False
         self.children = 0  # inside it, open or with open ones inside
-        self.leaves = 0  # how many innermost open spans are inside it, itself included
-        self.since: Floats | None = None  # what a leaf had used when `leaves` changed
-        self.used: Floats | None = None  # so far, by quantity and GPU
-        self.used_inside: Floats | None = None  # the same of the finished spans directly inside it; None for none
+        self.used: Floats | None = None  # when it ended for good: by quantity and GPU
+        self.own: Floats | None = None  # the same without the spans inside it
+        self.finished = False  # these are there, or never will be
 
     # -- the application's side: fast, and never in its way ------------------------------------------------
 

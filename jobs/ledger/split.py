@@ -4,17 +4,15 @@ The rule: at each instant it goes to the innermost open spans, those without an 
 span has what it used itself (its own) and what the spans inside it used, and that adds up. What is used while no span
 is open belongs to none. A span that ends before those inside it is charged for them until they end.
 
-Of W innermost spans, n inside a span give it the part n / W of the power. With V, the integral of power / W, it uses
-n x (V(end) - V(begin)) while n does not change. So an event costs the same however many spans are open, and only spans
-whose n changes are looked at.
-
-The curve of a GPU is uncertain by its `doubt` at each time. An integral of share x power is then uncertain by the doubt
-at each change of the share times the size of this change; changes of 1 / W are added up beside V.
+So of W innermost spans, one that is innermost itself has the share 1 / W of the power, and a span with n of them inside
+it, itself included, n / W. What a span used is the sum of share x energy over the stretches between events. The curve
+of a GPU is uncertain by its `doubt` at each time: the sum is uncertain by the change of the share at each event x the
+doubt then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,11 +37,14 @@ from .spans import Span, SpanEnergy, Unmeasured
 
 Floats = NDArray[np.float64]
 
-
 SpanEvent = tuple[float, Span, bool]
 """When a span begins or ends, s on the steady clock; the span; whether it begins."""
-_Change = tuple[int, Span, int, int]
-"""The number of an event, a span, and its `leaves` before and after it."""
+_TOGETHER = 100  # events that are taken in at once: what it takes grows with their square
+_WHOLE, _OWN = range(2)  # what a span used with those inside it, and without
+
+
+_Turn = tuple[int, int, int, int]
+"""`_WHOLE` or `_OWN`, the number of an event, the row of a span, and how many innermost ones come or go there."""
 
 
 class SpentSoFar(NamedTuple):
@@ -68,12 +69,12 @@ class Split:
 
     def __init__(self, curves: Sequence[EnergyCurve], began_s: float) -> None:
         self._curves = curves
-        self._leaves = 0  # innermost open spans
-        self._potential = np.zeros((WIDTH, len(curves)))  # V of each quantity
         self._counted = self._read([began_s])[0]
+        self._innermost = np.zeros((2, 0))  # of each span: how many innermost ones are inside it; whether it is one
+        self._used = np.zeros((2, 0, WIDTH, len(curves)))
         self.until_s = began_s
-        self.open_spans: set[Span] = set()
-        """Those that are open, or have open ones inside."""
+        self.open_spans: dict[Span, int] = {}
+        """Those that are open, or have open ones inside, with their rows in the arrays."""
 
     def _read(self, times: Sequence[float]) -> Floats:
         """What all GPUs had used by each time, and the doubt about it, shape (time, quantity, GPU)."""
@@ -83,108 +84,90 @@ class Split:
     def take(self, events: Sequence[SpanEvent], until_s: float) -> list[Span]:
         """Take in events, in order of time between `until_s` of before and the new one; returns the spans that ended
         for good."""
-        ended: list[Span] = []
-        changes: list[_Change] = []
-        parts = [1 / self._leaves if self._leaves else 0.0]  # of a leaf, before and after each event
-        for number, (_, span, begins) in enumerate(events):
-            if begins:
-                self._begin(number, span, changes)
-            else:
-                self._end(number, span, changes, ended)
-            parts.append(1 / self._leaves if self._leaves else 0.0)
-
         counted = self._read([*(at_s for at_s, _, _ in events), until_s])
-        doubt = counted[:, DOUBT].copy()
-        share = np.array(parts)
-        steps = np.diff(counted, axis=0, prepend=self._counted[None]) * share[:, None, None]
-        moved = np.abs(np.diff(share))[:, None] * doubt[:-1]
-        steps[0, DOUBT], steps[1:, DOUBT] = 0.0, moved
-        steps[0] += self._potential
-        potential = np.cumsum(steps, axis=0)  # at each event, without what the event itself moves
-        self._counted, self._potential, self.until_s = counted[-1].copy(), potential[-1].copy(), until_s
-        if changes:
-            self._count(changes, potential, doubt, moved, share)
-        for span in ended:
-            outer = span.within
-            if outer is not None and span.used is not None:
-                outer.used_inside = span.used + (0.0 if outer.used_inside is None else outer.used_inside)
+        ended: list[Span] = []
+        for first in range(0, max(len(events), 1), _TOGETHER):
+            last = first + _TOGETHER
+            ended += self._take_batch(events[first:last], counted[first : last + 1])
+        self.until_s = until_s
         return ended
 
-    @staticmethod
-    def _count(changes: list[_Change], potential: Floats, doubt: Floats, moved: Floats, share: Floats) -> None:
-        """Give every span whose `leaves` changed what it used since its last change."""
-        at = np.array([change[0] for change in changes])
-        before, after = np.array([change[2:] for change in changes]).T
-        extra = np.abs(after * share[at + 1] - before * share[at])[:, None] * doubt[at]
-        ends, starts = potential[at], potential[at]
-        ends[:, DOUBT] += extra * (after == 0)[:, None]  # the last change of a span; its `before` is 1
-        starts[:, DOUBT] += moved[at] - extra / np.maximum(after, 1)[:, None]
-        for place, (_, span, leaves_before, leaves_after) in enumerate(changes):
-            if leaves_before:
-                used = ends[place] - span.since
-                if leaves_before > 1:
-                    used *= leaves_before
-                span.used = used if span.used is None else span.used + used
-            if leaves_after:
-                span.since = starts[place].copy()
+    def _take_batch(self, events: Sequence[SpanEvent], counted: Floats) -> list[Span]:
+        """Take in events with what all GPUs had used by each of them and, last, by the end of the batch."""
+        ended: list[Span] = []
+        turns: list[_Turn] = []
+        for number, (_, span, begins) in enumerate(events, 1):
+            if begins:
+                self._begin(number, span, turns)
+            else:
+                self._end(number, span, turns, ended)
 
-    def _begin(self, number: int, span: Span, changes: list[_Change]) -> None:
+        begun = len(self.open_spans) - self._used.shape[1]
+        before = np.pad(self._innermost, ((0, 0), (0, begun)))
+        which, event, row, change = np.array(turns, np.intp).reshape(-1, 4).T
+        innermost = np.concatenate([before[:, None], np.zeros((2, len(events), len(self.open_spans)))], axis=1)
+        np.add.at(innermost, (which, event, row), change)
+        innermost = np.cumsum(innermost, axis=1)
+        sharing = np.maximum(innermost[_OWN].sum(axis=1), 1.0)  # W
+
+        steps = np.diff(counted, axis=0, prepend=self._counted[None]) / sharing[:, None, None]
+        later = np.cumsum(steps[::-1], axis=0)[::-1]  # what 1 / W of the power is from each event on
+        used = before[:, :, None, None] * later[0]
+        np.add.at(used, (which, row), change[:, None, None] * later[event])
+        moved = np.abs(np.diff(innermost / sharing[:, None], axis=1))
+        used[:, :, DOUBT] = moved.swapaxes(1, 2) @ counted[:-1, DOUBT]
+        used[:, : self._used.shape[1]] += self._used
+        for span in ended:
+            span.used, span.own = used[:, self.open_spans.pop(span)].copy()
+        going_on = list(self.open_spans.values())
+        self._innermost, self._used = innermost[:, -1, going_on], used[:, going_on]
+        self.open_spans = {span: row for row, span in enumerate(self.open_spans)}
+        self._counted = counted[-1].copy()
+        return ended
+
+    def _begin(self, number: int, span: Span, turns: list[_Turn]) -> None:
         outer = span.within
-        if outer is not None and outer not in self.open_spans:
+        if outer is not None and not (outer.is_open or outer.children):
             outer = span.within = None  # it ended for good: what comes later is not in its figures
-        self.open_spans.add(span)
-        span.is_open, span.leaves = True, 1
-        changes.append((number, span, 0, 1))
-        added = 1
+        self.open_spans[span] = len(self.open_spans)
+        span.is_open, instead = True, None
         if outer is not None:
-            added -= outer.is_open and not outer.children
+            instead = outer if not outer.children else None
             outer.children += 1
-        self._add(number, outer, added, changes)
+        turns += self._turns(number, span, 1, instead=instead)
 
-    def _end(self, number: int, span: Span, changes: list[_Change], ended: list[Span]) -> None:
+    def _end(self, number: int, span: Span, turns: list[_Turn], ended: list[Span]) -> None:
         span.is_open = False
-        added = 0
+        if span.children:
+            return
         last: Span | None = span
         while last is not None and not (last.is_open or last.children):  # it ended for good, and maybe those around it
-            changes.append((number, last, last.leaves, 0))
-            added, last.leaves = -1, 0
-            self.open_spans.discard(last)
             ended.append(last)
             last = last.within
             if last is not None:
                 last.children -= 1
-        if last is not None and added and last.is_open and not last.children:
-            added = 0  # it is an innermost one again
-        self._add(number, last, added, changes)
+        turns += self._turns(number, span, -1, instead=last if last is not None and not last.children else None)
 
-    def _add(self, number: int, span: Span | None, added: int, changes: list[_Change]) -> None:
-        """There are so many more leaves inside a span, and in those around it."""
-        self._leaves += added
-        while span is not None and added:
-            changes.append((number, span, span.leaves, span.leaves + added))
-            span.leaves += added
-            span = span.within
+    def _turns(self, number: int, span: Span, change: int, *, instead: Span | None) -> Iterator[_Turn]:
+        """A span becomes an innermost one (1) or was one (-1); `instead`, if any, around it, is one when it is not."""
+        yield _OWN, number, self.open_spans[span], change
+        if instead is not None:
+            yield _OWN, number, self.open_spans[instead], -change
+        around: Span | None = span
+        while around is not instead and around is not None:
+            yield _WHOLE, number, self.open_spans[around], change
+            around = around.within
 
-    def so_far(self, span: Span) -> SpentSoFar:
-        """What an open span used until `until_s`."""
-        used = np.zeros_like(self._potential) if span.used is None else span.used.copy()
-        if span.since is None or not span.leaves:
-            return SpentSoFar(self.until_s, used, np.zeros(len(self._curves)))
-        used += span.leaves * (self._potential - span.since)
-        return SpentSoFar(self.until_s, used, span.leaves / self._leaves * self._counted[DOUBT])
-
-
-def own_part(span: Span) -> Floats | None:
-    """What a span used outside the finished spans inside it; None where nothing was read."""
-    if span.used is None or span.used_inside is None:
-        return span.used
-    used = span.used - span.used_inside
-    used[DOUBT] += 2 * span.used_inside[DOUBT]
-    return used
+    def so_far(self, span: Span) -> tuple[SpentSoFar, Floats]:
+        """What an open span used until `until_s`, and its own part of that."""
+        row = self.open_spans[span]
+        share = self._innermost[_WHOLE, row] / max(self._innermost[_OWN].sum(), 1.0)
+        whole, own = self._used[:, row].copy()
+        return SpentSoFar(self.until_s, whole, share * self._counted[DOUBT]), own
 
 
 def joules(used: Floats | None) -> float | None:
-    """The energy of an amount, J."""
+    """The energy of an amount, J; None where nothing was read."""
     return None if used is None else float(used[ENERGY].sum())
 
 
