@@ -134,18 +134,6 @@ def test_children_and_own_add_up_to_the_parent() -> None:
     assert whole.energy_j == pytest.approx(7 * 280, rel=0.03)
 
 
-def test_spans_that_are_open_at_once_share_equally_whatever_their_threads() -> None:
-    bench = Bench(Board(steady(200)))
-    bench.to(2)
-    spans = [bench.ledger.span("first"), bench.ledger.span("second", parent=None)]
-    for span in spans:
-        span.__enter__()
-    bench.to(6)
-    for span in spans:
-        span.__exit__(None, None, None)
-    assert [span.energy_j for span in spans] == pytest.approx([400, 400], rel=0.01)
-
-
 # -- what the interval holds ------------------------------------------------------------------------------------
 
 
