@@ -177,7 +177,7 @@ def _boards(store: Store, rows: pl.DataFrame, stated: SensorError, cluster: str 
         middle, half = pl.coalesce(column, "error_j"), NORMAL_95 * pl.col("board_j2").sqrt()
         ends = {column: middle, f"{column}_low": middle - half, f"{column}_high": middle + half}
         boards = boards.join(error.select(*GPU, **ends), on=GPU, how="left", nulls_equal=True, maintain_order="left")
-    # What the sensor does to the truth is the inverse of that: its ends change places.
+    # The gain and offset of the sensor are the inverse of that: the ends change places.
     opposite = {"": "", "_low": "_high", "_high": "_low"}
     boards = boards.with_columns(
         *((100 / (1 + pl.col(f"h{end}")) - 100).alias(f"gain{name}_pct") for name, end in opposite.items()),
