@@ -55,7 +55,10 @@ S, DAY = 10**9, 86_400 * 10**9
 BEGAN = 1_700_006_400 * S  # the beginning of a day
 ROWS = 8
 GPUS = tuple(f"gpu{number}" for number in range(17))  # more than the names of files tell: manifests are read
-SHARED = ("telemetry", "late", "latest", "telemetry_minutes", "journal", "replaced", "pending")
+SHARED = (
+    "telemetry", "late", "latest", "telemetry_minutes", "energy_minutes", "energy_days", "journal", "replaced",
+    "pending",
+)  # fmt: skip
 """The folders of telemetry: what a reader says of it depends on all of them."""
 PARTS = 6  # files of the other tables
 MOST_FILES = 16  # of which bits are turned at the same time

@@ -354,11 +354,11 @@ def _per_minute(store: Store, first: int, last: int) -> pl.DataFrame:
 
 
 def _stored_near(store: Store, spec: Table, names: list[str], near: pa.Table) -> pa.Table:
-    """The stored rows of a table, of one with times only those near the times of some rows."""
+    """The stored rows of a table; of one with times those near the times of some rows, if all of these have one."""
     import polars as pl
     import pyarrow as pa
 
-    if "ts" in spec.key:
+    if "ts" in spec.key and not near["ts"].null_count:
         within = pl.col("ts").cast(pl.Int64).is_between(*_minutes_of(near))
         return store.collect(store.scan(spec.name).filter(within).select(names)).to_arrow()
     since, until = (1000 * us for us in _minutes_of(near)) if spec.partitioned else (None, None)

@@ -405,7 +405,7 @@ VERBS = {
     ),
     "advise apply": Verb(
         STORE | {"": "5", "--workload": "sgemm", "--dry-run": None},
-        {"": ["5", "x"]},
+        {"": ["5", "x"], "--max-delay": ["10min", "x"], "--wait": ["5", "x"]},
         never={"*": "needs a job that waits in Slurm"},
     ),
     "advise power-plan": Verb(

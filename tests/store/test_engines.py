@@ -16,7 +16,7 @@ import pytest
 
 from whorl.benchmarks.store_damage import BEGAN, DAY, rows, telemetry
 from whorl.store import Store
-from whorl.store.schema import arrow_schema
+from whorl.store.schema import DERIVED, arrow_schema
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.sizes import is_all
 from whorl.tests.store import engine_reader
@@ -39,7 +39,8 @@ def kind_of(type_: pa.DataType) -> str:
 def make(root: Path) -> None:
     """Rows in every table; days that were compacted, one that was pruned, a journal that was sealed."""
     store = new_store(root)
-    not_compared = ("late", "latest", "telemetry", "telemetry_minutes", "journal", "replaced", "pending")
+    not_compared = {"late", "latest", "telemetry", "telemetry_minutes", "journal", "replaced", "pending"}
+    not_compared |= {spec.name for spec in DERIVED}
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and path.name not in not_compared)
     for first in (0, 70):
         store.append({name: rows(arrow_schema(name), range(first, first + 70)) for name in names}, f"from{first}")
@@ -67,7 +68,7 @@ def questions(store: Store) -> dict[str, Question]:
     answers: dict[str, Question] = {}
     for folder in sorted(path for path in store.root.iterdir() if path.is_dir()):
         files = sorted(map(str, folder.rglob("*.parquet")))
-        if folder.name in ("late", "latest", "replaced") or not files:
+        if folder.name in ("late", "latest", "replaced", *(spec.name for spec in DERIVED)) or not files:
             continue
         answers[folder.name] = {"files": files, "whole": [], "real": [], "times": [], "others": []}
         for field in store.arrow(folder.name).schema:

@@ -87,7 +87,7 @@ def test_the_energy_of_a_real_stream_is_that_of_a_trapezoid(store: Store, load: 
         watts = stream[column].cast(pl.String).str.strip_chars().cast(pl.Float64).to_numpy()
         assert whole(meter)["energy_j"] == pytest.approx(np.trapezoid(watts, at), rel=1e-3)
         job = meter.over(loads[:1], loads[-1:]).energy_j[0]
-        assert job == pytest.approx(np.trapezoid(np.interp(times, at, watts), times), rel=1e-3)
+        assert job == pytest.approx(np.trapezoid(np.interp(times, at, watts), times), rel=2e-3)  # a load edge is near its end
 
 
 def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Store) -> None:
