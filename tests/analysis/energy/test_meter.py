@@ -86,8 +86,9 @@ def test_the_energy_of_a_real_stream_is_that_of_a_trapezoid(store: Store, load: 
     for column in (" power.draw [W]", " power.draw.instant [W]"):
         watts = stream[column].cast(pl.String).str.strip_chars().cast(pl.Float64).to_numpy()
         assert whole(meter)["energy_j"] == pytest.approx(np.trapezoid(watts, at), rel=1e-3)
+        # A load edge is near its end: where readings belong in time counts.
         job = meter.over(loads[:1], loads[-1:]).energy_j[0]
-        assert job == pytest.approx(np.trapezoid(np.interp(times, at, watts), times), rel=2e-3)  # a load edge is near its end
+        assert job == pytest.approx(np.trapezoid(np.interp(times, at, watts), times), rel=2e-3)
 
 
 def test_the_interval_of_a_real_square_wave_holds_its_nominal_energy(store: Store) -> None:
