@@ -717,7 +717,7 @@ def test_options(name: str, caller: Caller) -> None:
         together = 1
     else:  # what refuses a value is a type of option, which all commands share
         together = len(options) if VERBS[name].costly else 2
-        strange, pairs = (sample(strange, short=0), pairs[:3]) if is_long() else ([], pairs[:1])
+        strange, pairs = sample(strange, short=0) if is_long() else [], pairs[:1]
         if VERBS[name].costly:
             strange, pairs = [], []
     if is_long():
