@@ -86,7 +86,7 @@ def _choose_examples() -> None:
         return
     from hypothesis import settings
 
-    settings.register_profile("same", derandomize=True, deadline=None, max_examples=sizes.count(100, short=10))
+    settings.register_profile("same", derandomize=True, deadline=None, max_examples=sizes.count(60, short=10))
     settings.register_profile("search", max_examples=2000, deadline=None)
     settings.load_profile("same")
 
