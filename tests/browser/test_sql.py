@@ -122,6 +122,7 @@ def test_a_link_of_somebody_else_runs_nothing_and_a_reload_runs_what_was_run(ope
     assert _column(page) == [str(GPUS)]
 
 
+@pytest.mark.long
 def test_own_queries_stay_in_the_browser(opened: Opened) -> None:
     page = opened("sql")
     page.locator("#sql-text").fill("select 42 as mine")

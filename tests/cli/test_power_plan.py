@@ -58,6 +58,7 @@ def plan(store: Path, hosts: str, *words: object, workload: str = "gemm-fp32") -
     return document
 
 
+@pytest.mark.long
 def test_a_limit_for_each_gpu_with_what_it_does_and_the_commands(store: Path) -> None:
     hosts = ",".join(HEALTHY[:2])
     document = plan(store, hosts)

@@ -124,6 +124,7 @@ def count(store: Path) -> int:
     return int(package.Store.open(store).sql("select count(*) as n from runs").column("n")[0].as_py())
 
 
+@pytest.mark.long
 def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: Path) -> None:
     log, store = tmp_path / "trials", tmp_path / "S"
     words = (*SIMULATED, "--store", store, *BOUND, "--resume", log)

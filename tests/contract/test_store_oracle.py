@@ -379,6 +379,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.long
 def test_a_failing_operation_of_each_kind_and_another_host_lose_nothing(worker: StoreWorker) -> None:
     """Where no lock holds: with another host, at every operation that others see; else in the middle of each kind."""
     written = begin(worker)

@@ -29,6 +29,7 @@ def block(seed: int) -> dict[str, np.ndarray]:
     return inputs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layer", LAYERS)
 def test_gradients_equal_finite_differences(layer: str) -> None:
     inputs, draw, step = block(1), np.random.default_rng(2), 1e-5

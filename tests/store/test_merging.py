@@ -154,6 +154,7 @@ def test_gpus_that_moved_and_clusters_of_one_name_are_told(tmp_path: Path) -> No
     assert merge(site, one.root, cluster="c").added == {}
 
 
+@pytest.mark.long
 def test_import_takes_in_stores_and_files_of_tables(three: list[Path], tmp_path: Path) -> None:
     run = CliRunner()
     file = next((three[1] / "telemetry").glob("*/others.*.parquet"))

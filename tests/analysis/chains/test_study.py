@@ -63,6 +63,7 @@ def test_where_nobody_waits_policies_that_predict_tie_with_reactive() -> None:
     assert rows["lead6"].overlap_h == pytest.approx(6, abs=0.1)
 
 
+@pytest.mark.long
 def test_models_learn_and_their_margins_follow_a_change_of_load() -> None:
     """The load grows two days before the test part: waits are longer than nearly all that the trees learned from."""
     jobs = 1100

@@ -127,6 +127,7 @@ def test_minutes_give_the_energy_of_the_readings_by_everything(worked: Path) -> 
     assert energy_j == pytest.approx(sum(by_minutes[key][0].energy_j.sum() for key in by_minutes if key[1] < days[2]))
 
 
+@pytest.mark.long
 def test_a_job_that_becomes_known_later_has_the_energy_of_the_readings(worked: Path) -> None:
     made(worked)
     late = job("late", "GPU-0", BEGAN_S + 40_001.5, BEGAN_S + 41_010.25, user="eve", recorded=time.time_ns())

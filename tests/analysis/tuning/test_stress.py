@@ -39,6 +39,7 @@ def best_mean(options: StressOptions, seeds: int, knobs: int = 24) -> float:
     return float(np.mean([trial.value for trial in bests if trial and trial.value is not None]))
 
 
+@pytest.mark.long
 def test_special_values_are_worth_more_than_a_forest_on_many_knobs() -> None:
     seeds = count(12, short=4)
     assert best_mean(StressOptions(), seeds) > best_mean(StressOptions(special_chance=None), seeds) + 0.06
