@@ -27,7 +27,7 @@ TOGETHER = {
 }  # fmt: skip
 """Folders whose tests are in the process of another: to start one and load what all need takes seconds."""
 LONGEST_FIRST = (
-    "slurm", "collectors", "jobs", "contract", "kernels", "analysis", "store", "cli", "importing", "probes",
+    "slurm", "collectors", "analysis", "jobs", "contract", "kernels", "store", "cli", "importing", "probes",
     "dashboards",
 )  # fmt: skip
 """What would be waited for alone if it began last; first those that wait more than they compute."""
