@@ -7,6 +7,7 @@ WhorlError            one clear sentence for a person; the command line prints i
 │   └── FormatError   the store has another format than this whorl reads
 ├── QueryError        an SQL query was refused or failed
 ├── SchedulerError    the batch scheduler is not here, does not answer, or refused
+├── EngineError       the workers of an answer are not there, do not see its store, or are of another version
 └── DeviceError       a GPU cannot do what was asked: no memory, no driver, it hangs or fell off the bus
 """
 
@@ -53,6 +54,12 @@ class SchedulerError(WhorlError):
     def __init__(self, sentence: str, *, absent: bool = False) -> None:
         super().__init__(sentence)
         self.absent = absent
+
+
+class EngineError(WhorlError):
+    """The workers of an answer are not there, do not see its store, or are of another version."""
+
+    exit_code = 5
 
 
 class DeviceError(WhorlError):

@@ -86,7 +86,7 @@ def replay(
     and when a job waits for ever.
     """
     began = time.perf_counter()
-    engine = Engine(trace, world, made(policy, scheduler), options or Options(), seed, progress)
+    engine = ReplayEngine(trace, world, made(policy, scheduler), options or Options(), seed, progress)
     with naming(trace):
         engine.run()
     return engine.outcome(time.perf_counter() - began)
@@ -191,7 +191,7 @@ class JobRun:
             self.progress.left_s = self.work_left_s(now_s) * self.scale
 
 
-class Engine:
+class ReplayEngine:
     """One replay: its events, and what it keeps of every job."""
 
     def __init__(
