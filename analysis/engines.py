@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,22 @@ class PartFailure:
 
     name: str
     reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of how many parts an answer was to be made, and those that are not in it."""
+
+    parts: int = 0
+    failures: tuple[PartFailure, ...] = ()
+
+    @property
+    def done(self) -> int:
+        """How many parts are in the answer."""
+        return self.parts - len(self.failures)
+
+    def __add__(self, other: Coverage) -> Coverage:
+        return Coverage(self.parts + other.parts, self.failures + other.failures)
 
 
 class Engine(ABC):
@@ -80,6 +97,10 @@ class Here(Engine):
     def __init__(self, workers: int | None = None) -> None:
         """`workers`: threads; the CPUs of this process where it is None, at most 4."""
         self.workers = workers or min(len(os.sched_getaffinity(0)), _THREADS)
+
+    def require(self, store: Store) -> None:
+        """Parts use this store where they would open it again: what it knows of its files is found once."""
+        _lent[str(store.root.absolute())] = store
 
     def map(
         self,
@@ -151,13 +172,16 @@ def _in_order(
         _tell(progress, done, parts)
 
 
+_lent: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
 _of_thread = threading.local()
 
 
 def opened(root: str) -> Store:
-    """The store at this absolute path, opened once by each thread that makes parts."""
+    """The store at this absolute path: the one that asks (`Here.require`), else opened once by each thread."""
     from ..store import Store
 
+    if (lent := _lent.get(root)) is not None:
+        return lent
     if getattr(_of_thread, "root", None) != root:
         _of_thread.root, _of_thread.store = root, Store.open(root)
     store: Store = _of_thread.store
