@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InputError
 from .options import cluster_option, json_option, store_option
 
 if TYPE_CHECKING:
@@ -42,10 +43,11 @@ def status(store: str, as_json: bool) -> None:
     if as_json:
         print_json({"schema": "whorl.store.status/1", **found.as_dict()})
     else:
-        _print_status(found)
+        _print_status(store, found)
 
 
-def _print_status(found: Status) -> None:
+def _print_status(store: str, found: Status) -> None:
+    from ..dashboards.printed import table_logs
     from ..dashboards.table import MISSING, Table, count, many, number
     from .output import print_table, say
 
@@ -81,6 +83,8 @@ def _print_status(found: Status) -> None:
     if found.to_be_removed and found.removed_at is not None:
         when = _time(int(found.removed_at * 1e9))
         line("replaced", f"{many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes")
+    for log in found.logs:
+        line("table log", f"{log.log}, {table_logs.state(log, store)}")
     for path, reason in found.skipped.items():
         line("skipped", f"{path}: {reason}")
     line("free", f"{found.free / 2**30:,.1f} GiB")
@@ -98,10 +102,13 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
     again. It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and
     ends.
     """
+    from dataclasses import asdict
+
     from ..analysis.energy.minutes import write_minutes
-    from ..store import Store
+    from ..dashboards.printed import table_logs as words
+    from ..store import Store, table_logs
     from ..store.retention import seconds
-    from .output import ProgressBar, print_json
+    from .output import ProgressBar, print_json, show
 
     if keep is not None:
         seconds(keep)  # a wrong one is said before anything is done
@@ -110,14 +117,18 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
         done = opened.compact(offline=offline, progress=progress.say)
         days = write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say)
         pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
+        logs = table_logs.move_on(opened, progress=progress.say)
     if as_json:
         document: dict[str, Any] = {"schema": "whorl.store.compact/1", **vars(done), "energy_days": days}
-        print_json(document | {"pruned": None if pruned is None else vars(pruned)})
+        print_json(
+            document | {"pruned": None if pruned is None else vars(pruned), "logs": [asdict(moved) for moved in logs]}
+        )
     else:
         _print_compacted(done, days)
         if pruned is not None:
             _print_pruned(pruned, dry_run=False)
-    if done.unreadable:
+        show(words.moved_on(logs, store))
+    if done.unreadable or any(log.failure and log.has_library for log in logs):
         click.get_current_context().exit(1)
 
 
@@ -153,10 +164,13 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
     The view `history` shows both. Counted in days, whole days (UTC) go; else whole minutes. The energy of each minute
     is written before, as `whorl store compact` does.
     """
+    from dataclasses import asdict
+
     from ..analysis.energy.minutes import write_minutes
-    from ..store import Store
+    from ..dashboards.printed import table_logs as words
+    from ..store import Store, table_logs
     from ..store.retention import configured, seconds
-    from .output import ProgressBar, print_json
+    from .output import ProgressBar, print_json, show
 
     opened = Store.open(store)
     keep = keep or configured(opened.root)
@@ -166,10 +180,21 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
         if not dry_run and keep is not None:
             write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say)
         done = opened.prune(keep, dry_run=dry_run, offline=offline, progress=progress.say)
+        logs = [] if dry_run else table_logs.move_on(opened, progress=progress.say)
     if as_json:
-        print_json({"schema": "whorl.store.prune/1", "dry_run": dry_run, **vars(done)})
+        print_json(
+            {
+                "schema": "whorl.store.prune/1",
+                "dry_run": dry_run,
+                **vars(done),
+                "logs": [asdict(moved) for moved in logs],
+            }
+        )
     else:
         _print_pruned(done, dry_run=dry_run)
+        show(words.moved_on(logs, store))
+    if any(log.failure and log.has_library for log in logs):
+        click.get_current_context().exit(1)
 
 
 def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
@@ -250,6 +275,42 @@ def merge(sources: tuple[Path, ...], into: str, cluster: str | None, as_json: bo
                 show(answer(merged[-1]))
     if as_json:
         print_json({"schema": "whorl.store.merge/1", "into": into, "sources": [asdict(source) for source in merged]})
+
+
+@store_group.command("register", short_help="Tables for Spark, Trino, Polars, DuckDB, without a copy.")
+@store_option
+@click.option("--delta", "chosen", flag_value="delta", multiple=True, help="Make, or bring up to date, the Delta log.")
+@click.option("--forget", type=click.Choice(("delta",)), help="Remove this log. The files of the store stay.")
+@json_option
+def register(store: str, chosen: tuple[str, ...], forget: str | None, as_json: bool) -> None:
+    """Enter the files of a store's tables in an open table log, or bring the logs that it has up to date.
+
+    The files stay where they are. `whorl store compact` does the same at its end for every log that the store has.
+    """
+    from dataclasses import asdict
+
+    from ..dashboards.printed import table_logs as words
+    from ..store import Store, table_logs
+    from .output import ProgressBar, print_json, show
+
+    opened = Store.open(store)
+    if forget is not None:
+        table_logs.forget(opened.root, forget)
+    with ProgressBar() as progress:
+        moved = [table_logs.register(opened, log, progress=progress.say) for log in chosen]
+        if not chosen and forget is None:
+            moved = table_logs.move_on(opened, progress=progress.say)
+    if not moved and forget is None:
+        raise InputError(f"{store} is in no table log yet: choose --delta")
+    if as_json:
+        logs = [asdict(log) for log in moved]
+        print_json({"schema": "whorl.store.register/1", "logs": logs, "forgotten": forget})
+    else:
+        if forget is not None:
+            click.echo(f"the {forget} log is removed; the store's own files stay")
+        show(words.registered(moved))
+    if any(log.failure for log in moved):
+        click.get_current_context().exit(1)
 
 
 @store_group.command("retire", short_help="Note that a GPU was taken out of its node.")

@@ -18,6 +18,7 @@ each group in the order in which a row passes through them:
              journal_file      the blocks of a journal: written, read
              manifest          the GPUs of the files of a closed day
              notes             which files readers leave out, and which process replaces files
+             registrations     which table logs name the files, and which replaced ones no longer
              replacing         that process: files change places in one step for every reader
     writers  telemetry_files   where readings go (telemetry/, late/, latest/); files joined to be written anew
              commits           rows of several tables: all or nothing
@@ -37,6 +38,7 @@ each group in the order in which a row passes through them:
              checking, status  what is wrong with its files; what it holds, and who writes
     store    `Store`: what rooms above need of all these
              merging           another store comes in
+             table_logs        the tables as those of Delta and Iceberg, for other engines
     importing/                 files of other tools become rows
 """
 

@@ -160,8 +160,9 @@ def _select(spec: Table, *, complete: bool) -> str:
 def _shown(spec: Table, columns: Table, *, complete: bool) -> str:
     """The rows of a table's files that are not left out, with the `columns` of a table."""
     names = ", ".join(f'f."{name}"' for name in columns.names)
-    deep = "**/" if spec.partitioned or spec == LATE else ""
-    files = read(f"whorl_files('/{spec.name}/{deep}*.parquet')", spec, "filename = true", complete=complete)
+    # Below the folder of a table by days lies its Delta log, too: no name of a Parquet file in it has an underscore.
+    place = "**/*_*.parquet" if spec.partitioned else "*.parquet"
+    files = read(f"whorl_files('/{spec.name}/{place}')", spec, "filename = true", complete=complete)
     return f"SELECT {names} FROM {files} f WHERE f.filename NOT IN (SELECT file FROM hidden)"
 
 

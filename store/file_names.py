@@ -21,6 +21,8 @@ from .schema import FORMAT
 
 EMPTY = "_schema.parquet"
 """The file of every table's folder that has its columns and no row."""
+DELTA_LOG = "_delta_log"
+"""The folder in that of a table that has its Delta log (see `table_logs`)."""
 
 _GIVEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _STEM = r"[A-Za-z0-9_-][A-Za-z0-9._-]*?"

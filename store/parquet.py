@@ -298,7 +298,8 @@ def paths_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Pat
         return
     try:
         with os.scandir(folder) as entries:
-            days = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+            named = [entry for entry in entries if entry.name != file_names.DELTA_LOG]
+            days = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in named)
     except FileNotFoundError:
         return
     for day, is_folder in days:

@@ -5,7 +5,8 @@ Who makes the next note (see `notes`) holds the store, and who was taken over me
     claim      a note of the process that compacts or prunes; the time of its newest note is its heartbeat
     step 1     leave out the new files; then they are renamed into place
     step 2     leave out the old files instead: with this one note they have changed places
-    release    a note without a process; the old files are removed when queries that began before have ended
+    release    a note without a process; the old files are removed when queries that began before have ended, and when
+               no open table log names them (see `registrations`)
 
 A step 1 has the format that the store had, and a step 2 that of its whorl: in an upgrade an older whorl cannot read the
 latter and goes by the former, with which it sees the old files, until `store.toml` refuses it.
@@ -25,7 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import StoreError
-from . import notes
+from . import notes, registrations
 from .notes import ReplacementNote
 from .schema import FORMAT, REPLACED
 from .system import durability, files, processes
@@ -240,7 +241,7 @@ class Compactor:
         """Remove the old files whose time has come, and the notes that no longer count."""
         with contextlib.suppress(OSError, StoreError):
             now_s = files.clock(self.root / REPLACED.name)
-            if due := self._note.due(now_s, self.pace.grace_s):
+            if due := registrations.due(self.root, self._note, now_s, self.pace.grace_s):
                 self._remove(due)
                 still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
@@ -268,6 +269,7 @@ def tidy(root: Path) -> None:
     is nothing to do."""
     with contextlib.suppress(OSError, StoreError):
         note, pace = notes.newest(root), pace_of(root)
-        if note.step == 1 or (note.old and note.due(files.clock(root / REPLACED.name), pace.grace_s)):
+        clock_s = files.clock(root / REPLACED.name) if note.old else 0.0
+        if note.step == 1 or registrations.due(root, note, clock_s, pace.grace_s):
             with Compactor(root, pace) as compactor:
                 compactor.tidy()

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import checking, file_names, journal_file, keys, notes, parquet, replacing, retention, snapshot
+from . import checking, file_names, journal_file, keys, notes, parquet, registrations, replacing, retention, snapshot
 from .notes import too_fast
+from .registrations import LogStatus
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
 from .system import durability, files, processes
 from .system.locks import is_held
@@ -61,6 +62,7 @@ class Status:
     replacements: int = 0
     to_be_removed: int = 0
     removed_at: float | None = None
+    logs: list[LogStatus] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     free: int = 0
 
@@ -106,9 +108,12 @@ def _status(store: Store) -> Status:
     out.journals = _journals(root, listing)
     note = notes.newest(root)
     out.replacements = int(note.step != 0)
-    out.to_be_removed = sum((root / name).exists() for name in note.old)
-    if out.to_be_removed:
-        out.removed_at = max(note.old.values()) + replacing.pace_of(root).grace_s
+    replaced = {name: since_s for name, since_s in note.old.items() if (root / name).exists()}
+    out.to_be_removed, out.logs = len(replaced), registrations.statuses(root, note)
+    if replaced and not any(log.waiting for log in out.logs):
+        out.removed_at = max(replaced.values()) + replacing.pace_of(root).grace_s
+        for known in registrations.registrations(root):
+            out.removed_at = max(out.removed_at, registrations.GRACE_S + max(known.released[name] for name in replaced))
     skipped = store.skipped | checking.without_a_journals_name(root)
     out.skipped = {str(path): reason for path, reason in skipped.items()}
     out.free = shutil.disk_usage(root).free

@@ -1,0 +1,362 @@
+"""The tables of a store in open table logs, so that Spark, Trino, Databricks, Polars and DuckDB read them as tables.
+
+A log names the files of a table that count; no file is copied. Each table of a store is a table of its own in the log,
+and moves from one state to the next in one version: what readers of the store saw of its sealed files at one instant.
+Rows in journals are not in it. Rows that replace others are in the log's table `late` until a compaction puts them in
+place. `registrations` keeps replaced files until the log has moved on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import StoreError
+from . import file_names, folder, notes, registrations, snapshot
+from .notes import too_fast
+from .registrations import LogStatus, Registration
+from .schema import LATE, LATEST, TABLES, Table, arrow_schema, table
+from .system import files
+from .system.locks import locked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+    from .store import Store
+
+_TRIES = 20
+_WAIT_S = 60.0
+_TABLES = (*(spec for spec in TABLES if spec != LATEST), LATE)
+"""Tables that are in logs, in the order of their versions. The files of `latest` hold more rows than count. A row that
+goes from `late` into telemetry stays in `late` until telemetry has it: who reads `late` first misses none."""
+_DAY = "day"  # a column of Delta tables that is in no file
+
+
+@dataclass
+class LoggedTable:
+    """A table in a log: its files, how many came and went with this version, and what engines open."""
+
+    table: str
+    location: str
+    files: int
+    added: int = 0
+    removed: int = 0
+
+
+@dataclass
+class MovedOn:
+    """A log whose tables are those of the store, where there is no `failure`."""
+
+    log: str
+    tables: list[LoggedTable] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+    """Files that are damaged and not in the log, with the reason."""
+    failure: str | None = None
+    """Why the log could not be brought to the files of the store."""
+    has_library: bool = True
+    status: LogStatus | None = None
+    """Replaced files that stay for the log, and since when."""
+
+
+class LibraryError(StoreError):
+    """The library that a log needs is not installed."""
+
+
+def register(store: Store, log: str, *, progress: Callable[[str], None] = lambda _: None) -> MovedOn:
+    """Bring a log ("delta" or "iceberg") to the files of the store, one version for each table that changed.
+
+    Where the store has no such log it is made. A process that is killed leaves each table at one version or the next.
+    `progress` is called with the table that is next. Raises StoreError, also where another process does the same.
+    """
+    root = store.root
+    try:
+        with files.readable(root):
+            files.make_folder(root / registrations.FOLDER)
+            with locked(root / registrations.FOLDER / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
+                return _moved_on(store, log, progress)
+    except OSError as error:
+        raise files.failed("write", root / registrations.FOLDER, error) from error
+
+
+def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedOn:
+    root = store.root
+    tables = _KINDS[log](root)
+    tables.check()
+    before = next((known for known in registrations.registrations(root) if known.log == log), None)
+    place = str(root.resolve())
+    if before is None:
+        before = Registration(log, place=place)
+        registrations.write(root, before)  # from here on no file goes that the log is about to name
+        folder.furnish(root, folder.read_about(root))  # views of an older store would read the log's own files
+    gone, listed = _snapshot(store)
+    moved = MovedOn(log, unreadable=[f"{path}: {reason}" for path, reason in store.skipped.items()])
+    for spec in _TABLES:
+        progress(spec.name)
+        moved.tables.append(tables.move_on(spec, listed[spec.name]))
+    now_s = files.clock(root / registrations.FOLDER)
+    released = {name: before.released.get(name, now_s) for name in gone}
+    registrations.write(root, Registration(log, now_s, released, place))
+    return moved
+
+
+def _snapshot(store: Store) -> tuple[list[str], dict[str, list[Path]]]:
+    """Replaced files that no reader of the store sees, and the sound files that they see of each table."""
+    names = [spec.name for spec in _TABLES]
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):  # a file was replaced meanwhile
+            gone = [*notes.newest(store.root).old]
+            listing = snapshot.take(store.root, names, store.skip)
+            return gone, {name: snapshot.sound(table(name), listing.files[name], store.verified, store.skip)
+                          for name in names}  # fmt: skip
+    raise too_fast(store.root)
+
+
+def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -> list[MovedOn]:
+    """Bring every log that the store has to its files, as `register`; one that cannot is there with its failure."""
+    root = store.root
+    moved: list[MovedOn] = []
+    with files.readable(root):
+        for known in registrations.registrations(root):
+            try:
+                moved.append(register(store, known.log, progress=progress))
+            except StoreError as error:
+                moved.append(MovedOn(known.log, failure=str(error), has_library=not isinstance(error, LibraryError)))
+        states = {state.log: state for state in registrations.statuses(root, notes.newest(root))}
+    for log in moved:
+        log.status = states.get(log.log)
+    return moved
+
+
+def forget(root: Path, log: str) -> None:
+    """Remove a log, so that compaction no longer keeps files for it. The store's own files stay. Raises StoreError."""
+    if not any(known.log == log for known in registrations.registrations(root)):
+        raise StoreError(f"{root} has no {log} log")
+    try:
+        with locked(root / registrations.FOLDER / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
+            _KINDS[log](root).forget()
+            files.remove_inside(root, registrations.path_of(root, log))
+    except OSError as error:
+        raise files.failed("remove", Path(error.filename or root), error) from error
+
+
+# -- what a log says of a file -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _FileFacts:
+    """Rows and bytes of a file, when it was made (ms since 1970), and of texts and times (us since 1970) among its
+    columns the lowest and highest, and how many are NULL."""
+
+    rows: int
+    size: int
+    made_ms: int
+    lowest: Mapping[str, str | int]
+    highest: Mapping[str, str | int]
+    nulls: Mapping[str, int]
+
+
+def _facts_of(path: Path) -> _FileFacts:
+    """What the footer of a sound file says. Raises OSError."""
+    import pyarrow.parquet as pq
+
+    with files.opened(path) as source:
+        about, status = pq.read_metadata(source), os.fstat(source.fileno())
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    lowest, highest, nulls = dict[str, str | int](), dict[str, str | int](), dict[str, int]()
+    for place in range(about.num_columns):
+        name = about.schema.column(place).path
+        columns = [group.column(place).statistics for group in groups]
+        kind = about.schema.column(place).logical_type.type
+        if kind not in ("STRING", "TIMESTAMP") or not all(column is not None for column in columns):
+            continue
+        nulls[name] = sum(column.null_count for column in columns)
+        bounds = [column for column in columns if column.has_min_max]
+        if len(bounds) == len(columns) and bounds:
+            texts = kind == "STRING"
+            lowest[name] = min(column.min if texts else column.min_raw for column in bounds)
+            highest[name] = max(column.max if texts else column.max_raw for column in bounds)
+    return _FileFacts(about.num_rows, status.st_size, status.st_mtime_ns // 10**6, lowest, highest, nulls)
+
+
+class _TableLog(ABC):
+    """The tables of a store in a log of one kind."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise LibraryError without the library of the log, and StoreError for a store that it cannot have."""
+
+    @abstractmethod
+    def move_on(self, spec: Table, paths: Sequence[Path]) -> LoggedTable:
+        """Make a version of a table that has these files, where the newest has not. Raises StoreError."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Remove all that the log consists of. Raises OSError."""
+
+
+def _load(library: str, log: str) -> None:
+    try:
+        importlib.import_module(library)
+    except ImportError as error:
+        raise LibraryError(
+            f"{library} is not installed, which the {log} log needs: pip install whorl[{log}]"
+        ) from error
+
+
+# -- Delta ---------------------------------------------------------------------------------------------------------
+
+
+class _Delta(_TableLog):
+    """`TABLE/_delta_log` of each table. Paths in it are relative, so a store may be moved and copied."""
+
+    def check(self) -> None:
+        _load("deltalake", "delta")
+        if "%" in str(self.root.resolve()):  # the library takes it for a URL and finds another folder
+            raise StoreError(f"{self.root} can have no Delta log, as its path has a %: choose another path")
+
+    def move_on(self, spec: Table, paths: Sequence[Path]) -> LoggedTable:
+        from deltalake import DeltaTable, Schema
+        from deltalake.transaction import create_table_with_add_actions
+
+        place = self.root / spec.name
+        in_folder = {path.relative_to(place).as_posix(): path for path in paths}
+        schema = Schema.from_arrow(_delta_schema(spec))
+        days = [_DAY] if spec.partitioned else []
+        with self._versions(spec) as is_new:
+            if is_new:
+                added = [_addition(name, path) for name, path in in_folder.items()]
+                create_table_with_add_actions(
+                    str(place), schema, added, mode="error", partition_by=days, name=spec.name,
+                    description=f"one row: {spec.row}", configuration={"delta.deletedFileRetentionDuration": _LONG},
+                )  # fmt: skip
+                return LoggedTable(spec.name, str(place), len(added), len(added))
+            latest = DeltaTable(str(place))
+            known_fields = {known.name: known for known in latest.schema().fields}
+            if new_fields := [known for known in schema.fields if known_fields.get(known.name) != known]:
+                latest.alter.add_columns(new_fields)
+                latest = DeltaTable(str(place))
+            named = _named(latest)
+            added = [_addition(name, path) for name, path in in_folder.items() if name not in named]
+            removed = [removal for name, removal in named.items() if name not in in_folder]
+            if added or removed:
+                latest.create_write_transaction([*removed, *added], "append", schema, days)
+        return LoggedTable(spec.name, str(place), len(paths), len(added), len(removed))
+
+    def forget(self) -> None:
+        for spec in _TABLES:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self.root / spec.name / file_names.DELTA_LOG)
+
+    @contextlib.contextmanager
+    def _versions(self, spec: Table) -> Iterator[bool]:
+        """Makes new versions of a table durable; gives whether it has none. Raises StoreError."""
+        from deltalake.exceptions import CommitFailedError, DeltaError
+
+        place = self.root / spec.name / file_names.DELTA_LOG
+        try:
+            files.make_folder(place)
+            before = {*files.names_in(place)}
+            yield not any(_VERSION.fullmatch(name) for name in before)
+            _make_durable(place, before)
+        except CommitFailedError as error:
+            raise StoreError(f"somebody else wrote to {place} just now: run the command again") from error
+        except (DeltaError, ValueError) as error:
+            raise _damaged(place, "delta", error) from error
+        except OSError as error:
+            raise files.failed("write", place, error) from error
+
+
+_VERSION = re.compile(r"\d{20}\.json")
+_LONG = "interval 30 days"  # others that clean the log up keep every file that whorl may not have added yet
+
+
+def _delta_schema(spec: Table) -> pa.Schema:
+    import pyarrow as pa
+
+    schema = arrow_schema(spec.name).remove_metadata()
+    return schema.append(pa.field(_DAY, pa.date32())) if spec.partitioned else schema
+
+
+def _named(latest: DeltaTable) -> dict[str, RemoveAction]:
+    """The files of a version, by their paths in the table's folder, each with what removes it."""
+    import pyarrow as pa
+    from deltalake.transaction import RemoveAction
+
+    now_ms = time.time_ns() // 10**6
+    actions = pa.table(latest.get_add_actions(flatten=True))
+    columns = [actions[name].to_pylist() for name in ("path", "size_bytes")]
+    day_column = f"partition.{_DAY}"
+    by_days = day_column in actions.column_names
+    days = actions[day_column].to_pylist() if by_days else [None] * len(actions)
+    return {
+        path: RemoveAction(path, True, now_ms, size, {_DAY: day and day.isoformat()} if by_days else {})
+        for path, size, day in zip(*columns, days, strict=True)
+    }
+
+
+def _addition(name: str, path: Path) -> AddAction:
+    """What a Delta log says of a file, whose path in the table's folder is `name`. Raises OSError."""
+    from deltalake.transaction import AddAction
+
+    facts = _facts_of(path)
+    statistics = {"numRecords": facts.rows, "nullCount": facts.nulls}
+    statistics |= {"minValues": _in_json(facts.lowest), "maxValues": _in_json(facts.highest)}
+    values = {_DAY: _date_of(path.parent.name)} if "/" in name else {}
+    return AddAction(name, facts.size, values, facts.made_ms, True, json.dumps(statistics))
+
+
+def _date_of(day_folder: str) -> str | None:
+    """The date of the folder of a day; None of one beyond the years 1 to 9999, which few engines read."""
+    text = day_folder.removeprefix("day=")
+    return text if _DATE.fullmatch(text) else None
+
+
+def _in_json(bounds: Mapping[str, str | int]) -> dict[str, str]:
+    """Texts, and times in the form of a Delta log; without times beyond the years 1 to 9999."""
+    import numpy as np
+
+    texts = {
+        name: str(np.datetime64(bound, "us")) if isinstance(bound, int) else bound for name, bound in bounds.items()
+    }
+    return {name: text for name, text in texts.items() if isinstance(bounds[name], str) or _DATE.match(text)}
+
+
+_DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
+
+
+# -- files of logs -------------------------------------------------------------------------------------------------
+
+
+def _make_durable(place: Path, before: Container[str]) -> None:
+    """Make new files in a folder durable: libraries leave that to the system. Raises OSError."""
+    for name in files.names_in(place):
+        if name not in before:
+            with files.opened(place / name) as file:
+                os.fsync(file.fileno())
+    files.sync_folder(place)
+
+
+def _damaged(place: Path, log: str, error: Exception) -> StoreError:
+    reason = str(error).splitlines()[0] if str(error) else repr(error)
+    return StoreError(
+        f"the {log} log in {place} cannot be continued ({reason}): remove it with `whorl store register --store "
+        f"{place.parents[1]} --forget {log}`, and make it anew with --{log}"
+    )
+
+
+_KINDS: Mapping[str, type[_TableLog]] = {"delta": _Delta}

@@ -1,0 +1,325 @@
+"""Table logs: what other engines read of a store, and which replaced files stay for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+
+from whorl.cli import cli
+from whorl.errors import StoreError
+from whorl.store import Store, notes, registrations, replacing, table_logs
+from whorl.store.schema import LATEST, TABLES
+from whorl.store.system import files
+from whorl.store.system.locks import locked
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.store.journaler import (
+    BEGAN,
+    LATER,
+    Powers,
+    S,
+    leave_journal,
+    powers,
+    readings,
+    seen,
+    segments,
+)
+from whorl.tests.store.test_engines import make
+from whorl.tests.stores import new_store
+
+THIRTY = {("a", second): second for second in range(30)}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction does not wait for readers of the store; what it replaced stays for a minute."""
+    monkeypatch.setattr(replacing, "pace_of", lambda _root, *, offline=False: replacing.Pace(0.0, 0.0, 60.0))
+
+
+def verb(*words: str | Path, status: int = 0) -> str:
+    done = CliRunner().invoke(cli, ["store", *map(str, words)])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def asked(*words: str | Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(verb(*words, "--json"))
+    return document
+
+
+def fill(store: Store) -> None:
+    for first in (0, 10, 20):
+        store.append({"telemetry": readings(range(first, first + 10))}, f"x{first}")
+
+
+def table_of(store: Store, name: str = "telemetry") -> DeltaTable:
+    return DeltaTable(str(store.root / name))
+
+
+def logged(store: Store) -> Powers:
+    """The power of each GPU and second in the log, which has no row twice."""
+    rows = pl.scan_delta(str(store.root / "telemetry")).select("gpu", pl.col("ts").dt.epoch("s"), "power_mw").collect()
+    keyed = {(gpu, second - BEGAN // S): power for gpu, second, power in rows.iter_rows()}
+    assert len(keyed) == rows.height
+    return keyed
+
+
+def later(store: Store, seconds: float) -> None:
+    """Let the files that were replaced, and the versions that no longer name them, be older by so many seconds."""
+    note = notes.newest(store.root)
+    aged = {name: since_s - seconds for name, since_s in note.old.items()}
+    notes.add(store.root, replace(note, number=note.number + 1, old=aged))
+    for known in registrations.registrations(store.root):
+        released = {name: since_s - seconds for name, since_s in known.released.items()}
+        registrations.write(store.root, replace(known, released=released))
+
+
+# -- what is in a log --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_every_table_of_a_log_has_the_rows_of_the_store(built_once: BuiltOnce, tmp_path: Path) -> None:
+    built = built_once("engines", lambda folder: make(folder / "store")) / "store"
+    store = Store.open(shutil.copytree(built, tmp_path / "store"))
+    moved = table_logs.register(store, "delta")
+    assert {table.table for table in moved.tables} == {*(spec.name for spec in TABLES if spec != LATEST), "late"}
+    for spec in TABLES:
+        if spec == LATEST:
+            continue
+        expected = store.arrow(spec.name)
+        found = table_of(store, spec.name).to_pyarrow_table(columns=spec.names)
+        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist())), spec.name
+        assert [field.name for field in table_of(store, spec.name).schema().fields][: len(spec.names)] == spec.names
+
+
+def test_a_log_follows_what_is_stored_and_replaced_in_one_version_each(store: Store, quick: None) -> None:
+    fill(store)
+    leave_journal(store, readings([50]).combine_chunks().to_batches()[0])
+    first = asked("register", "--store", store.root, "--delta")
+    assert logged(store) == THIRTY, "a row in a journal is not in it"
+    telemetry = next(table for table in first["logs"][0]["tables"] if table["table"] == "telemetry")
+    assert (telemetry["files"], telemetry["added"], telemetry["removed"]) == (3, 3, 0)
+    action = pa.table(table_of(store).get_add_actions(flatten=True)).to_pylist()[0]
+    assert (action["num_records"], action["min.gpu"], action["max.gpu"], action["null_count.gpu"]) == (10, "a", "a", 0)
+    assert (action["max.ts"] - action["min.ts"]).total_seconds() == 9
+    assert str(action["partition.day"]) == "2023-11-15"
+
+    asked("register", "--store", store.root)
+    assert table_of(store).version() == 0, "nothing changed"
+    store.append({"telemetry": readings([5], power_mw=[500])}, "late")
+    asked("register", "--store", store.root)
+    assert logged(store) == THIRTY, "the row that is replaced"
+    late = table_of(store, "late").to_pyarrow_table(columns=["power_mw", "written"]).to_pylist()
+    assert [row["power_mw"] for row in late] == [500]
+
+    store.compact(offline=True, now=LATER)
+    assert logged(store) == THIRTY, "until the log moves on it names the old files, which are there"
+    done = asked("register", "--store", store.root)
+    assert logged(store) == THIRTY | {("a", 5): 500, ("a", 50): 50} == seen(store, plain=True)
+    assert table_of(store).version() == 1
+    assert table_of(store, "late").version() == 2
+    assert not table_of(store, "late").file_uris()
+    assert sum(table["removed"] for table in done["logs"][0]["tables"] if table["table"] == "telemetry") == 3
+
+
+def test_compaction_and_pruning_bring_the_logs_up_to_date(store: Store, quick: None) -> None:
+    fill(store)
+    verb("register", "--store", store.root, "--delta")
+    document = asked("compact", "--store", store.root)
+    (moved,) = document["logs"]
+    assert moved["failure"] is None
+    assert moved["status"]["waiting"] == 0
+    assert len(table_of(store).file_uris()) == 1
+    assert logged(store) == THIRTY
+    document = asked("prune", "--store", store.root, "--keep", "90d")
+    assert document["rows"] == 30
+    assert logged(store) == {}
+    assert table_of(store, "telemetry_minutes").to_pyarrow_table(columns=["n"])["n"].to_pylist() == [30]
+
+
+def test_the_files_of_a_log_hinder_no_reader_of_the_store(store: Store) -> None:
+    fill(store)
+    table_logs.register(store, "delta")
+    table_of(store).create_checkpoint()
+    assert list((store.root / "telemetry" / "_delta_log").glob("*.checkpoint.parquet"))
+    assert seen(store, plain=True) == THIRTY
+    assert not store.check()
+    assert not Store.open(store.root).skipped
+    assert new_store(store.root.parent / "into").root
+    verb("merge", store.root, "--into", store.root.parent / "into")
+    assert powers(Store.open(store.root.parent / "into")) == THIRTY
+
+
+@pytest.mark.parametrize("name", ["a b", "ä'#?x[1]{2}"])
+def test_a_store_of_any_name_that_is_moved_takes_its_log_with_it(tmp_path: Path, name: str) -> None:
+    store = new_store(tmp_path / name / "store")
+    fill(store)
+    table_logs.register(store, "delta")
+    moved = Store.open((tmp_path / name).rename(tmp_path / f"{name} moved") / "store")
+    assert set(table_of(moved).to_pyarrow_table(columns=["power_mw"])["power_mw"].to_pylist()) == {*range(30)}
+    moved.compact(offline=True, now=LATER)
+    table_logs.register(moved, "delta")
+    assert len(table_of(moved).file_uris()) == 1
+
+
+def test_a_path_that_the_library_would_take_for_another_one_is_refused(tmp_path: Path) -> None:
+    new_store(tmp_path / "a%20b")
+    assert "its path has a %" in verb("register", "--store", tmp_path / "a%20b", "--delta", status=3)
+    assert [*tmp_path.iterdir()] == [tmp_path / "a%20b"]
+    assert asked("status", "--store", tmp_path / "a%20b")["logs"] == []
+
+
+def test_rows_of_no_gpu_and_of_any_year_are_in_a_log(store: Store) -> None:
+    odd = pa.array([-(2**62), 2**62, 0], pa.int64()).cast(pa.timestamp("us"))
+    store.append({"telemetry": pa.table({"ts": odd, "gpu": pa.array([None, "g", "g"]), "power_mw": [1, 2, 3]})}, "odd")
+    table_logs.register(store, "delta")
+    rows = table_of(store).to_pyarrow_table(columns=["ts", "gpu", "power_mw", "day"])
+    assert sorted(rows["power_mw"].to_pylist()) == [1, 2, 3]
+    assert rows["day"].null_count == 2
+    assert rows.sort_by("power_mw")["gpu"].to_pylist() == [None, "g", "g"]
+
+
+def test_a_column_that_is_new_is_added_to_the_table_of_a_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store)
+    whole = table_logs._delta_schema
+    monkeypatch.setattr(table_logs, "_delta_schema", lambda spec: whole(spec).remove(3))
+    table_logs.register(store, "delta")
+    monkeypatch.undo()
+    table_logs.register(store, "delta")
+    assert logged(store) == THIRTY
+    names = [field.name for field in table_of(store).schema().fields]
+    assert sorted(names) == sorted([*store.arrow("telemetry").column_names, "day"])
+
+
+# -- replaced files ----------------------------------------------------------------------------------------------
+
+
+def test_replaced_files_stay_until_the_log_moved_on_and_an_hour(store: Store, quick: None) -> None:
+    fill(store)
+    verb("register", "--store", store.root, "--delta")
+    store.compact(now=LATER)
+    later(store, 10_000)
+    Store.open(store.root)
+    assert len(segments(store)) == 4
+    status = asked("status", "--store", store.root)
+    (log,) = status["logs"]
+    assert (log["log"], log["waiting"], status["to_be_removed"], status["removed_at"]) == ("delta", 3, 3, None)
+    assert log["bytes"] == sum(path.stat().st_size for path in segments(store) if path.name[0] == "x")
+    assert "3 replaced files" in verb("status", "--store", store.root)
+    assert "--forget delta" in verb("status", "--store", store.root)
+
+    old = table_of(store)
+    verb("register", "--store", store.root)
+    later(store, 3_000)
+    Store.open(store.root)
+    assert old.to_pyarrow_table(columns=["ts"]).num_rows == 30, "who opened the version before reads on"
+    status = asked("status", "--store", store.root)
+    assert (status["logs"][0]["waiting"], status["to_be_removed"]) == (0, 3)
+    assert status["removed_at"] is not None
+    later(store, 1_000)
+    Store.open(store.root)
+    assert len(segments(store)) == 1
+    assert logged(store) == THIRTY
+
+
+def test_a_log_that_is_forgotten_keeps_nothing(store: Store, quick: None) -> None:
+    fill(store)
+    verb("register", "--store", store.root, "--delta")
+    store.compact(now=LATER)
+    later(store, 100)
+    assert "removed" in verb("register", "--store", store.root, "--forget", "delta")
+    Store.open(store.root)
+    assert len(segments(store)) == 1
+    assert not list(store.root.rglob("_delta_log"))
+    assert asked("status", "--store", store.root)["logs"] == []
+    assert "has no delta log" in str(
+        CliRunner().invoke(cli, ["store", "register", "--store", str(store.root), "--forget", "delta"]).output
+    )
+    assert "choose --delta" in verb("register", "--store", store.root, status=2)
+
+
+def test_a_damaged_state_of_a_log_keeps_every_file_and_is_told(store: Store, quick: None) -> None:
+    fill(store)
+    verb("register", "--store", store.root, "--delta")
+    path = registrations.path_of(store.root, "delta")
+    path.write_bytes(path.read_bytes()[:-2])
+    store.compact(now=LATER)
+    note = notes.newest(store.root)
+    notes.add(store.root, replace(note, number=note.number + 1, old=dict.fromkeys(note.old, 0.0)))
+    Store.open(store.root)
+    assert len(segments(store)) == 4
+    assert "nothing is known (it is damaged)" in verb("status", "--store", store.root)
+    verb("register", "--store", store.root, "--delta")
+    assert logged(store) == THIRTY
+    assert asked("status", "--store", store.root)["logs"][0]["waiting"] == 0
+
+
+# -- what fails --------------------------------------------------------------------------------------------------
+
+
+def test_without_the_library_a_compaction_says_so_and_what_waits(
+    store: Store, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    verb("register", "--store", store.root, "--delta")
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    output = verb("compact", "--store", store.root)
+    assert "pip install whorl[delta]" in output
+    assert "3 replaced files" in output
+    output = verb("register", "--store", store.root, "--delta", status=3)
+    assert "pip install whorl[delta]" in output
+    monkeypatch.undo()
+    assert logged(store) == THIRTY
+
+
+@pytest.mark.parametrize("damage", ["cut", "nothing", "link"])
+def test_a_damaged_log_is_named_and_can_be_made_anew(store: Store, tmp_path: Path, damage: str) -> None:
+    fill(store)
+    verb("register", "--store", store.root, "--delta")
+    place = store.root / "telemetry" / "_delta_log"
+    if damage == "cut":
+        (version,) = place.glob("*.json")
+        version.write_bytes(version.read_bytes()[:300])
+    elif damage == "nothing":
+        (version,) = place.glob("*.json")
+        version.write_bytes(b"")
+    else:
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+    store.append({"telemetry": readings([40])}, "more")
+    with pytest.raises(StoreError, match="_delta_log"):
+        table_logs.register(store, "delta")
+    if damage == "link":
+        place.unlink()
+    verb("register", "--store", store.root, "--forget", "delta")
+    verb("register", "--store", store.root, "--delta")
+    assert logged(store) == THIRTY | {("a", 40): 40}
+
+
+def test_a_second_registration_waits_and_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_logs, "_WAIT_S", 0.0)
+    files.make_folder(store.root / "registered")
+    with locked(store.root / "registered" / "delta.lock", "it"):
+        output = verb("register", "--store", store.root, "--delta", status=3)
+    assert f"process {os.getpid()}" in output
+    assert "holds the delta log" in output
+
+
+def test_what_others_wrote_into_a_log_is_put_right(store: Store) -> None:
+    fill(store)
+    table_logs.register(store, "delta")
+    table_of(store).optimize.compact()
+    assert len(table_of(store).file_uris()) == 1
+    table_logs.register(store, "delta")
+    assert logged(store) == THIRTY
+    assert len(table_of(store).file_uris()) == 3
