@@ -104,7 +104,8 @@ def whorl(store: Store) -> Work:
     from whorl.analysis.energy.readings import meters_of_many as read
 
     def added() -> pl.DataFrame:
-        pieces = pl.concat(Attribution(read_claims(store)).pieces(read(store)), rechunk=False)
+        books = Attribution(read_claims(store))
+        pieces = pl.concat(books.pieces([books.split(read(store))]), rechunk=False)
         return add_up(pieces, ["allocation"]).select("allocation", "energy_j", "duration_s")
 
     return added

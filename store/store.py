@@ -270,9 +270,9 @@ class Store:
                     raise StoreError(f"cannot read {name} in {self.root}: {str(error).splitlines()[0]}") from error
         raise too_fast(self.root)
 
-    def scan(self, name: str, gpus: Collection[str] | None = None) -> pl.LazyFrame:
+    def scan(self, name: str, gpus: Collection[str] | None = None, *, within: Bounds = EVER) -> pl.LazyFrame:
         """A table as a lazy Polars frame. `gpus`: without files that hold none of these; the rows of others that are in
-        the same files are there.
+        the same files are there. So it is with `within` and the rows of other times.
 
         Collect it with `Store.collect`: if a file is damaged inside, its error names the file. Polars' own `collect`
         raises `polars.exceptions.PolarsError` then.
@@ -280,8 +280,8 @@ class Store:
         import polars as pl
 
         spec, types = table(name), _frame_schema(name)
-        within = Bounds(gpus=file_names.gpu_hashes(gpus)) if gpus is not None and spec.partitioned else Bounds()
-        rows = self.rows([name], within)[name]
+        hashes = file_names.gpu_hashes(gpus) if gpus is not None and spec.partitioned else None
+        rows = self.rows([name], Bounds(within.first_us, within.last_us, hashes))[name]
 
         def frame(table_rows: pa.Table) -> pl.LazyFrame:
             rows_of_table = cast("pl.DataFrame", pl.from_arrow(table_rows)).lazy()

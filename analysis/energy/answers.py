@@ -17,6 +17,7 @@ from ...store.catalog import quoted
 from ...store.instants import date_of_ns, nanoseconds, times_of_ns
 from ...store.vocabulary import EventKind
 from ..by_number import by_number
+from ..engines import HERE, Engine
 from .attribute import Kind
 from .billing import host_source
 from .books import ALL_ENERGY, COSTS, PARTS, REFUSED_FROM, Balance, Booked, EnergyQuestion, add_up, balance, booked
@@ -119,8 +120,10 @@ def energy(
     *,
     job: str | None = None,
     progress: Callable[[str], None] | None = None,
+    engine: Engine = HERE,
 ) -> EnergyAnswer:
     """The energy of a store's GPUs by job, user, account, GPU, node or day; or of one job, if `job` is given.
+    `engine`: where its parts are made.
 
     Raises InputError for a job or cluster that the store does not know, and where it has no telemetry in that time.
     """
@@ -135,7 +138,7 @@ def energy(
         if jobs["cluster"][0] is not None and has_telemetry(opened, jobs["cluster"][0]):
             question = replace(question, cluster=jobs["cluster"][0])  # its number is of no other cluster
         question = _of_these(opened, jobs, question)
-    books = booked(opened, question, progress=progress)
+    books = booked(opened, question, progress=progress, engine=engine)
     if job is None:
         return answered(opened, by, books, jobs=jobs)
     # A job that had a GPU of which no reading counts keeps it, with its bounds.
@@ -164,13 +167,18 @@ def allocations(store: Store) -> pl.DataFrame:
 
 
 def reconcile(
-    store: Store, question: EnergyQuestion = ALL_ENERGY, *, progress: Callable[[str], None] | None = None
+    store: Store,
+    question: EnergyQuestion = ALL_ENERGY,
+    *,
+    progress: Callable[[str], None] | None = None,
+    engine: Engine = HERE,
 ) -> Balance:
-    """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown.
+    """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown. `engine`: where
+    the parts of the books are made.
 
     Raises InputError where there is no telemetry in that time.
     """
-    return balance(store, booked(store, question, progress=progress))
+    return balance(store, booked(store, question, progress=progress, engine=engine))
 
 
 # -- rows -----------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ from ...store.vocabulary import Code
 from .claims import ALWAYS, NEVER, RUNS, Claims, Key
 from .idle import IDLE_SOURCES, IdleSource
 from .meter import Meters
-from .problems import OVER, PROBLEMS, JobProblem, of_claims, of_crowds, of_notes
+from .problems import OVER, PROBLEMS, JobProblem, joined_crowds, of_claims, of_crowds, of_notes
+from .sensor import PowerSource
 from .series import Flags, Floats, Ints, Note, Reason, Times
 
 
@@ -94,6 +95,10 @@ METERED: dict[str, pl.DataType] = {
     "power_source": pl.String(),
 }
 """The columns of `Attribution.metered`: a row for each GPU with readings, and its energy from the first to the last."""
+_Note = tuple[str, str, str | None, Note]
+_NAMES = {name: PIECES[name] for name in ("cluster", "gpu", "node")}
+_METERED: dict[str, pl.DataType] = METERED | {"highest_w": pl.Float64()}
+"""The columns of `Split.metered`: also the most that the GPU can draw, as far as is known."""
 
 _IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
 _LONG_S = 60  # what was read just before and after a longer gap counts, though most of its minute has no readings
@@ -153,21 +158,47 @@ def _rows(claims: range) -> Ints:
     return np.arange(claims.start, claims.stop)
 
 
+@dataclass(frozen=True)
+class Unread:
+    """A time in which nobody could read a GPU."""
+
+    gpu: Key
+    node: str | None
+    limit_w: float
+    """NaN where it is not known."""
+    began: int
+    ended: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """The energy of some GPUs in some time, split among claims: what a part of the books has."""
+
+    pieces: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PIECES))
+    """Columns of `PIECES`."""
+    metered: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_METERED))
+    """A row for each meter: columns of `METERED`, and the most that the GPU can draw."""
+    crowds: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PROBLEMS))
+    """Claims that do not fit together: columns of `PROBLEMS`."""
+    notes: Sequence[_Note] = ()
+    """What the meters found: cluster, GPU and node of each."""
+    unread: Sequence[Unread] = ()
+    """Instead of all that: whose part could not be made."""
+
+
 class Attribution:
     """The split of metered energy among claims. `metered` and `problems` are whole when `pieces` has ended."""
 
     def __init__(
-        self, claims: Claims, *, cuts: Sequence[int] = (), since_ns: int | None = None, until_ns: int | None = None
-    ) -> None:
+        self, claims: Claims, *, cuts: Sequence[int] | Times = (), since_ns: int | None = None,
+        until_ns: int | None = None,
+    ) -> None:  # fmt: skip
         """The time from `since_ns` to `until_ns` (UTC; None: all that was metered). `cuts` are times (ns, UTC) at which
         every piece ends."""
         self._claims, self._since, self._until = claims, since_ns, until_ns
         self._cuts = np.unique(np.concatenate([np.asarray(cuts, np.int64), claims.move_times()]))
-        self._metered = [pl.DataFrame(schema=METERED)]
-        self._most_w: dict[Key, float] = {}  # what each GPU can draw, of those that were read
+        self._metered = [pl.DataFrame(schema=_METERED)]
         self._problems = [pl.DataFrame(schema=PROBLEMS)]
-        self._notes: list[tuple[str, str, str | None, Note]] = []  # what the meters found
-        self._unattributed = [pl.DataFrame(schema=PIECES)]  # of nodes of which jobs had GPUs that nobody knows
 
     @property
     def metered(self) -> pl.DataFrame:
@@ -189,24 +220,53 @@ class Attribution:
         """What is wrong with readings and claims, in order of GPU and time: columns of `PROBLEMS`."""
         return pl.concat(self._problems).unique().sort(*_KEYS, "began", "problem", nulls_last=True)
 
-    def pieces(self, read: Iterable[Meters]) -> Iterator[pl.DataFrame]:
-        """The pieces of all GPUs: frames with the columns of `PIECES`.
-
-        `read` are meters of some GPUs at a time; those of a GPU may come one time after another. The last frame has the
-        claims that no meter covers.
-        """
+    def split(self, read: Iterable[Meters]) -> Split:
+        """What meters show, split among the claims of their GPUs. It does not change this attribution."""
         measured: list[_Measured] = []
+        empty, notes = Split(), list[_Note]()
+        parts, metered = [(empty.pieces, empty.crowds)], [empty.metered]
         for meters in read:
-            measured.append(self._measure(meters))
+            of_meters = self._measure(meters)
+            metered.append(of_meters.metered)
+            nodes = of_meters.gpus["node"]
+            notes += [(*key, node, note) for key, node, found in zip(meters.gpus, nodes, meters.notes, strict=True)
+                      for note in found]  # fmt: skip
+            measured.append(of_meters)
             if sum(len(part.spans["gpu"]) for part in measured) >= _ROWS:
-                yield self._split(measured)
+                parts.append(self._split(measured))
                 measured = []
         if measured:
-            yield self._split(measured)
-        self._problems += of_notes(self._notes, self.metered, self._claims)
-        bounded = pl.concat([*self._unread(), *self._unknown(), *self._backward()])
+            parts.append(self._split(measured))
+        pieces, crowds = (pl.concat(frames, rechunk=False) for frames in zip(*parts, strict=True))
+        return Split(pieces, pl.concat(metered), crowds, notes)
+
+    def pieces(self, splits: Iterable[Split]) -> Iterator[pl.DataFrame]:
+        """The pieces of all GPUs: frames with the columns of `PIECES`.
+
+        `splits` are of some GPUs and some time each. The last frame has the claims that no meter covers, and times
+        that could not be read.
+        """
+        nodes = [key for key in self._claims.of_node if key[1] is not None]
+        lost = pl.DataFrame(nodes, {"cluster": pl.String, "node": pl.String}, orient="row")
+        empty, notes, unread = Split(), list[_Note](), list[Unread]()
+        unattributed, crowds = [empty.pieces], [empty.crowds]
+        for split in splits:
+            self._metered.append(split.metered)
+            crowds.append(split.crowds)
+            notes += split.notes
+            unread += split.unread
+            if nodes:  # of which jobs had GPUs that nobody knows
+                free = split.pieces.filter(pl.col("kind") == Kind.UNATTRIBUTED.value)
+                unattributed.append(free.join(lost, on=["cluster", "node"], how="semi", nulls_equal=True))
+            if split.pieces.height:
+                yield split.pieces
+        self._problems += [joined_crowds(pl.concat(crowds)), *of_notes(notes, self.metered, self._claims)]
+        bounded = pl.concat([
+            *self._unread(), *self._lost_times(unread), *self._unknown(pl.concat(unattributed)), *self._backward()
+        ])  # fmt: skip
         if bounded.height:
             yield self._claims.placed(bounded)
+        self._metered.append(_unmetered(unread, pl.concat(self._metered)))
 
     # -- time that meters cover -------------------------------------------------------------------------------
 
@@ -218,11 +278,6 @@ class Attribution:
         read = Spans(np.arange(count), first, last)
         rows = [claims.of_gpu.get(key, range(0)) for key in meters.gpus]
         nodes = [self._node(key, of_gpu) for key, of_gpu in zip(meters.gpus, rows, strict=True)]
-        self._metered.append(_metered(meters, nodes, read))
-        self._most_w |= dict(zip(meters.gpus, meters.highest_w.tolist(), strict=True))
-        self._notes += [(*key, node, note) for key, node, notes in zip(meters.gpus, nodes, meters.notes, strict=True)
-                        for note in notes]  # fmt: skip
-
         claim = np.concatenate([np.arange(0), *map(_rows, rows)])
         gpu = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
         inside, began, ended = claims.within(claim, first[gpu], last[gpu], last[gpu])
@@ -245,6 +300,7 @@ class Attribution:
         of_spans, of_pieces = ({name: values[rows] for name, values in energies.items()}
                                for rows in (slice(len(kinds)), row))  # fmt: skip
         return _Measured(
+            _metered(meters, nodes, read),
             _names(meters, nodes).with_columns(idle_source=meters.idle_source.astype(np.int8)),
             of_spans | {"kind": kinds},
             of_pieces | {"claim": claim[hold[starts]]},
@@ -273,20 +329,15 @@ class Attribution:
                     parts.append(Spans(np.full(len(began), number), began, ended))
         return Spans.joined(parts)
 
-    def _split(self, measured: Sequence[_Measured]) -> pl.DataFrame:
-        """The pieces of some GPUs: columns of `PIECES`."""
+    def _split(self, measured: Sequence[_Measured]) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The pieces of some GPUs, and which claims do not fit together: columns of `PIECES` and of `PROBLEMS`."""
         spans, of_claims, holders = _together(measured)
         holders = _with_shares(holders)
-        self._problems.append(of_crowds(holders, spans, self._claims))
+        crowds = of_crowds(holders, spans, self._claims)
         rows = pl.concat([_of_jobs(spans, of_claims, holders), _of_nobody(spans, holders)], how="diagonal")
         gpus = pl.concat([part.gpus for part in measured])
         pieces = gpus[rows["gpu"]].hstack(rows.drop("gpu"))
-        pieces = self._claims.placed(_finished(pieces, self._claims.jobs))
-        nodes = [key for key in self._claims.of_node if key[1] is not None]
-        lost = pl.DataFrame(nodes, {"cluster": pl.String, "node": pl.String}, orient="row")
-        unattributed = pieces.filter(pl.col("kind") == Kind.UNATTRIBUTED.value)
-        self._unattributed.append(unattributed.join(lost, on=["cluster", "node"], how="semi", nulls_equal=True))
-        return pieces
+        return self._claims.placed(_finished(pieces, self._claims.jobs)), crowds
 
     # -- claims that no meter covers --------------------------------------------------------------------------
 
@@ -294,7 +345,8 @@ class Attribution:
         """Claims while nobody read the GPU: bounded by what it can draw, where that is known."""
         keys, rows = list(self._claims.of_gpu), self._claims.of_gpu.values()
         gpus = pl.DataFrame(keys, {"cluster": pl.String, "gpu": pl.String}, orient="row").with_row_index("number")
-        times = pl.concat(self._metered).join(gpus, on=_KEYS, nulls_equal=True)
+        metered = pl.concat(self._metered)
+        times = metered.join(gpus, on=_KEYS, nulls_equal=True)
         read = Spans(
             times["number"].cast(pl.Int64).to_numpy(),
             *(times[name].dt.epoch("ns").to_numpy() for name in ("first", "last")),
@@ -322,20 +374,41 @@ class Attribution:
         row, began, ended = cut_apart(spans.began, spans.ended, self._cuts)
         claim, gpu = claim[row], spans.gpu[row]
         limit_w = self._claims.jobs["limit_w"].gather(claim).fill_null(np.nan).to_numpy()
-        read_w = np.array([self._most_w.get(key, np.nan) for key in keys])[gpu]
+        most = metered.group_by(_KEYS, maintain_order=True).agg(pl.col("highest_w").last())
+        most = gpus.join(most, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
+        read_w = most["highest_w"].fill_null(np.nan).to_numpy()[gpu]
         share = np.nan_to_num(self._claims.share[claim], nan=1.0)
         reason = np.where((began == ended) & (last_ns[gpu] != RUNS), "", str(Reason.NO_TELEMETRY))
         bounded = pl.DataFrame({"claim": claim, "began": began, "ended": ended, "share": share, "reason": reason})
         most_w = np.where(np.isnan(read_w), limit_w, read_w)
         yield self._bounded(bounded, share * most_w * (ended - began) / 1e9)
 
-    def _unknown(self) -> Iterator[pl.DataFrame]:
+    def _lost_times(self, unread: Sequence[Unread]) -> Iterator[pl.DataFrame]:
+        """What nobody had of GPUs that could not be read: bounded as claims are."""
+        count = len(unread)
+        times = Spans(np.arange(count), *(np.array([getattr(time, name) for time in unread], np.int64)
+                                          for name in ("began", "ended")))  # fmt: skip
+        rows = [self._claims.of_gpu.get(time.gpu, range(0)) for time in unread]
+        claim = np.concatenate([np.arange(0), *map(_rows, rows)])
+        number = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
+        inside, began, ended = self._claims.within(claim, times.began[number], times.ended[number], times.ended[number])
+        marks = np.repeat(np.arange(count), len(self._cuts)), np.tile(self._cuts, count)
+        spans, (of_holds, _) = _cut([Spans(number[inside], began, ended), times], marks)
+        spans = spans[of_holds.windows(len(spans)) == 0]
+        names = pl.DataFrame([(*time.gpu, time.node) for time in unread], _NAMES, orient="row")[spans.gpu]
+        free = pl.DataFrame({"began": spans.began, "ended": spans.ended}).with_columns(
+            pl.lit(None, pl.Int64).alias("claim"), share=1.0, reason=pl.lit(Reason.NO_TELEMETRY.value)
+        )
+        limit_w = np.array([time.limit_w for time in unread], np.float64)[spans.gpu]
+        yield self._bounded(free, limit_w * (spans.ended - spans.began) / 1e9, names)
+
+    def _unknown(self, lost: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Jobs of which only the node is known: at most what is unattributed there meanwhile."""
         had = self._claims.jobs["node_gpus"].fill_null(1).cast(pl.Float64).to_numpy()
         of_node = ["cluster", "node"]
         read = self.metered.group_by(of_node).agg(pl.col("last").max().dt.epoch("ns"))
         last_ns = {(cluster, node): last for cluster, node, last in read.iter_rows()}
-        unattributed = dict(pl.concat(self._unattributed).group_by(of_node))
+        unattributed = dict(lost.group_by(of_node))
         for key, claim in self._claims.of_node.items() if not self._claims.of_some_gpus else ():
             inside, began, ended = self._claims.within(claim, self._since, self._until, last_ns.get(key, RUNS))
             row, began, ended = cut_apart(began, ended, self._cuts)
@@ -358,14 +431,16 @@ class Attribution:
     def _find(self, problem: JobProblem, times: pl.DataFrame) -> None:
         self._problems.append(of_claims(problem, self._claims, times))
 
-    def _bounded(self, spans: pl.DataFrame, most_j: Floats) -> pl.DataFrame:
+    def _bounded(self, spans: pl.DataFrame, most_j: Floats, names: pl.DataFrame | None = None) -> pl.DataFrame:
         """Pieces of jobs without a meter: 0 J, and at most `most_j` more; unknown where that is NaN. No time, no
-        energy. `spans`: claim, began, ended, share, reason."""
-        names = self._claims.jobs[spans["claim"]].select(*_KEYS, pl.coalesce("gpu_node", "node").alias("node"))
+        energy. `spans`: claim, began, ended, share, reason; or without a claim, with the `names` of GPU and node."""
+        kind = Kind.JOB if names is None else Kind.UNATTRIBUTED
+        if names is None:
+            names = self._claims.jobs[spans["claim"]].select(*_KEYS, pl.coalesce("gpu_node", "node").alias("node"))
         lasts = pl.col("ended") > pl.col("began")
         most = pl.when(lasts).then(pl.Series("most_j", most_j, pl.Float64)).otherwise(0.0)
         rows = names.hstack(spans).with_columns(
-            kind=pl.lit(Kind.JOB.value), idle_source=pl.lit(IDLE_SOURCES.index(IdleSource.UNKNOWN)),
+            kind=pl.lit(kind.value), idle_source=pl.lit(IDLE_SOURCES.index(IdleSource.UNKNOWN)),
             **dict.fromkeys(_FIGURES, 0.0),
         ).with_columns(
             energy_j=most * 0.0, idle_j=pl.when(lasts).then(math.nan).otherwise(0.0), above_j=most.fill_nan(0.0),
@@ -460,6 +535,8 @@ _Columns = dict[str, NDArray[Any]]
 class _Measured:
     """The time of some GPUs in spans, in columns that refer to the rows of others by number."""
 
+    metered: pl.DataFrame
+    """As `Split.metered`."""
     gpus: pl.DataFrame
     """cluster, gpu, node, idle_source."""
     spans: _Columns
@@ -604,11 +681,11 @@ def _most_j(unattributed: pl.DataFrame | None, since: Times, until: Times) -> Fl
 
 def _names(meters: Meters, nodes: Sequence[str | None]) -> pl.DataFrame:
     rows = [(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)]
-    return pl.DataFrame(rows, {name: PIECES[name] for name in ("cluster", "gpu", "node")}, orient="row")
+    return pl.DataFrame(rows, _NAMES, orient="row")
 
 
 def _metered(meters: Meters, nodes: Sequence[str | None], read: Spans) -> pl.DataFrame:
-    watts = ("idle_w", "idle_low_w", "idle_high_w", "limit_w")
+    watts = ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "highest_w")
     columns = {
         "first": read.began // 1000, "last": read.ended // 1000,
         "metered_j": meters.joules(read.gpu, read.began, read.ended),
@@ -616,5 +693,18 @@ def _metered(meters: Meters, nodes: Sequence[str | None], read: Spans) -> pl.Dat
         "idle_source": [IDLE_SOURCES[number] for number in meters.idle_source.tolist()],
         "power_source": list(meters.power_source),
     }  # fmt: skip
-    rows = pl.DataFrame(columns, {name: METERED[name] for name in columns}, nan_to_null=True)
-    return _names(meters, nodes).hstack(rows)
+    rows = pl.DataFrame(columns, {name: _METERED[name] for name in columns}, nan_to_null=True)
+    return _names(meters, nodes).hstack(rows).select(*_METERED)
+
+
+def _unmetered(unread: Sequence[Unread], metered: pl.DataFrame) -> pl.DataFrame:
+    """Rows as `metered` has them, without energy, of GPUs that could not be read at any time."""
+    rows = [
+        (*time.gpu, time.node, time.began // 1000, time.ended // 1000, 0.0, time.limit_w, IdleSource.UNKNOWN.value,
+         PowerSource.POWER.value) for time in unread
+    ]  # fmt: skip
+    names = (*_NAMES, "first", "last", "metered_j", "limit_w", "idle_source", "power_source")
+    known = pl.DataFrame(rows, {name: _METERED[name] for name in names}, orient="row", nan_to_null=True)
+    absent = (pl.lit(None, kind).alias(name) for name, kind in _METERED.items() if name not in names)
+    known = known.with_columns(absent).select(*_METERED)
+    return known.join(metered, on=_KEYS, how="anti", nulls_equal=True)

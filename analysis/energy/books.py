@@ -3,7 +3,9 @@ figures, and whether they balance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -17,17 +19,18 @@ from ...errors import InputError
 from ...store.instants import date_of_ns, nanoseconds
 from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
-from .attribute import Attribution, Kind
+from ..engines import HERE, Coverage, Engine, PartFailure, opened
+from .attribute import Attribution, Kind, Split, Unread
 from .billing import cuts as rate_cuts
 from .billing import factors_used, priced, rates_between
 from .boards import POPULATION, BoardErrors, board_errors
 from .carbon import NoFigure, changes
-from .claims import read_claims
+from .claims import Claims, read_claims, with_activity
 from .hosts import with_measured_hosts
-from .minutes import meters_by_day
+from .minutes import MeterPart, meter_parts
 from .problems import of_store as problems_of_store
 from .readings import covered, has_telemetry, rows_since
-from .series import Reason
+from .series import Reason, Times
 from .settings import EnergySettings, find_settings, holding
 
 if TYPE_CHECKING:
@@ -188,6 +191,8 @@ class Booked:
     cost_reason: str | None
     zones_lacking: Mapping[str, Collection[str]]
     """By cluster, the zones that the settings name and of which nothing says what a kWh emits."""
+    coverage: Coverage
+    """Of how many parts the books are made. GPUs in a part that failed count as not read in its time."""
 
     @property
     def sensor(self) -> SensorError:
@@ -214,10 +219,36 @@ class Booked:
         return sorted({zone for name, zones in self.zones_lacking.items() if cluster in (None, name) for zone in zones})
 
 
+@dataclass(frozen=True)
+class BookPart:
+    """A part of the books: what is metered, and whose it was."""
+
+    time: MeterPart
+    claims: Claims
+    """Those of its GPUs and its time."""
+    cuts: Times
+    """When every piece ends, ns."""
+    asked_ns: tuple[int, int]
+    """From when to when the energy of all parts is asked for."""
+    calibrated: pl.DataFrame
+    """`BoardErrors.calibrated`."""
+
+
+def split_part(part: BookPart) -> Split:
+    """The pieces of a part of the books, and what they stand on. Raises StoreError."""
+    claims = with_activity(opened(part.time.root), part.claims, *part.time.window)
+    attribution = Attribution(claims, cuts=part.cuts, since_ns=part.asked_ns[0], until_ns=part.asked_ns[1])
+    return attribution.split(meters.calibrated(part.calibrated) for meters in part.time.meters(claims.edges))
+
+
 def booked(
-    store: Store, question: EnergyQuestion = ALL_ENERGY, *, progress: Callable[[str], None] | None = None
+    store: Store,
+    question: EnergyQuestion = ALL_ENERGY,
+    *,
+    progress: Callable[[str], None] | None = None,
+    engine: Engine = HERE,
 ) -> Booked:
-    """The pieces of a store's GPUs, cut at midnight.
+    """The pieces of a store's GPUs, cut at midnight. `engine`: where its parts are made.
 
     Raises InputError where there is no telemetry in that time, and for settings that cannot be used.
     """
@@ -229,14 +260,29 @@ def booked(
     models = store.sql("select cluster, gpu, model from gpus_now where model is not null") if stated.embodied else None
     errors = board_errors(store, stated.sensor)
     claims = read_claims(store, since_ns=first, until_ns=last, cluster=cluster, gpus=gpus)
-    split = Attribution(claims, cuts=[*days, *rate_cuts(rates)], since_ns=first, until_ns=last)
-    read = meters_by_day(
-        store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last, times_of=claims.edges, progress=progress
-    )
-    parts = list(split.pieces(meters.calibrated(errors.calibrated) for meters in read))
-    if not parts:
+    cuts = np.array([*days, *rate_cuts(rates)], np.int64)
+    split = Attribution(claims, cuts=cuts, since_ns=first, until_ns=last)
+    of_names = functools.cache(claims.of_gpus)
+    parts = [
+        BookPart(of_part, of_names(of_part.names).touching(*of_part.window), cuts, (first, last), errors.calibrated)
+        for of_part in meter_parts(store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last)
+    ]
+    failures: list[PartFailure] = []
+
+    def splits() -> Iterator[Split]:
+        engine.require(store)
+        say = None if progress is None else lambda done: progress(f"metering GPUs: {done}")
+        results = engine.map(split_part, parts, name=lambda part: part.time.label, progress=say)
+        for part, result in zip(parts, results, strict=True):
+            if isinstance(result, PartFailure):
+                failures.append(result)
+                result = Split(unread=_not_read(store, part.time))
+            yield result
+
+    frames = list(split.pieces(splits()))
+    if not frames:
         raise InputError(_nothing(store, cluster, first, last))
-    pieces, of_nodes = with_measured_hosts(store, pl.concat(parts, rechunk=False), first, last, cluster=cluster)
+    pieces, of_nodes = with_measured_hosts(store, pl.concat(frames, rechunk=False), first, last, cluster=cluster)
     pieces = priced(pieces, rates, stated, None if models is None else models.polars())
     factors = factors_used(pieces, rates)
     metered = split.metered
@@ -249,8 +295,21 @@ def booked(
         dark_s=float(pieces.filter("dark").select((pl.col("share") * _SECONDS).sum()).item() or 0.0),
         has_jobs=bool((pieces["kind"] == Kind.JOB.value).any()),
         carbon_reason=lacking_code(counted, "carbon_reason"), cost_reason=lacking_code(counted, "cost_reason"),
-        zones_lacking=_zones_lacking(pieces, stated),
+        zones_lacking=_zones_lacking(pieces, stated), coverage=Coverage(len(parts), tuple(failures)),
     )  # fmt: skip
+
+
+def _not_read(store: Store, part: MeterPart) -> list[Unread]:
+    """The times of a part that could not be made, of each GPU that the store knows."""
+    boards = store.sql(
+        "SELECT cluster, gpu, node, coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 "
+        "AS watts FROM gpus_now WHERE parent IS NULL ORDER BY cluster, gpu"
+    ).polars()
+    return [
+        Unread((cluster, gpu), node, math.nan if watts is None else watts, *part.window)
+        for cluster, gpu, node, watts in boards.iter_rows()
+        if part.has((cluster, gpu))
+    ]
 
 
 def _flagged(pieces: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:

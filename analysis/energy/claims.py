@@ -15,8 +15,10 @@ import numpy as np
 import polars as pl
 
 from ...store.catalog import quoted
+from ...store.file_names import Bounds
 from ...store.instants import date_of_ns, in_sql
 from ...store.vocabulary import GpuFrom
+from .readings import ALL_GPUS, GpuRange
 from .series import Flags, Floats, Ints, Times
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ _SLICES = {"A30": 4}  # compute slices of a GPU that can be cut into instances, 
 _SLICES_ELSE = 7
 _PROFILE = re.compile(r"(?:^|\b)(?:\d+c\.)?(\d+)g\.")
 _LONGEST_S = 300.0  # a reading of activity speaks for the time since the one before it, at most so long
+_AROUND_NS = 3600 * 10**9  # so much of the activity before and after a time is read too
 _BY_PROCESS = f"gpu_from IS NOT DISTINCT FROM '{GpuFrom.PROCESS}'"  # beside others it held no fixed share
 
 
@@ -60,7 +63,8 @@ class Claims:
     moves: Mapping[Key, Sequence[Stay]]
     """Of GPUs that were on several nodes, their stays: the first has no begin, the last one no end."""
     activity: Mapping[Key, tuple[Times, Floats, Floats]]
-    """Of MIG instances with readings: when, and up to then the seconds active and the seconds read."""
+    """Of MIG instances with readings: when, and up to then the seconds active and the seconds read. `with_activity`
+    has it."""
     of_gpu: Mapping[Key, range]
     """The rows of each physical GPU, in order of `began`."""
     of_node: Mapping[Key, Ints]
@@ -82,6 +86,35 @@ class Claims:
         high = ended if until_ns is None else np.minimum(ended, until_ns)
         inside = (high > low) | ((began == ended) & (low == high))
         return inside, low[inside], high[inside]
+
+    def of_gpus(self, names: GpuRange) -> Claims:
+        """Those of GPUs with names in a range, and those of which nobody knows the GPU."""
+        if names == ALL_GPUS:
+            return self
+        rows = [np.arange(rows.start, rows.stop) for (_, gpu), rows in self.of_gpu.items() if gpu in names]
+        nodes = {key: node for key, node in self.nodes.items() if key[1] in names}
+        claims = self._only(np.sort(np.concatenate([np.arange(0), *rows, *self.of_node.values()])))
+        return replace(claims, nodes=nodes)
+
+    def touching(self, since_ns: int, until_ns: int) -> Claims:
+        """Those that have a part of a time, or an end of it."""
+        return self._only(np.flatnonzero((self.began <= until_ns) & ((self.ended == RUNS) | (self.ended >= since_ns))))
+
+    def _only(self, rows: Ints) -> Claims:
+        """Some of them, in order."""
+        if len(rows) == len(self.began):
+            return self
+        keys, ranges = list(self.of_gpu), self.of_gpu.values()
+        first, last = (
+            np.searchsorted(rows, [getattr(of_gpu, end) for of_gpu in ranges]).tolist() for end in ("start", "stop")
+        )
+        of_node = {key: np.searchsorted(rows, of_node[np.isin(of_node, rows)]) for key, of_node in self.of_node.items()}
+        return replace(
+            self, jobs=self.jobs[rows], began=self.began[rows], ended=self.ended[rows], heard=self.heard[rows],
+            share=self.share[rows], busy=self.busy[rows],
+            of_gpu={key: range(*ends) for key, *ends in zip(keys, first, last, strict=True) if ends[0] < ends[1]},
+            of_node={key: of_rows for key, of_rows in of_node.items() if len(of_rows)},
+        )  # fmt: skip
 
     def edges(self, gpu: Key) -> Times:
         """When claims of a GPU, or of a node that it was on, begin and end, and when GPUs moved; ns, in no order."""
@@ -167,8 +200,7 @@ def read_claims(
         f"CASE WHEN {_BY_PROCESS} THEN NULL ELSE share END AS share, CASE WHEN {_BY_PROCESS} THEN share END AS busy "
         f"FROM jobs_now WHERE {' AND '.join(conditions)}"
     ).polars()
-    activity = _activity(store, boards, jobs, since_ns, until_ns)
-    claims = claims_of(jobs, boards, moves=_moves(store, None if gpus is None else names), activity=activity)
+    claims = claims_of(jobs, boards, moves=_moves(store, None if gpus is None else names))
     return replace(claims, of_some_gpus=gpus is not None)
 
 
@@ -256,24 +288,21 @@ def _moves(store: Store, names: str | None) -> dict[Key, list[Stay]]:
     return moves
 
 
-def _activity(
-    store: Store, boards: pl.DataFrame, jobs: pl.DataFrame, since_ns: int | None, until_ns: int | None
-) -> dict[Key, tuple[Times, Floats, Floats]]:
-    """`Claims.activity`, from `utilization` in the telemetry of MIG instances that have claims."""
-    instances = boards.filter(pl.col("parent").is_not_null() & pl.col("gpu").is_in(jobs["gpu"].unique().implode()))
-    if instances.is_empty():
-        return {}
-    rows = store.scan("telemetry").filter(pl.col("gpu").is_in(instances["gpu"].to_list()))
-    if since_ns is not None:
-        rows = rows.filter(pl.col("ts") >= pl.lit(date_of_ns(since_ns)))
-    if until_ns is not None:
-        rows = rows.filter(pl.col("ts") <= pl.lit(date_of_ns(until_ns)))
-    activity: dict[Key, tuple[Times, Floats, Floats]] = {}
+def with_activity(store: Store, claims: Claims, since_ns: int, until_ns: int) -> Claims:
+    """Claims with their `activity` from `since_ns` to `until_ns`: from `utilization` in the telemetry of MIG instances.
+    Raises StoreError."""
+    instances = claims.jobs.filter(pl.col("claimed") != pl.col("gpu"))["claimed"].unique().to_list()
+    if not instances:
+        return claims
+    began_ns, ended_ns = since_ns - _AROUND_NS, until_ns + _AROUND_NS
+    rows = store.scan("telemetry", instances, within=Bounds(began_ns // 1000, ended_ns // 1000))
+    near = pl.col("ts").is_between(pl.lit(date_of_ns(began_ns)), pl.lit(date_of_ns(ended_ns)))
+    rows = rows.filter(pl.col("gpu").is_in(instances), near)
     rows = rows.select(*_KEYS, pl.col("ts").dt.epoch("ns"), "utilization").drop_nulls("utilization")
-    read = store.collect(rows).sort("ts")
-    for (cluster, gpu), part in read.group_by(_KEYS):
+    activity: dict[Key, tuple[Times, Floats, Floats]] = {}
+    for (cluster, gpu), part in store.collect(rows).sort("ts").group_by(_KEYS):
         ts = part["ts"].to_numpy()
         read_s = np.minimum(np.diff(ts, prepend=ts[:1]) / 1e9, _LONGEST_S)
         active_s = read_s * part["utilization"].to_numpy() / 100
         activity[str(cluster), str(gpu)] = ts, np.cumsum(active_s), np.cumsum(read_s)
-    return activity
+    return replace(claims, activity=activity)

@@ -27,6 +27,7 @@ from ...store.catalog import quoted
 from ...store.instants import in_sql
 from ...store.power_sensors import NORMAL_95
 from ...store.vocabulary import Code
+from ..engines import HERE, Engine
 from ..power_classes import Use
 from ..power_classes.profiles import LITTLE, MUCH
 from ..statistics.ordering import Floats
@@ -106,15 +107,16 @@ def fleet_excess(
     question: EnergyQuestion = ALL_ENERGY,
     *,
     progress: Callable[[str], None] | None = None,
+    engine: Engine = HERE,
 ) -> FleetExcess:
-    """What the place of the jobs of a store cost, by GPU, node or job.
+    """What the place of the jobs of a store cost, by GPU, node or job. `engine`: where the parts of the books are made.
 
     Raises InputError where no GPU was compared with others, and as `booked`.
     """
     say = progress or (lambda _: None)
     say("comparing the GPUs")
     figures, notes = fingerprints(store, question.cluster)
-    books = booked(store, question, progress=progress)
+    books = booked(store, question, progress=progress, engine=engine)
     gpus = identities(store)
     standing = levels(figures, gpus, sensor=books.sensor)
     if standing.is_empty():

@@ -151,7 +151,7 @@ def held_idle(
     def read(since_ns: int, until_ns: int, times: Mapping[Any, Times]) -> Iterator[Meters]:
         """The meters of these GPUs, with `times` at which their energy is asked for."""
         by_day = meters_by_day(
-            store, gpus=times, since_ns=since_ns, until_ns=until_ns, times_of=times.__getitem__, progress=progress
+            store, times.__getitem__, gpus=times, since_ns=since_ns, until_ns=until_ns, progress=progress
         )
         return (meters.calibrated(errors.calibrated) for meters in by_day) if times else iter(())
 

@@ -11,8 +11,12 @@ later is read anew on that day instead, as long as its readings are there.
 from __future__ import annotations
 
 import logging
+import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,10 +31,11 @@ from ...store.file_names import Bounds, day_number
 from ...store.instants import date_of_ns, in_sql, nanoseconds
 from ...store.replacing import TakenError
 from ...store.schema import ENERGY_DAYS, ENERGY_MINUTES, MINUTES, TELEMETRY, arrow_schema
-from .claims import Key, read_claims
+from ..engines import HERE, Engine, PartFailure, opened
+from .claims import Claims, Key, read_claims
 from .idle import IDLE_SOURCES
 from .meter import ENDS, PARTS, Meters
-from .readings import meters_of_many
+from .readings import ALL_GPUS, GpuRange, meters_of_many
 from .sensor import PowerSource
 from .series import Flags, Floats, Groups, Ints, Note, Problem, Reason, Times
 
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ROWS_OF_PART = 1_500_000
+"""Readings that a part has, about; of rows that are stored, as many."""
 VERSION = 1
 """Of the meter: one more where the same readings give other joules, so that days are made again."""
 _S, _MINUTE_NS, _DAY_NS = 10**9, 60 * 10**9, 86_400 * 10**9
@@ -48,6 +55,7 @@ _BLOCK_ROWS = 2_000_000  # of thin days that are metered together at most
 _LONG_S = 60.0  # a longer time without readings is one row
 _KEYS = ("cluster", "gpu")
 _SPAN_NS = 4 * _DAY_NS  # more than the times of a day and its sides
+_MINUTES = 1440  # of a day
 _ROWS_OF_FILE = 500_000  # at least, but for the last file of a day
 _KNOTS_AT_ONCE = 250_000  # of GPUs that are given together
 _NOTHING = 1e-6  # s and J: less is the rounding of a sum
@@ -63,49 +71,108 @@ TimesOf = Callable[[Key], Times]
 """When jobs come to a GPU and leave it, in no order, ns UTC: `Claims.edges`."""
 
 
-def meters_by_day(
-    store: Store, *, cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None, since_ns: int,
-    until_ns: int, times_of: TimesOf | None = None, progress: Progress | None = None,
-) -> Iterator[Meters]:  # fmt: skip
-    """The meters of GPUs from `since_ns` to `until_ns` (UTC), those of one day after another, some GPUs at a time.
+@dataclass(frozen=True)
+class MeterPart:
+    """A day, or thin days that follow each other, of some GPUs: what is metered apart from all else."""
 
-    `gpus` keeps only these: cluster and GPU of each. `times_of` a GPU are when else than at full minutes its energy
-    will be asked for (ns UTC); None: when jobs come and leave. Raises StoreError.
-    """
-    stored, edges = _StoredDays(store, since_ns, until_ns), None
-    blocks = stored.blocks()
-    for number, (day, last_day) in enumerate(blocks):
-        if progress is not None:
-            progress(f"metering GPUs: part {number + 1:,} of {len(blocks):,}")
-        window = max(since_ns, day * _DAY_NS), min(until_ns, (last_day + 1) * _DAY_NS)
-        if not stored.is_fresh(day):
-            # A few GPUs are read for whole days: what they draw without work is then that of their days.
-            whole = window if gpus is None else (day * _DAY_NS, (last_day + 1) * _DAY_NS)
-            for meters in _of_readings(store, whole, cluster, gpus):
-                meters = meters.between(*window)
+    root: str
+    window: tuple[int, int]
+    """From when to when, ns UTC."""
+    days: tuple[int, int]
+    """The first and the last day, since 1970."""
+    names: GpuRange
+    cluster: str | None
+    gpus: frozenset[tuple[str, str]] | None
+    """Only these; None: all of the range."""
+    stored: bool
+    """Whether the day has rows that say what its readings do."""
+    pruned: bool
+    """Whether readings of the day are there as pruned minutes only."""
+
+    @property
+    def label(self) -> str:
+        """The days and the GPUs, for people."""
+        days = [str(date_of_ns(day * _DAY_NS).date()) for day in dict.fromkeys(self.days)]
+        ends = [name for name in (self.names.first, self.names.end) if name is not None]
+        return " to ".join(days) + (f", GPUs about {' to '.join(ends)}" if ends else "")
+
+    def meters(self, times_of: TimesOf) -> Iterator[Meters]:
+        """The meters of its GPUs, some at a time. `times_of` a GPU are when else than at full minutes its energy will
+        be asked for. Raises StoreError."""
+        store, gpus, window = opened(self.root), self.gpus, self.window
+        pieces = _stored(store, *self.days)[0].get(self.days[0]) if self.stored else None
+        if pieces is not None:
+            edges, late = _Edges(times_of, window), list[tuple[str, str]]()
+            for meters in _of_rows(pieces, self.has):
+                lacking = np.zeros(len(meters), bool) if self.pruned else edges.lacking(meters)
+                late += [meters.gpus[gpu] for gpu in np.flatnonzero(lacking).tolist()]
+                meters = meters.only(np.flatnonzero(~lacking)).between(*window)
                 if len(meters):
                     yield meters
-            continue
-        if edges is None:
-            if times_of is None:
-                claims = read_claims(store, since_ns=since_ns, until_ns=until_ns, cluster=cluster, gpus=gpus)
-                times_of = claims.edges
-            edges = _Edges(times_of, (since_ns, until_ns))
-        late: list[tuple[str, str]] = []
-        for meters in stored.meters(day, cluster, gpus):
-            lacking = np.zeros(len(meters), bool) if stored.is_pruned(day) else edges.lacking(meters)
-            late += [meters.gpus[gpu] for gpu in np.flatnonzero(lacking).tolist()]
-            meters = meters.only(np.flatnonzero(~lacking)).between(*window)
+            if not late:
+                return
+            gpus = frozenset(late)
+        # A few GPUs are read for whole days: what they draw without work is then that of their days.
+        is_whole = self.gpus is not None and pieces is None
+        whole = (self.days[0] * _DAY_NS, (self.days[1] + 1) * _DAY_NS) if is_whole else window
+        for meters in _of_readings(store, whole, self.cluster, gpus, self.names):
+            meters = meters.between(*window)
             if len(meters):
                 yield meters
-        if late:
-            yield from _of_readings(store, window, cluster, late)
+
+    def has(self, key: tuple[str, str]) -> bool:
+        """Whether it is about a GPU."""
+        cluster, gpu = key
+        return self.cluster in (None, cluster) and gpu in self.names and (self.gpus is None or key in self.gpus)
 
 
-def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress: Progress | None = None) -> int:
+def meter_parts(
+    store: Store, *, cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None, since_ns: int,
+    until_ns: int, rows: int = ROWS_OF_PART,
+) -> list[MeterPart]:  # fmt: skip
+    """The parts of what is metered from `since_ns` to `until_ns` (UTC), those of one day after another, of about so
+    many `rows`. `gpus` keeps only these: cluster and GPU of each. Raises StoreError."""
+    stored = _StoredDays(store, since_ns, until_ns)
+    parts = []
+    for day, last_day in stored.blocks():
+        window = max(since_ns, day * _DAY_NS), min(until_ns, (last_day + 1) * _DAY_NS)
+        share = (window[1] - window[0]) / ((last_day + 1 - day) * _DAY_NS)
+        for names, among in stored.ranges(share * stored.rows(day, last_day) / rows, gpus):
+            parts.append(MeterPart(
+                str(store.root.absolute()), window, (day, last_day), names, cluster, among,
+                stored=stored.is_fresh(day), pruned=stored.is_pruned(day),
+            ))  # fmt: skip
+    return parts
+
+
+def meters_by_day(
+    store: Store, times_of: TimesOf, *, gpus: Collection[tuple[str, str]] | None = None, since_ns: int, until_ns: int,
+    progress: Progress | None = None,
+) -> Iterator[Meters]:  # fmt: skip
+    """The meters of all parts, one after another, in this thread. Raises StoreError."""
+    HERE.require(store)
+    parts = meter_parts(store, gpus=gpus, since_ns=since_ns, until_ns=until_ns)
+    for number, part in enumerate(parts):
+        if progress is not None:
+            progress(f"metering GPUs: part {number + 1:,} of {len(parts):,}")
+        yield from part.meters(times_of)
+
+
+@dataclass(frozen=True)
+class _MinutesPart:
+    """A part of which rows are made, and the jobs of its GPUs."""
+
+    time: MeterPart
+    claims: Claims
+
+
+def write_minutes(
+    store: Store, *, offline: bool = False, now_ns: int, progress: Progress | None = None, engine: Engine = HERE
+) -> int:
     """Make the rows of the days that are over and have none, or other ones than their readings give; returns how many.
 
-    `offline`: nobody else uses the store. Raises StoreError, also where another process replaces files of the store.
+    `engine`: where the rows are made; this process writes them, those of a day at once. `offline`: nobody else uses the
+    store. Raises StoreError, also where another process replaces files of the store.
     """
     stored = _StoredDays(store, None, (now_ns - _AROUND_NS) // _DAY_NS * _DAY_NS)
     over = {day: state for day, state in stored.states.items() if state is not None}
@@ -115,18 +182,23 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
     days = {*stale, *_with_late_jobs(store, stored)}
     if not days:
         return 0
-    edges = _Edges(read_claims(store, since_ns=min(days) * _DAY_NS, until_ns=(max(days) + 1) * _DAY_NS).edges)
+    claims = read_claims(store, since_ns=min(days) * _DAY_NS, until_ns=(max(days) + 1) * _DAY_NS)
+    edges = _Edges(claims.edges)
     for day in days - stale:
-        if any(edges.lacking(meters).any() for meters in stored.meters(day)):
+        if any(edges.lacking(meters).any() for meters in _of_rows(stored.files[day])):
             stale.add(day)
+    engine.require(store)
+    parts = {day: _parts_to_write(store, day, stored, claims) for day in sorted(stale)}
+    origins = {day: Origin(VERSION, over[day], _rows_beside(store, day)) for day in parts}  # before readings are read
     written = 0
     with store.derive(offline=offline) as derivation:
-        for number, day in enumerate(sorted(stale)):
+        made = engine.map(_rows_of_part, [*chain(*parts.values())], name=lambda part: part.time.label)
+        for number, (day, of_day) in enumerate(parts.items()):
             if progress is not None:
                 progress(f"energy per minute: day {number + 1:,} of {len(stale):,}")
+            results = islice(made, len(of_day))
             try:
-                origin = Origin(VERSION, over[day], _rows_beside(store, day))
-                derivation.replace(day, origin, _pieces(store, day, stored, edges))
+                derivation.replace(day, origins[day], _pieces(day, stored, of_day, results))
                 written += 1
             except TakenError:
                 raise
@@ -134,16 +206,21 @@ def write_minutes(store: Store, *, offline: bool = False, now_ns: int, progress:
                 log.warning(
                     "the energy per minute of day %s is not written: %s", date_of_ns(day * _DAY_NS).date(), error
                 )
+            deque(results, maxlen=0)
     return written
 
 
 def _of_readings(
-    store: Store, window: tuple[int, int], cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None
+    store: Store,
+    window: tuple[int, int],
+    cluster: str | None = None,
+    gpus: Collection[tuple[str, str]] | None = None,
+    names: GpuRange = ALL_GPUS,
 ) -> Iterator[Meters]:
     """The meters of a day, or of a part of it, of the readings: with an hour on either side."""
     began, ended = window
     since_ns, until_ns = began - _AROUND_NS, ended + _AROUND_NS
-    for meters in meters_of_many(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns):
+    for meters in meters_of_many(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, names=names):
         meters = meters.between(began, ended)
         empty = np.array([reason is not None for reason in meters.empty], bool)
         lasts = (meters.first_ns < meters.last_ns) | (empty & (meters.first_ns < ended))
@@ -178,8 +255,8 @@ def _rows_beside(store: Store, day: int) -> int:
     return int(store.sql(f"SELECT coalesce(sum(n), 0) AS n FROM ({' UNION ALL '.join(counts)})").to_pylist()[0]["n"])
 
 
-def _pieces(store: Store, day: int, stored: _StoredDays, edges: _Edges) -> Iterator[dict[str, pa.Table]]:
-    """The rows of a day by table, some GPUs at a time.
+def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims) -> list[_MinutesPart]:
+    """The parts of the rows of a day.
 
     Of a day whose readings were pruned only GPUs with later ones are metered anew: pruned minutes say less than rows
     that were made before.
@@ -189,10 +266,37 @@ def _pieces(store: Store, day: int, stored: _StoredDays, edges: _Edges) -> Itera
     if stored.is_pruned(day) and day in stored.files:
         of_day = f"ts >= {in_sql(window[0])} AND ts < {in_sql(window[1])}"
         gpus = store.sql(f"SELECT DISTINCT cluster, gpu FROM {TELEMETRY.name} WHERE {of_day}").polars().rows()
+    rows = max(stored.rows(day, day) / ROWS_OF_PART, stored.gpus * _MINUTES / _ROWS_OF_FILE)
+    return [
+        _MinutesPart(
+            MeterPart(str(store.root.absolute()), window, (day, day), names, None, among, stored=False, pruned=False),
+            claims.of_gpus(names).touching(*window),
+        )
+        for names, among in stored.ranges(rows, gpus)
+        if among != frozenset()
+    ]
+
+
+def _rows_of_part(part: _MinutesPart) -> dict[str, pa.Table]:
+    """The rows of a part, by table; none of a part without readings."""
+    edges = _Edges(part.claims.edges)
+    pieces = [_rows(meters, edges, part.time.window[0]) for meters in part.time.meters(part.claims.edges)]
+    return _together(pieces) if pieces else {}
+
+
+def _pieces(
+    day: int, stored: _StoredDays, parts: Sequence[_MinutesPart], results: Iterator[dict[str, pa.Table] | PartFailure]
+) -> Iterator[dict[str, pa.Table]]:
+    """The rows of a day by table, some GPUs at a time: of its parts, and earlier ones of all other GPUs where only some
+    are metered anew. Raises StoreError where a part could not be made."""
+    gpus = frozenset[tuple[str, str]]().union(*(part.time.gpus or () for part in parts))
+    if stored.is_pruned(day) and day in stored.files:
         yield from stored.without(day, gpus)
     waiting: list[dict[str, pa.Table]] = []
-    for meters in _of_readings(store, window, None, gpus) if gpus != [] else ():
-        waiting.append(_rows(meters, edges, window[0]))
+    for result in results:
+        if isinstance(result, PartFailure):
+            raise StoreError(result.reason)
+        waiting += [result] if result else []
         if sum(len(tables[ENERGY_MINUTES.name]) for tables in waiting) > _ROWS_OF_FILE:
             yield _together(waiting)
             waiting = []
@@ -327,6 +431,24 @@ class _Edges:
 # -- reading --------------------------------------------------------------------------------------------------
 
 
+_Pieces = dict[int, dict[str, "Path"]]
+"""By the number of the piece of a day, the file of each table."""
+
+
+def _stored(store: Store, first_day: int, last_day: int) -> tuple[dict[int, _Pieces], dict[int, Origin]]:
+    """The pieces of days that have rows, and what these were made of."""
+    within = Bounds(first_day * _DAY_NS // 1000, (last_day + 1) * _DAY_NS // 1000 - 1)
+    pieces: dict[int, _Pieces] = {}
+    origins: dict[int, Origin] = {}
+    for name, rows in store.rows([ENERGY_DAYS.name, ENERGY_MINUTES.name], within).items():
+        for path in rows.files:
+            stated, day = Origin.of(path), day_number(path.parent.name)
+            if stated is not None and day is not None:
+                origins[day], number = stated
+                pieces.setdefault(day, {}).setdefault(number, {})[name] = path
+    return pieces, origins
+
+
 class _StoredDays:
     """The rows that are stored of the days between two times (ns; None: of all before), and of the days beside."""
 
@@ -338,17 +460,7 @@ class _StoredDays:
         """What each day has of telemetry; None of one that is not over."""
         self.days = [day for day in sorted(self.states) if first <= day <= last]
         """Those between the times with telemetry, in order."""
-        self.files: dict[int, dict[int, dict[str, Path]]] = {}
-        """By day and number of the piece, the file of each table."""
-        self.origins: dict[int, Origin] = {}
-        """What the rows of a day were made of."""
-        within = Bounds((first - 1) * _DAY_NS // 1000, (last + 2) * _DAY_NS // 1000 - 1)
-        for name, rows in store.rows([ENERGY_DAYS.name, ENERGY_MINUTES.name], within).items():
-            for path in rows.files:
-                stated, day = Origin.of(path), day_number(path.parent.name)
-                if stated is not None and day is not None:
-                    self.origins[day], number = stated
-                    self.files.setdefault(day, {}).setdefault(number, {})[name] = path
+        self.files, self.origins = _stored(store, first - 1, last + 1)
 
     def blocks(self) -> list[tuple[int, int]]:
         """The first and the last day of what is metered together: a day, or thin days that follow each other."""
@@ -368,14 +480,40 @@ class _StoredDays:
                 rows = state.rows
         return blocks
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs there are."""
+        return len(self._gpus)
+
     @cached_property
-    def _gpus(self) -> int:
-        return int(self._store.sql("SELECT count(*) AS n FROM gpus_now WHERE parent IS NULL").to_pylist()[0]["n"])
+    def _gpus(self) -> list[str]:
+        """The names of all GPUs, in order."""
+        return sorted(self._store.sql("SELECT gpu FROM gpus_now WHERE parent IS NULL").polars()["gpu"])
+
+    def rows(self, first_day: int, last_day: int) -> int:
+        """How many rows are read of these days, about. A day that is not over has no more than others."""
+        usual = max((state.rows for state in self.states.values() if state is not None), default=0)
+        if self.is_fresh(first_day):
+            return len(self.files[first_day]) * _ROWS_OF_FILE
+        states = (self.states.get(day) for day in self.days if first_day <= day <= last_day)
+        return sum(usual if state is None else state.rows for state in states)
+
+    def ranges(
+        self, parts: float, gpus: Collection[tuple[str, str]] | None
+    ) -> list[tuple[GpuRange, frozenset[tuple[str, str]] | None]]:
+        """The GPUs in so many parts, or in fewer where only some are of interest: the names, and these GPUs."""
+        names = self._gpus if gpus is None else sorted({gpu for _, gpu in gpus})
+        count = max(1, min(math.ceil(parts * len(names) / max(self.gpus, 1)), len(names)))
+        bounds = [None, *(names[number * len(names) // count] for number in range(1, count)), None]
+        ranges = [GpuRange(*ends) for ends in pairwise(bounds)]
+        return [
+            (names, None if gpus is None else frozenset(key for key in gpus if key[1] in names)) for names in ranges
+        ]
 
     def is_thin(self, day: int) -> bool:
         """Whether a day has hardly any readings of a GPU, as one of a campaign has that took minutes."""
         state = self.states.get(day)
-        return state is not None and state.rows < _THIN * self._gpus
+        return state is not None and state.rows < _THIN * self.gpus
 
     def is_fresh(self, day: int) -> bool:
         """Whether a day and those beside it have the readings of which its rows were made."""
@@ -404,28 +542,27 @@ class _StoredDays:
                 stay = pa.array(np.repeat(stays, days["minutes"].to_numpy()))
                 yield {ENERGY_DAYS.name: days.filter(pa.array(stays)), ENERGY_MINUTES.name: minutes.filter(stay)}
 
-    def meters(
-        self, day: int, cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None
-    ) -> Iterator[Meters]:
-        """The meters of a day, some GPUs at a time."""
-        for tables in self.files[day].values():
-            days = _frame(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)
-            keys = days.select(_KEYS).rows()
-            chosen = np.array([cluster in (None, key[0]) and (gpus is None or key in gpus) for key in keys], bool)
-            if not chosen.any():
-                continue
-            minutes = _frame(tables[ENERGY_MINUTES.name], ["ts", *_FIGURES])
-            figures = {name: minutes[name].to_numpy() for name in minutes.columns[1:]}
-            figures = {name: values for name, values in figures.items() if values.any()}
-            ts_ns = minutes["ts"].dt.epoch("ns").to_numpy()
-            counts = days["minutes"].to_numpy()
-            part, after = np.cumsum(np.where(chosen, counts, 0)) // _KNOTS_AT_ONCE, np.cumsum(counts)
-            for number in np.unique(part[chosen]).tolist():
-                row = np.flatnonzero(chosen & (part == number))
-                rows: Any = slice(int(after[row[0]] - counts[row[0]]), int(after[row[-1]]))
-                if row[-1] - row[0] >= len(row):  # not side by side
-                    rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(keys)), row), counts))
-                yield _built(days[row], ts_ns[rows], {name: values[rows] for name, values in figures.items()})
+
+def _of_rows(pieces: _Pieces, has: Callable[[tuple[str, str]], bool] = lambda _: True) -> Iterator[Meters]:
+    """The meters of the rows of a day, some GPUs at a time; `has`: whether a GPU is of interest."""
+    for tables in pieces.values():
+        days = _frame(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)
+        keys = days.select(_KEYS).rows()
+        chosen = np.array([has(key) for key in keys], bool)
+        if not chosen.any():
+            continue
+        minutes = _frame(tables[ENERGY_MINUTES.name], ["ts", *_FIGURES])
+        figures = {name: minutes[name].to_numpy() for name in minutes.columns[1:]}
+        figures = {name: values for name, values in figures.items() if values.any()}
+        ts_ns = minutes["ts"].dt.epoch("ns").to_numpy()
+        counts = days["minutes"].to_numpy()
+        part, after = np.cumsum(np.where(chosen, counts, 0)) // _KNOTS_AT_ONCE, np.cumsum(counts)
+        for number in np.unique(part[chosen]).tolist():
+            row = np.flatnonzero(chosen & (part == number))
+            rows: Any = slice(int(after[row[0]] - counts[row[0]]), int(after[row[-1]]))
+            if row[-1] - row[0] >= len(row):  # not side by side
+                rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(keys)), row), counts))
+            yield _built(days[row], ts_ns[rows], {name: values[rows] for name, values in figures.items()})
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:

@@ -15,6 +15,7 @@ from ...errors import InputError
 from ...store.instants import nanoseconds
 from ...store.power_sensors import SensorError
 from ...store.views import OF_ALL_RUNS
+from ..engines import HERE, Engine
 from .answers import EnergyAnswer, energy, offline
 from .books import ALL_ENERGY, EnergyQuestion
 from .excess import verdicts
@@ -65,12 +66,14 @@ def one_job(
     *,
     progress: Callable[[str], None] | None = None,
     grounds: Callable[[str, SensorError], Ground] | None = None,
+    engine: Engine = HERE,
 ) -> OneJob:
-    """What is known of a job, or of all tasks of an array. `grounds`: as `quote` takes it.
+    """What is known of a job, or of all tasks of an array. `grounds`: as `quote` takes it; `engine`: where the parts of
+    its energy are made.
 
     Raises InputError as `answers.energy`.
     """
-    answer = energy(store, question=question, job=job, progress=progress)
+    answer = energy(store, question=question, job=job, progress=progress, engine=engine)
     elsewhere, why_not = None, None
     try:
         elsewhere = quote_job(store, job, answer, grounds=grounds)

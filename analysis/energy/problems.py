@@ -108,6 +108,14 @@ def of_crowds(holders: pl.DataFrame, spans: pl.DataFrame, claims: Claims) -> pl.
     )
 
 
+def joined_crowds(crowds: pl.DataFrame) -> pl.DataFrame:
+    """The rows of `of_crowds` of several times and GPUs: two jobs that do not fit on several days are one problem."""
+    same = ["problem", *_KEYS, "node", "allocation", "job_id", "other_allocation", "other_job_id"]
+    return crowds.group_by(same, maintain_order=True).agg(
+        pl.col("began").min(), pl.col("ended").max(), pl.col("joules").sum(), pl.col("percent", "n", "detail").first()
+    ).select(*PROBLEMS)  # fmt: skip
+
+
 def of_notes(
     notes: Sequence[tuple[str, str, str | None, Note]], metered: pl.DataFrame, claims: Claims
 ) -> Sequence[pl.DataFrame]:

@@ -8,7 +8,8 @@ of the driver, and rows lie in the order of their times even if the clock was se
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from ...store.catalog import quoted
+from ...store.file_names import EVER, Bounds
 from ...store.instants import date_of_ns, times_of_ns
 from ...store.metrics import BOARD_POWER
 from ...store.vocabulary import EventKind
@@ -39,6 +41,27 @@ _PROBLEMS = {EventKind.DRIVER_RELOADED.value: Problem.DRIVER_RELOAD, EventKind.C
 Key = tuple[str, str]
 
 
+@dataclass(frozen=True)
+class GpuRange:
+    """GPUs with names in a range: from `first` on, up to the one before `end`; None: without a bound."""
+
+    first: str | None = None
+    end: str | None = None
+
+    def __contains__(self, gpu: str | None) -> bool:
+        if gpu is None:
+            return self.first is None
+        return (self.first is None or gpu >= self.first) and (self.end is None or gpu < self.end)
+
+    def among(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """The rows of such GPUs. What files say of their names tells which have none."""
+        bounds = [pl.col("gpu") >= pl.lit(self.first)] if self.first is not None else []
+        return rows.filter(*bounds, *([pl.col("gpu") < pl.lit(self.end)] if self.end is not None else []))
+
+
+ALL_GPUS = GpuRange()
+
+
 def meters_of_many(
     store: Store,
     *,
@@ -46,14 +69,19 @@ def meters_of_many(
     gpus: Collection[tuple[str, str]] | None = None,
     since_ns: int | None = None,
     until_ns: int | None = None,
-    progress: Callable[[str], None] | None = None,
+    names: GpuRange = ALL_GPUS,
 ) -> Iterator[Meters]:
     """The meters of all physical GPUs that have telemetry from `since_ns` to `until_ns` (UTC; None: all), in order,
     some GPUs at a time.
 
-    `gpus` keeps only these: cluster and GPU of each. Raises StoreError.
+    `gpus` keeps only these: cluster and GPU of each; `names` those of a range. Raises StoreError.
     """
-    tables = {name: _near(store.scan(name), cluster, gpus, since_ns, until_ns) for name in _tables(store)}
+    within = _bounds(since_ns, until_ns)
+    listed = None if gpus is None else list({gpu for _, gpu in gpus})
+    tables = {
+        name: names.among(_near(store.scan(name, listed, within=within), cluster, listed, since_ns, until_ns))
+        for name in _tables(store, within)
+    }
     counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in tables.values()])
     counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
     # What MIG instances have of power is their GPU's.
@@ -63,14 +91,11 @@ def meters_of_many(
         chosen = pl.DataFrame(list(gpus), schema=dict.fromkeys(_KEYS, pl.String), orient="row")
         counts = counts.join(chosen, on=_KEYS, how="semi", nulls_equal=True)
     boards, noticed = _boards(store, gpus), _noticed(store, cluster, since_ns, until_ns)
-    done, part = 0, (pl.col("len").cum_sum() - 1) // _ROWS
+    part = (pl.col("len").cum_sum() - 1) // _ROWS
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
         places, of_chunk = _chunk(store, tables, chunk)
         keys: list[Key] = chunk.select(_KEYS)[places].rows()
         for first, end in _together(of_chunk):
-            done += end - first
-            if progress is not None:
-                progress(f"metering GPUs: {done:,} of {counts.height:,}")
             at, some_gpus = of_chunk.groups.begins[[first, end]].tolist(), keys[first:end]
             readings = of_chunk.take(slice(*at), of_chunk.groups.sizes[first:end])
             limits_w, models = zip(*(boards.get(key, (None, None)) for key in some_gpus), strict=True)
@@ -127,9 +152,18 @@ def rows_since(store: Store, since: Sequence[datetime], until: datetime, *, clus
     return [sum(numbers) for numbers in zip(*by_table, strict=True)]
 
 
-def _tables(store: Store) -> list[str]:
-    """The tables that hold telemetry: pruned minutes only where there are any."""
-    return ["telemetry", "telemetry_minutes"] if store.files("telemetry_minutes") else ["telemetry"]
+def _tables(store: Store, within: Bounds = EVER) -> list[str]:
+    """The tables that hold telemetry within the bounds: pruned minutes only where there are any."""
+    pruned = store.rows(["telemetry_minutes"], within)["telemetry_minutes"].files
+    return ["telemetry", "telemetry_minutes"] if pruned else ["telemetry"]
+
+
+def _bounds(since_ns: int | None, until_ns: int | None) -> Bounds:
+    """The times of files that can have readings from one to the other, or shortly beside them."""
+    return Bounds(
+        EVER.first_us if since_ns is None else (since_ns - _MARGIN_NS) // 1000,
+        EVER.last_us if until_ns is None else (until_ns + _MARGIN_NS) // 1000,
+    )
 
 
 def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> tuple[Ints, Readings]:
@@ -188,13 +222,13 @@ def _among(gpus: Sequence[str]) -> pl.Expr:
 
 
 def _near(
-    rows: pl.LazyFrame, cluster: str | None, gpus: Collection[Key] | None, since_ns: int | None, until_ns: int | None
+    rows: pl.LazyFrame, cluster: str | None, gpus: Sequence[str] | None, since_ns: int | None, until_ns: int | None
 ) -> pl.LazyFrame:
     """The rows of a cluster and of GPUs of these names, and shortly before and after a time."""
     if cluster is not None:
         rows = rows.filter(pl.col("cluster") == cluster)
     if gpus is not None:
-        rows = rows.filter(_among(list({gpu for _, gpu in gpus})))
+        rows = rows.filter(_among(gpus))
     if since_ns is not None:
         rows = rows.filter(pl.col("ts") >= pl.lit(date_of_ns(since_ns - _MARGIN_NS)))
     if until_ns is not None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from whorl.analysis.energy import problems
 from whorl.analysis.energy.attribute import PIECES, Attribution
-from whorl.analysis.energy.claims import read_claims
+from whorl.analysis.energy.claims import read_claims, with_activity
 from whorl.analysis.energy.meter import Energies, Meters, meters_of_readings
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.series import Note, Readings
@@ -138,8 +138,9 @@ class Books:
 def books(store: Store, *, cuts: Sequence[int] = (), **of: Any) -> Books:
     """The books of a store; `of`: as `read_claims` takes it."""
     times = {name: of[name] for name in ("since_ns", "until_ns") if name in of}
-    split = Attribution(read_claims(store, **of), cuts=cuts, **times)
-    frames = split.pieces(meters_of_many(store, **of))
+    claims = with_activity(store, read_claims(store, **of), -(2**61), 2**61)
+    split = Attribution(claims, cuts=cuts, **times)
+    frames = split.pieces([split.split(meters_of_many(store, **of))])
     pieces = pl.concat([pl.DataFrame(schema=PIECES), *frames], rechunk=False)
     more = problems.of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
     return Books(pieces, split.metered, pl.concat([split.problems, more]))

@@ -39,7 +39,7 @@ class Case:
         """What the GPU has, but for times before its first reading and after its last."""
         times = {"since_ns": self.since_ns, "until_ns": self.until_ns}
         split = Attribution(self.claims, cuts=(self.cuts if cuts is None else cuts).tolist(), **times)
-        found = pl.concat([pl.DataFrame(schema=PIECES), *split.pieces(meters or [self.meter.among])])
+        found = pl.concat([pl.DataFrame(schema=PIECES), *split.pieces([split.split(meters or [self.meter.among])])])
         first, last = (end // 1000 for end in self.ends)
         return found.filter(
             pl.col("gpu") == PARENT, pl.col("began").dt.epoch("us") >= first, pl.col("ended").dt.epoch("us") <= last + 1

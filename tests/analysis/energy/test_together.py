@@ -102,7 +102,7 @@ NO_BOARDS = pl.DataFrame(
 def split(meters: Meters, jobs: pl.DataFrame, cuts: Any) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Pieces, what was metered, and problems."""
     made = Attribution(claims_of(jobs, NO_BOARDS), cuts=cuts.tolist())
-    pieces = pl.concat([pl.DataFrame(schema=PIECES), *made.pieces([meters])])
+    pieces = pl.concat([pl.DataFrame(schema=PIECES), *made.pieces([made.split([meters])])])
     return pieces, made.metered, made.problems
 
 
