@@ -280,7 +280,8 @@ def merge(sources: tuple[Path, ...], into: str, cluster: str | None, as_json: bo
 @store_group.command("register", short_help="Tables for Spark, Trino, Polars, DuckDB, without a copy.")
 @store_option
 @click.option("--delta", "chosen", flag_value="delta", multiple=True, help="Make, or bring up to date, the Delta log.")
-@click.option("--forget", type=click.Choice(("delta",)), help="Remove this log. The files of the store stay.")
+@click.option("--iceberg", "chosen", flag_value="iceberg", multiple=True, help="The same of the Iceberg log.")
+@click.option("--forget", type=click.Choice(("delta", "iceberg")), help="Remove this log. The files of the store stay.")
 @json_option
 def register(store: str, chosen: tuple[str, ...], forget: str | None, as_json: bool) -> None:
     """Enter the files of a store's tables in an open table log, or bring the logs that it has up to date.
@@ -301,7 +302,7 @@ def register(store: str, chosen: tuple[str, ...], forget: str | None, as_json: b
         if not chosen and forget is None:
             moved = table_logs.move_on(opened, progress=progress.say)
     if not moved and forget is None:
-        raise InputError(f"{store} is in no table log yet: choose --delta")
+        raise InputError(f"{store} is in no table log yet: choose --delta or --iceberg")
     if as_json:
         logs = [asdict(log) for log in moved]
         print_json({"schema": "whorl.store.register/1", "logs": logs, "forgotten": forget})

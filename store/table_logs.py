@@ -16,7 +16,7 @@ import re
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import file_names, folder, notes, registrations, snapshot
 from .notes import too_fast
+from .parquet import WRITTEN
 from .registrations import LogStatus, Registration
-from .schema import LATE, LATEST, TABLES, Table, arrow_schema, table
+from .schema import LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema, table
 from .system import files
 from .system.locks import locked
 
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import CreateTableTransaction
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.metadata import TableMetadata
 
     from .store import Store
 
@@ -100,6 +106,8 @@ def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedO
         before = Registration(log, place=place)
         registrations.write(root, before)  # from here on no file goes that the log is about to name
         folder.furnish(root, folder.read_about(root))  # views of an older store would read the log's own files
+    elif tables.bound_to_place and before.place != place:
+        tables.forget()
     gone, listed = _snapshot(store)
     moved = MovedOn(log, unreadable=[f"{path}: {reason}" for path, reason in store.skipped.items()])
     for spec in _TABLES:
@@ -179,7 +187,7 @@ def _facts_of(path: Path) -> _FileFacts:
         name = about.schema.column(place).path
         columns = [group.column(place).statistics for group in groups]
         kind = about.schema.column(place).logical_type.type
-        if kind not in ("STRING", "TIMESTAMP") or not all(column is not None for column in columns):
+        if kind not in ("STRING", "TIMESTAMP") or "." in name or any(column is None for column in columns):
             continue
         nulls[name] = sum(column.null_count for column in columns)
         bounds = [column for column in columns if column.has_min_max]
@@ -192,6 +200,8 @@ def _facts_of(path: Path) -> _FileFacts:
 
 class _TableLog(ABC):
     """The tables of a store in a log of one kind."""
+
+    bound_to_place = False
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -276,7 +286,7 @@ class _Delta(_TableLog):
         except CommitFailedError as error:
             raise StoreError(f"somebody else wrote to {place} just now: run the command again") from error
         except (DeltaError, ValueError) as error:
-            raise _damaged(place, "delta", error) from error
+            raise _damaged(self.root, place, "delta", error) from error
         except OSError as error:
             raise files.failed("write", place, error) from error
 
@@ -339,6 +349,174 @@ def _in_json(bounds: Mapping[str, str | int]) -> dict[str, str]:
 _DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
 
 
+# -- Iceberg -------------------------------------------------------------------------------------------------------
+
+
+class _Iceberg(_TableLog):
+    """`iceberg/`: a catalogue in SQLite with a table `whorl.NAME` for each table of the store, and their metadata.
+
+    Paths in it are absolute: of a store that was moved or copied the log is made anew.
+    """
+
+    bound_to_place = True
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._folder = root.resolve() / registrations.ICEBERG
+
+    def check(self) -> None:
+        _load("pyiceberg.catalog.sql", "iceberg")
+        if _NO_LOCATION.search(str(self._folder)):
+            raise StoreError(f"{self.root} can have no Iceberg log, as its path has a %, ? or #: choose another path")
+        if self._folder.exists() and not files.own(self._folder):  # its metadata may name classes to load
+            raise StoreError(f"another user made the Iceberg log of {self.root}, and only that user can continue it")
+
+    def move_on(self, spec: Table, paths: Sequence[Path]) -> LoggedTable:
+        wanted = {f"file://{path.resolve()}": path for path in paths}
+        place = self._folder / spec.name / "metadata"
+        before = {*files.names_in(place)}
+        with self._catalog() as catalog:
+            name = f"whorl.{spec.name}"
+            is_new = not catalog.table_exists(name)
+            latest = None if is_new else catalog.load_table(name)
+            named = {} if latest is None else {task.file.file_path: task.file for task in latest.scan().plan_files()}
+            added = [(location, path) for location, path in wanted.items() if location not in named]
+            removed = [data_file for location, data_file in named.items() if location not in wanted]
+            lacks = latest is not None and not _names_in(_iceberg_schema(spec)) <= {*latest.schema().column_names}
+            if latest is None or added or removed or lacks:
+                version = self._begun(catalog, spec) if latest is None else latest.transaction()
+                if lacks:
+                    with version.update_schema() as columns:
+                        columns.union_by_name(_iceberg_schema(spec))
+                with version.update_snapshot().overwrite() as changes:
+                    for data_file in removed:
+                        changes.delete_data_file(data_file)
+                    for location, path in added:
+                        changes.append_data_file(_data_file(version.table_metadata, location, path))
+                version.commit_transaction()
+                _expire(catalog.load_table(name))
+                latest = catalog.load_table(name)
+                _make_durable(place, before)
+                hint = Path(latest.metadata_location).name.removesuffix(".metadata.json")
+                files.put(place / "version-hint.text", hint.encode())  # for engines that open the folder of the table
+            location = latest.metadata_location.removeprefix("file://")
+        return LoggedTable(spec.name, location, len(paths), len(added), len(removed))
+
+    def forget(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._folder)
+
+    @contextlib.contextmanager
+    def _catalog(self) -> Iterator[SqlCatalog]:
+        """The catalogue, made if it is missing. Raises StoreError."""
+        from pyiceberg.catalog.sql import SqlCatalog
+        from pyiceberg.exceptions import CommitFailedException
+
+        try:
+            self._folder.mkdir(mode=0o755, exist_ok=True)
+            catalog = SqlCatalog(
+                "whorl", uri=f"sqlite:///{self._folder / 'catalog.db'}", warehouse=f"file://{self._folder}"
+            )
+            try:
+                catalog.create_namespace_if_not_exists("whorl")
+                yield catalog
+            finally:
+                catalog.close()
+        except CommitFailedException as error:
+            raise StoreError(f"somebody else wrote to {self._folder} just now: run the command again") from error
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise _damaged(self.root, self._folder, "iceberg", error) from error
+            raise files.failed("write", self._folder, error) from error
+        except Exception as error:  # of SQLAlchemy, Avro, pydantic and pyiceberg, which have no class in common
+            raise _damaged(self.root, self._folder, "iceberg", error) from error
+
+    def _begun(self, catalog: SqlCatalog, spec: Table) -> CreateTableTransaction:
+        """A new table without files, to be committed."""
+        from pyiceberg.transforms import DayTransform
+
+        properties = {
+            "format-version": "2",
+            "comment": f"one row: {spec.row}",
+            "write.metadata.delete-after-commit.enabled": "true",
+            "write.metadata.previous-versions-max": "20",
+        }
+        place = f"file://{self._folder / spec.name}"
+        version = catalog.create_table_transaction(
+            f"whorl.{spec.name}", _iceberg_schema(spec), location=place, properties=properties
+        )
+        if spec.partitioned:
+            with version.update_spec() as partitions:
+                partitions.add_field("ts", DayTransform(), _DAY)
+        mapping = version.table_metadata.schema().name_mapping  # files of Parquet have names, and no ids of Iceberg
+        version.set_properties({"schema.name-mapping.default": mapping.model_dump_json()})
+        return version
+
+
+_NO_LOCATION = re.compile(r"[%?#]")
+_STALE_S = 86_400
+
+
+def _iceberg_schema(spec: Table) -> pa.Schema:
+    """The columns of a table, and of telemetry one more that files may have: readers need every column of a file."""
+    import pyarrow as pa
+
+    schema = arrow_schema(spec.name).remove_metadata()
+    return schema.append(pa.field(WRITTEN, pa.int64())) if spec == TELEMETRY else schema
+
+
+def _names_in(fields: Iterable[pa.Field], above: str = "") -> set[str]:
+    """The names of columns, and of the fields of records."""
+    import pyarrow as pa
+
+    names = set[str]()
+    for field_ in fields:
+        name = f"{above}{field_.name}"
+        names |= {name, *(_names_in(field_.type.fields, f"{name}.") if pa.types.is_struct(field_.type) else ())}
+    return names
+
+
+def _data_file(about: TableMetadata, location: str, path: Path) -> DataFile:
+    """What an Iceberg log says of a file. Raises OSError."""
+    from pyiceberg.conversions import to_bytes
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+    from pyiceberg.types import PrimitiveType
+
+    facts, schema = _facts_of(path), about.schema()
+
+    def by_id(bounds: Mapping[str, str | int]) -> dict[int, bytes]:
+        columns = {name: schema.find_field(name) for name in bounds}
+        return {
+            column.field_id: to_bytes(column.field_type, bounds[name])
+            for name, column in columns.items()
+            if isinstance(column.field_type, PrimitiveType)
+        }
+
+    day = file_names.day_number(path.parent.name)
+    return DataFile.from_args(
+        content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET,
+        partition=Record(day) if about.spec().fields else Record(), spec_id=about.default_spec_id,
+        record_count=facts.rows, file_size_in_bytes=facts.size,
+        lower_bounds=by_id(facts.lowest), upper_bounds=by_id(facts.highest),
+        null_value_counts={schema.find_field(name).field_id: number for name, number in facts.nulls.items()},
+    )  # fmt: skip
+
+
+def _expire(latest: IcebergTable) -> None:
+    """Forget versions of a table that are a day old, whose files are gone, and remove what only they need."""
+    limit_ms = (time.time() - _STALE_S) * 1000
+    stale = [past for past in latest.snapshots()[:-1] if past.timestamp_ms < limit_ms]
+    if not stale:
+        return
+    latest.maintenance.expire_snapshots().by_ids([past.snapshot_id for past in stale]).commit()
+    staying = [past for past in latest.snapshots() if past not in stale]
+    needed = {manifest.manifest_path for past in staying for manifest in past.manifests(latest.io)}
+    unneeded = {manifest.manifest_path for past in stale for manifest in past.manifests(latest.io)} - needed
+    for location in [*unneeded, *(past.manifest_list for past in stale)]:
+        latest.io.delete(location)
+
+
 # -- files of logs -------------------------------------------------------------------------------------------------
 
 
@@ -351,12 +529,12 @@ def _make_durable(place: Path, before: Container[str]) -> None:
     files.sync_folder(place)
 
 
-def _damaged(place: Path, log: str, error: Exception) -> StoreError:
+def _damaged(root: Path, place: Path, log: str, error: Exception) -> StoreError:
     reason = str(error).splitlines()[0] if str(error) else repr(error)
     return StoreError(
         f"the {log} log in {place} cannot be continued ({reason}): remove it with `whorl store register --store "
-        f"{place.parents[1]} --forget {log}`, and make it anew with --{log}"
+        f"{root} --forget {log}`, and make it anew with --{log}"
     )
 
 
-_KINDS: Mapping[str, type[_TableLog]] = {"delta": _Delta}
+_KINDS: Mapping[str, type[_TableLog]] = {"delta": _Delta, "iceberg": _Iceberg}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 from whorl.cli import cli
 from whorl.errors import StoreError
@@ -66,11 +67,21 @@ def table_of(store: Store, name: str = "telemetry") -> DeltaTable:
     return DeltaTable(str(store.root / name))
 
 
-def logged(store: Store) -> Powers:
-    """The power of each GPU and second in the log, which has no row twice."""
-    rows = pl.scan_delta(str(store.root / "telemetry")).select("gpu", pl.col("ts").dt.epoch("s"), "power_mw").collect()
-    keyed = {(gpu, second - BEGAN // S): power for gpu, second, power in rows.iter_rows()}
-    assert len(keyed) == rows.height
+def iceberg_rows(root: Path, name: str = "telemetry") -> pa.Table:
+    with contextlib.closing(SqlCatalog("whorl", uri=f"sqlite:///{root}/iceberg/catalog.db")) as catalog:
+        return catalog.load_table(f"whorl.{name}").scan().to_arrow()
+
+
+def rows_of(store: Store, log: str, name: str = "telemetry") -> pa.Table:
+    return table_of(store, name).to_pyarrow_table() if log == "delta" else iceberg_rows(store.root, name)
+
+
+def logged(store: Store, log: str = "delta") -> Powers:
+    """The power of each GPU and second in a log, which has no row twice."""
+    rows = rows_of(store, log)
+    seconds = [us // 10**6 - BEGAN // S for us in rows["ts"].cast("int64").to_pylist()]
+    keyed = dict(zip(zip(rows["gpu"].to_pylist(), seconds, strict=True), rows["power_mw"].to_pylist(), strict=True))
+    assert len(keyed) == len(rows)
     return keyed
 
 
@@ -88,18 +99,20 @@ def later(store: Store, seconds: float) -> None:
 
 
 @pytest.mark.long
-def test_every_table_of_a_log_has_the_rows_of_the_store(built_once: BuiltOnce, tmp_path: Path) -> None:
+@pytest.mark.parametrize("log", registrations.LOGS)
+def test_every_table_of_a_log_has_the_rows_of_the_store(built_once: BuiltOnce, tmp_path: Path, log: str) -> None:
     built = built_once("engines", lambda folder: make(folder / "store")) / "store"
     store = Store.open(shutil.copytree(built, tmp_path / "store"))
-    moved = table_logs.register(store, "delta")
+    moved = table_logs.register(store, log)
     assert {table.table for table in moved.tables} == {*(spec.name for spec in TABLES if spec != LATEST), "late"}
     for spec in TABLES:
         if spec == LATEST:
             continue
         expected = store.arrow(spec.name)
-        found = table_of(store, spec.name).to_pyarrow_table(columns=spec.names)
+        found = rows_of(store, log, spec.name)
+        assert found.column_names[: len(spec.names)] == spec.names
+        found = found.select(spec.names)
         assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist())), spec.name
-        assert [field.name for field in table_of(store, spec.name).schema().fields][: len(spec.names)] == spec.names
 
 
 def test_a_log_follows_what_is_stored_and_replaced_in_one_version_each(store: Store, quick: None) -> None:
@@ -145,6 +158,67 @@ def test_compaction_and_pruning_bring_the_logs_up_to_date(store: Store, quick: N
     assert document["rows"] == 30
     assert logged(store) == {}
     assert table_of(store, "telemetry_minutes").to_pyarrow_table(columns=["n"])["n"].to_pylist() == [30]
+
+
+@pytest.mark.long
+def test_an_iceberg_log_follows_in_one_version_each(store: Store, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store)
+    first = asked("register", "--store", store.root, "--iceberg")["logs"][0]["tables"]
+    assert logged(store, "iceberg") == THIRTY
+    locations = {table["table"]: table["location"] for table in first}
+    again = asked("register", "--store", store.root)["logs"][0]["tables"]
+    assert {table["table"]: table["location"] for table in again} == locations, "nothing changed"
+    hint = store.root / "iceberg" / "telemetry" / "metadata" / "version-hint.text"
+    assert Path(locations["telemetry"]).name == f"{hint.read_text()}.metadata.json"
+
+    store.append({"telemetry": readings([5, 40], power_mw=[500, 400])}, "late")
+    asked("register", "--store", store.root)
+    assert logged(store, "iceberg") == THIRTY | {("a", 40): 400}
+    assert iceberg_rows(store.root, "late")["power_mw"].to_pylist() == [500]
+    store.compact(offline=True, now=LATER)
+    monkeypatch.setattr(table_logs, "_STALE_S", -1)
+    before = {*(store.root / "iceberg" / "telemetry" / "metadata").glob("*.avro")}
+    asked("register", "--store", store.root)
+    assert logged(store, "iceberg") == THIRTY | {("a", 5): 500, ("a", 40): 400} == seen(store, plain=True)
+    assert not before & {*(store.root / "iceberg" / "telemetry" / "metadata").glob("*.avro")}, "stale versions went"
+    with contextlib.closing(SqlCatalog("whorl", uri=f"sqlite:///{store.root}/iceberg/catalog.db")) as catalog:
+        telemetry = catalog.load_table("whorl.telemetry")
+        assert len(telemetry.snapshots()) == 1
+        assert not [*telemetry.scan(row_filter="gpu == 'z'").plan_files()], "an engine reads no file in vain"
+        assert not [*telemetry.scan(row_filter="ts >= '2023-11-16T00:00:00'").plan_files()]
+        assert [*telemetry.scan(row_filter="ts >= '2023-11-15T00:00:09'").plan_files()]
+
+
+@pytest.mark.long
+def test_a_moved_store_gets_its_iceberg_log_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store(tmp_path / "a b'[c]" / "store")
+    fill(store)
+    table_logs.register(store, "iceberg")
+    copy = Store.open(shutil.copytree(store.root, tmp_path / "copy"))
+    before = sorted((store.root / "iceberg").rglob("*"))
+    table_logs.register(copy, "iceberg")
+    assert sorted((store.root / "iceberg").rglob("*")) == before, "nothing is written into the first one"
+    shutil.rmtree(store.root)
+    assert logged(copy, "iceberg") == THIRTY
+    monkeypatch.setattr(files, "own", lambda _path: False)
+    with pytest.raises(StoreError, match="only that user can continue it"):
+        table_logs.register(copy, "iceberg")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "damaged", ["catalog.db", "telemetry/metadata/*.metadata.json", "telemetry/metadata/snap*.avro"]
+)
+def test_a_damaged_iceberg_log_is_named_and_can_be_made_anew(store: Store, damaged: str) -> None:
+    fill(store)
+    verb("register", "--store", store.root, "--iceberg")
+    for path in (store.root / "iceberg").glob(damaged):
+        path.write_bytes(path.read_bytes()[:100])
+    output = verb("register", "--store", store.root, "--iceberg", status=3)
+    assert f"--store {store.root} --forget iceberg" in output
+    verb("register", "--store", store.root, "--forget", "iceberg")
+    verb("register", "--store", store.root, "--iceberg")
+    assert logged(store, "iceberg") == THIRTY
 
 
 def test_the_files_of_a_log_hinder_no_reader_of_the_store(store: Store) -> None:
