@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import InputError
-from .options import cluster_option, json_option, store_option
+from .options import When, cluster_option, json_option, store_option
 
 if TYPE_CHECKING:
     from ..store.compaction import Done
@@ -88,6 +90,49 @@ def _print_status(store: str, found: Status) -> None:
     for path, reason in found.skipped.items():
         line("skipped", f"{path}: {reason}")
     line("free", f"{found.free / 2**30:,.1f} GiB")
+
+
+@store_group.command("files", short_help="List the files that another engine may read.")
+@store_option
+@click.option("--since", type=When(), help="Of tables with days: only files from this time on (UTC), or 7d ago.")
+@click.option("--until", type=When(), help="Of tables with days: only files up to this time (UTC).")
+@json_option
+@click.argument("tables", nargs=-1)
+def list_files(
+    store: str, since: datetime | None, until: datetime | None, as_json: bool, tables: tuple[str, ...]
+) -> None:
+    """Print the Parquet files of TABLES (all tables if you name none) that hold their rows at this moment, one a line.
+
+    For Spark, ClickHouse, Polars and others: docs/engines.md. Left out are files that were replaced, files of journals
+    that are not sealed yet, and damaged files. The rows of `late` take the place of those of `telemetry` with their
+    key. The file _schema.parquet has every column and no row.
+    """
+    from ..store import Store
+    from ..store.file_names import EMPTY, EVER, Bounds
+    from ..store.schema import LATE, LATEST, TABLES
+    from .output import print_json
+
+    names = [spec.name for spec in (*TABLES, LATE) if spec != LATEST]
+    if unknown := [name for name in tables if name not in names]:
+        raise InputError(f"there are no files of a table {unknown[0]!r}; there are {', '.join(names)}")
+    opened = Store.open(store)
+    edges = ((since, EVER.first_us), (until, EVER.last_us))
+    rows = opened.rows(
+        tables or names, Bounds(*(ever if time is None else _microseconds(time) for time, ever in edges))
+    )
+    paths = {
+        name: [str(path.absolute()) for path in (opened.root / name / EMPTY, *rows[name].files) if path.exists()]
+        for name in tables or names
+    }
+    if as_json:
+        print_json({"schema": "whorl.store.files/1", "tables": paths})
+    else:
+        click.echo("\n".join(itertools.chain.from_iterable(paths.values())))
+
+
+def _microseconds(time: datetime) -> int:
+    """A time in UTC without zone, in microseconds since 1970."""
+    return (time.replace(tzinfo=UTC) - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1)
 
 
 @store_group.command("compact", short_help="Join many small files into few large ones.")

@@ -1,10 +1,14 @@
-"""Other engines read the files of a store, every table of it, and find what `whorl sql` finds."""
+"""Other engines read the files of a store, every table of it, and find what `whorl sql` finds; docs/engines.md says
+how, and each of its scripts runs here."""
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,19 +17,31 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from whorl.benchmarks.store_damage import BEGAN, DAY, rows, telemetry
-from whorl.store import Store
+from whorl.cli import cli
+from whorl.store import Store, replacing
+from whorl.store.metrics import power_is_trusted
 from whorl.store.schema import DERIVED, arrow_schema
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.sizes import is_all
 from whorl.tests.store import engine_reader
+from whorl.tests.store.test_windows import at, readings, run
+from whorl.tests.store.test_windows import rows as records
 from whorl.tests.stores import new_store
 
 INSTALLED = ("pyarrow", "polars", "duckdb")
 OTHERS = {"duckdb 1.4": ("duckdb==1.4.*", "numpy"), "chdb": ("chdb",), "spark": ("pyspark",)}
-MADE_WITHIN_S = 60
+MADE_WITHIN_S, ALL_MADE_WITHIN_S = 60, 900
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "engines.md"
+GPU = "GPU-5a3c7e10"  # the one of the page
+SPARK = (
+    "--master", "local-cluster[2,1,1024]", "--conf", "spark.ui.enabled=false",
+    "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1",
+)  # fmt: skip
 Question = dict[str, Any]
+Rows = list[tuple[Any, ...]]
 
 
 def kind_of(type_: pa.DataType) -> str:
@@ -145,13 +161,24 @@ def environment(name: str, packages: tuple[str, ...]) -> Path:
     ]
     try:
         for command in commands:
-            subprocess.run(command, check=True, capture_output=True, timeout=MADE_WITHIN_S)
+            subprocess.run(
+                command, check=True, capture_output=True, timeout=ALL_MADE_WITHIN_S if is_all() else MADE_WITHIN_S
+            )
     except (subprocess.SubprocessError, OSError) as error:
         shutil.rmtree(cache, ignore_errors=True)
         reason = "took too long" if isinstance(error, subprocess.TimeoutExpired) else "failed: is there an index?"
         pytest.skip(f"no environment with {name}: pip install {' '.join(packages)} {reason}")
     (cache / "ready").touch()
     return python
+
+
+def installed(name: str) -> Path:
+    """The Python of the environment of an engine; skips where this engine cannot be tried."""
+    if name in ("spark", "chdb") and not is_all():
+        pytest.skip("an environment with Spark or chdb takes a minute or more: give --all")
+    if name == "spark" and shutil.which("java") is None:
+        pytest.skip("no java, which Spark runs on: install openjdk-17-jre-headless")
+    return environment(name, OTHERS[name])
 
 
 @pytest.mark.long
@@ -161,8 +188,161 @@ def environment(name: str, packages: tuple[str, ...]) -> Path:
 def test_an_engine_in_an_environment_of_its_own_reads_every_table(
     name: str, questions: dict[str, Question], expected: dict[str, Any]
 ) -> None:
-    if name in ("spark", "chdb") and not is_all():
-        pytest.skip("an environment with Spark or chdb takes a minute or more: give --all")
-    if name == "spark" and shutil.which("java") is None:
-        pytest.skip("no java, which Spark runs on: install openjdk-17-jre-headless")
-    compare(ask(environment(name, OTHERS[name]), name.split()[0], questions), expected)
+    compare(ask(installed(name), name.split()[0], questions), expected)
+
+
+def write_fleet(root: Path) -> None:
+    """Two days of readings and runs; replaced files are there still, and late rows, some of a key that came twice."""
+    store = new_store(root)
+    telemetry = [
+        *readings(GPU, range(100), lambda s: None if s == 50 else (100 + s) * 1000, energy_mj=lambda s: 150_000 * s,
+                  sm_clock_mhz=1000, temperature_c=lambda s: 40 + s % 7),
+        *readings("reset", range(100), 200_049, energy_mj=lambda s: 10**9 + 200_000 * s if s < 50 else 200_000 * s),
+        *readings("stuck", range(100), 300_000, quality="power_stuck"),
+        *readings("zero", range(100), lambda s: 0 if s < 10 else 80_000, power_instant_mw=lambda s: 80_000 + s),
+    ]  # fmt: skip
+    runs = [
+        run("steady", GPU, 10, 20), run("over it", GPU, 15, 60), run("all", GPU, -10, 110),
+        run("reset", "reset", 0, 100), run("before it", "reset", 0, 40), run("stuck", "stuck", 0, 100),
+        run("zero", "zero", 0, 100), run("gaps", "zero", 90, 300), run("none", GPU, 500, 600),
+        run("instant", GPU, 5, 5), run("backwards", GPU, 20, 10), run("open", GPU, 0, None),
+        run("long", "zero", -40_000, 40_000),
+    ]  # fmt: skip
+    job = {"cluster": "c", "recorded": at(0), "allocation": "1@1", "job_id": "1", "began": at(10), "ended": at(70)}
+    jobs = [job | {"gpu": GPU}, job | {"gpu": "reset"}, job | {"allocation": "2@1", "gpu": "zero", "ended": None}]
+    store.append({"telemetry": records("telemetry", *telemetry[::2]), "runs": records("runs", *runs)}, "a")
+    store.append({"telemetry": records("telemetry", *telemetry[1::2]), "jobs": records("jobs", *jobs)}, "b")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replacing, "pace_of", lambda _root, *, offline=False: replacing.Pace(0.05, 0.05, 3600.0))
+        store.compact()
+    for name, watts in (("c", 900_000), ("d", 150_000)):
+        store.correct(records("telemetry", *readings(GPU, range(20, 40), watts, temperature_c=90)), name)
+
+
+@pytest.fixture(scope="module")
+def fleet(built_once: BuiltOnce) -> Store:
+    return Store.open(built_once("engines-fleet", lambda folder: write_fleet(folder / "fleet")) / "fleet")
+
+
+def listed(store: Path, *arguments: str) -> list[Path]:
+    done = CliRunner().invoke(cli, ["store", "files", "--store", str(store), *arguments])
+    assert done.exit_code == 0, done.output
+    return [Path(line) for line in done.output.splitlines()]
+
+
+def test_the_files_that_are_listed_are_those_that_readers_use(fleet: Store, tmp_path: Path) -> None:
+    """Not those that were replaced, nor those of a journal that is still there."""
+    there = set((fleet.root / "telemetry").rglob("*_*.parquet"))
+    assert listed(fleet.root, "telemetry") == [fleet.root / "telemetry" / "_schema.parquet", *fleet.files("telemetry")]
+    assert len(there) == 7
+    assert [path.parent.name for path in listed(fleet.root, "late")] == ["late", "day=2026-11-02", "day=2026-11-02"]
+    assert len(listed(fleet.root, "telemetry", "--since", "2026-11-03")) == 2
+    assert len(listed(fleet.root, "telemetry", "--until", "2026-11-02")) == 1
+    store = new_store(tmp_path / "S")
+    with store.journal("n", background=False, offline=True) as journal:
+        journal.append(BEGAN, ["d"], {"cluster": "c", "power_mw": [5]})
+        [path] = (store.root / "journal").glob("*.journal")
+        content = path.read_bytes()
+        journal.seal()
+        assert len(listed(store.root, "telemetry")) == 2
+        path.write_bytes(content)
+        assert len(listed(store.root, "telemetry")) == 1
+        path.unlink()
+
+
+def test_files_of_a_table_that_is_not_there_are_refused(fleet: Store) -> None:
+    done = CliRunner().invoke(cli, ["store", "files", "--store", str(fleet.root), "latest"])
+    assert done.exit_code == 2
+    assert "no files of a table 'latest'; there are gpus, telemetry, " in done.output
+
+
+@pytest.fixture(scope="module")
+def page(fleet: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the store, the files that the page says to save, and what its commands write."""
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "fleet").symlink_to(fleet.root)
+    text = PAGE.read_text()
+    for name, content in re.findall(r"Save this as `([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", text, re.M | re.S):
+        (folder / name).write_text(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
+            for line in block.splitlines():
+                command, _, target = line.partition(" > ")
+                done = CliRunner().invoke(cli, shlex.split(command)[1:])
+                assert done.exit_code == 0, done.output
+                if target:
+                    (folder / target).write_text(done.stdout)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def right(fleet: Store, page: Path) -> dict[str, Rows]:
+    """What whorl answers to the questions of the page."""
+    power = "coalesce(power_instant_mw, power_mw)"
+    view = f"select *, case when {power} between 500 and 5e6 and {power_is_trusted()} then {power} end as board_mw"
+    columns = "began, ended, n, power_mean_w, power_median_w, power_p95_w, energy_j, energy_from, sm_clock_mean_mhz, "
+    windows = f"select run_id, cluster, gpu, {columns} temperature_max_c from {{}} order by run_id"
+    jobs = "(select allocation || ' ' || gpu as run_id, * from job_windows where ended is not null)"
+    queries = {name: f"with readings as ({view} from telemetry) {(page / f'{name}.sql').read_text()}" for name in
+               ("p95", "hours", "runs")}  # fmt: skip
+    queries |= {"run_windows": windows.format("run_windows"), "job_windows": windows.format(jobs)}
+    answers = {name: [tuple(row.values()) for row in fleet.sql(query).to_pylist()] for name, query in queries.items()}
+    assert {name: len(rows) for name, rows in answers.items()} == {
+        "p95": 6, "hours": 2, "runs": 7, "run_windows": 12, "job_windows": 2,
+    }  # fmt: skip
+    assert any(150.0 in row for row in answers["run_windows"])
+    return answers
+
+
+def agree(answers: dict[str, Any], right: dict[str, Rows]) -> None:
+    """That answers have the rows that are right, in order; times may be texts, with any number of digits."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, str) and re.match(r"2026-\d\d-\d\d", value):
+            value = dt.datetime.fromisoformat(value)
+        elif isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+            value = dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001 - UTC without a zone
+        return float(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else value
+
+    assert answers.keys() <= right.keys()
+    for name, answer in answers.items():
+        assert len(answer) == len(right[name]), name
+        for row, right_row in zip(answer, right[name], strict=True):
+            expected = [pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for v in map(plain, right_row)]
+            assert [plain(value) for value in row] == expected, name
+
+
+@pytest.mark.parametrize("engine", ["polars", "duckdb"])
+def test_the_page_is_right_for_an_engine_that_whorl_uses(
+    engine: str, page: Path, right: dict[str, Rows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(page)
+    answers = engine_reader.answers_of(engine, [f"with_{engine}.py"])
+    assert len(answers) == 3
+    agree(answers, right)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [pytest.param("spark", marks=pytest.mark.spark), "chdb", "duckdb 1.4"])
+def test_the_page_is_right_for_an_engine_in_an_environment_of_its_own(
+    name: str, page: Path, right: dict[str, Rows]
+) -> None:
+    python, engine = installed(name), name.split()[0]
+    scripts = [f"with_{engine.replace('chdb', 'clickhouse')}.py"]
+    command: list[str | Path] = [python]
+    if engine == "spark":
+        scripts.append("job_windows.py")
+        command = [python.parent / "spark-submit", *SPARK]
+    done = subprocess.run(
+        [*command, engine_reader.__file__, engine, *scripts],
+        cwd=page,
+        env={**os.environ, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout.splitlines()[-1])  # spark-submit prints what a script prints as well
+    assert len(answers) == (5 if engine == "spark" else 3)
+    agree(answers, right)
