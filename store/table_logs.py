@@ -18,6 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -505,12 +506,13 @@ def _data_file(about: TableMetadata, location: str, path: Path) -> DataFile:
 
 def _expire(latest: IcebergTable) -> None:
     """Forget versions of a table that are a day old, whose files are gone, and remove what only they need."""
-    limit_ms = (time.time() - _STALE_S) * 1000
-    stale = [past for past in latest.snapshots()[:-1] if past.timestamp_ms < limit_ms]
-    if not stale:
+    limit, current = datetime.now(UTC) - timedelta(seconds=_STALE_S), latest.current_snapshot()
+    versions = [past for past in latest.snapshots() if current is None or past.snapshot_id != current.snapshot_id]
+    if not any(past.timestamp_ms < limit.timestamp() * 1000 for past in versions):
         return
-    latest.maintenance.expire_snapshots().by_ids([past.snapshot_id for past in stale]).commit()
-    staying = [past for past in latest.snapshots() if past not in stale]
+    latest.maintenance.expire_snapshots().older_than(limit).commit()
+    staying = latest.snapshots()
+    stale = [past for past in versions if past not in staying]
     needed = {manifest.manifest_path for past in staying for manifest in past.manifests(latest.io)}
     unneeded = {manifest.manifest_path for past in stale for manifest in past.manifests(latest.io)} - needed
     for location in [*unneeded, *(past.manifest_list for past in stale)]:

@@ -2,8 +2,9 @@
 
 In this made format `telemetry.read_us` has another name, and there is a metric more; `gpus.vbios` has another name and
 is written small. The source of the schema is changed as it is imported. Each line is a JSON list: what to do, the
-store, before which rename, link or removal the process is killed (0: none), and of a merge the source. The answer is a
-line of JSON, null of one that was killed.
+store, before which rename, link or removal the process is killed (0: none), and of a merge the source. What to do is
+`answers`, `check`, `upgrade`, `merge`, a table log to be brought up to date, or a query. The answer is a line of JSON,
+null of one that was killed.
 """
 
 from __future__ import annotations
@@ -79,8 +80,11 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def _killed_at(which: int) -> list[str]:
-    """Kill this process before its rename, link or removal of this number, from 1; the list grows with each of them."""
+def _killed_at(which: int, *places: tuple[Any, str]) -> list[str]:
+    """Kill this process before its rename, link or removal of this number, from 1; the list grows with each of them.
+
+    `places`: functions that count too, as the object that has each and its name there.
+    """
     calls: list[str] = []
 
     def counted(name: str, function: Any) -> Any:
@@ -92,8 +96,8 @@ def _killed_at(which: int) -> list[str]:
 
         return call
 
-    for name in ("rename", "link", "unlink", "replace"):
-        setattr(os, name, counted(name, getattr(os, name)))
+    for holder, name in [*((os, name) for name in ("rename", "link", "unlink", "replace")), *places]:
+        setattr(holder, name, counted(name, getattr(holder, name)))
     return calls
 
 
@@ -116,12 +120,27 @@ def _in_child(work: Any) -> Any:
     return json.loads(text) if text else None
 
 
+def _commits(log: str) -> list[tuple[Any, str]]:
+    """What makes a version of a table in a log."""
+    if log == "delta":
+        import deltalake.transaction
+
+        return [(deltalake.DeltaTable, "create_write_transaction"), (deltalake.transaction, _NEW_DELTA)]
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    return [(SqlCatalog, "commit_table")]
+
+
+_NEW_DELTA = "create_table_with_add_actions"
+
+
 def main() -> None:
     if sys.argv[1:] == ["made"]:
         sys.meta_path.insert(0, _Finder())
     for library in ("duckdb", "polars", "pyarrow.parquet"):  # here, so that no child has to
         import_module(library)
-    from whorl.store import Store, merging, telemetry_files
+    from whorl.store import Store, merging, registrations, table_logs, telemetry_files
+    from whorl.store.schema import table
     from whorl.store.upgrade import upgrade
     from whorl.tests.store.frozen.answers import answers
 
@@ -133,6 +152,11 @@ def main() -> None:
         if what == "upgrade":
             calls = _killed_at(kill)
             return vars(upgrade(Path(root), offline=True)) | {"steps": len(calls)}
+        if what in registrations.LOGS:
+            table_logs._TABLES = (table("telemetry"), table("late"))
+            steps = _killed_at(kill, *_commits(what), (os, "fsync"))
+            table_logs.register(Store(root), what)
+            return len(steps)
         store = Store(root)
         if what == "check":
             return list(map(str, store.check()))

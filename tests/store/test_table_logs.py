@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from whorl.cli import cli
 from whorl.errors import StoreError
 from whorl.store import Store, notes, registrations, replacing, table_logs
-from whorl.store.schema import LATEST, TABLES
+from whorl.store.schema import LATEST, TABLES, table
 from whorl.store.system import files
 from whorl.store.system.locks import locked
 from whorl.tests.conftest import BuiltOnce
+from whorl.tests.sizes import sample
+from whorl.tests.store import log_roles
 from whorl.tests.store.journaler import (
     BEGAN,
     LATER,
@@ -35,6 +38,7 @@ from whorl.tests.store.journaler import (
     seen,
     segments,
 )
+from whorl.tests.store.other_process import asked as asked_process
 from whorl.tests.store.test_engines import make
 from whorl.tests.stores import new_store
 
@@ -45,6 +49,12 @@ THIRTY = {("a", second): second for second in range(30)}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction does not wait for readers of the store; what it replaced stays for a minute."""
     monkeypatch.setattr(replacing, "pace_of", lambda _root, *, offline=False: replacing.Pace(0.0, 0.0, 60.0))
+
+
+@pytest.fixture
+def few_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only telemetry is in logs, and its late rows: the other tables cost time and prove nothing more."""
+    monkeypatch.setattr(table_logs, "_TABLES", (table("telemetry"), table("late")))
 
 
 def verb(*words: str | Path, status: int = 0) -> str:
@@ -115,7 +125,9 @@ def test_every_table_of_a_log_has_the_rows_of_the_store(built_once: BuiltOnce, t
         assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist())), spec.name
 
 
-def test_a_log_follows_what_is_stored_and_replaced_in_one_version_each(store: Store, quick: None) -> None:
+def test_a_log_follows_what_is_stored_and_replaced_in_one_version_each(
+    store: Store, quick: None, few_tables: None
+) -> None:
     fill(store)
     leave_journal(store, readings([50]).combine_chunks().to_batches()[0])
     first = asked("register", "--store", store.root, "--delta")
@@ -161,7 +173,9 @@ def test_compaction_and_pruning_bring_the_logs_up_to_date(store: Store, quick: N
 
 
 @pytest.mark.long
-def test_an_iceberg_log_follows_in_one_version_each(store: Store, quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iceberg_log_follows_in_one_version_each(
+    store: Store, quick: None, monkeypatch: pytest.MonkeyPatch, few_tables: None
+) -> None:
     fill(store)
     first = asked("register", "--store", store.root, "--iceberg")["logs"][0]["tables"]
     assert logged(store, "iceberg") == THIRTY
@@ -190,7 +204,9 @@ def test_an_iceberg_log_follows_in_one_version_each(store: Store, quick: None, m
 
 
 @pytest.mark.long
-def test_a_moved_store_gets_its_iceberg_log_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moved_store_gets_its_iceberg_log_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_tables: None
+) -> None:
     store = new_store(tmp_path / "a b'[c]" / "store")
     fill(store)
     table_logs.register(store, "iceberg")
@@ -209,7 +225,7 @@ def test_a_moved_store_gets_its_iceberg_log_anew(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     "damaged", ["catalog.db", "telemetry/metadata/*.metadata.json", "telemetry/metadata/snap*.avro"]
 )
-def test_a_damaged_iceberg_log_is_named_and_can_be_made_anew(store: Store, damaged: str) -> None:
+def test_a_damaged_iceberg_log_is_named_and_can_be_made_anew(store: Store, damaged: str, few_tables: None) -> None:
     fill(store)
     verb("register", "--store", store.root, "--iceberg")
     for path in (store.root / "iceberg").glob(damaged):
@@ -221,7 +237,7 @@ def test_a_damaged_iceberg_log_is_named_and_can_be_made_anew(store: Store, damag
     assert logged(store, "iceberg") == THIRTY
 
 
-def test_the_files_of_a_log_hinder_no_reader_of_the_store(store: Store) -> None:
+def test_the_files_of_a_log_hinder_no_reader_of_the_store(store: Store, few_tables: None) -> None:
     fill(store)
     table_logs.register(store, "delta")
     table_of(store).create_checkpoint()
@@ -234,8 +250,9 @@ def test_the_files_of_a_log_hinder_no_reader_of_the_store(store: Store) -> None:
     assert powers(Store.open(store.root.parent / "into")) == THIRTY
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", ["a b", "ä'#?x[1]{2}"])
-def test_a_store_of_any_name_that_is_moved_takes_its_log_with_it(tmp_path: Path, name: str) -> None:
+def test_a_store_of_any_name_that_is_moved_takes_its_log_with_it(tmp_path: Path, name: str, few_tables: None) -> None:
     store = new_store(tmp_path / name / "store")
     fill(store)
     table_logs.register(store, "delta")
@@ -253,7 +270,8 @@ def test_a_path_that_the_library_would_take_for_another_one_is_refused(tmp_path:
     assert asked("status", "--store", tmp_path / "a%20b")["logs"] == []
 
 
-def test_rows_of_no_gpu_and_of_any_year_are_in_a_log(store: Store) -> None:
+@pytest.mark.long
+def test_rows_of_no_gpu_and_of_any_year_are_in_a_log(store: Store, few_tables: None) -> None:
     odd = pa.array([-(2**62), 2**62, 0], pa.int64()).cast(pa.timestamp("us"))
     store.append({"telemetry": pa.table({"ts": odd, "gpu": pa.array([None, "g", "g"]), "power_mw": [1, 2, 3]})}, "odd")
     table_logs.register(store, "delta")
@@ -263,7 +281,10 @@ def test_rows_of_no_gpu_and_of_any_year_are_in_a_log(store: Store) -> None:
     assert rows.sort_by("power_mw")["gpu"].to_pylist() == [None, "g", "g"]
 
 
-def test_a_column_that_is_new_is_added_to_the_table_of_a_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.long
+def test_a_column_that_is_new_is_added_to_the_table_of_a_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch, few_tables: None
+) -> None:
     fill(store)
     whole = table_logs._delta_schema
     monkeypatch.setattr(table_logs, "_delta_schema", lambda spec: whole(spec).remove(3))
@@ -278,7 +299,7 @@ def test_a_column_that_is_new_is_added_to_the_table_of_a_log(store: Store, monke
 # -- replaced files ----------------------------------------------------------------------------------------------
 
 
-def test_replaced_files_stay_until_the_log_moved_on_and_an_hour(store: Store, quick: None) -> None:
+def test_replaced_files_stay_until_the_log_moved_on_and_an_hour(store: Store, quick: None, few_tables: None) -> None:
     fill(store)
     verb("register", "--store", store.root, "--delta")
     store.compact(now=LATER)
@@ -306,7 +327,8 @@ def test_replaced_files_stay_until_the_log_moved_on_and_an_hour(store: Store, qu
     assert logged(store) == THIRTY
 
 
-def test_a_log_that_is_forgotten_keeps_nothing(store: Store, quick: None) -> None:
+@pytest.mark.long
+def test_a_log_that_is_forgotten_keeps_nothing(store: Store, quick: None, few_tables: None) -> None:
     fill(store)
     verb("register", "--store", store.root, "--delta")
     store.compact(now=LATER)
@@ -322,7 +344,7 @@ def test_a_log_that_is_forgotten_keeps_nothing(store: Store, quick: None) -> Non
     assert "choose --delta" in verb("register", "--store", store.root, status=2)
 
 
-def test_a_damaged_state_of_a_log_keeps_every_file_and_is_told(store: Store, quick: None) -> None:
+def test_a_damaged_state_of_a_log_keeps_every_file_and_is_told(store: Store, quick: None, few_tables: None) -> None:
     fill(store)
     verb("register", "--store", store.root, "--delta")
     path = registrations.path_of(store.root, "delta")
@@ -338,11 +360,41 @@ def test_a_damaged_state_of_a_log_keeps_every_file_and_is_told(store: Store, qui
     assert asked("status", "--store", store.root)["logs"][0]["waiting"] == 0
 
 
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize(("log", "is_new"), [("delta", False), ("delta", True), ("iceberg", False), ("iceberg", True)])
+def test_a_registration_that_is_killed_leaves_the_old_state_or_the_new_one(
+    store: Store, quick: None, few_tables: None, log: str, is_new: bool
+) -> None:
+    fill(store)
+    if not is_new:
+        table_logs.register(store, log)
+        store.append({"telemetry": readings([5], power_mw=[500])}, "late")
+        store.compact(now=LATER)
+    expected = seen(store)
+    before = store.root.rename(store.root.parent / "before")
+    ask, end = asked_process()
+    try:
+        shutil.copytree(before, store.root)
+        steps = ask(log, store.root)
+        assert logged(store, log) == expected
+        for step in sample(range(1, steps + 1), short=3 if log == "delta" else 1):
+            shutil.rmtree(store.root)
+            shutil.copytree(before, store.root)
+            assert ask(log, store.root, step) is None, "it is killed"
+            if not is_new:
+                later(store, 10_000)
+                assert logged(Store.open(store.root), log) in (THIRTY, expected), step
+            table_logs.register(Store.open(store.root), log)
+            assert logged(store, log) == expected == seen(store), step
+    finally:
+        end()
+
+
 # -- what fails --------------------------------------------------------------------------------------------------
 
 
 def test_without_the_library_a_compaction_says_so_and_what_waits(
-    store: Store, quick: None, monkeypatch: pytest.MonkeyPatch
+    store: Store, quick: None, monkeypatch: pytest.MonkeyPatch, few_tables: None
 ) -> None:
     fill(store)
     verb("register", "--store", store.root, "--delta")
@@ -356,8 +408,11 @@ def test_without_the_library_a_compaction_says_so_and_what_waits(
     assert logged(store) == THIRTY
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("damage", ["cut", "nothing", "link"])
-def test_a_damaged_log_is_named_and_can_be_made_anew(store: Store, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_log_is_named_and_can_be_made_anew(
+    store: Store, tmp_path: Path, damage: str, few_tables: None
+) -> None:
     fill(store)
     verb("register", "--store", store.root, "--delta")
     place = store.root / "telemetry" / "_delta_log"
@@ -380,7 +435,9 @@ def test_a_damaged_log_is_named_and_can_be_made_anew(store: Store, tmp_path: Pat
     assert logged(store) == THIRTY | {("a", 40): 40}
 
 
-def test_a_second_registration_waits_and_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_registration_waits_and_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch, few_tables: None
+) -> None:
     monkeypatch.setattr(table_logs, "_WAIT_S", 0.0)
     files.make_folder(store.root / "registered")
     with locked(store.root / "registered" / "delta.lock", "it"):
@@ -389,7 +446,8 @@ def test_a_second_registration_waits_and_is_refused(store: Store, monkeypatch: p
     assert "holds the delta log" in output
 
 
-def test_what_others_wrote_into_a_log_is_put_right(store: Store) -> None:
+@pytest.mark.long
+def test_what_others_wrote_into_a_log_is_put_right(store: Store, few_tables: None) -> None:
     fill(store)
     table_logs.register(store, "delta")
     table_of(store).optimize.compact()
@@ -397,3 +455,28 @@ def test_what_others_wrote_into_a_log_is_put_right(store: Store) -> None:
     table_logs.register(store, "delta")
     assert logged(store) == THIRTY
     assert len(table_of(store).file_uris()) == 3
+
+
+# -- beside collectors and compaction ----------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_readers_of_the_logs_see_every_row_once_beside_a_collector_and_a_compactor(
+    store: Store, few_tables: None
+) -> None:
+    for log in registrations.LOGS:
+        table_logs.register(store, log)
+    roles = ("collect", "compact", "read-delta", "read-iceberg")
+    processes = {
+        role: subprocess.Popen(
+            [sys.executable, log_roles.__file__, role, store.root], stdout=subprocess.PIPE, text=True
+        )
+        for role in roles
+    }
+    answers = {role: process.communicate()[0] for role, process in processes.items()}
+    assert {role: process.returncode for role, process in processes.items()} == dict.fromkeys(roles, 0)
+    counts = {role: json.loads(answer) for role, answer in answers.items()}
+    table_logs.move_on(store)
+    assert len(logged(store)) == len(logged(store, "iceberg")) == 2 * counts["collect"][1]
+    assert all(number >= 2 for number, _ in counts.values())
+    assert len(segments(store)) < log_roles.ROUNDS, "replaced files went meanwhile"
