@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import file_names
+from . import file_names, manifest
 from .keys import bounds_of, days, without
-from .manifest import gpus_of
 from .parquet import complete
 from .schema import KEY, arrow_schema, table
 from .snapshot import Rows
@@ -17,6 +18,9 @@ from .snapshot import Rows
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.dataset as ds
+
+
+_BYTES_OF_ROW = 13  # of telemetry as a collector writes it, 14 samples a row
 
 
 @dataclass(frozen=True)
@@ -79,9 +83,26 @@ def parts_of(name: str, rows: Rows) -> list[TablePart]:
     ]
 
 
+def rows_by_day(paths: Iterable[Path], gpus: frozenset[int] | None) -> dict[int, int]:
+    """About how many rows of some GPUs (None: of all) files of telemetry have on each day (since 1970)."""
+    days: dict[int, float] = {}
+    for folder, of_day in file_names.by_day(paths).items():
+        day, listed = file_names.day_number(folder), manifest.read(of_day[0].parent)
+        if day is None:
+            continue
+        known_rows = {} if listed is None else listed.rows
+        for path in of_day:
+            in_file = manifest.gpus_of(path) if gpus is not None else None
+            share = 1.0 if gpus is None or not in_file else len(gpus & in_file) / len(in_file)
+            with contextlib.suppress(FileNotFoundError):  # replaced by others meanwhile
+                rows = known_rows[path.name] if path.name in known_rows else path.stat().st_size / _BYTES_OF_ROW
+                days[day] = days.get(day, 0.0) + share * rows
+    return {day: round(rows) for day, rows in sorted(days.items())}
+
+
 @dataclass
 class _Group:
-    """Files of a day, and late rows, whose GPUs have to do with each other; `gpus` as `gpus_of`."""
+    """Files of a day, and late rows, whose GPUs have to do with each other; `gpus` as `manifest.gpus_of`."""
 
     gpus: frozenset[int] | None
     files: list[Path]
@@ -98,7 +119,7 @@ class _Group:
 def _groups(paths: list[Path], late: pa.Table | None) -> list[_Group]:
     """Groups of files of a day that share GPUs, directly or through others; late rows go with theirs."""
     groups: list[_Group] = []
-    single = [_Group(gpus_of(path), [path]) for path in paths]
+    single = [_Group(manifest.gpus_of(path), [path]) for path in paths]
     for group in [*single, *([_Group(bounds_of(late).gpus, [], late)] if late is not None else [])]:
         apart = [other for other in groups if not group.shares(other)]
         groups = [*apart, functools.reduce(_Group.joined, [g for g in groups if group.shares(g)], group)]

@@ -255,16 +255,33 @@ class Store:
         `within`: files that hold no rows within these bounds are left out, those of other rows need not be. Raises
         StoreError, which names the file, where one is damaged inside.
         """
-        import pyarrow as pa
         import pyarrow.dataset as ds
 
         only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
         if gpus is not None:
             within = Bounds(within.first_us, within.last_us, file_names.gpu_hashes(gpu for _, gpu in gpus))
+        return self._read(name, lambda rows: parts.read(name, rows, columns, only=only), within)
+
+    def whole(self, name: str, read: Callable[[Rows], T], within: Bounds = EVER) -> T:
+        """What `read` makes of the rows of a table within bounds, if all of them can be read.
+
+        It begins again where others replaced a file meanwhile. Raises StoreError, which names the file, where one that
+        may hold such rows is damaged: `arrow` and `scan` leave it out.
+        """
+        answer = self._read(name, read, within)
+        for path, reason in self.skipped.items():
+            if path.is_relative_to(self.root / name) and file_names.may_hold(path.name, within):
+                raise StoreError(f"{path}: {reason}")
+        return answer
+
+    def _read(self, name: str, read: Callable[[Rows], T], within: Bounds) -> T:
+        """What `read` makes of the rows of a table, of files that were not replaced by others meanwhile."""
+        import pyarrow as pa
+
         for _ in range(_TRIES):
             rows = self.rows([name], within)[name]
             try:
-                return parts.read(name, rows, columns, only=only)
+                return read(rows)
             except (OSError, pa.ArrowException) as error:
                 if self._all_there([rows]) and not self._damaged({name: rows}):
                     raise StoreError(f"cannot read {name} in {self.root}: {str(error).splitlines()[0]}") from error
@@ -324,6 +341,12 @@ class Store:
             EVER.first_us if since is None else -(-since // 1000), EVER.last_us if until is None else until // 1000
         )
         return parts.parts_of(name, self.rows([name], bounds)[name])
+
+    def readings_by_day(self, within: Bounds = EVER) -> dict[int, int]:
+        """About how many readings of telemetry each day (since 1970) has within bounds, by what manifests and the sizes
+        of files say: none is opened. Those in journals are not counted. Raises StoreError."""
+        with files.readable(self.root):
+            return parts.rows_by_day(snapshot.visible_now(self.root, TELEMETRY, within), within.gpus)
 
     def collect(self, frame: pl.LazyFrame) -> pl.DataFrame:
         """The rows of a frame made from `scan`. If a file is damaged or cannot be read, raises StoreError, which names

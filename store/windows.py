@@ -11,7 +11,7 @@ import bisect
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
+    from .parts import TablePart
     from .snapshot import Rows
 
     Integers = NDArray[np.int64]
@@ -68,6 +69,7 @@ TYPE = record({column.name: column.type for column in FIGURES})
 _COLUMNS = (*KEY, *BOARD_POWER, "quality", "energy_mj", "sm_clock_mhz", "temperature_c")
 _LEAST_MW, _MOST_MW = 500, 5_000_000  # what a board can draw, as `analysis.energy.sensor` judges readings
 _LOW, _HIGH = -(2**63), 2**63 - 1
+_TIMES = {"began": _HIGH, "until": _LOW}  # columns of a window, and what stands for NULL
 
 
 class Windows:
@@ -125,20 +127,28 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
     covers half of the window and fits the power, else T mean(W) where readings of power cover half of it. Raises
     OSError and pyarrow.ArrowException where a file cannot be read, InterruptedError when `stopped` is set.
     """
-    sums = _Sums(windows)
+    index, sums = WindowIndex(windows), _Sums(windows)
     contested = {*rows.contested}
-    for part in parts_of(TELEMETRY.name, _near(rows, sums.bounds)):
-        for path in part.files:
-            for chunk in _row_groups(path, sums, part.late if path in contested else None):
-                if stopped is not None and stopped.is_set():
-                    raise InterruptedError("the query was stopped")
-                sums.add(chunk)
-        if part.late is not None:
-            sums.add(_joined(keys.newest(part.late.select(_COLUMNS))))
+    for part in parts_of(TELEMETRY.name, _near(rows, index.bounds)):
+        for chunk, slices in _in_windows(part, index, _COLUMNS, contested):
+            if stopped is not None and stopped.is_set():
+                raise InterruptedError("the query was stopped")
+            sums.add(chunk, slices)
         if (day := file_names.day_number(str(part.day))) is not None:
             sums.end((day + 1) * file_names.DAY_US)
     sums.end(_HIGH)
     return sums.figures()
+
+
+def readings(rows: Rows, windows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, Slices]]:
+    """The rows of telemetry in windows, which have the columns `WINDOW`: those of one row group after another.
+
+    Each has the keys and the `columns` that are not all NULL in its file, and is sorted by GPU and time; row groups are
+    in no order. Text is dictionary-encoded. Raises as `figures`.
+    """
+    index, contested = WindowIndex(windows), {*rows.contested}
+    for part in parts_of(TELEMETRY.name, _near(rows, index.bounds)):
+        yield from _in_windows(part, index, (*KEY, *columns), contested)
 
 
 # -- reading --------------------------------------------------------------------------------------------------
@@ -153,7 +163,21 @@ def _near(rows: Rows, bounds: file_names.Bounds) -> Rows:
     return dataclasses.replace(rows, free=near(rows.free), contested=near(rows.contested))
 
 
-def _row_groups(path: Path, sums: _Sums, replaced: pa.Table | None) -> Iterator[pa.RecordBatch]:
+def _in_windows(
+    part: TablePart, index: WindowIndex, columns: Sequence[str], contested: Collection[Path]
+) -> Iterator[tuple[pa.RecordBatch, Slices]]:
+    """The rows of each row group of a piece of telemetry that has some in windows, and which."""
+    for path in part.files:
+        for rows in _row_groups(path, index, columns, part.late if path in contested else None):
+            yield rows, index.slices(rows)
+    if part.late is not None:
+        rows = _joined(keys.newest(part.late.select(list(columns))))
+        yield rows, index.slices(rows)
+
+
+def _row_groups(
+    path: Path, index: WindowIndex, columns: Sequence[str], replaced: pa.Table | None
+) -> Iterator[pa.RecordBatch]:
     """The rows of each row group of a file that can lie in a window, but for those whose key is `replaced`.
 
     They have the columns that are not all NULL, and are sorted by GPU and time.
@@ -163,12 +187,12 @@ def _row_groups(path: Path, sums: _Sums, replaced: pa.Table | None) -> Iterator[
     texts = ["cluster", "gpu", "quality"] if replaced is None else []  # as numbers, where keys are not compared
     with files.opened(path) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
         filled = parquet.filled_in(file)
-        columns = [*KEY, *(name for name in _COLUMNS if name in filled and name not in KEY)]
+        chosen = [*KEY, *(name for name in columns if name in filled and name not in KEY)]
         places = {file.metadata.schema.column(place).path: place for place in range(file.metadata.num_columns)}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
-            if sums.may_need(*(group.column(places[name]).statistics for name in ("gpu", "ts"))):
-                rows = file.read_row_group(number, columns=columns, use_threads=False)
+            if index.may_need(*(group.column(places[name]).statistics for name in ("gpu", "ts"))):
+                rows = file.read_row_group(number, columns=chosen, use_threads=False)
                 yield _joined(rows if replaced is None else keys.without(rows, replaced))
 
 
@@ -200,58 +224,90 @@ def _codes(column: pa.Array) -> tuple[NDArray[Any], list[str | None]]:
 # -- adding up ------------------------------------------------------------------------------------------------
 
 
-class _Sums:
-    """Windows, and what is known of each from the rows that were added."""
+class WindowIndex:
+    """Windows, to be looked up by cluster, GPU and time."""
 
     def __init__(self, windows: pa.Table) -> None:
+        """`windows` has the columns `WINDOW`."""
         import numpy as np
 
         rows = _joined(windows)
-        self._began, self._until, self._ended = (
-            _numbers(rows[name].view("int64"), absent)
-            for name, absent in (("began", _HIGH), ("until", _LOW), ("ended", _HIGH))
-        )
+        began, until = (_numbers(rows[name].view("int64"), absent) for name, absent in _TIMES.items())
         (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
         key = gpu * len(clusters) + cluster
-        order = np.lexsort((self._began, key))
+        order = np.lexsort((began, key))
         # The windows of each cluster and GPU, in their order, and when they begin and end.
         self._of_gpu = {
             (clusters[cluster[places[0]]], gpus[gpu[places[0]]]): (
                 places,
-                np.concatenate((self._began[places], self._until[places])),
+                np.concatenate((began[places], until[places])),
             )
             for places in np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
             if len(places)
         }
         hashes = file_names.gpu_hashes(gpu for _, gpu in self._of_gpu)
-        first_us, last_us = int(self._began.min(initial=_HIGH)), int(self._until.max(initial=_LOW)) - 1
-        self.bounds = file_names.Bounds(first_us, last_us, hashes)
+        self.bounds = file_names.Bounds(int(began.min(initial=_HIGH)), int(until.max(initial=_LOW)) - 1, hashes)
         """Between which times, and of which GPUs, readings can be in windows."""
-        self._gpus = sorted({(gpu or "").encode() for _, gpu in self._of_gpu})
-        count = len(windows)
-        self._power = _PowerSums(self._until)
+        gpu_names = np.array([(gpu or "").encode() for _, gpu in self._of_gpu], object)
+        by_name = np.argsort(gpu_names, kind="stable")
+        self._gpus = gpu_names[by_name].tolist()
+        halves = [times.reshape(2, -1) for _, times in self._of_gpu.values()]
+        self._first_us = np.array([first_us.min() for first_us, _ in halves], np.int64)[by_name]
+        self._until_us = np.array([until_us.max() for _, until_us in halves], np.int64)[by_name]
+
+    def may_need(self, gpu: pq.Statistics | None, ts: pq.Statistics | None) -> bool:
+        """Whether rows can lie in a window, by what a file says of their GPUs and times."""
+        among = slice(None)
+        if gpu is not None and gpu.has_min_max:
+            among = slice(bisect.bisect_left(self._gpus, gpu.min_raw), bisect.bisect_right(self._gpus, gpu.max_raw))
+        first_us, last_us = (ts.min_raw, ts.max_raw) if ts is not None and ts.has_min_max else (_LOW, _HIGH)
+        return bool(((self._first_us[among] <= last_us) & (self._until_us[among] > first_us)).any())
+
+    def slices(self, rows: pa.RecordBatch) -> Slices:
+        """Those of the rows, sorted by GPU and time, that lie in windows."""
+        import numpy as np
+
+        ts = rows["ts"].view("int64").to_numpy()
+        (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
+        other = gpu[1:] != gpu[:-1]
+        if len(clusters) > 2 or rows["cluster"].null_count:
+            other |= cluster[1:] != cluster[:-1]
+        begins = [0, *(np.flatnonzero(other) + 1).tolist()] if len(ts) else []
+        found, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
+        for begin, end in zip(begins, [*begins[1:], len(ts)], strict=False):
+            windows_of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
+            if windows_of_gpu is not None:
+                windows, times = windows_of_gpu
+                found.append(windows)
+                places.append((ts[begin:end].searchsorted(times) + begin).reshape(2, -1))
+        windows, (first, last) = np.concatenate(found), np.concatenate(places, axis=1)
+        inside = first < last
+        return Slices(windows[inside], first[inside], last[inside])
+
+
+class _Sums:
+    """What is known of each window from the rows that were added."""
+
+    def __init__(self, windows: pa.Table) -> None:
+        import numpy as np
+
+        rows, count = _joined(windows), len(windows)
+        self._began, until, self._ended = (
+            _numbers(rows[name].view("int64"), absent) for name, absent in (_TIMES | {"ended": _HIGH}).items()
+        )
+        self._power = _PowerSums(until)
         self._lowest, self._highest = _FirstLowest(count), _FirstLowest(count)  # of the counter (mJ), of its negative
         self._readings, self._clocks, self._sum_mhz = (np.zeros(count, np.int64) for _ in range(3))
         self._first_us, self._last_us, self._celsius = (np.full(count, value) for value in (_HIGH, _LOW, _LOW))
 
-    def may_need(self, gpu: pq.Statistics | None, ts: pq.Statistics | None) -> bool:
-        """Whether rows can lie in a window, by what a file says of their GPUs and times."""
-        bounds = self.bounds
-        if ts is not None and ts.has_min_max and (ts.min_raw > bounds.last_us or ts.max_raw < bounds.first_us):
-            return False
-        if gpu is None or not gpu.has_min_max:
-            return True
-        return bisect.bisect_left(self._gpus, gpu.min_raw) < bisect.bisect_right(self._gpus, gpu.max_raw)
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        """Add rows that are sorted by GPU and time."""
+    def add(self, rows: pa.RecordBatch, slices: Slices) -> None:
+        """Add rows that are sorted by GPU and time, and lie in windows as the slices say."""
         import numpy as np
 
-        ts = rows["ts"].view("int64").to_numpy()
-        slices = self._slices(rows, ts)
         windows, names = slices.windows, rows.schema.names
         if not len(windows):
             return
+        ts = rows["ts"].view("int64").to_numpy()
         self._readings[windows] += slices.count()
         self._first_us[windows] = np.minimum(self._first_us[windows], ts[slices.first])
         self._last_us[windows] = np.maximum(self._last_us[windows], ts[slices.end - 1])
@@ -267,26 +323,6 @@ class _Sums:
         if "energy_mj" in names:
             self._lowest.add(_numbers(rows["energy_mj"], _HIGH), ts, slices)
             self._highest.add(-_numbers(rows["energy_mj"], -_HIGH), ts, slices)
-
-    def _slices(self, rows: pa.RecordBatch, ts: Integers) -> _Slices:
-        """Those of the rows that lie in windows."""
-        import numpy as np
-
-        (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
-        other = gpu[1:] != gpu[:-1]
-        if len(clusters) > 2 or rows["cluster"].null_count:
-            other |= cluster[1:] != cluster[:-1]
-        begins = [0, *(np.flatnonzero(other) + 1).tolist()] if len(ts) else []
-        found, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
-        for begin, end in zip(begins, [*begins[1:], len(ts)], strict=False):
-            windows_of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
-            if windows_of_gpu is not None:
-                windows, times = windows_of_gpu
-                found.append(windows)
-                places.append((ts[begin:end].searchsorted(times) + begin).reshape(2, -1))
-        windows, (first, last) = np.concatenate(found), np.concatenate(places, axis=1)
-        inside = first < last
-        return _Slices(windows[inside], first[inside], last[inside])
 
     def end(self, before_us: int) -> None:
         """Know that all rows before a time were added."""
@@ -331,7 +367,7 @@ class _Sums:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Slices:
+class Slices:
     """Which rows lie in which windows: of each slice the window, the first row, and the row after its last."""
 
     windows: Integers
@@ -349,6 +385,14 @@ class _Slices:
     def apart(self) -> bool:
         """Whether no row lies in two windows."""
         return bool((self._edges[1:] >= self._edges[:-1]).all())
+
+    def rows(self) -> tuple[Integers, Integers]:
+        """Of each reading in a window: the window, and the row."""
+        import numpy as np
+
+        counts = self.end - self.first
+        before = np.cumsum(counts) - counts
+        return np.repeat(self.windows, counts), np.arange(counts.sum()) - np.repeat(before - self.first, counts)
 
     def sort(self, values: NDArray[np.uint16]) -> NDArray[np.uint16]:
         """The values, sorted within each slice, of slices that are `apart`."""
@@ -402,7 +446,7 @@ class _FirstLowest:
 
         self.values, self.at_us = np.full(count, _HIGH), np.full(count, _HIGH)
 
-    def add(self, values: Integers, ts: Integers, slices: _Slices) -> None:
+    def add(self, values: Integers, ts: Integers, slices: Slices) -> None:
         import numpy as np
 
         lowest = slices.reduce(np.minimum, values)
@@ -427,11 +471,11 @@ class _PowerSums:
         self.counted, self.sum_mw, self.most_mw = (np.zeros(count, np.int64) for _ in range(3))
         self.median_tenths, self.p95_tenths = np.zeros(count), np.zeros(count)  # of a watt
         self._pieces = np.zeros(count, np.int64)  # slices of each window: of several, quantiles are counted
-        self._tenths: list[tuple[_Slices, NDArray[np.uint16]]] = []  # of the present day
+        self._tenths: list[tuple[Slices, NDArray[np.uint16]]] = []  # of the present day
         # Of each window those of the days before: the lowest, and how many readings have this, 0.1 W more, ...
         self._counts: dict[int, tuple[int, NDArray[np.int64]]] = {}
 
-    def add(self, rows: pa.RecordBatch, slices: _Slices) -> None:
+    def add(self, rows: pa.RecordBatch, slices: Slices) -> None:
         import numpy as np
 
         power_mw, counts = _power(rows)

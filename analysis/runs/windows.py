@@ -1,0 +1,228 @@
+"""What telemetry says of the time of runs, made in parts: some GPUs and some days each, here or on other machines.
+
+A run belongs to the part in which it began, and all of its readings are read there. So a figure of a run is made in one
+place, and to put parts together is to write one below the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import polars as pl
+
+from ...store.file_names import DAY_US, Bounds, gpu_hashes
+from ...store.instants import date_of_ns
+from ...store.metrics import UNTRUSTED_POWER
+from ...store.windows import FIGURES, WINDOW, WindowIndex, figures, readings
+from ..engines import HERE, Coverage, Engine, PartFailure, opened
+from ..statistics.ordering import Ints
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ...store import Store
+    from ...store.snapshot import Rows
+
+READINGS = 1_500_000
+"""Of a part, about."""
+TRUSTED = ~pl.col("quality").fill_null("").str.contains("|".join(UNTRUSTED_POWER))
+"""Of readings: whether their power is a measurement."""
+_EVER = Bounds()
+_FIGURES = {
+    column.name: {"BIGINT": pl.Int64(), "DOUBLE": pl.Float64(), "VARCHAR": pl.String()}[column.type]
+    for column in FIGURES
+}
+_RUN = ("run_id", "cluster", "campaign", "workload", "gpu", "job_id", "began", "ended", "status")
+
+T = TypeVar("T")
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class GpuDays:
+    """Some days of a store, of some GPUs of a cluster or (None) of all GPUs; from `since_us` to before `until_us`."""
+
+    root: str
+    since_us: int
+    until_us: int
+    cluster: str | None = None
+    gpus: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        first_us, last_us = max(self.since_us, 0), self.until_us - 1
+        days = _days(first_us, last_us if self.until_us < _EVER.last_us else first_us)
+        return days if self.gpus is None else f"{days}, {_range(self.gpus)}"
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.since_us, self.until_us - 1, None if self.gpus is None else gpu_hashes(self.gpus))
+
+
+@dataclass(frozen=True)
+class WindowPart:
+    """Windows of some GPUs that began within some days. `windows` has the columns `store.windows.WINDOW`."""
+
+    root: str
+    windows: pa.Table
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        began = self.windows["began"].cast("int64").to_numpy()
+        return f"{_days(began.min(), began.max())}, {_range(self.windows['gpu'].to_pylist())}"
+
+    def whole(self, read: Callable[[Rows], T]) -> T:
+        """What `read` makes of the telemetry of these windows. Raises StoreError where not all of it can be read."""
+        return opened(self.root).whole("telemetry", read, WindowIndex(self.windows).bounds)
+
+    def readings(self, columns: Sequence[str]) -> pl.DataFrame:
+        """The readings in the windows, in no order: `window` (its row), and these columns of telemetry."""
+        return self.whole(lambda rows: _frame(rows, self.windows, columns))
+
+
+def _days(first_us: int, last_us: int) -> str:
+    first, last = (f"{date_of_ns(int(at_us) * 1000):%Y-%m-%d}" for at_us in (first_us, last_us))
+    return first if first == last else f"{first} to {last}"
+
+
+def _range(gpus: Sequence[str]) -> str:
+    first, last = min(gpus), max(gpus)
+    return f"GPU {first}" if first == last else f"GPUs {first} to {last}"
+
+
+def _frame(rows: Rows, windows: pa.Table, columns: Sequence[str]) -> pl.DataFrame:
+    """Of `WindowPart.readings`."""
+    from ...store.schema import arrow_schema
+
+    kinds = cast("pl.DataFrame", pl.from_arrow(arrow_schema("telemetry").empty_table().select(list(columns)))).schema
+    pieces = [pl.DataFrame(schema={"window": pl.Int64} | kinds)]
+    for batch, slices in readings(rows, windows, columns):
+        window, row = slices.rows()
+        if len(row):
+            piece = cast("pl.DataFrame", pl.from_arrow(batch.select([c for c in columns if c in batch.schema.names])))
+            piece = piece if len(row) == len(batch) and (np.diff(row) == 1).all() else piece[row]
+            absent = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in piece.columns]
+            piece = piece.with_columns(absent).cast(kinds)  # type: ignore[arg-type]
+            pieces.append(piece.select(pl.Series("window", window), *columns))
+    return pl.concat(pieces)
+
+
+# -- parts ----------------------------------------------------------------------------------------------------
+
+
+def made(
+    store: Store, engine: Engine, function: Callable[[Any], T], parts: Sequence[Any], progress: Progress | None = None
+) -> tuple[list[T | PartFailure], Coverage]:
+    """The results of parts, in their order, and what they cover."""
+    engine.require(store)
+    results = list(engine.map(function, parts, name=lambda part: str(part.name), progress=progress))
+    return results, Coverage(len(parts), tuple(result for result in results if isinstance(result, PartFailure)))
+
+
+def gpu_days(
+    store: Store, within: tuple[int, int] | None = None, *, cluster: str | None = None,
+    gpus: Sequence[str] | None = None, most: int | None = None,
+) -> list[GpuDays]:  # fmt: skip
+    """Parts of the telemetry of a store, those of a day after those of the days before. `within`: two times, us UTC;
+    `gpus`: only these, in their order; `most`: readings of a part, about. Raises StoreError."""
+    most, root = most or READINGS, str(store.root.absolute())
+    since_us, until_us = within or (_EVER.first_us, _EVER.last_us)
+    starts, rows = _spans(store, Bounds(since_us, until_us - 1, None if gpus is None else gpu_hashes(gpus)), most)
+    parts = []
+    for start_us, end_us, n in zip(starts, [*starts[1:], _EVER.last_us], rows, strict=True):
+        times = max(since_us, start_us), min(until_us, end_us)
+        if gpus is None:
+            parts.append(GpuDays(root, *times))
+            continue
+        edges = np.linspace(0, len(gpus), _pieces(n, len(gpus), most) + 1).round().astype(int).tolist()
+        parts += [GpuDays(root, *times, cluster, tuple(gpus[a:b])) for a, b in zip(edges, edges[1:], strict=False)]
+    return parts
+
+
+def window_parts(store: Store, windows: pl.DataFrame) -> list[tuple[WindowPart, Ints]]:
+    """Parts of windows, and of each the rows that its windows have in `windows`. Raises StoreError.
+
+    `windows` has the columns `store.windows.WINDOW`, without NULL but in `cluster` and `ended`.
+    """
+    if windows.is_empty():
+        return []
+    first, last = windows["began"].dt.epoch("us").min(), windows["until"].dt.epoch("us").max()
+    hashes = gpu_hashes(windows["gpu"].unique())
+    starts, rows = _spans(store, Bounds(cast("int", first), cast("int", last) - 1, hashes), READINGS)
+    span = np.searchsorted(starts, windows["began"].dt.epoch("us").to_numpy(), "right") - 1
+    numbered = windows.select(pl.col("gpu").rank("dense"), pl.Series("span", span)).with_row_index("row")
+    place = pl.col("gpu").rank("dense").over("span") - 1
+    numbered = numbered.with_columns(place.alias("place"), pl.col("gpu").n_unique().over("span").alias("gpus"))
+    parts = []
+    for (number,), of_span in numbered.sort("span", "gpu", "row").group_by("span", maintain_order=True):
+        gpus = int(of_span["gpus"][0])
+        piece = pl.col("place") * _pieces(rows[cast("int", number)], gpus, READINGS) // gpus
+        for _, of_part in of_span.group_by(piece, maintain_order=True):
+            chosen = of_part["row"].to_numpy().astype(np.int64)
+            table = windows[chosen].select(*WINDOW).to_arrow(compat_level=pl.CompatLevel.oldest())
+            parts.append((WindowPart(str(store.root.absolute()), table), chosen))
+    return parts
+
+
+def _pieces(rows: int, gpus: int, most: int) -> int:
+    return max(1, min(-(-rows // most), gpus))
+
+
+def _spans(store: Store, within: Bounds, most: int) -> tuple[list[int], list[int]]:
+    """Times (us UTC) at which spans of days begin that have so many readings at most, or are a day, and about how many
+    they have. The first begins before all times."""
+    starts, rows = [_EVER.first_us], [0]
+    for day, n in store.readings_by_day(within).items():
+        if rows[-1] and rows[-1] + n > most:
+            starts.append(day * DAY_US)
+            rows.append(0)
+        rows[-1] += n
+    return starts, rows
+
+
+# -- windows of runs ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunWindows:
+    """What telemetry says of the time of runs."""
+
+    rows: pl.DataFrame
+    """A row for each run: the columns of the view `run_windows`. `n` is None where its part could not be read."""
+    coverage: Coverage
+
+
+def windows_of_runs(
+    store: Store, *, cluster: str | None = None, since: datetime | None = None, until: datetime | None = None,
+    engine: Engine = HERE, progress: Progress | None = None,
+) -> RunWindows:  # fmt: skip
+    """The view `run_windows`, made in parts: figures of power, energy, clock and temperature of each run.
+
+    Only runs of a cluster, or that began from `since` to before `until` (UTC). Raises StoreError, EngineError.
+    """
+    runs = store.scan("runs").filter(pl.all_horizontal(pl.col("gpu", "began", "ended").is_not_null())).select(_RUN)
+    runs = runs if cluster is None else runs.filter(pl.col("cluster") == cluster)
+    runs = runs if since is None else runs.filter(pl.col("began") >= since)
+    runs = runs if until is None else runs.filter(pl.col("began") < until)
+    rows = store.collect(runs.sort("cluster", "gpu", "began", "run_id", nulls_last=True))
+    parts = window_parts(store, rows.select(*(column for column in WINDOW if column != "until"), until="ended"))
+    results, coverage = made(store, engine, _figures, [part for part, _ in parts], progress)
+    pieces = [pl.DataFrame(schema={"row": pl.Int64} | _FIGURES)]
+    for (_, chosen), result in zip(parts, results, strict=True):
+        if not isinstance(result, PartFailure):
+            pieces.append(result.select(pl.Series("row", chosen), *_FIGURES))
+    order = pl.DataFrame({"row": np.arange(rows.height)})
+    told = order.join(pl.concat(pieces), on="row", how="left", maintain_order="left")
+    return RunWindows(rows.hstack(told.drop("row")), coverage)
+
+
+def _figures(part: WindowPart) -> pl.DataFrame:
+    """The figures of the windows of a part."""
+    told = part.whole(lambda rows: figures(rows, part.windows))
+    return cast("pl.Series", pl.from_arrow(told)).struct.unnest()
