@@ -559,6 +559,8 @@ _EVENTS = {
 }
 _WHY = {
     Gap.RUN_ONCE: "fewer than two GPUs have two runs: a GPU is named only where another figure agrees; measure again",
+    Gap.NOT_READ: "not all of its telemetry can be read: memory that failed, and a power reading that stood still, may "
+    "be missing in the findings",
     Gap.NO_RUNS: "there are no runs",
     Gap.PAST_OF_NODES: "history: its GPUs run together in jobs, so nodes were compared with their past and not GPUs",
     Gap.NO_COMPUTING: "no operation that lasts above 0 s has compute in its name, as forward-compute has: who sends, "

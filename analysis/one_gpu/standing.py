@@ -86,7 +86,7 @@ def figures(store: Store, cluster: str, most_runs: float | None = None) -> Figur
     if not 0 < count <= (COMPUTED_RUNS if most_runs is None else most_runs):
         return None
 
-    rows, _ = computed(store, probed(store, cluster=cluster, every=True))
+    rows, *_ = computed(store, probed(store, cluster=cluster, every=True))
     return Figures(cluster, None, _bands(rows.lazy()).collect(), rows)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from ...store.metrics import BOARD_POWER, power_is_trusted
+from ...store.metrics import BOARD_POWER
+from ..engines import HERE, Engine, PartFailure
 from ..runs.measurements import measurements
+from ..runs.windows import READINGS, TRUSTED, Progress, WindowPart, arrow_of, made, up_to_end
 from ..statistics.ordering import Floats
 from .spikes import SMOOTHING, distances, spike_vector
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 RUNS = 50
 """Of a workload with more runs, this many are read."""
 _READINGS = 30  # of a workload, at least
+_USED = ("utilization", "memory_utilization")
+_LIMITS = ("limit_w", "board_w")
 LITTLE, MUCH = 30.0, 60.0
 """% of the time with memory traffic: up to the first a workload uses compute, from the second on memory."""
 _WAITING = 50.0  # % of the time with a kernel
@@ -71,14 +76,40 @@ class Profile:
         return {name: getattr(self, name) for name in names} | {"use": self.use, "above_limit": above}
 
 
-def power_profiles(store: Store, *, cluster: str | None = None) -> list[Profile]:
-    """The profile of each workload of a store (of one cluster) from the telemetry in the windows of its runs."""
+@dataclass(frozen=True)
+class WorkloadPart:
+    """Workloads, each with all of its runs."""
+
+    root: str
+    runs: pl.DataFrame
+    """run_id, cluster, workload, gpu; of those that are read also `began`, `ended`, and what is known of their power
+    limit: `limit_w` of the run, `board_w` of its GPU."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        names = self.runs["workload"].unique(maintain_order=True)
+        return f"workload {names[0]}" if len(names) == 1 else f"workloads {names[0]} to {names[-1]}"
+
+
+def power_profiles(
+    store: Store, *, cluster: str | None = None, engine: Engine = HERE, progress: Progress | None = None
+) -> list[Profile]:
+    """The profile of each workload of a store (of one cluster) from the telemetry in the windows of its runs.
+
+    Telemetry is read in parts of some workloads each. Those of a part that cannot be read have a `reason`.
+    """
     runs = measurements(store, clusters=[cluster] if cluster else [], run_ids=True, untimed=True)
     runs = runs.select("run_id", pl.col("cluster", "workload", "gpu").cast(pl.String))
-    read = runs.join(_readings(store), on="run_id", how="left", maintain_order="left")
-    groups = read.group_by("cluster", "workload", maintain_order=True)
-    found = [_profile(str(on), str(workload), part) for (on, workload), part in groups]
-    return sorted(found, key=lambda one: (one.cluster, one.workload))
+    parts = _parts(store, runs.join(_windows(store), on="run_id", how="left", maintain_order="left"))
+    results, _ = made(store, engine, _profiles, parts, progress)
+    profiles = []
+    for part, result in zip(parts, results, strict=True):
+        if isinstance(result, PartFailure):
+            reason = f"its telemetry cannot be read: {result.reason}"
+            result = [_without(*names, of_workload, reason) for names, of_workload in _by_workload(part.runs)]
+        profiles += result
+    return sorted(profiles, key=lambda one: (one.cluster, one.workload))
 
 
 def nearest(profile: Profile, others: Sequence[Profile]) -> list[tuple[Profile, float]]:
@@ -90,32 +121,65 @@ def nearest(profile: Profile, others: Sequence[Profile]) -> list[tuple[Profile, 
     return [(known[i], float(apart[i])) for i in np.argsort(apart, kind="stable")]
 
 
-def _readings(store: Store) -> pl.DataFrame:
-    """Readings of some runs of each workload: run_id, ts, watts, limit_w, utilization, memory_utilization."""
-    watts = f"coalesce({', '.join(f't.{name}' for name in BOARD_POWER)})"
+def _windows(store: Store) -> pl.DataFrame:
+    """The time of some runs of each workload, and what is known of their limit: run_id, began, ended, limit_w of the
+    run, board_w of its GPU."""
     query = f"""
         with numbered as (
             select run_id, cluster, gpu, began, ended, conditions.power_limit_w as limit_w,
                 row_number() over (partition by cluster, workload order by hash(run_id)) as number from runs
             where began is not null and ended is not null
         )
-        select r.run_id, t.ts, {watts} / 1e3 as watts, t.utilization, t.memory_utilization, coalesce(
-            r.limit_w, t.power_limit_mw / 1e3, g.power_limit_mw / 1e3, g.power_limit_default_mw / 1e3) as limit_w
-        from numbered r
-        join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu and t.ts between r.began and r.ended
-        left join gpus_now g on g.cluster = r.cluster and g.gpu = r.gpu
-        where r.number <= {RUNS} and {watts} is not null and {power_is_trusted("t.quality")}
+        select r.run_id, r.began, r.ended, r.limit_w,
+            coalesce(g.power_limit_mw, g.power_limit_default_mw) / 1e3 as board_w
+        from numbered r left join gpus_now g on g.cluster = r.cluster and g.gpu = r.gpu where r.number <= {RUNS}
     """
-    numbers = pl.col("watts", "utilization", "memory_utilization", "limit_w").cast(pl.Float64)
-    return store.sql(query).polars().with_columns(pl.col("run_id").cast(pl.String), numbers).sort("run_id", "ts")
+    return store.sql(query).polars().with_columns(pl.col("run_id").cast(pl.String), pl.col(_LIMITS).cast(pl.Float64))
+
+
+def _parts(store: Store, runs: pl.DataFrame) -> list[WorkloadPart]:
+    """Parts of workloads, each whole, of about as many readings as are read at once."""
+    root, parts, waiting, seconds = str(store.root.absolute()), [], list[pl.DataFrame](), 0.0
+    for _, of_workload in _by_workload(runs):
+        lasts = float((of_workload["ended"] - of_workload["began"]).dt.total_microseconds().sum()) / 1e6
+        if waiting and seconds + lasts > READINGS / 3:  # mostly one a second, and all are in memory
+            parts.append(WorkloadPart(root, pl.concat(waiting)))
+            waiting, seconds = [], 0.0
+        waiting, seconds = [*waiting, of_workload], seconds + lasts
+    return [*parts, WorkloadPart(root, pl.concat(waiting))] if waiting else parts
+
+
+def _profiles(part: WorkloadPart) -> list[Profile]:
+    """The profiles of the workloads of a part."""
+    timed = pl.all_horizontal(pl.col("cluster", "gpu", "began", "ended").is_not_null())
+    chosen = part.runs.filter(timed & (pl.col("ended") >= pl.col("began")))
+    windows = chosen.select("cluster", "gpu", "began", "ended", up_to_end())
+    rows = WindowPart(part.root, arrow_of(windows)).readings(["ts", *BOARD_POWER, *_USED, "power_limit_mw", "quality"])
+    watts, limit_w = pl.coalesce(BOARD_POWER), pl.coalesce("limit_w", pl.col("power_limit_mw") / 1e3, "board_w")
+    rows = rows.filter(watts.is_not_null() & TRUSTED).sort("window", "ts")
+    limits = chosen.select("run_id", *_LIMITS)[rows["window"]]
+    read = rows.hstack(limits).select(
+        "run_id", (watts / 1e3).alias("watts"), limit_w.alias("limit_w"), pl.col(_USED).cast(pl.Float64)
+    )
+    joined = part.runs.drop("began", "ended", *_LIMITS).join(read, on="run_id", how="left", maintain_order="left_right")
+    return [_profile(*names, of_workload) for names, of_workload in _by_workload(joined)]
+
+
+def _by_workload(runs: pl.DataFrame) -> Iterator[tuple[tuple[str, str], pl.DataFrame]]:
+    """The rows of each workload of a cluster, with the names of both."""
+    for (on, workload), of_workload in runs.group_by("cluster", "workload", maintain_order=True):
+        yield (str(on), str(workload)), of_workload
+
+
+def _without(cluster: str, workload: str, runs: pl.DataFrame, reason: str) -> Profile:
+    """A workload without a profile."""
+    counts = (runs["run_id"].n_unique(), runs["gpu"].n_unique())
+    return Profile(cluster, workload, *counts, 0, None, None, None, None, None, reason)
 
 
 def _profile(cluster: str, workload: str, readings: pl.DataFrame) -> Profile:
-    runs, gpus = readings["run_id"].n_unique(), readings["gpu"].n_unique()
-
-    def without(reason: str) -> Profile:
-        return Profile(cluster, workload, runs, gpus, 0, None, None, None, None, None, reason)
-
+    """The profile of a workload, of rows of its runs with their readings."""
+    without = partial(_without, cluster, workload, readings)
     read = readings.drop_nulls("watts")
     if read.height < _READINGS:
         return without(f"fewer than {_READINGS} readings of power in the windows of its runs")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
@@ -14,11 +16,16 @@ import polars as pl
 from ...errors import InputError
 from ...store.catalog import quoted
 from ...store.names import TRIAL_CAMPAIGN, gpu_name
+from ...store.parts import parts_of, read
+from ...store.schema import KEY
+from ...store.snapshot import Rows
 from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
+from ..engines import HERE, Coverage, Engine, PartFailure, opened
 from .kinds import told_apart
 from .measurements import SOUND, identities
 from .run_figures import figures, in_time
+from .windows import GpuDays, Progress, gpu_days, made
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -44,6 +51,9 @@ _PROGRESS = ("gpus", "probes", "stored_to", "ended")  # columns of `campaigns`
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
 """What a probe stresses, as its conditions tell it."""
 
+_NAMES, _COUNTERS = ("cluster", "gpu"), ("row_remap_failed", "ecc_uncorrected")
+_FAILED = {"first": pl.Datetime("us"), "last": pl.Datetime("us"), **dict.fromkeys(_COUNTERS, pl.Int64)}
+_LOOKED_AT = 20_000_000  # readings of a part in which hardly any tells of memory that failed
 _NAMED = 5  # campaigns in a sentence
 _BALANCE = 8.0  # FLOP a byte from which arithmetic and not memory is what a probe stresses
 
@@ -98,6 +108,8 @@ class Probed:
     counters: pl.DataFrame | None = None
     """gpu, first, last, row_remap_failed, ecc_uncorrected: of GPUs whose telemetry tells of memory that failed; None
     where nobody looked."""
+    coverage: Coverage | None = None
+    """Of the telemetry in which that was looked for; None where nobody looked."""
 
     @property
     def models(self) -> list[str]:
@@ -247,7 +259,7 @@ def _without_runs(store: Store, cluster: str | None) -> str | None:
     return cluster if cluster in known else known[0] if cluster is None and known else None
 
 
-def clusters_with_facts(store: Store) -> list[str]:
+def clusters_with_facts(store: Store, *, engine: Engine = HERE) -> list[str]:
     """The clusters with an event that tells what needs no run: a GPU that is lost, or an error of the hardware.
 
     Of a store without such events and without runs, those whose telemetry tells of memory that failed.
@@ -255,24 +267,45 @@ def clusters_with_facts(store: Store) -> list[str]:
     known = store.scan("events").filter(IS_FACT & FACT_GPU.is_not_null()).select("cluster")
     told = store.collect(known.drop_nulls().unique().sort("cluster"))["cluster"]
     if not len(told) and not has_rows(store, "runs"):
-        told = failed_memory(store)["cluster"].unique()
+        told = failed_memory(store, engine=engine)[0]["cluster"].unique()
     return sorted(map(str, told))
 
 
-def failed_memory(store: Store) -> pl.DataFrame:
-    """The GPUs whose telemetry tells of rows that could not be remapped, or of errors that ECC could not correct.
+def failed_memory(
+    store: Store, *, engine: Engine = HERE, progress: Progress | None = None
+) -> tuple[pl.DataFrame, Coverage]:
+    """The GPUs whose telemetry tells of rows that could not be remapped, or of errors that ECC could not correct, and
+    what this covers. Made in parts of some days.
 
     cluster, gpu, first, last (when it told so), row_remap_failed, ecc_uncorrected (the highest readings).
     """
-    counters = ("row_remap_failed", "ecc_uncorrected")
-    told = store.scan("telemetry").filter(pl.any_horizontal(pl.col(name) > 0 for name in counters))
-    names = pl.col("cluster", "gpu").cast(pl.String)
-    by_gpu = (
-        told.select(names, "ts", *counters)
-        .group_by("cluster", "gpu")
-        .agg(pl.col("ts").min().alias("first"), pl.col("ts").max().alias("last"), pl.col(counters).max())
-    )
-    return store.collect(by_gpu.drop_nulls(["cluster", "gpu"]).sort("cluster", "gpu"))
+    results, coverage = made(store, engine, _failed_memory, gpu_days(store, most=_LOOKED_AT), progress)
+    by_part = [result for result in results if not isinstance(result, PartFailure)]
+    nothing = pl.DataFrame(schema=dict.fromkeys(_NAMES, pl.String) | _FAILED)
+    by_gpu = pl.concat([nothing, *by_part]).group_by(_NAMES).agg(_extremes("first", "last"))
+    return by_gpu.drop_nulls(_NAMES).sort(_NAMES), coverage
+
+
+def _failed_memory(part: GpuDays) -> pl.DataFrame:
+    """The same of all GPUs in some days."""
+    import pyarrow.dataset as ds
+
+    failed = functools.reduce(operator.or_, (ds.field(name) > 0 for name in _COUNTERS))
+
+    def read_pieces(rows: Rows) -> pl.DataFrame:
+        found = [pl.DataFrame(schema=dict.fromkeys(_NAMES, pl.String) | _FAILED)]
+        for piece in parts_of("telemetry", rows):
+            of_piece = Rows([], list(piece.files), piece.late)
+            told = cast("pl.DataFrame", pl.from_arrow(read("telemetry", of_piece, [*KEY, *_COUNTERS], only=failed)))
+            found.append(told.group_by(_NAMES).agg(_extremes("ts", "ts")).cast(dict(found[0].schema)))
+        return pl.concat(found)
+
+    return opened(part.root).whole("telemetry", read_pieces, part.bounds)
+
+
+def _extremes(first: str, last: str) -> list[pl.Expr]:
+    times = (pl.col(first).min().alias("first"), pl.col(last).max().alias("last"))
+    return [*times, *(pl.col(name).max() for name in _COUNTERS)]
 
 
 def clusters_with_timelines(store: Store) -> list[str]:
@@ -281,25 +314,29 @@ def clusters_with_timelines(store: Store) -> list[str]:
     return [str(name) for name in store.collect(clusters)["cluster"]]
 
 
-def with_facts(store: Store, found: Probed, since: datetime | None = None) -> Probed:
+def with_facts(
+    store: Store, found: Probed, since: datetime | None = None, *, engine: Engine = HERE,
+    progress: Progress | None = None,
+) -> Probed:  # fmt: skip
     """The same with all facts about GPUs of its cluster, whenever they were, also of GPUs without runs.
 
-    `since` (UTC, without zone): facts that are older are left out.
+    `since` (UTC, without zone): facts that are older are left out. Telemetry is read in parts.
     """
     facts = store.scan("events").filter((pl.col("cluster") == found.cluster) & IS_FACT & FACT_GPU.is_not_null())
     if since is not None:
         facts = facts.filter(pl.col("ts") >= since)
     told = store.collect(facts.with_columns(FACT_GPU.alias("gpu")).select(found.events.columns))
-    counters = failed_memory(store).filter(pl.col("cluster") == found.cluster).drop("cluster")
+    counters, coverage = failed_memory(store, engine=engine, progress=progress)
+    counters = counters.filter(pl.col("cluster") == found.cluster).drop("cluster")
     counters = counters if since is None else counters.filter(pl.col("last") >= since)
     if told.is_empty() and counters.is_empty():
-        return found
+        return replace(found, coverage=coverage)
     more = told.join(found.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
     named = pl.concat([told["gpu"], counters["gpu"]])
     others = named.filter(~named.is_in(found.gpus["gpu"].implode())).unique()
     gpus = pl.concat([found.gpus, gpus_of(store, found.cluster, others, {})]) if len(others) else found.gpus
     events = pl.concat([found.events, more]).sort("ts", "gpu", nulls_last=True)
-    return replace(found, gpus=gpus, events=events, counters=counters)
+    return replace(found, gpus=gpus, events=events, counters=counters, coverage=coverage)
 
 
 def _probed(store: Store, name: str | None, where: str, *, every: bool) -> Probed:

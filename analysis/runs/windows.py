@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -141,8 +142,18 @@ def gpu_days(
             parts.append(GpuDays(root, *times))
             continue
         edges = np.linspace(0, len(gpus), _pieces(n, len(gpus), most) + 1).round().astype(int).tolist()
-        parts += [GpuDays(root, *times, cluster, tuple(gpus[a:b])) for a, b in zip(edges, edges[1:], strict=False)]
+        parts += [GpuDays(root, *times, cluster, tuple(gpus[a:b])) for a, b in pairwise(edges)]
     return parts
+
+
+def arrow_of(windows: pl.DataFrame) -> pa.Table:
+    """Windows as `WindowPart` has them."""
+    return windows.select(*WINDOW).to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def up_to_end() -> pl.Expr:
+    """`until` of runs of which a reading at their very end counts."""
+    return (pl.col("ended") + pl.duration(microseconds=1)).alias("until")
 
 
 def window_parts(store: Store, windows: pl.DataFrame) -> list[tuple[WindowPart, Ints]]:
@@ -165,8 +176,7 @@ def window_parts(store: Store, windows: pl.DataFrame) -> list[tuple[WindowPart, 
         piece = pl.col("place") * _pieces(rows[cast("int", number)], gpus, READINGS) // gpus
         for _, of_part in of_span.group_by(piece, maintain_order=True):
             chosen = of_part["row"].to_numpy().astype(np.int64)
-            table = windows[chosen].select(*WINDOW).to_arrow(compat_level=pl.CompatLevel.oldest())
-            parts.append((WindowPart(str(store.root.absolute()), table), chosen))
+            parts.append((WindowPart(str(store.root.absolute()), arrow_of(windows[chosen])), chosen))
     return parts
 
 

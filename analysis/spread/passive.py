@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...store.metrics import BOARD_POWER, power_is_trusted
+from ...store.metrics import BOARD_POWER
+from ..engines import HERE, Coverage, Engine, PartFailure
 from ..runs.measurements import identities, measurements
+from ..runs.probing import has_rows
+from ..runs.windows import TRUSTED, Progress, WindowPart, made, up_to_end, window_parts
 from ..statistics.correlation import correlate, spearman_interval
 from .across_workloads import linked_names
 
@@ -46,7 +49,7 @@ COLUMNS = {
     "jobs": pl.Int64,
     "reason": pl.String,
 }
-_STRETCH_NS, _RUNS_LONG = 60 * 10**9, 6  # at least, and in mean lengths of a run
+_READ = {"read_w": pl.Float64, "read_mhz": pl.Float64, "active": pl.Float64}
 _READINGS = 5  # of telemetry in a run, at least
 _MOST_RUNS = 0.5  # share of a workload's runs that must have a figure, or a full clock
 _STUCK = 1e-3  # the chance below which a power that never changes is taken for a sensor that stands still
@@ -109,33 +112,40 @@ class Passive:
     """Columns as `COLUMNS`. `score`: power in % above the median GPU's, with its 95 % interval `low` to `high`; null
     with a `reason`. `rank` 1 draws least and is expected to be fastest. `runs` and `jobs` are those used."""
     worth: tuple[Worth, ...]
+    coverage: Coverage
+    """Of the telemetry of the runs: those of a part that could not be read count as runs without it."""
 
 
-def passive_fingerprints(store: Store, *, cluster: str | None = None, workload: str | None = None) -> pl.DataFrame:
+def passive_fingerprints(
+    store: Store, *, cluster: str | None = None, workload: str | None = None, engine: Engine = HERE
+) -> pl.DataFrame:
     """A label-free score of each GPU from ordinary jobs' power, by workload: the rows of `passive`."""
-    return passive(store, cluster=cluster, workload=workload).rows
+    return passive(store, cluster=cluster, workload=workload, engine=engine).rows
 
 
 def passive(
-    store: Store, *, cluster: str | None = None, workload: str | None = None, figure: str | None = None
-) -> Passive:
+    store: Store, *, cluster: str | None = None, workload: str | None = None, figure: str | None = None,
+    engine: Engine = HERE, progress: Progress | None = None,
+) -> Passive:  # fmt: skip
     """The passive fingerprints of a store, or of one cluster or workload, with what they are worth.
 
     `figure`: of `POWER`; without it, for each workload the best that half of its runs have. Runs of several models,
-    power limits or locked clocks are workloads of their own, as in `measurements`.
+    power limits or locked clocks are workloads of their own, as in `measurements`. Telemetry is read in parts.
     """
     runs = _runs(store, cluster, workload)
+    runs, coverage = _with_telemetry(store, runs, engine, progress)
+    runs = _with_names(store, runs)
     rows, worth = [pl.DataFrame(schema=COLUMNS)], []
     for (on, work), part in runs.group_by("cluster", "workload", maintain_order=True):
         found, worth_of = _of_workload(str(on), str(work), part, POWER if figure is None else (figure,))
         rows.append(found.select(*COLUMNS))
         worth.append(worth_of)
     every = pl.concat(rows).sort("cluster", "workload", "rank", "gpu", nulls_last=True)
-    return Passive(every, tuple(sorted(worth, key=lambda one: (one.cluster, one.workload))))
+    return Passive(every, tuple(sorted(worth, key=lambda one: (one.cluster, one.workload))), coverage)
 
 
 def _runs(store: Store, cluster: str | None, workload: str | None) -> pl.DataFrame:
-    """The runs with their job, the name of their physical GPU, and the figures of `POWER`."""
+    """The runs with their job and the figures of `POWER`."""
     these = {"clusters": [cluster] if cluster else [], "workloads": [workload] if workload else []}
     runs = measurements(store, **these, run_ids=True, untimed=True)
     texts = ("cluster", "workload", "gpu", "job_id")
@@ -145,8 +155,11 @@ def _runs(store: Store, cluster: str | None, workload: str | None) -> pl.DataFra
     of_runs = pl.col("figure").is_in(POWER) & pl.col("value").is_finite()
     figures = store.collect(store.scan("results").filter(of_runs).select("run_id", "figure", "value"))
     wide = figures.pivot(on="figure", on_columns=POWER[:-1], index="run_id", values="value", aggregate_function="first")
-    runs = runs.join(store.collect(jobs), on="run_id", how="left").join(wide, on="run_id", how="left")
-    runs = _with_telemetry(store, runs)
+    return runs.join(store.collect(jobs), on="run_id", how="left").join(wide, on="run_id", how="left")
+
+
+def _with_names(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
+    """The same with the key and the name of their physical GPU, and their job."""
     known = identities(store)
     one_name: list[pl.DataFrame] = []
     for (on,), part in runs.group_by("cluster", maintain_order=True):
@@ -163,39 +176,47 @@ def _runs(store: Store, cluster: str | None, workload: str | None) -> pl.DataFra
     )
 
 
-def _with_telemetry(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
+def _with_telemetry(
+    store: Store, runs: pl.DataFrame, engine: Engine, progress: Progress | None
+) -> tuple[pl.DataFrame, Coverage]:
     """The same, with the 95th percentile of the collected power and the median clock where a run has no figure."""
-    if store.collect(store.scan("telemetry").head(1)).is_empty():
-        return runs.with_columns(active=pl.lit(None, pl.Float64))
-    return runs.join(read_in_runs(store), on="run_id", how="left").with_columns(
+    read, coverage = read_in_runs(store, engine=engine, progress=progress)
+    return runs.join(read, on="run_id", how="left").with_columns(
         pl.coalesce("power_p95", "read_w").alias("power_p95"),
         pl.coalesce("sm_clock_mhz", "read_mhz").alias("sm_clock_mhz"),
-    )
+    ), coverage
 
 
-def read_in_runs(store: Store) -> pl.DataFrame:
-    """What telemetry says of each run's window, where it has enough readings: run_id, read_w (95th percentile of the
-    board power), read_mhz (median SM clock), active (highest share of the time in which SMs were active; NULL where
-    profiling does not tell). benchmarks/telemetry_windows.py says what it costs."""
-    watts = f"coalesce({', '.join(BOARD_POWER)})"
-    # A reading is compared with the runs of its GPU in its stretch of time, not with all of them. Few runs lie in two.
-    usual = store.sql("select avg(epoch_ns(ended) - epoch_ns(began)) as ns from runs where ended >= began").polars()
-    stretch = int(max(_STRETCH_NS, _RUNS_LONG * (usual["ns"][0] or 0)))
-    query = f"""
-        with parts as (
-            select run_id, cluster, gpu, began, ended,
-                unnest(range(epoch_ns(began) // {stretch}, epoch_ns(ended) // {stretch} + 1)) as part
-            from runs where ended >= began
-        )
-        select r.run_id, quantile_cont({watts}, 0.95) / 1e3 as read_w, median(t.sm_clock_mhz) as read_mhz,
-            max(t.sm_active_ppm) / 1e6 as active
-        from parts r join telemetry t on t.cluster = r.cluster and t.gpu = r.gpu
-            and epoch_ns(t.ts) // {stretch} = r.part and t.ts between r.began and r.ended
-        where {watts} is not null and {power_is_trusted("t.quality")}
-        group by r.run_id having count(*) >= {_READINGS}
+def read_in_runs(
+    store: Store, *, engine: Engine = HERE, progress: Progress | None = None
+) -> tuple[pl.DataFrame, Coverage]:
+    """What telemetry says of each run's window, where it has enough readings, and what that covers: run_id, read_w
+    (95th percentile of the board power), read_mhz (median SM clock), active (highest share of the time in which SMs
+    were active; NULL where profiling does not tell). Made in parts; benchmarks/telemetry_windows.py says what it costs.
     """
-    types = {"run_id": pl.String, "read_w": pl.Float64, "read_mhz": pl.Float64, "active": pl.Float64}
-    return store.sql(query).polars().cast(types)  # type: ignore[arg-type]
+    timed = pl.all_horizontal(pl.col("run_id", "cluster", "gpu").is_not_null()) & (pl.col("ended") >= pl.col("began"))
+    runs = store.collect(store.scan("runs").filter(timed).select("run_id", "cluster", "gpu", "began", "ended"))
+    runs = runs if has_rows(store, "telemetry") else runs.clear()
+    parts = window_parts(store, runs.with_columns(up_to_end()))
+    results, coverage = made(store, engine, _read_in_part, [part for part, _ in parts], progress)
+    pieces = [pl.DataFrame(schema={"run_id": pl.String} | _READ)]
+    for (_, chosen), result in zip(parts, results, strict=True):
+        if not isinstance(result, PartFailure):
+            pieces.append(result.select(runs["run_id"].gather(chosen).gather(result["window"]), *_READ))
+    return pl.concat(pieces), coverage
+
+
+def _read_in_part(part: WindowPart) -> pl.DataFrame:
+    """The same of the windows of a part, by `window`."""
+    watts = pl.coalesce(BOARD_POWER)
+    figures = (
+        (watts.quantile(0.95, "linear") / 1e3).alias("read_w"),
+        pl.col("sm_clock_mhz").median().alias("read_mhz"),
+        (pl.col("sm_active_ppm").max() / 1e6).alias("active"),
+    )
+    read = part.readings([*BOARD_POWER, "sm_clock_mhz", "sm_active_ppm", "quality"])
+    by_run = read.filter(watts.is_not_null() & TRUSTED).group_by("window").agg(pl.len(), *figures)
+    return by_run.filter(pl.col("len") >= _READINGS).select("window", *_READ)
 
 
 def _of_workload(cluster: str, workload: str, runs: pl.DataFrame, figures: Sequence[str]) -> tuple[pl.DataFrame, Worth]:

@@ -19,7 +19,7 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,10 @@ import numpy as np
 import polars as pl
 
 from ...store.vocabulary import stated
+from ..engines import HERE, Coverage, Engine
 from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, OF_MEMORY, OTHER, Probed
 from ..runs.sittings import Floats
+from ..runs.windows import Progress
 from . import states
 from .facts import Fact, Still, facts, still_power
 from .states import CLOCK_STEP, HELD, PEER_KEYS, Peers
@@ -140,13 +142,20 @@ class Evidence:
     campaign: Probed
     still: Still
     """GPUs whose power reading stood still, with what shows it."""
+    coverage: Coverage = field(default_factory=Coverage)
+    """Of the telemetry in which that was looked for."""
+    unread: tuple[str, ...] = ()
+    """GPUs of which not all of that could be read."""
 
     @classmethod
-    def of(cls, campaign: Probed, store: Store | None = None) -> Evidence:
+    def of(
+        cls, campaign: Probed, store: Store | None = None, *, engine: Engine = HERE, progress: Progress | None = None
+    ) -> Evidence:
         """With its `store`, power readings that stood still are looked for in the telemetry too."""
-        still = still_power(campaign, store)
-        by_sitting = states.of_sittings(campaign, still)
-        return cls(by_sitting, states.of_gpus(by_sitting), hottest_c(campaign.gpus), campaign, still)
+        sensors = still_power(campaign, store, engine=engine, progress=progress)
+        by_sitting, hottest = states.of_sittings(campaign, sensors.still), hottest_c(campaign.gpus)
+        state_of_gpus = states.of_gpus(by_sitting)
+        return cls(by_sitting, state_of_gpus, hottest, campaign, sensors.still, sensors.coverage, sensors.unread)
 
     def facts(self) -> tuple[Fact, ...]:
         """What was seen of GPUs and needs no test: lost, wrong results, failed, a power reading that stood still."""

@@ -6,18 +6,20 @@ GPUs that were lost, computed wrong results or failed, errors that the driver to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from ...store.metrics import board_power_mw
+from ...store.metrics import BOARD_POWER, board_power_mw
 from ...store.vocabulary import EventKind, Outcome
+from ..engines import HERE, Coverage, Engine, PartFailure
 from ..runs.measurements import SOUND
 from ..runs.probing import OF_HARDWARE, OF_MEMORY, Probed
 from ..runs.sittings import PAUSE
+from ..runs.windows import GpuDays, Progress, WindowPart, arrow_of, gpu_days, made
 from .states import codes
 from .verdict import Kind, Measured, Quantity
 
@@ -30,10 +32,21 @@ _UTILISATION = 30  # ... while the utilisation moves by this many points, as in 
 _STILL_RUNS = 4  # runs whose power is the same to the milliwatt ...
 _MOVED = 1.2  # ... where that of the peers' runs differs by this factor
 _COUNTERS = ("row_remap_failed", "ecc_uncorrected")
+_STRETCH = {"gpu": pl.String, **dict.fromkeys(("power", "n", "first_us", "last_us", "least", "most", "part"), pl.Int64)}
 _SIGN = {"gpu": pl.String(), "workload": pl.String(), "run_id": pl.String(), "at": pl.Datetime("us")}
 
 Still = Mapping[str, tuple[Measured, ...]]
 """GPUs whose power reading stood still, with what shows it."""
+
+
+@dataclass(frozen=True)
+class StillSensors:
+    """Power sensors that stood still, as far as telemetry could be read."""
+
+    still: Still
+    coverage: Coverage = field(default_factory=Coverage)
+    unread: tuple[str, ...] = ()
+    """GPUs of which not all telemetry could be read: nobody knows whether it stood still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,17 +175,22 @@ def _xids(events: pl.DataFrame) -> dict[str, tuple[Measured, ...]]:
 # -- power readings that stand still ------------------------------------------------------------------------------
 
 
-def still_power(campaign: Probed, store: Store | None) -> dict[str, tuple[Measured, ...]]:
+def still_power(
+    campaign: Probed, store: Store | None, *, engine: Engine = HERE, progress: Progress | None = None
+) -> StillSensors:
     """GPUs whose power reading is 0 W or stood still while their load moved, with what shows it: in the telemetry of
     the `store`, by an event of a collector, or because runs of different load have the same power to the milliwatt."""
-    still = {} if store is None else still_readings(store, campaign)
+    sensors = StillSensors({})
+    if store is not None:
+        sensors = still_readings(store, campaign, engine=engine, progress=progress)
+    still = dict(sensors.still)
     kinds = [EventKind.STUCK_SENSOR.value, EventKind.ZERO_POWER.value]
     reported = campaign.events.filter(pl.col("kind").is_in(kinds)).drop_nulls("gpu")
     for gpu, detail in reported.select("gpu", "detail").iter_rows():
         still.setdefault(gpu, (Measured(Quantity.REPORTED, text=detail),))
     for gpu, measured in _still_runs(campaign.runs).items():
         still.setdefault(gpu, measured)
-    return still
+    return replace(sensors, still=still)
 
 
 def _still_runs(runs: pl.DataFrame) -> dict[str, tuple[Measured, ...]]:
@@ -201,39 +219,73 @@ def _still_runs(runs: pl.DataFrame) -> dict[str, tuple[Measured, ...]]:
     }
 
 
-def still_readings(store: Store, campaign: Probed) -> dict[str, tuple[Measured, ...]]:
+def still_readings(
+    store: Store, campaign: Probed, *, engine: Engine = HERE, progress: Progress | None = None
+) -> StillSensors:
     """GPUs whose power reading stood still while their load moved, with what shows it.
 
     The rule of `collectors.quality`, for a shorter time: ten readings or more over ten seconds or more that are the
-    same to the milliwatt, while the utilisation moves by 30 points.
+    same to the milliwatt, while the utilisation moves by 30 points. Made in parts of GPUs and days: a stretch of equal
+    readings that goes on in the next part is one.
     """
-    began, ended = campaign.runs["began"].min(), campaign.runs["ended"].max()
-    if began is None or ended is None:
-        return {}
-    readings = (
-        store.scan("telemetry")
-        .filter(
-            (pl.col("cluster") == campaign.cluster)
-            & pl.col("gpu").is_in(campaign.gpus["gpu"].implode())
-            & pl.col("ts").is_between(pl.lit(began), pl.lit(ended))
-        )
-        .select("gpu", "ts", "utilization", board_power_mw().alias("power"))
-        .drop_nulls()
-        .sort("gpu", "ts")
-    )
-    stretches = readings.group_by("gpu", pl.struct("gpu", "power").rle_id().alias("stretch")).agg(
+    began, ended = campaign.runs["began"].dt.epoch("us").min(), campaign.runs["ended"].dt.epoch("us").max()
+    if not isinstance(began, int) or not isinstance(ended, int):
+        return StillSensors({})
+    gpus = campaign.gpus["gpu"].cast(pl.String).drop_nulls().unique().sort().to_list()
+    parts = gpu_days(store, (began, ended + 1), cluster=campaign.cluster, gpus=gpus) if gpus else []
+    results, coverage = made(store, engine, _stretches, parts, progress)
+    pieces, unread = [pl.DataFrame(schema=_STRETCH)], set[str]()
+    for part, result in zip(parts, results, strict=True):
+        if isinstance(result, PartFailure):  # a row of each GPU, so that what lies before and after stays apart
+            unread.update(part.gpus or ())
+            result = pl.DataFrame({"gpu": part.gpus}, schema=_STRETCH)
+        pieces.append(result.with_columns(pl.lit(len(pieces), pl.Int64).alias("part")))
+    at_borders = pl.concat(pieces).sort("gpu", maintain_order=True)
+    same = (pl.col("gpu", "power") == pl.col("gpu", "power").shift()).name.prefix("same_")
+    goes_on = pl.all_horizontal("same_gpu", "same_power", pl.col("part") != pl.col("part").shift())
+    joined = at_borders.with_columns(same).with_columns(goes_on.fill_null(value=False).alias("goes_on"))
+    stretches = joined.group_by("gpu", (~pl.col("goes_on")).cum_sum().alias("stretch"), maintain_order=True).agg(
         (pl.col("power").first() / 1000).alias("watts"),
-        pl.len().alias("n"),
-        ((pl.col("ts").max() - pl.col("ts").min()).dt.total_nanoseconds() / 1e9).alias("span_s"),
-        (pl.col("utilization").max() - pl.col("utilization").min()).alias("moved"),
+        pl.col("n").sum(),
+        ((pl.col("last_us").max() - pl.col("first_us").min()) / 1e6).alias("span_s"),
+        (pl.col("most").max() - pl.col("least").min()).alias("moved"),
     )
     still = (pl.col("n") >= _STILL) & (pl.col("span_s") >= _STILL_S) & (pl.col("moved") >= _UTILISATION)
-    longest = stretches.filter(still).sort("gpu", "n").unique("gpu", keep="last", maintain_order=True)
-    return {
+    longest = stretches.filter(still).sort("gpu", "n", "stretch").unique("gpu", keep="last", maintain_order=True)
+    shown = {
         gpu: (
             Measured(Quantity.STILL_POWER, watts, unit="W", n=n),
             Measured(Quantity.STILL_TIME, span_s, unit="s"),
             Measured(Quantity.MOVED_UTILISATION, moved, unit="%"),
         )
-        for gpu, watts, n, span_s, moved in store.collect(longest.drop("stretch")).iter_rows()
+        for gpu, watts, n, span_s, moved in longest.drop("stretch").iter_rows()
     }
+    return StillSensors(shown, coverage, tuple(sorted(unread)))
+
+
+def _stretches(part: GpuDays) -> pl.DataFrame:
+    """The stretches of equal power in a part: the first and the last one of each GPU, and others that are long."""
+    gpus = list(part.gpus or ())
+    times = {"began": part.since_us, "ended": part.until_us, "until": part.until_us}
+    ends = [pl.lit(time_us, pl.Datetime("us")).alias(name) for name, time_us in times.items()]
+    windows = pl.DataFrame({"gpu": gpus}).with_columns(pl.lit(part.cluster).alias("cluster"), *ends)
+    read = WindowPart(part.root, arrow_of(windows)).readings(["ts", "utilization", *BOARD_POWER])
+    read = read.select("window", "ts", "utilization", board_power_mw().alias("power")).drop_nulls().sort("window", "ts")
+    if read.is_empty():
+        return pl.DataFrame(schema=_STRETCH).drop("part")
+    gpu, used, power = (read[name].to_numpy() for name in ("window", "utilization", "power"))
+    ts = read["ts"].dt.epoch("us").to_numpy()
+    begin = np.flatnonzero(np.append(True, (gpu[1:] != gpu[:-1]) | (power[1:] != power[:-1])))
+    end = np.append(begin[1:], len(gpu))
+    is_first = np.append(True, gpu[begin[1:]] != gpu[begin[:-1]])
+    is_needed = is_first | np.append(is_first[1:], True) | (end - begin >= _STILL)
+    columns = {
+        "gpu": pl.Series(gpus).gather(gpu[begin]),
+        "power": power[begin],
+        "n": end - begin,
+        "first_us": ts[begin],
+        "last_us": ts[end - 1],
+        "least": np.minimum.reduceat(used, begin),
+        "most": np.maximum.reduceat(used, begin),
+    }
+    return pl.DataFrame(columns).filter(pl.Series(is_needed)).cast({k: v for k, v in _STRETCH.items() if k != "part"})

@@ -22,9 +22,11 @@ from ...store.catalog import quoted
 from ...store.schema import FINGERPRINTS, arrow_schema
 from ...store.vocabulary import EventKind, Outcome
 from ..choosing import find
+from ..engines import HERE, Coverage, Engine
 from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, probed
 from ..runs.sittings import days, numbered
-from ..spread.passive import passive_fingerprints
+from ..runs.windows import Progress
+from ..spread.passive import passive
 from ..spread.repeats import JOBS_COUPLE
 from .channels import FINGERPRINT
 from .model import Model
@@ -284,13 +286,18 @@ class Fingerprints:
     neighbours: tuple[Neighbour, ...]
     """The GPUs most like it; none where all GPUs were asked for."""
     notes: tuple[str, ...]
+    coverage: Coverage
+    """Of the telemetry of ordinary jobs: GPUs of a part that could not be read may lack their passive score."""
 
 
-def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: str | None = None) -> Fingerprints:
+def fingerprints(
+    store: Store | str | Path, *, cluster: str | None = None, gpu: str | None = None, engine: Engine = HERE,
+    progress: Progress | None = None,
+) -> Fingerprints:  # fmt: skip
     """Compute the fingerprints of a cluster, store them, and give those of all GPUs or of the one that `gpu` means.
 
     InputError where there are no runs, where several clusters have some and none is named, and where no GPU or
-    several fit.
+    several fit. Telemetry is read in parts, where the `engine` says.
     """
     from ...store import Store
 
@@ -300,16 +307,19 @@ def fingerprints(store: Store | str | Path, *, cluster: str | None = None, gpu: 
         row = find(opened, gpu, cluster)
         cluster, key = str(row["cluster"]), str(row["gpu"])
     campaign = probed(opened, cluster=cluster, every=True, facts=True)
-    rows, names = computed(opened, campaign)
+    rows, names, coverage = computed(opened, campaign, engine=engine, progress=progress)
     notes = store_fingerprint(opened, rows)
     chosen = rows if key is None else rows.filter(pl.col("gpu") == key)
     chosen = chosen.with_columns(pl.col("gpu").replace_strict(dict(names), default=pl.col("gpu")).alias("name"))
     neighbours = () if key is None else tuple(Alike.of(rows).nearest(key, names))
-    return Fingerprints(campaign.cluster, chosen, key, neighbours, notes)
+    return Fingerprints(campaign.cluster, chosen, key, neighbours, notes, coverage)
 
 
-def computed(store: Store, campaign: Probed) -> tuple[pl.DataFrame, Mapping[str, str]]:
-    """The rows of `fingerprints` of all GPUs of a cluster, not stored, and the names of its GPUs by key.
+def computed(
+    store: Store, campaign: Probed, *, engine: Engine = HERE, progress: Progress | None = None
+) -> tuple[pl.DataFrame, Mapping[str, str], Coverage]:
+    """The rows of `fingerprints` of all GPUs of a cluster, not stored, the names of its GPUs by key, and of what
+    telemetry they are.
 
     `campaign`: from `probed(..., every=True)`.
     """
@@ -318,5 +328,6 @@ def computed(store: Store, campaign: Probed) -> tuple[pl.DataFrame, Mapping[str,
     identities = pl.DataFrame(store.sql(query).to_pylist(), schema=schema)
     names: Mapping[str, str] = dict(identities.select("gpu", "name").iter_rows())
     serials = identities.select("gpu", "serial")
-    passive = passive_fingerprints(store, cluster=campaign.cluster)
-    return with_passive(fingerprint(Model(campaign), serials), passive, serials), names
+    scores = passive(store, cluster=campaign.cluster, engine=engine, progress=progress)
+    rows = with_passive(fingerprint(Model(campaign), serials), scores.rows, serials)
+    return rows, names, scores.coverage

@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from ..engines import HERE, Coverage, Engine
 from ..runs.probing import Probed, clusters_with_facts, probed, with_facts
 from ..runs.sittings import Bools, Floats, date_of
+from ..runs.windows import Progress
 from ..statistics.multiplicity import discoveries, simes
+from .causes import Evidence
 from .channels import Channel
 from .compare import seen_twice
 from .groups import Shift
@@ -63,16 +66,19 @@ _TOGETHER = 64  # GPUs whose common change is told GPU by GPU; that of more show
 
 
 def judge(
-    store: Store, *, cluster: str | None = None, campaign: str | None = None, since: datetime | None = None
-) -> Judgement:
+    store: Store, *, cluster: str | None = None, campaign: str | None = None, since: datetime | None = None,
+    engine: Engine = HERE, progress: Progress | None = None,
+) -> Judgement:  # fmt: skip
     """Everything that is concluded about a cluster, from all its runs, or from those of a campaign.
 
     Without a campaign, facts are concluded too that need no run, such as a GPU that was lost, whenever they were; and
     what timelines of training jobs say about their ranks, if all times are asked for, as those have no dates.
 
-    `since`: runs that began before are left out. InputError as of `probed`.
+    `since`: runs that began before are left out. What telemetry tells is made in parts, where the `engine` says.
+    InputError as of `probed`.
     """
-    alone = cluster is not None and cluster in timelines_alone(store) and cluster not in clusters_with_facts(store)
+    has_timelines = cluster is not None and cluster in timelines_alone(store)
+    alone = has_timelines and cluster not in clusters_with_facts(store, engine=engine)
     if campaign is None and cluster is not None and alone:
         if since is not None:
             return Judgement(cluster, (), (NotJudged(cluster, cluster, Gap.TIMELINES_UNDATED),), 0, 0, runs=0)
@@ -84,8 +90,10 @@ def judge(
         from_ = since.astimezone(UTC).replace(tzinfo=None) if since.tzinfo else since
         runs = runs.since(from_)
     if campaign is None:
-        runs = with_facts(store, runs, from_)
-    judgement = judged(runs, store)
+        runs = with_facts(store, runs, from_, engine=engine, progress=progress)
+    judgement = judged(
+        runs, store, model=Model(runs, store, evidence=Evidence.of(runs, store, engine=engine, progress=progress))
+    )
     if had_runs and runs.runs.is_empty():
         at = newest if isinstance(newest, datetime) else None
         none = NotJudged(runs.cluster, runs.cluster, Gap.NOT_SINCE, since=from_, at=at)
@@ -124,7 +132,7 @@ def judged(campaign: Probed, store: Store | None = None, *, model: Model | None 
     past = histories(campaign, store)
     verdicts = [*_facts(model), *judging.batches(), *judging.nodes(), *judging.gpus()]
     verdicts += list(_of_past(model, past.steps + past.changes + past.drifts + past.unstable, verdicts))
-    gaps = dict.fromkeys([*model.not_judged, *past.not_judged])
+    gaps = dict.fromkeys([*model.not_judged, *past.not_judged, *_unread(model)])
     if not model.figures and campaign.runs.is_empty():
         gaps[NotJudged(campaign.cluster, campaign.cluster, Gap.NO_RUNS)] = None
     return Judgement(
@@ -132,6 +140,7 @@ def judged(campaign: Probed, store: Store | None = None, *, model: Model | None 
         gpus=int(judging.present.any(axis=0).sum()), looks=int(judging.present.sum()) + past.comparisons,
         watch=tuple(sorted(_of_past(model, past.watch, verdicts), key=_severity)), smallest=judging.smallest(),
         changes=tuple(_changes(past)), runs=campaign.runs.height, peers=peer_levels(model),
+        coverage=(campaign.coverage or Coverage()) + model.evidence.coverage,
     )  # fmt: skip
 
 
@@ -170,6 +179,15 @@ def _facts(model: Model) -> Iterator[Verdict]:
             last_seen=fact.last_seen, runs=fact.runs[-_RUNS:], action=action_of(fact.kind), measured=fact.measured,
             figure="",
         )  # fmt: skip
+
+
+def _unread(model: Model) -> Iterator[NotJudged]:
+    """The GPUs of which not all telemetry could be read: the cluster, where that may be any."""
+    cluster, coverage = model.campaign.cluster, model.campaign.coverage
+    if coverage is not None and coverage.failures:
+        yield NotJudged(cluster, cluster, Gap.NOT_READ)
+    for gpu in model.evidence.unread:
+        yield NotJudged(cluster, model.names[model.place[gpu]], Gap.NOT_READ)
 
 
 def _of_past(model: Model, departures: Iterable[Departure], verdicts: Sequence[Verdict]) -> Iterator[Verdict]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +17,9 @@ from ... import __version__
 from ...errors import StoreError
 from ...store.schema import DAY_LEVELS, LEVELS, VERDICTS, arrow_rows, arrow_schema
 from ...store.views import OF_ALL_RUNS
+from ..engines import HERE, Coverage, Engine
 from ..runs.probing import FACT_GPU, IS_FACT, campaigns, clusters_with_facts, clusters_with_timelines
+from ..runs.windows import Progress
 from .verdict import (
     Action,
     Change,
@@ -47,20 +51,28 @@ class Concluded:
     notes: tuple[str, ...] = ()
     """Sentences about the judging itself, as that nothing could be stored."""
 
+    @property
+    def coverage(self) -> Coverage:
+        """Of the telemetry that was read for all judgements."""
+        return functools.reduce(operator.add, (judgement.coverage for judgement in self.judgements), Coverage())
+
 
 def conclude(
-    store: Store, *, cluster: str | None = None, campaign: str | None = None, since: datetime | None = None
-) -> Concluded:
+    store: Store, *, cluster: str | None = None, campaign: str | None = None, since: datetime | None = None,
+    engine: Engine = HERE, progress: Progress | None = None,
+) -> Concluded:  # fmt: skip
     """Judge a cluster, or every cluster that has runs, and store what was found. InputError as `judge` raises it.
 
-    A store that this user may not write to is read; a note says that nothing was stored.
+    What telemetry tells is made in parts, where the `engine` says; the judge is this process. A store that this user
+    may not write to is read; a note says that nothing was stored.
     """
     from .judge import judge
 
     judgements = []
-    for name in _clusters(store, cluster, campaign):
+    for name in _clusters(store, cluster, campaign, engine):
         facts = None if name is None else facts_of(store, name)  # counted first: what comes meanwhile is newer
-        judgements.append(replace(judge(store, cluster=name, campaign=campaign, since=since), facts=facts))
+        judgement = judge(store, cluster=name, campaign=campaign, since=since, engine=engine, progress=progress)
+        judgements.append(replace(judgement, facts=facts))
     at = datetime.now(UTC).replace(tzinfo=None)
     return Concluded(tuple(judgements), record(store, judgements, at, campaign=campaign, since=since))
 
@@ -92,10 +104,10 @@ def made_judgement(store: Store, cluster: str) -> StoredJudgement:
     return StoredJudgement(judgement, None, tuple(verdict.name for verdict in judgement.watch), covered, "", None)
 
 
-def clusters(store: Store) -> list[str]:
+def clusters(store: Store, *, engine: Engine = HERE) -> list[str]:
     """The clusters of which something can be judged: from runs, from events that need none, or from timelines."""
     with_runs = set(campaigns(store)["cluster"])
-    return sorted({*with_runs, *clusters_with_facts(store), *clusters_with_timelines(store)})
+    return sorted({*with_runs, *clusters_with_facts(store, engine=engine), *clusters_with_timelines(store)})
 
 
 def facts_of(store: Store, cluster: str) -> int:
@@ -106,12 +118,12 @@ def facts_of(store: Store, cluster: str) -> int:
     return int(store.collect(events).item()) + int(store.collect(jobs).item())
 
 
-def _clusters(store: Store, cluster: str | None, campaign: str | None) -> Sequence[str | None]:
+def _clusters(store: Store, cluster: str | None, campaign: str | None, engine: Engine) -> Sequence[str | None]:
     """The clusters to judge; None for `judge` to say what is wrong."""
     if cluster is not None:
         return [cluster]
     if campaign is None:
-        return clusters(store) or [None]
+        return clusters(store, engine=engine) or [None]
     rows = campaigns(store).filter(pl.col("campaign") == campaign)
     return sorted(set(rows["cluster"])) or [None]
 

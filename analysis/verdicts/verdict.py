@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ..engines import Coverage
 from ..runs.probing import names_of
 
 if TYPE_CHECKING:
@@ -310,6 +311,9 @@ class Gap(StrEnum):
     JOBS = "jobs"
     """The GPUs of a job finish together: `share` of what differs from run to run is the job's."""
     RUN_ONCE = "run once"
+    NOT_READ = "not read"
+    """Not all of its telemetry can be read: what this tells of memory that failed, and of a power reading that stood
+    still, is not known."""
     SAME_TIME = "same time"
     """All `n` runs took the same time."""
     NOT_REPEATED = "not repeated"
@@ -511,6 +515,8 @@ class Judgement:
 
     peers: PeerLevels | None = field(default=None, repr=False, compare=False)
     """The levels of all GPUs; None where none was compared."""
+    coverage: Coverage = field(default_factory=Coverage, compare=False)
+    """Of the telemetry that was read for it."""
 
     def by_key(self, gpus: pl.DataFrame, *, batches: bool = False) -> dict[str, tuple[Verdict, ...]]:
         """The verdicts of each GPU and of its node, by the GPU's key, the worst first; those of `batches` if asked for.

@@ -14,6 +14,7 @@ from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis import Across, Variability
+    from ...analysis.engines import Engine
     from ...analysis.one_gpu.explain import Explained, SharedFinding
     from ...analysis.verdicts import Judgement
     from ...analysis.verdicts.difference import Difference
@@ -33,17 +34,24 @@ def verdicts(
     cluster: str | None = None,
     campaign: str | None = None,
     since: datetime | str | None = None,
+    engine: Engine | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Reply[Sequence[Judgement]]:
     """Judge every GPU against its peers and its own past, and store the findings, as `whorl verdicts` does.
 
-    `frame` has a row for each finding, the worst first. `since`: a time (UTC), or how long ago: "30d".
-    Raises InputError where there are no runs, StoreError where there is no store.
+    `frame` has a row for each finding, the worst first. `since`: a time (UTC), or how long ago: "30d". `engine`: where
+    telemetry is read (None: in this process). Raises InputError where there are no runs, StoreError where there is no
+    store.
     """
+    from ...analysis.engines import HERE
     from ...analysis.verdicts.judgements import conclude
     from ..printed import verdicts as printed
     from ..verdict_words import ROW, document
 
-    concluded = conclude(opened(store), cluster=cluster, campaign=campaign, since=time_of(since))
+    concluded = conclude(
+        opened(store), cluster=cluster, campaign=campaign, since=time_of(since), engine=engine or HERE,
+        progress=progress,
+    )  # fmt: skip
     return Reply(
         concluded.judgements,
         partial(document, concluded.judgements),
