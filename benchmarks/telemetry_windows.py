@@ -65,7 +65,7 @@ def make(root: Path, gpus: int, seconds: int, shape: str) -> None:
 def whorl(store: Store) -> dict[str, Any]:
     from whorl.analysis.spread.passive import read_in_runs
 
-    found = read_in_runs(store)
+    found, _ = read_in_runs(store)
     return {"runs": found.height, "mean_w": found["read_w"].mean(), "mean_mhz": found["read_mhz"].mean()}
 
 

@@ -269,10 +269,14 @@ class Store:
         may hold such rows is damaged: `arrow` and `scan` leave it out.
         """
         answer = self._read(name, read, within)
+        self.require_all(name, within)
+        return answer
+
+    def require_all(self, name: str, within: Bounds = EVER) -> None:
+        """Raise StoreError for a file that was left out, and may hold rows of a table within bounds."""
         for path, reason in self.skipped.items():
             if path.is_relative_to(self.root / name) and file_names.may_hold(path.name, within):
                 raise StoreError(f"{path}: {reason}")
-        return answer
 
     def _read(self, name: str, read: Callable[[Rows], T], within: Bounds) -> T:
         """What `read` makes of the rows of a table, of files that were not replaced by others meanwhile."""
@@ -288,8 +292,8 @@ class Store:
         raise too_fast(self.root)
 
     def scan(self, name: str, gpus: Collection[str] | None = None, *, within: Bounds = EVER) -> pl.LazyFrame:
-        """A table as a lazy Polars frame. `gpus`: without files that hold none of these; the rows of others that are in
-        the same files are there. So it is with `within` and the rows of other times.
+        """A table as a lazy Polars frame. `gpus`: without files that hold none of these, `within`: or no rows within
+        these bounds; other rows of the same files are there.
 
         Collect it with `Store.collect`: if a file is damaged inside, its error names the file. Polars' own `collect`
         raises `polars.exceptions.PolarsError` then.
@@ -297,8 +301,9 @@ class Store:
         import polars as pl
 
         spec, types = table(name), _frame_schema(name)
-        hashes = file_names.gpu_hashes(gpus) if gpus is not None and spec.partitioned else None
-        rows = self.rows([name], Bounds(within.first_us, within.last_us, hashes))[name]
+        if gpus is not None and spec.partitioned:
+            within = Bounds(within.first_us, within.last_us, file_names.gpu_hashes(gpus))
+        rows = self.rows([name], within)[name]
 
         def frame(table_rows: pa.Table) -> pl.LazyFrame:
             rows_of_table = cast("pl.DataFrame", pl.from_arrow(table_rows)).lazy()

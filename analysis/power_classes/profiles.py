@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ...store.metrics import BOARD_POWER
+from ...store.metrics import board_power_mw
 from ..engines import HERE, Engine, PartFailure
 from ..runs.measurements import measurements
 from ..runs.windows import READINGS, TRUSTED, Progress, WindowPart, arrow_of, made, up_to_end
@@ -154,12 +154,13 @@ def _profiles(part: WorkloadPart) -> list[Profile]:
     timed = pl.all_horizontal(pl.col("cluster", "gpu", "began", "ended").is_not_null())
     chosen = part.runs.filter(timed & (pl.col("ended") >= pl.col("began")))
     windows = chosen.select("cluster", "gpu", "began", "ended", up_to_end())
-    rows = WindowPart(part.root, arrow_of(windows)).readings(["ts", *BOARD_POWER, *_USED, "power_limit_mw", "quality"])
-    watts, limit_w = pl.coalesce(BOARD_POWER), pl.coalesce("limit_w", pl.col("power_limit_mw") / 1e3, "board_w")
-    rows = rows.filter(watts.is_not_null() & TRUSTED).sort("window", "ts")
-    limits = chosen.select("run_id", *_LIMITS)[rows["window"]]
-    read = rows.hstack(limits).select(
-        "run_id", (watts / 1e3).alias("watts"), limit_w.alias("limit_w"), pl.col(_USED).cast(pl.Float64)
+    watts, read_w = board_power_mw() / 1e3, pl.col("power_limit_mw") / 1e3
+    columns = {"ts": pl.col("ts"), "watts": watts, "read_w": read_w, **{name: pl.col(name) for name in _USED}}
+    rows = WindowPart(part.root, arrow_of(windows)).readings(columns, watts.is_not_null() & TRUSTED)
+    rows = rows.sort("window", "ts")
+    limit_w = pl.coalesce("limit_w", "read_w", "board_w").alias("limit_w")
+    read = rows.hstack(chosen.select("run_id", *_LIMITS)[rows["window"]]).select(
+        "run_id", "watts", limit_w, pl.col(_USED).cast(pl.Float64)
     )
     joined = part.runs.drop("began", "ended", *_LIMITS).join(read, on="run_id", how="left", maintain_order="left_right")
     return [_profile(*names, of_workload) for names, of_workload in _by_workload(joined)]

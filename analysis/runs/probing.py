@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -16,9 +14,6 @@ import polars as pl
 from ...errors import InputError
 from ...store.catalog import quoted
 from ...store.names import TRIAL_CAMPAIGN, gpu_name
-from ...store.parts import parts_of, read
-from ...store.schema import KEY
-from ...store.snapshot import Rows
 from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
 from ..engines import HERE, Coverage, Engine, PartFailure, opened
@@ -51,8 +46,12 @@ _PROGRESS = ("gpus", "probes", "stored_to", "ended")  # columns of `campaigns`
 COMPUTE, MEMORY, CACHE, LINK, OTHER = "compute", "memory", "cache", "link", "other"
 """What a probe stresses, as its conditions tell it."""
 
-_NAMES, _COUNTERS = ("cluster", "gpu"), ("row_remap_failed", "ecc_uncorrected")
-_FAILED = {"first": pl.Datetime("us"), "last": pl.Datetime("us"), **dict.fromkeys(_COUNTERS, pl.Int64)}
+_COUNTERS = ("row_remap_failed", "ecc_uncorrected")
+_FAILED: Any = {
+    **dict.fromkeys(("cluster", "gpu"), pl.String),
+    **dict.fromkeys(("first", "last"), pl.Datetime("us")),
+    **dict.fromkeys(_COUNTERS, pl.Int64),
+}
 _LOOKED_AT = 20_000_000  # readings of a part in which hardly any tells of memory that failed
 _NAMED = 5  # campaigns in a sentence
 _BALANCE = 8.0  # FLOP a byte from which arithmetic and not memory is what a probe stresses
@@ -281,31 +280,24 @@ def failed_memory(
     """
     results, coverage = made(store, engine, _failed_memory, gpu_days(store, most=_LOOKED_AT), progress)
     by_part = [result for result in results if not isinstance(result, PartFailure)]
-    nothing = pl.DataFrame(schema=dict.fromkeys(_NAMES, pl.String) | _FAILED)
-    by_gpu = pl.concat([nothing, *by_part]).group_by(_NAMES).agg(_extremes("first", "last"))
-    return by_gpu.drop_nulls(_NAMES).sort(_NAMES), coverage
+    by_gpu = pl.concat([pl.DataFrame(schema=_FAILED), *by_part]).lazy().pipe(_extremes, "first", "last").collect()
+    return by_gpu.drop_nulls(["cluster", "gpu"]).sort("cluster", "gpu"), coverage
 
 
 def _failed_memory(part: GpuDays) -> pl.DataFrame:
     """The same of all GPUs in some days."""
-    import pyarrow.dataset as ds
-
-    failed = functools.reduce(operator.or_, (ds.field(name) > 0 for name in _COUNTERS))
-
-    def read_pieces(rows: Rows) -> pl.DataFrame:
-        found = [pl.DataFrame(schema=dict.fromkeys(_NAMES, pl.String) | _FAILED)]
-        for piece in parts_of("telemetry", rows):
-            of_piece = Rows([], list(piece.files), piece.late)
-            told = cast("pl.DataFrame", pl.from_arrow(read("telemetry", of_piece, [*KEY, *_COUNTERS], only=failed)))
-            found.append(told.group_by(_NAMES).agg(_extremes("ts", "ts")).cast(dict(found[0].schema)))
-        return pl.concat(found)
-
-    return opened(part.root).whole("telemetry", read_pieces, part.bounds)
+    store = opened(part.root)
+    told = store.scan("telemetry", within=part.bounds).filter(pl.any_horizontal(pl.col(_COUNTERS) > 0))
+    by_gpu = store.collect(told.pipe(_extremes, "ts", "ts")).cast(_FAILED)
+    store.require_all("telemetry", part.bounds)
+    return by_gpu
 
 
-def _extremes(first: str, last: str) -> list[pl.Expr]:
+def _extremes(rows: pl.LazyFrame, first: str, last: str) -> pl.LazyFrame:
+    """By GPU the first and last time, and the highest counters."""
     times = (pl.col(first).min().alias("first"), pl.col(last).max().alias("last"))
-    return [*times, *(pl.col(name).max() for name in _COUNTERS)]
+    by_gpu = rows.select(pl.col("cluster", "gpu").cast(pl.String), *dict.fromkeys((first, last)), *_COUNTERS)
+    return by_gpu.group_by("cluster", "gpu").agg(*times, pl.col(_COUNTERS).max())
 
 
 def clusters_with_timelines(store: Store) -> list[str]:

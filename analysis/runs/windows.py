@@ -6,7 +6,7 @@ place, and to put parts together is to write one below the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -18,6 +18,7 @@ import polars as pl
 from ...store.file_names import DAY_US, Bounds, gpu_hashes
 from ...store.instants import date_of_ns
 from ...store.metrics import UNTRUSTED_POWER
+from ...store.schema import arrow_schema
 from ...store.windows import FIGURES, WINDOW, WindowIndex, figures, readings
 from ..engines import HERE, Coverage, Engine, PartFailure, opened
 from ..statistics.ordering import Ints
@@ -82,9 +83,27 @@ class WindowPart:
         """What `read` makes of the telemetry of these windows. Raises StoreError where not all of it can be read."""
         return opened(self.root).whole("telemetry", read, WindowIndex(self.windows).bounds)
 
-    def readings(self, columns: Sequence[str]) -> pl.DataFrame:
-        """The readings in the windows, in no order: `window` (its row), and these columns of telemetry."""
-        return self.whole(lambda rows: _frame(rows, self.windows, columns))
+    def readings(self, columns: Mapping[str, pl.Expr], only: pl.Expr) -> pl.DataFrame:
+        """The readings in the windows that `only` holds for, in no order: `window` (its row), and expressions of
+        columns of telemetry by name. What is not needed is dropped row group by row group."""
+        sources = sorted({name for column in (only, *columns.values()) for name in column.meta.root_names()})
+        kinds = cast("pl.DataFrame", pl.from_arrow(arrow_schema("telemetry").empty_table().select(sources))).schema
+        wanted = [pl.col("window"), *(column.alias(name) for name, column in columns.items())]
+        nothing = pl.DataFrame(schema={"window": pl.UInt32, **kinds}).select(wanted)
+
+        def read_rows(rows: Rows) -> pl.DataFrame:
+            pieces = [nothing]
+            for batch, slices in readings(rows, self.windows, sources):
+                window, row = slices.rows()
+                names = [name for name in sources if name in batch.schema.names]
+                piece = cast("pl.DataFrame", pl.from_arrow(batch.select(names)))
+                piece = piece if len(row) == len(batch) and (row[1:] > row[:-1]).all() else piece[row]
+                absent = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in names]
+                piece = piece.with_columns(pl.Series("window", window.astype(np.uint32)), *absent)
+                pieces.append(piece.cast(kinds).filter(only).select(wanted))
+            return pl.concat(pieces)
+
+        return self.whole(read_rows)
 
 
 def _days(first_us: int, last_us: int) -> str:
@@ -95,23 +114,6 @@ def _days(first_us: int, last_us: int) -> str:
 def _range(gpus: Sequence[str]) -> str:
     first, last = min(gpus), max(gpus)
     return f"GPU {first}" if first == last else f"GPUs {first} to {last}"
-
-
-def _frame(rows: Rows, windows: pa.Table, columns: Sequence[str]) -> pl.DataFrame:
-    """Of `WindowPart.readings`."""
-    from ...store.schema import arrow_schema
-
-    kinds = cast("pl.DataFrame", pl.from_arrow(arrow_schema("telemetry").empty_table().select(list(columns)))).schema
-    pieces = [pl.DataFrame(schema={"window": pl.Int64} | kinds)]
-    for batch, slices in readings(rows, windows, columns):
-        window, row = slices.rows()
-        if len(row):
-            piece = cast("pl.DataFrame", pl.from_arrow(batch.select([c for c in columns if c in batch.schema.names])))
-            piece = piece if len(row) == len(batch) and (np.diff(row) == 1).all() else piece[row]
-            absent = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in piece.columns]
-            piece = piece.with_columns(absent).cast(kinds)  # type: ignore[arg-type]
-            pieces.append(piece.select(pl.Series("window", window), *columns))
-    return pl.concat(pieces)
 
 
 # -- parts ----------------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def windows_of_runs(
     rows = store.collect(runs.sort("cluster", "gpu", "began", "run_id", nulls_last=True))
     parts = window_parts(store, rows.select(*(column for column in WINDOW if column != "until"), until="ended"))
     results, coverage = made(store, engine, _figures, [part for part, _ in parts], progress)
-    pieces = [pl.DataFrame(schema={"row": pl.Int64} | _FIGURES)]
+    pieces = [pl.DataFrame(schema={"row": pl.Int64, **_FIGURES})]
     for (_, chosen), result in zip(parts, results, strict=True):
         if not isinstance(result, PartFailure):
             pieces.append(result.select(pl.Series("row", chosen), *_FIGURES))

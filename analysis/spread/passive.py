@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...store.metrics import BOARD_POWER
+from ...store.metrics import board_power_mw
 from ..engines import HERE, Coverage, Engine, PartFailure
 from ..runs.measurements import identities, measurements
 from ..runs.probing import has_rows
@@ -199,7 +199,7 @@ def read_in_runs(
     runs = runs if has_rows(store, "telemetry") else runs.clear()
     parts = window_parts(store, runs.with_columns(up_to_end()))
     results, coverage = made(store, engine, _read_in_part, [part for part, _ in parts], progress)
-    pieces = [pl.DataFrame(schema={"run_id": pl.String} | _READ)]
+    pieces = [pl.DataFrame(schema={"run_id": pl.String, **_READ})]
     for (_, chosen), result in zip(parts, results, strict=True):
         if not isinstance(result, PartFailure):
             pieces.append(result.select(runs["run_id"].gather(chosen).gather(result["window"]), *_READ))
@@ -208,14 +208,15 @@ def read_in_runs(
 
 def _read_in_part(part: WindowPart) -> pl.DataFrame:
     """The same of the windows of a part, by `window`."""
-    watts = pl.coalesce(BOARD_POWER)
+    milliwatts, mhz, ppm = board_power_mw(), pl.col("sm_clock_mhz"), pl.col("sm_active_ppm")
+    columns = {"mw": milliwatts, "mhz": mhz.cast(pl.Int32), "ppm": ppm.cast(pl.Int32)}
     figures = (
-        (watts.quantile(0.95, "linear") / 1e3).alias("read_w"),
-        pl.col("sm_clock_mhz").median().alias("read_mhz"),
-        (pl.col("sm_active_ppm").max() / 1e6).alias("active"),
+        (pl.col("mw").quantile(0.95, "linear") / 1e3).alias("read_w"),
+        pl.col("mhz").median().alias("read_mhz"),
+        (pl.col("ppm").max() / 1e6).alias("active"),
     )
-    read = part.readings([*BOARD_POWER, "sm_clock_mhz", "sm_active_ppm", "quality"])
-    by_run = read.filter(watts.is_not_null() & TRUSTED).group_by("window").agg(pl.len(), *figures)
+    read = part.readings(columns, milliwatts.is_not_null() & TRUSTED)
+    by_run = read.group_by("window").agg(pl.len(), *figures)
     return by_run.filter(pl.col("len") >= _READINGS).select("window", *_READ)
 
 

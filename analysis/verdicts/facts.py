@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...store.metrics import BOARD_POWER, board_power_mw
+from ...store.metrics import board_power_mw
 from ...store.vocabulary import EventKind, Outcome
 from ..engines import HERE, Coverage, Engine, PartFailure
 from ..runs.measurements import SOUND
@@ -269,17 +269,21 @@ def _stretches(part: GpuDays) -> pl.DataFrame:
     times = {"began": part.since_us, "ended": part.until_us, "until": part.until_us}
     ends = [pl.lit(time_us, pl.Datetime("us")).alias(name) for name, time_us in times.items()]
     windows = pl.DataFrame({"gpu": gpus}).with_columns(pl.lit(part.cluster).alias("cluster"), *ends)
-    read = WindowPart(part.root, arrow_of(windows)).readings(["ts", "utilization", *BOARD_POWER])
-    read = read.select("window", "ts", "utilization", board_power_mw().alias("power")).drop_nulls().sort("window", "ts")
+    milliwatts, utilization = board_power_mw(), pl.col("utilization")
+    columns = {"ts_us": pl.col("ts").dt.epoch("us"), "mw": milliwatts, "used": utilization.cast(pl.Int16)}
+    windows_part = WindowPart(part.root, arrow_of(windows))
+    read = windows_part.readings(columns, milliwatts.is_not_null() & utilization.is_not_null())
     if read.is_empty():
         return pl.DataFrame(schema=_STRETCH).drop("part")
-    gpu, used, power = (read[name].to_numpy() for name in ("window", "utilization", "power"))
-    ts = read["ts"].dt.epoch("us").to_numpy()
+    gpu, ts, power, used = (read[name].to_numpy() for name in ("window", "ts_us", "mw", "used"))
+    if not ((gpu[1:] > gpu[:-1]) | ((gpu[1:] == gpu[:-1]) & (ts[1:] >= ts[:-1]))).all():
+        order = np.lexsort((ts, gpu))
+        gpu, ts, power, used = (values[order] for values in (gpu, ts, power, used))
     begin = np.flatnonzero(np.append(True, (gpu[1:] != gpu[:-1]) | (power[1:] != power[:-1])))
     end = np.append(begin[1:], len(gpu))
     is_first = np.append(True, gpu[begin[1:]] != gpu[begin[:-1]])
     is_needed = is_first | np.append(is_first[1:], True) | (end - begin >= _STILL)
-    columns = {
+    stretches = {
         "gpu": pl.Series(gpus).gather(gpu[begin]),
         "power": power[begin],
         "n": end - begin,
@@ -288,4 +292,4 @@ def _stretches(part: GpuDays) -> pl.DataFrame:
         "least": np.minimum.reduceat(used, begin),
         "most": np.maximum.reduceat(used, begin),
     }
-    return pl.DataFrame(columns).filter(pl.Series(is_needed)).cast({k: v for k, v in _STRETCH.items() if k != "part"})
+    return pl.DataFrame(stretches).filter(pl.Series(is_needed)).cast({k: v for k, v in _STRETCH.items() if k != "part"})

@@ -91,9 +91,8 @@ def judge(
         runs = runs.since(from_)
     if campaign is None:
         runs = with_facts(store, runs, from_, engine=engine, progress=progress)
-    judgement = judged(
-        runs, store, model=Model(runs, store, evidence=Evidence.of(runs, store, engine=engine, progress=progress))
-    )
+    evidence = Evidence.of(runs, store, engine=engine, progress=progress)
+    judgement = judged(runs, store, model=Model(runs, store, evidence=evidence))
     if had_runs and runs.runs.is_empty():
         at = newest if isinstance(newest, datetime) else None
         none = NotJudged(runs.cluster, runs.cluster, Gap.NOT_SINCE, since=from_, at=at)

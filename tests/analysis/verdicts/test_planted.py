@@ -219,7 +219,7 @@ def test_a_reading_is_frozen_only_where_the_load_moves_for_long(
         "utilization": [100 if since < busy_until or busy_until == seconds else 0 for since in at],
     }
     store.append({"telemetry": arrow_rows("telemetry", rows)}, "frozen")
-    found = still_readings(store, probed(store))
+    found = still_readings(store, probed(store)).still
     assert list(found) == ([gpu] if frozen else [])
     if frozen:
         power, seconds_still, _ = found[gpu]
@@ -232,7 +232,7 @@ def test_what_a_collector_says_of_a_power_sensor_is_enough(kind: str, tmp_path: 
     campaign = probed(stored(tmp_path / "s", 8, telemetry=False)[0])
     row = {"ts": None, "gpu": campaign.gpus["gpu"][3], "node": None, "kind": kind, "code": None, "detail": "all 0 W"}
     told = replace(campaign, events=pl.DataFrame([row], schema=campaign.events.schema))
-    assert still_power(told, None) == {row["gpu"]: (Measured(Quantity.REPORTED, text="all 0 W"),)}
+    assert still_power(told, None).still == {row["gpu"]: (Measured(Quantity.REPORTED, text="all 0 W"),)}
 
 
 def test_retired_pages_and_losses_are_told_with_what_the_store_has_of_them(tmp_path: Path) -> None:
