@@ -31,6 +31,10 @@ LONGEST_FIRST = (
     "dashboards",
 )  # fmt: skip
 """What would be waited for alone if it began last; first those that wait more than they compute."""
+WAITING = 4
+"""How many more processes there are than cores: those of slurm and collectors use a core for a fifth of their time,
+and that of jobs for less than half.
+"""
 MEMORY = Path("/dev/shm")
 ROOM_BYTES = 4 << 30
 """Free memory, with less of which the tests keep their files on the disk."""
@@ -125,7 +129,7 @@ class Runner:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 2) + 2, help="processes of pytest at once")
+    parser.add_argument("--jobs", type=int, default=(os.cpu_count() or 2) + WAITING, help="processes of pytest at once")
     arguments, options = parser.parse_known_args()
     began, results = time.monotonic(), []
     with tempfile.TemporaryDirectory(prefix="whorl-tests-", dir=in_memory(), ignore_cleanup_errors=True) as scratch:

@@ -273,6 +273,7 @@ def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
     assert advise(store, *priced, "--format", "exclude").stdout == "n02\n"
 
 
+@pytest.mark.long
 def test_a_price_that_is_not_known_says_what_to_do(store: str, tmp_path: Path) -> None:
     unknown = document(store)
     assert unknown["price"] is None

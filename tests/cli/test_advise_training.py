@@ -66,6 +66,7 @@ def test_the_gpus_of_a_plan_and_the_fastest_for_the_narrow_layers(files: tuple[s
     assert placement["gpus"] == [worker["gpu"] for worker in scores], "fastest first"
 
 
+@pytest.mark.long
 def test_depths_by_fingerprint_order(store: str) -> None:
     words = (
         "spb",

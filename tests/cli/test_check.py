@@ -357,6 +357,7 @@ def test_a_job_expects_the_gpus_that_it_names_by_uuid(
         assert len(quick(collected, status)) == critical
 
 
+@pytest.mark.long
 def test_where_nothing_is_expected_the_answer_is_unknown(
     store: Store, nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ class cuda:
 """
 
 
+@pytest.mark.long(short=3)
 @pytest.mark.parametrize(
     ("built", "driver", "count", "works", "said"),
     [
@@ -163,6 +164,7 @@ def test_cupy_and_its_cuda(
     assert said in found.detail
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("error", "said"),
     [

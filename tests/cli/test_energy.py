@@ -140,6 +140,7 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
     assert found["total"]["energy_j"] == pytest.approx(sum(row["energy_j"] for row in again), rel=1e-9)
 
 
+@pytest.mark.long
 def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
     shown = whorl("--store", str(sampled)).stdout
     lines = {line.split()[0]: line.split() for line in shown.splitlines() if line}
@@ -166,6 +167,7 @@ def test_the_books_of_the_sample_balance(sampled: Path) -> None:
         assert row["not_read_s"] == 0
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(("gaps_j", "told"), [(1e-10, False), (-1e-10, False), (3600.0, True)])
 def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, told: bool) -> None:
     found = reconcile(Store.open(sampled))

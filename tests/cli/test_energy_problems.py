@@ -44,6 +44,7 @@ def bad(built_once: BuiltOnce) -> Path:
     return built_once("bad-energy", build) / "store"
 
 
+@pytest.mark.long
 def test_each_job_without_an_honest_figure_has_a_reason_and_no_energy(bad: Path) -> None:
     rows = {row["job_id"]: row for row in document("--store", str(bad))["rows"] if row["kind"] == "job"}
     reasons = {name: row["reason"] for name, row in rows.items() if row["energy_j"] is None}
@@ -89,6 +90,7 @@ def test_a_job_that_the_import_refused_says_so(tmp_path: Path) -> None:
     assert ["job 5 is not stored: line 7" in row["sentence"] for row in found["problems"]] == [True]
 
 
+@pytest.mark.long
 def test_the_idle_share_is_that_of_gpus_that_were_seen_idle(tmp_path: Path) -> None:
     known = readings("GPU-a", range(120), [50.0] * 20 + [200.0] * 100)
     never = readings("GPU-b", range(120), [100.0] * 120)
@@ -177,6 +179,7 @@ def test_each_code_stands_in_the_documentation(codes: type[Code]) -> None:
     assert [code for code in codes if f"| {code} | " not in page] == []
 
 
+@pytest.mark.long
 def test_readings_by_a_clock_that_is_centuries_ahead_are_not_counted(tmp_path: Path) -> None:
     seconds, last = range(0, 600, 5), (2**63 - 1 - NOON) / S
     told = [readings("GPU-a", seconds, [200.0] * 120), readings("GPU-a", [last - 60, last - 30], [200.0] * 2)]

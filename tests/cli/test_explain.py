@@ -53,6 +53,7 @@ def test_what_is_stored_says_what_was_judged_and_is_not_judged_again(
     assert shared == [{"n": 1, "count_star()": 32}]
 
 
+@pytest.mark.long
 def test_newer_runs_are_named_until_it_is_judged_again(store: Store) -> None:
     root = str(store.root)
     assert "since" not in whorl("explain", "n02/1", "--store", root).stdout

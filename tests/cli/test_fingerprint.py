@@ -248,6 +248,7 @@ def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Pa
     assert by_name["n01/0"].slow_chance < 0.1
 
 
+@pytest.mark.long
 def test_the_budget_is_kept_and_the_commands_name_the_nodes(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 12, (0,), runs=lambda gpu: 0)
     found = document("plan", "--store", str(tmp_path / "S"), "--budget", "1min")

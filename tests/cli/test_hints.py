@@ -43,7 +43,7 @@ VERBS = (
 )  # fmt: skip
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["demo", *sample(VERBS, short=3)])
 def test_what_a_verb_prints_to_be_copied_runs(
     verb: str, fleets: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

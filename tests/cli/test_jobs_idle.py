@@ -118,6 +118,7 @@ def night(built_once: Any) -> Path:
     return Path(built_once("jobs-idle", build)) / "store"
 
 
+@pytest.mark.long
 def test_a_requeued_job_is_one_row_and_short_pauses_do_not_count(night: Path) -> None:
     row = idle_of(ask(night), "1")
     assert (row["allocations"], row["held_s"]) == (2, 4 * HOUR)
@@ -144,6 +145,7 @@ def test_what_nobody_read_is_not_counted_as_idle_nor_as_used(night: Path) -> Non
     assert "n/a for 3 held GPUs: nobody knows which GPUs" in lines
 
 
+@pytest.mark.long
 def test_running_jobs_and_those_of_a_user_are_listed_alone(night: Path) -> None:
     document = ask(night, "--running")
     [row] = document["rows"]
@@ -184,6 +186,7 @@ def test_grams_and_money_follow_from_the_settings(night: Path, tmp_path: Path) -
     assert (document["currency"], document["co2e_reason"]) == ("EUR", None)
 
 
+@pytest.mark.long
 def test_pseudonyms_are_found_by_the_name_of_their_user(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "S")
     line = accounted(7, 1, "n1", User="ada", Start=str(NOON // 10**9), End=str(NOON // 10**9 + 3600))

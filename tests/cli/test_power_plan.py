@@ -17,7 +17,7 @@ from whorl.simulation.models import H100
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.hints import hints
 
-pytestmark = pytest.mark.usefixtures("stores_stay_open")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("stores_stay_open")]
 
 SEED, GPUS = 21, 12
 FLEET = ("--backend", "simulated", "--model", "H100", "--gpus", str(GPUS), "--seed", str(SEED))
@@ -58,7 +58,6 @@ def plan(store: Path, hosts: str, *words: object, workload: str = "gemm-fp32") -
     return document
 
 
-@pytest.mark.long
 def test_a_limit_for_each_gpu_with_what_it_does_and_the_commands(store: Path) -> None:
     hosts = ",".join(HEALTHY[:2])
     document = plan(store, hosts)

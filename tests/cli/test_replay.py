@@ -112,6 +112,7 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
     assert len(best["per_seed"]) == 6
 
 
+@pytest.mark.long
 def test_the_energy_is_known_where_the_power_is(jobs: Path, store: str) -> None:
     known = document("--trace", jobs, "--store", store, "--class", "*=gemm", "--policy", "packed")
     row = known["rows"][0]
@@ -121,6 +122,7 @@ def test_the_energy_is_known_where_the_power_is(jobs: Path, store: str) -> None:
     assert unknown["rows"][0]["energy_j"] is None
 
 
+@pytest.mark.long
 def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) -> None:
     """What a policy by rounds waits for the edges is no part of its gain: without knowledge it has none to lose."""
     common = ("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--policy", "packed-nonsticky")

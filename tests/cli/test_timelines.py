@@ -209,6 +209,7 @@ def test_another_unit_is_read_where_the_file_says_it(tmp_path: Path) -> None:
     assert [row["name"] for row in verdicts(stores[1])["rows"]] == ["rank 2"]
 
 
+@pytest.mark.long
 def test_two_jobs_keep_apart(tmp_path: Path) -> None:
     """A file adds nothing twice; another job needs a name of its own, and then the names of ranks have it."""
     store = imported(tmp_path, timeline(slow={0: 2.0}))

@@ -174,6 +174,7 @@ def test_an_interrupt_says_what_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     assert whorl(*words, "--resume", tmp_path / "log").exit_code == 0
 
 
+@pytest.mark.long
 def test_the_kernel_of_most_power_is_searched_beside_the_probes(tmp_path: Path) -> None:
     words = ("--stress", "power", "--backend", "simulated", "--gpus", "1", "--trials", "4")
     result = whorl(*words, "--json")
@@ -220,6 +221,7 @@ def test_a_failed_default_ends_it(driver: NvmlLibrary) -> None:
     assert "ended with exit status 3; its last lines: broken" in result.stderr
 
 
+@pytest.mark.long
 def test_it_works_on_a_node_that_only_measures(tmp_path: Path) -> None:
     words = (*SIMULATED, "--store", tmp_path / "S", "--max-slowdown", "10%", "--trials", "3", "--json")
     done = run_without(NODE, COMMAND, "tune", *words)

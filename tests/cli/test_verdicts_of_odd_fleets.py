@@ -101,7 +101,7 @@ ODD: dict[str, tuple[Iterable[Row], str]] = {
 }
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("case", ODD)
 def test_nobody_is_named_without_evidence_and_what_is_not_judged_is_said(case: str, tmp_path: Path) -> None:
     rows, why = ODD[case]

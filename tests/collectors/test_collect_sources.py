@@ -252,6 +252,7 @@ def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> N
     assert told["s"] > 1.5
 
 
+@pytest.mark.long
 def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, tmp_path: Path) -> None:
     if two.binary.parent != two.folder:
         pytest.skip("only our engine refuses what a test says")

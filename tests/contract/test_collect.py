@@ -15,7 +15,7 @@ import pytest
 import whorl
 from whorl.tests.nvml_library import NvmlLibrary
 
-pytestmark = pytest.mark.usefixtures("stores_are_copied")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("stores_are_copied")]
 
 GPUS = 8
 HZ = 20
@@ -148,7 +148,6 @@ def test_ticks_kept_and_missed_are_the_grid(ended: RunningCollector) -> None:
         assert row["powers"] == n - row["lost"] or number == 2
 
 
-@pytest.mark.long
 def test_another_collector_adds_rows_and_no_identity(
     ended: RunningCollector, compiled_nvml: Path, tmp_path: Path
 ) -> None:

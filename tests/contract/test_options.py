@@ -698,7 +698,7 @@ def caller(world: Path, copies: Copies, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "name",
     [
-        *sample([name for name, verb in VERBS.items() if not verb.costly], short=20),
+        *sample([name for name, verb in VERBS.items() if not verb.costly], short=14),
         *(pytest.param(name, marks=pytest.mark.long) for name, verb in VERBS.items() if verb.costly),
     ],
 )

@@ -235,6 +235,7 @@ def test_imports_reply_what_their_verbs_print(tmp_path: Path) -> None:
         whorl.import_jobs(tmp_path / "S", file=jobs, since="7d")
 
 
+@pytest.mark.long
 def test_burst_plans_are_what_the_verb_prints(fleet: Path, tmp_path: Path) -> None:
     profile, network = write_files(tmp_path)
     reply = whorl.advise_burst(profile, network, batch=8, gpus=[2, 4], store=fleet, workload="gemm-fp32")
@@ -245,6 +246,7 @@ def test_burst_plans_are_what_the_verb_prints(fleet: Path, tmp_path: Path) -> No
     ET.fromstring(reply._repr_html_())
 
 
+@pytest.mark.long
 def test_a_replay_replies_what_its_verb_prints(fleet: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("job_id,num_gpus,submit_time,duration,model\na,4,0,100,x\nb,8,10,200,x\nc,4,20,50,x\n")

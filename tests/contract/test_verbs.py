@@ -80,7 +80,7 @@ QUESTIONS = [
     _on_store("report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=()),
     _on_store("plan", "plan / --json", forms.planned, short=("mixed", "one")),
     _on_store("diff", "diff / --before 2026-01-05T12:00 --after 2026-01-06 --json"),
-    _on_store("advise", f"{ADVISE} --json", short=ALL_SHORT),
+    _on_store("advise", f"{ADVISE} --json", short=("fleet", "mixed", "none")),
     *(
         _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=short)
         for short, names in ((("mixed",), "exclude kubernetes"), ((), "weights taints prefer nodelist"))
@@ -94,8 +94,8 @@ QUESTIONS = [
         "advise-power-plan", "advise power-plan / --hosts c001-2 --workload {workload} --json", inputs=("fleet",)
     ),
     *(
-        _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED, short=("mixed", *also))
-        for by, *also in (("job",), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
+        _on_store(f"energy-{by}", f"energy / --by {by} --json", inputs=BOOKED, short=tuple(short))
+        for by, *short in (("job", "mixed"), ("user", "none"), ("account",), ("gpu", "fleet"), ("node",), ("day",))
     ),
     _on_store("energy-csv", "energy / --by user --csv", forms.rows, inputs=BOOKED, short=("mixed",)),
     _on_store("energy-of-job", "energy / --job 1101 --json", inputs=("fleet", "none"), short=("none",)),
@@ -128,7 +128,7 @@ QUESTIONS = [
         inputs=("fleet", "mixed", "one", "none"),
         short=("mixed", "one", "none"),
     ),
-    Question("replay-all", f"{REPLAY} --policy all --scheduler fifo,las,srtf", inputs=("fleet",)),
+    Question("replay-all", f"{REPLAY} --policy all --scheduler fifo,las,srtf", inputs=("fleet",), short=()),
     Question(
         "replay-page", f"{REPLAY} --policy packed --plot {{out}}/page.html", inputs=("fleet",), short=(), files=_page
     ),
@@ -139,7 +139,7 @@ QUESTIONS = [
     _on_store("check-text", f"{CHECK} --format text", forms.status_only, inputs=("fleet",), writes=True, short=()),
     _on_store("check-no-driver", "check / --json", forms.checked, inputs=("fleet",), writes=True),
     _on_store("store-status", "store status / --json"),
-    _on_store("store-compact", "store compact / --offline --json", forms.kept_up, writes=True, short=("fleet",)),
+    _on_store("store-compact", "store compact / --offline --json", forms.kept_up, writes=True, short=("mixed",)),
     _on_store("store-prune", "store prune / --keep 1d --dry-run --json", forms.kept_up, writes=True, short=("none",)),
     _on_store("store-upgrade", "store upgrade / --offline --json", inputs=("mixed", "none"), short=(), writes=True),
     Question("store-merge", "store merge {store} --into {out}/into --json", inputs=("mixed", "none"), short=("mixed",)),
@@ -225,6 +225,7 @@ ALONE = [
     Question(
         "jobs-chain-study-published",
         "jobs chain-study --log {out}/log.csv --cluster-nodes 4 --nodes 2 --as-published mirage --json",
+        short=(),
     ),
     Question("tune-sweep", "tune --sweep {out}/sweep.csv --max-slowdown 5% --json"),
     Question("tune-sweep-across", "tune --sweep {out}/sweep.csv --max-slowdown 10% --across batch --json"),

@@ -85,7 +85,7 @@ def test_a_page_that_a_person_leaves_answers_nothing_for_the_next_one(page: str,
     assert set(answers) == {None}
 
 
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("page", [page.path for page in PAGES])
 def test_no_value_in_an_address_harms_a_page(page: str, states: Asked) -> None:
     every = random.Random(page).sample(list(product(_FIELDS, _VALUES)), count(15, short=3))

@@ -232,6 +232,7 @@ def test_what_slurm_refuses_of_some_nodes_does_not_keep_cron_from_the_others(slu
     assert len((slurm.folder / "refused").read_text()) == 2, "one job told of all in partition staff"
 
 
+@pytest.mark.long
 def test_the_queue_is_asked_once_a_look_and_left_alone_the_longer_it_takes(
     slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +258,7 @@ def test_the_queue_is_asked_once_a_look_and_left_alone_the_longer_it_takes(
     assert min(slept) >= 40
 
 
+@pytest.mark.long
 def test_runs_that_come_late_are_waited_for_by_the_next_call_of_cron(slurm: FakeSlurm, tmp_path: Path) -> None:
     store, once = tmp_path / "store", DriverLimits(once=True, settle_s=60)
     (slurm.folder / "nodes").write_text(node_line("n01"))
@@ -388,6 +390,7 @@ def test_a_node_that_dies_in_its_job_is_tried_three_times(slurm: FakeSlurm, tmp_
     assert list(slurm.submitted().values()) == ["whorl:autumn:n01:4"]
 
 
+@pytest.mark.long
 def test_a_campaign_whose_first_jobs_all_failed_goes_on_when_it_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text("".join(node_line(f"n0{number}") for number in range(1, 6)))
     store = new_store(tmp_path / "store").root
@@ -810,6 +813,7 @@ def test_a_store_without_a_campaign_says_how_to_begin_one(tmp_path: Path) -> Non
 # -- another scheduler -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_whole_campaign_through_pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node is down, one is busy until its job reaches its limit, a job fails, and qsub is cut off once."""
     pbs, store = FakePbs(tmp_path / "pbs", nodes=5), tmp_path / "store"

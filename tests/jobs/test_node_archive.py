@@ -72,6 +72,7 @@ def test_another_python_is_refused_in_one_sentence(small: Path) -> None:
     assert done.stderr.startswith(f"whorl: this archive needs Python {version} on this node: set WHORL_PYTHON")
 
 
+@pytest.mark.long
 def test_it_holds_whorl_and_nothing_else_of_a_clone(small: Path) -> None:
     rooms = {path.name for path in (small / "lib" / "whorl").iterdir()}
     assert {"cli", "jobs", "kernels", "probes", "store", "__init__.py"} <= rooms

@@ -371,6 +371,7 @@ def test_the_gpus_of_a_job_over_the_driver(nvml_library: NvmlLibrary) -> None:
     assert not nvml_library.setters()
 
 
+@pytest.mark.long
 def test_where_the_gpus_of_a_job_stand_in_the_fleet(tmp_path: Path) -> None:
     """Each GPU that was probed on two days has a place; of one that the fleet does not know nothing is told."""
     for day in range(2):

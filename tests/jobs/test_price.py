@@ -58,6 +58,7 @@ def logged(path: Path, jobs: int = 8, nodes: int = 1, limit: str = "600", weeks:
     return lines
 
 
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     ("share", "nodes", "worth", "sentence"),
     [
@@ -118,6 +119,7 @@ def test_the_jobs_of_the_store(tmp_path: Path) -> None:
     assert "has 8 jobs of 0 days, and 100 of 14 days are needed; --log FILE reads" in str(few)
 
 
+@pytest.mark.long
 def test_slurms_accounting_where_the_store_has_no_jobs(tmp_path: Path) -> None:
     fields = ("JobIDRaw", "Partition", "State", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NNodes")
     saved(tmp_path / "rows", *weekly(), columns=fields, delimiter="\x1f")

@@ -107,7 +107,7 @@ def tuning(nvml: NvmlLibrary, folder: Path, gpu: str) -> Iterator[subprocess.Pop
         process.communicate()
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_what_ends_a_tuning_run_leaves_its_log_and_no_setting(
     nvml: NvmlLibrary, state: Path, tmp_path: Path, number: signal.Signals

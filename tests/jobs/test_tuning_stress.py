@@ -137,6 +137,7 @@ def test_figures_that_are_not_known_are_none() -> None:
 # -- how it runs ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole = search_stress(Counted().bench, QUICK)
 
@@ -237,6 +238,7 @@ def test_on_this_node_the_limit_is_the_highest_one_and_all_is_as_before_after_ct
     assert not notes(state)
 
 
+@pytest.mark.long
 def test_what_was_found_can_be_run_as_a_probe_of_its_own_name(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     setting = {**DEFAULTS, "threads": 512, "sm_clock_mhz": 1980.0}

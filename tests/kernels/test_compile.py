@@ -177,6 +177,7 @@ WIDE = {"stream_copy": (4, 4), "stream_triad": (8, 4)}
 """Loads and stores of 128 bits of a thread, and there are no others."""
 
 
+@pytest.mark.long
 @lists
 @pytest.mark.parametrize(("compiler", "sm"), sample(LISTED, short=1), ids=named)
 def test_what_reads_and_writes_memory_does_as_the_kernels_say(compiler: Compiler, sm: int) -> None:

@@ -263,7 +263,7 @@ def test_a_wrong_operation_is_found_whenever_there_is_one(
 
 
 @needs_compiler
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", sample(sorted(set(KERNELS) - {"launch", "sm"}), short=4))
 def test_aliased_pages_are_found(name: str, device: CupyDevice, runtime: FakeRuntime) -> None:
     """The first page of the largest buffer and one behind its middle are the same memory."""

@@ -28,7 +28,7 @@ from whorl.tests.kernels import compiling
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.test_arithmetic import small_work
 from whorl.tests.nvml_library import NvmlLibrary
-from whorl.tests.sizes import is_all, is_long
+from whorl.tests.sizes import is_all
 
 ROOT = Path(__file__).resolve().parents[2]
 FATES = ("ends", "fails", "hangs", "is killed")
@@ -80,9 +80,10 @@ def run_with(fates: Mapping[str, str], folder: Path, names: list[str], **process
     return subprocess.Popen(command, cwd=ROOT, env=environment, **process)
 
 
-@pytest.mark.parametrize("turn", range(len(FATES)) if is_all() else [1, 3] if is_long() else [1])
+@pytest.mark.long
+@pytest.mark.parametrize("turn", range(len(FATES)) if is_all() else [1, 3])
 def test_a_phase_that_fails_hangs_or_is_killed_costs_only_itself(turn: int, tmp_path: Path) -> None:
-    names = [name for name in PHASES if name != "facts"] if is_long() else ["kernels", "ceilings", "quick"]
+    names = [name for name in PHASES if name != "facts"]
     fates = {name: FATES[(place + turn) % len(FATES)] for place, name in enumerate(names)}
     process = run_with(fates, tmp_path / "fates", names, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     printed, _ = process.communicate(timeout=300)

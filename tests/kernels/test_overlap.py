@@ -217,7 +217,7 @@ def test_the_error_of_the_largest_is_the_energy_of_the_others() -> None:
 
 
 @on_host
-@pytest.mark.long(short=2)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", SMALL_WORKS)
 def test_results_are_right_whichever_of_the_two_streams_is_first(name: str) -> None:
     work = small(name)
@@ -241,7 +241,7 @@ def is_found(device: HostDevice, repetitions: int) -> bool:
 
 
 @on_host
-@pytest.mark.long(short=3)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", SMALL_WORKS)
 def test_every_step_that_is_left_out_is_found(name: str) -> None:
     work = small(name)
@@ -257,7 +257,7 @@ def test_every_step_that_is_left_out_is_found(name: str) -> None:
 
 
 @on_host
-@pytest.mark.long(short=3)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("name", SMALL_WORKS)
 def test_one_bit_that_changes_on_the_way_is_found(name: str) -> None:
     work = small(name)

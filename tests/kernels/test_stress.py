@@ -140,7 +140,7 @@ def test_every_setting_that_fits_compiles_for_every_architecture_and_finds_its_r
     """No more than one in twenty spills: the estimate of registers is one."""
     targets = [(compiler, sm) for compiler in compiling.compilers() for sm in compiler.architectures]
     spilled = 0
-    number = count(300, short=4)
+    number = count(300, short=3)
     for place, (compiler, sm) in enumerate(sample(targets * 20, short=number)[:number]):
         model = max(known for known in ((7, 0), (8, 0), (9, 0)) if known <= divmod(sm, 10))
         facts = replace(facts_of(model), capability=divmod(sm, 10))
@@ -177,7 +177,7 @@ def small(number: int) -> list[Work]:
 @needs_compiler
 def test_random_settings_are_right_whichever_compiler_and_left_out_blocks_are_found() -> None:
     versions = [compiler.version for compiler in compiling.compilers()]
-    for place, work in enumerate(small(count(60, short=3))):
+    for place, work in enumerate(small(count(60, short=2))):
         device = HostDevice(work, seed=place, compiler=versions[place % len(versions)])
         for _ in range(3):
             device.run()

@@ -110,6 +110,7 @@ def test_campaigns_on_one_node_share_no_instant(store: Store, fleet: Path) -> No
     assert rows(store, "select distinct count(*) from truth group by gpu") == [(1,)]
 
 
+@pytest.mark.long
 def test_the_truth_is_told_once_also_of_compacted_stores(store: Store, fleet: Path) -> None:
     for campaign in "ab":
         job(store, fleet, "n01", PROBES[0], campaign=campaign)

@@ -194,7 +194,7 @@ def test_sentences(code: int) -> None:
 # -- a disk that fails ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(short=3)
+@pytest.mark.long(short=1)
 @pytest.mark.parametrize("folder", ["journal", "telemetry", "pending", "late", "replaced"])
 def test_a_disk_that_does_not_list_a_folder_is_named_and_stores_nothing(
     store: Store, folder: str, monkeypatch: pytest.MonkeyPatch

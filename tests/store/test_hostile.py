@@ -114,7 +114,7 @@ def test_a_note_removes_nothing_through_a_linked_day_and_what_it_may_name_in_the
     assert Store.open(store.root).sql("select count(*) n from runs").to_pylist() == [{"n": 0}]
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "said",
     [
@@ -131,7 +131,7 @@ def test_a_note_that_says_strange_things_ends_nothing(store: Store, said: dict[s
     assert powers(store) == {("a", 0): 7}
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("ahead", [2, 9_000_000_000])
 def test_a_note_whose_number_follows_none_is_named_and_the_next_compaction_removes_it(store: Store, ahead: int) -> None:
     """Other clients of DuckDB follow the highest number, and whorl would when its own numbers come near."""
@@ -379,7 +379,7 @@ def test_a_journal_whose_header_lies_harms_no_other_row(store: Store, case: str)
     assert list((store.root / "journal").glob("n-*.journal")) == [], "it keeps no other journal from being sealed"
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "record",
     [
@@ -417,7 +417,7 @@ TEXTS = [
 ]
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_strange_texts_in_every_small_file_are_named_or_left(
     store: Store, text: bytes, caplog: pytest.LogCaptureFixture
@@ -498,7 +498,7 @@ def test_rows_of_other_tables_that_do_not_fit_harm_no_other_row(store: Store, ca
     assert list((store.root / "journal").glob("n-*.journal")) == []
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
 def test_changed_bytes_inside_arrow_rows_whose_check_is_right_crash_nothing(store: Store, codec: str | None) -> None:
     """Lengths and places of buffers may lead anywhere."""

@@ -58,6 +58,7 @@ def test_a_minute_keeps_what_its_kind_of_column_needs(store: Store) -> None:
     assert made == set(MINUTES.names) - {"n"}, "every column of telemetry is in a minute"
 
 
+@pytest.mark.long
 def test_rows_that_are_hardly_more_than_one_a_minute_stay(store: Store) -> None:
     for gpu in ("a", "b"):
         store.append({"telemetry": readings(range(0, 6_000, 60), gpu)}, gpu)

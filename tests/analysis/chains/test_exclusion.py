@@ -41,6 +41,7 @@ def test_what_cannot_be_asked(excluded: int, job_nodes: int | None, message: str
         price_of_exclusion(log, cluster_nodes=2, excluded_nodes=excluded, job_nodes=job_nodes)
 
 
+@pytest.mark.long
 @needs_lonestar
 def test_four_of_76_nodes_fewer_double_the_p95_wait_of_lonestar6() -> None:
     price = price_of_exclusion(lonestar(), cluster_nodes=76, excluded_nodes=4)

@@ -29,6 +29,7 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
+@pytest.mark.long
 @needs_lonestar
 @pytest.mark.parametrize("nodes", [1, 8])
 def test_samples_are_those_of_the_restated_simulator(nodes: int) -> None:

@@ -109,6 +109,7 @@ def test_quantiles_are_ordered_and_right_as_often_as_they_say() -> None:
     assert {n for _, n in model.coverage.values()} == {100}
 
 
+@pytest.mark.long
 def test_margins_follow_waits_that_the_trees_did_not_know() -> None:
     """The law of the waits becomes wider: the quantiles are wrong until margins come from the new waits."""
     feature_rows, waits_s = drawn_waits(0, 800, spread=0.5)

@@ -143,6 +143,7 @@ def test_gpus_not_measured_in_a_workload_have_its_median_and_are_counted(tmp_pat
     assert (drawn.beliefs.rates.scores["stream"] != 1.0).all()
 
 
+@pytest.mark.long
 def test_workloads_of_different_gpus_are_unrelated_and_that_is_said(tmp_path: Path) -> None:
     gpus = {"gemm": NAMES[:16], "stream": NAMES[16:]}
     store = fleet_store(tmp_path, {"gemm": spread(1)[:16], "stream": spread(2)[16:]}, gpus=gpus)

@@ -30,6 +30,7 @@ def with_pieces(jobs: int, seed: int) -> Trace:
     return Trace("made", tuple(made))
 
 
+@pytest.mark.long(short=2)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_work_is_lost_or_given_and_no_gpu_is_given_twice(policy: str) -> None:
     jobs = with_pieces(9, seed=3)

@@ -278,6 +278,7 @@ def test_real_sweeps_little_regret_within_the_bound_and_ahead_of_random() -> Non
     assert np.median([regret for regret, _ in searched]) < 0.6 * np.median([regret for regret, _ in by_chance])
 
 
+@pytest.mark.long
 def test_simulated_services_little_regret_within_the_bound() -> None:
     searched = list(regrets(services(), count(20, short=6), 16, by_search=True))
     assert all(holds for _, holds in searched)

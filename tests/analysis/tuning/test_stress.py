@@ -45,6 +45,7 @@ def test_special_values_are_worth_more_than_a_forest_on_many_knobs() -> None:
     assert best_mean(StressOptions(), seeds) > best_mean(StressOptions(special_chance=None), seeds) + 0.06
 
 
+@pytest.mark.long
 def test_the_forest_is_ahead_of_random_settings_where_most_knobs_matter() -> None:
     direct, random = (replace(options, special_chance=None) for options in (StressOptions(), RANDOM))
     assert best_mean(direct, 6, knobs=4) > best_mean(random, 6, knobs=4) + 0.05

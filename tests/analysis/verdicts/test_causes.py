@@ -202,7 +202,7 @@ def test_the_same_evidence_gives_the_same_intervals() -> None:
     assert first == second
 
 
-@pytest.mark.long(short=1)
+@pytest.mark.long
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_gpu_that_is_slow_in_compute_at_its_clock_is_not_called_power_cap(*, alone: bool) -> None:
     """Caps hold clocks 1.8 % apart, by the luck of the silicon; what is rare of the slow GPUs is the rest."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from whorl.analysis.verdicts import Kind
@@ -42,6 +43,7 @@ def test_what_was_seen_needs_no_runs_and_no_peers(tmp_path: Path) -> None:
     assert {row.name for row in judge(store, cluster="c").rows} == {"n1/0", "n1/1", "n1/2"}
 
 
+@pytest.mark.long
 def test_facts_without_runs_are_reported(tmp_path: Path) -> None:
     """A lost GPU of which a log tells the PCI address alone, and no run: every verb that is asked answers."""
     store = Store.create(tmp_path / "S")

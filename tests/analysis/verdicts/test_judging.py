@@ -50,11 +50,13 @@ def test_no_gpu_is_named_where_jobs_couple_gpus(longhorn: Judgement) -> None:
         assert any(one.subject == workload and one.why is Gap.JOBS for one in longhorn.not_judged)
 
 
+@pytest.mark.long
 def test_the_fast_revision_of_longhorn_is_one_batch(longhorn: Judgement) -> None:
     (batch,) = [row for row in longhorn.rows if row.level is Level.BATCH]
     assert (batch.kind, batch.workloads, len(batch.gpus)) == (Kind.FAST, ("pagerank",), 28)
 
 
+@pytest.mark.long
 def test_every_verdict_has_evidence(longhorn: Judgement) -> None:
     assert longhorn.rows
     for row in longhorn.rows:
