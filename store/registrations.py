@@ -76,7 +76,7 @@ def write(root: Path, registration: Registration) -> None:
 @dataclass
 class LogStatus:
     """A table log: when its tables last were those of the store (s since 1970; None: never), and the replaced files
-    that stay because it may name them, since when, and their `bytes`. `damaged`: why nothing is known of it."""
+    that stay because it may name them, since when, and their `bytes`. `damaged`: why nothing is registration of it."""
 
     log: str
     moved_on: float | None
@@ -89,10 +89,10 @@ class LogStatus:
 def statuses(root: Path, note: ReplacementNote) -> list[LogStatus]:
     """The state of each log, by the newest note. Raises OSError."""
     out = []
-    for known in registrations(root):
-        log = LogStatus(known.log, known.moved_on_s, known.damaged)
+    for registration in registrations(root):
+        log = LogStatus(registration.log, registration.moved_on_s, registration.damaged)
         for name, since_s in note.old.items():
-            if name not in known.released and (root / name).exists():
+            if name not in registration.released and (root / name).exists():
                 log.waiting += 1
                 log.bytes += (root / name).stat().st_size
                 log.since = since_s if log.since is None else min(log.since, since_s)

@@ -112,8 +112,8 @@ def _status(store: Store) -> Status:
     out.to_be_removed, out.logs = len(replaced), registrations.statuses(root, note)
     if replaced and not any(log.waiting for log in out.logs):
         out.removed_at = max(replaced.values()) + replacing.pace_of(root).grace_s
-        for known in registrations.registrations(root):
-            out.removed_at = max(out.removed_at, registrations.GRACE_S + max(known.released[name] for name in replaced))
+        for log in registrations.registrations(root):
+            out.removed_at = max(out.removed_at, registrations.GRACE_S + max(log.released[name] for name in replaced))
     skipped = store.skipped | checking.without_a_journals_name(root)
     out.skipped = {str(path): reason for path, reason in skipped.items()}
     out.free = shutil.disk_usage(root).free

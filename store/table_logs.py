@@ -101,7 +101,7 @@ def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedO
     root = store.root
     tables = _KINDS[log](root)
     tables.check()
-    before = next((known for known in registrations.registrations(root) if known.log == log), None)
+    before = next((state for state in registrations.registrations(root) if state.log == log), None)
     place = str(root.resolve())
     if before is None:
         before = Registration(log, place=place)
@@ -137,11 +137,13 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
     root = store.root
     moved: list[MovedOn] = []
     with files.readable(root):
-        for known in registrations.registrations(root):
+        for registration in registrations.registrations(root):
             try:
-                moved.append(register(store, known.log, progress=progress))
+                moved.append(register(store, registration.log, progress=progress))
             except StoreError as error:
-                moved.append(MovedOn(known.log, failure=str(error), has_library=not isinstance(error, LibraryError)))
+                moved.append(
+                    MovedOn(registration.log, failure=str(error), has_library=not isinstance(error, LibraryError))
+                )
         states = {state.log: state for state in registrations.statuses(root, notes.newest(root))}
     for log in moved:
         log.status = states.get(log.log)
@@ -150,7 +152,7 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
 
 def forget(root: Path, log: str) -> None:
     """Remove a log, so that compaction no longer keeps files for it. The store's own files stay. Raises StoreError."""
-    if not any(known.log == log for known in registrations.registrations(root)):
+    if not any(state.log == log for state in registrations.registrations(root)):
         raise StoreError(f"{root} has no {log} log")
     try:
         with locked(root / registrations.FOLDER / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
@@ -257,13 +259,13 @@ class _Delta(_TableLog):
                 )  # fmt: skip
                 return LoggedTable(spec.name, str(place), len(added), len(added))
             latest = DeltaTable(str(place))
-            known_fields = {known.name: known for known in latest.schema().fields}
-            if new_fields := [known for known in schema.fields if known_fields.get(known.name) != known]:
+            fields = {column.name: column for column in latest.schema().fields}
+            if new_fields := [column for column in schema.fields if fields.get(column.name) != column]:
                 latest.alter.add_columns(new_fields)
                 latest = DeltaTable(str(place))
-            named = _named(latest)
-            added = [_addition(name, path) for name, path in in_folder.items() if name not in named]
-            removed = [removal for name, removal in named.items() if name not in in_folder]
+            removals = _removals(latest)
+            added = [_addition(name, path) for name, path in in_folder.items() if name not in removals]
+            removed = [removal for name, removal in removals.items() if name not in in_folder]
             if added or removed:
                 latest.create_write_transaction([*removed, *added], "append", schema, days)
         return LoggedTable(spec.name, str(place), len(paths), len(added), len(removed))
@@ -303,7 +305,7 @@ def _delta_schema(spec: Table) -> pa.Schema:
     return schema.append(pa.field(_DAY, pa.date32())) if spec.partitioned else schema
 
 
-def _named(latest: DeltaTable) -> dict[str, RemoveAction]:
+def _removals(latest: DeltaTable) -> dict[str, RemoveAction]:
     """The files of a version, by their paths in the table's folder, each with what removes it."""
     import pyarrow as pa
     from deltalake.transaction import RemoveAction
@@ -373,16 +375,18 @@ class _Iceberg(_TableLog):
             raise StoreError(f"another user made the Iceberg log of {self.root}, and only that user can continue it")
 
     def move_on(self, spec: Table, paths: Sequence[Path]) -> LoggedTable:
-        wanted = {f"file://{path.resolve()}": path for path in paths}
+        by_location = {f"file://{path.resolve()}": path for path in paths}
         place = self._folder / spec.name / "metadata"
         before = {*files.names_in(place)}
         with self._catalog() as catalog:
             name = f"whorl.{spec.name}"
             is_new = not catalog.table_exists(name)
             latest = None if is_new else catalog.load_table(name)
-            named = {} if latest is None else {task.file.file_path: task.file for task in latest.scan().plan_files()}
-            added = [(location, path) for location, path in wanted.items() if location not in named]
-            removed = [data_file for location, data_file in named.items() if location not in wanted]
+            data_files = (
+                {} if latest is None else {task.file.file_path: task.file for task in latest.scan().plan_files()}
+            )
+            added = [(location, path) for location, path in by_location.items() if location not in data_files]
+            removed = [data_file for location, data_file in data_files.items() if location not in by_location]
             lacks = latest is not None and not _names_in(_iceberg_schema(spec)) <= {*latest.schema().column_names}
             if latest is None or added or removed or lacks:
                 version = self._begun(catalog, spec) if latest is None else latest.transaction()

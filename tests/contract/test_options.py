@@ -468,6 +468,14 @@ VERBS = {
     "store prune": Verb(STORE | {"--keep": "30d", "--offline": None}, writes=True),
     "store retire": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}, writes=True),
     "store upgrade": Verb(STORE | {"--offline": None}, writes=True),
+    "store register": Verb(
+        STORE | {"--delta": None},
+        {"--forget": ["delta", "x"]},
+        costly=True,
+        writes=True,
+        beside={"--forget": {"--delta": OUT}},
+        never={"--forget": "its store is in no log"},
+    ),
     "store merge": Verb(
         {"": "{store}", "--into": "{here}/into"},
         {

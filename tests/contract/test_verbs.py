@@ -251,6 +251,7 @@ NOT_ASKED = {
     "probe prolog": "times what it finds, also of a simulated node: tests/cli/test_prolog.py",
     "jobs show": "reads what a job collected of itself: tests/jobs/test_own_job.py",
     "store files": "lists names that say when files were written: tests/store/test_engines.py",
+    "store register": "lists names that say when files were written: tests/store/test_table_logs.py",
     "export otlp": "needs a collector that listens: tests/contract/test_otlp.py",
 }
 """Verbs that are no question of this file, and why."""

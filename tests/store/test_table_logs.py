@@ -100,9 +100,9 @@ def later(store: Store, seconds: float) -> None:
     note = notes.newest(store.root)
     aged = {name: since_s - seconds for name, since_s in note.old.items()}
     notes.add(store.root, replace(note, number=note.number + 1, old=aged))
-    for known in registrations.registrations(store.root):
-        released = {name: since_s - seconds for name, since_s in known.released.items()}
-        registrations.write(store.root, replace(known, released=released))
+    for registration in registrations.registrations(store.root):
+        released = {name: since_s - seconds for name, since_s in registration.released.items()}
+        registrations.write(store.root, replace(registration, released=released))
 
 
 # -- what is in a log --------------------------------------------------------------------------------------------
@@ -119,10 +119,10 @@ def test_every_table_of_a_log_has_the_rows_of_the_store(built_once: BuiltOnce, t
         if spec == LATEST:
             continue
         expected = store.arrow(spec.name)
-        found = rows_of(store, log, spec.name)
-        assert found.column_names[: len(spec.names)] == spec.names
-        found = found.select(spec.names)
-        assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, expected.to_pylist())), spec.name
+        rows = rows_of(store, log, spec.name)
+        assert rows.column_names[: len(spec.names)] == spec.names
+        rows = rows.select(spec.names)
+        assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, expected.to_pylist())), spec.name
 
 
 def test_a_log_follows_what_is_stored_and_replaced_in_one_version_each(
@@ -286,8 +286,8 @@ def test_a_column_that_is_new_is_added_to_the_table_of_a_log(
     store: Store, monkeypatch: pytest.MonkeyPatch, few_tables: None
 ) -> None:
     fill(store)
-    whole = table_logs._delta_schema
-    monkeypatch.setattr(table_logs, "_delta_schema", lambda spec: whole(spec).remove(3))
+    full_schema = table_logs._delta_schema
+    monkeypatch.setattr(table_logs, "_delta_schema", lambda spec: full_schema(spec).remove(3))
     table_logs.register(store, "delta")
     monkeypatch.undo()
     table_logs.register(store, "delta")
