@@ -310,7 +310,11 @@ def paths_in(root: Path, spec: Table, bounds: file_names.Bounds) -> Iterator[Pat
 
 
 def _paths_in(folder: Path, bounds: file_names.Bounds) -> Iterator[Path]:
-    for name in sorted(files.names_in(folder)):
-        is_table = name.endswith(".parquet") and name != file_names.EMPTY and not name.startswith(files.TEMPORARY)
-        if is_table and file_names.may_hold(name, bounds):
-            yield folder / name
+    for name in sorted(
+        name for name in files.names_in(folder) if _is_table(name) and file_names.may_hold(name, bounds)
+    ):
+        yield folder / name
+
+
+def _is_table(name: str) -> bool:
+    return name.endswith(".parquet") and name != file_names.EMPTY and not name.startswith(files.TEMPORARY)

@@ -32,6 +32,7 @@ T = TypeVar("T")
 MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
 _WAIT_S = 120.0
 _TRIES = 20
+_MOST_LOOKS = 64  # into journals of others, at a sealing
 
 
 @contextlib.contextmanager
@@ -139,11 +140,13 @@ def keys_in(path: Path) -> pa.Table | None:
 def _contested(root: Path, bounds: Bounds, stem: str) -> bool:
     """Whether an open journal of another process could hold a key of these rows.
 
-    In the journals of this process all rows were written before these, or all of them later.
+    In the journals of this process all rows were written before these, or all of them later. Where there are many
+    others, they count as such: to say when rows were written takes an eighth more space until an hour is joined, and
+    to open the journals of a fleet at every sealing, while others wait for the lock, costs more.
     """
     process = stem.rsplit("-", 2)[0]
-    others = (journal for journal in journal_file.journals(root) if journal.stem.rsplit("-", 2)[0] != process)
-    return any(journal.may_hold(Bounds(gpus=bounds.gpus)) for journal in others)
+    others = [journal for journal in journal_file.journals(root) if journal.stem.rsplit("-", 2)[0] != process]
+    return len(others) > _MOST_LOOKS or any(journal.may_hold(Bounds(gpus=bounds.gpus)) for journal in others)
 
 
 def oldest_journal_us(root: Path) -> int:
@@ -202,14 +205,17 @@ def pieces(spec: Table, paths: Iterable[Path]) -> Iterator[pa.Table]:
         yield joined(spec, paths)
         return
     counts: dict[str | None, int] = {}
+    holding: dict[str | None, list[Path]] = {}  # a batch reads only files that hold its GPUs: a fleet has thousands
     for path in paths:
         for pair in parquet.read(path, ["gpu"])["gpu"].value_counts().to_pylist():
             counts[pair["values"]] = counts.get(pair["values"], 0) + pair["counts"]
+            holding.setdefault(pair["values"], []).append(path)
     in_order = sorted(counts, key=lambda gpu: (gpu is None, (gpu or "").encode()))
     field = ds.field("gpu")
     for gpus in batches({gpu: counts[gpu] for gpu in in_order}):
         named_gpus = field.isin([gpu for gpu in gpus if gpu is not None])
-        yield joined(spec, paths, only=named_gpus | field.is_null() if None in gpus else named_gpus)
+        of_gpus = dict.fromkeys(path for gpu in gpus for path in holding[gpu])
+        yield joined(spec, of_gpus, only=named_gpus | field.is_null() if None in gpus else named_gpus)
 
 
 def batches(rows_of: Mapping[T, int]) -> list[list[T]]:
