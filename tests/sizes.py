@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 LONGER = 2
 """How many times as many cases as in the short form `--long` tries."""
-LEAST = 6
+LEAST = 4
 """What `--long` tries at least, of what the short form tries less often."""
 
 _size = "short"

@@ -89,7 +89,9 @@ CHANGES = {
 """A mistake in the source of each kernel that has one, which the check must find."""
 
 
-SLOW = set() if is_long() else {"power-mix", "power-share", "transformer", "transformer-back"}
+COSTLY = set() if is_all() else {"power-mix", "transformer", "transformer-back"}
+"""Kernels of which the interpreter takes seconds for each case: what all kernels share is tried of the others."""
+SLOW = set() if is_long() else {"power-share", *COSTLY}
 
 RUN_HERE = sample(sorted(set(KERNELS) - SLOW), short=3)
 """Kernels that the tests run: what is compiled for one test serves the others."""
@@ -120,7 +122,7 @@ def test_a_mistake_in_the_source_is_found(name: str) -> None:
 
 
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("name", [name for name in RUN_HERE if not name.startswith("overlap-")])
+@pytest.mark.parametrize("name", [name for name in RUN_HERE if name not in COSTLY and not name.startswith("overlap-")])
 def test_a_repetition_that_did_nothing_or_left_out_a_block_is_found_after_three_more(name: str) -> None:
     work = small_work(name)
     cut = tuple(replace(step, grid=(step.grid[0] - 1, *step.grid[1:])) for step in launches(work))

@@ -31,10 +31,10 @@ from whorl.tests.kernels.device_memory import PAGE
 from whorl.tests.kernels.fake_cupy import FakeRuntime
 from whorl.tests.kernels.hosting import HostDevice
 from whorl.tests.kernels.interpreter import Harm
-from whorl.tests.kernels.test_arithmetic import SLOW, small_work
+from whorl.tests.kernels.test_arithmetic import COSTLY, SLOW, small_work
 from whorl.tests.kernels.works import load, run
 from whorl.tests.probes.hand_device import HandDevice
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import count, is_all, sample
 
 MODELS = (V100, A100, H100, H200)
 OVER_A_LINK = {"copy-h2d", "copy-d2h", "copy-p2p"}
@@ -67,7 +67,7 @@ def test_every_repetition_is_checked_at_a_hundredth_of_the_time(name: str) -> No
 
 
 @pytest.mark.long(short=3)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", [name for name in KERNELS if name not in COSTLY])
 def test_no_address_bit_is_blind(name: str) -> None:
     """For every bit of an address below the size of a buffer, some element differs from that at the other address."""
     for model in sample(MODELS, short=1):
@@ -162,7 +162,7 @@ def test_the_quick_suite_checks_all_that_it_runs() -> None:
 
 @needs_compiler
 @pytest.mark.long(short=2)
-@pytest.mark.parametrize("name", sample(sorted(set(KERNELS) - SLOW), short=4))
+@pytest.mark.parametrize("name", sample(sorted(set(KERNELS) - SLOW - COSTLY), short=4))
 def test_what_ran_is_checked_and_launches_that_write_nothing_are_found(
     name: str, device: CupyDevice, runtime: FakeRuntime
 ) -> None:
@@ -193,7 +193,7 @@ CHECKED_AT_ONCE = [
 
 @needs_compiler
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("name", sample(CHECKED_AT_ONCE, short=2))
+@pytest.mark.parametrize("name", sample([name for name in CHECKED_AT_ONCE if name not in COSTLY], short=2))
 def test_every_single_bit_flip_of_an_output_is_found(name: str) -> None:
     device = HostDevice(small_work(name), seed=5)
     for _ in range(max(3, device.work.lap - 1)):
@@ -253,7 +253,7 @@ def test_a_wrong_operation_is_found_whenever_there_is_one(
     name: str, function: str, operation: str, chance: float
 ) -> None:
     """About one in three repetitions, so that some runs have none."""
-    for seed in range(count(4, short=2)):
+    for seed in range(4 if is_all() else 2):
         device = HostDevice(small_work(name), seed=3, poisoned=True)
         harm = Harm(function, operations=frozenset({operation}), chance=chance, bit=20, seed=seed)
         device.harms.append(harm)
@@ -264,7 +264,7 @@ def test_a_wrong_operation_is_found_whenever_there_is_one(
 
 @needs_compiler
 @pytest.mark.long(short=1)
-@pytest.mark.parametrize("name", sample(sorted(set(KERNELS) - {"launch", "sm"}), short=4))
+@pytest.mark.parametrize("name", sample(sorted(set(KERNELS) - {"launch", "sm"} - COSTLY), short=4))
 def test_aliased_pages_are_found(name: str, device: CupyDevice, runtime: FakeRuntime) -> None:
     """The first page of the largest buffer and one behind its middle are the same memory."""
     loaded = load(device, small_work(name))
