@@ -108,9 +108,11 @@ class Fleet:
         last = keys.with_written(keys.last_rows([rows]), 1000 * written)
         self._put(LATEST, last, stem, 1000 * written)
         began = self.noon - since_s * SECOND
-        journal = self.root / journal_file.FOLDER / f"{name}-4711-{began // 1000:x}-7{journal_file.ENDING}"
+        gpus = [("bench", gpu) for gpu in self.gpus[name]]
+        stem = f"{name}-4711-{began // 1000:x}-7"
+        journal = self.root / journal_file.FOLDER / journal_file.compose(stem, "now", gpus)
         store_files.make_folder(journal.parent)
-        encoder = Encoder(Writer(name, f"h{number}", "0123abcd", 4711), [("bench", gpu) for gpu in self.gpus[name]])
+        encoder = Encoder(Writer(name, f"h{number}", "0123abcd", 4711), gpus)
         journal.write_bytes(encoder.header(began))
         self._journals[name] = journal, encoder
         self.append(name, *range(began, self.noon, SECOND))

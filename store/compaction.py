@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import StoreError
 from . import file_names, keys, manifest, parquet, replacing, sealing, snapshot, telemetry_files
@@ -37,6 +37,7 @@ _FEW_FILES = 8  # of other tables: so many are left alone
 _BATCH_BYTES = 2 << 30  # old files that change places at once: so much more space a pass takes
 
 Progress = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass
@@ -102,7 +103,7 @@ class _Pass:
                 try:
                     with Replacement() as part:
                         self._write(group, part)
-                        self._bytes += sum(path.stat().st_size for path in part.old)
+                        self._bytes += sum(_of_each(part.old, lambda path: path.stat().st_size).values())
                         if group.closed:
                             self._closed |= {path.parent: group.codec == "cold" for path in part.moves.values()}
                         batch.take(part)
@@ -151,7 +152,7 @@ class _Pass:
                     _Group(spec, several, "cold") for several in file_names.by_day(paths).values() if len(several) > 1
                 )
             else:
-                counts = {path: parquet.rows_in(path) for path in paths}
+                counts = _of_each(paths, parquet.rows_in)
                 small = {path: rows for path, rows in counts.items() if rows < telemetry_files.MOST_ROWS // 2}
                 batches = telemetry_files.batches(small) if len(small) > _FEW_FILES else []
                 yield from (_Group(spec, several) for several in batches if len(several) > 1)
@@ -255,11 +256,21 @@ class _Pass:
                     files.rename(files.write(path, content), path)
 
 
+def _of_each(paths: Iterable[Path], ask: Callable[[Path], T]) -> dict[Path, T]:
+    """What `ask` says of each file, but for those that a writer has just replaced, as in `latest`."""
+    answers = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            answers[path] = ask(path)
+    return answers
+
+
 def _plain_rows(group: _Group) -> pa.Table:
-    """The rows of a group of a table that is not kept by days."""
+    """The rows of a group of a table that is not kept by days; of `latest` without files that writers replaced."""
     import pyarrow as pa
 
-    tables = [parquet.read(path) for path in group.files]
     latest = group.spec == LATEST
+    read = _of_each(group.files, parquet.read) if latest else {path: parquet.read(path) for path in group.files}
+    tables = [*read.values()]
     rows = keys.last_rows(tables) if latest else pa.concat_tables(tables, promote_options="default")
     return keys.sort(group.spec, keys.conform(group.spec, rows))

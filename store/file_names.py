@@ -86,6 +86,16 @@ def gpu_hashes(gpus: Iterable[str | None]) -> frozenset[int]:
     return frozenset(map(gpu_hash, gpus))
 
 
+def hash_text(hashes: frozenset[int] | None) -> str:
+    """Hashes of GPUs as names have them; "" of none, and of so many that a name would become too long."""
+    return "".join(f"{gpu_bits:04x}" for gpu_bits in sorted(hashes or ())) if len(hashes or ()) <= _MOST_GPUS else ""
+
+
+def parse_hashes(text: str) -> frozenset[int] | None:
+    """The hashes of GPUs in a name; None where it says nothing."""
+    return frozenset(int(text[at : at + 4], 16) for at in range(0, len(text), 4)) or None
+
+
 @functools.lru_cache(maxsize=65_536)
 def parse(name: str) -> FileName | None:
     """What the name of a file says; None for a name that whorl does not give."""
@@ -93,8 +103,7 @@ def parse(name: str) -> FileName | None:
     match = dated or _PLAIN.fullmatch(name)
     if match is None:
         return None
-    stem, crc, hashes = match["stem"], int(match["crc"], 16), match["gpus"]
-    gpus = frozenset(int(hashes[at : at + 4], 16) for at in range(0, len(hashes), 4)) or None
+    stem, crc, gpus = match["stem"], int(match["crc"], 16), parse_hashes(match["gpus"])
     if dated is None:
         return FileName(stem, Bounds(gpus=gpus), crc=crc)
     bounds = Bounds(int(dated["first"]), int(dated["last"]), gpus)
@@ -111,8 +120,7 @@ def check_sum(table: str, content: bytes = b"", so_far: int | None = None, *, ve
 
 def compose(table: str, parts: FileName, content: bytes) -> str:
     """The name of a file of a table, with the check sum of its content."""
-    gpus = sorted(parts.bounds.gpus or ())
-    hashes = "".join(f"{gpu_bits:04x}" for gpu_bits in gpus) if len(gpus) <= _MOST_GPUS else ""
+    hashes = hash_text(parts.bounds.gpus)
     written = f".{max(parts.written_us, 0):x}" if parts.dated else ""
     times = f".{parts.bounds.first_us}_{parts.bounds.last_us}" if parts.dated else ""
     return f"{parts.stem}{written}.g{hashes}{times}.{check_sum(table, content):08x}.parquet"

@@ -225,7 +225,7 @@ class Journal:
         self._turn(kind)
         self._began_us = max(self._began_us + 1, self._clock() // 1000)
         stem = f"{self.name}-{os.getpid()}-{max(self._began_us, 0):x}-{self._number}"
-        path = self._folder / f"{stem}{'' if kind == 'now' else f'.{kind}'}{journal_file.ENDING}"
+        path = self._folder / journal_file.compose(stem, kind, [*known_gpus, *gpus])
         journal_name = journal_file.parse(path)
         assert journal_name is not None
         self._number += 1

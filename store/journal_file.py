@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import StoreError
-from .file_names import Bounds, gpu_hashes
+from .file_names import Bounds, gpu_hashes, hash_text, parse_hashes
 from .metrics import METRICS
 from .parquet import WRITTEN
 from .schema import FORMAT, KEY, TABLES, TELEMETRY, arrow_rows, arrow_schema, other_format
@@ -56,7 +56,8 @@ MOST_BYTES = 1 << 31
 """A file that is larger is no journal: a sparse one would fill the memory of who reads it."""
 _SECTOR = 512
 _NAME = re.compile(
-    r"(?P<stem>(?P<writer>[A-Za-z0-9][A-Za-z0-9._-]*)-\d+-(?P<began>[0-9a-f]+)-\d+)(\.(?P<kind>any|rows))?\.journal"
+    r"(?P<stem>(?P<writer>[A-Za-z0-9][A-Za-z0-9._-]*)-\d+-(?P<began>[0-9a-f]+)-\d+)(\.g(?P<gpus>(?:[0-9a-f]{4})+))?"
+    r"(\.(?P<kind>any|rows))?\.journal"
 )
 NEAR_US = 3_600_000_000
 """Of a journal of kind "now", `ts` of every row lies so near to the time at which it was written."""
@@ -77,7 +78,8 @@ class JournalName:
     """The parts of the name of a journal's file.
 
     `stem` is unique among all journals. `began_us` is since 1970. `kind`: "now" has readings of its own time, see
-    `NEAR_US`; "any" has readings of any time; "rows" has rows of other tables.
+    `NEAR_US`; "any" has readings of any time; "rows" has rows of other tables. `named_gpus` (`gpu_hash`): all that it
+    may hold; None where the name does not say.
     """
 
     path: Path
@@ -85,12 +87,17 @@ class JournalName:
     writer: str
     began_us: int
     kind: str
+    named_gpus: frozenset[int] | None = None
+
+    def gpus(self) -> frozenset[int] | None:
+        """The GPUs that it may hold, as `gpu_hash`, by its name or its first block; None if neither says."""
+        return gpus_in(self.path) if self.named_gpus is None else self.named_gpus
 
     def may_hold(self, bounds: Bounds) -> bool:
-        """Whether it can have readings within the bounds, by its name and its first block."""
+        """Whether it can have readings within the bounds."""
         if self.kind == "rows" or (self.kind == "now" and bounds.last_us < self.began_us - NEAR_US):
             return False
-        gpus = gpus_in(self.path)
+        gpus = None if bounds.gpus is None else self.gpus()
         return gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus)
 
 
@@ -109,7 +116,14 @@ def parse(path: Path) -> JournalName | None:
     decoded = _NAME.fullmatch(path.name)
     if decoded is None:
         return None
-    return JournalName(path, decoded["stem"], decoded["writer"], int(decoded["began"], 16), decoded["kind"] or "now")
+    stem, writer, began, kind = decoded["stem"], decoded["writer"], decoded["began"], decoded["kind"]
+    return JournalName(path, stem, writer, int(began, 16), kind or "now", parse_hashes(decoded["gpus"] or ""))
+
+
+def compose(stem: str, kind: str, gpus: Iterable[Gpu]) -> str:
+    """The name of a journal's file; up to 16 GPUs that it may hold are in it, so that nobody must look into it."""
+    hashes = hash_text(gpu_hashes(gpu for _, gpu in gpus))
+    return f"{stem}{hashes and f'.g{hashes}'}{'' if kind == 'now' else f'.{kind}'}{ENDING}"
 
 
 def _listed(root: Path) -> list[tuple[str, bool]]:
@@ -123,7 +137,8 @@ def _listed(root: Path) -> list[tuple[str, bool]]:
 
 def journals(root: Path) -> list[JournalName]:
     """The journals of a store, in the order of their names. Raises OSError."""
-    names = (parse(root / FOLDER / name) for name, is_file in _listed(root) if is_file)
+    folder = root / FOLDER
+    names = (parse(folder / name) for name, is_file in _listed(root) if is_file)
     return [journal_name for journal_name in names if journal_name is not None]
 
 
@@ -571,7 +586,7 @@ def header(path: Path, *, older: bool = False) -> RecordLayout:
 
 
 def gpus_in(path: Path) -> frozenset[int] | None:
-    """The GPUs that a journal may hold, as `file_names.gpu_hash`; None if the file does not say."""
+    """The GPUs that the first block of a journal names, as `file_names.gpu_hash`; None if it cannot be read."""
     try:
         return gpu_hashes(gpu for _, gpu in header(path).gpus)
     except FileNotFoundError:

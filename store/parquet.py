@@ -169,12 +169,15 @@ def stamp(path: Path) -> Stamp:
 
 
 class Verified:
-    """Which files of a store are sound: asked of each file before it is read."""
+    """Which files of a store are sound: asked of each file before it is read.
 
-    def __init__(self, root: Path) -> None:
+    Without `use_log` each is looked at, which takes less than to read what others found where only a few are asked for.
+    """
+
+    def __init__(self, root: Path, *, use_log: bool = True) -> None:
         self._root = root
         self._reasons: dict[Path, tuple[Stamp, str | None]] = {}
-        self._logged: dict[str, Stamp] | None = None
+        self._logged: dict[str, Stamp] | None = None if use_log else {}
         self._fresh: list[str] = []
 
     def reason(self, path: Path, spec: Table) -> str | None:

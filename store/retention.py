@@ -139,7 +139,7 @@ def _bounds_of_journals(root: Path) -> list[Bounds]:
     """Between which times, and of which GPUs, the readings in each open journal can be."""
     bounds = []
     for journal in journal_file.journals(root):
-        gpus = journal_file.gpus_in(journal.path)
+        gpus = journal.gpus()
         if journal.kind != "rows" and gpus is not None:  # one that cannot be read is left out and named by readers
             first_us = journal.began_us - journal_file.NEAR_US if journal.kind == "now" else EVER.first_us
             bounds.append(Bounds(first_us, gpus=gpus))

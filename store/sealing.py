@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace) -> list[Journal
     ready, failure = [], None
     for journal in several:
         try:
-            if _place(root, journal):
+            if _place(root, journal, pace):
                 ready.append(journal)
         except OSError as error:  # the others first: one that cannot be sealed must not keep them for ever
             failure = files.failed("write", Path(error.filename or root), error)
@@ -80,7 +81,7 @@ def seal_as_child(root: str, paths: Iterable[str], *, announce_s: float, version
     replacing.tidy(Path(root))
 
 
-def _place(root: Path, journal: JournalName) -> bool:
+def _place(root: Path, journal: JournalName, pace: Pace) -> bool:
     """Put the files of a journal in place; false where the journal cannot be read."""
     try:
         content, reason = journal_file.look(journal.path)
@@ -91,24 +92,72 @@ def _place(root: Path, journal: JournalName) -> bool:
     elif reason is not None:
         log.warning("%s stays where it is: %s", journal.path, reason)
         return False
-    others = []
+    others: list[NewFile] = []
     for spec in TABLES[::-1]:
         if spec != TELEMETRY and (rows := content.rows.get(spec.name)) is not None:
             shaped = keys.sort(spec, keys.conform(spec, keys.without_written(rows)))
             others += telemetry_files.files_of(root, spec, shaped, journal.stem)
     readings = content.rows.get(TELEMETRY.name)
-    if readings is None:
-        _write(root, journal, others, [])
-        return True
-    rows = keys.conform(TELEMETRY, readings, dated=True)
-    with telemetry_files.placing(root):
-        earlier = _latest_so_far(root, journal)
-        new_files = telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values())
-        _write(root, journal, [*new_files, *others], [day for day, _ in keys.days(rows)])
-        if new_files:  # what earlier files hold is in the new one, or no longer the last
-            for path in earlier.keys() - dict(new_files).keys():
-                files.remove(path)
+    rows = None if readings is None else keys.conform(TELEMETRY, readings, dated=True)
+    strays = _of_earlier_attempt(root, journal, rows)
+    moves: dict[Path, Path] = {}
+    try:
+        moves |= _write(others)
+        if rows is not None:
+            _place_readings(root, journal, rows, moves, strays=strays, pace=pace)
+        else:
+            for folder in _rename(root, moves, strays):
+                files.sync_folder(folder)
+    finally:
+        for temporary in moves:
+            files.remove(temporary)
     return True
+
+
+def _place_readings(
+    root: Path, journal: JournalName, rows: pa.Table, moves: dict[Path, Path], *, strays: Iterable[Path], pace: Pace
+) -> None:
+    """Put readings in place with the other files of their journal, which `moves` has. Raises OSError and StoreError.
+
+    To compare and to write them takes most of the time. So it is done before others must wait, and once more if they
+    have stored rows meanwhile that could have the same keys.
+    """
+    earlier, bounds = _latest_so_far(root, journal), keys.bounds_of(rows)
+
+    def write() -> dict[Path, Path]:
+        place = telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values())
+        return _write(place)
+
+    near = telemetry_files.neighbours(root, bounds, journal.stem)
+    new_moves = write()
+    moves |= new_moves
+    with telemetry_files.placing(root):
+        if telemetry_files.neighbours(root, bounds, journal.stem) != near:
+            for temporary in new_moves:
+                files.remove(temporary)
+                del moves[temporary]
+            new_moves = write()
+            moves |= new_moves
+        folders = _rename(root, moves, strays)
+    for folder in folders:
+        files.sync_folder(folder)
+    made = [path for path in new_moves.values() if path.parent.name == LATEST.name]
+    if made:  # what earlier files hold is in the new one, or no longer the last
+        for path in _long_replaced({*earlier, *made}, pace.grace_s):
+            files.remove(path)
+
+
+def _long_replaced(paths: Iterable[Path], grace_s: float) -> list[Path]:
+    """Of a writer's files of `latest`, each with what the ones before it have: those that queries have ended with.
+
+    The last one was made just now, so its time is that of the file system.
+    """
+    made_s = {}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # a compaction removed it
+            made_s[path] = path.lstat().st_mtime
+    in_order = sorted(made_s, key=made_s.__getitem__)
+    return [path for path, newer in pairwise(in_order) if made_s[in_order[-1]] - made_s[newer] >= grace_s]
 
 
 def _latest_so_far(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
@@ -116,41 +165,51 @@ def _latest_so_far(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
 
     One that is damaged stays.
     """
-    folder, tables = root / LATEST.name, {}
+    folder, tables, verified = root / LATEST.name, {}, Verified(root, use_log=False)
     for name in files.names_in(folder):
         file_name = file_names.parse(name) if name.startswith(f"{journal.writer}-") else None
         stem = "" if file_name is None else file_name.stem.rpartition(".")[0]
         earlier_journal = journal_file.parse(Path(f"{stem}{journal_file.ENDING}"))
         if earlier_journal is not None and earlier_journal.writer == journal.writer:
             with contextlib.suppress(OSError, DamagedError):
-                if Verified(root).reason(folder / name, LATEST) is None:
+                if verified.reason(folder / name, LATEST) is None:
                     tables[folder / name] = telemetry_files.read(folder / name)
     return tables
 
 
-def _write(root: Path, journal: JournalName, contents: list[NewFile], days: list[str]) -> None:
-    """Write files durably under their names, in place of those of an earlier attempt. Raises OSError."""
-    new_paths = dict(contents).keys()
-    folders = {path.parent for path in new_paths}
-    places = [root / spec.name for spec in TABLES if not spec.partitioned]
-    places += [root / spec.name / day for spec in (TELEMETRY, LATE) for day in days]
-    for folder in places:
-        for name in file_names.of_stem(files.names_in(folder), journal.stem):
-            if folder / name not in new_paths:
-                files.remove_inside(root, folder / name)
-                folders.add(folder)  # it must not come back after a power failure
+def _of_earlier_attempt(root: Path, journal: JournalName, readings: pa.Table | None) -> list[Path]:
+    """The files that a process that died has made of this journal. Raises OSError."""
+    folders = [root / spec.name for spec in TABLES if not spec.partitioned]
+    days = [] if readings is None else [day for day, _ in keys.days(readings)]
+    folders += [root / spec.name / day for spec in (TELEMETRY, LATE) for day in days]
+    return [folder / name for folder in folders for name in file_names.of_stem(files.names_in(folder), journal.stem)]
+
+
+def _write(contents: Iterable[NewFile]) -> dict[Path, Path]:
+    """Write files durably under temporary names; returns these, with their places. Raises OSError."""
     moves: dict[Path, Path] = {}
     try:
         for path, content in contents:
             moves[files.write(path, content)] = path
-        for temporary, path in moves.items():
-            files.rename(temporary, path)
-        for folder in folders:
-            files.sync_folder(folder)
     except BaseException:
         for temporary in moves:
             files.remove(temporary)
         raise
+    return moves
+
+
+def _rename(root: Path, moves: dict[Path, Path], strays: Iterable[Path]) -> set[Path]:
+    """Rename files into place, instead of those of an earlier attempt; returns the folders whose names are not yet
+    durable: what was removed must not come back after a power failure. Raises OSError."""
+    folders = {path.parent for path in moves.values()}
+    for path in strays:
+        if path not in moves.values():
+            with contextlib.suppress(FileNotFoundError):
+                files.remove_inside(root, path)
+            folders.add(path.parent)
+    for temporary, path in moves.items():
+        files.rename(temporary, path)
+    return folders
 
 
 def put_aside(path: Path, lost: int) -> None:

@@ -32,7 +32,6 @@ T = TypeVar("T")
 MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
 _WAIT_S = 120.0
 _TRIES = 20
-_MOST_LOOKS = 64  # into journals of others, at a sealing
 
 
 @contextlib.contextmanager
@@ -53,9 +52,10 @@ def place(
 ) -> list[NewFile]:
     """The files that rows, which have the column `written`, make under `telemetry/`, `late/` and `latest/`.
 
-    The caller holds the lock of places. `dated`: the files say of each row when it was written, else their names when
-    the last was. `of_journal`: `stem` is a journal that is sealed: its own files do not count, and rows that an open
-    journal could hold too are dated. `latest`: rows of that table which go into its new file. Raises OSError.
+    The caller holds the lock of places, or compares `neighbours` when it does. `dated`: the files say of each row when
+    it was written, else their names when the last was. `of_journal`: `stem` is a journal that is sealed: its own files
+    do not count, and rows that an open journal could hold too are dated. `latest`: rows of that table which go into its
+    new file. Raises OSError.
     """
     rows = keys.newest(rows)
     if not len(rows):
@@ -120,6 +120,12 @@ def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, without: 
     return [path for path, name in names if name is not None and name.dated and name.stem != without]
 
 
+def neighbours(root: Path, bounds: Bounds, stem: str) -> set[Path]:
+    """The files that readers use and that could hold a key within the bounds, without those of `stem`: as long as they
+    are the same, nobody has stored such a key. Raises OSError."""
+    return {*candidates(root, bounds, notes.newest(root).hidden_in(root), without=stem)}
+
+
 def read(path: Path, columns: Iterable[str] | None = None, *, only: Any = None) -> pa.Table:
     """The rows of a verified file by days or of `latest`, with their key and `written`; all else as `parquet.read`."""
     file_name = file_names.parse(path.name)
@@ -138,15 +144,15 @@ def keys_in(path: Path) -> pa.Table | None:
 
 
 def _contested(root: Path, bounds: Bounds, stem: str) -> bool:
-    """Whether an open journal of another process could hold a key of these rows.
+    """Whether another open journal could hold a key of these rows, and some rows older and some newer than they are.
 
-    In the journals of this process all rows were written before these, or all of them later. Where there are many
-    others, they count as such: to say when rows were written takes an eighth more space until an hour is joined, and
-    to open the journals of a fleet at every sealing, while others wait for the lock, costs more.
+    In the journals of the same kind of this process all rows were written before these, or all of them later.
     """
+    journals = journal_file.journals(root)
+    kinds = {journal.kind for journal in journals if journal.stem == stem}
     process = stem.rsplit("-", 2)[0]
-    others = [journal for journal in journal_file.journals(root) if journal.stem.rsplit("-", 2)[0] != process]
-    return len(others) > _MOST_LOOKS or any(journal.may_hold(Bounds(gpus=bounds.gpus)) for journal in others)
+    others = (j for j in journals if j.stem.rsplit("-", 2)[0] != process or j.kind not in kinds)
+    return any(journal.may_hold(Bounds(gpus=bounds.gpus)) for journal in others)
 
 
 def oldest_journal_us(root: Path) -> int:

@@ -217,10 +217,10 @@ def test_a_journal_that_cannot_be_sealed_hinders_no_other(store: Store, monkeypa
         leave_journal(store, batch([name], 3, 7), name=name)
     real = sealing._place
 
-    def place(root: Path, named: Any) -> bool:
+    def place(root: Path, named: Any, pace: Any) -> bool:
         if named.writer == "one":
             raise OSError(5, "Input/output error", str(named.path))
-        return real(root, named)
+        return real(root, named, pace)
 
     expected = TEN | {("one", 3): 7, ("two", 3): 7}
     with monkeypatch.context() as patch:
@@ -404,6 +404,24 @@ def test_a_file_that_is_replaced_while_a_query_begins_is_looked_for_again(
     monkeypatch.setattr(sql.Connection, "run", run)
     assert powers(store) == TEN
     assert store.skipped == {}
+
+
+def test_a_file_of_latest_that_its_writer_replaces_meanwhile_stops_no_compaction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        store.append({"telemetry": readings([number], f"g{number}")}, f"x{number}")
+    real, times = parquet.rows_in, iter(range(10))
+
+    def rows_in(path: Path) -> int:
+        if path.parent.name == "latest" and next(times, 0) == 2:
+            path.unlink()
+        return real(path)
+
+    monkeypatch.setattr(parquet, "rows_in", rows_in)
+    assert store.compact(offline=True, now=LATER).unreadable == []
+    assert [path.name[:4] for path in segments(store, "latest")] == ["comp", "miss"], "joined, and what is missing"
+    assert len(store.latest()) == 10
 
 
 # -- network file systems ----------------------------------------------------------------------------------------

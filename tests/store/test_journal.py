@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, journal, journal_file, sealing
+from whorl.store import Store, journal, journal_file, sealing, telemetry_files
 from whorl.store.journal import Journal
 from whorl.store.schema import TABLES
 from whorl.store.status import status
@@ -402,6 +403,48 @@ def test_a_clock_that_steps_back_loses_no_correction(store: Store) -> None:
                 assert powers(store)["a", second] == power
             store.compact(offline=True)  # leaves it alone: its writer lives
     assert seen(store, plain=True) == {("a", 0): 4, ("a", 1): 4}
+
+
+def test_a_correction_counts_also_where_its_journal_is_another_than_that_of_its_reading(store: Store) -> None:
+    """Readings of the last half hour are in one file, older ones in another, and both are open at the same time."""
+    clock = [BEGAN]
+    with Journal(store.root, "n", background=False, offline=True, clock=lambda: clock[0]) as made:
+        for minute, second, power in ((0, 0, 1), (31, 0, 2), (32, 1900, 3)):
+            clock[0] = BEGAN + minute * 60 * 10**9
+            made.append_batch(batch(["a"], second, power))
+        assert len(journals(store)) == 2
+        assert powers(store) == {("a", 0): 2, ("a", 1900): 3}
+    assert seen(store, plain=True) == {("a", 0): 2, ("a", 1900): 3}
+
+
+def test_rows_that_another_stores_while_a_journal_is_sealed_are_compared_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal is compared with stored rows before it gets the lock, and once more where there are others then."""
+    real, powers_stored = telemetry_files.placing, iter([7])
+
+    def placing(root: Path) -> contextlib.AbstractContextManager[None]:
+        for power in powers_stored:
+            store.append({"telemetry": readings([1], power_mw=[power])}, "meanwhile")
+        return real(root)
+
+    with open_journal(store) as made:
+        made.append_batch(batch(["a"], 1, 1))
+        made.append_batch(batch(["a"], 2, 2))
+        monkeypatch.setattr(telemetry_files, "placing", placing)
+    assert seen(store, plain=True) == {("a", 1): 7, ("a", 2): 2}
+    assert not list(store.root.rglob(f"{files.TEMPORARY}*"))
+
+
+def test_the_name_of_a_journal_says_of_which_gpus_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a query for one GPU need not open the journals of a thousand nodes."""
+    for name, gpus in (("n", ["a", "b"]), ("m", ["c"]), ("large", [f"g{gpu}" for gpu in range(17)])):
+        leave_journal(store, batch(gpus, 1, 1), name=name)
+    opened: list[str] = []
+    real = journal_file.header
+    monkeypatch.setattr(journal_file, "header", lambda path: opened.append(path.name) or real(path))
+    assert store.sql("select power_mw from telemetry where gpu = 'b'").num_rows == 1
+    assert [name.split("-")[0] for name in opened] == ["large"]
 
 
 def test_segments_do_not_say_when_rows_were_written_while_the_next_is_open(store: Store) -> None:

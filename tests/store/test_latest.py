@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -29,6 +30,19 @@ def test_a_gpu_that_fell_silent_keeps_its_last_reading_and_late_rows_are_none(st
     store.compact(offline=True, now=LATER)
     for found in answers(store, "select gpu, power_mw from latest order by gpu"):
         assert found == [{"gpu": "a", "power_mw": 9}, {"gpu": "silent", "power_mw": 2}]
+
+
+def test_a_file_that_another_replaced_stays_a_minute_for_queries_that_began_before(store: Store) -> None:
+    with store.journal("n", background=False) as journal:
+        for second in range(4):
+            journal.append_batch(batch(["a"], second, second))
+            journal.seal()
+        assert len(segments(store, "latest")) == 4
+        for path in segments(store, "latest"):
+            os.utime(path, (path.stat().st_mtime - 100,) * 2)
+        journal.append_batch(batch(["b"], 9, 9))
+    assert len(segments(store, "latest")) == 2, "the one that the last one replaced, too"
+    assert last(store) == {"a": 3, "b": 9}
 
 
 @pytest.mark.long
