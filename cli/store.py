@@ -272,15 +272,21 @@ def upgrade(store: str, offline: bool, as_json: bool) -> None:
 
     Stop its collectors first. It needs as much free space as the store takes. It may be interrupted: run it again.
     """
+    from dataclasses import asdict
+
+    from ..dashboards.printed import table_logs as words
     from ..dashboards.table import count, many
+    from ..store import Store, table_logs
     from ..store.upgrade import upgrade as bring
-    from .output import ProgressBar, print_json
+    from .output import ProgressBar, print_json, show
 
     with ProgressBar() as progress:
         done = bring(Path(store), offline=offline, progress=progress.say)
+        logs = table_logs.move_on(Store.open(store), progress=progress.say) if done.older != done.newer else []
     if as_json:
-        print_json({"schema": "whorl.store.upgrade/1", **vars(done)})
+        print_json({"schema": "whorl.store.upgrade/1", **vars(done), "logs": [asdict(log) for log in logs]})
         return
+    show(words.moved_on(logs, store))
     if done.files or done.journals or done.older != done.newer:
         click.echo(
             f"from format {done.older} to {done.newer}: {many(done.files, 'file')} and "

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import commits, file_names, journal_file, keys, notes, parquet, telemetry_files
+from . import commits, file_names, journal_file, keys, notes, parquet, registrations, telemetry_files
 from .file_names import Bounds
 from .parquet import Verified
 from .schema import LATE, TABLES, TELEMETRY
@@ -33,6 +33,10 @@ def check(root: Path) -> dict[Path, str]:
     with files.readable(root):
         reasons |= _journals(root) | commits.damaged(root)
         hidden = notes.newest(root, reasons.__setitem__).hidden_in(root)
+        for log in registrations.registrations(root):
+            if log.damaged is not None:
+                command = f"whorl store register --store {root} --{log.log}"
+                reasons[registrations.path_of(root, log.log)] = f"{log.damaged}; `{command}` writes it anew"
         verified = _Anew(root)
         sound = []
         for spec in (*TABLES, LATE):

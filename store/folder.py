@@ -194,11 +194,16 @@ def furnish(root: Path, about: Mapping[str, Any]) -> None:
             files.put(path, parquet.encode(spec, arrow_schema(spec.name).empty_table()), below=True)
         except OSError as error:
             raise files.failed("write", path, error) from error
+    write_views(root, about)
+    write_about(root, about, str(root.resolve()))
+
+
+def write_views(root: Path, about: Mapping[str, Any]) -> None:
+    """Write the views for other DuckDB clients, where there is a DuckDB; `about` as in `furnish`. Raises StoreError."""
     if _has_duckdb():
         from . import catalog
 
         catalog.write(root, complete=about.get("columns") == COLUMNS)
-    write_about(root, about, str(root.resolve()))
 
 
 def _has_duckdb() -> bool:

@@ -106,7 +106,7 @@ def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedO
     if before is None:
         before = Registration(log, place=place)
         registrations.write(root, before)  # from here on no file goes that the log is about to name
-        folder.furnish(root, folder.read_about(root))  # views of an older store would read the log's own files
+        folder.write_views(root, folder.read_about(root))  # those of an older store would read the log's own files
     elif tables.bound_to_place and before.place != place:
         tables.forget()
     gone, listed = _snapshot(store)

@@ -296,6 +296,21 @@ def test_a_column_that_is_new_is_added_to_the_table_of_a_log(
     assert sorted(names) == sorted([*store.arrow("telemetry").column_names, "day"])
 
 
+@pytest.mark.long
+def test_a_store_of_a_later_format_keeps_its_log(store: Store, few_tables: None) -> None:
+    fill(store)
+    table_logs.register(store, "delta")
+    ask, end = asked_process("made")
+    try:
+        assert ask("upgrade", store.root)["newer"] == "4.1"
+        assert logged(store) == THIRTY, "its files stay for the log"
+        ask("delta", store.root)
+    finally:
+        end()
+    assert logged(store) == THIRTY
+    assert {"read_us", "answer_us", "fans_rpm"} <= {column.name for column in table_of(store).schema().fields}
+
+
 # -- replaced files ----------------------------------------------------------------------------------------------
 
 
@@ -355,6 +370,7 @@ def test_a_damaged_state_of_a_log_keeps_every_file_and_is_told(store: Store, qui
     Store.open(store.root)
     assert len(segments(store)) == 4
     assert "nothing is known (it is damaged)" in verb("status", "--store", store.root)
+    assert [*store.check()] == [path]
     verb("register", "--store", store.root, "--delta")
     assert logged(store) == THIRTY
     assert asked("status", "--store", store.root)["logs"][0]["waiting"] == 0
