@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import functools
+import itertools
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     import duckdb
     import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
     from .parts import TablePart
@@ -129,7 +129,7 @@ def figures(rows: Rows, windows: pa.Table, stopped: threading.Event | None = Non
     """
     index, sums = WindowIndex(windows), _Sums(windows)
     contested = {*rows.contested}
-    for part in parts_of(TELEMETRY.name, _near(rows, index.bounds)):
+    for part in parts_of(TELEMETRY.name, _near(rows, index)):
         for chunk, slices in _in_windows(part, index, _COLUMNS, contested):
             if stopped is not None and stopped.is_set():
                 raise InterruptedError("the query was stopped")
@@ -147,20 +147,17 @@ def readings(rows: Rows, windows: pa.Table, columns: Sequence[str]) -> Iterator[
     in no order. Text is dictionary-encoded. Raises as `figures`.
     """
     index, contested = WindowIndex(windows), {*rows.contested}
-    for part in parts_of(TELEMETRY.name, _near(rows, index.bounds)):
-        yield from _in_windows(part, index, (*KEY, *columns), contested)
+    for part in parts_of(TELEMETRY.name, _near(rows, index)):
+        yield from _in_windows(part, index, [*dict.fromkeys((*KEY, *columns))], contested)
 
 
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-def _near(rows: Rows, bounds: file_names.Bounds) -> Rows:
-    """The rows without files that have none within the bounds."""
-
-    def near(paths: list[Path]) -> list[Path]:
-        return [path for path in paths if manifest.may_hold(path, bounds)]
-
-    return dataclasses.replace(rows, free=near(rows.free), contested=near(rows.contested))
+def _near(rows: Rows, index: WindowIndex) -> Rows:
+    """The rows without files that have none in windows."""
+    free, contested = (list(filter(index.near, paths)) for paths in (rows.free, rows.contested))
+    return dataclasses.replace(rows, free=free, contested=contested)
 
 
 def _in_windows(
@@ -191,7 +188,8 @@ def _row_groups(
         places = {file.metadata.schema.column(place).path: place for place in range(file.metadata.num_columns)}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
-            if index.may_need(*(group.column(places[name]).statistics for name in ("gpu", "ts"))):
+            said = [group.column(places[name]).statistics for name in ("gpu", "ts")]
+            if index.may_lie_in(*((of.min_raw, of.max_raw) if of and of.has_min_max else None for of in said)):
                 rows = file.read_row_group(number, columns=chosen, use_threads=False)
                 yield _joined(rows if replaced is None else keys.without(rows, replaced))
 
@@ -236,32 +234,40 @@ class WindowIndex:
         (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
         key = gpu * len(clusters) + cluster
         order = np.lexsort((began, key))
+        edges = np.append(np.flatnonzero(np.diff(key[order], prepend=-1 << 62)), len(order))
+        pieces = [order[first:end] for first, end in itertools.pairwise(edges.tolist())]
         # The windows of each cluster and GPU, in their order, and when they begin and end.
         self._of_gpu = {
             (clusters[cluster[places[0]]], gpus[gpu[places[0]]]): (
                 places,
                 np.concatenate((began[places], until[places])),
             )
-            for places in np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
-            if len(places)
+            for places in pieces
         }
         hashes = file_names.gpu_hashes(gpu for _, gpu in self._of_gpu)
         self.bounds = file_names.Bounds(int(began.min(initial=_HIGH)), int(until.max(initial=_LOW)) - 1, hashes)
         """Between which times, and of which GPUs, readings can be in windows."""
-        gpu_names = np.array([(gpu or "").encode() for _, gpu in self._of_gpu], object)
-        by_name = np.argsort(gpu_names, kind="stable")
-        self._gpus = gpu_names[by_name].tolist()
-        halves = [times.reshape(2, -1) for _, times in self._of_gpu.values()]
-        self._first_us = np.array([first_us.min() for first_us, _ in halves], np.int64)[by_name]
-        self._until_us = np.array([until_us.max() for _, until_us in halves], np.int64)[by_name]
+        names = np.array([(gpu or "").encode() for _, gpu in self._of_gpu], object)
+        by_name = np.argsort(names, kind="stable")
+        self._gpus = names[by_name].tolist()
+        first_us, until_us = began[order[edges[:-1]]], np.maximum.reduceat(until[order], edges[:-1])
+        self._first_us, self._until_us = first_us[by_name], until_us[by_name]
 
-    def may_need(self, gpu: pq.Statistics | None, ts: pq.Statistics | None) -> bool:
-        """Whether rows can lie in a window, by what a file says of their GPUs and times."""
+    def may_lie_in(self, gpus: tuple[bytes, bytes] | None, times: tuple[int, int] | None) -> bool:
+        """Whether rows from one GPU to another (UTF-8), and from one time to another (us), can lie in windows; None:
+        any."""
         among = slice(None)
-        if gpu is not None and gpu.has_min_max:
-            among = slice(bisect.bisect_left(self._gpus, gpu.min_raw), bisect.bisect_right(self._gpus, gpu.max_raw))
-        first_us, last_us = (ts.min_raw, ts.max_raw) if ts is not None and ts.has_min_max else (_LOW, _HIGH)
+        if gpus is not None:
+            among = slice(bisect.bisect_left(self._gpus, gpus[0]), bisect.bisect_right(self._gpus, gpus[1]))
+        first_us, last_us = times or (_LOW, _HIGH)
         return bool(((self._first_us[among] <= last_us) & (self._until_us[among] > first_us)).any())
+
+    def near(self, path: Path) -> bool:
+        """Whether a file can have rows in windows, by its name and its day's manifest."""
+        stated, ends = file_names.parse(path.name), manifest.ends_of(path)
+        times = None if stated is None else (stated.bounds.first_us, stated.bounds.last_us)
+        gpus = None if ends is None else (ends[0].encode(), ends[1].encode())
+        return manifest.may_hold(path, self.bounds) and self.may_lie_in(gpus, times)
 
     def slices(self, rows: pa.RecordBatch) -> Slices:
         """Those of the rows, sorted by GPU and time, that lie in windows."""

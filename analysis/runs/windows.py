@@ -19,7 +19,7 @@ from ...store.file_names import DAY_US, Bounds, gpu_hashes
 from ...store.instants import date_of_ns
 from ...store.metrics import UNTRUSTED_POWER
 from ...store.schema import arrow_schema
-from ...store.windows import FIGURES, WINDOW, WindowIndex, figures, readings
+from ...store.windows import FIGURES, WINDOW, figures, readings
 from ..engines import HERE, Coverage, Engine, PartFailure, opened
 from ..statistics.ordering import Ints
 
@@ -81,7 +81,9 @@ class WindowPart:
 
     def whole(self, read: Callable[[Rows], T]) -> T:
         """What `read` makes of the telemetry of these windows. Raises StoreError where not all of it can be read."""
-        return opened(self.root).whole("telemetry", read, WindowIndex(self.windows).bounds)
+        began, until = (self.windows[name].cast("int64").to_numpy() for name in ("began", "until"))
+        gpus = gpu_hashes(self.windows["gpu"].unique().to_pylist())
+        return opened(self.root).whole("telemetry", read, Bounds(int(began.min()), int(until.max()) - 1, gpus))
 
     def readings(self, columns: Mapping[str, pl.Expr], only: pl.Expr) -> pl.DataFrame:
         """The readings in the windows that `only` holds for, in no order: `window` (its row), and expressions of

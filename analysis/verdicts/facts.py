@@ -238,9 +238,9 @@ def still_readings(
     for part, result in zip(parts, results, strict=True):
         if isinstance(result, PartFailure):  # a row of each GPU, so that what lies before and after stays apart
             unread.update(part.gpus or ())
-            result = pl.DataFrame({"gpu": part.gpus}, schema=_STRETCH)
+            result = pl.DataFrame({"gpu": part.gpus or ()})
         pieces.append(result.with_columns(pl.lit(len(pieces), pl.Int64).alias("part")))
-    at_borders = pl.concat(pieces).sort("gpu", maintain_order=True)
+    at_borders = pl.concat(pieces, how="diagonal").sort("gpu", maintain_order=True)
     same = (pl.col("gpu", "power") == pl.col("gpu", "power").shift()).name.prefix("same_")
     goes_on = pl.all_horizontal("same_gpu", "same_power", pl.col("part") != pl.col("part").shift())
     joined = at_borders.with_columns(same).with_columns(goes_on.fill_null(value=False).alias("goes_on"))
@@ -282,14 +282,14 @@ def _stretches(part: GpuDays) -> pl.DataFrame:
     begin = np.flatnonzero(np.append(True, (gpu[1:] != gpu[:-1]) | (power[1:] != power[:-1])))
     end = np.append(begin[1:], len(gpu))
     is_first = np.append(True, gpu[begin[1:]] != gpu[begin[:-1]])
-    is_needed = is_first | np.append(is_first[1:], True) | (end - begin >= _STILL)
+    rows = np.flatnonzero(is_first | np.append(is_first[1:], True) | (end - begin >= _STILL))
     stretches = {
-        "gpu": pl.Series(gpus).gather(gpu[begin]),
-        "power": power[begin],
-        "n": end - begin,
-        "first_us": ts[begin],
-        "last_us": ts[end - 1],
-        "least": np.minimum.reduceat(used, begin),
-        "most": np.maximum.reduceat(used, begin),
+        "gpu": pl.Series(gpus).gather(gpu[begin[rows]]),
+        "power": power[begin[rows]],
+        "n": (end - begin)[rows],
+        "first_us": ts[begin[rows]],
+        "last_us": ts[end[rows] - 1],
+        "least": np.minimum.reduceat(used, begin)[rows],
+        "most": np.maximum.reduceat(used, begin)[rows],
     }
-    return pl.DataFrame(stretches).filter(pl.Series(is_needed)).cast({k: v for k, v in _STRETCH.items() if k != "part"})
+    return pl.DataFrame(stretches, schema_overrides=dict.fromkeys(("power", "n", "least", "most"), pl.Int64))
