@@ -132,6 +132,11 @@ def test_parts_give_what_whole_queries_give(store: Store) -> None:
         group by all order by all"""
     assert_frame_equal(told_memory, store.sql(query).polars(), check_dtypes=False)
 
+    profiles = power_profiles(store, engine=Here(2))
+    assert {one.workload for one in profiles if one.readings} == {"w0", "w1", "w2"}
+    windows.READINGS = 10**9
+    assert [one.as_row() for one in power_profiles(store)] == [one.as_row() for one in profiles]
+
 
 def still_of(store: Store, campaign: Any) -> dict[str, tuple[Any, ...]]:
     """By GPU, the longest stretch of equal power: W, s, and by how much the utilisation moved."""
@@ -146,13 +151,6 @@ def still_of(store: Store, campaign: Any) -> dict[str, tuple[Any, ...]]:
         if len(stretch) >= 10 and seconds >= 10 and moved >= 30:
             found.setdefault(gpu, []).append((len(stretch), mw / 1000, seconds, moved))
     return {gpu: max(reversed(stretches), key=lambda one: one[0])[1:] for gpu, stretches in found.items()}
-
-
-def test_profiles_of_power_are_the_same_in_parts_of_one_workload(store: Store) -> None:
-    in_parts = power_profiles(store, engine=Here(2))
-    windows.READINGS = 10**9
-    assert [one.as_row() for one in power_profiles(store)] == [one.as_row() for one in in_parts]
-    assert {one.workload for one in in_parts if one.readings} == {"w0", "w1", "w2"}
 
 
 def test_what_a_damaged_file_had_is_not_known_and_the_rest_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
