@@ -44,6 +44,13 @@ class Rows:
     def files(self) -> list[Path]:
         return [*self.free, *self.contested]
 
+    @property
+    def ends_us(self) -> tuple[int, int] | None:
+        """The first and the last time of rows of a table by days, as names of files state it; None of no rows."""
+        named = [file_name.bounds for path in self.files if (file_name := file_names.parse(path.name)) is not None]
+        bounds = [*named, *(keys.bounds_of(rows) for rows in (self.late, self.live) if rows is not None and len(rows))]
+        return (min(each.first_us for each in bounds), max(each.last_us for each in bounds)) if bounds else None
+
 
 @dataclass
 class Snapshot:

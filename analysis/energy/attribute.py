@@ -196,7 +196,7 @@ class Attribution:
         """The time from `since_ns` to `until_ns` (UTC; None: all that was metered). `cuts` are times (ns, UTC) at which
         every piece ends."""
         self._claims, self._since, self._until = claims, since_ns, until_ns
-        self._cuts = np.unique(np.concatenate([np.asarray(cuts, np.int64), claims.move_times()]))
+        self._cuts = np.unique(np.concatenate([np.asarray(cuts, np.int64), claims.move_times]))
         self._metered = [pl.DataFrame(schema=_METERED)]
         self._problems = [pl.DataFrame(schema=PROBLEMS)]
 
@@ -278,6 +278,7 @@ class Attribution:
         read = Spans(np.arange(count), first, last)
         rows = [claims.of_gpu.get(key, range(0)) for key in meters.gpus]
         nodes = [self._node(key, of_gpu) for key, of_gpu in zip(meters.gpus, rows, strict=True)]
+        names = pl.DataFrame([(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)], _NAMES, orient="row")
         claim = np.concatenate([np.arange(0), *map(_rows, rows)])
         gpu = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
         inside, began, ended = claims.within(claim, first[gpu], last[gpu], last[gpu])
@@ -300,8 +301,8 @@ class Attribution:
         of_spans, of_pieces = ({name: values[rows] for name, values in energies.items()}
                                for rows in (slice(len(kinds)), row))  # fmt: skip
         return _Measured(
-            _metered(meters, nodes, read),
-            _names(meters, nodes).with_columns(idle_source=meters.idle_source.astype(np.int8)),
+            _metered(names, meters, read),
+            names.with_columns(idle_source=meters.idle_source.astype(np.int8)),
             of_spans | {"kind": kinds},
             of_pieces | {"claim": claim[hold[starts]]},
             {
@@ -679,12 +680,7 @@ def _most_j(unattributed: pl.DataFrame | None, since: Times, until: Times) -> Fl
     return most
 
 
-def _names(meters: Meters, nodes: Sequence[str | None]) -> pl.DataFrame:
-    rows = [(*key, node) for key, node in zip(meters.gpus, nodes, strict=True)]
-    return pl.DataFrame(rows, _NAMES, orient="row")
-
-
-def _metered(meters: Meters, nodes: Sequence[str | None], read: Spans) -> pl.DataFrame:
+def _metered(names: pl.DataFrame, meters: Meters, read: Spans) -> pl.DataFrame:
     watts = ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "highest_w")
     columns = {
         "first": read.began // 1000, "last": read.ended // 1000,
@@ -694,7 +690,7 @@ def _metered(meters: Meters, nodes: Sequence[str | None], read: Spans) -> pl.Dat
         "power_source": list(meters.power_source),
     }  # fmt: skip
     rows = pl.DataFrame(columns, {name: _METERED[name] for name in columns}, nan_to_null=True)
-    return _names(meters, nodes).hstack(rows).select(*_METERED)
+    return names.hstack(rows).select(*_METERED)
 
 
 def _unmetered(unread: Sequence[Unread], metered: pl.DataFrame) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -119,7 +120,7 @@ class Claims:
     def edges(self, gpu: Key) -> Times:
         """When claims of a GPU, or of a node that it was on, begin and end, and when GPUs moved; ns, in no order."""
         rows = self.of_gpu.get(gpu, range(0))
-        parts = [self.move_times(), self.began[rows.start : rows.stop], self.ended[rows.start : rows.stop]]
+        parts = [self.move_times, self.began[rows.start : rows.stop], self.ended[rows.start : rows.stop]]
         for node, _, _ in self.stays(gpu, self.nodes.get(gpu)) if self.of_node else ():
             of_node = self.of_node.get((gpu[0], node), np.zeros(0, np.int64))
             parts += [self.began[of_node], self.ended[of_node]]
@@ -127,6 +128,7 @@ class Claims:
         ends: Times = times[times != RUNS]
         return ends
 
+    @cached_property
     def move_times(self) -> Times:
         """When GPUs moved, ns."""
         return np.unique(np.array([since for stays in self.moves.values() for _, since, _ in stays[1:]], np.int64))

@@ -72,53 +72,67 @@ TimesOf = Callable[[Key], Times]
 
 
 @dataclass(frozen=True)
+class DayBlock:
+    """A day that is metered apart from others, or thin days that follow each other; days since 1970."""
+
+    first: int
+    last: int
+    stored: bool = False
+    """Whether the day has rows that say what its readings do."""
+    pruned: bool = False
+    """Whether readings of the day are there as pruned minutes only."""
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """From when to when, ns UTC."""
+        return self.first * _DAY_NS, (self.last + 1) * _DAY_NS
+
+
+@dataclass(frozen=True)
 class MeterPart:
-    """A day, or thin days that follow each other, of some GPUs: what is metered apart from all else."""
+    """Some GPUs and some days: what is metered apart from all else."""
 
     root: str
     window: tuple[int, int]
     """From when to when, ns UTC."""
-    days: tuple[int, int]
-    """The first and the last day, since 1970."""
+    blocks: tuple[DayBlock, ...]
     names: GpuRange
-    cluster: str | None
-    gpus: frozenset[tuple[str, str]] | None
+    cluster: str | None = None
+    gpus: frozenset[tuple[str, str]] | None = None
     """Only these; None: all of the range."""
-    stored: bool
-    """Whether the day has rows that say what its readings do."""
-    pruned: bool
-    """Whether readings of the day are there as pruned minutes only."""
 
     @property
     def label(self) -> str:
         """The days and the GPUs, for people."""
-        days = [str(date_of_ns(day * _DAY_NS).date()) for day in dict.fromkeys(self.days)]
+        days = dict.fromkeys(date_of_ns(day * _DAY_NS).date() for day in (self.blocks[0].first, self.blocks[-1].last))
         ends = [name for name in (self.names.first, self.names.end) if name is not None]
-        return " to ".join(days) + (f", GPUs about {' to '.join(ends)}" if ends else "")
+        return " to ".join(map(str, days)) + (f", GPUs about {' to '.join(ends)}" if ends else "")
 
     def meters(self, times_of: TimesOf) -> Iterator[Meters]:
         """The meters of its GPUs, some at a time. `times_of` a GPU are when else than at full minutes its energy will
         be asked for. Raises StoreError."""
-        store, gpus, window = opened(self.root), self.gpus, self.window
-        pieces = _stored(store, *self.days)[0].get(self.days[0]) if self.stored else None
-        if pieces is not None:
-            edges, late = _Edges(times_of, window), list[tuple[str, str]]()
-            for meters in _of_rows(pieces, self.has):
-                lacking = np.zeros(len(meters), bool) if self.pruned else edges.lacking(meters)
+        store, edges = opened(self.root), _Edges(times_of, self.window)
+        are_stored = any(block.stored for block in self.blocks)
+        pieces = _stored(store, self.blocks[0].first, self.blocks[-1].last)[0] if are_stored else {}
+        for block in self.blocks:
+            window = max(self.window[0], block.ends[0]), min(self.window[1], block.ends[1])
+            if not block.stored or block.first not in pieces:
+                # A few GPUs are read for whole days: what they draw without work is then that of their days.
+                whole = window if self.gpus is None else block.ends
+                for meters in _of_readings(store, whole, self.cluster, self.gpus, self.names):
+                    meters = meters.between(*window)
+                    if len(meters):
+                        yield meters
+                continue
+            late: list[tuple[str, str]] = []
+            for meters in _of_rows(pieces[block.first], self.has):
+                lacking = np.zeros(len(meters), bool) if block.pruned else edges.lacking(meters)
                 late += [meters.gpus[gpu] for gpu in np.flatnonzero(lacking).tolist()]
                 meters = meters.only(np.flatnonzero(~lacking)).between(*window)
                 if len(meters):
                     yield meters
-            if not late:
-                return
-            gpus = frozenset(late)
-        # A few GPUs are read for whole days: what they draw without work is then that of their days.
-        is_whole = self.gpus is not None and pieces is None
-        whole = (self.days[0] * _DAY_NS, (self.days[1] + 1) * _DAY_NS) if is_whole else window
-        for meters in _of_readings(store, whole, self.cluster, gpus, self.names):
-            meters = meters.between(*window)
-            if len(meters):
-                yield meters
+            if late:
+                yield from _of_readings(store, window, self.cluster, late)
 
     def has(self, key: tuple[str, str]) -> bool:
         """Whether it is about a GPU."""
@@ -128,21 +142,30 @@ class MeterPart:
 
 def meter_parts(
     store: Store, *, cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None, since_ns: int,
-    until_ns: int, rows: int = ROWS_OF_PART,
+    until_ns: int,
 ) -> list[MeterPart]:  # fmt: skip
-    """The parts of what is metered from `since_ns` to `until_ns` (UTC), those of one day after another, of about so
-    many `rows`. `gpus` keeps only these: cluster and GPU of each. Raises StoreError."""
+    """The parts of what is metered from `since_ns` to `until_ns` (UTC), in the order of their days. `gpus` keeps only
+    these: cluster and GPU of each. Raises StoreError."""
     stored = _StoredDays(store, since_ns, until_ns)
-    parts = []
-    for day, last_day in stored.blocks():
-        window = max(since_ns, day * _DAY_NS), min(until_ns, (last_day + 1) * _DAY_NS)
-        share = (window[1] - window[0]) / ((last_day + 1 - day) * _DAY_NS)
-        for names, among in stored.ranges(share * stored.rows(day, last_day) / rows, gpus):
-            parts.append(MeterPart(
-                str(store.root.absolute()), window, (day, last_day), names, cluster, among,
-                stored=stored.is_fresh(day), pruned=stored.is_pruned(day),
-            ))  # fmt: skip
-    return parts
+    groups, rows = list[list[DayBlock]](), list[float]()
+    for block in stored.blocks():
+        first_ns, last_ns = max(since_ns, block.ends[0]), min(until_ns, block.ends[1])
+        of_block = stored.rows_of(block) * (last_ns - first_ns) / (block.ends[1] - block.ends[0])
+        of_block *= stored.share(gpus)
+        if groups and rows[-1] + of_block <= ROWS_OF_PART:
+            groups[-1].append(block)
+            rows[-1] += of_block
+        else:
+            groups.append([block])
+            rows.append(of_block)
+    return [
+        MeterPart(
+            str(store.root.absolute()), (max(since_ns, blocks[0].ends[0]), min(until_ns, blocks[-1].ends[1])),
+            tuple(blocks), names, cluster, of_range,
+        )
+        for blocks, of_blocks in zip(groups, rows, strict=True)
+        for names, of_range in stored.ranges(of_blocks / ROWS_OF_PART, gpus)
+    ]  # fmt: skip
 
 
 def meters_by_day(
@@ -266,13 +289,13 @@ def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims)
     if stored.is_pruned(day) and day in stored.files:
         of_day = f"ts >= {in_sql(window[0])} AND ts < {in_sql(window[1])}"
         gpus = store.sql(f"SELECT DISTINCT cluster, gpu FROM {TELEMETRY.name} WHERE {of_day}").polars().rows()
-    rows = max(stored.rows(day, day) / ROWS_OF_PART, stored.gpus * _MINUTES / _ROWS_OF_FILE)
+    parts = max(stored.rows_of(DayBlock(day, day)) / ROWS_OF_PART, stored.gpus * _MINUTES / _ROWS_OF_FILE)
     return [
         _MinutesPart(
-            MeterPart(str(store.root.absolute()), window, (day, day), names, None, among, stored=False, pruned=False),
+            MeterPart(str(store.root.absolute()), window, (DayBlock(day, day),), names, gpus=among),
             claims.of_gpus(names).touching(*window),
         )
-        for names, among in stored.ranges(rows, gpus)
+        for names, among in stored.ranges(parts * stored.share(gpus), gpus)
         if among != frozenset()
     ]
 
@@ -462,21 +485,21 @@ class _StoredDays:
         """Those between the times with telemetry, in order."""
         self.files, self.origins = _stored(store, first - 1, last + 1)
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """The first and the last day of what is metered together: a day, or thin days that follow each other."""
-        blocks: list[tuple[int, int]] = []
+    def blocks(self) -> list[DayBlock]:
+        """What is metered together: a day, or thin days that follow each other."""
+        blocks: list[DayBlock] = []
         rows = 0
         for day in self.days:
             state = self.states[day]
             if state is None or not self.is_thin(day) or self.is_fresh(day):
-                blocks.append((day, day))
+                blocks.append(DayBlock(day, day, stored=self.is_fresh(day), pruned=self.is_pruned(day)))
                 rows = _BLOCK_ROWS
                 continue
             rows += state.rows
             if blocks and rows <= _BLOCK_ROWS:
-                blocks[-1] = blocks[-1][0], day
+                blocks[-1] = DayBlock(blocks[-1].first, day)
             else:
-                blocks.append((day, day))
+                blocks.append(DayBlock(day, day))
                 rows = state.rows
         return blocks
 
@@ -490,25 +513,29 @@ class _StoredDays:
         """The names of all GPUs, in order."""
         return sorted(self._store.sql("SELECT gpu FROM gpus_now WHERE parent IS NULL").polars()["gpu"])
 
-    def rows(self, first_day: int, last_day: int) -> int:
+    def rows_of(self, block: DayBlock) -> int:
         """How many rows are read of these days, about. A day that is not over has no more than others."""
+        if block.stored:
+            return self.gpus * _MINUTES
         usual = max((state.rows for state in self.states.values() if state is not None), default=0)
-        if self.is_fresh(first_day):
-            return len(self.files[first_day]) * _ROWS_OF_FILE
-        states = (self.states.get(day) for day in self.days if first_day <= day <= last_day)
+        states = (self.states[day] for day in self.days if block.first <= day <= block.last)
         return sum(usual if state is None else state.rows for state in states)
+
+    def share(self, gpus: Collection[tuple[str, str]] | None) -> float:
+        """Which part of all GPUs these are."""
+        return 1.0 if gpus is None else min(len(gpus) / max(self.gpus, 1), 1.0)
 
     def ranges(
         self, parts: float, gpus: Collection[tuple[str, str]] | None
     ) -> list[tuple[GpuRange, frozenset[tuple[str, str]] | None]]:
-        """The GPUs in so many parts, or in fewer where only some are of interest: the names, and these GPUs."""
+        """GPUs (None: all) in so many parts: the range of their names, and those of these GPUs in it."""
         names = self._gpus if gpus is None else sorted({gpu for _, gpu in gpus})
-        count = max(1, min(math.ceil(parts * len(names) / max(self.gpus, 1)), len(names)))
+        count = max(1, min(math.ceil(parts), len(names)))
         bounds = [None, *(names[number * len(names) // count] for number in range(1, count)), None]
         ranges = [GpuRange(*ends) for ends in pairwise(bounds)]
-        return [
-            (names, None if gpus is None else frozenset(key for key in gpus if key[1] in names)) for names in ranges
-        ]
+        if gpus is None:
+            return [(of_part, None) for of_part in ranges]
+        return [(of_part, frozenset(key for key in gpus if key[1] in of_part)) for of_part in ranges]
 
     def is_thin(self, day: int) -> bool:
         """Whether a day has hardly any readings of a GPU, as one of a campaign has that took minutes."""

@@ -132,8 +132,14 @@ def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
     of_cluster = "" if cluster is None else f"where cluster = {quoted(cluster)} "
     for name in _tables(store):
         lasts = " + interval 1 minute" if name == "telemetry_minutes" else ""  # its time stamps are when minutes begin
-        ends = f"min(ts)::timestamp_ns as first, (max(ts){lasts})::timestamp_ns as last"
-        parts.append(store.sql(f"select cluster, {ends} from {name} {of_cluster}group by cluster").polars())
+        query = f"select cluster, min(ts) as first, max(ts) as last from {name} {of_cluster}group by cluster"
+        clusters = store.sql(f"select distinct cluster from {name}").polars()["cluster"].to_list()
+        ends = store.rows([name])[name].ends_us
+        if len(clusters) == 1 and clusters[0] is not None and cluster in (None, clusters[0]) and ends is not None:
+            first, last = (f"make_timestamp({end})" for end in ends)  # quicker than to read all times
+            query = f"select {quoted(clusters[0])} as cluster, {first} as first, {last} as last"
+        ends_ns = f"first::timestamp_ns as first, (last{lasts})::timestamp_ns as last"
+        parts.append(store.sql(f"select cluster, {ends_ns} from ({query})").polars())
     ends_by_table = pl.concat(parts).with_columns(pl.col("cluster").cast(pl.String))
     return ends_by_table.group_by("cluster").agg(pl.col("first").min(), pl.col("last").max()).sort("cluster")
 
