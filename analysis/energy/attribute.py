@@ -31,7 +31,7 @@ from ...store.vocabulary import Code
 from .claims import ALWAYS, NEVER, RUNS, Claims, Key
 from .idle import IDLE_SOURCES, IdleSource
 from .meter import Meters
-from .problems import OVER, PROBLEMS, JobProblem, joined_crowds, of_claims, of_crowds, of_notes
+from .problems import ORDER, OVER, PROBLEMS, JobProblem, joined_crowds, of_claims, of_crowds, of_notes
 from .sensor import PowerSource
 from .series import Flags, Floats, Ints, Note, Reason, Times
 
@@ -95,8 +95,10 @@ METERED: dict[str, pl.DataType] = {
     "power_source": pl.String(),
 }
 """The columns of `Attribution.metered`: a row for each GPU with readings, and its energy from the first to the last."""
-_Note = tuple[str, str, str | None, Note]
 _NAMES = {name: PIECES[name] for name in ("cluster", "gpu", "node")}
+UNREAD: dict[str, pl.DataType] = _NAMES | {"limit_w": pl.Float64(), "began": pl.Int64(), "ended": pl.Int64()}
+"""The columns of `Split.unread`: GPUs with their power limits (NULL: not known), from when to when (ns UTC)."""
+_Note = tuple[str, str, str | None, Note]
 _METERED: dict[str, pl.DataType] = METERED | {"highest_w": pl.Float64()}
 """The columns of `Split.metered`: also the most that the GPU can draw, as far as is known."""
 
@@ -159,18 +161,6 @@ def _rows(claims: range) -> Ints:
 
 
 @dataclass(frozen=True)
-class Unread:
-    """A time in which nobody could read a GPU."""
-
-    gpu: Key
-    node: str | None
-    limit_w: float
-    """NaN where it is not known."""
-    began: int
-    ended: int
-
-
-@dataclass(frozen=True)
 class Split:
     """The energy of some GPUs in some time, split among claims: what a part of the books has."""
 
@@ -182,8 +172,10 @@ class Split:
     """Claims that do not fit together: columns of `PROBLEMS`."""
     notes: Sequence[_Note] = ()
     """What the meters found: cluster, GPU and node of each."""
-    unread: Sequence[Unread] = ()
-    """Instead of all that: whose part could not be made."""
+    unread: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=UNREAD))
+    """Times of GPUs in which readings may lack, as a part or a file could not be read: columns of `UNREAD`."""
+    left_out: str | None = None
+    """Which files cannot be read, and why."""
 
 
 class Attribution:
@@ -218,7 +210,7 @@ class Attribution:
     @property
     def problems(self) -> pl.DataFrame:
         """What is wrong with readings and claims, in order of GPU and time: columns of `PROBLEMS`."""
-        return pl.concat(self._problems).unique().sort(*_KEYS, "began", "problem", nulls_last=True)
+        return pl.concat(self._problems).unique().sort(*ORDER, nulls_last=True)
 
     def split(self, read: Iterable[Meters]) -> Split:
         """What meters show, split among the claims of their GPUs. It does not change this attribution."""
@@ -248,19 +240,20 @@ class Attribution:
         """
         nodes = [key for key in self._claims.of_node if key[1] is not None]
         lost = pl.DataFrame(nodes, {"cluster": pl.String, "node": pl.String}, orient="row")
-        empty, notes, unread = Split(), list[_Note](), list[Unread]()
-        unattributed, crowds = [empty.pieces], [empty.crowds]
+        empty, notes = Split(), list[_Note]()
+        unattributed, crowds, lacking = [empty.pieces], [empty.crowds], [empty.unread]
         for split in splits:
             self._metered.append(split.metered)
             crowds.append(split.crowds)
             notes += split.notes
-            unread += split.unread
+            lacking.append(split.unread)
             if nodes:  # of which jobs had GPUs that nobody knows
                 free = split.pieces.filter(pl.col("kind") == Kind.UNATTRIBUTED.value)
                 unattributed.append(free.join(lost, on=["cluster", "node"], how="semi", nulls_equal=True))
             if split.pieces.height:
                 yield split.pieces
         self._problems += [joined_crowds(pl.concat(crowds)), *of_notes(notes, self.metered, self._claims)]
+        unread = pl.concat(lacking)
         bounded = pl.concat([
             *self._unread(), *self._lost_times(unread), *self._unknown(pl.concat(unattributed)), *self._backward()
         ])  # fmt: skip
@@ -384,24 +377,28 @@ class Attribution:
         most_w = np.where(np.isnan(read_w), limit_w, read_w)
         yield self._bounded(bounded, share * most_w * (ended - began) / 1e9)
 
-    def _lost_times(self, unread: Sequence[Unread]) -> Iterator[pl.DataFrame]:
-        """What nobody had of GPUs that could not be read: bounded as claims are."""
-        count = len(unread)
-        times = Spans(np.arange(count), *(np.array([getattr(time, name) for time in unread], np.int64)
-                                          for name in ("began", "ended")))  # fmt: skip
-        rows = [self._claims.of_gpu.get(time.gpu, range(0)) for time in unread]
-        claim = np.concatenate([np.arange(0), *map(_rows, rows)])
-        number = np.repeat(np.arange(count), [len(of_gpu) for of_gpu in rows])
-        inside, began, ended = self._claims.within(claim, times.began[number], times.ended[number], times.ended[number])
-        marks = np.repeat(np.arange(count), len(self._cuts)), np.tile(self._cuts, count)
-        spans, (of_holds, _) = _cut([Spans(number[inside], began, ended), times], marks)
-        spans = spans[of_holds.windows(len(spans)) == 0]
-        names = pl.DataFrame([(*time.gpu, time.node) for time in unread], _NAMES, orient="row")[spans.gpu]
+    def _lost_times(self, unread: pl.DataFrame) -> Iterator[pl.DataFrame]:
+        """What nobody had of GPUs while they could not be read: bounded as claims are."""
+        unread = unread.with_row_index("number").with_columns(pl.col("number").cast(pl.Int64))
+        number, began, ended = (unread[name].to_numpy() for name in ("number", "began", "ended"))
+        rows = [self._claims.of_gpu.get(key, range(0)) for key in unread.select(_KEYS).rows()]
+        claim, of_claim = np.concatenate([np.arange(0), *map(_rows, rows)]), np.repeat(number, list(map(len, rows)))
+        inside, *ends = self._claims.within(claim, began[of_claim], ended[of_claim], ended[of_claim])
+        read = unread.join(pl.concat(self._metered).select(*_KEYS, pl.col("first", "last").dt.epoch("ns")), on=_KEYS,
+                           nulls_equal=True)  # fmt: skip
+        read = read.with_columns(first=pl.max_horizontal("first", "began"), last=pl.min_horizontal("last", "ended"))
+        read = read.filter(pl.col("first") < pl.col("last"))
+        was_read = Spans(*(read[name].to_numpy() for name in ("number", "first", "last")))
+        marks = np.repeat(number, len(self._cuts)), np.tile(self._cuts, len(number))
+        windows = [Spans(of_claim[inside], *ends), was_read, Spans(number, began, ended)]
+        spans, (of_claims, of_read, _) = _cut(windows, marks)
+        spans = spans[(of_claims.windows(len(spans)) == 0) & (of_read.windows(len(spans)) == 0)]
         free = pl.DataFrame({"began": spans.began, "ended": spans.ended}).with_columns(
             pl.lit(None, pl.Int64).alias("claim"), share=1.0, reason=pl.lit(Reason.NO_TELEMETRY.value)
         )
-        limit_w = np.array([time.limit_w for time in unread], np.float64)[spans.gpu]
-        yield self._bounded(free, limit_w * (spans.ended - spans.began) / 1e9, names)
+        gpus = unread[spans.gpu]
+        most_j = gpus["limit_w"].fill_null(math.nan).to_numpy() * (spans.ended - spans.began) / 1e9
+        yield self._bounded(free, most_j, gpus.select(*_NAMES))
 
     def _unknown(self, lost: pl.DataFrame) -> Iterator[pl.DataFrame]:
         """Jobs of which only the node is known: at most what is unattributed there meanwhile."""
@@ -693,14 +690,12 @@ def _metered(names: pl.DataFrame, meters: Meters, read: Spans) -> pl.DataFrame:
     return names.hstack(rows).select(*_METERED)
 
 
-def _unmetered(unread: Sequence[Unread], metered: pl.DataFrame) -> pl.DataFrame:
+def _unmetered(unread: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:
     """Rows as `metered` has them, without energy, of GPUs that could not be read at any time."""
-    rows = [
-        (*time.gpu, time.node, time.began // 1000, time.ended // 1000, 0.0, time.limit_w, IdleSource.UNKNOWN.value,
-         PowerSource.POWER.value) for time in unread
-    ]  # fmt: skip
-    names = (*_NAMES, "first", "last", "metered_j", "limit_w", "idle_source", "power_source")
-    known = pl.DataFrame(rows, {name: _METERED[name] for name in names}, orient="row", nan_to_null=True)
-    absent = (pl.lit(None, kind).alias(name) for name, kind in _METERED.items() if name not in names)
-    known = known.with_columns(absent).select(*_METERED)
-    return known.join(metered, on=_KEYS, how="anti", nulls_equal=True)
+    rows = unread.join(metered, on=_KEYS, how="anti", nulls_equal=True).group_by(_KEYS, maintain_order=True).agg(
+        pl.col("node", "limit_w").first(), times_of_ns(pl.col("began").min()).alias("first"),
+        times_of_ns(pl.col("ended").max()).alias("last"), metered_j=0.0, idle_source=pl.lit(IdleSource.UNKNOWN.value),
+        power_source=pl.lit(PowerSource.POWER.value),
+    )  # fmt: skip
+    absent = (pl.lit(None).alias(name) for name in _METERED if name not in rows.columns)
+    return rows.with_columns(absent).select(pl.col(name).cast(kind) for name, kind in _METERED.items())

@@ -4,7 +4,6 @@ figures, and whether they balance."""
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ...errors import InputError
+from ...errors import InputError, StoreError
 from ...store.instants import date_of_ns, nanoseconds
 from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
 from ..engines import HERE, Coverage, Engine, PartFailure, opened
-from .attribute import Attribution, Kind, Split, Unread
+from .attribute import UNREAD, Attribution, Kind, Split
 from .billing import cuts as rate_cuts
 from .billing import factors_used, priced, rates_between
 from .boards import POPULATION, BoardErrors, board_errors
@@ -28,6 +27,7 @@ from .carbon import NoFigure, changes
 from .claims import Claims, read_claims, with_activity
 from .hosts import with_measured_hosts
 from .minutes import MeterPart, meter_parts
+from .problems import ORDER
 from .problems import of_store as problems_of_store
 from .readings import covered, has_telemetry, rows_since
 from .series import Reason, Times
@@ -192,7 +192,8 @@ class Booked:
     zones_lacking: Mapping[str, Collection[str]]
     """By cluster, the zones that the settings name and of which nothing says what a kWh emits."""
     coverage: Coverage
-    """Of how many parts the books are made. GPUs in a part that failed count as not read in its time."""
+    """Of how many parts the books are made. What a part lacks counts as not read: its GPUs in its time where it failed,
+    or the rows of a file."""
 
     @property
     def sensor(self) -> SensorError:
@@ -235,8 +236,21 @@ class BookPart:
 
 
 def split_part(part: BookPart) -> Split:
-    """The pieces of a part of the books, and what they stand on. Raises StoreError."""
-    claims = with_activity(opened(part.time.root), part.claims, *part.time.window)
+    """The pieces of a part of the books, and what they stand on. A file that turns out to be damaged is left out.
+    Raises StoreError."""
+    store = opened(part.time.root)
+    try:
+        split = _split_part(store, part)
+    except StoreError:
+        if not store.skipped:
+            raise
+        split = _split_part(store, part)
+    left_out = part.time.left_out()
+    return split if left_out is None else replace(split, left_out=left_out, unread=_lacking(store, part.time))
+
+
+def _split_part(store: Store, part: BookPart) -> Split:
+    claims = with_activity(store, part.claims, *part.time.window)
     attribution = Attribution(claims, cuts=part.cuts, since_ns=part.asked_ns[0], until_ns=part.asked_ns[1])
     return attribution.split(meters.calibrated(part.calibrated) for meters in part.time.meters(claims.edges))
 
@@ -264,9 +278,12 @@ def booked(
     split = Attribution(claims, cuts=cuts, since_ns=first, until_ns=last)
     of_names = functools.cache(claims.of_gpus)
     parts = [
-        BookPart(of_part, of_names(of_part.names).touching(*of_part.window), cuts, (first, last), errors.calibrated)
-        for of_part in meter_parts(store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last)
-    ]
+        BookPart(
+            time, of_names(time.names).touching(*time.window),
+            cuts[(cuts > time.window[0]) & (cuts < time.window[1])], (first, last), errors.calibrated,
+        )
+        for time in meter_parts(store, cluster=cluster, gpus=gpus, since_ns=first, until_ns=last)
+    ]  # fmt: skip
     failures: list[PartFailure] = []
 
     def splits() -> Iterator[Split]:
@@ -276,7 +293,9 @@ def booked(
         for part, result in zip(parts, results, strict=True):
             if isinstance(result, PartFailure):
                 failures.append(result)
-                result = Split(unread=_not_read(store, part.time))
+                result = Split(unread=_lacking(store, part.time))
+            elif result.left_out is not None:
+                failures.append(PartFailure(part.time.label, result.left_out))
             yield result
 
     frames = list(split.pieces(splits()))
@@ -288,7 +307,7 @@ def booked(
     metered = split.metered
     pieces = _flagged(pieces.drop("measured_host_j"), metered)
     of_store = problems_of_store(store, metered, cluster=cluster, since_ns=first, until_ns=last)
-    problems = pl.concat([split.problems, of_store, of_nodes]).sort(*_KEYS, "began", "problem", nulls_last=True)
+    problems = pl.concat([split.problems, of_store, of_nodes]).sort(*ORDER, nulls_last=True)
     counted = pieces.filter("read", ~pl.col("dark"))
     return Booked(
         pieces, metered, problems, factors, stated, errors, date_of_ns(first), date_of_ns(last),
@@ -299,17 +318,12 @@ def booked(
     )  # fmt: skip
 
 
-def _not_read(store: Store, part: MeterPart) -> list[Unread]:
-    """The times of a part that could not be made, of each GPU that the store knows."""
-    boards = store.sql(
-        "SELECT cluster, gpu, node, coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 "
-        "AS watts FROM gpus_now WHERE parent IS NULL ORDER BY cluster, gpu"
-    ).polars()
-    return [
-        Unread((cluster, gpu), node, math.nan if watts is None else watts, *part.window)
-        for cluster, gpu, node, watts in boards.iter_rows()
-        if part.has((cluster, gpu))
-    ]
+def _lacking(store: Store, part: MeterPart) -> pl.DataFrame:
+    """The time of a part that is not whole, of each of its GPUs that the store knows: columns of `attribute.UNREAD`."""
+    limit_w = "coalesce(power_limit_max_mw, power_limit_default_mw, power_limit_mw) / 1e3 AS limit_w"
+    boards = store.sql(f"SELECT cluster, gpu, node, {limit_w} FROM gpus_now WHERE parent IS NULL").polars()
+    rows = [(*board, *part.window) for board in boards.sort("cluster", "gpu").rows() if part.has(board[:2])]
+    return pl.DataFrame(rows, UNREAD, orient="row")
 
 
 def _flagged(pieces: pl.DataFrame, metered: pl.DataFrame) -> pl.DataFrame:

@@ -104,7 +104,7 @@ class MeterPart:
     @property
     def label(self) -> str:
         """The days and the GPUs, for people."""
-        days = dict.fromkeys(date_of_ns(day * _DAY_NS).date() for day in (self.blocks[0].first, self.blocks[-1].last))
+        days = dict.fromkeys(date_of_ns(at).date() for at in (self.window[0], self.window[1] - 1))
         ends = [name for name in (self.names.first, self.names.end) if name is not None]
         return " to ".join(map(str, days)) + (f", GPUs about {' to '.join(ends)}" if ends else "")
 
@@ -133,6 +133,20 @@ class MeterPart:
                     yield meters
             if late:
                 yield from _of_readings(store, window, self.cluster, late)
+
+    def left_out(self) -> str | None:
+        """Which files of readings cannot be read, and why, as far as this is known after `meters`; None: none."""
+        store = opened(self.root)
+        if not store.skipped:
+            return None
+        first_us, last_us = (end // 1000 for end in self.window)
+        sound = {path for rows in store.rows(_READINGS, Bounds(first_us, last_us)).values() for path in rows.files}
+        days = {day for block in self.blocks if not block.stored for day in range(block.first, block.last + 1)}
+        reasons = [
+            f"{path}: {reason}" for path, reason in store.skipped.items()
+            if path not in sound and path.parts[-3] in _READINGS and day_number(path.parent.name) in days
+        ]  # fmt: skip
+        return "; ".join(reasons) or None
 
     def has(self, key: tuple[str, str]) -> bool:
         """Whether it is about a GPU."""
@@ -301,9 +315,12 @@ def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims)
 
 
 def _rows_of_part(part: _MinutesPart) -> dict[str, pa.Table]:
-    """The rows of a part, by table; none of a part without readings."""
+    """The rows of a part, by table; none of a part without readings. Raises StoreError, also for files that are left
+    out: rows would lack them for ever."""
     edges = _Edges(part.claims.edges)
     pieces = [_rows(meters, edges, part.time.window[0]) for meters in part.time.meters(part.claims.edges)]
+    if (left_out := part.time.left_out()) is not None:
+        raise StoreError(left_out)
     return _together(pieces) if pieces else {}
 
 

@@ -54,6 +54,8 @@ PROBLEMS: dict[str, pl.DataType] = {
     "detail": pl.String(),  # of a job that the import refused: why, and in which line of which file
 }
 """The columns of a frame of problems."""
+ORDER = ("cluster", "gpu", "began", "problem", "allocation", "other_allocation", "ended")
+"""The columns by which problems are sorted."""
 
 OVER = 1e-9
 """By so much more than 1 shares may add up without being an overlap."""
