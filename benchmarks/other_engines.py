@@ -145,8 +145,8 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each engine and question: medians over `n` processes."""
     right = {row["question"]: row["sums"] for row in rows if row["engine"] == "whorl"}
 
-    def middle(engine: str, question: str, what: str) -> float:
-        return statistics.median(row[what] for row in rows if (row["engine"], row["question"]) == (engine, question))
+    def middle(engine: str, question: str, figure: str) -> float:
+        return statistics.median(row[figure] for row in rows if (row["engine"], row["question"]) == (engine, question))
 
     out = []
     for engine, question in dict.fromkeys((row["engine"], row["question"]) for row in rows):

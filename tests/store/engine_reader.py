@@ -44,23 +44,23 @@ def with_pyarrow(question: dict[str, Any]) -> tuple[int, list[Any]]:
 def with_polars(question: dict[str, Any]) -> tuple[int, list[Any]]:
     import polars as pl
 
-    wanted = [pl.len().alias("rows")]
+    selected = [pl.len().alias("rows")]
     for name, kind in columns(question):
-        wanted.append(pl.col(name).count().alias(f"{name} count"))
+        selected.append(pl.col(name).count().alias(f"{name} count"))
         if kind == "times":
-            wanted.append(pl.col(name).min().dt.epoch("us").alias(f"{name} first"))
+            selected.append(pl.col(name).min().dt.epoch("us").alias(f"{name} first"))
         elif kind != "others":
-            wanted.append(pl.col(name).sum().alias(f"{name} sum"))
-    rows, *values = pl.scan_parquet(question["files"], hive_partitioning=False).select(wanted).collect().row(0)
+            selected.append(pl.col(name).sum().alias(f"{name} sum"))
+    rows, *values = pl.scan_parquet(question["files"], hive_partitioning=False).select(selected).collect().row(0)
     return rows, values
 
 
 def in_sql(question: dict[str, Any], sums: dict[str, str]) -> str:
     """The columns to select; `sums` says how an engine sums whole and real numbers and finds the first time."""
-    wanted = ["count(*)"]
+    selected = ["count(*)"]
     for name, kind in columns(question):
-        wanted += [f"count({name})"] + ([] if kind == "others" else [sums[kind].format(name)])
-    return ", ".join(wanted)
+        selected += [f"count({name})"] + ([] if kind == "others" else [sums[kind].format(name)])
+    return ", ".join(selected)
 
 
 def with_duckdb(question: dict[str, Any]) -> tuple[int, list[Any]]:

@@ -246,9 +246,9 @@ def listed(store: Path, *arguments: str) -> list[Path]:
 
 def test_the_files_that_are_listed_are_those_that_readers_use(fleet: Store, tmp_path: Path) -> None:
     """Not those that were replaced, nor those of a journal that is still there."""
-    there = set((fleet.root / "telemetry").rglob("*_*.parquet"))
+    on_disk = set((fleet.root / "telemetry").rglob("*_*.parquet"))
     assert listed(fleet.root, "telemetry") == [fleet.root / "telemetry" / "_schema.parquet", *fleet.files("telemetry")]
-    assert len(there) == 7
+    assert len(on_disk) == 7
     assert [path.parent.name for path in listed(fleet.root, "late")] == ["late", "day=2026-11-02", "day=2026-11-02"]
     assert len(listed(fleet.root, "telemetry", "--since", "2026-11-03")) == 2
     assert len(listed(fleet.root, "telemetry", "--until", "2026-11-02")) == 1
