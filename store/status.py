@@ -113,7 +113,9 @@ def _status(store: Store) -> Status:
     if replaced and not any(log.waiting for log in out.logs):
         out.removed_at = max(replaced.values()) + replacing.pace_of(root).grace_s
         for log in registrations.registrations(root):
-            out.removed_at = max(out.removed_at, registrations.GRACE_S + max(log.released[name] for name in replaced))
+            out.removed_at = max(
+                out.removed_at, registrations.GRACE_S + max(log.released.get(name, 0.0) for name in replaced)
+            )
     skipped = store.skipped | checking.without_a_journals_name(root)
     out.skipped = {str(path): reason for path, reason in skipped.items()}
     out.free = shutil.disk_usage(root).free
