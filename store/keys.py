@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
-from .file_names import DAY_US, Bounds, day_folder, gpu_hashes
+from .file_names import DAY_US, Bounds, day_folder, gpu_hash, gpu_hashes
 from .parquet import WRITTEN
 from .schema import KEY, LATE, TELEMETRY, Table, arrow_schema
 
@@ -247,6 +247,22 @@ def bounds_of(rows: pa.Table) -> Bounds:
     """The bounds of rows; there must be one at least."""
     ts = times(rows)
     return Bounds(int(ts.min()), int(ts.max()), hashes_of(rows))
+
+
+def bounds_by_gpu(rows: pa.Table) -> dict[int, Bounds]:
+    """Between which times the rows of each GPU are, by `gpu_hash`; the rows are sorted by GPU and time."""
+    import numpy as np
+
+    codes, gpus = codes_of(rows)
+    ts = times(rows)
+    begins = np.flatnonzero(np.append(True, np.diff(codes) != 0))
+    ends = np.append(begins[1:] - 1, len(codes) - 1)
+    by_gpu: dict[int, Bounds] = {}
+    for code, first_us, last_us in zip(codes[begins].tolist(), ts[begins].tolist(), ts[ends].tolist(), strict=True):
+        gpu = gpu_hash(gpus[code][1])
+        before = by_gpu.get(gpu, Bounds(first_us, last_us))
+        by_gpu[gpu] = Bounds(min(first_us, before.first_us), max(last_us, before.last_us))
+    return by_gpu
 
 
 def hashes_of(rows: pa.Table) -> frozenset[int]:

@@ -163,8 +163,7 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
         ts = keys.times(live)
         live = keys.newest(live.filter(pa.array((ts >= bounds.first_us) & (ts <= bounds.last_us))))
         if len(live):
-            of_live = keys.bounds_of(live)
-            near = [path for path in [*paths, *listing.files[LATE.name]] if file_names.may_hold(path.name, of_live)]
+            near = _near(live, [*paths, *listing.files[LATE.name]])
             others = [stored_keys for path in near if (stored_keys := telemetry_files.keys_in(path)) is not None]
             live, newer = keys.split(live, others)
             late += [newer] if len(newer) else []
@@ -180,6 +179,22 @@ def rows_of(name: str, listing: Snapshot, verified: Verified, skip: Skip, bounds
         keys.conform(spec, keys.without_written(over)),
         live,
     )
+
+
+def _near(live: pa.Table, paths: list[Path]) -> list[Path]:
+    """The files that could hold a key of rows in journals, GPU by GPU: the last minutes of a fleet overlap with files
+    of all other nodes."""
+    of_live, by_gpu = keys.bounds_of(live), keys.bounds_by_gpu(live)
+    near = []
+    for path in paths:
+        file_name = file_names.parse(path.name)
+        gpus = None if file_name is None else file_name.bounds.gpus
+        if file_name is None or gpus is None:
+            shared = file_names.may_hold(path.name, of_live)
+        else:
+            shared = any(gpu in by_gpu and by_gpu[gpu].overlap(file_name.bounds) for gpu in gpus)
+        near += [path] if shared else []
+    return near
 
 
 def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
