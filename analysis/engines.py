@@ -14,15 +14,17 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from ..errors import StoreError
+from ..errors import EngineError, StoreError
 
 if TYPE_CHECKING:
+    from distributed import Client, Future
+
     from ..store import Store
 
 P = TypeVar("P")
@@ -30,6 +32,9 @@ R = TypeVar("R")
 
 _THREADS = 4
 _AHEAD = 2  # parts under way beyond one for each worker, so that none waits for its next part
+_LOOK_S = 5  # so often a part that takes long lets us look whether there is a worker at all
+_ALONE_S = 60  # a worker that was killed is there again after some seconds
+_HOSTS = 5  # that a sentence names
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,142 @@ class Here(Engine):
 
 HERE = Here()
 """The engine of answers for which no other is named."""
+
+
+class DaskEngine(Engine):
+    """Workers of Dask, wherever they run. It needs the package `distributed`."""
+
+    def __init__(
+        self,
+        client: Client,
+        workers: int | None = None,
+        *,
+        or_here: Callable[[str], None] | None = None,
+        closing: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`client`: of a scheduler of Dask. `workers`: how many there will be; as many threads as they have if None.
+
+        `or_here`: where the workers are lost, it is called with the reason, and this process makes the other parts.
+        `closing` ends what was started for this engine.
+        """
+        self._client, self._or_here, self._closing = client, or_here, closing
+        self._is_lost = False
+        self.workers = workers or max(1, sum(client.nthreads().values()))
+
+    def map(
+        self,
+        function: Callable[[P], R],
+        parts: Sequence[P],
+        *,
+        name: Callable[[P], str],
+        progress: Callable[[str], None] | None = None,
+    ) -> Iterator[R | PartFailure]:
+        done = 0
+        if not self._is_lost:
+            try:
+                for result in _in_order(
+                    parts, self.workers + _AHEAD, lambda part: self._begun(function, part), name, progress
+                ):
+                    yield result
+                    done += 1
+                return
+            except EngineError as error:
+                self._without_workers(error)
+        yield from HERE.map(function, parts[done:], name=name, progress=progress)
+
+    def require(self, store: Store) -> None:
+        try:
+            self._require(store)
+        except EngineError as error:
+            self._without_workers(error)
+
+    def close(self) -> None:
+        self._closing()
+
+    def _begun(self, function: Callable[[P], R], part: P) -> Callable[[], R | _Fault]:
+        future = self._client.submit(attempt, function, part, pure=False)
+        return lambda: self._result(future)
+
+    def _result(self, future: Future[R | _Fault]) -> R | _Fault:
+        """The result of a part. A worker that dies while it makes it is one of Dask's `allowed-failures`: another one
+        makes it again. Raises EngineError where there is no scheduler, or no worker for a while."""
+        from concurrent.futures import CancelledError
+
+        from distributed import KilledWorker
+
+        alone = 0
+        while True:
+            try:
+                return future.result(timeout=_LOOK_S)
+            except TimeoutError:
+                alone = 0 if self._asked(self._client.nthreads) else alone + 1
+                if alone * _LOOK_S >= _ALONE_S:
+                    raise EngineError(f"no worker of Dask has been there for {_ALONE_S} s: start some") from None
+            except KilledWorker as error:
+                return _Fault(
+                    f"{error.allowed_failures + 1} workers ended while they made it: perhaps their memory does not "
+                    "suffice, or somebody stopped them"
+                )
+            except (CancelledError, OSError) as error:
+                raise _lost(error) from error
+
+    def _asked(self, ask: Callable[..., dict[str, R]], *arguments: object, **options: object) -> dict[str, R]:
+        """What the scheduler or all workers answer. Raises EngineError where the scheduler does not."""
+        try:
+            return ask(*arguments, **options)
+        except OSError as error:
+            raise _lost(error) from error
+
+    def _require(self, store: Store) -> None:
+        import platform
+        import socket
+
+        from .. import __version__
+        from ..store.folder import made_at
+
+        python, root = platform.python_version(), store.root.absolute()
+        hosts = self._asked(self._client.run, socket.gethostname)
+        versions = self._asked(self._client.get_versions, packages=["whorl"])["workers"]
+        for package, here, of_worker in (
+            ("whorl", __version__, {worker: about["packages"].get("whorl") for worker, about in versions.items()}),
+            ("Python", python, {worker: about["host"]["python"] for worker, about in versions.items()}),
+        ):
+            others = {worker: found for worker, found in of_worker.items() if not _alike(package, found, here)}
+            if others:
+                found = ", ".join(sorted({str(version or f"no {package}") for version in others.values()}))
+                raise EngineError(
+                    f"workers on {_named_hosts(hosts, others)} have {package} {found}, and here is {here}: "
+                    f"give all of them the same {package}"
+                )
+        made = self._asked(self._client.run, made_at, root)
+        blind = [worker for worker, seen in made.items() if seen != made_at(root)]
+        if blind:
+            raise EngineError(
+                f"workers on {_named_hosts(hosts, blind)} do not see the store {root}: "
+                "it must be in a file system that all of them share, at this path"
+            )
+
+    def _without_workers(self, error: EngineError) -> None:
+        if self._or_here is None:
+            raise error
+        self._is_lost = True
+        self._or_here(str(error))
+
+
+def _lost(error: BaseException) -> EngineError:
+    return EngineError(f"the scheduler of Dask does not answer any more ({type(error).__name__}): see whether it runs")
+
+
+def _alike(package: str, found: str | None, here: str) -> bool:
+    """Whether versions are the same; of Python the first two numbers count."""
+    parts = 2 if package == "Python" else None
+    return found is not None and found.split(".")[:parts] == here.split(".")[:parts]
+
+
+def _named_hosts(hosts: dict[str, str], workers: Iterable[str]) -> str:
+    """The hosts of workers for people: some of them where they are many."""
+    names = sorted({hosts.get(worker, worker) for worker in workers})
+    return ", ".join(names[:_HOSTS]) + (f" and {len(names) - _HOSTS} more" if len(names) > _HOSTS else "")
 
 
 @dataclass(frozen=True)
