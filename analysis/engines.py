@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import EngineError, StoreError
 
@@ -151,7 +151,7 @@ class DaskEngine(Engine):
         """
         self._client, self._or_here, self._closing = client, or_here, closing
         self._is_lost = False
-        self.workers = workers or max(1, sum(client.nthreads().values()))
+        self.workers = workers or max(1, sum(self._asked(client.nthreads).values()))
 
     def map(
         self,
@@ -169,9 +169,10 @@ class DaskEngine(Engine):
                 ):
                     yield result
                     done += 1
-                return
             except EngineError as error:
                 self._without_workers(error)
+            else:
+                return
         yield from HERE.map(function, parts[done:], name=name, progress=progress)
 
     def require(self, store: Store) -> None:
@@ -210,7 +211,7 @@ class DaskEngine(Engine):
             except (CancelledError, OSError) as error:
                 raise _lost(error) from error
 
-    def _asked(self, ask: Callable[..., dict[str, R]], *arguments: object, **options: object) -> dict[str, R]:
+    def _asked(self, ask: Callable[..., Any], *arguments: object, **options: object) -> Any:
         """What the scheduler or all workers answer. Raises EngineError where the scheduler does not."""
         try:
             return ask(*arguments, **options)

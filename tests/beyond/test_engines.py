@@ -4,65 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from whorl.analysis.engines import HERE, Here, PartFailure, opened
-from whorl.errors import InputError, StoreError
+from whorl.errors import InputError
+from whorl.tests.beyond.squares import FAILURES, PARTS, SQUARES, Square, failing, named, refused, squared, wrong
 from whorl.tests.stores import new_store
-
-FAILURES: dict[int, Exception] = {
-    2: StoreError("a.parquet is damaged\nat its end"),
-    5: OSError(5, "Input/output error"),
-    7: pa.ArrowInvalid("no Parquet"),
-    9: MemoryError(),
-}
-
-
-@dataclass(frozen=True)
-class Square:
-    number: int
-
-    @property
-    def name(self) -> str:
-        return f"square {self.number}"
-
-
-def squared(part: Square) -> int:
-    time.sleep(0.002 * (part.number % 3))
-    return part.number**2
-
-
-def failing(part: Square) -> int:
-    if part.number in FAILURES:
-        raise FAILURES[part.number]
-    return squared(part)
-
-
-def refused(part: Square) -> int:
-    raise InputError(f"{part.number} is not asked for")
-
-
-def wrong(part: Square) -> float:
-    return 1 / part.number
-
-
-PARTS = [Square(number) for number in range(12)]
-
 
 @pytest.mark.parametrize("engine", [HERE, Here(1), Here(3)], ids=["default", "one thread", "threads"])
 class TestHere:
     def test_results_have_the_order_of_the_parts(self, engine: Here) -> None:
         said: list[str] = []
-        results = list(engine.map(squared, PARTS, name=lambda part: part.name, progress=said.append))
-        assert results == [number**2 for number in range(12)]
+        results = list(engine.map(squared, PARTS, name=named, progress=said.append))
+        assert results == SQUARES
         assert said[-1] == "12 of 12 parts"
 
     def test_a_part_that_fails_is_named_and_others_stay(self, engine: Here) -> None:
-        results = list(engine.map(failing, PARTS, name=lambda part: part.name))
+        results = list(engine.map(failing, PARTS, name=named))
         assert [result for result in results if not isinstance(result, PartFailure)] == [
             number**2 for number in range(12) if number not in FAILURES
         ]
@@ -75,9 +35,9 @@ class TestHere:
 
     def test_bad_input_and_errors_of_the_program_are_raised(self, engine: Here) -> None:
         with pytest.raises(InputError, match="is not asked for"):
-            list(engine.map(refused, PARTS, name=lambda part: part.name))
+            list(engine.map(refused, PARTS, name=named))
         with pytest.raises(ZeroDivisionError):
-            list(engine.map(wrong, PARTS, name=lambda part: part.name))
+            list(engine.map(wrong, PARTS, name=named))
 
     def test_only_a_few_parts_are_ahead_of_who_reads(self, engine: Here) -> None:
         begun: list[int] = []
@@ -86,14 +46,13 @@ class TestHere:
             begun.append(part.number)
             return part.number
 
-        results = engine.map(noted, [Square(number) for number in range(100)], name=lambda part: part.name)
+        results = engine.map(noted, [Square(number) for number in range(100)], name=named)
         assert next(results) == 0
         time.sleep(0.02)
         assert len(begun) <= 2 * engine.workers + 2
-        results.close()
 
     def test_no_parts_give_no_results(self, engine: Here) -> None:
-        assert list(engine.map(squared, [], name=lambda part: part.name)) == []
+        assert list(engine.map(squared, [], name=named)) == []
 
 
 def test_each_thread_opens_a_store_once(tmp_path: Path) -> None:

@@ -1,0 +1,175 @@
+"""Opens an engine by the name of a place: this process, a scheduler of Dask, or workers that run as jobs of Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from uuid import uuid4
+
+from ..analysis.engines import HERE, DaskEngine, Engine, Here
+from ..errors import EngineError, InputError, SchedulerError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from .slurm import Slurm
+
+WORKERS = 4
+"""Jobs of Slurm, where nobody says how many."""
+MEMORY = "1 GiB"
+"""Of such a job: a worker takes 0.4 GB, the process that starts it again 0.1."""
+
+_CONNECT_S = 10
+_LOOK_S = 2.0
+_TELL_S = 30.0
+
+
+class SlurmJobs(TypedDict, total=False):
+    """What workers are started with as jobs of Slurm; all else is taken from Dask's `jobqueue.yaml`."""
+
+    account: str | None
+    """Who pays for them."""
+    partition: str | None
+    """Where they run."""
+    wait_s: float
+    """So long the first of them may take to start (s); 600 where it is left out."""
+
+
+def engine(
+    on: str = "here",
+    *,
+    workers: int | None = None,
+    or_here: bool = False,
+    tell: Callable[[str], None] | None = None,
+    **jobs: Unpack[SlurmJobs],
+) -> Engine:
+    """The engine at a place: "here", "dask://HOST:PORT", "tls://HOST:PORT" or "slurm". Use it in a `with` block.
+
+    `workers`: how many threads here, or jobs of Slurm. With `or_here`, this process makes the parts where the workers
+    cannot be had, do not see the store, or are lost. `tell` is called with sentences: what it waits for, and why it
+    goes on here. Raises InputError for a place that is none of these, and EngineError where there is no scheduler,
+    Slurm refuses the jobs, or none of them starts in time.
+    """
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, not {workers}")
+    address = re.fullmatch(r"(dask|tls)://([^/\s:]+|\[[\da-fA-F:.]+\]):(\d{1,5})/?", on)
+    if address is None and on not in ("here", "slurm"):
+        raise InputError(f"--on {on} is no place: there are here, dask://HOST:PORT, tls://HOST:PORT and slurm")
+    if on != "slurm" and any(jobs.values()):
+        raise InputError("--account and --partition are of jobs of Slurm: give --on slurm, too")
+    if address is not None and workers is not None:
+        raise InputError(f"--workers is not for --on {on}, whose workers run already")
+    if on == "here":
+        return Here(workers) if workers else HERE
+    say = tell or (lambda _: None)
+    instead = (lambda reason: say(f"{reason}; this process makes the parts instead")) if or_here else None
+    stack = ExitStack()
+    try:
+        with stack:
+            stack.enter_context(_quiet())
+            if address is not None:
+                client = _client(stack, on.replace("dask:", "tcp:"), on)
+            else:
+                workers = workers or WORKERS
+                client = _slurm(stack, workers, jobs, say)
+            return DaskEngine(client, workers, or_here=instead, closing=stack.pop_all().close)
+    except EngineError as error:
+        if instead is None:
+            raise
+        instead(str(error))
+        return HERE
+
+
+def _client(stack: ExitStack, place: Any, name: str) -> Client:
+    """A client of a scheduler: its address, or a cluster of this process."""
+    try:
+        from distributed import Client
+    except ModuleNotFoundError as error:
+        raise EngineError(f"--on {name} needs {error.name}: pip install 'whorl[dask]'") from error
+    try:
+        client: Client = Client(place, timeout=_CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"no scheduler of Dask answers at {name}: {str(error).splitlines()[0]}") from error
+    stack.callback(_ended, client.close, timeout=_CONNECT_S)
+    return client
+
+
+def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str], None]) -> Client:
+    """A client of a scheduler in this process, whose workers are jobs of Slurm; the jobs end with the stack."""
+    from .slurm import Slurm
+
+    try:
+        from dask import config
+        from dask_jobqueue import SLURMCluster
+    except ModuleNotFoundError as error:
+        raise EngineError(f"--on slurm needs {error.name}: pip install 'whorl[dask]'") from error
+    slurm, name = Slurm(), f"whorl-{uuid4().hex[:12]}"
+    of_site = config.get("jobqueue.slurm")
+    unread = [] if of_site["log-directory"] else ["--output=/dev/null"]
+    try:
+        slurm.check()
+        cluster = SLURMCluster(
+            cores=1, processes=1, memory=MEMORY, job_name=name,
+            account=jobs.get("account"), queue=jobs.get("partition"),
+            job_extra_directives=[*of_site["job-extra-directives"], *unread],
+            scheduler_options={"dashboard_address": ":0", **of_site["scheduler-options"]},
+        )  # fmt: skip
+        stack.callback(_ended, cluster.close, timeout=_CONNECT_S)
+        slurm.test_start([], cluster.job_script())
+    except SchedulerError as error:
+        raise EngineError(str(error)) from error
+    client = _client(stack, cluster, "slurm")
+    # Also the jobs of which no number is known: Ctrl-C reaches sbatch, too.
+    stack.callback(_ended, slurm.ask, "scancel", f"--name={name}", f"--user={os.geteuid()}")
+    cluster.scale(jobs=workers)
+    _wait(client, slurm, name, wait_s=jobs.get("wait_s", 600.0), say=say)
+    return client
+
+
+def _wait(client: Client, slurm: Slurm, name: str, *, wait_s: float, say: Callable[[str], None]) -> None:
+    """Wait for the first worker. Raises EngineError, with what Slurm says of the jobs, where none comes."""
+    began = told = time.monotonic()
+    while not client.nthreads():
+        now = time.monotonic()
+        queue = slurm.queue(name_prefix=name, user=os.geteuid()) if now - began > _LOOK_S else []
+        reasons = ", ".join(sorted({f"{job.state} {job.reason}".strip() for job in queue}))
+        if queue and all(job.ended for job in queue):
+            raise EngineError(
+                f"the jobs of the workers ended before they had begun ({reasons}): set log-directory in "
+                "~/.config/dask/jobqueue.yaml and read there why"
+            )
+        if now - began > wait_s:
+            raise EngineError(
+                f"Slurm started no worker within {wait_s:g} s ({reasons or 'it took no job'}): "
+                "try another partition or account, or later"
+            )
+        if now - told > _TELL_S:
+            told = now
+            say(f"waiting for Slurm to start the first worker ({reasons or 'no job yet'})")
+        time.sleep(min(_LOOK_S, 0.2 + (now - began) / 10))
+
+
+def _ended(close: Callable[..., object], *arguments: object, **options: object) -> None:
+    """Close what may be gone already, or never was started: what it says of that helps nobody."""
+    with contextlib.suppress(OSError, AssertionError, RuntimeError, SchedulerError):
+        close(*arguments, **options)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Dask logs what happens to its connections, with tracebacks; the sentences of errors say the same."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "tornado.application", "asyncio")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

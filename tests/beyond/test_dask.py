@@ -1,0 +1,97 @@
+"""Parts that real workers of Dask make: what is raised, named, done again, and done here instead."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import LocalCluster
+
+from whorl.analysis.engines import Engine, PartFailure
+from whorl.errors import EngineError, InputError
+from whorl.jobs.workers import engine
+from whorl.tests.beyond.squares import (
+    FAILURES, PARTS, SQUARES, Square, failing, greedy, killed_once, named, process, refused, slowly, squared, wrong,
+)  # fmt: skip
+from whorl.tests.stores import new_store
+
+
+@pytest.fixture
+def dask(address: str) -> Iterator[Engine]:
+    with engine(address) as opened:
+        yield opened
+
+
+def test_results_have_the_order_of_the_parts_and_come_from_the_workers(dask: Engine) -> None:
+    assert dask.workers == 2
+    told: list[str] = []
+    assert list(dask.map(squared, PARTS, name=named, progress=told.append)) == SQUARES
+    assert told[-1] == "12 of 12 parts"
+    processes = set(dask.map(process, PARTS, name=named))
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+
+
+def test_a_part_that_fails_is_named_and_others_stay(dask: Engine) -> None:
+    results = list(dask.map(failing, PARTS, name=named))
+    assert [result for result in results if isinstance(result, PartFailure)] == [
+        PartFailure("square 2", "a.parquet is damaged"),
+        PartFailure("square 5", "[Errno 5] Input/output error"),
+        PartFailure("square 7", "no Parquet"),
+        PartFailure("square 9", "the memory did not suffice"),
+    ]
+    assert [SQUARES[n] for n in range(12) if n not in FAILURES] == [r for r in results if isinstance(r, int)]
+
+
+def test_bad_input_and_errors_of_the_program_are_raised(dask: Engine) -> None:
+    with pytest.raises(InputError, match="^0 is not asked for$"):
+        list(dask.map(refused, PARTS, name=named))
+    with pytest.raises(ZeroDivisionError):
+        list(dask.map(wrong, PARTS, name=named))
+    assert list(dask.map(squared, PARTS, name=named)) == SQUARES, "the workers are there for the next answer"
+
+
+def test_a_part_of_a_worker_that_was_killed_is_made_again(dask: Engine, tmp_path: Path) -> None:
+    parts = [Square(number, tmp_path) for number in range(12)]
+    assert list(dask.map(killed_once, parts, name=named)) == SQUARES
+    assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.long
+def test_a_part_that_takes_too_much_memory_is_named_and_others_stay(dask: Engine) -> None:
+    results = list(dask.map(greedy, PARTS, name=named))
+    [failure] = [result for result in results if isinstance(result, PartFailure)]
+    assert failure.name == "square 1"
+    assert "4 workers ended" in failure.reason
+    assert "memory" in failure.reason
+    assert [result for result in results if isinstance(result, int)] == [s for s in SQUARES if s != 1]
+
+
+def test_workers_must_see_the_store(dask: Engine, tmp_path: Path) -> None:
+    store = new_store(tmp_path / "fleet")
+    dask.require(store)
+    shutil.move(store.root, tmp_path / "elsewhere")
+    store.root = tmp_path / "elsewhere"
+    dask.require(store)
+
+
+def test_a_scheduler_that_dies_is_an_error_or_the_parts_are_made_here(tmp_path: Path) -> None:
+    told: list[str] = []
+    for or_here in (False, True):
+        with LocalCluster(
+            n_workers=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0", silence_logs=50
+        ) as mortal:
+            with engine(mortal.scheduler_address.replace("tcp", "dask"), or_here=or_here, tell=told.append) as dask:
+                results = dask.map(slowly, PARTS, name=named)
+                first = [next(results), next(results)]
+                mortal.close()
+                if or_here:
+                    assert [*first, *results] == SQUARES
+                else:
+                    with pytest.raises(EngineError, match="the scheduler of Dask does not answer any more"):
+                        list(results)
+    [sentence] = told
+    assert sentence.endswith("this process makes the parts instead")
