@@ -46,7 +46,10 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def print_reply(reply: Reply[Any], *, as_json: bool, as_csv: bool = False) -> None:
-    """Print a reply as JSON, its rows as CSV, or for people; its notes stand on standard error."""
+    """Print a reply as JSON, its rows as CSV, or for people; its notes stand on standard error.
+
+    Ends the verb with status 1 where parts of the answer could not be made.
+    """
     tell_notes(reply)
     if as_json:
         print_json(reply.json())
@@ -56,6 +59,8 @@ def print_reply(reply: Reply[Any], *, as_json: bool, as_csv: bool = False) -> No
         click.echo(rows_as_csv(reply.frame), nl=False)
     else:
         show(reply.parts())
+    if reply.coverage is not None and reply.coverage.failures:
+        sys.exit(1)
 
 
 def tell_notes(reply: Reply[Any]) -> None:

@@ -25,8 +25,11 @@ WORKERS = 4
 MEMORY = "1 GiB"
 """Of such a job: a worker takes 0.4 GB, the process that starts it again 0.1."""
 
+LONGEST_MIN = 240
+"""The time limit of such a job, where its partition allows that."""
+
 _CONNECT_S = 10
-_LOOK_S = 2.0
+_LOOK_S = 1.0
 _TELL_S = 30.0
 
 
@@ -111,48 +114,54 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
         raise EngineError(f"--on slurm needs {error.name}: pip install 'whorl[dask]'") from error
     slurm, name = Slurm(), f"whorl-{uuid4().hex[:12]}"
     of_site = config.get("jobqueue.slurm")
+    partition = jobs.get("partition") or of_site["queue"]
     unread = [] if of_site["log-directory"] else ["--output=/dev/null"]
     try:
         slurm.check()
+        limits = [
+            each.longest_min
+            for each in slurm.partitions().values()
+            if (each.name == partition if partition else each.default)
+        ]
         cluster = SLURMCluster(
-            cores=1, processes=1, memory=MEMORY, job_name=name,
-            account=jobs.get("account"), queue=jobs.get("partition"),
+            cores=1, processes=1, memory=MEMORY, job_name=name, account=jobs.get("account"), queue=partition,
+            walltime=str(int(min([LONGEST_MIN, *limits]))),
             job_extra_directives=[*of_site["job-extra-directives"], *unread],
             scheduler_options={"dashboard_address": ":0", **of_site["scheduler-options"]},
         )  # fmt: skip
         stack.callback(_ended, cluster.close, timeout=_CONNECT_S)
-        slurm.test_start([], cluster.job_script())
+        client = _client(stack, cluster, "slurm")
+        # Also the jobs of which no number is known: Ctrl-C reaches sbatch, too.
+        stack.callback(_ended, slurm.ask, "scancel", f"--name={name}", f"--user={os.geteuid()}")
+        cluster.scale(jobs=workers)
+        _wait(client, slurm, name, cluster.job_script(), wait_s=jobs.get("wait_s", 600.0), say=say)
     except SchedulerError as error:
         raise EngineError(str(error)) from error
-    client = _client(stack, cluster, "slurm")
-    # Also the jobs of which no number is known: Ctrl-C reaches sbatch, too.
-    stack.callback(_ended, slurm.ask, "scancel", f"--name={name}", f"--user={os.geteuid()}")
-    cluster.scale(jobs=workers)
-    _wait(client, slurm, name, wait_s=jobs.get("wait_s", 600.0), say=say)
     return client
 
 
-def _wait(client: Client, slurm: Slurm, name: str, *, wait_s: float, say: Callable[[str], None]) -> None:
-    """Wait for the first worker. Raises EngineError, with what Slurm says of the jobs, where none comes."""
+def _wait(client: Client, slurm: Slurm, name: str, script: str, *, wait_s: float, say: Callable[[str], None]) -> None:
+    """Wait for the first worker. Raises EngineError or SchedulerError, with what Slurm says, where none comes."""
     began = told = time.monotonic()
-    while not client.nthreads():
-        now = time.monotonic()
-        queue = slurm.queue(name_prefix=name, user=os.geteuid()) if now - began > _LOOK_S else []
-        reasons = ", ".join(sorted({f"{job.state} {job.reason}".strip() for job in queue}))
+    while not client.nthreads():  # type: ignore[no-untyped-call]
+        time.sleep(_LOOK_S)
+        queue = slurm.queue(name_prefix=name, user=os.geteuid())
+        if not queue:
+            slurm.test_start([], script)  # says why, where it refused them
+        reasons = ", ".join(sorted({f"{job.state} {job.reason}".strip() for job in queue})) or "not queued yet"
         if queue and all(job.ended for job in queue):
             raise EngineError(
                 f"the jobs of the workers ended before they had begun ({reasons}): set log-directory in "
-                "~/.config/dask/jobqueue.yaml and read there why"
+                "~/.config/dask/jobqueue.yaml, and their output says why"
             )
+        now = time.monotonic()
         if now - began > wait_s:
             raise EngineError(
-                f"Slurm started no worker within {wait_s:g} s ({reasons or 'it took no job'}): "
-                "try another partition or account, or later"
+                f"Slurm started no worker within {wait_s:g} s ({reasons}): try another partition or account, or later"
             )
         if now - told > _TELL_S:
             told = now
-            say(f"waiting for Slurm to start the first worker ({reasons or 'no job yet'})")
-        time.sleep(min(_LOOK_S, 0.2 + (now - began) / 10))
+            say(f"waiting for Slurm to start the first worker ({reasons})")
 
 
 def _ended(close: Callable[..., object], *arguments: object, **options: object) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ...analysis.energy.excess import FleetExcess
     from ...analysis.energy.one_job import OneJob
     from ...analysis.energy.quote import Quoted
+    from ...analysis.engines import Engine
     from ...store import Store
 
 
@@ -37,6 +38,13 @@ class EnergyOptions(TypedDict, total=False):
     """Called with what goes on."""
 
 
+class MeteredOptions(EnergyOptions, total=False):
+    """The options of answers that are made in parts."""
+
+    engine: Engine
+    """Where the parts are made, as `whorl.engine` gives it; in this process where it is left out."""
+
+
 class QuoteOptions(EnergyOptions, total=False):
     """The options of `energy_quote` beside those."""
 
@@ -53,7 +61,7 @@ class QuoteOptions(EnergyOptions, total=False):
 
 
 def energy(
-    store: Store | str | Path, by: str = "job", *, job: str | None = None, **options: Unpack[EnergyOptions]
+    store: Store | str | Path, by: str = "job", *, job: str | None = None, **options: Unpack[MeteredOptions]
 ) -> Reply[EnergyAnswer] | Reply[OneJob]:
     """The energy of a store's GPUs by job, user, account, gpu, node or day, or of one job, as `whorl energy` says it.
 
@@ -66,20 +74,21 @@ def energy(
 
     question = _question(options)
     if job is None or by != answers.By.JOB:
-        answer = answers.energy(opened(store), by, question, job=job, progress=options.get("progress"))
-        parts = partial(printed.energy_parts, answer, folder(store))
-        return Reply(answer, partial(printed.energy_document, answer), parts, frame=answer.rows)
-    of_job = one_job(opened(store), job, question, progress=options.get("progress"))
+        answer = answers.energy(opened(store), by, question, job=job, **_metering(options))
+        parts, coverage = partial(printed.energy_parts, answer, folder(store)), answer.booked.coverage
+        return Reply(answer, partial(printed.energy_document, answer), parts, frame=answer.rows, coverage=coverage)
+    of_job = one_job(opened(store), job, question, **_metering(options))
     elsewhere, rows = of_job.elsewhere, of_job.answer.rows
     if elsewhere is None:
         parts = partial(printed.energy_parts, of_job.answer, folder(store))
     else:
         parts = partial(printed.job_parts, of_job.answer, elsewhere)
     notes = () if elsewhere is None else elsewhere.notes
-    return Reply(of_job, partial(printed.job_document, of_job), parts, frame=rows, notes=notes)
+    coverage = of_job.answer.booked.coverage
+    return Reply(of_job, partial(printed.job_document, of_job), parts, frame=rows, notes=notes, coverage=coverage)
 
 
-def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]) -> Reply[Balance]:
+def energy_reconcile(store: Store | str | Path, **options: Unpack[MeteredOptions]) -> Reply[Balance]:
     """Hold what was metered against where it went, GPU by GPU, as `whorl energy reconcile` does.
 
     `frame` has a row for each GPU; `balances` says whether the books balance, and `problems` is a frame of what is
@@ -88,9 +97,9 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[EnergyOptions]
     from ...analysis.energy.answers import reconcile
     from ..printed import energy as printed
 
-    balance = reconcile(opened(store), _question(options), progress=options.get("progress"))
-    parts = partial(printed.balance_parts, balance)
-    return Reply(balance, partial(printed.balance_document, balance), parts, frame=balance.gpus)
+    balance = reconcile(opened(store), _question(options), **_metering(options))
+    parts, coverage = partial(printed.balance_parts, balance), balance.booked.coverage
+    return Reply(balance, partial(printed.balance_document, balance), parts, frame=balance.gpus, coverage=coverage)
 
 
 def energy_calibrate(
@@ -108,7 +117,7 @@ def energy_calibrate(
     return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), frame=answer.boards)
 
 
-def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[EnergyOptions]) -> Reply[FleetExcess]:
+def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[MeteredOptions]) -> Reply[FleetExcess]:
     """What slow and hungry GPUs cost beyond the median GPU, by gpu, node or job, as `whorl energy excess` says it.
 
     Raises InputError where no GPU was compared with others, and where nothing was read in that time.
@@ -116,9 +125,10 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
     from ...analysis.energy.excess import fleet_excess
     from ..printed import energy as printed
 
-    excess = fleet_excess(opened(store), by, _question(options), progress=options.get("progress"))
+    excess = fleet_excess(opened(store), by, _question(options), **_metering(options))
     parts = partial(printed.excess_parts, excess, folder(store))
-    return Reply(excess, partial(printed.excess_document, excess), parts, frame=excess.rows, notes=excess.notes)
+    document, coverage = partial(printed.excess_document, excess), excess.booked.coverage
+    return Reply(excess, document, parts, frame=excess.rows, notes=excess.notes, coverage=coverage)
 
 
 def energy_quote(
@@ -161,6 +171,11 @@ def energy_quote(
         answer = workload_options(opened(store), work, shares=shares, settings=stated.get("settings"))
     parts = partial(printed.quote_parts, answer)
     return Reply(answer, partial(printed.quote_document, answer), parts, notes=answer.notes)
+
+
+def _metering(options: MeteredOptions) -> dict[str, Any]:
+    """Where the parts are made, and who is told of it."""
+    return {name: options[name] for name in ("progress", "engine") if options.get(name) is not None}  # type: ignore[literal-required]
 
 
 def _question(options: EnergyOptions) -> EnergyQuestion:

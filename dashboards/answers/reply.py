@@ -19,10 +19,12 @@ from ..table import Line, Table, printable
 if TYPE_CHECKING:
     import polars as pl
 
+    from ...analysis.engines import Coverage
     from ...store import Store
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+_NAMED = 5  # parts that failed, in a sentence
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,11 @@ class Reply(Generic[Result]):
         rows: RowList = RowList(),
         frame: pl.DataFrame | None = None,
         notes: Sequence[str] = (),
+        coverage: Coverage | None = None,
     ) -> None:
-        """`frame`: the rows, where they are a frame already."""
-        self.result, self.notes, self._rows = result, tuple(notes), rows
+        """`frame`: the rows, where they are a frame already. `coverage`: of an answer that is made in parts."""
+        self.result, self.notes, self._rows = result, (*notes, *_missing(coverage)), rows
+        self.coverage = coverage
         self._document, self._parts = document, parts
         if frame is not None:
             self.frame = frame
@@ -69,7 +73,10 @@ class Reply(Generic[Result]):
 
     def document(self) -> Mapping[str, Any]:
         """The document, with the key `schema`; times are datetimes."""
-        return self._document()
+        if self.coverage is None:
+            return self._document()
+        failed = [{"name": failure.name, "reason": failure.reason} for failure in self.coverage.failures]
+        return {**self._document(), "coverage": {"parts": self.coverage.parts, "failed": failed}}
 
     def parts(self) -> Iterable[str | Table]:
         """What people read: sentences and tables."""
@@ -104,6 +111,16 @@ class Reply(Generic[Result]):
 
     def _repr_html_(self) -> str:
         return f'<div class="whorl">{"".join(map(_html, self._with_notes()))}</div>'
+
+
+def _missing(coverage: Coverage | None) -> list[str]:
+    """A sentence about the parts that are not in an answer; none where all are."""
+    if coverage is None or not coverage.failures:
+        return []
+    named = "; ".join(f"{failure.name} ({failure.reason})" for failure in coverage.failures[:_NAMED])
+    others = len(coverage.failures) - _NAMED
+    more = f"; and {others} more" if others > 0 else ""
+    return [f"the answer has {coverage.done:,} of {coverage.parts:,} parts, and lacks {named}{more}"]
 
 
 def replying(

@@ -25,4 +25,9 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture(scope="session")
 def address(cluster: LocalCluster) -> str:
     """What `--on` takes."""
+    return placed(cluster)
+
+
+def placed(cluster: LocalCluster) -> str:
+    """The place of a cluster, as `--on` takes it."""
     return cluster.scheduler_address.replace("tcp://", "dask://")

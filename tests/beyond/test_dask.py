@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,22 @@ from distributed import LocalCluster
 from whorl.analysis.engines import Engine, PartFailure
 from whorl.errors import EngineError, InputError
 from whorl.jobs.workers import engine
+from whorl.store import Store
+from whorl.tests.beyond.conftest import placed
 from whorl.tests.beyond.squares import (
-    FAILURES, PARTS, SQUARES, Square, failing, greedy, killed_once, named, process, refused, slowly, squared, wrong,
+    FAILURES,
+    PARTS,
+    SQUARES,
+    Square,
+    failing,
+    greedy,
+    killed_once,
+    named,
+    process,
+    refused,
+    slowly,
+    squared,
+    wrong,
 )  # fmt: skip
 from whorl.tests.stores import new_store
 
@@ -47,7 +60,7 @@ def test_a_part_that_fails_is_named_and_others_stay(dask: Engine) -> None:
 
 
 def test_bad_input_and_errors_of_the_program_are_raised(dask: Engine) -> None:
-    with pytest.raises(InputError, match="^0 is not asked for$"):
+    with pytest.raises(InputError, match=r"^0 is not asked for$"):
         list(dask.map(refused, PARTS, name=named))
     with pytest.raises(ZeroDivisionError):
         list(dask.map(wrong, PARTS, name=named))
@@ -73,25 +86,29 @@ def test_a_part_that_takes_too_much_memory_is_named_and_others_stay(dask: Engine
 def test_workers_must_see_the_store(dask: Engine, tmp_path: Path) -> None:
     store = new_store(tmp_path / "fleet")
     dask.require(store)
-    shutil.move(store.root, tmp_path / "elsewhere")
-    store.root = tmp_path / "elsewhere"
-    dask.require(store)
+    descriptor = os.open(store.root, os.O_RDONLY)
+    try:
+        seen_here = Store(f"/proc/self/fd/{descriptor}")
+        with pytest.raises(EngineError, match=rf"workers on \S+ do not see the store /proc/self/fd/{descriptor}:"):
+            dask.require(seen_here)
+    finally:
+        os.close(descriptor)
 
 
 def test_a_scheduler_that_dies_is_an_error_or_the_parts_are_made_here(tmp_path: Path) -> None:
     told: list[str] = []
     for or_here in (False, True):
-        with LocalCluster(
+        mortal = LocalCluster(
             n_workers=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0", silence_logs=50
-        ) as mortal:
-            with engine(mortal.scheduler_address.replace("tcp", "dask"), or_here=or_here, tell=told.append) as dask:
-                results = dask.map(slowly, PARTS, name=named)
-                first = [next(results), next(results)]
-                mortal.close()
-                if or_here:
-                    assert [*first, *results] == SQUARES
-                else:
-                    with pytest.raises(EngineError, match="the scheduler of Dask does not answer any more"):
-                        list(results)
+        )
+        with mortal, engine(placed(mortal), or_here=or_here, tell=told.append) as dask:
+            results = dask.map(slowly, PARTS, name=named)
+            first = [next(results), next(results)]
+            mortal.close()
+            if or_here:
+                assert [*first, *results] == SQUARES
+            else:
+                with pytest.raises(EngineError, match="the scheduler of Dask does not answer any more"):
+                    list(results)
     [sentence] = told
     assert sentence.endswith("this process makes the parts instead")

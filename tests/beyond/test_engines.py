@@ -13,6 +13,7 @@ from whorl.errors import InputError
 from whorl.tests.beyond.squares import FAILURES, PARTS, SQUARES, Square, failing, named, refused, squared, wrong
 from whorl.tests.stores import new_store
 
+
 @pytest.mark.parametrize("engine", [HERE, Here(1), Here(3)], ids=["default", "one thread", "threads"])
 class TestHere:
     def test_results_have_the_order_of_the_parts(self, engine: Here) -> None:

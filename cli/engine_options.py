@@ -1,0 +1,61 @@
+"""The options that say where the parts of an answer are made, and the engine that they name."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..store.configuration import configured
+from ..store.system.signals import Unwinding
+from .options import options
+
+if TYPE_CHECKING:
+    from ..analysis.engines import Engine
+
+_OF_SLURM = ("account", "partition")
+NAMES = ("on", "workers", *_OF_SLURM, "or_here")
+"""The arguments of a verb that has `where`."""
+
+where = options(
+    click.option("--on", metavar="WHERE", help="Make the parts: here, dask://HOST:PORT or slurm.  [default: here]"),
+    click.option(
+        "--workers", type=click.IntRange(1), metavar="N", help="Jobs of Slurm, or threads here.  [default: 4]"
+    ),
+    click.option("--account", metavar="NAME", help="Of these jobs.  [default: whorl.toml]"),
+    click.option("--partition", metavar="NAME", help="Of these jobs.  [default: whorl.toml]"),
+    click.option("--or-here", is_flag=True, default=None, help="If WHERE does not work, go on here."),
+)
+"""Where the parts of an answer are made: docs/beyond.md."""
+
+
+@contextlib.contextmanager
+def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
+    """The engine that the options `where` name, which are taken out of `chosen`; its jobs end with the block.
+
+    Raises UsageError for options that belong to another place, EngineError where its workers cannot be had, and before
+    anything is started, StoreError where there is no store.
+    """
+    from ..jobs.workers import engine
+    from ..store import Store
+    from .output import tell
+
+    given = {name: chosen.pop(name) for name in NAMES}
+    on = given["on"]
+    if on is None:
+        for name, value in given.items():
+            if value:
+                flag = f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"{flag} says nothing without a place: give --on slurm, for example")
+    if on is not None:
+        Store.open(store)
+    of_jobs = {name: given[name] or (configured(name) if on == "slurm" else None) for name in _OF_SLURM}
+    with (
+        Unwinding((signal.SIGTERM, signal.SIGHUP), apart_s=math.inf),
+        engine(on or "here", workers=given["workers"], or_here=bool(given["or_here"]), tell=tell, **of_jobs) as opened,
+    ):
+        yield opened
