@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .dashboards.answers.report import look, report
     from .dashboards.answers.training import advise_burst, advise_power_plan, advise_spb
     from .jobs import ledger
+    from .jobs.workers import engine
     from .store import Store
 
 __version__ = "0.1.0"
@@ -39,6 +40,7 @@ _LAZY = {
     ".dashboards.answers.replay": ("replay",),
     ".dashboards.answers.training": ("advise_burst", "advise_power_plan", "advise_spb"),
     ".dashboards.answers.report": ("look", "report"),
+    ".jobs.workers": ("engine",),
     ".store": ("Store",),
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}
@@ -60,6 +62,7 @@ __all__ = [
     "energy_excess",
     "energy_quote",
     "energy_reconcile",
+    "engine",
     "explain",
     "fingerprint",
     "idle_gpus",

@@ -53,9 +53,16 @@ def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
                 raise click.UsageError(f"{flag} says nothing without a place: give --on slurm, for example")
     if on is not None:
         Store.open(store)
-    of_jobs = {name: given[name] or (configured(name) if on == "slurm" else None) for name in _OF_SLURM}
+    account, partition = (given[name] or (configured(name) if on == "slurm" else None) for name in _OF_SLURM)
     with (
         Unwinding((signal.SIGTERM, signal.SIGHUP), apart_s=math.inf),
-        engine(on or "here", workers=given["workers"], or_here=bool(given["or_here"]), tell=tell, **of_jobs) as opened,
+        engine(
+            on or "here",
+            workers=given["workers"],
+            or_here=bool(given["or_here"]),
+            tell=tell,
+            account=account,
+            partition=partition,
+        ) as opened,  # fmt: skip
     ):
         yield opened

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
+from .engine_options import engine_of, where
 from .options import When, cluster_option, json_option, store_option
 
 if TYPE_CHECKING:
@@ -139,13 +140,14 @@ def _microseconds(time: datetime) -> int:
 @store_option
 @click.option("--keep", metavar="TIME", help=f"{_KEEP}: prune as well.")
 @offline_option
+@where
 @json_option
-def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
+def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place: Any) -> None:
     """Seal the journals of dead writers, put late rows in place, and join small files.
 
     Of days that are over, the energy of each GPU and minute is written, so that `whorl energy` need not read them
-    again. It may be interrupted, and the next time goes on. Where another process compacts the store, it says so and
-    ends.
+    again: --on says where these are made. It may be interrupted, and the next time goes on. Where another process
+    compacts the store, it says so and ends.
     """
     from dataclasses import asdict
 
@@ -158,9 +160,9 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool) -> None:
     if keep is not None:
         seconds(keep)  # a wrong one is said before anything is done
     opened = Store.open(store)
-    with _alone(as_json=as_json), ProgressBar() as progress:
+    with _alone(as_json=as_json), engine_of(place, store) as engine, ProgressBar() as progress:
         done = opened.compact(offline=offline, progress=progress.say)
-        days = write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say)
+        days = write_minutes(opened, offline=offline, now_ns=time.time_ns(), progress=progress.say, engine=engine)
         pruned = None if keep is None else opened.prune(keep, offline=offline, progress=progress.say)
         logs = table_logs.move_on(opened, progress=progress.say)
     if as_json:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import click
 
+from .engine_options import engine_of, where
 from .options import When, cluster_option, json_option, store_option
 
 
@@ -14,8 +16,11 @@ from .options import When, cluster_option, json_option, store_option
 @cluster_option
 @click.option("--campaign", metavar="NAME", help="Only the runs of this campaign.")
 @click.option("--since", type=When(), help="Only runs since this date (UTC), or since so long ago: 30d.")
+@where
 @json_option
-def verdicts(store: str, cluster: str | None, campaign: str | None, since: datetime | None, as_json: bool) -> None:
+def verdicts(
+    store: str, cluster: str | None, campaign: str | None, since: datetime | None, as_json: bool, **place: Any
+) -> None:
     """Judge every GPU of a store against its peers and its own past. Say what was found, and what could not be judged.
 
     \b
@@ -28,7 +33,7 @@ def verdicts(store: str, cluster: str | None, campaign: str | None, since: datet
     from ..dashboards.answers.judging import verdicts as judged
     from .output import ProgressBar, print_reply
 
-    with ProgressBar() as progress:
+    with engine_of(place, store) as engine, ProgressBar() as progress:
         progress.say("judging the GPUs")
-        reply = judged(store, cluster=cluster, campaign=campaign, since=since)
+        reply = judged(store, cluster=cluster, campaign=campaign, since=since, engine=engine, progress=progress.say)
     print_reply(reply, as_json=as_json)

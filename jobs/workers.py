@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from .slurm import Slurm
 
+log = logging.getLogger(__name__)
+
 WORKERS = 4
 """Jobs of Slurm, where nobody says how many."""
 MEMORY = "1 GiB"
@@ -56,8 +58,8 @@ def engine(
 
     `workers`: how many threads here, or jobs of Slurm. With `or_here`, this process makes the parts where the workers
     cannot be had, do not see the store, or are lost. `tell` is called with sentences: what it waits for, and why it
-    goes on here. Raises InputError for a place that is none of these, and EngineError where there is no scheduler,
-    Slurm refuses the jobs, or none of them starts in time.
+    goes on here (None: they are logged). Raises InputError for a place that is none of these, and EngineError where
+    there is no scheduler, Slurm refuses the jobs, or none of them starts in time.
     """
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
@@ -70,7 +72,7 @@ def engine(
         raise InputError(f"--workers is not for --on {on}, whose workers run already")
     if on == "here":
         return Here(workers) if workers else HERE
-    say = tell or (lambda _: None)
+    say = tell or log.warning
     instead = (lambda reason: say(f"{reason}; this process makes the parts instead")) if or_here else None
     stack = ExitStack()
     try:
@@ -143,7 +145,7 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
 def _wait(client: Client, slurm: Slurm, name: str, script: str, *, wait_s: float, say: Callable[[str], None]) -> None:
     """Wait for the first worker. Raises EngineError or SchedulerError, with what Slurm says, where none comes."""
     began = told = time.monotonic()
-    while not client.nthreads():  # type: ignore[no-untyped-call]
+    while not client.nthreads():
         time.sleep(_LOOK_S)
         queue = slurm.queue(name_prefix=name, user=os.geteuid())
         if not queue:

@@ -175,7 +175,7 @@ def energy_quote(
 
 def _metering(options: MeteredOptions) -> dict[str, Any]:
     """Where the parts are made, and who is told of it."""
-    return {name: options[name] for name in ("progress", "engine") if options.get(name) is not None}  # type: ignore[literal-required]
+    return {name: options[name] for name in ("progress", "engine") if options.get(name) is not None}
 
 
 def _question(options: EnergyOptions) -> EnergyQuestion:

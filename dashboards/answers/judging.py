@@ -58,6 +58,7 @@ def verdicts(
         partial(printed.answer, concluded.judgements, folder(store)),
         rows=RowList(of=ROW),
         notes=concluded.notes,
+        coverage=concluded.coverage,
     )
 
 
@@ -109,6 +110,7 @@ def fingerprint(
         partial(printed.document, computed),
         partial(printed.answer, computed, folder(store)),
         notes=computed.notes,
+        coverage=computed.coverage,
     )
 
 

@@ -1,0 +1,154 @@
+"""Answers of whorl and functions of a user that workers of Dask make, beside those that are made here."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from distributed import Client
+
+import whorl
+from whorl.analysis.energy import books
+from whorl.cli import cli
+from whorl.errors import InputError, StoreError
+from whorl.store import Store
+from whorl.store.instants import date_of_ns
+from whorl.tests.beyond.fleet import fleet
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "beyond.md"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return fleet(tmp_path_factory.mktemp("beyond") / "fleet")
+
+
+def said(*arguments: str, status: int = 0) -> tuple[str, str]:
+    """What `whorl` prints and says."""
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == status, done.output
+    return done.stdout, done.stderr
+
+
+def close(document: Any, other: Any) -> bool:
+    """Whether documents are equal, numbers to 1e-9."""
+    if isinstance(document, dict):
+        return document.keys() == other.keys() and all(close(document[key], other[key]) for key in document)
+    if isinstance(document, list):
+        return len(document) == len(other) and all(map(close, document, other))
+    if isinstance(document, float):
+        return bool(document == pytest.approx(other, rel=1e-9, abs=1e-12))
+    return bool(document == other)
+
+
+def test_energy_is_the_same_on_workers(store: Store, address: str) -> None:
+    asked = ["energy", "--store", str(store.root), "--by", "user", "--json"]
+    here, on_workers = json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0])
+    assert close(here, on_workers)
+    assert here["coverage"]["parts"] > 1
+    assert here["coverage"]["failed"] == []
+    assert {row["user"] for row in here["rows"]} == {"ada", "bea", None}
+
+
+@pytest.mark.long
+def test_reconcile_excess_and_verdicts_are_the_same_on_workers(store: Store, address: str) -> None:
+    asked = ["energy", "reconcile", "--store", str(store.root), "--json"]
+    assert close(json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0]))
+
+
+def test_a_part_that_fails_is_named_and_the_others_are_in_the_answer(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split_part = books.split_part
+
+    def failing(part: books.BookPart) -> Any:
+        if date_of_ns(part.time.window[0]).day == 3:
+            raise StoreError("day-1.parquet cannot be read: Input/output error")
+        return split_part(part)
+
+    asked = ["energy", "--store", str(store.root), "--by", "day"]
+    whole = {row["day"]: row for row in json.loads(said(*asked, "--json")[0])["rows"]}
+    monkeypatch.setattr(books, "split_part", failing)
+    out, error = said(*asked, "--json", status=1)
+    document = json.loads(out)
+    assert [row["energy_j"] for row in document["rows"] if row["day"] == "2026-11-02"] == [
+        whole["2026-11-02"]["energy_j"]
+    ]
+    [failed] = document["coverage"]["failed"]
+    assert document["coverage"]["parts"] == 2
+    assert failed["reason"] == "day-1.parquet cannot be read: Input/output error"
+    assert failed["name"] in error
+    assert "the answer has 1 of 2 parts, and lacks" in error
+    _, error = said(*asked, status=1)
+    assert "the answer has 1 of 2 parts, and lacks" in error
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "sentence"),
+    [
+        (["--on", "nowhere"], 2, "--on nowhere is no place: there are here, dask://HOST:PORT"),
+        (["--on", "dask://host"], 2, "--on dask://host is no place"),
+        (["--workers", "2"], 2, "--workers says nothing without a place: give --on slurm"),
+        (["--or-here"], 2, "--or-here says nothing without a place"),
+        (["--on", "slurm", "--workers", "0"], 2, "0 is not in the range x>=1"),
+        (["--on", "dask://127.0.0.1:9", "--workers", "2"], 2, "whose workers run already"),
+        (["--on", "here", "--account", "a"], 2, "--account and --partition are of jobs of Slurm"),
+    ],
+)
+def test_a_place_that_cannot_be_meant_is_refused(store: Store, place: list[str], status: int, sentence: str) -> None:
+    _, error = said("energy", "--store", str(store.root), *place, status=status)
+    assert sentence in error
+
+
+def test_without_a_scheduler_it_says_so_or_goes_on_here(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("whorl.jobs.workers._CONNECT_S", 1)
+    asked = ["energy", "--store", str(store.root), "--by", "user", "--json", "--on", "dask://127.0.0.1:9"]
+    out, error = said(*asked, status=5)
+    assert (out, error.count("\n")) == ("", 1)
+    assert "no scheduler of Dask answers at dask://127.0.0.1:9" in error
+    out, error = said(*asked, "--or-here")
+    assert json.loads(out)["coverage"]["failed"] == []
+    assert error.endswith("this process makes the parts instead\n")
+
+
+def test_without_dask_it_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("dask", "distributed", "dask_jobqueue"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for place in ("dask://127.0.0.1:9", "slurm"):
+        _, error = said("energy", "--store", str(store.root), "--on", place, status=5)
+        assert error.endswith("pip install 'whorl[dask]'\n")
+
+
+def test_sums_of_a_users_own_function(store: Store, address: str, tmp_path: Path, monkeypatch: Any) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    [module] = [block for block in blocks if block.startswith("# sums.py")]
+    [program] = [block for block in blocks if "from sums import" in block]
+    (tmp_path / "sums.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Client(address.replace("dask", "tcp"), set_as_default=False) as client:
+        client.upload_file(str(tmp_path / "sums.py"))
+    frames: dict[str, pl.DataFrame] = {}
+    for place in (address, "here"):
+        found: dict[str, Any] = {}
+        text = program.replace("dask://scheduler:8786", place).replace('"fleet"', repr(str(store.root)))
+        exec(compile(text, str(DOCS), "exec"), found)
+        assert found["failures"] == []
+        frames[place] = found["hourly"].sort("gpu", "hour")
+        assert found["daily"].height == 12
+    query = "select gpu, date_trunc('hour', ts) as hour, sum(power_mw) as mw, count(*) as n from telemetry group by all"
+    whole = store.sql(f"{query} order by gpu, hour").polars()
+    for frame in frames.values():
+        assert frame["power_mw"].to_list() == [int(value) for value in whole["mw"]]
+        assert frame["readings"].to_list() == whole["n"].to_list()
+
+
+def test_the_engine_is_one_of_the_public_names() -> None:
+    assert "engine" in dir(whorl)
+    with pytest.raises(InputError, match=r"^on nowhere is no place"):
+        whorl.engine("nowhere")
