@@ -6,9 +6,11 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import uuid4
 
@@ -77,7 +79,7 @@ def engine(
     stack = ExitStack()
     try:
         with stack:
-            stack.enter_context(_quiet())
+            stack.enter_context(_dask(on))
             if address is not None:
                 client = _client(stack, on.replace("dask:", "tcp:"), on)
             else:
@@ -93,10 +95,8 @@ def engine(
 
 def _client(stack: ExitStack, place: Any, name: str) -> Client:
     """A client of a scheduler: its address, or a cluster of this process."""
-    try:
-        from distributed import Client
-    except ModuleNotFoundError as error:
-        raise EngineError(f"--on {name} needs {error.name}: pip install 'whorl[dask]'") from error
+    from distributed import Client
+
     try:
         client: Client = Client(place, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -107,13 +107,11 @@ def _client(stack: ExitStack, place: Any, name: str) -> Client:
 
 def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str], None]) -> Client:
     """A client of a scheduler in this process, whose workers are jobs of Slurm; the jobs end with the stack."""
+    from dask import config
+    from dask_jobqueue import SLURMCluster
+
     from .slurm import Slurm
 
-    try:
-        from dask import config
-        from dask_jobqueue import SLURMCluster
-    except ModuleNotFoundError as error:
-        raise EngineError(f"--on slurm needs {error.name}: pip install 'whorl[dask]'") from error
     slurm, name = Slurm(), f"whorl-{uuid4().hex[:12]}"
     of_site = config.get("jobqueue.slurm")
     partition = jobs.get("partition") or of_site["queue"]
@@ -173,8 +171,18 @@ def _ended(close: Callable[..., object], *arguments: object, **options: object) 
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Dask logs what happens to its connections, with tracebacks; the sentences of errors say the same."""
+def _dask(on: str) -> Iterator[None]:
+    """Dask is loaded, and logs nothing: of lost connections it logs tracebacks, and errors say the same in a sentence.
+
+    Raises EngineError where it is not installed.
+    """
+    interrupted = signal.getsignal(signal.SIGINT)
+    try:
+        import_module("dask_jobqueue" if on == "slurm" else "distributed")  # which sets the levels of loggers
+    except ModuleNotFoundError as error:
+        raise EngineError(f"--on {on} needs {error.name}: pip install 'whorl[dask]'") from error
+    if signal.getsignal(signal.SIGINT) is not interrupted:  # dask-jobqueue's would end the program with status 0
+        signal.signal(signal.SIGINT, interrupted)
     loggers = [logging.getLogger(name) for name in ("distributed", "tornado.application", "asyncio")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,0 +1,81 @@
+"""Workers of an answer as jobs of a real Slurm: what they make, what is refused, and that no job stays."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from whorl.tests.beyond.fleet import fleet
+from whorl.tests.slurm.daemons import Slurm
+
+pytestmark = pytest.mark.slurm
+
+WAITS = """
+import sys
+from whorl.errors import EngineError
+from whorl.jobs import workers
+workers._TELL_S = 1
+try:
+    workers.engine("slurm", workers=2, wait_s=3, tell=print)
+except EngineError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def root(slurm_session: Slurm) -> Path:
+    return fleet(slurm_session.folder / "fleet").root
+
+
+def left(slurm: Slurm) -> str:
+    """The jobs that wait or run."""
+    return slurm.run("squeue", "-h", "-o", "%j %T").stdout
+
+
+def test_two_jobs_make_the_answer_and_end(slurm: Slurm, root: Path) -> None:
+    asked = ["energy", "--store", str(root), "--by", "user", "--json"]
+    done = slurm.program(*asked, "--on", "slurm", "--workers", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == json.loads(slurm.program(*asked).stdout)
+    slurm.until(lambda: not left(slurm), "the jobs to end")
+
+
+def test_what_slurm_refuses_is_a_sentence_or_is_made_here(slurm: Slurm, root: Path) -> None:
+    asked = ["energy", "--store", str(root), "--by", "user", "--on", "slurm", "--partition", "nosuch"]
+    done = slurm.program(*asked)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert "Slurm would refuse this job: invalid partition specified: nosuch" in done.stderr
+    assert done.stderr.count("\n") == 1
+    done = slurm.program(*asked, "--or-here")
+    assert done.returncode == 0
+    assert "this process makes the parts instead" in done.stderr
+    assert "bea" in done.stdout
+
+
+@pytest.mark.long
+def test_jobs_that_wait_too_long_are_cancelled_and_slurms_reason_is_told(slurm: Slurm, root: Path) -> None:
+    slurm.run("scontrol", "update", "nodename=" + ",".join(slurm.names), "state=drain", "reason=test")
+    done = slurm.run(sys.executable, "-c", WAITS, timeout=60)
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("waiting for Slurm to start the first worker (PENDING ")
+    assert lines[-1].startswith("Slurm started no worker within 3 s (PENDING ")
+    assert "DRAINED" in lines[-1]
+    assert not left(slurm)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_answer_leaves_no_job(slurm: Slurm, root: Path, number: signal.Signals) -> None:
+    slurm.run("scontrol", "update", "nodename=" + ",".join(slurm.names), "state=drain", "reason=test")
+    command = [sys.executable, "-m", "whorl", "energy", "--store", str(root), "--on", "slurm"]
+    asked = subprocess.Popen(command, env=slurm.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    slurm.until(lambda: left(slurm).count("PENDING") == 4, "the jobs to wait", within=60)
+    asked.send_signal(number)
+    asked.communicate(timeout=60)
+    assert asked.returncode != 0
+    slurm.until(lambda: not left(slurm), "the jobs to be cancelled")
