@@ -37,6 +37,7 @@ def left(slurm: Slurm) -> str:
     return slurm.run("squeue", "-h", "-o", "%j %T").stdout
 
 
+@pytest.mark.long
 def test_two_jobs_make_the_answer_and_end(slurm: Slurm, root: Path) -> None:
     asked = ["energy", "--store", str(root), "--by", "user", "--json"]
     done = slurm.program(*asked, "--on", "slurm", "--workers", "2")
@@ -45,13 +46,19 @@ def test_two_jobs_make_the_answer_and_end(slurm: Slurm, root: Path) -> None:
     slurm.until(lambda: not left(slurm), "the jobs to end")
 
 
-def test_what_slurm_refuses_is_a_sentence_or_is_made_here(slurm: Slurm, root: Path) -> None:
-    asked = ["energy", "--store", str(root), "--by", "user", "--on", "slurm", "--partition", "nosuch"]
-    done = slurm.program(*asked)
+REFUSED = ("energy", "--by", "user", "--on", "slurm", "--partition", "nosuch", "--store")
+
+
+def test_what_slurm_refuses_is_a_sentence(slurm: Slurm, root: Path) -> None:
+    done = slurm.program(*REFUSED, str(root))
     assert (done.returncode, done.stdout) == (5, "")
     assert "Slurm would refuse this job: invalid partition specified: nosuch" in done.stderr
     assert done.stderr.count("\n") == 1
-    done = slurm.program(*asked, "--or-here")
+
+
+@pytest.mark.long
+def test_what_slurm_refuses_is_made_here(slurm: Slurm, root: Path) -> None:
+    done = slurm.program(*REFUSED, str(root), "--or-here")
     assert done.returncode == 0
     assert "this process makes the parts instead" in done.stderr
     assert "bea" in done.stdout
