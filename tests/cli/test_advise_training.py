@@ -66,35 +66,6 @@ def test_the_gpus_of_a_plan_and_the_fastest_for_the_narrow_layers(files: tuple[s
     assert placement["gpus"] == [worker["gpu"] for worker in scores], "fastest first"
 
 
-@pytest.mark.long
-def test_depths_by_fingerprint_order(store: str) -> None:
-    words = (
-        "spb",
-        "--store",
-        store,
-        "--workload",
-        "sgemm",
-        "--hosts",
-        "n[01-02]",
-        "--backward",
-        "0.67",
-        "--layers",
-        "16",
-    )
-    result = whorl(*words, "--json")
-    answer = json.loads(result.stdout)
-    workers = answer["rows"]
-    assert answer["schema"] == "whorl.advise.spb/1"
-    assert [worker["layers"] for worker in workers] == [16, 14, 12, 10, 8, 6, 4, 2]
-    assert [worker["score"] for worker in workers] == sorted(worker["score"] for worker in workers)
-    assert workers[-1]["gpu"] == "n02/1"
-    assert max(worker["busy"] for worker in workers) == 1
-    assert answer["step"]["lower"] < answer["step"]["mean"] < answer["full_step"]["lower"]
-    assert answer["gradient_shares"][-1] == 1
-    assert {gain["against"] for gain in answer["gains"]} == {"full", "roles", "random"}
-    assert "not simulated" in whorl(*words).stdout
-
-
 def test_where_no_gpu_differs_nothing_is_gained(store: str) -> None:
     answer = json.loads(whorl("spb", "--store", store, "--workload", "pagerank", "--gpus", "8", "--json").stdout)
     assert answer["reason"]

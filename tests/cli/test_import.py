@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.simulation.sample import FILES, write_sample
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 
@@ -100,14 +99,6 @@ def test_options_reach_the_importer(file: Path, tmp_path: Path) -> None:
     assert set(runs["cluster"]) == {"lab"}
     mapped = ["--map", "exp=gpu", "--map", "perf_ms=time:ms", "--cluster", "other"]
     assert run(tmp_path, *mapped, file).exit_code == 0
-
-
-@pytest.mark.long
-def test_the_generated_sample(tmp_path: Path) -> None:
-    write_sample(tmp_path / "files")
-    result = run(tmp_path, *(tmp_path / "files" / name for name in FILES))
-    assert result.exit_code == 0, result.output
-    assert result.stdout.count(" 0 refused") == len(FILES)
 
 
 @pytest.mark.long(short=1)

@@ -146,32 +146,7 @@ def test_the_commands_of_the_docs_for_whole_schedulers() -> None:
     assert shockwave["avg_jct_s"] == pytest.approx(9_958, rel=0.04)
     assert shockwave["unfair_pct"] <= 7.5
     assert shockwave["worst_ftf"] <= 2.1
-    assert all(shockwave["makespan_s"] <= 0.8 * rows[name]["makespan_s"] for name in ("las", "srtf", "fifo"))
-
-
-@needs_schedulers
-@pytest.mark.long
-def test_energy_of_jobs_that_share_gpus(tmp_path: Path) -> None:
-    with (SHOCKWAVE / "jobs_32gpus.csv").open() as file:
-        head, *rows = file.read().splitlines()
-    narrow = [row for row in rows if row.split(",")[head.split(",").index("gpus")] == "1"]
-    trace = tmp_path / "jobs.csv"
-    trace.write_text("\n".join([head, *narrow]) + "\n")
-    answer = document(
-        *(
-            "--trace",
-            trace,
-            "--pairs",
-            SHOCKWAVE.parent / "gavel" / "pairs.csv.gz",
-            "--nodes",
-            14,
-            "--gpus-per-node",
-            8,
-        ),
-        *("--gpu-power", 250, "--gpu-idle", 50, "--node-power", 760, "--asleep-power", 0, "--deadline-slack", 1.25),
-        *("--policy", "eaco,packed,fifo", "--workers", 1),
-    )
-    kwh = {row["policy"]: row["energy_kwh"] for row in answer["rows"]}
-    # An independent program after the same rules: 66.0, 47.6 and 39.3 kWh.
-    assert kwh == pytest.approx({"fifo": 66.0, "packed": 47.6, "drain-outliers": 47.6, "eaco": 39.3}, rel=0.03)
-    assert of_policy(answer["rows"], "eaco")["late"] == 0
+    makespans_s = {name: rows[name]["makespan_s"] for name in ("las", "srtf", "fifo")}
+    assert shockwave["makespan_s"] <= 0.8 * min(makespans_s.values())
+    assert makespans_s == pytest.approx({"las": 31_341, "srtf": 31_335, "fifo": 31_461}, rel=2e-3), "of the same rules"
+    assert (rows["srtf"]["unfair_pct"], rows["srtf"]["worst_ftf"]) == (0, pytest.approx(0.721, abs=1e-3))

@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from whorl.kernels.catalogue import KERNELS
-from whorl.kernels.work import Launch
 from whorl.tests.kernels import compiling
 from whorl.tests.kernels.device_memory import Allocation, Fault
-from whorl.tests.kernels.hosting import HostDevice
 from whorl.tests.kernels.interpreter import Memory, Module, Shape, run_kernel
-from whorl.tests.kernels.test_arithmetic import SLOW, small_work
-from whorl.tests.sizes import sample
 
 pytestmark = pytest.mark.skipif(bool(compiling.why_not()), reason=compiling.why_not())
 
@@ -204,19 +199,6 @@ def test_time_goes_on_and_places_are_those_of_the_launch() -> None:
 
 
 # -- kernels by both compilers
-
-
-@pytest.mark.long(short=2)
-@pytest.mark.parametrize(
-    ("name", "version"), sample([(name, each) for name in sorted(set(KERNELS) - SLOW) for each in VERSIONS], short=4)
-)
-def test_every_kernel_of_both_compilers_is_right(name: str, version: str) -> None:
-    work = small_work(name)
-    device = HostDevice(work, seed=5, compiler=version)
-    for _ in range(3):
-        device.run()
-        assert device.wrong() == 0
-    assert device.done or not any(isinstance(step, Launch) for step in work.steps)
 
 
 # -- defects of a source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter, defaultdict
+from collections import defaultdict
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -46,65 +46,6 @@ def test_the_same_seed_gives_the_same_bytes(sample: Sample, tmp_path: Path) -> N
     assert again.planted == sample.planted
     assert sum(path.stat().st_size for path in sample.files) < 1_000_000
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == set(FILES)
-
-
-def test_the_sgemm_file(sample: Sample) -> None:
-    raw = sample.files[0].read_bytes()
-    assert raw.count(b"\r\n") == raw.count(b"\n")
-    assert not raw.endswith(b"\n")
-    rows = _rows(sample, "gemm.csv")
-    counts = Counter(tuple(row.items()) for row in rows)
-    assert set(counts.values()) == {1, 2}
-    assert 20 <= len(rows) - len(counts) <= 60
-    for row in rows:
-        kernels, perf = int(row["num_kerns"]), float(row["perf"])
-        span = float(row["kern_max_start"]) - float(row["kern_min_start"])
-        assert span == pytest.approx((kernels - 1) * perf / 1000, rel=1e-3)
-        assert (row["cabinet"] == "-1") == (row["node"] == "-1")
-        assert row["dev_id"] == "0"
-    assert 0.2 < sum(row["cabinet"] == "-1" for row in rows) / len(rows) < 0.35
-    days = defaultdict(set)
-    for row in rows:
-        days[row["uuid"]].add(int(row["ts"]) // 86_400)
-    assert len(days) == 96
-    assert all(5 <= len(seen) <= 8 for seen in days.values())
-
-
-def test_the_pagerank_file_links_uuid_and_place_one_to_one(sample: Sample) -> None:
-    rows = _rows(sample, "pagerank.csv")
-    assert sample.files[1].read_text().startswith(",exp,")
-    assert sorted(int(row[""]) for row in rows) == list(range(480))
-    links = {(row["uuid"], row["cabinet"], row["node"], row["device"]) for row in rows}
-    assert len(links) == len({link[0] for link in links}) == len({link[1:] for link in links}) == 96
-    assert {len(row["node"]) for row in rows} == {3}
-    for row in rows:
-        span = float(row["kern_max_start"]) - float(row["kern_min_start"])
-        assert span == pytest.approx(float(row["perf"]) / 1000, rel=1e-3)
-    places = {link[0]: (link[1], int(link[2])) for link in links}
-    for row in _rows(sample, "gemm.csv"):
-        assert row["cabinet"] == "-1" or places[row["uuid"]] == (row["cabinet"], int(row["node"]))
-
-
-def test_the_resnet_file_varies_by_job_and_not_by_gpu(sample: Sample) -> None:
-    rows = _rows(sample, "resnet.csv")
-    jobs = defaultdict(list)
-    for row in rows:
-        jobs[row["job_id"]].append(row)
-        assert float(row["train_time"]) > 500 * float(row["mean_iter_dur"])
-        assert float(row["min_iter_dur"]) < float(row["perf"]) < float(row["mean_iter_dur"])
-        assert float(row["mean_iter_dur"]) < float(row["max_iter_dur"])
-        assert row["uuid"] == f"{row['cabinet']}-{row['node']}-{row['device']}"
-    assert len(jobs) == 96
-    for members in jobs.values():
-        assert [row["device"] for row in members] == ["0", "1", "2", "3"]
-        assert len({(row["ts"], row["train_time"], row["node"]) for row in members}) == 1
-    perf = np.log([[float(row["perf"]) for row in members] for members in jobs.values()])
-    within, between = perf.std(axis=1).mean(), perf.mean(axis=1).std()
-    assert between > 10 * within
-    pinned = next(gpu.name.replace("/", "-") for gpu in sample.planted if gpu.kind == "pinned")
-    paces = {place: median(values) for place, values in _by(rows, "uuid", "perf").items()}
-    neighbours = [pace for place, pace in paces.items() if place[:-1] == pinned[:-1]]
-    assert min(neighbours) > 1.1 * median(paces.values()), "the slowest GPU sets the pace of its node"
 
 
 def test_the_nvidia_smi_stream(sample: Sample) -> None:
@@ -169,27 +110,6 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"):
         write_sample(tmp_path)
     assert not list(tmp_path.glob(".*")), "no part of a file stays behind"
-
-
-def test_the_jobs_file_says_who_had_the_gpus_of_the_stream(sample: Sample) -> None:
-    jobs, readings = _rows(sample, "jobs.csv"), _rows(sample, "nvidia-smi.csv")
-    share: dict[str, float] = defaultdict(float)
-    for job in jobs:
-        share[job["gpu"]] += float(job["share"])
-    assert set(share) == {reading["uuid"] for reading in readings}
-    assert set(share.values()) == {1.0}
-    assert {float(job["share"]) for job in jobs} == {1.0, 0.5}
-    busy: dict[str, list[datetime]] = defaultdict(list)
-    for reading in readings:
-        if reading["utilization.gpu [%]"] != "0 %":
-            busy[reading["uuid"]].append(datetime.fromisoformat(reading["timestamp"].replace("/", "-")))
-    unknown = 0
-    for gpu, times in busy.items():
-        mine = [job for job in jobs if job["gpu"] == gpu]
-        began = min(datetime.fromisoformat(job["began"]) for job in mine)
-        assert all(at < datetime.fromisoformat(job["ended"]) for at in times for job in mine)
-        unknown += sum(at < began for at in times)
-    assert unknown == 45  # seconds in which a GPU works and no job is known
 
 
 def test_the_command_writes_names_and_refuses(tmp_path: Path) -> None:

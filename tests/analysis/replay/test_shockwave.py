@@ -1,10 +1,7 @@
-"""Shockwave: its forecast, when it asks the solver, and the published results of its own trace."""
+"""Shockwave: its forecast, and when it asks the solver. Its published results: tests/cli/test_replay_policies.py."""
 
 from __future__ import annotations
 
-import csv
-import json
-from pathlib import Path
 from statistics import mean
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.replay import Job, Options, Outcome, Trace, World, replay
+from whorl.analysis.replay import Options, replay
 from whorl.analysis.replay.beliefs import Progress, Request
-from whorl.analysis.replay.job import Piece
 from whorl.analysis.replay.policies import programs, shockwave
 from whorl.analysis.replay.policies.shockwave import Course, FairFinish
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import first_gpus, flat, job, scored, trace
 
 ROUNDS = Options(round_s=120, rounds=True, start_s=20, record=True)
-FILES = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers" / "shockwave"
-needs_trace = pytest.mark.skipif(not FILES.is_dir(), reason=f"the published trace of Shockwave is not in {FILES}")
 
 
 def course(epochs: tuple[int, int], epoch_s: tuple[float, float], done: int) -> Course:
@@ -112,43 +106,3 @@ def test_of_the_jobs_that_start_the_largest_gets_the_fastest_gpus() -> None:
     alone = replay(jobs, world.flat(), "shockwave", options=ROUNDS)
     same = replay(jobs, scored(4, 1, [1.0] * 4), "shockwave", options=ROUNDS)
     assert first_gpus(alone) == first_gpus(same) == {"0": (2,), "1": (0,), "2": (1,)}
-
-
-def published() -> Trace:
-    regimes = json.loads((FILES / "regimes_32gpus.json").read_text())["regimes"]
-    with (FILES / "jobs_32gpus.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    jobs = []
-    for row in rows:
-        pieces = tuple(Piece(epochs * epoch_s, epochs, batch) for epochs, batch, epoch_s in regimes[row["job"]])
-        work_s = sum(piece.work_s for piece in pieces)
-        jobs.append(Job(row["job"], float(row["arrival_s"]), int(row["gpus"]), work_s, pieces=pieces))
-    return Trace("shockwave", tuple(jobs))
-
-
-def unfairness(outcome: Outcome, gpus: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """(jobs,) finish-time fairness as the paper measures it."""
-    alone_s = np.array([job.ideal_s for job in outcome.jobs])
-    fairness: np.ndarray[Any, np.dtype[np.float64]] = (outcome.finish_s - outcome.submit_s) / alone_s
-    return fairness / max(1, len(alone_s) / gpus)
-
-
-@pytest.mark.long
-@needs_trace
-def test_the_published_results_come_out() -> None:
-    """Makespan 24,197 s, mean completion 9,958 s, worst 1.78, 5 % unfair; baselines are those of the same rules."""
-    ends, completion, unfair, worst = {}, {}, {}, {}
-    for policy in ("shockwave", "las", "srtf", "fifo", "lrtf"):
-        outcome = replay(published(), World.regular(32, 1), policy, options=ROUNDS)
-        fairness = unfairness(outcome, 32)
-        ends[policy], completion[policy] = outcome.end_s, float((outcome.finish_s - outcome.submit_s).mean())
-        unfair[policy], worst[policy] = float((fairness > 1.05).mean()), float(fairness.max())
-    assert ends["shockwave"] == pytest.approx(24197, rel=0.04)
-    assert completion["shockwave"] == pytest.approx(9958, rel=0.04)
-    assert unfair["shockwave"] <= 0.075
-    assert worst["shockwave"] <= 2.1
-    assert ends["shockwave"] <= 0.8 * min(ends["las"], ends["srtf"], ends["fifo"])
-    baselines = {policy: end_s for policy, end_s in ends.items() if policy != "shockwave"}
-    assert baselines == pytest.approx({"las": 31341, "srtf": 31335, "fifo": 31461, "lrtf": 23175}, rel=2e-3)
-    assert unfair["srtf"] == 0
-    assert worst["srtf"] == pytest.approx(0.721, abs=1e-3)

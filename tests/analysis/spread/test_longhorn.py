@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from whorl.analysis import Variability, variability
-from whorl.tests.analysis.correlations import pearson, spearman
-from whorl.tests.analysis.longhorn import identities, needs_longhorn, runs
+from whorl.tests.analysis.correlations import spearman
+from whorl.tests.analysis.longhorn import needs_longhorn, runs
 
 pytestmark = needs_longhorn
 
@@ -18,14 +18,6 @@ pytestmark = needs_longhorn
 @cache
 def table() -> dict[tuple[str, str], Variability]:
     return {(row.workload, row.level): row for row in variability(runs(), replicates=0)}
-
-
-def test_gpu_level_correlations_are_those_of_gpu_medians() -> None:
-    medians = runs("sgemm").group_by("gpu").agg(pl.col("value", "sm_clock_mhz", "power_w", "temperature_c").median())
-    for name, column in (("sm_clock", "sm_clock_mhz"), ("power", "power_w"), ("temperature", "temperature_c")):
-        found = table()["sgemm", "gpu"].correlation[name]
-        assert found.spearman == pytest.approx(spearman(medians["value"], medians[column]), abs=1e-12)
-        assert found.pearson == pytest.approx(pearson(medians["value"], medians[column]), abs=1e-12)
 
 
 def test_process_numbers_are_no_jobs() -> None:
@@ -66,24 +58,3 @@ def test_scaling_the_unit_scales_the_median_and_nothing_else() -> None:
         assert b.icc.value == pytest.approx(a.icc.value or np.nan)
         assert [mode["n"] for mode in b.modes] == [mode["n"] for mode in a.modes]
         assert b.interval["fence_pct"] == pytest.approx(a.interval["fence_pct"])
-
-
-def test_what_runs_moves_clock_and_power_more_than_a_fault_does() -> None:
-    """So `whorl collect`, which does not know what runs, raises no alarm of a GPU's level (docs/history.md)."""
-    of = runs("sgemm", "resnet50", "bert")
-    by_place = dict(identities().select("place", "gpu").iter_rows())
-    logs = of.select("workload", pl.col("gpu").replace(by_place), "began", pl.col("sm_clock_mhz", "power_w").log())
-    usual = logs.group_by("gpu", "workload").agg(pl.col("sm_clock_mhz", "power_w").median())
-    both = usual.filter(pl.col("workload") == "resnet50").join(usual.filter(pl.col("workload") == "sgemm"), on="gpu")
-    apart = both.select(pl.col(one) - pl.col(f"{one}_right") for one in ("sm_clock_mhz", "power_w")).median()
-    assert both.height == 124
-    assert np.expm1(apart["sm_clock_mhz"][0]) == pytest.approx(0.12, abs=0.005)
-    assert np.expm1(apart["power_w"][0]) == pytest.approx(-0.34, abs=0.005)
-    moves = logs.sort("gpu", "began").with_columns(
-        pl.col("sm_clock_mhz", "power_w").diff().abs().over("workload", "gpu")
-    )
-    for workload, pairs, clock, power in (("resnet50", 1068, 0.011, 0.79), ("bert", 960, 0.0, 0.69)):
-        some = moves.filter(pl.col("workload") == workload).drop_nulls("sm_clock_mhz")
-        assert some.height == pairs
-        assert some.select((pl.col("sm_clock_mhz") >= 0.02).mean()).item() == pytest.approx(clock, abs=0.001)
-        assert some.select((pl.col("power_w") >= 0.05).mean()).item() == pytest.approx(power, abs=0.005)

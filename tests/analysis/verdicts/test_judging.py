@@ -1,4 +1,4 @@
-"""The judge on real files: who is named on Longhorn, and what is not judged."""
+"""The judge on real files. Who is named on Longhorn stands in tests/contract/golden/longhorn/verdicts.json."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts import Judgement, Kind, Level, State
 from whorl.analysis.verdicts.fingerprint import fingerprint
-from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.model import Model
-from whorl.analysis.verdicts.verdict import Gap
 from whorl.store import Store
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 from whorl.tests.conftest import BuiltOnce
@@ -26,45 +23,6 @@ pytestmark = needs_longhorn
 @pytest.fixture(scope="module")
 def files(built_once: BuiltOnce) -> Store:
     return Store.open(built_once("contract-longhorn", build_longhorn) / "store")
-
-
-@pytest.fixture(scope="module")
-def longhorn(files: Store) -> Judgement:
-    return judge(files)
-
-
-@pytest.mark.long
-def test_hot_gpus_of_longhorn_are_thermal(longhorn: Judgement) -> None:
-    hot = {row.name[:12] for row in longhorn.rows if row.kind is Kind.HOT and row.state is State.CONFIRMED}
-    assert hot == {"GPU-87570fdd", "GPU-01f6142b", "c008-11/2", "c008-3/3"}
-    for row in longhorn.rows:
-        if row.kind is Kind.HOT:
-            assert row.causes[0].what == "heat"
-            assert sum(one.pct for one in row.causes) == pytest.approx(row.effect_pct)
-
-
-@pytest.mark.long
-def test_no_gpu_is_named_where_jobs_couple_gpus(longhorn: Judgement) -> None:
-    assert not [row for row in longhorn.rows if {"resnet", "bert"} & set(row.workloads)]
-    for workload in ("resnet", "bert"):
-        assert any(one.subject == workload and one.why is Gap.JOBS for one in longhorn.not_judged)
-
-
-@pytest.mark.long
-def test_the_fast_revision_of_longhorn_is_one_batch(longhorn: Judgement) -> None:
-    (batch,) = [row for row in longhorn.rows if row.level is Level.BATCH]
-    assert (batch.kind, batch.workloads, len(batch.gpus)) == (Kind.FAST, ("pagerank",), 28)
-
-
-@pytest.mark.long
-def test_every_verdict_has_evidence(longhorn: Judgement) -> None:
-    assert longhorn.rows
-    for row in longhorn.rows:
-        assert row.runs
-        assert row.action
-        assert row.first_seen is not None
-        if row.low_pct is not None and row.high_pct is not None and row.effect_pct is not None:
-            assert row.low_pct <= row.effect_pct <= row.high_pct
 
 
 @pytest.mark.long

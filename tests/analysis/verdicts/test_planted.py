@@ -11,7 +11,7 @@ import pytest
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Judgement, Kind, Level, State
 from whorl.analysis.verdicts.causes import Evidence
-from whorl.analysis.verdicts.channels import RISE, THROTTLED, channels
+from whorl.analysis.verdicts.channels import RISE, channels
 from whorl.analysis.verdicts.compare import LEAST_GPUS
 from whorl.analysis.verdicts.facts import Fact, facts, still_power, still_readings
 from whorl.analysis.verdicts.judge import judge, judged
@@ -21,7 +21,6 @@ from whorl.store.schema import arrow_rows
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored, uuids
 from whorl.tests.sizes import sample
 
-CAUSES = {"brake": Part.BRAKE, "hot": Part.HEAT, "pinned": Part.PINNED, "slow_memory": Part.MEMORY}
 SEEN = {"stuck_sensor": Kind.SENSOR, "wrong_results": Kind.WRONG, "lost": Kind.LOST}
 NAMED = {"brake": Kind.BRAKED, "pinned": Kind.PINNED, "slow_memory": Kind.SLOW, **SEEN}
 """The verdict of each kind of fault that one campaign shows beyond doubt."""
@@ -46,45 +45,6 @@ def twice(campaign: Probed) -> Probed:
 
 def kinds_of(found: Judgement, campaign: Probed) -> dict[str, set[Kind]]:
     return {gpu: {one.kind for one in own} for gpu, own in found.by_key(campaign.gpus, batches=True).items()}
-
-
-def slow(evidence: Evidence) -> dict[str, dict[str, float]]:
-    """The effects of each GPU that is 2 % slower and 3.5 robust standard deviations from its peers."""
-    over = evidence.by_gpu.with_columns(effect=pl.col("time") - pl.col("peers_time"))
-    over = over.filter((pl.col("effect") > 0.02) & (pl.col("effect") > 3.5 * pl.col("spread_time")))
-    found: dict[str, dict[str, float]] = {}
-    for gpu, workload, effect in over.select("gpu", "workload", "effect").iter_rows():
-        found.setdefault(gpu, {})[workload] = effect
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", sample(range(1, 4), short=1))
-def test_every_planted_fault_is_told_for_what_it_is(tmp_path: Path, seed: int) -> None:
-    store, fleet = stored(tmp_path / "s", 96, seed, kinds=(*CAUSES, *SEEN))
-    planted = uuids(fleet)
-    evidence = Evidence.of(probed(store), store)
-    seen = evidence.facts()
-    assert {planted.get(fact.gpu): fact.kind for fact in seen} == SEEN
-    assert all(fact.runs and fact.first_seen and fact.sittings == 1 for fact in seen)
-    # The rule for who is slow is a rough one, and names a warm healthy GPU now and then.
-    causes = {planted[gpu]: evidence.slow(gpu, its).main for gpu, its in slow(evidence).items() if gpu in planted}
-    # A hot GPU is slow only where it warms enough; its temperature rise tells it in any case.
-    assert causes == {kind: cause for kind, cause in CAUSES.items() if kind in causes}
-    assert {"brake", "pinned", "slow_memory"} <= set(causes)
-    rows = channels(evidence)
-    rise = rows[RISE].sort("value", descending=True)
-    assert {planted.get(gpu) for gpu in rise["gpu"][:2]} == {"hot", "brake"}
-    throttled = rows[THROTTLED].filter(pl.col("value") > 0.05)
-    assert [planted.get(gpu) for gpu in throttled["gpu"]] == ["brake"]
-
-
-@pytest.mark.long
-def test_a_healthy_fleet_has_nothing_to_see(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "s", 64, seed=4)
-    evidence = Evidence.of(probed(store), store)
-    assert evidence.facts() == ()
-    assert evidence.still == {}
 
 
 def test_power_that_stands_still_is_seen_without_telemetry(tmp_path: Path) -> None:
@@ -114,13 +74,6 @@ def test_every_kind_of_fault_has_its_verdict_and_no_healthy_gpu_has_any(tmp_path
     assert all((row.figure == "") is (row.kind in SEEN.values()) for row in found.rows)
     timed = [row.timed for row in found.rows if row.kind not in SEEN.values()]
     assert timed == sorted(timed, reverse=True), "what costs time comes before what is only warm"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(4, 7))
-def test_a_healthy_fleet_has_no_verdict(tmp_path: Path, seed: int) -> None:
-    store, _ = stored(tmp_path / "s", 96, seed, telemetry=False)
-    assert judge(store, campaign="made-1").rows == ()
 
 
 @pytest.mark.long
