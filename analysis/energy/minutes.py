@@ -25,7 +25,7 @@ import polars as pl
 import pyarrow as pa
 
 from ...errors import StoreError
-from ...store import parquet
+from ...store import keys, parquet
 from ...store.derived import Origin
 from ...store.file_names import Bounds, day_number
 from ...store.instants import date_of_ns, in_sql, nanoseconds
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROWS_OF_PART = 1_500_000
+ROWS_OF_PART = 1_000_000
 """Readings that a part has, about; of rows that are stored, as many."""
 VERSION = 1
 """Of the meter: one more where the same readings give other joules, so that days are made again."""
@@ -56,8 +56,9 @@ _LONG_S = 60.0  # a longer time without readings is one row
 _KEYS = ("cluster", "gpu")
 _SPAN_NS = 4 * _DAY_NS  # more than the times of a day and its sides
 _MINUTES = 1440  # of a day
+_ROWS_MADE = 250_000  # of energy_minutes, by a part, about: each takes ten times its bytes while it is made
 _ROWS_OF_FILE = 500_000  # at least, but for the last file of a day
-_KNOTS_AT_ONCE = 250_000  # of GPUs that are given together
+_KNOTS_AT_ONCE = 125_000  # of GPUs that are given together
 _NOTHING = 1e-6  # s and J: less is the rounding of a sum
 _READINGS = {TELEMETRY.name: "count(*)", MINUTES.name: "sum(n)"}
 _WATTS = ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "lowest_w", "highest_w")
@@ -303,7 +304,7 @@ def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims)
     if stored.is_pruned(day) and day in stored.files:
         of_day = f"ts >= {in_sql(window[0])} AND ts < {in_sql(window[1])}"
         gpus = store.sql(f"SELECT DISTINCT cluster, gpu FROM {TELEMETRY.name} WHERE {of_day}").polars().rows()
-    parts = max(stored.rows_of(DayBlock(day, day)) / ROWS_OF_PART, stored.gpus * _MINUTES / _ROWS_OF_FILE)
+    parts = max(stored.rows_of(DayBlock(day, day)) / ROWS_OF_PART, stored.gpus * _MINUTES / _ROWS_MADE)
     return [
         _MinutesPart(
             MeterPart(str(store.root.absolute()), window, (DayBlock(day, day),), names, gpus=among),
@@ -385,7 +386,8 @@ def _rows(meters: Meters, edges: _Edges, day_ns: int) -> dict[str, pa.Table]:
         "reason": pa.array([None if reason is None else str(reason) for reason in meters.empty], pa.string()),
         "notes": pa.array([[_as_record(note) for note in notes] for notes in meters.notes], _NOTES),
     }
-    return {ENERGY_MINUTES.name: pa.table(minutes), ENERGY_DAYS.name: pa.table(days)}
+    tables = ((ENERGY_MINUTES, minutes), (ENERGY_DAYS, days))
+    return {spec.name: keys.conform(spec, pa.table(columns)) for spec, columns in tables}
 
 
 def _stamps(times_ns: Times) -> pa.Array:
@@ -580,8 +582,8 @@ class _StoredDays:
         """The rows of a day but for these GPUs, by table."""
         for tables in self.files[day].values():
             days, minutes = (_read(tables[spec.name], spec.names) for spec in (ENERGY_DAYS, ENERGY_MINUTES))
-            keys = zip(*(days[name].to_pylist() for name in _KEYS), strict=True)
-            stays = np.array([key not in gpus for key in keys], bool)
+            gpu_keys = zip(*(days[name].to_pylist() for name in _KEYS), strict=True)
+            stays = np.array([key not in gpus for key in gpu_keys], bool)
             if stays.any():
                 stay = pa.array(np.repeat(stays, days["minutes"].to_numpy()))
                 yield {ENERGY_DAYS.name: days.filter(pa.array(stays)), ENERGY_MINUTES.name: minutes.filter(stay)}
@@ -591,8 +593,8 @@ def _of_rows(pieces: _Pieces, has: Callable[[tuple[str, str]], bool] = lambda _:
     """The meters of the rows of a day, some GPUs at a time; `has`: whether a GPU is of interest."""
     for tables in pieces.values():
         days = _frame(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)
-        keys = days.select(_KEYS).rows()
-        chosen = np.array([has(key) for key in keys], bool)
+        gpu_keys = days.select(_KEYS).rows()
+        chosen = np.array([has(key) for key in gpu_keys], bool)
         if not chosen.any():
             continue
         minutes = _frame(tables[ENERGY_MINUTES.name], ["ts", *_FIGURES])
@@ -605,7 +607,7 @@ def _of_rows(pieces: _Pieces, has: Callable[[tuple[str, str]], bool] = lambda _:
             row = np.flatnonzero(chosen & (part == number))
             rows: Any = slice(int(after[row[0]] - counts[row[0]]), int(after[row[-1]]))
             if row[-1] - row[0] >= len(row):  # not side by side
-                rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(keys)), row), counts))
+                rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(gpu_keys)), row), counts))
             yield _built(days[row], ts_ns[rows], {name: values[rows] for name, values in figures.items()})
 
 
