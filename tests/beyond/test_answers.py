@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from distributed import Client
 
 import whorl
-from whorl.analysis.energy import books
+from whorl.analysis.energy import books, minutes
 from whorl.cli import cli
 from whorl.errors import InputError, StoreError
 from whorl.store import Store
@@ -47,6 +47,13 @@ def close(document: Any, other: Any) -> bool:
     return bool(document == other)
 
 
+@pytest.fixture
+def a_day_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The days of this small store are parts of their own."""
+    monkeypatch.setattr(minutes, "ROWS_OF_PART", 20_000)
+
+
+@pytest.mark.usefixtures("a_day_a_part")
 def test_energy_is_the_same_on_workers(store: Store, address: str) -> None:
     asked = ["energy", "--store", str(store.root), "--by", "user", "--json"]
     here, on_workers = json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0])
@@ -62,6 +69,7 @@ def test_reconcile_excess_and_verdicts_are_the_same_on_workers(store: Store, add
     assert close(json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0]))
 
 
+@pytest.mark.usefixtures("a_day_a_part")
 def test_a_part_that_fails_is_named_and_the_others_are_in_the_answer(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
