@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -184,11 +184,11 @@ class DaskEngine(Engine):
     def close(self) -> None:
         self._closing()
 
-    def _begun(self, function: Callable[[P], R], part: P) -> Callable[[], R | _Fault]:
+    def _begun(self, function: Callable[[P], R], part: P) -> Callable[[], R | PartFailure]:
         future = self._client.submit(attempt, function, part, pure=False)
         return lambda: self._result(future)
 
-    def _result(self, future: Future[R | _Fault]) -> R | _Fault:
+    def _result(self, future: Future[R | PartFailure]) -> R | PartFailure:
         """The result of a part. A worker that dies while it makes it is one of Dask's `allowed-failures`: another one
         makes it again. Raises EngineError where there is no scheduler, or no worker for a while."""
         from concurrent.futures import CancelledError
@@ -204,9 +204,10 @@ class DaskEngine(Engine):
                 if alone * _LOOK_S >= _ALONE_S:
                     raise EngineError(f"no worker of Dask has been there for {_ALONE_S} s: start some") from None
             except KilledWorker as error:
-                return _Fault(
+                return PartFailure(
+                    "",
                     f"{error.allowed_failures + 1} workers ended while they made it: perhaps their memory does not "
-                    "suffice, or somebody stopped them"
+                    "suffice, or somebody stopped them",
                 )
             except (CancelledError, OSError) as error:
                 raise _lost(error) from error
@@ -232,15 +233,15 @@ class DaskEngine(Engine):
             ("whorl", __version__, {worker: about["packages"].get("whorl") for worker, about in versions.items()}),
             ("Python", python, {worker: about["host"]["python"] for worker, about in versions.items()}),
         ):
-            others = {worker: found for worker, found in of_worker.items() if not _alike(package, found, here)}
+            others = {worker: version for worker, version in of_worker.items() if not _alike(package, version, here)}
             if others:
-                found = ", ".join(sorted({str(version or f"no {package}") for version in others.values()}))
+                versions_there = ", ".join(sorted({version or "missing" for version in others.values()}))
                 raise EngineError(
-                    f"workers on {_named_hosts(hosts, others)} have {package} {found}, and here is {here}: "
+                    f"the {package} of workers on {_named_hosts(hosts, others)} is {versions_there}, here {here}: "
                     f"give all of them the same {package}"
                 )
-        made = self._asked(self._client.run, made_at, root)
-        blind = [worker for worker, seen in made.items() if seen != made_at(root)]
+        moments = self._asked(self._client.run, made_at, root)
+        blind = [worker for worker, moment in moments.items() if moment != made_at(root)]
         if blind:
             raise EngineError(
                 f"workers on {_named_hosts(hosts, blind)} do not see the store {root}: "
@@ -258,10 +259,10 @@ def _lost(error: BaseException) -> EngineError:
     return EngineError(f"the scheduler of Dask does not answer any more ({type(error).__name__}): see whether it runs")
 
 
-def _alike(package: str, found: str | None, here: str) -> bool:
+def _alike(package: str, version: str | None, here: str) -> bool:
     """Whether versions are the same; of Python the first two numbers count."""
-    parts = 2 if package == "Python" else None
-    return found is not None and found.split(".")[:parts] == here.split(".")[:parts]
+    numbers = 2 if package == "Python" else None
+    return version is not None and version.split(".")[:numbers] == here.split(".")[:numbers]
 
 
 def _named_hosts(hosts: dict[str, str], workers: Iterable[str]) -> str:
@@ -270,27 +271,20 @@ def _named_hosts(hosts: dict[str, str], workers: Iterable[str]) -> str:
     return ", ".join(names[:_HOSTS]) + (f" and {len(names) - _HOSTS} more" if len(names) > _HOSTS else "")
 
 
-@dataclass(frozen=True)
-class _Fault:
-    """Why a part failed, on its way back from where it was made."""
-
-    reason: str
-
-
-def attempt(function: Callable[[P], R], part: P) -> R | _Fault:
-    """The result of a part, or what was wrong with its files, the disk or the memory."""
+def attempt(function: Callable[[P], R], part: P) -> R | PartFailure:
+    """The result of a part, or what was wrong with its files, the disk or the memory, without the name of the part."""
     import pyarrow as pa
 
     try:
         return function(part)
     except MemoryError:
-        return _Fault("the memory did not suffice")
+        return PartFailure("", "the memory did not suffice")
     except (StoreError, OSError, pa.ArrowException) as error:
-        return _Fault(str(error).splitlines()[0] if str(error) else type(error).__name__)
+        return PartFailure("", str(error).splitlines()[0] if str(error) else type(error).__name__)
 
 
-def _named(result: R | _Fault, name: str) -> R | PartFailure:
-    return PartFailure(name, result.reason) if isinstance(result, _Fault) else result
+def _named(result: R | PartFailure, name: str) -> R | PartFailure:
+    return replace(result, name=name) if isinstance(result, PartFailure) else result
 
 
 def _tell(progress: Callable[[str], None] | None, done: int, parts: Sequence[object]) -> None:
@@ -301,12 +295,12 @@ def _tell(progress: Callable[[str], None] | None, done: int, parts: Sequence[obj
 def _in_order(
     parts: Sequence[P],
     at_once: int,
-    begin: Callable[[P], Callable[[], R | _Fault]],
+    begin: Callable[[P], Callable[[], R | PartFailure]],
     name: Callable[[P], str],
     progress: Callable[[str], None] | None,
 ) -> Iterator[R | PartFailure]:
     """The results in the order of the parts, with so many under way at once; `begin` gives what waits for a part."""
-    under_way: deque[Callable[[], R | _Fault]] = deque()
+    under_way: deque[Callable[[], R | PartFailure]] = deque()
     ahead = iter(parts)
     for done, part in enumerate(parts, start=1):
         under_way.extend(map(begin, islice(ahead, at_once - len(under_way))))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from .energy_options import print_answer, shared
-from .engine_options import where
+from .engine_options import place_options
 from .options import Share, Span, csv_option, json_option
 
 _BY = ("job", "user", "account", "gpu", "node", "day")
@@ -19,7 +19,7 @@ _BY = ("job", "user", "account", "gpu", "node", "day")
 @shared
 @click.option("--by", type=click.Choice(_BY), default="job", show_default=True, help="What the rows are of.")
 @click.option("--job", metavar="JOBID", help="Only this job, with everything that is known of it.")
-@where
+@place_options
 @json_option
 @csv_option
 @click.pass_context
@@ -53,7 +53,7 @@ def energy(ctx: click.Context, /, by: str, **chosen: Any) -> None:
 
 @energy.command("reconcile", short_help="Whether the books balance, and what is wrong with readings and jobs.")
 @shared
-@where
+@place_options
 @json_option
 @click.pass_obj
 def reconcile(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
@@ -75,7 +75,7 @@ def reconcile(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
 @click.option(
     "--by", type=click.Choice(("gpu", "node", "job")), default="gpu", show_default=True, help="What the rows are of."
 )
-@where
+@place_options
 @json_option
 @csv_option
 @click.pass_obj

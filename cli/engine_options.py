@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _OF_SLURM = ("account", "partition")
 NAMES = ("on", "workers", *_OF_SLURM, "or_here")
-"""The arguments of a verb that has `where`."""
+"""The arguments of a verb that has `place_options`."""
 
-where = options(
+place_options = options(
     click.option("--on", metavar="WHERE", help="Make the parts: here, dask://HOST:PORT or slurm.  [default: here]"),
     click.option(
         "--workers", type=click.IntRange(1), metavar="N", help="Jobs of Slurm, or threads here.  [default: 4]"
@@ -35,7 +35,7 @@ where = options(
 
 @contextlib.contextmanager
 def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
-    """The engine that the options `where` name, which are taken out of `chosen`; its jobs end with the block.
+    """The engine that `place_options` name, which are taken out of `chosen`; its jobs end with the block.
 
     Raises UsageError for options that belong to another place, EngineError where its workers cannot be had, and before
     anything is started, StoreError where there is no store.
@@ -44,22 +44,22 @@ def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
     from ..store import Store
     from .output import tell
 
-    given = {name: chosen.pop(name) for name in NAMES}
-    on = given["on"]
+    place = {name: chosen.pop(name) for name in NAMES}
+    on = place["on"]
     if on is None:
-        for name, value in given.items():
+        for name, value in place.items():
             if value:
                 flag = f"--{name.replace('_', '-')}"
                 raise click.UsageError(f"{flag} says nothing without a place: give --on slurm, for example")
     if on is not None:
         Store.open(store)
-    account, partition = (given[name] or (configured(name) if on == "slurm" else None) for name in _OF_SLURM)
+    account, partition = (place[name] or (configured(name) if on == "slurm" else None) for name in _OF_SLURM)
     with (
         Unwinding((signal.SIGTERM, signal.SIGHUP), apart_s=math.inf),
         engine(
             on or "here",
-            workers=given["workers"],
-            or_here=bool(given["or_here"]),
+            workers=place["workers"],
+            or_here=bool(place["or_here"]),
             tell=tell,
             account=account,
             partition=partition,

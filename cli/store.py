@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from .engine_options import engine_of, where
+from .engine_options import engine_of, place_options
 from .options import When, cluster_option, json_option, store_option
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _microseconds(time: datetime) -> int:
 @store_option
 @click.option("--keep", metavar="TIME", help=f"{_KEEP}: prune as well.")
 @offline_option
-@where
+@place_options
 @json_option
 def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place: Any) -> None:
     """Seal the journals of dead writers, put late rows in place, and join small files.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .engine_options import engine_of, where
+from .engine_options import engine_of, place_options
 from .options import When, cluster_option, json_option, store_option
 
 
@@ -16,7 +16,7 @@ from .options import When, cluster_option, json_option, store_option
 @cluster_option
 @click.option("--campaign", metavar="NAME", help="Only the runs of this campaign.")
 @click.option("--since", type=When(), help="Only runs since this date (UTC), or since so long ago: 30d.")
-@where
+@place_options
 @json_option
 def verdicts(
     store: str, cluster: str | None, campaign: str | None, since: datetime | None, as_json: bool, **place: Any

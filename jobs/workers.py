@@ -119,9 +119,9 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
     try:
         slurm.check()
         limits = [
-            each.longest_min
-            for each in slurm.partitions().values()
-            if (each.name == partition if partition else each.default)
+            queue.longest_min
+            for queue in slurm.partitions().values()
+            if (queue.name == partition if partition else queue.default)
         ]
         cluster = SLURMCluster(
             cores=1, processes=1, memory=MEMORY, job_name=name, account=jobs.get("account"), queue=partition,
@@ -142,7 +142,7 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
 
 def _wait(client: Client, slurm: Slurm, name: str, script: str, *, wait_s: float, say: Callable[[str], None]) -> None:
     """Wait for the first worker. Raises EngineError or SchedulerError, with what Slurm says, where none comes."""
-    began = told = time.monotonic()
+    began = spoke = time.monotonic()
     while not client.nthreads():
         time.sleep(_LOOK_S)
         queue = slurm.queue(name_prefix=name, user=os.geteuid())
@@ -159,8 +159,8 @@ def _wait(client: Client, slurm: Slurm, name: str, script: str, *, wait_s: float
             raise EngineError(
                 f"Slurm started no worker within {wait_s:g} s ({reasons}): try another partition or account, or later"
             )
-        if now - told > _TELL_S:
-            told = now
+        if now - spoke > _TELL_S:
+            spoke = now
             say(f"waiting for Slurm to start the first worker ({reasons})")
 
 

@@ -76,7 +76,7 @@ def energy(
     if job is None or by != answers.By.JOB:
         answer = answers.energy(opened(store), by, question, job=job, **_metering(options))
         parts, coverage = partial(printed.energy_parts, answer, folder(store)), answer.booked.coverage
-        return Reply(answer, partial(printed.energy_document, answer), parts, frame=answer.rows, coverage=coverage)
+        return Reply(answer, partial(printed.energy_document, answer), parts, frame=answer.rows).covering(coverage)
     of_job = one_job(opened(store), job, question, **_metering(options))
     elsewhere, rows = of_job.elsewhere, of_job.answer.rows
     if elsewhere is None:
@@ -85,7 +85,7 @@ def energy(
         parts = partial(printed.job_parts, of_job.answer, elsewhere)
     notes = () if elsewhere is None else elsewhere.notes
     coverage = of_job.answer.booked.coverage
-    return Reply(of_job, partial(printed.job_document, of_job), parts, frame=rows, notes=notes, coverage=coverage)
+    return Reply(of_job, partial(printed.job_document, of_job), parts, frame=rows, notes=notes).covering(coverage)
 
 
 def energy_reconcile(store: Store | str | Path, **options: Unpack[MeteredOptions]) -> Reply[Balance]:
@@ -99,7 +99,7 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[MeteredOptions
 
     balance = reconcile(opened(store), _question(options), **_metering(options))
     parts, coverage = partial(printed.balance_parts, balance), balance.booked.coverage
-    return Reply(balance, partial(printed.balance_document, balance), parts, frame=balance.gpus, coverage=coverage)
+    return Reply(balance, partial(printed.balance_document, balance), parts, frame=balance.gpus).covering(coverage)
 
 
 def energy_calibrate(
@@ -128,7 +128,7 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
     excess = fleet_excess(opened(store), by, _question(options), **_metering(options))
     parts = partial(printed.excess_parts, excess, folder(store))
     document, coverage = partial(printed.excess_document, excess), excess.booked.coverage
-    return Reply(excess, document, parts, frame=excess.rows, notes=excess.notes, coverage=coverage)
+    return Reply(excess, document, parts, frame=excess.rows, notes=excess.notes).covering(coverage)
 
 
 def energy_quote(

@@ -58,8 +58,7 @@ def verdicts(
         partial(printed.answer, concluded.judgements, folder(store)),
         rows=RowList(of=ROW),
         notes=concluded.notes,
-        coverage=concluded.coverage,
-    )
+    ).covering(concluded.coverage)
 
 
 def explain(
@@ -110,8 +109,7 @@ def fingerprint(
         partial(printed.document, computed),
         partial(printed.answer, computed, folder(store)),
         notes=computed.notes,
-        coverage=computed.coverage,
-    )
+    ).covering(computed.coverage)
 
 
 def diff(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property, wraps
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from ...errors import InputError
 from ..table import Line, Table, printable
@@ -53,14 +53,19 @@ class Reply(Generic[Result]):
         rows: RowList = RowList(),
         frame: pl.DataFrame | None = None,
         notes: Sequence[str] = (),
-        coverage: Coverage | None = None,
     ) -> None:
-        """`frame`: the rows, where they are a frame already. `coverage`: of an answer that is made in parts."""
-        self.result, self.notes, self._rows = result, (*notes, *_missing(coverage)), rows
-        self.coverage = coverage
+        """`frame`: the rows, where they are a frame already."""
+        self.result, self.notes, self._rows = result, tuple(notes), rows
+        self.coverage: Coverage | None = None
         self._document, self._parts = document, parts
         if frame is not None:
             self.frame = frame
+
+    def covering(self, coverage: Coverage) -> Self:
+        """The same reply, of an answer that was made in parts: with a note if some are missing."""
+        self.coverage = coverage
+        self.notes += _missing(coverage)
+        return self
 
     def __getattr__(self, name: str) -> Any:
         """What is an attribute of the result is one of the reply."""
@@ -113,14 +118,14 @@ class Reply(Generic[Result]):
         return f'<div class="whorl">{"".join(map(_html, self._with_notes()))}</div>'
 
 
-def _missing(coverage: Coverage | None) -> list[str]:
+def _missing(coverage: Coverage) -> tuple[str, ...]:
     """A sentence about the parts that are not in an answer; none where all are."""
-    if coverage is None or not coverage.failures:
-        return []
+    if not coverage.failures:
+        return ()
     named = "; ".join(f"{failure.name} ({failure.reason})" for failure in coverage.failures[:_NAMED])
     others = len(coverage.failures) - _NAMED
     more = f"; and {others} more" if others > 0 else ""
-    return [f"the answer has {coverage.done:,} of {coverage.parts:,} parts, and lacks {named}{more}"]
+    return (f"the answer has {coverage.done:,} of {coverage.parts:,} parts, and lacks {named}{more}",)
 
 
 def replying(

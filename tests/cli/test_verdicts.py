@@ -232,7 +232,7 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
 def test_the_slow_gpu_is_found_stored_and_explained(fleet: str) -> None:
     found = document("verdicts", "--store", fleet)
     assert found["schema"] == "whorl.verdicts/1"
-    assert set(found) == {"schema", "rows", "not_judged", "watch", "smallest", "changes"}
+    assert set(found) == {"schema", "rows", "not_judged", "watch", "smallest", "changes", "coverage"}
     [row] = [row for row in found["rows"] if row["name"] == "n02/1"]
     assert (row["level"], row["kind"], row["state"], row["model"]) == ("gpu", "slow", "confirmed", MODEL)
     assert row["low_pct"] < 12 < row["high_pct"]
