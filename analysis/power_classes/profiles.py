@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -78,12 +78,12 @@ class Profile:
 
 @dataclass(frozen=True)
 class WorkloadPart:
-    """Workloads, each with all of its runs."""
+    """Workloads, each with the runs that are read."""
 
     root: str
     runs: pl.DataFrame
-    """run_id, cluster, workload, gpu; of those that are read also `began`, `ended`, and what is known of their power
-    limit: `limit_w` of the run, `board_w` of its GPU."""
+    """run_id, cluster, workload, gpu, began, ended, and what is known of the power limit: `limit_w` of the run,
+    `board_w` of its GPU. A workload without any to read has one without times."""
 
     @property
     def name(self) -> str:
@@ -101,15 +101,20 @@ def power_profiles(
     """
     runs = measurements(store, clusters=[cluster] if cluster else [], run_ids=True, untimed=True)
     runs = runs.select("run_id", pl.col("cluster", "workload", "gpu").cast(pl.String))
+    counts = {names: (of_all["run_id"].n_unique(), of_all["gpu"].n_unique()) for names, of_all in _by_workload(runs)}
     parts = _parts(store, runs.join(_windows(store), on="run_id", how="left", maintain_order="left"))
     results, _ = made(store, engine, _profiles, parts, progress)
     profiles = []
     for part, result in zip(parts, results, strict=True):
         if isinstance(result, PartFailure):
             reason = f"its telemetry cannot be read: {result.reason}"
-            result = [_without(*names, of_workload, reason) for names, of_workload in _by_workload(part.runs)]
+            result = [_without(*names, reason) for names, _ in _by_workload(part.runs)]
         profiles += result
-    return sorted(profiles, key=lambda one: (one.cluster, one.workload))
+    for place, profile in enumerate(profiles):
+        if profile.reason is not None:
+            n, gpus = counts[profile.cluster, profile.workload]
+            profiles[place] = replace(profile, runs=n, gpus=gpus)
+    return sorted(profiles, key=lambda profile: (profile.cluster, profile.workload))
 
 
 def nearest(profile: Profile, others: Sequence[Profile]) -> list[tuple[Profile, float]]:
@@ -140,7 +145,8 @@ def _windows(store: Store) -> pl.DataFrame:
 def _parts(store: Store, runs: pl.DataFrame) -> list[WorkloadPart]:
     """Parts of workloads, each whole, of about as many readings as are read at once."""
     root, parts, waiting, seconds = str(store.root.absolute()), [], list[pl.DataFrame](), 0.0
-    for _, of_workload in _by_workload(runs):
+    is_first = pl.int_range(pl.len()).over("cluster", "workload") == 0
+    for _, of_workload in _by_workload(runs.filter(pl.col("began").is_not_null() | is_first)):
         lasts = float((of_workload["ended"] - of_workload["began"]).dt.total_microseconds().sum()) / 1e6
         if waiting and seconds + lasts > READINGS / 3:  # mostly one a second, and all are in memory
             parts.append(WorkloadPart(root, pl.concat(waiting)))
@@ -172,15 +178,14 @@ def _by_workload(runs: pl.DataFrame) -> Iterator[tuple[tuple[str, str], pl.DataF
         yield (str(on), str(workload)), of_workload
 
 
-def _without(cluster: str, workload: str, runs: pl.DataFrame, reason: str) -> Profile:
-    """A workload without a profile."""
-    counts = (runs["run_id"].n_unique(), runs["gpu"].n_unique())
-    return Profile(cluster, workload, *counts, 0, None, None, None, None, None, reason)
+def _without(cluster: str, workload: str, reason: str) -> Profile:
+    """A workload without a profile; its runs and GPUs are not counted."""
+    return Profile(cluster, workload, 0, 0, 0, None, None, None, None, None, reason)
 
 
 def _profile(cluster: str, workload: str, readings: pl.DataFrame) -> Profile:
     """The profile of a workload, of rows of its runs with their readings."""
-    without = partial(_without, cluster, workload, readings)
+    without = partial(_without, cluster, workload)
     read = readings.drop_nulls("watts")
     if read.height < _READINGS:
         return without(f"fewer than {_READINGS} readings of power in the windows of its runs")

@@ -57,9 +57,9 @@ class GpuDays:
     @property
     def name(self) -> str:
         """For people."""
-        first_us, last_us = max(self.since_us, 0), self.until_us - 1
-        days = _days(first_us, last_us if self.until_us < _EVER.last_us else first_us)
-        return days if self.gpus is None else f"{days}, {_range(self.gpus)}"
+        ends = [] if self.since_us == _EVER.first_us else [f"from {_day(self.since_us)}"]
+        ends += [] if self.until_us == _EVER.last_us else [f"to {_day(self.until_us - 1)}"]
+        return ", ".join([" ".join(ends) or "all days", *([] if self.gpus is None else [_range(self.gpus)])])
 
     @property
     def bounds(self) -> Bounds:
@@ -77,7 +77,8 @@ class WindowPart:
     def name(self) -> str:
         """For people."""
         began = self.windows["began"].cast("int64").to_numpy()
-        return f"{_days(began.min(), began.max())}, {_range(self.windows['gpu'].to_pylist())}"
+        ends = f"runs from {_day(began.min())} to {_day(began.max())}"
+        return f"{ends}, {_range(self.windows['gpu'].to_pylist())}"
 
     def whole(self, read: Callable[[Rows], T]) -> T:
         """What `read` makes of the telemetry of these windows. Raises StoreError where not all of it can be read."""
@@ -87,7 +88,8 @@ class WindowPart:
 
     def readings(self, columns: Mapping[str, pl.Expr], only: pl.Expr) -> pl.DataFrame:
         """The readings in the windows that `only` holds for, in no order: `window` (its row), and expressions of
-        columns of telemetry by name. What is not needed is dropped row group by row group."""
+        columns of telemetry by name. Readings that have none of these columns are left out, too. What is not needed is
+        dropped row group by row group."""
         sources = sorted({name for column in (only, *columns.values()) for name in column.meta.root_names()})
         kinds = cast("pl.DataFrame", pl.from_arrow(arrow_schema("telemetry").empty_table().select(sources))).schema
         wanted = [pl.col("window"), *(column.alias(name) for name, column in columns.items())]
@@ -98,6 +100,8 @@ class WindowPart:
             for batch, slices in readings(rows, self.windows, sources):
                 window, row = slices.rows()
                 names = [name for name in sources if name in batch.schema.names]
+                if not names or not len(row):
+                    continue
                 piece = cast("pl.DataFrame", pl.from_arrow(batch.select(names)))
                 piece = piece if len(row) == len(batch) and (row[1:] > row[:-1]).all() else piece[row]
                 absent = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in names]
@@ -105,12 +109,11 @@ class WindowPart:
                 pieces.append(piece.cast(kinds).filter(only).select(wanted))
             return pl.concat(pieces)
 
-        return self.whole(read_rows)
+        return self.whole(read_rows) if len(self.windows) else nothing
 
 
-def _days(first_us: int, last_us: int) -> str:
-    first, last = (f"{date_of_ns(int(at_us) * 1000):%Y-%m-%d}" for at_us in (first_us, last_us))
-    return first if first == last else f"{first} to {last}"
+def _day(at_us: int) -> str:
+    return f"{date_of_ns(int(at_us) * 1000):%Y-%m-%d}"
 
 
 def _range(gpus: Sequence[str]) -> str:
