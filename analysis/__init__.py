@@ -4,7 +4,7 @@ What most callers need stands here. `measurements`, `identities`, `imported`, `m
 `untrusted` read a store (`runs/`). `variability` describes each workload of each cluster, `across` compares workloads
 (`spread/`): they take a frame of runs, give plain frozen rows with `as_dict()`, and read and write nothing.
 
-`passive_fingerprints` ranks GPUs by the power of ordinary jobs.
+`passive_fingerprints` ranks GPUs by the power of ordinary jobs, `windows_of_runs` tells of each run what telemetry has.
 
 These are loaded on first use: `tuning/` runs on nodes that have numpy alone, without Polars and scipy.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .runs.conditions import mixed_conditions
     from .runs.kinds import told_apart
     from .runs.measurements import coupled_jobs, identities, imported, measurements, untrusted
+    from .runs.windows import RunWindows, windows_of_runs
     from .spread.across_workloads import Across, across
     from .spread.passive import passive_fingerprints
     from .spread.summary import REPLICATES, SEED, Outlier, Variability, variability
@@ -26,6 +27,7 @@ _LAZY = {
     ".runs.conditions": ("mixed_conditions",),
     ".runs.kinds": ("told_apart",),
     ".runs.measurements": ("coupled_jobs", "identities", "imported", "measurements", "untrusted"),
+    ".runs.windows": ("RunWindows", "windows_of_runs"),
     ".spread.across_workloads": ("Across", "across"),
     ".spread.passive": ("passive_fingerprints",),
     ".spread.summary": ("REPLICATES", "SEED", "Outlier", "Variability", "variability"),
@@ -37,6 +39,7 @@ __all__ = [
     "SEED",
     "Across",
     "Outlier",
+    "RunWindows",
     "Variability",
     "across",
     "coupled_jobs",
@@ -48,6 +51,7 @@ __all__ = [
     "told_apart",
     "untrusted",
     "variability",
+    "windows_of_runs",
 ]
 
 

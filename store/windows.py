@@ -188,8 +188,9 @@ def _row_groups(
         places = {file.metadata.schema.column(place).path: place for place in range(file.metadata.num_columns)}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
-            said = [group.column(places[name]).statistics for name in ("gpu", "ts")]
-            if index.may_lie_in(*((of.min_raw, of.max_raw) if of and of.has_min_max else None for of in said)):
+            extents = (group.column(places[name]).statistics for name in ("gpu", "ts"))
+            ends = [(extent.min_raw, extent.max_raw) if extent and extent.has_min_max else None for extent in extents]
+            if index.may_lie_in(*ends):
                 rows = file.read_row_group(number, columns=chosen, use_threads=False)
                 yield _joined(rows if replaced is None else keys.without(rows, replaced))
 
@@ -275,18 +276,18 @@ class WindowIndex:
 
         ts = rows["ts"].view("int64").to_numpy()
         (cluster, clusters), (gpu, gpus) = _codes(rows["cluster"]), _codes(rows["gpu"])
-        other = gpu[1:] != gpu[:-1]
+        is_new = gpu[1:] != gpu[:-1]
         if len(clusters) > 2 or rows["cluster"].null_count:
-            other |= cluster[1:] != cluster[:-1]
-        begins = [0, *(np.flatnonzero(other) + 1).tolist()] if len(ts) else []
-        found, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
+            is_new |= cluster[1:] != cluster[:-1]
+        begins = [0, *(np.flatnonzero(is_new) + 1).tolist()] if len(ts) else []
+        of_gpus, places = [np.zeros(0, np.int64)], [np.zeros((2, 0), np.int64)]
         for begin, end in zip(begins, [*begins[1:], len(ts)], strict=False):
             windows_of_gpu = self._of_gpu.get((clusters[cluster[begin]], gpus[gpu[begin]]))
             if windows_of_gpu is not None:
                 windows, times = windows_of_gpu
-                found.append(windows)
+                of_gpus.append(windows)
                 places.append((ts[begin:end].searchsorted(times) + begin).reshape(2, -1))
-        windows, (first, last) = np.concatenate(found), np.concatenate(places, axis=1)
+        windows, (first, last) = np.concatenate(of_gpus), np.concatenate(places, axis=1)
         inside = first < last
         return Slices(windows[inside], first[inside], last[inside])
 

@@ -119,11 +119,11 @@ def power_profiles(
 
 def nearest(profile: Profile, others: Sequence[Profile]) -> list[tuple[Profile, float]]:
     """The other workloads with a spike vector and their cosine distance, the nearest first."""
-    known = [one for one in others if one.vector is not None and one.workload != profile.workload]
-    if profile.vector is None or not known:
+    candidates = [other for other in others if other.vector is not None and other.workload != profile.workload]
+    if profile.vector is None or not candidates:
         return []
-    apart = distances(np.array([profile.vector, *(one.vector for one in known)]))[0, 1:]
-    return [(known[i], float(apart[i])) for i in np.argsort(apart, kind="stable")]
+    apart = distances(np.array([profile.vector, *(other.vector for other in candidates)]))[0, 1:]
+    return [(candidates[i], float(apart[i])) for i in np.argsort(apart, kind="stable")]
 
 
 def _windows(store: Store) -> pl.DataFrame:
@@ -198,8 +198,8 @@ def _profile(cluster: str, workload: str, readings: pl.DataFrame) -> Profile:
     smooth = read.select(pl.col("ratio").ewm_mean(alpha=SMOOTHING, adjust=False).over("run_id"))["ratio"].to_numpy()
 
     def mean(name: str) -> float | None:
-        found = read[name].mean()
-        return None if found is None else float(found)  # type: ignore[arg-type]
+        average = read[name].mean()
+        return None if average is None else float(average)  # type: ignore[arg-type]
 
     return Profile(
         cluster,

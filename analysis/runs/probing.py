@@ -192,9 +192,9 @@ class Probed:
         """The same in a sentence, without a full stop; None where there are none."""
         if not self.untrusted:
             return None
-        many = sum(self.untrusted.values())
+        count = sum(self.untrusted.values())
         which = ", ".join(f"{n:,} of {probe}" for probe, n in self.untrusted.items())
-        runs, results = ("1 run", "its result was") if many == 1 else (f"{many:,} runs", "their results were")
+        runs, results = ("1 run", "its result was") if count == 1 else (f"{count:,} runs", "their results were")
         return f"left out of the times: {runs}, as {results} wrong ({which})"
 
 
@@ -212,7 +212,7 @@ def parted(runs: pl.DataFrame, *names: str) -> Iterator[tuple[tuple[str | None, 
         code = code * (int(number.max(initial=0)) + 1) + number
     first = pl.Series(code).arg_unique()
     keys = [(tuple(None if kind[at] is None else str(kind[at]) for kind in kinds), code[at]) for at in first]
-    for key, number in sorted(keys, key=lambda one: tuple(map(str, one[0]))):
+    for key, number in sorted(keys, key=lambda entry: tuple(map(str, entry[0]))):
         yield key, runs.filter(pl.Series(code == number)) if len(keys) > 1 else runs
 
 
@@ -221,13 +221,13 @@ def campaigns(store: Store) -> pl.DataFrame:
 
     Runs that belong to no campaign, as imported ones do, are one row per cluster; its campaign is null.
     """
-    known = (
+    by_campaign = (
         store.scan("runs")
         .drop_nulls("cluster")
         .group_by("cluster", "campaign")
         .agg(pl.col("began").min(), pl.len().alias("runs"), pl.col("gpu").n_unique().alias("gpus"))
     )
-    return store.collect(known.sort("began", "cluster", "campaign", nulls_last=False))
+    return store.collect(by_campaign.sort("began", "cluster", "campaign", nulls_last=False))
 
 
 def probed(
@@ -243,8 +243,8 @@ def probed(
     bare = _without_runs(store, cluster) if facts and campaign is None else None
     if bare is not None:
         return _probed(store, None, bare, every=True)
-    name, where = _chosen(store, campaign, cluster, every)
-    return _probed(store, name, where, every=every)
+    name, chosen_cluster = _chosen(store, campaign, cluster, every)
+    return _probed(store, name, chosen_cluster, every=every)
 
 
 def _without_runs(store: Store, cluster: str | None) -> str | None:
@@ -252,10 +252,10 @@ def _without_runs(store: Store, cluster: str | None) -> str | None:
     with_runs = campaigns(store)["cluster"].to_list()
     if cluster in with_runs or (cluster is None and with_runs):
         return None
-    known = clusters_with_facts(store)
-    if cluster is None and len(known) > 1:
-        raise InputError(f"{store.root} has events of {', '.join(known)}, and no runs: choose one by --cluster")
-    return cluster if cluster in known else known[0] if cluster is None and known else None
+    clusters = clusters_with_facts(store)
+    if cluster is None and len(clusters) > 1:
+        raise InputError(f"{store.root} has events of {', '.join(clusters)}, and no runs: choose one by --cluster")
+    return cluster if cluster in clusters else clusters[0] if cluster is None and clusters else None
 
 
 def clusters_with_facts(store: Store, *, engine: Engine = HERE) -> list[str]:
@@ -263,11 +263,11 @@ def clusters_with_facts(store: Store, *, engine: Engine = HERE) -> list[str]:
 
     Of a store without such events and without runs, those whose telemetry tells of memory that failed.
     """
-    known = store.scan("events").filter(IS_FACT & FACT_GPU.is_not_null()).select("cluster")
-    told = store.collect(known.drop_nulls().unique().sort("cluster"))["cluster"]
-    if not len(told) and not has_rows(store, "runs"):
-        told = failed_memory(store, engine=engine)[0]["cluster"].unique()
-    return sorted(map(str, told))
+    facts = store.scan("events").filter(IS_FACT & FACT_GPU.is_not_null()).select("cluster")
+    clusters = store.collect(facts.drop_nulls().unique().sort("cluster"))["cluster"]
+    if not len(clusters) and not has_rows(store, "runs"):
+        clusters = failed_memory(store, engine=engine)[0]["cluster"].unique()
+    return sorted(map(str, clusters))
 
 
 def failed_memory(
@@ -287,8 +287,8 @@ def failed_memory(
 def _failed_memory(part: GpuDays) -> pl.DataFrame:
     """The same of all GPUs in some days."""
     store = opened(part.root)
-    told = store.scan("telemetry", within=part.bounds).filter(pl.any_horizontal(pl.col(_COUNTERS) > 0))
-    by_gpu = store.collect(told.pipe(_extremes, "ts", "ts")).cast(_FAILED)
+    failed = store.scan("telemetry", within=part.bounds).filter(pl.any_horizontal(pl.col(_COUNTERS) > 0))
+    by_gpu = store.collect(failed.pipe(_extremes, "ts", "ts")).cast(_FAILED)
     store.require_all("telemetry", part.bounds)
     return by_gpu
 
@@ -307,40 +307,40 @@ def clusters_with_timelines(store: Store) -> list[str]:
 
 
 def with_facts(
-    store: Store, found: Probed, since: datetime | None = None, *, engine: Engine = HERE,
+    store: Store, campaign: Probed, since: datetime | None = None, *, engine: Engine = HERE,
     progress: Progress | None = None,
 ) -> Probed:  # fmt: skip
     """The same with all facts about GPUs of its cluster, whenever they were, also of GPUs without runs.
 
     `since` (UTC, without zone): facts that are older are left out. Telemetry is read in parts.
     """
-    facts = store.scan("events").filter((pl.col("cluster") == found.cluster) & IS_FACT & FACT_GPU.is_not_null())
+    facts = store.scan("events").filter((pl.col("cluster") == campaign.cluster) & IS_FACT & FACT_GPU.is_not_null())
     if since is not None:
         facts = facts.filter(pl.col("ts") >= since)
-    told = store.collect(facts.with_columns(FACT_GPU.alias("gpu")).select(found.events.columns))
+    facts_of_cluster = store.collect(facts.with_columns(FACT_GPU.alias("gpu")).select(campaign.events.columns))
     counters, coverage = failed_memory(store, engine=engine, progress=progress)
-    counters = counters.filter(pl.col("cluster") == found.cluster).drop("cluster")
+    counters = counters.filter(pl.col("cluster") == campaign.cluster).drop("cluster")
     counters = counters if since is None else counters.filter(pl.col("last") >= since)
-    if told.is_empty() and counters.is_empty():
-        return replace(found, coverage=coverage)
-    more = told.join(found.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
-    named = pl.concat([told["gpu"], counters["gpu"]])
-    others = named.filter(~named.is_in(found.gpus["gpu"].implode())).unique()
-    gpus = pl.concat([found.gpus, gpus_of(store, found.cluster, others, {})]) if len(others) else found.gpus
-    events = pl.concat([found.events, more]).sort("ts", "gpu", nulls_last=True)
-    return replace(found, gpus=gpus, events=events, counters=counters, coverage=coverage)
+    if facts_of_cluster.is_empty() and counters.is_empty():
+        return replace(campaign, coverage=coverage)
+    other_facts = facts_of_cluster.join(campaign.events, on=["ts", "gpu", "kind", "code"], how="anti", nulls_equal=True)
+    gpu_keys = pl.concat([facts_of_cluster["gpu"], counters["gpu"]])
+    others = gpu_keys.filter(~gpu_keys.is_in(campaign.gpus["gpu"].implode())).unique()
+    gpus = pl.concat([campaign.gpus, gpus_of(store, campaign.cluster, others, {})]) if len(others) else campaign.gpus
+    events = pl.concat([campaign.events, other_facts]).sort("ts", "gpu", nulls_last=True)
+    return replace(campaign, gpus=gpus, events=events, counters=counters, coverage=coverage)
 
 
-def _probed(store: Store, name: str | None, where: str, *, every: bool) -> Probed:
+def _probed(store: Store, name: str | None, cluster: str, *, every: bool) -> Probed:
     """The runs of a campaign, or of a cluster, with what is known of their GPUs."""
-    runs, empty = _rows(store, name, where, every=every)
+    runs, empty = _rows(store, name, cluster, every=every)
     of_kind = runs.select("run_id", "cluster", "workload", "gpu", *{"conditions"}.difference(empty))
     of_kind = of_kind.with_columns(pl.lit(None, kind).alias(column) for column, kind in empty.items())
     runs = runs.drop("cluster").with_columns(told_apart(store, of_kind)["workload"].cast(pl.String))
-    names = other_names(store, where) if name is None else {}
-    events = _events(store, where, runs)
+    names = other_names(store, cluster) if name is None else {}
+    events = _events(store, cluster, runs)
     touched = runs["gpu"] if runs.height else events.filter(IS_FACT)["gpu"].drop_nulls()
-    gpus = gpus_of(store, where, touched.cast(pl.String).unique(), names)
+    gpus = gpus_of(store, cluster, touched.cast(pl.String).unique(), names)
     runs = runs.hstack(figures(store, runs["run_id"]))
     if names:
         runs = runs.with_columns(pl.col("gpu").replace(names))
@@ -353,20 +353,22 @@ def _probed(store: Store, name: str | None, where: str, *, every: bool) -> Probe
         # Only here, as every step would copy them.
         *(pl.repeat(None, runs.height, dtype=kind).alias(column) for column, kind in empty.items()),
     )
-    planned = None if name is None else _planned(store, where, name)
+    planned = None if name is None else _planned(store, cluster, name)
     missing = planned is not None and planned > runs.height
-    return Probed(where, name or "", gpus, runs, events, planned if missing else None)
+    return Probed(cluster, name or "", gpus, runs, events, planned if missing else None)
 
 
-def _rows(store: Store, name: str | None, where: str, *, every: bool) -> tuple[pl.DataFrame, Mapping[str, pl.DataType]]:
+def _rows(
+    store: Store, name: str | None, cluster: str, *, every: bool
+) -> tuple[pl.DataFrame, Mapping[str, pl.DataType]]:
     """The rows of `runs` with `cluster`, and the columns that are left out of them, as all are null."""
-    mine = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
+    is_chosen = pl.lit(every) | (pl.col("campaign").is_null() if name is None else pl.col("campaign") == name)
     has_conditions = pl.col("conditions").is_not_null()
     conditions = pl.when(has_conditions).then(pl.struct(map(stated, _STATED))).alias("conditions")
-    rows = store.scan("runs").filter(mine & (pl.col("cluster") == where))
+    rows = store.scan("runs").filter(is_chosen & (pl.col("cluster") == cluster))
     rows = rows.select("cluster", *(column for column in _RUNS if column != "conditions"), conditions)
     counts = ", ".join(f"count({column}) AS {column}" for column in _MAYBE_EMPTY)
-    counted = store.sql(f"SELECT {counts} FROM runs WHERE cluster = {quoted(where)}")
+    counted = store.sql(f"SELECT {counts} FROM runs WHERE cluster = {quoted(cluster)}")
     kinds = rows.collect_schema()
     empty = {column: kinds[column] for column, number in counted.to_pylist()[0].items() if not number}
     return store.collect(rows.drop(empty)), empty
@@ -401,36 +403,36 @@ def has_rows(store: Store, name: str) -> bool:
 
 def _chosen(store: Store, campaign: str | None, cluster: str | None, every: bool) -> tuple[str | None, str]:
     """The campaign, None for runs of none (and for all of them, if `every`), and the cluster."""
-    known = campaigns(store)
-    if known.is_empty():
+    all_campaigns = campaigns(store)
+    if all_campaigns.is_empty():
         raise no_runs(store, "telemetry and no runs" if has_rows(store, "telemetry") else "no runs")
-    clusters = sorted(known["cluster"].unique().to_list())
+    clusters = sorted(all_campaigns["cluster"].unique().to_list())
     if cluster is not None and cluster not in clusters:
         raise InputError(f"{store.root} holds no runs of cluster {cluster!r}; it has {', '.join(clusters)}")
     if cluster is not None:
-        known = known.filter(pl.col("cluster") == cluster)
-    named = known.drop_nulls("campaign")
+        all_campaigns = all_campaigns.filter(pl.col("cluster") == cluster)
+    with_names = all_campaigns.drop_nulls("campaign")
     if campaign is not None:
-        chosen = named.filter(pl.col("campaign") == campaign)
+        chosen = with_names.filter(pl.col("campaign") == campaign)
         if chosen.is_empty():
             of = "" if cluster is None else f" of cluster {cluster}"
-            names = named["campaign"].to_list()[-_NAMED:][::-1]
+            names = with_names["campaign"].to_list()[-_NAMED:][::-1]
             has = f"the last ones are {', '.join(names)}" if names else "its runs belong to no campaign"
             raise InputError(f"{store.root} holds no campaign {campaign!r}{of}; {has}")
-        named = chosen
-    elif not (whole := named.filter(~pl.col("campaign").str.starts_with(TRIAL_CAMPAIGN))).is_empty():
-        named = whole  # a trial says little of the fleet
-    if not named.is_empty() and not every:
-        return str(named["campaign"][-1]), str(named["cluster"][-1])
-    if known["cluster"].n_unique() > 1:
+        with_names = chosen
+    elif not (full_campaigns := with_names.filter(~pl.col("campaign").str.starts_with(TRIAL_CAMPAIGN))).is_empty():
+        with_names = full_campaigns  # a trial says little of the fleet
+    if not with_names.is_empty() and not every:
+        return str(with_names["campaign"][-1]), str(with_names["cluster"][-1])
+    if all_campaigns["cluster"].n_unique() > 1:
         raise InputError(f"{store.root} has runs of {', '.join(clusters)}: choose one by --cluster")
-    return None, str(known["cluster"][0])
+    return None, str(all_campaigns["cluster"][0])
 
 
 def _planned(store: Store, cluster: str, campaign: str) -> int | None:
     """How many runs an unfinished campaign was to have; None where it is finished or the store does not know."""
-    of = (pl.col("cluster") == cluster) & (pl.col("campaign") == campaign)
-    last = store.collect(store.scan("campaigns").filter(of).sort("stored_to").tail(1).select(_PROGRESS)).rows()
+    of_campaign = (pl.col("cluster") == cluster) & (pl.col("campaign") == campaign)
+    last = store.collect(store.scan("campaigns").filter(of_campaign).sort("stored_to").tail(1).select(_PROGRESS)).rows()
     for gpus, probes, stored_to, ended in last:
         if gpus and probes and stored_to is not None and ended is not None and stored_to < ended:
             return int(gpus) * len(probes)
@@ -442,20 +444,24 @@ def other_names(store: Store, cluster: str) -> dict[str, str]:
 
     Only places that had one GPU, and GPUs that had one place.
     """
-    known = identities(store).filter(pl.col("cluster") == cluster)
-    both = known.drop_nulls(["uuid", "place"]).filter(
+    gpu_rows = identities(store).filter(pl.col("cluster") == cluster)
+    with_both = gpu_rows.drop_nulls(["uuid", "place"]).filter(
         (pl.col("uuid").n_unique().over("place") == 1) & (pl.col("place").n_unique().over("uuid") == 1)
     )
-    alone = known.filter(pl.col("uuid").is_null()).join(both, on="place", suffix="_known").select("gpu", "gpu_known")
-    return {other: gpu for other, gpu in alone.unique().iter_rows() if other != gpu}
+    alone = (
+        gpu_rows.filter(pl.col("uuid").is_null())
+        .join(with_both, on="place", suffix="_known")
+        .select("gpu", "gpu_known")
+    )
+    return {other_name: gpu for other_name, gpu in alone.unique().iter_rows() if other_name != gpu}
 
 
 def gpus_of(store: Store, cluster: str, names: pl.Series, others: Mapping[str, str]) -> pl.DataFrame:
     """One row a GPU: what was said of it last. `others` are names that a GPU has beside its own."""
-    known = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("gpu").is_in(names.implode()))
+    gpu_rows = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("gpu").is_in(names.implode()))
     names = names.replace(others).unique()
     last = (
-        known.with_columns(pl.col("gpu").replace(others))
+        gpu_rows.with_columns(pl.col("gpu").replace(others))
         .sort("first_seen", nulls_last=False)
         .group_by("gpu")
         .agg(
@@ -470,20 +476,20 @@ def gpus_of(store: Store, cluster: str, names: pl.Series, others: Mapping[str, s
             ),
         )
     )
-    every = pl.DataFrame({"gpu": names.sort()}, schema={"gpu": pl.String})
-    found = every.join(store.collect(last), on="gpu", how="left")
+    all_names = pl.DataFrame({"gpu": names.sort()}, schema={"gpu": pl.String})
+    gpus = all_names.join(store.collect(last), on="gpu", how="left")
     gone = _exchanged(store, cluster)
-    places = found.select("gpu", "node", "slot").iter_rows()
-    named = [gpu if gpu in gone else gpu_name(gpu, node, slot) for gpu, node, slot in places]
-    found = found.with_columns(pl.Series("name", named, dtype=pl.String))
-    return found.sort(*by_number("cabinet", "node"), "slot", *by_number("gpu"), nulls_last=True)
+    places = gpus.select("gpu", "node", "slot").iter_rows()
+    display_names = [gpu if gpu in gone else gpu_name(gpu, node, slot) for gpu, node, slot in places]
+    gpus = gpus.with_columns(pl.Series("name", display_names, dtype=pl.String))
+    return gpus.sort(*by_number("cabinet", "node"), "slot", *by_number("gpu"), nulls_last=True)
 
 
 def _exchanged(store: Store, cluster: str) -> set[str]:
     """The cards in whose slot another card was seen later, which has the slot's name: the rule of view `gpus_now`."""
-    known = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("parent").is_null())
-    seen = known.drop_nulls(["node", "uuid"]).sort("first_seen", nulls_last=False)
-    now = seen.group_by("gpu", maintain_order=True).agg(pl.col("uuid", "node", "slot", "first_seen").last())
+    gpu_rows = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("parent").is_null())
+    sightings = gpu_rows.drop_nulls(["node", "uuid"]).sort("first_seen", nulls_last=False)
+    now = sightings.group_by("gpu", maintain_order=True).agg(pl.col("uuid", "node", "slot", "first_seen").last())
     several = store.collect(now.drop_nulls("slot").sort("first_seen", nulls_last=False)).filter(
         pl.col("uuid").n_unique().over("node", "slot") > 1
     )
@@ -500,8 +506,10 @@ def _events(store: Store, cluster: str, runs: pl.DataFrame) -> pl.DataFrame:
     if began is not None and ended is not None:
         margin = pl.duration(minutes=1)
         events = events.filter(pl.col("ts").is_between(pl.lit(began) - margin, pl.lit(ended) + margin))
-    named = events.with_columns(pl.when(IS_FACT).then(FACT_GPU).otherwise("gpu").alias("gpu"))
-    return store.collect(named.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True))
+    renamed = events.with_columns(pl.when(IS_FACT).then(FACT_GPU).otherwise("gpu").alias("gpu"))
+    return store.collect(
+        renamed.select("ts", "gpu", "node", "kind", "code", "detail").sort("ts", "gpu", nulls_last=True)
+    )
 
 
 def names_of(gpus: pl.DataFrame) -> dict[str, str]:
@@ -513,8 +521,8 @@ def names_of(gpus: pl.DataFrame) -> dict[str, str]:
 
 def is_simulated(runs: pl.DataFrame) -> bool:
     """Whether the GPUs of these runs are, as the first of them that has conditions says."""
-    said = runs["conditions"].drop_nulls()
-    return bool(len(said)) and bool(said.struct.field("simulated")[0])
+    conditions = runs["conditions"].drop_nulls()
+    return bool(len(conditions)) and bool(conditions.struct.field("simulated")[0])
 
 
 def stresses() -> pl.Expr:

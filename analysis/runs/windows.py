@@ -92,8 +92,8 @@ class WindowPart:
         dropped row group by row group."""
         sources = sorted({name for column in (only, *columns.values()) for name in column.meta.root_names()})
         kinds = cast("pl.DataFrame", pl.from_arrow(arrow_schema("telemetry").empty_table().select(sources))).schema
-        wanted = [pl.col("window"), *(column.alias(name) for name, column in columns.items())]
-        nothing = pl.DataFrame(schema={"window": pl.UInt32, **kinds}).select(wanted)
+        selected = [pl.col("window"), *(column.alias(name) for name, column in columns.items())]
+        nothing = pl.DataFrame(schema={"window": pl.UInt32, **kinds}).select(selected)
 
         def read_rows(rows: Rows) -> pl.DataFrame:
             pieces = [nothing]
@@ -106,7 +106,7 @@ class WindowPart:
                 piece = piece if len(row) == len(batch) and (row[1:] > row[:-1]).all() else piece[row]
                 absent = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in names]
                 piece = piece.with_columns(pl.Series("window", window.astype(np.uint32)), *absent)
-                pieces.append(piece.cast(kinds).filter(only).select(wanted))
+                pieces.append(piece.cast(kinds).filter(only).select(selected))
             return pl.concat(pieces)
 
         return self.whole(read_rows) if len(self.windows) else nothing
@@ -235,11 +235,11 @@ def windows_of_runs(
         if not isinstance(result, PartFailure):
             pieces.append(result.select(pl.Series("row", chosen), *_FIGURES))
     order = pl.DataFrame({"row": np.arange(rows.height)})
-    told = order.join(pl.concat(pieces), on="row", how="left", maintain_order="left")
-    return RunWindows(rows.hstack(told.drop("row")), coverage)
+    of_runs = order.join(pl.concat(pieces), on="row", how="left", maintain_order="left")
+    return RunWindows(rows.hstack(of_runs.drop("row")), coverage)
 
 
 def _figures(part: WindowPart) -> pl.DataFrame:
     """The figures of the windows of a part."""
-    told = part.whole(lambda rows: figures(rows, part.windows))
-    return cast("pl.Series", pl.from_arrow(told)).struct.unnest()
+    of_windows = part.whole(lambda rows: figures(rows, part.windows))
+    return cast("pl.Series", pl.from_arrow(of_windows)).struct.unnest()

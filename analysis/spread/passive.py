@@ -137,11 +137,11 @@ def passive(
     runs = _with_names(store, runs)
     rows, worth = [pl.DataFrame(schema=COLUMNS)], []
     for (on, work), part in runs.group_by("cluster", "workload", maintain_order=True):
-        found, worth_of = _of_workload(str(on), str(work), part, POWER if figure is None else (figure,))
-        rows.append(found.select(*COLUMNS))
+        rows_of_gpus, worth_of = _of_workload(str(on), str(work), part, POWER if figure is None else (figure,))
+        rows.append(rows_of_gpus.select(*COLUMNS))
         worth.append(worth_of)
-    every = pl.concat(rows).sort("cluster", "workload", "rank", "gpu", nulls_last=True)
-    return Passive(every, tuple(sorted(worth, key=lambda one: (one.cluster, one.workload))), coverage)
+    all_rows = pl.concat(rows).sort("cluster", "workload", "rank", "gpu", nulls_last=True)
+    return Passive(all_rows, tuple(sorted(worth, key=lambda rank: (rank.cluster, rank.workload))), coverage)
 
 
 def _runs(store: Store, cluster: str | None, workload: str | None) -> pl.DataFrame:
@@ -160,10 +160,10 @@ def _runs(store: Store, cluster: str | None, workload: str | None) -> pl.DataFra
 
 def _with_names(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
     """The same with the key and the name of their physical GPU, and their job."""
-    known = identities(store)
+    identity_rows = identities(store)
     one_name: list[pl.DataFrame] = []
     for (on,), part in runs.group_by("cluster", maintain_order=True):
-        names = linked_names(known, str(on))
+        names = linked_names(identity_rows, str(on))
         several = pl.col("gpu").is_in(sorted(names.ambiguous))
         one_name.append(part.filter(~several).with_columns(pl.col("gpu").replace(names.identity)))
     if not one_name:
@@ -255,10 +255,10 @@ def _of_workload(cluster: str, workload: str, runs: pl.DataFrame, figures: Seque
     counted = jobs.group_by("gpu").agg(pl.col("power").median(), pl.col("runs").sum(), pl.len().alias("jobs"))
     counted = counted.join(_never_changes(jobs), on="gpu")
     rows = gpus.join(counted, on="gpu", how="left").with_columns(pl.col("runs", "jobs").fill_null(0))
-    told = runs["active"].count() > 0
+    has_activity = runs["active"].count() > 0
     reason = (
         pl.when(pl.col("jobs") == 0)
-        .then(pl.lit(f"no run with power at full clock ({ceiling:.0f} MHz)" + " and full load" * told))
+        .then(pl.lit(f"no run with power at full clock ({ceiling:.0f} MHz)" + " and full load" * has_activity))
         .when("stuck")
         .then(pl.lit("its power never changes: the sensor may be stuck"))
         .when(pl.col("jobs") == 1)
@@ -302,17 +302,17 @@ def _split_half(jobs: pl.DataFrame) -> tuple[float | None, int]:
     """The rank correlation of the scores of two random halves of the jobs, and the GPUs in both."""
     rng = np.random.default_rng(_SEED)
     names = jobs["job"].unique().sort()
-    found, gpus = [], []
+    correlations, gpus = [], []
     for _ in range(_SPLITS if jobs.height < _MANY else _FEW_SPLITS):
         side = pl.DataFrame({"job": names, "side": rng.permutation(len(names)) % 2})
         halves = jobs.join(side, on="job").group_by("gpu", "side").agg(pl.col("power").median())
-        one, other = (halves.filter(pl.col("side") == which).select("gpu", "power") for which in (0, 1))
-        both = one.join(other, on="gpu").sort("gpu")
-        value = correlate(both["power"].to_numpy(), both["power_right"].to_numpy(), "other half").spearman
-        if value is not None and both.height >= _JUDGED:
-            found.append(value)
-            gpus.append(both.height)
-    return (float(np.median(found)), int(np.median(gpus))) if found else (None, 0)
+        first_half, second_half = (halves.filter(pl.col("side") == which).select("gpu", "power") for which in (0, 1))
+        in_both = first_half.join(second_half, on="gpu").sort("gpu")
+        value = correlate(in_both["power"].to_numpy(), in_both["power_right"].to_numpy(), "other half").spearman
+        if value is not None and in_both.height >= _JUDGED:
+            correlations.append(value)
+            gpus.append(in_both.height)
+    return (float(np.median(correlations)), int(np.median(gpus))) if correlations else (None, 0)
 
 
 def _half_widths(jobs: pl.DataFrame) -> dict[int, float]:
@@ -325,9 +325,9 @@ def _half_widths(jobs: pl.DataFrame) -> dict[int, float]:
     pool = following["apart"].drop_nulls().to_numpy()
     pool = np.concatenate([pool, -pool])
     rng = np.random.default_rng(_SEED)
-    found = {}
+    half_widths = {}
     for n in jobs["gpu"].value_counts()["count"].unique().sort():
         drawn = min(n, _DRAWN_JOBS)
         medians = np.median(rng.choice(pool, (_DRAWS, drawn)), axis=1)
-        found[int(n)] = float(np.quantile(np.abs(medians), 0.95)) * float(np.sqrt(drawn / n))
-    return found
+        half_widths[int(n)] = float(np.quantile(np.abs(medians), 0.95)) * float(np.sqrt(drawn / n))
+    return half_widths

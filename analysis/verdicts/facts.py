@@ -252,7 +252,7 @@ def still_readings(
     )
     still = (pl.col("n") >= _STILL) & (pl.col("span_s") >= _STILL_S) & (pl.col("moved") >= _UTILISATION)
     longest = stretches.filter(still).sort("gpu", "n", "stretch").unique("gpu", keep="last", maintain_order=True)
-    shown = {
+    evidence = {
         gpu: (
             Measured(Quantity.STILL_POWER, watts, unit="W", n=n),
             Measured(Quantity.STILL_TIME, span_s, unit="s"),
@@ -260,7 +260,7 @@ def still_readings(
         )
         for gpu, watts, n, span_s, moved in longest.drop("stretch").iter_rows()
     }
-    return StillSensors(shown, coverage, tuple(sorted(unread)))
+    return StillSensors(evidence, coverage, tuple(sorted(unread)))
 
 
 def _stretches(part: GpuDays) -> pl.DataFrame:
