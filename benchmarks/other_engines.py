@@ -6,7 +6,8 @@
 whorl        `Store.sql`, and its view `run_windows`
 polars, duckdb, chdb, spark: the scripts of the page with a list of files, each in the Python that `--python` names
              (those of whorl where it names none; chdb and spark are left out then); Spark is `local[2]`
-plain join   Spark, with `run_windows.sql` less its stretches of time: each reading meets all runs of its GPU
+plain join   Spark, with `run_windows.sql` less its stretches of time: each reading meets all runs of its GPU. It takes
+             long: only where `--python "plain join=SPARK/bin/python"` asks for it
 
 The store is made up (`telemetry_windows`: GPUs at 1 Hz for an hour, 100 runs of 30 s on each). Every question is a
 process of its own with two threads: CPU seconds of the process with its children, from start to end, and the largest
@@ -185,8 +186,6 @@ def main() -> None:
     from whorl.benchmarks.reporting import as_json, say
 
     pythons = dict.fromkeys(WITH_WHORL, sys.executable) | dict(choice.split("=", 1) for choice in options.python)
-    if "spark" in pythons:
-        pythons["plain join"] = pythons["spark"]
     before, rows = machine("polars", "duckdb", "pyarrow"), []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place).resolve()
@@ -204,6 +203,7 @@ def main() -> None:
                     say(f"{engine}, {question}, {number + 1} of {options.repeats}")
                     run_in = plain if engine == "plain join" else folder
                     rows.append(measure(pythons[engine], engine, question, run_in))
+                    say(json.dumps(rows[-1]))
     size = {"rows": options.gpus * options.seconds, "gpus": options.gpus, "runs": 100 * options.gpus}
     print(as_json({"benchmark": "other_engines", "threads": 2, **size, "compared": compared(rows), "machine": before}))
 
