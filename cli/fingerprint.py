@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from .engine_options import engine_of, place_options
 from .options import cluster_option, json_option, store_option
 
 
@@ -11,8 +14,9 @@ from .options import cluster_option, json_option, store_option
 @store_option
 @cluster_option
 @click.option("--gpu", metavar="NAME", help="All figures of this GPU: node/slot, UUID, serial or a part.")
+@place_options
 @json_option
-def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool) -> None:
+def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool, **place: Any) -> None:
     """Compute the fingerprints of a cluster's GPUs, store them beside the earlier ones, and show them.
 
     \b
@@ -24,7 +28,7 @@ def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool)
     from ..dashboards.answers.judging import fingerprint as computed
     from .output import ProgressBar, print_reply
 
-    with ProgressBar() as progress:
+    with engine_of(place, store) as engine, ProgressBar() as progress:
         progress.say("computing the fingerprints")
-        reply = computed(store, cluster=cluster, gpu=gpu)
+        reply = computed(store, cluster=cluster, gpu=gpu, engine=engine, progress=progress.say)
     print_reply(reply, as_json=as_json)

@@ -93,17 +93,19 @@ def explain(
 
 
 def fingerprint(
-    store: Store | str | Path, *, cluster: str | None = None, gpu: str | None = None
-) -> Reply[Fingerprints]:
+    store: Store | str | Path, *, cluster: str | None = None, gpu: str | None = None, engine: Engine | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Reply[Fingerprints]:  # fmt: skip
     """Compute the fingerprints of a cluster's GPUs and store them, as `whorl fingerprint` does.
 
-    `frame` has a row for each figure of each GPU, or of the one that `gpu` names. Raises InputError where there are no
-    runs, and where no GPU or several fit.
+    `frame` has a row for each figure of each GPU, or of the one that `gpu` names. `engine` as of `verdicts`. Raises
+    InputError where there are no runs, and where no GPU or several fit.
     """
+    from ...analysis.engines import HERE
     from ...analysis.verdicts.fingerprint import fingerprints
     from ..printed import fingerprint as printed
 
-    computed = fingerprints(opened(store), cluster=cluster, gpu=gpu)
+    computed = fingerprints(opened(store), cluster=cluster, gpu=gpu, engine=engine or HERE, progress=progress)
     return Reply(
         computed,
         partial(printed.document, computed),
