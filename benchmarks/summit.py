@@ -14,14 +14,15 @@ write     each node has the journal of a collector (`Journal`), which takes a sw
 crowded   a sealing among 32,260 names of files of the day and 4,608 open journals: as many as Summit has before an hour
           is joined
 child     ten minutes of one more node, sealed as `whorl collect` does: by a child process, start included
-compact   twenty minutes after each full hour, and when the day is over; `minutes`: the energy of each GPU and minute,
-          which `whorl store compact` writes, too; `cold`: the day once more, a week later, in the smallest form
+compact   twenty minutes after each full hour, and when the day is over; `energy minutes`: the energy of each GPU and
+          minute, which `whorl store compact` writes, too; `cold`: the day once more, a week later, in the smallest form
 open      questions before a compaction, while all journals are open and no file of the last hours is joined
 day       questions when the day is compacted
 
 A question is a process of its own with two threads and 12 GiB of address space: wall and CPU seconds from opening the
 store on, imports included, and its largest resident memory. Beside whorl the same by plain DuckDB and by Polars over
-the same files (in `open` these do not see what is in journals). `exact`: whether whorl counts every reading once.
+the same files (in `open` these do not see what is in journals). `exact`: whether whorl counts every reading once, those
+of `child` too.
 
 It may be interrupted: run with the same `--folder` it goes on (`resumed`), with what the journals have. The folder is
 left as it is at the end. Nothing is asserted.
@@ -76,7 +77,7 @@ SEAL_US = SEAL_MINUTES * MINUTE_S * 10**6
 COMPACT_AFTER = 20  # minutes after a full hour
 HOUR_MINUTES, WEEK_NS = 60, 8 * 86_400 * 10**9
 WATTS = "power_mw / 1000.0"
-MOST_BYTES, MOST_S = 12 << 30, 1200.0  # address space and wall time of a question
+MOST_BYTES, MOST_S = 12 << 30, 600.0  # address space and wall time of a question
 
 
 # -- writing ----------------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ class NodeJournals:
                 for node, sweeps in zip(block, readings.minute(minute), strict=True):
                     self.spent.generate += time.thread_time() - began
                     self._append(node, minute, sweeps)
-                    if (minute + 1 - node) % SEAL_MINUTES == 0:
+                    if (minute + 1 - node) % self._shape.seal_minutes == 0:
                         self._seal(self._journals[node].seal)
                     began = time.thread_time()
 
@@ -406,7 +407,7 @@ def by_duckdb(question: str) -> Callable[[Store, int], dict[str, Any]]:
             connection.execute(
                 f"create view {name} as from read_parquet('{store.root}/{pattern}', hive_partitioning = false)"
             )
-        return summed(connection.execute(SQL[question]).to_arrow_table())
+        return summed(connection.sql(SQL[question]).to_arrow_table())
 
     return ask
 
@@ -495,10 +496,10 @@ class FleetDay:
 
     def ask(self, name: str, now_ns: int = 0) -> dict[str, Any]:
         command = [sys.executable, __file__, "--only", name, "--folder", str(self.folder), "--now", str(now_ns)]
+        most_s = None if name in ("compact", "minutes") else MOST_S
+        environment = os.environ | THREADS
         try:
-            done = subprocess.run(
-                command, check=True, capture_output=True, text=True, env=os.environ | THREADS, timeout=MOST_S
-            )
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=most_s)
             answer: dict[str, Any] = json.loads(done.stdout)
         except subprocess.TimeoutExpired:
             answer = {"failed": f"not ready after {MOST_S:g} s"}
@@ -599,7 +600,7 @@ class FleetDay:
         chosen = self.chosen is None or "energy" in self.chosen
         if chosen:
             self.stage("energy without minutes", functools.partial(self.repeated, "energy", 1))
-        self.stage("minutes", lambda: self.ask("minutes", END_NS + (HOUR_MINUTES + 5) * MINUTE_NS))
+        self.stage("energy minutes", lambda: self.ask("minutes", END_NS + (HOUR_MINUTES + 5) * MINUTE_NS))
         self.questions("day", DAY, self.repeats)
         self.stage("disk", self.disk)
         self.stage("cold", functools.partial(self.compacted, END_NS + WEEK_NS))
@@ -607,23 +608,28 @@ class FleetDay:
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """The figures, with those that follow from them."""
-        figures = self.figures
+        """The figures so far, with those that follow from them."""
+        figures = dict(self.figures)
         whole = WriterCost()
-        for step in [*figures["steps"], figures["closed"]]:
+        for step in [*figures.get("steps", []), *([figures["closed"]] if "closed" in figures else [])]:
             whole.add(WriterCost(**{name: step[name] for name in vars(whole)}))
-        written = {f"{name}_us_a_row": round(1e6 * getattr(whole, name) / whole.rows, 3) for name in ("append", "seal")}
-        written |= {
-            f"{name}_ms_a_seal": round(1e3 * getattr(whole, name) / whole.seals, 1) for name in ("seal", "lock")
-        }
+        written = rounded(vars(whole))
+        if whole.seals:
+            written |= {
+                f"{name}_us_a_row": round(1e6 * getattr(whole, name) / whole.rows, 3) for name in ("append", "seal")
+            }
+            written |= {
+                f"{name}_ms_a_seal": round(1e3 * getattr(whole, name) / whole.seals, 1) for name in ("seal", "lock")
+            }
+        expected = self.shape.rows + (GPUS * SEAL_MINUTES * MINUTE_S if "open: child" in figures else 0)
         counted = figures.get("day: rows", {}).get("rows")
-        share = self.shape.rows / (SUMMIT_NODES * GPUS * 86_400)
         return {
             "schema": "whorl.benchmark.summit/1", "benchmark": "summit", "nodes": self.shape.nodes,
-            "gpus": self.shape.nodes * GPUS, "minutes": self.shape.minutes, "rows": self.shape.rows,
-            "share_of_a_summit_day": round(share, 6), "processes": self.processes, "durable": "no fsync",
-            "exact": None if counted is None else counted == self.shape.rows,
-            "written": {**rounded(vars(whole)), **written}, **figures,
+            "gpus": self.shape.nodes * GPUS, "simulated_minutes": self.shape.minutes,
+            "seal_minutes": self.shape.seal_minutes, "rows": self.shape.rows,
+            "share_of_a_summit_day": round(self.shape.rows / (SUMMIT_NODES * GPUS * 86_400), 6),
+            "processes": self.processes, "durable": "no fsync", "complete": "cold" in figures,
+            "exact": None if counted is None else counted == expected, "written": written, **figures,
         }  # fmt: skip
 
 
@@ -646,9 +652,13 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where to work, and to go on")
     parser.add_argument("--nodes", type=int, default=SUMMIT_NODES)
     parser.add_argument("--minutes", type=int, default=144, help="of the day that are simulated, its last ones")
+    parser.add_argument("--seal-minutes", type=int, default=SEAL_MINUTES, help="from one sealing of a node to the next")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3, help="of the questions of `day`")
     parser.add_argument("--questions", nargs="*", help="only these")
+    parser.add_argument(
+        "--so-far", action="store_true", help="run nothing: print what a run in this folder has measured"
+    )
     parser.add_argument("--only", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--now", type=int, default=0, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -656,8 +666,12 @@ def main() -> None:
         print(json.dumps(one(given.only, given.folder / "store", given.now)))
         return
     chosen = None if given.questions is None else set(given.questions)
-    run = FleetDay(given.folder, FleetShape(given.nodes, given.minutes), given.processes, given.repeats, chosen)
-    print(as_json(run.go()))
+    run = FleetDay(
+        given.folder, FleetShape(given.nodes, given.minutes, given.seal_minutes), given.processes, given.repeats, chosen
+    )
+    if given.so_far:
+        run.load()
+    print(as_json(run.result() if given.so_far else run.go()))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ class FleetShape:
 
     nodes: int
     minutes: int
+    seal_minutes: int = 10
+    """Between two sealings of a node, as collectors do it."""
 
     @property
     def began_ns(self) -> int:
