@@ -293,9 +293,9 @@ def crowded(store: Store, _now_ns: int) -> dict[str, Any]:
     (last,) = (root / "latest").glob("n00000-*.parquet")
     for node in range(100, 100 + SUMMIT_NODES):
         stem, sealed_us = f"{node_name(node)}-{4711 + node}", END_NS // 1000 - int(rng.integers(0, SEAL_US))
-        (root / "journal" / f"{stem}-{sealed_us:x}-8.journal").write_bytes(start_of_journal)
+        hashes = file_names.hash_text(frozenset(rng.integers(0, 2**16, GPUS).tolist()))
+        (root / "journal" / f"{stem}-{sealed_us:x}-8.g{hashes}.journal").write_bytes(start_of_journal)
         (root / "journal" / f"{node_name(node)}.lock").touch()
-        hashes = "".join(f"{gpu_bits:04x}" for gpu_bits in sorted(rng.integers(0, 2**16, GPUS).tolist()))
         for number in range(7):
             ended_us = sealed_us - (7 - number) * SEAL_US
             name = f"{stem}-{ended_us - SEAL_US:x}-{number}.{ended_us:x}.g{hashes}"
