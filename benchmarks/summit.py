@@ -12,7 +12,7 @@ write     each node has the journal of a collector (`Journal`), which takes a sw
           (`generate`, no part of whorl). Nothing is made durable (fsync): that depends on the disk. What a sealing
           knows of names is forgotten before each, as a collector seals in a new process.
 crowded   a sealing among 32,260 names of files of the day and 4,608 open journals: as many as Summit has before an hour
-          is joined
+          is joined; `note`: what readers and sealings read for a minute after that
 child     ten minutes of one more node, sealed as `whorl collect` does: by a child process, start included
 compact   twenty minutes after each full hour, and when the day is over; `energy minutes`: the energy of each GPU and
           minute, which `whorl store compact` writes, too; `cold`: the day once more, a week later, in the smallest form
@@ -64,7 +64,7 @@ from whorl.benchmarks.summit_fleet import (
     jobs_of,
     node_name,
 )  # fmt: skip
-from whorl.store import Store, file_names, snapshot, telemetry_files
+from whorl.store import Store, file_names, notes, snapshot, telemetry_files
 from whorl.store.journal import Journal
 from whorl.store.system import files as store_files
 
@@ -316,6 +316,32 @@ def crowded(store: Store, _now_ns: int) -> dict[str, Any]:
     return {"n_seals": among.spent.seals, "names": names, **ms}
 
 
+def note(store: Store, _now_ns: int) -> dict[str, Any]:
+    """The note of the files that a compaction replaces in an hour of Summit: to read it, and to list its paths."""
+    root = store.root.with_name("note")
+    Store.create(root).close()
+    hidden = [
+        f"telemetry/day=2026-01-01/{node_name(node)}-{4711 + node}-6475c4034836{number}-{number}.6475c63e870ee"
+        f".g{node:024x}.17673114000065{number:02}_1767311999002910.{node:08x}.parquet"
+        for node in range(SUMMIT_NODES)
+        for number in range(HOUR_MINUTES // SEAL_MINUTES)
+    ]
+    number = notes.newest(root).number + 1
+    notes.add(root, notes.ReplacementNote(number, None, 2, (), dict.fromkeys(hidden, float(END_NS // 10**9))))
+    read_s, listed_s = [], []
+    for _ in range(5):
+        began = time.process_time()
+        newest = notes.newest(root)
+        read_s.append(time.process_time() - began)
+        began = time.process_time()
+        assert len(newest.hidden_in(root)) == len(hidden)
+        listed_s.append(time.process_time() - began)
+    size = notes.path_of(root, number).stat().st_size
+    shutil.rmtree(root)
+    took = {"read_s": round(statistics.median(read_s), 3), "paths_s": round(statistics.median(listed_s), 3)}
+    return {"names": len(hidden), "bytes": size, "n_reads": len(read_s), **took}
+
+
 def children_s() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -435,9 +461,9 @@ def by_polars(question: str) -> Callable[[Store, int], dict[str, Any]]:
 
 
 OWN: dict[str, Callable[[Store, int], dict[str, Any]]] = {
-    "compact": compact, "minutes": minutes, "child": child, "crowded": crowded, "listing": listing, "status": status,
-    "start": start, "start_telemetry": start_telemetry, "parts": parts, "rows": rows, "latest": latest,
-    "energy": energy,
+    "compact": compact, "minutes": minutes, "child": child, "crowded": crowded, "note": note, "listing": listing,
+    "status": status, "start": start, "start_telemetry": start_telemetry, "parts": parts, "rows": rows,
+    "latest": latest, "energy": energy,
 }  # fmt: skip
 CONTENDERS = {
     **OWN, **{name: by_whorl(name) for name in ("one_gpu", "hourly", "p95")},
@@ -446,7 +472,7 @@ CONTENDERS = {
 }  # fmt: skip
 OPEN = ("listing", "child", "status", "start", "start_telemetry", "one_gpu", "latest", "rows", "hourly", "parts",
         "one_gpu by duckdb", "hourly by duckdb", "one_gpu by polars", "hourly by polars")  # fmt: skip
-DAY = tuple(name for name in CONTENDERS if name not in ("compact", "minutes", "child", "crowded"))
+DAY = tuple(name for name in CONTENDERS if name not in ("compact", "minutes", "child", "crowded", "note"))
 
 
 def one(name: str, root: Path, now_ns: int) -> dict[str, Any]:
@@ -594,8 +620,9 @@ class FleetDay:
         self.stage("machine", lambda: machine("polars", "duckdb", "numpy", "pyarrow"))
         self.stage("facts", self.facts)
         self.write()
-        if self.chosen is None or "crowded" in self.chosen:
-            self.stage("crowded", functools.partial(self.repeated, "crowded", 1))
+        for name in ("crowded", "note"):
+            if self.chosen is None or name in self.chosen:
+                self.stage(name, functools.partial(self.repeated, name, 1))
         self.stage("compact day", functools.partial(self.compacted, END_NS + COMPACT_AFTER * MINUTE_NS))
         chosen = self.chosen is None or "energy" in self.chosen
         if chosen:

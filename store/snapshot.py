@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TRIES = 100
 _PAUSE_S = 0.02
+_SORTED_JOURNALS = 128
 _BY_TIME = {spec.name for spec in (TELEMETRY, LATE, MINUTES, *DERIVED)}
 
 
@@ -202,8 +203,9 @@ def latest(listing: Snapshot, verified: Verified, skip: Skip) -> pa.Table:
     import pyarrow as pa
 
     parts = _read(LATEST, listing, verified, skip)
-    live = live_rows(listing, TELEMETRY.name)
-    parts += [live] if live is not None else []
+    live = [rows for content in listing.journals.values() if (rows := content.rows.get(TELEMETRY.name)) is not None]
+    # Some journals at a time: those of a fleet have millions of rows, which would all be sorted together.
+    parts += [keys.last_rows(live[at : at + _SORTED_JOURNALS]) for at in range(0, len(live), _SORTED_JOURNALS)]
     no_row = pa.table({"ts": pa.array([], pa.timestamp("us"))})
     return parquet.complete(LATEST, keys.conform(LATEST, keys.last_rows([no_row, *parts])))
 
