@@ -33,7 +33,7 @@ R = TypeVar("R")
 _THREADS = 4
 _AHEAD = 2  # parts under way beyond one for each worker, so that none waits for its next part
 _LOOK_S = 5  # so often a part that takes long lets us look whether there is a worker at all
-_ALONE_S = 60  # a worker that was killed is there again after some seconds
+_ALONE_S = 180  # a worker that was killed is there again after seconds, on a busy machine half a minute
 _HOSTS = 5  # that a sentence names
 
 

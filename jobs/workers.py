@@ -29,10 +29,12 @@ WORKERS = 4
 MEMORY = "1 GiB"
 """Of such a job: a worker takes 0.4 GB, the process that starts it again 0.1."""
 
+LEAN = "POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 ARROW_DEFAULT_MEMORY_POOL=system"
+"""The environment of a worker: it has one CPU, and what Arrow lets go of goes back to the system."""
 LONGEST_MIN = 240
 """The time limit of such a job, where its partition allows that."""
 
-_CONNECT_S = 10
+_CONNECT_S = 30
 _LOOK_S = 1.0
 _TELL_S = 30.0
 
@@ -127,6 +129,7 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
             cores=1, processes=1, memory=MEMORY, job_name=name, account=jobs.get("account"), queue=partition,
             walltime=str(int(min([LONGEST_MIN, *limits]))),
             job_extra_directives=[*of_site["job-extra-directives"], *unread],
+            job_script_prologue=[f"export {LEAN}", *of_site["job-script-prologue"]],
             scheduler_options={"dashboard_address": ":0", **of_site["scheduler-options"]},
         )  # fmt: skip
         stack.callback(_ended, cluster.close, timeout=_CONNECT_S)
