@@ -270,7 +270,7 @@ def _plain_rows(group: _Group) -> pa.Table:
     import pyarrow as pa
 
     latest = group.spec == LATEST
-    read = _of_each(group.files, parquet.read) if latest else {path: parquet.read(path) for path in group.files}
-    tables = [*read.values()]
+    of_files = _of_each(group.files, parquet.read) if latest else {path: parquet.read(path) for path in group.files}
+    tables = [*of_files.values()]
     rows = keys.last_rows(tables) if latest else pa.concat_tables(tables, promote_options="default")
     return keys.sort(group.spec, keys.conform(group.spec, rows))

@@ -125,14 +125,14 @@ def _place_readings(
     earlier, bounds = _latest_so_far(root, journal), keys.bounds_of(rows)
 
     def write() -> dict[Path, Path]:
-        place = telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values())
-        return _write(place)
+        return _write(telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values()))
 
-    near = telemetry_files.neighbours(root, bounds, journal.stem)
+    before = telemetry_files.listed(root, bounds)
     new_moves = write()
     moves |= new_moves
     with telemetry_files.placing(root):
-        if telemetry_files.neighbours(root, bounds, journal.stem) != near:
+        since = telemetry_files.listed(root, bounds) - before
+        if any(telemetry_files.is_new(entry, bounds, journal.stem) for entry in since):
             for temporary in new_moves:
                 files.remove(temporary)
                 del moves[temporary]
@@ -141,9 +141,9 @@ def _place_readings(
         folders = _rename(root, moves, strays)
     for folder in folders:
         files.sync_folder(folder)
-    made = [path for path in new_moves.values() if path.parent.name == LATEST.name]
-    if made:  # what earlier files hold is in the new one, or no longer the last
-        for path in _long_replaced({*earlier, *made}, pace.grace_s):
+    new_latest = [path for path in new_moves.values() if path.parent.name == LATEST.name]
+    if new_latest:  # what earlier files hold is in the new one, or no longer the last
+        for path in _long_replaced({*earlier, *new_latest}, pace.grace_s):
             files.remove(path)
 
 
@@ -152,12 +152,12 @@ def _long_replaced(paths: Iterable[Path], grace_s: float) -> list[Path]:
 
     The last one was made just now, so its time is that of the file system.
     """
-    made_s = {}
+    written_s = {}
     for path in paths:
         with contextlib.suppress(FileNotFoundError):  # a compaction removed it
-            made_s[path] = path.lstat().st_mtime
-    in_order = sorted(made_s, key=made_s.__getitem__)
-    return [path for path, newer in pairwise(in_order) if made_s[in_order[-1]] - made_s[newer] >= grace_s]
+            written_s[path] = path.lstat().st_mtime
+    in_order = sorted(written_s, key=written_s.__getitem__)
+    return [path for path, newer in pairwise(in_order) if written_s[in_order[-1]] - written_s[newer] >= grace_s]
 
 
 def _latest_so_far(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
