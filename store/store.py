@@ -230,6 +230,16 @@ class Store:
         """Those files of a table that can be read. Raises FileNotFoundError where one was replaced by others."""
         return snapshot.sound(table(name), paths, self.verified, self.skip)
 
+    def left_out(self, name: str, within: Bounds = EVER) -> dict[Path, str]:
+        """The files of a table that cannot be read, as far as this was noticed, with the reason; of those that can have
+        rows within bounds."""
+        folder = self.root / name
+        return {
+            path: reason
+            for path, reason in self.skipped.items()
+            if path.is_relative_to(folder) and file_names.may_hold(path.name, within)
+        }
+
     def skip(self, path: Path, reason: str) -> None:
         """Note, and log once, that a file cannot be read."""
         if path not in self.skipped:
@@ -260,26 +270,11 @@ class Store:
         only = None if gpus is None else ds.field("gpu").isin([gpu for _, gpu in gpus])
         if gpus is not None:
             within = Bounds(within.first_us, within.last_us, file_names.gpu_hashes(gpu for _, gpu in gpus))
-        return self._read(name, lambda rows: parts.read(name, rows, columns, only=only), within)
+        return self.read(name, lambda rows: parts.read(name, rows, columns, only=only), within)
 
-    def whole(self, name: str, read: Callable[[Rows], T], within: Bounds = EVER) -> T:
-        """What `read` makes of the rows of a table within bounds, if all of them can be read.
-
-        It begins again where others replaced a file meanwhile. Raises StoreError, which names the file, where one that
-        may hold such rows is damaged: `arrow` and `scan` leave it out.
-        """
-        answer = self._read(name, read, within)
-        self.require_all(name, within)
-        return answer
-
-    def require_all(self, name: str, within: Bounds = EVER) -> None:
-        """Raise StoreError for a file that was left out, and may hold rows of a table within bounds."""
-        for path, reason in self.skipped.items():
-            if path.is_relative_to(self.root / name) and file_names.may_hold(path.name, within):
-                raise StoreError(f"{path}: {reason}")
-
-    def _read(self, name: str, read: Callable[[Rows], T], within: Bounds) -> T:
-        """What `read` makes of the rows of a table, of files that were not replaced by others meanwhile."""
+    def read(self, name: str, read: Callable[[Rows], T], within: Bounds = EVER) -> T:
+        """What `read` makes of the rows of a table within bounds; it begins again where others replaced a file
+        meanwhile. A file that is damaged is left out (`left_out`). Raises StoreError."""
         import pyarrow as pa
 
         for _ in range(_TRIES):

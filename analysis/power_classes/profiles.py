@@ -14,7 +14,7 @@ import polars as pl
 from ...store.metrics import board_power_mw
 from ..engines import HERE, Engine, PartFailure
 from ..runs.measurements import measurements
-from ..runs.windows import READINGS, TRUSTED, Progress, WindowPart, arrow_of, made, up_to_end
+from ..runs.windows import READINGS, TRUSTED, Progress, WindowPart, arrow_of, up_to_end
 from ..statistics.ordering import Floats
 from .spikes import SMOOTHING, distances, spike_vector
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 RUNS = 50
 """Of a workload with more runs, this many are read."""
 _READINGS = 30  # of a workload, at least
+_UNREADABLE = "its telemetry cannot be read"
 _USED = ("utilization", "memory_utilization")
 _LIMITS = ("limit_w", "board_w")
 LITTLE, MUCH = 30.0, 60.0
@@ -97,17 +98,20 @@ def power_profiles(
 ) -> list[Profile]:
     """The profile of each workload of a store (of one cluster) from the telemetry in the windows of its runs.
 
-    Telemetry is read in parts of some workloads each. Those of a part that cannot be read have a `reason`.
+    Telemetry is read in parts of some workloads each. A run with a damaged file is left out; a workload of which too
+    little is left has a `reason`.
     """
     runs = measurements(store, clusters=[cluster] if cluster else [], run_ids=True, untimed=True)
     runs = runs.select("run_id", pl.col("cluster", "workload", "gpu").cast(pl.String))
     counts = {names: (of_all["run_id"].n_unique(), of_all["gpu"].n_unique()) for names, of_all in _by_workload(runs)}
     parts = _parts(store, runs.join(_windows(store), on="run_id", how="left", maintain_order="left"))
-    results, _ = made(store, engine, _profiles, parts, progress)
-    profiles = []
-    for part, result in zip(parts, results, strict=True):
+    engine.require(store)
+    profiles = list[Profile]()
+    for part, result in zip(
+        parts, engine.map(_profiles, parts, name=lambda part: part.name, progress=progress), strict=True
+    ):
         if isinstance(result, PartFailure):
-            reason = f"its telemetry cannot be read: {result.reason}"
+            reason = f"{_UNREADABLE}: {result.reason}"
             result = [_without(*names, reason) for names, _ in _by_workload(part.runs)]
         profiles += result
     for place, profile in enumerate(profiles):
@@ -162,14 +166,18 @@ def _profiles(part: WorkloadPart) -> list[Profile]:
     windows = chosen.select("cluster", "gpu", "began", "ended", up_to_end())
     watts, read_w = board_power_mw() / 1e3, pl.col("power_limit_mw") / 1e3
     columns = {"ts": pl.col("ts"), "watts": watts, "read_w": read_w, **{name: pl.col(name) for name in _USED}}
-    rows = WindowPart(part.root, arrow_of(windows)).readings(columns, watts.is_not_null() & TRUSTED)
-    rows = rows.sort("window", "ts")
+    of_part = WindowPart(part.root, arrow_of(windows)).readings(columns, watts.is_not_null() & TRUSTED)
+    rows = of_part.rows.sort("window", "ts")
     limit_w = pl.coalesce("limit_w", "read_w", "board_w").alias("limit_w")
     read = rows.hstack(chosen.select("run_id", *_LIMITS)[rows["window"]]).select(
         "run_id", "watts", limit_w, pl.col(_USED).cast(pl.Float64)
     )
     joined = part.runs.drop("began", "ended", *_LIMITS).join(read, on="run_id", how="left", maintain_order="left_right")
-    return [_profile(*names, of_workload) for names, of_workload in _by_workload(joined)]
+    profiles = [_profile(*names, of_workload) for names, of_workload in _by_workload(joined)]
+    if of_part.left_out is None:
+        return profiles
+    reason = f"{_UNREADABLE}: {of_part.left_out}"
+    return [profile if profile.reason is None else replace(profile, reason=reason) for profile in profiles]
 
 
 def _by_workload(runs: pl.DataFrame) -> Iterator[tuple[tuple[str, str], pl.DataFrame]]:

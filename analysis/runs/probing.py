@@ -16,11 +16,11 @@ from ...store.catalog import quoted
 from ...store.names import TRIAL_CAMPAIGN, gpu_name
 from ...store.vocabulary import EventKind, stated
 from ..by_number import by_number
-from ..engines import HERE, Coverage, Engine, PartFailure, opened
+from ..engines import HERE, Coverage, Engine, opened
 from .kinds import told_apart
 from .measurements import SOUND, identities
 from .run_figures import figures, in_time
-from .windows import GpuDays, Progress, gpu_days, made
+from .windows import GpuDays, PartRows, Progress, gpu_days, made, reasons_of
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -279,18 +279,17 @@ def failed_memory(
     cluster, gpu, first, last (when it told so), row_remap_failed, ecc_uncorrected (the highest readings).
     """
     results, coverage = made(store, engine, _failed_memory, gpu_days(store, most=_LOOKED_AT), progress)
-    by_part = [result for result in results if not isinstance(result, PartFailure)]
+    by_part = [result.rows for result in results if result is not None]
     by_gpu = pl.concat([pl.DataFrame(schema=_FAILED), *by_part]).lazy().pipe(_extremes, "first", "last").collect()
     return by_gpu.drop_nulls(["cluster", "gpu"]).sort("cluster", "gpu"), coverage
 
 
-def _failed_memory(part: GpuDays) -> pl.DataFrame:
+def _failed_memory(part: GpuDays) -> PartRows:
     """The same of all GPUs in some days."""
     store = opened(part.root)
     failed = store.scan("telemetry", within=part.bounds).filter(pl.any_horizontal(pl.col(_COUNTERS) > 0))
     by_gpu = store.collect(failed.pipe(_extremes, "ts", "ts")).cast(_FAILED)
-    store.require_all("telemetry", part.bounds)
-    return by_gpu
+    return PartRows(by_gpu, reasons_of(store.left_out("telemetry", part.bounds)))
 
 
 def _extremes(rows: pl.LazyFrame, first: str, last: str) -> pl.LazyFrame:

@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import polars as pl
 
-from ...store.file_names import DAY_US, Bounds, gpu_hashes
+from ...store.file_names import DAY_US, Bounds, gpu_hash, gpu_hashes, parse
 from ...store.instants import date_of_ns
+from ...store.manifest import gpus_of
 from ...store.metrics import UNTRUSTED_POWER
 from ...store.schema import arrow_schema
 from ...store.windows import FIGURES, WINDOW, figures, readings
@@ -67,6 +69,22 @@ class GpuDays:
 
 
 @dataclass(frozen=True)
+class PartRows:
+    """What a part gives, and which files of it cannot be read."""
+
+    rows: pl.DataFrame
+    left_out: str | None = None
+    """The files, with the reasons; None where all were read."""
+    unread: tuple[int, ...] = ()
+    """The windows that have no rows for it."""
+
+
+def reasons_of(damaged: Mapping[Path, str]) -> str | None:
+    """Of `PartRows.left_out`."""
+    return "; ".join(f"{path}: {reason}" for path, reason in damaged.items()) or None
+
+
+@dataclass(frozen=True)
 class WindowPart:
     """Windows of some GPUs that began within some days. `windows` has the columns `store.windows.WINDOW`."""
 
@@ -80,13 +98,27 @@ class WindowPart:
         ends = f"runs from {_day(began.min())} to {_day(began.max())}"
         return f"{ends}, {_range(self.windows['gpu'].to_pylist())}"
 
-    def whole(self, read: Callable[[Rows], T]) -> T:
-        """What `read` makes of the telemetry of these windows. Raises StoreError where not all of it can be read."""
-        began, until = (self.windows[name].cast("int64").to_numpy() for name in ("began", "until"))
-        gpus = gpu_hashes(self.windows["gpu"].unique().to_pylist())
-        return opened(self.root).whole("telemetry", read, Bounds(int(began.min()), int(until.max()) - 1, gpus))
+    def whole(self, read: Callable[[Rows], pl.DataFrame]) -> PartRows:
+        """What `read` makes of the telemetry of these windows: rows with `window`, its row in `windows`.
 
-    def readings(self, columns: Mapping[str, pl.Expr], only: pl.Expr) -> pl.DataFrame:
+        A window that may have readings in a file that is damaged has no rows. Raises StoreError.
+        """
+        began, until = (self.windows[name].cast("int64").to_numpy() for name in ("began", "until"))
+        gpus = self.windows["gpu"].to_pylist()
+        within = Bounds(int(began.min()), int(until.max()) - 1, gpu_hashes(set(gpus)))
+        store = opened(self.root)
+        rows, damaged = store.read("telemetry", read, within), store.left_out("telemetry", within)
+        unread = np.zeros(len(began), bool)
+        for path in damaged:
+            stated = parse(path.name)
+            times, hashes = _EVER if stated is None else stated.bounds, gpus_of(path)
+            has_gpu = [hashes is None or gpu_hash(gpu) in hashes for gpu in gpus]
+            unread |= (began <= times.last_us) & (until > times.first_us) & has_gpu
+        windows = np.flatnonzero(unread)
+        rows = rows.filter(~pl.col("window").is_in(windows)) if len(windows) else rows
+        return PartRows(rows, reasons_of(damaged) if len(windows) else None, tuple(windows.tolist()))
+
+    def readings(self, columns: Mapping[str, pl.Expr], only: pl.Expr) -> PartRows:
         """The readings in the windows that `only` holds for, in no order: `window` (its row), and expressions of
         columns of telemetry by name. Readings that have none of these columns are left out, too. What is not needed is
         dropped row group by row group."""
@@ -109,7 +141,7 @@ class WindowPart:
                 pieces.append(piece.cast(kinds).filter(only).select(selected))
             return pl.concat(pieces)
 
-        return self.whole(read_rows) if len(self.windows) else nothing
+        return self.whole(read_rows) if len(self.windows) else PartRows(nothing)
 
 
 def _day(at_us: int) -> str:
@@ -125,12 +157,23 @@ def _range(gpus: Sequence[str]) -> str:
 
 
 def made(
-    store: Store, engine: Engine, function: Callable[[Any], T], parts: Sequence[Any], progress: Progress | None = None
-) -> tuple[list[T | PartFailure], Coverage]:
-    """The results of parts, in their order, and what they cover."""
+    store: Store, engine: Engine, function: Callable[[Any], PartRows], parts: Sequence[Any],
+    progress: Progress | None = None,
+) -> tuple[list[PartRows | None], Coverage]:  # fmt: skip
+    """What each part gives, in their order, None where it failed; and what that covers. A part without the rows of a
+    file counts as a failure, too."""
     engine.require(store)
-    results = list(engine.map(function, parts, name=lambda part: str(part.name), progress=progress))
-    return results, Coverage(len(parts), tuple(result for result in results if isinstance(result, PartFailure)))
+    results: list[PartRows | None] = []
+    failures = []
+    for part, result in zip(
+        parts, engine.map(function, parts, name=lambda part: str(part.name), progress=progress), strict=True
+    ):
+        results.append(None if isinstance(result, PartFailure) else result)
+        if isinstance(result, PartFailure):
+            failures.append(result)
+        elif result.left_out is not None:
+            failures.append(PartFailure(part.name, result.left_out))
+    return results, Coverage(len(parts), tuple(failures))
 
 
 def gpu_days(
@@ -232,14 +275,19 @@ def windows_of_runs(
     results, coverage = made(store, engine, _figures, [part for part, _ in parts], progress)
     pieces = [pl.DataFrame(schema={"row": pl.Int64, **_FIGURES})]
     for (_, chosen), result in zip(parts, results, strict=True):
-        if not isinstance(result, PartFailure):
-            pieces.append(result.select(pl.Series("row", chosen), *_FIGURES))
+        if result is not None:
+            row = pl.Series("row", chosen).gather(result.rows["window"])
+            pieces.append(result.rows.select(row, *_FIGURES))
     order = pl.DataFrame({"row": np.arange(rows.height)})
     of_runs = order.join(pl.concat(pieces), on="row", how="left", maintain_order="left")
     return RunWindows(rows.hstack(of_runs.drop("row")), coverage)
 
 
-def _figures(part: WindowPart) -> pl.DataFrame:
+def _figures(part: WindowPart) -> PartRows:
     """The figures of the windows of a part."""
-    of_windows = part.whole(lambda rows: figures(rows, part.windows))
-    return cast("pl.Series", pl.from_arrow(of_windows)).struct.unnest()
+
+    def read_figures(rows: Rows) -> pl.DataFrame:
+        of_windows = cast("pl.Series", pl.from_arrow(figures(rows, part.windows)))
+        return of_windows.struct.unnest().with_row_index("window")
+
+    return part.whole(read_figures)

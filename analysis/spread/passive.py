@@ -13,17 +13,17 @@ jobs, and with the jobs the node's own level would go. docs/passive.md has the e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from ...store.metrics import board_power_mw
-from ..engines import HERE, Coverage, Engine, PartFailure
+from ..engines import HERE, Coverage, Engine
 from ..runs.measurements import identities, measurements
 from ..runs.probing import has_rows
-from ..runs.windows import TRUSTED, Progress, WindowPart, made, up_to_end, window_parts
+from ..runs.windows import TRUSTED, PartRows, Progress, WindowPart, made, up_to_end, window_parts
 from ..statistics.correlation import correlate, spearman_interval
 from .across_workloads import linked_names
 
@@ -201,12 +201,13 @@ def read_in_runs(
     results, coverage = made(store, engine, _read_in_part, [part for part, _ in parts], progress)
     pieces = [pl.DataFrame(schema={"run_id": pl.String, **_READ})]
     for (_, chosen), result in zip(parts, results, strict=True):
-        if not isinstance(result, PartFailure):
-            pieces.append(result.select(runs["run_id"].gather(chosen).gather(result["window"]), *_READ))
+        if result is not None:
+            run_ids = runs["run_id"].gather(chosen).gather(result.rows["window"])
+            pieces.append(result.rows.select(run_ids, *_READ))
     return pl.concat(pieces), coverage
 
 
-def _read_in_part(part: WindowPart) -> pl.DataFrame:
+def _read_in_part(part: WindowPart) -> PartRows:
     """The same of the windows of a part, by `window`."""
     milliwatts, mhz, ppm = board_power_mw(), pl.col("sm_clock_mhz"), pl.col("sm_active_ppm")
     columns = {"mw": milliwatts, "mhz": mhz.cast(pl.Int32), "ppm": ppm.cast(pl.Int32)}
@@ -216,8 +217,8 @@ def _read_in_part(part: WindowPart) -> pl.DataFrame:
         (pl.col("ppm").max() / 1e6).alias("active"),
     )
     read = part.readings(columns, milliwatts.is_not_null() & TRUSTED)
-    by_run = read.group_by("window").agg(pl.len(), *figures)
-    return by_run.filter(pl.col("len") >= _READINGS).select("window", *_READ)
+    by_run = read.rows.group_by("window").agg(pl.len(), *figures)
+    return replace(read, rows=by_run.filter(pl.col("len") >= _READINGS).select("window", *_READ))
 
 
 def _of_workload(cluster: str, workload: str, runs: pl.DataFrame, figures: Sequence[str]) -> tuple[pl.DataFrame, Worth]:

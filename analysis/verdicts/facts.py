@@ -15,11 +15,11 @@ import polars as pl
 
 from ...store.metrics import board_power_mw
 from ...store.vocabulary import EventKind, Outcome
-from ..engines import HERE, Coverage, Engine, PartFailure
+from ..engines import HERE, Coverage, Engine
 from ..runs.measurements import SOUND
 from ..runs.probing import OF_HARDWARE, OF_MEMORY, Probed
 from ..runs.sittings import PAUSE
-from ..runs.windows import GpuDays, Progress, WindowPart, arrow_of, gpu_days, made
+from ..runs.windows import GpuDays, PartRows, Progress, WindowPart, arrow_of, gpu_days, made
 from .states import codes
 from .verdict import Kind, Measured, Quantity
 
@@ -236,10 +236,12 @@ def still_readings(
     results, coverage = made(store, engine, _stretches, parts, progress)
     pieces, unread = [pl.DataFrame(schema=_STRETCH)], set[str]()
     for part, result in zip(parts, results, strict=True):
-        if isinstance(result, PartFailure):  # a row of each GPU, so that what lies before and after stays apart
-            unread.update(part.gpus or ())
-            result = pl.DataFrame({"gpu": part.gpus or ()})
-        pieces.append(result.with_columns(pl.lit(len(pieces), pl.Int64).alias("part")))
+        gpus_of_part = part.gpus or ()
+        lacking = gpus_of_part if result is None else [gpus_of_part[window] for window in result.unread]
+        unread.update(lacking)
+        # A row of each of these GPUs, so that what lies before and after stays apart.
+        rows = [pl.DataFrame({"gpu": lacking}, schema={"gpu": pl.String}), *([] if result is None else [result.rows])]
+        pieces += [piece.with_columns(pl.lit(len(pieces), pl.Int64).alias("part")) for piece in rows]
     at_borders = pl.concat(pieces, how="diagonal").sort("gpu", maintain_order=True)
     same = (pl.col("gpu", "power") == pl.col("gpu", "power").shift()).name.prefix("same_")
     goes_on = pl.all_horizontal("same_gpu", "same_power", pl.col("part") != pl.col("part").shift())
@@ -263,7 +265,7 @@ def still_readings(
     return StillSensors(evidence, coverage, tuple(sorted(unread)))
 
 
-def _stretches(part: GpuDays) -> pl.DataFrame:
+def _stretches(part: GpuDays) -> PartRows:
     """The stretches of equal power in a part: the first and the last one of each GPU, and others that are long."""
     gpus = list(part.gpus or ())
     times = {"began": part.since_us, "ended": part.until_us, "until": part.until_us}
@@ -273,9 +275,9 @@ def _stretches(part: GpuDays) -> pl.DataFrame:
     columns = {"ts_us": pl.col("ts").dt.epoch("us"), "mw": milliwatts, "used": utilization.cast(pl.Int16)}
     windows_part = WindowPart(part.root, arrow_of(windows))
     read = windows_part.readings(columns, milliwatts.is_not_null() & utilization.is_not_null())
-    if read.is_empty():
-        return pl.DataFrame(schema=_STRETCH).drop("part")
-    gpu, ts, power, used = (read[name].to_numpy() for name in ("window", "ts_us", "mw", "used"))
+    if read.rows.is_empty():
+        return replace(read, rows=pl.DataFrame(schema=_STRETCH).drop("part"))
+    gpu, ts, power, used = (read.rows[name].to_numpy() for name in ("window", "ts_us", "mw", "used"))
     if not ((gpu[1:] > gpu[:-1]) | ((gpu[1:] == gpu[:-1]) & (ts[1:] >= ts[:-1]))).all():
         order = np.lexsort((ts, gpu))
         gpu, ts, power, used = (values[order] for values in (gpu, ts, power, used))
@@ -292,4 +294,5 @@ def _stretches(part: GpuDays) -> pl.DataFrame:
         "least": np.minimum.reduceat(used, begin)[rows],
         "most": np.maximum.reduceat(used, begin)[rows],
     }
-    return pl.DataFrame(stretches, schema_overrides=dict.fromkeys(("power", "n", "least", "most"), pl.Int64))
+    kinds = dict.fromkeys(("power", "n", "least", "most"), pl.Int64)
+    return replace(read, rows=pl.DataFrame(stretches, schema_overrides=kinds))
