@@ -117,10 +117,9 @@ def list_files(
     if unknown := [name for name in tables if name not in names]:
         raise InputError(f"there are no files of a table {unknown[0]!r}; there are {', '.join(names)}")
     opened = Store.open(store)
-    edges = ((since, EVER.first_us), (until, EVER.last_us))
-    rows = opened.rows(
-        tables or names, Bounds(*(ever if time is None else _microseconds(time) for time, ever in edges))
-    )
+    first_us = EVER.first_us if since is None else _microseconds(since)
+    last_us = EVER.last_us if until is None else _microseconds(until)
+    rows = opened.rows(tables or names, Bounds(first_us, last_us))
     paths = {
         name: [str(path.absolute()) for path in (opened.root / name / EMPTY, *rows[name].files) if path.exists()]
         for name in tables or names

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +127,13 @@ def answers_of(engine: str, scripts: list[str]) -> dict[str, list[Any]]:
     names: dict[str, Any] = {}
     for script in scripts:
         exec(compile(Path(script).read_text(), script, "exec"), names)
-    rows = {
+    rows: dict[str, Callable[[Any], Any]] = {
         "polars": lambda frame: frame.collect().rows(),
         "duckdb": lambda relation: relation.fetchall(),
         "chdb": lambda reply: json.loads(reply.bytes())["data"],
         "spark": lambda frame: [tuple(row) for row in frame.collect()],
-    }[engine]
-    answers = {name: rows(answer) for name, answer in names["answers"].items()}
+    }
+    answers = {name: rows[engine](answer) for name, answer in names["answers"].items()}
     if engine == "spark":
         names["spark"].stop()
     return answers
