@@ -27,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +75,13 @@ def answer(engine: str, question: str) -> list[float]:
     script = script[: script.rindex("\n", 0, -1)]  # less its last line, which prints an answer
     exec(re.sub(r'in \("p95", .*\)', f'in ("{question}",)', script), names)
     reply = names["answers"][question]
-    rows = {
+    rows: dict[str, Callable[[], Any]] = {
         "polars": lambda: reply.collect(engine="streaming").rows(),
         "duckdb": lambda: reply.fetchall(),
         "clickhouse": lambda: json.loads(reply.bytes())["data"],
         "spark": lambda: [tuple(row) for row in reply.collect()],
-    }[kind]
-    return sums(rows())
+    }
+    return sums(rows[kind]())
 
 
 def _of_whorl(question: str) -> list[tuple[Any, ...]]:
@@ -88,7 +89,7 @@ def _of_whorl(question: str) -> list[tuple[Any, ...]]:
 
     store = Store("fleet")
     if question == "start":
-        return store.sql("select 1").to_pylist()
+        return [(row["n"],) for row in store.sql("select 1 as n").to_pylist()]
     columns = "run_id, cluster, gpu, began, ended, n, power_mean_w, power_median_w, power_p95_w, energy_j, energy_from"
     query = f"select {columns}, sm_clock_mean_mhz, temperature_max_c from run_windows"
     if question != "run_windows":
@@ -147,7 +148,9 @@ def compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     right = {row["question"]: row["sums"] for row in rows if row["engine"] == "whorl"}
 
     def middle(engine: str, question: str, figure: str) -> float:
-        return statistics.median(row[figure] for row in rows if (row["engine"], row["question"]) == (engine, question))
+        return float(
+            statistics.median(row[figure] for row in rows if (row["engine"], row["question"]) == (engine, question))
+        )
 
     out = []
     for engine, question in dict.fromkeys((row["engine"], row["question"]) for row in rows):
