@@ -52,13 +52,14 @@ def verdicts(
         opened(store), cluster=cluster, campaign=campaign, since=time_of(since), engine=engine or HERE,
         progress=progress,
     )  # fmt: skip
-    return Reply(
+    reply: Reply[Sequence[Judgement]] = Reply(
         concluded.judgements,
         partial(document, concluded.judgements),
         partial(printed.answer, concluded.judgements, folder(store)),
         rows=RowList(of=ROW),
         notes=concluded.notes,
-    ).covering(concluded.coverage)
+    )
+    return reply.covering(concluded.coverage)
 
 
 def explain(
