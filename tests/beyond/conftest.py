@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from distributed import LocalCluster
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[LocalCluster]:
-    """A scheduler in this process, and two workers with a thread and 1 GiB each."""
-    from distributed import LocalCluster
-
+CLUSTER = """
+from distributed import LocalCluster
+if __name__ == "__main__":
     with LocalCluster(
-        n_workers=2, threads_per_worker=1, memory_limit="1GiB", dashboard_address=":0", silence_logs=50
-    ) as started:
-        yield started
+        n_workers=2, threads_per_worker=1, memory_limit="400MiB", dashboard_address=":0", silence_logs=50
+    ) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        input()
+"""
+"""A program that ends when its input does. In the process of pytest, workers that die are not started again."""
 
 
 @pytest.fixture(scope="session")
-def address(cluster: LocalCluster) -> str:
-    """What `--on` takes."""
-    return placed(cluster)
-
-
-def placed(cluster: LocalCluster) -> str:
-    """The place of a cluster, as `--on` takes it."""
-    return cluster.scheduler_address.replace("tcp://", "dask://")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What `--on` takes: a scheduler with two workers that have a thread and 400 MiB each."""
+    program = tmp_path_factory.mktemp("dask") / "cluster.py"
+    program.write_text(CLUSTER)
+    environment = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system", "POLARS_MAX_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        assert running.stdout is not None
+        yield running.stdout.readline().strip().replace("tcp://", "dask://")
+        running.communicate("\n", timeout=60)

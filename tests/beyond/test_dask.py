@@ -13,7 +13,6 @@ from whorl.analysis.engines import Engine, PartFailure
 from whorl.errors import EngineError, InputError
 from whorl.jobs.workers import engine
 from whorl.store import Store
-from whorl.tests.beyond.conftest import placed
 from whorl.tests.beyond.squares import (
     FAILURES,
     PARTS,
@@ -101,7 +100,7 @@ def test_a_scheduler_that_dies_is_an_error_or_the_parts_are_made_here(tmp_path: 
         mortal = LocalCluster(
             n_workers=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0", silence_logs=50
         )
-        with mortal, engine(placed(mortal), or_here=or_here, tell=told.append) as dask:
+        with mortal, engine(mortal.scheduler_address.replace("tcp", "dask"), or_here=or_here, tell=told.append) as dask:
             results = dask.map(slowly, PARTS, name=named)
             first = [next(results), next(results)]
             mortal.close()
