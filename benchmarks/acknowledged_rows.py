@@ -157,9 +157,9 @@ MINUTES = """
     from telemetry_minutes"""
 
 
-def _spread(table: pa.Table, by: str, size: int) -> dict[str, Ints]:
+def _spread(table: pa.Table, by: str, size: int) -> dict[str, Any]:
     """The columns of an answer as arrays by GPU or node; 0 where the answer has none."""
-    columns = {}
+    columns: dict[str, Any] = {}
     for name in table.column_names:
         columns[name] = np.zeros(size, np.float64 if name == "mw" else np.int64)
         columns[name][table[by].to_numpy()] = table[name].to_numpy()

@@ -193,7 +193,12 @@ class NodeWriter:
             self._append(bursts - 1, 1)
         elif kind == EVENT:
             if not (again and self._has("events", f"kind = 'health' and code = {number} and node")):
-                fields = {"ts": [self._clock()], "node": [f"n{self._node}"], "kind": ["health"], "code": [number]}
+                fields: dict[str, list[Any]] = {
+                    "ts": [self._clock()],
+                    "node": [f"n{self._node}"],
+                    "kind": ["health"],
+                    "code": [number],
+                }
                 self.journal.append_columns(fields, "events")
         elif kind == GROUP:
             self._append_job(number, again=again)
@@ -267,6 +272,7 @@ def write(load: WriterLoad, events: EventLog, who: int) -> None:
                 for node in range(who, load.fleet.nodes, load.processes)
             ]
         queue = [(time.monotonic() + drawn.uniform(0, load.each_s), place) for place in range(len(nodes))]
+        paces_s = [load.each_s * drawn.uniform(0.5, 1.5) for _ in nodes]  # else all would publish at the same time
         heapq.heapify(queue)
         while load.remaining_s() > 0 or min(node.done for node in nodes) < len(PROGRAM):
             due_s, place = heapq.heappop(queue)
@@ -278,7 +284,7 @@ def write(load: WriterLoad, events: EventLog, who: int) -> None:
                 events.write(step=name, ms=round(1e3 * (time.perf_counter() - began), 3), late_ms=late_ms)
             except StoreError as error:
                 events.write(error=type(error).__name__, example=str(error)[:300])
-            heapq.heappush(queue, (max(due_s + load.each_s, time.monotonic()), place))
+            heapq.heappush(queue, (max(due_s + paces_s[place], time.monotonic()), place))
         for node in nodes:
             node.end()
 
@@ -445,7 +451,7 @@ class Crew:
         self._roles |= {f"reader {name}": (read, who) for who, name in enumerate(readers)}
         self._names: dict[int, str] = {}  # by process
         self._again: list[tuple[float, str]] = []
-        self.cpu_s: Counter[str] = Counter()
+        self.cpu_s: dict[str, float] = {}
         self.peak_mb: dict[str, list[int]] = {}
         self.kills: Counter[str] = Counter()
         self.failures: list[str] = []
@@ -510,7 +516,8 @@ class Crew:
             if not process:
                 return
             name = self._names.pop(process)
-            self.cpu_s[name.split()[0]] += usage.ru_utime + usage.ru_stime
+            role = name.split()[0]
+            self.cpu_s[role] = self.cpu_s.get(role, 0.0) + usage.ru_utime + usage.ru_stime
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                 self._again.append((time.monotonic() + self._drawn.uniform(0.2, 3) * min(1, self._load.kill_s), name))
             elif status:
@@ -525,7 +532,7 @@ class Crew:
         for process in self._names:
             self._peak(process)
         load = self._load
-        counts = {"s": round(load.seconds - load.remaining_s(), 1)}
+        counts: dict[str, float] = {"s": round(load.seconds - load.remaining_s(), 1)}
         for folder in FOLDERS:
             files = [name for _, _, names in os.walk(load.root / folder) for name in names]
             counts[folder] = sum(not name.endswith(".lock") and name != "_schema.parquet" for name in files)
@@ -554,7 +561,7 @@ class LogSummary:
         self._errors, self._warnings, self._examples = Counter[str](), Counter[str](), dict[str, str]()
         for path in sorted(home.glob("*.log")):
             for line in path.read_text().splitlines():
-                self._take(path.stem.split("-"), json.loads(line))
+                self._take(path.stem.split("-"), json.loads(line.replace(str(home), "HOME")))
 
     def _take(self, process: list[str], fields: dict[str, Any]) -> None:
         example = fields.pop("example", "")
@@ -664,7 +671,7 @@ def main() -> None:
     parser.add_argument("--readings", type=int, default=60, help="readings of a GPU in a burst of a minute")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--days", type=float, default=2)
-    parser.add_argument("--each-s", type=float, default=30, help="seconds from one step of a node to the next")
+    parser.add_argument("--each-s", type=float, default=30, help="mean seconds from one step of a node to the next")
     parser.add_argument("--kill-s", type=float, default=10, help="seconds from one SIGKILL to the next")
     parser.add_argument("--skew-s", type=float, default=5, help="how far clocks are off at most")
     parser.add_argument("--ahead-s", type=float, default=0, help="how far the clock of the first process is ahead")
