@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ROWS_OF_PART = 1_000_000
+ROWS_OF_PART = 1_500_000
 """Readings that a part has, about; of rows that are stored, as many."""
 VERSION = 1
 """Of the meter: one more where the same readings give other joules, so that days are made again."""
