@@ -64,7 +64,8 @@ def windows(store: Store, engine: Engine | None) -> list[float]:
 def summed(part: TablePart) -> tuple[pa.Table, pa.Table]:
     """The function of docs/beyond.md."""
     rows = part.arrow(["gpu", "ts", "power_mw"])  # noqa: F841  the queries name it
-    with duckdb.connect(config={"threads": 1, "enable_progress_bar": False}) as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute("set enable_progress_bar = false")  # it would stand in what this program prints
         hourly = connection.sql(
             "select gpu, date_trunc('hour', ts) as hour, sum(power_mw)::bigint as power_mw, count(*) as readings "
             "from rows group by all"
