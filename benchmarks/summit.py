@@ -95,8 +95,8 @@ class WriterCost:
     generate: float = 0.0
     open: float = 0.0
 
-    def add(self, other: WriterCost) -> None:
-        for name, figure in vars(other).items():
+    def add(self, cost: WriterCost) -> None:
+        for name, figure in vars(cost).items():
             setattr(self, name, getattr(self, name) + figure)
 
 
@@ -198,12 +198,12 @@ class WriterProcesses:
         self._orders: list[Connection] = []
         self._processes = []
         for number in range(processes):
-            here, there = spawning.Pipe()
-            given = (there, root, shape, blocks[number::processes])
-            process = spawning.Process(target=write_nodes, args=given, daemon=True)
+            parent_end, child_end = spawning.Pipe()
+            arguments = (child_end, root, shape, blocks[number::processes])
+            process = spawning.Process(target=write_nodes, args=arguments, daemon=True)
             process.start()
-            there.close()
-            self._orders.append(here)
+            child_end.close()
+            self._orders.append(parent_end)
             self._processes.append(process)
         self.opened = self._gather()
 
@@ -229,8 +229,8 @@ class WriterProcesses:
 
 
 def compact(store: Store, now_ns: int) -> dict[str, Any]:
-    done = store.compact(now=now_ns)
-    return {"files_before": done.before, "files_after": done.after, "unreadable": len(done.unreadable)}
+    joined = store.compact(now=now_ns)
+    return {"files_before": joined.before, "files_after": joined.after, "unreadable": len(joined.unreadable)}
 
 
 def minutes(store: Store, now_ns: int) -> dict[str, Any]:
@@ -267,8 +267,8 @@ def child(store: Store, _now_ns: int) -> dict[str, Any]:
     for sweep in sweeps:
         sweep["gpus"] = [(cluster, f"{gpu}-more") for cluster, gpu in sweep["gpus"]]
     command = [sys.executable, "-c", CHILD, str(store.root)]
-    done = subprocess.run(command, input=json.dumps(sweeps), check=True, capture_output=True, text=True)
-    cpu_s, wall_s = json.loads(done.stdout)
+    completed = subprocess.run(command, input=json.dumps(sweeps), check=True, capture_output=True, text=True)
+    cpu_s, wall_s = json.loads(completed.stdout)
     return {"child_cpu_s": round(cpu_s, 3), "child_wall_s": round(wall_s, 3)}
 
 
@@ -475,7 +475,7 @@ OPEN = ("listing", "child", "status", "start", "start_telemetry", "one_gpu", "la
 DAY = tuple(name for name in CONTENDERS if name not in ("compact", "minutes", "child", "crowded", "note"))
 
 
-def one(name: str, root: Path, now_ns: int) -> dict[str, Any]:
+def measured_once(name: str, root: Path, now_ns: int) -> dict[str, Any]:
     """What one contender takes."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     wall, cpu = time.perf_counter(), time.process_time()
@@ -525,8 +525,10 @@ class FleetDay:
         most_s = None if name in ("compact", "minutes") else MOST_S
         environment = os.environ | THREADS
         try:
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=most_s)
-            answer: dict[str, Any] = json.loads(done.stdout)
+            completed = subprocess.run(
+                command, check=True, capture_output=True, text=True, env=environment, timeout=most_s
+            )
+            answer: dict[str, Any] = json.loads(completed.stdout)
         except subprocess.TimeoutExpired:
             answer = {"failed": f"not ready after {MOST_S:g} s"}
         except subprocess.CalledProcessError as error:
@@ -570,17 +572,17 @@ class FleetDay:
             if (to_midnight + minute) % HOUR_MINUTES == COMPACT_AFTER and minute > COMPACT_AFTER
         ]
         steps = self.figures.setdefault("steps", [])
-        done = steps[-1]["minute"] if steps else 0
+        written = steps[-1]["minute"] if steps else 0
         stops = sorted({*range(0, total, SEAL_MINUTES), *compacted, total} - {0})
         for stop in stops:
-            if stop > done:
+            if stop > written:
                 began = time.perf_counter()
-                spent = writers.do((done, stop))
+                spent = writers.do((written, stop))
                 figures = rounded(vars(spent)) | {"wall_s": round(time.perf_counter() - began, 1)} | self.size()
                 steps.append({"minute": stop, **figures})
                 self.keep("steps", steps)
                 say(f"  minute {stop}: {steps[-1]}")
-                done = stop
+                written = stop
             if stop == (compacted[-1] if compacted else total):
                 self.questions("open", OPEN, 1)
             if stop in compacted:
@@ -608,8 +610,8 @@ class FleetDay:
         for folder, _, names in os.walk(self.root):
             top = Path(folder).relative_to(self.root).parts[:1]
             for name in names:
-                what = name if name in ("manifest.json", "verified.log") else top[0] if top else "others"
-                entry = out.setdefault(what, {"files": 0, "bytes": 0})
+                kind = name if name in ("manifest.json", "verified.log") else top[0] if top else "others"
+                entry = out.setdefault(kind, {"files": 0, "bytes": 0})
                 entry["files"] += 1
                 entry["bytes"] += (Path(folder) / name).stat().st_size
         return out
@@ -637,16 +639,16 @@ class FleetDay:
     def result(self) -> dict[str, Any]:
         """The figures so far, with those that follow from them."""
         figures = dict(self.figures)
-        whole = WriterCost()
+        total = WriterCost()
         for step in [*figures.get("steps", []), *([figures["closed"]] if "closed" in figures else [])]:
-            whole.add(WriterCost(**{name: step[name] for name in vars(whole)}))
-        written = rounded(vars(whole))
-        if whole.seals:
+            total.add(WriterCost(**{name: step[name] for name in vars(total)}))
+        written = rounded(vars(total))
+        if total.seals:
             written |= {
-                f"{name}_us_a_row": round(1e6 * getattr(whole, name) / whole.rows, 3) for name in ("append", "seal")
+                f"{name}_us_a_row": round(1e6 * getattr(total, name) / total.rows, 3) for name in ("append", "seal")
             }
             written |= {
-                f"{name}_ms_a_seal": round(1e3 * getattr(whole, name) / whole.seals, 1) for name in ("seal", "lock")
+                f"{name}_ms_a_seal": round(1e3 * getattr(total, name) / total.seals, 1) for name in ("seal", "lock")
             }
         expected = self.shape.rows + (GPUS * SEAL_MINUTES * MINUTE_S if "open: child" in figures else 0)
         counted = figures.get("day: rows", {}).get("rows")
@@ -688,17 +690,21 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--now", type=int, default=0, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.only:
-        print(json.dumps(one(given.only, given.folder / "store", given.now)))
+    options = parser.parse_args()
+    if options.only:
+        print(json.dumps(measured_once(options.only, options.folder / "store", options.now)))
         return
-    chosen = None if given.questions is None else set(given.questions)
+    chosen = None if options.questions is None else set(options.questions)
     run = FleetDay(
-        given.folder, FleetShape(given.nodes, given.minutes, given.seal_minutes), given.processes, given.repeats, chosen
+        options.folder,
+        FleetShape(options.nodes, options.minutes, options.seal_minutes),
+        options.processes,
+        options.repeats,
+        chosen,
     )
-    if given.so_far:
+    if options.so_far:
         run.load()
-    print(as_json(run.result() if given.so_far else run.go()))
+    print(as_json(run.result() if options.so_far else run.go()))
 
 
 if __name__ == "__main__":

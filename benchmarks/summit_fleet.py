@@ -98,8 +98,8 @@ def jobs_of(shape: FleetShape, seed: int = 44) -> list[FleetJob]:
     jobs: list[FleetJob] = []
     seconds = shape.minutes * MINUTE_S
     while free[0][0] < seconds:
-        wanted = min(int(rng.pareto(1.1) + 1), _MOST_NODES, shape.nodes)
-        chosen = [heapq.heappop(free) for _ in range(wanted)]
+        node_count = min(int(rng.pareto(1.1) + 1), _MOST_NODES, shape.nodes)
+        chosen = [heapq.heappop(free) for _ in range(node_count)]
         first_s = max(at for at, _ in chosen) + int(rng.integers(30, 150))
         last_s = first_s + 60 + int(1500 * rng.lognormal(0.0, 0.8))
         watts = IDLE_W + 2 if rng.random() < 0.05 else float(rng.uniform(110, LIMIT_W - 5))
