@@ -190,8 +190,8 @@ def test_a_part_that_fails_is_named_and_its_gpus_count_as_not_read(
     assert all(str(day) in failure.name and path.name in failure.reason for failure in partly.coverage.failures)
     assert_lost(whole, partly, store, day)
 
-    ends = (date_of_ns(at(MIDNIGHT_S + (1 + n) * DAY_S)) for n in range(2))
-    alone = reconcile(store, EnergyQuestion("c", *ends), engine=Losing(day))
+    since, until = (date_of_ns(at(MIDNIGHT_S + (1 + n) * DAY_S)) for n in range(2))
+    alone = reconcile(store, EnergyQuestion("c", since, until), engine=Losing(day))
     assert alone.booked.coverage.done == 0
     of_gpu = alone.gpus.filter(pl.col("gpu") == "GPU-a").row(0, named=True)
     assert (of_gpu["metered_j"], of_gpu["reason"]) == (None, "no telemetry")
