@@ -97,10 +97,10 @@ METERED: dict[str, pl.DataType] = {
 """The columns of `Attribution.metered`: a row for each GPU with readings, and its energy from the first to the last."""
 _NAMES = {name: PIECES[name] for name in ("cluster", "gpu", "node")}
 UNREAD: dict[str, pl.DataType] = _NAMES | {"limit_w": pl.Float64(), "began": pl.Int64(), "ended": pl.Int64()}
-"""The columns of `Split.unread`: GPUs with their power limits (NULL: not known), from when to when (ns UTC)."""
+"""The columns of `SplitEnergy.unread`: GPUs with their power limits (NULL: not known), from when to when (ns UTC)."""
 _Note = tuple[str, str, str | None, Note]
 _METERED: dict[str, pl.DataType] = METERED | {"highest_w": pl.Float64()}
-"""The columns of `Split.metered`: also the most that the GPU can draw, as far as is known."""
+"""The columns of `SplitEnergy.metered`: also the most that the GPU can draw, as far as is known."""
 
 _IDLE_MORE, _IDLE_MORE_W = 0.15, 5.0  # so much above its idle power a GPU still does nothing
 _LONG_S = 60  # what was read just before and after a longer gap counts, though most of its minute has no readings
@@ -161,7 +161,7 @@ def _rows(claims: range) -> Ints:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitEnergy:
     """The energy of some GPUs in some time, split among claims: what a part of the books has."""
 
     pieces: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PIECES))
@@ -212,10 +212,10 @@ class Attribution:
         """What is wrong with readings and claims, in order of GPU and time: columns of `PROBLEMS`."""
         return pl.concat(self._problems).unique().sort(*ORDER, nulls_last=True)
 
-    def split(self, read: Iterable[Meters]) -> Split:
+    def split(self, read: Iterable[Meters]) -> SplitEnergy:
         """What meters show, split among the claims of their GPUs. It does not change this attribution."""
         measured: list[_Measured] = []
-        empty, notes = Split(), list[_Note]()
+        empty, notes = SplitEnergy(), list[_Note]()
         parts, metered = [(empty.pieces, empty.crowds)], [empty.metered]
         for meters in read:
             of_meters = self._measure(meters)
@@ -230,9 +230,9 @@ class Attribution:
         if measured:
             parts.append(self._split(measured))
         pieces, crowds = (pl.concat(frames, rechunk=False) for frames in zip(*parts, strict=True))
-        return Split(pieces, pl.concat(metered), crowds, notes)
+        return SplitEnergy(pieces, pl.concat(metered), crowds, notes)
 
-    def pieces(self, splits: Iterable[Split]) -> Iterator[pl.DataFrame]:
+    def pieces(self, splits: Iterable[SplitEnergy]) -> Iterator[pl.DataFrame]:
         """The pieces of all GPUs: frames with the columns of `PIECES`.
 
         `splits` are of some GPUs and some time each. The last frame has the claims that no meter covers, and times
@@ -240,7 +240,7 @@ class Attribution:
         """
         nodes = [key for key in self._claims.of_node if key[1] is not None]
         lost = pl.DataFrame(nodes, {"cluster": pl.String, "node": pl.String}, orient="row")
-        empty, notes = Split(), list[_Note]()
+        empty, notes = SplitEnergy(), list[_Note]()
         unattributed, crowds, lacking = [empty.pieces], [empty.crowds], [empty.unread]
         for split in splits:
             self._metered.append(split.metered)
@@ -534,7 +534,7 @@ class _Measured:
     """The time of some GPUs in spans, in columns that refer to the rows of others by number."""
 
     metered: pl.DataFrame
-    """As `Split.metered`."""
+    """As `SplitEnergy.metered`."""
     gpus: pl.DataFrame
     """cluster, gpu, node, idle_source."""
     spans: _Columns

@@ -19,7 +19,7 @@ from ...store.instants import date_of_ns, nanoseconds
 from ...store.power_sensors import NORMAL_95, SensorError
 from ..by_number import by_number
 from ..engines import HERE, Coverage, Engine, PartFailure, opened
-from .attribute import UNREAD, Attribution, Kind, Split
+from .attribute import UNREAD, Attribution, Kind, SplitEnergy
 from .billing import cuts as rate_cuts
 from .billing import factors_used, priced, rates_between
 from .boards import POPULATION, BoardErrors, board_errors
@@ -235,7 +235,7 @@ class BookPart:
     """`BoardErrors.calibrated`."""
 
 
-def split_part(part: BookPart) -> Split:
+def split_part(part: BookPart) -> SplitEnergy:
     """The pieces of a part of the books, and what they stand on. A file that turns out to be damaged is left out.
     Raises StoreError."""
     store = opened(part.time.root)
@@ -249,7 +249,7 @@ def split_part(part: BookPart) -> Split:
     return split if left_out is None else replace(split, left_out=left_out, unread=_lacking(store, part.time))
 
 
-def _split_part(store: Store, part: BookPart) -> Split:
+def _split_part(store: Store, part: BookPart) -> SplitEnergy:
     claims = with_activity(store, part.claims, *part.time.window)
     attribution = Attribution(claims, cuts=part.cuts, since_ns=part.asked_ns[0], until_ns=part.asked_ns[1])
     return attribution.split(meters.calibrated(part.calibrated) for meters in part.time.meters(claims.edges))
@@ -286,14 +286,14 @@ def booked(
     ]  # fmt: skip
     failures: list[PartFailure] = []
 
-    def splits() -> Iterator[Split]:
+    def splits() -> Iterator[SplitEnergy]:
         engine.require(store)
         say = None if progress is None else lambda done: progress(f"metering GPUs: {done}")
         results = engine.map(split_part, parts, name=lambda part: part.time.label, progress=say)
         for part, result in zip(parts, results, strict=True):
             if isinstance(result, PartFailure):
                 failures.append(result)
-                result = Split(unread=_lacking(store, part.time))
+                result = SplitEnergy(unread=_lacking(store, part.time))
             elif result.left_out is not None:
                 failures.append(PartFailure(part.time.label, result.left_out))
             yield result

@@ -442,7 +442,12 @@ def test_the_name_of_a_journal_says_of_which_gpus_it_is(store: Store, monkeypatc
         leave_journal(store, batch(gpus, 1, 1), name=name)
     opened: list[str] = []
     real = journal_file.header
-    monkeypatch.setattr(journal_file, "header", lambda path: opened.append(path.name) or real(path))
+
+    def header(path: Path) -> Any:
+        opened.append(path.name)
+        return real(path)
+
+    monkeypatch.setattr(journal_file, "header", header)
     assert store.sql("select power_mw from telemetry where gpu = 'b'").num_rows == 1
     assert [name.split("-")[0] for name in opened] == ["large"]
 
