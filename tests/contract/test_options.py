@@ -74,6 +74,7 @@ COMMON = {
     "--neighbours": ["idle", "busy"],
     "--nice": ["0", "50"],
     "--node": ["c001-1", "n01"],
+    "--on": ["here", "dask://x", "x"],
     "--output": ["{here}/output"],
     "--partition": ["batch", "other"],
     "--population": ["normal"],
@@ -94,6 +95,7 @@ COMMON = {
     "--timeout": ["60s"],
     "--until": ["2026-11-28", "1d"],
     "--url": ["http://127.0.0.1:1/metrics"],
+    "--workers": ["2"],
     "--workload": ["sgemm", "bert"],
 }
 
@@ -129,6 +131,8 @@ SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
 TUNED = SIMULATED | {"": "gemm-fp32", "--max-slowdown": "5%", "--trials": "3", "--suite": "quick", "--sweep": OUT}
 STRESSED = {"--backend": "simulated", "--gpus": "1", "--trials": "3", "--sweep": OUT, "--max-slowdown": OUT}
 TUNED_BY = ("backend", "gpus", "knob", "model", "resume", "safe", "seed", "store", "suite", "trials", "warm-start")
+PLACE = {option: {"--on": "here"} for option in ("--workers", "--or-here")}
+WORKERS = dict.fromkeys(("--account", "--partition"), "needs workers of Slurm")
 ACCOUNTING = "needs the accounting of Slurm"
 ENGINE = "needs an engine of DCGM"
 PROBED = {
@@ -358,9 +362,9 @@ VERBS = {
         }
         | {"--fault": {"--seed": "9"}, "--faults": {"--seed": "9"}},
     ),
-    "verdicts": Verb(STORE, costly=True, writes=True),
+    "verdicts": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
     "explain": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}),
-    "fingerprint": Verb(STORE, costly=True, writes=True),
+    "fingerprint": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
     "check": Verb(
         SIMULATED,
         {"--critical": ["20", "1"], "--gpus": ["1", "2"], "--seed": ["1", "3"], "--warning": ["2"]},
@@ -383,9 +387,9 @@ VERBS = {
     ),
     "report": Verb(STORE | {"--out": "{here}/r.html"}, {"--out": ["{here}/r.html", "{here}/none/r.html"]}, costly=True),
     "variability": Verb(STORE | {"--replicates": "100"}, {"--replicates": ["100", "0"]}),
-    "energy": Verb(STORE),
-    "energy reconcile": Verb(STORE),
-    "energy excess": Verb(STORE),
+    "energy": Verb(STORE, beside=PLACE, never=WORKERS),
+    "energy reconcile": Verb(STORE, beside=PLACE, never=WORKERS),
+    "energy excess": Verb(STORE, beside=PLACE, never=WORKERS),
     "energy calibrate": Verb(STORE),
     "energy quote": Verb(
         STORE | {"--job": "5"},
@@ -464,8 +468,9 @@ VERBS = {
     "sql": Verb(STORE | {"": "select 1"}, {"": ["select 1", "select * from telemetry limit 3", "x"]}),
     "schema": Verb({}, {"": ["runs", "x"]}),
     "store status": Verb(STORE),
-    "store compact": Verb(STORE | {"--offline": None}, writes=True),
+    "store compact": Verb(STORE | {"--offline": None}, writes=True, beside=PLACE, never=WORKERS),
     "store prune": Verb(STORE | {"--keep": "30d", "--offline": None}, writes=True),
+    "store files": Verb(STORE, {"": ["telemetry", "late|runs", "x"]}),
     "store retire": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}, writes=True),
     "store upgrade": Verb(STORE | {"--offline": None}, writes=True),
     "store register": Verb(
