@@ -63,9 +63,9 @@ def windows(store: Store, engine: Engine | None) -> list[float]:
 
 def summed(part: TablePart) -> tuple[pa.Table, pa.Table]:
     """The function of docs/beyond.md."""
-    rows = part.arrow(["gpu", "ts", "power_mw"])  # noqa: F841  the queries name it
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("set enable_progress_bar = false")  # it would stand in what this program prints
+        rows = part.relation(connection)  # noqa: F841  the queries name it
         hourly = connection.sql(
             "select gpu, date_trunc('hour', ts) as hour, sum(power_mw)::bigint as power_mw, count(*) as readings "
             "from rows group by all"

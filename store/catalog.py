@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import StoreError
 from . import windows
+from .keys import KEY_RECORD
 from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Column, Table, View
 from .system.files import write_bytes
 from .views import PLAIN_VIEWS, VIEWS
@@ -37,7 +38,6 @@ from .views import PLAIN_VIEWS, VIEWS
 if TYPE_CHECKING:
     import duckdb
 
-_SPECIAL = re.compile(r"([\[*?])")
 _TEMPORARY = f"/{CATALOG}.tmp"
 _OPENED = (
     f"CASE WHEN ends_with(current_setting('temp_directory'), '{_TEMPORARY}') "
@@ -55,16 +55,6 @@ _ELSEWHERE = (
 def quoted(text: str | None) -> str:
     """`text` as an SQL string literal, or NULL."""
     return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
-
-
-def pattern(path: Path | str) -> str:
-    """`path` for `read_parquet`, escaped so that it names one file."""
-    return _SPECIAL.sub(r"[\1]", str(path))
-
-
-KEY_RECORD = "{" + ", ".join(f"'{name}': {name}" for name in KEY) + "}"
-"""The key of a reading as an expression. `KEY_RECORD NOT IN (SELECT KEY_RECORD FROM late)` looks into a table of late
-rows; for an anti join DuckDB may make a table of all others."""
 
 
 @functools.cache

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+KEY_RECORD = "{" + ", ".join(f"'{name}': {name}" for name in KEY) + "}"
+"""The key of a reading as an expression. `KEY_RECORD NOT IN (SELECT KEY_RECORD FROM late)` looks into a table of late
+rows; for an anti join DuckDB may make a table of all others."""
+
 _NEVER = -(2**63)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import functools
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 WRITTEN = "written"
 """A column of ns since 1970 that rows have until no other writer can contradict them."""
 
+_SPECIAL = re.compile(r"([\[*?])")
 _LOG = "verified.log"
 _MOST_LOG = 1 << 24  # bytes
 _PIECE = 1 << 22
@@ -40,6 +42,11 @@ _COLD = {"compression": "zstd", "compression_level": 12}
 
 Stamp = tuple[int, int, int]
 """Size, time of change (ns) and inode of a file. Files are never changed in place, so it names their content."""
+
+
+def pattern(path: Path | str) -> str:
+    """`path` for `read_parquet`, escaped so that it names one file."""
+    return _SPECIAL.sub(r"[\1]", str(path))
 
 
 def encode(spec: Table, rows: pa.Table, *, codec: str = "fresh", about: Mapping[str, str] | None = None) -> bytes:

@@ -27,8 +27,10 @@ import duckdb
 from ..errors import QueryError
 from . import guard, windows
 from .bounds import bounds
-from .catalog import KEY_RECORD, pattern, quoted, read
+from .catalog import quoted, read
 from .file_names import EVER, Bounds
+from .keys import KEY_RECORD
+from .parquet import pattern
 from .schema import TABLES, TELEMETRY, Table, View, table
 from .views import VIEWS, WINDOWS
 

@@ -7,11 +7,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from whorl.store import Store
 from whorl.store.newest import Following
+from whorl.store.schema import KEY
 from whorl.tests.store.journaler import (
     BEGAN,
     DAY_S,
@@ -121,6 +123,11 @@ def of_parts(store: Store, **bounds: int) -> tuple[Powers, Counter[tuple[str | N
     pieces: Counter[tuple[str | None, str]] = Counter()
     for part in store.parts("telemetry", *bounds.values()):
         rows = part.arrow(["gpu", "ts", "power_mw"])
+        with duckdb.connect() as connection:
+            related = part.relation(connection)
+            assert sorted(related.columns) == sorted(part.arrow().column_names)
+            in_order = related.order("cluster, gpu, ts").to_arrow_table().select(part.arrow().column_names)
+        assert in_order.to_pylist() == part.arrow().sort_by([(key, "ascending") for key in KEY]).to_pylist()
         seconds = [us // 10**6 - BEGAN // S for us in rows["ts"].cast("int64").to_pylist()]
         here = dict(zip(zip(rows["gpu"].to_pylist(), seconds, strict=True), rows["power_mw"].to_pylist(), strict=True))
         assert len(here) == len(rows)
