@@ -39,11 +39,12 @@ from whorl.analysis.engines import Engine, Here
 from whorl.benchmarks.machine import machine, peak_mb
 from whorl.benchmarks.reporting import THREADS, alone, as_json, say
 from whorl.benchmarks.telemetry_windows import make
+from whorl.jobs.workers import LEAN
 from whorl.store import Store
 from whorl.store.parts import TablePart
 
 PLACES = ("plain", "here", "dask")
-WORKER = {**dict.fromkeys(THREADS, "1"), "ARROW_DEFAULT_MEMORY_POOL": "system"}
+WORKER = {**dict.fromkeys(THREADS, "1"), **dict(setting.split("=") for setting in LEAN.split())}
 """The environment of workers: what `--on slurm` gives its jobs."""
 
 
