@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import uuid4
 
@@ -115,6 +116,7 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
     """A client of a scheduler in this process, whose workers are jobs of Slurm; the jobs end with the stack."""
     from dask import config
     from dask_jobqueue import SLURMCluster
+    from distributed.security import Security
 
     from .slurm import Slurm
 
@@ -134,7 +136,10 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
             walltime=str(int(min([LONGEST_MIN, *limits]))),
             job_extra_directives=[*of_site["job-extra-directives"], *unread],
             job_script_prologue=[f"export {LEAN}", *of_site["job-script-prologue"]],
-            scheduler_options={"dashboard_address": ":0", **of_site["scheduler-options"]},
+            scheduler_options={"dashboard_address": "localhost:0", **of_site["scheduler-options"]},
+            # Who has no certificate of this cluster can give it no work. The jobs find theirs in files of mode 600.
+            security=Security.temporary(),
+            shared_temp_directory=of_site["shared-temp-directory"] or str(Path.home()),
         )  # fmt: skip
         stack.callback(_ended, cluster.close, timeout=_CONNECT_S)
         client = _client(stack, cluster, "slurm")
@@ -142,8 +147,8 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
         stack.callback(_ended, slurm.ask, "scancel", f"--name={name}", f"--user={os.geteuid()}")
         cluster.scale(jobs=workers)
         _wait(client, slurm, name, cluster.job_script(), wait_s=jobs.get("wait_s", 600.0), say=say)
-    except SchedulerError as error:
-        raise EngineError(str(error)) from error
+    except (OSError, SchedulerError) as error:
+        raise EngineError(str(error).splitlines()[0]) from error
     return client
 
 
@@ -185,7 +190,8 @@ def _dask(on: str) -> Iterator[None]:
     """
     interrupted = signal.getsignal(signal.SIGINT)
     try:
-        import_module("dask_jobqueue" if on == "slurm" else "distributed")  # which sets the levels of loggers
+        for needed in ("cryptography", "dask_jobqueue") if on == "slurm" else ("distributed",):
+            import_module(needed)  # distributed sets the levels of loggers
     except ModuleNotFoundError as error:
         raise EngineError(f"--on {on} needs {error.name}: pip install 'whorl[dask]'") from error
     if signal.getsignal(signal.SIGINT) is not interrupted:  # dask-jobqueue's would end the program with status 0

@@ -26,6 +26,29 @@ except EngineError as error:
     print(error)
 """
 
+STRANGER = """
+from distributed import Client, get_worker
+from distributed.security import Security
+from whorl.jobs.workers import engine
+
+def scheduler(_):
+    return get_worker().scheduler.address
+
+if __name__ == "__main__":
+    with engine("slurm", workers=1) as opened:
+        [address] = opened.map(scheduler, [0], name=str)
+        print(address.partition(":")[0])
+        for place, security in (
+            (address.replace("tls", "tcp"), None), (address, None), (address, Security.temporary())
+        ):
+            try:
+                Client(place, security=security, timeout=3)
+                print("let in")
+            except (OSError, TypeError) as error:
+                print("refused")
+        print(list(opened.map(abs, [-7], name=str)))
+"""
+
 
 @pytest.fixture(scope="module")
 def root(slurm_session: Slurm) -> Path:
@@ -44,6 +67,17 @@ def test_two_jobs_make_the_answer_and_end(slurm: Slurm, root: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == json.loads(slurm.program(*asked).stdout)
     slurm.until(lambda: not left(slurm), "the jobs to end")
+
+
+@pytest.mark.long
+def test_who_has_no_certificate_gives_the_workers_no_work(slurm: Slurm, tmp_path: Path) -> None:
+    home = Path.home()
+    before = set(home.glob(".dask-jobqueue*"))
+    program = tmp_path / "stranger.py"
+    program.write_text(STRANGER)
+    done = slurm.run(sys.executable, program, timeout=120)
+    assert done.stdout.splitlines() == ["tls", *["refused"] * 3, "[7]"], done.stderr
+    assert set(home.glob(".dask-jobqueue*")) == before
 
 
 REFUSED = ("energy", "--by", "user", "--on", "slurm", "--partition", "nosuch", "--store")
