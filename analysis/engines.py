@@ -202,7 +202,7 @@ class DaskEngine(Engine):
             except TimeoutError:
                 alone = 0 if self._asked(self._client.nthreads) else alone + 1
                 if alone * _LOOK_S >= _ALONE_S:
-                    raise EngineError(f"no worker of Dask has been there for {_ALONE_S} s: start some") from None
+                    raise EngineError(f"no worker of Dask has been there for {_ALONE_S} s: start some, and ask again") from None
             except KilledWorker as error:
                 return PartFailure(
                     "",

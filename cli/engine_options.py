@@ -22,13 +22,15 @@ NAMES = ("on", "workers", *_OF_SLURM, "or_here")
 """The arguments of a verb that has `place_options`."""
 
 place_options = options(
-    click.option("--on", metavar="WHERE", help="Make the parts: here, dask://HOST:PORT or slurm.  [default: here]"),
     click.option(
-        "--workers", type=click.IntRange(1), metavar="N", help="Jobs of Slurm, or threads here.  [default: 4]"
+        "--on", metavar="WHERE", help="Where telemetry is read: here, dask://HOST:PORT or slurm.  [default: here]"
     ),
-    click.option("--account", metavar="NAME", help="Of these jobs.  [default: whorl.toml]"),
-    click.option("--partition", metavar="NAME", help="Of these jobs.  [default: whorl.toml]"),
-    click.option("--or-here", is_flag=True, default=None, help="If WHERE does not work, go on here."),
+    click.option(
+        "--workers", type=click.IntRange(1), metavar="N", help="How many: jobs of Slurm, or threads here.  [default: 4]"
+    ),
+    click.option("--account", metavar="NAME", help="Slurm account of the workers.  [default: whorl.toml]"),
+    click.option("--partition", metavar="NAME", help="Slurm partition of the workers.  [default: whorl.toml]"),
+    click.option("--or-here", is_flag=True, default=None, help="If the workers cannot be had, go on here."),
 )
 """Where the parts of an answer are made: docs/beyond.md."""
 
@@ -50,7 +52,7 @@ def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
         for name, value in place.items():
             if value:
                 flag = f"--{name.replace('_', '-')}"
-                raise click.UsageError(f"{flag} says nothing without a place: give --on slurm, for example")
+                raise click.UsageError(f"{flag} says nothing without a place: give --on slurm, too")
     if on is not None:
         Store.open(store)
     account, partition = (place[name] or (configured(name) if on == "slurm" else None) for name in _OF_SLURM)

@@ -40,6 +40,7 @@ LONGEST_MIN = 240
 """The time limit of such a job, where its partition allows that."""
 
 _CONNECT_S = 30
+_IDLE_S = 120
 _LOOK_S = 1.0
 _TELL_S = 30.0
 
@@ -89,6 +90,7 @@ def engine(
             stack.enter_context(_dask(on))
             if address is not None:
                 client = _client(stack, on.replace("dask:", "tcp:"), on)
+                _wait_for_one(client, on, say)
             else:
                 workers = workers or WORKERS
                 client = _slurm(stack, workers, jobs, say)
@@ -107,9 +109,22 @@ def _client(stack: ExitStack, place: Any, name: str) -> Client:
     try:
         client: Client = Client(place, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise EngineError(f"no scheduler of Dask answers at {name}: {str(error).splitlines()[0]}") from error
+        raise EngineError(
+            f"no scheduler of Dask answers at {name}: see whether it runs, and whether host and port are right "
+            f"({str(error).splitlines()[0]})"
+        ) from error
     stack.callback(_ended, client.close, timeout=_CONNECT_S)
     return client
+
+
+def _wait_for_one(client: Client, name: str, say: Callable[[str], None]) -> None:
+    """Wait for a worker of the scheduler that has this name. Raises EngineError where none comes."""
+    try:
+        if not client.nthreads():
+            say(f"{name} has no worker: start some, as `dask worker {name.partition('//')[2]}`; waiting {_IDLE_S} s")
+            client.wait_for_workers(1, timeout=_IDLE_S)
+    except OSError as error:  # of which a TimeoutError is one
+        raise EngineError(f"the scheduler {name} has no worker: start some, where the store is seen") from error
 
 
 def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str], None]) -> Client:

@@ -227,7 +227,7 @@ def _load(library: str, log: str) -> None:
         importlib.import_module(library)
     except ImportError as error:
         raise LibraryError(
-            f"{library} is not installed, which the {log} log needs: pip install whorl[{log}]"
+            f"{library} is not installed, which the {log} log needs: pip install 'whorl[{log}]'"
         ) from error
 
 

@@ -419,10 +419,10 @@ def test_without_the_library_a_compaction_says_so_and_what_waits(
     verb("register", "--store", store.root, "--delta")
     monkeypatch.setitem(sys.modules, "deltalake", None)
     output = verb("compact", "--store", store.root)
-    assert "pip install whorl[delta]" in output
+    assert "pip install 'whorl[delta]'" in output
     assert "3 replaced files" in output
     output = verb("register", "--store", store.root, "--delta", status=3)
-    assert "pip install whorl[delta]" in output
+    assert "pip install 'whorl[delta]'" in output
     monkeypatch.undo()
     assert logged(store) == THIRTY
 
