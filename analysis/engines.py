@@ -202,7 +202,9 @@ class DaskEngine(Engine):
             except TimeoutError:
                 alone = 0 if self._asked(self._client.nthreads) else alone + 1
                 if alone * _LOOK_S >= _ALONE_S:
-                    raise EngineError(f"no worker of Dask has been there for {_ALONE_S} s: start some, and ask again") from None
+                    raise EngineError(
+                        f"no worker of Dask has been there for {_ALONE_S} s: start some, and ask again"
+                    ) from None
             except KilledWorker as error:
                 return PartFailure(
                     "",
@@ -279,6 +281,8 @@ def attempt(function: Callable[[P], R], part: P) -> R | PartFailure:
         return function(part)
     except MemoryError:
         return PartFailure("", "the memory did not suffice")
+    except FileNotFoundError as error:
+        return PartFailure("", f"{error.filename or error} is not there")
     except (StoreError, OSError, pa.ArrowException) as error:
         return PartFailure("", str(error).splitlines()[0] if str(error) else type(error).__name__)
 

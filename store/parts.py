@@ -85,20 +85,27 @@ def read(name: str, rows: Rows, columns: list[str] | None = None, *, only: ds.Ex
 
 
 def parts_of(name: str, rows: Rows) -> list[TablePart]:
-    """The pieces of a table: of a table by days, the files of a day whose GPUs have to do with each other."""
+    """The pieces of a table: of a table by days, the files of a day whose GPUs have to do with each other.
+
+    Their paths are absolute, as a worker may have another working directory.
+    """
     import pyarrow as pa
 
     beside = [part for part in (rows.late, rows.live) if part is not None and len(part)]
     over = complete(table(name), pa.concat_tables(beside, promote_options="default")) if beside else None
     if not table(name).partitioned:
-        return [TablePart(name, None, tuple(rows.files), over)] if rows.files or over is not None else []
+        return [TablePart(name, None, _absolute(rows.files), over)] if rows.files or over is not None else []
     by_day = file_names.by_day(rows.files)
     late = dict(days(over)) if over is not None else {}
     return [
-        TablePart(name, day, tuple(group.files), group.late)
+        TablePart(name, day, _absolute(group.files), group.late)
         for day in sorted({*by_day, *late})
         for group in _groups(by_day.get(day, []), late.get(day))
     ]
+
+
+def _absolute(paths: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(path.absolute() for path in paths)
 
 
 def rows_by_day(paths: Iterable[Path], gpus: frozenset[int] | None) -> dict[int, int]:

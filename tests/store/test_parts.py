@@ -191,3 +191,12 @@ def test_who_follows_sees_files_first_and_then_what_journals_gain(store: Store) 
     following.catch_up(now)
     assert newest(following, now) == {"silent": 3, "a": 12, "b": 13}
     assert newest(following, now + 90 * S) == {"a": 12, "b": 13}, "what is too old is left out"
+
+
+def test_pieces_of_a_store_that_is_named_without_its_folder_are_read_from_elsewhere(
+    days: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(days.root.parent)
+    pieces = [piece for table in ("telemetry", "gpus") for piece in Store(days.root.name).parts(table)]
+    monkeypatch.chdir("/")
+    assert sum(len(piece.arrow()) for piece in pieces) == 20
