@@ -231,9 +231,10 @@ class DaskEngine(Engine):
         python, root = platform.python_version(), store.root.absolute()
         hosts = self._asked(self._client.run, socket.gethostname)
         versions = self._asked(self._client.get_versions, packages=["whorl"])["workers"]
+        pythons = {worker: about["host"]["python"].partition(".final")[0] for worker, about in versions.items()}
         for package, here, of_worker in (
             ("whorl", __version__, {worker: about["packages"].get("whorl") for worker, about in versions.items()}),
-            ("Python", python, {worker: about["host"]["python"] for worker, about in versions.items()}),
+            ("Python", python, pythons),
         ):
             others = {worker: version for worker, version in of_worker.items() if not _alike(package, version, here)}
             if others:

@@ -258,7 +258,7 @@ def cli() -> None:
     2    bad input or option, or the output could not be written
     3    the store cannot be used
     4    a query failed
-    5    the scheduler does not answer or refused
+    5    the scheduler does not answer or refused, or workers are missing
     6    a GPU failed or cannot be used
     130  interrupted
     141  the reader of a pipe closed it

@@ -12,13 +12,13 @@ from whorl.tests.stores import new_store
 
 S, DAY_S = 10**9, 86_400
 BEGAN_NS = 1_793_577_600 * S  # 2026-11-02
-GPUS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(6)]
+GPUS = [f"GPU-{number:08x}-0000-0000-0000-000000000000" for number in range(8)]
 
 
 def fleet(root: Path) -> Store:
-    """Two days of six GPUs, a reading every 30 s, and a job of each of two users on each GPU and day."""
+    """Two days of eight GPUs, a reading every 60 s, and a job of each of two users on each GPU and day."""
     store, rng = new_store(root), np.random.default_rng(44)
-    seconds = np.arange(0, 2 * DAY_S, 30)
+    seconds = np.arange(0, 2 * DAY_S, 60)
     busy = (seconds % DAY_S > 10_000) & (seconds % DAY_S < 70_000)
     watts = np.where(busy, rng.uniform(150, 300, (len(GPUS), 1)), 60.0) + rng.normal(0, 1, (len(GPUS), len(seconds)))
     for day in range(2):
@@ -41,6 +41,9 @@ def fleet(root: Path) -> Store:
         "cluster": ["c"] * len(ids), "allocation": ids, "job_id": ids, "gpu": np.repeat(GPUS, len(began)),
         "user": ["ada", "bea"] * (len(ids) // 2), "share": np.ones(len(ids)), "recorded": stamps["ended"], **stamps,
     }  # fmt: skip
-    identities = {"cluster": ["c"] * len(GPUS), "gpu": GPUS, "power_limit_mw": pa.array([350_000] * len(GPUS))}
+    identities = {
+        "cluster": ["c"] * len(GPUS), "gpu": GPUS, "model": ["A100"] * len(GPUS),
+        "power_limit_mw": pa.array([350_000] * len(GPUS)),
+    }  # fmt: skip
     store.append({"jobs": pa.table(jobs), "gpus": pa.table(identities)}, "facts")
     return store

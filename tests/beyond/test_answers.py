@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,19 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from distributed import Client
+from polars.testing import assert_frame_equal
 
 import whorl
 from whorl.analysis.energy import books, minutes
+from whorl.analysis.runs import windows
 from whorl.cli import cli
 from whorl.errors import InputError, StoreError
 from whorl.store import Store
 from whorl.store.instants import date_of_ns
-from whorl.tests.beyond.fleet import fleet
+from whorl.store.schema import arrow_rows
+from whorl.tests.analysis.runs.test_windows import drawn_store
+from whorl.tests.beyond.fleet import GPUS, fleet
+from whorl.tests.cli.test_energy_choices import columns, fingerprint
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "beyond.md"
 
@@ -50,7 +56,7 @@ def close(document: Any, other: Any) -> bool:
 @pytest.fixture
 def a_day_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """The days of this small store are parts of their own."""
-    monkeypatch.setattr(minutes, "ROWS_OF_PART", 20_000)
+    monkeypatch.setattr(minutes, "ROWS_OF_PART", 12_000)
 
 
 @pytest.mark.usefixtures("a_day_a_part")
@@ -64,9 +70,40 @@ def test_energy_is_the_same_on_workers(store: Store, address: str) -> None:
 
 
 @pytest.mark.long
-def test_reconcile_excess_and_verdicts_are_the_same_on_workers(store: Store, address: str) -> None:
-    asked = ["energy", "reconcile", "--store", str(store.root), "--json"]
-    assert close(json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0]))
+@pytest.mark.usefixtures("a_day_a_part")
+@pytest.mark.parametrize("verb", ["reconcile", "excess"])
+def test_other_books_are_the_same_on_workers(store: Store, address: str, tmp_path: Path, verb: str) -> None:
+    measured = Store.open(shutil.copytree(store.root, tmp_path / "S"))
+    found = [{**row, "gpu": gpu} for number, gpu in enumerate(GPUS) for row in fingerprint(number)]
+    measured.append({"fingerprints": arrow_rows("fingerprints", columns(found))}, "measured")
+    asked = ["energy", verb, "--store", str(measured.root), "--json"]
+    here, on_workers = json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0])
+    assert close(here, on_workers)
+    assert here["rows"]
+    assert here["coverage"]["parts"] > 1
+
+
+@pytest.mark.long
+def test_verdicts_are_the_same_on_workers(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "READINGS", 300)  # a day of a GPU
+    asked = ["verdicts", "--store", str(drawn_store(tmp_path / "S", 3).root), "--cluster", "c", "--json"]
+    here, on_workers = json.loads(said(*asked)[0]), json.loads(said(*asked, "--on", address)[0])
+    assert close(here, on_workers)
+    assert here["rows"]
+    assert here["coverage"]["parts"] > 4
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("a_day_a_part")
+def test_compaction_stores_the_same_minutes_on_workers(store: Store, address: str, tmp_path: Path) -> None:
+    told, rows = [], []
+    for name, place in (("here", "here"), ("workers", address)):
+        copy = shutil.copytree(store.root, tmp_path / name)
+        told.append(json.loads(said("store", "compact", "--store", str(copy), "--json", "--on", place)[0]))
+        rows.append(Store.open(copy).sql("from energy_minutes order by cluster, gpu, ts").polars())
+    assert told[0]["energy_days"] == told[1]["energy_days"] == 2
+    assert_frame_equal(*rows, rel_tol=1e-9)
+    assert rows[0].height >= store.arrow("telemetry").num_rows, "a minute may have several shares"
 
 
 @pytest.mark.usefixtures("a_day_a_part")
@@ -148,7 +185,7 @@ def test_sums_of_a_users_own_function(store: Store, address: str, tmp_path: Path
         exec(compile(text, str(DOCS), "exec"), found)
         assert found["failures"] == []
         frames[place] = pl.DataFrame(pl.from_arrow(found["hourly"])).sort("gpu", "hour")
-        assert len(found["daily"]) == 12
+        assert len(found["daily"]) == 2 * len(GPUS)
     query = "select gpu, date_trunc('hour', ts) as hour, sum(power_mw) as mw, count(*) as n from telemetry group by all"
     whole = store.sql(f"{query} order by gpu, hour").polars()
     for frame in frames.values():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from distributed import LocalCluster
 
+import whorl
 from whorl.analysis.engines import Engine, PartFailure
 from whorl.errors import EngineError, InputError
 from whorl.jobs.workers import engine
@@ -94,20 +96,36 @@ def test_workers_must_see_the_store(dask: Engine, tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_a_scheduler_that_dies_is_an_error_or_the_parts_are_made_here(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("whorl.__version__", rf"^the whorl of workers on \S+ is {whorl.__version__}, here 9\.9\.9: give all"),
+        ("platform.python_version", rf"^the Python of workers on \S+ is {platform.python_version()}, here 9\.9\.9:"),
+    ],
+)
+def test_workers_must_have_the_same_versions(
+    dask: Engine, store: Store, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str
+) -> None:
+    monkeypatch.setattr(name, "9.9.9" if name.startswith("whorl") else lambda: "9.9.9")
+    with pytest.raises(EngineError, match=sentence):
+        dask.require(store)
+
+
+@pytest.mark.parametrize("or_here", [pytest.param(False, marks=pytest.mark.long), True])
+def test_a_scheduler_that_dies_is_an_error_or_the_parts_are_made_here(or_here: bool) -> None:
     told: list[str] = []
-    for or_here in (False, True):
-        mortal = LocalCluster(
-            n_workers=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0", silence_logs=50
-        )
-        with mortal, engine(mortal.scheduler_address.replace("tcp", "dask"), or_here=or_here, tell=told.append) as dask:
-            results = dask.map(slowly, PARTS, name=named)
-            first = [next(results), next(results)]
-            mortal.close()
-            if or_here:
-                assert [*first, *results] == SQUARES
-            else:
-                with pytest.raises(EngineError, match="the scheduler of Dask does not answer any more"):
-                    list(results)
-    [sentence] = told
-    assert sentence.endswith("this process makes the parts instead")
+    mortal = LocalCluster(
+        n_workers=1, processes=False, protocol="tcp://", host="127.0.0.1", dashboard_address=":0", silence_logs=50
+    )
+    with mortal, engine(mortal.scheduler_address.replace("tcp", "dask"), or_here=or_here, tell=told.append) as dask:
+        results = dask.map(slowly, PARTS, name=named)
+        first = [next(results), next(results)]
+        mortal.close()
+        if or_here:
+            assert [*first, *results] == SQUARES
+            [sentence] = told
+            assert sentence.startswith("the scheduler of Dask does not answer any more")
+            assert sentence.endswith("this process makes the parts instead")
+        else:
+            with pytest.raises(EngineError, match="the scheduler of Dask does not answer any more"):
+                list(results)

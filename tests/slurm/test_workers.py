@@ -75,7 +75,7 @@ def test_who_has_no_certificate_gives_the_workers_no_work(slurm: Slurm, tmp_path
     before = set(home.glob(".dask-jobqueue*"))
     program = tmp_path / "stranger.py"
     program.write_text(STRANGER)
-    done = slurm.run(sys.executable, program, timeout=120)
+    done = slurm.run(sys.executable, str(program), timeout=120)
     assert done.stdout.splitlines() == ["tls", *["refused"] * 3, "[7]"], done.stderr
     assert set(home.glob(".dask-jobqueue*")) == before
 
