@@ -123,7 +123,8 @@ def _ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str | None]
     import numpy as np
     import pyarrow as pa
 
-    coded = column.combine_chunks().dictionary_encode()
+    # Encoded before they are joined: the texts of 50 million rows are more than an array of texts can hold.
+    coded = column.dictionary_encode().unify_dictionaries().combine_chunks()
     if isinstance(coded, pa.ChunkedArray):
         coded = coded.chunk(0) if coded.num_chunks else pa.array([], pa.string()).dictionary_encode()
     values = coded.dictionary.to_pylist()
@@ -171,11 +172,11 @@ def split(rows: pa.Table, others: Iterable[pa.Table], *, equal: bool = True) -> 
     import pyarrow as pa
 
     rows = newest(rows)
-    near = [_between(other_rows, times(rows)) for other_rows in others] if len(rows) else []
-    same_times = [other_rows.select([*KEY, WRITTEN]) for other_rows in near if len(other_rows)]
-    if not same_times:
+    near = [_near(other_rows, rows) for other_rows in others] if len(rows) else []
+    near = [other_rows for other_rows in near if len(other_rows)]
+    if not near:
         return rows, rows.slice(0, 0)
-    contested, last_written_ns = _matches(rows, pa.concat_tables(same_times, promote_options="permissive"))
+    contested, last_written_ns = _matches(rows, pa.concat_tables(near, promote_options="permissive"))
     wins = written_ns(rows) >= last_written_ns + (0 if equal else 1)
     return rows.filter(pa.array(~contested)), rows.filter(pa.array(contested & wins))
 
@@ -213,12 +214,16 @@ def _matches(rows: pa.Table, others: pa.Table) -> tuple[NDArray[np.bool_], NDArr
     return is_known[mine], last_written_ns[mine]
 
 
-def _between(rows: pa.Table, ts: NDArray[np.int64]) -> pa.Table:
+def _near(others: pa.Table, rows: pa.Table) -> pa.Table:
+    """Keys and `written` of `others` that are of the GPUs of some rows, between the first and the last of these."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    other_times = times(rows)
-    inside = (other_times >= ts.min()) & (other_times <= ts.max())
-    return rows if inside.all() else rows.filter(pa.array(inside))
+    ts, other_times = times(rows), times(others)
+    inside = pa.array((other_times >= ts.min()) & (other_times <= ts.max()))
+    gpus = pc.unique(rows["gpu"]).cast(pa.string())
+    of_gpus = pc.is_in(others["gpu"].cast(pa.string()), value_set=gpus)
+    return others.select([*KEY, WRITTEN]).filter(pc.and_(of_gpus, inside))
 
 
 def last_rows(tables: Sequence[pa.Table]) -> pa.Table:
