@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import file_names, journal_file, keys, replacing, telemetry_files
+from . import commits, file_names, journal_file, keys, replacing, telemetry_files
 from .journal_file import JournalName
 from .parquet import DamagedError, Verified
 from .replacing import Pace
@@ -131,6 +132,7 @@ def _place_readings(
     new_moves = write()
     moves |= new_moves
     with telemetry_files.placing(root):
+        commits.finish(root)  # what a dead holder of the lock committed must be visible first
         since = telemetry_files.listed(root, bounds) - before
         if any(telemetry_files.is_new(entry, bounds, journal.stem) for entry in since):
             for temporary in new_moves:
@@ -141,23 +143,24 @@ def _place_readings(
         folders = _rename(root, moves, strays)
     for folder in folders:
         files.sync_folder(folder)
-    new_latest = [path for path in new_moves.values() if path.parent.name == LATEST.name]
-    if new_latest:  # what earlier files hold is in the new one, or no longer the last
-        for path in _long_replaced({*earlier, *new_latest}, pace.grace_s):
+    for newest in (path for path in new_moves.values() if path.parent.name == LATEST.name):
+        # What earlier files hold is in the new one, or no longer the last.
+        for path in _long_replaced(earlier.keys() - {newest}, newest, pace.grace_s):
             files.remove(path)
 
 
-def _long_replaced(paths: Iterable[Path], grace_s: float) -> list[Path]:
+def _long_replaced(earlier: Iterable[Path], newest: Path, grace_s: float) -> list[Path]:
     """Of a writer's files of `latest`, each with what the ones before it have: those that queries have ended with.
 
-    The last one was made just now, so its time is that of the file system.
+    The newest was made just now, so its time is that of the file system. One that is later than that stays.
     """
     written_s = {}
-    for path in paths:
+    for path in (*earlier, newest):
         with contextlib.suppress(FileNotFoundError):  # a compaction removed it
             written_s[path] = path.lstat().st_mtime
-    in_order = sorted(written_s, key=written_s.__getitem__)
-    return [path for path, newer in pairwise(in_order) if written_s[in_order[-1]] - written_s[newer] >= grace_s]
+    now_s = written_s.setdefault(newest, -math.inf)
+    in_order = [*sorted(written_s.keys() - {newest}, key=written_s.__getitem__), newest]
+    return [path for path, newer in pairwise(in_order) if now_s - written_s[newer] >= grace_s]
 
 
 def _latest_so_far(root: Path, journal: JournalName) -> dict[Path, pa.Table]:

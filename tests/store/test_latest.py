@@ -45,6 +45,17 @@ def test_a_file_that_another_replaced_stays_a_minute_for_queries_that_began_befo
     assert last(store) == {"a": 3, "b": 9}
 
 
+def test_a_clock_that_stepped_back_keeps_the_newest_file(store: Store) -> None:
+    with store.journal("n", background=False) as journal:
+        for second in range(3):
+            journal.append_batch(batch(["a"], second, second))
+            journal.seal()
+            for path in segments(store, "latest"):  # made an hour ahead, ten minutes apart
+                os.utime(path, (path.stat().st_mtime + (600 if path.stat().st_mtime > time.time() else 3_600),) * 2)
+        journal.append_batch(batch(["a"], 9, 9))
+    assert last(store) == {"a": 9}
+
+
 @pytest.mark.long
 def test_many_files_of_it_become_one(store: Store) -> None:
     for second in range(10):
