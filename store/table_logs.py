@@ -291,7 +291,7 @@ class _Delta(_TableLog):
         except (DeltaError, ValueError) as error:
             raise _damaged(self.root, place, "delta", error) from error
         except OSError as error:
-            raise files.failed("write", place, error) from error
+            raise _unwritten(place, error) from error
 
 
 _VERSION = re.compile(r"\d{20}\.json")
@@ -416,6 +416,7 @@ class _Iceberg(_TableLog):
         """The catalogue, made if it is missing. Raises StoreError."""
         from pyiceberg.catalog.sql import SqlCatalog
         from pyiceberg.exceptions import CommitFailedException
+        from sqlalchemy.exc import OperationalError
 
         try:
             self._folder.mkdir(mode=0o755, exist_ok=True)
@@ -432,7 +433,9 @@ class _Iceberg(_TableLog):
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 raise _damaged(self.root, self._folder, "iceberg", error) from error
-            raise files.failed("write", self._folder, error) from error
+            raise _unwritten(self._folder, error) from error
+        except OperationalError as error:  # of SQLite: no space, a disk that fails, somebody else has it
+            raise _unwritten(self._folder, error) from error
         except Exception as error:  # of SQLAlchemy, Avro, pydantic and pyiceberg, which have no class in common
             raise _damaged(self.root, self._folder, "iceberg", error) from error
 
@@ -528,6 +531,17 @@ def _make_durable(place: Path, before: Container[str]) -> None:
             with files.opened(place / name) as file:
                 os.fsync(file.fileno())
     files.sync_folder(place)
+
+
+def _unwritten(place: Path, error: Exception) -> StoreError:
+    """The sentence for a log that could not be written; libraries give no number of the error, and lines in colours."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return files.failed("write", place, error)
+    reason = re.sub(r"\x1b\[\d*m|↳", "", str(error).split("\n[SQL")[0])
+    return StoreError(
+        f"cannot write {place} ({' '.join(reason.split())}): the store has everything; see that there is space and "
+        "that nobody else writes the log, and run the command again"
+    )
 
 
 def _damaged(root: Path, place: Path, log: str, error: Exception) -> StoreError:

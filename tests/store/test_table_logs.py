@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -452,6 +453,29 @@ def test_a_damaged_log_is_named_and_can_be_made_anew(
     verb("register", "--store", store.root, "--forget", "delta")
     verb("register", "--store", store.root, "--delta")
     assert logged(store) == THIRTY | {("a", 40): 40}
+
+
+@pytest.mark.long(short=1)
+@pytest.mark.parametrize(("log", "most_bytes"), [("delta", 100), ("iceberg", 12_000)])
+def test_a_disk_without_space_is_told_in_one_sentence_and_the_log_goes_on_later(
+    store: Store, few_tables: None, log: str, most_bytes: int
+) -> None:
+    fill(store)
+    expected = seen(store)
+    files.make_folder(store.root / registrations.FOLDER)
+    registrations.write(store.root, registrations.Registration(log))  # as one that was killed here
+    done = subprocess.run(
+        [sys.executable, "-m", "whorl", "store", "register", "--store", store.root, f"--{log}"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "cannot write" in done.stderr
+    assert "run the command again" in done.stderr
+    assert "--forget" not in done.stderr, "the log is not damaged"
+    assert not set("\x1b↳") & set(done.stderr)
+    table_logs.register(Store.open(store.root), log)
+    assert logged(store, log) == expected
 
 
 def test_a_second_registration_waits_and_is_refused(
