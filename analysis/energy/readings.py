@@ -83,7 +83,8 @@ def meters_of_many(
         for name in _tables(store, within)
     }
     counts = pl.concat([store.collect(rows.group_by(_KEYS).len()) for rows in tables.values()])
-    counts = counts.group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
+    # Readings of which nobody knows the GPU are of no meter.
+    counts = counts.drop_nulls("gpu").group_by(_KEYS).agg(pl.col("len").sum()).sort(_KEYS)
     # What MIG instances have of power is their GPU's.
     instances = store.scan("gpus").filter(pl.col("parent").is_not_null()).select(_KEYS).unique()
     counts = counts.join(store.collect(instances), on=_KEYS, how="anti", nulls_equal=True)

@@ -44,7 +44,7 @@ def job(number: int | str, gpu: str | None, began: float, ended: float | None, *
     } | other  # fmt: skip
 
 
-def readings(gpu: str, seconds: Sequence[float], watts: Sequence[float], **other: Any) -> pa.Table:
+def readings(gpu: str | None, seconds: Sequence[float], watts: Sequence[float], **other: Any) -> pa.Table:
     """Telemetry of a GPU; utilisation is 0 up to 60 W. Further columns in `other`."""
     power = np.asarray(watts, float)
     columns = {
