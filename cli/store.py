@@ -28,7 +28,7 @@ offline_option = click.option(
 )
 
 
-@click.group("store", short_help="Show what a store holds; compact, prune, upgrade, merge.")
+@click.group("store", short_help="What a store holds; compact, prune, merge, tables for Spark.")
 def store_group() -> None:
     """Look after a store. Collectors may write to it, and others read it, at the same time."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from ..errors import EngineError, InputError, SchedulerError
 
 if TYPE_CHECKING:
     from distributed import Client
+    from distributed.security import Security
 
     from .slurm import Slurm
 
@@ -131,7 +133,6 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
     """A client of a scheduler in this process, whose workers are jobs of Slurm; the jobs end with the stack."""
     from dask import config
     from dask_jobqueue import SLURMCluster
-    from distributed.security import Security
 
     from .slurm import Slurm
 
@@ -152,9 +153,7 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
             job_extra_directives=[*of_site["job-extra-directives"], *unread],
             job_script_prologue=[f"export {LEAN}", *of_site["job-script-prologue"]],
             scheduler_options={"dashboard_address": "localhost:0", **of_site["scheduler-options"]},
-            # Who has no certificate of this cluster can give it no work. The jobs find theirs in files of mode 600.
-            security=Security.temporary(),
-            shared_temp_directory=of_site["shared-temp-directory"] or str(Path.home()),
+            security=_certificates(stack, of_site["shared-temp-directory"] or "~"),
         )  # fmt: skip
         stack.callback(_ended, cluster.close, timeout=_CONNECT_S)
         client = _client(stack, cluster, "slurm")
@@ -165,6 +164,22 @@ def _slurm(stack: ExitStack, workers: int, jobs: SlurmJobs, say: Callable[[str],
     except (OSError, SchedulerError) as error:
         raise EngineError(str(error).splitlines()[0]) from error
     return client
+
+
+def _certificates(stack: ExitStack, folder: str) -> Security:
+    """Who has no certificate of this cluster can give it no work. The jobs find theirs in a folder of this user alone,
+    which ends with the stack: dask-jobqueue's own files stay where a job was refused."""
+    from distributed.security import Security
+
+    made: dict[str, Any] = Security.temporary().get_tls_config_for_role("worker")
+    shared = Path(os.path.expandvars(folder)).expanduser()
+    own = Path(stack.enter_context(TemporaryDirectory(prefix=".whorl-workers-", dir=shared)))
+    for kind in ("ca_file", "cert", "key"):
+        (own / kind).write_text(made[kind])
+    of_roles = {
+        f"tls_{role}_{kind}": str(own / kind) for role in ("scheduler", "worker", "client") for kind in ("cert", "key")
+    }
+    return Security(tls_ca_file=str(own / "ca_file"), require_encryption=True, **of_roles)
 
 
 def _wait(client: Client, slurm: Slurm, name: str, script: str, *, wait_s: float, say: Callable[[str], None]) -> None:

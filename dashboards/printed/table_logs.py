@@ -60,7 +60,7 @@ def _failure(moved: MovedOn) -> str:
 
 def _unreadable(moved: MovedOn) -> Iterable[str]:
     if moved.unreadable:
-        yield f"{many(len(moved.unreadable), 'file')} that cannot be read are not in it: {moved.unreadable[0]}"
+        yield f"{many(len(moved.unreadable), 'damaged file')} left out of it: {moved.unreadable[0]}"
 
 
 def _time(seconds: float) -> str:

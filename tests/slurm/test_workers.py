@@ -60,6 +60,11 @@ def left(slurm: Slurm) -> str:
     return slurm.run("squeue", "-h", "-o", "%j %T").stdout
 
 
+def certificates() -> set[Path]:
+    """The files and folders with keys of workers that lie in the home folder."""
+    return {path for names in (".whorl-workers*", ".dask-jobqueue*") for path in Path.home().glob(names)}
+
+
 @pytest.mark.long
 def test_two_jobs_make_the_answer_and_end(slurm: Slurm, root: Path) -> None:
     asked = ["energy", "--store", str(root), "--by", "user", "--json"]
@@ -71,23 +76,24 @@ def test_two_jobs_make_the_answer_and_end(slurm: Slurm, root: Path) -> None:
 
 @pytest.mark.long
 def test_who_has_no_certificate_gives_the_workers_no_work(slurm: Slurm, tmp_path: Path) -> None:
-    home = Path.home()
-    before = set(home.glob(".dask-jobqueue*"))
+    before = certificates()
     program = tmp_path / "stranger.py"
     program.write_text(STRANGER)
     done = slurm.run(sys.executable, str(program), timeout=120)
     assert done.stdout.splitlines() == ["tls", *["refused"] * 3, "[7]"], done.stderr
-    assert set(home.glob(".dask-jobqueue*")) == before
+    assert certificates() == before
 
 
 REFUSED = ("energy", "--by", "user", "--on", "slurm", "--partition", "nosuch", "--store")
 
 
 def test_what_slurm_refuses_is_a_sentence(slurm: Slurm, root: Path) -> None:
+    before = certificates()
     done = slurm.program(*REFUSED, str(root))
     assert (done.returncode, done.stdout) == (5, "")
     assert "Slurm would refuse this job: invalid partition specified: nosuch" in done.stderr
     assert done.stderr.count("\n") == 1
+    assert certificates() == before
 
 
 @pytest.mark.long
