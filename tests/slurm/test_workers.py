@@ -27,12 +27,17 @@ except EngineError as error:
 """
 
 STRANGER = """
+import asyncio
 from distributed import Client, get_worker
 from distributed.security import Security
 from whorl.jobs.workers import engine
 
 def scheduler(_):
     return get_worker().scheduler.address
+
+async def come(place, security):
+    async with Client(place, security=security, timeout=3, asynchronous=True):
+        pass
 
 if __name__ == "__main__":
     with engine("slurm", workers=1) as opened:
@@ -42,7 +47,7 @@ if __name__ == "__main__":
             (address.replace("tls", "tcp"), None), (address, None), (address, Security.temporary())
         ):
             try:
-                Client(place, security=security, timeout=3)
+                asyncio.run(come(place, security))
                 print("let in")
             except (OSError, TypeError) as error:
                 print("refused")
