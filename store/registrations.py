@@ -76,7 +76,7 @@ def write(root: Path, registration: Registration) -> None:
 @dataclass
 class LogStatus:
     """A table log: when its tables last were those of the store (s since 1970; None: never), and the replaced files
-    that stay because it may name them, since when, and their `bytes`. `damaged`: why nothing is registration of it."""
+    that stay because it may name them, since when, and their `bytes`. `damaged`: why its state cannot be read."""
 
     log: str
     moved_on: float | None
