@@ -185,12 +185,18 @@ class DaskEngine(Engine):
         self._closing()
 
     def _begun(self, function: Callable[[P], R], part: P) -> Callable[[], R | PartFailure]:
-        future = self._client.submit(attempt, function, part, pure=False)
-        return lambda: self._result(future)
+        def begin() -> Future[R | PartFailure]:
+            return self._client.submit(attempt, function, part, pure=False)
 
-    def _result(self, future: Future[R | PartFailure]) -> R | PartFailure:
+        future = begin()
+        return lambda: self._result(future, begin)
+
+    def _result(
+        self, future: Future[R | PartFailure], begin: Callable[[], Future[R | PartFailure]] | None
+    ) -> R | PartFailure:
         """The result of a part. A worker that dies while it makes it is one of Dask's `allowed-failures`: another one
-        makes it again. Raises EngineError where there is no scheduler, or no worker for a while."""
+        makes it again. Dask counts parts that only waited at the worker, too: so after the last of them the part is
+        begun once more. Raises EngineError where there is no scheduler, or no worker for a while."""
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
@@ -206,6 +212,8 @@ class DaskEngine(Engine):
                         f"no worker of Dask has been there for {_ALONE_S} s: start some, and ask again"
                     ) from None
             except KilledWorker as error:
+                if begin is not None:
+                    return self._result(begin(), None)
                 return PartFailure(
                     "",
                     f"{error.allowed_failures + 1} workers ended while they made it: perhaps their memory does not "
