@@ -171,15 +171,17 @@ def _certificates(stack: ExitStack, folder: str) -> Security:
     which ends with the stack: dask-jobqueue's own files stay where a job was refused."""
     from distributed.security import Security
 
-    made: dict[str, Any] = Security.temporary().get_tls_config_for_role("worker")
+    texts: dict[str, Any] = Security.temporary().get_tls_config_for_role("worker")
     shared = Path(os.path.expandvars(folder)).expanduser()
-    own = Path(stack.enter_context(TemporaryDirectory(prefix=".whorl-workers-", dir=shared)))
+    private = Path(stack.enter_context(TemporaryDirectory(prefix=".whorl-workers-", dir=shared)))
     for kind in ("ca_file", "cert", "key"):
-        (own / kind).write_text(made[kind])
+        (private / kind).write_text(texts[kind])
     of_roles = {
-        f"tls_{role}_{kind}": str(own / kind) for role in ("scheduler", "worker", "client") for kind in ("cert", "key")
+        f"tls_{role}_{kind}": str(private / kind)
+        for role in ("scheduler", "worker", "client")
+        for kind in ("cert", "key")
     }
-    return Security(tls_ca_file=str(own / "ca_file"), require_encryption=True, **of_roles)
+    return Security(tls_ca_file=str(private / "ca_file"), require_encryption=True, **of_roles)
 
 
 def _wait(client: Client, slurm: Slurm, name: str, script: str, *, wait_s: float, say: Callable[[str], None]) -> None:

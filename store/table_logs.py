@@ -537,9 +537,9 @@ def _unwritten(place: Path, error: Exception) -> StoreError:
     """The sentence for a log that could not be written; libraries give no number of the error, and lines in colours."""
     if isinstance(error, OSError) and error.errno is not None:
         return files.failed("write", place, error)
-    reason = re.sub(r"\x1b\[\d*m|↳", "", str(error).split("\n[SQL")[0])
+    message = re.sub(r"\x1b\[\d*m|↳", "", str(error).split("\n[SQL")[0])
     return StoreError(
-        f"cannot write {place} ({' '.join(reason.split())}): the store has everything; see that there is space and "
+        f"cannot write {place} ({' '.join(message.split())}): the store has everything; see that there is space and "
         "that nobody else writes the log, and run the command again"
     )
 
