@@ -34,7 +34,7 @@ MEMORY = "1 GiB"
 
 LEAN = (
     "POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 ARROW_DEFAULT_MEMORY_POOL=system "
-    "MALLOC_TRIM_THRESHOLD_=268435456 MALLOC_MMAP_THRESHOLD_=33554432"
+    "MALLOC_TRIM_THRESHOLD_=67108864 MALLOC_MMAP_THRESHOLD_=33554432"
 )
 """The environment of a worker: it has one CPU, and what Arrow lets go of goes back to the system; but not at once, as
 with the threshold of 64 KiB that Dask sets, which doubles the CPU of parts."""
