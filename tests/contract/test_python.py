@@ -273,6 +273,7 @@ OTHER_NAMES |= {
     "campaign run": "run_campaign",
     "sql": "Store",
     "store compact": "Store",
+    "store files": "Store",
     "store merge": "import_files",
 }
 OTHER_NAMES |= {"store prune": "Store"}
@@ -298,6 +299,7 @@ WITHOUT_A_FUNCTION = {
     "schema": "prints what whorl has",
     "sim describe": "prints what whorl has",
     "sim run": 'a simulated fleet: whorl.measure(backend="simulated") measures one',
+    "store register": "changes what other engines see, which a person or a timer does",
     "store retire": "changes what a store expects, which a person does",
     "store status": "a look at the files of a store",
     "store upgrade": "changes a store once, which a person does",
