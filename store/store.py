@@ -24,7 +24,7 @@ from . import commits, derived, file_names, folder, keys, parts, replacing, snap
 from .file_names import EVER, Bounds
 from .notes import too_fast
 from .parquet import Verified
-from .schema import COLUMNS, KEY, LATEST, TABLES, TELEMETRY, arrow_schema, table
+from .schema import COLUMNS, KEY, LATE, LATEST, TABLES, TELEMETRY, arrow_schema, table
 from .snapshot import Rows
 from .system import files
 
@@ -232,12 +232,12 @@ class Store:
 
     def left_out(self, name: str, within: Bounds = EVER) -> dict[Path, str]:
         """The files of a table that cannot be read, as far as this was noticed, with the reason; of those that can have
-        rows within bounds."""
-        folder = self.root / name
+        rows within bounds. Of telemetry also those whose rows take the place of others."""
+        folders = [self.root / table_name for table_name in ([name, LATE.name] if name == TELEMETRY.name else [name])]
         return {
             path: reason
             for path, reason in self.skipped.items()
-            if path.is_relative_to(folder) and file_names.may_hold(path.name, within)
+            if any(map(path.is_relative_to, folders)) and file_names.may_hold(path.name, within)
         }
 
     def skip(self, path: Path, reason: str) -> None:

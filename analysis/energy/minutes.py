@@ -473,14 +473,14 @@ class _Edges:
 # -- reading --------------------------------------------------------------------------------------------------
 
 
-_Pieces = dict[int, dict[str, "Path"]]
+_DayFiles = dict[int, dict[str, "Path"]]
 """By the number of the piece of a day, the file of each table."""
 
 
-def _stored(store: Store, first_day: int, last_day: int) -> tuple[dict[int, _Pieces], dict[int, Origin]]:
+def _stored(store: Store, first_day: int, last_day: int) -> tuple[dict[int, _DayFiles], dict[int, Origin]]:
     """The pieces of days that have rows, and what these were made of."""
     within = Bounds(first_day * _DAY_NS // 1000, (last_day + 1) * _DAY_NS // 1000 - 1)
-    pieces: dict[int, _Pieces] = {}
+    pieces: dict[int, _DayFiles] = {}
     origins: dict[int, Origin] = {}
     for name, rows in store.rows([ENERGY_DAYS.name, ENERGY_MINUTES.name], within).items():
         for path in rows.files:
@@ -589,7 +589,7 @@ class _StoredDays:
                 yield {ENERGY_DAYS.name: days.filter(pa.array(stays)), ENERGY_MINUTES.name: minutes.filter(stay)}
 
 
-def _of_rows(pieces: _Pieces, has: Callable[[tuple[str, str]], bool] = lambda _: True) -> Iterator[Meters]:
+def _of_rows(pieces: _DayFiles, has: Callable[[tuple[str, str]], bool] = lambda _: True) -> Iterator[Meters]:
     """The meters of the rows of a day, some GPUs at a time; `has`: whether a GPU is of interest."""
     for tables in pieces.values():
         days = _frame(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)

@@ -21,9 +21,14 @@ def registered(logs: Sequence[MovedOn]) -> Iterable[str | Table]:
         rows = [
             [logged.table, count(logged.files), count(logged.added), count(logged.removed), logged.location]
             for logged in moved.tables
+            if logged.files or logged.removed
         ]
         yield Table((f"{moved.log} table", "files", "new", "gone", "location"), rows, (1, 2, 3))
+        if len(rows) < len(moved.tables):
+            yield f"tables that have no rows yet: {len(moved.tables) - len(rows)}"
         yield from _unreadable(moved)
+    if any(moved.failure is None for moved in logs):
+        yield "how Spark, Trino, ClickHouse, Polars and DuckDB open them: docs/engines.md"
 
 
 def moved_on(logs: Sequence[MovedOn], store: str) -> Iterable[str]:
