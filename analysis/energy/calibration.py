@@ -204,7 +204,7 @@ def windows_of_nodes(
     """The windows of each node of which some meter reads all, in order of cluster and node. Raises StoreError."""
     gpus_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
     gpus = store.sql("select cluster, node, gpu from gpus_now where parent is null and node is not null").polars()
-    for name, node, gpu in gpus.rows():
+    for name, node, gpu in gpus.sort("cluster", "node", "gpu").rows():  # the last digits depend on the order
         gpus_of.setdefault((name, node), []).append((name, gpu))
     by_node: dict[tuple[str, str], list[NodeMeter]] = {}
     for meter in node_meters(store, cluster=cluster, since=since, until=until):
