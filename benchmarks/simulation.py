@@ -4,7 +4,7 @@
 
 (a) 27,648 GPUs to steady state under SGEMM, drawn anew each time, beside the same equations closed by plain
 bisection over the clocks with a fixed point for the temperature, one GPU at a time in Python: on fewer GPUs, and
-scaled by their number. (b) The same fleet's campaign into a store, as `whorl sim run --steady` writes it. (c) 256
+scaled by their number. (b) The same fleet's campaign into a store, as `whorl demo sim --steady` writes it. (c) 256
 GPUs through a simulated hour with a reading a second, all of it stored, beside the same control law written
 plainly, one GPU at a time in Python and without storing anything: for a shorter span, and scaled per GPU and
 simulated second. Each turn of ours runs beside one of the other; a `ratio` is the median over the turns.

@@ -178,10 +178,10 @@ def longhorn(folder: Path, replicates: int, repeats: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as store:
             for name, verb in (
                 ("import", ["import", "--store", store, "--cluster", "longhorn", *files]),
-                ("variability", ["variability", "--store", store, "--replicates", "0", "--json"]),
+                ("variability", ["verdicts", "variability", "--store", store, "--replicates", "0", "--json"]),
                 (
                     "variability_with_bootstrap",
-                    ["variability", "--store", store, "--replicates", str(replicates), "--json"],
+                    ["verdicts", "variability", "--store", store, "--replicates", str(replicates), "--json"],
                 ),
             ):
                 commands.setdefault(name, []).append(command(["-m", "whorl", *verb]))

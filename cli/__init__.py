@@ -241,15 +241,13 @@ def cli() -> None:
     """Measure every GPU of a fleet; see which GPUs differ, and whether the difference is real.
 
     \b
-    whorl demo                      measure, compare and report; needs no GPU
-    whorl sample DIR                write files of a small generated fleet
-    whorl import --store S DIR/*    import measurements of any tool
-    whorl verdicts --store S        what was found about GPUs, worst first
-    whorl explain NAME --store S    one GPU: rank, history, cause, what to do
-    whorl variability --store S     how much the GPUs differ
-    whorl advise --store S --workload gemm-fp32  which nodes a job should avoid
-    whorl energy --store S          what energy the GPUs used
-    whorl sql --store S "select name, model from gpus_now"
+    Start here; neither line needs a GPU:
+      whorl demo                      measure, compare and report a small fleet
+      whorl import --store S FILE ... measurements that you have, of any tool
+    Then:
+      whorl verdicts --store S        which GPUs are odd, worst first
+      whorl explain NAME --store S    one GPU: rank, history, cause, what to do
+      whorl report --store S          the same as one page, report.html
 
     \b
     Exit status (`check` has its own: 0 OK, 1 warning, 2 critical, 3 unknown):
@@ -269,31 +267,30 @@ def cli() -> None:
 
 
 _SECTIONS = {
-    "Start": {"demo": "demo:demo", "sample": "sample:sample", "doctor": "doctor:doctor", "man": "man:man"},
-    "Measure": {
-        "probe": "probe:probe",
-        "tune": "tune:tune",
-        "campaign": "campaign:campaign",
-        "collect": "collect:collect",
+    "Verbs": {
+        "demo": "demo:demo",
         "import": "import_files:import_files",
-        "jobs": "jobs:jobs",
-        "sim": "sim:sim",
-    },
-    "Judge": {
+        "collect": "collect:collect",
+        "campaign": "campaign:campaign",
         "verdicts": "verdicts:verdicts",
         "explain": "explain:explain",
-        "fingerprint": "fingerprint:fingerprint",
-        "check": "check:check",
-        "plan": "plan:plan",
-        "diff": "diff:diff",
-        "dashboard": "dashboard:dashboard",
+        "advise": "advise:advise",
+        "energy": "energy:energy",
         "report": "report:report",
-        "variability": "variability:variability",
+        "dashboard": "dashboard:dashboard",
+        "sql": "sql:sql",
+        "doctor": "doctor:doctor",
     },
-    "Count energy": {"energy": "energy:energy"},
-    "Place jobs": {"advise": "advise:advise", "replay": "replay:replay"},
-    "Pass on": {"export": "export:export"},
-    "Look into the store": {"sql": "sql:sql", "schema": "schema:schema", "store": "store:store_group"},
+    "For operators": {"store": "store:store_group", "check": "check:check"},
+    "More": {
+        "probe": "probe:probe",
+        "jobs": "jobs:jobs",
+        "replay": "replay:replay",
+        "tune": "tune:tune",
+        "export": "export:export",
+        "man": "man:man",
+        "schema": "schema:schema",
+    },
 }
 _VERBS = {name: where for verbs in _SECTIONS.values() for name, where in verbs.items()}
 

@@ -70,7 +70,7 @@ class _FailsOpen(click.Command):
     "--fault",
     multiple=True,
     metavar="KIND",
-    help="Simulated: plant this fault; `whorl sim describe V100` lists them. Repeatable.",
+    help="Simulated: plant this fault; `whorl demo sim --describe` lists them. Repeatable.",
 )
 @json_option
 def check(store: str, form: str, as_json: bool, **options: Any) -> None:

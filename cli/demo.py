@@ -1,18 +1,29 @@
-"""`whorl demo`: everything in one command, on real GPUs if there are any, else on a simulated fleet."""
+"""`whorl demo`: everything in one command, on real GPUs if there are any; or a simulated fleet, or files to import."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .ending import Ending, stays
-from .options import fault_option, json_option, model_option, seed_option, suite_option
+from .options import (
+    Span,
+    any_store_option,
+    fault_option,
+    json_option,
+    model_option,
+    refuse_before,
+    require_store,
+    seed_option,
+    suite_option,
+)
 from .probe import leave
 
 if TYPE_CHECKING:
@@ -21,9 +32,12 @@ if TYPE_CHECKING:
     from ..errors import StoreError
 
 _REPORT = "report.html"  # in the demo's folder
+_MOST_LISTED = 12  # planted faults that are printed
 
 
-@click.command("demo", short_help="Measure, compare and report in one command; needs no GPU.")
+@click.group(
+    "demo", invoke_without_command=True, short_help="Measure, compare and report in one command; needs no GPU."
+)
 @click.option("--out", metavar="DIR", default="demo", show_default=True, help="Folder of the store and the report.")
 @suite_option("How many probes, and how thoroughly.")
 @click.option(
@@ -40,7 +54,10 @@ _REPORT = "report.html"  # in the demo's folder
 @fault_option
 @click.option("--another-fleet", is_flag=True, help="Measure this fleet although the store of DIR holds another one.")
 @json_option
+@click.pass_context
 def demo(
+    ctx: click.Context,
+    /,
     out: str,
     suite: str,
     backend: str | None,
@@ -57,8 +74,16 @@ def demo(
     Ends with one HTML report that needs no network. Without a GPU, or where an option of the simulated fleet is
     given, a simulated fleet with planted faults is measured, and what was found is compared with what was planted.
 
+    \b
+    whorl demo                                 then open demo/report.html
+    whorl demo sample DIR                      files that `whorl import` reads
+    whorl demo sim --store S --gpus 64         a campaign of a simulated fleet
+
     Exit status 0; of real GPUs 1 where a result was wrong, and 6 where one failed: the report is there all the same.
     """
+    if ctx.invoked_subcommand is not None:
+        refuse_before(ctx)
+        return
     from ..analysis.verdicts.judgements import record
     from ..analysis.verdicts.planted import compared
     from ..dashboards.printed import demo as printed
@@ -126,3 +151,268 @@ def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes
     except InputError as error:
         return StoreError(f"{error}; everything that was measured is in {folder / STORE}")
     return None
+
+
+@demo.command("sim", short_help="A campaign over a simulated fleet, or what is simulated.")
+@any_store_option
+@click.option("--describe", is_flag=True, help="Only show how the model is simulated, and what may be planted.")
+@click.option("--gpus", type=click.IntRange(1, 999 * 32), default=96, show_default=True, help="How many GPUs.")
+@click.option("--model", default="V100", show_default=True, help="V100, A100, H100 or H200.")
+@click.option(
+    "--load",
+    "load_name",
+    default="gemm-fp32",
+    show_default=True,
+    help="What runs on the GPUs, and when; see `whorl demo sim --describe`.",
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The fleet's seed.")
+@click.option("--faults", type=click.IntRange(0), help="How many GPUs are faulty.  [default: as in a public cluster]")
+@click.option(
+    "--fault",
+    "kinds",
+    multiple=True,
+    metavar="KIND[=SIZE]",
+    help="Plant this fault, as slow_memory=3%; `whorl demo sim --describe` lists them. Repeatable.",
+)
+@click.option(
+    "--population", metavar="NAME", help="How healthy GPUs differ; see `whorl demo sim --describe`.  [default: normal]"
+)
+@click.option("--hours", type=float, help="How long the simulated campaign lasts.  [default: 1]")
+@click.option("--interval", type=float, help="Seconds between two readings.  [default: 1]")
+@click.option("--steady", is_flag=True, help="Only runs of the steady state, without telemetry: for large fleets.")
+@click.option("--runs", type=click.IntRange(1), help="With --steady: runs on every GPU.  [default: 1]")
+@click.option("--every", type=Span(), help="With --steady: from one run to the next, as 6h or 7d.  [default: 24h]")
+@click.option("--began", metavar="ISO", help="When it begins, UTC.  [default: after the fleet's last campaign]")
+@click.option(
+    "--cluster", metavar="NAME", help="Name of the cluster.  [default: as simulated-V100-1, by model and seed]"
+)
+@json_option
+def sim(
+    store: str | None,
+    describe: bool,
+    gpus: int,
+    model: str,
+    load_name: str,
+    seed: int,
+    faults: int | None,
+    kinds: tuple[str, ...],
+    population: str | None,
+    hours: float | None,
+    interval: float | None,
+    steady: bool,
+    runs: int | None,
+    every: float | None,
+    began: str | None,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Run a campaign over a simulated fleet and store it like a real one: process variation, heat, caps, faults.
+
+    \b
+    whorl demo sim --store S --gpus 64 --steady --runs 3
+    whorl demo sim --describe --model H100     parameters, faults, loads
+
+    --describe says of every number where it comes from: seen in data sheets or driver output, fitted to one public
+    V100 cluster, or assumed. docs/simulation.md gives the sources of the model.
+
+    It stores runs, results, telemetry and events; with --steady only runs and results at the steady state. The table
+    `truth` gets the faults that were planted. The same arguments give the same campaign: if it was interrupted, run it
+    again to go on.
+    """
+    if describe:
+        _describe(model, as_json=as_json)
+        return
+    store = require_store(store)
+    from math import inf
+
+    from ..probes.loads import refuse_steady, refuse_time, run_load, run_steady
+    from ..simulation.fleet import Fleet
+    from ..simulation.load import find_load
+    from ..simulation.models import find_model
+    from ..simulation.spread import USUAL, find_population
+    from ..store import Store
+    from ..store.instants import iso
+    from .output import ProgressBar, print_json
+
+    _refuse_mixed(
+        steady=steady, timed={"--hours": hours, "--interval": interval}, repeated={"--runs": runs, "--every": every}
+    )
+    spread = find_population(USUAL if population is None else population)
+    fleet = Fleet.draw(find_model(model), gpus, seed, spread, faults=faults, kinds=kinds)
+    load = find_load(load_name)
+    began_ns = None if began is None else _nanoseconds(began)
+    every_s = 86_400.0 if every is None else every
+    if steady:
+        refuse_steady(fleet.model, load, runs or 1, every_s)
+    else:
+        refuse_time(1.0 if hours is None else hours, 1.0 if interval is None else interval)
+    opened = Store.create(store)  # only after everything else was checked
+    where: dict[str, Any] = {"cluster": cluster, "began_ns": began_ns}
+    with ProgressBar() as shown:
+
+        def progress(share: float) -> None:
+            shown.say(f"simulating: {100 * share:.0f} %")
+
+        if steady:
+            stored = run_steady(opened, fleet, load, runs=runs or 1, every_s=every_s, progress=progress, **where)
+        else:
+            hours, interval = 1.0 if hours is None else hours, 1.0 if interval is None else interval
+            stored = run_load(opened, fleet, load, hours=hours, interval_s=interval, progress=progress, **where)
+    if as_json:
+        print_json(
+            {
+                "schema": "whorl.sim.run/1",
+                "campaign": stored.campaign,
+                "cluster": stored.cluster,
+                "model": fleet.model.name,
+                "gpus": stored.gpus,
+                "seed": seed,
+                "load": load.name,
+                "began": iso(stored.began_ns),
+                "ended": iso(stored.ended_ns),
+                "rows": stored.rows,
+                "stored_before": stored.before,
+                "planted": [
+                    {
+                        "gpu": one.uuid,
+                        "place": one.place,
+                        "kind": one.kind,
+                        "size_pct": one.size_pct,
+                        "began": None if one.began_ns is None else iso(one.began_ns),
+                        "ended": None if one.ended_ns is None else iso(one.ended_ns),
+                    }
+                    for one in stored.planted
+                ],
+            }
+        )
+        return
+    spoken = load_name.strip().lower()  # one of the names of the load
+    click.echo(
+        f"simulated {stored.gpus:,} {fleet.model.name} GPUs of seed {seed} under load {spoken}, "
+        f"{iso(stored.began_ns)} to {iso(stored.ended_ns)}: campaign {stored.campaign}"
+    )
+    listed = stored.planted[:_MOST_LISTED]
+    for one in listed:
+        when = "" if one.began_ns is None else f", from {iso(one.began_ns)}"
+        when += "" if one.ended_ns is None else f" to {iso(one.ended_ns)}"
+        click.echo(f"planted {one.label}: {one.name} ({one.uuid}){when}")
+    if len(stored.planted) > len(listed):
+        click.echo(f"planted {len(stored.planted) - len(listed):,} more: they are in the table `truth`")
+    if not stored.planted:
+        click.echo("planted nothing: every GPU is healthy")
+    written = ", ".join(f"{rows:,} rows of {table}" for table, rows in sorted(stored.rows.items()))
+    if written:
+        click.echo(f"stored in {store}: {written}" + ("; the rest was there before" if stored.before else ""))
+    else:
+        click.echo(f"all of it was in {store} before; nothing was stored")
+    if not stored.measured:
+        ends_s = load.first_run_ends_s
+        why = f"the first one would end after {ends_s:g} s" if ends_s < inf else "no turn is measured"
+        click.echo(f"no runs: under load {spoken} {why}")
+    verb = "verdicts variability" if stored.measured else "sql"
+    query = ' "select gpu, avg(power_mw) / 1e3 as w from telemetry group by gpu order by w desc limit 5"'
+    click.echo(f"next: whorl {verb} --store {shlex.quote(store)}{query if verb == 'sql' else ''}")
+
+
+def _refuse_mixed(*, steady: bool, timed: dict[str, object], repeated: dict[str, object]) -> None:
+    wrong = [name for name, value in (timed if steady else repeated).items() if value is not None]
+    if wrong:
+        raise click.UsageError(f"{wrong[0]} " + ("excludes --steady" if steady else "needs --steady"))
+
+
+def _nanoseconds(text: str) -> int:
+    """A time in ISO 8601, UTC where it names no zone, in ns. InputError where it is none."""
+    from datetime import UTC, datetime
+
+    from ..errors import InputError
+    from ..store.instants import nanoseconds
+
+    try:
+        at = nanoseconds(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        raise InputError(f"{text!r} is not a time: write it as 2026-01-05T08:00:00") from None
+    if not 0 <= at < nanoseconds(datetime(2160, 1, 1, tzinfo=UTC)):
+        raise InputError(f"{text} cannot be the start: choose a time from 1970 to 2159")
+    return at
+
+
+def _describe(model: str, *, as_json: bool) -> None:
+    """Print how a GPU model is simulated: parameters, sensors, steady state, faults, populations, loads."""
+    from ..dashboards.table import Table
+    from ..simulation import describe as about
+    from ..simulation.faults import FAULTS
+    from ..simulation.load import LOADS
+    from ..simulation.models import PARAMETERS, find_model
+    from ..simulation.spread import POPULATION_SAYS
+    from .output import number, print_json, print_table, say
+
+    found = find_model(model)
+    rows, point = about.parameters(found), about.steady_point(found)
+    if as_json:
+        print_json(
+            {
+                "schema": "whorl.sim.describe/1",
+                "model": found.name,
+                "version": PARAMETERS,
+                "parameters": [vars(row) for row in rows],
+                "sensors": about.sensors(found),
+                "sgemm": point,
+                "faults": [
+                    {"kind": row.kind, "share": row.share, "says": row.says, **about.sizes(row)} for row in FAULTS
+                ],
+                "populations": [{"name": name, "says": says} for name, says in POPULATION_SAYS.items()],
+                "loads": [{"name": load.name, "says": load.says} for load in LOADS.values()],
+            }
+        )
+        return
+    click.echo(f"{found.name}, simulated (parameter set {PARAMETERS}): no number here is a measurement\n")
+    head = ("parameter", "value", "unit", "basis", "meaning")
+    cells = [(row.name, f"{row.value:g}", row.unit, row.basis, row.meaning) for row in rows]
+    print_table(Table(head, cells, (1,), wrapped=(4,)))
+    click.echo("\nsensors")
+    for sentence in about.sensors(found):
+        say(sentence, "  ", "    ")
+    click.echo()
+    say(
+        f"sgemm at steady state: {number(point['sm_clock_mhz'])} MHz (sd {number(point['sm_clock_sd_mhz'], 3)}), "
+        f"{number(point['power_w'])} W, {number(point['temperature_c'], 3)} degC; "
+        f"time spread (fence) {number(point['time_fence_pct'], 2)} %; idle {number(point['idle_power_w'], 3)} W"
+    )
+    click.echo("\nfaults that can be planted")
+    for fault in FAULTS:
+        say(fault.says, f"  {fault.kind:<14} ", " " * 17)
+        if fault.size is not None:
+            usual = f"usual {100 * fault.size:.3g} %, from {100 * fault.least:g} to {100 * fault.most:g} %"
+            say(f"size: {fault.size_says}; {usual}", " " * 17, " " * 17)
+    click.echo("\npopulations of healthy GPUs")
+    for name, says in POPULATION_SAYS.items():
+        say(says, f"  {name:<16} ", " " * 19)
+    click.echo("\nloads (gemm-fp32 and gemm mean sgemm)")
+    for load in LOADS.values():
+        say(load.says, f"  {load.name:<14} ", " " * 17)
+
+
+@demo.command("sample", short_help="Write the files of a small generated fleet.")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--gpus", type=int, help="How many GPUs the fleet has: a multiple of 4.  [default: 96]")
+@click.option("--seed", type=int, help="The fleet's seed; one seed, one fleet.  [default: 47]")
+@click.option("--force", is_flag=True, help="Replace existing files of the same names.")
+def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> None:
+    """Write the measurements of a small simulated fleet into DIR, with faults planted in three GPUs.
+
+    The data are generated, not measured. The files look like those of real tools.
+    """
+    from ..errors import InputError
+    from ..simulation.sample import FILES, GPUS, SEED, write_sample
+
+    if not force and (there := [name for name in FILES if os.path.lexists(folder / name)]):
+        raise InputError(f"{folder} already has {', '.join(there)}: choose another folder, or give --force")
+    made = write_sample(folder, gpus=GPUS if gpus is None else gpus, seed=SEED if seed is None else seed)
+    click.echo(f"generated {made.gpus} simulated V100 GPUs with seed {made.seed}")
+    for path in made.files:
+        click.echo(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
+    for gpu in made.planted:
+        click.echo(f"planted {gpu.kind}: {gpu.name} ({gpu.uuid})")
+    click.echo(f"next: whorl import --store S --cluster sample {shlex.quote(str(folder))}/*")
+    click.echo("      whorl verdicts variability --store S")
+    click.echo("      whorl energy --store S")

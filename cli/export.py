@@ -69,7 +69,7 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     whorl export prometheus --store S --once
 
     Names and units follow Prometheus: whorl_gpu_power_watts, whorl_gpu_energy_joules_total. A GPU that is not read any
-    more vanishes after --max-age. Findings are those that `whorl verdicts` and `whorl fingerprint` stored last.
+    more vanishes after --max-age. Findings are those that `whorl verdicts` and `whorl verdicts fingerprint` stored.
     """
     from ..dashboards.exported.exporting import Exporter, Settings
     from ..dashboards.exported.prometheus import LIMITS, PATH, application, page

@@ -31,6 +31,20 @@ def typed(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
+def require_store(store: str | None) -> str:
+    """The store of a verb that also runs sub-verbs. Raises UsageError where none is named."""
+    if not store:
+        raise click.UsageError("Missing option '--store'.")
+    return store
+
+
+def refuse_before(ctx: click.Context) -> None:
+    """Raise UsageError for an option that stands before a sub-verb, where it would have no effect."""
+    for parameter in ctx.command.params:
+        if parameter.name is not None and typed(ctx, parameter.name):
+            raise click.UsageError(f"{parameter.opts[0]} must follow {ctx.invoked_subcommand}, not precede it")
+
+
 store_option = store_choice(required=True)
 
 any_store_option = store_choice()
@@ -47,7 +61,7 @@ fault_option = click.option(
     "kinds",
     multiple=True,
     metavar="KIND[=SIZE]",
-    help="Simulated: plant this fault, as hot=20%; `whorl sim describe V100` lists them. Repeatable.",
+    help="Simulated: plant this fault, as hot=20%; `whorl demo sim --describe` lists them. Repeatable.",
 )
 
 

@@ -23,7 +23,7 @@ import click
 
 from ..dashboards.answers.reply import Reply, plain
 from ..dashboards.table import GAP, Line, Table, cut, printable
-from ..dashboards.table import number as number  # cli/sim.py has it from here
+from ..dashboards.table import number as number  # cli/demo.py has it from here
 
 if TYPE_CHECKING:
     from rich.console import Console

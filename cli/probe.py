@@ -97,7 +97,7 @@ probe.add_command(prolog)
 @click.option(
     "--population",
     metavar="NAME",
-    help="Simulated: how healthy GPUs differ; see `whorl sim describe V100`.  [default: normal]",
+    help="Simulated: how healthy GPUs differ; see `whorl demo sim --describe`.  [default: normal]",
 )
 @click.option("--interval", type=Span(), help="Simulated: time between stored readings.  [default: 1s]")
 @click.option("--fleet", metavar="FILE", help="Simulated: the cluster of which one node is measured.")

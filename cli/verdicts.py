@@ -1,4 +1,5 @@
-"""`whorl verdicts`: what was found about the GPUs of a store, worst first."""
+"""`whorl verdicts`: what was found about the GPUs of a store, worst first; how much they differ, what each one is, what
+changed, and what to measure next."""
 
 from __future__ import annotations
 
@@ -8,20 +9,46 @@ from typing import Any
 import click
 
 from .engine_options import engine_of, place_options
-from .options import When, cluster_option, json_option, store_option
+from .options import (
+    Span,
+    When,
+    any_store_option,
+    cluster_option,
+    exclusive,
+    json_option,
+    refuse_before,
+    require_store,
+    store_option,
+    suite_option,
+)
 
 
-@click.command("verdicts", short_help="What was found about GPUs, nodes, batches and ranks, worst first.")
-@store_option
+@click.group("verdicts", invoke_without_command=True, short_help="Which GPUs, nodes and ranks are odd, worst first.")
+@any_store_option
 @cluster_option
 @click.option("--campaign", metavar="NAME", help="Only the runs of this campaign.")
 @click.option("--since", type=When(), help="Only runs since this date (UTC), or since so long ago: 30d.")
 @place_options
 @json_option
+@click.pass_context
 def verdicts(
-    store: str, cluster: str | None, campaign: str | None, since: datetime | None, as_json: bool, **place: Any
+    ctx: click.Context,
+    /,
+    store: str | None,
+    cluster: str | None,
+    campaign: str | None,
+    since: datetime | None,
+    as_json: bool,
+    **place: Any,
 ) -> None:
-    """Judge every GPU of a store against its peers and its own past. Say what was found, and what could not be judged.
+    """Say which GPUs of a store are odd, worst first: against their peers, and against their own past.
+
+    \b
+    whorl verdicts --store S
+    whorl verdicts variability --store S         how much the GPUs differ
+    whorl verdicts fingerprint --store S         what each GPU is, class by class
+    whorl verdicts diff --store S --before 30d --after 7d     what changed
+    whorl verdicts plan --store S --budget 2h    what to measure next
 
     \b
     suspected  seen in one sitting: measure again on another day
@@ -30,10 +57,175 @@ def verdicts(
     Timelines of training jobs are judged too: ranks that compute slower than those with the same work.
     The findings are stored in table `verdicts`, beside the earlier ones. docs/verdicts.md explains them.
     """
+    if ctx.invoked_subcommand is not None:
+        refuse_before(ctx)
+        return
     from ..dashboards.answers.judging import verdicts as judged
     from .output import ProgressBar, print_reply
 
+    store = require_store(store)
     with engine_of(place, store) as engine, ProgressBar() as progress:
         progress.say("judging the GPUs")
         reply = judged(store, cluster=cluster, campaign=campaign, since=since, engine=engine, progress=progress.say)
+    print_reply(reply, as_json=as_json)
+
+
+@verdicts.command("variability", short_help="How much the GPUs differ, and whether the difference repeats.")
+@store_option
+@click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Only this cluster. Repeatable.")
+@click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only this workload. Repeatable.")
+@click.option("--across", is_flag=True, help="Show the rank correlation between workloads, GPU by GPU.")
+@click.option(
+    "--replicates",
+    type=click.IntRange(0, 100_000),
+    default=1000,
+    show_default=True,
+    help="Bootstrap replicates for the intervals, at least 100; 0 for no intervals.",
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.  [default: 2022]")
+@json_option
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+def variability(
+    store: str,
+    clusters: tuple[str, ...],
+    workloads: tuple[str, ...],
+    across: bool,
+    replicates: int,
+    seed: int | None,
+    as_json: bool,
+    as_markdown: bool,
+) -> None:
+    """Say how much the GPUs of a store differ, per cluster and workload.
+
+    Level "run" counts every run, level "gpu" the median of each GPU's runs. fence % is 400 IQR/median, the
+    definition of the SC'22 study. docs/statistics.md defines every figure.
+    """
+    from ..dashboards.answers import judging
+    from ..dashboards.printed import variability as printed
+    from .output import ProgressBar, print_reply, tell_notes
+
+    exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
+    chosen = {"cluster": clusters, "workload": workloads}
+    if across:
+        pairs = judging.across(store, **chosen)
+        if not as_markdown:
+            print_reply(pairs, as_json=as_json)
+            return
+        tell_notes(pairs)
+        click.echo("\n\n".join(f"## {one.title}\n\n{one.markdown()}" for one in printed.across_answer(pairs.result)))
+        return
+    with ProgressBar() as progress:
+        reply = judging.variability(
+            store,
+            **chosen,
+            replicates=replicates,
+            seed=seed,
+            progress=lambda workload, done, wanted: progress(done, wanted, f"replicates of {workload}"),
+        )
+    if as_markdown:
+        tell_notes(reply)
+        click.echo(printed.as_markdown(reply.result, judging.gpu_names(store)))
+    else:
+        print_reply(reply, as_json=as_json)
+
+
+@verdicts.command("fingerprint", short_help="The figures of each GPU, beside those of its peers.")
+@store_option
+@cluster_option
+@click.option("--gpu", metavar="NAME", help="All figures of this GPU: node/slot, UUID, serial or a part.")
+@place_options
+@json_option
+def fingerprint(store: str, cluster: str | None, gpu: str | None, as_json: bool, **place: Any) -> None:
+    """Compute the fingerprints of a cluster's GPUs, store them beside the earlier ones, and show them.
+
+    \b
+    whorl verdicts fingerprint --store S                   the classes, GPU by GPU
+    whorl verdicts fingerprint --store S --gpu c001-4/3    every figure of one GPU
+
+    Every figure has the 95 % interval of another sitting. docs/verdicts.md explains the figures.
+    """
+    from ..dashboards.answers.judging import fingerprint as computed
+    from .output import ProgressBar, print_reply
+
+    with engine_of(place, store) as engine, ProgressBar() as progress:
+        progress.say("computing the fingerprints")
+        reply = computed(store, cluster=cluster, gpu=gpu, engine=engine, progress=progress.say)
+    print_reply(reply, as_json=as_json)
+
+
+@verdicts.command("diff", short_help="What changed between two dates: the fleet, and single GPUs.")
+@store_option
+@click.option(
+    "--before", type=When(), required=True, help="Compare the runs before this date (UTC), or so long ago: 30d ..."
+)
+@click.option("--after", type=When(), required=True, help="... with those since this date.")
+@cluster_option
+@json_option
+def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_json: bool) -> None:
+    """Compare every GPU with itself: its sittings before a date with those after another one.
+
+    \b
+    whorl verdicts diff --store S --before 2026-10-01 --after 2026-11-01
+
+    What changed for all GPUs alike, as at a driver update, is said once. Then come the GPUs that moved against it,
+    with intervals, and those that are new or gone.
+    """
+    from ..dashboards.answers.judging import diff as compared
+    from .output import ProgressBar, print_reply
+
+    with ProgressBar() as progress:
+        progress.say("comparing")
+        reply = compared(store, before=before, after=after, cluster=cluster)
+    print_reply(reply, as_json=as_json)
+
+
+@verdicts.command("plan", short_help="Which GPUs to probe next, in the time that there is.")
+@store_option
+@click.option("--budget", type=Span(), default="2h", show_default=True, help="GPU time that there is: 30min, 2h.")
+@click.option(
+    "--probe",
+    "probes",
+    multiple=True,
+    metavar="NAME",
+    help="Which probe. Repeatable.  [default: gemm-fp32, stream-triad]",
+)
+@suite_option("How thoroughly.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=3.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Slower by this much matters.",
+)
+@cluster_option
+@json_option
+def plan(
+    store: str,
+    budget: float,
+    probes: tuple[str, ...],
+    suite: str,
+    threshold: float,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    """Say which GPUs to probe next: suspected ones, those found faulty long ago, then where a probe tells most.
+
+    \b
+    whorl verdicts plan --store S --budget 2h
+
+    A GPU leaves the list when it is decided, with at most 1 in 1,000 GPUs called slow by mistake. Run the commands on
+    the nodes that they name.
+    """
+    from ..dashboards.answers import judging
+    from .output import print_reply
+
+    reply = judging.plan(
+        store,
+        budget=budget,
+        probe=probes or judging.PLANNED_PROBES,
+        suite=suite,
+        threshold=threshold,
+        cluster=cluster,
+    )
     print_reply(reply, as_json=as_json)

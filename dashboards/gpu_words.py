@@ -200,7 +200,8 @@ def _judged(found: Found, command: str) -> Iterator[Note]:
 def without_figures(row: Mapping[str, Any], store: str) -> Note:
     """That nobody stored the fingerprints of a large cluster."""
     where = f"--store {shlex.quote(store)} --cluster {shlex.quote(str(row['cluster']))}"
-    return Note("Where it stands among its peers is not stored yet. This takes a minute:", f"whorl fingerprint {where}")
+    command = f"whorl verdicts fingerprint {where}"
+    return Note("Where it stands among its peers is not stored yet. This takes a minute:", command)
 
 
 def older_figures(figures: Figures | None, stands: Sequence[Standing], runs: int) -> str:
@@ -209,7 +210,7 @@ def older_figures(figures: Figures | None, stands: Sequence[Standing], runs: int
         return ""
     inside = sum(one.n for one in times(stands))
     newer = max(0, runs - inside)
-    came = f"; {many(newer, 'run')} of it came since: run whorl fingerprint" if newer else ""
+    came = f"; {many(newer, 'run')} of it came since: run whorl verdicts fingerprint" if newer else ""
     return f" As stored on {minute(figures.made_at)} UTC{came}."
 
 

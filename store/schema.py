@@ -304,7 +304,7 @@ RESULTS = Table(
         _WORKLOAD,
         _GPU,
         Column("repeat", "BIGINT", "", "which repeat of the run, from 0"),
-        Column("figure", "VARCHAR", "", "name of the figure; 'time' is the duration that `whorl variability` compares"),
+        Column("figure", "VARCHAR", "", "name of the figure; 'time' is the duration that variability is of"),
         Column("unit", "VARCHAR", "", "unit of `value`; times are in ms"),
         Column("value", "DOUBLE", "`unit`", "the figure"),
     ),

@@ -238,8 +238,8 @@ def _loaded(*lines: Sequence[str]) -> dict[str, set[str]]:
 def test_help_is_light_and_the_list_of_probes_needs_numpy_at_most() -> None:
     heavy = {"polars", "duckdb", "pyarrow", "numpy", "dash", "scipy", "cupy"}
     helps = (
-        "--help", "import --help", "variability --help", "advise apply --help", "schema", "collect --help",
-        "sim run --help", "demo --help", "probe run --help", "campaign run --help", "store prune --help",
+        "--help", "import --help", "verdicts variability --help", "advise apply --help", "schema", "collect --help",
+        "demo sim --help", "demo --help", "probe run --help", "campaign run --help", "store prune --help",
     )  # fmt: skip
     loaded = _loaded(*map(str.split, helps), ["probe", "list"])
     assert loaded.keys() == {"import", *helps, "probe list"}

@@ -114,7 +114,8 @@ def fingerprints(store: Store, cluster: str | None) -> tuple[pl.DataFrame, list[
         newest = part["made_at"].max()
         assert isinstance(newest, datetime)
         notes.append(
-            f"GPUs of {name} are compared by the fingerprint of {newest:%Y-%m-%d}: `whorl fingerprint` makes a new one"
+            f"GPUs of {name} are compared by the fingerprint of {newest:%Y-%m-%d}: "
+            "`whorl verdicts fingerprint` makes a new one"
         )
     without = [name for name in clusters if name not in set(rows["cluster"])]
     computed = [fingerprint(Model(probed(store, cluster=name, every=True))) for name in without]

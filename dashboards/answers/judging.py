@@ -97,7 +97,7 @@ def fingerprint(
     store: Store | str | Path, *, cluster: str | None = None, gpu: str | None = None, engine: Engine | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Reply[Fingerprints]:  # fmt: skip
-    """Compute the fingerprints of a cluster's GPUs and store them, as `whorl fingerprint` does.
+    """Compute the fingerprints of a cluster's GPUs and store them, as `whorl verdicts fingerprint` does.
 
     `frame` has a row for each figure of each GPU, or of the one that `gpu` names. `engine` as of `verdicts`. Raises
     InputError where there are no runs, and where no GPU or several fit.
@@ -118,7 +118,7 @@ def fingerprint(
 def diff(
     store: Store | str | Path, *, before: datetime | str, after: datetime | str, cluster: str | None = None
 ) -> Reply[Difference]:
-    """Compare every GPU with itself: its runs before a time with those since another, as `whorl diff` does.
+    """Compare every GPU with itself: its runs before a time with those since another, as `whorl verdicts diff` does.
 
     `frame` has a row for each GPU that moved against the fleet. Times are UTC, or how long ago: "30d". Raises
     InputError where the times are in the wrong order, or one side has no runs.
@@ -141,7 +141,7 @@ def plan(
     threshold: float = 3.0,
     cluster: str | None = None,
 ) -> Reply[Planned]:
-    """Say which GPUs to probe next, as `whorl plan` does.
+    """Say which GPUs to probe next, as `whorl verdicts plan` does.
 
     `budget`: GPU time, in s or as "2h"; `threshold`: per cent slower that matters. `frame` has a row for each GPU,
     the most telling first. Raises InputError where there are no GPUs, several clusters and none named, or no such
@@ -184,7 +184,7 @@ def variability(
     seed: int | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Reply[Sequence[Variability]]:
-    """Say how much the GPUs differ, per cluster and workload, as `whorl variability` does.
+    """Say how much the GPUs differ, per cluster and workload, as `whorl verdicts variability` does.
 
     `frame` has two rows for each workload: of level `run` and of level `gpu`. `cluster` and `workload` are one name or
     several; `replicates` are those of the bootstrap behind the intervals, at least 100, or 0 for no intervals. Raises
@@ -215,7 +215,7 @@ def variability(
 def across(
     store: Store | str | Path, *, cluster: str | Sequence[str] = (), workload: str | Sequence[str] = ()
 ) -> Reply[Sequence[Across]]:
-    """Say whether the same GPUs are slow in several workloads, as `whorl variability --across` does.
+    """Say whether the same GPUs are slow in several workloads, as `whorl verdicts variability --across` does.
 
     `frame` has a row for each pair of figures, with the rank correlation. Raises InputError where there are no such
     runs.

@@ -1,6 +1,7 @@
 """What whorl found, as series: verdicts, fingerprints and events that are stored, and who the GPUs are.
 
-Nothing is judged here: `whorl verdicts` and `whorl fingerprint` judge and store, and this reads what they stored last.
+Nothing is judged here: `whorl verdicts` and `whorl verdicts fingerprint` judge and store; this reads what they
+stored last.
 """
 
 from __future__ import annotations

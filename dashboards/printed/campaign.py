@@ -62,7 +62,7 @@ def next_commands(looked: Looked, store: str | Path) -> Iterable[Line]:
     if looked.campaign.runs.is_empty():
         yield Line(f"      whorl verdicts --store {quoted}")
         return
-    yield Line(f"      whorl variability --store {quoted}")
+    yield Line(f"      whorl verdicts variability --store {quoted}")
     workload = looked.leading.workload if looked.leading else next((row.workload for row in looked.spread), None)
     if workload is not None:
         cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"

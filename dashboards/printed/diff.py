@@ -1,4 +1,4 @@
-"""What `whorl diff` says."""
+"""What `whorl verdicts diff` says."""
 
 from __future__ import annotations
 

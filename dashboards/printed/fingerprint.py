@@ -1,4 +1,4 @@
-"""What `whorl fingerprint` says: the classes GPU by GPU, or every figure of one GPU."""
+"""What `whorl verdicts fingerprint` says: the classes GPU by GPU, or every figure of one GPU."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _fleet(found: Fingerprints, store: str | Path) -> Iterable[str | Table]:
     yield from _few(times)
     yield ""
     where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(found.cluster)}"
-    yield Line(f"next: whorl fingerprint --gpu {shlex.quote(said[names[0]])} {where}")
+    yield Line(f"next: whorl verdicts fingerprint --gpu {shlex.quote(said[names[0]])} {where}")
 
 
 def _few(rows: pl.DataFrame) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""What `whorl plan` says: the GPUs to probe next, and the commands."""
+"""What `whorl verdicts plan` says: the GPUs to probe next, and the commands."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def _next(report: Report, store: str) -> str:
     Runs that were stored before may have any.
     """
     if report.skipped or any(one.median_ms is not None for one in report.runs):
-        return f"whorl variability --store {store}"
+        return f"whorl verdicts variability --store {store}"
     if any(one.headline is not None or one.levels for one in report.runs):
         query = "select workload, figure, gpu, value, unit from results order by all"
     elif report.runs:

@@ -1,4 +1,4 @@
-"""How `whorl variability` looks: a table that fits the terminal, then what it means, workload by workload."""
+"""How `whorl verdicts variability` looks: a table that fits the terminal, then its meaning, by workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`whorl fingerprint`, `whorl diff` and `whorl plan` from the command line."""
+"""`whorl verdicts fingerprint`, `whorl verdicts diff` and `whorl verdicts plan` from the command line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_run_ids_with_quotation_marks_are_evidence_as_they_are(tmp_path: Path) -
 def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path) -> None:
     store = judged_store(tmp_path / "S", 9, (0, 2))
     for _ in range(2):
-        document("fingerprint", "--store", str(store.root))
+        document("verdicts", "fingerprint", "--store", str(store.root))
     made = "select count(distinct made_at) as n, count(*) as rows from fingerprints"
     [first] = store.sql(made).to_pylist()
     assert first["n"] == 1
@@ -68,7 +68,7 @@ def test_fingerprints_stand_beside_each_other_and_survive_a_move(tmp_path: Path)
     store.append({"gpus": arrow_rows("gpus", moved | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "moved")
     ahead = store.sql("select * replace (made_at + interval 20 years as made_at) from fingerprints")
     store.append({"fingerprints": ahead.cast(arrow_schema("fingerprints").remove_metadata())}, "ahead")
-    document("fingerprint", "--store", str(store.root))
+    document("verdicts", "fingerprint", "--store", str(store.root))
     [second] = store.sql(made).to_pylist()
     assert (second["n"], second["rows"]) == (3, 3 * first["rows"])
     now = "select name, n from fingerprints_now join gpus_now using (cluster, gpu) where figure = 'time' "
@@ -120,7 +120,7 @@ def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str |
 
 
 def test_the_step_of_the_fleet_comes_first_then_who_moved_against_it(fleet: str) -> None:
-    found = document("diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
+    found = document("verdicts", "diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
     assert found["schema"] == "whorl.diff/1"
     for step in found["steps"]:
         assert step["low_pct"] < 2 < step["high_pct"]
@@ -130,7 +130,7 @@ def test_the_step_of_the_fleet_comes_first_then_who_moved_against_it(fleet: str)
         assert one["low_pct"] < 6 < one["high_pct"]
         assert one["change_pct"] == pytest.approx(8.1, abs=0.7)
     assert (found["new"], found["gone"], found["identity"]) == ([], [], {})
-    shown = whorl("diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
+    shown = whorl("verdicts", "diff", "--store", fleet, "--before", "2026-09-05", "--after", "2026-09-10")
     assert "1 GPU moved against the fleet" in shown.output
     assert "whorl explain n03/1" in shown.output
 
@@ -144,7 +144,7 @@ def test_new_gone_and_changed_gpus_are_named(tmp_path: Path) -> None:
     )
     identity = {"cluster": [CLUSTER], "gpu": [uuid(5)], "uuid": [uuid(5)], "driver": ["580.2"]}
     new.append({"gpus": arrow_rows("gpus", identity | {"first_seen": [BEGAN_NS + 9 * DAY_NS]})}, "driver")
-    found = document("diff", "--store", str(new.root), "--before", "2026-09-05", "--after", "2026-09-10")
+    found = document("verdicts", "diff", "--store", str(new.root), "--before", "2026-09-05", "--after", "2026-09-10")
     assert (found["new"], found["gone"], found["identity"]) == (["n02/0"], ["n01/3"], {"driver": 1})
 
 
@@ -154,7 +154,7 @@ def test_dates_that_hold_no_runs_are_refused(fleet: str) -> None:
         ("2026-01-01", "2026-09-01", "has no runs before 2026-01-01 00:00; it has runs from 2026-09-01 to 2026-09-15"),
         ("2026-09-05", "2027-01-01", "has no runs after 2027-01-01"),
     ):
-        refused = whorl("diff", "--store", fleet, "--before", before, "--after", after)
+        refused = whorl("verdicts", "diff", "--store", fleet, "--before", before, "--after", after)
         assert refused.exit_code == 2
         assert says in refused.output
 
@@ -163,7 +163,7 @@ def test_runs_without_dates_are_said(tmp_path: Path) -> None:
     (tmp_path / "runs.csv").write_text("board,ms\n" + "".join(f"GPU-{n:08},{100 + n}\n" for n in range(9)))
     store, maps = str(tmp_path / "S"), ("--map", "ms=time:ms", "--map", "board=gpu", "--workload", "sgemm")
     assert whorl("import", "--store", store, *maps, str(tmp_path / "runs.csv")).exit_code == 0
-    refused = whorl("diff", "--store", store, "--before", "2026-09-05", "--after", "2026-09-10")
+    refused = whorl("verdicts", "diff", "--store", store, "--before", "2026-09-05", "--after", "2026-09-10")
     assert refused.exit_code == 2
     assert "has no runs before 2026-09-05 00:00; none of its runs has a date" in refused.output
 
@@ -178,7 +178,9 @@ def test_one_run_alone_names_no_gpu(tmp_path: Path, workloads: int, days: tuple[
         tmp_path / "S", 32, days, time=lambda gpu, day: 1.3 if (gpu, day) == (6, 12) else 1.0,
         workloads=tuple(WORKLOADS)[:workloads],
     )  # fmt: skip
-    found = document("diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10")
+    found = document(
+        "verdicts", "diff", "--store", str(tmp_path / "S"), "--before", "2026-09-05", "--after", "2026-09-10"
+    )
     assert sorted({one["name"] for one in found["moved"]}) == named
     told = "not named, as one run alone shows that it moved: 1 GPU (n02/2); measure again to know"
     assert (told in found["notes"]) == (not named and len(days) == 2)
@@ -251,22 +253,24 @@ def test_a_gpu_near_the_threshold_tells_more_than_one_that_is_clear(tmp_path: Pa
 @pytest.mark.long
 def test_the_budget_is_kept_and_the_commands_name_the_nodes(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 12, (0,), runs=lambda gpu: 0)
-    found = document("plan", "--store", str(tmp_path / "S"), "--budget", "1min")
+    found = document("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "1min")
     assert found["schema"] == "whorl.plan/1"
     each = found["gpus"][0]["seconds"]
     assert len(found["gpus"]) == int(60 / each)
     assert len(found["gpus"]) + found["left_out"] == 12
     assert [one["node"] for one in found["commands"]] == ["n01"]
-    shown = whorl("plan", "--store", str(tmp_path / "S"), "--budget", "1min")
+    shown = whorl("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "1min")
     assert "# on n01:" in shown.output
     assert "whorl probe run gemm-fp32 stream-triad --suite quick" in shown.output
     assert "--gpu n01/0 --gpu n01/1" in shown.output
-    assert "longer than the budget" in whorl("plan", "--store", str(tmp_path / "S"), "--budget", "1s").output
+    assert (
+        "longer than the budget" in whorl("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "1s").output
+    )
 
 
 def test_a_large_plan_lists_some_commands_and_says_how_many_more(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 44, ())
-    said = whorl("plan", "--store", str(tmp_path / "S"), "--budget", "10h").output
+    said = whorl("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "10h").output
     assert said.count("whorl probe run") == 10
     assert "and 24 more: --json has all" in said
     assert "and 1 command more: --json has all" in said
@@ -277,5 +281,5 @@ def test_a_large_plan_lists_some_commands_and_says_how_many_more(tmp_path: Path)
 
 def test_one_gpu_has_nothing_to_compare_with(tmp_path: Path) -> None:
     judged_store(tmp_path / "S", 1)
-    shown = whorl("fingerprint", "--store", str(tmp_path / "S"))
+    shown = whorl("verdicts", "fingerprint", "--store", str(tmp_path / "S"))
     assert "nothing to compare with" in shown.output

@@ -30,14 +30,15 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         few = ("gemm-fp32", "stream-triad")
         patch.setattr(catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in few))
-        printed("sim", "run", "--gpus", "8", "--steady", "--seed", "5", "--store", str(out / "store"))
+        printed("demo", "sim", "--gpus", "8", "--steady", "--seed", "5", "--store", str(out / "store"))
         said = printed("demo", "--gpus", "8", "--fault", "pinned", "--another-fleet", "--out", str(out))
     return out, said
 
 
 VERBS = (
-    "plan --budget 1h --cluster {cluster}", "verdicts", "explain {gpu} --cluster {cluster}",
-    "fingerprint --cluster {cluster}", "variability", "diff --before 2026-01-06 --after 2026-01-06 --cluster {cluster}",
+    "verdicts plan --budget 1h --cluster {cluster}", "verdicts", "explain {gpu} --cluster {cluster}",
+    "verdicts fingerprint --cluster {cluster}", "verdicts variability",
+    "verdicts diff --before 2026-01-06 --after 2026-01-06 --cluster {cluster}",
     "report --out {folder}/r.html", "energy", "energy --by job", "energy excess", "store status",
     "advise --workload gemm-fp32 --cluster {cluster} --no-scheduler",
 )  # fmt: skip
@@ -52,7 +53,7 @@ def test_what_a_verb_prints_to_be_copied_runs(
     out, demo = fleets
     if verb == "demo":
         commands = run_hints(demo)
-        assert {"dashboard", "variability", "advise", "sql", "energy"} <= {words[0] for words in commands}
+        assert {"dashboard", "verdicts", "advise", "sql", "energy"} <= {words[0] for words in commands}
         return
     store = str(out / "store")
     [row] = Store.open(store).sql("select distinct name, cluster from verdicts_now limit 1").to_pylist()

@@ -52,7 +52,7 @@ def test_groff_sets_the_page_without_a_warning(page: str) -> None:
         ["groff", "-man", "-Tutf8", "-ww", "-rLL=80n"], input=page, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "whorl variability" in done.stdout
+    assert "whorl verdicts variability" in done.stdout
 
 
 def test_a_shell_completes_commands_and_options() -> None:
@@ -61,7 +61,7 @@ def test_a_shell_completes_commands_and_options() -> None:
         done = CliRunner().invoke(cli, [], prog_name="whorl", env=environment)
         return {line.partition(",")[2] for line in done.stdout.splitlines()}
 
-    assert offered("whorl va", 1) == {"variability"}
+    assert offered("whorl verdicts va", 2) == {"variability"}
     assert offered("whorl advise --max-", 2) == {"--max-share", "--max-age"}
     for shell in ("bash", "zsh", "fish"):
         script = CliRunner().invoke(cli, [], prog_name="whorl", env={"_WHORL_COMPLETE": f"{shell}_source"}).stdout

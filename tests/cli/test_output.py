@@ -203,5 +203,5 @@ def test_an_option_of_one_value_that_is_given_twice_is_refused(words: str, statu
 
 
 def test_repeatable_options_and_flags_may_be_given_twice() -> None:
-    words = "variability --store /nowhere/S --cluster a --cluster b --json --json"
+    words = "verdicts variability --store /nowhere/S --cluster a --cluster b --json --json"
     assert "is not a store" in CliRunner().invoke(cli, words.split()).stderr

@@ -206,7 +206,7 @@ def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert "(0 rows)" not in done.output
     again = simulated(tmp_path / "S", "launch", "--gpus", 1, "--suite", "quick").output
-    assert again.endswith(f"next: whorl variability --store {store}\n")
+    assert again.endswith(f"next: whorl verdicts variability --store {store}\n")
     names = [row["campaign"] for row in rows(tmp_path / "S", "distinct campaign from runs")]
     assert all(re.fullmatch(r"probe-\d{8}T\d{6}\.\d{6}Z", name) for name in names), names
     assert "1 row of runs" in again
@@ -453,7 +453,7 @@ def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) ->
     for more in ([], ["--lock-clock", "1200"], ["--power-limit", "200"]):
         assert simulated(store, "launch", "--suite", "quick", "--gpus", 3, *more).exit_code == 0
     assert simulated(store, "copy-h2d", "--suite", "quick", "--gpus", 3).exit_code == 0
-    done = CliRunner().invoke(cli, ["variability", "--store", str(store), "--replicates", "100", "--json"])
+    done = CliRunner().invoke(cli, ["verdicts", "variability", "--store", str(store), "--replicates", "100", "--json"])
     document = json.loads(done.stdout)
     assert document["notes"] == []
     assert {row["workload"]: row["n"] for row in document["rows"]} == {

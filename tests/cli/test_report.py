@@ -118,7 +118,9 @@ def test_a_page_never_replaces_a_device(tmp_path: Path) -> None:
 
 def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     stored(tmp_path / "S", 1, 1)
-    done = CliRunner().invoke(cli, ["variability", "--store", str(tmp_path / "S"), "--workload", "gemm-fp32"])
+    done = CliRunner().invoke(
+        cli, ["verdicts", "variability", "--store", str(tmp_path / "S"), "--workload", "gemm-fp32"]
+    )
     assert done.exit_code == 0, done.output
     [row] = [line.split() for line in done.stdout.splitlines() if line.startswith("gemm-fp32  run")]
     assert row[2] == "1"

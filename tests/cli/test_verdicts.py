@@ -138,7 +138,7 @@ def test_gpus_to_measure_again_are_stored_and_planned_first(tmp_path: Path) -> N
     record(store, [told], AT)
     assert [one.watch for one in stored(store, CLUSTER)] == [("n01/2",)]
     assert "n01/2" in texts(answer([told], "S"))
-    assert document("plan", "--store", str(store.root))["gpus"][0]["name"] == "n01/2"
+    assert document("verdicts", "plan", "--store", str(store.root))["gpus"][0]["name"] == "n01/2"
 
 
 # -- what is printed --------------------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_a_gpu_that_files_name_by_place_and_by_uuid_is_one(tmp_path: Path) -> No
     record(store, [judgement(finding())], AT)
     [row] = store.sql("select gpus from verdicts_now").to_pylist()
     assert [one["gpu"] for one in row["gpus"]] == [uuid(SLOW)]
-    planned = document("plan", "--store", str(store.root), "--budget", "1h")
+    planned = document("verdicts", "plan", "--store", str(store.root), "--budget", "1h")
     assert len(planned["gpus"]) + planned["left_out"] + sum(planned["decided"].values()) == 8
 
 
@@ -333,7 +333,7 @@ def test_two_cards_of_one_slot_have_two_names_everywhere(tmp_path: Path) -> None
     now = whorl("explain", "n02/1", "--store", str(path)).output
     assert now.startswith(f"n02/1 ({new})")
     assert "nothing was found against it" in now
-    rows = document("fingerprint", "--store", str(path))["rows"]
+    rows = document("verdicts", "fingerprint", "--store", str(path))["rows"]
     assert {one["name"] for one in rows if one["gpu"] in (new, uuid(SLOW))} == {"n02/1", uuid(SLOW)}
     found = judge(Store.open(path))
     assert found.by_key(probed(Store.open(path), every=True).gpus).keys() == {uuid(SLOW)}

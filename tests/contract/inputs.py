@@ -57,7 +57,7 @@ def build_mixed(folder: Path) -> None:
     """16 V100s and 16 A100s in one cluster: the first simulated, the others imported from a file."""
     store, boards = folder / "store", folder / "boards.csv"
     simulated = (
-        "sim", "run", "--store", store, "--gpus", 16, "--model", "V100", "--cluster", "mixed", "--fault", "brake",
+        "demo", "sim", "--store", store, "--gpus", 16, "--model", "V100", "--cluster", "mixed", "--fault", "brake",
     )  # fmt: skip
     done(*simulated, "--hours", 0.2, "--began", "2026-01-05")
     done(*simulated, "--steady", "--runs", 3, "--began", "2026-01-06")
@@ -125,7 +125,7 @@ def _keep(folder: Path, name: str, answer: Output) -> None:
 def _judge(store: Path) -> None:
     """Store findings and fingerprints, so that later questions change nothing."""
     done("verdicts", "--store", store)
-    done("fingerprint", "--store", store)
+    done("verdicts", "fingerprint", "--store", store)
 
 
 SETTINGS = """zone = "DE"

@@ -48,8 +48,10 @@ def test_the_report_names_every_gpu_that_the_verdicts_name(mixed: Path, tmp_path
 @pytest.mark.parametrize(
     "words",
     [
-        ("verdicts",), ("fingerprint",), ("variability",), ("plan",), ("report", "--out", "page.html"),
-        ("advise", "--workload", "sgemm"), ("diff", "--before", "2026-01-05T12:00", "--after", "2026-01-06"),
+        ("verdicts",), ("verdicts", "fingerprint"), ("verdicts", "variability"), ("verdicts", "plan"),
+        ("report", "--out", "page.html"),
+        ("advise", "--workload", "sgemm"),
+        ("verdicts", "diff", "--before", "2026-01-05T12:00", "--after", "2026-01-06"),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -63,9 +65,10 @@ def test_a_cluster_that_is_not_there_is_refused_with_the_one_that_is(words: tupl
 @pytest.mark.parametrize(
     "words",
     [
-        ("verdicts",), ("fingerprint",), ("variability",), ("plan",), ("energy",), ("energy", "reconcile"),
+        ("verdicts",), ("verdicts", "fingerprint"), ("verdicts", "variability"), ("verdicts", "plan"),
+        ("energy",), ("energy", "reconcile"),
         ("energy", "excess"), ("energy", "quote", "--job", "1"), ("report", "--out", "page.html"), ("advise",),
-        ("explain", "a02/1"), ("diff", "--before", "2026-01-05T12:00", "--after", "2026-01-06"),
+        ("explain", "a02/1"), ("verdicts", "diff", "--before", "2026-01-05T12:00", "--after", "2026-01-06"),
     ],
     ids=" ".join,
 )  # fmt: skip

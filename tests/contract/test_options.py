@@ -210,7 +210,7 @@ VERBS = {
         {"--out": ["{here}/demo", "{world}/jobs.txt"], "--suite": ["quick"], "--gpus": ["1", "2"]},
         costly=True,
     ),
-    "sample": Verb({"": "{here}/files", "--gpus": "4"}, {"": ["{here}/files", "{world}/jobs.txt"]}),
+    "demo sample": Verb({"": "{here}/files", "--gpus": "4"}, {"": ["{here}/files", "{world}/jobs.txt"]}),
     "doctor": Verb({}),
     "man": Verb({}),
     "probe list": Verb({}),
@@ -343,8 +343,7 @@ VERBS = {
     "jobs wait": Verb({"--time": "1-00"}, {"--nodes": ["8", "0"], "--time": ["1-00", "UNLIMITED", "x"]}),
     "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
     "jobs tag": Verb({"": "begin", "--folder": "{here}"}, {"": ["begin", "end", "script"], "--folder": ["{here}"]}),
-    "sim describe": Verb({"": "V100"}, {"": ["V100", "H200", "x"]}),
-    "sim run": Verb(
+    "demo sim": Verb(
         STORE | {"--gpus": "2", "--hours": "0.01", "--interval": "10"},
         {
             "--began": ["2026-11-25T00:00:00", "9999-12-31T23:59:59", "x"],
@@ -364,7 +363,7 @@ VERBS = {
     ),
     "verdicts": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
     "explain": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}),
-    "fingerprint": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
+    "verdicts fingerprint": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
     "check": Verb(
         SIMULATED,
         {"--critical": ["20", "1"], "--gpus": ["1", "2"], "--seed": ["1", "3"], "--warning": ["2"]},
@@ -372,8 +371,10 @@ VERBS = {
         writes=True,
         never={"--fault": "the store knows these GPUs without it: what is found now is unknown"},
     ),
-    "plan": Verb(STORE, {"--budget": ["30min"], "--probe": ["launch", "nonsense"], "--threshold": ["5", "100"]}),
-    "diff": Verb(STORE | {"--before": "2026-11-10", "--after": "2026-11-10"}),
+    "verdicts plan": Verb(
+        STORE, {"--budget": ["30min"], "--probe": ["launch", "nonsense"], "--threshold": ["5", "100"]}
+    ),
+    "verdicts diff": Verb(STORE | {"--before": "2026-11-10", "--after": "2026-11-10"}),
     "dashboard": Verb(
         STORE | {"--listen": "127.0.0.1:99999"},
         {
@@ -386,7 +387,7 @@ VERBS = {
         never={"*": "serves until it is stopped: no address here can be listened at"},
     ),
     "report": Verb(STORE | {"--out": "{here}/r.html"}, {"--out": ["{here}/r.html", "{here}/none/r.html"]}, costly=True),
-    "variability": Verb(STORE | {"--replicates": "100"}, {"--replicates": ["100", "0"]}),
+    "verdicts variability": Verb(STORE | {"--replicates": "100"}, {"--replicates": ["100", "0"]}),
     "energy": Verb(STORE, beside=PLACE, never=WORKERS),
     "energy reconcile": Verb(STORE, beside=PLACE, never=WORKERS),
     "energy excess": Verb(STORE, beside=PLACE, never=WORKERS),
@@ -604,8 +605,8 @@ def world(built_once: BuiltOnce) -> Path:
         fleet, begun = ("--store", str(folder / "store")), ("--gpus", "8", "--began")
         probed = ("--backend", "simulated", "--gpus", "1", "--campaign", "nightly")
         for words in (
-            ("sim", "run", *fleet, *begun, "2026-11-01", "--steady", "--runs", "3", "--every", "7d"),
-            ("sim", "run", *fleet, *begun, "2026-11-27", "--hours", "0.2", "--interval", "10"),
+            ("demo", "sim", *fleet, *begun, "2026-11-01", "--steady", "--runs", "3", "--every", "7d"),
+            ("demo", "sim", *fleet, *begun, "2026-11-27", "--hours", "0.2", "--interval", "10"),
             (
                 "probe",
                 "run",

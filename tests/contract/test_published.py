@@ -265,7 +265,7 @@ Computed beforehand from the files with numpy, scipy and DuckDB.
 
 
 def test_longhorn_figures(longhorn: str) -> None:
-    answer = document("variability", "--store", longhorn, "--replicates", "0")
+    answer = document("verdicts", "variability", "--store", longhorn, "--replicates", "0")
     rows = {(row["workload"], row["level"]): row for row in answer["rows"]}
     workloads = sorted({workload for workload, _ in rows})
     assert workloads == (["bert", "pagerank", "resnet", "sgemm"] if is_long() else ["bert", "pagerank", "resnet"])
@@ -304,7 +304,7 @@ def test_longhorn_figures(longhorn: str) -> None:
 
 @pytest.mark.long
 def test_longhorn_sgemm(longhorn: str) -> None:
-    answer = document("variability", "--store", longhorn, "--workload", "sgemm", "--replicates", "0")
+    answer = document("verdicts", "variability", "--store", longhorn, "--workload", "sgemm", "--replicates", "0")
     rows = {row["level"]: row for row in answer["rows"]}
     run = rows["run"]
     for figure, pearson, spearman in (
@@ -327,7 +327,7 @@ def test_longhorn_sgemm(longhorn: str) -> None:
 @pytest.mark.long
 def test_longhorn_across_workloads(longhorn: str) -> None:
     """resnet names places and sgemm UUIDs: only the PageRank file links them."""
-    answer = document("variability", "--store", longhorn, "--across")
+    answer = document("verdicts", "variability", "--store", longhorn, "--across")
     rows = {(row["workload_a"], row["figure_a"], row["workload_b"], row["figure_b"]): row for row in answer["rows"]}
     times = rows["pagerank", "time", "sgemm", "time"]
     assert (times["n"], round(times["spearman"], 2)) == (168, 0.05)

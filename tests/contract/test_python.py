@@ -50,18 +50,18 @@ CASES: dict[str, tuple[Call, list[str]]] = {
     "verdicts": (lambda store, _: whorl.verdicts(store), []),
     "verdicts --since": (lambda store, _: whorl.verdicts(store, since=SECOND_DAY), [SECOND_DAY]),
     "explain GPU": (whorl.explain, []),
-    "fingerprint": (lambda store, _: whorl.fingerprint(store), []),
-    "fingerprint --gpu GPU": (lambda store, gpu: whorl.fingerprint(store, gpu=gpu), []),
-    "diff --before": (
+    "verdicts fingerprint": (lambda store, _: whorl.fingerprint(store), []),
+    "verdicts fingerprint --gpu GPU": (lambda store, gpu: whorl.fingerprint(store, gpu=gpu), []),
+    "verdicts diff --before": (
         lambda store, _: whorl.diff(store, before=datetime.fromisoformat(SECOND_DAY), after=SECOND_DAY),
         [SECOND_DAY, "--after", SECOND_DAY],
     ),
-    "variability --replicates 100 --workload gemm-fp32": (
+    "verdicts variability --replicates 100 --workload gemm-fp32": (
         lambda store, _: whorl.variability(store, replicates=100, workload="gemm-fp32"),
         [],
     ),
-    "variability --across": (lambda store, _: whorl.across(store), []),
-    "plan --budget 1h": (lambda store, _: whorl.plan(store, budget="1h"), []),
+    "verdicts variability --across": (lambda store, _: whorl.across(store), []),
+    "verdicts plan --budget 1h": (lambda store, _: whorl.plan(store, budget="1h"), []),
     "energy --by user": (lambda store, _: whorl.energy(store, "user"), []),
     "energy --job 1001": (lambda store, _: whorl.energy(store, job="1001"), []),
     "energy --since 2026-01-05T12:00 --by gpu": (lambda store, _: whorl.energy(store, "gpu", since=SECOND_DAY), []),
@@ -80,7 +80,13 @@ CASES: dict[str, tuple[Call, list[str]]] = {
     ),
 }
 """By the words of a command line without the store: the function, and further words."""
-LISTS = {"advise": "nodes", "advise spb": "rows", "diff": "moved", "explain": "places", "plan": "gpus"}
+LISTS = {
+    "advise": "nodes",
+    "advise spb": "rows",
+    "explain": "places",
+    "verdicts diff": "moved",
+    "verdicts plan": "gpus",
+}
 """Where the rows of a document are not under `rows`."""
 CLOCK = {"wall_s", "seconds", "bits", "slow_chance", "age_days", "newest_days", "oldest_days"}
 
@@ -276,6 +282,7 @@ OTHER_NAMES |= {
     "store files": "Store",
     "store merge": "import_files",
 }
+OTHER_NAMES |= {f"verdicts {name}": name for name in ("diff", "fingerprint", "plan", "variability")}
 OTHER_NAMES |= {"store prune": "Store"}
 WITHOUT_A_FUNCTION = {
     "advise apply": "changes a job of the batch system, which a person does",
@@ -295,10 +302,9 @@ WITHOUT_A_FUNCTION = {
     "man": "prints pages",
     "probe list": "prints what whorl has",
     "probe prolog": "runs in a prolog",
-    "sample": "writes files to try whorl with",
+    "demo sample": "writes files to try whorl with",
     "schema": "prints what whorl has",
-    "sim describe": "prints what whorl has",
-    "sim run": 'a simulated fleet: whorl.measure(backend="simulated") measures one',
+    "demo sim": 'a simulated fleet: whorl.measure(backend="simulated") measures one',
     "store register": "changes what other engines see, which a person or a timer does",
     "store retire": "changes what a store expects, which a person does",
     "store status": "a look at the files of a store",

@@ -71,15 +71,22 @@ QUESTIONS = [
     _on_store("verdicts-text", "verdicts /", forms.status_only, inputs=("mixed", "none")),
     _on_store("explain", "explain {gpu} / --json", short=("mixed", "none")),
     _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
-    _on_store("fingerprint", "fingerprint / --json", short=("one", "none")),
-    _on_store("fingerprint-gpu", "fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
-    _on_store("variability", "variability / --json --replicates 100", short=ALL_SHORT),
-    _on_store("variability-across", "variability / --across --json --replicates 100", short=ALL_SHORT),
-    _on_store("variability-markdown", "variability / --markdown --replicates 0", forms.markdown, inputs=("mixed",)),
+    _on_store("verdicts-fingerprint", "verdicts fingerprint / --json", short=("one", "none")),
+    _on_store("verdicts-fingerprint-gpu", "verdicts fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
+    _on_store("verdicts-variability", "verdicts variability / --json --replicates 100", short=ALL_SHORT),
+    _on_store(
+        "verdicts-variability-across", "verdicts variability / --across --json --replicates 100", short=ALL_SHORT
+    ),
+    _on_store(
+        "verdicts-variability-markdown",
+        "verdicts variability / --markdown --replicates 0",
+        forms.markdown,
+        inputs=("mixed",),
+    ),
     _on_store("report", "report / --out {out}/page.html", forms.status_only, files=_page, short=("none",)),
     _on_store("report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=()),
-    _on_store("plan", "plan / --json", forms.planned, short=("mixed", "one")),
-    _on_store("diff", "diff / --before 2026-01-05T12:00 --after 2026-01-06 --json"),
+    _on_store("verdicts-plan", "verdicts plan / --json", forms.planned, short=("mixed", "one")),
+    _on_store("verdicts-diff", "verdicts diff / --before 2026-01-05T12:00 --after 2026-01-06 --json"),
     _on_store("advise", f"{ADVISE} --json", short=("fleet", "mixed", "none")),
     *(
         _on_store(f"advise-{form}", f"{ADVISE} --format {form}", forms.lines, short=short)
@@ -203,9 +210,9 @@ ALONE = [
     Question("schema-markdown", "schema --markdown", forms.markdown),
     Question("schema-view", "schema gpus_now --json"),
     Question("probe-list", "probe list --model V100 --json"),
-    Question("sample", "sample {out}/sample --gpus 8", forms.status_only, files=_sample),
-    Question("sim-describe", "sim describe H100 --json"),
-    Question("sim-run", "sim run --store {out}/store --gpus 4 --hours 0.1 --fault hot=20% --json"),
+    Question("demo-sample", "demo sample {out}/sample --gpus 8", forms.status_only, files=_sample),
+    Question("demo-sim-describe", "demo sim --describe --model H100 --json"),
+    Question("demo-sim", "demo sim --store {out}/store --gpus 4 --hours 0.1 --fault hot=20% --json"),
     Question("demo", "demo --out {out}/demo --gpus 8 --fault pinned --json", forms.demonstrated, short=()),
     Question(
         "probe-run", "probe run gemm-fp32 --store {out}/store --backend simulated --gpus 2 --campaign first --json"

@@ -173,7 +173,7 @@ def test_a_fleets_campaigns_follow_each_other(tmp_path: Path) -> None:
 def test_of_two_campaigns_at_once_the_second_sees_the_first(tmp_path: Path) -> None:
     store = tmp_path / "S"
     new_store(store)
-    command = [sys.executable, "-m", "whorl", "sim", "run", "--store", str(store), "--gpus", "4", "--json"]
+    command = [sys.executable, "-m", "whorl", "demo", "sim", "--store", str(store), "--gpus", "4", "--json"]
     different = ("gemm", "stream")
     both = [
         subprocess.Popen([*command, "--hours", "0.2", "--load", load], stdout=subprocess.PIPE, text=True)

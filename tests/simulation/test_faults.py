@@ -202,7 +202,7 @@ def test_retired_pages_show_in_an_event_and_in_counters() -> None:
 
 def whorl(*arguments: str) -> str:
     return (
-        CliRunner().invoke(cli, ["sim", "run", "--steady", "--gpus", "12", *arguments], catch_exceptions=False).output
+        CliRunner().invoke(cli, ["demo", "sim", "--steady", "--gpus", "12", *arguments], catch_exceptions=False).output
     )
 
 

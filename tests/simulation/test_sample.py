@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from whorl.cli.sample import sample as command
+from whorl.cli.demo import sample as command
 from whorl.errors import InputError
 from whorl.simulation.sample import FILES, GPUS, SEED, Sample, write_sample
 

@@ -17,7 +17,7 @@ from whorl.tests.stores import new_store
 
 @pytest.mark.long
 def test_the_time_of_a_wrong_result_counts_nowhere(tmp_path: Path) -> None:
-    """The same GPUs are peers here and in `whorl variability`, and those left out are counted."""
+    """The same GPUs are peers here and in `whorl verdicts variability`, and those left out are counted."""
     store, fleet = stored(tmp_path / "s", 32, kinds=("brake", "wrong_results"), telemetry=False)
     campaign = probed(store)
     peers = {row.workload: row.n for row in variability(measurements(store), replicates=0) if row.level == "gpu"}
