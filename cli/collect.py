@@ -241,7 +241,9 @@ def _say_begun(collecting: Collecting) -> None:
 
 def _say_job(ended: Collected) -> None:
     """Tell the summary of a job, in one piece: several nodes write at once. Standard output is the command's."""
-    from ..dashboards.table import Table, printable
+    from ..dashboards import terminal
+    from ..dashboards.answers.reply import modern
+    from ..dashboards.table import printable
     from .job_report import hint, report
 
     job = ended.job
@@ -251,7 +253,7 @@ def _say_job(ended: Collected) -> None:
     title = f"job {job.batch_job.job_id}{requeued}" if job.batch_job.job_id else "this job"
     lines = [f"whorl: {title}, on {job.node}:"]
     for part in report(job.gpus):
-        lines += part.lines() if isinstance(part, Table) else [part]
+        lines += terminal.lines([modern(part)])
     lines += ["All nodes, beside a fleet:", hint(ended.store)]
     click.echo("\n".join(map(printable, lines)), err=True)
 

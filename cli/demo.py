@@ -339,12 +339,13 @@ def _nanoseconds(text: str) -> int:
 def _describe(model: str, *, as_json: bool) -> None:
     """Print how a GPU model is simulated: parameters, sensors, steady state, faults, populations, loads."""
     from ..dashboards.table import Table
+    from ..dashboards.words import number
     from ..simulation import describe as about
     from ..simulation.faults import FAULTS
     from ..simulation.load import LOADS
     from ..simulation.models import PARAMETERS, find_model
     from ..simulation.spread import POPULATION_SAYS
-    from .output import number, print_json, print_table, say
+    from .output import print_json, print_table, say
 
     found = find_model(model)
     rows, point = about.parameters(found), about.steady_point(found)

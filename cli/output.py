@@ -9,30 +9,25 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
-import os
 import re
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..dashboards.answers.reply import Reply, plain
-from ..dashboards.table import GAP, Line, Table, cut, printable
-from ..dashboards.table import number as number  # cli/demo.py has it from here
+from ..dashboards import terminal
+from ..dashboards.answers.reply import Reply, modern, plain
+from ..dashboards.document import Document, Part
+from ..dashboards.table import Table as OldTable
+from ..dashboards.words import cut, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress as Bar
 
-_NARROWEST = 16  # of a column of sentences, unless its longest word is longer
 _STEERING = re.compile(r"[\x7f-\x9f]")  # control characters that JSON may hold as they are
-_WORD = 40  # a longer word may break there: a UUID has 40 letters, so what does is a path
-_FILLED = 100  # a line of text is no longer, however wide the terminal
 _SHOWN_EVERY_S, _TOLD_EVERY_S = 0.1, 10.0
 
 
@@ -58,7 +53,7 @@ def print_reply(reply: Reply[Any], *, as_json: bool, as_csv: bool = False) -> No
 
         click.echo(rows_as_csv(reply.frame), nl=False)
     else:
-        show(reply.parts())
+        print_document(reply.document())
     if reply.coverage is not None and reply.coverage.failures:
         sys.exit(1)
 
@@ -90,153 +85,31 @@ def say(text: str, first: str = "", rest: str = "") -> None:
 
     If the output is not a terminal it is one line, which programs can search.
     """
-    available, text = width(), printable(text)
-    if available is None:
-        click.echo(first + text)
-        return
-    columns = min(available, _FILLED)
-    click.echo(
-        textwrap.fill(
-            text, columns, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
-        )
-    )
+    for line in terminal.filled(text, width(), first, rest):
+        click.echo(line)
 
 
-def show(parts: Iterable[str | Table]) -> None:
-    """Print tables and sentences, one after another. A sentence is filled into lines, a `Line` is left as it is."""
+def show(parts: Iterable[Part | OldTable]) -> None:
+    """Print parts of a document one after another, as each comes; empty lines only where a part is one."""
     for part in parts:
-        if isinstance(part, Table):
-            print_table(part)
-        elif isinstance(part, Line) or not part:
-            click.echo(printable(part))
-        else:
-            indent = part[: len(part) - len(part.lstrip())]
-            say(part.lstrip(), indent, f"{indent}  " if indent else "")
+        for line in terminal.lines([modern(part)], width()):
+            click.echo(line)
+
+
+def print_table(table: OldTable) -> None:
+    """Print a table."""
+    show([table])
 
 
 def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
     """Print a table at full width: no column breaks or is left out."""
-    print_table(Table(header, rows, right))
+    print_table(OldTable(header, rows, right))
 
 
-def print_table(table: Table) -> None:
-    """Print a table: fitted to the terminal, or at full width where the output is no terminal.
-
-    If there is no room, sentences break into lines. Then columns are left out in the table's order, and a line names
-    them. Then heads break. If that is not enough, each row takes a line per column. A number is never split.
-    """
-    table = replace(
-        table, header=list(map(printable, table.header)), rows=[list(map(printable, row)) for row in table.rows]
-    )
-    available = width()
-    rich = available is not None and importlib.util.find_spec("rich") is not None
-    if table.title:
-        say(table.title)
-    fitted, left_out = _fitted(table, available, breaks=rich)
-    if rich and _least(fitted, breaks=rich) > (available or 0):
-        fitted = _heads_broken(fitted, available or 0)
-    if available is not None and _least(fitted, breaks=rich) > available:
-        _print_cells(fitted)
-    elif rich:
-        _print_rich(fitted, available or 0)
-    else:
-        click.echo("\n".join(replace(fitted, title="", says="").lines()))
-    if left_out:
-        named = ", ".join(f"'{head}'" if "," in head else head for head in left_out)
-        say(f"No room for {named}: a wider terminal shows more.")
-    if table.says:
-        say(table.says)
-
-
-def _fitted(table: Table, available: int | None, *, breaks: bool) -> tuple[Table, list[str]]:
-    """The table with the columns that fit, and the heads of the others."""
-    left_out: list[str] = []
-    while available is not None and table.leaves and _least(table, breaks=breaks) > available:
-        left_out.append(table.header[table.leaves[0]])
-        table = _without(table, table.leaves[0])
-    return table, [head for head in left_out if head and head[0] != "["]
-
-
-def _heads_broken(table: Table, available: int) -> Table:
-    """The table with its heads broken into lines as narrow as their cells allow, if it then fits."""
-    heads = []
-    for place, head in enumerate(table.header):
-        cells = (len(row[place]) for row in table.rows)
-        heads.append(textwrap.fill(head, max([1, *cells, *map(len, head.split())]), break_on_hyphens=False))
-    broken = replace(table, header=heads)
-    return broken if _least(broken, breaks=True) <= available else table
-
-
-def _without(table: Table, place: int) -> Table:
-    def moved(places: Sequence[int]) -> list[int]:
-        return [one - (one > place) for one in places if one != place]
-
-    return replace(
-        table,
-        header=[*table.header[:place], *table.header[place + 1 :]],
-        rows=[[*row[:place], *row[place + 1 :]] for row in table.rows],
-        right=moved(table.right),
-        wrapped=moved(table.wrapped),
-        leaves=moved(table.leaves),
-    )
-
-
-def _widths(table: Table) -> list[int]:
-    heads = [max(map(len, head.split("\n"))) for head in table.header]
-    return [max([wide, *map(len, cells)]) for wide, *cells in zip(heads, *table.rows, strict=True)]
-
-
-def _least(table: Table, *, breaks: bool) -> int:
-    """How many columns of a terminal a table takes at least."""
-    widths = _widths(table)
-    for place in table.wrapped if breaks else ():
-        widths[place] = min(widths[place], _narrowest(table, place))
-    return sum(widths) + GAP * (len(widths) - 1)
-
-
-def _narrowest(table: Table, place: int) -> int:
-    """How narrow a column of sentences may become: its longest word stays whole, unless it is a path."""
-    words = [len(word) for row in (table.header, *table.rows) for word in row[place].split()]
-    return max(_NARROWEST, min(_WORD, max(words, default=0)))
-
-
-def _print_cells(table: Table) -> None:
-    """Row by row, a line per column that has something in it."""
-    longest = max(map(len, table.header))
-    for position, row in enumerate(table.rows, start=1):
-        click.echo(f"row {position}")
-        for name, cell in zip(table.header, row, strict=True):
-            if cell:
-                say(cell, f"  {name.ljust(longest)}  ", " " * (longest + 4))
-
-
-def _console(*, error: bool = False, columns: int | None = None) -> Console:
-    from rich.console import Console
-
-    return Console(
-        stderr=error,
-        width=columns,
-        color_system=None if "NO_COLOR" in os.environ else "auto",
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-
-
-def _print_rich(table: Table, available: int) -> None:
-    from rich.table import Table as Drawn
-
-    console = _console(columns=available)
-    drawn = Drawn(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
-    for place, name in enumerate(table.header):
-        breaks = place in table.wrapped
-        drawn.add_column(name, justify="right" if place in table.right else "left", overflow="fold", no_wrap=not breaks)
-    for row in table.rows:
-        drawn.add_row(*row)
-    with console.capture() as capture:
-        console.print(drawn)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip())
+def print_document(document: Document) -> None:
+    """Print a document: each part as soon as it is drawn."""
+    for line in terminal.lines(document.parts, width()):
+        click.echo(line)
 
 
 # -- how far a verb is ----------------------------------------------------------------------------------------
@@ -306,7 +179,7 @@ def _bar() -> Bar:
             rest = "" if left is None else f"; {_left(left)} left"
             return Text(f"{counted}{task.description}{rest}", no_wrap=True, overflow="ellipsis")
 
-    bar = Bar(StatusColumn(), console=_console(error=True), auto_refresh=False, transient=True)
+    bar = Bar(StatusColumn(), console=terminal.console(error=True), auto_refresh=False, transient=True)
     bar.add_task("", total=None, counted=False)
     bar.start()
     return bar

@@ -22,8 +22,8 @@ def report(store: str, campaign: str | None, cluster: str | None, gpu: str | Non
     With --gpu it is the page of one GPU: what was found about it, its place, its past and its figures.
     """
     from ..dashboards.answers.report import report as write
-    from .output import ProgressBar, show
+    from .output import ProgressBar, print_document
 
     with ProgressBar() as progress:
         reply = write(store, out, campaign, cluster=cluster, gpu=gpu, progress=progress.say)
-    show(reply.parts())
+    print_document(reply.document())

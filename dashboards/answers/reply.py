@@ -7,14 +7,16 @@ import decimal
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, wraps
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from ...errors import InputError
-from ..table import Line, Table, printable
+from .. import terminal
+from ..document import Command, Document, Part
+from ..table import Line
+from ..table import Table as OldTable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -47,17 +49,18 @@ class Reply(Generic[Result]):
     def __init__(
         self,
         result: Result,
-        document: Callable[[], Mapping[str, Any]],
-        parts: Callable[[], Iterable[str | Table]],
+        mapping: Callable[[], Mapping[str, Any]],
+        document: Callable[[], Document | Iterable[Part | OldTable]],
         *,
         rows: RowList = RowList(),
         frame: pl.DataFrame | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        """`frame`: the rows, where they are a frame already."""
+        """`mapping`: the answer for programs, with the key `schema`; `document`: the answer for people; `frame`: the
+        rows, where they are a frame already."""
         self.result, self.notes, self._rows = result, tuple(notes), rows
         self.coverage: Coverage | None = None
-        self._document, self._parts = document, parts
+        self._mapping, self._document = mapping, document
         if frame is not None:
             self.frame = frame
 
@@ -76,46 +79,56 @@ class Reply(Generic[Result]):
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(name for name in dir(self.result) if not name.startswith("_"))})
 
-    def document(self) -> Mapping[str, Any]:
-        """The document, with the key `schema`; times are datetimes."""
+    def mapping(self) -> Mapping[str, Any]:
+        """The answer for programs, with the key `schema`; times are datetimes."""
         if self.coverage is None:
-            return self._document()
+            return self._mapping()
         failed = [{"name": failure.name, "reason": failure.reason} for failure in self.coverage.failures]
-        return {**self._document(), "coverage": {"parts": self.coverage.parts, "failed": failed}}
+        return {**self._mapping(), "coverage": {"parts": self.coverage.parts, "failed": failed}}
 
-    def parts(self) -> Iterable[str | Table]:
-        """What people read: sentences and tables."""
-        return self._parts()
+    def document(self) -> Document:
+        """The answer for people: sections, sentences, findings, tables and figures."""
+        document = self._document()
+        if not isinstance(document, Document):
+            document = Document("", [modern(part) for part in document])
+        return replace(document, notes=(*document.notes, *self.notes))
 
     def json(self) -> dict[str, Any]:
-        """The document that the verb prints with `--json`: of numbers, texts, lists and dictionaries."""
-        return {str(key): plain(value) for key, value in self.document().items()}
+        """The answer that the verb prints with `--json`: of numbers, texts, lists and dictionaries."""
+        return {str(key): plain(value) for key, value in self.mapping().items()}
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The rows of the document as a Polars frame; docs/cli.md explains the columns."""
+        """The rows of the answer as a Polars frame; docs/cli.md explains the columns."""
         import polars as pl
 
-        document = self.document()
-        whole = {key: value for key, value in document.items() if key != "schema"}
-        rows = list(document[self._rows.key]) if self._rows.key else [whole]
+        mapping = self.mapping()
+        whole = {key: value for key, value in mapping.items() if key != "schema"}
+        rows = list(mapping[self._rows.key]) if self._rows.key else [whole]
         if not rows and self._rows.of is not None:
             of = self._rows.of
             return pl.DataFrame(schema=of if isinstance(of, tuple) else [field.name for field in fields(of)])
         return pl.DataFrame(rows, infer_schema_length=None, strict=False)
 
-    def _with_notes(self) -> Iterable[str | Table]:
-        yield from self.parts()
-        yield from (f"note: {note}" for note in self.notes)
-
     def __repr__(self) -> str:
-        lines: list[str] = []
-        for part in self._with_notes():
-            lines += [printable(line) for line in (part.lines() if isinstance(part, Table) else [part])]
-        return "\n".join(lines).strip("\n")
+        return terminal.text(_with_notes(self.document()))
 
     def _repr_html_(self) -> str:
-        return f'<div class="whorl">{"".join(map(_html, self._with_notes()))}</div>'
+        from ..html import fragment
+
+        return fragment(_with_notes(self.document()).parts)
+
+
+def _with_notes(document: Document) -> Document:
+    """The document with its notes as its last sentences."""
+    return replace(document, parts=[*document.parts, *(f"note: {note}" for note in document.notes)])
+
+
+def modern(part: Part | OldTable) -> Part:
+    """A part of the document model."""
+    if isinstance(part, OldTable):
+        return part.modern()
+    return Command(part) if isinstance(part, Line) else part
 
 
 def _missing(coverage: Coverage) -> tuple[str, ...]:
@@ -172,26 +185,6 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return str(value)
-
-
-def _html(part: str | Table) -> str:
-    """A sentence, a command or a table as HTML."""
-    if isinstance(part, Table):
-        cells = [_row("th", part.header), *(_row("td", row) for row in part.rows)]
-        caption = f"<caption>{_text(part.title)}</caption>" if part.title else ""
-        below = f"<p>{_text(part.says)}</p>" if part.says else ""
-        return f"<table>{caption}{''.join(cells)}</table>{below}"
-    if isinstance(part, Line):
-        return f"<pre>{_text(part)}</pre>"
-    return f"<p>{_text(part)}</p>" if part else ""
-
-
-def _row(tag: str, cells: Sequence[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{_text(cell)}</{tag}>' for cell in cells)}</tr>"
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))
 
 
 # An option of the command line, with the word in capitals that stands for its value; none of a command in backticks.

@@ -1,0 +1,176 @@
+"""Draws parts of documents as components of Dash: what a page says is what the command and the report say.
+
+A table that is long, or that a person sorts and filters, is a grid (`grid.py`); a short one is plain HTML, which is
+there at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dash import dcc, html
+
+from ...errors import WhorlError
+from ..document import (
+    Chart,
+    Command,
+    Facts,
+    Finding,
+    Findings,
+    Listing,
+    Part,
+    PlotlyFigure,
+    Section,
+    Table,
+    Tiles,
+)
+from ..words import cut, minus, printable
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+log = logging.getLogger(__name__)
+
+Address = Callable[[str, str], str]
+"""The address of a page of the dashboard (`gpu`) about a name."""
+
+
+def labelled(label: str) -> dict[str, Any]:
+    """What an element is, for who cannot see it: give it as `**labelled("Pages")`."""
+    return {"aria-label": label}
+
+
+def components(parts: Iterable[Part], address: Address | None = None) -> list[Component]:
+    """Parts as components, in their order. `address`: where names lead to; None draws them as text."""
+    return [component(part, address) for part in parts]
+
+
+def component(part: Part, address: Address | None = None) -> Component:
+    """One part as a component."""
+    if isinstance(part, Command):
+        return html.Pre(html.Code(printable(part)), className="command", tabIndex=0)
+    if isinstance(part, str):
+        return html.P(prose(part))
+    if isinstance(part, Section):
+        return section(part, address)
+    if isinstance(part, Table):
+        return table(part, address)
+    if isinstance(part, Findings):
+        return _findings(part, address)
+    if isinstance(part, Facts):
+        pairs = [child for name, text in part.pairs for child in (html.Dt(name), html.Dd(prose(text)))]
+        return html.Div([*([html.H3(part.title)] if part.title else []), html.Dl(pairs, className="facts")])
+    if isinstance(part, Tiles):
+        tiles = [html.Div([html.Dt(minus(meaning)), html.Dd(minus(value))]) for value, meaning in part.figures]
+        return html.Dl(tiles, className="tiles")
+    if isinstance(part, Chart):
+        name = next(iter(part.figures))
+        caption = [html.P(prose(part.caption), className="soft")] if part.caption else []
+        return html.Div([html.H3(part.title), *caption, graph(part.figures[name], part.title)])
+    raise TypeError(f"a page draws no {type(part).__name__}: give a Listing to grid.table")
+
+
+def section(part: Section, address: Address | None = None) -> Component:
+    """A section under its own heading; a folded one opens where a person clicks on it."""
+    under = [html.P(prose(part.lead), className="soft")] if part.lead else []
+    inside = [*under, *components([each for each in part.parts if not isinstance(each, Listing)], address)]
+    named: dict[str, Any] = {"id": part.anchor} if part.anchor else {}
+    if part.folded:
+        return html.Details([html.Summary(part.title), *inside], **named)
+    return html.Section([html.H2(part.title), *inside], **named)
+
+
+def table(part: Table, address: Address | None = None) -> Component:
+    """A short table; cells of a column that names a page are links."""
+    heads = part.heads
+    looks = ["r" if head.right else "w" if head.kind == "sentence" else "" for head in heads]
+    top = [
+        html.Th(head.head, scope="col", className=look, title=head.explains or None)
+        for head, look in zip(heads, looks, strict=True)
+    ]
+    rows = []
+    for texts in part.texts():
+        cells = []
+        for head, look, text in zip(heads, looks, texts, strict=True):
+            inside = dcc.Link(text, href=address(head.page, text)) if address and head.page else prose(text)
+            more: dict[str, Any] = {"data-head": head.head} if part.cards else {}
+            cells.append(html.Td(inside, className=look, **more))
+        rows.append(html.Tr(cells))
+    above = [html.H3(part.title)] if part.title else []
+    below = [html.P(prose(part.below), className="soft")] if part.below else []
+    if part.hidden:
+        below.append(html.P(f"and {part.hidden:,} more", className="soft"))
+    label = part.title or ", ".join(filter(None, (head.head for head in heads)))
+    wide = html.Div(
+        html.Table([html.Thead(html.Tr(top)), html.Tbody(rows)]),
+        className="wide cards" if part.cards else "wide",
+        role="region",
+        tabIndex=0,
+        **labelled(label),
+    )
+    return html.Div([*above, wide, *below])
+
+
+def _findings(part: Findings, address: Address | None) -> Component:
+    shown = [_finding(finding, address) for finding in part.findings[: part.most]]
+    hidden = 0 if part.most is None else len(part.findings) - part.most
+    others = [html.P(f"and {hidden:,} more", className="soft")] if hidden > 0 else []
+    return html.Div([html.Ol(shown, className="findings"), *others])
+
+
+def _finding(finding: Finding, address: Address | None) -> Component:
+    name: Any = html.B(finding.name)
+    if address is not None and len(finding.gpus) == 1:
+        name = dcc.Link(html.B(finding.name), href=address("gpu", finding.gpus[0]))
+    lines = [html.P([name, " ", prose(f"{finding.kind}, {finding.state} {finding.size}".rstrip())])]
+    lines += [html.P(prose(finding.because))] if finding.because else []
+    lines += [html.P([html.B("Do: "), prose(finding.action)])] if finding.action else []
+    lines += [html.P(prose(finding.evidence), className="soft")] if finding.evidence else []
+    return html.Li(lines, className="severe" if finding.severe else "")
+
+
+def graph(
+    figure: PlotlyFigure | dict[str, Any],
+    label: str,
+    *inside: Any,
+    config: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Component:
+    """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `more`: `id`.
+
+    An empty figure, which a callback fills, may be a plain dictionary: Plotly does not check it.
+    `config`: what Plotly shall do otherwise than in other figures. `inside`: what stands within it, as a `dcc.Tooltip`.
+    """
+    settings: Any = {
+        "displaylogo": False,
+        "responsive": True,
+        "modeBarButtonsToRemove": ["autoScale2d"],
+        "toImageButtonOptions": {"format": "png", "scale": 2, "filename": "whorl"},
+        **(config or {}),
+    }
+    svg = html.Button(
+        "SVG", type="button", className="svg", title="Save this figure as SVG", **labelled(f"SVG: {label}")
+    )
+    parts = [dcc.Graph(figure=figure, config=settings, **more), svg, *inside]
+    return html.Div(parts, role="group", className="figure", **labelled(label))
+
+
+def prose(text: str) -> Component:
+    """A sentence with what stands between two backticks as code."""
+    parts = printable(text).split("`")
+    if len(parts) % 2 == 0:  # one that has no partner is a part of a name
+        return html.Span(minus("`".join(parts)))
+    return html.Span([html.Code(part) if place % 2 else minus(part) for place, part in enumerate(parts)])
+
+
+def failure(error: Exception) -> str:
+    """The sentence of an error for a person; the log says more of one that nobody expected."""
+    if isinstance(error, WhorlError):
+        return cut(str(error))
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    log.error("a page failed: %s: %s (%s, line %s)", type(error).__name__, error, at.filename, at.lineno)
+    log.debug("a page failed", exc_info=error)
+    return f"This did not work ({type(error).__name__}). The log of whorl dashboard says more. Load the page again."

@@ -1,0 +1,241 @@
+"""What whorl says, as data: sections of sentences, findings, figures and tables, whatever draws them.
+
+    answer of analysis --documents/--> Document --terminal.py--> a terminal or a pipe
+                                                --html.py------> a report, a notebook
+                                                --app/---------> pages of the dashboard
+
+A cell of a table is a value, not a text: its column says how it is written, so that a page can sort what a terminal
+prints. A text is shown as it is. What is missing is None, and is shown as n/a.
+
+It imports nothing but the standard library, so that a node that only measures can print documents too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from .words import MISSING, estimate, interval, number, quantity, second
+
+Kind = Literal["text", "sentence", "count", "number", "percent", "interval", "time", "quantity"]
+"""How the cells of a column are written and sorted. `text`: one line that does not break; `sentence`: text whose lines
+may break; `count`: a whole number; `number`: to `digits` behind the point, or four significant ones; `percent`: a
+number with its sign and %; `interval`: a pair (low, high); `time`: in UTC, to the second; `quantity`: a number in
+`unit`, with the prefix that suits it (kJ, GB)."""
+
+Cell = str | int | float | datetime | tuple[float | None, float | None] | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its head, and how its cells are written."""
+
+    head: str
+    kind: Kind = "text"
+    digits: int | None = None
+    """Digits behind the point, of a number; None for four significant ones."""
+    unit: str = ""
+    """Of a `number` it is written behind each cell; of a `quantity` it gets a prefix."""
+    explains: str = ""
+    """What the column means, in a sentence: shown where the pointer rests on its head, and in the fold of terms."""
+    drops: int = 0
+    """Whether a narrow terminal leaves the column out: 0 never, otherwise the column with the highest number first."""
+    page: str = ""
+    """The page of the dashboard that a cell leads to: `gpu`. The cell is the name that this page takes."""
+
+    @property
+    def right(self) -> bool:
+        """Whether cells are aligned to the right."""
+        return self.kind not in ("text", "sentence", "time")
+
+    def text(self, cell: Cell) -> str:
+        """A cell for people; n/a where the value is missing."""
+        if isinstance(cell, str):
+            return cell
+        if isinstance(cell, tuple):
+            return interval(*cell, digits=self.digits, signed=False, unit=self.unit)
+        if isinstance(cell, datetime):
+            return second(cell)
+        if cell is None:
+            return MISSING
+        if self.kind == "percent":
+            return estimate(cell, digits=self.digits if self.digits is not None else 1, signed=True, unit="%")
+        if self.kind == "quantity":
+            return quantity(cell, self.unit)
+        if self.kind == "count":
+            return f"{cell:,.0f}"
+        if self.digits is not None:
+            return estimate(cell, digits=self.digits, unit=self.unit)
+        return number(cell, suffix=f" {self.unit}" if self.unit else "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under heads. A head alone stands for a column of text."""
+
+    columns: Sequence[Column | str]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    below: str = ""
+    """A sentence about the rows, drawn below them."""
+    cards: bool = False
+    """Whether each row is a card on a narrow screen: for few rows of many words."""
+    most: int | None = None
+    """Rows that are drawn; the others are counted in a line. None draws all."""
+
+    @property
+    def heads(self) -> list[Column]:
+        """The columns, those of a head alone too."""
+        return [column if isinstance(column, Column) else Column(column) for column in self.columns]
+
+    def texts(self) -> list[list[str]]:
+        """The cells that are drawn, as people read them."""
+        heads = self.heads
+        return [[column.text(cell) for column, cell in zip(heads, row, strict=True)] for row in self.rows[: self.most]]
+
+    @property
+    def hidden(self) -> int:
+        """How many rows are not drawn."""
+        return 0 if self.most is None else max(0, len(self.rows) - self.most)
+
+    def markdown(self) -> str:
+        """The cells as a Markdown table."""
+        heads = self.heads
+        lines = [[column.head for column in heads], ["---:" if column.right else "---" for column in heads]]
+        lines += self.texts()
+        return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A long table of GPUs, which a page sorts and filters and a terminal cuts: columns, not rows.
+
+    `texts` are columns that do not depend on the choice; `values` are the columns of `numbers`, by choice.
+    """
+
+    title: str
+    below: str
+    texts: Mapping[str, Sequence[str | None]]
+    numbers: Sequence[Column]
+    values: Mapping[str, Sequence[Sequence[float | None]]]
+    choice: str = ""
+    """What is chosen: `probe`."""
+
+
+class PlotlyFigure(Protocol):
+    """A figure of Plotly, plain or of Plotly's own class."""
+
+    @property
+    def data(self) -> Any:
+        """Its traces."""
+
+    @property
+    def layout(self) -> Any:
+        """Its axes and all else."""
+
+    def to_plotly_json(self) -> dict[str, Any]:
+        """The figure as a browser gets it; Dash calls it."""
+
+    def to_json(self) -> str | None:
+        """The same as text."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure, or several to choose from by name, with what a reader sees in it. A terminal shows no figures."""
+
+    title: str
+    caption: str
+    figures: Mapping[str, PlotlyFigure]
+    opens: bool = False
+    """Whether a GPU that is opened in a `Listing` is shown here."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding: what it is about, how sure, why, and what to do."""
+
+    name: str
+    """The GPU, node, batch or rank, as every command takes it."""
+    kind: str
+    state: str
+    size: str
+    """The effect with its interval; empty where nothing was measured."""
+    because: str
+    action: str
+    evidence: str
+    """What it was compared with, how often it was seen, p-value and q-value."""
+    gpus: Sequence[str] = ()
+    """Keys of its GPUs, for links and marks."""
+    severe: bool = False
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings, the worst first."""
+
+    findings: Sequence[Finding]
+    most: int | None = None
+    """Findings that are drawn; the others are counted in a line. None draws all."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Words with what they stand for, under a title."""
+
+    pairs: Sequence[tuple[str, str]]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A few large figures side by side: each its value and what it is."""
+
+    figures: Sequence[tuple[str, str]]
+
+
+class Command(str):
+    """A command to copy, in a line of its own."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document under its own heading."""
+
+    title: str
+    parts: Sequence[Part]
+    lead: str = ""
+    """A sentence under the heading."""
+    folded: bool = False
+    """Whether a page shows its heading only until a reader opens it: for definitions. A terminal leaves it out."""
+    anchor: str = ""
+    """Its name in an address; empty for none."""
+
+
+Part = str | Command | Table | Listing | Chart | Findings | Facts | Tiles | Section
+"""A sentence is a text; what stands between two backticks is code."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """An answer: a title, what stands under it, and notes about how it was made."""
+
+    title: str
+    parts: Sequence[Part]
+    notes: Sequence[str] = ()
+
+    def tables(self) -> Iterator[Table]:
+        """All tables, those within sections too."""
+        return _tables(self.parts)
+
+
+def _tables(parts: Iterable[Part]) -> Iterator[Table]:
+    for part in parts:
+        if isinstance(part, Table):
+            yield part
+        elif isinstance(part, Section):
+            yield from _tables(part.parts)
