@@ -1,8 +1,9 @@
-"""`whorl man`: the manual page, made from what `--help` shows."""
+"""`whorl man`: the manual page and docs/cli.md, made from what `--help` shows."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -10,12 +11,37 @@ import click
 from .. import __version__
 
 _LITERAL = "\b"  # click leaves the lines of such a paragraph as they are
+_MANY = 4
+"""Commands of which an option stands once, for all, in docs/cli.md."""
 _OTHERS = {"-": "\\-", "\\": "\\e", "\u2212": "\\-", "'": "\\(aq"}
 
 
+_REFERENCE = """\
+# The command line
+
+Made by `whorl man --markdown`; the same texts are in `whorl VERB --help`. [json.md](json.md) has what `--json` prints,
+[tables.md](tables.md) what SQL can ask.
+
+**Exit status**: 0 done; 1 a check failed, or parts of an answer could not be made; 2 bad input or option, or the
+output could not be written; 3 the store cannot be used; 4 a query failed; 5 the scheduler does not answer or refused,
+or workers are missing; 6 a GPU failed or cannot be used; 130 interrupted; 141 the reader of a pipe closed it. `check`
+has its own: 0 OK, 1 warning, 2 critical, 3 unknown.
+
+**Output**: answers go to standard output; warnings, errors and progress to standard error. Tables fit the terminal; in
+a pipe they have their full width. Missing is `n/a` in tables, `NULL` in SQL, `null` in JSON. `NO_COLOR` is respected.
+
+**Names**: a GPU is `node/slot`, else its UUID. You may give that, the UUID, the serial number, or a part that no other
+GPU has. Times are UTC: `2026-11-30`, or how long ago: `30d`. `WHORL_STORE` or a file `whorl.toml` stands in for
+`--store` ([site/README.md](site/README.md#whorltoml)).
+
+**Completion**: `eval "$(_WHORL_COMPLETE=bash_source whorl)"` in `~/.bashrc`; `zsh_source` and `fish_source` likewise.
+"""
+
+
 @click.command("man", short_help="Print the manual page.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown: the text of docs/cli.md.")
 @click.pass_context
-def man(ctx: click.Context) -> None:
+def man(ctx: click.Context, as_markdown: bool) -> None:
     """Print the manual page of all commands.
 
     \b
@@ -24,7 +50,56 @@ def man(ctx: click.Context) -> None:
     whorl man > ~/.local/share/man/man1/whorl.1
     """
     root = ctx.find_root()
-    click.echo("\n".join(page(root)))
+    click.echo("\n".join(reference(root) if as_markdown else page(root)))
+
+
+def reference(root: click.Context) -> Iterator[str]:
+    """The lines of docs/cli.md: each command with its text and its options; those of many commands stand once."""
+    yield re.sub(r"(?<!\n)\n(?!\n)", " ", _REFERENCE).strip()
+    commands = [(context, _options(context)) for context in _below(root)]
+    times = Counter(record for _, records in commands for record in records)
+    common = sorted(record for record, n in times.items() if n >= _MANY)
+    yield "\n## Options of many commands\n"
+    yield from map(_option_line, common)
+    for context, records in commands:
+        depth = len(context.command_path.split())
+        yield f"\n{'#' * depth} {context.command_path}\n"
+        pieces = [piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+        if pieces:
+            yield f"`{context.command_path} {' '.join(pieces)}`\n"
+        yield from _markdown(context.command.help or "")
+        yield from (_option_line(record) for record in records if record not in common)
+        named = [f"`{names.split()[0].rstrip(',')}`" for names, text in records if (names, text) in common]
+        if named:
+            yield f"- as everywhere: {', '.join(named)}"
+
+
+def _options(context: click.Context) -> list[tuple[str, str]]:
+    """How each option of a command is written, and what it does."""
+    records = (parameter.get_help_record(context) for parameter in context.command.get_params(context))
+    return [(names, text) for names, text in filter(None, records) if text and names != "-h, --help"]
+
+
+def _option_line(record: tuple[str, str]) -> str:
+    names, text = record
+    return f"- `{names}`: {text}"
+
+
+def _markdown(text: str) -> Iterator[str]:
+    """A help text in paragraphs; examples as code."""
+    for is_literal, lines in _paragraphs(text):
+        if is_literal:
+            yield "\n".join(f"    {line.strip()}" for line in lines) + "\n"
+        else:
+            yield " ".join(lines) + "\n"
+
+
+def _paragraphs(text: str) -> Iterator[tuple[bool, list[str]]]:
+    """The paragraphs of a help text, and whether click leaves the lines of one as they are."""
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        is_literal = lines[0] == _LITERAL
+        yield is_literal, lines[1:] if is_literal else lines
 
 
 def page(root: click.Context) -> Iterator[str]:
@@ -65,14 +140,10 @@ def _summary(command: click.Command) -> str:
 
 
 def _text(text: str) -> Iterator[str]:
-    """A help text in paragraphs; one that begins with the sign for it keeps its lines."""
-    for paragraph in re.split(r"\n\s*\n", text.strip()):
+    """A help text in paragraphs, for troff."""
+    for is_literal, lines in _paragraphs(text):
         yield ".PP"
-        lines = [line.rstrip() for line in paragraph.splitlines()]
-        if lines[0].strip(" ") == _LITERAL:
-            yield "\n".join([".nf", *map(_roff, lines[1:]), ".fi"])
-        else:
-            yield _roff(" ".join(line.strip() for line in lines))
+        yield "\n".join([".nf", *map(_roff, lines), ".fi"]) if is_literal else _roff(" ".join(lines))
 
 
 def _roff(text: str) -> str:

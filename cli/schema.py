@@ -96,40 +96,73 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
 def as_document(
     tables: list[Table], views: list[View], words: list[Vocabulary], columns: Mapping[str, Sequence[Column]]
 ) -> str:
-    """The tables with the codes of their columns, and the views with theirs, as a Markdown document."""
-    from ..dashboards.table import Table as Cells
+    """The tables with the codes of their columns, and the views, as a Markdown document: a line for each column."""
     from ..store.schema import MINUTES, OF_TELEMETRY, TELEMETRY
 
     parts = [
         "# The tables of a store",
         "",
-        "Made by `whorl schema --markdown` from `store/schema.py` and `store/views.py`. A missing value is "
-        "NULL, never 0; times are UTC without a zone. The key of a GPU is `gpu`; where it is a place and not a UUID, "
-        "it is unique within its `cluster` only. A view is a query over tables: `whorl schema NAME` shows its SQL.",
+        "Made by `whorl schema --markdown`. `cluster` and `gpu` together are the key of a GPU: `gpu` is its UUID, else "
+        "its place (cabinet-node-device), else its name. Missing is NULL, never 0; times are UTC. A column without a "
+        "type is VARCHAR, one with a unit BIGINT, unless it says otherwise. `whorl schema NAME` shows a view's SQL.",
     ]
     for table in tables:
-        rows = _cells(table.columns)
         parts += ["", f"## {table.name}", "", f"One row is {table.row}."]
+        shown = list(table.columns)
         if table.name in _OF_TELEMETRY and any(one.name == "telemetry" for one in tables):
             parts[-1] += f" {_OF_TELEMETRY[table.name]}"
-            rows = [row for row in rows if row[0] not in OF_TELEMETRY]
-        parts += ["", Cells(_HEADER, rows).markdown()]
-        if table.name == "telemetry":
-            parts += ["", "How the metrics are read and kept:", "", Cells(_METRICS_HEADER, _metrics()).markdown()]
+            shown = [column for column in shown if column.name not in OF_TELEMETRY]
+        for earlier in tables[: tables.index(table)]:
+            if set(earlier.names) <= {column.name for column in shown}:
+                parts[-1] += f" It has all columns of `{earlier.name}`, and:"
+                shown = [column for column in shown if column.name not in earlier.names]
+        reads = {name: sources for name, *sources in _metrics()} if table.name == "telemetry" else {}
+        parts += ["", *(_line(column, reads.get(column.name, ())) for column in shown if not _is_key(column))]
         for one in words:
             if one.table == table.name:
-                parts += ["", f"### What `{one.title}` holds", "", Cells(one.header, one.rows).markdown()]
+                parts += ["", f"### Codes of `{one.title}`", ""]
+                parts += [_code_line(one, row) for row in one.rows]
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}."]
-        its = list(columns[view.name])
-        for whole in (MINUTES, TELEMETRY):  # these have many
-            rest = [column for column in its if column.name not in whole.names]
-            if len(its) - len(rest) == len(whole.names):
-                parts[-1] += f" It has all columns of `{whole.name}`{', and:' if rest else '.'}"
-                its = rest
-        if its:
-            parts += ["", Cells(_HEADER, _cells(its)).markdown()]
+        rest = list(columns[view.name])
+        for whole in (*tables, MINUTES, TELEMETRY):
+            if set(whole.names) <= {column.name for column in rest}:
+                parts[-1] += f" It has all columns of `{whole.name}`."
+                rest = [column for column in rest if column.name not in whole.names]
+        known = {column.name: column.description for table in tables for column in table.columns}
+        own = [column for column in rest if known.get(column.name, "") != column.description]
+        other = [f"`{column.name}`" for column in rest if column not in own and not _is_key(column)]
+        if other:
+            parts[-1] += f" Columns as in its tables: {', '.join(other)}."
+        if own:
+            parts += ["", *(_line(column) for column in own)]
     return "\n".join(parts)
+
+
+def _is_key(column: Column) -> bool:
+    return column.name in ("cluster", "gpu")
+
+
+def _line(column: Column, sources: Sequence[str] = ()) -> str:
+    """A column in a line: its type where that does not follow from the unit, its unit, its meaning, who has it."""
+    usual = "BIGINT" if column.unit and column.unit != "UTC" else "VARCHAR"
+    about = [*([column.short_type] if column.short_type != usual else []), *([column.unit] if column.unit else [])]
+    kind = f" ({', '.join(about)})" if about else ""
+    named = dict(zip(_METRICS_HEADER[1:], sources, strict=False))
+    names = [f"{head} {named[head]}" for head in ("NVML", "DCGM field", "dcgm-exporter") if named.get(head)]
+    read = f" [{named['kind']}, {named['tier']}; {'; '.join(names)}]" if named else ""
+    return f"- `{column.name}`{kind}: {column.description}{read}"
+
+
+def _code_line(codes: Vocabulary, row: Sequence[str]) -> str:
+    """A code with what stands beside it; the meaning last."""
+    first, *rest = row
+    cells = [
+        cell if head == "meaning" else f"{head}: {cell}"
+        for head, cell in zip(codes.header[1:], rest, strict=True)
+        if cell
+    ]
+    return f"- `{first}`: {'; '.join(cells)}"
 
 
 def _cells(columns: Iterable[Column]) -> list[list[str]]:

@@ -99,7 +99,7 @@ class Reply(Generic[Result]):
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The rows of the answer as a Polars frame; docs/cli.md explains the columns."""
+        """The rows of the answer as a Polars frame; docs/json.md explains the columns."""
         import polars as pl
 
         mapping = self.mapping()

@@ -162,8 +162,8 @@ def test_bad_input_is_one_sentence(fleet: Path, arguments: list[str], says: str)
     ],
 )
 def test_each_key_of_json_stands_in_the_documentation(fleet: Path, arguments: tuple[str, ...]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    documented = set(re.findall(r"[a-z_0-9]+", page.partition("\n## whorl energy\n")[2].partition("\n## ")[0]))
+    page = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
+    documented = set(re.findall(r"[a-z_0-9]+", page.partition("\n## Energy\n")[2].partition("\n## ")[0]))
     verb = [word for word in arguments[:1] if not word.startswith("--")]
     found = document(*verb, "--store", str(fleet), *arguments[len(verb) :])  # in the order of the other tests
     keys = {*found} - {"schema"}

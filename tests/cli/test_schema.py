@@ -46,8 +46,8 @@ def test_every_column_of_a_view_is_explained() -> None:
     for view in document["views"]:
         assert all(column["description"] for column in view["columns"]), view["name"]
     page = whorl("--markdown").stdout
-    assert "| total_j | DOUBLE | J | energy of all of them" in page
-    assert "It has all columns of `telemetry`, and:\n\n| column" in page.partition("## telemetry_of_job (view)")[2]
+    assert "- `total_j` (DOUBLE, J): energy of all of them" in page
+    assert "It has all columns of `telemetry`." in page.partition("## telemetry_of_job (view)")[2]
     assert "SELECT" not in page
 
 
