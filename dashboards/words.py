@@ -69,8 +69,8 @@ def number(value: float | None, digits: int = 4, *, suffix: str = "") -> str:
         return f"0{suffix}"
     if abs(value) < 1e-4:
         return f"{value:.{digits - 1}e}{suffix}"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{places}f}{suffix}"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded number: 999.96 is 1,000
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}{suffix}"
 
 
 def estimate(value: float | None, *, digits: int = 1, signed: bool = False, unit: str = "") -> str:

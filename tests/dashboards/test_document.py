@@ -1,0 +1,208 @@
+"""One document, four readers: what a terminal, a pipe, a report, a notebook and a page say is the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+
+from whorl.dashboards import html, terminal
+from whorl.dashboards.app.drawing import components
+from whorl.dashboards.document import (
+    Chart,
+    Column,
+    Command,
+    Document,
+    Facts,
+    Finding,
+    Findings,
+    Listing,
+    Section,
+    Table,
+    Tiles,
+)
+from whorl.dashboards.words import estimate, interval, number, quantity, with_interval
+
+HOSTILE = "<b>n1\x1b[2J/0</b>"
+SHOWN = "<b>n1\\x1b[2J/0</b>"
+FINDING = Finding(
+    HOSTILE,
+    "slow",
+    "suspected",
+    "+6.1 % [+5.2, +7.0]",
+    "Its clock is held by the power brake.",
+    "Check the power supply: `nvidia-smi -q -d POWER`.",
+    "n 64 GPUs, p 0.001",
+    [HOSTILE],
+)
+COLUMNS = [
+    Column("GPU"),
+    Column("slower", "percent"),
+    Column("95 %", "interval", digits=1),
+    Column("seen", "time"),
+    Column("energy", "quantity", unit="J", drops=1),
+    Column("why", "sentence", explains="What holds it back."),
+]
+ROWS = [
+    [
+        HOSTILE,
+        6.123,
+        (5.2, 7.0),
+        datetime(2026, 11, 30, 7, 0),
+        12_345.0,
+        "The power brake is on; a cable may be loose.",
+    ],
+    ["n2/1", -0.04, (None, 1.0), None, None, "Nothing."],
+]
+
+
+def document(*parts: Any) -> Document:
+    chart = Chart("The machine", "A cell is a GPU.", {"": go.Figure([go.Bar(x=["a"], y=[1])], {"template": "none"})})
+    default = [
+        "One GPU is slow.",
+        Tiles([("64", "GPUs measured")]),
+        Section(
+            "What was found", [Findings([FINDING]), Table(COLUMNS, ROWS, "All of them", "Medians.")], "Worst first."
+        ),
+        Facts([("cluster", "longhorn")], "About"),
+        Command("whorl explain 'n1/0' --store S"),
+        chart,
+        Section("Words", ["Suspected: seen in one sitting."], folded=True),
+    ]
+    return Document("The fleet", parts or default, ["A note."])
+
+
+def visible(page: str) -> str:
+    """The text of HTML."""
+    body = page.partition("<body")[2].partition("<script")[0] or page
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
+    for entity, sign in (("&lt;", "<"), ("&gt;", ">"), ("&quot;", '"'), ("&#x27;", "'"), ("&amp;", "&")):
+        text = text.replace(entity, sign)
+    return text
+
+
+def of_dash(parts: Any) -> str:
+    """All texts of components, in their order."""
+    texts: list[str] = []
+
+    def walk(node: Any) -> None:
+        if isinstance(node, str):
+            texts.append(node)
+        elif isinstance(node, list):
+            for child in node:
+                walk(child)
+        elif isinstance(node, dict):
+            walk(node.get("props", {}).get("children"))
+
+    walk(json.loads(json.dumps(parts, cls=PlotlyJSONEncoder)))
+    return " ".join(texts)
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("−", "-").replace("`", "").replace(" ", "")).strip()
+
+
+SENTENCES = [
+    "One GPU is slow.",
+    "GPUs measured",
+    "What was found",
+    "Worst first.",
+    SHOWN,
+    "slow, suspected",
+    "+6.1 % [+5.2, +7.0]",
+    FINDING.because,
+    "Check the power supply: nvidia-smi -q -d POWER.",
+    FINDING.evidence,
+    "+6.1 %",
+    "[5.2, 7.0]",
+    "2026-11-30 07:00:00",
+    "12.3 kJ",
+    "n/a",
+    "The power brake is on; a cable may be loose.",
+    "Medians.",
+    "longhorn",
+    "whorl explain 'n1/0' --store S",
+]
+
+
+def test_terminal_report_notebook_and_page_say_the_same() -> None:
+    said = document()
+    drawn = {
+        "terminal": terminal.text(said),
+        "report": visible(html.page(said)),
+        "notebook": visible(html.fragment(said.parts)),
+        "page": of_dash(components(said.parts)),
+    }
+    for name, text in drawn.items():
+        missing = [sentence for sentence in SENTENCES if plain(sentence) not in plain(text)]
+        assert missing == [], name
+    assert "Suspected: seen in one sitting." not in drawn["terminal"], "definitions are folded away"
+    assert "Suspected: seen in one sitting." in drawn["report"]
+    assert "A note." in drawn["report"]
+
+
+def test_a_report_holds_no_markup_of_names_and_a_chart() -> None:
+    page = html.page(document())
+    assert "<b>n1" not in page
+    assert page.count('class="plot"') == 1
+    assert "<details><summary><h2>Words</h2></summary>" in page
+    assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|https?:', page.partition('<script type="application/octet')[0]) == []
+
+
+def test_a_narrow_terminal_drops_columns_and_names_them_then_takes_rows_apart() -> None:
+    table = Table(COLUMNS, ROWS)
+    wide = "\n".join(terminal.lines([table], 120))
+    assert "energy" in wide
+    narrow = "\n".join(terminal.lines([table], 84))
+    assert "No room for energy: a wider terminal shows more." in narrow
+    assert max(map(len, narrow.splitlines())) <= 84
+    apart = "\n".join(terminal.lines([Table([Column("GPU"), Column("name")], [["a" * 30, "b" * 30]])], 40))
+    assert apart.splitlines() == ["row 1", f"  GPU   {'a' * 30}", f"  name  {'b' * 30}"]
+
+
+def test_rows_that_are_not_drawn_are_counted_everywhere() -> None:
+    parts = [Table(["a"], [["1"], ["2"], ["3"]], most=1), Findings([FINDING] * 3, most=1)]
+    said = document(*parts)
+    assert terminal.text(said).count("and 2 more: --json has all") == 2
+    assert html.page(said).count("and 2 more") == 2
+    assert of_dash(components(parts)).count("and 2 more") == 2
+
+
+def test_a_listing_is_cut_in_a_terminal_and_packed_in_a_page() -> None:
+    numbers = [Column("slower, %", "percent", digits=1), Column("runs", "count")]
+    listing = Listing(
+        "All GPUs", "n = 2.", {"GPU": [HOSTILE, "n2/1"]}, numbers, {"gemm": [[1.25, None], [3.0, 4.0]]}, "probe"
+    )
+    lines = list(terminal.lines([listing]))
+    assert lines[0] == "All GPUs, probe gemm"
+    assert lines[2].split() == ["<b>n1\\x1b[2J/0</b>", "+1.2", "%", "3"]
+    assert lines[3].split() == ["n2/1", "n/a", "4"]
+    page = html.page(document(Section("Every GPU", [listing])))
+    assert HOSTILE not in page
+    assert 'data-listing="0"' in page
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (with_interval(6.123, 5.2, 7.0, signed=True, unit="%"), "+6.1 % [+5.2, +7.0]"),
+        (with_interval(0.3012, 0.3009, 0.3015), "0.30120 [0.30090, 0.30150]"),
+        (interval(0.301, None), "n/a"),
+        (interval(-0.04, 10.0), "[0.0, +10.0]"),
+        (estimate(-0.04, signed=True), "0.0"),
+        (estimate(float("nan")), "n/a"),
+        (quantity(12_345, "J"), "12.3 kJ"),
+        (quantity(999.6, "W"), "1.00 kW"),
+        (quantity(None, "W"), "n/a"),
+        (quantity(0.00002, "bit"), "2.00e-05 bit"),
+        (number(1234567.0), "1,234,567"),
+        (number(0.00002), "2.000e-05"),
+    ],
+)
+def test_numbers_have_the_digits_that_a_reader_needs(text: str, shown: str) -> None:
+    assert text == shown
