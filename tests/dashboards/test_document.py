@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import plotly.graph_objects as go
@@ -53,7 +53,7 @@ ROWS = [
         HOSTILE,
         6.123,
         (5.2, 7.0),
-        datetime(2026, 11, 30, 7, 0),
+        datetime(2026, 11, 30, 7, tzinfo=UTC),
         12_345.0,
         "The power brake is on; a cable may be loose.",
     ],
