@@ -17,15 +17,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from .words import MISSING, estimate, interval, number, quantity, second
+from .words import MISSING, estimate, interval, number, quantity, second, with_interval
 
-Kind = Literal["text", "sentence", "count", "number", "percent", "interval", "time", "quantity"]
+Kind = Literal["text", "sentence", "count", "number", "percent", "interval", "estimate", "time", "quantity"]
 """How the cells of a column are written and sorted. `text`: one line that does not break; `sentence`: text whose lines
 may break; `count`: a whole number; `number`: to `digits` behind the point, or four significant ones; `percent`: a
-number with its sign and %; `interval`: a pair (low, high); `time`: in UTC, to the second; `quantity`: a number in
-`unit`, with the prefix that suits it (kJ, GB)."""
+number with its sign and %; `interval`: a pair (low, high); `estimate`: a number with its interval (value, low, high),
+sorted by the number; `time`: in UTC, to the second; `quantity`: a number in `unit`, with the prefix that suits it (kJ,
+GB)."""
 
-Cell = str | int | float | datetime | tuple[float | None, float | None] | None
+Pair = tuple[float | None, float | None]
+Triple = tuple[float | None, float | None, float | None]
+Cell = str | int | float | datetime | Pair | Triple | None
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class Column:
         """A cell for people; n/a where the value is missing."""
         if isinstance(cell, str):
             return cell
+        if isinstance(cell, tuple) and len(cell) == 3:
+            return with_interval(*cell, unit=self.unit)
         if isinstance(cell, tuple):
             return interval(*cell, digits=self.digits, signed=False, unit=self.unit)
         if isinstance(cell, datetime):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 MISSING = "n/a"
@@ -19,6 +19,12 @@ _HYPHEN = re.compile(r"(?<![^\s\[(>])-(?=\.?\d)")
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _PREFIXED = frozenset(("J", "W", "Wh", "B", "B/s", "Hz", "s", "g", "FLOP/s"))
 """Units that take a prefix; of the others a number is written as it is."""
+ENERGIES = (("GWh", 3.6e12), ("MWh", 3.6e9), ("kWh", 3.6e6), ("Wh", 3.6e3), ("J", 1.0))
+"""Units of an energy in J, as `unit_of` takes them."""
+TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
+"""Units of a time in s."""
+MASSES = (("t", 1e6), ("kg", 1e3), ("g", 1.0))
+"""Units of a mass in g."""
 
 
 # -- texts -------------------------------------------------------------------------------------------------------
@@ -130,6 +136,27 @@ def quantity(value: float | None, unit: str, digits: int = 3) -> str:
     return number(value / scale, digits, suffix=f" {prefix}{unit}")
 
 
+def unit_of(values: Iterable[float | None], units: Sequence[tuple[str, float]] = ENERGIES) -> tuple[str, float]:
+    """The unit that several values share, as those of a column: its name, and its size in the unit they are stored in.
+    The largest value is 1 or more in it, if any unit is so small."""
+    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    return next((unit for unit in units if largest >= unit[1] * 0.9995), units[-1])
+
+
+def in_unit(value: float | None, units: Sequence[tuple[str, float]] = ENERGIES, digits: int = 3) -> str:
+    """A stored value in the unit that suits it: `278 Wh`."""
+    unit, size = unit_of([value], units)
+    return number(None if value is None else value / size, digits, suffix=f" {unit}")
+
+
+def part_of(part: float | None, total: float | None) -> str:
+    """A part of a total, in per cent: `12 %`; what is more than nothing is no 0."""
+    if part is None or not total:
+        return MISSING
+    percents = 100 * part / total
+    return "under 1 %" if 0 < percents < 0.5 else f"{percents:.0f} %"
+
+
 def count(value: int | None) -> str:
     """A whole number; "n/a" where it is missing."""
     return MISSING if value is None else f"{value:,}"
@@ -151,3 +178,16 @@ def minute(at: datetime | None) -> str:
 def second(at: datetime | None, missing: str = MISSING) -> str:
     """A time, to the second."""
     return missing if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def duration(seconds: float) -> str:
+    """A length of time: `20 ms`, `94 s`, `26.5 min`, `7.5 h`, `12 d`."""
+    small = 0 < seconds < 1
+    unit, length = ("ms", 1e-3) if small else ("s", 1.0)
+    if not small:
+        unit, length = next(
+            (pair for pair in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)) if seconds >= 2 * pair[1]),
+            (unit, length),
+        )
+    value = seconds / length
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
