@@ -36,8 +36,8 @@ from whorl.analysis.verdicts.verdict import Part
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say, share
 from whorl.benchmarks.verdict_fleets import FAULTS, PER_NODE, POPULATIONS, PROBES, MadeFleet, Oracle, made
-from whorl.dashboards.verdict_words import row as verdict_row
-from whorl.dashboards.verdict_words import why_not
+from whorl.dashboards.answers.mappings import finding as verdict_row
+from whorl.dashboards.documents.evidence import why_not
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 

@@ -20,11 +20,13 @@ from ..analysis.one_gpu.whole import OneGpu, whole
 from ..analysis.verdicts import Verdict
 from ..store.vocabulary import clock_in_words
 from . import gpu_words as say
+from .documents.evidence import why_not
+from .documents.verdicts import least
 from .figures import bands, history, reasons, timeline, waterfall
 from .page import Drawing, Facts, Section, page, refuse_unwritable, write_page
 from .report import software
 from .table import MISSING, Table, count, many, minute, number
-from .verdict_words import interval, least, percent, why_not
+from .words import interval, percent
 
 if TYPE_CHECKING:
     from ..store import Store

@@ -14,20 +14,12 @@ from ..analysis.one_gpu.happened import Happened, lost_since
 from ..analysis.one_gpu.standing import Figures, Standing, times
 from ..analysis.verdicts import Kind, Level, State, Verdict
 from ..analysis.verdicts.fingerprint import Neighbour
+from .documents.evidence import action, because, chances, reference, size
+from .documents.evidence import peers as kin
+from .documents.verdicts import as_judged
 from .table import MISSING, count, many, minute
-from .verdict_words import (
-    action,
-    as_judged,
-    chances,
-    effect,
-    interval,
-    kin,
-    measured,
-    percent,
-    reference,
-    sentence,
-    some,
-)  # fmt: skip
+from .words import interval, percent
+from .words import listed as some
 
 _IDENTITY = {
     "model": "model", "uuid": "UUID", "serial": "serial number", "vbios": "VBIOS", "driver": "driver",
@@ -63,12 +55,9 @@ class Told:
 
 def told(one: Verdict, name: str) -> Told:
     """A finding about the GPU of this name, or about its node or a batch that it is in."""
-    size = (
-        f"{effect(one)} {interval(one.low_pct, one.high_pct)} of {measured(one)}" if one.effect_pct is not None else ""
-    )
     covers = "" if one.level is Level.GPU and one.name == name else f" This is about {_whom(one)}."
-    sure = ", ".join(part for part in (_how_sure(one), size and f"effect {size}", *_evidence(one)) if part)
-    says = f"{_capital(sentence(one))}.{covers}"
+    sure = ", ".join(part for part in (_how_sure(one), size(one) and f"effect {size(one)}", *_evidence(one)) if part)
+    says = f"{_capital(because(one))}.{covers}"
     return Told(str(one.kind), str(one.state), action(one), says, sure, one.kind is not Kind.FAST)
 
 

@@ -22,7 +22,8 @@ from . import report_tables as tables
 from .page import Section, page
 from .report_energy import energy_section
 from .table import MISSING, many, second
-from .verdict_words import short, some
+from .words import listed as some
+from .words import short_names as short
 
 _WORDS = {
     **dict.fromkeys(

@@ -15,9 +15,11 @@ from ..analysis.fleet.side_by_side import Against, by_place, level_of
 from ..analysis.fleet.timelines import Timelines
 from ..analysis.fleet.trend import Trend
 from ..analysis.runs.probing import Probed
-from ..analysis.verdicts import Cause, Judgement, Level, Verdict
+from ..analysis.verdicts import Judgement, Level, Verdict
 from ..analysis.verdicts.planted import Planted
 from ..store.vocabulary import clock_in_words
+from .documents.evidence import action, because, chances, remark, size, why_not
+from .documents.verdicts import least
 from .figures.campaigns import over_campaigns
 from .figures.looks import Look, looks
 from .figures.map import CELLS, maps
@@ -28,21 +30,7 @@ from .figures.timeline import over_time
 from .listing import Listing, Numbers
 from .page import Drawing
 from .report_variability import digits, extremes, sizes, times
-from .table import MISSING, Table
-from .verdict_words import (
-    EFFECT_SAYS,
-    action,
-    chances,
-    effect,
-    interval,
-    least,
-    measured,
-    name,
-    percent,
-    remark,
-    sentence,
-    why_not,
-)  # fmt: skip
+from .table import MISSING, Table, many
 
 if TYPE_CHECKING:
     from .figures.drawing import Figure
@@ -118,10 +106,10 @@ def _findings(judged: Judgement, gpus: pl.DataFrame) -> Table:
         wrapped=(0, 1, 2, 3, 4, 5),
         cards=True,
         title="What was found",
-        says=f"In {judged.looks:,} comparisons. {EFFECT_SAYS[0].upper()}{EFFECT_SAYS[1:]}. Causes: parts that add up "
-        "to the effect, in %. Suspected: seen in one sitting; confirmed: in two or more, at least 6 hours apart. p: "
-        "the chance that a healthy GPU shows this; q: the share of false findings among those at least as clear; "
-        f"without p it was seen, which needs no test.{_below(judged)}{cut}",
+        says=f"In {judged.looks:,} comparisons. Effect: how much more than its peers, in % of their level; slower, "
+        "hotter and more power are positive. Suspected: seen in one sitting; confirmed: in two or more, at least 6 "
+        "hours apart. p: the chance that a healthy GPU shows this; q: the share of false findings among those at least "
+        f"as clear; without p it was seen, which needs no test.{_below(judged)}{cut}",
     )
 
 
@@ -131,27 +119,17 @@ def _below(judged: Judgement) -> str:
 
 
 def _row(one: Verdict, key: str) -> list[str]:
-    what = name(one) if one.level is Level.GPU else f"{one.level} {name(one)}"
-    size = (
-        effect(one)
-        if one.effect_pct is None
-        else f"{effect(one)} {interval(one.low_pct, one.high_pct)} of {measured(one)}"
-    )
-    causes = ", ".join(_cause(part) for part in one.causes)
+    counted = "" if one.level in (Level.GPU, Level.RANK) else f" ({many(len(one.gpus), 'GPU')})"
+    what = one.name if one.level is Level.GPU else f"{one.level} {one.name}{counted}"
     days = dict.fromkeys(f"{at:%Y-%m-%d}" for at in (one.first_seen, one.last_seen) if at is not None)
     return [
         what if key == one.name else f"{what} ({key})",
         f"{one.kind}, {one.state}",
-        f"{size}: {causes}" if causes else size,
-        sentence(one),
+        size(one) or MISSING,
+        because(one),
         action(one),
         "; ".join([" to ".join(days) or MISSING, *chances(one)]),
     ]
-
-
-def _cause(part: Cause) -> str:
-    bounds = "" if part.low_pct is None else f" {interval(part.low_pct, part.high_pct)}"
-    return f"{percent(part.pct)} {part.what}{bounds}"
 
 
 def by_reason(judged: Judgement) -> dict[str, list[str]]:

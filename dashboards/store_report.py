@@ -34,6 +34,7 @@ from ..analysis.verdicts.states import codes
 from ..errors import InputError
 from ..store.catalog import quoted
 from ..store.names import find_gpu, find_workload
+from .documents.verdicts import as_judged
 from .figures.drawing import for_notebook
 from .figures.looks import Look, looks
 from .figures.map import maps
@@ -41,7 +42,7 @@ from .figures.spread import closely, overview
 from .figures.timeline import over_time
 from .page import write_page
 from .report import probe_report, to_show
-from .verdict_words import as_judged, some
+from .words import listed as some
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

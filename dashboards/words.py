@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 MISSING = "n/a"
 LONGEST = 2_000
 """Characters of a sentence that is printed: an error may name a file or a query of any length."""
+_UUID_PART = 12
+"""Letters of a UUID that are shown: `GPU-` and eight digits."""
 _STEERING = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 """Control characters but the tab, ends of lines, and what turns the direction of a text."""
 _HYPHEN = re.compile(r"(?<![^\s\[(>])-(?=\.?\d)")
@@ -62,6 +65,21 @@ def listed(names: Sequence[str], most: int = 4) -> str:
     """The first of several names, and how many others there are: `a, b and 3 more`; n/a for none."""
     others = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + others if names else MISSING
+
+
+def short_names(names: Iterable[str], beside: Iterable[str] = ()) -> dict[str, str]:
+    """Names for people: of a UUID a first part that no other of the names has, nor one `beside` them, so that every
+    command takes it."""
+    shortened = {name: name for name in names}
+    everything = {*shortened, *beside}
+    uuids = {name for name in shortened if len(name) > 2 * _UUID_PART and name[:4] in ("GPU-", "MIG-")}
+    length = _UUID_PART
+    while uuids:
+        beginnings = Counter(name[:length] for name in everything)
+        shortened |= {name: name[:length] for name in uuids if beginnings[name[:length]] == 1}
+        uuids = {name for name in uuids if beginnings[name[:length]] > 1 and length < len(name)}
+        length += 1
+    return shortened
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------
@@ -191,3 +209,82 @@ def duration(seconds: float) -> str:
         )
     value = seconds / length
     return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+# -- terms of the judge, by its codes ----------------------------------------------------------------------------
+
+KINDS = {
+    "loses GPUs": "cards that are put in this place fail more often than elsewhere",
+    "lost": "it fell off the bus: the driver does not reach it",
+    "wrong results": "it computes wrong results",
+    "failed": "it does not end its work, or the driver reports errors of it",
+    "slow": "it takes longer than its peers",
+    "hot": "it is hotter than its peers in the same work, or heat holds its clock",
+    "power brake": "an external power brake holds its clock: a sign of the node's power supply",
+    "hardware slowdown": "its own hardware holds its clock",
+    "lower power limit": "it is set to a lower power limit than its peers",
+    "under its cap": "its clock is held, and nobody recorded why",
+    "pinned clock": "its clock stays low whatever runs, as if it was set by hand",
+    "power-hungry": "it draws more power than its peers at the same clock",
+    "unstable": "its times scatter more than those of its peers",
+    "slower than before": "its level changed on a date",
+    "drifting": "it becomes slower week by week",
+    "starved": "it waits for its host or its input",
+    "sensor suspect": "its power reading cannot be true",
+    "memory errors": "the driver reports errors of its memory",
+    "fast": "it takes less time than its peers",
+}
+"""What a kind of finding means, by `analysis.verdicts.Kind`."""
+CHANNELS = {
+    "temperature rise": "it warms more a watt",
+    "temperature": "it is hotter in the same work",
+    "power at fixed clock": "it draws more power at the same clock and temperature",
+    "highest clock": "its clock stays lower, whatever runs, and it is not hot",
+    "power under the cap": "it draws less at no higher clock, where its peers are at their power limit",
+    "power at full clock": "it draws less power at the same clock: it waits for something outside the GPU",
+    "throttled runs": "heat, a brake or the hardware holds its clock in more of its runs",
+}
+"""How a GPU differs in a figure, by the name of an `analysis.verdicts.channels.Channel`."""
+ACTIONS = {
+    "set power limit": "Set its power limit to that of its peers: `nvidia-smi -i GPU -pl WATTS`.",
+    "check power supply": "Check the node's power supplies and cables: they assert the external power brake.",
+    "check power then cooling": "Check its power cables and supplies, then its cooling; if that does not help, "
+    "ask the vendor.",
+    "record clock reasons": "Record why its clock is held (`whorl collect`), then check power supplies and cooling.",
+    "clean cooling": "Clean its heat sink and filters, and check fans, airflow and inlet temperature; then its "
+    "thermal paste.",
+    "check hot spot": "Check its hot spot, the temperature of its memory and the seating of its cooler: the "
+    "hardware tells of heat where the sensor shows none.",
+    "reset clock": "Look for a clock that is set by hand (`nvidia-smi -q -d CLOCK`) and reset it: `nvidia-smi -rgc`.",
+    "reset memory clock": "Look for a memory clock that is set by hand and reset it: `nvidia-smi -rmc`.",
+    "check host": "Check the host: its processor clocks, memory, storage and network, and what else runs there.",
+    "check host of node": "Check the host: its processor clocks, memory, power supplies and links; its GPUs are "
+    "slow alike.",
+    "give lighter work": "Nothing is broken: give it work that needs less power, or that does not wait for it.",
+    "check memory": "Check its ECC errors and retired or remapped memory rows; if there are many, replace it.",
+    "check pcie": "Check width and generation of its PCIe link (`nvidia-smi -q -d PCI`), and reseat it.",
+    "check nvlink": "Check its NVLinks, how many are up and their errors: `nvidia-smi nvlink -s` and `-e`.",
+    "run full suite": "Run the full suite of probes on it and on a peer, to find what is slow.",
+    "check leakage": "Give it work that needs less power; check its cooling, as hot silicon leaks more.",
+    "probe longer": "Run the probes again for longer, with `whorl collect` beside them, to find what comes and goes.",
+    "find change": "Find out what changed then: driver, firmware, place, cooling, settings. If nothing did, run "
+    "the full suite of probes on it.",
+    "find common change": "Find out what changed then (driver, firmware, room), and try the earlier state on one node.",
+    "compare boards": "Compare firmware, driver and board of these GPUs with those of the others.",
+    "plan repair": "Plan its cleaning or repair before it gets worse; check its cooling first.",
+    "distrust sensor": "Leave its power out of energy accounts; reload the driver or reset the GPU.",
+    "read memory counters": "Read its counters of errors, retired pages and remapped rows (`nvidia-smi -q`). "
+    "Reset it if one is pending; if errors come again, replace it.",
+    "stop using": "Take it out of service now and run the vendor's diagnostics; results computed on it are suspect.",
+    "reset and probe": "Read the node's log for its XID errors, reset it and run the probes again.",
+    "reboot node": "Take the node out of service; check its XID errors, its seating and its power, then reboot it.",
+    "check place": "Put no other card there before you have checked the place: slots, risers, power supplies and "
+    "cables, cooling. The cards that failed there may be sound: test them in another node.",
+    "compare places": "Compare this place in several nodes with the others: airflow, temperature, risers, power "
+    "cables. If it is the chassis, ask its vendor.",
+    "probe ranks": "Run the full suite of probes on the GPU of this rank and on that of a peer, to find what is slow.",
+    "probe tensor group": "Run the full suite of probes on the GPUs of all ranks that compute these layers "
+    "together (tensor parallelism): they wait for each other, so any of them may be the slow one.",
+    "nothing": "Nothing to do; see whether its settings differ from those of its peers.",
+}
+"""What to do about a finding, by the code of `analysis.verdicts.Action`: the first thing first."""

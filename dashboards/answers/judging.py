@@ -45,8 +45,8 @@ def verdicts(
     """
     from ...analysis.engines import HERE
     from ...analysis.verdicts.judgements import conclude
-    from ..printed import verdicts as printed
-    from ..verdict_words import ROW, document
+    from ..documents.verdicts import document
+    from . import mappings
 
     concluded = conclude(
         opened(store), cluster=cluster, campaign=campaign, since=time_of(since), engine=engine or HERE,
@@ -54,9 +54,9 @@ def verdicts(
     )  # fmt: skip
     reply: Reply[Sequence[Judgement]] = Reply(
         concluded.judgements,
-        partial(document, concluded.judgements),
-        partial(printed.answer, concluded.judgements, folder(store)),
-        rows=RowList(of=ROW),
+        partial(mappings.verdicts, concluded.judgements),
+        partial(document, concluded.judgements, folder(store)),
+        rows=RowList(of=mappings.FINDING),
         notes=concluded.notes,
     )
     return reply.covering(concluded.coverage)
@@ -75,7 +75,7 @@ def explain(
     from ...analysis.one_gpu import explain as explaining
     from ...analysis.one_gpu.past import Place
     from ..printed.explain import answer, document, shared_answer, shared_document
-    from ..verdict_words import ROW
+    from .mappings import FINDING
 
     read = opened(store)
     try:
@@ -84,7 +84,7 @@ def explain(
         if (shared := explaining.shared_finding(read, name, cluster)) is None:
             raise
         parts = partial(shared_answer, shared, folder(store))
-        return Reply(shared, partial(shared_document, shared), parts, rows=RowList("verdicts", ROW))
+        return Reply(shared, partial(shared_document, shared), parts, rows=RowList("verdicts", FINDING))
     return Reply(
         explained,
         partial(document, explained),

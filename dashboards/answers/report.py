@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
+from ..document import Part
 from ..table import Line, Table, many
 from .reply import Reply, RowList, folder, opened
 
@@ -69,21 +70,21 @@ def report(
 
 def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None = None) -> Reply[Looked]:
     from ..printed import campaign
-    from ..verdict_words import ROW, document
+    from .mappings import FINDING, verdicts
 
     return Reply(
         looked,
-        partial(document, [looked.judged]),
+        partial(verdicts, [looked.judged]),
         partial(campaign.answer, looked, folder(store), page),
-        rows=RowList(of=ROW),
+        rows=RowList(of=FINDING),
     )
 
 
-def _of_gpu(whole: OneGpu, page: str | Path) -> Iterable[str | Table]:
+def _of_gpu(whole: OneGpu, page: str | Path) -> Iterable[Part | Table]:
     from ..printed.explain import findings
 
     judged = whole.found
     verdicts, smallest, gpus = ((), (), 0) if judged is None else (judged.verdicts, judged.smallest, judged.judged)
     yield f"{whole.name}: {many(len(verdicts), 'finding')}"
-    yield from findings(whole.name, verdicts, smallest, gpus if whole.lines else None)
+    yield from findings(verdicts, smallest, gpus if whole.lines else None)
     yield Line(f"report: {page} (open it in a browser; it needs no network)")

@@ -10,7 +10,7 @@ import polars as pl
 from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
 from ...analysis.verdicts import Level
 from ...analysis.verdicts.judgements import is_known, verdict_of
-from ..verdict_words import action, reference, sentence
+from ..documents.evidence import action, because, reference
 from .reading import STILL, Reading
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def worded_findings(store: Store) -> pl.DataFrame:
                 "gpus": [gpu["name"] for gpu in row["gpus"] or ()],
                 "reference": None if verdict is None else reference(verdict) or None,
                 "action": None if verdict is None else action(verdict),
-                "looks": None if verdict is None else sentence(verdict),
+                "looks": None if verdict is None else because(verdict),
             }
         )
     schema: dict[str, Any] = dict.fromkeys(("gpu", "gpus", "reference", "action", "looks"), pl.String())

@@ -9,7 +9,8 @@ from dash import Input, Output, dcc, html
 
 from ...analysis.contents import held, last_judgements, newest_campaigns, not_judged
 from ..table import MISSING, many
-from ..verdict_words import interval, percent, short
+from ..words import interval, percent
+from ..words import short_names as short
 from .first import MOST_CAMPAIGNS, worded_findings
 from .grid import MOST, Column, table
 from .page import RUNS, URL, VERDICTS, Page, following, heading, prose, rows, section, tiles, told

@@ -14,7 +14,7 @@ from ...analysis.one_gpu.past import Line, Scatter
 from ...analysis.one_gpu.standing import Five, Standing
 from ..style import BLUE, GREY, LEGEND, RED, layout
 from ..table import MISSING, count, many, minus, number
-from ..verdict_words import interval, percent
+from ..words import interval, percent
 from . import drawing
 from .bent import bent, bent_axis
 from .drawing import Bar, Figure, figure_of

@@ -8,9 +8,10 @@ from typing import Any
 from ...analysis.one_gpu.happened import Mark
 from ...analysis.one_gpu.past import Line, Sitting
 from ...analysis.verdicts.verdict import Change
+from ..documents.evidence import changed_with
 from ..style import BLUE, GREEN, GREY, ORANGE, PINK, SKY, layout, room
 from ..table import MISSING, many, minus, number
-from ..verdict_words import changed_with, interval, percent
+from ..words import interval, percent
 from .drawing import Figure, Scatter, figure_of
 from .looks import plain
 

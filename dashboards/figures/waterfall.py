@@ -8,7 +8,7 @@ from typing import Any
 from ...analysis.verdicts.verdict import Verdict
 from ..style import BLUE, GREY, ORANGE, layout
 from ..table import minus
-from ..verdict_words import interval, percent
+from ..words import interval, percent
 from .drawing import Bar, Figure, Scatter, figure_of
 from .looks import plain
 

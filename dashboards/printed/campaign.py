@@ -11,10 +11,12 @@ from ...analysis.runs.measurements import SOUND
 from ...analysis.runs.probing import Probed
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
+from ..document import Part
+from ..documents.evidence import remark
+from ..documents.verdicts import findings
 from ..report_tables import by_reason
 from ..table import MISSING, Line, Table, many, number
-from ..verdict_words import remark, some
-from .verdicts import table, what_to_do
+from ..words import listed as some
 
 if TYPE_CHECKING:
     from ..store_report import Looked
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 _LISTED = 12
 
 
-def answer(looked: Looked, store: str | Path, page: str | Path | None) -> Iterable[str | Table]:
+def answer(looked: Looked, store: str | Path, page: str | Path | None) -> Iterable[Part | Table]:
     """What `whorl report` says: what was compared, how the GPUs differ, which stand out, and where a page is."""
     yield f"{_what(looked.campaign)}, {sound(looked.campaign):,} of them valid"
     if looked.campaign.cut_says:
@@ -115,7 +117,7 @@ def spread(looked: Looked) -> Iterable[str | Table]:
     yield ""
 
 
-def stand_out(looked: Looked) -> Iterable[str | Table]:
+def stand_out(looked: Looked) -> Iterable[Part]:
     """Which GPUs stand out, why, and what to do."""
     judged = looked.judged
     rate = f"; of 100 named, at most {100 * ERROR_RATE:g} should be healthy" if judged.gpus else ""
@@ -127,12 +129,9 @@ def stand_out(looked: Looked) -> Iterable[str | Table]:
     n = len(looked.verdicts)
     found, stand = many(len(judged.rows), "finding"), "stand" if n > 1 else "stands"
     yield f"{many(n, 'GPU') if n else 'no single GPU'} {stand} out, {found} ({compared})"
-    yield table(judged.rows[:_LISTED], looked.campaign.gpus["gpu"])
+    yield findings(judged.rows[:_LISTED], looked.campaign.gpus["gpu"])
     if len(judged.rows) > _LISTED:
         yield f"and {len(judged.rows) - _LISTED:,} more: they are in the report"
-    yield ""
-    yield from what_to_do(judged.rows[:_LISTED], looked.campaign.gpus["gpu"])
-    yield ""
 
 
 def caught(looked: Looked, planted: Sequence[Planted]) -> Iterable[str]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
+from ..answers import mappings
+from ..document import Part
+from ..documents.evidence import because, remark
 from ..table import Line, Table, many
-from ..verdict_words import not_judged_row, remark, row, sentence
 from .campaign import caught, next_commands, notes, sound, spread, stand_out
 
 if TYPE_CHECKING:
@@ -61,10 +63,10 @@ def document(result: DemoResult) -> dict[str, Any]:
         "variability": [row.as_dict() for row in result.looked.spread if row.level == "gpu"],
         "comparisons": judged.looks,
         "error_rate": ERROR_RATE,
-        "not_judged": [not_judged_row(gap) for gap in judged.not_judged],
+        "not_judged": [mappings.not_judged(gap) for gap in judged.not_judged],
         "wrong_runs": result.looked.campaign.untrusted,
         "stand_out": _stand_out(result.looked),
-        "verdicts": [row(verdict) for verdict in judged.rows],
+        "verdicts": [mappings.finding(verdict) for verdict in judged.rows],
         "planted": None
         if result.planted is None
         else [
@@ -84,12 +86,12 @@ def _stand_out(looked: Looked) -> list[dict[str, Any]]:
     """One row a GPU that has verdicts: the worst of them."""
     places = {row["gpu"]: row for row in looked.campaign.gpus.select("gpu", "node", "cabinet", "slot").to_dicts()}
     return [
-        {**places[gpu], "name": looked.names[gpu], "cause": own[0].kind, "looks": sentence(own[0]), "p": own[0].p}
+        {**places[gpu], "name": looked.names[gpu], "cause": own[0].kind, "looks": because(own[0]), "p": own[0].p}
         for gpu, own in looked.verdicts.items()
     ]
 
 
-def answer(result: DemoResult) -> Iterable[str | Table]:
+def answer(result: DemoResult) -> Iterable[Part | Table]:
     """For people: what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
     looked, report = result.looked, result.report
     campaign = looked.campaign

@@ -11,7 +11,9 @@ from typing import Any
 from ...analysis.verdicts.compare import LEAST_GPUS
 from ...analysis.verdicts.difference import ERROR_RATE, Difference, Step
 from ..table import Line, Table, count, many, minute, number
-from ..verdict_words import interval, percent, short, some
+from ..words import interval, percent
+from ..words import listed as some
+from ..words import short_names as short
 
 _LISTED = 20
 _NAMED = 6  # GPUs in a sentence

@@ -12,23 +12,15 @@ from ...analysis.one_gpu.explain import Explained, SharedFinding, stands_in
 from ...analysis.one_gpu.past import Line as Past
 from ...analysis.one_gpu.past import Place, Sitting
 from ...analysis.verdicts import Smallest, Verdict
+from ..answers.mappings import finding as row
+from ..answers.mappings import not_judged as not_judged_row
+from ..answers.mappings import smallest as smallest_row
+from ..document import Part
+from ..documents.evidence import peers as kin
+from ..documents.verdicts import as_judged, least, not_judged
+from ..documents.verdicts import findings as worded
 from ..table import MISSING, Line, Table, count, many, minute, number
-from ..verdict_words import (
-    action,
-    as_judged,
-    chances,
-    interval,
-    kin,
-    least,
-    measured,
-    not_judged_row,
-    percent,
-    reference,
-    row,
-    sentence,
-    smallest_row,
-)  # fmt: skip
-from .verdicts import not_judged
+from ..words import interval, percent
 
 _WORKLOADS, _SITTINGS, _EVENTS = 3, 8, 8  # shown for people; --json has all sittings, and the newest 20 events
 _LISTED_EVENTS = 20
@@ -105,7 +97,7 @@ def _conditions(found: Explained) -> Iterator[tuple[str, str]]:
         yield subject, f"{value}: {alike:,} of {known:,} GPUs"
 
 
-def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
+def answer(found: Explained, store: str | Path) -> Iterable[Part | Table]:
     """The GPU for people: what it is, what was found, where it stands, its past, what happened."""
     identity = found.identity
     known = [("model", "model"), ("node", "node"), ("slot", "slot"), ("serial", "serial"), ("driver", "driver")]
@@ -119,7 +111,7 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
     if found.found is not None and any(found.found.newer):
         yield as_judged(found.found.judged_at, found.found.newer, command)
         yield ""
-    yield from findings(found.name, found.verdicts, found.smallest, found.judged if found.lines else None)
+    yield from findings(found.verdicts, found.smallest, found.judged if found.lines else None)
     yield from places(found.places, peers)
     yield from _history(found)
     if found.lines and found.shared:
@@ -128,9 +120,8 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
             yield f"  {subject} {text}"
         yield ""
     yield from events(found)
-    yield from not_judged(found.not_judged)
-    if found.not_judged:
-        yield ""
+    if (gaps := not_judged(found.not_judged)) is not None:
+        yield gaps
     store_words = f"--store {shlex.quote(str(store))}"
     where = f"{store_words} --cluster {shlex.quote(found.cluster)}"
     yield Line(f"next: whorl report --gpu {shlex.quote(found.name)} {where}   # the evidence as a page")
@@ -140,7 +131,7 @@ def answer(found: Explained, store: str | Path) -> Iterable[str | Table]:
         yield Line(f"      {again}   # on {identity['node']}: measure it again")
 
 
-def shared_answer(shared: SharedFinding, store: str | Path) -> Iterable[str | Table]:
+def shared_answer(shared: SharedFinding, store: str | Path) -> Iterable[Part | Table]:
     """What was found about a node, a batch or a rank, for people: what to do, and each of its GPUs."""
     counted = many(len(shared.gpus), "GPU") if shared.gpus else "its GPU is not known"
     yield f"{shared.name}: {counted}, cluster {shared.cluster}"
@@ -149,7 +140,7 @@ def shared_answer(shared: SharedFinding, store: str | Path) -> Iterable[str | Ta
     if any(shared.newer):
         yield as_judged(shared.judged_at, shared.newer, f"whorl verdicts {where}")
         yield ""
-    yield from findings(shared.name, shared.verdicts, (), None)
+    yield from findings(shared.verdicts, (), None)
     if not shared.gpus:
         yield Line(f"next: whorl verdicts {where}")
         return
@@ -158,8 +149,8 @@ def shared_answer(shared: SharedFinding, store: str | Path) -> Iterable[str | Ta
     yield Line(f"      whorl verdicts {where}")
 
 
-def findings(name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest], judged: int | None) -> Iterable[str]:
-    """What was found about the GPU of this name, with cause, evidence and what to do.
+def findings(verdicts: Sequence[Verdict], smallest: Sequence[Smallest], judged: int | None) -> Iterable[Part]:
+    """What was found about a GPU, with cause, evidence and what to do.
 
     `judged`: how many GPUs of its cluster were judged; None where this one has no times.
     """
@@ -175,26 +166,10 @@ def findings(name: str, verdicts: Sequence[Verdict], smallest: Sequence[Smallest
             yield "no GPU of its cluster could be judged: nothing can be said of it"
         yield ""
         return
-    for one in verdicts:
-        covers = "" if one.name == name else f" ({one.level} {one.name}, {many(len(one.gpus), 'GPU')})"
-        effect = ""
-        if one.effect_pct is not None:
-            effect = f" {percent(one.effect_pct)} % {interval(one.low_pct, one.high_pct)} of {measured(one)}"
-        yield f"{one.kind}, {one.state}{effect}{covers}: {sentence(one)}"
-        if one.causes:
-            shown = [f"{part.pct:+.1f} % {part.what} {interval(part.low_pct, part.high_pct)}" for part in one.causes]
-            yield f"  cause: {', '.join(shown)}"
-        seen = [f"first seen {minute(one.first_seen)}, last {minute(one.last_seen)}"] if one.first_seen else []
-        chance = chances(one)
-        of = f"compared with {reference(one)}" if one.reference else f"n {count(one.n)}"
-        of = of if one.figure else "seen, which needs no test"
-        runs = many(len(one.runs), "run") if one.runs else "no run shows it"
-        yield f"  evidence: {', '.join([of, *chance, runs, *seen])}"
-        yield f"  what to do: {action(one)}"
-    yield ""
+    yield worded(verdicts)
 
 
-def places(given: Sequence[Place], peers: str) -> Iterable[str | Table]:
+def places(given: Sequence[Place], peers: str) -> Iterable[Part | Table]:
     """Where it stands among its peers, a row a workload. `peers`: what they are, in words."""
     if not given:
         return
@@ -222,7 +197,7 @@ def places(given: Sequence[Place], peers: str) -> Iterable[str | Table]:
     yield ""
 
 
-def _history(found: Explained) -> Iterable[str | Table]:
+def _history(found: Explained) -> Iterable[Part | Table]:
     shown = stands_in(found.places, found.verdicts)[:_WORKLOADS]
     for workload in shown:
         line = next((line for line in found.lines if line.workload == workload), None)

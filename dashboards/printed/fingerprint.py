@@ -12,7 +12,7 @@ import polars as pl
 from ...analysis.verdicts.compare import LEAST_GPUS
 from ...store.names import by_number
 from ..table import MISSING, Line, Table, count, number
-from ..verdict_words import short
+from ..words import short_names as short
 
 if TYPE_CHECKING:
     from ...analysis.verdicts.fingerprint import Fingerprints

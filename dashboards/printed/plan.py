@@ -9,7 +9,7 @@ from typing import Any
 
 from ...analysis.verdicts.plan import Next, Planned, Remark, Why
 from ..table import MISSING, Line, Table, count, many, number
-from ..verdict_words import short
+from ..words import short_names as short
 
 _LISTED, _COMMANDS = 20, 10
 _LONGEST = 16  # GPUs in one command

@@ -18,9 +18,10 @@ from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.verdict import Action
 from whorl.dashboards.printed.fingerprint import answer
 from whorl.dashboards.printed.plan import reason
+from whorl.dashboards.table import Table
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows, arrow_schema
-from whorl.tests.cli.test_verdicts import AT, document, texts, whorl
+from whorl.tests.cli.test_verdicts import AT, document, whorl
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, DAY_NS, MODEL, WORKLOADS, judged_store, uuid
 from whorl.tests.probed_fleet import stored
@@ -111,7 +112,7 @@ def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str |
     store = str(judged_store(tmp_path / "S", gpus, (0,)).root)
     found = fingerprints(store)
     for given in (found, replace(found, gpu=uuid(0))):
-        said = texts(answer(given, store))
+        said = "\n".join(part.markdown() if isinstance(part, Table) else part for part in answer(given, store))
         assert says is None or says in said
         assert says is not None or ("cannot be said" not in said and "none can be named" not in said)
 

@@ -18,10 +18,11 @@ from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.judgements import newest, record, stored
 from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap
 from whorl.cli import cli
-from whorl.dashboards.printed.verdicts import answer
-from whorl.dashboards.table import Table
-from whorl.dashboards.verdict_words import document as verdicts_document
-from whorl.dashboards.verdict_words import row, short
+from whorl.dashboards import terminal
+from whorl.dashboards.answers.mappings import finding as row
+from whorl.dashboards.answers.mappings import verdicts as verdicts_document
+from whorl.dashboards.documents.verdicts import document as of_verdicts
+from whorl.dashboards.words import short_names
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
@@ -137,38 +138,36 @@ def test_gpus_to_measure_again_are_stored_and_planned_first(tmp_path: Path) -> N
     told = replace(judgement(), watch=(finding(name="n01/2", gpus=("n01/2",), state=State.SUSPECTED),))
     record(store, [told], AT)
     assert [one.watch for one in stored(store, CLUSTER)] == [("n01/2",)]
-    assert "n01/2" in texts(answer([told], "S"))
+    assert "n01/2" in said_of(told)
     assert document("verdicts", "plan", "--store", str(store.root))["gpus"][0]["name"] == "n01/2"
 
 
 # -- what is printed --------------------------------------------------------------------------------------------
 
 
-def texts(parts: Any) -> str:
-    return "\n".join(part.markdown() if isinstance(part, Table) else part for part in parts)
+def said_of(*judgements: Judgement) -> str:
+    return terminal.text(of_verdicts(judgements, "S"))
 
 
-def test_findings_are_listed_with_what_to_do_and_what_was_not_judged() -> None:
+def test_the_three_answers_come_first_then_each_finding_and_what_was_not_judged() -> None:
     batch = finding(level=Level.BATCH, name="VBIOS 2", gpus=("n01/0", "n02/0"), state=State.SUSPECTED, causes=())
-    said = texts(answer([judgement(finding(), batch)], "S"))
-    assert "cluster judged: 2 findings (1 confirmed, 1 suspected); 16 GPUs judged, 32 comparisons" in said
-    assert "| gpu | n02/1 | slow | confirmed | +6.1 % | [+4.9, +7.2] |" in said
-    assert "4.0 the power cap, 1.3 heat, 0.8 unexplained" in said
-    assert "VBIOS 2 (2 GPUs)" in said
-    assert "n02/1, VBIOS 2: Set its power limit" in said
-    assert "bert: fewer than two GPUs have two runs" in said
-    assert "whorl explain n02/1 --store S --cluster judged" in said
+    said = said_of(judgement(finding(), batch)).splitlines()
+    assert said[0] == "Cluster judged: 16 GPUs judged, 32 comparisons"
+    assert [line.split()[:2] for line in said[1:4]] == [["Which", "GPUs"], ["Why", "Slow"], ["What", "to"]]
+    assert "n02/1, VBIOS 2: 2 findings (1 confirmed, 1 suspected). The other 13 are fine." in said[1]
+    assert "First n02/1: Set its power limit" in said[3]
+    assert "n02/1: slow, confirmed +6.1 % of time [+4.9, +7.2]" in said
+    text = "\n".join(said)
+    assert "4.0 the power cap [+3.1, +4.9], 1.3 heat [+0.6, +2.0], 0.8 unexplained." in text
+    assert "bert        fewer than two GPUs have two runs" in text
+    assert said[-1] == "whorl explain n02/1 --store S --cluster judged"
 
 
-def test_each_finding_says_of_what_its_effect_is() -> None:
-    hot = finding(kind=Kind.HOT, figure="temperature rise", effect_pct=62.0, low_pct=40.0, high_pct=80.0, causes=())
-    unstable = finding(kind=Kind.UNSTABLE, figure="throttled runs", effect_pct=12.0, causes=())
-    lost = finding(kind=Kind.LOST, workloads=(), effect_pct=None, low_pct=None, high_pct=None, causes=())
-    said = texts(answer([judgement(finding(), hot, unstable, lost)], "S"))
-    assert "| hot | confirmed | +62.0 % of K/W | [+40.0, +80.0] |" in said
-    assert "| unstable | confirmed | +12.0 % of its runs | [+4.9, +7.2] |" in said
-    assert "| lost | confirmed | n/a | n/a |" in said
-    assert row(hot)["figure"] == "temperature rise"
+def test_findings_beyond_the_worst_are_rows() -> None:
+    rows = [finding(name=f"n01/{slot}", gpus=(f"n01/{slot}",)) for slot in range(12)]
+    said = said_of(judgement(*rows))
+    assert "The other 2 findings" in said
+    assert all(f"n01/{slot}" in said for slot in range(12))
 
 
 def test_times_have_one_form_in_every_document() -> None:
@@ -180,50 +179,41 @@ def test_uuids_are_cut_where_no_other_gpu_begins_alike() -> None:
     ends = ("d1a1-8021-d92560f30d23", "d1a1-8021-000000000000")
     alike = [f"GPU-87570fdd-b924-{end}" for end in ends]
     other = "GPU-bf17fd1b-650b-c81b-2474-3a5e15a45f0d"
-    names = short([*alike, other, "n02/1"])
+    names = short_names([*alike, other, "n02/1"])
     assert (names[other], names["n02/1"]) == ("GPU-bf17fd1b", "n02/1")
     assert len({names[one] for one in alike}) == 2
     assert all(one.startswith(names[one]) for one in alike)
-    assert not alike[1].startswith(short(alike[:1], alike)[alike[0]]), "nor one that is not listed"
+    assert not alike[1].startswith(short_names(alike[:1], alike)[alike[0]]), "nor one that is not listed"
 
 
 def test_what_could_not_have_been_named_is_said() -> None:
     one = Smallest("gemm-fp32", MODEL, 2.31, 8.0, 16, 2, None)
     other = replace(one, workload="stream-triad", pct=1.0)
-    said = texts(answer([replace(judgement(), smallest=(one, other))], "S"))
     assert (
-        "A GPU slower by less than about 1.0 % in stream-triad (16 GPUs, 2 sittings each) or 2.3 % in gemm-fp32 "
-        "(16 GPUs, 2 sittings each) could not have been named." in said
+        "Too small to see: a GPU slower by less than about 1.0 % in stream-triad (16 GPUs, 2 sittings each) or 2.3 % "
+        "in gemm-fp32 (16 GPUs, 2 sittings each)." in said_of(replace(judgement(), smallest=(one, other)))
     )
     none = replace(one, pct=None, any_clock_pct=None, why=Gap.ALONE)
-    said = texts(answer([replace(judgement(), smallest=(none,))], "S"))
+    said = said_of(replace(judgement(), smallest=(none,)))
     assert "No GPU could have been named for one workload alone: most GPUs have one run, which" in said
 
 
 def test_nothing_found_and_nothing_judged_are_different_sentences() -> None:
-    assert "nothing was found (16 GPUs judged, 32 comparisons)" in texts(answer([judgement()], "S"))
+    assert "Which GPUs  None. All 16 GPUs are fine." in said_of(judgement())
     blank = Judgement(CLUSTER, (), (NotJudged(CLUSTER, CLUSTER, Gap.FEW_GPUS, n=1, total=8),), 0, 0)
-    said = texts(answer([blank], "S"))
-    assert "nothing could be judged" in said
+    said = said_of(blank)
+    assert "Not known: nothing could be judged." in said
     assert "1 GPU ran it without an error; 8 are needed" in said
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whorl.cli import output
-
-    monkeypatch.setattr(output, "width", lambda: columns)
+def test_it_fits_the_terminal(columns: int) -> None:
     long = "GPU-87570fdd-b924-d1a1-8021-d92560f30d23"
-    import click
-
-    @click.command()
-    def print_it() -> None:
-        output.show(answer([judgement(finding(), finding(name=long, gpus=(long,)))], "S"))
-
-    said = CliRunner().invoke(print_it).output
+    rows = [finding(), *(finding(name=long, gpus=(long,)) for _ in range(11))]
+    said = terminal.text(of_verdicts([judgement(*rows)], "S"), columns)
     assert max(map(len, said.splitlines())) <= columns
     assert "+6.1" in said
-    assert "heat" in said[: said.index("what to do")], "the cause"
+    assert "heat" in said, "the cause"
 
 
 # -- the verbs --------------------------------------------------------------------------------------------------

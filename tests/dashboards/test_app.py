@@ -28,9 +28,9 @@ from whorl.cli import cli
 from whorl.dashboards.app.access import LIMITS, without_prefix
 from whorl.dashboards.app.make import make_app
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.documents.evidence import action
 from whorl.dashboards.printed.explain import findings
 from whorl.dashboards.serving import Server
-from whorl.dashboards.verdict_words import action
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.attacks import attacked
@@ -622,7 +622,7 @@ def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_pa
     assert "No GPU could be judged: the page Fleet says why" in first
     assert "No GPU of its cluster could be judged: nothing can be said of it." in asked.said("gpu?gpu=n01/1")
     explained = explain(store, "n01/1")
-    printed = findings(explained.name, explained.verdicts, explained.smallest, explained.judged)
+    printed = findings(explained.verdicts, explained.smallest, explained.judged)
     assert next(iter(printed)) == "no GPU of its cluster could be judged: nothing can be said of it"
 
 

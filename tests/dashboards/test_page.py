@@ -16,7 +16,7 @@ from plotly.utils import PlotlyJSONEncoder
 from whorl.dashboards.app.page import prose, rows, tiles
 from whorl.dashboards.page import Drawing, Section, page
 from whorl.dashboards.table import Table, minus, signed
-from whorl.dashboards.verdict_words import interval, percent
+from whorl.dashboards.words import interval, percent
 from whorl.tests.dashboards.browser import needs_browser, rendered
 
 NASTY = '<script>document.title = "gone"</script> & "quoted" {braces}'

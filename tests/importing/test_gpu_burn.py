@@ -13,7 +13,7 @@ import pytest
 
 from whorl.analysis.runs.measurements import measurements
 from whorl.analysis.verdicts.judge import judge
-from whorl.dashboards.verdict_words import sentence
+from whorl.dashboards.documents.evidence import because
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file, read_file
@@ -197,7 +197,7 @@ def test_a_faulty_gpu_has_a_verdict(errors: str, number: int | None, words: str,
         import_file(store, path, Options(node="n1", cluster="east"))
         (verdict,) = judge(store, cluster="east").rows
         assert (verdict.name, verdict.kind, verdict.state) == ("n1/5", "wrong results", state)
-        assert words in sentence(verdict)
+        assert words in because(verdict)
     assert set(_rows(store, "select cluster, node, count(*) from gpus_now group by all")) == {("east", "n1", 8)}
     assert _rows(store, "select cluster, gpu, node, ts, kind, n from events order by ts") == [
         ("east", uuid, "n1", at(2025, 2, day, 1, 48, 43), "wrong_result", number) for day in (19, 21)

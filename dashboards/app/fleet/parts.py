@@ -11,6 +11,7 @@ import polars as pl
 from dash import dcc, html
 
 from ....analysis.verdicts import NO_FINDING, Level
+from ...documents.evidence import why_not
 from ...figures import power, strips
 from ...figures.brushed import box, chosen, points
 from ...figures.campaigns import MOST, over_campaigns
@@ -19,7 +20,6 @@ from ...figures.scale import Scale
 from ...figures.words import MEASURED_WORDS, Words
 from ...style import layout, nothing
 from ...table import MISSING, many, minus, signed
-from ...verdict_words import why_not
 from ..grid import Column, table
 from ..page import VERDICTS, graph, heading, section, told
 from .view import LEVELS, Asked, View, trend_of

@@ -14,9 +14,9 @@ from ....analysis.one_gpu.runs import around, listed, timed
 from ....analysis.one_gpu.standing import frame
 from ....analysis.runs.probing import is_simulated
 from ... import gpu_words as say
+from ...documents.evidence import because, why_not
 from ...figures import bands, history, reasons, waterfall
 from ...table import many, minus
-from ...verdict_words import sentence, why_not
 from ..grid import MOST, Column, table
 from ..page import VERDICTS, command, graph, labelled, prose, section, tiles, told
 from . import asked
@@ -51,7 +51,7 @@ def nothing_chosen(reading: Reading) -> Component:
             {
                 "name": one.name, "gpu": one.gpu, "cluster": one.cluster, "finding": str(one.verdict.kind),
                 "state": str(one.verdict.state), "effect": one.verdict.effect_pct, "low": one.verdict.low_pct,
-                "high": one.verdict.high_pct, "looks": sentence(one.verdict),
+                "high": one.verdict.high_pct, "looks": because(one.verdict),
             }
             for one in found[:MOST]
         ],

@@ -12,7 +12,7 @@ from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.verdict import Gap
 from whorl.cli import cli
-from whorl.dashboards.verdict_words import sentence
+from whorl.dashboards.documents.evidence import because
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.hints import run_hints
@@ -82,5 +82,5 @@ def test_counters_of_the_memory_are_facts(tmp_path: Path) -> None:
     assert {(name, row.kind) for name, row in rows.items()} == {
         ("GPU-0", Kind.MEMORY_ERRORS), ("GPU-2", Kind.MEMORY_ERRORS)
     }  # fmt: skip
-    assert "a row could not be remapped" in sentence(rows["GPU-0"])
-    assert "3 errors that ECC could not correct" in sentence(rows["GPU-2"])
+    assert "a row could not be remapped" in because(rows["GPU-0"])
+    assert "3 errors that ECC could not correct" in because(rows["GPU-2"])

@@ -11,7 +11,9 @@ from whorl.analysis.verdicts import Cause, Kind, Level, NotJudged, State, Verdic
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, WARM
 from whorl.analysis.verdicts.planted import Miss, Planted
 from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap, Measured, Part, Quantity
-from whorl.dashboards.verdict_words import action, reference, remark, row, sentence, why_not
+from whorl.dashboards import words
+from whorl.dashboards.answers.mappings import finding as row
+from whorl.dashboards.documents.evidence import action, because, evidence, reference, remark, size, why_not
 
 DAY, LATER = datetime.fromisoformat("2026-09-01T10:00"), datetime.fromisoformat("2026-09-08T10:00")
 
@@ -26,8 +28,8 @@ def finding(kind: Kind = Kind.SLOW, *measured: Measured, **other: Any) -> Verdic
     return Verdict(**values | other)
 
 
-def seen(kind: Kind, *measured: Measured) -> Verdict:
-    return finding(kind, *measured, effect_pct=None, reference=None, figure="")
+def seen(kind: Kind, *measured: Measured, **other: Any) -> Verdict:
+    return finding(kind, *measured, **{"effect_pct": None, "reference": None, "figure": ""} | other)
 
 
 def past(kind: Kind, *measured: Measured, **other: Any) -> Verdict:
@@ -36,7 +38,8 @@ def past(kind: Kind, *measured: Measured, **other: Any) -> Verdict:
 
 HEATED = (Cause(Part.HEAT, 5.0, 4.0, 6.0), Cause(Part.UNEXPLAINED, 1.0, 0.0, 2.0))
 SENTENCES = {
-    "gemm: 5.0 heat, 1.0 unexplained (1300 MHz, its peers 1380; 82 °C, its peers 66, limit 83)": finding(
+    "6.0 % slower in gemm: 5.0 heat [+4.0, +6.0], 1.0 unexplained [0.0, +2.0] "
+    "(1300 MHz, its peers 1380; 82 °C, its peers 66, limit 83)": finding(
         Kind.HOT,
         Measured(Quantity.CLOCK, 1300, 1380, "MHz"),
         Measured(Quantity.TEMPERATURE, 82, 66, "degC", 83),
@@ -46,7 +49,7 @@ SENTENCES = {
     "6.0 % slower in gemm (errors of its memory: XID 48, 63)": finding(
         Kind.SLOW, Measured(Quantity.XID, 48), Measured(Quantity.XID, 63)
     ),
-    "6.0 % faster in gemm at the clock that it has": finding(Kind.FAST, effect_pct=-6.0, at_clock=True),
+    "6.0 % faster in gemm, compared at the clock that it has": finding(Kind.FAST, effect_pct=-6.0, at_clock=True),
     "all 2 GPUs of n1 together: 6.0 % slower in gemm": finding(level=Level.NODE, name="n1", gpus=("n1/0", "n1/1")),
     "2 GPUs are 6.0 % slower than the others in gemm; they share VBIOS 2": finding(
         Kind.SLOW, Measured(Quantity.VBIOS, text="2"), level=Level.BATCH, gpus=("n1/0", "n2/0")
@@ -74,10 +77,10 @@ SENTENCES = {
         Kind.WRONG, Measured(Quantity.WRONG_RESULTS, 2, limit=5), Measured(Quantity.WRONG_ELEMENTS)
     ),
     "gemm did not end: it hung": seen(Kind.FAILED, Measured(Quantity.FAILED_RUNS, 1, text="it hung")),
-    "the driver told of it: XID 62 (2 times): its micro-controller halted, it cannot be used before it is reset": seen(
+    "the driver reported: XID 62 (2 times): its micro-controller halted, it cannot be used before it is reset": seen(
         Kind.FAILED, Measured(Quantity.XID, 62, n=2), Measured(Quantity.NEEDS_RESET)
     ),
-    "the driver told of its memory: XID 63: a page retired or a row remapped": seen(
+    "the driver reported of its memory: XID 63: a page retired or a row remapped": seen(
         Kind.MEMORY_ERRORS, Measured(Quantity.XID, 63, n=1)
     ),
     "the power reading stayed at 151.500 W for 12 s (50 readings) while the utilisation moved by 40 points": seen(
@@ -122,27 +125,39 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("words", SENTENCES)
-def test_codes_and_numbers_become_a_sentence(words: str) -> None:
-    assert words in sentence(SENTENCES[words])
+def test_codes_and_numbers_become_a_because(words: str) -> None:
+    assert words in because(SENTENCES[words])
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_what_was_stored_without_numbers_has_a_sentence_too(kind: Kind) -> None:
     for verdict in (finding(kind), seen(kind), past(kind)):
-        assert sentence(verdict)
-        assert "nan" not in sentence(verdict)
+        assert because(verdict)
+        assert "nan" not in because(verdict)
 
 
 def test_every_code_has_words() -> None:
     assert all(action(finding(action=code)).endswith(".") for code in Action)
     of_smallest = (Gap.ALONE, Gap.TOO_FEW_TO_NAME)
     assert all(why_not(NotJudged("c", "gemm", why, n=2, total=8)) for why in Gap if why not in of_smallest)
+    assert set(words.KINDS) == set(Kind)
     assert row(finding())["reference"] == "16 GPUs of V100"
     assert (
         reference(finding(reference=ComparedWith.NODES, level=Level.NODE, model=None)) == "16 nodes of the same cluster"
     )
     assert reference(past(Kind.SLOWER)) == "its own earlier sittings"
     assert reference(seen(Kind.LOST)) == ""
+
+
+def test_size_and_evidence_have_n_and_intervals() -> None:
+    hot = finding(Kind.HOT, effect_pct=62.0, low_pct=40.0, high_pct=80.0, figure=RISE.name, state=State.SUSPECTED)
+    assert size(hot) == "+62.0 % of K/W [+40.0, +80.0]"
+    assert size(finding(effect_pct=0.31, low_pct=0.296, high_pct=0.324)) == "+0.310 % of time [+0.296, +0.324]"
+    assert evidence(hot) == (
+        "In one sitting, compared with 16 GPUs of V100, temperature rise, p 1e-06, q 0.0001, from 2026-09-08 "
+        "10:00 to 2026-09-08 10:00 UTC; measure again on another day to be sure."
+    )
+    assert evidence(seen(Kind.LOST, first_seen=None, p=None, q=None)) == "Seen, which needs no test."
 
 
 @pytest.mark.parametrize("miss", [None, *Miss])
