@@ -1,13 +1,12 @@
-"""What an engine reads in Parquet files, and what the scripts of docs/engines.md answer: run by the Python of the
+"""What an engine reads in Parquet files, and what a script of docs/engines answers: run by the Python of the
 engine's own environment, where whorl is not.
 
     python engine_reader.py pyarrow|polars|duckdb|chdb|spark < QUESTIONS > ANSWERS
-    python engine_reader.py ENGINE SCRIPT... > ANSWERS
+    python engine_reader.py ENGINE SCRIPT list|delta|iceberg > ANSWERS
 
 A question is {"files": [...], "whole": [...], "real": [...], "times": [...], "others": [...]} of a table: its columns
 by what they hold. Its answer is {"rows": N, "columns": {NAME: [COUNT, SUM]}}; of times COUNT and the lowest (us since
-1970), of others only COUNT. Scripts run one after another, and leave their answers in `answers`: those are printed as
-rows by name.
+1970), of others only COUNT. A script leaves its answers in `answers`: those are printed as rows by name.
 """
 
 from __future__ import annotations
@@ -122,11 +121,12 @@ def answer(engine: str, question: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "columns": answers}
 
 
-def answers_of(engine: str, scripts: list[str]) -> dict[str, list[Any]]:
-    """The rows of each answer that scripts leave, which run in the present folder."""
+def answers_of(engine: str, script: str, how: str) -> dict[str, list[Any]]:
+    """The rows of each answer that a script leaves, which runs in the present folder."""
     names: dict[str, Any] = {}
-    for script in scripts:
-        exec(compile(Path(script).read_text(), script, "exec"), names)
+    arguments, sys.argv = sys.argv, [script, how]
+    exec(compile(Path(script).read_text(), script, "exec"), names)
+    sys.argv = arguments
     rows: dict[str, Callable[[Any], Any]] = {
         "polars": lambda frame: frame.collect().rows(),
         "duckdb": lambda relation: relation.fetchall(),
@@ -143,8 +143,8 @@ def main() -> None:
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     out = os.dup(1)
     os.dup2(2, 1)  # what an engine prints is no answer
-    if scripts := sys.argv[2:]:
-        os.write(out, json.dumps(answers_of(sys.argv[1], scripts), default=str).encode())
+    if len(sys.argv) == 4:
+        os.write(out, json.dumps(answers_of(*sys.argv[1:]), default=str).encode())
         return
     answers = {}
     for table, question in json.load(sys.stdin).items():

@@ -1,5 +1,5 @@
-"""Other engines read the files of a store, every table of it, and find what `whorl sql` finds; docs/engines.md says
-how, and each of its scripts runs here."""
+"""Other engines read the files of a store, every table of it, and find what `whorl sql` finds; the scripts of
+docs/engines say how, and each of them runs here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from whorl.benchmarks.other_engines import PAGE, saved_files
 from whorl.benchmarks.store_damage import BEGAN, DAY, rows, telemetry
 from whorl.cli import cli
 from whorl.store import Store, replacing
@@ -50,7 +49,8 @@ for name in ("avro", "delta", "iceberg"):
 """
 MADE_WITHIN_S, ALL_MADE_WITHIN_S = 60, 900
 LOGS = ("delta", "iceberg")
-GPU = "GPU-5a3c7e10"  # the one of the page
+SCRIPTS = Path(__file__).resolve().parents[2] / "docs" / "engines"
+GPU = "GPU-5a3c7e10"  # the one of the scripts
 SPARK = (
     "--master", "local-cluster[2,1,1024]", "--conf", "spark.ui.enabled=false",
     "--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1",
@@ -272,22 +272,25 @@ def test_files_of_a_table_that_is_not_there_are_refused(fleet: Store) -> None:
 
 @pytest.fixture(scope="module")
 def page(fleet: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the store, the files that the page says to save, and what its commands write."""
+    """A folder with the store, the scripts of docs/engines, and what the commands write that their heads name."""
     folder = tmp_path_factory.mktemp("page")
     shutil.copytree(fleet.root, folder / "fleet")
-    text = PAGE.read_text()
-    for name, content in saved_files(text).items():
-        (folder / name).write_text(content)
+    shutil.copytree(SCRIPTS, folder, dirs_exist_ok=True)
+    texts = [path.read_text() for path in SCRIPTS.glob("*.py")]
+    commands = {line for text in texts for line in re.findall(r"^whorl .*$|(?<=`)whorl [^`]*(?=`)", text, re.M)}
+    logs = [f"whorl store register --store fleet --{log}" for log in LOGS] if is_long() else []
+    assert commands == {
+        "whorl store files --store fleet --json > files.json", "whorl store files --store fleet > files.txt",
+        "whorl sql --store fleet --unsafe \"copy (from jobs_now) to 'jobs_now.parquet'\"",
+    }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
-            for line in block.splitlines():
-                command, _, target = line.partition(" > ")
-                if "register" not in command or is_long():
-                    done = CliRunner().invoke(cli, shlex.split(command)[1:])
-                    assert done.exit_code == 0, done.output
-                    if target:
-                        (folder / target).write_text(done.stdout)
+        for line in [*sorted(commands), *logs]:
+            command, _, target = line.partition(" > ")
+            done = CliRunner().invoke(cli, shlex.split(command)[1:])
+            assert done.exit_code == 0, done.output
+            if target:
+                (folder / target).write_text(done.stdout)
     return folder
 
 
@@ -329,40 +332,37 @@ def agree(answers: dict[str, Any], right: dict[str, Rows]) -> None:
 
 
 @pytest.mark.parametrize(
-    "script",
-    ["polars_list", "duckdb_list", *(pytest.param(f"polars_{log}", marks=pytest.mark.long) for log in LOGS)],
+    ("engine", "how"),
+    [("polars", "list"), ("duckdb", "list"), *(pytest.param("polars", log, marks=pytest.mark.long) for log in LOGS)],
 )
-def test_the_page_is_right_for_an_engine_that_whorl_uses(
-    script: str, page: Path, right: dict[str, Rows], monkeypatch: pytest.MonkeyPatch
+def test_a_script_is_right_for_an_engine_that_whorl_uses(
+    engine: str, how: str, page: Path, right: dict[str, Rows], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(page)
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # that of whorl's extra `iceberg`
-    engine = script.split("_")[0]
-    answers = engine_reader.answers_of(engine, [f"{script}.py", f"{engine}_ask.py"])
+    answers = engine_reader.answers_of(engine, f"with_{engine}.py", how)
     assert len(answers) == 3
     agree(answers, right)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("name", "script"),
+    ("name", "script", "how"),
     [
-        ("duckdb 1.4", "duckdb_list"), ("duckdb 1.5", "duckdb_delta"), ("duckdb 1.5", "duckdb_iceberg"),
-        ("chdb", "clickhouse_list"), ("chdb", "clickhouse_delta"), ("chdb", "clickhouse_iceberg"),
-        pytest.param("spark", "spark_list", marks=pytest.mark.spark),
+        ("duckdb 1.4", "duckdb", "list"), ("duckdb 1.5", "duckdb", "delta"), ("duckdb 1.5", "duckdb", "iceberg"),
+        ("chdb", "clickhouse", "list"), ("chdb", "clickhouse", "delta"), ("chdb", "clickhouse", "iceberg"),
+        pytest.param("spark", "spark", "list", marks=pytest.mark.spark),
     ],
 )  # fmt: skip
-def test_the_page_is_right_for_an_engine_in_an_environment_of_its_own(
-    name: str, script: str, page: Path, right: dict[str, Rows]
+def test_a_script_is_right_for_an_engine_in_an_environment_of_its_own(
+    name: str, script: str, how: str, page: Path, right: dict[str, Rows]
 ) -> None:
     python, engine = installed(name), name.split()[0]
-    scripts = [f"{script}.py", f"{script.split('_')[0]}_ask.py"]
     command: list[str | Path] = [python]
     if engine == "spark":
-        scripts.append("job_windows.py")
         command = [python.parent / "spark-submit", *SPARK]
     done = subprocess.run(
-        [*command, engine_reader.__file__, engine, *scripts],
+        [*command, engine_reader.__file__, engine, f"with_{script}.py", how],
         cwd=page,
         env={
             **os.environ,
