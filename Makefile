@@ -33,7 +33,7 @@ cupy: $(READY)  ## install the CuPy that fits this machine's driver into .venv; 
 	if [ -z "$$CUDA_PATH" ] && ! command -v nvcc >/dev/null 2>&1; then ctk="cupy-$${extra}x[ctk]"; fi; \
 	echo "a GPU is here: installing CuPy for it into .venv (whorl[$$extra]$${ctk:+ and the CUDA libraries})" >&2; \
 	$(UV) pip install --quiet --python .venv --constraint requirements.lock --editable ".[$$extra]" $$ctk || \
-		echo "CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md" >&2
+		echo "CuPy could not be installed, so that the GPU is not measured: see docs/campaigns.md" >&2
 
 test: $(READY)  ## the tests, in minutes: what can be tried in thousands of ways is tried in some
 	$(BIN)/python tests/shards.py

@@ -7,7 +7,7 @@ columns, compacted; each GPU runs some twenty jobs, which are runs, too. The que
 
 energy       `energy(store, "user")`
 windows      `windows_of_runs`: power, energy, clock and temperature of each run
-sums         hourly sums of the power, and its 95th percentile of each GPU and day, as docs/beyond.md has them
+sums         hourly sums of the power, and its 95th percentile of each GPU and day, as docs/store.md has them
 
 Each is answered in processes of their own with two threads: by `here` (threads of the process), by `dask` (two workers
 with one thread each), and as one query that knows no parts, the named alternative:
@@ -63,7 +63,7 @@ def windows(store: Store, engine: Engine | None) -> list[float]:
 
 
 def summed(part: TablePart) -> tuple[pa.Table, pa.Table]:
-    """The function of docs/beyond.md."""
+    """The function of docs/store.md."""
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("set enable_progress_bar = false")  # it would stand in what this program prints
         rows = part.relation(connection)  # noqa: F841  the queries name it

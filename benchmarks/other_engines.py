@@ -1,4 +1,4 @@
-"""What questions about telemetry cost in engines that read a store's files as docs/engines.md says. Prints JSON.
+"""What questions about telemetry cost in engines that read a store's files as docs/store.md says. Prints JSON.
 
     python benchmarks/other_engines.py --python chdb=CHDB/bin/python --python "duckdb 1.5=DUCKDB/bin/python" \\
         --python spark=SPARK/bin/python > benchmarks/results/other_engines.json

@@ -117,7 +117,7 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
     nfd         the file of one node for Node Feature Discovery
 
     It prints lines and applies none. Excluding nodes costs waiting: it says what on
-    this site's own queue, where it knows the history. docs/placement.md has the method.
+    this site's own queue, where it knows the history. docs/advise.md has the method.
     """
     if ctx.invoked_subcommand is not None:
         _check_options_before(ctx)

@@ -63,7 +63,7 @@ def burst(profile: Path, network: Path, as_json: bool, **chosen: Any) -> None:
     whorl advise burst --profile layer_times.csv --network vgg16.json
       --model vgg16 --batch 32 --gpus 8,16 --limit 2 --store S
 
-    --batch, --gpus and --limit take several values, with commas. docs/burst-and-spb.md has the method.
+    --batch, --gpus and --limit take several values, with commas. docs/advise.md has the method.
     """
     from ..dashboards.answers.training import advise_burst
     from .output import print_reply
@@ -90,7 +90,7 @@ def spb(store: str, as_json: bool, **chosen: Any) -> None:
     \b
     whorl advise spb --store S --hosts n[01-02] --backward 0.67
 
-    The deepest share is on the fastest GPU. docs/burst-and-spb.md has the method.
+    The deepest share is on the fastest GPU. docs/advise.md has the method.
     """
     from ..dashboards.answers.training import advise_spb
     from .output import print_reply

@@ -64,7 +64,7 @@ def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: 
     whorl jobs chain --script train.sbatch --until done --cost 0.5
 
     The next job is submitted when the wait that is predicted for it reaches the time that the running one has left.
-    Once it starts it sends the running one SIGUSR1, waits until that has left, and goes on. docs/chains.md has the two
+    Once it starts it sends the running one SIGUSR1, waits until that has left, and goes on. docs/jobs.md has the two
     lines that a script needs for that.
 
     You may stop the command at any time and run it again: no job is submitted twice. It ends when the work is done, a

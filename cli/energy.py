@@ -145,7 +145,7 @@ def calibrate(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
 
     It needs the power of nodes (`whorl import`, `whorl collect`) beside telemetry of all their GPUs. From then on,
     energy is that of calibrated boards, with narrower intervals. Other boards have the error that measured boards of
-    their model, or of other models, have. docs/calibration.md explains it.
+    their model, or of other models, have. docs/energy.md explains it.
     """
     from ..dashboards.answers.energy import energy_calibrate
 

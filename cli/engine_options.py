@@ -32,7 +32,7 @@ place_options = options(
     click.option("--partition", metavar="NAME", help="Slurm partition of the workers.  [default: whorl.toml]"),
     click.option("--or-here", is_flag=True, default=None, help="If the workers cannot be had, go on here."),
 )
-"""Where the parts of an answer are made: docs/beyond.md."""
+"""Where the parts of an answer are made: docs/store.md."""
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ _SHORTEST_S = 1.0
 def export() -> None:
     """Give the newest reading of every GPU of a store, and what whorl found, to a monitoring system.
 
-    docs/export.md explains the series.
+    docs/dashboard.md explains the series.
     """
 
 

@@ -23,7 +23,7 @@ _SUITES = ("quick", "standard", "full")
 def probe() -> None:
     """Measure GPUs by work of known size, under stated conditions, with telemetry and a check of every result.
 
-    docs/probes.md explains the method, docs/kernels.md what runs.
+    docs/campaigns.md explains the method, docs/kernels.md what runs.
     """
 
 

@@ -17,7 +17,7 @@ def report(store: str, campaign: str | None, cluster: str | None, gpu: str | Non
     """Compare the GPUs of a store and write one HTML page that needs no network.
 
     The page shows a campaign of probes: the last one, or the one that --campaign names. If there is none, it shows
-    all runs of a cluster, as `whorl import` stored them. docs/report.md says how GPUs are compared.
+    all runs of a cluster, as `whorl import` stored them. docs/verdicts.md says how GPUs are compared.
 
     With --gpu it is the page of one GPU: what was found about it, its place, its past and its figures.
     """

@@ -104,7 +104,7 @@ def list_files(
 ) -> None:
     """Print the Parquet files of TABLES (all tables if you name none) that hold their rows at this moment, one a line.
 
-    For Spark, ClickHouse, Polars and others: docs/engines.md. Left out are files that were replaced, files of journals
+    For Spark, ClickHouse, Polars and others: docs/store.md. Left out are files that were replaced, files of journals
     that are not sealed yet, and damaged files. The rows of `late` take the place of those of `telemetry` with their
     key. The file _schema.parquet has every column and no row.
     """

@@ -1,6 +1,6 @@
 """Tests whether a power sensor can be trusted, from its readings alone.
 
-Four marks, for `telemetry.quality`; docs/collect.md has the rules with their reasons and false-alarm rates:
+Four marks, for `telemetry.quality`; each has its rule below:
 
     power_stuck       the reading does not move while what it depends on does
     power_zero        every reading is 0 W

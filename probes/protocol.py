@@ -3,7 +3,7 @@
     measured = await measure(device, watch, Task(probe, asked, first=True), find_kernel)
 
 The same code runs over real and simulated devices: all time is the device's, and what takes time is awaited.
-docs/probes.md states the rules.
+docs/how-we-know/probes.md states the rules.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The steps of every probe on one device: load, try, cool down, warm up, repeat, rest.
 
-docs/probes.md states their rules, `protocol` puts them together.
+docs/how-we-know/probes.md states their rules, `protocol` puts them together.
 """
 
 from __future__ import annotations

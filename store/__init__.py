@@ -1,4 +1,4 @@
-"""The store: table schemas, append-only writing, reading, SQL. docs/store.md draws it.
+"""The store: table schemas, append-only writing, reading, SQL. docs/how-we-know/store.md draws it.
 
 Which module does what, from what others use to what uses them (`make layers` keeps the order of the groups), and in
 each group in the order in which a row passes through them:

@@ -49,7 +49,7 @@ def test_every_page_and_script_that_the_code_names_is_in_the_wheel(wheel: dict[s
         if name.endswith(".py")
         for page in re.findall(r"\bdocs/[\w/.-]*\w", text)
     }
-    assert {page for page, _ in named} >= {"docs/tutorial.md", "docs/cli.md", "docs/probes.md"}
+    assert {page for page, _ in named} >= {"docs/tutorial.md", "docs/cli.md", "docs/campaigns.md"}
     there = {name.removeprefix("whorl/") for name in wheel}
     assert not {(page, name) for page, name in named if page not in there and f"{page}/README.md" not in there}
     assert {"docs/slurm/cli_filter.lua", "docs/slurm/job_submit.lua", "docs/tables.md"} <= there

@@ -1,7 +1,7 @@
 """What a site states of its energy: where the machines stand, what a kWh costs, and what else no sensor knows.
 
-A TOML file, `energy.toml` in the folder of the store, or the file that `--settings` names; docs/carbon.md explains its
-keys. A value that changes is a list of tables with `from` and `until`. Nodes read it too, without Polars.
+A TOML file, `energy.toml` in the folder of the store, or the file that `--settings` names; docs/site/energy.toml
+explains its keys. A value that changes is a list of tables with `from` and `until`. Nodes read it too, without Polars.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def read_settings(path: Path, *, trusted: bool = True) -> EnergySettings:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; docs/carbon.md says what to write in it") from None
+        raise InputError(f"{path}: there is no such file; docs/site/energy.toml is one to copy") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

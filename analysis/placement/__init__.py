@@ -3,7 +3,7 @@
 Read in this order: `units` (the runs of a store, by what can be told apart), `posterior` (what they say of each GPU),
 `scores` (the score of each GPU in each workload), `sets` (the best GPUs for a job, and what they save), `evidence`
 (which nodes are slow, and how sure that is), `advice` (what to do). `notes` has the sentences about what is left out.
-docs/placement.md has the definitions and how well they hold.
+docs/how-we-know/advice.md has the definitions and how well they hold.
 """
 
 from __future__ import annotations

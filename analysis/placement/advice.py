@@ -1,7 +1,7 @@
 """What to do with jobs of one workload: which nodes to avoid and to prefer, and how much time that saves.
 
-`advise` takes scores and gives plain frozen rows with `as_dict()`; it reads and writes nothing. docs/placement.md
-defines every figure. What to do is said in words at the end of this file.
+`advise` takes scores and gives plain frozen rows with `as_dict()`; it reads and writes nothing.
+docs/how-we-know/advice.md defines every figure. What to do is said in words at the end of this file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do with jobs of one workload. docs/placement.md defines every figure."""
+    """What to do with jobs of one workload. docs/how-we-know/advice.md defines every figure."""
 
     cluster: str
     workload: str

@@ -7,7 +7,7 @@
 
 It is not the judge's level (`verdicts/levels.py`), which is what was measured, but what placement should expect: a GPU
 measured slow is, on average, less slow next time. The judge needs the spread of a level alone, a posterior the density
-of a single run. docs/placement.md has the definitions and how often they were right.
+of a single run. docs/how-we-know/advice.md has the definitions and how often they were right.
 """
 
 from __future__ import annotations

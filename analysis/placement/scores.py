@@ -1,7 +1,7 @@
 """The score of each GPU in each workload: its relative time, shrunk by how little it repeats.
 
 From the runs of a store (`units`) and what they say of each GPU (`posterior`) to scores over the fleet's median GPU,
-each beside those of its model and board. docs/placement.md has the definitions.
+each beside those of its model and board. docs/how-we-know/advice.md has the definitions.
 """
 
 from __future__ import annotations
@@ -203,8 +203,8 @@ def scores(
     """The scores of the GPUs of `cluster` in `workloads`; all of the cluster's, where none is named.
 
     `cluster` may be left out where only one has all the workloads. `nodes`: only the GPUs there are compared.
-    The same seed gives the same scores; docs/placement.md says how they are made. `known`: what `available` says of the
-    store, where it was asked already.
+    The same seed gives the same scores; docs/how-we-know/advice.md says how they are made. `known`: what `available`
+    says of the store, where it was asked already.
 
     Raises `InputError` for an empty store and for a workload or cluster that it does not have.
     """

@@ -7,7 +7,7 @@ load and full clock, in % of the median GPU's: less power, faster. No time and n
 The figure is the highest power of each run, because the load is full then; means also count the waiting for input. Of
 telemetry that was collected, it is the 95th percentile of the readings in the run. What is not taken out, and why:
 temperature, because a warm place costs clock too; jobs and nodes, because the GPUs of a node often share all their
-jobs, and with the jobs the node's own level would go. docs/passive.md has the evidence.
+jobs, and with the jobs the node's own level would go. docs/operating-characteristics.md has the evidence.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def registered(logs: Sequence[MovedOn]) -> Iterable[str | Table]:
             yield f"tables that have no rows yet: {len(moved.tables) - len(rows)}"
         yield from _unreadable(moved)
     if any(moved.failure is None for moved in logs):
-        yield "how Spark, Trino, ClickHouse, Polars and DuckDB open them: docs/engines.md"
+        yield "how Spark, Trino, ClickHouse, Polars and DuckDB open them: docs/store.md"
 
 
 def moved_on(logs: Sequence[MovedOn], store: str) -> Iterable[str]:

@@ -27,7 +27,7 @@ from whorl.tests.analysis.runs.test_windows import drawn_store
 from whorl.tests.beyond.fleet import GPUS, fleet
 from whorl.tests.cli.test_energy_choices import columns, fingerprint
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "beyond.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "python.md"
 
 
 @pytest.fixture(scope="module")

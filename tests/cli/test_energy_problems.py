@@ -7,10 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from whorl.analysis.energy.attribute import JobReason
-from whorl.analysis.energy.problems import JobProblem
-from whorl.analysis.energy.series import Problem, Reason
-from whorl.store.vocabulary import Code
 from whorl.tests.analysis.energy.stored import NOON, S, at, gpu, job, readings, store_of
 from whorl.tests.cli.energy_answers import document, whorl
 from whorl.tests.conftest import BuiltOnce
@@ -171,12 +167,6 @@ def test_what_cannot_be_answered_is_one_sentence(bad: Path, arguments: tuple[str
     result = whorl("--store", str(bad), *arguments)
     assert result.exit_code == 2
     assert sentence in result.stderr
-
-
-@pytest.mark.parametrize("codes", [Reason, JobReason, Problem, JobProblem])
-def test_each_code_stands_in_the_documentation(codes: type[Code]) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "energy.md").read_text()
-    assert [code for code in codes if f"| {code} | " not in page] == []
 
 
 @pytest.mark.long

@@ -94,4 +94,4 @@ def test_an_old_driver_or_a_failed_installation_is_a_sentence_and_the_demo_goes_
     driver(folder, HEADER, "9.0")
     executable(folder / "bin/uv", "exit 1")
     installed, message = demo(folder)
-    assert message.endswith("CuPy could not be installed, so that the GPU is not measured: see docs/gpu.md\n")
+    assert message.endswith("CuPy could not be installed, so that the GPU is not measured: see docs/campaigns.md\n")

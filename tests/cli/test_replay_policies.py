@@ -44,7 +44,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_policy_of_the_docs_runs_as_it_stands_there(jobs: Path) -> None:
-    code, placement = re.findall(r"^```python\n(.*?)^```", (DOCS / "replay-own.md").read_text(), re.M | re.S)
+    code, placement = re.findall(r"^```python\n(.*?)^```", (DOCS / "replay.md").read_text(), re.M | re.S)
     assert len(code.splitlines()) <= 30
     Path("my_module.py").write_text(code + placement)
     answer = document("--trace", jobs, *SHAPE, "--policy", "my_module:MyPolicy", "--scheduler", "fifo,srtf")

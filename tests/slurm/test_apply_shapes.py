@@ -96,7 +96,7 @@ def share_advised(mixed: Mixed, seeds: range, short: int) -> float:
     tries = [outcome for outcome in (tried(mixed, seed) for seed in sample(seeds, short)) if outcome is not None]
     able = [outcome for outcome in tries if outcome.could_start]
     advised = sum(outcome.change.outcome == "excluded" for outcome in able)
-    print(f"{len(tries)} jobs, {len(able)} could start, {advised} advised")  # noqa: T201  for docs/placement.md
+    print(f"{len(tries)} jobs, {len(able)} could start, {advised} advised")  # noqa: T201  for docs/how-we-know/advice.md
     return advised / len(able)
 
 

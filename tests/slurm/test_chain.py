@@ -23,7 +23,7 @@ from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 
-# The two lines of docs/chains.md, and a diary: the time, what happened, and the link.
+# The two lines of docs/jobs.md, and a diary: the time, what happened, and the link.
 TRAINING = """\
 note() { echo "$(date +%s.%N) $1 $WHORL_CHAIN_LINK" >>diary; }
 trap 'note left; kill $training; exit 0' USR1

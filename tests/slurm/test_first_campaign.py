@@ -1,4 +1,4 @@
-"""docs/first-campaign.md on a real Slurm, as an ordinary user types it."""
+"""docs/campaigns.md on a real Slurm, as an ordinary user types it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from whorl.tests.test_docs import ROOT, shell_commands
 
 pytestmark = pytest.mark.slurm
 
-PAGE = ROOT / "docs" / "first-campaign.md"
+PAGE = ROOT / "docs" / "campaigns.md"
 SENDING = ("whorl campaign doctor", "whorl campaign run")  # their jobs call whorl as they were called
 INSTALLED = 3  # commands that install: the tests run in their result
 

@@ -109,7 +109,7 @@ def test_the_grid_says_at_each_hour_what_the_settings_say(tmp_path: Path, seed: 
 
 
 def test_a_file_without_zones_is_of_the_only_zone_of_the_settings(tmp_path: Path) -> None:
-    """As docs/carbon.md shows it; where there are two zones, nobody can tell which one it is."""
+    """As docs/energy.md shows it; where there are two zones, nobody can tell which one it is."""
     (tmp_path / "hours.csv").write_text("time,g_per_kwh\n2026-01-01T00:00Z,412\n2026-01-01T01:00Z,405\n")
     settings = tmp_path / "energy.toml"
     settings.write_text('zone = "DE"\nintensity = "hours.csv"\n')

@@ -555,19 +555,81 @@ def test_submit_times_may_be_dates(tmp_path: Path) -> None:
     assert "line 3: submit_time is ''" in refusal(written(tmp_path, HEAD + rows.replace("2026-03-01T10:01:40Z", "")))
 
 
-def test_the_page_of_traces_shows_every_format_and_its_examples_are_read(tmp_path: Path) -> None:
-    """Each is told by its content, and can be named."""
-    page = (ROOT / "docs" / "replay-traces.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .* \|$", page, re.M)
+EXAMPLES = {
+    "csv": """\
+job_id,num_gpus,submit_time,duration,model
+a,1,2026-03-01 09:58:20,600,bert
+b,4,2026-03-01 10:00:00,1200,resnet
+""",
+    "swf": """\
+; Computer: a machine
+1 10 5 100 8 -1 -1 8 3600 -1 1 3 4 5 1 1 -1 -1
+2 20 5 50 4 -1 -1 4 600 -1 1 3 4 5 1 1 -1 -1
+""",
+    "sacct": """\
+JobIDRaw|Submit|ElapsedRaw|AllocTRES|State|TimelimitRaw|User|Partition
+7|2026-01-01T00:00:10|60|cpu=1,gres/gpu=2|COMPLETED|30|ann|gpu
+8|2026-01-01T00:00:20|90|cpu=1,gres/gpu:a100=1|TIMEOUT|1|ann|gpu
+""",
+    "openb": """\
+name,num_gpu,gpu_milli,qos,creation_time,deletion_time,scheduled_time
+p1,1,1000,LS,100,400,130
+p2,1,460,BE,200,500,210
+""",
+    "helios": """\
+job_id,user,vc,gpu_num,state,submit_time,start_time,end_time,duration,queue
+1,u1,vc1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:05,2020-06-09 19:41:05,3600,4
+2,u1,vc1,4,FAILED,2020-06-09 18:42:00,2020-06-09 18:42:00,2020-06-09 18:46:09,249,0
+""",
+    "tiresias": """\
+job_id,num_gpu,submit_time,iterations,model_name,duration,interval
+0,1,0,606,vgg19,164,30
+1,8,30,133,resnet50,147,23
+""",
+    "pai": """\
+b,chief,1.0,Terminated,1739305.0,1739885.0,600.0,29.3,100.0,V100
+b,worker,3.0,Failed,1739310.0,1739880.0,600.0,29.3,200.0,V100
+c,tensorflow,1.0,Terminated,1739162.0,1739200.0,600.0,29.3,50.0,MISC
+""",
+    "shockwave": """\
+job,model,batch,mode,gpus,steps,epochs,samples_per_epoch,trace_duration_s,isolated_s,arrival_s
+0,LM,10,gns,1,134583,23,59675,1418,1224.7974,0.0
+1,ResNet-18,32,accordion,1,143450,92,50000,3338,2996.0317,55.0
+""",
+    "gavel": """\
+ResNet-18 (batch size 32)\tpython3 main.py %s\tcifar10\t--num_steps\t1\t475\t2\tgns\t1\t-1.0\t1520.25\t0
+LM (batch size 10)\tpython3 main.py %s\twikitext2\t--steps\t1\t900\t1\tstatic\t1\t-1.0\t700.0\t12
+""",
+    "philly": """\
+[{"vc": "vc1", "jobid": "a", "submitted_time": "2017-10-07 01:11:39", "attempts":
+  [{"start_time": "2017-10-07 01:12:00", "end_time": "2017-10-07 01:13:00",
+    "detail": [{"ip": "m47", "gpus": ["gpu0", "gpu1"]}]}]}]
+""",
+    "pollux": """\
+name,time,application,num_replicas,batch_size
+cifar10-0,107,cifar10,6,2048
+deepspeech2-1,110,deepspeech2,6,320
+""",
+    "mirage": """\
+job,user,submit,start,end,limit_min,nodes
+478729,0,2022-10-05T11:52:48,2022-11-01T15:34:14,2022-11-03T15:34:15,2880,2
+478730,0,2022-10-05T11:52:48,2022-11-05T04:12:18,2022-11-07T03:12:22,2880,2
+""",
+}
+
+
+def test_the_page_shows_every_format_and_each_is_told_by_its_content_and_can_be_named(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "replay.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|$", page, re.M)
     assert rows == [(row.name, row.summary) for row in FORMATS]
     (option,) = (option for option in cli.commands["replay"].params if option.name == "trace_format")
     assert re.findall(r"\w+", str(option.help).split(".")[0]) == [*(name for name, _ in rows[:-1]), "or", rows[-1][0]]
-    examples = dict(re.findall(r"^`(\w+)`.*\n\n((?:    .*\n)+)", page[page.index("## Examples") :], re.M))
-    assert set(examples) == {row.name for row in FORMATS}
+    assert set(EXAMPLES) == {row.name for row in FORMATS}
+    assert textwrap.indent(EXAMPLES["csv"], "    ") in page
     regimes = {"gavel": {"0": [[1, 32, 1]], "1": [[1, 10, 1]]}}
     regimes["pollux"] = {"cifar10-0": [[1, 1, 1]], "deepspeech2-1": [[1, 1, 1]]}
-    for name, example in examples.items():
-        path = written(tmp_path, textwrap.dedent(example), "anything.dat")
+    for name, example in EXAMPLES.items():
+        path = written(tmp_path, example, "anything.dat")
         reading = TraceOptions(regimes=regimes_file(tmp_path, regimes[name]) if name in regimes else None)
         assert read_trace(path, reading=reading) == read_trace(path, name, reading)
     path = written(tmp_path, HEAD + "0,1,0,9,m\n")
