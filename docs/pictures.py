@@ -1,12 +1,12 @@
-"""Makes the pictures of the documentation, light and dark.
+"""Makes the pictures of the documentation.
 
-docs/dashboard.md has every page of the dashboard over the demo's fleet:
+Pages of the dashboard over the demo's fleet:
 
     whorl demo --backend simulated --out demo
-    whorl fingerprint --store demo/store
+    whorl verdicts fingerprint --store demo/store
     python docs/pictures.py demo/store
 
-docs/tune.md has the trials of one `whorl tune` on a simulated H100:
+The trials of one `whorl tune` on a simulated H100:
 
     python docs/pictures.py tune
 
@@ -19,7 +19,7 @@ import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from playwright.sync_api import sync_playwright
@@ -39,11 +39,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 FOLDER = Path(__file__).parent / "pictures"
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 WIDTH, HEIGHT = 1280, 1000
-QUERY = """select workload, count(*) as gpus, median(ms) as median_ms, max(ms) / median(ms) as slowest
-from (select workload, gpu, median(value) as ms from measurements where figure = 'time' group by all)
-group by workload order by slowest desc"""
 _QUIET = "!/Scoring every GPU|Adding up the energy|looking for/.test(document.body.innerText)"
 
 
@@ -57,18 +53,14 @@ def addresses(store: Store) -> dict[str, str]:
         "telemetry": "telemetry",
         "energy": "energy",
         "placement": "placement?probe=gemm-fp32&gpus=4",
-        "sql": f"sql?query={quote(QUERY)}",
     }
 
 
-def shown(page: Page, url: str) -> None:
+def load(page: Page, url: str) -> None:
     """Open a page, and wait until everything on it is there."""
     page.goto(url)
     page.wait_for_selector("h1")
     page.wait_for_load_state("networkidle")
-    if "/sql" in url:
-        page.locator("#sql-run").click()
-        page.locator("#sql-table .ag-row").first.wait_for()
     page.wait_for_function(_QUIET, timeout=120_000)
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(1000)  # figures fade in
@@ -85,17 +77,16 @@ def make(path: str) -> None:
             args=["--no-sandbox"],
         )
         for name, address in addresses(store).items():
-            for scheme in SCHEMES:
-                page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
-                shown(page, f"{server.url}{address}")
-                page.screenshot(path=FOLDER / f"{name}-{scheme}.png")
-                page.close()
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+            load(page, f"{server.url}{address}")
+            page.screenshot(path=FOLDER / f"{name}.png")
+            page.close()
         browser.close()
     server.close()
     store.close()
 
 
-def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
+def tuned_figure(answer: Any) -> graph_objects.Figure:
     """Energy against slowdown of the trials of one search, with the bound and the answer: those up to thrice the bound.
 
     The answer is drawn first, as other trials may lie on it.
@@ -117,7 +108,7 @@ def tuned_figure(answer: Any, *, dark: bool) -> graph_objects.Figure:
             further += 1
         else:
             groups.setdefault(look, []).append((slower, energy))
-    figure = graph_objects.Figure(layout=layout(420, template="plotly_dark" if dark else "plotly_white"))
+    figure = graph_objects.Figure(layout=layout(420, template="plotly_white"))
     for (name, colour, symbol, size), trials in groups.items():
         x, y = zip(*trials, strict=True)
         figure.add_scatter(
@@ -154,12 +145,10 @@ def make_tune() -> None:
             executable_path=shutil.which("chromium") or shutil.which("chromium-browser"),
             args=["--no-sandbox"],
         )
-        for scheme in SCHEMES:
-            page = browser.new_page(viewport={"width": 800, "height": 440}, color_scheme=scheme)
-            page.set_content(tuned_figure(answer, dark=scheme == "dark").to_html(config={"displayModeBar": False}))
-            page.locator(".main-svg").first.wait_for()
-            page.screenshot(path=FOLDER / f"tune-{scheme}.png")
-            page.close()
+        page = browser.new_page(viewport={"width": 800, "height": 440}, color_scheme="light")
+        page.set_content(tuned_figure(answer).to_html(config={"displayModeBar": False}))
+        page.locator(".main-svg").first.wait_for()
+        page.screenshot(path=FOLDER / "tune.png")
         browser.close()
 
 
