@@ -53,7 +53,7 @@ def serve(store: Path) -> None:
     reading = begin(Store.open(store))  # as the verb does
     from whorl.cli.advising import Advisor
     from whorl.dashboards.app.access import LIMITS
-    from whorl.dashboards.app.make import make_app
+    from whorl.dashboards.app.shell import make_app
     from whorl.dashboards.serving import Server
 
     reading.advise = Advisor()

@@ -100,7 +100,7 @@ def dashboard(
 
         opened = Store.open(store)
         reading = begin(opened)  # before what takes long to load
-        from ..dashboards.app.make import make_app
+        from ..dashboards.app.shell import make_app
         from ..dashboards.app.sql.processes import QueryLimits
         from .advising import Advisor
 

@@ -89,6 +89,10 @@ class Table:
     """Whether each row is a card on a narrow screen: for few rows of many words."""
     most: int | None = None
     """Rows that are drawn; the others are counted in a line. None draws all."""
+    command: str = ""
+    """The command that prints these rows, for who copies them; empty for that of the page."""
+    query: str = ""
+    """The SQL over the tables of the store that answers with these rows; empty for that of the page."""
 
     @property
     def heads(self) -> list[Column]:

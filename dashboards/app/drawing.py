@@ -7,6 +7,7 @@ there at once.
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ from dash import dcc, html
 
 from ...errors import WhorlError
 from ..document import (
+    Cell,
     Chart,
+    Column,
     Command,
     Facts,
     Finding,
@@ -28,19 +31,20 @@ from ..document import (
     Tiles,
 )
 from ..words import cut, minus, printable
+from .grid import document_table, menu
+from .grid import labelled as labelled
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
 log = logging.getLogger(__name__)
 
+_SHORT = 20
+"""Rows of a table that is plain HTML: it is there at once, and what draws a grid takes a browser half a second."""
+_TIME = re.compile(r"(\b\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?(?: UTC)?)")
+
 Address = Callable[[str, str], str]
 """The address of a page of the dashboard (`gpu`) about a name."""
-
-
-def labelled(label: str) -> dict[str, Any]:
-    """What an element is, for who cannot see it: give it as `**labelled("Pages")`."""
-    return {"aria-label": label}
 
 
 def components(parts: Iterable[Part], address: Address | None = None) -> list[Component]:
@@ -61,7 +65,7 @@ def component(part: Part, address: Address | None = None) -> Component:
     if isinstance(part, Findings):
         return _findings(part, address)
     if isinstance(part, Facts):
-        pairs = [child for name, text in part.pairs for child in (html.Dt(name), html.Dd(prose(text)))]
+        pairs = [html.Div([html.Dt(name), html.Dd(prose(text))]) for name, text in part.pairs]
         return html.Div([*([html.H3(part.title)] if part.title else []), html.Dl(pairs, className="facts")])
     if isinstance(part, Tiles):
         tiles = [html.Div([html.Dt(minus(meaning)), html.Dd(minus(value))]) for value, meaning in part.figures]
@@ -84,34 +88,56 @@ def section(part: Section, address: Address | None = None) -> Component:
 
 
 def table(part: Table, address: Address | None = None) -> Component:
-    """A short table; cells of a column that names a page are links."""
-    heads = part.heads
-    looks = ["r" if head.right else "w" if head.kind == "sentence" else "" for head in heads]
-    top = [
-        html.Th(head.head, scope="col", className=look, title=head.explains or None)
-        for head, look in zip(heads, looks, strict=True)
-    ]
-    rows = []
-    for texts in part.texts():
-        cells = []
-        for head, look, text in zip(heads, looks, texts, strict=True):
-            inside = dcc.Link(text, href=address(head.page, text)) if address and head.page else prose(text)
-            more: dict[str, Any] = {"data-head": head.head} if part.cards else {}
-            cells.append(html.Td(inside, className=look, **more))
-        rows.append(html.Tr(cells))
+    """A table: a grid that sorts and filters where it is long, otherwise HTML, which sorts by a click on a head.
+
+    Cells of a column that names a page are links.
+    """
     above = [html.H3(part.title)] if part.title else []
     below = [html.P(prose(part.below), className="soft")] if part.below else []
+    if len(part.rows) > _SHORT and part.most is None:
+        return html.Div([*above, document_table(part, address), *below])
+    heads = part.heads
+    classes = ["r" if head.right else "w" if head.kind == "sentence" else "" for head in heads]
+    top = [
+        html.Th(html.Button(head.head, type="button"), scope="col", className=look, title=head.explains or None)
+        for head, look in zip(heads, classes, strict=True)
+    ]
+    body = [
+        html.Tr(
+            [
+                html.Td(_cell(head, cell, address), className=look, **_attributes(head, cell, cards=part.cards))
+                for head, look, cell in zip(heads, classes, cells, strict=True)
+            ]
+        )
+        for cells in part.rows[: part.most]
+    ]
     if part.hidden:
         below.append(html.P(f"and {part.hidden:,} more", className="soft"))
     label = part.title or ", ".join(filter(None, (head.head for head in heads)))
     wide = html.Div(
-        html.Table([html.Thead(html.Tr(top)), html.Tbody(rows)]),
+        html.Table([html.Thead(html.Tr(top)), html.Tbody(body)]),
         className="wide cards" if part.cards else "wide",
         role="region",
         tabIndex=0,
         **labelled(label),
     )
-    return html.Div([*above, wide, *below])
+    pairs = {"data-command": part.command, "data-query": part.query}
+    button = menu(label, **{name: text for name, text in pairs.items() if text})
+    return html.Div([*above, html.Div([wide, button], className="table"), *below])
+
+
+def _cell(head: Column, cell: Cell, address: Address | None) -> Any:
+    text = head.text(cell)
+    if address is not None and head.page and cell is not None:
+        return dcc.Link(text, href=address(head.page, text))
+    return prose(text)
+
+
+def _attributes(head: Column, cell: Cell, *, cards: bool) -> dict[str, Any]:
+    """By what a cell is sorted, where that is not its text; and its head, for a card."""
+    value = cell[0] if isinstance(cell, tuple) else cell
+    attributes: dict[str, Any] = {"data-head": head.head} if cards else {}
+    return attributes | ({"data-sort": value} if isinstance(value, int | float) else {})
 
 
 def _findings(part: Findings, address: Address | None) -> Component:
@@ -159,11 +185,24 @@ def graph(
 
 
 def prose(text: str) -> Component:
-    """A sentence with what stands between two backticks as code."""
+    """A sentence with what stands between two backticks as code, and times that a reader may have in local time."""
     parts = printable(text).split("`")
     if len(parts) % 2 == 0:  # one that has no partner is a part of a name
-        return html.Span(minus("`".join(parts)))
-    return html.Span([html.Code(part) if place % 2 else minus(part) for place, part in enumerate(parts)])
+        parts = ["`".join(parts)]
+    inside: list[Any] = []
+    for place, part in enumerate(parts):
+        inside += [html.Code(part)] if place % 2 else _with_times(part)
+    return html.Span(inside if len(inside) > 1 else inside[0])
+
+
+def _with_times(text: str) -> list[Any]:
+    """A text with each of its times, which are in UTC, as an element that `assets/page.js` finds."""
+    pieces = _TIME.split(text)
+    return [
+        html.Time(piece, dateTime=f"{piece[:10]}T{piece[11:].removesuffix(' UTC')}Z") if place % 2 else minus(piece)
+        for place, piece in enumerate(pieces)
+        if piece or len(pieces) == 1
+    ]
 
 
 def failure(error: Exception) -> str:

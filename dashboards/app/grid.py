@@ -1,31 +1,37 @@
-"""The tables of the dashboard: one wrapper of AG Grid, for a few rows that a page sends and for many that it asks for.
+"""The long tables of the dashboard: one wrapper of AG Grid, for rows that a page sends and for more that it asks for.
 
-A column has a kind, so that it is sorted by value and shown for people. What is missing is "n/a" and comes last,
-whichever way a column is sorted. Cells are text, never HTML. `assets/grid.js` draws the kinds.
+Cells are sorted and filtered by value, and shown as `document.Column` writes them for people: a terminal and a page say
+the same. Missing values are "n/a" and come last, whichever way a column is sorted. Cells are text, never HTML.
+`assets/grid.js` draws them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlencode
 
 import polars as pl
 from dash import Input, Output, State, dcc, html, no_update
 from dash_ag_grid import AgGrid
 
 from ...analysis.by_number import by_number
+from .. import document
 from ..answers.texts import FORMULA, NUMBER
-from .page import URL, labelled
+from ..words import minus
+from .state import URL
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
 MOST = 2_000
-"""Rows that a page sends whole; of more it asks for blocks."""
+"""Rows that a page sends at once; of more it asks for blocks."""
 BLOCK = 100
 """Rows of a block."""
 _FEW = 12  # rows up to which a table is as high as they are, and needs no filters
@@ -33,13 +39,13 @@ _ROW_PX, _HEAD_PX = 34, 40
 _BEYOND = 4  # rows above and below those in sight that are drawn: ten took a sixth of the time of the first page
 _LETTER_PX, _AROUND_PX, _WIDEST_PX = 7.6, 44, 300  # the room of a cell
 _FILTERED_PX = 112  # a filter needs
-_TYPICAL = {  # letters, where the rows are not known
-    "text": 16, "number": 8, "percent": 9, "time": 19, "interval": 16, "exact": 12, "exact text": 16,
-}  # fmt: skip
+_TYPICAL_LETTERS = {"number": 8, "count": 8, "percent": 9, "time": 19, "exact": 12}  # where rows are not known; else 16
 _STRETCHED = 1.5  # so much wider than it must be is a table at most
 _DIGITS = 6  # significant ones that are sent of a number: more than any figure shows
+_NUMBERS = ("number", "count", "percent", "interval", "estimate", "quantity")
 
-Kind = Literal["text", "number", "percent", "time", "interval", "exact", "exact text"]
+Kind = document.Kind | Literal["exact", "exact text"]
+"""`exact` is a number as text, shown as it is and ordered by its value; `exact text` is a text that may be empty."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +55,8 @@ class Column:
     name: str
     title: str
     kind: Kind = "text"
-    """`percent` is signed and counted in per cent; `interval` starts at `name` and ends at `high`; a time is in UTC.
-
-    `exact` is a number as text, shown as it is and ordered by its value; `exact text` is a text that may be empty.
-    """
-    digits: int = 0
+    """An `interval` starts at `name` and ends at `high`; a time is in UTC."""
+    digits: int | None = 0
     """Behind the point."""
     says: str = ""
     """What it means: shown where the pointer rests on its title."""
@@ -72,6 +75,26 @@ class Column:
     width: int | None = None
     """In pixels, at least; None leaves it to the words in it."""
 
+    def text(self, cell: document.Cell) -> str:
+        """A cell that is known, as people read it."""
+        kind: document.Kind = "text" if self.kind in ("exact", "exact text") else self.kind  # type: ignore[assignment]
+        return minus(document.Column(self.title, kind, self.digits, self.unit).text(cell))
+
+
+def labelled(label: str) -> dict[str, Any]:
+    """What an element is, for who cannot see it: give it as `**labelled("Pages")`."""
+    return {"aria-label": label}
+
+
+def menu(label: str, **attributes: str) -> Component:
+    """The button of a table that opens its menu: copy as command, SQL or CSV, and save (`assets/page.js`).
+
+    `attributes`: `data-grid` with the id of an AG Grid; `data-command` and `data-query`, where those of the page are
+    not those of the table.
+    """
+    hint: dict[str, Any] = {"title": "Copy as command, SQL or CSV", "aria-haspopup": "menu", **attributes}
+    return html.Button("Copy", type="button", className="copies", **hint, **labelled(f"Copy: {label}"))
+
 
 def table(
     name: str,
@@ -83,16 +106,73 @@ def table(
     height: int = 560,
     saved: bool = True,
 ) -> Component:
-    """A table with a button that saves what it shows as CSV.
+    """A table of a frame.
 
     `name`: the id of the grid. `rows`: with all columns that `columns` name; None for many rows, which it asks for in
     blocks: then call `serve` once with the same columns. `key`: the column that tells rows apart. `height`: in
-    pixels, of a longer table. `saved`: False leaves the button out. Raises ValueError for more rows than `MOST`.
+    pixels, of a longer table. `saved`: False leaves its menu out. Raises ValueError for more rows than `MOST`.
     """
     if rows is not None and rows.height > MOST:
         raise ValueError(f"{rows.height:,} rows are too many to send: give None and call serve")
-    few = rows is not None and rows.height <= _FEW
-    options: dict[str, Any] = {
+    options = _Options(name, label, key, height)
+    buttons: list[Component] = []
+    if saved:
+        buttons.append(menu(label, **{"data-grid": name}))
+        if rows is None:  # the server writes the file of rows that the browser does not have
+            buttons += [html.Button(id=_csv(name), hidden=True), dcc.Download(id=_saved(name))]
+    return _grid(options, columns, None if rows is None else sent(rows, columns, key), buttons)
+
+
+_numbers = count(1)  # of the tables of documents, whose ids nobody needs to know
+
+
+def document_table(part: document.Table, address: Callable[[str, str], str] | None = None) -> Component:
+    """A table of a document, with all its rows; above `MOST`, the first ones, and a line says so.
+
+    `address`: where the names of a column that names a page lead to.
+    """
+    columns = [
+        Column(f"c{place}", head.head, head.kind, says=head.explains, link=head.page, wraps=head.kind == "sentence")
+        for place, head in enumerate(part.heads)
+    ]
+    data = list(_document_rows(part, columns, address))
+    label = part.title or ", ".join(filter(None, (head.head for head in part.heads)))
+    name = f"table-{next(_numbers)}"
+    about = {"data-grid": name, "data-command": part.command, "data-query": part.query}
+    button = menu(label, **{key: value for key, value in about.items() if value})
+    drawn = _grid(_Options(name, label), columns, data, [button])
+    hidden = len(part.rows) - len(data)
+    return html.Div([drawn, html.P(f"and {hidden:,} more", className="soft")]) if hidden else drawn
+
+
+def _document_rows(
+    part: document.Table, columns: Sequence[Column], address: Callable[[str, str], str] | None
+) -> Iterator[dict[str, Any]]:
+    for cells in part.rows[:MOST]:
+        row: dict[str, Any] = {}
+        for column, head, cell in zip(columns, part.heads, cells, strict=True):
+            low = cell[0] if isinstance(cell, tuple) else cell
+            row[column.name] = _plain(low)
+            if not isinstance(cell, str) and low is not None and head.kind != "time":
+                row[f"{column.name}:text"] = minus(head.text(cell))
+            if address is not None and head.page and cell is not None:
+                row[f"{column.name}:href"] = address(head.page, str(cell))
+        yield row
+
+
+@dataclass(frozen=True)
+class _Options:
+    name: str
+    label: str
+    key: str | None = None
+    height: int = 560
+
+
+def _grid(
+    options: _Options, columns: Sequence[Column], data: list[dict[str, Any]] | None, buttons: Sequence[Component]
+) -> Component:
+    few = data is not None and len(data) <= _FEW
+    grid_options: dict[str, Any] = {
         "rowHeight": _ROW_PX,
         "rowBuffer": _BEYOND,
         "headerHeight": _HEAD_PX,
@@ -104,43 +184,90 @@ def table(
         "multiSortKey": "ctrl",
         "localeText": {"noRowsToShow": "No rows"},
     }
+    properties: dict[str, Any] = {}
     if few:
-        options["domLayout"] = "autoHeight"
-    more: dict[str, Any] = {}
-    if rows is None:
-        more["rowModelType"] = "infinite"
-        options |= {
+        grid_options["domLayout"] = "autoHeight"
+    if data is None:
+        properties["rowModelType"] = "infinite"
+        grid_options |= {
             "cacheBlockSize": BLOCK,
             "maxBlocksInCache": 20,
             "infiniteInitialRowCount": BLOCK,
             "blockLoadDebounceMillis": 60,
         }
     else:
-        more["rowData"] = sent(rows, columns, key)
-    if key is not None:
-        more["getRowId"] = f"params.data[{json.dumps(key)}]"
-    widths = _widths(columns, rows, filters=not few)
+        properties["rowData"] = data
+    if options.key is not None:
+        properties["getRowId"] = f"params.data[{json.dumps(options.key)}]"
+    widths = [_width(column, data, filters=not few) for column in columns]
     drawn = AgGrid(
-        id=name,
+        id=options.name,
         columnDefs=_definitions(columns, widths, filters=not few),
         defaultColDef={"sortable": True, "resizable": True, "suppressHeaderMenuButton": True},
-        dashGridOptions=options,
+        dashGridOptions=grid_options,
         columnSize=None,
-        style={"height": None if few else height, "width": "100%"},
-        **more,
+        style={"height": None if few else options.height, "width": "100%"},
+        **properties,
     )
-    button: dict[str, Any] = {"type": "button", "className": "csv", "title": "Save the rows that are shown as CSV"}
-    button |= {"id": _csv(name)} if rows is None else {"data-grid": name}
-    button |= labelled(f"CSV: {label}")
-    below: list[Component] = [html.Button("CSV", **button)] if saved else []
-    below += [dcc.Download(id=_saved(name))] if saved and rows is None else []
     return html.Div(
-        [drawn, *below],
+        [drawn, *buttons],
         className="grid",
         style={"maxWidth": None if any(column.wraps for column in columns) else round(_STRETCHED * sum(widths))},
         role="group",
-        **labelled(label),
+        **labelled(options.label),
     )
+
+
+def _width(column: Column, data: Sequence[Mapping[str, Any]] | None, *, filters: bool) -> int:
+    """How wide a column must be, in pixels: as its title, its filter and most of its text."""
+    letters = _TYPICAL_LETTERS.get(column.kind, 16) + (len(column.unit) if column.kind == "interval" else 0)
+    if data:
+        lengths = sorted(len(str(row.get(f"{column.name}:text", row[column.name]))) for row in data)
+        letters = max(3, lengths[int(0.95 * (len(lengths) - 1))])
+    needed = _AROUND_PX + _LETTER_PX * max(letters, len(column.title))
+    return column.width or round(min(max(needed, _FILTERED_PX if filters else 0), _WIDEST_PX))
+
+
+def definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Other columns for a table of many rows: its property `columnDefs`."""
+    return _definitions(columns, [_width(column, None, filters=True) for column in columns], filters=True)
+
+
+def _definitions(columns: Sequence[Column], widths: Sequence[int], *, filters: bool) -> list[dict[str, Any]]:
+    definitions: list[dict[str, Any]] = []
+    for column, width in zip(columns, widths, strict=True):
+        is_number = column.kind in _NUMBERS
+        definition: dict[str, Any] = {
+            "field": column.name,
+            "headerName": column.title,
+            "valueFormatter": {"function": f"whorlText(params, {json.dumps(column.kind)})"},
+            "comparator": {"function": "whorlOrder"},
+            "filter": filters and ("agNumberColumnFilter" if is_number else "agTextColumnFilter"),
+            "floatingFilter": filters,
+            "minWidth": width,
+            "flex": width,
+            "useValueFormatterForExport": False,
+            "cellDataType": False,
+        }
+        if is_number or column.kind == "exact":
+            definition["type"] = "rightAligned"
+        if column.says:
+            definition["headerTooltip"] = column.says
+        if column.sort:
+            definition["sort"] = column.sort
+        if column.wraps:
+            definition |= {"wrapText": True, "autoHeight": True, "minWidth": 320, "flex": 1000}
+        elif column.kind in ("text", "exact text"):
+            definition["tooltipField"] = column.name  # the whole of a text that is cut
+        if column.link:
+            definition["cellRenderer"] = "WhorlLink"
+        definitions.append(definition)
+        if column.high:
+            definitions.append({"field": column.high, "headerName": f"{column.title}, up to", "hide": True})
+    return definitions
+
+
+# -- rows of a frame ---------------------------------------------------------------------------------------------
 
 
 def serve(
@@ -159,7 +286,7 @@ def serve(
     `follows`: the names in the address that its rows depend on. When one of them changes, the table asks again.
     """
 
-    def shown(search: str | None) -> Sequence[Column]:
+    def columns_of(search: str | None) -> Sequence[Column]:
         return columns(search) if callable(columns) else columns
 
     @app.callback(
@@ -168,7 +295,7 @@ def serve(
         State(URL, "search"),
     )
     def answer(request: dict[str, Any] | None, search: str | None) -> Any:
-        return no_update if request is None else block(read(search), shown(search), request, key)
+        return no_update if request is None else block(read(search), columns_of(search), request, key)
 
     @app.callback(
         Output(_saved(name), "data"),
@@ -178,12 +305,13 @@ def serve(
         State(URL, "search"),
         prevent_initial_call=True,
     )
-    def save(clicks: int | None, wanted: Any, state: Any, search: str | None) -> Any:
+    def save(clicks: int | None, filters: Any, states: Any, search: str | None) -> Any:
         if not clicks:
             return no_update
-        order = sorted((one for one in state or () if one.get("sort")), key=lambda one: one.get("sortIndex") or 0)
-        found = arranged(read(search), shown(search), wanted or {}, order)
-        return {"content": _as_csv(found, shown(search)), "filename": file}
+        sorts = [state for state in states or () if state.get("sort")]
+        sorts.sort(key=lambda state: state.get("sortIndex") or 0)
+        rows = arranged(read(search), columns_of(search), filters or {}, sorts)
+        return {"content": _as_csv(rows, columns_of(search)), "filename": file}
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         f"search => {{ window.whorlAskAgain({json.dumps(name)}, search, {json.dumps(list(follows))}); "
@@ -197,49 +325,34 @@ def block(
     rows: pl.DataFrame, columns: Sequence[Column], request: Mapping[str, Any], key: str | None = None
 ) -> dict[str, Any]:
     """The rows that a table asks for: filtered and sorted as it says, and how many there are in all."""
-    found = arranged(rows, columns, request.get("filterModel") or {}, request.get("sortModel") or ())
+    matching = arranged(rows, columns, request.get("filterModel") or {}, request.get("sortModel") or ())
     first = max(0, int(request.get("startRow") or 0))
-    return {"rowData": sent(found.slice(first, BLOCK), columns, key), "rowCount": found.height}
-
-
-def arranged(
-    rows: pl.DataFrame,
-    columns: Sequence[Column],
-    wanted: Mapping[str, Any],
-    order: Sequence[Mapping[str, Any]],
-) -> pl.DataFrame:
-    """The rows that pass AG Grid's filter model, in the order of its sort model; missing values last."""
-    known = {column.name: column for column in columns}
-    tests = [_test(known[name], one) for name, one in wanted.items() if name in known]
-    if tests:
-        rows = rows.filter(*tests)
-    by = [(one["colId"], one.get("sort") == "desc") for one in order if one.get("colId") in known]
-    if not by:
-        return rows
-    keys = [by_number(name)[0] if rows.schema[name] == pl.String else pl.col(name) for name, _ in by]
-    return rows.sort(keys, descending=[down for _, down in by], nulls_last=True, maintain_order=True)
+    return {"rowData": sent(matching.slice(first, BLOCK), columns, key), "rowCount": matching.height}
 
 
 def sent(rows: pl.DataFrame, columns: Sequence[Column], key: str | None = None) -> list[dict[str, Any]]:
-    """Rows as a page gets them: the columns that it needs, times as text in UTC, numbers as short as they may be."""
-    return [
-        {name: _plain(value) for name, value in row.items()}
-        for row in rows.select(named(columns, key)).iter_rows(named=True)
-    ]
+    """Rows as a page gets them: the columns that it needs, with `NAME:text` where people read another text than the
+    value, and `NAME:href` where a cell leads somewhere. Times are text in UTC, numbers as short as they may be."""
+    return [_row(row, columns) for row in rows.select(column_names(columns, key)).iter_rows(named=True)]
 
 
-def _as_csv(rows: pl.DataFrame, columns: Sequence[Column]) -> str:
-    text = pl.selectors.string()
-    formula = text.str.contains(FORMULA) & ~text.str.contains(NUMBER)
-    shorter = rows.select(named(columns)).with_columns(
-        pl.selectors.float().round_sig_figs(_DIGITS), pl.when(formula).then("'" + text).otherwise(text).name.keep()
-    )
-    return shorter.write_csv(datetime_format="%Y-%m-%d %H:%M:%S")
+def _row(values: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
+    row = {name: _plain(value) for name, value in values.items()}
+    for column in columns:
+        if row[column.name] is None:
+            continue
+        if column.kind in _NUMBERS and not isinstance(row[column.name], str):
+            ends = (row[column.name], row[column.high]) if column.kind == "interval" else row[column.name]
+            row[f"{column.name}:text"] = column.text(ends)
+        if column.link and row[next(iter(column.asks.values()))] is not None:
+            pairs = [(name, row[asked]) for name, asked in column.asks.items() if row[asked] is not None]
+            row[f"{column.name}:href"] = f"{column.link}?{urlencode(pairs)}"
+    return row
 
 
-def named(columns: Sequence[Column], key: str | None = None) -> list[str]:
+def column_names(columns: Sequence[Column], key: str | None = None) -> list[str]:
     """The columns of a frame that a table needs."""
-    names = [one for column in columns for one in (column.name, column.high, *column.asks.values()) if one]
+    names = [name for column in columns for name in (column.name, column.high, *column.asks.values()) if name]
     return list(dict.fromkeys([*names, *([key] if key else [])]))
 
 
@@ -248,86 +361,52 @@ def _plain(value: Any) -> Any:
         return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
-    if hasattr(value, "isoformat"):
-        return str(value)[:19]
-    return str(value)
+    return str(value)[:19] if isinstance(value, datetime) else str(value)
 
 
-def _width(column: Column, rows: pl.DataFrame | None, *, filters: bool) -> int:
-    """How wide a column must be, in pixels: as its title, its filter and most of its text."""
-    letters = _TYPICAL[column.kind]
-    if rows is not None and rows.height and column.kind in ("text", "exact", "exact text"):
-        lengths = rows[column.name].cast(pl.String).str.len_chars()
-        letters = max(3, int(lengths.quantile(0.95) or 0))
-    elif column.kind == "interval":
-        letters += len(column.unit)
-    needed = _AROUND_PX + _LETTER_PX * max(letters, len(column.title))
-    return column.width or round(min(max(needed, _FILTERED_PX if filters else 0), _WIDEST_PX))
+def _as_csv(rows: pl.DataFrame, columns: Sequence[Column]) -> str:
+    text = pl.selectors.string()
+    formula = text.str.contains(FORMULA) & ~text.str.contains(NUMBER)
+    shorter = rows.select(column_names(columns)).with_columns(
+        pl.selectors.float().round_sig_figs(_DIGITS), pl.when(formula).then("'" + text).otherwise(text).name.keep()
+    )
+    return shorter.write_csv(datetime_format="%Y-%m-%d %H:%M:%S")
 
 
-def _widths(columns: Sequence[Column], rows: pl.DataFrame | None, *, filters: bool) -> list[int]:
-    return [_width(column, rows, filters=filters) for column in columns]
+def arranged(
+    rows: pl.DataFrame,
+    columns: Sequence[Column],
+    filters: Mapping[str, Any],
+    sorts: Sequence[Mapping[str, Any]],
+) -> pl.DataFrame:
+    """The rows that pass AG Grid's filter model, in the order of its sort model; missing values last."""
+    by_name = {column.name: column for column in columns}
+    tests = [_test(by_name[name], test) for name, test in filters.items() if name in by_name]
+    if tests:
+        rows = rows.filter(*tests)
+    order = [(sort["colId"], sort.get("sort") == "desc") for sort in sorts if sort.get("colId") in by_name]
+    if not order:
+        return rows
+    keys = [by_number(name)[0] if rows.schema[name] == pl.String else pl.col(name) for name, _ in order]
+    return rows.sort(keys, descending=[down for _, down in order], nulls_last=True, maintain_order=True)
 
 
-def definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Other columns for a table of many rows: its property `columnDefs`."""
-    return _definitions(columns, _widths(columns, None, filters=True), filters=True)
-
-
-def _definitions(columns: Sequence[Column], widths: Sequence[int], *, filters: bool) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for column, width in zip(columns, widths, strict=True):
-        number = column.kind in ("number", "percent", "interval")
-        args = json.dumps([column.kind, column.digits, column.unit, column.high])
-        one: dict[str, Any] = {
-            "field": column.name,
-            "headerName": column.title,
-            "valueFormatter": {"function": f"whorlShown(params, {args})"},
-            "comparator": {"function": "whorlOrder"},
-            "filter": filters and ("agNumberColumnFilter" if number else "agTextColumnFilter"),
-            "floatingFilter": filters,
-            "minWidth": width,
-            "flex": width,
-            "useValueFormatterForExport": False,
-            "cellDataType": False,
-        }
-        if number or column.kind == "exact":
-            one["type"] = "rightAligned"
-        if column.says:
-            one["headerTooltip"] = column.says
-        if column.sort:
-            one["sort"] = column.sort
-        if column.wraps:
-            one |= {"wrapText": True, "autoHeight": True, "minWidth": 320, "flex": 1000}
-        elif column.kind in ("text", "exact text"):
-            one["tooltipField"] = column.name  # the whole of a text that is cut
-        if column.link:
-            one |= {
-                "cellRenderer": "WhorlLink",
-                "cellRendererParams": {"path": column.link, "asks": dict(column.asks)},
-            }
-        found.append(one)
-        if column.high:
-            found.append({"field": column.high, "headerName": f"{column.title}, up to", "hide": True})
-    return found
-
-
-def _test(column: Column, wanted: Mapping[str, Any]) -> pl.Expr:
+def _test(column: Column, test: Mapping[str, Any]) -> pl.Expr:
     """Whether a row passes the filter of a column."""
-    if wanted.get("conditions"):
-        each = [_test(column, one) for one in wanted["conditions"]]
-        return pl.any_horizontal(each) if wanted.get("operator") == "OR" else pl.all_horizontal(each)
-    how, value = wanted.get("type"), pl.col(column.name)
-    if how in ("blank", "notBlank"):
-        return value.is_null() if how == "blank" else value.is_not_null()
-    if column.kind in ("number", "percent", "interval"):
-        return _number_test(value, str(how), wanted.get("filter"), wanted.get("filterTo"))
+    if test.get("conditions"):
+        parts = [_test(column, part) for part in test["conditions"]]
+        return pl.any_horizontal(parts) if test.get("operator") == "OR" else pl.all_horizontal(parts)
+    comparison, value = test.get("type"), pl.col(column.name)
+    if comparison in ("blank", "notBlank"):
+        return value.is_null() if comparison == "blank" else value.is_not_null()
+    if column.kind in _NUMBERS:
+        return _number_test(value, str(comparison), test.get("filter"), test.get("filterTo"))
     text = value.dt.strftime("%Y-%m-%d %H:%M:%S") if column.kind == "time" else value.cast(pl.String)
-    return _text_test(text.str.to_lowercase(), str(how), str(wanted.get("filter") or "").lower())
+    return _text_test(text.str.to_lowercase(), str(comparison), str(test.get("filter") or "").lower())
 
 
-def _number_test(value: pl.Expr, how: str, low: Any, high: Any) -> pl.Expr:
-    if not isinstance(low, int | float) or (how == "inRange" and not isinstance(high, int | float)):
+def _number_test(value: pl.Expr, comparison: str, low: Any, high: Any) -> pl.Expr:
+    if not isinstance(low, int | float) or (comparison == "inRange" and not isinstance(high, int | float)):
         return pl.lit(value=True)
     tests = {
         "equals": value == low,
@@ -337,21 +416,21 @@ def _number_test(value: pl.Expr, how: str, low: Any, high: Any) -> pl.Expr:
         "greaterThan": value > low,
         "greaterThanOrEqual": value >= low,
     }
-    if how == "inRange":
+    if comparison == "inRange":
         return value.is_between(low, high, closed="none")
-    return tests.get(how, pl.lit(value=True))
+    return tests.get(comparison, pl.lit(value=True))
 
 
-def _text_test(text: pl.Expr, how: str, wanted: str) -> pl.Expr:
+def _text_test(text: pl.Expr, comparison: str, part: str) -> pl.Expr:
     tests = {
-        "contains": text.str.contains(wanted, literal=True),
-        "notContains": ~text.str.contains(wanted, literal=True) | text.is_null(),
-        "equals": text == wanted,
-        "notEqual": (text != wanted) | text.is_null(),
-        "startsWith": text.str.starts_with(wanted),
-        "endsWith": text.str.ends_with(wanted),
+        "contains": text.str.contains(part, literal=True),
+        "notContains": ~text.str.contains(part, literal=True) | text.is_null(),
+        "equals": text == part,
+        "notEqual": (text != part) | text.is_null(),
+        "startsWith": text.str.starts_with(part),
+        "endsWith": text.str.ends_with(part),
     }
-    return tests.get(how, pl.lit(value=True))
+    return tests.get(comparison, pl.lit(value=True))
 
 
 def _csv(name: str) -> str:

@@ -10,6 +10,9 @@ from urllib.parse import parse_qsl, urlencode
 
 from ...analysis.fleet.beside import Range
 
+URL = "url"
+"""Id of the address (`dcc.Location`): its `search` is the state. A page that changes the state writes it there, with
+`Output(URL, "search", allow_duplicate=True)`, and follows it with `Input(URL, "search")` in `page.following`."""
 MOST_GPUS = 200
 """So many GPUs are kept in an address; browsers and servers cut longer ones."""
 _LONGEST = 20_000
@@ -43,9 +46,9 @@ class State:
     last: str | None = None
     """Instead of these: so much up to the last reading, as 7d."""
     by: str | None = None
-    """What rows are of: cabinet, node; user, job, day."""
+    """What a row is: a cabinet, a node; a user, a job, a day."""
     range: tuple[Range, ...] = ()
-    """What a brush holds: GPUs whose figures are in these ranges, one of a column."""
+    """A brush: GPUs whose figures are in these ranges, one for each column."""
     place: tuple[str, ...] = ()
     """And that are at one of these places: `cabinet:c01` or `node:n1`."""
     job: str | None = None
@@ -69,12 +72,13 @@ class State:
     def search(self) -> str:
         """The part of an address that says it, from "?" on; "" where nothing is said."""
         pairs: list[tuple[str, str]] = []
-        for one in fields(self):
-            value = getattr(self, one.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if isinstance(value, tuple):
-                pairs += [(one.name, _ends(item) if isinstance(item, Range) else item) for item in value[:MOST_GPUS]]
+                texts = [_range_text(part) if isinstance(part, Range) else part for part in value[:MOST_GPUS]]
+                pairs += [(field.name, text) for text in texts]
             elif value is not None:
-                pairs.append((one.name, _spelled(value) if one.name in _TIMES else value))
+                pairs.append((field.name, _time_text(value) if field.name in _TIMES else value))
         return f"?{urlencode(pairs, safe=':')}" if pairs else ""
 
     def href(self, path: str, **changes: Any) -> str:
@@ -82,9 +86,11 @@ class State:
         return f"{path or './'}{replace(self, **changes).search()}"
 
 
-_TIMES = frozenset(one.name for one in fields(State) if one.type == "int | None")
-_MANY = frozenset(one.name for one in fields(State) if one.type == "tuple[str, ...]")
-_RANGES = frozenset(one.name for one in fields(State) if one.type == "tuple[Range, ...]")
+def _names(kind: str) -> frozenset[str]:
+    return frozenset(field.name for field in fields(State) if field.type == kind)
+
+
+_TIMES, _LISTS, _RANGES = _names("int | None"), _names("tuple[str, ...]"), _names("tuple[Range, ...]")
 
 
 def parse(search: str | None) -> tuple[State, tuple[str, ...]]:
@@ -92,40 +98,38 @@ def parse(search: str | None) -> tuple[State, tuple[str, ...]]:
     text = (search or "").removeprefix("?")
     if len(text) > _LONGEST:
         return State(), ("The address is too long to be read, so that all is shown: choose GPUs again.",)
-    given: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for name, value in parse_qsl(text, errors="replace"):
-        given.setdefault(name, []).append(value.replace("\0", ""))
-    found: dict[str, Any] = {}
+        texts.setdefault(name, []).append(value.replace("\0", ""))
+    state: dict[str, Any] = {}
     problems = []
-    for name in (one.name for one in fields(State) if one.name in given):
+    for name in (field.name for field in fields(State) if field.name in texts):
         if name in _TIMES:
-            at = moment(given[name][-1])
-            if at is None:
-                shown = given[name][-1][:40]
-                problems.append(f"{name}={shown!r} in the address is no time, as 2026-11-23T14:05:00Z: it is left out.")
-            found[name] = at
+            state[name] = moment(texts[name][-1])
+            if state[name] is None:
+                problems.append(_no_value(name, texts[name][-1], "time, as 2026-11-23T14:05:00Z"))
         elif name in _RANGES:
-            ranges = {}
-            for text_of in given[name]:
-                one = _range(text_of)
-                if one is None:
-                    shown = text_of[:40]
-                    problems.append(f"{name}={shown!r} in the address is no range, as slower_pct:2:8: it is left out.")
-                else:
-                    ranges[one.column] = one
-            found[name] = tuple(ranges.values())[:MOST_GPUS]
-        elif name in _MANY:
-            values = tuple(dict.fromkeys(given[name]))
-            found[name] = values[:MOST_GPUS]
+            ranges = [(text, _range(text)) for text in texts[name]]
+            problems += [
+                _no_value(name, text, "range, as slower_pct:2:8") for text, column_range in ranges if not column_range
+            ]
+            state[name] = tuple({column.column: column for _, column in ranges if column}.values())[:MOST_GPUS]
+        elif name in _LISTS:
+            values = tuple(dict.fromkeys(texts[name]))
+            state[name] = values[:MOST_GPUS]
             if len(values) > MOST_GPUS:
                 problems.append(f"The address names {len(values):,} values of {name}; the first {MOST_GPUS} are shown.")
         else:
-            found[name] = given[name][-1]
-    since, until = found.get("since"), found.get("until")
+            state[name] = texts[name][-1]
+    since, until = state.get("since"), state.get("until")
     if since is not None and until is not None and since >= until:
         problems.append("The address ends its time before it begins: both are left out.")
-        found |= {"since": None, "until": None}
-    return State(**found), tuple(problems)
+        state |= {"since": None, "until": None}
+    return State(**state), tuple(problems)
+
+
+def _no_value(name: str, text: str, kind: str) -> str:
+    return f"{name}={text[:40]!r} in the address is no {kind}: it is left out."
 
 
 def moment(text: str) -> int | None:
@@ -133,32 +137,32 @@ def moment(text: str) -> int | None:
     try:
         at = datetime.fromisoformat(text)
         at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
-        whole = int(at.replace(microsecond=0).timestamp())
+        seconds = int(at.replace(microsecond=0).timestamp())
     except (ValueError, OverflowError):
         return None
-    found = whole * _SECOND + at.microsecond * 1000
-    return found if _FIRST_NS <= found <= _LAST_NS else None
+    at_ns = seconds * _SECOND + at.microsecond * 1000
+    return at_ns if _FIRST_NS <= at_ns <= _LAST_NS else None
 
 
 def _range(text: str) -> Range | None:
-    """A range that `_ends` wrote."""
+    """A range that `_range_text` wrote; None for another text, and for a range that all values are in."""
     column, *ends = text.rsplit(":", 2)
     try:
         low, high = (float(end) if end else default for end, default in zip(ends, (-math.inf, math.inf), strict=True))
     except ValueError:
         return None
-    says = low < math.inf and high > -math.inf and (math.isfinite(low) or math.isfinite(high))
-    return Range(column, low, high) if column and low <= high and says else None
+    bounds = low < math.inf and high > -math.inf and (math.isfinite(low) or math.isfinite(high))
+    return Range(column, low, high) if column and low <= high and bounds else None
 
 
-def _ends(one: Range) -> str:
-    low, high = (f"{end:.5g}" if math.isfinite(end) else "" for end in (one.low, one.high))
-    return f"{one.column}:{low}:{high}"
+def _range_text(column: Range) -> str:
+    low, high = (f"{end:.5g}" if math.isfinite(end) else "" for end in (column.low, column.high))
+    return f"{column.column}:{low}:{high}"
 
 
-def _spelled(at: int) -> str:
+def _time_text(at_ns: int) -> str:
     """A time in ISO format, to the microsecond."""
-    whole, rest = divmod(at, _SECOND)
-    text = datetime.fromtimestamp(whole, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    micro = f".{rest // 1000:06d}".rstrip("0") if rest >= 1000 else ""
+    seconds, rest_ns = divmod(at_ns, _SECOND)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    micro = f".{rest_ns // 1000:06d}".rstrip("0") if rest_ns >= 1000 else ""
     return f"{text}{micro}Z"

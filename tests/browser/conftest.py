@@ -128,17 +128,15 @@ def filled(built_once: BuiltOnce) -> Path:
 def dashboard(filled: Path) -> Iterator[str]:
     """The address of a dashboard under a prefix, over a store of 64 GPUs, with the pages "figure" and "tables" more."""
     from whorl.cli.advising import Advisor
-    from whorl.dashboards.app import make, pages
+    from whorl.dashboards.app import shell
     from whorl.dashboards.app.access import LIMITS
     from whorl.dashboards.serving import Server
     from whorl.store import Store
 
     store = Store.open(filled)
     with pytest.MonkeyPatch.context() as patch:
-        shown = (*pages.PAGES, _one_figure(), _tables())
-        for module in (make, pages):
-            patch.setattr(module, "PAGES", shown)
-        app = make.make_app(Reading(store, advise=Advisor()), prefix="/node/7/", token=TOKEN)
+        patch.setattr(shell, "PAGES", (*shell.PAGES, _one_figure(), _tables()))
+        app = shell.make_app(Reading(store, advise=Advisor()), prefix="/node/7/", token=TOKEN)
         server = Server(app.server, "127.0.0.1", 0, LIMITS, path="/node/7/")
         server.start()
         yield server.url

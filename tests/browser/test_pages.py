@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 
-from whorl.dashboards.app.pages import PAGES
+from whorl.dashboards.app.shell import PAGES
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page

@@ -134,7 +134,7 @@ def collector(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_page_follows_a_collector_and_says_when_it_stopped(
     window: BrowserContext, collector: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whorl.dashboards.app import make
+    from whorl.dashboards.app import shell
     from whorl.dashboards.app.access import LIMITS
     from whorl.dashboards.app.reading import Reading
     from whorl.dashboards.serving import Server
@@ -147,7 +147,7 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
     while not list((tmp_path / "store").glob("journal/*.journal")):
         page.wait_for_timeout(100)
     store = Store.open(tmp_path / "store")
-    server = Server(make.make_app(Reading(store)).server, "127.0.0.1", 0, LIMITS)
+    server = Server(shell.make_app(Reading(store)).server, "127.0.0.1", 0, LIMITS)
     server.start()
     try:
         page.goto(f"{server.url}telemetry?live=5m&metric=power_mw")

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from dash import Dash
 
-from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
 from whorl.store import Store
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whorl.dashboards.app.pages import PAGES
+from whorl.dashboards.app.shell import PAGES
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import EventKind

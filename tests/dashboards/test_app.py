@@ -26,7 +26,7 @@ from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.access import LIMITS, without_prefix
-from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.documents.evidence import action
 from whorl.dashboards.printed.explain import findings
@@ -503,7 +503,7 @@ def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) 
         return make_app(reading, **options)
 
     monkeypatch.setattr("whorl.cli.answers.demo.measure_demo", measure)
-    monkeypatch.setattr("whorl.dashboards.app.make.make_app", make)
+    monkeypatch.setattr("whorl.dashboards.app.shell.make_app", make)
     monkeypatch.setattr(Server, "start", lambda _: signal.raise_signal(signal.SIGTERM))
     done = click.testing.CliRunner().invoke(cli, ["dashboard", "--demo", "--no-open", "--listen", "127.0.0.1:0"])
     assert done.exit_code == 0, done.output
@@ -515,7 +515,7 @@ _READS_ON = """
 import threading
 from whorl import cli
 from whorl.dashboards.app.reading import Reading
-from whorl.dashboards.app.later import Slowly
+from whorl.dashboards.app.reading import Slowly
 
 def read(say=None):
     import time

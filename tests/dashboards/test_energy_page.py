@@ -15,9 +15,9 @@ from whorl.analysis.energy.answers import energy
 from whorl.analysis.energy.one_job import job_offline
 from whorl.analysis.energy.options import Ground, ground
 from whorl.cli import cli
-from whorl.dashboards.app import later
+from whorl.dashboards.app import reading
 from whorl.dashboards.app.energy import address
-from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.energy_table import energy_frame
 from whorl.store import Store
@@ -225,7 +225,7 @@ def test_what_all_jobs_share_is_read_once_and_changes_nothing(store: Store, monk
 def test_a_slow_answer_is_waited_for_and_stays_until_it_is_loaded_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(later, "_WAIT_S", 0.0)
+    monkeypatch.setattr(reading, "_WAIT_S", 0.0)
     client: Any = make_app(Reading(store)).server.test_client()
     first = _asked(client, "?by=gpu")
     assert first["energy-poll"]["disabled"] is False

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from whorl.dashboards.app import later
-from whorl.dashboards.app.later import Say, Slowly
+from whorl.dashboards.app import reading
+from whorl.dashboards.app.reading import Say, Slowly
 
 
 class Gated:
@@ -31,10 +31,10 @@ class Gated:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later, "_WAIT_S", 0.01)
+    monkeypatch.setattr(reading, "_WAIT_S", 0.01)
 
 
-def _until(ask: Callable[[], later.Later[Any]]) -> later.Later[Any]:
+def _until(ask: Callable[[], reading.Later[Any]]) -> reading.Later[Any]:
     """Ask as a page does, until nothing is being done."""
     deadline = time.monotonic() + 30
     while (found := ask()).doing is not None:
@@ -57,7 +57,7 @@ def test_a_page_sees_what_is_done_and_then_the_answer_which_stays_until_it_asks_
     make.said.clear()
     assert slowly.ask("a", make, 2, again=True).answer == 1, "the old one is shown meanwhile"
     assert make.said.wait(30)
-    assert slowly.ask("a", make, 2) == later.Later(1, "making number 2", first.made_at, newer=True)
+    assert slowly.ask("a", make, 2) == reading.Later(1, "making number 2", first.made_at, newer=True)
     make.gate.release()
     second = _until(lambda: slowly.ask("a", make, 2))
     assert second.answer == make.began == 2
@@ -90,7 +90,7 @@ def test_an_old_answer_of_another_version_is_made_again(monkeypatch: pytest.Monk
         return len(made)
 
     assert _until(lambda: slowly.ask("a", make, 1)).answer == 1
-    monkeypatch.setattr(later, "_OLD_S", -1.0)
+    monkeypatch.setattr(reading, "_OLD_S", -1.0)
     assert _until(lambda: slowly.ask("a", make, 1)).answer == 1
     slowly.ask("a", make, 2)
     assert _until(lambda: slowly.ask("a", make, 2)).answer == 2
@@ -114,7 +114,7 @@ def test_what_nobody_asks_for_any_more_gives_way(monkeypatch: pytest.MonkeyPatch
     slowly, abandoned = Slowly(), Gated()
     assert slowly.ask("a", abandoned, 1).answer is None
     assert abandoned.said.wait(30)
-    monkeypatch.setattr(later, "_GIVES_WAY_S", 0.0)
+    monkeypatch.setattr(reading, "_GIVES_WAY_S", 0.0)
     assert slowly.ask("b", lambda _: 2, 1).doing == "waiting for another answer"
     abandoned.gate.release()  # it says what it does, and hears that it is not wanted
     assert _until(lambda: slowly.ask("b", lambda _: 2, 1)).answer == 2
@@ -129,9 +129,9 @@ def test_only_a_few_answers_are_kept() -> None:
         made.append(1)
         return len(made)
 
-    for name in range(later._KEPT + 1):
+    for name in range(reading._MOST_SLOW_ANSWERS + 1):
         _until(lambda name=name: slowly.ask(name, make, 1))  # type: ignore[misc]
-    _until(lambda: slowly.ask(later._KEPT, make, 1))
-    assert len(made) == later._KEPT + 1
+    _until(lambda: slowly.ask(reading._MOST_SLOW_ANSWERS, make, 1))
+    assert len(made) == reading._MOST_SLOW_ANSWERS + 1
     _until(lambda: slowly.ask(0, make, 1))
-    assert len(made) == later._KEPT + 2
+    assert len(made) == reading._MOST_SLOW_ANSWERS + 2

@@ -16,7 +16,7 @@ from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
-from whorl.dashboards.app.make import make_app
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.placement.advised import COLUMNS
 from whorl.dashboards.app.placement.page import PAGE
 from whorl.dashboards.app.placement.replayed import replayed

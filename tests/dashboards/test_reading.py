@@ -15,14 +15,14 @@ from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.judgements import conclude
-from whorl.dashboards.app import first, make
+from whorl.dashboards.app import first, shell
 from whorl.dashboards.app import reading as reading_
 from whorl.dashboards.app.fleet import view as fleet_view
 from whorl.dashboards.app.fleet.view import ask as ask_fleet
 from whorl.dashboards.app.fleet.view import view
 from whorl.dashboards.app.gpu import asked as of_page
-from whorl.dashboards.app.make import make_app
-from whorl.dashboards.app.pages import PAGES
+from whorl.dashboards.app.shell import make_app
+from whorl.dashboards.app.shell import PAGES
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.state import parse
 from whorl.store import Store
@@ -196,7 +196,7 @@ def test_an_application_reads_ahead_once_after_the_first_page_or_soon(
 
     monkeypatch.setattr(Reading, "ahead", note)
     Asked(make_app(fleet)).said("")
-    monkeypatch.setattr(make, "_SOON_S", 60.0 if opened else 0.01)
+    monkeypatch.setattr(shell, "_SOON_S", 60.0 if opened else 0.01)
     app = make_app(fleet, ahead=True)
     if opened:
         for _ in range(2):

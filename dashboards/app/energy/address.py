@@ -9,7 +9,7 @@ from ....analysis.energy.answers import ALL, LENGTHS, By, EnergySummary, summary
 from ....analysis.energy.one_job import OneJob, job_offline
 from ....analysis.energy.options import Ground, ground
 from ....store.power_sensors import SensorError
-from ..later import Later
+from ..reading import Later
 
 if TYPE_CHECKING:
     from ..reading import Reading

@@ -16,7 +16,7 @@ from ....errors import WhorlError
 from ....store.names import plain_workload
 from ...table import many
 from .. import grid
-from ..later import Slowly
+from ..reading import Slowly
 from ..page import RUNS, URL, Page, failure, following, heading, prose, section, told
 from ..state import parse
 from . import advised, replayed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from ....analysis.replay.setting import Answered
-    from ..later import Later
+    from ..reading import Later
     from ..reading import Reading
     from ..state import State as Address
 
@@ -264,7 +264,7 @@ def _register(app: Dash, reading: Reading) -> None:
     def rows_of(search: str | None) -> pl.DataFrame:
         found = advice(parse(search)[0])
         if found is None or found.answer is None:
-            return pl.DataFrame(schema=dict.fromkeys(grid.named(advised.COLUMNS), pl.String))
+            return pl.DataFrame(schema=dict.fromkeys(grid.column_names(advised.COLUMNS), pl.String))
         return found.answer.gpus
 
     grid.serve(app, advised.GRID, advised.COLUMNS, rows_of, follows=("cluster", "probe", "model"))

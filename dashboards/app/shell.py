@@ -1,29 +1,44 @@
-"""The dashboard as a Dash application: navigation, the page of an address, and what stands in for one that fails."""
+"""The dashboard as a Dash application: its pages, navigation, the page of an address, and what stands in for one that
+fails."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, set_props
+from flask import request
 
 from ...errors import WhorlError
-from . import guard
-from .access import without_prefix
-from .page import PROBLEM, URL, Need, Page, failure, heading, labelled, told
-from .pages import PAGES, find_page
+from .access import protect, without_prefix
+from .drawing import failure, labelled
+from .energy import PAGE as ENERGY
+from .fleet.linking import PAGE as FLEET
+from .gpu.page import PAGE as GPU
+from .overview import PAGE as OVERVIEW
+from .page import PROBLEM, URL, Need, Page, heading, told
+from .placement.page import PAGE as PLACEMENT
+from .sql.page import PAGE as SQL
 from .state import parse
+from .telemetry.page import PAGE as TELEMETRY
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from ...store import Store
     from .reading import Reading
+    from .state import State as Address
+
+PAGES: tuple[Page, ...] = (OVERVIEW, FLEET, GPU, TELEMETRY, ENERGY, PLACEMENT, SQL)
+"""In the order of the navigation."""
 
 _PAGE, _NAVIGATION = "page", "navigation"
+_COPIES = "copies"  # where a table asks for the command and the query that print the same
 _SOON_S = 10.0
 _GRID = "_dash-component-suites/dash_ag_grid/async-community.js"
 """What draws tables. Dash would load it when the first table comes, after all else; the first page needs none."""
@@ -50,16 +65,15 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         "whorl",
         title="whorl",
         update_title="",
-        assets_folder=str(guard.ASSETS),
+        assets_folder=str(Path(__file__).parent / "assets"),
         requests_pathname_prefix=prefix,
         routes_pathname_prefix="/",
         serve_locally=True,
         suppress_callback_exceptions=True,
-        on_error=_failed,
+        on_error=_say_failure,
         index_string=_INDEX.replace("{grid}", prefix + _GRID),
     )
-    guard.install(app.server, token=token, prefix=prefix)
-    guard.refuse_strange_questions(app.server, app.callback_map)
+    protect(app.server, app.callback_map, token=token, prefix=prefix)
     plain = app.server.wsgi_app
 
     def attended(environ: Any, start: Any) -> Any:
@@ -79,11 +93,17 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         State(URL, "search"),
     )
     def show(path: str | None, search: str | None) -> tuple[Component, list[Component], Any]:
-        shown = find_page(path)
-        found = _shown(shown, reading, search), _links(shown, reading, search), None
+        page = find_page(path)
+        parts = _page(page, reading, search), _links(page, reading, search), None
         if ahead:
             begin()
-        return found
+        return parts
+
+    @app.server.get(f"/{_COPIES}")
+    def copies() -> dict[str, str]:
+        state, _ = parse(request.query_string.decode(errors="replace"))
+        page = find_page(request.args.get("page"))
+        return {} if page is None else same_answer(page.path, state, reading.store.root)
 
     @cache
     def begin() -> None:
@@ -96,9 +116,44 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
     return app
 
 
+def find_page(path: str | None) -> Page | None:
+    """The page of an address, under whatever prefix: its last part counts."""
+    last = (path or "").rpartition("/")[2]
+    return next((page for page in PAGES if page.path == last), None)
+
+
+def same_answer(path: str, state: Address, store: Path) -> dict[str, str]:
+    """The command that prints what a page shows, and a query over the tables that it shows, where there is one."""
+    names = ", ".join("'" + name.replace("'", "''") + "'" for name in state.gpu)
+    gpus = f" where gpu in ({names}) or name in ({names})" if names else ""
+    readings = f"select name, telemetry.* from telemetry join gpus_now using (cluster, gpu){gpus} order by ts"
+    fleet = "select name, workload, figure, median(value) as median, count(*) as n from measurements group by all"
+    options: dict[str, str | None] = {}
+    if path == "":
+        words, query = ["verdicts"], "select * from verdicts_now"
+    elif path == "fleet":
+        words, query, options = ["verdicts", "variability"], fleet, {"--workload": state.probe}
+    elif path == "gpu":
+        words, query = ["explain", next(iter(state.gpu), "GPU")], f"select * from measurements{gpus} order by began"
+    elif path == "telemetry":
+        words, query = ["sql", readings], readings
+    elif path == "energy":
+        words, query, options = ["energy"], "", {"--by": state.by, "--job": state.job}
+    elif path == "placement":
+        options = {"--workload": state.probe, "--gpus": state.gpus, "--model": state.model}
+        words, query = ["advise"], ""
+    else:
+        words, query = ["sql", state.query or "select * from gpus_now"], state.query or ""
+    if words[0] != "sql":
+        options["--cluster"] = state.cluster
+    chosen = [word for name, value in options.items() if value is not None for word in (name, value)]
+    return {"command": shlex.join(["whorl", *words, *chosen, "--store", str(store)]), "query": query}
+
+
 def _shell(store: Store) -> Component:
     """What stands around every page."""
     name = store.root.resolve()
+    waiting = html.Div(html.Span("Reading the store"), className="reading", role="status")
     return html.Div(
         [
             dcc.Location(id=URL, refresh="callback-nav"),
@@ -108,7 +163,9 @@ def _shell(store: Store) -> Component:
                     html.Strong("whorl", className="brand"),
                     html.Nav(id=_NAVIGATION, **labelled("Pages")),
                     html.Span(name.name, title=str(name), className="store"),
-                    html.Button("Theme", id="theme", type="button", n_clicks=0),
+                    html.Button("Times: UTC", id="zone", type="button", title="Times in UTC, or as this computer has"),
+                    html.Button("Theme", id="theme", type="button"),
+                    html.Button("Keys", id="keys", type="button", title="What keys do: ?"),
                 ],
                 className="top",
             ),
@@ -117,11 +174,9 @@ def _shell(store: Store) -> Component:
                     html.Div(id=PROBLEM, role="alert"),
                     dcc.Loading(
                         html.Div(id=_PAGE),
-                        target_components=cast(
-                            "Any", {_PAGE: "children"}
-                        ),  # a part of a page that asks does not cover the others
+                        target_components=cast("Any", {_PAGE: "children"}),  # a part that asks does not cover the rest
                         delay_show=400,
-                        type="dot",
+                        custom_spinner=waiting,
                         overlay_style={"visibility": "visible"},
                     ),
                 ],
@@ -132,16 +187,16 @@ def _shell(store: Store) -> Component:
     )
 
 
-def _links(shown: Page | None, reading: Reading, search: str | None) -> list[Component]:
+def _links(current: Page | None, reading: Reading, search: str | None) -> list[Component]:
     """The navigation. A page that has nothing to show yet is pale; it says which command fills it."""
     state, _ = parse(search)
-    found: list[Component] = []
+    links: list[Component] = []
     for page in PAGES:
         missing = [need.table for need in _missing(page, reading)]
-        looks = [*(["here"] if page is shown else []), *(["bare"] if missing else [])]
-        says = f"nothing to show yet: {' and '.join(missing)} has no rows" if missing else None
-        found.append(dcc.Link(page.title, href=state.href(page.path), className=" ".join(looks), title=says))
-    return found
+        classes = [*(["here"] if page is current else []), *(["bare"] if missing else [])]
+        hint = f"nothing to show yet: {' and '.join(missing)} has no rows" if missing else None
+        links.append(dcc.Link(page.title, href=state.href(page.path), className=" ".join(classes), title=hint))
+    return links
 
 
 def _missing(page: Page, reading: Reading) -> list[Need]:
@@ -149,7 +204,7 @@ def _missing(page: Page, reading: Reading) -> list[Need]:
     return [need for need in page.needs if not reading.has(need.table)]
 
 
-def _shown(page: Page | None, reading: Reading, search: str | None) -> Component:
+def _page(page: Page | None, reading: Reading, search: str | None) -> Component:
     """The page, or what says why it is not there."""
     if page is None:
         return html.Div([heading("No such page"), told(html.P("Choose a page above."), kind="empty")])
@@ -164,9 +219,9 @@ def _shown(page: Page | None, reading: Reading, search: str | None) -> Component
             parts: list[Any] = [html.P(f"This page needs the table {' and '.join(need.table for need in missing)}.")]
             parts.append(html.P("Fill it with this, and load the page again:"))
             parts += [need.command(reading.store.root) for need in missing]
-            full = [one for one in PAGES if one.needs and not _missing(one, reading)]
+            full = [other for other in PAGES if other.needs and not _missing(other, reading)]
             if full:
-                links = [html.Li(dcc.Link(one.title, href=state.href(one.path))) for one in full]
+                links = [html.Li(dcc.Link(other.title, href=state.href(other.path))) for other in full]
                 parts += [html.P("These pages have something to show now:"), html.Ul(links)]
             return html.Div([heading(page.title), told(*parts, kind="empty")])
         notes = [told(html.P(sentence)) for sentence in problems]
@@ -175,12 +230,12 @@ def _shown(page: Page | None, reading: Reading, search: str | None) -> Component
         return html.Div([heading(page.title), told(html.P(failure(error)), kind="problem")])
 
 
-def _failed(error: Exception) -> None:
+def _say_failure(error: Exception) -> None:
     """Say on the page what a callback could not do. A page that asked by itself does not ask again: a person does."""
     set_props(PROBLEM, {"children": told(html.P(failure(error)), kind="problem")})
-    for asking in ctx.triggered_prop_ids:
-        name, _, what = asking.rpartition(".")
-        if what == "n_intervals":
+    for changed in ctx.triggered_prop_ids:
+        name, _, changed_property = changed.rpartition(".")
+        if changed_property == "n_intervals":
             set_props(name, {"disabled": True})
 
 
