@@ -29,8 +29,8 @@ import whorl
 from whorl.analysis.one_gpu.found import named
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.access import LIMITS
-from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.serving import Server
 from whorl.dashboards.style import BLUE, GREEN, GREY, RED, layout
 from whorl.store import Store

@@ -176,10 +176,8 @@ class Reading:
         filled = self.made(), table
         if filled in self._filled:
             return True
-        if table in LIVE:  # its rows may be in journals, which `version` does not see
-            has = has_rows(self.store, table)
-        else:
-            has = self.answer(has_rows, table, tables=(table,))
+        live = table in LIVE  # its rows may be in journals, which `version` does not see
+        has = has_rows(self.store, table) if live else self.answer(has_rows, table, tables=(table,))
         if has:
             self._filled.add(filled)
         return has

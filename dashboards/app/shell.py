@@ -99,11 +99,12 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
             begin()
         return parts
 
-    @app.server.get(f"/{_COPIES}")
     def copies() -> dict[str, str]:
         state, _ = parse(request.query_string.decode(errors="replace"))
         page = find_page(request.args.get("page"))
         return {} if page is None else same_answer(page.path, state, reading.store.root)
+
+    app.server.add_url_rule(f"/{_COPIES}", _COPIES, copies)
 
     @cache
     def begin() -> None:

@@ -35,7 +35,8 @@ def _sort(page: Page, grid: str, way: str) -> None:
 
 def _saved(page: Page, label: str) -> list[dict[str, str]]:
     with page.expect_download() as download:
-        page.get_by_role("button", name=f"CSV: {label}").click()
+        page.get_by_role("button", name=f"Copy: {label}").click()
+        page.get_by_role("menuitem", name="Save as CSV").click()
     got: Download = download.value
     return list(csv.DictReader(got.path().read_text(encoding="utf-8-sig").splitlines()))
 

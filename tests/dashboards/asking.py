@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from dash import Dash
 
-from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.shell import make_app
 from whorl.store import Store
 
 _PAGE = "..page.children...navigation.children...problem.children.."

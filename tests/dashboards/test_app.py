@@ -26,8 +26,8 @@ from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.access import LIMITS, without_prefix
-from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.documents.evidence import action
 from whorl.dashboards.printed.explain import findings
 from whorl.dashboards.serving import Server

@@ -17,8 +17,8 @@ from whorl.analysis.energy.options import Ground, ground
 from whorl.cli import cli
 from whorl.dashboards.app import reading
 from whorl.dashboards.app.energy import address
-from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.energy_table import energy_frame
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of

@@ -20,8 +20,8 @@ from whorl.dashboards.app.fleet import parts
 from whorl.dashboards.app.fleet.linking import _changed, _pointed, _whole, brushed_state
 from whorl.dashboards.app.fleet.view import Asked, View, placed
 from whorl.dashboards.app.grid import block
-from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.state import State as Address
 from whorl.dashboards.app.state import parse
 from whorl.dashboards.figures.scale import Scale

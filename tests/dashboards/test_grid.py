@@ -72,7 +72,8 @@ def test_a_block_holds_only_what_is_shown_and_is_json() -> None:
     first = block(many, COLUMNS, {"startRow": 0, "endRow": 10_000})
     assert first["rowCount"] == 400
     assert len(first["rowData"]) == BLOCK
-    assert first["rowData"][0] == {"gpu": "b/10", "slower": 2.0, "low": 0.0, "high": 1.0, "at": "2026-01-02 03:04:05"}
+    assert first["rowData"][0] == {"gpu": "b/10", "slower": 2.0, "low": 0.0, "high": 1.0, "at": "2026-01-02 03:04:05",
+                                   "slower:text": "+2.0 %", "low:text": "[0, 1]"}  # fmt: skip
     assert first["rowData"][2]["slower"] is None, "JSON has no infinity"
     json.dumps(first, allow_nan=False)
     assert block(many, COLUMNS, {"startRow": 399})["rowData"] == [first["rowData"][3]]

@@ -16,12 +16,12 @@ from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
-from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.placement.advised import COLUMNS
 from whorl.dashboards.app.placement.page import PAGE
 from whorl.dashboards.app.placement.replayed import replayed
 from whorl.dashboards.app.placement.told import Question, Told
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.state import State
 from whorl.dashboards.figures.placement import nodes_by_score
 from whorl.errors import InputError

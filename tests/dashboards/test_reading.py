@@ -21,9 +21,8 @@ from whorl.dashboards.app.fleet import view as fleet_view
 from whorl.dashboards.app.fleet.view import ask as ask_fleet
 from whorl.dashboards.app.fleet.view import view
 from whorl.dashboards.app.gpu import asked as of_page
-from whorl.dashboards.app.shell import make_app
-from whorl.dashboards.app.shell import PAGES
 from whorl.dashboards.app.reading import Reading
+from whorl.dashboards.app.shell import PAGES, make_app
 from whorl.dashboards.app.state import parse
 from whorl.store import Store
 from whorl.tests.dashboards.asking import Asked

@@ -16,8 +16,8 @@ from ....errors import WhorlError
 from ....store.names import plain_workload
 from ...table import many
 from .. import grid
-from ..reading import Slowly
 from ..page import RUNS, URL, Page, failure, following, heading, prose, section, told
+from ..reading import Slowly
 from ..state import parse
 from . import advised, replayed
 from .told import Question, Told
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from dash.development.base_component import Component
 
     from ....analysis.replay.setting import Answered
-    from ..reading import Later
-    from ..reading import Reading
+    from ..reading import Later, Reading
     from ..state import State as Address
 
 _PATH = "placement"
