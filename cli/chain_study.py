@@ -59,7 +59,7 @@ def chain_study(
     whorl jobs chain-study --log ls6.csv --cluster-nodes 72 --as-published mirage
 
     A chain is a training in jobs of 48 h. Interruption is the time without a job between two of them, overlap the time
-    in which both hold their nodes (docs/chains.md).
+    in which both hold their nodes (docs/jobs.md).
     """
     from ..analysis.chains import study
     from ..analysis.chains.jobs_log import read_log

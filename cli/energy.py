@@ -115,7 +115,7 @@ def quote(inherited: dict[str, Any] | None, /, job: str | None, gpus: str | None
     usual GPU  median GPU of its model    needs `whorl campaign`
     model      each other model           needs the same workloads on both
     cap        lower power limits         needs `whorl tune` of its workload
-    start      greenest before deadline   needs hours of a grid (docs/carbon.md)
+    start      greenest before deadline   needs hours of a grid (docs/energy.md)
 
     \b
     whorl energy quote --store S --workload gemm-fp16 --gpus 8 --cap 60%

@@ -86,7 +86,7 @@ def costs(row: Row, booked: Booked) -> list[Tile]:
             value, ends = interval(row, names, scale)
             tiles.append((f"{value} {suffix}".rstrip(), f"{figure} {_unbroken(ends)}"))
         elif booked.settings.path is None:
-            tiles.append((MISSING, f"{figure}: write energy.toml in the store's folder (docs/carbon.md)"))
+            tiles.append((MISSING, f"{figure}: write energy.toml in the store's folder (docs/energy.md)"))
         else:
             reason = lacking(why, booked.zones_without_factor()) if why else "there is no figure of the energy"
             tiles.append((MISSING, f"{figure}: {_plain(reason)}"))

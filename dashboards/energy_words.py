@@ -341,7 +341,7 @@ def carbon(answer: EnergyAnswer) -> Iterable[str]:
     if costs_of(answer):
         yield "intervals of CO2e and cost are those of the energy: nobody states how wrong a factor is"
     if booked.settings.path is None:
-        yield "for CO2e and cost, write a file energy.toml in the store's folder (docs/carbon.md)"
+        yield "for CO2e and cost, write a file energy.toml in the store's folder (docs/energy.md)"
         return
     for code, figure in ((booked.carbon_reason, "CO2e"), (booked.cost_reason, "cost")):
         if code is not None:

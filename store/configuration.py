@@ -9,7 +9,7 @@
     account = "hpc-ops"               # --account of campaigns
     price_per_gpu_hour = 0.9          # what an hour of a GPU costs, in the currency of [energy]
 
-    [energy]                          # zone, price of a kWh, and more: the keys of energy.toml (docs/carbon.md)
+    [energy]                          # zone, price of a kWh, and more: the keys of docs/site/energy.toml
     zone = "DE"
 
 An option goes before an environment variable, that before the user's file, and that before the site's. `[energy]` is

@@ -66,7 +66,7 @@ def _sentences(calibration: Calibration) -> Iterable[str]:
     else:
         yield (
             "n/a: no node has ten windows in which its power and that of all its GPUs are known; `whorl import` and "
-            "`whorl collect` read the power of nodes (docs/calibration.md)"
+            "`whorl collect` read the power of nodes (docs/energy.md)"
         )
     for row in calibration.refused.head(_REFUSED).iter_rows(named=True):
         yield (

@@ -52,7 +52,7 @@ def answer(idle_gpus: HeldIdle) -> Iterable[str | Table]:
     if not idle.height:
         return
     if idle_gpus.carbon_reason is not None and idle_gpus.cost_reason is not None:
-        yield "for grams and money of the energy, write zone and price into energy.toml (docs/carbon.md)"
+        yield "for grams and money of the energy, write zone and price into energy.toml (docs/energy.md)"
     elif idle_gpus.carbon_reason or idle_gpus.cost_reason:
         yield f"n/a: {lacking(idle_gpus.carbon_reason or idle_gpus.cost_reason or '')}"
 

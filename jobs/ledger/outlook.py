@@ -68,7 +68,7 @@ def greenest_start(
 ) -> Greenest:
     """The greenest start of a job of so many `hours` at so many `watts` that must end by `deadline`.
 
-    `settings` is an `energy.toml` with the zone and a file of hours (docs/carbon.md). `deadline` and `now` (if not
+    `settings` is an `energy.toml` with the zone and a file of hours (docs/energy.md). `deadline` and `now` (if not
     given: the time now) need a time zone. The answer has `start_time` (None where nothing is known of the zone),
     `saved_g` with its interval, and `reason`. Raises InputError where the job does not fit or a file cannot be used,
     WhorlError where a service that the settings name does not answer, or a package for analysis is missing.
