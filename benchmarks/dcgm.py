@@ -166,8 +166,10 @@ def measure(given: argparse.Namespace, engine: Any, folders: dict[str, Path]) ->
     environment = engine.environment(DCGM_FOLDER=str(engine.folder))
     auditor = Auditor(engine, every_us, given.seconds + 120)
     interval = f"{every_us // 1000}ms"
-    verb = ["collect", "--store", "S", "--backend", "dcgm", "--host", engine.address]
-    commands = {"collect": [sys.executable, "-c", WHORL, *verb, "--interval", interval, "--slow-interval", interval]}
+    verb = ["collect", "--store", "S", "--backend", f"dcgm:host={engine.address}"]
+    commands = {
+        "collect": [sys.executable, "-c", WHORL, *verb, "--interval", interval, "--set", f"slow-interval={interval}"]
+    }
     for name in ("backend", "dcgm_reader"):
         options = ["--variant", name, "--address", engine.address, "--rate", str(given.rate)]
         commands[name] = [sys.executable, str(Path(__file__).resolve()), *options]

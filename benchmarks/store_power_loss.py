@@ -69,7 +69,7 @@ STEPS = {
     f"ticks n1 {DAY} seals": "",
     "compact 1": "store compact --offline",
     "append b 75": "",
-    "collect": "collect --backend simulated --gpus 2 --interval 100ms --duration 2s --durable tick",
+    "collect": "collect --backend simulated:gpus=2 --interval 100ms --duration 2s --set durable=tick",
     f"ticks n2 {DAY + 5}": "",
     "compact 2": "store compact --offline",
     "campaign": "campaign run gemm-fp32 --suite quick --fleet fleet.toml --settle 0 --program '{program}'",

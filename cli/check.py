@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import Span, json_option, model_option, seed_option, store_option
+from .options import FAULT_ROW, Span, backend_option, json_option, simulated_rows, store_option
 
 
 class _Unknown(click.UsageError):
@@ -56,21 +56,13 @@ class _FailsOpen(click.Command):
 @click.option(
     "--timeout", type=Span(), help="Answer after this time at the latest.  [default: 30s a GPU, at least 60s]"
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["cuda", "simulated", "auto"]),
+@backend_option(
+    "cuda",
+    "simulated",
+    "auto",
     default="cuda",
-    show_default=True,
-    help="cuda or auto: the GPUs of this node; simulated: a fleet that is not there.",
-)
-@click.option("--gpus", type=click.IntRange(1, 64), help="Simulated: how many GPUs.  [default: 4]")
-@model_option
-@seed_option
-@click.option(
-    "--fault",
-    multiple=True,
-    metavar="KIND",
-    help="Simulated: plant this fault; `whorl demo sim --describe` lists them. Repeatable.",
+    says="cuda or auto: the GPUs of this node; simulated: GPUs that are not there.",
+    simulated=(*simulated_rows(64), FAULT_ROW),
 )
 @json_option
 def check(store: str, form: str, as_json: bool, **options: Any) -> None:

@@ -13,7 +13,16 @@ import click
 
 from ..dashboards.table import many
 from ..errors import WhorlError
-from .options import Span, any_store_option, json_option, typed
+from .options import (
+    Setting,
+    Span,
+    any_store_option,
+    backend_option,
+    json_option,
+    settings,
+    simulated_rows,
+    typed,
+)
 
 if TYPE_CHECKING:
     from ..collectors.collect import Collecting
@@ -30,67 +39,36 @@ if TYPE_CHECKING:
 @any_store_option
 @click.option("--for-job", is_flag=True, help="Only the GPUs of this batch job, into a folder of its own; see above.")
 @click.option("--interval", type=Span(), default="1s", show_default=True, help="Time between readings.")
-@click.option(
-    "--slow-interval",
-    type=Span(),
-    default="10s",
-    show_default=True,
-    help="Time between readings of slowly changing metrics.",
-)
 @click.option("--duration", type=Span(), help="Stop after this time; without it, at Ctrl-C or SIGTERM.")
-@click.option(
-    "--backend",
-    metavar="NAME",
+@backend_option(
     default="nvml",
-    show_default=True,
-    help="What is read: nvml, dcgm, prometheus or simulated.",
-)
-@click.option(
-    "--durable",
-    type=Span(tick=0.0),
-    help="'tick', or the longest time until a reading is safe on the disk.  [default: by file system]",
+    says="What is read: nvml, dcgm, prometheus or simulated.",
+    dcgm=(
+        Setting("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
+        Setting("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
+        Setting("job", click.STRING, "Store the engine's statistics of this job at the end.", metavar="ID"),
+    ),
+    prometheus=(
+        Setting("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
+    ),
+    simulated=simulated_rows(1024, "8", "H100"),
 )
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @click.option("--node", metavar="NAME", help="Name of this node.  [default: its host name]")
-@click.option(
-    "--hung", type=Span(), help="A call that takes longer counts as hanging.  [default: 5s, or ten intervals]"
+@settings(
+    Setting("slow-interval", Span(), "Time between readings of slowly changing metrics.", "10s"),
+    Setting(
+        "durable",
+        Span(tick=0.0),
+        "'tick', or the longest time until a reading is safe on the disk.  [default: by file system]",
+    ),
+    Setting("hung", Span(), "A call that takes longer counts as hanging.  [default: 5s, or ten intervals]"),
+    Setting("node-power", click.BOOL, "Read the power of the node too (RAPL, ACPI, IPMI).", True),
 )
-@click.option(
-    "--node-power/--no-node-power",
-    default=True,
-    help="Read the power of the node too (RAPL, ACPI, IPMI). Default: yes.",
-)
-@click.option("--host", metavar="HOST:PORT", help="DCGM: the engine.  [default: this node's, else one of its own]")
-@click.option("--socket", metavar="PATH", help="DCGM: the engine, by its Unix socket.")
-@click.option("--job", metavar="ID", help="DCGM: store its statistics of this job at the end.")
-@click.option("--url", metavar="URL", multiple=True, help="Prometheus: the page of an exporter; may be repeated.")
-@click.option("--gpus", type=click.IntRange(1, 1024), help="Simulated: how many GPUs.  [default: 8]")
-@click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: H100]")
-@click.option("--seed", type=int, help="Simulated: which GPUs of that model.  [default: 1]")
 @json_option
 @click.pass_context
 def collect(
-    ctx: click.Context,
-    command: tuple[str, ...],
-    store: str | None,
-    for_job: bool,
-    interval: float,
-    slow_interval: float,
-    duration: float | None,
-    backend: str,
-    durable: float | None,
-    cluster: str | None,
-    node: str | None,
-    hung: float | None,
-    node_power: bool,
-    host: str | None,
-    socket: str | None,
-    job: str | None,
-    url: tuple[str, ...],
-    gpus: int | None,
-    model: str | None,
-    seed: int | None,
-    as_json: bool,
+    ctx: click.Context, /, command: tuple[str, ...], store: str | None, for_job: bool, as_json: bool, **options: Any
 ) -> None:
     """Read every GPU of this node into a store until you stop it.
 
@@ -117,26 +95,8 @@ def collect(
         raise click.UsageError(f"{command[0]!r} is too much: a command can run with --for-job")
     if store is None and not for_job:
         raise click.UsageError("Missing option '--store' (env var: 'WHORL_STORE').")
-    options = CollectOptions(
-        for_job=for_job,
-        interval=interval,
-        slow_interval=slow_interval,
-        duration=duration,
-        backend=backend,
-        durable=durable,
-        cluster=cluster,
-        node=node,
-        hung=hung,
-        node_power=node_power,
-        gpus=gpus,
-        model=model,
-        seed=seed,
-        host=host,
-        socket=socket,
-        job=job,
-        url=url,
-    )
-    reading = partial(_read, store, options)
+    collecting_options = CollectOptions(for_job=for_job, **options)
+    reading = partial(_read, store, collecting_options)
     if command:
         sys.exit(_beside(command, reading, as_json=as_json))
     if for_job and os.environ.get("SLURM_STEP_ID", "").isdecimal() and not os.environ.get("SLURM_OVERLAP"):

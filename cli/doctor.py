@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
-from .options import json_option
+from .options import Setting, backend_option, json_option
 
 
 @click.command("doctor", short_help="What works on this machine, and why the rest does not.")
 @click.option("--store", metavar="DIR", envvar="WHORL_STORE", help="Also check every file of this store.")
-@click.option("--host", metavar="HOST:PORT", help="The DCGM engine.  [default: this node's, else one of its own]")
-@click.option("--socket", metavar="PATH", help="The DCGM engine, by its Unix socket.")
-@click.option("--url", metavar="URL", multiple=True, help="Also read this page of an exporter; may be repeated.")
+@backend_option(
+    "dcgm",
+    "prometheus",
+    says="Also read what stands elsewhere.",
+    several=True,
+    dcgm=(
+        Setting("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
+        Setting("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
+    ),
+    prometheus=(
+        Setting("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
+    ),
+)
 @json_option
-def doctor(store: str | None, host: str | None, socket: str | None, url: tuple[str, ...], as_json: bool) -> None:
+def doctor(
+    store: str | None, as_json: bool, host: str | None, socket: str | None, url: tuple[str, ...], **_: Any
+) -> None:
     """Show what works on this machine, and why the rest does not.
+
+    \b
+    whorl doctor
+    whorl doctor --backend prometheus:url=http://localhost:9400/metrics
 
     Exit status 1 if something that whorl always needs does not work, or if a file of the store is damaged.
     """

@@ -54,7 +54,7 @@ def _say_if_idle(exporter: Exporter, max_age: float) -> None:
     type=Span(),
     default="60s",
     show_default=True,
-    help="Leave out readings that are older. Longer than --slow-interval of the collectors.",
+    help="Leave out readings that are older. Longer than slow-interval of the collectors.",
 )
 @click.option(
     "--dcgm-names", is_flag=True, help="Also give the readings under dcgm-exporter's names, as DCGM_FI_DEV_GPU_TEMP."

@@ -1,10 +1,13 @@
-"""Options that several verbs share."""
+"""Options that several verbs share, and those of KEY=VALUE: `--set`, `--world`, and what follows `--backend NAME:`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -139,3 +142,192 @@ class When(click.ParamType[datetime]):
 
 
 cluster_option = click.option("--cluster", metavar="NAME", help="Only this cluster.")
+
+
+# -- options of KEY=VALUE ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of an option of KEY=VALUE. The verb gets it as an argument, as it gets any option."""
+
+    key: str
+    type: click.ParamType[Any]
+    help: str
+    default: Any = None
+    """What it is where it is left out; a text is read as what is typed."""
+    metavar: str = ""
+    name: str = ""
+    """Of the argument; the key where it is left out."""
+    multiple: bool = False
+    """Whether it may be given several times; then the argument is a tuple."""
+
+    @property
+    def argument(self) -> str:
+        return self.name or self.key.replace("-", "_")
+
+    def row(self) -> list[str]:
+        """Its key, what it takes, and what it means, for people."""
+        if isinstance(self.type, click.Choice):
+            takes = "|".join(self.type.choices)
+        else:
+            takes = self.metavar or {"boolean": "yes|no"}.get(self.type.name, self.type.name.partition(" ")[0])
+        default = {"None": "", "False": "no", "True": "yes"}.get(f"{self.default}", f"{self.default}")
+        return [self.key, takes, f"{self.help}{f'  [default: {default}]' if default else ''}"]
+
+    def value(self, ctx: click.Context, texts: Sequence[str], spelling: str) -> Any:
+        """What was typed, or the default. Raises BadParameter, which names it as `spelling`."""
+        if len(texts) > 1 and not self.multiple:
+            raise click.BadParameter(f"it is given {len(texts)} times, and takes one value", ctx, param_hint=spelling)
+        try:
+            if self.multiple:
+                return tuple(self.type.convert(text, None, ctx) for text in texts)
+            value = texts[0] if texts else self.default
+            return None if value is None else self.type.convert(value, None, ctx)
+        except click.BadParameter as error:
+            raise click.BadParameter(error.message, ctx, param_hint=spelling) from error
+
+
+class _OfPairs(click.Option):
+    """An option that gives the verb several arguments, one for each key of its rows."""
+
+    tables: Mapping[str, Mapping[str, Setting]]
+    """The rows by key; of several groups by their name."""
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        if not ctx.resilient_parsing and "help" in ((value,) if isinstance(value, str) else value or ()):
+            from ..dashboards.table import Table
+            from .output import print_table
+
+            rows = list(dict.fromkeys(tuple(row.row()) for rows in self.tables.values() for row in rows.values()))
+            print_table(Table(("key", "takes", "meaning"), rows, wrapped=(2,)))
+            ctx.exit()
+        return super().type_cast_value(ctx, value)
+
+    def take(self, ctx: click.Context, table: str, pairs: Sequence[str], spelling: str) -> None:
+        """Give the verb the values of one group. Raises BadParameter for a key or a value that cannot be."""
+        rows = self.tables[table]
+        typed_texts: dict[str, list[str]] = {}
+        for pair in pairs:
+            key, equals, value = pair.partition("=")
+            key = key.strip().replace("_", "-")
+            if key not in rows:
+                raise click.BadParameter(f"there is no {key!r}; there are {', '.join(rows)}", ctx, param_hint=spelling)
+            if not equals:
+                raise click.BadParameter(f"{pair!r} has no value: write {key}=VALUE", ctx, param_hint=spelling)
+            typed_texts.setdefault(key, []).append(value)
+        apart = ":" if table else " "
+        for key, row in rows.items():
+            texts = typed_texts.get(key, [])
+            ctx.params[row.argument] = row.value(ctx, texts, f"{spelling}{apart}{key}")
+            source = ParameterSource.COMMANDLINE if texts else ParameterSource.DEFAULT
+            ctx.set_parameter_source(row.argument, source)
+
+
+class Settings(_OfPairs):
+    """A repeatable option of KEY=VALUE. `help` explains the keys; a TOML file may have several."""
+
+    def __init__(self, names: Sequence[str], *, rows: Sequence[Setting], says: str, **attributes: Any) -> None:
+        self.tables = {"": {row.key: row for row in rows}}
+        text = f"{says}: {', '.join(self.tables[''])}. Repeatable; `{names[0]} help` explains them."
+        super().__init__(names, multiple=True, metavar="KEY=VALUE", expose_value=False, help=text, **attributes)
+        self.callback = self._given
+
+    def _given(self, ctx: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
+        spelling = self.opts[0]
+        pairs = [pair for text in texts for pair in (_in_file(text, spelling) if _is_file(text) else [text])]
+        self.take(ctx, "", pairs, spelling)
+
+
+class BackendOption(_OfPairs):
+    """`--backend NAME`, or with more: `simulated:gpus=4,model=V100`. Repeatable: keys add up. `help` explains them."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        backends: Sequence[str],
+        rows: Mapping[str, Sequence[Setting]],
+        default: str | None,
+        several: bool,
+        says: str,
+        **attributes: Any,
+    ) -> None:
+        self.backends, self.usual, self.several = backends, default, several
+        self.tables = {backend: {row.key: row for row in keys} for backend, keys in rows.items()}
+        alike: dict[str, list[str]] = {}
+        for backend, keys in self.tables.items():
+            alike.setdefault(", ".join(keys), []).append(f"{backend}:KEY=VALUE,...")
+        takes = "; ".join(f"{' or '.join(words)} takes {keys}" for keys, words in alike.items())
+        usual = f"  [default: {default}]" if default else ""
+        text = f"{says} {takes}; `help` explains them.{usual}"
+        super().__init__(names, metavar="NAME", multiple=True, help=text, **attributes)
+        self.callback = self._given
+
+    def _given(self, ctx: click.Context, _: click.Parameter, texts: Sequence[str]) -> str | None:
+        pairs: dict[str, list[str]] = {}
+        for text in texts:
+            backend, colon, words = text.partition(":")
+            if self.backends and backend not in self.backends:
+                raise click.BadParameter(f"{backend!r} is not one of {', '.join(self.backends)}", ctx, self)
+            if colon and backend not in self.tables:
+                raise click.BadParameter(f"{backend} takes nothing more: leave out {colon}{words}", ctx, self)
+            pairs.setdefault(backend, []).extend(words.split(",") if words else ())
+        if len(pairs) > 1 and not self.several:
+            raise click.BadParameter(f"{' and '.join(pairs)} cannot be used together", ctx, self)
+        for backend in sorted(self.tables, key=lambda name: name in pairs):  # those that were typed go last
+            self.take(ctx, backend, pairs.get(backend, []), f"{self.opts[0]} {backend}")
+        return next(iter(pairs), self.usual)
+
+
+def settings(*rows: Setting, name: str = "--set", says: str = "What is seldom changed") -> Callable[[Any], Any]:
+    """The option `--set` of a verb, or one of another name, with a row for each key."""
+    return click.option(name, cls=Settings, rows=rows, says=says)
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith(".toml") and "=" not in text
+
+
+def _in_file(name: str, spelling: str) -> Iterator[str]:
+    """The pairs of a TOML file. Raises BadParameter where it cannot be read."""
+    try:
+        table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise click.BadParameter(f"{name} cannot be read: {why}", param_hint=spelling) from error
+    for key, value in table.items():
+        for single in value if isinstance(value, list) else [value]:
+            yield f"{key}={str(single).lower() if isinstance(single, bool) else single}"
+
+
+# -- simulated GPUs ---------------------------------------------------------------------------------------------------
+
+
+def simulated_rows(most: int, default: str = "4", model: str = "V100") -> tuple[Setting, ...]:
+    """How simulated GPUs are drawn: the keys of `--backend simulated:` that each verb has."""
+    return (
+        Setting("gpus", click.IntRange(1, most), f"How many GPUs.  [default: {default}]"),
+        Setting("model", click.STRING, f"V100, A100, H100 or H200.  [default: {model}]", metavar="NAME"),
+        Setting("seed", click.IntRange(0), "The fleet's seed.  [default: 1]"),
+    )
+
+
+FAULT_ROW = Setting(
+    "fault",
+    click.STRING,
+    "Plant this fault, as hot=20%; `whorl demo sim --describe` lists them. May be repeated.",
+    metavar="KIND[=SIZE]",
+    multiple=True,
+)
+
+
+def backend_option(
+    *backends: str, says: str, default: str | None = None, several: bool = False, **rows: Sequence[Setting]
+) -> Callable[[Any], Any]:
+    """The option `--backend`, with what each backend takes: one of `backends`, or any where none is stated.
+
+    `several`: whether more than one may be named.
+    """
+    attributes = {"backends": backends, "rows": rows, "default": default, "several": several, "says": says}
+    return click.option("--backend", cls=BackendOption, **attributes)

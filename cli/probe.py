@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .ending import Ending, stays
-from .options import Span, fault_option, json_option, model_option, seed_option, store_option
+from .options import (
+    FAULT_ROW,
+    Setting,
+    Span,
+    backend_option,
+    json_option,
+    settings,
+    simulated_rows,
+    store_option,
+)
 from .probe_list import list_probes
 from .probe_prolog import prolog
 
@@ -17,6 +26,16 @@ if TYPE_CHECKING:
     from ..probes.campaign import Report
 
 _SUITES = ("quick", "standard", "full")
+_SIMULATED = (
+    *simulated_rows(999 * 32),
+    Setting("faults", click.IntRange(0), "How many GPUs are faulty.  [default: 0]"),
+    FAULT_ROW,
+    Setting("population", click.STRING, "How healthy GPUs differ; see `whorl demo sim --describe`."),
+    Setting("interval", Span(), "Time between stored readings.  [default: 1s]"),
+    Setting("fleet", click.STRING, "The file of a cluster, of which one node is measured.", metavar="FILE"),
+    Setting("node", click.STRING, "With fleet: which node.  [default: $SLURMD_NODENAME]", metavar="NAME"),
+)
+"""What a simulated fleet is like."""
 
 
 @click.group("probe", short_help="Measure GPUs with work of known size: list the probes, run them.")
@@ -37,19 +56,21 @@ probe.add_command(prolog)
 @click.option(
     "--suite", type=click.Choice(_SUITES), help="How thoroughly to measure; without NAMEs, also which probes."
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["cuda", "simulated", "auto"]),
+@backend_option(
+    "cuda",
+    "simulated",
+    "auto",
     default="cuda",
-    show_default=True,
-    help="Where the probes run; auto: on the GPUs here, else simulated.",
+    says="Where the probes run; auto: on the GPUs here, else simulated.",
+    simulated=_SIMULATED,
+    auto=_SIMULATED,
 )
 @click.option(
     "--gpu",
     "chosen",
     multiple=True,
     metavar="GPU",
-    help="Only this GPU: node/slot, UUID, a part, or index; not with --gpus. Repeatable.",
+    help="Only this GPU: node/slot, UUID, a part, or index. Repeatable.",
 )
 @click.option(
     "--neighbours",
@@ -58,50 +79,34 @@ probe.add_command(prolog)
     show_default=True,
     help="One GPU of a node after another, or all of them at once.",
 )
-@click.option("--period", type=Span(), help="power-square, soak: time from one load to the next.  [default: 0.2s]")
-@click.option(
-    "--duty",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="power-square, soak: share of that time under load.  [default: 0.5]",
-)
-@click.option(
-    "--input", "distribution", metavar="NAME", help="Distribution of the input data, for kernels with a choice."
-)
-@click.option(
-    "--input-seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Seed of the input data."
-)
-@click.option(
-    "--precision",
-    type=click.FloatRange(0, 100, min_open=True),
-    metavar="PERCENT",
-    help="Stop when the median's 95 % interval is at most +/- this.  [default: by suite]",
-)
-@click.option(
-    "--repeats", type=click.IntRange(3, 10_000), help="Measure at least this many repeats.  [default: by suite]"
-)
 @click.option("--time-limit", type=Span(), help="Measure each probe for at most this time.  [default: by suite]")
-@click.option("--until-wrong", is_flag=True, help="soak: end at the first wrong result.")
-@click.option("--knobs", metavar="FILE", help="stress: its knobs, as `whorl tune --stress --json` printed them.")
-@click.option("--start-temperature", type=float, metavar="DEGC", help="Cool down to this before each probe.")
-@click.option("--cool-down", type=Span(), default="120s", show_default=True, help="Cool down for at most this time.")
 @click.option("--lock-clock", type=float, metavar="MHZ", help="Lock the SM clock, and unlock it afterwards.")
 @click.option("--power-limit", type=float, metavar="W", help="Set the power limit, and restore it afterwards.")
 @click.option("--exclusive", is_flag=True, help="Refuse a GPU that another process uses.")
 @click.option("--campaign", metavar="NAME", help="Name of the campaign; runs that it has stored are not repeated.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
-@click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4]")
-@model_option
-@seed_option
-@click.option("--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 0]")
-@fault_option
-@click.option(
-    "--population",
-    metavar="NAME",
-    help="Simulated: how healthy GPUs differ; see `whorl demo sim --describe`.  [default: normal]",
+@settings(
+    Setting("period", Span(), "power-square, soak: time from one load to the next.  [default: 0.2s]"),
+    Setting(
+        "duty",
+        click.FloatRange(0, 1, min_open=True, max_open=True),
+        "power-square, soak: share of that time under load.  [default: 0.5]",
+    ),
+    Setting("input", click.STRING, "Distribution of the input data, for kernels with a choice.", metavar="NAME"),
+    Setting("input-seed", click.IntRange(0, 2**32 - 1), "Seed of the input data.", 1),
+    Setting(
+        "precision",
+        click.FloatRange(0, 100, min_open=True),
+        "Stop when the median's 95 % interval is at most +/- this.  [default: by suite]",
+        metavar="PERCENT",
+    ),
+    Setting("repeats", click.IntRange(3, 10_000), "Measure at least this many repeats.  [default: by suite]"),
+    Setting("until-wrong", click.BOOL, "soak: end at the first wrong result.", False),
+    Setting("knobs", click.STRING, "stress: its knobs, as `whorl tune --stress --json` printed them.", metavar="FILE"),
+    Setting("start-temperature", click.FLOAT, "Cool down to this before each probe.", metavar="DEGC"),
+    Setting("cool-down", Span(), "Cool down for at most this time.", "120s"),
+    says="What a run is like",
 )
-@click.option("--interval", type=Span(), help="Simulated: time between stored readings.  [default: 1s]")
-@click.option("--fleet", metavar="FILE", help="Simulated: the cluster of which one node is measured.")
-@click.option("--node", metavar="NAME", help="With --fleet: which node.  [default: $SLURMD_NODENAME]")
 @json_option
 def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given: Any) -> None:
     """Run the probes NAMEd, or those of a suite, on every GPU of this node or of a simulated fleet.
@@ -122,7 +127,7 @@ def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given
         if sys.stderr.isatty():
             output.tell(f"campaign {name}")
 
-    given |= {"gpu": given.pop("chosen"), "input": given.pop("distribution"), "fault": given.pop("kinds")}
+    given["gpu"] = given.pop("chosen")
     with output.ProgressBar() as progress, Ending():
         reply = measure(store, *names, backend=backend, progress=progress, tell=output.tell, begins=begins, **given)
     output.print_reply(reply, as_json=as_json)

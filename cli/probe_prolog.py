@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Span, json_option, model_option, seed_option
+from .options import FAULT_ROW, Span, backend_option, json_option, simulated_rows
 
 if TYPE_CHECKING:
     from ..probes.prolog import Fitness
@@ -17,17 +17,13 @@ if TYPE_CHECKING:
 @click.command("prolog", short_help="Are the GPUs here fit for a job? In 5 s and one line, for Slurm.")
 @click.option("--timeout", type=Span(), default="5s", show_default=True, help="Answer after this time at the latest.")
 @click.option("--store", metavar="DIR", help="Store why a GPU is unfit, as an event.")
-@click.option(
-    "--backend",
-    type=click.Choice(["cuda", "simulated"]),
+@backend_option(
+    "cuda",
+    "simulated",
     default="cuda",
-    show_default=True,
-    help="cuda: the GPUs of this node; simulated: a fleet that is not there.",
+    says="cuda: the GPUs of this node; simulated: GPUs that are not there.",
+    simulated=(*simulated_rows(64), FAULT_ROW),
 )
-@click.option("--gpus", type=click.IntRange(1, 64), help="Simulated: how many GPUs.  [default: 4]")
-@model_option
-@seed_option
-@click.option("--fault", multiple=True, metavar="KIND", help="Simulated: plant this fault. Repeatable.")
 @json_option
 def prolog(timeout: float, store: str | None, backend: str, as_json: bool, **simulated: object) -> None:
     """Look at each GPU of this node for a few seconds, before a job begins: is it fit?

@@ -9,7 +9,17 @@ import click
 
 from ..errors import DeviceError, InputError
 from .ending import Ending, stays
-from .options import Share, Span, any_store_option, json_option, model_option, typed
+from .options import (
+    Setting,
+    Share,
+    Span,
+    any_store_option,
+    backend_option,
+    json_option,
+    settings,
+    simulated_rows,
+    typed,
+)
 
 
 @click.command("tune", short_help="The power limit, clock and batch that save energy within a bound.")
@@ -39,27 +49,30 @@ from .options import Share, Span, any_store_option, json_option, model_option, t
     help="A knob and its values. Of a command the first is its default, in use today; a parameter of a probe's kernel "
     "keeps its own default. Repeatable.",
 )
-@click.option("--unit-of-work", type=float, metavar="N", help="--command: how many units of work a run does.")
-@click.option("--timeout", type=Span(), help="--command: end a run after this time.  [default: 1h]")
 @click.option("--resume", metavar="FILE", help="Keep a log of the trials there, and go on with one that is there.")
-@click.option(
-    "--warm-start",
-    metavar="FILE|MODEL",
-    help="A sweep or a search's log of the same work on another model, or that model. Helps up to 6 trials.",
-)
 @click.option("--gpu", multiple=True, metavar="GPU", help="Only this GPU: UUID or index. Repeatable.")
 @click.option(
     "--suite",
     type=click.Choice(["quick", "standard", "full"]),
     help="How thoroughly each trial is measured.  [default: standard; --stress: quick]",
 )
-@click.option(
-    "--backend", type=click.Choice(["cuda", "simulated"]), help="Where probes and kernels run.  [default: cuda]"
+@backend_option(
+    "cuda",
+    "simulated",
+    says="Where probes and kernels run.  [default: cuda]",
+    simulated=simulated_rows(999 * 32, "4; --stress: 8"),
 )
-@click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 4; --stress: 8]")
-@model_option
-@click.option("--seed", type=click.IntRange(0), help="Seed of the random trials, and of a simulated fleet.")
-@click.option("--across", type=click.Choice(["batch"]), help="--sweep: choose among the batch sizes too.")
+@settings(
+    Setting("across", click.Choice(["batch"]), "--sweep: choose among the batch sizes too."),
+    Setting("unit-of-work", click.FLOAT, "--command: how many units of work a run does.", metavar="N"),
+    Setting("timeout", Span(), "--command: end a run after this time.  [default: 1h]"),
+    Setting(
+        "warm-start",
+        click.STRING,
+        "A sweep or a search's log of the same work on another model, or that model. Helps up to 6 trials.",
+        metavar="FILE|MODEL",
+    ),
+)
 @json_option
 @click.pass_context
 def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: bool, **options: Any) -> None:

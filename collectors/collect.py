@@ -61,7 +61,7 @@ class Plan:
         if not _NAME.fullmatch(self.node):
             raise InputError(f"{self.node!r} is not a valid node name: use letters, digits, '.', '_' and '-'")
         if self.hung_s is not None and self.hung_s < _LEAST_HUNG_S:
-            raise InputError(f"a driver call of {self.hung_s:g} s may be normal: give --hung {_LEAST_HUNG_S:g} or more")
+            raise InputError(f"a driver call of {self.hung_s:g} s may be normal: give hung={_LEAST_HUNG_S:g} or more")
         if self.duration_s is not None and self.duration_s <= 0:
             raise InputError(f"a duration of {self.duration_s:g} s is not possible; give a positive number of seconds")
 

@@ -71,12 +71,12 @@ class CollectOptions:
         for name in options:
             if name not in source.options:
                 knowing = " or ".join(backend for backend, row in BACKENDS.items() if name in row.options)
-                raise InputError(f"--{name} works only with --backend {knowing}")
+                raise InputError(f"{name} works only with --backend {knowing}")
         for name in source.needs:
             if not options.get(name):
-                raise InputError(f"--backend {self.backend} needs --{name}; see whorl collect --help")
+                raise InputError(f"--backend {self.backend} needs more: {self.backend}:{name}=...")
         if "host" in options and "socket" in options:
-            raise InputError("--host and --socket are two ways to one engine: give one of them")
+            raise InputError("host and socket are two ways to one engine: give one of them")
         return options
 
 
@@ -207,7 +207,9 @@ def _plan(store: Store | str | Path | None, options: CollectOptions, batch_job: 
 
     host = options.host
     if host is not None and options.node is None and not _is_here(engine_address(host)):
-        raise InputError(f"--host {host} is another machine: also give --node, the name of the node with these GPUs")
+        raise InputError(
+            f"the engine at {host} is another machine: also give --node, the name of the node with these GPUs"
+        )
     if store is None:
         if batch_job is None:
             raise InputError("--store is missing: give the folder of a store")

@@ -118,25 +118,25 @@ def introduce(
 
 
 def _option(kind: str, size_pct: float | None) -> str:
-    """What `--fault` takes for a fault as the store has it; '' for a healthy GPU."""
+    """What the key `fault` takes for a fault as the store has it; '' for a healthy GPU."""
     if kind == HEALTHY.kind:
         return ""
     usual = next((fault.size for fault in FAULTS if fault.kind == kind), None)
     return kind if size_pct is None or size_pct == _pct(usual) else f"{kind}={size_pct:.12g}%"
 
 
-def options_again(store: Store, cluster: str) -> dict[str, tuple[str, ...]]:
-    """By simulated GPU of a cluster, the options with which `whorl probe run` measures its fleet again.
+def backends_again(store: Store, cluster: str) -> dict[str, str]:
+    """By simulated GPU of a cluster, the `--backend` with which `whorl probe run` measures its fleet again.
 
-    None of them where the store does not say how the fleet was drawn: GPUs of `whorl collect` and of a file of nodes.
+    Empty where the store does not say how the fleet was drawn: GPUs of `whorl collect` and of a file of nodes.
     """
     known = store.arrow("gpus", columns=["cluster", "gpu", "driver"]).to_pylist()
-    options: dict[str, tuple[str, ...]] = {
-        row["gpu"]: () for row in known if (row["cluster"], row["driver"]) == (cluster, SIMULATED)
+    backends: dict[str, str] = {
+        row["gpu"]: "" for row in known if (row["cluster"], row["driver"]) == (cluster, SIMULATED)
     }
     claims = store.arrow("campaigns", columns=["cluster", "fleet"]).to_pylist()
     if not any(row["cluster"] == cluster and row["fleet"] for row in claims):
-        return options
+        return backends
     fleets: dict[tuple[str, int, str], dict[str, str]] = {}
     columns = ["cluster", "gpu", "kind", "size_pct", "population", "model", "seed"]
     for row in store.arrow("truth", columns=columns).to_pylist():
@@ -148,10 +148,10 @@ def options_again(store: Store, cluster: str) -> dict[str, tuple[str, ...]]:
         faulty = {place: faults[gpu] for place, gpu in enumerate(gpus) if faults.get(gpu)}
         kinds = kinds_in_order(len(gpus), seed, faulty)
         if faults.keys() == set(gpus) and kinds is not None:
-            words = ["--gpus", str(len(gpus)), "--model", model, "--seed", str(seed)]
-            words += ["--population", population] if population != USUAL else []
-            words += ["--faults", str(len(kinds))] if kinds else []
+            words = [f"gpus={len(gpus)}", f"model={model}", f"seed={seed}"]
+            words += [f"population={population}"] if population != USUAL else []
+            words += [f"faults={len(kinds)}"] if kinds else []
             turns = next((n for n in range(1, len(kinds)) if kinds[n:] == kinds[:-n]), len(kinds))
-            words += [word for kind in kinds[:turns] for word in ("--fault", kind)]
-            options |= dict.fromkeys(gpus, tuple(words))
-    return options
+            words += [f"fault={kind}" for kind in kinds[:turns]]
+            backends |= dict.fromkeys(gpus, f"simulated:{','.join(words)}")
+    return backends

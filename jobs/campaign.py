@@ -431,7 +431,7 @@ def node_job(
     words += ["--store", str(store.resolve()), "--campaign", request.campaign]
     words += ["--neighbours", request.neighbours, "--exclusive"]
     words += ["--cluster", request.cluster] if request.cluster else []
-    words += ["--backend", "simulated", "--fleet", request.fleet] if request.fleet else []
+    words += ["--backend", f"simulated:fleet={request.fleet}"] if request.fleet else []
     words += [word for gpu in gpus for word in ("--gpu", gpu)]
     name, minutes = job_name(request.campaign, node.name, attempt), job_minutes(request, node.gpus, options)
     output = output_folder(store, request, options) / f"{node.name}.out"

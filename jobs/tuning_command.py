@@ -173,7 +173,7 @@ class CommandBench:
             return Trial(setting, None, run.latency_s or seconds / (self._unit_of_work or 1.0), ended_early=True)
         work = run.work or self._unit_of_work
         if work is None:
-            raise _CommandError(f"told no units of work: {_PRINT}, or state --unit-of-work")
+            raise _CommandError(f"told no units of work: {_PRINT}, or state --set unit-of-work=N")
         energy_j = _energy_j(run.span) / work
         self._usual_work = self._usual_work or work
         return Trial(setting, energy_j, run.latency_s or seconds / work)

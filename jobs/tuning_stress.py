@@ -5,7 +5,7 @@
 The first trials are the default, and settings like kernels of the catalogue. Each trial runs the kernel on every GPU of
 the bench, as `whorl probe run` does: checked, with its settings restored. The probes of the catalogue are measured in
 the same way, so that the report says what the search was worth. Trials are in no store of the user's, because they are
-no runs of one workload. The kernel that was found is a probe with `whorl probe run stress --knobs`.
+no runs of one workload. The kernel that was found is a probe with `whorl probe run stress --set knobs=FILE`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def prior_from(source: str, knobs: Sequence[Knob], *, probe: str | None, store: 
         trials = _of_log(path, None if store is None else probe)  # a command may be called in another way
         measured = _of_sweeps(path, labels, knobs) if trials is None else trials
     elif probe is None or store is None:
-        raise InputError(f"--warm-start {source}: there is no such file; a model of GPU needs a probe and a store")
+        raise InputError(f"warm-start={source}: there is no such file; a model of GPU needs a probe and a store")
     else:
         measured = _of_store(store, probe, source)
     return warm_start(knobs, measured)
@@ -59,7 +59,7 @@ def warm_start(knobs: Sequence[Knob], measured: Sequence[Trial]) -> Prior:
     ]
     if not axes:
         searched = ", ".join(knob.name for knob in knobs)
-        raise InputError(f"what --warm-start names varies none of the knobs {searched}: name other measurements")
+        raise InputError(f"what warm-start names varies none of the knobs {searched}: name other measurements")
     columns = [(knob.name, np.array([setting[knob.name] for setting in settings])) for _, knob in axes]
     points = np.stack([_comparable(name, values, float(values.max())) for name, values in columns], axis=1)
     lowest, span = points.min(axis=0), np.ptp(points, axis=0)
@@ -110,7 +110,7 @@ def _of_sweeps(path: Path, labels: str, knobs: Sequence[Knob]) -> list[Trial]:
         example = ",".join(sorted(_labels(file.sweeps[0])))
         raise InputError(
             f"{path} has {len(sweeps)} sweeps{labels and ' with '}{labels}: choose one workload, and one batch size "
-            f"where that is no knob, as --warm-start {path}:{example}"
+            f"where that is no knob, as warm-start={path}:{example}"
         )
     return [
         Trial({file.knob: setting} if batch is None else {file.knob: setting, batch: size}, energy_j, time_s)

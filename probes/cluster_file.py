@@ -1,4 +1,4 @@
-"""The file that describes a simulated cluster, for `whorl probe run --fleet FILE`: a few keys in TOML.
+"""The file that describes a simulated cluster, for `whorl probe run --backend simulated:fleet=FILE`: keys in TOML.
 
     nodes = "n[01-06]"
     seed = 3
@@ -139,7 +139,7 @@ def choose_node(path: str | Path, node: str | None, names: Sequence[str | int] =
     """
     name = node or os.environ.get("SLURMD_NODENAME")
     if not name:
-        raise InputError("this runs in no Slurm job (SLURMD_NODENAME is not set): name the node with --node")
+        raise InputError("this runs in no Slurm job (SLURMD_NODENAME is not set): name the node: node=NAME")
     described = read_fleet(path).node(name)
     if not described.who:
         raise DeviceError(f"node {name} of the simulated cluster {described.cluster.name} has no GPU")

@@ -202,11 +202,11 @@ def _plan(names: Sequence[str], options: MeasureOptions) -> Plan:
     for possible, sentence in (
         (0.04 <= period_s <= 60, f"the period of load and rest must be from 0.04 to 60 s, not {period_s:g} s"),
         (precision is None or 0 < precision <= 100,
-         f"--precision is a percentage above 0 and up to 100, not {precision or 0:g}"),
-        (repeats is None or 3 <= repeats <= 10_000, f"--repeats is from 3 to 10,000, not {repeats}"),
-        (duty is None or 0 < duty < 1, f"--duty is a share between 0 and 1, not {duty or 0:g}"),
+         f"precision is a percentage above 0 and up to 100, not {precision or 0:g}"),
+        (repeats is None or 3 <= repeats <= 10_000, f"repeats is from 3 to 10,000, not {repeats}"),
+        (duty is None or 0 < duty < 1, f"duty is a share between 0 and 1, not {duty or 0:g}"),
         (options.start_temperature is None or 0 <= options.start_temperature <= 100,
-         f"--start-temperature must be from 0 to 100 degrees Celsius, not {options.start_temperature or 0:g}"),
+         f"start-temperature must be from 0 to 100 degrees Celsius, not {options.start_temperature or 0:g}"),
         (time_limit_s is None or time_limit_s > 0, "the time limit must be longer than 0 s"),
     ):  # fmt: skip
         if not possible:
@@ -227,7 +227,7 @@ def _plan(names: Sequence[str], options: MeasureOptions) -> Plan:
     )
     _refuse_unused(probes, wishes, period=period, duty=duty)
     if options.until_wrong and not any(probe.kind == "soak" for probe in probes):
-        raise InputError("--until-wrong works only with soak, which is not among the chosen probes")
+        raise InputError("until-wrong works only with soak, which is not among the chosen probes")
     if options.stress is not None:
         probes = _with_stress(probes, options.stress)
     # To the microsecond: a campaign that starts in the same second on another node must have another name.
@@ -240,7 +240,7 @@ def _with_stress(probes: Sequence[Probe], stress: Callable[[], Probe]) -> tuple[
     from ..kernels.stress import STRESS
 
     if not any(probe.name == STRESS.name for probe in probes):
-        raise InputError("--knobs works only with stress, which is not among the chosen probes")
+        raise InputError("knobs works only with stress, which is not among the chosen probes")
     hardest = stress()
     return tuple(hardest if probe.name == STRESS.name else probe for probe in probes)
 
@@ -249,7 +249,7 @@ def _refuse_no_numbers(**options: float | None) -> None:
     """Raises InputError for an option that is not a finite number: a check of the range alone lets nan pass."""
     for name, value in options.items():
         if value is not None and not isfinite(value):
-            raise InputError(f"--{name.replace('_', '-')} must be a finite number, not {value:g}")
+            raise InputError(f"{name.replace('_', '-')} must be a finite number, not {value:g}")
 
 
 def _refuse_empty(**options: str | None) -> None:
@@ -267,14 +267,14 @@ def _refuse_unused(probes: Sequence[Probe], wishes: Asked, **wave: float | None)
 
     for name, value in wave.items():
         if value is not None and not any(probe.kind in ("square", "soak") for probe in probes):
-            raise InputError(f"--{name} works only with power-square and soak, which are not among the chosen probes")
+            raise InputError(f"{name} works only with power-square and soak, which are not among the chosen probes")
     if wishes.input is None:
         return
     if wishes.input not in DISTRIBUTIONS:
         raise InputError(f"there is no distribution {wishes.input!r} of inputs; there are {', '.join(DISTRIBUTIONS)}")
     if not any(takes_input(find_kernel(probe.kernel)) for probe in probes):
         raise InputError(
-            "--input works only with probes whose input data can be chosen, such as gemm-fp32; none of these is one"
+            "input works only with probes whose input data can be chosen, such as gemm-fp32; none of these is one"
         )
 
 
@@ -284,18 +284,18 @@ def _refuse_mixed(options: MeasureOptions) -> None:
     if backend not in BACKENDS:
         raise InputError(f"there is no backend {backend!r}; there are {', '.join(BACKENDS)}")
     if backend == "cuda" and simulated:
-        raise InputError(f"--{simulated[0]} works only with --backend simulated")
+        raise InputError(f"{simulated[0]} works only with --backend simulated")
     if options.fleet is None:
         if options.node is not None:
-            raise InputError("--node works only with --fleet")
+            raise InputError("node works only with fleet")
         if backend == "simulated" and (options.chosen_gpus or options.exclusive):
             name = "gpu" if options.chosen_gpus else "exclusive"
-            raise InputError(f"--{name} works only with real GPUs, or with --fleet")
+            raise InputError(f"--{name} works only with real GPUs, or with the file of a fleet")
         return
     if backend != "simulated":
-        raise InputError("--fleet works only with --backend simulated")
+        raise InputError("fleet works only with --backend simulated")
     for name in options.of_simulation(_OF_FLEET):
-        raise InputError(f"--{name} cannot be used with --fleet: the file describes the GPUs")
+        raise InputError(f"{name} cannot be used with fleet: the file describes the GPUs")
 
 
 def _devices(options: MeasureOptions) -> tuple[Local | None, list[str]]:

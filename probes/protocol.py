@@ -222,7 +222,7 @@ class _Protocol(Steps):
         if time_s > pulses.load_s:
             raise UnfitError(
                 f"one repetition takes {1000 * time_s:.3g} ms, longer than the wave's load of "
-                f"{1000 * pulses.load_s:.3g} ms: choose a longer --period or a larger --duty"
+                f"{1000 * pulses.load_s:.3g} ms: choose a longer period or a larger duty"
             )
         self.hurry()
         busy = await self.keep_busy(loaded, time_s, self.effort.level_s)

@@ -78,7 +78,7 @@ _FITS = {
 }
 """Which options go with what is tuned."""
 _NO_WARM_START = (
-    f"--warm-start is left out: it helps only a search of {PRIOR_TRIALS} trials or fewer, and with more the trials "
+    f"warm-start is left out: it helps only a search of {PRIOR_TRIALS} trials or fewer, and with more the trials "
     f"themselves say more; give --trials {PRIOR_TRIALS} or fewer to use it"
 )
 
@@ -110,7 +110,7 @@ def tune(
         name: value for name, value in everything.items() if not (value is None or value is False or value == ())
     }
     for name in options.keys() - _FITS[chosen[0]]:
-        raise InputError(f"--{name.replace('_', '-')} does not go with {chosen[0]}: leave it out")
+        raise InputError(f"{name.replace('_', '-')} does not go with {chosen[0]}: leave it out")
     if stress is not None:
         return _stress_reply(stress, options)
     slowdown, latency = options.get("max_slowdown"), seconds_of(options.get("max_latency"))
@@ -155,9 +155,9 @@ def _sweep_reply(path: str | Path, bound: TimeBound, across: str | None) -> Repl
     """The choices in the sweeps of a file."""
     file = read_sweeps(path)
     if across not in (None, "batch"):
-        raise InputError(f"--across {across}: a sweep goes across batch")
+        raise InputError(f"across={across}: a sweep goes across batch")
     if across and not file.has_batches:
-        raise InputError(f"{path} has no column batch_size: leave out --across, or name a column so")
+        raise InputError(f"{path} has no column batch_size: leave out across, or name a column so")
     choices = choose(across_batches(file.sweeps) if across else file.sweeps, bound)
     answer = tune_report.SweepAnswer(file, tuple(choices), bound, across is not None)
     return Reply(

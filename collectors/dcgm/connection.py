@@ -306,7 +306,9 @@ def _reach(bindings: Bindings, host: str | None, socket_path: str | None) -> Eng
         return _open(bindings, engine_address(host))
     if socket_path is not None:
         if not Path(socket_path).exists():
-            raise InputError(f"there is no socket {socket_path}: start the engine with nv-hostengine -d, or use --host")
+            raise InputError(
+                f"there is no socket {socket_path}: start the engine with nv-hostengine -d, or give its host"
+            )
         return _open(bindings, socket_path)
     for local in (LOCAL, LOCAL_SOCKET):
         if local == LOCAL or Path(local).exists():

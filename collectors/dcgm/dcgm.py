@@ -130,7 +130,7 @@ class Dcgm(Backend):
         slow_s: float = 10.0,
     ) -> None:
         if host is not None and socket is not None:
-            raise InputError("give --host or --socket, not both: an engine is reached by one of them")
+            raise InputError("give host or socket, not both: an engine is reached by one of them")
         if job is not None and not 0 < (length := len(job.encode(errors="replace"))) < 64:
             raise InputError(f"DCGM's job ids have 1 to 63 bytes, and {job!r} has {length}")
         self._host, self._socket, self._job_id = host, socket, job

@@ -37,7 +37,7 @@ def checked(url: str) -> str:
     except ValueError:
         good = False
     if not good or any(character.isspace() or not character.isprintable() for character in url):
-        raise InputError(f"--url {url!r} is no address of a page; an example is http://localhost:9400/metrics")
+        raise InputError(f"url {url!r} is no address of a page; an example is http://localhost:9400/metrics")
     return parts._replace(path=parts.path if parts.path not in ("", "/") else "/metrics", fragment="").geturl()
 
 

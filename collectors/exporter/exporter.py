@@ -63,7 +63,7 @@ class ExporterPages(Backend):
     def devices(self) -> list[Device]:
         """The GPUs on all pages. Raises InputError where no page can be had, or none of them showed a GPU yet."""
         if not self._urls:
-            raise InputError("--backend prometheus reads pages: give --url, for example http://localhost:9400/metrics")
+            raise InputError("--backend prometheus reads pages: write prometheus:url=http://localhost:9400/metrics")
         if not self._targets:
             urls = [checked(url) for url in self._urls]
             room = max(self._limits.remembered_bytes // len(urls), _LEAST_ROOM)

@@ -148,7 +148,7 @@ def plan(
     probe.
     """
     from ...analysis.verdicts.plan import Next, planned
-    from ...collectors.planted import options_again
+    from ...collectors.planted import backends_again
     from ...probes.campaign import Plan
     from ...probes.catalogue import choose
     from ...probes.conditions import Asked
@@ -165,7 +165,7 @@ def plan(
     names = [each.name for each in chosen]
     read = opened(store)
     plan = planned(read, names, budget_s=budget_s, seconds=seconds, cluster=cluster, threshold_pct=threshold)
-    simulated = options_again(read, plan.cluster)
+    simulated = backends_again(read, plan.cluster)
     todo = list(printed.commands(plan, folder(store), suite, simulated))
     return Reply(
         plan,

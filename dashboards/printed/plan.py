@@ -32,17 +32,17 @@ class NodeCommand:
         return shlex.join([names.get(word, word) for word in self.words])
 
 
-def commands(plan: Planned, store: str, suite: str, simulated: Mapping[str, tuple[str, ...]]) -> Iterator[NodeCommand]:
+def commands(plan: Planned, store: str, suite: str, simulated: Mapping[str, str]) -> Iterator[NodeCommand]:
     """`whorl probe run` for each node, in the order in which its GPUs come first.
 
-    `simulated`: by simulated GPU, the options that measure its fleet again. All of a fleet is measured by a command; no
-    command measures one without options.
+    `simulated`: by simulated GPU, the backend that measures its fleet again. A command measures all
+    of a fleet; none measures a GPU whose backend is not known.
     """
     before = ("whorl", "probe", "run", *plan.probes, "--suite", suite, "--store", store, "--cluster", plan.cluster)
     fleets = dict.fromkeys(simulated[gpu.gpu] for gpu in plan.gpus if simulated.get(gpu.gpu))
-    for options in fleets:
-        seconds = plan.gpus[0].seconds * list(simulated.values()).count(options)
-        yield NodeCommand(None, (*before, "--backend", "simulated", *options), seconds, simulated=True)
+    for backend in fleets:
+        seconds = plan.gpus[0].seconds * list(simulated.values()).count(backend)
+        yield NodeCommand(None, (*before, "--backend", backend), seconds, simulated=True)
     by_node: dict[str | None, list[Next]] = {}
     for gpu in plan.gpus:
         if gpu.gpu not in simulated:

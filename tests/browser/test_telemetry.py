@@ -122,8 +122,8 @@ def test_a_range_is_typed_and_what_is_no_time_is_told(opened: Opened) -> None:
 def collector(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A real `whorl collect` that writes all the time."""
     command = (
-        sys.executable, "-m", "whorl", "collect", "--store", str(tmp_path / "store"), "--backend", "simulated",
-        "--gpus", "2", "--interval", "0.2",
+        sys.executable, "-m", "whorl", "collect", "--store", str(tmp_path / "store"),
+        "--backend", "simulated:gpus=2", "--interval", "0.2",
     )  # fmt: skip
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         yield process

@@ -380,7 +380,7 @@ def test_where_nothing_is_expected_the_answer_is_unknown(
 def test_a_simulated_quick_check_needs_to_be_asked_for_and_stores_nothing(store: Store) -> None:
     before = contents(store)
     assert quick(store, 0, *SIMULATED) == []
-    assert len(quick(store, 2, *SIMULATED, "--fault", "lost")) == 1
+    assert len(quick(store, 2, *SIMULATED, "--backend", "simulated:fault=lost")) == 1
     assert contents(store) == before
 
 

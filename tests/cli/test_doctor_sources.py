@@ -62,17 +62,17 @@ def test_pages_of_exporters() -> None:
     with exporting(lambda path: Answer(page(gpus)) if path == "/metrics" else Answer("no", 500)) as exporter:
         good, bad = exporter.url, exporter.url.replace("metrics", "other")
         assert "exporters" not in found()
-        assert found("--url", good)["exporters"] == {
+        assert found("--backend", f"prometheus:url={good}")["exporters"] == {
             "what": "exporters",
             "works": True,
             "detail": "3 GPUs on 1 page",
             "needed_for": "collect --backend prometheus",
         }
-        one_down = found("--url", good, "--url", bad)["exporters"]
+        one_down = found("--backend", f"prometheus:url={good}", "--backend", f"prometheus:url={bad}")["exporters"]
         assert not one_down["works"]
         assert "3 GPUs on 2 pages; " in one_down["detail"]
         assert "500" in one_down["detail"]
-        all_down = found("--url", bad)["exporters"]
+        all_down = found("--backend", f"prometheus:url={bad}")["exporters"]
         assert not all_down["works"]
         assert "500" in all_down["detail"]
 

@@ -20,7 +20,7 @@ from whorl.tests.hints import hints
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("stores_stay_open")]
 
 SEED, GPUS = 21, 12
-FLEET = ("--backend", "simulated", "--model", "H100", "--gpus", str(GPUS), "--seed", str(SEED))
+FLEET = ("--backend", f"simulated:model=H100,gpus={GPUS},seed={SEED}")
 BRAKED = next(iter(Fleet.draw(H100, GPUS, SEED, faults=1, kinds=["brake"]).planted))
 BRAKED_NODE = f"c001-{BRAKED // 4 + 1}"
 HEALTHY = [f"c001-{node}" for node in range(1, 4) if f"c001-{node}" != BRAKED_NODE]
@@ -41,7 +41,7 @@ def store(built_once: BuiltOnce) -> Path:
     """A fleet under three limits, and in a workload that does not reach its limit."""
 
     def build(folder: Path) -> None:
-        brake = ("--fault", "brake", "--faults", 1)
+        brake = ("--backend", "simulated:fault=brake,faults=1")
         probe(folder / "store", "gemm-fp32", *brake)
         for limit in LIMITS:
             probe(folder / "store", "gemm-fp32", *brake, "--power-limit", limit)
@@ -162,8 +162,8 @@ def test_a_class_without_curve_is_told_what_to_measure(tmp_path: Path) -> None:
 def test_gpus_of_two_models_have_no_plan(tmp_path: Path) -> None:
     for model in ("H100", "V100"):
         done = run(
-            "probe", "run", "launch", "--store", tmp_path / "store", "--backend", "simulated", "--model", model,
-            "--gpus", 4, "--suite", "quick", "--cluster", "both",
+            "probe", "run", "launch", "--store", tmp_path / "store", "--backend", f"simulated:model={model},gpus=4",
+            "--suite", "quick", "--cluster", "both",
         )  # fmt: skip
         assert done.exit_code == 0, done.output
     done = run("advise", "power-plan", "--store", tmp_path / "store", "--hosts", "c001-1", "--workload", "launch")

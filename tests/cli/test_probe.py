@@ -125,7 +125,7 @@ def test_sizes_have_three_digits_and_a_prefix(value: int, shown: str) -> None:
 @pytest.mark.long
 def test_the_quick_suite_takes_less_than_a_minute_per_gpu_and_measures_everything(tmp_path: Path) -> None:
     store = tmp_path / "S"
-    answer = simulated(store, "--suite", "quick", "--gpus", 4, "--neighbours", "busy", "--json")
+    answer = simulated(store, "--suite", "quick", "--backend", "simulated:gpus=4", "--neighbours", "busy", "--json")
     assert answer.exit_code == 0, answer.output
     document = json.loads(answer.output)
     assert document["schema"] == "whorl.probe.run/1"
@@ -150,7 +150,7 @@ def test_the_quick_suite_takes_less_than_a_minute_per_gpu_and_measures_everythin
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["V100", "H100"])
 def test_the_standard_suite_takes_less_than_five_minutes(model: str, tmp_path: Path) -> None:
-    answer = simulated(tmp_path / "S", "--suite", "standard", "--gpus", 1, "--model", model, "--json")
+    answer = simulated(tmp_path / "S", "--suite", "standard", "--backend", f"simulated:gpus=1,model={model}", "--json")
     document = json.loads(answer.output)
     assert document["failed"] == []
     assert {one["probe"] for one in document["not_run"]} == ({"gemm-bf16"} if model == "V100" else set())
@@ -167,12 +167,16 @@ def _seconds(document: dict[str, Any]) -> float:
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--duty", "nan"), ("--precision", "nan"), ("--start-temperature", "nan"), ("--start-temperature", "-300"),
-        ("--interval", "0"), ("--interval", "0.001"), ("--power-limit", "nan"), ("--lock-clock", "inf"),
+        ("--set", "duty=nan"), ("--set", "precision=nan"),
+        ("--set", "start-temperature=nan"), ("--set", "start-temperature=-300"),
+        ("--backend", "simulated:interval=0"), ("--backend", "simulated:interval=0.001"),
+        ("--power-limit", "nan"), ("--lock-clock", "inf"),
     ],
 )  # fmt: skip
 def test_what_is_no_number_of_use_is_refused(option: str, value: str, tmp_path: Path) -> None:
-    answer = simulated(tmp_path / "S", "power-square", "--suite", "quick", "--gpus", 1, option, value)
+    answer = simulated(
+        tmp_path / "S", "power-square", "--suite", "quick", "--backend", "simulated:gpus=1", option, value
+    )
     assert answer.exit_code == 2, answer.output
     assert answer.output.startswith("whorl: ")
     assert not (tmp_path / "S").exists()
@@ -180,7 +184,18 @@ def test_what_is_no_number_of_use_is_refused(option: str, value: str, tmp_path: 
 
 def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
     store = tmp_path / "S"
-    simulated(store, "gemm-fp32", "--gpus", 1, "--suite", "quick", "--lock-clock", 1200, "--power-limit", 250)
+    simulated(
+        store,
+        "gemm-fp32",
+        "--backend",
+        "simulated:gpus=1",
+        "--suite",
+        "quick",
+        "--lock-clock",
+        1200,
+        "--power-limit",
+        250,
+    )
     (run,) = rows(store, "sm_clock_mhz, power_w, conditions from runs")
     conditions = run["conditions"]
     assert (conditions["clock"], conditions["locked_clock_mhz"], conditions["power_limit_w"]) == ("locked", 1200, 250)
@@ -188,7 +203,7 @@ def test_clocks_and_caps_are_conditions(tmp_path: Path) -> None:
 
 
 def test_a_lock_is_at_the_nearest_clock_that_there_is(tmp_path: Path) -> None:
-    simulated(tmp_path / "S", "launch", "--gpus", 1, "--suite", "quick", "--lock-clock", 1003)
+    simulated(tmp_path / "S", "launch", "--backend", "simulated:gpus=1", "--suite", "quick", "--lock-clock", 1003)
     (run,) = rows(tmp_path / "S", "sm_clock_mhz, conditions from runs")
     assert (run["sm_clock_mhz"], run["conditions"]["locked_clock_mhz"]) == (1005, 1005)
 
@@ -196,16 +211,16 @@ def test_a_lock_is_at_the_nearest_clock_that_there_is(tmp_path: Path) -> None:
 def test_what_to_do_next_has_something_to_say(tmp_path: Path) -> None:
     """GPUs are compared by times, and idle has none; a named campaign has no second's worth of others in its name."""
     store = str(tmp_path / "S")
-    idle = simulated(tmp_path / "S", "idle", "--gpus", 1, "--suite", "quick").output
+    idle = simulated(tmp_path / "S", "idle", "--backend", "simulated:gpus=1", "--suite", "quick").output
     assert "readings" in idle
-    unfit = simulated(tmp_path / "S", "gemm-fp8", "--gpus", 1, "--suite", "quick").output
+    unfit = simulated(tmp_path / "S", "gemm-fp8", "--backend", "simulated:gpus=1", "--suite", "quick").output
     for text in (idle, unfit):
         query = shlex.split(text.splitlines()[-1].removeprefix("next: "))
         assert query[:4] == ["whorl", "sql", "--store", store]
         done = CliRunner().invoke(cli, query[1:])
         assert done.exit_code == 0, done.output
         assert "(0 rows)" not in done.output
-    again = simulated(tmp_path / "S", "launch", "--gpus", 1, "--suite", "quick").output
+    again = simulated(tmp_path / "S", "launch", "--backend", "simulated:gpus=1", "--suite", "quick").output
     assert again.endswith(f"next: whorl verdicts variability --store {store}\n")
     names = [row["campaign"] for row in rows(tmp_path / "S", "distinct campaign from runs")]
     assert all(re.fullmatch(r"probe-\d{8}T\d{6}\.\d{6}Z", name) for name in names), names
@@ -229,7 +244,7 @@ def test_a_sign_is_explained_where_a_row_has_it(low: float | None, explained: bo
     assert any(line.startswith("≥: ") for line in printed._remarks(report, plan, each=True)) is explained
 
 
-UNNAMED = ["--suite", "standard", "--backend", "simulated", "--gpus", str(GPUS), "--neighbours", "idle"]
+UNNAMED = ["--suite", "standard", "--backend", f"simulated:gpus={GPUS}", "--neighbours", "idle"]
 LONG = [*UNNAMED, "--campaign", "c"]
 
 
@@ -295,15 +310,15 @@ def test_a_store_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     [
         ([], 2, "choose what to run"),
         (["gemm"], 2, "there is no probe 'gemm'"),
-        (["launch", "--period", "1"], 2, "--period works only with power-square"),
-        (["power-square", "--period", "0.001"], 2, "from 0.04 to 60 s"),
-        (["gemm-fp32", "--input", "blue"], 2, "there is no distribution 'blue'"),
-        (["launch", "--input", "zeros"], 2, "--input works only with probes whose input data can be chosen"),
+        (["launch", "--set", "period=1"], 2, "period works only with power-square"),
+        (["power-square", "--set", "period=0.001"], 2, "from 0.04 to 60 s"),
+        (["gemm-fp32", "--set", "input=blue"], 2, "there is no distribution 'blue'"),
+        (["launch", "--set", "input=zeros"], 2, "input works only with probes whose input data can be chosen"),
         (["launch", "--gpu", "0"], 2, "--gpu works only with real GPUs"),
         (["launch", "--exclusive"], 2, "--exclusive works only with real GPUs"),
         (["gemm-fp33"], 2, "there is no probe 'gemm-fp33': did you mean gemm-fp32?"),
-        (["launch", "--model", "X1"], 2, "X1"),
-        (["launch", "--gpus", "4", "--faults", "9"], 2, "9 faults cannot be planted in 4 GPUs"),
+        (["launch", "--backend", "simulated:model=X1"], 2, "X1"),
+        (["launch", "--backend", "simulated:gpus=4,faults=9"], 2, "9 faults cannot be planted in 4 GPUs"),
         (["launch", "--lock-clock", "9999"], 2, "takes a clock lock from 135 to 1530 MHz"),
         (["launch", "--power-limit", "1"], 2, "takes a power cap from 150 to 300 W"),
         (["launch", "--campaign", ""], 2, "--campaign is empty"),
@@ -327,7 +342,7 @@ def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: p
     assert answer.exit_code == 2
     assert answer.output.endswith("install it; without a GPU, use --backend simulated\n")
     assert not (tmp_path / "S").exists()
-    auto = probe("run", "launch", "--backend", "auto", "--gpus", 1, "--suite", "quick", store=tmp_path / "S")
+    auto = probe("run", "launch", "--backend", "auto:gpus=1", "--suite", "quick", store=tmp_path / "S")
     assert auto.exit_code == 0, auto.output
     assert "a simulated fleet is used instead" in auto.output
     one = probe("run", "launch", "--backend", "auto", "--gpu", 0, store=tmp_path / "T")
@@ -336,9 +351,9 @@ def test_without_a_gpu_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: p
 
 
 def test_options_of_a_simulated_fleet_are_refused_for_real_gpus(tmp_path: Path) -> None:
-    answer = probe("run", "launch", "--seed", 3, store=tmp_path / "S")
+    answer = probe("run", "launch", "--backend", "cuda:seed=3", store=tmp_path / "S")
     assert answer.exit_code == 2
-    assert "--seed works only with --backend simulated" in answer.output
+    assert "cuda takes nothing more: leave out :seed=3" in answer.output
 
 
 # -- the GPUs of this node, as far as that goes without one: a device by hand, over the driver of tests/native ------
@@ -441,7 +456,7 @@ def test_a_job_leaves_one_file_of_each_table(
 def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
     """A compute node has numpy, pyarrow, click and nvidia-ml-py; a store made elsewhere may be on it."""
     new_store(tmp_path / "S")
-    arguments = ("probe", "run", "launch", "--suite", "quick", "--backend", "simulated", "--gpus", "1")
+    arguments = ("probe", "run", "launch", "--suite", "quick", "--backend", "simulated:gpus=1")
     done = run_without(NODE, COMMAND, *arguments, "--store", tmp_path / "S")
     assert done.returncode == 0, done.stderr
     assert rows(tmp_path / "S", "count(*) n from runs") == [{"n": 1}]
@@ -451,8 +466,8 @@ def test_a_node_needs_no_packages_of_the_analysis(tmp_path: Path) -> None:
 def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) -> None:
     store = tmp_path / "s"
     for more in ([], ["--lock-clock", "1200"], ["--power-limit", "200"]):
-        assert simulated(store, "launch", "--suite", "quick", "--gpus", 3, *more).exit_code == 0
-    assert simulated(store, "copy-h2d", "--suite", "quick", "--gpus", 3).exit_code == 0
+        assert simulated(store, "launch", "--suite", "quick", "--backend", "simulated:gpus=3", *more).exit_code == 0
+    assert simulated(store, "copy-h2d", "--suite", "quick", "--backend", "simulated:gpus=3").exit_code == 0
     done = CliRunner().invoke(cli, ["verdicts", "variability", "--store", str(store), "--replicates", "100", "--json"])
     document = json.loads(done.stdout)
     assert document["notes"] == []
@@ -469,7 +484,14 @@ def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) ->
 
 @pytest.mark.long
 def test_planted_faults_are_found_with_address_or_multiprocessor_and_a_soak_prints_its_curve(tmp_path: Path) -> None:
-    asked = ("--suite", "quick", "--gpus", 1, "--model", "H200", "--fault", "wrong_results=100%", "--time-limit", "20s")
+    asked = (
+        "--suite",
+        "quick",
+        "--backend",
+        "simulated:gpus=1,model=H200,fault=wrong_results=100%",
+        "--time-limit",
+        "20s",
+    )
     answer = simulated(tmp_path / "S", "memory", "sm", "soak", *asked)
     assert answer.exit_code == 1
     assert re.search(

@@ -24,7 +24,7 @@ from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.hand_device import FACTS, HandDevice, find
 from whorl.tests.stores import new_store
 
-SIMULATED = ("--backend", "simulated", "--gpus", "3")
+SIMULATED = ("--backend", "simulated:gpus=3")
 
 
 def asked(*options: str, status: int) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_a_simulated_node_is_fit() -> None:
 @pytest.mark.parametrize(("fault", "reason"), [("wrong_results", "values wrong"), ("lost", "fallen off the bus")])
 def test_a_faulty_gpu_is_named_in_a_line_and_stored(tmp_path: Path, fault: str, reason: str) -> None:
     new_store(tmp_path / "S")
-    document = asked(*SIMULATED, "--fault", fault, "--store", str(tmp_path / "S"), status=1)
+    document = asked(*SIMULATED, "--backend", f"simulated:fault={fault}", "--store", str(tmp_path / "S"), status=1)
     (bad,) = (gpu for gpu in document["gpus"] if not gpu["fit"])
     assert bad["reason"] == document["reason"]
     assert bad["reason"].startswith(f"GPU {bad['index']}: ")

@@ -18,7 +18,7 @@ from whorl.tests.measured_sweep import sweep
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.without import COMMAND, NODE, run_without
 
-SIMULATED = ("gemm-fp16", "--backend", "simulated", "--model", "H100", "--gpus", "2", "--suite", "quick")
+SIMULATED = ("gemm-fp16", "--backend", "simulated:model=H100,gpus=2", "--suite", "quick")
 BOUND = ("--max-slowdown", "30%", "--trials", "5")
 
 
@@ -67,7 +67,7 @@ def test_a_row_for_each_workload_and_batch_size(table: Path) -> None:
 
 
 def test_across_batches_a_row_for_each_workload(table: Path) -> None:
-    rows = document("--sweep", table, "--max-slowdown", "10%", "--across", "batch")["rows"]
+    rows = document("--sweep", table, "--max-slowdown", "10%", "--set", "across=batch")["rows"]
     assert [(row["network"], row["batch_size"], row["default_batch_size"]) for row in rows] == [
         ("small", 64, 32), ("large", 64, 32)
     ]  # fmt: skip
@@ -98,16 +98,16 @@ def test_python_gives_the_rows_as_a_frame(table: Path) -> None:
     (("gemm-fp16", "--max-slowdown", "5%"), "give --store"),
     (("gemm-fp16", "--store", "{here}/S"), "say either how much slower it may be"),
     (("gemm-fp16", "--store", "{here}/S", "--max-slowdown", "5%", "--max-latency", "16ms"), "say either"),
-    (("gemm-fp16", "--store", "{here}/S", "--max-slowdown", "5%", "--timeout", "5s"), "--timeout does not go with"),
+    (("gemm-fp16", "--store", "{here}/S", "--max-slowdown", "5%", "--set", "timeout=5s"), "timeout does not go with"),
     (("power-square", "--store", "{here}/S", "--backend", "simulated", "--max-slowdown", "5%"), "no steady work"),
-    (("--sweep", "{here}/sweep.csv", "--trials", "5"), "--trials does not go with --sweep"),
+    (("--sweep", "{here}/sweep.csv", "--trials", "5"), "trials does not go with --sweep"),
     (("--sweep", "{here}/sweep.csv", "--max-latency", "0"), "more than 0 s"),
     (("--sweep", "{here}/sweep.csv", "--max-latency", "16kg"), "'16kg' is not a time"),
     (("--sweep", "{here}/sweep.csv"), "say either how much slower it may be"),
     (("--sweep", "{here}/absent", "--max-slowdown", "5%"), "cannot be read"),
     ((*SIMULATED, "--store", "{here}/S", *BOUND, "--knob", "n=x"), "'n=x' is no knob"),
     ((*SIMULATED, "--store", "{here}/S", *BOUND, "--knob", "n=1", "--knob", "n=2"), "two knobs have one name"),
-    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--warm-start", "{here}/sweep.csv"), "choose one workload"),
+    ((*SIMULATED, "--store", "{here}/S", *BOUND, "--set", "warm-start={here}/sweep.csv"), "choose one workload"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_in_a_sentence(words: tuple[str, ...], sentence: str, table: Path) -> None:
     result = whorl(*(word.format(here=table.parent) for word in words))
@@ -145,8 +145,8 @@ def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: P
         f"{tuned['saved_pct']:.1f} % [{tuned['low_saved_pct']:.1f}, {tuned['high_saved_pct']:.1f}] less energy" in text
     )
     assert all(command in text for command in tuned["commands"])
-    warm = document("gemm-fp16", "--backend", "simulated", "--gpus", "1", "--suite", "quick", "--store", store,
-                    "--max-slowdown", "10%", "--trials", "3", "--warm-start", log)  # fmt: skip
+    warm = document("gemm-fp16", "--backend", "simulated:gpus=1", "--suite", "quick", "--store", store,
+                    "--max-slowdown", "10%", "--trials", "3", "--set", f"warm-start={log}")  # fmt: skip
     shares = {name: warm["trials"][1]["setting"][name] / warm["default"][name] for name in warm["default"]}
     assert min(shares.values()) > 0.5, "it begins where the other model is good, and not anywhere"
     other = whorl(*words[:-6], "--max-slowdown", "20%", *words[-4:])
@@ -176,7 +176,7 @@ def test_an_interrupt_says_what_stays(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.long
 def test_the_kernel_of_most_power_is_searched_beside_the_probes(tmp_path: Path) -> None:
-    words = ("--stress", "power", "--backend", "simulated", "--gpus", "1", "--trials", "4")
+    words = ("--stress", "power", "--backend", "simulated:gpus=1", "--trials", "4")
     result = whorl(*words, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -208,7 +208,7 @@ def test_a_command_whose_gpu_cannot_be_set_is_tuned_by_its_own_knob(driver: Nvml
 
 
 def test_without_a_knob_the_answer_is_a_plan_for_an_administrator(driver: NvmlLibrary) -> None:
-    result = whorl("--command", "sleep 2", "--unit-of-work", "10", "--max-slowdown", "5%")
+    result = whorl("--command", "sleep 2", "--set", "unit-of-work=10", "--max-slowdown", "5%")
     assert result.exit_code == 2
     assert "no knob can be set here" in result.stderr
     assert "nvidia-smi -i 0 -pl W" in result.stdout
@@ -216,7 +216,7 @@ def test_without_a_knob_the_answer_is_a_plan_for_an_administrator(driver: NvmlLi
 
 
 def test_a_failed_default_ends_it(driver: NvmlLibrary) -> None:
-    result = whorl("--command", "sh -c 'echo broken; exit 3'", "--unit-of-work", "10", "--max-slowdown", "5%")
+    result = whorl("--command", "sh -c 'echo broken; exit 3'", "--set", "unit-of-work=10", "--max-slowdown", "5%")
     assert result.exit_code == 2
     assert "ended with exit status 3; its last lines: broken" in result.stderr
 

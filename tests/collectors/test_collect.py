@@ -118,7 +118,7 @@ def test_live_rows_are_seen_and_kill_9_loses_none(nvml_library: NvmlLibrary, tmp
     store = tmp_path / "S"
     seen = 0
     for _ in range(count(2, short=1)):
-        with collecting(nvml_library, store, "--durable", "tick") as process:
+        with collecting(nvml_library, store, "--set", "durable=tick") as process:
             least = seen + 20
             until(lambda: rows(store) >= least, process)  # noqa: B023 - it is called here
             (newest,) = ask(store, "select epoch_ns(max(ts)) ts from telemetry")
@@ -224,7 +224,7 @@ def test_a_store_that_cannot_be_made(nvml: NvmlLibrary, tmp_path: Path) -> None:
 def test_a_call_that_hangs_for_ever_does_not_keep_it(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
     nvml_library.write("gpus 3")
     store = tmp_path / "S"
-    with collecting(nvml_library, store, "--hung", "0.3") as process:
+    with collecting(nvml_library, store, "--set", "hung=0.3") as process:
         nvml_library.add("gpu 1 hang")
         until(lambda: "hung" in kinds(store), process)
         query = "select count(power_mw) p from telemetry group by gpu order by p"
@@ -292,21 +292,21 @@ def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml: NvmlLi
         (["--interval", "often"], "'often' is not a time"),
         (["--interval", "nan"], "'nan' is not a time"),
         (["--duration", "0"], "a duration of 0 s is not possible"),
-        (["--durable", "-1"], "is not a time"),
-        (["--gpus", "4"], "--gpus works only with --backend simulated"),
-        (["--backend", "dcgm", "--host", "n2:5555"], "--host n2:5555 is another machine: also give --node"),
-        (["--backend", "dcgm", "--host", "10.0.0.7"], "--host 10.0.0.7 is another machine: also give --node"),
-        (["--backend", "dcgm", "--host", ":5555"], "':5555' is not the address of an engine"),
-        (["--backend", "dcgm", "--host", "n2:0"], "'n2:0' is not the address of an engine"),
-        (["--host", "localhost:5555"], "--host works only with --backend dcgm"),
-        (["--backend", "simulated", "--url", "http://n:9400"], "--url works only with --backend prometheus"),
-        (["--backend", "prometheus", "--seed", "1"], "--seed works only with --backend simulated"),
-        (["--backend", "prometheus"], "--backend prometheus needs --url"),
-        (["--backend", "dcgm", "--host", "n", "--socket", "/s"], "--host and --socket are two ways to one engine"),
+        (["--set", "durable=-1"], "is not a time"),
+        (["--backend", "nvml:gpus=4"], "nvml takes nothing more: leave out :gpus=4"),
+        (["--backend", "dcgm:gpus=4"], "there is no 'gpus'; there are host, socket, job"),
+        (["--backend", "simulated:gpus"], "'gpus' has no value: write gpus=VALUE"),
+        (["--backend", "dcgm:host=n2:5555"], "the engine at n2:5555 is another machine: also give --node"),
+        (["--backend", "dcgm:host=10.0.0.7"], "the engine at 10.0.0.7 is another machine: also give --node"),
+        (["--backend", "dcgm:host=:5555"], "':5555' is not the address of an engine"),
+        (["--backend", "dcgm:host=n2:0"], "'n2:0' is not the address of an engine"),
+        (["--backend", "simulated", "--backend", "dcgm"], "simulated and dcgm cannot be used together"),
+        (["--backend", "prometheus"], "--backend prometheus needs more: prometheus:url=..."),
+        (["--backend", "dcgm:host=n", "--backend", "dcgm:socket=/s"], "host and socket are two ways to one engine"),
         (["--backend", "dcmg"], "there is no backend 'dcmg'; there are nvml, simulated, dcgm, prometheus"),
-        (["--backend", "simulated", "--model", "X99"], "no simulated GPU model 'X99'"),
+        (["--backend", "simulated:model=X99"], "no simulated GPU model 'X99'"),
         (["--node", "../n"], "is not a valid"),
-        (["--hung", "0"], "give --hung 0.1 or more"),
+        (["--set", "hung=0"], "give hung=0.1 or more"),
     ],
 )
 def test_options_that_cannot_be_used(tmp_path: Path, options: list[str], words: str) -> None:

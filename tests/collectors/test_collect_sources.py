@@ -75,7 +75,7 @@ def test_collect_goes_on_whatever_an_exporter_shows(tmp_path: Path, monkeypatch:
     ]
     store = tmp_path / "S"
     with exporting(played(*answers)) as exporter:
-        options = ("--backend", "prometheus", "--url", exporter.url, "--interval", "0.1")
+        options = ("--backend", f"prometheus:url={exporter.url}", "--interval", "0.1")
         done = collected(store, *options, "--duration", "1.5")
     assert done.exit_code == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -102,7 +102,14 @@ def test_a_neighbour_that_never_ends_keeps_neither_the_others_nor_the_end(
 ) -> None:
     monkeypatch.setattr("whorl.collectors.exporter.exporter._LEAST_S", 0.3)
     with serving(SLOW[attack]) as (place, _), exporting(played(*(Answer(shown(n)) for n in range(1000)))) as good:
-        options = ("--backend", "prometheus", "--url", f"http://{place}", "--url", good.url, "--interval", "0.1")
+        options = (
+            "--backend",
+            f"prometheus:url=http://{place}",
+            "--backend",
+            f"prometheus:url={good.url}",
+            "--interval",
+            "0.1",
+        )
         done = collected(tmp_path / "S", *options, "--duration", "2")
     assert done.exit_code == 0, done.stderr
     (told,) = ask(
@@ -118,7 +125,7 @@ def test_a_neighbour_that_never_ends_keeps_neither_the_others_nor_the_end(
 @pytest.mark.long
 def test_a_server_that_never_ends_does_not_keep_the_collector_at_the_start(tmp_path: Path) -> None:
     with serving(SLOW["100 Continue for ever"]) as (place, sent):
-        command = [sys.executable, "-m", "whorl", "collect", "--backend", "prometheus", "--url", f"http://{place}"]
+        command = [sys.executable, "-m", "whorl", "collect", "--backend", f"prometheus:url=http://{place}"]
         command += ["--interval", "10", "--store", str(tmp_path / "S")]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             while not sent[0] and process.poll() is None:
@@ -133,7 +140,7 @@ def test_an_exporter_that_cannot_be_read_at_the_start(tmp_path: Path) -> None:
     answers = [Answer("not well", 500), Answer("<html>hello</html>"), Answer("# nothing\n"), Answer(shown(0), cut=400)]
     for answer, words in zip(answers, ("500", "GPU", "shows no GPU", "cut short"), strict=True):
         with exporting(lambda _, answer=answer: answer) as exporter:  # type: ignore[misc]
-            done = collected(tmp_path / "S", "--backend", "prometheus", "--url", exporter.url)
+            done = collected(tmp_path / "S", "--backend", f"prometheus:url={exporter.url}")
         assert done.exit_code == 2
         assert done.stderr.count("\n") == 1
         assert words in done.stderr
@@ -143,7 +150,7 @@ def test_an_exporter_that_cannot_be_read_at_the_start(tmp_path: Path) -> None:
 def test_a_page_does_not_steer_the_terminal(tmp_path: Path) -> None:
     labels = {"modelName": "A100\x1b]0;title\x07\x1b[31m"}
     with exporting(page([Exported(0, usual(), labels=labels)])) as exporter:
-        options = ("--backend", "prometheus", "--url", exporter.url, "--duration", "0.1")
+        options = ("--backend", f"prometheus:url={exporter.url}", "--duration", "0.1")
         new_store(tmp_path / "S")
         done = CliRunner().invoke(cli, ["collect", "--store", str(tmp_path / "S"), *options], color=True)
     assert done.exit_code == 0, done.stderr
@@ -154,7 +161,7 @@ def test_a_page_does_not_steer_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_an_exporter_that_is_not_there(tmp_path: Path, host: str) -> None:
     url = f"http://{host}:{free_port()}/metrics"
-    done = collected(tmp_path / "S", "--backend", "prometheus", "--url", url)
+    done = collected(tmp_path / "S", "--backend", f"prometheus:url={url}")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert url in done.stderr
 
@@ -176,7 +183,11 @@ def test_a_node_without_the_packages_of_the_analysis_collects(
             for name, value in stopped_engine.environment().items():
                 if name.startswith(("LD_", "WHORL_")):
                     monkeypatch.setenv(name, value)
-        where = ["--host", stopped_engine.address] if backend == "dcgm" else ["--url", exporter.url]
+        where = (
+            ["--backend", f"dcgm:host={stopped_engine.address}"]
+            if backend == "dcgm"
+            else ["--backend", f"prometheus:url={exporter.url}"]
+        )
         done = run_without(NODE, COMMAND, "collect", *options, *where)
     assert done.returncode == 0, done.stderr
     (told,) = ask(store, "select count(*) n, count(distinct gpu) g, count(power_mw) p from telemetry")
@@ -200,7 +211,7 @@ def two(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
 
 
 def of_dcgm(engine: DcgmEngine, store: Path, *options: str) -> Result:
-    done = collected(store, "--backend", "dcgm", "--host", engine.address, "--interval", "0.1", *options)
+    done = collected(store, "--backend", f"dcgm:host={engine.address}", "--interval", "0.1", *options)
     assert "Traceback" not in done.stderr
     return done
 
@@ -245,7 +256,7 @@ def test_collect_over_an_engine_that_restarts(two: DcgmEngine, tmp_path: Path) -
 def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> None:
     store, freezing = tmp_path / "S", ExitStack()
     with later((0.8, lambda: freezing.enter_context(two.frozen())), (2.3, freezing.close)):
-        done = of_dcgm(two, store, "--duration", "4", "--hung", "0.8")
+        done = of_dcgm(two, store, "--duration", "4", "--set", "hung=0.8")
     assert done.exit_code == 0, done.stderr
     assert gaps(store) == ["hung", "source_back"]
     (told,) = ask(store, f"select {SPAN} s from telemetry")
@@ -296,7 +307,7 @@ def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: P
         assert f"do not fit the engine at {two.address}" in done.stderr
     two.stop()
     for host in (two.address, "localhost:port", "[::1"):
-        done = collected(tmp_path / "S", "--backend", "dcgm", "--host", host)
+        done = collected(tmp_path / "S", "--backend", f"dcgm:host={host}")
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert host in done.stderr
     done = collected(tmp_path / "S", "--backend", "dcgm", "--socket", str(tmp_path / "none"))
@@ -309,7 +320,7 @@ def test_a_collector_ends_when_it_is_told_to_while_the_engine_hangs(stopped_engi
     engine, store = stopped_engine, new_store(tmp_path / "S")
     engine.nvml.write("gpus 2", "model H100")
     engine.start()
-    command = [sys.executable, "-m", "whorl", "collect", "--backend", "dcgm", "--host", engine.address, "--node", "n1"]
+    command = [sys.executable, "-m", "whorl", "collect", "--backend", f"dcgm:host={engine.address}", "--node", "n1"]
     command += ["--interval", "0.1", "--store", str(store.root)]
     with subprocess.Popen(command, env=engine.environment(), stderr=subprocess.PIPE, text=True) as process:
         last = time.monotonic() + 60

@@ -36,7 +36,7 @@ def two(engine: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> DcgmEngine:
 
 
 def options(engine: DcgmEngine, store: Path) -> list[str]:
-    where = ["--backend", "dcgm", "--host", engine.address, "--node", "n1"]
+    where = ["--backend", f"dcgm:host={engine.address}", "--node", "n1"]
     return ["collect", *where, "--interval", "0.1", "--store", str(store)]
 
 

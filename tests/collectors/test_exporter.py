@@ -599,7 +599,7 @@ def test_url_that_is_none(url: str) -> None:
 
 
 def test_no_url_asks_for_one() -> None:
-    with pytest.raises(InputError, match="give --url"):
+    with pytest.raises(InputError, match="write prometheus:url="):
         Read().open()
 
 

@@ -461,7 +461,7 @@ def test_collect_ends_at_once_where_nothing_but_a_new_process_helps(
     register(monkeypatch, script.backend)
     monkeypatch.setattr("whorl.collectors.collect.os._exit", left.append)
     monkeypatch.setattr(sampler, "_MOST_HANGING", 2)
-    done = collected(tmp_path / "S", "--hung", "0.12")
+    done = collected(tmp_path / "S", "--set", "hung=0.12")
     released.set()
     assert left == [6]
     assert "scripted: 2 connections hang, one after the other" in done.stderr

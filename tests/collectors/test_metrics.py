@@ -76,7 +76,7 @@ from whorl.store import Store
 nvml, simulated = (Path(sys.argv[1], backend) for backend in ("nvml", "simulated"))
 for store in (nvml, simulated):
     line = ["collect", "--store", str(store), "--backend", store.name, "--interval", "0.05", "--duration", "1s"]
-    cli([*line, "--slow-interval", "0.2"], standalone_mode=False)
+    cli([*line, "--set", "slow-interval=0.2"], standalone_mode=False)
 def ask(store, query):
     return Store.open(store).sql(query).to_pylist()
 read = ask(nvml, "select gpu, count(*) n, count(links_sent) c, max(links_sent) - min(links_sent) grown, "

@@ -40,11 +40,11 @@ def build_longhorn(folder: Path) -> None:
 def build_fleet(folder: Path) -> None:
     """64 simulated GPUs on 16 nodes, six of them faulty, measured on two days, with jobs, telemetry and settings."""
     store = folder / "store"
-    faults = [word for kind in FAULTS for word in ("--fault", kind)]
+    faults = ",".join(f"fault={kind}" for kind in FAULTS)
     for campaign in ("first", "second"):
         answer = run(
-            "probe", "run", *PROBES, "--suite", "quick", "--backend", "simulated", "--gpus", 64, "--neighbours", "busy",
-            *faults, "--campaign", campaign, "--store", store, "--json",
+            "probe", "run", *PROBES, "--suite", "quick", "--backend", f"simulated:gpus=64,{faults}",
+            "--neighbours", "busy", "--campaign", campaign, "--store", store, "--json",
         )  # fmt: skip
         assert answer.status == 6, answer.stderr  # one GPU falls off the bus
         _keep(folder, f"probe-run-{campaign}", answer)
@@ -79,7 +79,7 @@ def build_mixed(folder: Path) -> None:
 def build_one(folder: Path) -> None:
     """One simulated GPU, measured once."""
     done(
-        "probe", "run", "--suite", "quick", "--backend", "simulated", "--gpus", 1, "--campaign", "only",
+        "probe", "run", "--suite", "quick", "--backend", "simulated:gpus=1", "--campaign", "only",
         "--store", folder / "store",
     )  # fmt: skip
     (folder / "jobs.csv").write_text(trace())

@@ -37,7 +37,7 @@ class RunningCollector:
         environment = library.environment(SLURM_CONF=str(configuration))
         environment.pop("SLURM_CLUSTER_NAME", None)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "whorl", *words, "--slow-interval", "0.5", "--durable", "tick"],
+            [sys.executable, "-m", "whorl", *words, "--set", "slow-interval=0.5", "--set", "durable=tick"],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,

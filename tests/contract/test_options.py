@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 import pytest
@@ -505,12 +506,43 @@ def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterat
 COMMANDS = dict(commands())
 
 
-def parameters(name: str) -> dict[str, click.Parameter]:
-    """A command's options by their long spelling, and its arguments as ""."""
+@dataclass(frozen=True)
+class Key:
+    """A key of an option of KEY=VALUE, such as `--set period`."""
+
+    spelling: str
+    type: click.ParamType[Any]
+
+
+def keys(parameter: click.Parameter) -> dict[str, Key]:
+    """The keys of an option of KEY=VALUE, as if each was an option; none of another option."""
+    tables = getattr(parameter, "tables", {})
     return {
-        "" if isinstance(parameter, click.Argument) else parameter.opts[0]: parameter
-        for parameter in COMMANDS[name].params
+        f"--{key}": Key(f"{parameter.opts[0]} {table}{':' * bool(table)}{key}", row.type)
+        for table, rows in reversed(tables.items())  # of backends that take the same, the first one
+        for key, row in rows.items()
     }
+
+
+def parameters(name: str) -> dict[str, click.Parameter | Key]:
+    """A command's options by their long spelling, with keys like options, and its arguments as ""."""
+    found: dict[str, click.Parameter | Key] = {}
+    for parameter in COMMANDS[name].params:
+        if isinstance(parameter, click.Argument):
+            found[""] = parameter
+        elif "" not in getattr(parameter, "tables", {}):
+            found[parameter.opts[0]] = parameter
+        found |= keys(parameter)
+    return found
+
+
+def spelled(name: str, option: str, value: str | None) -> list[str]:
+    """The words of an option with its value."""
+    parameter = parameters(name)[option]
+    if isinstance(parameter, Key):
+        flag, _, key = parameter.spelling.partition(" ")
+        return [flag, f"{key}={value}"]
+    return [option] if value is None else [option, value]
 
 
 def values(name: str, option: str) -> list[str | None]:
@@ -519,6 +551,8 @@ def values(name: str, option: str) -> list[str | None]:
     if isinstance(parameter, click.Option) and parameter.is_flag:
         return [None]
     listed = VERBS[name].values.get(option) or COMMON.get(option)
+    if listed is None and parameter.type is click.BOOL:
+        listed = ["yes", "no", "perhaps"]
     if listed is None and isinstance(parameter.type, click.Choice):
         listed = list(parameter.type.choices)
     assert listed, f"give `whorl {name} {option}` values in tests/contract/test_options.py"
@@ -603,7 +637,7 @@ def world(built_once: BuiltOnce) -> Path:
             (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / "bin" / name).chmod(0o755)
         fleet, begun = ("--store", str(folder / "store")), ("--gpus", "8", "--began")
-        probed = ("--backend", "simulated", "--gpus", "1", "--campaign", "nightly")
+        probed = ("--backend", "simulated:gpus=1", "--campaign", "nightly")
         for words in (
             ("demo", "sim", *fleet, *begun, "2026-11-01", "--steady", "--runs", "3", "--every", "7d"),
             ("demo", "sim", *fleet, *begun, "2026-11-27", "--hours", "0.2", "--interval", "10"),
@@ -653,11 +687,8 @@ class Caller:
         world = self.copies.next() if verb.writes else self.world
         words = name.split()
         for option, value in sorted(chosen.items(), key=lambda pair: not pair[0]):  # arguments first
-            spelled = "" if value is None else value.format(world=world, here=here, store=world / "store")
-            if option:
-                words += [option] if value is None else [option, spelled]
-            else:
-                words += spelled.split("|")
+            text = None if value is None else value.format(world=world, here=here, store=world / "store")
+            words += spelled(name, option, text) if option else (text or "").split("|")
         os.chdir(here)
         result = CliRunner().invoke(cli, words)
         complaint = wrong(name, result.exit_code, result.exception, result.stdout, result.stderr)

@@ -116,7 +116,7 @@ def test_a_function_replies_what_its_verb_prints(words: str, fleet: Path, slow_g
 
 
 STORES: dict[str, Callable[[Any], Any]] = {
-    "check --backend simulated --gpus 2": lambda store: whorl.check(store, backend="simulated", gpus=2),
+    "check --backend simulated:gpus=2": lambda store: whorl.check(store, backend="simulated", gpus=2),
     "probe run launch --suite quick --backend simulated --campaign again": lambda store: whorl.measure(
         store, "launch", suite="quick", backend="simulated", campaign="again"
     ),
@@ -139,7 +139,7 @@ def test_a_function_that_stores_runs_replies_what_its_verb_prints(words: str, tm
 def test_a_collector_replies_what_it_stored(tmp_path: Path) -> None:
     store = tmp_path / "S"
     reply = whorl.collect(store, backend="simulated", gpus=2, interval=0.05, duration=0.2)
-    words = ["collect", "--store", str(store), "--backend", "simulated", "--gpus", "2", "--duration", "0.2", "--json"]
+    words = ["collect", "--store", str(store), "--backend", "simulated:gpus=2", "--duration", "0.2", "--json"]
     printed = run(*words)
     document = reply.json()
     assert document.keys() == json.loads(printed.stdout).keys()

@@ -61,7 +61,7 @@ JUDGED = ("longhorn", "fleet", "mixed", "one")
 ALL_SHORT = tuple(INPUTS)
 SELECT = "select name, uuid, node, slot, model, power_limit_mw, first_seen from gpus_now order by gpu"
 REPLAY = "replay --trace {folder}/jobs.csv --store {store} --class *={workload} --workers 1 --json"
-CHECK = "check / --backend simulated --gpus 2"
+CHECK = "check / --backend simulated:gpus=2"
 ADVISE = "advise / --workload {workload}"
 
 QUESTIONS = [
@@ -214,9 +214,7 @@ ALONE = [
     Question("demo-sim-describe", "demo sim --describe --model H100 --json"),
     Question("demo-sim", "demo sim --store {out}/store --gpus 4 --hours 0.1 --fault hot=20% --json"),
     Question("demo", "demo --out {out}/demo --gpus 8 --fault pinned --json", forms.demonstrated, short=()),
-    Question(
-        "probe-run", "probe run gemm-fp32 --store {out}/store --backend simulated --gpus 2 --campaign first --json"
-    ),
+    Question("probe-run", "probe run gemm-fp32 --store {out}/store --backend simulated:gpus=2 --campaign first --json"),
     Question(
         "replay",
         "replay --trace {out}/jobs.csv --policy packed --nodes 4 --gpus-per-node 4 --workers 1 --json",
@@ -235,7 +233,7 @@ ALONE = [
         short=(),
     ),
     Question("tune-sweep", "tune --sweep {out}/sweep.csv --max-slowdown 5% --json"),
-    Question("tune-sweep-across", "tune --sweep {out}/sweep.csv --max-slowdown 10% --across batch --json"),
+    Question("tune-sweep-across", "tune --sweep {out}/sweep.csv --max-slowdown 10% --set across=batch --json"),
     Question("no-store", "verdicts --store {out}/absent --json"),
     Question("tag-script", "jobs tag script", forms.status_only),
     *(

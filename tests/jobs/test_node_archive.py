@@ -104,7 +104,7 @@ def test_the_whole_archive_measures(tmp_path: Path) -> None:
     pack(tmp_path / "whole.tar.gz")
     done = run(
         unpacked(tmp_path / "whole.tar.gz", tmp_path), "probe", "run", "launch", "--suite", "quick", "--backend",
-        "simulated", "--gpus", "1", "--store", str(tmp_path / "S"), HOME=str(tmp_path),
+        "simulated:gpus=1", "--store", str(tmp_path / "S"), HOME=str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert Store.open(tmp_path / "S").sql("select count(*) n from runs").to_pylist() == [{"n": 1}]

@@ -32,7 +32,7 @@ from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probed_fleet import BEGAN_NS, stored
 from whorl.tests.stores import new_store
 
-SIMULATED = ("--backend", "simulated", "--gpus", "4", "--interval", "0.05", "--node", "n1")
+SIMULATED = ("--backend", "simulated:gpus=4", "--interval", "0.05", "--node", "n1")
 WHORL = [sys.executable, "-m", "whorl", "collect", "--for-job", *SIMULATED]
 PATIENCE_S = 60.0
 DAY_NS = 86_400_000_000_000
@@ -241,7 +241,7 @@ def test_a_job_that_is_requeued_adds_to_its_folder(monkeypatch: pytest.MonkeyPat
     ("words", "fragment"),
     [
         (["true"], "--for-job"),
-        (["--for-job", "--backend", "prometheus", "--url", "http://127.0.0.1:9"], "--backend nvml"),
+        (["--for-job", "--backend", "prometheus:url=http://127.0.0.1:9"], "--backend nvml"),
         ([], "--store"),
     ],
 )

@@ -141,7 +141,7 @@ def test_a_latency_is_in_milliseconds_and_its_last_line_counts(bench: Maker) -> 
         ("echo whorl: latency_ms=-3 work=9", "no number above 0"),
         ("echo whorl:", "is not understood"),
         ("echo done", "told no units of work: print 'whorl: latency_ms=12.5 work=1000'"),
-        ("echo whorl: latency_ms=3", "or state --unit-of-work"),
+        ("echo whorl: latency_ms=3", "or state --set unit-of-work=N"),
         ("echo whorl: work=9", "too short for the energy sensor of the GPU: give it work for"),
         ("echo no memory >&2; exit 3", "ended with exit status 3; its last lines: no memory"),
         ("kill -11 $$", "ended by signal 11"),

@@ -264,7 +264,7 @@ def test_what_was_found_can_be_run_as_a_probe_of_its_own_name(tmp_path: Path) ->
         ('{"fp32": 5}', "stress", "the knob fp32 of stress is one of"),
         ("[1]", "stress", "it has no knobs of a kernel"),
         ("{", "stress", "this is no JSON"),
-        ("{}", "launch", "--knobs works only with stress"),
+        ("{}", "launch", "knobs works only with stress"),
     ],
 )
 def test_a_file_without_knobs_is_said(tmp_path: Path, content: str, probe: str, sentence: str) -> None:

@@ -80,7 +80,7 @@ def test_runs_of_a_store_on_another_model_are_a_prior(tmp_path: Path) -> None:
     ("source", "sentence"),
     [
         ("{sweep}", "has 6 sweeps: choose one workload"),
-        ("{sweep}:network=resnet", "--warm-start {sweep}:batch=8,dataset=images,network=resnet,optimizer=adam"),
+        ("{sweep}:network=resnet", "warm-start={sweep}:batch=8,dataset=images,network=resnet,optimizer=adam"),
         ("{sweep}:network=vgg", "has 0 sweeps with network=vgg"),
         ("{log}", "cannot be read as a log of whorl tune"),
         ("{other}", "is the log of a search for stream-triad, and not for gemm-fp32"),

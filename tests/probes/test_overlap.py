@@ -107,7 +107,7 @@ def test_coding_breaks_even_on_the_link_that_the_probe_says(bits: int, monkeypat
 def test_a_planted_node_is_named_and_no_other_gpu(tmp_path: Path) -> None:
     where = ["--store", str(tmp_path / "store")]
     for sitting in ("one", "two"):
-        fleet = ["--backend", "simulated", "--gpus", "96", "--fault", "poor_overlap", "--campaign", sitting]
+        fleet = ["--backend", "simulated:gpus=96,fault=poor_overlap", "--campaign", sitting]
         answer = CliRunner().invoke(cli, ["probe", "run", "overlap-embedding", "--suite", "quick", *fleet, *where])
         assert answer.exit_code == 0, answer.output
     rows = json.loads(CliRunner().invoke(cli, ["verdicts", "--json", *where]).output)["rows"]

@@ -272,7 +272,7 @@ def test_an_idle_gpu_is_left_alone() -> None:
 def test_a_wave_that_is_too_short_for_the_work_is_refused() -> None:
     answer = answered(HandDevice(times_ms=constant(150.0)), Asked(QUICK), kind=Kind.SQUARE)
     assert isinstance(answer, Unrun)
-    assert "longer than the wave's load of 100 ms: choose a longer --period or a larger --duty" in answer.reason
+    assert "longer than the wave's load of 100 ms: choose a longer period or a larger duty" in answer.reason
 
 
 def test_a_wave_keeps_its_period_and_duty() -> None:

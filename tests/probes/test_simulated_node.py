@@ -201,7 +201,7 @@ def test_what_does_not_fit_is_refused(
     store: Store, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
-    with pytest.raises(InputError, match="name the node with --node"):
+    with pytest.raises(InputError, match="name the node: node=NAME"):
         choose_node(fleet, None)
     with pytest.raises(InputError, match="tiny has no node 'n04': its nodes are n01, n02, n03"):
         choose_node(fleet, "n04")
@@ -209,9 +209,9 @@ def test_what_does_not_fit_is_refused(
         choose_node(tmp_path / "absent.toml", "n01")
     with pytest.raises(DeviceError, match="node n1 of the simulated cluster c has no GPU"):
         choose_node(written(tmp_path, "cluster = 'c'\nnodes = 'n1'\ngpus = {n1 = 0}"), "n1")
-    with pytest.raises(InputError, match="--fleet works only with --backend simulated"):
+    with pytest.raises(InputError, match="fleet works only with --backend simulated"):
         job(store, fleet, "n01", backend="cuda")
-    with pytest.raises(InputError, match="--seed cannot be used with --fleet"):
+    with pytest.raises(InputError, match="seed cannot be used with fleet"):
         job(store, fleet, "n01", seed=3)
-    with pytest.raises(InputError, match="--node works only with --fleet"):
+    with pytest.raises(InputError, match="node works only with fleet"):
         measure(store, "launch", backend="simulated", node="n01")

@@ -16,7 +16,7 @@ from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 
-READ = "-m whorl collect --for-job --backend simulated --gpus 4 --interval 0.1"
+READ = "-m whorl collect --for-job --backend simulated:gpus=4 --interval 0.1"
 
 
 def submit(slurm: Slurm, script: str, *options: str) -> tuple[str, Path]:

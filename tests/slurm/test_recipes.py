@@ -104,7 +104,7 @@ def configure(slurm: Slurm, folder: Path, program: Path, store: str, *, drain: s
 @pytest.mark.long
 def test_the_health_check_says_what_is_wrong_and_drains_only_where_that_is_wanted(slurm: Slurm, site: Path) -> None:
     program = site / "whorl"
-    fleet = "--backend simulated --gpus 2 --fault lost"
+    fleet = "--backend simulated:gpus=2,fault=lost"
     program.write_text(
         "#!/bin/sh\n[ $SLURMD_NODENAME = n02 ] || exit 0\ncd $(dirname $0)\n"  # it really runs once: what it says stays
         f"[ -f status ] || {{ {sys.executable} -B -m whorl $* {fleet} >says.$$ 2>&1; echo $? >status.$$;\n"
