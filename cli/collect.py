@@ -14,7 +14,7 @@ import click
 from ..dashboards.table import many
 from ..errors import WhorlError
 from .options import (
-    Setting,
+    OptionKey,
     Span,
     any_store_option,
     backend_option,
@@ -44,26 +44,26 @@ if TYPE_CHECKING:
     default="nvml",
     says="What is read: nvml, dcgm, prometheus or simulated.",
     dcgm=(
-        Setting("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
-        Setting("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
-        Setting("job", click.STRING, "Store the engine's statistics of this job at the end.", metavar="ID"),
+        OptionKey("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
+        OptionKey("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
+        OptionKey("job", click.STRING, "Store the engine's statistics of this job at the end.", metavar="ID"),
     ),
     prometheus=(
-        Setting("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
+        OptionKey("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
     ),
     simulated=simulated_rows(1024, "8", "H100"),
 )
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @click.option("--node", metavar="NAME", help="Name of this node.  [default: its host name]")
 @settings(
-    Setting("slow-interval", Span(), "Time between readings of slowly changing metrics.", "10s"),
-    Setting(
+    OptionKey("slow-interval", Span(), "Time between readings of slowly changing metrics.", "10s"),
+    OptionKey(
         "durable",
         Span(tick=0.0),
         "'tick', or the longest time until a reading is safe on the disk.  [default: by file system]",
     ),
-    Setting("hung", Span(), "A call that takes longer counts as hanging.  [default: 5s, or ten intervals]"),
-    Setting("node-power", click.BOOL, "Read the power of the node too (RAPL, ACPI, IPMI).", True),
+    OptionKey("hung", Span(), "A call that takes longer counts as hanging.  [default: 5s, or ten intervals]"),
+    OptionKey("node-power", click.BOOL, "Read the power of the node too (RAPL, ACPI, IPMI).", True),
 )
 @json_option
 @click.pass_context

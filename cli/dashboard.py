@@ -74,7 +74,7 @@ def dashboard(
     whorl dashboard --demo                     a simulated fleet
     whorl dashboard --store S --listen :8050   for others too
 
-    The printed address holds a token, made anew at each start: only who has it can read the store. A token that stays
+    The printed address holds a token, measured anew at each start: only who has it can read the store. A token that stays
     is one word of 16 characters or more, in a file that only you can read (--token-file). Needs the packages of
     whorl's extra `dashboard`. docs/dashboard.md explains more.
     """
@@ -135,10 +135,10 @@ def _measured(folder: str) -> str:
     from .output import ProgressBar
 
     with ProgressBar() as progress:
-        made = measure_demo(Path(folder), DemoOptions(backend="simulated", progress=progress))
+        measured = measure_demo(Path(folder), DemoOptions(backend="simulated", progress=progress))
         progress.say("judging the GPUs")
-        conclude(made.store)
-    return str(made.store.root)
+        conclude(measured.store)
+    return str(measured.store.root)
 
 
 def _has_browser() -> bool:

@@ -347,16 +347,16 @@ def _describe(model: str, *, as_json: bool) -> None:
     from ..simulation.spread import POPULATION_SAYS
     from .output import print_json, print_table, say
 
-    found = find_model(model)
-    rows, point = about.parameters(found), about.steady_point(found)
+    gpu_model = find_model(model)
+    rows, point = about.parameters(gpu_model), about.steady_point(gpu_model)
     if as_json:
         print_json(
             {
                 "schema": "whorl.sim.describe/1",
-                "model": found.name,
+                "model": gpu_model.name,
                 "version": PARAMETERS,
                 "parameters": [vars(row) for row in rows],
-                "sensors": about.sensors(found),
+                "sensors": about.sensors(gpu_model),
                 "sgemm": point,
                 "faults": [
                     {"kind": row.kind, "share": row.share, "says": row.says, **about.sizes(row)} for row in FAULTS
@@ -366,12 +366,12 @@ def _describe(model: str, *, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{found.name}, simulated (parameter set {PARAMETERS}): no number here is a measurement\n")
+    click.echo(f"{gpu_model.name}, simulated (parameter set {PARAMETERS}): no number here is a measurement\n")
     head = ("parameter", "value", "unit", "basis", "meaning")
     cells = [(row.name, f"{row.value:g}", row.unit, row.basis, row.meaning) for row in rows]
     print_table(Table(head, cells, (1,), wrapped=(4,)))
     click.echo("\nsensors")
-    for sentence in about.sensors(found):
+    for sentence in about.sensors(gpu_model):
         say(sentence, "  ", "    ")
     click.echo()
     say(
@@ -408,11 +408,11 @@ def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> Non
 
     if not force and (there := [name for name in FILES if os.path.lexists(folder / name)]):
         raise InputError(f"{folder} already has {', '.join(there)}: choose another folder, or give --force")
-    made = write_sample(folder, gpus=GPUS if gpus is None else gpus, seed=SEED if seed is None else seed)
-    click.echo(f"generated {made.gpus} simulated V100 GPUs with seed {made.seed}")
-    for path in made.files:
+    written = write_sample(folder, gpus=GPUS if gpus is None else gpus, seed=SEED if seed is None else seed)
+    click.echo(f"generated {written.gpus} simulated V100 GPUs with seed {written.seed}")
+    for path in written.files:
         click.echo(f"wrote {path} ({path.stat().st_size / 1000:.0f} kB)")
-    for gpu in made.planted:
+    for gpu in written.planted:
         click.echo(f"planted {gpu.kind}: {gpu.name} ({gpu.uuid})")
     click.echo(f"next: whorl import --store S --cluster sample {shlex.quote(str(folder))}/*")
     click.echo("      whorl verdicts variability --store S")

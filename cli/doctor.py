@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import Setting, backend_option, json_option
+from .options import OptionKey, backend_option, json_option
 
 
 @click.command("doctor", short_help="What works on this machine, and why the rest does not.")
@@ -18,11 +18,11 @@ from .options import Setting, backend_option, json_option
     says="Also read what stands elsewhere.",
     several=True,
     dcgm=(
-        Setting("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
-        Setting("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
+        OptionKey("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
+        OptionKey("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
     ),
     prometheus=(
-        Setting("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
+        OptionKey("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),
     ),
 )
 @json_option

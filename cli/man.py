@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from .. import __version__
+from .options import PairsOption
 
 _LITERAL = "\b"  # click leaves the lines of such a paragraph as they are
 _MANY = 4
@@ -69,14 +70,17 @@ def reference(root: click.Context) -> Iterator[str]:
             yield f"`{context.command_path} {' '.join(pieces)}`\n"
         yield from _markdown(context.command.help or "")
         yield from (_option_line(record) for record in records if record not in common)
-        named = [f"`{names.split()[0].rstrip(',')}`" for names, text in records if (names, text) in common]
-        if named:
-            yield f"- as everywhere: {', '.join(named)}"
+        elsewhere = [f"`{names.split()[0].rstrip(',')}`" for names, text in records if (names, text) in common]
+        if elsewhere:
+            yield f"- as everywhere: {', '.join(elsewhere)}"
 
 
 def _options(context: click.Context) -> list[tuple[str, str]]:
     """How each option of a command is written, and what it does."""
-    records = (parameter.get_help_record(context) for parameter in context.command.get_params(context))
+    records: list[tuple[str, str] | None] = []
+    for parameter in context.command.get_params(context):
+        records.append(parameter.get_help_record(context))
+        records += parameter.records() if isinstance(parameter, PairsOption) else []
     return [(names, text) for names, text in filter(None, records) if text and names != "-h, --help"]
 
 
@@ -117,10 +121,7 @@ def page(root: click.Context) -> Iterator[str]:
         yield f".SS {_roff(context.command_path)}"
         yield f".B {_roff(context.command_path)}\n{_roff(' '.join(context.command.collect_usage_pieces(context)))}"
         yield from _text(context.command.help or "")
-        for parameter in context.command.get_params(context):
-            record = parameter.get_help_record(context)
-            if record is not None and record[1]:
-                yield f".TP\n.B {_roff(record[0])}\n{_roff(record[1])}"
+        yield from (f".TP\n.B {_roff(names)}\n{_roff(text)}" for names, text in _options(context))
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:
@@ -128,9 +129,9 @@ def _below(context: click.Context) -> Iterator[click.Context]:
     if not isinstance(command, click.Group):
         return
     for name in command.list_commands(context):
-        found = command.get_command(context, name)
-        if found is not None and not found.hidden:
-            below = type(context)(found, info_name=name, parent=context)
+        subcommand = command.get_command(context, name)
+        if subcommand is not None and not subcommand.hidden:
+            below = type(context)(subcommand, info_name=name, parent=context)
             yield below
             yield from _below(below)
 

@@ -148,7 +148,7 @@ cluster_option = click.option("--cluster", metavar="NAME", help="Only this clust
 
 
 @dataclass(frozen=True)
-class Setting:
+class OptionKey:
     """One key of an option of KEY=VALUE. The verb gets it as an argument, as it gets any option."""
 
     key: str
@@ -188,11 +188,21 @@ class Setting:
             raise click.BadParameter(error.message, ctx, param_hint=spelling) from error
 
 
-class _OfPairs(click.Option):
+class PairsOption(click.Option):
     """An option that gives the verb several arguments, one for each key of its rows."""
 
-    tables: Mapping[str, Mapping[str, Setting]]
+    tables: Mapping[str, Mapping[str, OptionKey]]
     """The rows by key; of several groups by their name."""
+
+    def records(self) -> Iterator[tuple[str, str]]:
+        """How each key is written, and what it means, as the manual has it."""
+        written = set()
+        for table, rows in self.tables.items():
+            for row in rows.values():
+                if row not in written:
+                    key, takes, meaning = row.row()
+                    yield f"{self.opts[0]} {table}{':' * bool(table)}{key}={takes}", meaning
+                written.add(row)
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if not ctx.resilient_parsing and "help" in ((value,) if isinstance(value, str) else value or ()):
@@ -224,22 +234,22 @@ class _OfPairs(click.Option):
             ctx.set_parameter_source(row.argument, source)
 
 
-class Settings(_OfPairs):
+class SettingsOption(PairsOption):
     """A repeatable option of KEY=VALUE. `help` explains the keys; a TOML file may have several."""
 
-    def __init__(self, names: Sequence[str], *, rows: Sequence[Setting], says: str, **attributes: Any) -> None:
+    def __init__(self, names: Sequence[str], *, rows: Sequence[OptionKey], says: str, **attributes: Any) -> None:
         self.tables = {"": {row.key: row for row in rows}}
         text = f"{says}: {', '.join(self.tables[''])}. Repeatable; `{names[0]} help` explains them."
         super().__init__(names, multiple=True, metavar="KEY=VALUE", expose_value=False, help=text, **attributes)
-        self.callback = self._given
+        self.callback = self._read
 
-    def _given(self, ctx: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
+    def _read(self, ctx: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
         spelling = self.opts[0]
         pairs = [pair for text in texts for pair in (_in_file(text, spelling) if _is_file(text) else [text])]
         self.take(ctx, "", pairs, spelling)
 
 
-class BackendOption(_OfPairs):
+class BackendOption(PairsOption):
     """`--backend NAME`, or with more: `simulated:gpus=4,model=V100`. Repeatable: keys add up. `help` explains them."""
 
     def __init__(
@@ -247,7 +257,7 @@ class BackendOption(_OfPairs):
         names: Sequence[str],
         *,
         backends: Sequence[str],
-        rows: Mapping[str, Sequence[Setting]],
+        rows: Mapping[str, Sequence[OptionKey]],
         default: str | None,
         several: bool,
         says: str,
@@ -262,9 +272,9 @@ class BackendOption(_OfPairs):
         usual = f"  [default: {default}]" if default else ""
         text = f"{says} {takes}; `help` explains them.{usual}"
         super().__init__(names, metavar="NAME", multiple=True, help=text, **attributes)
-        self.callback = self._given
+        self.callback = self._read
 
-    def _given(self, ctx: click.Context, _: click.Parameter, texts: Sequence[str]) -> str | None:
+    def _read(self, ctx: click.Context, _: click.Parameter, texts: Sequence[str]) -> str | None:
         pairs: dict[str, list[str]] = {}
         for text in texts:
             backend, colon, words = text.partition(":")
@@ -280,9 +290,9 @@ class BackendOption(_OfPairs):
         return next(iter(pairs), self.usual)
 
 
-def settings(*rows: Setting, name: str = "--set", says: str = "What is seldom changed") -> Callable[[Any], Any]:
+def settings(*rows: OptionKey, name: str = "--set", says: str = "What is seldom changed") -> Callable[[Any], Any]:
     """The option `--set` of a verb, or one of another name, with a row for each key."""
-    return click.option(name, cls=Settings, rows=rows, says=says)
+    return click.option(name, cls=SettingsOption, rows=rows, says=says)
 
 
 def _is_file(text: str) -> bool:
@@ -304,16 +314,16 @@ def _in_file(name: str, spelling: str) -> Iterator[str]:
 # -- simulated GPUs ---------------------------------------------------------------------------------------------------
 
 
-def simulated_rows(most: int, default: str = "4", model: str = "V100") -> tuple[Setting, ...]:
+def simulated_rows(most: int, default: str = "4", model: str = "V100") -> tuple[OptionKey, ...]:
     """How simulated GPUs are drawn: the keys of `--backend simulated:` that each verb has."""
     return (
-        Setting("gpus", click.IntRange(1, most), f"How many GPUs.  [default: {default}]"),
-        Setting("model", click.STRING, f"V100, A100, H100 or H200.  [default: {model}]", metavar="NAME"),
-        Setting("seed", click.IntRange(0), "The fleet's seed.  [default: 1]"),
+        OptionKey("gpus", click.IntRange(1, most), f"How many GPUs.  [default: {default}]"),
+        OptionKey("model", click.STRING, f"V100, A100, H100 or H200.  [default: {model}]", metavar="NAME"),
+        OptionKey("seed", click.IntRange(0), "The fleet's seed.  [default: 1]"),
     )
 
 
-FAULT_ROW = Setting(
+FAULT_ROW = OptionKey(
     "fault",
     click.STRING,
     "Plant this fault, as hot=20%; `whorl demo sim --describe` lists them. May be repeated.",
@@ -323,7 +333,7 @@ FAULT_ROW = Setting(
 
 
 def backend_option(
-    *backends: str, says: str, default: str | None = None, several: bool = False, **rows: Sequence[Setting]
+    *backends: str, says: str, default: str | None = None, several: bool = False, **rows: Sequence[OptionKey]
 ) -> Callable[[Any], Any]:
     """The option `--backend`, with what each backend takes: one of `backends`, or any where none is stated.
 

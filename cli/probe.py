@@ -11,7 +11,7 @@ import click
 from .ending import Ending, stays
 from .options import (
     FAULT_ROW,
-    Setting,
+    OptionKey,
     Span,
     backend_option,
     json_option,
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _SUITES = ("quick", "standard", "full")
 _SIMULATED = (
     *simulated_rows(999 * 32),
-    Setting("faults", click.IntRange(0), "How many GPUs are faulty.  [default: 0]"),
+    OptionKey("faults", click.IntRange(0), "How many GPUs are faulty.  [default: 0]"),
     FAULT_ROW,
-    Setting("population", click.STRING, "How healthy GPUs differ; see `whorl demo sim --describe`."),
-    Setting("interval", Span(), "Time between stored readings.  [default: 1s]"),
-    Setting("fleet", click.STRING, "The file of a cluster, of which one node is measured.", metavar="FILE"),
-    Setting("node", click.STRING, "With fleet: which node.  [default: $SLURMD_NODENAME]", metavar="NAME"),
+    OptionKey("population", click.STRING, "How healthy GPUs differ; see `whorl demo sim --describe`."),
+    OptionKey("interval", Span(), "Time between stored readings.  [default: 1s]"),
+    OptionKey("fleet", click.STRING, "The file of a cluster, of which one node is measured.", metavar="FILE"),
+    OptionKey("node", click.STRING, "With fleet: which node.  [default: $SLURMD_NODENAME]", metavar="NAME"),
 )
 """What a simulated fleet is like."""
 
@@ -86,25 +86,27 @@ probe.add_command(prolog)
 @click.option("--campaign", metavar="NAME", help="Name of the campaign; runs that it has stored are not repeated.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @settings(
-    Setting("period", Span(), "power-square, soak: time from one load to the next.  [default: 0.2s]"),
-    Setting(
+    OptionKey("period", Span(), "power-square, soak: time from one load to the next.  [default: 0.2s]"),
+    OptionKey(
         "duty",
         click.FloatRange(0, 1, min_open=True, max_open=True),
         "power-square, soak: share of that time under load.  [default: 0.5]",
     ),
-    Setting("input", click.STRING, "Distribution of the input data, for kernels with a choice.", metavar="NAME"),
-    Setting("input-seed", click.IntRange(0, 2**32 - 1), "Seed of the input data.", 1),
-    Setting(
+    OptionKey("input", click.STRING, "Distribution of the input data, for kernels with a choice.", metavar="NAME"),
+    OptionKey("input-seed", click.IntRange(0, 2**32 - 1), "Seed of the input data.", 1),
+    OptionKey(
         "precision",
         click.FloatRange(0, 100, min_open=True),
         "Stop when the median's 95 % interval is at most +/- this.  [default: by suite]",
         metavar="PERCENT",
     ),
-    Setting("repeats", click.IntRange(3, 10_000), "Measure at least this many repeats.  [default: by suite]"),
-    Setting("until-wrong", click.BOOL, "soak: end at the first wrong result.", False),
-    Setting("knobs", click.STRING, "stress: its knobs, as `whorl tune --stress --json` printed them.", metavar="FILE"),
-    Setting("start-temperature", click.FLOAT, "Cool down to this before each probe.", metavar="DEGC"),
-    Setting("cool-down", Span(), "Cool down for at most this time.", "120s"),
+    OptionKey("repeats", click.IntRange(3, 10_000), "Measure at least this many repeats.  [default: by suite]"),
+    OptionKey("until-wrong", click.BOOL, "soak: end at the first wrong result.", False),
+    OptionKey(
+        "knobs", click.STRING, "stress: its knobs, as `whorl tune --stress --json` printed them.", metavar="FILE"
+    ),
+    OptionKey("start-temperature", click.FLOAT, "Cool down to this before each probe.", metavar="DEGC"),
+    OptionKey("cool-down", Span(), "Cool down for at most this time.", "120s"),
     says="What a run is like",
 )
 @json_option

@@ -10,7 +10,7 @@ import click
 from ..errors import DeviceError, InputError
 from .ending import Ending, stays
 from .options import (
-    Setting,
+    OptionKey,
     Share,
     Span,
     any_store_option,
@@ -63,10 +63,10 @@ from .options import (
     simulated=simulated_rows(999 * 32, "4; --stress: 8"),
 )
 @settings(
-    Setting("across", click.Choice(["batch"]), "--sweep: choose among the batch sizes too."),
-    Setting("unit-of-work", click.FLOAT, "--command: how many units of work a run does.", metavar="N"),
-    Setting("timeout", Span(), "--command: end a run after this time.  [default: 1h]"),
-    Setting(
+    OptionKey("across", click.Choice(["batch"]), "--sweep: choose among the batch sizes too."),
+    OptionKey("unit-of-work", click.FLOAT, "--command: how many units of work a run does.", metavar="N"),
+    OptionKey("timeout", Span(), "--command: end a run after this time.  [default: 1h]"),
+    OptionKey(
         "warm-start",
         click.STRING,
         "A sweep or a search's log of the same work on another model, or that model. Helps up to 6 trials.",

@@ -111,11 +111,9 @@ def notes(plan: Planned) -> Iterator[str]:
         yield f"no runs of {' or '.join(plan.probes)} yet: all GPUs are worth the same"
 
 
-def answer(
-    plan: Planned, todo: Sequence[NodeCommand], simulated: Mapping[str, tuple[str, ...]]
-) -> Iterable[str | Table]:
+def answer(plan: Planned, todo: Sequence[NodeCommand], simulated: Mapping[str, str]) -> Iterable[str | Table]:
     """The plan for people; `simulated` as in `commands`."""
-    unmet = sum(simulated.get(gpu.gpu) == () for gpu in plan.gpus)
+    unmet = sum(simulated.get(gpu.gpu) == "" for gpu in plan.gpus)
     spent = sum(gpu.seconds for gpu in plan.gpus)
     yield f"cluster {plan.cluster}: {many(len(plan.gpus), 'GPU')} to probe, {spent / 60:.0f} min of GPU time"
     names = short(gpu.name for gpu in plan.gpus)

@@ -507,26 +507,26 @@ COMMANDS = dict(commands())
 
 
 @dataclass(frozen=True)
-class Key:
+class PairKey:
     """A key of an option of KEY=VALUE, such as `--set period`."""
 
     spelling: str
     type: click.ParamType[Any]
 
 
-def keys(parameter: click.Parameter) -> dict[str, Key]:
+def keys(parameter: click.Parameter) -> dict[str, PairKey]:
     """The keys of an option of KEY=VALUE, as if each was an option; none of another option."""
     tables = getattr(parameter, "tables", {})
     return {
-        f"--{key}": Key(f"{parameter.opts[0]} {table}{':' * bool(table)}{key}", row.type)
+        f"--{key}": PairKey(f"{parameter.opts[0]} {table}{':' * bool(table)}{key}", row.type)
         for table, rows in reversed(tables.items())  # of backends that take the same, the first one
         for key, row in rows.items()
     }
 
 
-def parameters(name: str) -> dict[str, click.Parameter | Key]:
+def parameters(name: str) -> dict[str, click.Parameter | PairKey]:
     """A command's options by their long spelling, with keys like options, and its arguments as ""."""
-    found: dict[str, click.Parameter | Key] = {}
+    found: dict[str, click.Parameter | PairKey] = {}
     for parameter in COMMANDS[name].params:
         if isinstance(parameter, click.Argument):
             found[""] = parameter
@@ -539,7 +539,7 @@ def parameters(name: str) -> dict[str, click.Parameter | Key]:
 def spelled(name: str, option: str, value: str | None) -> list[str]:
     """The words of an option with its value."""
     parameter = parameters(name)[option]
-    if isinstance(parameter, Key):
+    if isinstance(parameter, PairKey):
         flag, _, key = parameter.spelling.partition(" ")
         return [flag, f"{key}={value}"]
     return [option] if value is None else [option, value]
