@@ -74,7 +74,7 @@ def dashboard(
     whorl dashboard --demo                     a simulated fleet
     whorl dashboard --store S --listen :8050   for others too
 
-    The printed address holds a token, measured anew at each start: only who has it can read the store. A token that stays
+    The printed address holds a token, made anew at each start: only who has it can read the store. A token that stays
     is one word of 16 characters or more, in a file that only you can read (--token-file). Needs the packages of
     whorl's extra `dashboard`. docs/dashboard.md explains more.
     """
