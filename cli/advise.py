@@ -124,8 +124,8 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
         ctx.obj = options
         return
     from ..jobs.formats import lines_for, write_filter, write_whole
-    from .advise_report import price_verdict
     from .answers.advice import advise
+    from .documents.advice import price_verdict
     from .output import print_reply, tell
 
     form, as_json, output, file_node, own = (options.pop(name) for name in PRINTING)

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from ..analysis.placement import AdviceOptions, gpu_rows, node_rows
 from ..analysis.verdicts.judgements import newest
-from ..dashboards.app.placement.told import Copied, Question, Told
-from ..dashboards.table import many
+from ..dashboards.documents.placement import PlacementAnswer, PlacementQuestion, SchedulerLines
+from ..dashboards.words import many
 from ..errors import InputError
 from ..jobs.formats import lines_for
 from ..jobs.steering import AdviceRequest, ScoredWorkload, Steering, steer
 from ..store.hostlist import compress
-from . import advise_report as report
+from .documents.advice import document
 
 if TYPE_CHECKING:
+    from ..analysis.placement import WorkloadGain
     from ..store import Store
 
 _FORMS = (
@@ -39,41 +40,51 @@ class Advisor:
         self._scored_for: Hashable = None  # the store and the cluster of these
         self._lock = threading.Lock()
 
-    def __call__(self, store: Store, version: Hashable, question: Question, say: Callable[[str], None]) -> Told:
-        """What is told about a question. Raises WhorlError."""
+    def __call__(
+        self, store: Store, version: Hashable, question: PlacementQuestion, say: Callable[[str], None]
+    ) -> PlacementAnswer:
+        """The answer to a question about a store. Raises WhorlError."""
         job = AdviceOptions(gpus=question.gpus)
-        request = AdviceRequest(question.workload, job, question.cluster, question.model)
+        request = AdviceRequest(question.workload or "", job, question.cluster, question.model)
         with self._lock:
-            scored = self._scored(store, (version, question.cluster), request, say)
+            scored, workloads = self._scored(store, (version, question.cluster), request, say)
         say(f"comparing sets of {many(question.gpus, 'GPU')}")
         steering = steer(scored, leave_out=question.without, placing=True, lenient=True)
+        steering = replace(steering, workloads=workloads)
         advice = steering.advice
         judged = next((judgement for judgement in newest(store) if judgement.cluster == question.cluster), None)
-        return Told(
+        named = replace(question, workload=scored.request.workload)
+        return PlacementAnswer(
             advice,
-            tuple(report.answer(steering)),
-            tuple(_copied(store, question, steering, form, title) for form, title in _FORMS),
+            document(steering),
+            tuple(_lines(store, named, steering, form, title) for form, title in _FORMS),
             {kind.workload: node_rows(scored.scores, kind) for kind in advice.kinds or (advice,)},
             gpu_rows(scored.scores, scored.kinds, judged),
         )
 
     def _scored(
         self, store: Store, version: Hashable, request: AdviceRequest, say: Callable[[str], None]
-    ) -> ScoredWorkload:
-        """The workload with its scores: those of all workloads of a cluster are made at once."""
+    ) -> tuple[ScoredWorkload, tuple[WorkloadGain, ...]]:
+        """The workload with its scores: those of all workloads of a cluster are made at once. Where none is named it
+        is the one in which the job gains most, beside what it gains in the others."""
         if self._scored_for != version:
             self._scored_for, self._workloads = version, {}
         key = (request.workload, request.model)
         if key not in self._workloads:
             say("scoring every GPU by its runs; of 27,648 GPUs this takes about a minute, once")
-            scores = next((scored.scores for scored in self._workloads.values()), None)
+        scores = next((scored.scores for scored in self._workloads.values()), None)
+        if not request.workload:
+            scored, workloads = ScoredWorkload.gaining_most(store, request, scores)
+            self._workloads[scored.request.workload, request.model] = scored
+            return scored, workloads
+        if key not in self._workloads:
             self._workloads[key] = ScoredWorkload.of(store, request, scores)
-        return replace(self._workloads[key], request=request)
+        return replace(self._workloads[key], request=request), ()
 
 
-def _copied(store: Store, question: Question, steering: Steering, form: str, title: str) -> Copied:
+def _lines(store: Store, question: PlacementQuestion, steering: Steering, form: str, title: str) -> SchedulerLines:
     words = ["whorl", "advise", "--store", str(store.root), "--cluster", question.cluster]
-    words += ["--workload", question.workload, *(["--model", question.model] if question.model else [])]
+    words += ["--workload", question.workload or "", *(["--model", question.model] if question.model else [])]
     words += ["--gpus", str(question.gpus), "--format", form]
     if question.without:  # of all formats only this one has an option for nodes that are avoided anyway
         words = [*words, "--and", compress(question.without)] if form == "exclude" else []
@@ -81,8 +92,8 @@ def _copied(store: Store, question: Question, steering: Steering, form: str, tit
     try:
         lines, note = lines_for(form, steering, question.without)
     except InputError as error:
-        return Copied(title, "", str(error), command)
+        return SchedulerLines(title, "", str(error), command)
     text = "\n".join(lines)
     if len(text) > _LONGEST:
-        return Copied(title, "", f"{len(lines):,} lines: the command prints them", command)
-    return Copied(title, text, note, command)
+        return SchedulerLines(title, "", f"{len(lines):,} lines: the command prints them", command)
+    return SchedulerLines(title, text, note, command)

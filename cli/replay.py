@@ -243,12 +243,12 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     whorl replay --as-published pal-sc24 --trace T.csv --profiles DIR --json
     """
     from ..dashboards.answers.replay import replay as replayed
-    from .output import ProgressBar, print_reply, print_table, tell
+    from .output import ProgressBar, print_reply, show, tell
 
     if "help" in options["policy"]:
-        from ..dashboards.printed.replay import policies
+        from ..dashboards.documents.replay import policy_table
 
-        print_table(policies())
+        show([policy_table()])
         return
     as_json, plot = options.pop("as_json"), options["plot"]
     if options["as_published"] and not typed(ctx, "store"):

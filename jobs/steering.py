@@ -27,7 +27,7 @@ from .scheduler import Node
 from .slurm import Slurm, Wait, nodes_for
 
 if TYPE_CHECKING:
-    from ..analysis.placement import Advice, AdviceOptions, Scores
+    from ..analysis.placement import Advice, AdviceOptions, Scores, WorkloadGain
     from ..store import Store
 
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
@@ -77,6 +77,47 @@ class ScoredWorkload:
             scores = _scores(store, request, cluster, known=pairs)
         chosen = kinds_of(scores, workload, kinds or [workload], request.model)
         return cls(store, request, tuple(chosen), is_kind, scores)
+
+    @classmethod
+    def gaining_most(
+        cls, store: Store, request: AdviceRequest, scores: Scores | None = None
+    ) -> tuple[ScoredWorkload, tuple[WorkloadGain, ...]]:
+        """Of the workloads of a cluster the one in which such a job gains most, and what it gains in each, the most
+        first. The workload of the request does not count. Raises InputError where no workload can be scored, or
+        several clusters have some."""
+        from ..analysis.placement import available
+        from ..analysis.runs.probing import no_runs
+
+        pairs = [pair for pair in available(store) if request.cluster in (None, pair[0])]
+        if not pairs:
+            raise no_runs(store, "no timed runs")
+        if len(clusters := sorted({cluster for cluster, _ in pairs})) > 1:
+            raise InputError(f"the store has {', '.join(clusters)}: choose a cluster with --cluster")
+        by_name: dict[str, ScoredWorkload] = {}
+        gains, problem = [], None
+        for workload in sorted({plain_workload(kind) for _, kind in pairs}):
+            try:
+                scored = cls.of(store, replace(request, workload=workload, cluster=clusters[0]), scores)
+                scores = scored.scores
+                gains.append(scored._gain())
+            except InputError as error:  # too large a job for it, or no such model: other workloads may do
+                problem = problem or error
+                continue
+            by_name[workload] = scored
+        if not gains:
+            raise problem or no_runs(store, "no timed runs")
+        gains.sort(key=lambda row: row.order, reverse=True)
+        return by_name[gains[0].workload], tuple(gains)
+
+    def _gain(self) -> WorkloadGain:
+        from ..analysis.placement import WorkloadGain
+
+        advice = self.advice(None)
+        runs = sum(int(self.scores.of[kind].runs.sum()) for kind in self.kinds)
+        gpus = sum(reference.gpus for reference in advice.references)
+        return WorkloadGain(
+            self.request.workload, gpus, runs, None if advice.reason else advice.best_gain(), advice.reason
+        )
 
     @property
     def nodes(self) -> set[str]:
@@ -175,6 +216,8 @@ class Steering:
     """What the exclusion costs in waiting; None where nothing is excluded or the price is not known."""
     price_reason: str | None = None
     """Why the price is not known, a sentence; None where it is known or nobody asked."""
+    workloads: tuple[WorkloadGain, ...] = ()
+    """What such a job gains in each workload, the most first; none where a workload was named."""
 
     def __repr__(self) -> str:
         return f"<{self.advice.workload} on {self.advice.cluster}: {self.advice.finding}>"
@@ -358,21 +401,23 @@ def advise(
 ) -> Steering:
     """Which nodes a workload should avoid, which GPUs are best, and what that gains, in the scheduler's names.
 
-    The arguments are the options of `whorl advise` (docs/cli.md). Without `workload` it is the only one of the
-    store. `time` is in seconds, and `nodes` are the names to choose from instead of the scheduler's, or the nodes of a
-    Kubernetes cluster as `kubernetes.read` gives them. `own` are the nodes that the user excludes anyway. `form` and
-    `to_file` say what will be printed. If that is for the scheduler (`exclude`, `prefer`, `nodelist`, `weights`,
-    `kubernetes`, `taints`), one that does not answer is an error. `job`: gpus, max_share (of 1), hard, soft, max_age
-    (days), locality_penalty, replicates and seed, as fields of `AdviceOptions`.
+    The arguments are the options of `whorl advise` (docs/cli.md). Without `workload` it is the one in which such a job
+    gains most; what is printed for a scheduler needs its name, unless the store has only one. `time` is in seconds, and
+    `nodes` are the names to choose from instead of the scheduler's, or the nodes of a Kubernetes cluster as
+    `kubernetes.read` gives them. `own` are the nodes that the user excludes anyway. `form` and `to_file` say what will
+    be printed. If that is for the scheduler (`exclude`, `prefer`, `nodelist`, `weights`, `kubernetes`, `taints`), one
+    that does not answer is an error. `job`: gpus, max_share (of 1), hard, soft, max_age (days), locality_penalty,
+    replicates and seed, as fields of `AdviceOptions`.
 
     Raises InputError, StoreError, SchedulerError.
     """
     from ..analysis.placement import AdviceOptions
 
     opened = opened_store(store)
-    workload = workload or only_workload(opened, "which workload is meant? Give --workload")
-    request = AdviceRequest(workload, AdviceOptions(**job), cluster, model)
     report = form in (None, "json")
+    if not report:
+        workload = workload or only_workload(opened, "which workload is meant? Give --workload")
+    request = AdviceRequest(workload or "", AdviceOptions(**job), cluster, model)
     slurm: Slurm | None = None
     remarks: list[str] = []
     if nodes is None and not no_scheduler:
@@ -392,10 +437,15 @@ def advise(
             f"partition {partition} was not used: no scheduler says which nodes it has (--nodes FILE lists some)"
         )
     site = SiteNodes(slurm, _listed(nodes), partition if slurm else None)
-    scored = ScoredWorkload.of(opened, request)
+    gains: tuple[WorkloadGain, ...] = ()
+    if workload:
+        scored = ScoredWorkload.of(opened, request)
+    else:
+        scored, gains = ScoredWorkload.gaining_most(opened, request)
     lenient = (report or form in ("exclude", "prefer")) and not to_file
     steering = steer(scored, site, leave_out=own, placing=report or form == "nodelist", lenient=lenient)
-    steering = replace(steering, remarks=(*remarks, *steering.remarks), cluster=kube_nodes)
+    remarks += steering.remarks
+    steering = replace(steering, remarks=tuple(remarks), cluster=kube_nodes, workloads=gains)
     if not report and form != "exclude":
         return steering
     ask_accounts = report or to_file  # the line of a script must not wait for them

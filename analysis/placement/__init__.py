@@ -8,7 +8,7 @@ docs/how-we-know/advice.md has the definitions and how well they hold.
 
 from __future__ import annotations
 
-from .advice import Advice, Cost, advise, node_rows, together
+from .advice import Advice, Cost, WorkloadGain, advise, node_rows, together
 from .evidence import AdviceOptions, NodeEvidence, Staleness, Suspect, suspects
 from .scores import Reference, Scores, WorkloadScores, gpu_rows, kinds_of, scores
 from .sets import Gain, PlacedSet
@@ -25,6 +25,7 @@ __all__ = [
     "Scores",
     "Staleness",
     "Suspect",
+    "WorkloadGain",
     "WorkloadScores",
     "advise",
     "available",

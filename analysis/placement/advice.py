@@ -93,6 +93,16 @@ class Advice:
         comparable = self.reason is None and (self.sensitive or bool(self.nodes))
         return comparable and not self.hard_nodes
 
+    def best_gain(self, against: str = "random") -> Gain | None:
+        """What the best set saves against random ones of its kind: a packed set where one fits; None where no gain is
+        known. Of several kinds of GPUs, the largest of theirs."""
+        by_kind = [kind.best_gain(against) for kind in self.kinds]
+        known = [gain for gain in by_kind if gain is not None]
+        if known:
+            return max(known, key=lambda gain: gain.median)
+        by_choice = {gain.choice: gain for gain in self.gains if gain.against == against}
+        return by_choice.get("packed") or by_choice.get("spread")
+
     @property
     def hard_nodes(self) -> tuple[str, ...]:
         """The nodes that are certainly slow, the worst first."""
@@ -102,6 +112,33 @@ class Advice:
         """The advice as JSON-ready values; times as ISO 8601 in UTC."""
         document: dict[str, Any] = _plain(asdict(self))
         return document
+
+
+@dataclass(frozen=True)
+class WorkloadGain:
+    """What a job gains in one workload by the best set of GPUs, against random ones, as a scheduler takes them."""
+
+    workload: str
+    gpus: int
+    """GPUs that are compared."""
+    runs: int
+    """Runs that the scores rest on."""
+    gain: Gain | None
+    """None where no gain is known: `reason` says why."""
+    reason: str | None = None
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """What workloads are ranked by, highest first: a measurable gain first, then its size."""
+        return (False, 0.0) if self.gain is None else (self.gain.measurable, self.gain.median)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; shares of 1."""
+        names = {"median": "saved", "lower": "low_saved", "upper": "high_saved", "measurable": "measurable"}
+        figures = {label: getattr(self.gain, name, None) for name, label in names.items()}
+        return {
+            "workload": self.workload, "gpus": self.gpus, "runs": self.runs, **figures, "reason": self.reason
+        }  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -418,8 +455,7 @@ def _first(names: Sequence[str], most: int = _LISTED) -> str:
 
 
 def _best_set(advice: Advice) -> str:
-    by_choice = {gain.choice: gain for gain in advice.gains if gain.against == "drained"}
-    gain = by_choice.get("packed") or by_choice.get("spread")
+    gain = advice.best_gain("drained")
     if gain is None:
         return ""
     packed = "packed " if gain.choice == "packed" else ""

@@ -6,14 +6,14 @@ from ...analysis.placement import NodeEvidence
 from ...dashboards.answers.reply import Reply, RowList, replying
 from ...jobs import steering
 from ...jobs.steering import Steering
-from .. import advise_report
+from ..documents import advice as documents
 
 
 def _reply(advised: Steering, _: str) -> Reply[Steering]:
     return Reply(
         advised,
-        lambda: advise_report.document(advised),
-        lambda: advise_report.answer(advised),
+        lambda: documents.mapping(advised),
+        lambda: documents.document(advised),
         rows=RowList("nodes", NodeEvidence),
     )
 

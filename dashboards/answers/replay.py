@@ -133,9 +133,8 @@ def replay(
     replay is possible.
     """
     from ...analysis.replay.setting import as_published, general
-    from ..page import refuse_unwritable, write_page
-    from ..printed import replay as printed
-    from ..replay_page import replay_page
+    from ..documents import replay as documents
+    from ..html import page, refuse_unwritable, write_page
 
     if unknown := sorted(options.keys() - DEFAULTS.keys()):
         raise TypeError(f"replay() has no option {unknown[0]!r}; it has {', '.join(DEFAULTS)}")
@@ -160,10 +159,12 @@ def replay(
         progress=chosen["progress"],
     )
     if plot is not None:
-        write_page(Path(plot), replay_page(answered))
+        write_page(Path(plot), page(documents.replay_document(answered, setting.clocks, charts=True)))
     apart = setting.added if setting.apart else ()
     return Reply(
-        answered, partial(printed.document, answered, apart), partial(printed.answer, answered, setting.clocks)
+        answered,
+        partial(documents.mapping, answered, apart),
+        partial(documents.replay_document, answered, setting.clocks),
     )
 
 

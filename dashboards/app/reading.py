@@ -20,7 +20,7 @@ from .sql.processes import QueryLimits
 
 if TYPE_CHECKING:
     from ...store import Store
-    from .placement.told import Advises
+    from ..documents.placement import Adviser
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ Version = tuple[int, ...]
 class Reading:
     """Reads a store for many pages at once. An answer is kept until one of its tables changes."""
 
-    def __init__(self, store: Store, limits: QueryLimits | None = None, advise: Advises | None = None) -> None:
+    def __init__(self, store: Store, limits: QueryLimits | None = None, advise: Adviser | None = None) -> None:
         self.store = store
         self.limits = limits or QueryLimits()
         """What a query of a person may use."""

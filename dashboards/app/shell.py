@@ -22,7 +22,7 @@ from .fleet.linking import PAGE as FLEET
 from .gpu.page import PAGE as GPU
 from .overview import PAGE as OVERVIEW
 from .page import PROBLEM, URL, Need, Page, heading, told
-from .placement.page import PAGE as PLACEMENT
+from .placement import PAGE as PLACEMENT
 from .sql.page import PAGE as SQL
 from .state import parse
 from .telemetry.page import PAGE as TELEMETRY

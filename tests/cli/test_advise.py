@@ -50,13 +50,30 @@ def document(store: str, *options: str, workload: str = "sgemm") -> dict[str, An
 
 def test_the_sentence_that_matters_comes_first(store: str) -> None:
     text = advise(store, "--gpus", "4").stdout
-    assert "\n\n    sbatch --exclude=n02 ...\n\n" in text
+    first, second, command = text.splitlines()[:3]
+    assert first.startswith(
+        "sgemm: the best 4 packed GPUs save 15.3 % [14.7, 15.8] of the time beside random ones, and "
+    )
+    assert second.startswith("Exclude n02")
+    assert command == "sbatch --exclude=n02 ..."
     assert "\\n" not in text
-    assert text.startswith("Exclude n02")
     assert "n02/1" in text
     assert gpu(2, 1) not in text, "people read names; --json has the UUID"
     assert text.index("a random packed set, off all slow nodes") < text.index("a random packed set   "), "honest first"
     assert "random GPUs anywhere, off all slow nodes" in text, "a set is compared with random ones of its kind"
+
+
+def test_without_a_workload_it_is_the_one_that_gains_most(store: str) -> None:
+    result = whorl("advise", "--store", store, "--gpus", "4", "--no-scheduler", "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["workload"] == "sgemm"
+    first, last = answer["workloads"]
+    assert (first["workload"], first["gpus"], first["runs"], first["measurable"]) == ("sgemm", 24, 144, True)
+    assert first["low_saved"] < first["saved"] < first["high_saved"]
+    assert (last["workload"], last["saved"], last["measurable"]) == ("pagerank", None, None)
+    assert "do not repeat" in last["reason"]
+    assert "workloads" not in document(store, "--gpus", "4", "--no-scheduler")
 
 
 @pytest.mark.parametrize("table", sample(["runs", "results", "gpus"], short=1))
@@ -201,7 +218,7 @@ def test_what_cannot_be_asked(store: str, options: list[str], sentence: str) -> 
 
 
 def test_what_is_missing(store: str, tmp_path: Path) -> None:
-    unsaid = whorl("advise", "--store", store)
+    unsaid = whorl("advise", "--store", store, "--format", "exclude")
     assert unsaid.exit_code == 2
     assert "which workload is meant? Give --workload; the store has " in unsaid.stderr
     assert "sgemm" in unsaid.stderr
@@ -227,10 +244,10 @@ def test_a_scheduler_that_does_not_answer_gets_no_names(
 
 
 def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from whorl.cli.advise_report import _sentence
     from whorl.cli.output import say
+    from whorl.dashboards.documents.placement import sentence
 
-    say(f"Note: {_sentence('not 5 nodes (n[1,3], ...)')} {_sentence('any node will do.')}")
+    say(f"Note: {sentence('not 5 nodes (n[1,3], ...)')} {sentence('any node will do.')}")
     assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
 
 

@@ -16,13 +16,12 @@ from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.cli.advising import Advisor
-from whorl.dashboards.app.placement.advised import COLUMNS
-from whorl.dashboards.app.placement.page import PAGE
-from whorl.dashboards.app.placement.replayed import replayed
-from whorl.dashboards.app.placement.told import Question, Told
+from whorl.dashboards.app.placement import COLUMNS, PAGE, replay_jobs
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.state import State
+from whorl.dashboards.document import Section
+from whorl.dashboards.documents.placement import PlacementAnswer, PlacementQuestion
 from whorl.dashboards.figures.placement import nodes_by_score
 from whorl.errors import InputError
 from whorl.store import Store
@@ -72,14 +71,14 @@ def test_a_gpu_in_the_scores_leads_to_its_page(store: Store, advisor: Advisor) -
     assert shown.select("gpu", "cluster").null_count().row(0) == (0, 0)
 
 
-def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4) -> Told:
-    return advisor(store, 1, Question("small", workload, None, gpus), lambda _: None)
+def _told(store: Store, advisor: Advisor, workload: str = "sgemm", gpus: int = 4) -> PlacementAnswer:
+    return advisor(store, 1, PlacementQuestion("small", workload, None, gpus), lambda _: None)
 
 
 @pytest.mark.long
 def test_who_stands_out_is_said_by_the_judge_alone(tmp_path: Path) -> None:
     judged = judged_store(tmp_path / "S", slow={5: 0.3})
-    question = Question(CLUSTER, "gemm-fp32", None, 1)
+    question = PlacementQuestion(CLUSTER, "gemm-fp32", None, 1)
     assert Advisor()(judged, 1, question, lambda _: None).gpus["finding"].is_null().all(), "nobody has judged"
     [found] = conclude(judged).judgements
     shown = Advisor()(judged, 2, question, lambda _: None).gpus
@@ -131,7 +130,7 @@ def test_gpus_of_several_models_have_nodes_of_their_own(tmp_path: Path) -> None:
         "V100": ["n0", "n1"],
         "A100": ["n2", "n3"],
     }
-    one = advisor(store, 1, Question("small", "sgemm", "A100", 1), lambda _: None)
+    one = advisor(store, 1, PlacementQuestion("small", "sgemm", "A100", 1), lambda _: None)
     assert [rows["node"].to_list() for rows in one.nodes.values()] == [["n2", "n3"]]
 
 
@@ -168,7 +167,22 @@ def test_another_number_of_gpus_needs_no_new_scores(
     monkeypatch.setattr("whorl.jobs.steering._scores", None)
     assert _told(store, advisor, gpus=2).advice.gpus == 2
     with pytest.raises(TypeError):  # scores of the store as it was do not serve
-        advisor(store, 2, Question("small", "sgemm", None, 4), lambda _: None)
+        advisor(store, 2, PlacementQuestion("small", "sgemm", None, 4), lambda _: None)
+
+
+def test_it_opens_with_the_workload_that_gains_most(store: Store, advisor: Advisor) -> None:
+    answer = advisor(store, 1, PlacementQuestion("small", None, None, 4), lambda _: None)
+    first, *parts = answer.document.parts
+    assert str(first).startswith("sgemm gains most of 2 workloads: the best 4 packed GPUs save ")
+    assert str(first).endswith(" (n = 24 GPUs, 144 runs).")
+    [gains] = [part for part in parts if isinstance(part, Section) and part.title.endswith("gains, by workload")]
+    [table] = gains.parts
+    rows = table.texts()  # type: ignore[union-attr]
+    assert [row[0] for row in rows] == ["sgemm", "pagerank"]
+    assert rows[1][1] == "n/a", "what does not repeat is no gain of 0"
+    assert "--workload sgemm" in answer.lines[0].command
+    (asked,) = [advisor(store, 1, PlacementQuestion("small", "sgemm", None, 4), lambda _: None)]
+    assert asked.advice.gains == answer.advice.gains
 
 
 def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
@@ -181,7 +195,7 @@ def test_too_large_a_job_is_a_sentence(store: Store, advisor: Advisor) -> None:
     ("search", "says"),
     [
         (f"gpus=-1&without={quote(HOSTILE)}&without=n01/0", ["gpus='-1' in the address is no number", "Not excluded"]),
-        ("probe=sgemm&gpus=4", ["n = 24 GPUs", "--format exclude", "n02"]),
+        ("probe=sgemm&gpus=4", ["n = 24 GPUs", "--format exclude", "n02", "the best 4 packed GPUs save"]),
         ("gpus=90000", ["the job needs 90000 GPUs, but only 24 GPUs"]),
         (f"probe={quote(HOSTILE)}&cluster=%ff&seeds=%00&model=%ff", ["There are no times of"]),
     ],
@@ -210,7 +224,7 @@ def test_the_jobs_of_a_store_are_a_trace(store: Store) -> None:
 
 def test_a_replay_of_them_compares_policies_over_seeds(store: Store) -> None:
     seen: list[tuple[int, int]] = []
-    of = replayed(store, "small", "sgemm", seeds=2, progress=lambda done, wanted: seen.append((done, wanted)))
+    of = replay_jobs(store, "small", "sgemm", seeds=2, progress=lambda done, wanted: seen.append((done, wanted)))
     found = {one.policy: one for one in of.findings}
     assert {"advice-exclude", "pm-first", "pal"} <= found.keys()
     assert all(gain.n == 2 for gain in found["pal"].gains)
@@ -228,8 +242,8 @@ def test_a_store_without_times_says_what_to_do(tmp_path: Path, advisor: Advisor)
 
 @pytest.mark.long
 def test_nodes_that_a_person_excludes_are_excluded_too(store: Store, advisor: Advisor) -> None:
-    told = advisor(store, 1, Question("small", "sgemm", None, 4, ("n01", "n03")), lambda _: None)
-    first, packed = told.copied[:2]
+    told = advisor(store, 1, PlacementQuestion("small", "sgemm", None, 4, ("n01", "n03")), lambda _: None)
+    first, packed = told.lines[:2]
     words = ["advise", "--store", str(store.root), "--no-scheduler", "--workload", "sgemm", "--gpus", "4"]
     printed = CliRunner().invoke(cli, [*words, "--format", "exclude", "--and", "n[01,03]"]).stdout.strip()
     assert first.text == printed == "n[01-03]"
@@ -237,4 +251,6 @@ def test_nodes_that_a_person_excludes_are_excluded_too(store: Store, advisor: Ad
     assert packed.text not in ("n01", "n03")
     assert packed.command == ""
     with pytest.raises(InputError, match="no node that the job can use was measured"):
-        advisor(store, 1, Question("small", "sgemm", None, 4, tuple(f"n0{n}" for n in range(1, 7))), lambda _: None)
+        advisor(
+            store, 1, PlacementQuestion("small", "sgemm", None, 4, tuple(f"n0{n}" for n in range(1, 7))), lambda _: None
+        )

@@ -13,7 +13,8 @@ from whorl.analysis.replay.policies import POLICIES
 from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import BASELINES, General, Replayed
 from whorl.analysis.replay.world import World
-from whorl.dashboards.replay import (
+from whorl.dashboards.documents.replay import replay_document
+from whorl.dashboards.figures.replay import (
     binned_steps,
     energy_by_kind,
     gain_by_seed,
@@ -23,7 +24,7 @@ from whorl.dashboards.replay import (
     load_over_time,
     queue_over_time,
 )
-from whorl.dashboards.replay_page import replay_page
+from whorl.dashboards.html import page
 from whorl.dashboards.style import line_of
 
 H = 3600.0
@@ -168,7 +169,7 @@ def test_the_page_says_what_was_found() -> None:
         STUDY, ["random"], ["packed", "drain-outliers"], ["fifo"], BASELINES, 0, conditions={"x": "y"}
     )
     answered = setting.answer(seeds=3, record=True)
-    text = replay_page(answered)
+    text = page(replay_document(answered, charts=True))
     assert len(text.encode()) < 2_500_000
     assert "n = 4 jobs x 3 seeds" in text
     assert "Only the first" not in text
@@ -177,7 +178,7 @@ def test_the_page_says_what_was_found() -> None:
     assert f"<td>{best.as_text()}" in text
     assert "job completion time (JCT), end - submission: the mean" in text
     assert "Finish-time fairness of the jobs" in text
-    alone = replay_page(setting.answer(record=True))
+    alone = page(replay_document(setting.answer(record=True), charts=True))
     assert "one seed, which is not evidence" in alone
     assert "One seed is not evidence and has no interval." in alone
     assert "<th>seed 0</th>" in alone

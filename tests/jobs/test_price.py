@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from whorl.analysis.placement import Gain
 from whorl.cli import cli
-from whorl.cli.advise_report import price_verdict
+from whorl.cli.documents.advice import price_verdict
 from whorl.jobs.price import Exclusion, PriceRequest, WaitingPrice, price_of
 from whorl.jobs.slurm import Slurm
 from whorl.store import Store

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..analysis.replay.findings import PolicyGain
-from ..analysis.replay.outcome import UNFAIR, Outcome
-from ..analysis.replay.world import World
-from .figures.drawing import Bar, Figure, Scatter, figure_of
-from .figures.looks import single
-from .style import BLUE, GREY, LEGEND, SKY, SLOWNESS, layout, line_of
+from ...analysis.replay.findings import PolicyGain
+from ...analysis.replay.outcome import UNFAIR, Outcome
+from ...analysis.replay.world import World
+from ..style import BLUE, GREY, LEGEND, SKY, SLOWNESS, layout, line_of
+from .drawing import Bar, Figure, Scatter, figure_of
+from .looks import single
 
 Floats = NDArray[np.float64]
 
