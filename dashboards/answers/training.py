@@ -62,7 +62,7 @@ def advise_burst(
     """
     from ...analysis.training.burst import BANDWIDTH, BurstQuestion, burst_answer, read_network, read_profile
     from ...analysis.training.gang import Scope, gang_of
-    from ..printed import training as printed
+    from ..documents import training as documents
 
     scoped: dict[str, Any] = dict(options)
     batches = _whole(scoped.pop("batch", 32), "batch")
@@ -81,9 +81,9 @@ def advise_burst(
     answer = burst_answer(read_network(network), read_profile(profile, model), questions, gang)
     return Reply(
         answer,
-        partial(printed.burst_document, answer),
-        partial(printed.burst_answer, answer),
-        notes=(*printed.burst_notes(answer), *(gang.notes if gang else ())),
+        partial(documents.burst_mapping, answer),
+        partial(documents.burst_document, answer),
+        notes=(*documents.burst_notes(answer), *(gang.notes if gang else ())),
     )
 
 
@@ -126,14 +126,14 @@ def advise_spb(
     """
     from ...analysis.training.gang import Scope
     from ...analysis.training.spb import BACKWARD, SpbWorker, plan_spb
-    from ..printed import training as printed
+    from ..documents import training as documents
 
     share = BACKWARD if backward is None else backward
     plan = plan_spb(opened(store), Scope(**scope), gpus=gpus, backward=share, layers=layers)
     return Reply(
         plan,
-        partial(printed.spb_document, plan),
-        partial(printed.spb_answer, plan),
+        partial(documents.spb_mapping, plan),
+        partial(documents.spb_document, plan),
         rows=RowList(of=SpbWorker),
         notes=plan.notes,
     )
@@ -157,14 +157,17 @@ def advise_power_plan(
     """
     from ...analysis.power_classes.job_plans import PlanScope, job_plan
     from ...probes.catalogue import PROBES
-    from ..printed import power_plan as printed
+    from ..documents import training as documents
 
     command = f"whorl probe run {workload} --store {folder(store)} --suite full --neighbours busy"
     budget_w = None if budget is None else _watts(str(budget))
     scope = PlanScope(hosts, workload, command if workload in PROBES else None, cluster, limit, budget_w)
     plan = job_plan(opened(store), scope)
     return Reply(
-        plan, partial(printed.document, plan), partial(printed.answer_of, plan), notes=tuple(printed.notes(plan))
+        plan,
+        partial(documents.power_plan_mapping, plan),
+        partial(documents.power_plan_document, plan),
+        notes=tuple(documents.power_plan_notes(plan)),
     )
 
 

@@ -226,7 +226,7 @@ def gain_table(gains: Sequence[Gain]) -> Table:
         for gain in ordered
     ]
     columns = [Column("choice", "sentence"), Column("against", "sentence"), SAVED, SAVED_INTERVAL]
-    return Table([*columns, Column("", "sentence")], rows)
+    return Table([*columns, Column("", "sentence")], rows, cards=True)
 
 
 # -- nodes and sets ----------------------------------------------------------------------------------------------
