@@ -31,8 +31,12 @@ _CHOICES = {
 _RANDOM = {"packed": "a random packed set", "spread": "random GPUs anywhere"}
 _AGAINST = {"drained": ", off all slow nodes", "random": ""}
 _WAITS = (3600.0, "hours"), (60.0, "minutes"), (1.0, "s")
-SAVED = Column("time saved", "number", 1, "%", explains="share of a job's time; its median over the draws")
-SAVED_INTERVAL = Column("[90 %]", "interval", 1)
+SAVED = Column(
+    "time saved [90 %]",
+    "estimate",
+    unit="%",
+    explains="share of a job's time: its median over the draws, and in brackets its 90 % interval",
+)
 
 
 @dataclass(frozen=True)
@@ -187,24 +191,24 @@ def _headline(advice: Advice, workloads: Sequence[WorkloadGain]) -> str:
 
 
 def _size(gain: Gain) -> str:
-    return with_interval(100 * gain.median, 100 * gain.lower, 100 * gain.upper, unit="%")
+    return with_interval(*percents(gain), unit="%")
 
 
 def _workloads(workloads: Sequence[WorkloadGain]) -> Table:
-    columns = [
-        "workload", SAVED, SAVED_INTERVAL, Column("GPUs", "count", explains="n: GPUs that are compared"),
+    columns: list[Column | str] = [
+        "workload", SAVED, Column("GPUs", "count", explains="n: GPUs that are compared"),
         Column("runs", "count", drops=1), Column("", "sentence"),
     ]  # fmt: skip
     rows = []
     for row in workloads:
         remark = "" if row.gain is not None and row.gain.measurable else row.reason or "no measurable gain"
-        saved = (None, None) if row.gain is None else (100 * row.gain.median, _percent_ends(row.gain))
-        rows.append([row.workload, *saved, row.gpus, row.runs, remark])
-    return Table(columns, rows, below="The best set of GPUs beside random ones. [..]: in 90 of 100 cases.")
+        rows.append([row.workload, None if row.gain is None else percents(row.gain), row.gpus, row.runs, remark])
+    return Table(columns, rows, below="The best set of GPUs beside random ones.")
 
 
-def _percent_ends(gain: Gain) -> tuple[float, float]:
-    return 100 * gain.lower, 100 * gain.upper
+def percents(gain: Gain) -> tuple[float, float, float]:
+    """A gain with the ends of its interval, %."""
+    return 100 * gain.median, 100 * gain.lower, 100 * gain.upper
 
 
 def gain_table(gains: Sequence[Gain]) -> Table:
@@ -219,13 +223,12 @@ def gain_table(gains: Sequence[Gain]) -> Table:
         [
             _CHOICES.get(gain.choice, gain.choice),
             _RANDOM.get(gain.choice, _RANDOM[any_kind]) + _AGAINST.get(gain.against, gain.against),
-            100 * gain.median,
-            _percent_ends(gain),
+            percents(gain),
             "" if gain.measurable else "no measurable gain",
         ]
         for gain in ordered
     ]
-    columns = [Column("choice", "sentence"), Column("against", "sentence"), SAVED, SAVED_INTERVAL]
+    columns: list[Column | str] = [Column("choice", "sentence"), Column("against", "sentence"), SAVED]
     return Table([*columns, Column("", "sentence")], rows, cards=True)
 
 
@@ -238,7 +241,7 @@ def _beside(kind: Advice) -> str:
 
 
 def _node_table(kind: Advice, view: SchedulerView) -> Table:
-    columns = [
+    columns: list[Column | str] = [
         "node",
         "advice",
         Column("worst GPU", page="gpu"),
@@ -285,7 +288,7 @@ def _sets(advice: Advice, view: SchedulerView) -> Iterator[Part]:
     sets = [(name, best) for name, best in (("packed", advice.packed), ("anywhere", advice.spread)) if best]
     if not sets:
         return
-    columns = ["set", Column("time", "number", 3, explains="1 is that of the median GPU")]
+    columns: list[Column | str] = ["set", Column("time", "number", 3, explains="1 is that of the median GPU")]
     columns += [Column("[90 %]", "interval", 3), Column("nodes", "count")]
     rows = [[name, best.slowdown, (best.lower, best.upper), len(best.nodes) or None] for name, best in sets]
     yield Table(columns, rows, below="Predicted time of the job; 1 is that on median GPUs.")

@@ -24,7 +24,7 @@ from ...analysis.tuning.power_plan import (
 )
 from ..document import Column, Command, Document, Part, Section, Table
 from ..words import listed, many, minute, number, with_interval
-from .placement import SAVED, SAVED_INTERVAL
+from .placement import SAVED, percents
 
 _GPUS_NAMED = 20
 _AGAINST = {
@@ -49,13 +49,12 @@ def _time_saved(gains: Sequence[Gain], reason: str | None) -> Section:
     rows = [
         [
             _AGAINST[gain.against],
-            100 * gain.median,
-            (100 * gain.lower, 100 * gain.upper),
+            percents(gain),
             "" if gain.measurable else "no measurable gain",
         ]
         for gain in gains
     ]
-    table = Table([Column("against", "sentence"), SAVED, SAVED_INTERVAL, Column("", "sentence")], rows, cards=True)
+    table = Table([Column("against", "sentence"), SAVED, Column("", "sentence")], rows, cards=True)
     alike = [] if reason is None else [f"The GPUs cannot be told apart: {reason}."]
     return Section("Time saved by these GPUs in this order", [table, *alike])
 
@@ -138,7 +137,7 @@ def _saved_pct(row: BurstRow) -> float | None:
 
 
 def _burst_table(rows: Sequence[BurstRow]) -> Table:
-    columns = [
+    columns: list[Column | str] = [
         Column("batch", "count"),
         Column("GPUs", "count"),
         "limit",
@@ -220,7 +219,7 @@ def spb_mapping(plan: SpbPlan) -> dict[str, Any]:
 def spb_document(plan: SpbPlan) -> Document:
     """The depths for people."""
     layers = plan.workers[0].layers is not None
-    columns = ["GPU", _share("goes back through", "share of the layers, from the last on")]
+    columns: list[Column | str] = ["GPU", _share("goes back through", "share of the layers, from the last on")]
     columns += [Column("layers", "count")] if layers else []
     columns += [Column("score", "number", 3), _share("works", "share of a step")]
     rows = [
@@ -356,7 +355,7 @@ def power_plan_document(answer: SyncJobPlan) -> Document:
         [row[name] for name in ("name", "time_ms", "power_w", "limit_w", "plan_limit_w", "plan_power_w")]
         for row in gpus.iter_rows(named=True)
     ]
-    columns = [
+    columns: list[Column | str] = [
         "GPU",
         Column("ms", "number", explains="measured under the present limit"),
         Column("W", "number", explains="as reported, measured under the present limit"),
