@@ -70,6 +70,22 @@ def test_after_the_readme_every_command_of_the_tutorial_runs_and_prints_what_it_
     assert second == "c001-1\n"
     (times,) = (text for command, text in printed.items() if "figure = 'time'" in command)
     assert len(times.splitlines()) >= 6
+    (tmp_path / "fleet").symlink_to(tmp_path / "demo" / "store")
+    for name in ANSWERED:
+        for command, answer in answers_shown((ROOT / name).read_text()):
+            done = CliRunner().invoke(cli, shlex.split(command)[1:])
+            assert [line for line in answer if line not in done.output.splitlines()] == [], (name, command)
+
+
+ANSWERED = ["README.md", "docs/verdicts.md", "docs/advise.md", "docs/energy.md"]
+"""Pages that show what their commands answer about the fleet of `make demo`."""
+
+
+def answers_shown(page: str) -> list[tuple[str, list[str]]]:
+    """Each command of a page with the lines of its answer, which may leave others out."""
+    found = re.findall(r"^    (whorl [^\n]*)\n\n```text\n(.*?)^```", page, re.M | re.S)
+    assert found
+    return [(command, [line for line in answer.splitlines() if line]) for command, answer in found]
 
 
 def commands_named(text: str) -> Iterator[list[str]]:
