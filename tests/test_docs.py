@@ -30,7 +30,7 @@ def shell_commands(page: str) -> list[str]:
 def test_the_example_of_tune_prints_what_the_page_shows(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "tune.md").read_text()
     command = page.partition("    whorl tune ")[2].partition("\n")[0]
-    [fleet] = re.findall(r"With `(--backend simulated .*)` the first prints", page)
+    [fleet] = re.findall(r"With `(--backend simulated.*)` the first prints", page)
     shown = re.findall(r"^    (.+)$", page.partition("the first prints")[2].partition("![")[0], re.M)
     done = CliRunner().invoke(cli, ["tune", *f"{command} {fleet}".replace(" S ", f" {tmp_path / 'S'} ").split()])
     assert done.exit_code == 0, done.output
