@@ -101,7 +101,7 @@ def dashboard(
         opened = Store.open(store)
         reading = begin(opened)  # before what takes long to load
         from ..dashboards.app.shell import make_app
-        from ..dashboards.app.sql.processes import QueryLimits
+        from ..dashboards.app.sql.console import QueryLimits
         from .advising import Advisor
 
         reading.limits, reading.advise = QueryLimits(sql_seconds, sql_memory), Advisor()

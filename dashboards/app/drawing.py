@@ -80,11 +80,11 @@ def component(part: Part, address: Address | None = None) -> Component:
 def section(part: Section, address: Address | None = None) -> Component:
     """A section under its own heading; a folded one opens where a person clicks on it."""
     under = [html.P(prose(part.lead), className="soft")] if part.lead else []
-    inside = [*under, *components([each for each in part.parts if not isinstance(each, Listing)], address)]
-    named: dict[str, Any] = {"id": part.anchor} if part.anchor else {}
+    inside = [*under, *components([inner for inner in part.parts if not isinstance(inner, Listing)], address)]
+    attributes: dict[str, Any] = {"id": part.anchor} if part.anchor else {}
     if part.folded:
-        return html.Details([html.Summary(part.title), *inside], **named)
-    return html.Section([html.H2(part.title), *inside], **named)
+        return html.Details([html.Summary(part.title), *inside], **attributes)
+    return html.Section([html.H2(part.title), *inside], **attributes)
 
 
 def table(part: Table, address: Address | None = None) -> Component:
@@ -141,10 +141,10 @@ def _attributes(head: Column, cell: Cell, *, cards: bool) -> dict[str, Any]:
 
 
 def _findings(part: Findings, address: Address | None) -> Component:
-    shown = [_finding(finding, address) for finding in part.findings[: part.most]]
+    lines = [_finding(finding, address) for finding in part.findings[: part.most]]
     hidden = 0 if part.most is None else len(part.findings) - part.most
     others = [html.P(f"and {hidden:,} more", className="soft")] if hidden > 0 else []
-    return html.Div([html.Ol(shown, className="findings"), *others])
+    return html.Div([html.Ol(lines, className="findings"), *others])
 
 
 def _finding(finding: Finding, address: Address | None) -> Component:
@@ -163,9 +163,9 @@ def graph(
     label: str,
     *inside: Any,
     config: Mapping[str, Any] | None = None,
-    **more: Any,
+    **attributes: Any,
 ) -> Component:
-    """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `more`: `id`.
+    """A figure. `label` says what it shows to who cannot see it, and names the file that is saved. `attributes`: `id`.
 
     An empty figure, which a callback fills, may be a plain dictionary: Plotly does not check it.
     `config`: what Plotly shall do otherwise than in other figures. `inside`: what stands within it, as a `dcc.Tooltip`.
@@ -180,7 +180,7 @@ def graph(
     svg = html.Button(
         "SVG", type="button", className="svg", title="Save this figure as SVG", **labelled(f"SVG: {label}")
     )
-    parts = [dcc.Graph(figure=figure, config=settings, **more), svg, *inside]
+    parts = [dcc.Graph(figure=figure, config=settings, **attributes), svg, *inside]
     return html.Div(parts, role="group", className="figure", **labelled(label))
 
 

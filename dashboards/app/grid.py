@@ -345,7 +345,7 @@ def _row(values: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]
             ends = (row[column.name], row[column.high]) if column.kind == "interval" else row[column.name]
             row[f"{column.name}:text"] = column.text(ends)
         if column.link and row[next(iter(column.asks.values()))] is not None:
-            pairs = [(name, row[asked]) for name, asked in column.asks.items() if row[asked] is not None]
+            pairs = [(name, row[source]) for name, source in column.asks.items() if row[source] is not None]
             row[f"{column.name}:href"] = f"{column.link}?{urlencode(pairs)}"
     return row
 

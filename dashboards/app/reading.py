@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from ...analysis.contents import has_rows
 from ...store.schema import TABLES
-from .sql.processes import QueryLimits
+from .sql.console import QueryLimits
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -265,24 +265,24 @@ class Slowly:
         with self._changed:
             before, now = self._made.get(name), time.monotonic()
             old = before is not None and before.version != version and now - before.at_s > _OLD_S
-            begun = False
+            is_new = False
             if name in self._tasks:
                 self._tasks[name].asked_s = now
             elif (before is None or again or old) and name not in self._problems:
-                self._tasks[name], begun = _Task(make, version, now), True
+                self._tasks[name], is_new = _Task(make, version, now), True
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name="slowly", daemon=True)
                     self._thread.start()
-            if before is None and begun:  # a page that asks again does not wait: it keeps the server for others
+            if before is None and is_new:  # a page that asks again does not wait: it keeps the server for others
                 self._changed.wait_for(lambda: name not in self._tasks, _WAIT_S)
-            problem, made, task = self._problems.pop(name, None), self._made.get(name), self._tasks.get(name)
+            problem, ready, task = self._problems.pop(name, None), self._made.get(name), self._tasks.get(name)
             if problem is not None:
                 raise problem
             doing = None if task is None else task.doing
-            if made is None:
+            if ready is None:
                 return Later(None, doing, None)
             self._made.move_to_end(name)
-            return Later(made.answer, doing, made.at, made.version != version)
+            return Later(ready.answer, doing, ready.at, ready.version != version)
 
     def give_up(self, name: Hashable) -> None:
         """Make an answer no further; its making ends when it next says what it does."""

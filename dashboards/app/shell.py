@@ -220,9 +220,9 @@ def _page(page: Page | None, reading: Reading, search: str | None) -> Component:
             parts: list[Any] = [html.P(f"This page needs the table {' and '.join(need.table for need in missing)}.")]
             parts.append(html.P("Fill it with this, and load the page again:"))
             parts += [need.command(reading.store.root) for need in missing]
-            full = [other for other in PAGES if other.needs and not _missing(other, reading)]
+            full = [further for further in PAGES if further.needs and not _missing(further, reading)]
             if full:
-                links = [html.Li(dcc.Link(other.title, href=state.href(other.path))) for other in full]
+                links = [html.Li(dcc.Link(further.title, href=state.href(further.path))) for further in full]
                 parts += [html.P("These pages have something to show now:"), html.Ul(links)]
             return html.Div([heading(page.title), told(*parts, kind="empty")])
         notes = [told(html.P(sentence)) for sentence in problems]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from whorl.dashboards.app.sql.processes import Console, QueryLimits
+from whorl.dashboards.app.sql.console import Console, QueryLimits
 from whorl.dashboards.app.sql.worker import FirstRows
 from whorl.errors import QueryError
 from whorl.store import Store

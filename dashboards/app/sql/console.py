@@ -1,162 +1,279 @@
-"""What stands on the page: the query, its answer, and the tables that can be asked."""
+"""SQL for people who are elsewhere: each query has a process of its own, with limits that no query passes.
+
+DuckDB can stop a query only between two tasks, and its limit of memory does not count what a function makes: one
+`levenshtein` of two long texts runs for hours, one `list_sort` takes gigabytes. So the query runs in another process
+(see `worker`), which is killed when its time is over and which the system refuses more memory.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
-from typing import TYPE_CHECKING, Any
+import tempfile
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import TypeVar, cast
 
-from dash import dcc, html
+from ....errors import QueryError
+from ....store.sql import Share
+from .worker import Failed, FirstRows, Form, Message, QueryTask, Rested, Written, serve
 
-from ....analysis.example_queries import EXAMPLES
-from ...figures.queried import KINDS
-from ..page import heading, labelled
-from .processes import AT_ONCE
+AT_ONCE = 2
+"""So many queries run at once."""
+_COUNT_S = 3.0  # to count the rows of a long answer after its first rows are there
+_START_S = 60.0  # a busy machine takes long to start a process
+_LONGEST = 16_000  # of a query, in characters: the address of a page holds it
+_THREADS = 4
+_END_S = 1.0
+_MOST_ANSWERS, _MOST_FILES = 12, 4
 
-if TYPE_CHECKING:
-    from dash.development.base_component import Component
-
-    from ..reading import Reading
-    from ..state import State
-    from .processes import QueryLimits
-
-TEXT, RUN, STOP, BUSY, SAID = "sql-text", "sql-run", "sql-stop", "sql-busy", "sql-said"
-WHO, ANSWER, RAN, WANTED = "sql-who", "sql-answer", "sql-ran", "sql-wanted"
-EXAMPLE, OWN, OWNS, NAME, KEEP, DROP = "sql-example", "sql-own", "sql-owns", "sql-name", "sql-keep", "sql-drop"
-RESULT, TABLE, CHART, AXES = "sql-result", "sql-table", "sql-chart", "sql-axes"
-VIEW, X, Y, COLOUR = "sql-view", "sql-x", "sql-y", "sql-colour"
-CSV, PARQUET, SAVING, FILE, FETCH = "sql-csv", "sql-parquet", "sql-saving", "sql-file", "sql-fetch"
-TABLES, LISTED, FIND = "sql-tables", "sql-listed", "sql-find"
-VIEWS = ("table", *KINDS)
-
-
-def layout(reading: Reading, state: State) -> Component:
-    return html.Div(
-        [
-            heading("SQL", _about(reading.limits)),
-            dcc.Store(id=WHO, data=secrets.token_hex(8)),
-            dcc.Store(id=ANSWER),
-            dcc.Store(id=WANTED, data={"chart": state.chart, "x": state.x, "y": state.y, "colour": state.colour}),
-            dcc.Store(id=RAN, storage_type="session"),
-            dcc.Store(id=OWNS, storage_type="local", data={}),
-            dcc.Store(id=FETCH),
-            dcc.Store(id=LISTED),
-            html.Div([html.Div([*_editor(state), _result(reading.limits)]), _beside()], className="console"),
-        ]
-    )
+T = TypeVar("T")
 
 
-def _about(limits: QueryLimits) -> str:
-    return (
-        f"A query reads this store and nothing else. It may take {limits.seconds:g} s and {limits.memory_mb:,} MB of "
-        f"memory; {AT_ONCE} queries run at once. Ctrl+Enter runs it. A link with a query shows it, and waits for Run."
-    )
+@dataclass(frozen=True)
+class QueryLimits:
+    """What a query may use: seconds, megabytes of memory, and bytes of a file."""
+
+    seconds: float = 30.0
+    memory_mb: int = 1000
+    file_bytes: int = 100_000_000
 
 
-def _editor(state: State) -> list[Component]:
-    examples: Any = [{"label": one.title, "value": place} for place, one in enumerate(EXAMPLES)]
-    text = dcc.Textarea(
-        id=TEXT, value=state.query or EXAMPLES[0].query, className="editor", spellCheck=False, maxLength=20_000
-    )
-    return [
-        html.Div(
-            [
-                html.Label(["Example", dcc.Dropdown(examples, id=EXAMPLE, placeholder="Choose an example")]),
-                html.Label(["My queries", dcc.Dropdown([], id=OWN, placeholder="Kept in this browser")]),
-            ],
-            className="choices",
-        ),
-        html.Label([html.Span("The query", className="unseen"), text]),
-        html.Div(
-            [
-                html.Button("Run", id=RUN, type="button", n_clicks=0, className="main", title="Ctrl+Enter"),
-                html.Button("Stop", id=STOP, type="button", n_clicks=0, disabled=True),
-                html.Button("Copy link", type="button", className="copy-query"),
-                html.Span(className="soft", role="status", id="sql-copied"),
-                html.Span(
-                    [
-                        html.Label(
-                            [
-                                html.Span("Name of my query", className="unseen"),
-                                dcc.Input(id=NAME, type="text", placeholder="Name", maxLength=60),
-                            ]
-                        ),
-                        html.Button("Keep", id=KEEP, type="button", n_clicks=0, title="Keep it in this browser"),
-                        html.Button(
-                            "Forget", id=DROP, type="button", n_clicks=0, title="Forget the one that is chosen"
-                        ),
-                    ],
-                    className="keep",
-                ),
-            ],
-            className="buttons",
-        ),
-    ]
+class _Worker:
+    """A process that answers, and the pipe to it."""
+
+    def __init__(self, root: Path, share: Share) -> None:
+        context = get_context("spawn")  # a forked process would wait for locks of threads that it does not have
+        self._end, far_end = context.Pipe()
+        self._ready = False
+        self.stopped = False
+        with far_end:  # held open here, it would hide that the process ended
+            self._process: SpawnProcess = context.Process(target=serve, args=(far_end, root, share), daemon=True)
+            self._process.start()
+
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def ask(self, task: QueryTask) -> None:
+        """Send a question. Raises QueryError where the store cannot be opened, OSError where the process has ended."""
+        if not self._ready:
+            try:
+                self.hear(_START_S, "this machine is too busy to answer: try again")
+            except EOFError as error:
+                if self.stopped:
+                    raise
+                raise QueryError("no query can be run on this machine: the log of the dashboard says why") from error
+            self._ready = True
+        self._end.send(task)
+
+    def hear(self, seconds: float, too_late: str) -> Message:
+        """What it says. Raises QueryError where it cannot answer, or says nothing for so long; EOFError where it has
+        ended."""
+        if not self._end.poll(max(seconds, 0.0)):
+            self.stop()
+            raise QueryError(too_late)
+        message = cast("Message", self._end.recv())
+        if isinstance(message, Failed):
+            raise QueryError(message.sentence)
+        return message
+
+    def fit(self) -> bool:
+        """Whether it has said all, and may be asked again."""
+        with contextlib.suppress(EOFError, OSError, QueryError):
+            return not self.stopped and self.hear(_END_S, "") == Rested(fit=True)
+        return False
+
+    def stop(self) -> None:
+        """End it, whatever it does."""
+        self.stopped = True
+        self._process.kill()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.join(_END_S)
+        self._end.close()
 
 
-def _result(limits: QueryLimits) -> Component:
-    views: Any = [{"label": one.capitalize(), "value": one} for one in VIEWS]
-    axes = [("Horizontal", X), ("Vertical", Y), ("Colour", COLOUR)]
-    most = f"{limits.file_bytes / 1e6:,g} MB"
-    return html.Div(
-        [
-            html.Div("Running...", id=BUSY, hidden=True, role="status", className="told note"),
-            html.Div(id=SAID, role="status"),
-            html.Div(
-                [
-                    html.Div(
-                        [
-                            html.Div(
-                                dcc.RadioItems(views, "table", id=VIEW, inline=True, className="views"),
-                                role="group",
-                                **labelled("Show the answer as"),
-                            ),
-                            html.Div(
-                                [
-                                    html.Label(
-                                        [says, dcc.Dropdown([], id=name, clearable=name == COLOUR)], id=f"{name}-label"
-                                    )
-                                    for says, name in axes
-                                ],
-                                id=AXES,
-                                className="choices",
-                                hidden=True,
-                            ),
-                        ]
-                    ),
-                    html.Div(id=CHART),
-                    html.Div(id=TABLE),
-                    html.Div(
-                        [
-                            html.Span(f"Save the whole answer, up to {most}:"),
-                            html.Button("CSV", id=CSV, type="button", n_clicks=0),
-                            html.Button("Parquet", id=PARQUET, type="button", n_clicks=0),
-                            html.Span("Writing the file...", id=SAVING, hidden=True, className="soft"),
-                            html.Span(id=FILE, role="status"),
-                        ],
-                        className="buttons",
-                    ),
-                ],
-                id=RESULT,
-                hidden=True,
-            ),
-        ]
-    )
+class Console:
+    """Answers queries of several people over one store, each in a process of its own, within limits.
+
+    `AT_ONCE` run at once; more are refused, so that queries never take all threads of a server. Thread-safe.
+    """
+
+    def __init__(self, root: Path, limits: QueryLimits = QueryLimits()) -> None:
+        self.limits = limits
+        self._root = root
+        self._share = Share(limits.memory_mb, min(_THREADS, os.cpu_count() or 1))
+        self._idle: list[_Worker] = []
+        self._busy: dict[str, _Worker] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def show(self, query: str, visitor: str) -> FirstRows:
+        """The first rows of the answer to a query, and how many it has. Raises QueryError.
+
+        `visitor`: who asks. Their query before this one is stopped.
+        """
+        with self._reply(QueryTask(query), visitor, FirstRows) as (first_rows, worker, until):
+            if first_rows.total is None:
+                with contextlib.suppress(QueryError, EOFError, OSError):
+                    total = worker.hear(min(_COUNT_S, until - time.monotonic()), "")
+                    return replace(first_rows, total=cast("int", total))
+            return first_rows
+
+    def write(self, query: str, form: Form, path: Path, visitor: str) -> Written:
+        """Write the whole answer to a query to a new file at `path`. Raises QueryError, and leaves no file then."""
+        try:
+            task = QueryTask(query, str(path), form, self.limits.file_bytes)
+            with self._reply(task, visitor, Written) as (written, _, _):
+                return written
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+
+    def running(self) -> list[str]:
+        """Who has a query that runs."""
+        with self._lock:
+            return list(self._busy)
+
+    def stop(self, visitor: str) -> None:
+        """Stop the query that somebody runs."""
+        with self._lock:
+            if visitor in self._busy:
+                self._busy[visitor].stop()
+
+    def warm(self) -> None:
+        """Have a process ready: starting one takes longer than most queries."""
+        with self._lock:
+            if not (self._closed or self._idle or self._busy):
+                self._idle.append(_Worker(self._root, self._share))
+
+    def close(self) -> None:
+        """End all processes."""
+        with self._lock:
+            self._closed = True
+            ending, self._idle = self._idle, []
+            for worker in self._busy.values():
+                worker.stop()
+        for worker in ending:
+            worker.close()
+
+    @contextlib.contextmanager
+    def _reply(self, task: QueryTask, visitor: str, kind: type[T]) -> Iterator[tuple[T, _Worker, float]]:
+        """The first message about a question, the process that sent it, and until when it may say more."""
+        if len(task.query) > _LONGEST:
+            raise QueryError(f"the query is longer than {_LONGEST:,} characters")
+        worker = self._take(visitor)
+        try:
+            worker.ask(task)
+            until = time.monotonic() + self.limits.seconds
+            limit = f"the query was stopped after {self.limits.seconds:g} s, its limit"
+            message = worker.hear(self.limits.seconds, f"{limit}: ask for fewer rows, GPUs or a shorter time")
+            assert isinstance(message, kind)
+            yield message, worker, until
+        except (EOFError, OSError) as error:
+            stopped = "the query was stopped" if worker.stopped else "the query needed too much memory, and was stopped"
+            worker.stop()
+            raise QueryError(stopped) from error
+        finally:
+            self._give_back(visitor, worker)
+
+    def _take(self, visitor: str) -> _Worker:
+        with self._lock:
+            if (before := self._busy.pop(visitor, None)) is not None:
+                before.stop()
+            if len(self._busy) >= AT_ONCE:
+                raise QueryError(f"{AT_ONCE} other queries are running: try again when one of them has ended")
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.alive():
+                    break
+                worker.close()
+            else:
+                worker = _Worker(self._root, self._share)
+            self._busy[visitor] = worker
+            return worker
+
+    def _give_back(self, visitor: str, worker: _Worker) -> None:
+        fit = worker.fit()
+        with self._lock:
+            if self._busy.get(visitor) is worker:
+                del self._busy[visitor]
+            if fit and not self._closed and not self._idle:
+                self._idle.append(worker)
+                return
+        worker.close()
+        self.warm()
 
 
-def _beside() -> Component:
-    """Every view and table with its columns. The browser draws them: as components of Dash they would take seconds."""
-    return html.Aside(
-        [
-            html.H2("Tables"),
-            html.Label(
-                [
-                    html.Span("Find a table or column", className="unseen"),
-                    dcc.Input(id=FIND, type="search", placeholder="Find a table or column"),
-                ]
-            ),
-            html.Div(id=TABLES),
-        ],
-        className="tables",
-        tabIndex=0,
-        **labelled("Tables and their columns"),
-    )
+@dataclass(frozen=True)
+class KeptAnswer:
+    """An answer to a query, and what of it can be drawn: an Arrow stream of columns, of all rows if `complete`."""
+
+    query: str
+    stream: bytes
+    complete: bool
+
+
+class Answers:
+    """Runs queries and keeps the last answers, each under a name that nobody can guess.
+
+    So a link of somebody else runs nothing: only who has run a query knows the name under which it can be saved.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._answers: OrderedDict[str, KeptAnswer] = OrderedDict()
+        self._files: OrderedDict[str, Path] = OrderedDict()
+        self._folder: Path | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, query: str, visitor: str) -> tuple[str, FirstRows]:
+        """Run a query; the name of the answer, and the answer. Raises QueryError."""
+        first_rows = self.console.show(query, visitor)
+        name = secrets.token_urlsafe(16)
+        with self._lock:
+            complete = first_rows.drawn == first_rows.total
+            self._answers[name] = KeptAnswer(query, first_rows.points, complete)
+            while len(self._answers) > _MOST_ANSWERS:
+                self._answers.popitem(last=False)
+        return name, first_rows
+
+    def find(self, name: str) -> KeptAnswer:
+        """An answer. Raises QueryError where it is not kept any more."""
+        with self._lock:
+            if name not in self._answers:
+                raise QueryError("this answer is not kept any more: run the query again")
+            self._answers.move_to_end(name)
+            return self._answers[name]
+
+    def write(self, name: str, form: Form, visitor: str) -> tuple[str, Written]:
+        """Write the whole answer to a file; its name, and how large it is. Raises QueryError."""
+        query = self.find(name).query
+        file = f"{secrets.token_urlsafe(16)}.{form}"
+        with self._lock:
+            if self._folder is None:
+                folder = tempfile.TemporaryDirectory(prefix="whorl-sql-")
+                weakref.finalize(self, folder.cleanup)
+                self._folder = Path(folder.name)
+        path = self._folder / file
+        written = self.console.write(query, form, path, visitor)
+        with self._lock:
+            self._files[file] = path
+            while len(self._files) > _MOST_FILES:
+                self._files.popitem(last=False)[1].unlink(missing_ok=True)
+        return file, written
+
+    def path(self, file: str) -> Path | None:
+        """Where a written file is; None where it is not kept any more."""
+        with self._lock:
+            path = self._files.get(file)
+        return path if path is not None and path.exists() else None

@@ -1,28 +1,30 @@
-"""The process that answers queries of the SQL page, and what it and the process that asks say to each other.
+"""The process that answers queries of the page SQL, and the messages between it and the process that asks.
 
-It opens the store, takes one query after another, and ends when nobody asks.
+It opens the store, takes one query after another, and ends when nobody asks. Cells are sent as text, since JSON and
+doubles would change some numbers; a whole answer is written to a file, part by part.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from ....errors import WhorlError
+from ....errors import QueryError, WhorlError
 from ....store import Store
 from ....store.sql import TOO_LARGE, Share, Stream
 from ....store.system import processes
-from ...answers.texts import distinct, is_number
-from .cells import Cell, cells, drawable, fitting
-from .writing import Form, write
+from ...answers.texts import FORMULA, NUMBER, distinct, is_number, values_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +33,20 @@ MOST_ROWS, MOST_COLUMNS = 1000, 200
 """So many rows and columns of an answer are shown."""
 MOST_POINTS = 10_000
 """So many rows of an answer can be drawn."""
+_SHOWN_BYTES = 700_000  # of the cells that are shown, as JSON
+_READ_BYTES = 64_000_000  # of the rows of an answer that may be drawn
+_POINTS_BYTES = 4_000_000
+_GROWN_BYTES = 200_000_000  # that a process keeps of what it used, before a new one is better
+_BESIDE_MB = 512  # for what DuckDB does not count: texts that functions make, rows on their way out
+_NICE = 5
+_LONGEST = 400  # characters of a cell
+_LONGEST_NAME = 40  # characters of a text in a figure
+_NAME_BYTES = 8  # of the name that goes with each cell
+_WRITTEN_ROWS, _WRITTEN_BYTES = 100_000, 32_000_000  # of a part of a file
+
+Form: TypeAlias = Literal["csv", "parquet"]
+Text: TypeAlias = str | None
+"""A cell of an answer; None is NULL."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +72,14 @@ class AnswerColumn:
 class FirstRows:
     """The first rows of an answer.
 
-    `rows`: the cells, row by row, each as text, since JSON and doubles would change some numbers; None is NULL. `cut`
-    of them were longer than what is shown. `points`: `drawn` of the rows for figures, as the bytes of an Arrow stream
-    with the `drawable` columns: numbers as doubles, times, and texts. `total`: how many rows the answer has;
-    None where counting them took too long.
+    `rows`: the cells, row by row; `cut` of them were longer than what is shown. `points`: `drawn` of the rows for
+    figures, as the bytes of an Arrow stream with the `drawable` columns: numbers as doubles, times, and texts.
+    `total`: how many rows the answer has; None where counting them took too long.
     """
 
     columns: tuple[AnswerColumn, ...]
     all_columns: int
-    rows: list[list[Cell]]
+    rows: list[list[Text]]
     cut: int
     drawable: tuple[str, ...]
     points: bytes
@@ -74,7 +89,7 @@ class FirstRows:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written to a file."""
+    """What was written to a file: its rows and bytes."""
 
     rows: int
     size: int
@@ -94,15 +109,8 @@ class Rested:
     fit: bool
 
 
-Reply: TypeAlias = FirstRows | Written | Failed | Rested | int
-"""An answer, then of a long one how many rows it has; Rested ends it. The first reply, 0, says that all is ready."""
-
-_BYTES = 700_000  # of the cells that are shown, as JSON
-_READ_BYTES = 64_000_000  # of the rows of an answer that may be drawn
-_POINTS_BYTES = 4_000_000
-_GROWN = 200_000_000  # bytes that a process keeps of what it used, before a new one is better
-_NICE = 5
-_BESIDE_MB = 512  # for what DuckDB does not count: texts that functions make, rows on their way out
+Message: TypeAlias = FirstRows | Written | Failed | Rested | int
+"""An answer, then of a long one how many rows it has; Rested ends it. The first message, 0, says that all is ready."""
 
 
 def serve(end: Connection, root: Path, share: Share) -> None:
@@ -120,12 +128,12 @@ def serve(end: Connection, root: Path, share: Share) -> None:
             end.send(Failed(str(error)))
             return
         _confine(share)
-        most = (_data_bytes() or 0) + _GROWN
+        most_bytes = (_data_bytes() or 0) + _GROWN_BYTES
         end.send(0)
         while True:
-            for reply in _replies(store, end.recv()):
-                end.send(reply)
-            end.send(Rested((_data_bytes() or 0) < most))
+            for message in _messages(store, end.recv()):
+                end.send(message)
+            end.send(Rested((_data_bytes() or 0) < most_bytes))
     except (EOFError, ConnectionError):
         return
 
@@ -150,18 +158,17 @@ def _data_bytes() -> int | None:
     return None
 
 
-def _replies(store: Store, question: QueryTask) -> Iterator[Reply]:
-    """What there is to say to a question."""
+def _messages(store: Store, task: QueryTask) -> Iterator[Message]:
+    """The answer to a question."""
     try:
-        if question.path:
-            path, most = Path(question.path), question.most_bytes
-            rows, size = store.stream(question.query, lambda answer: write(answer.parts(), question.form, path, most))
-            yield Written(rows, size)
+        if task.path:
+            path, most = Path(task.path), task.most_bytes
+            yield store.stream(task.query, lambda answer: _write(answer.parts(), task.form, path, most))
             return
-        first_rows = store.stream(question.query, _shown)
+        first_rows = store.stream(task.query, _first_rows)
         yield first_rows
         if first_rows.total is None:
-            yield store.stream(question.query, Stream.count)
+            yield store.stream(task.query, Stream.count)
     except WhorlError as error:
         yield Failed(str(error))
     except MemoryError:
@@ -170,7 +177,10 @@ def _replies(store: Store, question: QueryTask) -> Iterator[Reply]:
         yield Failed(f"the answer cannot be shown ({type(error).__name__}: {' '.join(str(error).split())[:200]})")
 
 
-def _shown(answer: Stream) -> FirstRows:
+# -- first rows --------------------------------------------------------------------------------------------------
+
+
+def _first_rows(answer: Stream) -> FirstRows:
     import pyarrow as pa
 
     reader = answer.parts()
@@ -186,29 +196,190 @@ def _shown(answer: Stream) -> FirstRows:
     everything = pa.Table.from_batches(parts, reader.schema)
     table = everything.select(list(range(min(everything.num_columns, MOST_COLUMNS))))
     table = table.rename_columns(distinct(table.column_names))
-    shortened = [cells(column) for column in table.slice(0, MOST_ROWS).columns]
-    fit = fitting([column for column, _ in shortened], _BYTES)
-    points = drawable(table.slice(0, MOST_POINTS))
+    columns, cuts = zip(*map(_short_texts, table.slice(0, MOST_ROWS).columns), strict=True)
+    fitting = _fitting(columns)
+    points = _drawable(table.slice(0, MOST_POINTS))
     points = points.slice(0, int(points.num_rows * min(1.0, _POINTS_BYTES / max(points.nbytes, 1))))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, points.schema) as stream:
+        stream.write_table(points)
     return FirstRows(
         columns=tuple(
             AnswerColumn(field.name, kind, is_number(field.type))
             for field, kind in zip(table.schema, answer.types, strict=False)
         ),
         all_columns=everything.num_columns,
-        rows=[list(row) for row in zip(*(column[:fit] for column, _ in shortened), strict=True)],
-        cut=sum(cut for _, cut in shortened),
+        rows=[list(row) for row in zip(*(column[:fitting] for column in columns), strict=True)],
+        cut=sum(cuts),
         drawable=tuple(points.column_names),
-        points=_as_bytes(points),
+        points=bytes(sink.getvalue()),
         drawn=points.num_rows,
         total=rows if complete else None,
     )
 
 
-def _as_bytes(table: pa.Table) -> bytes:
+def _short_texts(column: Any) -> tuple[list[Text], int]:
+    """The values of a column as cells, and how many of them were cut because they are long."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    long: set[int] = set()
+    is_text = _is_text(column.type)
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    if is_text or any(is_kind(column.type) for is_kind in kinds):  # cut before they become Python's
+        large = column.cast(pa.large_string() if is_text else pa.large_binary())
+        length = pc.utf8_length(large) if is_text else pc.binary_length(large)
+        long = set(pc.indices_nonzero(pc.fill_null(pc.greater(length, _LONGEST), False)).to_pylist())
+        column = pc.utf8_slice_codeunits(large, 0, _LONGEST) if is_text else pc.binary_slice(large, 0, _LONGEST)
+    cells = _texts(column)
+    for place, cell in enumerate(cells):
+        if cell is not None and (len(cell) > _LONGEST or place in long):
+            cells[place] = f"{cell[:_LONGEST]}…"
+            long.add(place)
+    return cells, len(long)
+
+
+def _is_text(kind: Any) -> bool:
     import pyarrow as pa
 
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as stream:
-        stream.write_table(table)
-    return bytes(sink.getvalue())
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _fitting(columns: Sequence[Sequence[Text]]) -> int:
+    """How many rows of these columns are at most `_SHOWN_BYTES` of JSON."""
+    free = _SHOWN_BYTES
+    for number, row in enumerate(zip(*columns, strict=True)):
+        sizes = (4 if cell is None else len(json.dumps(cell, ensure_ascii=False).encode()) for cell in row)
+        free -= sum(sizes) + _NAME_BYTES * len(row)
+        if free < 0:
+            return number
+    return len(columns[0])
+
+
+def _texts(column: Any) -> list[Text]:
+    """The values of a column in text, exactly and whole."""
+    import pyarrow as pa
+
+    kind, values = column.type, values_of(column)
+    if pa.types.is_float32(kind) or pa.types.is_float16(kind):
+        narrow = kind.to_pandas_dtype()  # whose own text is short: 0.1, and not 0.10000000149011612
+        values = [float(str(narrow(x))) if x is not None and math.isfinite(x) else x for x in values]
+    return [None if value is None else _text(value) for value in values]
+
+
+def _text(value: Any) -> str:
+    """A value in text, exactly: a list or a record as JSON would be, if JSON had all numbers."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_part(str(name))}: {_part(part)}' for name, part in value.items())}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_part, value))}]"
+    return str(value)
+
+
+def _part(value: Any) -> str:
+    if value is None or isinstance(value, (bool, str)):
+        return json.dumps(value, ensure_ascii=False)
+    return _text(value)
+
+
+def _drawable(table: pa.Table) -> pa.Table:
+    """The columns of a table that a figure can have: numbers as doubles, times in microseconds, short texts."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns: dict[str, Any] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            column = pc.cast(column, column.type.value_type)
+        kind = column.type
+        if is_number(kind):
+            columns[name] = pc.cast(column, pa.float64(), safe=False)
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            columns[name] = pc.cast(column, pa.timestamp("us"), safe=False)
+        elif pa.types.is_boolean(kind):
+            columns[name] = pc.cast(column, pa.string())
+        elif _is_text(kind):
+            columns[name] = pc.utf8_slice_codeunits(pc.cast(column, pa.large_string()), 0, _LONGEST_NAME)
+    return pa.table(columns)
+
+
+# -- whole answers -----------------------------------------------------------------------------------------------
+
+
+def _write(parts: pa.RecordBatchReader, form: Form, path: Path, most_bytes: int) -> Written:
+    """Write the rows to a file. Raises QueryError where it exceeds `most_bytes`.
+
+    In CSV, a text that a spreadsheet would take for a formula gets an apostrophe in front. Parquet has it as it is.
+    """
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    convert = _csv_column if form == "csv" else _parquet_column
+    names = distinct(parts.schema.names)
+    if form == "csv":
+        names = _harmless(pa.array(names, pa.large_string())).to_pylist()
+    kinds = [convert(pa.array([], field.type)).type for field in parts.schema]
+    schema = pa.schema(list(zip(names, kinds, strict=True)))
+    rows, batches, batch_bytes = 0, list[Any](), 0
+    with (
+        path.open("wb") as file,
+        csv.CSVWriter(file, schema) if form == "csv" else pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
+        for part in parts:
+            batches.append(pa.RecordBatch.from_arrays(list(map(convert, part.columns)), schema=schema))
+            rows, batch_bytes = rows + part.num_rows, batch_bytes + batches[-1].nbytes
+            if batch_bytes > _WRITTEN_BYTES or sum(batch.num_rows for batch in batches) >= _WRITTEN_ROWS:
+                writer.write_table(pa.Table.from_batches(batches, schema))
+                _refuse_larger(file.tell(), most_bytes)
+                batches, batch_bytes = [], 0
+        writer.write_table(pa.Table.from_batches(batches, schema))
+    size = path.stat().st_size
+    _refuse_larger(size, most_bytes)
+    return Written(rows, size)
+
+
+def _refuse_larger(size: int, most_bytes: int) -> None:
+    if size > most_bytes:
+        raise QueryError(f"the file would be larger than {most_bytes / 1e6:,g} MB: choose fewer rows or columns")
+
+
+def _csv_column(column: Any) -> Any:
+    """A column as CSV has it: numbers as they are, all else as harmless text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if is_number(column.type):
+        return column
+    plain = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return _harmless(pc.cast(column, pa.large_string()) if plain else pa.array(_texts(column), pa.large_string()))
+
+
+def _parquet_column(column: Any) -> Any:
+    """A column as Parquet has it: as it is, or as text where Parquet has no such type."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        pq.write_table(pa.table({"x": pa.array([], column.type)}), pa.BufferOutputStream())
+    except pa.ArrowException:
+        return pa.array(_texts(column), pa.large_string())
+    return column
+
+
+def _harmless(column: Any) -> Any:
+    """Texts of which a spreadsheet takes none for a formula."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    quote, nothing = pa.scalar("'", pa.large_string()), pa.scalar("", pa.large_string())
+    formula = pc.and_not(pc.match_substring_regex(column, FORMULA), pc.match_substring_regex(column, NUMBER))
+    return pc.if_else(formula, pc.binary_join_element_wise(quote, column, nothing), column)
