@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from .ending import stays
-from .options import json_option, store_choice, typed
+from .options import OptionKey, json_option, settings, store_choice, typed
 
 _PATH = click.Path(path_type=Path)
 _TIME = click.FloatRange(min=0)
@@ -20,6 +20,85 @@ _POLICIES = (
     "them.  [default: packed,pm-first,pal; as published all]"
 )
 CLOCKS = ("rounds", "events", "own")
+_NAME, _FILE = click.STRING, click.STRING
+WORLD = (
+    OptionKey("locality-penalty", click.FloatRange(min=1), "Factor on the time of a job that spans nodes.", 1.0),
+    OptionKey(
+        "backfill", click.Choice(["none", "easy"]), "Whether later jobs may start before the first that waits.", "none"
+    ),
+    OptionKey(
+        "round",
+        click.FloatRange(min=0, min_open=True),
+        "Length of a round, s, where a policy decides by rounds.  [default: 360; beside shockwave 120]",
+    ),
+    OptionKey(
+        "clock",
+        click.Choice(CLOCKS),
+        "When policies decide: at the edges of rounds, at every event, or each as it was designed.  [default: rounds "
+        "if any policy needs them, else events]",
+    ),
+    OptionKey(
+        "preemption-cost", _TIME, "Seconds that a preempted job loses.  [default: 0; beside shockwave a start costs 20]"
+    ),
+    OptionKey("migration-cost", _TIME, "Seconds that a moved job loses.", 0.0),
+    OptionKey("failures", _FILE, "Failures of nodes: CSV with node, down_s, up_s.", metavar="FILE"),
+    OptionKey(
+        "mtbf",
+        click.FloatRange(min=0, min_open=True),
+        "Draw failures at random: mean time between them, per node.",
+        metavar="HOURS",
+    ),
+    OptionKey(
+        "repair", click.FloatRange(min=0, min_open=True), "Mean time of a repair, with mtbf.", 24.0, metavar="HOURS"
+    ),
+    OptionKey("on-failure", click.Choice(["restart", "resume"]), "What a job that loses a node does.", "restart"),
+    OptionKey("curves", _FILE, "Step times by placement and batch size: CSV.", metavar="FILE"),
+    OptionKey(
+        "knowledge", click.Choice(["exact", "estimate", "none"]), "What policies know of the work of jobs.", "exact"
+    ),
+    OptionKey("knowledge-error", _TIME, "Of estimates: they are off by exp(N(0, s)).", 0.3),
+    OptionKey("gpu-power", _POWER, "Of a GPU with a job, where the store has none.", metavar="W"),
+    OptionKey("gpu-idle", _POWER, "Of a GPU without a job.", metavar="W"),
+    OptionKey("asleep-power", _POWER, "Of a node that sleeps; lets nodes without jobs sleep.", metavar="W"),
+    OptionKey("sleep-after", _TIME, "Lets nodes sleep after this time without jobs.", metavar="S"),
+    OptionKey("wake", _TIME, "Until a node is awake again.", 0.0, metavar="S"),
+    OptionKey("pair-at-least", click.FloatRange(min=1), "eaco: least work of jobs that share, against one alone.", 1.1),
+    OptionKey("alpha", click.FloatRange(0, 1), "eaco: weight of energy against time; 0 shares nothing.", 1.0),
+    OptionKey(
+        "burst",
+        _NAME,
+        "Jobs of a model train by this plan of `whorl advise burst --json`. May be repeated.",
+        metavar="MODEL=FILE",
+        multiple=True,
+    ),
+    OptionKey(
+        "backward",
+        click.FloatRange(0, 1, min_open=True),
+        "Share of a training step that the backward pass takes.  [default: 2/3]",
+    ),
+    OptionKey(
+        "foreground",
+        click.FloatRange(0, 1, min_open=True),
+        "burst, spb: share of its speed that a job keeps beside those in its idle time.",
+        1.0,
+    ),
+    OptionKey("seed", click.IntRange(0), "The first seed.  [default: 0; as published 42]"),
+    OptionKey(
+        "trace-format",
+        _NAME,
+        "csv, swf, sacct, openb, helios, tiresias, pai, shockwave, gavel, philly, pollux or mirage.  [default: by "
+        "content]",
+        metavar="NAME",
+    ),
+    OptionKey(
+        "duration-unit",
+        click.Choice(["auto", "seconds", "iterations"]),
+        "Unit of the CSV's duration; auto: iterations for the PAL study's models.",
+        "auto",
+    ),
+    OptionKey("processors-per-gpu", click.IntRange(1), "For SWF, which counts processors.", 1),
+)
+"""The keys of --world: what is true, and what policies know of it."""
 _ONE_SEED = "one seed is not evidence, because its result may be chance: use --seeds 20"
 _NOTHING_KEPT = "{} done, nothing of them is kept: run the command again"
 
@@ -39,27 +118,19 @@ class _Lists(click.Command):
         return super().parse_args(ctx, spread)
 
 
-def _assignments(
-    option: str, example: str
-) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], dict[str, str]]:
-    """Reads a repeatable option of NAME=VALUE. What it makes raises InputError where one is none, or named twice."""
+def _assignments(texts: Iterable[str], option: str, form: str, example: str) -> dict[str, str]:
+    """What a repeatable option of NAME=VALUE says. Raises InputError where one is no such pair, or named twice."""
+    from ..errors import InputError
 
-    def read(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-        from ..errors import InputError
-
-        values: dict[str, str] = {}
-        for text in texts:
-            name, equals, value = text.rpartition("=")
-            if not (name and equals and value):
-                raise InputError(
-                    f"{option} {text!r} is not {example.split()[0]}; an example is {option} {example.split()[1]}"
-                )
-            if name in values:
-                raise InputError(f"{option} is given twice for {name}; give it once")
-            values[name] = value
-        return values
-
-    return read
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        if not (name and equals and value):
+            raise InputError(f"{option}{text!r} is not {form}; an example is {option}{example}")
+        if name in values:
+            raise InputError(f"{option.strip(' =')} is given twice for {name}; give it once")
+        values[name] = value
+    return values
 
 
 @click.command("replay", cls=_Lists, short_help="What each policy would have done with a trace of jobs.")
@@ -67,25 +138,6 @@ def _assignments(
     "--trace", type=_PATH, multiple=True, metavar="FILE...",
     help="Job traces: CSV, SWF, sacct, logs, and those of published studies.",
 )  # fmt: skip
-@click.option(
-    "--trace-format", metavar="NAME",
-    help="csv, swf, sacct, openb, helios, tiresias, pai, shockwave, gavel, philly, pollux or mirage.  "
-    "[default: found from the content]",
-)  # fmt: skip
-@click.option(
-    "--duration-unit",
-    type=click.Choice(["auto", "seconds", "iterations"]),
-    default="auto",
-    show_default=True,
-    help="Unit of the CSV's duration; auto: iterations for the PAL study's models.",
-)
-@click.option(
-    "--processors-per-gpu",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="For SWF, which counts processors.",
-)
 @store_choice("The store with the GPUs' scores.")
 @click.option("--cluster", metavar="NAME", help="The store's cluster, if it has several.")
 @click.option(
@@ -93,7 +145,6 @@ def _assignments(
     "classes",
     multiple=True,
     metavar="MODEL=WORKLOAD",
-    callback=_assignments("--class", "MODEL=WORKLOAD resnet50=resnet"),
     help="The measured workload that stands for a model of the trace; `*` is all other models, `none` the same time "
     "on every GPU.",
 )
@@ -102,129 +153,24 @@ def _assignments(
     "--scheduler", multiple=True, metavar="NAMES", help="Of placements: fifo, las, srtf, or all.  [default: fifo]"
 )
 @click.option("--seeds", type=click.IntRange(1, 10_000), default=1, show_default=True, help="How many seeds to replay.")
-@click.option("--seed", type=click.IntRange(0), help="The first seed.  [default: 0; as published 42]")
 @click.option("--nodes", type=click.IntRange(1), help="Nodes of the fleet; without it, the measured fleet.")
 @click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs per node.")
-@click.option(
-    "--locality-penalty",
-    type=click.FloatRange(min=1),
-    default=1.0,
-    show_default=True,
-    help="Factor on the time of a job that spans nodes.",
-)
-@click.option(
-    "--backfill",
-    type=click.Choice(["none", "easy"]),
-    default="none",
-    show_default=True,
-    help="Whether later jobs may start before the first one that waits.",
-)
-@click.option(
-    "--round",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Length of a round in seconds, for policies and schedulers that decide by rounds.  [default: 360; beside "
-    "shockwave 120]",
-)
-@click.option(
-    "--clock",
-    type=click.Choice(CLOCKS),
-    help="When policies decide: at the edges of rounds, at every event, or each one as it was designed.  [default: "
-    "rounds if any policy or scheduler needs them, else events]",
-)
-@click.option(
-    "--preemption-cost",
-    type=_TIME,
-    help="Seconds that a preempted job loses.  [default: 0; beside shockwave every start costs 20]",
-)
-@click.option("--migration-cost", type=_TIME, default=0.0, show_default=True, help="Seconds that a moved job loses.")
-@click.option("--failures", type=_PATH, metavar="FILE", help="Failures of nodes: CSV with node, down_s, up_s.")
-@click.option(
-    "--mtbf",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="HOURS",
-    help="Draw failures at random: mean time between them, per node.",
-)
-@click.option(
-    "--repair",
-    type=click.FloatRange(min=0, min_open=True),
-    default=24.0,
-    show_default=True,
-    metavar="HOURS",
-    help="Mean time of a repair, with --mtbf.",
-)
-@click.option(
-    "--on-failure",
-    type=click.Choice(["restart", "resume"]),
-    default="restart",
-    show_default=True,
-    help="What a job that loses a node does.",
-)
 @click.option(
     "--regimes", type=_PATH, metavar="FILE", help="Batch sizes of the jobs over time: JSON, as Shockwave's traces need."
 )
 @click.option("--pairs", type=_PATH, metavar="FILE", help="Speeds of jobs that share a GPU: CSV.")
-@click.option("--curves", type=_PATH, metavar="FILE", help="Step times by placement and batch size: CSV.")
-@click.option(
-    "--knowledge",
-    type=click.Choice(["exact", "estimate", "none"]),
-    default="exact",
-    show_default=True,
-    help="What policies know of the work of jobs.",
-)
-@click.option(
-    "--knowledge-error", type=_TIME, default=0.3, show_default=True, help="Of estimates: they are off by exp(N(0, s))."
-)
-@click.option("--gpu-power", type=_POWER, metavar="W", help="Of a GPU with a job, where the store has none.")
-@click.option("--gpu-idle", type=_POWER, metavar="W", help="Of a GPU without a job.")
 @click.option("--node-power", type=_POWER, metavar="W", help="Of a node that is awake, without its GPUs.")
-@click.option("--asleep-power", type=_POWER, metavar="W", help="Of a node that sleeps; lets nodes without jobs sleep.")
-@click.option("--sleep-after", type=_TIME, metavar="S", help="Lets nodes sleep after this time without jobs.")
-@click.option("--wake", type=_TIME, default=0.0, show_default=True, metavar="S", help="Until a node is awake again.")
 @click.option(
     "--deadline-slack",
     type=click.FloatRange(min=1),
     metavar="X",
     help="Jobs without a deadline are to end within X times their time alone.  [default for eaco: 1.25]",
 )
-@click.option(
-    "--pair-at-least",
-    type=click.FloatRange(min=1),
-    default=1.1,
-    show_default=True,
-    help="eaco: least work of jobs that share a GPU, against one alone.",
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(0, 1),
-    default=1.0,
-    show_default=True,
-    help="eaco: weight of energy against time; 0 shares nothing.",
-)
-@click.option(
-    "--burst",
-    multiple=True,
-    metavar="MODEL=FILE",
-    callback=_assignments("--burst", "MODEL=FILE vgg16=plan.json"),
-    help="Jobs of a model train by this plan of `whorl advise burst --json`.",
-)
-@click.option(
-    "--backward",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=2 / 3,
-    show_default="0.67",
-    help="Share of a training step that the backward pass takes.",
-)
-@click.option(
-    "--foreground",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="burst, spb: share of its speed that a job keeps beside those in its idle time.",
-)
 @click.option("--as-published", type=click.Choice(["pal-sc24"]), help="Simulate as the artifact of that study does.")
 @click.option(
     "--profiles", type=_PATH, multiple=True, metavar="FILE...", help="The study's profiles, as files or their folder."
 )
+@settings(*WORLD, name="--world", says="What else is true of the replayed world")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write the figures into one HTML page that needs no network.")
 @click.option("--workers", type=click.IntRange(1), help="Number of processes.  [default: one for each core]")
 @json_option
@@ -239,7 +185,8 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     \b
     whorl replay --trace T.csv --store S --policy packed,pal --seeds 20
     whorl replay --trace T.csv --regimes R.json --store S --policy shockwave,las
-    whorl replay --policy help
+    whorl replay ... --world locality-penalty=1.7 --world backfill=easy
+    whorl replay --policy help       the policies; --world help what may be set
     whorl replay --as-published pal-sc24 --trace T.csv --profiles DIR --json
     """
     from ..dashboards.answers.replay import replay as replayed
@@ -251,6 +198,10 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
         show([policy_table()])
         return
     as_json, plot = options.pop("as_json"), options["plot"]
+    options["classes"] = _assignments(options["classes"], "--class ", "MODEL=WORKLOAD", "resnet50=resnet")
+    options["burst"] = _assignments(options["burst"], "burst=", "MODEL=FILE", "vgg16=plan.json")
+    if options["backward"] is None:
+        options["backward"] = 2 / 3
     if options["as_published"] and not typed(ctx, "store"):
         options["store"] = None
 

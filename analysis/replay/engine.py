@@ -211,7 +211,7 @@ class ReplayEngine:
             if policy.knowledge != "none" and not self._work_is_known:
                 raise InputError(
                     f"{_scheduler(policy) or policy.name} needs to know the work of jobs, and nothing is known of it; "
-                    "use --knowledge exact or estimate"
+                    "use knowledge=exact or knowledge=estimate"
                 )
         self.seed = None if isinstance(seed, random.Random) else seed
         self._errors = np.random.default_rng([self.seed or 0, _ESTIMATES]) if beliefs.knowledge == "estimate" else None

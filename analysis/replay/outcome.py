@@ -99,7 +99,7 @@ class Metrics:
         "GPU time that jobs held and nothing came of: of starts and moves, and of work lost at a time limit or with a "
         "node",
     )
-    node_hours: float | None = _figure("node-hours", "nodes awake, by time; null without --gpu-power and the like")
+    node_hours: float | None = _figure("node-hours", "nodes awake, by time; null without gpu-power and the like")
     energy_j: float | None = _figure(
         "J", "energy of the jobs, with their shares of idle and node power; null where a power is not known"
     )

@@ -160,7 +160,7 @@ class ReplaySetting:
             raise InputError("; ".join(answered.reasons))
         notes = [*self.notes, *(note for result in results for note in result.notes), *answered.reasons]
         if "power" in conditions and all(result.metrics.energy_kwh is None for result in results):
-            notes.append("the power of the GPUs is not known, so there is no energy in all: give --gpu-power")
+            notes.append("the power of the GPUs is not known, so there is no energy in all: give --world gpu-power=W")
         lost = [str(error) for case, error in failed if case.resampled or case.flat]
         reasons = {str(error) for _, error in refused}
         notes += [
@@ -250,7 +250,7 @@ def general_of(traces: Sequence[Trace], options: Mapping[str, Any]) -> ReplaySet
         "cost of a preemption, a migration": f"{choice.preemption_s:g} s, {options['migration_cost']:g} s",
     }
     if choice.start_s:
-        conditions["cost of a start"] = f"{choice.start_s:g} s beside {choice.leader}, in all rows (--preemption-cost)"
+        conditions["cost of a start"] = f"{choice.start_s:g} s beside {choice.leader}, in all rows (preemption-cost)"
     if options["mtbf"]:
         conditions["failures"] = f"drawn: every node each {options['mtbf']:g} h, for {options['repair']:g} h (means)"
     elif options["failures"]:
@@ -397,7 +397,7 @@ class _Choice:
     policies: list[str]
     schedulers: list[str]
     clock: str | None
-    """Of `--clock`; None: the clock that all can share."""
+    """Of the key `clock`; None: the clock that all can share."""
     leader: str | None
     """The first policy with rounds and costs of its own."""
     round_s: float
@@ -471,7 +471,7 @@ class _Choice:
             return f"all decide {event}, also {names}, which are made for rounds"
         if self.clock == "own":
             return f"{names} decide {edge}, the others {event} (own clocks)"
-        return f"all decide {edge}, which {names} need{'s' if len(slower) == 1 else ''} (--clock own: only these)"
+        return f"all decide {edge}, which {names} need{'s' if len(slower) == 1 else ''} (clock=own: only these)"
 
 
 # -- fleets -----------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class TraceText:
         """The columns of the file."""
         return [name for name in self.frame.columns if not name.startswith("=")]
 
-    def need(self, *names: str, do: str = "Export the file again with them, or give the right --trace-format") -> None:
+    def need(self, *names: str, do: str = "Export the file again with them, or say --world trace-format=NAME") -> None:
         """Stop with one sentence where columns are missing; `do` says what to do."""
         missing = [name for name in names if name not in self.frame.columns]
         if missing:

@@ -311,25 +311,27 @@ def _format(path: Path, text: str, name: str | None) -> TraceFormat:
             return row
     begin = first if len(first) <= 60 else f"{first[:60]}..."
     summaries = "; ".join(f"{row.name}: {row.summary}" for row in FORMATS)
-    raise InputError(f"{path} begins with {begin!r}, which is no known trace format ({summaries}); see --trace-format")
+    raise InputError(
+        f"{path} begins with {begin!r}, which is no known trace format ({summaries}); say --world trace-format=NAME"
+    )
 
 
 def _csv_units(table: TraceText, reading: TraceOptions) -> None:
     """`=unit`: `duration` counts iterations for the PAL study's six models, and seconds otherwise."""
     by_model = pl.col("model").replace_strict(SECONDS_PER_ITERATION, default=None, return_dtype=pl.Float64)
     if reading.duration_unit == "seconds":
-        table.notes.append("duration was read as seconds on the median GPU (--duration-unit seconds)")
+        table.notes.append("duration was read as seconds on the median GPU (duration-unit=seconds)")
         by_model = pl.lit(None, pl.Float64)
     elif reading.duration_unit == "iterations":
         models = ", ".join(SECONDS_PER_ITERATION)
-        why = f"is not known, only of {models}; leave the job out, or use --duration-unit seconds"
+        why = f"is not known, only of {models}; leave the job out, or say --world duration-unit=seconds"
         table.check(by_model.is_null(), "how long an iteration of {model!r} takes " + why)
     else:
         table.count(by_model.is_null(), "duration of {} was read as seconds on the median GPU")
     table.count(
         by_model.is_not_null(),
         "duration of {} of the PAL study's models was read as iterations and turned into seconds by its table "
-        "(change this with --duration-unit)",
+        "(change this with --world duration-unit=)",
     )
     table.add(by_model.fill_null(1.0).alias("=unit"))
     unused = [name for name in table.names if name not in (*_CSV.split(), "user")]
@@ -399,7 +401,7 @@ def _philly_rows(path: Path, text: str) -> TraceText:
     """A job runs for as long as all its attempts together, on the GPUs of the last one that held any."""
     log = _json(path, text, "the file looks cut off: copy it again")
     if not isinstance(log, list):
-        raise InputError(f"{path} is JSON without a list of jobs; see --trace-format")
+        raise InputError(f"{path} is JSON without a list of jobs; see --world help")
     rows = [_philly_job(path, number, job) for number, job in enumerate(log, start=1)]
     frame = pl.DataFrame(rows, schema=_PHILLY, orient="row").with_row_index(LINE, offset=1)
     return TraceText(str(path), frame, place="job")
@@ -573,7 +575,7 @@ FORMATS = (
             pl.col("preceding") > 0,
             "{} waited for an earlier job; this was ignored, and each arrives at its recorded time",
         ),),
-        notes="{reading.processors_per_gpu} processors count as a GPU, rounded up (--processors-per-gpu)",
+        notes="{reading.processors_per_gpu} processors count as a GPU, rounded up (processors-per-gpu)",
     ),
     TraceFormat(
         "sacct", "`sacct -a -X -P -o JobIDRaw,Submit,ElapsedRaw,AllocTRES,...` or --json", "",

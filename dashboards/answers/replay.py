@@ -181,7 +181,7 @@ def _refuse_mixed(chosen: Mapping[str, Any], paths: Sequence[Path], store: objec
         changed = ["store"] if store is not None else fixed
         if changed:
             option = changed[0].replace("classes", "class").replace("_", "-")
-            raise InputError(f"--as-published fixes what --{option} would change; leave out one of them")
+            raise InputError(f"--as-published fixes what {option} would change; leave out one of them")
         if not chosen["profiles"]:
             raise InputError("--as-published needs the study's profiles: --profiles FILE... (or their folder)")
         return
@@ -193,9 +193,9 @@ def _refuse_mixed(chosen: Mapping[str, Any], paths: Sequence[Path], store: objec
         raise InputError("give --nodes and --gpus-per-node together: they are the shape of the fleet")
     for name, number in chosen.items():
         if isinstance(number, float) and not math.isfinite(number):
-            raise InputError(f"--{name.replace('_', '-')} must be a finite number, not {number:g}")
+            raise InputError(f"{name.replace('_', '-')} must be a finite number, not {number:g}")
     busy_w, idle_w = chosen["gpu_power"], chosen["gpu_idle"]
     if busy_w is not None and idle_w is not None and idle_w > busy_w:
-        raise InputError(f"--gpu-idle is {idle_w:g} W and --gpu-power {busy_w:g} W: a busy GPU draws at least as much")
+        raise InputError(f"gpu-idle is {idle_w:g} W and gpu-power {busy_w:g} W: a busy GPU draws at least as much")
     if chosen["failures"] and chosen["mtbf"]:
-        raise InputError("--failures reads failures and --mtbf draws them: use only one")
+        raise InputError("failures reads failures and mtbf draws them: use only one")

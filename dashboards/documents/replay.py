@@ -288,7 +288,7 @@ def _clock_remark(group: Group, clocks: Mapping[str, Sequence[str]]) -> Iterator
     if group.trace != ALL and slower:
         yield (
             f"{', '.join(slower)}: these wait for the edges of rounds and the baselines do not, "
-            "which is part of the difference; without --clock own all decide alike."
+            "which is part of the difference; without clock=own all decide alike."
         )
 
 

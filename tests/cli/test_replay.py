@@ -99,7 +99,7 @@ def test_a_policy_that_knows_the_gpus_gains_measurably(jobs: Path, store: str) -
     """One GPU is 2.5 times slower: staying off it gains. Draining its node loses three good GPUs of a busy fleet."""
     found = document(
         *("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pm-first-sticky,random"),
-        *("--seeds", "6", "--seed", "10", "--workers", "1"),
+        *("--seeds", "6", "--world", "seed=10", "--workers", "1"),
     )
     assert {row["seed"] for row in found["rows"]} == set(range(10, 16))
     gains = {(g["policy"], g["against"]): g for g in found["comparisons"] if g["figure"] == "avg_jct_s"}
@@ -133,12 +133,12 @@ def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) 
 
     said, alike = told()
     assert said == "all decide at the edges of rounds of 360 s, which packed-nonsticky needs (--clock own: only these)"
-    assert alike == told("--clock", "rounds")[1]
-    said, own = told("--clock", "own")
+    assert alike == told("--world", "clock=rounds")[1]
+    said, own = told("--world", "clock=own")
     assert said.startswith("packed-nonsticky decide")
     assert own["packed-nonsticky"] == alike["packed-nonsticky"]
     assert own["packed"] < alike["packed"]
-    said, events = told("--clock", "events")
+    said, events = told("--world", "clock=events")
     assert "also packed-nonsticky, which" in said
     assert events["packed"] == own["packed"]
     assert events["packed-nonsticky"] < alike["packed-nonsticky"]
@@ -148,7 +148,9 @@ def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) 
     queued = document(*common[:6], "--policy", "packed", "--scheduler", "fifo,las")
     assert "which las needs" in queued["conditions"]["clock"]
     assert {row["avg_jct_s"] for row in queued["rows"] if row["scheduler"] == "fifo"} == {alike["packed"]}
-    warned = whorl("--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pal", "--clock", "own")
+    warned = whorl(
+        "--trace", jobs, "--store", store, "--class", "quiet=none", "--policy", "pal", "--world", "clock=own"
+    )
     assert "pal: these wait for the edges of rounds and the baselines do not" in " ".join(warned.stdout.split())
 
 
@@ -203,7 +205,7 @@ def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
     assert plain["avg_jct_s"] == pytest.approx((100 + 140 + 160) / 3)
     assert (plain["makespan_s"], plain["end_s"]) == (180, 180)
     assert plain["util_held"] == pytest.approx((100 + 100 + 30) / (2 * 180))
-    easy = document(*shape, "--backfill", "easy")["rows"][0]
+    easy = document(*shape, "--world", "backfill=easy")["rows"][0]
     assert easy["avg_jct_s"] == pytest.approx((100 + 140 + 30) / 3)
     assert easy["end_s"] == 150
     case = {"trace": "t", "policy": "packed", "scheduler": "fifo", "seed": 0}
@@ -227,7 +229,7 @@ def test_the_answer_is_that_of_a_hand(tmp_path: Path) -> None:
 
 def test_several_traces_schedulers_and_names_with_commas(tmp_path: Path, jobs: Path) -> None:
     other = trace(tmp_path, "0,1,0,5,m", name="small.csv")
-    shape = ("--nodes", "6", "--gpus-per-node", "4", "--round", "60")
+    shape = ("--nodes", "6", "--gpus-per-node", "4", "--world", "round=60")
     found = document(
         "--trace", jobs, other, *shape, "--policy", "packed", "--scheduler", "fifo,las", "--scheduler", "srtf"
     )
@@ -241,13 +243,26 @@ def test_failures_stop_jobs(tmp_path: Path) -> None:
     path = trace(tmp_path, "0,1,0,100,m")
     failures = tmp_path / "failures.csv"
     failures.write_text("node,down_s,up_s\nn0,40,60\n")
-    shape = ("--trace", path, "--nodes", "1", "--gpus-per-node", "1", "--policy", "packed", "--failures", failures)
+    shape = (
+        "--trace",
+        path,
+        "--nodes",
+        "1",
+        "--gpus-per-node",
+        "1",
+        "--policy",
+        "packed",
+        "--world",
+        f"failures={failures}",
+    )
     assert document(*shape)["rows"][0]["end_s"] == 160
-    resumed = document(*shape, "--on-failure", "resume")
+    resumed = document(*shape, "--world", "on-failure=resume")
     assert resumed["rows"][0]["end_s"] == 120
     assert resumed["fairness"][0]["restarts"] == 1
     assert "1 of failures.csv" in resumed["conditions"]["failures"]
-    drawn = document("--trace", path, "--nodes", "1", "--gpus-per-node", "1", "--mtbf", "0.02", "--repair", "0.01")
+    drawn = document(
+        "--trace", path, "--nodes", "1", "--gpus-per-node", "1", "--world", "mtbf=0.02", "--world", "repair=0.01"
+    )
     assert drawn["fairness"][0]["restarts"] >= 0
 
 
@@ -256,10 +271,10 @@ def test_preemption_and_locality_cost_what_they_are_said_to(tmp_path: Path) -> N
     shape: tuple[object, ...]
     shape = ("--trace", path, "--nodes", "1", "--gpus-per-node", "1", "--policy", "packed", "--scheduler", "srtf")
     assert document(*shape)["rows"][0]["end_s"] == 1050
-    assert document(*shape, "--preemption-cost", "30")["rows"][0]["end_s"] == 1080
+    assert document(*shape, "--world", "preemption-cost=30")["rows"][0]["end_s"] == 1080
     wide = trace(tmp_path, "wide,2,0,100,m")
     shape = ("--trace", wide, "--nodes", "2", "--gpus-per-node", "1", "--policy", "packed")
-    assert document(*shape, "--locality-penalty", "1.5")["rows"][0]["end_s"] == 150
+    assert document(*shape, "--world", "locality-penalty=1.5")["rows"][0]["end_s"] == 150
 
 
 @pytest.mark.long
@@ -286,9 +301,18 @@ def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path)
         ("--trace", jobs, "--cluster", "x"): "--cluster names a cluster of a store",
         ("--trace", jobs, "--profiles", tmp_path): "--profiles works only with --as-published",
         ("--trace", jobs, "--as-published", "pal-sc24"): "needs the study's profiles",
-        ("--trace", jobs, "--as-published", "pal-sc24", "--backfill", "easy", "--profiles", tmp_path): "--backfill",
-        ("--trace", jobs, "--store", store, "--failures", jobs, "--mtbf", "5"): "use only one",
-        ("--trace", jobs, "--store", store, "--gpu-idle", "300", "--gpu-power", "250"): "--gpu-idle is 300 W",
+        (
+            "--trace",
+            jobs,
+            "--as-published",
+            "pal-sc24",
+            "--world",
+            "backfill=easy",
+            "--profiles",
+            tmp_path,
+        ): "what backfill would",
+        ("--trace", jobs, "--store", store, "--world", f"failures={jobs}", "--world", "mtbf=5"): "use only one",
+        ("--trace", jobs, "--store", store, "--world", "gpu-idle=300", "--world", "gpu-power=250"): "gpu-idle is 300 W",
         ("--trace", jobs, "--store", store, "--class", "gemm"): "is not MODEL=WORKLOAD",
         ("--trace", jobs, "--store", store, "--class", "*=gemm", "--class", "*=none"): "given twice for *",
         ("--trace", jobs, "--store", store, "--cluster", "other"): "of cluster other",
@@ -326,7 +350,7 @@ def test_ctrl_c_ends_all_its_processes(tmp_path: Path) -> None:
     rows = [f"{i},{1 + i % 8},{i},{50_000 + i},m" for i in range(4000)]
     arguments = [
         *("replay", "--trace", trace(tmp_path, *rows), "--nodes", "16", "--gpus-per-node", "8"),
-        *("--policy", "packed,random-nonsticky", "--seeds", "500", "--workers", "2", "--round", "60"),
+        *("--policy", "packed,random-nonsticky", "--seeds", "500", "--workers", "2", "--world", "round=60"),
     ]
     with subprocess.Popen(
         [sys.executable, "-m", "whorl", *map(str, arguments)],
@@ -363,14 +387,14 @@ def test_columns_of_one_name_are_of_one_figure(jobs: Path) -> None:
     printed = whorl("--trace", jobs, "--policy", "packed", "--nodes", 6, "--gpus-per-node", 4).stdout
     assert "Themis FTF  Themis unfair" in printed
     assert "\nShockwave unfair: jobs whose fairness after Shockwave" in printed
-    assert "give --gpu-power" not in printed
+    assert "gpu-power=W" not in printed
     assert "cost waiting" not in printed  # no node is far off, so none is left out
 
 
 def test_a_policy_that_cannot_be_replayed_costs_no_other(jobs: Path) -> None:
     """Backfill plans with jobs that stay where they are: PAL moves them."""
     result = whorl(
-        *("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--backfill", "easy", "--json"),
+        *("--trace", jobs, "--nodes", "6", "--gpus-per-node", "4", "--world", "backfill=easy", "--json"),
         *("--policy", "packed,pal", "--seeds", "2"),
     )
     assert result.exit_code == 2
@@ -396,5 +420,5 @@ def test_a_job_that_never_fits_costs_no_other_trace(tmp_path: Path, jobs: Path) 
 
 def test_energy_without_the_power_of_gpus_says_what_to_give(jobs: Path) -> None:
     fleet = ("--trace", jobs, "--policy", "packed", "--nodes", 6, "--gpus-per-node", 4, "--node-power", 760)
-    assert "so there is no energy in all: give --gpu-power" in whorl(*fleet).stdout
-    assert "give --gpu-power" not in whorl(*fleet, "--gpu-power", 250).stdout
+    assert "so there is no energy in all: give --world gpu-power=W" in whorl(*fleet).stdout
+    assert "gpu-power=W" not in whorl(*fleet, "--world", "gpu-power=250").stdout

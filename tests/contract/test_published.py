@@ -218,12 +218,12 @@ def test_an_independent_replay_gives_the_same_figures(seed: int, tmp_path: Path)
     (tmp_path / "failures.csv").write_text("\n".join(["node,down_s,up_s", *lines]) + "\n")
     answer = document(
         *("replay", "--trace", write_trace(tmp_path / "trace.csv", rows), "--workers", "1"),
-        *("--nodes", nodes, "--gpus-per-node", per_node, "--locality-penalty", plain.locality),
+        *("--nodes", nodes, "--gpus-per-node", per_node, "--world", f"locality-penalty={plain.locality}"),
         *("--policy", "packed" if plain.sticky else "packed-nonsticky", "--scheduler", plain.order),
-        *("--clock", "events" if plain.round_s is None else "rounds", "--round", "100"),
-        *("--preemption-cost", plain.stop_s, "--migration-cost", plain.move_s),
-        *(("--failures", tmp_path / "failures.csv") if failures else ()),
-        *("--on-failure", "resume" if plain.resumes else "restart"),
+        *("--world", f"clock={'events' if plain.round_s is None else 'rounds'}", "--world", "round=100"),
+        *("--world", f"preemption-cost={plain.stop_s}", "--world", f"migration-cost={plain.move_s}"),
+        *(("--world", f"failures={tmp_path / 'failures.csv'}") if failures else ()),
+        *("--world", f"on-failure={'resume' if plain.resumes else 'restart'}"),
     )
     plain.run()
     times = [float(task.finish - task.submit) for task in tasks if task.finish is not None]

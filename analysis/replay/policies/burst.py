@@ -26,7 +26,7 @@ LEAST = 0.05
 class Filling(Policy):
     """Leaders first come, first served on the fastest GPUs, the fastest in the role that works most; guests fill up."""
 
-    note: ClassVar[str] = "a job keeps --foreground of its speed beside those in its idle time; 1 was not measured"
+    note: ClassVar[str] = "a job keeps `foreground` of its speed beside those in its idle time; 1 was not measured"
 
     def leads(self, request: Request) -> bool:
         """Whether a job leads."""

@@ -16,7 +16,7 @@ from whorl.analysis.replay.classes import assign
 from whorl.analysis.replay.job import Piece, Trace, job_type
 from whorl.analysis.replay.profiles import class_of
 from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace, trace_name
-from whorl.cli import cli
+from whorl.cli.replay import WORLD
 from whorl.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -622,7 +622,7 @@ def test_the_page_shows_every_format_and_each_is_told_by_its_content_and_can_be_
     page = (ROOT / "docs" / "replay.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \|$", page, re.M)
     assert rows == [(row.name, row.summary) for row in FORMATS]
-    (option,) = (option for option in cli.commands["replay"].params if option.name == "trace_format")
+    (option,) = (option for option in WORLD if option.key == "trace-format")
     assert re.findall(r"\w+", str(option.help).split(".")[0]) == [*(name for name, _ in rows[:-1]), "or", rows[-1][0]]
     assert set(EXAMPLES) == {row.name for row in FORMATS}
     assert textwrap.indent(EXAMPLES["csv"], "    ") in page
