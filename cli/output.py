@@ -49,9 +49,7 @@ def print_reply(reply: Reply[Any], *, as_json: bool, as_csv: bool = False) -> No
     if as_json:
         print_json(reply.json())
     elif as_csv:
-        from ..dashboards.printed.energy import rows_as_csv
-
-        click.echo(rows_as_csv(reply.frame), nl=False)
+        click.echo(reply.csv(), nl=False)
     else:
         print_document(reply.document())
     if reply.coverage is not None and reply.coverage.failures:

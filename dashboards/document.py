@@ -38,7 +38,8 @@ class Column:
     head: str
     kind: Kind = "text"
     digits: int | None = None
-    """Digits behind the point, of a number; None for four significant ones."""
+    """Digits behind the point, of a number; None for four significant ones. Of an estimate, the most; None for as many
+    as tell the ends of its interval apart."""
     unit: str = ""
     """Of a `number` it is written behind each cell; of a `quantity` it gets a prefix."""
     explains: str = ""
@@ -58,7 +59,7 @@ class Column:
         if isinstance(cell, str):
             return cell
         if isinstance(cell, tuple) and len(cell) == 3:
-            return with_interval(*cell, unit=self.unit)
+            return with_interval(*cell, unit=self.unit, most=self.digits)
         if isinstance(cell, tuple):
             return interval(*cell, digits=self.digits, signed=False, unit=self.unit)
         if isinstance(cell, datetime):

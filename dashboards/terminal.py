@@ -75,7 +75,7 @@ def _lines(part: Part, width: int | None) -> Iterable[str]:
     if isinstance(part, Listing):
         return _listing(part, width)
     if isinstance(part, Tiles):
-        return _pairs("", [(meaning, value) for value, meaning in part.figures], width)
+        return _pairs("", part.figures, width)
     if isinstance(part, Facts):
         return _pairs(part.title, part.pairs, width)
     raise TypeError(f"a terminal draws no {type(part).__name__}")

@@ -109,8 +109,10 @@ def estimate(value: float | None, *, digits: int = 1, signed: bool = False, unit
 
 def interval_digits(low: float, high: float, least: int = 1) -> int:
     """Digits behind the point that tell the ends of an interval apart: two significant ones of its width; at least
-    `least`, at most 6."""
+    `least` but of an interval as wide as 100, at most 6."""
     width = high - low
+    if width >= 100:
+        return 0
     if not math.isfinite(width) or width <= 0:
         return least
     return min(6, max(least, 1 - math.floor(math.log10(width))))
@@ -129,12 +131,19 @@ def interval(
 
 
 def with_interval(
-    value: float | None, low: float | None, high: float | None, *, signed: bool = False, unit: str = ""
+    value: float | None,
+    low: float | None,
+    high: float | None,
+    *,
+    signed: bool = False,
+    unit: str = "",
+    most: int | None = None,
 ) -> str:
-    """An estimate and its interval, to the same digits: `+6.1 % [+5.2, +7.0]`; the interval is left out if missing."""
+    """An estimate and its interval, to the same digits: `+6.1 % [+5.2, +7.0]`; the interval is left out if missing.
+    `most`: digits behind the point, of figures that nobody needs as well as they are known."""
     if low is None or high is None:
-        return estimate(value, signed=signed, unit=unit)
-    digits = interval_digits(low, high)
+        return estimate(value, digits=1 if most is None else most, signed=signed, unit=unit)
+    digits = interval_digits(low, high) if most is None else min(most, interval_digits(low, high, 0))
     shown = interval(low, high, digits=digits, signed=signed)
     return f"{estimate(value, digits=digits, signed=signed, unit=unit)} {shown}"
 

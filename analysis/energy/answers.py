@@ -101,6 +101,8 @@ class EnergyAnswer:
     rows: pl.DataFrame
     total: dict[str, Any]
     booked: Booked
+    parts: Mapping[str, dict[str, Any]]
+    """By kind (job, idle, unattributed), the row of all energy of that kind, of those that there are."""
     gpus: pl.DataFrame | None = None
     """If one job was asked for: a row for each of its GPUs."""
     others: pl.DataFrame | None = None
@@ -149,15 +151,27 @@ def energy(
 
 
 def answered(
-    store: Store, by: By, books: Booked, *, jobs: pl.DataFrame | None = None, pieces: pl.DataFrame | None = None
+    store: Store,
+    by: By,
+    books: Booked,
+    *,
+    jobs: pl.DataFrame | None = None,
+    pieces: pl.DataFrame | None = None,
+    parts: Mapping[str, dict[str, Any]] | None = None,
 ) -> EnergyAnswer:
-    """What `energy` says of all jobs, from books that are there. `jobs` and `pieces`: of `allocations` and of
-    `_with_jobs`, where they were made before."""
+    """What `energy` says of all jobs, from books that are there. `jobs`, `pieces` and `parts`: of `allocations`,
+    `_with_jobs` and `_parts`, where they were made before."""
     jobs = allocations(store) if jobs is None else jobs
     pieces = _with_jobs(books, jobs) if pieces is None else pieces
     metered = pieces.filter("read")  # a job on GPUs that nobody read is a row of its own, but nothing of it was metered
     rows = _of_people(pieces, by, jobs, books) if by.of_people else _of_things(store, metered, by, books)
-    return EnergyAnswer(by, rows, _row(metered, books), books)
+    return EnergyAnswer(by, rows, _row(metered, books), books, _parts(pieces, books) if parts is None else parts)
+
+
+def _parts(pieces: pl.DataFrame, books: Booked) -> dict[str, dict[str, Any]]:
+    """`EnergyAnswer.parts`."""
+    metered = pieces.filter("read", pl.col("counts") | ~pl.col("counts").any())
+    return {str(row["kind"]): row for row in _figures(metered, ["kind"], books).iter_rows(named=True)}
 
 
 def allocations(store: Store) -> pl.DataFrame:
@@ -412,8 +426,6 @@ class EnergySummary:
     """How many rows there are."""
     beyond: Mapping[By, dict[str, Any] | None]
     """Of each grouping, what comes after its `FIRST` rows, as one row."""
-    parts: Mapping[str, dict[str, Any]]
-    """By kind (job, idle, unattributed), the row of all energy of that kind, of those that there are."""
     balance: Balance
     booked: Booked
     cut: bool
@@ -428,6 +440,11 @@ class EnergySummary:
     def total(self) -> dict[str, Any]:
         """The row of all that was metered; empty where nothing was."""
         return self.answers[By.USER].total
+
+    @property
+    def parts(self) -> Mapping[str, dict[str, Any]]:
+        """By kind (job, idle, unattributed), the row of all energy of that kind."""
+        return self.answers[By.USER].parts
 
 
 def summary(
@@ -451,15 +468,14 @@ def summary(
     say("adding up")
     jobs, small = allocations(store), books.without_pieces
     pieces = _with_jobs(books, jobs)
+    parts = _parts(pieces, books)
     answers, beyond, n = {}, {}, {}
     for by in By:
-        answer = answered(store, by, books, jobs=jobs, pieces=pieces)
+        answer = answered(store, by, books, jobs=jobs, pieces=pieces, parts=parts)
         beyond[by] = None if by is By.DAY else _beyond(answer, pieces, FIRST)
         n[by] = answer.rows.height
         answers[by] = replace(answer, rows=_largest(answer), booked=small)
-    metered = pieces.filter("read", pl.col("counts") | ~pl.col("counts").any())
-    parts = {str(row["kind"]): row for row in _figures(metered, ["kind"], books).iter_rows(named=True)}
-    return EnergySummary(answers, n, beyond, parts, replace(balance(store, books), booked=small), small, cut)
+    return EnergySummary(answers, n, beyond, replace(balance(store, books), booked=small), small, cut)
 
 
 def offline(store: Store) -> EnergySettings:

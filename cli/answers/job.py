@@ -121,7 +121,8 @@ def idle_gpus(store: Store | str | Path, **options: Unpack[IdleGpuOptions]) -> R
     and for a time that is empty, StoreError where it keeps pseudonyms of users and only its owner can find one.
     """
     from ...analysis.energy.held_idle import LEAST_S, IdleOptions, held_idle
-    from ...dashboards.printed import held_idle as printed
+    from ...dashboards.answers.energy import idle_mapping
+    from ...dashboards.documents.job import idle_document
     from ...jobs.accounting import pseudonyms
     from ...store.instants import seconds_of, time_of
 
@@ -145,4 +146,4 @@ def idle_gpus(store: Store | str | Path, **options: Unpack[IdleGpuOptions]) -> R
         settings=options.get("settings"),
     )
     idle = held_idle(read, chosen, progress=options.get("progress"))
-    return Reply(idle, partial(printed.document, idle), partial(printed.answer, idle), frame=idle.jobs)
+    return Reply(idle, partial(idle_mapping, idle), partial(idle_document, idle), frame=idle.jobs)

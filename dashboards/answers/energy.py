@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...analysis.energy.books import Balance, EnergyQuestion
     from ...analysis.energy.calibration import Calibration
     from ...analysis.energy.excess import FleetExcess
+    from ...analysis.energy.held_idle import HeldIdle
     from ...analysis.energy.one_job import OneJob
     from ...analysis.energy.quote import Quoted
     from ...analysis.engines import Engine
@@ -70,22 +71,54 @@ def energy(
     """
     from ...analysis.energy import answers
     from ...analysis.energy.one_job import one_job
-    from ..printed import energy as printed
+    from ..documents.energy import energy_document
+    from ..documents.job import job_document
 
     question = _question(options)
     if job is None or by != answers.By.JOB:
         answer = answers.energy(opened(store), by, question, job=job, **_metering(options))
-        parts, coverage = partial(printed.energy_parts, answer, folder(store)), answer.booked.coverage
-        return Reply(answer, partial(printed.energy_document, answer), parts, frame=answer.rows).covering(coverage)
+        document, coverage = partial(energy_document, answer, folder(store)), answer.booked.coverage
+        return Reply(answer, partial(_energy_mapping, answer), document, frame=answer.rows).covering(coverage)
     of_job = one_job(opened(store), job, question, **_metering(options))
-    elsewhere, rows = of_job.elsewhere, of_job.answer.rows
-    if elsewhere is None:
-        parts = partial(printed.energy_parts, of_job.answer, folder(store))
-    else:
-        parts = partial(printed.job_parts, of_job.answer, elsewhere)
-    notes = () if elsewhere is None else elsewhere.notes
-    coverage = of_job.answer.booked.coverage
-    return Reply(of_job, partial(printed.job_document, of_job), parts, frame=rows, notes=notes).covering(coverage)
+    notes = () if of_job.elsewhere is None else of_job.elsewhere.notes
+    document, coverage = partial(job_document, of_job), of_job.answer.booked.coverage
+    mapping = partial(_job_mapping, of_job)
+    return Reply(of_job, mapping, document, frame=of_job.answer.rows, notes=notes).covering(coverage)
+
+
+def _energy_mapping(answer: EnergyAnswer) -> dict[str, Any]:
+    """The document of `whorl.energy/1`."""
+    from ...analysis.energy.answers import SCHEMA
+    from ...analysis.energy.billing import hours_share
+    from ..documents.energy import sensor_error
+
+    booked = answer.booked
+    return {
+        "schema": SCHEMA,
+        "rows": answer.rows.to_dicts(),
+        "by": answer.by.value,
+        "since": booked.since,
+        "until": booked.until,
+        "total": answer.total or None,
+        "not_read_s": booked.dark_s,
+        "currency": booked.settings.currency,
+        "settings": None if booked.settings.path is None else str(booked.settings.path),
+        "factors": booked.factors.to_dicts(),
+        "co2e_hours_share": hours_share(booked.factors),
+        "sensor": sensor_error(booked),
+        **({} if answer.gpus is None else {"gpus": answer.gpus.to_dicts(), "beside": answer.beside}),
+    }
+
+
+def _job_mapping(job: OneJob) -> dict[str, Any]:
+    """The document of `whorl.energy/1` of one job."""
+    from ..documents.job import quote_rows
+
+    mapping = _energy_mapping(job.answer)
+    if job.elsewhere is None:
+        return mapping
+    gpus = job.gpus.drop("verdicts").to_dicts()
+    return {**mapping, "gpus": gpus, "what_if": quote_rows(job.elsewhere), "excess": job.elsewhere.lost}
 
 
 def energy_reconcile(store: Store | str | Path, **options: Unpack[MeteredOptions]) -> Reply[Balance]:
@@ -95,11 +128,32 @@ def energy_reconcile(store: Store | str | Path, **options: Unpack[MeteredOptions
     wrong with readings and jobs. Raises InputError where nothing was read in that time.
     """
     from ...analysis.energy.answers import reconcile
-    from ..printed import energy as printed
+    from ..documents.books import balance_document
 
     balance = reconcile(opened(store), _question(options), **_metering(options))
-    parts, coverage = partial(printed.balance_parts, balance), balance.booked.coverage
-    return Reply(balance, partial(printed.balance_document, balance), parts, frame=balance.gpus).covering(coverage)
+    document, coverage = partial(balance_document, balance), balance.booked.coverage
+    return Reply(balance, partial(_balance_mapping, balance), document, frame=balance.gpus).covering(coverage)
+
+
+def _balance_mapping(balance: Balance) -> dict[str, Any]:
+    """The document of `whorl.energy.reconcile/1`: `rows` of GPUs, and `problems`, each with a sentence."""
+    from ...analysis.energy.answers import RECONCILE_SCHEMA
+    from ..documents.books import TO_DO, about, problem_meaning
+
+    booked = balance.booked
+    problems = []
+    for row in balance.problems.iter_rows(named=True):
+        sentence = f"{about(row)}: {problem_meaning(row['problem'], booked, row['cluster'])}"
+        problems.append({**row, "sentence": sentence, "do": TO_DO.get(row["problem"])})
+    return {
+        "schema": RECONCILE_SCHEMA,
+        "rows": balance.gpus.to_dicts(),
+        "problems": problems,
+        "balances": balance.balances,
+        "since": booked.since,
+        "until": booked.until,
+        "not_read_s": booked.dark_s,
+    }
 
 
 def energy_calibrate(
@@ -110,11 +164,16 @@ def energy_calibrate(
     `frame` has a row for each GPU. It is stored, and energy is then that of calibrated boards; with `dry_run` nothing
     is stored. Raises InputError for settings that cannot be used.
     """
-    from ...analysis.energy.calibration import calibrate
-    from ..printed import calibration as printed
+    from ...analysis.energy.calibration import SCHEMA, calibrate
+    from ..documents.books import calibration_document
 
     answer = calibrate(opened(store), dry_run=dry_run, progress=options.get("progress"), **_stated(options))
-    return Reply(answer, partial(printed.document, answer), partial(printed.answer, answer), frame=answer.boards)
+
+    def mapping() -> dict[str, Any]:
+        rows, refused = answer.boards.to_dicts(), answer.refused.to_dicts()
+        return {"schema": SCHEMA, "rows": rows, "nodes": answer.nodes, "refused": refused, "stored": answer.stored}
+
+    return Reply(answer, mapping, partial(calibration_document, answer), frame=answer.boards)
 
 
 def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[MeteredOptions]) -> Reply[FleetExcess]:
@@ -122,13 +181,27 @@ def energy_excess(store: Store | str | Path, by: str = "gpu", **options: Unpack[
 
     Raises InputError where no GPU was compared with others, and where nothing was read in that time.
     """
+    from ...analysis.energy.answers import SCHEMA
     from ...analysis.energy.excess import fleet_excess
-    from ..printed import energy as printed
+    from ..documents.job import excess_document
 
     excess = fleet_excess(opened(store), by, _question(options), **_metering(options))
-    parts = partial(printed.excess_parts, excess, folder(store))
-    document, coverage = partial(printed.excess_document, excess), excess.booked.coverage
-    return Reply(excess, document, parts, frame=excess.rows, notes=excess.notes).covering(coverage)
+    booked = excess.booked
+
+    def mapping() -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "rows": excess.rows.to_dicts(),
+            "by": excess.by.value,
+            "totals": excess.totals.to_dicts(),
+            "since": booked.since,
+            "until": booked.until,
+            "currency": booked.settings.currency,
+            "notes": list(excess.notes),
+        }
+
+    document = partial(excess_document, excess, folder(store))
+    return Reply(excess, mapping, document, frame=excess.rows, notes=excess.notes).covering(booked.coverage)
 
 
 def energy_quote(
@@ -148,7 +221,7 @@ def energy_quote(
     from ...analysis.energy import answers
     from ...analysis.energy.options import CAPS
     from ...analysis.energy.quote import FutureJob, quote_job, workload_options
-    from ..printed import energy as printed
+    from ..documents.job import quote_document, quote_rows
 
     stated: Any = {name: value for name, value in options.items() if value is not None}
     cap = stated.pop("cap", None)
@@ -169,8 +242,40 @@ def energy_quote(
         names = {name: stated[name] for name in ("gpus", "model", "cluster") if name in stated}
         work = FutureJob(stated["workload"], time_s=time_s, deadline_s=deadline_s, **names)
         answer = workload_options(opened(store), work, shares=shares, settings=stated.get("settings"))
-    parts = partial(printed.quote_parts, answer)
-    return Reply(answer, partial(printed.quote_document, answer), parts, notes=answer.notes)
+
+    def mapping() -> dict[str, Any]:
+        work, (since, until) = answer.work, answer.ends
+        return {
+            "schema": answers.SCHEMA,
+            "rows": quote_rows(answer),
+            "job": {name: getattr(work, name) for name in ("busy", "use", "workload", "limit_w", "gpus")},
+            "since": since,
+            "until": until,
+            "currency": answer.settings.currency,
+            "notes": list(answer.notes),
+        }
+
+    return Reply(answer, mapping, partial(quote_document, answer), notes=answer.notes)
+
+
+def idle_mapping(idle: HeldIdle) -> dict[str, Any]:
+    """The document of `whorl.jobs_idle/1`: GPUs that jobs held without use."""
+    from ...analysis.energy.held_idle import SCHEMA
+
+    return {
+        "schema": SCHEMA,
+        "rows": idle.jobs.to_dicts(),
+        "gpus": idle.gpus.to_dicts(),
+        "total": dict(idle.total) or None,
+        "gpus_not_known": idle.gpus_not_known,
+        "since": idle.since,
+        "until": idle.until,
+        "least_s": idle.options.least_s,
+        "price": idle.options.price,
+        "currency": idle.currency,
+        "co2e_reason": idle.carbon_reason,
+        "cost_reason": idle.cost_reason,
+    }
 
 
 def _metering(options: MeteredOptions) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import decimal
+import io
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,6 +98,20 @@ class Reply(Generic[Result]):
     def json(self) -> dict[str, Any]:
         """The answer that the verb prints with `--json`: of numbers, texts, lists and dictionaries."""
         return {str(key): plain(value) for key, value in self.mapping().items()}
+
+    def csv(self) -> str:
+        """The rows as CSV, with a header; a missing value is an empty field."""
+
+        def cell(value: Any) -> Any:
+            if isinstance(value, dt.datetime):
+                return value.isoformat() + "Z"
+            return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value
+
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(self.frame.columns)
+        writer.writerows([cell(value) for value in row] for row in self.frame.iter_rows())
+        return lines.getvalue()
 
     @cached_property
     def frame(self) -> pl.DataFrame:
