@@ -43,8 +43,8 @@ _SHORT = 20
 """Rows of a table that is plain HTML: it is there at once, and what draws a grid takes a browser half a second."""
 _TIME = re.compile(r"(\b\d{4}-\d\d-\d\d \d\d:\d\d(?::\d\d)?(?: UTC)?)")
 
-Address = Callable[[str, str], str]
-"""The address of a page of the dashboard (`gpu`) about a name."""
+Address = Callable[[str, str], str | None]
+"""The address of a page of the dashboard (`gpu`) about a name; None where the name leads nowhere."""
 
 
 def components(parts: Iterable[Part], address: Address | None = None) -> list[Component]:
@@ -128,9 +128,8 @@ def table(part: Table, address: Address | None = None) -> Component:
 
 def _cell(head: Column, cell: Cell, address: Address | None) -> Any:
     text = head.text(cell)
-    if address is not None and head.page and cell is not None:
-        return dcc.Link(text, href=address(head.page, text))
-    return prose(text)
+    href = address(head.page, text) if address is not None and head.page and cell is not None else None
+    return prose(text) if href is None else dcc.Link(text, href=href)
 
 
 def _attributes(head: Column, cell: Cell, *, cards: bool) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def _findings(part: Findings, address: Address | None) -> Component:
 def _finding(finding: Finding, address: Address | None) -> Component:
     name: Any = html.B(finding.name)
     if address is not None and len(finding.gpus) == 1:
-        name = dcc.Link(html.B(finding.name), href=address("gpu", finding.gpus[0]))
+        name = dcc.Link(name, href=address("gpu", finding.gpus[0]) or "")
     lines = [html.P([name, " ", prose(f"{finding.kind}, {finding.state} {finding.size}".rstrip())])]
     lines += [html.P(prose(finding.because))] if finding.because else []
     lines += [html.P([html.B("Do: "), prose(finding.action)])] if finding.action else []

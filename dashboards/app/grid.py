@@ -126,7 +126,7 @@ def table(
 _numbers = count(1)  # of the tables of documents, whose ids nobody needs to know
 
 
-def document_table(part: document.Table, address: Callable[[str, str], str] | None = None) -> Component:
+def document_table(part: document.Table, address: Callable[[str, str], str | None] | None = None) -> Component:
     """A table of a document, with all its rows; above `MOST`, the first ones, and a line says so.
 
     `address`: where the names of a column that names a page lead to.
@@ -146,7 +146,7 @@ def document_table(part: document.Table, address: Callable[[str, str], str] | No
 
 
 def _document_rows(
-    part: document.Table, columns: Sequence[Column], address: Callable[[str, str], str] | None
+    part: document.Table, columns: Sequence[Column], address: Callable[[str, str], str | None] | None
 ) -> Iterator[dict[str, Any]]:
     for cells in part.rows[:MOST]:
         row: dict[str, Any] = {}
@@ -156,7 +156,7 @@ def _document_rows(
             if not isinstance(cell, str) and low is not None and head.kind != "time":
                 row[f"{column.name}:text"] = minus(head.text(cell))
             if address is not None and head.page and cell is not None:
-                row[f"{column.name}:href"] = address(head.page, str(cell))
+                row[f"{column.name}:href"] = address(head.page, str(cell))  # None: no link
         yield row
 
 

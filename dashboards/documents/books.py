@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import polars as pl
 
@@ -19,6 +20,7 @@ from ...store.vocabulary import CalibrationFinding
 from ..document import Cell, Column, Document, Part, Section, Table
 from ..words import TIMES, in_unit, many, minute, number, part_of, second, unit_of
 from .energy import (
+    CALLED,
     LISTED,
     REASONS,
     Row,
@@ -37,7 +39,7 @@ from .energy import (
 
 PARTS = ("metered_j", "attributed_j", "idle_time_j", "unattributed_j")
 """The columns of a GPU's books: the whole, and what it is the sum of."""
-_EXAMPLES, _BOARDS, _REFUSED = 5, 64, 5
+_EXAMPLES, _MOST_PROBLEMS, _BOARDS, _REFUSED = 5, 2_000, 64, 5
 _PROBLEMS = {code.value: code.meaning for code in (*Problem, *JobProblem, *NodeProblem, *NoFigure)}
 _RARE = "nothing, where it is rare: the interval allows for it"
 _LOADED = "nothing: it is allowed for"
@@ -163,20 +165,17 @@ def _kinds_table(balance: Balance) -> Table:
 
 
 def _examples_table(balance: Balance) -> Table:
-    """Some problems of each kind."""
-    numbered = pl.int_range(pl.len()).over("problem") < _EXAMPLES
-    few = balance.problems.filter(numbered)
-    below = f"The first {_EXAMPLES} of each kind." if few.height < balance.problems.height else ""
-    return problems_table(balance, few, "Where and when", below)
-
-
-def problems_table(balance: Balance, problems: pl.DataFrame, title: str, below: str = "") -> Table:
-    """Each of these problems: of what, when, how much."""
-    rows = sorted(problems.iter_rows(named=True), key=lambda row: str(row["problem"]))
+    """Each problem, those first that come first of their kind: of what, when, how much."""
+    number = pl.int_range(pl.len()).over("problem")
+    ranked = balance.problems.sort(number >= _EXAMPLES, "problem", number, maintain_order=True)
     names = {(row["cluster"], row["gpu"]): row["name"] or row["gpu"] for row in balance.gpus.iter_rows(named=True)}
-    cells = [[row["problem"], about(row, names.get((row["cluster"], row["gpu"]))), row["n"]] for row in rows]
+    rows = [
+        [row["problem"], about(row, names.get((row["cluster"], row["gpu"]))), row["n"]]
+        for row in ranked.head(_MOST_PROBLEMS).iter_rows(named=True)
+    ]
     heads = [Column("problem"), Column("where and when (UTC)", "sentence"), Column("times", "count")]
-    return Table(heads, cells, title, below)
+    first = int(ranked.select((number < _EXAMPLES).sum()).item())
+    return Table(heads, rows, "Where and when", most=first)
 
 
 def problem_meaning(problem: str, booked: Booked, cluster: str | None = None) -> str:
@@ -205,21 +204,28 @@ def about(row: Row, gpu: str | None = None) -> str:
 
 
 def summary_section(summary: EnergySummary) -> Section:
-    """The energy of a store for a report: the first lines, day by day, by user and account, and the books. Where no job
-    is known, by day only."""
-    booked, answers = summary.booked, summary.answers
-    people = (By.USER, By.ACCOUNT) if booked.has_jobs else ()
-    by = By.USER if people else By.DAY
-    parts: list[Part] = headline(answers[by])
-    if answers[By.DAY].rows["energy_j"].count():
-        parts.append(days_chart(summary))
-    if people:
-        parts.append(largest_chart(summary, people))
-    parts += [rows_table(answers[each], f"Energy by {each.value}") for each in (*people, By.DAY)]
-    parts += [*remarks(answers[by]), balance_section(summary.balance), terms()]
+    """The energy of a store for a report: by user, account and day; where no job is known, by day only."""
+    booked = summary.booked
+    groupings = (By.USER, By.ACCOUNT, By.DAY) if booked.has_jobs else (By.DAY,)
     cut = " There are very many readings: only the last part of them is in it." if summary.cut else ""
     lead = f"From {minute(booked.since)} to {minute(booked.until)} UTC, whichever campaign this report shows.{cut}"
-    return Section("Energy", parts, lead, anchor="energy")
+    return Section("Energy", summary_parts(summary, groupings), lead, anchor="energy")
+
+
+def summary_parts(summary: EnergySummary, groupings: Sequence[By], *, store: str | Path | None = None) -> list[Part]:
+    """The energy of a store: the first lines, day by day, the rows of one or more groupings, what they stand on, and
+    whether the books balance. `store`: where the commands that it names look."""
+    answers = summary.answers
+    answer = answers[groupings[0]]
+    if not answer.total:
+        return headline(answer)
+    parts = headline(answer)
+    if answers[By.DAY].rows["energy_j"].count():
+        parts.append(days_chart(summary))
+    if drawn := [by for by in groupings if by is not By.DAY]:
+        parts.append(largest_chart(summary, drawn))
+    parts += [rows_table(answers[by], f"Energy by {CALLED[by]}") for by in groupings]
+    return [*parts, *remarks(answer, store), balance_section(summary.balance), terms()]
 
 
 # -- the sensors of boards ----------------------------------------------------------------------------------------

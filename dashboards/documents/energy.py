@@ -42,6 +42,8 @@ ENERGY = ("energy_j", "low_j", "high_j")
 CO2E, COST = ("co2e_g", "co2e_low_g", "co2e_high_g"), ("cost", "cost_low", "cost_high")
 REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reason, *JobReason)}
 """What the codes of `reason` mean."""
+CALLED = {by: "GPU" if by is By.GPU else by.value for by in By}
+"""What the rows of each grouping are of."""
 LISTED = 40
 """Rows that a terminal and a report show."""
 _MUCH, _SOME = 0.05, 0.01
@@ -157,7 +159,7 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
         if row["energy_j"] is not None:
             return ""
         known = ""
-        if row["jobs_known"] and row["known_j"]:
+        if row.get("jobs_known") and row["known_j"]:
             known = f"; only {count(row['jobs_known'])} of {many(row['jobs'], 'job')}: {in_unit(row['known_j'])}"
         return f"{row['reason'] or ''}{known}".removeprefix("; ")
 
@@ -484,7 +486,7 @@ def energy_section(answer: EnergyAnswer, store: str | Path | None = None) -> Sec
     parts = headline(answer)
     if answer.rows.height:
         parts += [rows_table(answer), *remarks(answer, store), terms()]
-    return Section(f"Energy by {_called(answer.by)}", parts, times_of(answer.booked))
+    return Section(f"Energy by {CALLED[answer.by]}", parts, times_of(answer.booked))
 
 
 def energy_document(answer: EnergyAnswer, store: str | Path) -> Document:
@@ -511,23 +513,19 @@ def days_chart(summary: EnergySummary) -> Chart:
     return Chart("Where the energy went, day by day", says, {"days": books(days)})
 
 
-def largest_chart(summary: EnergySummary, groupings: Sequence[By], *, several: bool = False) -> Chart:
-    """Who used the energy, by one or more groupings. `several`: whether names say their cluster."""
+def largest_chart(summary: EnergySummary, groupings: Sequence[By]) -> Chart:
+    """Who used the energy, by one or more groupings."""
     drawn = {}
     for by in groupings:
         rows = summary.answers[by].rows
-        names = [_bar_name(by, row, several=several) for row in rows.iter_rows(named=True)]
-        why = pl.col("reason").replace(list(REASONS), list(REASONS.values()))
-        bars = rows.with_columns(pl.Series("what", names, pl.String), why.alias("why"))
-        drawn[_called(by)] = largest(by, bars, FIRST, summary.beyond[by])
-    called = " and ".join(drawn)
-    return Chart(f"Energy by {called}", f"The largest {FIRST} and all others, with 95 % intervals.", drawn)
-
-
-def _bar_name(by: By, row: Row, *, several: bool) -> str:
-    name = name_of(by, row)
-    return f"{name} · {row['cluster']}" if several and row["cluster"] else name
-
-
-def _called(by: By) -> str:
-    return "GPU" if by is By.GPU else by.value
+        several = rows["cluster"].n_unique() > 1
+        names = [
+            f"{name_of(by, row)} · {row['cluster']}" if several and row["cluster"] else name_of(by, row)
+            for row in rows.iter_rows(named=True)
+        ]
+        why = pl.col("reason").replace(list(REASONS), list(REASONS.values())).alias("why")
+        drawn[CALLED[by]] = largest(
+            by, rows.with_columns(why, what=pl.Series(names, dtype=pl.String)), FIRST, summary.beyond[by]
+        )
+    says = f"The largest {FIRST} and all others, with 95 % intervals."
+    return Chart(f"Energy by {' and '.join(drawn)}", says, drawn)

@@ -231,7 +231,7 @@ def _beside(answer: EnergyAnswer) -> Section:
 def quote_document(quoted: Quoted) -> Document:
     """What a job or a workload takes, and would take elsewhere."""
     work = quoted.work
-    gpus = f"{_some_gpus(work.gpus)} of {', '.join(work.models) or 'an unknown model'}"
+    gpus = _some_gpus(work.gpus) + (f" of {', '.join(work.models) or 'an unknown model'}" if work.gpus else "")
     if quoted.job is not None:
         busy = "for an unknown part of it" if work.busy is None else f"{100 * work.busy:.0f} % of it"
         kind = f", workload {work.workload}" if work.workload else "" if work.use == ANY else f", mostly {work.use}"

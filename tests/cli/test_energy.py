@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from whorl.analysis.energy.answers import reconcile
 from whorl.cli import cli
-from whorl.dashboards.energy_words import books_sentences
+from whorl.dashboards.documents.books import balance_sentences
 from whorl.simulation.sample import write_sample
 from whorl.store import Store
 from whorl.tests.cli.energy_answers import document, whorl
@@ -144,12 +144,14 @@ def test_energy_of_jobs_and_people_again_by_sql(sampled: Path, by: str) -> None:
 def test_the_sample_shows_people_whose_energy_it_was(sampled: Path) -> None:
     shown = whorl("--store", str(sampled)).stdout
     lines = {line.split()[0]: line.split() for line in shown.splitlines() if line}
-    assert lines["4201"][1:4] == ["alice", "physics", "2"]
+    assert lines["4201"][1:3] == ["alice", "physics"]
     assert "(idle)" in lines
     assert "(unattributed)" in lines
-    assert f"next: whorl energy --store {sampled} --job 4201" in shown
-    began, ended = shown.splitlines()[0].removesuffix(" UTC").split(" to ")
-    asked = whorl("--store", str(sampled), "--since", "2020-01-01").stdout.splitlines()[0]
+    assert "Most: job 4201 of alice, " in shown
+    assert "Save first: " in shown
+    assert f"\nwhorl energy --store {sampled} --job 4201" in shown
+    began, ended = shown.splitlines()[1].removesuffix(" UTC").split(" to ")
+    asked = whorl("--store", str(sampled), "--since", "2020-01-01").stdout.splitlines()[1]
     assert asked == f"readings from {began} to {ended} UTC; asked for: 2020-01-01 00:00:00 to {ended}"
 
 
@@ -172,7 +174,7 @@ def test_the_books_of_the_sample_balance(sampled: Path) -> None:
 def test_energy_in_gaps_is_told_unless_it_is_rounding(sampled: Path, gaps_j: float, told: bool) -> None:
     found = reconcile(Store.open(sampled))
     gpus = found.gpus.with_columns(gaps_j=pl.lit(gaps_j), gaps_s=pl.lit(1e-9))
-    assert ("in gaps of the readings" in " ".join(books_sentences(replace(found, gpus=gpus)))) == told
+    assert ("in gaps of the readings" in " ".join(balance_sentences(replace(found, gpus=gpus)))) == told
 
 
 def test_an_unknown_job_is_refused_with_jobs_that_there_are(sampled: Path) -> None:
@@ -202,7 +204,8 @@ def test_rows_of_several_clusters_can_be_told_apart(tmp_path: Path) -> None:
     asking = (["--by", "job"], ["--by", "user"], ["--by", "gpu"], ["--by", "node"], ["reconcile"])
     for what in sample(asking, short=2):
         asked = ["energy", *what, "--store", str(store)]
-        told = [line.split()[:2] for line in CliRunner().invoke(cli, asked).stdout.splitlines()[1:4]]
-        assert [told[0][1], *sorted(line[1] for line in told[1:])] == ["cluster", "north", "south"], told
+        lines = [line.split() for line in CliRunner().invoke(cli, asked).stdout.splitlines()]
+        head = next(place for place, words in enumerate(lines) if words[1:2] == ["cluster"])
+        assert sorted(words[1] for words in lines[head + 1 : head + 3]) == ["north", "south"], lines
         alone = CliRunner().invoke(cli, [*asked, "--cluster", "south"]).stdout
-        assert "cluster" not in alone.splitlines()[1]
+        assert " cluster " not in alone

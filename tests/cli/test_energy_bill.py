@@ -93,7 +93,7 @@ def test_every_factor_is_named_with_its_source(steady: Path) -> None:
     assert "de.csv" in shown
     assert "CO2e by the hour: 100 % of the energy" in shown
     assert "cost EUR" in shown
-    assert "0.3000 kWh by host_w of the settings, for 100 % of the GPU time" in " ".join(shown.split())
+    assert "300 Wh by host_w of the settings, for 100 % of the GPU time" in " ".join(shown.split())
 
 
 def test_the_interval_of_steady_power_is_the_sensors_error_again_by_sql(steady: Path) -> None:

@@ -54,7 +54,7 @@ def test_each_job_without_an_honest_figure_has_a_reason_and_no_energy(bad: Path)
         assert rows[name]["reason"] is None
         assert rows[name]["energy_j"] > 0
     shown = whorl("--store", str(bad), "--by", "user").stdout
-    assert "n/a (only 3 of 8 jobs)" in shown
+    assert "; only 3 of 8 jobs: " in shown
     assert rows["running"]["ended"] is None
     assert rows["running"]["energy_j"] == pytest.approx(200 * 39, rel=1e-6)  # up to the last reading
 
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_a_sentence_and_a_row(bad: Path) -> None:
     shown = whorl("reconcile", "--store", str(bad)).stdout
     assert "the books balance" in shown
     for problem in {problem for problem, _ in problems}:
-        assert f"\n{problem}, " in shown
+        assert f"\n{problem}  " in shown
 
 
 def test_a_job_that_the_import_refused_says_so(tmp_path: Path) -> None:
@@ -116,7 +116,8 @@ def test_a_gpu_of_which_no_reading_counts_is_in_no_sum_and_is_said(tmp_path: Pat
     rows = {row["job_id"]: row for row in document("--store", str(tmp_path / "S"))["rows"]}
     assert (rows["2"]["energy_j"], rows["2"]["reason"], rows["2"]["co2e_reason"]) == (None, "zero watts", "no energy")
     shown = whorl("--store", str(tmp_path / "S")).stdout
-    assert "readings cover 100 % of the 9.98 GPU min counted\nnot in it: 1 GPU of which no reading counts" in shown
+    assert "readings cover 100 % of 9.98 GPU min" in shown
+    assert "Not in it: 1 GPU of which no reading counts" in shown
     assert "`whorl energy reconcile --store" in shown
 
 
@@ -147,7 +148,7 @@ def test_a_job_on_gpus_that_nobody_knows_is_answered_and_counts_no_host_or_board
     [same] = document("--store", str(tmp_path / "S"), "--job", "lost")["rows"]
     assert same["reason"] == "GPU not known"
     assert "on GPUs that nobody knows" in whorl("--store", str(tmp_path / "S"), "--job", "lost").stdout
-    assert "on GPUs that nobody knows" in whorl("quote", "--store", str(tmp_path / "S"), "--job", "lost").stdout
+    assert "On GPUs that nobody knows" in whorl("quote", "--store", str(tmp_path / "S"), "--job", "lost").stdout
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The figures and frames of energy: what they show is what the answers say, and nothing missing becomes 0."""
+"""The figures and tables of energy: what they show is what the answers say, and nothing missing becomes 0."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ import pytest
 
 from whorl.analysis.energy.answers import By, EnergySummary, summary
 from whorl.analysis.energy.one_job import OneJob, one_job
-from whorl.dashboards.energy_table import Unit, energy_frame, gpu_frame, problem_frame
-from whorl.dashboards.energy_words import TO_DO, name_of
-from whorl.dashboards.figures.energy_books import PARTS, books
-from whorl.dashboards.figures.energy_users import largest
+from whorl.dashboards.document import Chart, Section, Table
+from whorl.dashboards.documents.books import TO_DO, balance_document
+from whorl.dashboards.documents.energy import days_chart, largest_chart, name_of, rows_table
+from whorl.dashboards.documents.job import job_document
+from whorl.dashboards.figures.energy import PARTS, books
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 
@@ -95,12 +96,16 @@ def test_each_cluster_has_a_panel(found: EnergySummary) -> None:
     assert (figure.layout.legend.y - 1) * inside > 20, "the legend stands above the name of the first cluster"
 
 
+def _largest(found: EnergySummary, by: By) -> Any:
+    (figure,) = largest_chart(found, (by,)).figures.values()
+    return figure
+
+
 def test_the_largest_have_a_bar_each_and_all_others_one(found: EnergySummary) -> None:
-    rows = found.answers[By.USER].rows
-    figure = largest(By.USER, rows, 15, found.beyond[By.USER])
+    figure = _largest(found, By.USER)
     (bars,) = figure.data
     names = list(figure.layout.yaxis.ticktext)
-    people = rows.filter(pl.col("kind") == "job")
+    people = found.answers[By.USER].rows.filter(pl.col("kind") == "job")
     first = people.head(15)
     assert people.height == 20
     assert names[15:] == ["3 others (2 more n/a)", "(idle)", "(unattributed)"]
@@ -115,55 +120,72 @@ def test_the_largest_have_a_bar_each_and_all_others_one(found: EnergySummary) ->
 def test_a_bar_that_is_far_longer_than_the_others_is_cut_and_says_how_long_it_is(found: EnergySummary) -> None:
     rows = found.answers[By.USER].rows
     beyond = {**dict(found.beyond[By.USER] or {}), "energy_j": 3.6e9, "low_j": 3.5e9, "high_j": 3.8e9}
-    figure = largest(By.USER, rows, 15, beyond)
+    figure = _largest(replace(found, beyond={By.USER: beyond}), By.USER)
     (bars,) = figure.data
-    assert bars.text[15] == "1,000 kWh<br>[972.2, 1,056]", "in two lines, so that a phone has room for them"
+    assert bars.text[15] == "1.000 MWh<br>[0.972, 1.056]", "in two lines, so that a phone has room for them"
     assert set(bars.text[:15]) == {""}
-    assert figure.layout.xaxis.range[1] == pytest.approx(1.1 * float(rows["high_j"][0]) / 3.6e6)
+    assert figure.layout.xaxis.range[1] == pytest.approx(1.1 * float(rows["high_j"][0]) / 3.6e9)
 
 
 def test_what_has_no_figure_has_no_bar_and_says_why(found: EnergySummary) -> None:
-    figure = largest(By.GPU, found.answers[By.GPU].rows, 15, None)
-    bars, missing = figure.data
+    bars, missing = _largest(found, By.GPU).data
     assert list(bars.y) == [0, 1, 2]
     assert (list(missing.y), missing.text[0].strip()) == ([3], "n/a")
     assert "0 W" in missing.hovertext[0]
 
 
 @pytest.mark.parametrize("by", list(By))
-def test_a_frame_has_the_names_and_figures_of_the_answer(by: By, found: EnergySummary) -> None:
+def test_a_table_has_the_names_and_figures_of_the_answer(by: By, found: EnergySummary) -> None:
     answer = found.answers[by]
-    frame = energy_frame(answer)
-    assert frame.rows["what"].fill_null("n/a").to_list() == [name_of(by, row) for row in answer.rows.to_dicts()]
-    column = frame.energy.column("energy")
-    assert (frame.rows[column] * frame.energy.size).to_list() == pytest.approx(answer.rows["energy_j"].to_list())
-    assert frame.rows.filter(pl.col(column).is_null())["why"].null_count() == 0
-    assert frame.rows["idle"].drop_nulls().is_between(0, 100).all()
+    rows = answer.rows.reverse().to_dicts() if by is By.DAY else answer.rows.to_dicts()
+    table = rows_table(answer)
+    heads = [column.head for column in table.heads]
+    energy = heads.index("energy kWh")
+    assert [row[0] for row in table.rows] == [name_of(by, row) for row in rows]
+    for cells, row in zip(table.rows, rows, strict=True):
+        if row["energy_j"] is None:
+            assert (cells[energy], table.heads[energy].text(cells[energy])) == (None, "n/a")
+            assert row["reason"] in cells[heads.index("why n/a")]
+        else:
+            assert [end * 3.6e6 for end in cells[energy]] == pytest.approx(
+                [row["energy_j"], row["low_j"], row["high_j"]]
+            )
 
 
 @pytest.mark.long
 def test_the_gpus_of_a_job_are_shown_with_what_is_not_known_as_missing(one: OneJob) -> None:
-    frame = gpu_frame(one)
-    (row,) = frame.rows.to_dicts()
-    assert row["what"] == "a"
-    assert row["energy_kwh"] * 3.6e6 == pytest.approx(one.gpus["energy_j"][0])
-    assert (row["rank"], row["slower_pct"], row["lost_s"], row["verdicts"]) == (None, None, None, None)
-    assert "whorl campaign" in row["lost_why"]
+    (section,) = job_document(one).parts
+    assert isinstance(section, Section)
+    gpus = next(part for part in section.parts if isinstance(part, Section))
+    (table,) = [part for part in gpus.parts if isinstance(part, Table)]
+    assert [column.head for column in table.heads] == [
+        "GPU",
+        "model",
+        "share",
+        "time",
+        "energy Wh",
+        "idle %",
+        "measured %",
+        "by",
+        "verdicts",
+    ]
+    ((name, *_, verdicts),) = table.rows
+    assert (name, verdicts) == ("a", None)
+    assert not [part for part in gpus.parts if isinstance(part, Chart)]
+    assert any("`whorl campaign`" in part for part in gpus.parts if isinstance(part, str))
 
 
 def test_each_problem_says_what_to_do(found: EnergySummary) -> None:
-    rows = problem_frame(found.balance)
-    assert {"zero watts", "unknown GPU"} <= set(rows["problem"])
-    assert rows["do"].null_count() == 0
-    assert set(rows["do"]) <= {one.replace("`", "") for one in TO_DO.values()}
-    assert rows.filter(pl.col("problem") == "unknown GPU")["about"][0].startswith("GPU GPU-lost job lost, ")
+    kinds, each = list(balance_document(found.balance).tables())[1:]
+    assert {"zero watts", "unknown GPU"} <= {row[0] for row in kinds.rows}
+    assert {row[4] for row in kinds.rows} <= set(TO_DO.values())
+    (about,) = [row[1] for row in each.rows if row[0] == "unknown GPU"]
+    assert str(about).startswith("GPU GPU-lost job lost, ")
 
 
-@pytest.mark.parametrize(("most", "digits"), [(0.0, 0), (13.7 * 3600, 2), (4.3e9, 0), (3600.0, 3), (7.0, 3)])
-def test_a_unit_shows_four_digits_of_the_largest(most: float, digits: int) -> None:
-    assert Unit.of([None, most / 7, most]).digits == digits
-
-
-def test_an_empty_answer_gives_empty_figures(found: EnergySummary, tmp_path: Path) -> None:
-    assert largest(By.USER, found.answers[By.USER].rows.clear(), 15, None).data[0].x == ()
-    assert not [trace for trace in books(found.answers[By.DAY].rows.clear()).data if trace.type == "bar"]
+def test_an_empty_answer_gives_empty_figures(found: EnergySummary) -> None:
+    answers = {by: replace(answer, rows=answer.rows.clear()) for by, answer in found.answers.items()}
+    empty = replace(found, answers=answers, beyond=dict.fromkeys(By))
+    assert _largest(empty, By.USER).data[0].x == ()
+    (figure,) = days_chart(empty).figures.values()
+    assert not [trace for trace in figure.data if trace.type == "bar"]

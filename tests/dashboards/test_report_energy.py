@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from whorl.analysis.energy.answers import summary
-from whorl.dashboards.page import Section, page
-from whorl.dashboards.report_energy import energy_section
+from whorl.dashboards.document import Document, Section
+from whorl.dashboards.documents.books import summary_section
+from whorl.dashboards.html import page
 from whorl.dashboards.store_report import _energy
-from whorl.dashboards.table import Table
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.stores import new_store
@@ -33,12 +33,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def _said(section: Section) -> str:
-    return unescape(re.sub(r"<[^>]+>", " ", page("t", [], [section]).split("<script")[0])).replace("\u00a0", " ")
+    return unescape(re.sub(r"<[^>]+>", " ", page(Document("t", [section])).split("<script")[0])).replace("\u00a0", " ")
 
 
 @pytest.mark.long
 def test_names_are_text_and_nothing_is_asked_of_a_network(store: Store) -> None:
-    html = page("t", [], [energy_section(summary(store))])
+    html = page(Document("t", [summary_section(summary(store))]))
     head = html.split("<script")[0]
     assert "&lt;img src=x" in head
     assert "<img" not in head
@@ -57,8 +57,8 @@ def test_it_is_there_only_where_something_was_metered(store: Store, tmp_path: Pa
 @pytest.mark.long
 def test_without_jobs_it_is_by_day_only(tmp_path: Path) -> None:
     alone = store_of(tmp_path / "a", [gpu("a")], [readings("a", range(99), [200.0] * 99)], [])
-    section = energy_section(summary(alone))
+    section = summary_section(summary(alone))
     assert "No job is known in this time" in _said(section)
-    titles = [one.title for one in section.parts if isinstance(one, Table)]
+    titles = [table.title for table in Document("t", [section]).tables()]
     assert "Energy by day" in titles
     assert "Energy by user" not in titles
