@@ -204,8 +204,8 @@ def test_rows_of_several_clusters_can_be_told_apart(tmp_path: Path) -> None:
     asking = (["--by", "job"], ["--by", "user"], ["--by", "gpu"], ["--by", "node"], ["reconcile"])
     for what in sample(asking, short=2):
         asked = ["energy", *what, "--store", str(store)]
-        lines = [line.split() for line in CliRunner().invoke(cli, asked).stdout.splitlines()]
-        head = next(place for place, words in enumerate(lines) if words[1:2] == ["cluster"])
-        assert sorted(words[1] for words in lines[head + 1 : head + 3]) == ["north", "south"], lines
+        told = [line.split() for line in CliRunner().invoke(cli, asked).stdout.splitlines()]
+        head = next(place for place, words in enumerate(told) if words[1:2] == ["cluster"])
+        assert sorted(words[1] for words in told[head + 1 : head + 3]) == ["north", "south"], told
         alone = CliRunner().invoke(cli, [*asked, "--cluster", "south"]).stdout
         assert " cluster " not in alone

@@ -147,9 +147,8 @@ def test_a_table_has_the_names_and_figures_of_the_answer(by: By, found: EnergySu
             assert (cells[energy], table.heads[energy].text(cells[energy])) == (None, "n/a")
             assert row["reason"] in cells[heads.index("why n/a")]
         else:
-            assert [end * 3.6e6 for end in cells[energy]] == pytest.approx(
-                [row["energy_j"], row["low_j"], row["high_j"]]
-            )
+            in_kwh = tuple(row[name] / 3.6e6 for name in ("energy_j", "low_j", "high_j"))
+            assert cells[energy] == pytest.approx(in_kwh)
 
 
 @pytest.mark.long
