@@ -9,7 +9,7 @@ second.
 first     CPU and wall time (s) of what happens before the first page
 scrape    CPU and wall time (ms) of one page: what it takes to read what is new (`look`) and to write the page (`page`)
 gzip      the same of packing the page
-client    the same series written by the package prometheus-client (a custom collector, no global registry)
+by_hand   the same series, each point by an f-string: what the package prometheus-client costs beside that
 latest    the newest rows by `select * from latest` in place of `look`
 """
 
@@ -21,49 +21,30 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector, CollectorRegistry
-
 from whorl.benchmarks.machine import machine
 from whorl.benchmarks.reporting import as_json, say
 from whorl.benchmarks.store_fleet import SECOND, Fleet
-from whorl.dashboards.exported.exporting import Exporter, Settings
-from whorl.dashboards.exported.prometheus import page
-from whorl.dashboards.exported.series import Series
+from whorl.dashboards.exported.exporter import Exporter, Settings, page
+from whorl.dashboards.exported.series import Labels, Series
 from whorl.store.metrics import METRICS
 from whorl.store.system import files as store_files
 
 SCRAPED_EVERY_S = 15
 
 
-class Client(Collector):
-    """The series as the package prometheus-client takes them."""
-
-    def __init__(self, series: list[Series]) -> None:
-        self._series = series
-
-    def collect(self) -> Iterator[Metric]:
-        for one in self._series:
-            if not one.labels:
-                continue
-            kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
-            family = kind(one.prometheus, one.help, labels=[name for name, _ in one.labels[0].pairs])
-            for labels, value, _ in one.points:
-                family.add_metric([text for _, text in labels.pairs], value)
-            yield family
+def names(labels: Labels) -> str:
+    return ",".join(f'{name}="{text}"' for name, text in labels.items())
 
 
-def by_client(series: list[Series]) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Client(series))
-    return generate_latest(registry)
+def by_hand(series: list[Series]) -> bytes:
+    lines = [f"{part.prometheus}{{{names(labels)}}} {value!r}\n" for part in series for labels, value, _ in part.points]
+    return "".join(lines).encode()
 
 
 class Spent:
@@ -108,7 +89,7 @@ def scraped(fleet: Fleet, repeats: int) -> dict[str, Any]:
         series = spent.on("look", exporter.series)
         text = spent.on("page", partial(page, series))
         spent.on("gzip", partial(gzip.compress, text, 1, mtime=0))
-        spent.on("client", partial(by_client, series))
+        spent.on("by_hand", partial(by_hand, series))
         spent.on("latest", partial(fleet.store.sql, "select * from latest"))
         say(f"scrape {turn + 1}")
     lines = text.count(b"\n") - text.count(b"\n#") - 1

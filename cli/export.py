@@ -10,7 +10,7 @@ import click
 from .options import Span, store_option
 
 if TYPE_CHECKING:
-    from ..dashboards.exported.exporting import Exporter
+    from ..dashboards.exported.exporter import Exporter
 
 _LOOK_S = 0.2  # a signal ends the command within this time
 _SHORTEST_S = 1.0
@@ -71,8 +71,7 @@ def prometheus(store: str, listen: str, max_age: float, dcgm_names: bool, once: 
     Names and units follow Prometheus: whorl_gpu_power_watts, whorl_gpu_energy_joules_total. A GPU that is not read any
     more vanishes after --max-age. Findings are those that `whorl verdicts` and `whorl verdicts fingerprint` stored.
     """
-    from ..dashboards.exported.exporting import Exporter, Settings
-    from ..dashboards.exported.prometheus import LIMITS, PATH, application, page
+    from ..dashboards.exported.exporter import LIMITS, PATH, Exporter, Settings, application, page
     from ..dashboards.serving import Server, address
     from ..store import Store
     from ..store.system.signals import Noted
@@ -114,7 +113,7 @@ def otlp(store: str, endpoint: str, interval: float, max_age: float, once: bool)
     whorl.gpu.*. Needs the packages of whorl's extra `otlp`. Headers for the collector, as a token, come from
     OTEL_EXPORTER_OTLP_HEADERS.
     """
-    from ..dashboards.exported.exporting import Exporter, Settings
+    from ..dashboards.exported.exporter import Exporter, Settings
     from ..dashboards.exported.otlp import Sender
     from ..errors import WhorlError
     from ..store import Store

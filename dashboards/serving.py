@@ -112,8 +112,8 @@ class _Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     since = 0.0
     """When the first byte of the request came that is not complete."""
 
-    def __init__(self, server: Any, *rest: Any, **options: Any) -> None:
-        super().__init__(server, *rest, **options)
+    def __init__(self, server: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(server, *arguments, **options)
         channels = list(server.active_channels.values())
         waiting = [channel for channel in channels if not channel.requests and not channel.will_close]
         if len(channels) > self.limits.connections and waiting:
@@ -144,8 +144,8 @@ def _listening(host: str, port: int) -> socket.socket:
     except socket.gaierror as error:
         raise InputError(f"--listen: nothing is known of the host {host!r}: give an address of this machine") from error
     except OSError as error:
-        where = f"{host or 'every address'}, port {port}"
-        raise InputError(f"cannot listen on {where}: {_why(error)}") from error
+        place = f"{host or 'every address'}, port {port}"
+        raise InputError(f"cannot listen on {place}: {_why(error)}") from error
 
 
 def _why(error: OSError) -> str:

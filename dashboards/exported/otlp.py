@@ -7,28 +7,47 @@ its reading, and is sent once.
 
 from __future__ import annotations
 
+import io
 import logging
+import ssl
 import time
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+import requests
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Metric,
+    MetricExportResult,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from requests.adapters import BaseAdapter
+from requests.structures import CaseInsensitiveDict
+
 from ... import __version__
 from ...errors import InputError
-from .series import Labels, Series
+from ...store.system.network import TooLarge, fetch
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import Metric, MetricsData, NumberDataPoint, ResourceMetrics
-
     from ...store.newest import Gpu
-    from .exporting import Exporter
+    from .exporter import Exporter
+    from .series import Labels, Series
 
 _PATH = "/v1/metrics"
 _TOGETHER = 20_000  # points of one request
+_MOST_BYTES = 1 << 16  # of a collector's answer, which says little
 _SDK = "opentelemetry"  # the name of its loggers
-
-Data = Literal["gauge", "counter", "updown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +55,7 @@ class Convention:
     """The name of a series by the semantic conventions, what sort of metric it is there, and attributes that it has."""
 
     name: str
-    data: Data
+    data: Literal["gauge", "counter", "updown"]
     unit: str
     attributes: tuple[tuple[str, str], ...] = ()
 
@@ -62,19 +81,19 @@ _IDENTITY = {
     "name": "hw.name", "model": "hw.model", "serial": "hw.serial_number", "driver": "hw.driver_version",
     "vbios": "hw.firmware_version", "parent": "hw.parent",
 }  # fmt: skip
-_OURS = "export_"  # begins what the exporter says of itself, for Prometheus only
+_OF_THE_EXPORTER = "export_"  # begins what it says of itself, for Prometheus only
 
 
 def convention(series: Series) -> Convention:
     """How a series is called."""
-    data: Data = "counter" if series.kind == "counter" else "gauge"
     name = series.name + ("_rate" if series.unit.code.endswith("/s") else "")  # beside the counter of the same bytes
     spelled = name.replace("gpu_", "gpu.", 1)
+    data: Literal["gauge", "counter"] = "counter" if series.kind == "counter" else "gauge"
     return CONVENTIONS.get(name) or Convention(f"whorl.{spelled}", data, series.unit.code)
 
 
 @dataclass
-class _Counted:
+class _SentPoint:
     """What was sent of a point: since when its counter counts, the last value and its time."""
 
     start: int
@@ -82,69 +101,62 @@ class _Counted:
     time: int
 
 
+Host = tuple[str, str]
+"""Cluster and node; "" for none."""
+
+
 @dataclass
 class Spelling:
     """Turns series into what the SDK sends. Points that were given before are left out."""
 
     began_ns: int
-    _sent: dict[tuple[str, str], _Counted] = field(default_factory=dict)
+    _sent: dict[tuple[str, ...], _SentPoint] = field(default_factory=dict)
     """By name and labels."""
     _again: bool = False
 
     def again(self) -> None:
-        """Give what was given last time once more: it did not arrive."""
+        """Give the last points once more: they did not arrive."""
         self._again = True
 
-    def data(self, series: Iterable[Series], rows: Mapping[Gpu, Mapping[str, Any]]) -> list[ResourceMetrics]:
+    def data(self, all_series: Iterable[Series], rows: Mapping[Gpu, Mapping[str, Any]]) -> list[ResourceMetrics]:
         """By host, what is new. `rows` are those of `gpus_now`."""
-        from opentelemetry.sdk.metrics.export import ResourceMetrics, ScopeMetrics
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
-        found: dict[tuple[str, str], dict[str, tuple[Convention, Series, list[NumberDataPoint]]]] = {}
-        known: dict[Labels, tuple[tuple[str, str], dict[str, str]]] = {}
-        for one in series:
-            if one.kind == "info" or one.name.startswith(_OURS):
+        hosts: dict[Host, dict[str, tuple[Convention, Series, list[NumberDataPoint]]]] = {}
+        for series in all_series:
+            if series.kind == "info" or series.name.startswith(_OF_THE_EXPORTER):
                 continue
-            spelled = convention(one)
-            for labels, value, when in one.points:
-                point = self._point(spelled, labels, value, when)
+            spelled = convention(series)
+            for labels, value, at in series.points:
+                point = self._point(spelled, labels, value, at)
                 if point is None:
                     continue
-                host, attributes = known.get(labels) or known.setdefault(labels, _of(labels, rows))
-                metric = found.setdefault(host, {}).setdefault(spelled.name, (spelled, one, []))
-                metric[2].append(_with(point, attributes | dict(spelled.attributes)))
+                host, attributes = _attributes(labels, rows)
+                metric = hosts.setdefault(host, {}).setdefault(spelled.name, (spelled, series, []))
+                attributes |= spelled.attributes
+                metric[2].append(NumberDataPoint(attributes, point.start, point.time, point.value))
         self._again = False
         scope = InstrumentationScope("whorl", __version__)
         return [
             ResourceMetrics(
-                Resource(_host(*host)), [ScopeMetrics(scope, [_metric(*one) for one in metrics.values()], "")], ""
+                _resource(*host), [ScopeMetrics(scope, [_metric(*parts) for parts in metrics.values()], "")], ""
             )
-            for host, metrics in found.items()
+            for host, metrics in hosts.items()
         ]
 
-    def _point(self, spelled: Convention, labels: Labels, value: float, when: int) -> _Counted | None:
+    def _point(self, spelled: Convention, labels: Labels, value: float, at: int) -> _SentPoint | None:
         """A point to send; None where it was sent. A counter that fell began anew after the last point."""
-        key = (spelled.name + str(spelled.attributes), labels.text)
+        key = (spelled.name, str(spelled.attributes), *labels.values())
         before = self._sent.get(key)
-        if before is not None and (when < before.time or (when == before.time and not self._again)):
+        if before is not None and (at < before.time or (at == before.time and not self._again)):
             return None
         start = self.began_ns if before is None else before.time if value < before.value else before.start
-        self._sent[key] = _Counted(min(start, when), value, when)
+        self._sent[key] = _SentPoint(min(start, at), value, at)
         return self._sent[key]
 
 
-def _with(point: _Counted, attributes: dict[str, str]) -> NumberDataPoint:
-    from opentelemetry.sdk.metrics.export import NumberDataPoint
-
-    return NumberDataPoint(attributes, point.start, point.time, point.value)
-
-
-def _of(labels: Labels, rows: Mapping[Gpu, Mapping[str, Any]]) -> tuple[tuple[str, str], dict[str, str]]:
-    """The host of a point (cluster and node), and its attributes."""
-    pairs = dict(labels.pairs)
-    cluster, gpu = pairs.pop("cluster", ""), pairs.pop("gpu", None)
-    attributes = {f"whorl.{name}": value for name, value in pairs.items()}
+def _attributes(labels: Labels, rows: Mapping[Gpu, Mapping[str, Any]]) -> tuple[Host, dict[str, str]]:
+    """The host of a point, and its attributes."""
+    cluster, gpu = labels.get("cluster", ""), labels.get("gpu")
+    attributes = {f"whorl.{name}": value for name, value in labels.items() if name not in ("cluster", "gpu")}
     if gpu is None:
         return (cluster, ""), attributes
     row = rows.get((cluster or None, gpu), {})
@@ -153,29 +165,27 @@ def _of(labels: Labels, rows: Mapping[Gpu, Mapping[str, Any]]) -> tuple[tuple[st
     return (cluster, str(row.get("node") or "")), attributes
 
 
-def _host(cluster: str, node: str) -> dict[str, str]:
-    known = {"service.name": "whorl", "service.version": __version__, "whorl.cluster": cluster, "host.name": node}
-    return {name: value for name, value in known.items() if value}
+def _resource(cluster: str, node: str) -> Resource:
+    pairs = {"service.name": "whorl", "service.version": __version__, "whorl.cluster": cluster, "host.name": node}
+    return Resource({name: value for name, value in pairs.items() if value})
 
 
-def _metric(spelled: Convention, one: Series, points: list[NumberDataPoint]) -> Metric:
-    from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Metric, Sum
-
+def _metric(spelled: Convention, series: Series, points: list[NumberDataPoint]) -> Metric:
     if spelled.data == "gauge":
-        return Metric(spelled.name, one.help, spelled.unit, Gauge(points))
-    of = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=spelled.data == "counter")
-    return Metric(spelled.name, one.help, spelled.unit, of)
+        return Metric(spelled.name, series.help, spelled.unit, Gauge(points))
+    total = Sum(points, AggregationTemporality.CUMULATIVE, is_monotonic=spelled.data == "counter")
+    return Metric(spelled.name, series.help, spelled.unit, total)
 
 
-class _Last(logging.Handler):
+class _LastWarning(logging.Handler):
     """Keeps what the SDK says, to be told in our sentence."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said = ""
+        self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said = record.getMessage()
+        self.text = record.getMessage()
 
 
 class Sender:
@@ -185,29 +195,26 @@ class Sender:
     """
 
     def __init__(self, exporter: Exporter, endpoint: str, *, timeout_s: float, now_ns: int) -> None:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-
-        from .bounded import Bounded, bounded_session
-
         self.url = address(endpoint)
-        self._exporter, self._spelling, self._last = exporter, Spelling(now_ns), _Last()
+        self._exporter, self._spelling, self._warning = exporter, Spelling(now_ns), _LastWarning()
         logger = logging.getLogger(_SDK)
-        logger.addHandler(self._last)
+        logger.addHandler(self._warning)
         logger.propagate = False
-        self._timeout_s, self._bounded = timeout_s, Bounded()
-        self._client = OTLPMetricExporter(endpoint=self.url, timeout=timeout_s, session=bounded_session(self._bounded))
+        self._timeout_s, self._bounded = timeout_s, _Bounded()
+        session = requests.Session()
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, self._bounded)
+        self._client = OTLPMetricExporter(endpoint=self.url, timeout=timeout_s, session=session)
 
     def send(self) -> int:
         """Send what is new; returns how many points. Raises InputError where the collector does not take them."""
-        from opentelemetry.sdk.metrics.export import MetricExportResult
-
         sent = 0
         self._bounded.until = time.monotonic() + self._timeout_s
         for data, points in _requests(self._spelling.data(self._exporter.series(), self._exporter.rows())):
-            self._last.said = ""
+            self._warning.text = ""
             if self._client.export(data) is not MetricExportResult.SUCCESS:
                 self._spelling.again()
-                why = f" ({self._last.said.rstrip('.')})" if self._last.said else ""
+                why = f" ({self._warning.text.rstrip('.')})" if self._warning.text else ""
                 raise InputError(f"{self.url} does not take the metrics{why}: see whether the collector runs there")
             sent += points
         return sent
@@ -229,17 +236,70 @@ def address(endpoint: str) -> str:
     return endpoint if parts.path.strip("/") else endpoint.rstrip("/") + _PATH
 
 
-def _requests(data: Iterable[ResourceMetrics]) -> Iterator[tuple[MetricsData, int]]:
+def _requests(hosts: Iterable[ResourceMetrics]) -> Iterator[tuple[MetricsData, int]]:
     """Some hosts at a time, and how many points they have."""
-    from opentelemetry.sdk.metrics.export import MetricsData
-
-    some: list[ResourceMetrics] = []
+    batch: list[ResourceMetrics] = []
     points = 0
-    for one in data:
-        some.append(one)
-        points += sum(len(metric.data.data_points) for scope in one.scope_metrics for metric in scope.metrics)
+    for host in hosts:
+        batch.append(host)
+        points += sum(len(metric.data.data_points) for scope in host.scope_metrics for metric in scope.metrics)
         if points >= _TOGETHER:
-            yield MetricsData(some), points
-            some, points = [], 0
-    if some:
-        yield MetricsData(some), points
+            yield MetricsData(batch), points
+            batch, points = [], 0
+    if batch:
+        yield MetricsData(batch), points
+
+
+class _Bounded(BaseAdapter):
+    """Sends requests until the time `until`, in seconds of the clock that is never set, and reads a bounded answer.
+
+    What `requests` sends by itself has no end in time: its limit begins anew with each byte.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.until = 0.0
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,  # noqa: ARG002 - the parameters are those of requests
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: Mapping[str, str] | None = None,  # noqa: ARG002
+    ) -> requests.Response:
+        """The answer. Raises requests' ConnectionError for what may be tried again, else TimeoutError."""
+        assert request.url is not None
+        assert isinstance(request.body, bytes)
+        left_s = min(timeout, self.until - time.monotonic())
+        if left_s <= 0:
+            raise TimeoutError("the time is over")
+        headers = {name: str(text) for name, text in request.headers.items()}
+        question = urllib.request.Request(request.url, request.body, headers, method=request.method)  # noqa: S310 - see `address`
+        try:
+            tls = _tls(verify, cert) if request.url.startswith("https:") else None
+            answer = fetch(question, timeout_s=left_s, most_bytes=_MOST_BYTES, tls=tls)
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {left_s:.0f} s") from None
+        except TooLarge:
+            raise ValueError(f"its answer has more than {_MOST_BYTES:,} bytes") from None
+        except OSError as error:
+            raise requests.ConnectionError(error) from error
+        if 300 <= answer.status < 400:  # the SDK would take it for success
+            raise ValueError(f"it sends on to {answer.headers.get('Location')!r}: give that as --endpoint")
+        response = requests.Response()
+        response.status_code, response.reason, response.url = answer.status, answer.reason, request.url
+        response.headers = CaseInsensitiveDict(answer.headers.items())
+        response.raw, response.request = io.BytesIO(answer.body), request
+        return response
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+
+def _tls(verify: bool | str, cert: str | tuple[str, str] | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
+    if cert:
+        context.load_cert_chain(*((cert,) if isinstance(cert, str) else cert))
+    return context

@@ -9,8 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from whorl.dashboards.exported.exporting import Exporter
-from whorl.dashboards.exported.prometheus import LIMITS, PATH, application, page
+from whorl.dashboards.exported.exporter import LIMITS, PATH, Exporter, application, page
 from whorl.dashboards.exported.series import UNITS, Kind, Series, stem
 from whorl.dashboards.serving import Limits, Server
 from whorl.store import Store

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from whorl.dashboards.exported import dcgm
-from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.exporter import Exporter, Settings
+from whorl.dashboards.exported.series import DCGM_NAMES, DCGM_XID
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
@@ -67,7 +67,7 @@ def test_the_page_of_docs_names_series_that_are_exported(names: set[str]) -> Non
     """Of each, the page that Prometheus reads has a line that explains it."""
     written = set(NAME.findall((DOCS / "dashboard.md").read_text()))
     assert len(written) > 8
-    assert written <= names | {*dcgm.NAMES, dcgm.XID}
+    assert written <= names | {*DCGM_NAMES, DCGM_XID}
 
 
 def test_panels_do_not_cover_each_other() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from whorl.analysis.verdicts.fingerprint import fingerprints
 from whorl.analysis.verdicts.judgements import conclude
-from whorl.dashboards.exported.exporting import Exporter, Settings
-from whorl.dashboards.exported.metered import Metered
-from whorl.dashboards.exported.series import Labels, Series, Who
+from whorl.dashboards.exported.exporter import Exporter, Settings
+from whorl.dashboards.exported.findings import Metered
+from whorl.dashboards.exported.series import GpuLabels, Series
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.analysis.energy.stored import meters
@@ -44,8 +44,8 @@ def found(store: Store) -> dict[str, list[tuple[dict[str, str], float]]]:
     series = [one for one in exporter.series() if one.labels]
     assert len({one.prometheus for one in series}) == len(series)
     for one in series:
-        assert len({labels.pairs for labels, _, _ in one.points}) == len(one.labels), one.prometheus
-    return {one.prometheus: [(dict(labels.pairs), value) for labels, value, _ in one.points] for one in series}
+        assert len({tuple(labels.items()) for labels, _, _ in one.points}) == len(one.labels), one.prometheus
+    return {one.prometheus: [(dict(labels), value) for labels, value, _ in one.points] for one in series}
 
 
 @pytest.mark.long
@@ -113,7 +113,7 @@ def _telemetry(store: Store, gpu: str, seconds: int, watts: np.ndarray, counter:
 
 def values(series: list[Series], name: str) -> dict[tuple[tuple[str, str], ...], float]:
     (one,) = (one for one in series if one.prometheus == name)
-    return {labels.pairs: value for labels, value, _ in one.points}
+    return {tuple(labels.items()): value for labels, value, _ in one.points}
 
 
 def test_energy_in_steps_is_that_of_the_whole_time(tmp_path: Path) -> None:
@@ -125,27 +125,27 @@ def test_energy_in_steps_is_that_of_the_whole_time(tmp_path: Path) -> None:
     _telemetry(store, "counted", seconds, watts, counter)
     _telemetry(store, "powered", seconds, watts, None)
     _telemetry(store, "ended", 400, watts[:400], None)
-    metered, who = Metered(store, NOW + 100 * SECOND), Who()
-    assert values(metered.series(who), "whorl_gpu_metered_energy_joules_total") == {}
+    metered, labels = Metered(store, NOW + 100 * SECOND), GpuLabels()
+    assert values(metered.series(labels), "whorl_gpu_metered_energy_joules_total") == {}
     before: dict[tuple[tuple[str, str], ...], float] = {}
     for at in (130, 250, 251, 480, 530, 830):
         metered.advance(NOW + at * SECOND)
-        now = values(metered.series(who), "whorl_gpu_metered_energy_joules_total")
+        now = values(metered.series(labels), "whorl_gpu_metered_energy_joules_total")
         assert all(now[gpu] >= joules for gpu, joules in before.items())
         before = now
     began, ended = np.array([NOW + 100 * SECOND]), np.array([NOW + 800 * SECOND])
     whole = {meter.gpu: meter.over(began, ended) for meter in meters(store)}
     for gpu in ("counted", "powered"):
-        mine = Labels((("cluster", "c"), ("gpu", gpu))).pairs
+        mine = (("cluster", "c"), ("gpu", gpu))
         assert before[mine] == pytest.approx(whole[gpu].energy_j[0], rel=1e-3)
         assert before[mine] == pytest.approx(watts[100:800].sum(), rel=0.01)
-        assert values(metered.series(who), "whorl_gpu_metered_seconds_total")[mine] == pytest.approx(700, abs=1)
-        doubt = values(metered.series(who), "whorl_gpu_metered_doubt_joules_total")
+        assert values(metered.series(labels), "whorl_gpu_metered_seconds_total")[mine] == pytest.approx(700, abs=1)
+        doubt = values(metered.series(labels), "whorl_gpu_metered_doubt_joules_total")
         assert {side: doubt[(*mine, ("side", side))] >= 0 for side in ("below", "above")} == {
             "below": True,
             "above": True,
         }
-    gone = Labels((("cluster", "c"), ("gpu", "ended"))).pairs
+    gone = (("cluster", "c"), ("gpu", "ended"))
     assert before[gone] == pytest.approx(watts[100:400].sum(), rel=0.02)
     # It is said for how long the energy is not known, and no energy is made up for it.
-    assert values(metered.series(who), "whorl_gpu_unmetered_seconds_total")[gone] > 0
+    assert values(metered.series(labels), "whorl_gpu_unmetered_seconds_total")[gone] > 0

@@ -24,7 +24,7 @@ from opentelemetry.semconv._incubating.metrics import hw_metrics
 
 from whorl.cli import cli
 from whorl.dashboards.exported import otlp
-from whorl.dashboards.exported.exporting import Exporter, Settings
+from whorl.dashboards.exported.exporter import Exporter, Settings
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -227,6 +227,7 @@ def test_packages_that_are_missing_are_told(store: Store, monkeypatch: pytest.Mo
     for name in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, otlp.__name__)
     command = ["export", "otlp", "--store", str(store.root), "--endpoint", "http://127.0.0.1:9", "--once"]
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 2

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from whorl.collectors.backend import Status
 from whorl.collectors.exporter.page import PageLimits, PageReader
-from whorl.dashboards.exported.exporting import Exporter, Settings
-from whorl.dashboards.exported.prometheus import page
+from whorl.dashboards.exported.exporter import Exporter, Settings, page
 from whorl.store.metrics import METRICS
 from whorl.store.schema import arrow_rows
 from whorl.tests.exported.rows import EVERY, ago, batch, journal_of

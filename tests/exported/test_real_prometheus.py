@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whorl.dashboards.exported.exporting import Exporter, Settings
-from whorl.dashboards.exported.prometheus import page
+from whorl.dashboards.exported.exporter import Exporter, Settings, page
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.exported.rows import EVERY, SECOND, ago, batch, journal_of, metrics_server

@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from whorl.dashboards.exported import findings
-from whorl.dashboards.exported.exporting import Exporter, Settings
-from whorl.dashboards.exported.prometheus import CONTENT_TYPE, LIMITS, PATH
+from whorl.dashboards.exported.exporter import LIMITS, PATH, Exporter, Settings
 from whorl.dashboards.serving import Server, address
 from whorl.errors import InputError
 from whorl.store import Store
@@ -58,7 +57,7 @@ def test_each_page_has_the_newest_reading(store: Store) -> None:
             journal.append_batch(batch([{"ts": ago(0), "gpu": "g1", "power_mw": milliwatts}]))
             text, headers = fetched(url)
             assert watts(text) == [str(milliwatts / 1000)]
-        assert headers["Content-Type"] == CONTENT_TYPE
+        assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         packed, headers = fetched(url, **{"Accept-Encoding": "gzip"})
         assert headers["Content-Encoding"] == "gzip"
         assert watts(gzip.decompress(packed)) == watts(text)
@@ -69,7 +68,7 @@ def test_a_page_does_not_wait_for_the_findings(store: Store, monkeypatch: pytest
     begun, go_on = threading.Event(), threading.Event()
     find = findings.find
 
-    def hanging(*given: Any) -> findings.Found:
+    def hanging(*given: Any) -> findings.Conclusions:
         begun.set()
         go_on.wait(60)
         return find(*given)
