@@ -35,7 +35,7 @@ from .document import (
     Table,
     Tiles,
 )
-from .words import minus, printable
+from .words import minus, printable, unbroken
 
 _HERE = Path(__file__).parent
 
@@ -116,7 +116,9 @@ class _Pieces:
         if isinstance(part, Facts):
             return _facts(part)
         if isinstance(part, Tiles):
-            tiles = (f"<div><b>{prose(value)}</b><span>{prose(what)}</span></div>" for value, what in part.figures)
+            tiles = (
+                f"<div><b>{prose(unbroken(value))}</b><span>{prose(what)}</span></div>" for value, what in part.figures
+            )
             return f'<div class="tiles">{"".join(tiles)}</div>'
         if isinstance(part, Findings):
             return _findings(part)

@@ -56,6 +56,12 @@ def minus(text: str) -> str:
     return _HYPHEN.sub("−", text)
 
 
+def unbroken(text: str) -> str:
+    """A text in which a number and its unit, and an interval `[1.2, 3.4]`, stay in one piece where lines break."""
+    text = re.sub(r"\[[^\]]*\]", lambda match: match[0].replace(" ", "\u00a0"), text)
+    return re.sub(r"(?<=\d) (?=[^\W\d]|%)", "\u00a0", text)
+
+
 def capital(sentence: str) -> str:
     """A sentence that begins with a capital letter."""
     return sentence[:1].upper() + sentence[1:]

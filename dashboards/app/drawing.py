@@ -30,7 +30,7 @@ from ..document import (
     Table,
     Tiles,
 )
-from ..words import cut, minus, printable
+from ..words import cut, minus, printable, unbroken
 from .grid import document_table, menu
 from .grid import labelled as labelled
 
@@ -68,7 +68,9 @@ def component(part: Part, address: Address | None = None) -> Component:
         pairs = [html.Div([html.Dt(name), html.Dd(prose(text))]) for name, text in part.pairs]
         return html.Div([*([html.H3(part.title)] if part.title else []), html.Dl(pairs, className="facts")])
     if isinstance(part, Tiles):
-        tiles = [html.Div([html.Dt(minus(meaning)), html.Dd(minus(value))]) for value, meaning in part.figures]
+        tiles = [
+            html.Div([html.Dt(minus(meaning)), html.Dd(unbroken(minus(value)))]) for value, meaning in part.figures
+        ]
         return html.Dl(tiles, className="tiles")
     if isinstance(part, Chart):
         name = next(iter(part.figures))

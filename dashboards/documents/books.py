@@ -225,7 +225,7 @@ def summary_parts(summary: EnergySummary, groupings: Sequence[By], *, store: str
     if drawn := [by for by in groupings if by is not By.DAY]:
         parts.append(largest_chart(summary, drawn))
     parts += [rows_table(answers[by], f"Energy by {CALLED[by]}") for by in groupings]
-    return [*parts, *remarks(answer, store), balance_section(summary.balance), terms()]
+    return [*parts, balance_section(summary.balance), remarks(answer, store), terms()]
 
 
 # -- the sensors of boards ----------------------------------------------------------------------------------------

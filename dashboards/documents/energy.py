@@ -256,11 +256,8 @@ def _drawn(answer: EnergyAnswer) -> list[tuple[str, str]]:
             figures.append((MISSING, "of jobs: no job is known in this time (whorl jobs import)"))
         elif kind.value in parts:
             part = parts[kind.value]
-            value, says = energy_tile(part, meaning)
-            share = (
-                f", {part_of(part['energy_j'], total['energy_j'])}" if total["energy_j"] and part["energy_j"] else ""
-            )
-            figures.append((f"{value}{share}", says))
+            share = f"{part_of(part['energy_j'], total['energy_j'])} " if total["energy_j"] and part["energy_j"] else ""
+            figures.append(energy_tile(part, f"{share}{meaning}"))
         else:  # of a GPU whose energy is not known, nobody knows a part either
             figures.append((MISSING if total["energy_j"] is None else "0 Wh", meaning))
     return figures
@@ -353,7 +350,7 @@ def bare(text: str) -> str:
 # -- what the figures stand on ------------------------------------------------------------------------------------
 
 
-def remarks(answer: EnergyAnswer, store: str | Path | None = None) -> list[str]:
+def remarks(answer: EnergyAnswer, store: str | Path | None = None) -> Section:
     """What is not in the rows and why, and what they stand on. `store`: where the commands that it names look."""
     booked, total, sentences = answer.booked, answer.total, []
     if len(booked.problems):
@@ -372,7 +369,7 @@ def remarks(answer: EnergyAnswer, store: str | Path | None = None) -> list[str]:
         sentences.append(f"Not counted: {gpu_time(booked.dark_s)} without readings in which no job had the GPU.")
     if answer.by.of_people:
         sentences += idle_sources(answer.rows.iter_rows(named=True))
-    return [*sentences, *carbon(answer)]
+    return Section("What the figures stand on", [*sentences, *carbon(answer)])
 
 
 def idle_sources(rows: Iterable[Row]) -> Iterable[str]:
@@ -485,7 +482,7 @@ def energy_section(answer: EnergyAnswer, store: str | Path | None = None) -> Sec
     """The energy of an answer: the first lines, the rows, and what they stand on."""
     parts = headline(answer)
     if answer.rows.height:
-        parts += [rows_table(answer), *remarks(answer, store), terms()]
+        parts += [rows_table(answer), remarks(answer, store), terms()]
     return Section(f"Energy by {CALLED[answer.by]}", parts, times_of(answer.booked))
 
 
@@ -527,5 +524,5 @@ def largest_chart(summary: EnergySummary, groupings: Sequence[By]) -> Chart:
         drawn[CALLED[by]] = largest(
             by, rows.with_columns(why, what=pl.Series(names, dtype=pl.String)), FIRST, summary.beyond[by]
         )
-    says = f"The largest {FIRST} and all others, with 95 % intervals."
-    return Chart(f"Energy by {' and '.join(drawn)}", says, drawn)
+    says = f"The first {FIRST} and all others, with 95 % intervals."
+    return Chart(f"The largest, by {' and '.join(drawn)}", says, drawn)

@@ -60,6 +60,7 @@ from .energy import (
     rows_table,
     scaled,
     table_of,
+    terms,
     times_of,
 )
 
@@ -90,7 +91,8 @@ def job_document(job: OneJob) -> Document:
         parts.append(rows_table(answer))
     if job.gpus["gpu"].count():
         parts.append(_gpus_section(job))
-    parts += [_elsewhere(job), _beside(answer), how_sure(answer), *idle_sources(rows), *carbon(answer)]
+    basis = Section("What the figures stand on", [how_sure(answer), *idle_sources(rows), *carbon(answer)])
+    parts += [_elsewhere(job), _beside(answer), basis, terms()]
     return Document(title, [Section(title, parts, lead)])
 
 
