@@ -80,7 +80,8 @@ def import_files(
     One file is stored whole or not at all; the others of the command go on. A file may also be a store, or a file of a
     store's table: what whorl stored is taken in as it is.
     """
-    from ..dashboards.answers.importing import answer, imported
+    from ..dashboards.answers.importing import imported, outcome_parts
+    from ..dashboards.documents.stores import next_command
     from .output import ProgressBar, print_json, show
 
     def done(outcome: Report | Merged | WhorlError) -> None:
@@ -88,7 +89,7 @@ def import_files(
         if isinstance(outcome, WhorlError):
             tell(str(outcome))
         elif not as_json:
-            show(answer(outcome))
+            show(outcome_parts(outcome))
 
     with ProgressBar() as progress:
         options |= {"map": _pairs(mapping, "--map"), "unit": _pairs(units, "--unit")}
@@ -96,7 +97,9 @@ def import_files(
             del options["cluster"]
         imports = imported(files, store, progress=progress, done=done, **options)
     if as_json:
-        print_json(imports.document())
+        print_json(imports.mapping())
+    else:
+        show(next_command(imports.reports, store))
     if imports.failed:
         sys.exit(imports.failed[0][1].exit_code)
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from ..dashboards.table import MISSING, Table, number
+from ..dashboards.documents import probes as documents
 from .options import any_store_option, json_option
-from .output import print_json, print_table, say
-
-if TYPE_CHECKING:
-    from ..analysis.spread.keep_rule import Column
-
-_ROUNDS_TO_1000 = 999.5
-_PREFIXES = ("", "k", "M", "G", "T", "P")
+from .output import print_document, print_json
 
 
 @click.command("list", short_help="List the probes: what they stress, their work, their time.")
@@ -37,18 +29,11 @@ def list_probes(model: str | None, store: str | None, keep_rule: bool, as_json: 
     from ..probes.listing import listing
     from ..probes.probe import SUITES
 
-    shown, rows = listing(model)
+    name, rows = listing(model)
     if as_json:
-        print_json({"schema": "whorl.probe.list/1", "model": shown, "probes": rows})
-        return
-    say(f"Sizes are for one repetition on one {shown}. Times are limits per GPU. CC: compute capability.")
-    for suite in (*SUITES, None):
-        some = [row for row in rows if row["suite"] == suite]
-        if some:
-            click.echo()
-            cells = [_cells(row) for row in some]
-            head = ("probe", "time", "stresses", "work", "size", "needs")
-            print_table(Table(head, cells, (1, 4), _heading(suite, SUITES), wrapped=(2, 3, 5), leaves=(3,)))
+        print_json({"schema": "whorl.probe.list/1", "model": name, "probes": rows})
+    else:
+        print_document(documents.list_document(name, rows, SUITES))
 
 
 def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
@@ -57,78 +42,9 @@ def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
     from ..probes.catalogue import PROBES
     from ..store import Store
 
-    columns = keep_rule(Store.open(store), list(PROBES)) if store else []
+    rows = keep_rule(Store.open(store), list(PROBES)) if store else []
     if as_json:
-        print_json({"schema": "whorl.probe.keep-rule/1", "probes": [column.as_dict() for column in columns]})
+        print_json({"schema": "whorl.probe.keep-rule/1", "probes": [row.as_dict() for row in rows]})
         return
-    if all(column.simulated for column in columns):
-        say("no real data yet" if store else "no real data yet: --store DIR names a store with runs")
-    for simulated in (False, True):
-        cells = [_keep_cells(column) for column in columns if column.simulated is simulated]
-        if cells:
-            head = ("cluster", "probe", "GPUs", "sittings", "ICC", "[95 %]", "unexplained", "[95 %]", "after", "stays")
-            click.echo()
-            title = "simulated data: plumbing only" if simulated else "keep rule"
-            print_table(Table(head, cells, (2, 3, 4, 5, 6, 7, 8), title, leaves=(0,)))
-    if columns:
-        click.echo()
-        say(
-            "ICC: of the medians of sittings, by GPU. unexplained: how much, %, of the variance between GPUs a "
-            "regression on the probes before it leaves; after: how many these are. A probe stays with an ICC of "
-            f"at least {LEAST_ICC:g} and more than {100 * LEAST_UNEXPLAINED:g} % unexplained. {MISSING}: it needs "
-            f"GPUs with two sittings, and {MORE_GPUS} GPUs more than probes before it."
-        )
-
-
-def _keep_cells(column: Column) -> tuple[str, ...]:
-    def share(value: float | None, digits: int, factor: float) -> str:
-        return MISSING if value is None else f"{factor * value:.{digits}f}"
-
-    def interval(low: float | None, high: float | None, digits: int, factor: float) -> str:
-        return MISSING if low is None else f"{share(low, digits, factor)}, {share(high, digits, factor)}"
-
-    return (
-        column.cluster,
-        column.workload,
-        str(column.gpus),
-        str(column.sittings),
-        share(column.icc, 2, 1),
-        interval(column.icc_low, column.icc_high, 2, 1),
-        share(column.unexplained, 0, 100),
-        interval(column.unexplained_low, column.unexplained_high, 0, 100),
-        str(column.explained_by),
-        {None: MISSING, True: "yes", False: "no"}[column.stays],
-    )
-
-
-def _heading(suite: str | None, suites: tuple[str, ...]) -> str:
-    if suite is None:
-        return "only by name"
-    larger = suites[suites.index(suite) + 1 :]
-    return f"suite {suite}, and {' and '.join(larger)}" if larger else f"suite {suite}"
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    sizes = [_size(row[name], unit) for name, unit in (("flop", "FLOP"), ("bytes", "B"), ("operations", "op"))]
-    shown = ", ".join(size for size in sizes if size)
-    if row["unfit"]:
-        shown = MISSING
-    needs = str(row["needs"] or "").replace("compute capability", "CC")
-    return (
-        str(row["name"]),
-        f"{next(iter(row['time_s'].values())):,.4g} s",
-        str(row["stresses"]),
-        str(row["says"]).rstrip("."),
-        shown or "none",
-        needs.replace(" in the node", ""),
-    )
-
-
-def _size(value: int | None, unit: str) -> str:
-    """A count with its unit and a decimal prefix, '137 GFLOP'; '' for none."""
-    if not value:
-        return ""
-    power, scaled = 0, float(value)
-    while scaled >= _ROUNDS_TO_1000 and power + 1 < len(_PREFIXES):
-        scaled, power = scaled / 1000, power + 1
-    return f"{number(float(format(scaled, '.3g')), 3)} {_PREFIXES[power]}{unit}"
+    limits = (LEAST_ICC, LEAST_UNEXPLAINED, MORE_GPUS)
+    print_document(documents.keep_document(rows, limits, has_store=store is not None))

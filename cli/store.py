@@ -50,7 +50,7 @@ def status(store: str, as_json: bool) -> None:
 
 
 def _print_status(store: str, found: Status) -> None:
-    from ..dashboards.printed import table_logs
+    from ..dashboards.documents.stores import log_state
     from ..dashboards.table import MISSING, Table, count, many, number
     from .output import print_table, say
 
@@ -87,7 +87,7 @@ def _print_status(store: str, found: Status) -> None:
         when = _time(int(found.removed_at * 1e9))
         line("replaced", f"{many(found.to_be_removed, 'file')}, which the first whorl command after {when} removes")
     for log in found.logs:
-        line("table log", f"{log.log}, {table_logs.state(log, store)}")
+        line("table log", f"{log.log}, {log_state(log, store)}")
     for path, reason in found.skipped.items():
         line("skipped", f"{path}: {reason}")
     line("free", f"{found.free / 2**30:,.1f} GiB")
@@ -151,7 +151,7 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place:
     from dataclasses import asdict
 
     from ..analysis.energy.minutes import write_minutes
-    from ..dashboards.printed import table_logs as words
+    from ..dashboards.documents import stores as words
     from ..store import Store, table_logs
     from ..store.retention import seconds
     from .output import ProgressBar, print_json, show
@@ -213,7 +213,7 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
     from dataclasses import asdict
 
     from ..analysis.energy.minutes import write_minutes
-    from ..dashboards.printed import table_logs as words
+    from ..dashboards.documents import stores as words
     from ..store import Store, table_logs
     from ..store.retention import configured, seconds
     from .output import ProgressBar, print_json, show
@@ -275,7 +275,7 @@ def upgrade(store: str, offline: bool, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    from ..dashboards.printed import table_logs as words
+    from ..dashboards.documents import stores as words
     from ..dashboards.table import count, many
     from ..store import Store, table_logs
     from ..store.upgrade import upgrade as bring
@@ -311,7 +311,7 @@ def merge(sources: tuple[Path, ...], into: str, cluster: str | None, as_json: bo
     """
     from dataclasses import asdict
 
-    from ..dashboards.printed.merging import answer
+    from ..dashboards.documents.stores import merge_parts
     from ..store import Store
     from ..store.merging import merge as take_in
     from .output import ProgressBar, print_json, show
@@ -324,7 +324,7 @@ def merge(sources: tuple[Path, ...], into: str, cluster: str | None, as_json: bo
             place = place if isinstance(place, Store) else Store.open(place)
             if not as_json:
                 progress.clear()
-                show(answer(merged[-1]))
+                show(merge_parts(merged[-1]))
     if as_json:
         print_json({"schema": "whorl.store.merge/1", "into": into, "sources": [asdict(source) for source in merged]})
 
@@ -342,7 +342,7 @@ def register(store: str, chosen: tuple[str, ...], forget: str | None, as_json: b
     """
     from dataclasses import asdict
 
-    from ..dashboards.printed import table_logs as words
+    from ..dashboards.documents import stores as words
     from ..store import Store, table_logs
     from .output import ProgressBar, print_json, show
 

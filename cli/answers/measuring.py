@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ...collectors import collection
 from ...dashboards.answers.reply import Reply, RowList, folder
-from ...dashboards.printed import probes as printed
+from ...dashboards.documents import probes as documents
 from ...dashboards.table import many
 from ...probes import measurement
 from ...probes.restore import restore_left_over
@@ -41,8 +41,8 @@ def measure(
     report, plan = measured.report, measured.plan
     return Reply(
         measured,
-        partial(printed.document, report, plan, backend=measured.backend),
-        partial(printed.answer, report, plan, folder(store)),
+        partial(documents.probe_mapping, report, plan, backend=measured.backend),
+        partial(documents.probe_document, report, plan, folder(store)),
         rows=RowList("runs"),
     )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ...errors import InputError, WhorlError
-from ..printed import importing as of_files
-from ..printed import merging as of_stores
+from ..document import Document
+from ..documents.stores import import_parts, merge_parts
 from .reply import Reply, RowList
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Imports:
     stores: Sequence[Merged] = ()
     """What was taken in of stores, and of files of their tables."""
 
-    def document(self) -> dict[str, Any]:
-        """The document of `whorl.import/1`."""
+    def mapping(self) -> dict[str, Any]:
+        """The answer as `whorl.import/1`."""
         failed = [{"file": str(path), "error": str(error)} for path, error in self.failed]
         return {
             "schema": "whorl.import/1",
@@ -68,19 +68,17 @@ class Imports:
             "failed": failed,
         }
 
-    def parts(self) -> Iterable[str]:
-        """What became of each file that was imported."""
-        for report in self.reports:
-            yield from answer(report)
-        for merged in self.stores:
-            yield from answer(merged)
+    def document(self) -> Document:
+        """What became of each file that was imported, for people."""
+        outcomes = [*self.reports, *self.stores]
+        return Document("Import", [sentence for outcome in outcomes for sentence in outcome_parts(outcome)])
 
 
-def answer(outcome: Report | Merged) -> Iterable[str]:
-    """The report on a file or a store, for people."""
+def outcome_parts(outcome: Report | Merged) -> Iterable[str]:
+    """What became of one file or store, for people."""
     from ...store.merging import Merged
 
-    return of_stores.answer(outcome) if isinstance(outcome, Merged) else of_files.answer(outcome)
+    return merge_parts(outcome) if isinstance(outcome, Merged) else import_parts(outcome)
 
 
 def import_files(
@@ -97,7 +95,7 @@ def import_files(
     if imports.failed and not (imports.reports or imports.stores):
         raise imports.failed[0][1]
     notes = [str(error) for _, error in imports.failed]
-    return Reply(imports, imports.document, imports.parts, rows=RowList("files"), notes=notes)
+    return Reply(imports, imports.mapping, imports.document, rows=RowList("files"), notes=notes)
 
 
 def imported(files: Sequence[Path], into: Store | str | Path, **options: Unpack[ImportOptions]) -> Imports:

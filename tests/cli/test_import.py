@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
+from whorl.tests.hints import run_hints
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 
@@ -35,11 +36,13 @@ def test_the_account_for_people(file: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "runs.csv: 41 rows of sgemm: 39 kept, 1 duplicate dropped, 1 refused; 39 GPUs",
+        "  refused: 1 where perf_ms is not a readable time (line 10)",
         "  units from the columns' names: perf_ms ms",
         "  placeholders stored as NULL: ts 1",
-        "  refused: 1 where perf_ms is not a readable time (line 10)",
         "  columns not stored: extra",
+        f"next: whorl verdicts --store {tmp_path}/store",
     ]
+    assert run_hints(result.stdout)
     again = run(tmp_path, "--cluster", "lab", file)
     assert again.stdout == "runs.csv: imported before into cluster lab; nothing added\n"
 
@@ -48,7 +51,7 @@ def test_what_became_of_a_file_is_told_before_the_next_one(file: Path, tmp_path:
     other = tmp_path / "other.csv"
     other.write_text("\n".join(LINES[:30]))
     lines = run(tmp_path, file, tmp_path / "none.csv", other).output.splitlines()  # both streams, as they came
-    assert [line.partition(": ")[0] for line in lines if line[0] != " "] == ["runs.csv", "whorl", "other.csv"]
+    assert [line.partition(": ")[0] for line in lines if line[0] != " "] == ["runs.csv", "whorl", "other.csv", "next"]
 
 
 def test_the_account_for_programs(file: Path, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from whorl.cli import cli, output, probe_list
-from whorl.dashboards.printed import probes as printed
+from whorl.cli import cli, output
+from whorl.dashboards.documents import probes as documents
 from whorl.errors import InputError
 from whorl.kernels import cupy_device
 from whorl.kernels.catalogue import find_kernel
@@ -78,7 +78,7 @@ def test_the_keep_rule_is_printed_of_a_store(tmp_path: Path) -> None:
     stored(tmp_path / "store", gpus=24, campaign="one")
     text = probe("list", "--keep-rule", "--store", str(tmp_path / "store")).output
     assert "no real data yet" in text
-    assert "simulated data: plumbing only" in text
+    assert "Simulated data: plumbing only" in text
     document = json.loads(probe("list", "--keep-rule", "--store", str(tmp_path / "store"), "--json").output)
     assert document["schema"] == "whorl.probe.keep-rule/1"
     assert [row["workload"] for row in document["probes"]] == ["gemm-fp32", "stream-triad", "copy-h2d", "pagerank"]
@@ -96,7 +96,7 @@ def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPat
 def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
     text = probe("list", "--model", "V100").output
     assert max(map(len, text.splitlines())) <= 120
-    assert text.startswith("Sizes are for one repetition on one V100"), "'a V100', but 'an A100' and 'an NVIDIA'"
+    assert "Sizes are for one repetition on one V100" in text.splitlines()[0], "'a V100', but 'an A100' and 'an NVIDIA'"
     assert "121 GFLOP, 185 MB" in next(line for line in text.splitlines() if line.startswith("gemm-fp32"))
     assert "1.00 kop" in next(line for line in text.splitlines() if line.startswith("launch"))
     by_name = {row["name"]: row for row in json.loads(probe("list", "--model", "V100", "--json").output)["probes"]}
@@ -116,7 +116,7 @@ def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
 
 @pytest.mark.parametrize(("value", "shown"), [(999, "999 op"), (999_900_000, "1.00 Gop"), (41_943_040, "41.9 Mop")])
 def test_sizes_have_three_digits_and_a_prefix(value: int, shown: str) -> None:
-    assert probe_list._size(value, "op") == shown
+    assert documents._size(value, "op") == shown
 
 
 # -- a simulated fleet ----------------------------------------------------------------------------------------
@@ -240,8 +240,8 @@ def test_a_sign_is_explained_where_a_row_has_it(low: float | None, explained: bo
     )
     plan: Any = SimpleNamespace(asked=SimpleNamespace(half_width=0.01))
     report: Any = SimpleNamespace(runs=[one])
-    assert printed._half_width(one) == ("≥ 1.00" if explained else "n/a")  # type: ignore[arg-type]
-    assert any(line.startswith("≥: ") for line in printed._remarks(report, plan, each=True)) is explained
+    assert documents._half_width(one) == ("≥ 1.0" if explained else "n/a")  # type: ignore[arg-type]
+    assert any(line.startswith("≥: ") for line in documents._remarks(report, plan, by_gpu=True)) is explained
 
 
 UNNAMED = ["--suite", "standard", "--backend", f"simulated:gpus={GPUS}", "--neighbours", "idle"]

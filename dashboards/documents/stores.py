@@ -1,0 +1,153 @@
+"""What became of rows that went into a store, and of the logs by which other engines open it.
+
+`import_parts` says it of a file, `merge_parts` of another store, `registered`, `moved_on` and `log_state` of the logs
+of Delta and Iceberg.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from ...store.importing import Report
+from ...store.importing.layout import by_name
+from ...store.merging import Merged
+from ...store.registrations import LogStatus
+from ...store.table_logs import MovedOn
+from ..document import Column, Command, Part, Table
+from ..words import count, many, second
+
+_NAMED = 5
+_KINDS = {"jobs": "jobs", "timelines": "timelines", "node_power": "node power"}
+
+
+# -- files and stores that come in -------------------------------------------------------------------------------
+
+
+def import_parts(report: Report) -> Iterator[str]:
+    """What was kept and refused of a file, and what was taken for what."""
+    total = report.total
+    if report.already:
+        yield f"{report.file}: imported before into cluster {report.cluster}; nothing added"
+        return
+    ranks = f"{many(report.ranks, 'rank')}, " if report.kind == "timelines" else ""
+    sources = (report.nodes, "node") if report.kind == "node_power" else (report.gpus, "GPU")
+    what = _KINDS.get(report.kind) or " and ".join(report.workloads) or "telemetry"
+    yield (
+        f"{report.file}: {many(total.rows, 'row')} of {what}: {count(total.kept)} kept, "
+        f"{many(total.duplicates, 'duplicate')} dropped, {count(total.refused)} refused; {ranks}{many(*sources)}"
+    )
+    for reason, lines in sorted(report.refusals.items(), key=lambda item: -len(item[1])):
+        first = ", ".join(str(line) for line in sorted(lines)[:_NAMED]) + (", ..." if len(lines) > _NAMED else "")
+        yield f"  refused: {count(len(lines))} where {reason} (line {first})"
+    units: dict[str, dict[str, list[str]]] = {}
+    for name, unit in report.units.items():
+        origin = "the columns' names" if unit["from"] == by_name(name) else unit["from"]
+        units.setdefault(origin, {}).setdefault(unit["unit"], []).append(name.partition(" [")[0])
+    for origin, columns in units.items():
+        listed = "; ".join(f"{', '.join(names)} {unit}" for unit, names in columns.items())
+        yield f"  units from {origin}: {listed}"
+    if report.placeholders:
+        unknown = ", ".join(f"{name} {count(number)}" for name, number in report.placeholders.items())
+        yield f"  placeholders stored as NULL: {unknown}"
+    yield from (f"  note: {note}" for note in report.notes)
+    if report.ignored:
+        yield f"  columns not stored: {', '.join(report.ignored)}"
+
+
+def next_command(reports: Sequence[Report], store: str) -> list[Command]:
+    """What to do with runs that came in: who stands out? Nothing follows from other rows alone."""
+    has_runs = any(report.workloads and report.total.kept for report in reports)
+    return [Command(f"next: whorl verdicts --store {shlex.quote(store)}")] if has_runs else []
+
+
+def merge_parts(merged: Merged) -> Iterator[str]:
+    """What was added of another store, or of files of its tables."""
+    added, known = sum(merged.added.values()), sum(merged.known.values())
+    tables = ", ".join(f"{name} {count(rows)}" for name, rows in merged.added.items())
+    yield (
+        f"{merged.source}: {many(added, 'row')} added{f' ({tables})' if tables else ''}; {count(known)} "
+        "were stored before"
+    )
+    if merged.replaced:
+        yield f"  {many(merged.replaced, 'reading')} took the place of ones that were written earlier"
+    if merged.pruned:
+        yield f"  {many(merged.pruned, 'row')} left out, of minutes that the store has already, pruned or as readings"
+    for moved in merged.moved[:_NAMED]:
+        yield (
+            f"  {moved['uuid']} is {moved['here']} here and {moved['there']} there: the UUID says which GPU it is, and "
+            "both places are kept; if the two clusters are one, give --cluster"
+        )
+    if len(merged.moved) > _NAMED:
+        yield f"  and so are {count(len(merged.moved) - _NAMED)} more GPUs"
+    for crowded in merged.crowded:
+        yield (
+            f"  cluster {crowded['cluster']} has other GPUs there, in {many(crowded['places'], 'place')} "
+            f"({crowded['place']}, ...): all count as one cluster; if it is another one, merge it into a store without "
+            "it, with --cluster NAME"
+        )
+
+
+# -- logs of tables ----------------------------------------------------------------------------------------------
+
+
+def registered(logs: Sequence[MovedOn]) -> Iterator[Part]:
+    """What a registration did, with what other engines open."""
+    for moved in logs:
+        if moved.failure is not None:
+            yield _failure(moved)
+            continue
+        rows = [
+            [logged.table, logged.files, logged.added, logged.removed, logged.location]
+            for logged in moved.tables
+            if logged.files or logged.removed
+        ]
+        columns = [Column(name, "count") for name in ("files", "new", "gone")]
+        yield Table([Column(f"{moved.log} table"), *columns, Column("location")], rows)
+        if len(rows) < len(moved.tables):
+            yield f"tables that have no rows yet: {len(moved.tables) - len(rows)}"
+        yield from _unreadable(moved)
+    if any(moved.failure is None for moved in logs):
+        yield "how Spark, Trino, ClickHouse, Polars and DuckDB open them: docs/store.md"
+
+
+def moved_on(logs: Sequence[MovedOn], store: str) -> Iterator[str]:
+    """What a compaction or pruning says of the logs at its end."""
+    for moved in logs:
+        if moved.failure is not None:
+            yield _failure(moved)
+            if moved.status is not None:
+                yield f"the {moved.log} log, {log_state(moved.status, store)}"
+            continue
+        added, removed = (sum(getattr(logged, name) for logged in moved.tables) for name in ("added", "removed"))
+        yield f"the {moved.log} log moved on: {many(added, 'new file')}, {many(removed, 'file')} less"
+        yield from _unreadable(moved)
+
+
+def log_state(log: LogStatus, store: str) -> str:
+    """How far a log has moved on, what waits for it, and what to do."""
+    command = f"whorl store register --store {shlex.quote(store)}"
+    if log.damaged is not None:
+        text = f"of which nothing is known ({log.damaged}), so that every replaced file stays"
+        return f"{text}: run `{command} --{log.log}`"
+    since = "never completed" if log.moved_on is None else f"up to date at {_utc(log.moved_on)}"
+    if not log.waiting or log.since is None:
+        return since if log.moved_on is not None else f"{since}: run `{command}`"
+    return (
+        f"{since}: {many(log.waiting, 'replaced file')} ({count(log.bytes)} bytes) stay for it since "
+        f"{_utc(log.since)}; run `{command}`, or `{command} --forget {log.log}` if nobody reads it"
+    )
+
+
+def _failure(moved: MovedOn) -> str:
+    return f"the {moved.log} log was not brought up to date: {moved.failure}"
+
+
+def _unreadable(moved: MovedOn) -> Iterator[str]:
+    if moved.unreadable:
+        yield f"{many(len(moved.unreadable), 'damaged file')} left out of it: {moved.unreadable[0]}"
+
+
+def _utc(seconds: float) -> str:
+    return f"{second(datetime.fromtimestamp(int(seconds), UTC))} (UTC)"
