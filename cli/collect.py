@@ -202,9 +202,8 @@ def _say_begun(collecting: Collecting) -> None:
 def _say_job(ended: Collected) -> None:
     """Tell the summary of a job, in one piece: several nodes write at once. Standard output is the command's."""
     from ..dashboards import terminal
-    from ..dashboards.answers.reply import modern
-    from ..dashboards.table import printable
-    from .job_report import hint, report
+    from ..dashboards.documents.jobs import fleet_command, job_document
+    from ..dashboards.words import printable
 
     job = ended.job
     if job is None:
@@ -212,9 +211,7 @@ def _say_job(ended: Collected) -> None:
     requeued = f", requeued {many(job.batch_job.restarts, 'time')}" if job.batch_job.restarts else ""
     title = f"job {job.batch_job.job_id}{requeued}" if job.batch_job.job_id else "this job"
     lines = [f"whorl: {title}, on {job.node}:"]
-    for part in report(job.gpus):
-        lines += terminal.lines([modern(part)])
-    lines += ["All nodes, beside a fleet:", hint(ended.store)]
+    lines += terminal.lines([*job_document(job.gpus).parts, "All nodes, beside a fleet:", fleet_command(ended.store)])
     click.echo("\n".join(map(printable, lines)), err=True)
 
 

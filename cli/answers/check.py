@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList, opened
+from ...dashboards.documents.check import CheckLimits, CheckStatus, GpuCheck, NodeCheck, ProbeTime
 from ...errors import DeviceError, InputError, WhorlError
 from ...store.instants import seconds_of
 from ...store.names import this_node
 from ...store.vocabulary import COMPARED, EventKind, Outcome
-from ..check_report import CheckLimits, CheckStatus, GpuCheck, NodeCheck, ProbeTime
 
 if TYPE_CHECKING:
     from ...analysis.verdicts.reference import Happened, Known
@@ -85,7 +85,7 @@ def check(
         sentence = f"no answer within {checking.time_limit_s:g} s: a driver call may hang, or the store be slow"
         result = NodeCheck(result.node, result.limits, says=[sentence], failed=True)
     result.seconds = time.monotonic() - checking.began_s
-    return Reply(result, result.document, result.parts, rows=RowList("gpus", GpuCheck))
+    return Reply(result, result.mapping, result.document, rows=RowList("gpus", GpuCheck))
 
 
 @dataclass

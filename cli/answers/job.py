@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from ...collectors.job_process import JobCollector
 from ...collectors.job_readings import GpuSummary, document, stored_summaries
 from ...dashboards.answers.reply import Reply, RowList, folder, opened
-from ..job_report import FleetPlace, report
+from ...dashboards.documents.jobs import FleetPlace, job_document
 
 if TYPE_CHECKING:
     from ...analysis.energy.held_idle import HeldIdle
@@ -65,7 +65,7 @@ def show_job(store: Store | str | Path, *, fleet: Store | str | Path | None = No
     return Reply(
         stored,
         partial(_document, stored, folder(store)),
-        partial(report, gpus, places),
+        partial(job_document, gpus, places),
         rows=RowList("gpus", GpuSummary),
     )
 
@@ -90,7 +90,9 @@ class JobReadings(JobCollector):
         content = self.document
         gpus = [GpuSummary(**row) for row in content["gpus"]]
         notes = () if self.problem is None else (self.problem,)
-        return Reply(content, lambda: content, partial(report, gpus), rows=RowList("gpus", GpuSummary), notes=notes)
+        return Reply(
+            content, lambda: content, partial(job_document, gpus), rows=RowList("gpus", GpuSummary), notes=notes
+        )
 
 
 def fleet_places(fleet: Store, gpus: Collection[str]) -> dict[str, FleetPlace]:

@@ -21,8 +21,8 @@ from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.judgements import record
 from whorl.analysis.verdicts.verdict import Action
 from whorl.cli.answers.check import PROBES, THREAD_NAME
-from whorl.cli.check_report import CheckLimits, CheckStatus, GpuCheck, NodeCheck, ProbeTime
 from whorl.collectors.backend import Device
+from whorl.dashboards.documents.check import CheckLimits, CheckStatus, GpuCheck, NodeCheck, ProbeTime
 from whorl.errors import DeviceError, InputError
 from whorl.probes.node import Local
 from whorl.store import Store

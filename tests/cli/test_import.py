@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.tests.hints import run_hints
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
+from whorl.tests.hints import run_hints
 
 UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(40)]
 LINES = ["exp,uuid,ts,perf_ms,extra", *(f"sgemm,{UUIDS[i]},{1_590_000_000 + i},{2400 + i},x" for i in range(40))]

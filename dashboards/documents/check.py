@@ -1,18 +1,22 @@
-"""What a check of a node came to, and its forms: a table for people, a line for Nagios and its kin, JUnit and JSON."""
+"""What a check of a node came to, and its forms: a document for people, a line for Nagios and its kin, JUnit and JSON.
+
+Nodes that only measure print it: it imports nothing that they lack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from ..dashboards.table import Table, number, printable
+from ..document import Column, Document, Part, Table
+from ..words import many, number, printable
 
 if TYPE_CHECKING:
-    from ..analysis.verdicts.reference import Level
+    from ...analysis.verdicts.reference import Level
 
+_FINE = "nothing against it"
 _NAMED_GPUS = 3
 """So many GPUs that are not OK stand in the line for Nagios."""
 
@@ -134,8 +138,8 @@ class NodeCheck:
             statuses.append(CheckStatus.UNKNOWN)
         return max(statuses, key=lambda status: status.weight)
 
-    def document(self) -> dict[str, Any]:
-        """The document of `whorl.check/1`."""
+    def mapping(self) -> dict[str, Any]:
+        """The answer as `whorl.check/1`."""
         return {
             "schema": "whorl.check/1",
             "node": self.node,
@@ -147,23 +151,27 @@ class NodeCheck:
             "gpus": [asdict(gpu) | {"status": gpu.status.name.lower()} for gpu in self.gpus],
         }
 
-    def parts(self) -> Iterable[str | Table]:
-        """For people: a line a GPU, then what is known of the check itself."""
-        yield f"{self.node}: {self.status.name}{'' if self.probed else ' (no probe was run)'}"
+    def document(self) -> Document:
+        """For people: the status and why, a row a GPU, then what is known of the check itself."""
+        parts: list[Part] = [self._answer()]
+        columns = ["GPU", "status", Column("now, beside its own level", "sentence", drops=1), Column("why", "sentence")]
         rows = [
-            [
-                gpu.name,
-                gpu.status.name.lower(),
-                ", ".join(map(str, gpu.now)) or "n/a",
-                "; ".join(gpu.says) or "nothing against it",
-            ]
+            [gpu.name, gpu.status.name.lower(), ", ".join(map(str, gpu.now)) or None, "; ".join(gpu.says) or _FINE]
             for gpu in self.gpus
         ]
         if rows:
-            yield Table(("GPU", "status", "now, beside its own level", "why"), rows, wrapped=(2, 3), leaves=(2,))
+            parts.append(Table(columns, rows))
         if any(probe.own_low_pct is not None for gpu in self.gpus for probe in gpu.now):
-            yield "positive is slower; [..]: where its level in another sitting lies, in 95 of 100 cases"
-        yield from self.says
+            parts.append("positive is slower; [..]: where its level in another sitting lies, in 95 of 100 cases")
+        return Document(f"Check of {self.node}", [*parts, *self.says])
+
+    def _answer(self) -> str:
+        alarms = [gpu for gpu in self.gpus if gpu.status in (CheckStatus.CRITICAL, CheckStatus.WARNING)]
+        worst = max(alarms, key=lambda gpu: gpu.status.weight, default=None)
+        why = "" if worst is None else f": {worst.name}, {worst.says[0]}"
+        if len(alarms) > 1:
+            why += f"; {many(len(alarms) - 1, 'more GPU')} below"
+        return f"{self.node}: {self.status.name}{'' if self.probed else ' (no probe was run)'}{why}"
 
     def nagios(self) -> str:
         """One line with performance data: how much longer each probe takes than the GPU's own level, in %."""
