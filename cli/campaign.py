@@ -210,13 +210,13 @@ def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **setti
         return
     from . import output
     from .answers.campaign import ask_node
-    from .campaign_report import doctor_answer, doctor_document
+    from .documents.campaign import doctor_document, doctor_mapping
 
     report = ask_node(store, scheduler=scheduler, tell=output.tell, **settings)
     if as_json:
-        output.print_json(doctor_document(report))
+        output.print_json(doctor_mapping(report))
     else:
-        output.show(doctor_answer(report, store, settings["fleet"]))
+        output.print_document(doctor_document(report, store, settings["fleet"]))
     if not report.works:
         sys.exit(6)
 

@@ -15,7 +15,7 @@ from ...jobs import campaign_status as coverage
 from ...jobs.campaign import CampaignChoice, CampaignRequest, SubmitOptions
 from ...jobs.scheduler import Scheduler
 from ...store.instants import seconds_of
-from .. import campaign_report
+from ..documents import campaign as documents
 
 if TYPE_CHECKING:
     from ...jobs.campaign_status import CampaignStatus
@@ -86,8 +86,8 @@ def plan_campaign(store: Store | str | Path, *names: str, **options: Unpack[Camp
     plan = coverage.plan_campaign(store, campaign_choice(names, options), scheduler=scheduler, options=submit)
     return Reply(
         plan,
-        partial(campaign_report.plan_document, plan, submit, hours),
-        partial(campaign_report.plan_answer, plan, submit, hours, named=options.get("campaign") is not None),
+        partial(documents.plan_mapping, plan, submit, hours),
+        partial(documents.plan_document, plan, submit, hours, named=options.get("campaign") is not None),
         rows=RowList("unavailable"),
         notes=_notes(scheduler),
     )
@@ -192,8 +192,8 @@ def _status(
 ) -> Reply[CampaignStatus]:
     return Reply(
         status,
-        partial(campaign_report.status_document, status),
-        partial(campaign_report.status_answer, status, folder(store), all_nodes=all_nodes),
+        partial(documents.status_mapping, status),
+        partial(documents.status_document, status, folder(store), all_nodes=all_nodes),
         rows=RowList("by_node"),
         notes=_notes(scheduler),
     )

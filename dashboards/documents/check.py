@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 from ..document import Column, Document, Part, Table
-from ..words import many, number, printable
+from ..words import estimate, many, number, printable, with_interval
 
 if TYPE_CHECKING:
     from ...analysis.verdicts.reference import Level
@@ -73,11 +73,10 @@ class ProbeTime:
 
     def __str__(self) -> str:
         if self.own_pct is None:
-            return f"{self.workload} " + ("n/a" if self.peers_pct is None else f"{self.peers_pct:+.1f} % of its peers")
-        reach = ""
-        if self.own_low_pct is not None and self.own_high_pct is not None:
-            reach = f" [{self.own_low_pct:+.1f}, {self.own_high_pct:+.1f}]"
-        return f"{self.workload} {self.own_pct:+.1f} %{reach}"
+            beside = "" if self.peers_pct is None else " of its peers"
+            return f"{self.workload} {estimate(self.peers_pct, signed=True, unit='%')}{beside}"
+        own = with_interval(self.own_pct, self.own_low_pct, self.own_high_pct, signed=True, unit="%")
+        return f"{self.workload} {own}"
 
 
 @dataclass

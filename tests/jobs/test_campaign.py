@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.cli.campaign_report import plan_answer, plan_document, status_document
+from whorl.cli.documents.campaign import plan_document, plan_mapping, status_mapping
 from whorl.errors import InputError, SchedulerError, StoreError
 from whorl.jobs import campaign_driver
 from whorl.jobs.campaign import (
@@ -344,18 +344,18 @@ def test_busy_nodes_get_jobs_in_the_order_in_which_they_are_free(slurm: FakeSlur
     run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
     slurm.end_jobs(store, "autumn")
     plan = plan_campaign(store, LAUNCH, scheduler=slurm)
-    busy_rows = plan_document(plan, USUAL_OPTIONS, None)["busy"]
+    busy_rows = plan_mapping(plan, USUAL_OPTIONS, None)["busy"]
     times = {row["node"]: row["free_by"] and row["free_by"].isoformat() for row in busy_rows}
     late = "2027-01-15T09:06:40"
     assert times == {"n02": late, "n03": "2027-01-15T08:33:20", "n04": None, "n05": late}
     said = (
         "4 nodes busy: n03 by 2027-01-15 08:33 UTC; n02 by 2027-01-15 09:06 UTC; n05 by 2027-01-15 09:06 UTC; 1 without"
     )
-    assert any(str(line).startswith(said) for line in plan_answer(plan, USUAL_OPTIONS, None, named=True))
+    assert any(str(line).startswith(said) for line in plan_document(plan, USUAL_OPTIONS, None, named=True).parts)
     run_campaign(store, LAUNCH, scheduler=slurm, limits=once)
     campaign_jobs = [name for name in slurm.submitted().values() if name.startswith("whorl:")]
     assert campaign_jobs == [f"whorl:autumn:{node}" for node in ("n01", "n03", "n02", "n05")], "half of --max-pending"
-    rows = {row["node"]: row for row in status_document(campaign_status(store, scheduler=slurm))["by_node"]}
+    rows = {row["node"]: row for row in status_mapping(campaign_status(store, scheduler=slurm))["by_node"]}
     assert rows["n01"]["free_by"] is None
     assert rows["n04"]["state"] == "to do"
 
@@ -625,7 +625,7 @@ def test_a_simulated_cluster_has_the_name_that_its_file_states_or_that_slurm_has
     asked = CampaignChoice("autumn", "quick", ("launch",), fleet=str(file))
     assert plan_campaign(tmp_path / "store", asked, scheduler=slurm).request.cluster == name
     drive(slurm, tmp_path / "store", asked)
-    assert status_document(campaign_status(tmp_path / "store", scheduler=slurm))["cluster"] == name
+    assert status_mapping(campaign_status(tmp_path / "store", scheduler=slurm))["cluster"] == name
     assert f" --cluster {name} " in (slurm.folder / "script-101").read_text()
 
 
@@ -666,7 +666,7 @@ def test_a_node_with_fewer_gpus_than_slurm_lists_is_told_without_its_output(slur
 def test_a_plan_that_can_send_nothing_does_not_say_that_nothing_is_needed(slurm: FakeSlurm, tmp_path: Path) -> None:
     (slurm.folder / "nodes").write_text(node_line("n01", "DOWN"))
     found = plan_campaign(tmp_path / "store", LAUNCH, scheduler=slurm)
-    assert "no job can be sent now" in list(plan_answer(found, SubmitOptions(), None, named=True))
+    assert "no job can be sent now" in plan_document(found, SubmitOptions(), None, named=True).parts
 
 
 @pytest.mark.long

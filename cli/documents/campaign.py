@@ -1,23 +1,24 @@
-"""What `whorl campaign` says: tables for people, and documents for programs."""
+"""What `whorl campaign` says of a plan, a status and a node: for people, and as documents for programs."""
 
 from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ..dashboards.table import Line, Table, many, number
-from ..jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, job_minutes
-from ..jobs.campaign_status import CampaignStatus, GpuState, NodeState, NodeStatus
-from ..store.hostlist import compress
-from ..store.names import by_number
+from ...dashboards.document import Column, Command, Document, Part, Table
+from ...dashboards.words import many, minute, number
+from ...jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, job_minutes
+from ...jobs.campaign_status import CampaignStatus, GpuState, NodeState, NodeStatus
+from ...store.hostlist import compress
+from ...store.names import by_number
 
 if TYPE_CHECKING:
-    from ..jobs.node_doctor import NodeReport
+    from ...jobs.node_doctor import NodeReport
 
-_LISTED = 20
+_NODES_LISTED = 20
 _MODES = ("busy", "idle")
 _BY_LIMITS = (
     "a busy node is free at the latest when its jobs reach their time limits: they may end sooner, and jobs of others "
@@ -42,7 +43,7 @@ def _utc(time_s: float | None) -> datetime | None:
 
 
 def _states(status: CampaignStatus) -> str:
-    return ", ".join(f"{count:,} {state}" for state in NodeState if (count := status.count(state)))
+    return ", ".join(f"{nodes:,} {state}" for state in NodeState if (nodes := status.count(state)))
 
 
 def _by_free_time(nodes: Iterable[NodeStatus]) -> list[NodeStatus]:
@@ -50,10 +51,10 @@ def _by_free_time(nodes: Iterable[NodeStatus]) -> list[NodeStatus]:
     return sorted((node for node in nodes if node.free_s is not None), key=lambda node: node.free_s or 0.0)
 
 
-# -- plan ---------------------------------------------------------------------------------------------------------
+# -- plan --------------------------------------------------------------------------------------------------------
 
 
-def plan_document(status: CampaignStatus, options: SubmitOptions, budget_h: float | None) -> dict[str, Any]:
+def plan_mapping(status: CampaignStatus, options: SubmitOptions, budget_h: float | None) -> dict[str, Any]:
     """`whorl.campaign.plan/1`."""
     request, to_do = status.request, status.of(NodeState.TO_DO)
     gpus = [node.gpus for node in to_do]
@@ -91,68 +92,67 @@ def _within_budget(status: CampaignStatus, options: SubmitOptions, budget_h: flo
     return jobs
 
 
-def plan_answer(
-    status: CampaignStatus, options: SubmitOptions, budget_h: float | None, *, named: bool
-) -> Iterable[str | Table]:
-    """The plan for people. `named`: they chose the campaign's name."""
-    request, plan = status.request, plan_document(status, options, budget_h)
-    yield (
-        f"{'new campaign' if request.is_new else 'campaign'} {request.campaign}: suite {request.suite}, "
-        f"{many(len(request.probes), 'probe')}, neighbours {request.neighbours}"
-    )
+def plan_document(status: CampaignStatus, options: SubmitOptions, budget_h: float | None, *, named: bool) -> Document:
+    """What a campaign would measure and cost. `named`: a person chose its name."""
+    request, plan = status.request, plan_mapping(status, options, budget_h)
+    name = f"{'new campaign' if request.is_new else 'campaign'} {request.campaign}"
+    parts: list[Part] = [
+        _jobs_of(plan) or ("no job can be sent now" if status.of(NodeState.UNAVAILABLE) else "no job is needed now"),
+        f"{name}: suite {request.suite}, {many(len(request.probes), 'probe')}, neighbours {request.neighbours}",
+    ]
     if request.is_new and not named:
-        yield "that name is made from the day; --campaign NAME, here and for `whorl campaign run`, chooses another"
-    yield f"{many(len(status.nodes), 'node')} with {many(plan['gpus'], 'GPU')}: {_states(status)}"
+        parts.append("that name is made from the day; --campaign NAME, here and for `whorl campaign run`, sets another")
+    parts.append(f"{many(len(status.nodes), 'node')} with {many(plan['gpus'], 'GPU')}: {_states(status)}")
     if plan["jobs"]:
-        yield (
-            f"{many(plan['jobs'], 'job')} for {many(plan['gpus_to_do'], 'GPU')}, each of one whole node and at most "
-            f"{plan['minutes_per_job']:,} min"
-        )
-        yield (
-            f"GPU-hours at most: {number(plan['gpu_hours_measured'], 3)} measured, "
-            f"{number(plan['gpu_hours_allocated'], 3)} allocated"
-        )
-        mode = "idle" if request.neighbours == "busy" else "busy"
-        hours = plan["gpu_hours_allocated_by_neighbours"][mode]
-        yield f"with --neighbours {mode} it would be {number(hours, 3)} allocated"
-    else:
-        yield "no job can be sent now" if status.of(NodeState.UNAVAILABLE) else "no job is needed now"
+        other = "idle" if request.neighbours == "busy" else "busy"
+        other_h = plan["gpu_hours_allocated_by_neighbours"][other]
+        parts.append(f"with --neighbours {other} it would be {number(other_h, 3)} GPU-hours allocated")
     if budget_h is not None:
-        jobs = plan["jobs_within_budget"]
-        yield f"the budget of {number(budget_h, 3)} GPU-hours allows {jobs:,} of these jobs"
-    yield from _busy_nodes(status)
-    yield from _unavailable_nodes(status)
-    yield from status.notes
+        parts.append(
+            f"the budget of {number(budget_h, 3)} GPU-hours allows {plan['jobs_within_budget']:,} of these jobs"
+        )
+    return Document(f"Campaign {request.campaign}", [*parts, *_busy(status), *_unavailable(status), *status.notes])
 
 
-def _busy_nodes(status: CampaignStatus) -> Iterable[str]:
+def _jobs_of(plan: dict[str, Any]) -> str:
+    """How many jobs would be sent, and what they cost; "" for none."""
+    if not plan["jobs"]:
+        return ""
+    return (
+        f"{many(plan['jobs'], 'job')} for {many(plan['gpus_to_do'], 'GPU')}, each of one whole node and at most "
+        f"{plan['minutes_per_job']:,} min: at most {number(plan['gpu_hours_measured'], 3)} GPU-hours measured, "
+        f"{number(plan['gpu_hours_allocated'], 3)} allocated"
+    )
+
+
+def _busy(status: CampaignStatus) -> Iterator[str]:
     """When the nodes that are busy are free, the first ones first."""
     busy = [node for node in status.of(NodeState.TO_DO) if not node.idle]
     timed = _by_free_time(busy)
     if not busy:
         return
-    times = "; ".join(f"{node.name} by {_utc(node.free_s):%Y-%m-%d %H:%M} UTC" for node in timed[:_LISTED])
-    others = f"; and {len(timed) - _LISTED:,} more" if len(timed) > _LISTED else ""
+    times = "; ".join(f"{node.name} by {minute(_utc(node.free_s))} UTC" for node in timed[:_NODES_LISTED])
+    others = f"; and {len(timed) - _NODES_LISTED:,} more" if len(timed) > _NODES_LISTED else ""
     unknown = f"; {len(busy) - len(timed):,} without a known time" if len(busy) > len(timed) else ""
     yield f"{many(len(busy), 'node')} busy: {times or 'none with a known time'}{others}{unknown if timed else ''}"
     if timed:
         yield _BY_LIMITS
 
 
-def _unavailable_nodes(status: CampaignStatus) -> Iterable[str]:
+def _unavailable(status: CampaignStatus) -> Iterator[str]:
     """The nodes that are not available, by reason."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for node in status.of(NodeState.UNAVAILABLE):
         reasons[node.why or "unknown"].append(node.name)
     for why, names in reasons.items():
-        others = f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else ""
-        yield f"not available: {compress(names[:_LISTED])}{others} ({why})"
+        others = f" and {len(names) - _NODES_LISTED:,} more" if len(names) > _NODES_LISTED else ""
+        yield f"not available: {compress(names[:_NODES_LISTED])}{others} ({why})"
 
 
-# -- status -------------------------------------------------------------------------------------------------------
+# -- status ------------------------------------------------------------------------------------------------------
 
 
-def status_document(status: CampaignStatus) -> dict[str, Any]:
+def status_mapping(status: CampaignStatus) -> dict[str, Any]:
     """`whorl.campaign.status/1`."""
     gpus = status.gpus
     return {
@@ -166,12 +166,12 @@ def status_document(status: CampaignStatus) -> dict[str, Any]:
         },
         "gpu_hours_measured": status.measured_h,
         "gpu_hours_allocated": status.allocated_h,
-        "by_node": [_node(node) for node in status.nodes],
+        "by_node": [_node_mapping(node) for node in status.nodes],
         "notes": status.notes,
     }
 
 
-def _node(node: NodeStatus) -> dict[str, Any]:
+def _node_mapping(node: NodeStatus) -> dict[str, Any]:
     return {
         "node": node.name,
         "state": node.state,
@@ -190,54 +190,63 @@ def _node(node: NodeStatus) -> dict[str, Any]:
     }
 
 
-def status_answer(status: CampaignStatus, store: str, *, all_nodes: bool = False) -> Iterable[str | Table]:
-    """The status for people."""
+def status_document(status: CampaignStatus, store: str, *, all_nodes: bool = False) -> Document:
+    """How much is measured, what to do next, and the nodes that are not done."""
     request, gpus = status.request, status.gpus
     expected = sum(node.gpus for node in status.nodes)
-    yield (
-        f"campaign {request.campaign}: suite {request.suite}, neighbours {request.neighbours}; "
-        f"{gpus[GpuState.COVERED]:,} of {many(expected, 'GPU')} measured, {gpus[GpuState.FAILED]:,} failed"
-    )
-    yield f"{many(len(status.nodes), 'node')}: {_states(status)}"
+    parts: list[Part] = [
+        f"{gpus[GpuState.COVERED]:,} of {many(expected, 'GPU')} measured, {gpus[GpuState.FAILED]:,} failed; campaign "
+        f"{request.campaign}: suite {request.suite}, neighbours {request.neighbours}",
+        f"{many(len(status.nodes), 'node')}: {_states(status)}",
+    ]
+    if status.is_complete:
+        parts.append(Command(f"next: whorl report --store {shlex.quote(store)} --campaign {request.campaign}"))
     if status.measured_h:
-        yield (
+        parts.append(
             f"GPU-hours so far: {number(status.measured_h, 3)} measured, {number(status.allocated_h, 3)} allocated, "
             "without the start of the jobs"
         )
     nodes = [node for node in status.nodes if all_nodes or node.state is not NodeState.COVERED or node.why]
     order = list(NodeState)[::-1]
     nodes.sort(key=lambda node: (order.index(node.state), by_number(node.name)))
-    listed = nodes if all_nodes else nodes[:_LISTED]
+    listed = nodes if all_nodes else nodes[:_NODES_LISTED]
     if listed:
-        rows = [
-            [
-                node.name,
-                node.state,
-                f"{node.covered.count(GpuState.COVERED)}/{node.gpus}",
-                str(node.tries),
-                node.job.job if node.job else "",
-                "; ".join(filter(None, (_free_by(node), node.why))),
-            ]
-            for node in listed
-        ]
-        yield Table(("node", "state", "GPUs", "tries", "job", "why"), rows, (2, 3), wrapped=(5,), leaves=(4, 3))
+        parts.append(_node_table(listed))
         if len(nodes) > len(listed):
-            yield f"and {len(nodes) - len(listed):,} more: --all lists every node"
+            parts.append(f"and {len(nodes) - len(listed):,} more: --all lists every node")
         if _by_free_time(listed):
-            yield _BY_LIMITS
-    yield from status.notes
-    if status.is_complete:
-        yield Line(f"whorl report --store {store} --campaign {request.campaign}")
+            parts.append(_BY_LIMITS)
+    parts += status.notes
+    return Document(f"Campaign {request.campaign}", parts)
+
+
+def _node_table(nodes: Iterable[NodeStatus]) -> Table:
+    columns = [
+        "node", "state", Column("GPUs", "number"), Column("tries", "count", drops=1), Column("job", drops=2),
+        Column("why", "sentence"),
+    ]  # fmt: skip
+    rows = [
+        [
+            node.name,
+            str(node.state),
+            f"{node.covered.count(GpuState.COVERED)}/{node.gpus}",
+            node.tries,
+            node.job.job if node.job else "",
+            "; ".join(filter(None, (_free_by(node), node.why))),
+        ]
+        for node in nodes
+    ]
+    return Table(columns, rows)
 
 
 def _free_by(node: NodeStatus) -> str | None:
-    return None if node.free_s is None else f"busy, free by {_utc(node.free_s):%Y-%m-%d %H:%M} UTC"
+    return None if node.free_s is None else f"busy, free by {minute(_utc(node.free_s))} UTC"
 
 
-# -- doctor -------------------------------------------------------------------------------------------------------
+# -- doctor ------------------------------------------------------------------------------------------------------
 
 
-def doctor_document(report: NodeReport) -> dict[str, Any]:
+def doctor_mapping(report: NodeReport) -> dict[str, Any]:
     """`whorl.campaign.doctor/1`."""
     return {
         "schema": "whorl.campaign.doctor/1",
@@ -252,15 +261,18 @@ def doctor_document(report: NodeReport) -> dict[str, Any]:
     }
 
 
-def doctor_answer(report: NodeReport, store: str, fleet: str | None) -> Iterable[Table | Line]:
-    """What a node has and lacks, and what to do next, with the simulated fleet that was asked about."""
+def doctor_document(report: NodeReport, store: str, fleet: str | None) -> Document:
+    """Whether a campaign can measure on a node, what it has and lacks, and what to do next, with the simulated fleet
+    of the question."""
     rows = [["yes" if finding.works else "no", finding.what, finding.detail] for finding in report.findings]
-    yield Line(f"node {report.node}, by job {report.job}, after {report.waited_s:.0f} s")
-    yield Table(("works", "what", "detail"), rows, wrapped=(2,))
+    missing = ", ".join(finding.what for finding in report.findings if finding.vital and not finding.works)
+    answer = "a campaign can measure" if report.works else "a campaign cannot measure"
+    parts: list[Part] = [
+        f"node {report.node}, by job {report.job}, after {report.waited_s:.0f} s: {answer} there"
+        + (f": {missing}" if missing else ""),
+        Table(["works", "what", Column("detail", "sentence")], rows),
+    ]
     if report.works:
-        yield Line("a campaign can measure there")
         simulated = "" if fleet is None else f" --fleet {shlex.quote(str(fleet))}"
-        yield Line(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}{simulated}")
-    else:
-        missing = ", ".join(finding.what for finding in report.findings if finding.vital and not finding.works)
-        yield Line(f"a campaign cannot measure there: {missing}")
+        parts.append(Command(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}{simulated}"))
+    return Document(f"Node {report.node}", parts)
