@@ -91,7 +91,7 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
     """
     from . import output
     from .answers.tuning import tune
-    from .tune_report import step_text, stress_step_text
+    from .documents.tuning import step_text, stress_step_text
 
     if probe is None and not typed(ctx, "store"):
         store = None

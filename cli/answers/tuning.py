@@ -19,7 +19,7 @@ from ...jobs.tuning_warm_start import prior_from
 from ...probes import node
 from ...probes.measurement import drawn_fleet
 from ...store.instants import seconds_of
-from .. import tune_report
+from ..documents import tuning as documents
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -151,7 +151,7 @@ def _texts(words: str | int | Sequence[str | int] | None) -> list[str]:
     return [str(word) for word in ([words] if isinstance(words, str | int) else words or ())]
 
 
-def _sweep_reply(path: str | Path, bound: TimeBound, across: str | None) -> Reply[tune_report.SweepAnswer]:
+def _sweep_reply(path: str | Path, bound: TimeBound, across: str | None) -> Reply[documents.SweepAnswer]:
     """The choices in the sweeps of a file."""
     file = read_sweeps(path)
     if across not in (None, "batch"):
@@ -159,12 +159,12 @@ def _sweep_reply(path: str | Path, bound: TimeBound, across: str | None) -> Repl
     if across and not file.has_batches:
         raise InputError(f"{path} has no column batch_size: leave out across, or name a column so")
     choices = choose(across_batches(file.sweeps) if across else file.sweeps, bound)
-    answer = tune_report.SweepAnswer(file, tuple(choices), bound, across is not None)
+    answer = documents.SweepAnswer(file, tuple(choices), bound, across is not None)
     return Reply(
         answer,
-        partial(tune_report.sweep_document, answer),
-        partial(tune_report.sweep_answer, answer),
-        notes=tune_report.sweep_notes(answer),
+        partial(documents.sweep_mapping, answer),
+        partial(documents.sweep_document, answer),
+        notes=documents.sweep_notes(answer),
     )
 
 
@@ -181,12 +181,12 @@ def _searched(bench: tuning.TuneBench, bound: TimeBound, options: Mapping[str, A
         progress=options.get("progress") or tuning.TuningOptions.progress,
     )
     answer = tuning.tune(bench, bound, search)
-    notes = [*tune_report.tune_notes(answer), *([_NO_WARM_START] if start is not None and not helps else [])]
+    notes = [*documents.tune_notes(answer), *([_NO_WARM_START] if start is not None and not helps else [])]
     simulated = options.get("backend") == "simulated"
     return Reply(
         answer,
-        partial(tune_report.tune_document, answer, notes),
-        partial(tune_report.tune_answer, answer, safe=search.safe, simulated=simulated),
+        partial(documents.tune_mapping, answer, notes),
+        partial(documents.tune_document, answer, safe=search.safe, simulated=simulated),
         rows=RowList("trials"),
         notes=notes,
     )
@@ -209,11 +209,11 @@ def _stress_reply(goal: str, options: Mapping[str, Any]) -> Reply[StressReport]:
         log=_log(options),
     )
     report = search_stress(bench, search)
-    notes = tune_report.stress_notes(report)
+    notes = documents.stress_notes(report)
     return Reply(
         report,
-        partial(tune_report.stress_document, report, notes),
-        partial(tune_report.stress_answer, report, simulated=simulated),
+        partial(documents.stress_mapping, report, notes),
+        partial(documents.stress_document, report, simulated=simulated),
         rows=RowList("trials"),
         notes=notes,
     )

@@ -15,7 +15,7 @@ import pytest
 
 import whorl
 from whorl.analysis.tuning.search import Knob, Setting, TimeBound, Trial
-from whorl.cli.tune_report import tune_answer
+from whorl.cli.documents.tuning import tune_document
 from whorl.errors import DeviceError, InputError
 from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, POWER, UnsetKnob, power_values
@@ -187,7 +187,7 @@ def test_a_faster_answer_and_a_saving_that_may_be_nothing_are_said_so() -> None:
 
 
 def _said(answer: TuneAnswer) -> list[str]:
-    return [part for part in tune_answer(answer, safe=False, simulated=True) if isinstance(part, str)]
+    return [part for part in tune_document(answer, safe=False, simulated=True).parts if isinstance(part, str)]
 
 
 def test_safe_ends_trials_that_are_over_the_bound() -> None:

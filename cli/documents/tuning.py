@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.tuning.sweep import LABELS, NOISE_PCT, SweepChoice, SweepFile, gpu_spread_pct
-from ..dashboards.table import MISSING, Line, Table, many, number
+from ...analysis.tuning.sweep import LABELS, NOISE_PCT, SweepChoice, SweepFile, gpu_spread_pct
+from ...dashboards.document import Cell, Column, Command, Document, Part, Section, Table
+from ...dashboards.words import MISSING, many, number
 
 if TYPE_CHECKING:
-    from ..analysis.tuning.search import TimeBound, Trial
-    from ..jobs.tuning import TuneAnswer, TuneProgress, TuneShare
-    from ..jobs.tuning_knobs import UnsetKnob
-    from ..jobs.tuning_stress import KernelScore, StressProgress, StressReport
+    from ...analysis.tuning.search import TimeBound, Trial
+    from ...jobs.tuning import TuneAnswer, TuneProgress, TuneShare
+    from ...jobs.tuning_knobs import UnsetKnob
+    from ...jobs.tuning_stress import KernelScore, StressProgress, StressReport
 
 _SCHEMA = "whorl.tune/1"
 _KNOBS = {"power_limit_w": ("power limit", "W"), "sm_clock_mhz": ("SM clock", "MHz"),
@@ -25,7 +26,7 @@ _KNOBS = {"power_limit_w": ("power limit", "W"), "sm_clock_mhz": ("SM clock", "M
 _STAGES = {"class": "default on each GPU", "trial": "trial", "default": "default again", "answer": "answer again",
            "check": "answer on each GPU", "rival": "probe of the catalogue", "finalist": "measured again"}  # fmt: skip
 _OF_TRIAL = ("setting", "energy_j", "time_s", "ended_early", "failure")
-_LISTED, _KERNELS_LISTED = 24, 10
+_SWEEPS_LISTED, _KERNELS_LISTED = 24, 10
 _GOALS = {"power": "mean power, W", "spread": "variance between GPUs over that between runs"}
 _UNIT_OF_WORK = "The energy is that of a unit of work, not that of training to a target."
 
@@ -51,13 +52,15 @@ def _time(seconds: float | None) -> str:
     return f"{number(1000 * seconds)} ms" if seconds < 1 else f"{number(seconds)} s"
 
 
-def _administrator(commands: Sequence[str]) -> Iterator[str]:
-    if commands:
-        yield "An administrator sets it with:"
-        yield from (Line(f"  {command}") for command in commands)
+def _administrator(commands: Sequence[str]) -> list[Part]:
+    return (
+        [Section("An administrator sets it with:", [Command(f"  {command}") for command in commands])]
+        if commands
+        else []
+    )
 
 
-def _unset(knobs: Sequence[UnsetKnob]) -> Iterator[str]:
+def _unset(knobs: Sequence[UnsetKnob]) -> Iterator[Part]:
     """What was not searched, and how an administrator sets it."""
     for knob in knobs:
         word, unit = _KNOBS.get(knob.name, (knob.name, ""))
@@ -73,8 +76,8 @@ def _torn(line: int | None) -> list[str]:
 # -- a search for a setting ------------------------------------------------------------------------------------------
 
 
-def tune_document(answer: TuneAnswer, notes: Sequence[str]) -> dict[str, Any]:
-    """The document of a search, `whorl.tune/1`."""
+def tune_mapping(answer: TuneAnswer, notes: Sequence[str]) -> dict[str, Any]:
+    """The answer of a search, as `whorl.tune/1`."""
     return {
         "schema": _SCHEMA,
         "workload": answer.label,
@@ -119,22 +122,16 @@ def step_text(progress: TuneProgress) -> str:
     return f"{_STAGES[step.stage]}: {_setting(step.setting) or 'nothing set'}: {figures}"
 
 
-def tune_answer(answer: TuneAnswer, *, safe: bool, simulated: bool) -> Iterator[str | Table]:
-    """The answer for people."""
+def tune_document(answer: TuneAnswer, *, safe: bool, simulated: bool) -> Document:
+    """What to set and what it saves, how to set it, then the trials."""
+    title = f"Least energy for {answer.label}"
     if not answer.trials:
-        yield from _plan(answer)
-        return
-    yield _headline(answer)
-    if simulated:
-        yield "These GPUs are simulated."
-    yield _bound(answer)
-    yield ""
-    yield _trials(answer, safe=safe)
-    yield ""
-    yield from _gpus(answer)
-    yield from _administrator(answer.commands)
-    yield from _unset(answer.unset)
-    yield _UNIT_OF_WORK + ("" if simulated else " The settings of the GPUs are as they were before.")
+        return Document(title, [*_plan(answer)])
+    parts: list[Part] = [_headline(answer), *(["These GPUs are simulated."] if simulated else [])]
+    parts += [*_administrator(answer.commands), _bound(answer), *_checked(answer)]
+    parts += [Section("Trials", [_trials(answer, safe=safe)]), *_unset(answer.unset)]
+    restored = "" if simulated else " The settings of the GPUs are as they were before."
+    return Document(title, [*parts, _UNIT_OF_WORK + restored])
 
 
 def _headline(answer: TuneAnswer) -> str:
@@ -176,19 +173,19 @@ def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
     failed = sum(trial.failure is not None for trial in answer.trials)
     failures = f", {failed} failed (--json has the reasons in full)" if failed else ""
     rate = " With --safe about one trial in nine is over the bound all the same." if safe else ""
-    heads = ["trial", *_heads(list(answer.default)), "time", "energy, J"]
-    rows = [
+    columns = [Column(head, "number") for head in ("trial", *_heads(list(answer.default)), "time", "energy, J")]
+    rows: list[list[Cell]] = [
         [
             str(place),
             *(f"{trial.setting[name]:g}" for name in answer.default),
             _time(trial.time_s),
-            number(trial.energy_j),
+            trial.energy_j,
             _remark(trial, answer),
         ]
         for place, trial in enumerate(answer.trials, 1)
     ]
-    says = f"{over} of {many(len(answer.trials), 'trial')} over the bound{failures}.{rate}"
-    return Table([*heads, ""], rows, range(len(heads)), "Trials", says, wrapped=(len(heads),))
+    below = f"{over} of {many(len(answer.trials), 'trial')} over the bound{failures}.{rate}"
+    return Table([*columns, Column("", "sentence")], rows, below=below)
 
 
 def _remark(trial: Trial, answer: TuneAnswer) -> str:
@@ -199,8 +196,8 @@ def _remark(trial: Trial, answer: TuneAnswer) -> str:
     return "; ".join(filter(None, [role, over if answer.is_over(trial) else ""]))
 
 
-def _gpus(answer: TuneAnswer) -> Iterator[str]:
-    """On whom the answer holds."""
+def _checked(answer: TuneAnswer) -> Iterator[str]:
+    """On which GPUs the answer holds."""
     measured = [gpu for gpu in answer.gpus if gpu.over is not None]
     over = [gpu for gpu in measured if gpu.over]
     (tuned,) = (gpu.gpu for gpu in answer.gpus if gpu.tuned)
@@ -214,16 +211,17 @@ def _gpus(answer: TuneAnswer) -> Iterator[str]:
         yield f"Over the bound: {gpu.gpu}, {slower}{_time(gpu.time_s)}."
 
 
-def _plan(answer: TuneAnswer) -> Iterator[str | Table]:
+def _plan(answer: TuneAnswer) -> Iterator[Part]:
     """No knob can be set here: what was measured at the present setting, and what an administrator can do."""
     yield f"No knob can be set here, so nothing was searched for {answer.label}."
-    rows = [[gpu.gpu, _time(gpu.default_time_s), number(gpu.default_energy_j)] for gpu in answer.gpus]
-    yield Table(("GPU", "time", "energy, J"), rows, (1, 2), "As the GPUs are set now, one run each")
-    yield from _unset(answer.unset)
     yield (
         "Run whorl tune again as a user who may set it, or set one value after another, measure each, and give the "
         "table to whorl tune --sweep."
     )
+    yield from _unset(answer.unset)
+    rows = [[gpu.gpu, _time(gpu.default_time_s), gpu.default_energy_j] for gpu in answer.gpus]
+    columns = ["GPU", Column("time", "number"), Column("energy, J", "number")]
+    yield Table(columns, rows, "As the GPUs are set at present, one run each")
 
 
 # -- a sweep ---------------------------------------------------------------------------------------------------------
@@ -239,8 +237,8 @@ class SweepAnswer:
     across_batches: bool
 
 
-def sweep_document(answer: SweepAnswer) -> dict[str, Any]:
-    """The document of a sweep, `whorl.tune/1`."""
+def sweep_mapping(answer: SweepAnswer) -> dict[str, Any]:
+    """The answer of a sweep, as `whorl.tune/1`."""
     return {"schema": _SCHEMA, "rows": [_sweep_row(choice, answer.file.knob) for choice in answer.choices]}
 
 
@@ -304,28 +302,47 @@ def sweep_notes(answer: SweepAnswer) -> list[str]:
     return [f"{amount} {note}" for note, amount in notes.items() if amount]
 
 
-def sweep_answer(answer: SweepAnswer) -> Iterator[str | Table]:
-    """The choices for people."""
+def sweep_document(answer: SweepAnswer) -> Document:
+    """What the choices save, the choices, and how far the figures can be trusted."""
     file, (word, _) = answer.file, _KNOBS[answer.file.knob]
-    rows = sweep_document(answer)["rows"]
+    rows = sweep_mapping(answer)["rows"]
     settings = sum(len(sweep.settings) for sweep in file.sweeps)
-    yield f"{file.path}: {many(settings, 'setting')} in {many(len(file.sweeps), 'sweep')} of the {word}"
-    yield ""
-    yield _choices(answer, rows)
-    yield ""
     zeus_pcts = [row["zeus_saved_pct"] for row in rows if row["zeus_saved_pct"] is not None]
+    parts: list[Part] = [
+        _saving(rows, zeus_pcts, file.knob),
+        f"{file.path}: {many(settings, 'setting')} in {many(len(file.sweeps), 'sweep')} of the {word}",
+        Section(_bound_words(answer), [_choices(answer, rows)]),
+        *_doubts(answer, rows, zeus_pcts),
+    ]
+    return Document(f"Least energy in {file.path}", parts)
+
+
+def _saving(rows: Sequence[Mapping[str, Any]], zeus_pcts: Sequence[float], knob: str) -> str:
+    """What the choices save, over all sweeps."""
+    if len(rows) == 1:
+        (row,) = rows
+        saved, slower = (_tenths(row[name]) for name in ("saved_pct", "slower_pct"))
+        knob = _setting({knob: row[knob]})
+        chosen = knob if row["batch_size"] is None else f"{knob}, batch {row['batch_size']}"
+        return (
+            f"Set {chosen}: it saves {saved} % of the energy and is {slower} % slower (n = {many(row['runs'], 'run')})."
+        )
+    saved, slower = (_median([row[name] for row in rows]) for name in ("saved_pct", "slower_pct"))
+    beside = (
+        f"; by Zeus's rule, the lowest {_KNOBS[knob][0]} within the bound, {_median(zeus_pcts)}" if zeus_pcts else ""
+    )
+    return f"Median saved: {saved}{beside}. Median slower: {slower}. n = {len(rows)}; in brackets is the middle half."
+
+
+def _doubts(answer: SweepAnswer, rows: Sequence[Mapping[str, Any]], zeus_pcts: Sequence[float]) -> Iterator[str]:
+    """How the choices differ from Zeus's rule, and what is noise."""
+    word = _KNOBS[answer.file.knob][0]
     differ = sum(row["zeus_saved_pct"] not in (None, row["saved_pct"]) for row in rows)
     yield (
         f"Zeus's rule takes the lowest {word} within the bound: another setting in {differ} of "
         f"{many(len(zeus_pcts), 'sweep')}, and one that uses more energy than the default in "
         f"{sum(saved < 0 for saved in zeus_pcts)}."
     )
-    if len(rows) > 1:
-        saved, slower = (_median([row[name] for row in rows]) for name in ("saved_pct", "slower_pct"))
-        beside = f"; by Zeus's rule {_median(zeus_pcts)}" if zeus_pcts else ""
-        yield (
-            f"Median saved: {saved}{beside}. Median slower: {slower}. n = {len(rows)}; in brackets is the middle half."
-        )
     if any(row["runs"] == 1 for row in rows):
         noisy = sum(row["within_noise"] for row in rows)
         yield (
@@ -343,32 +360,35 @@ def sweep_answer(answer: SweepAnswer) -> Iterator[str | Table]:
             )
 
 
-def _choices(answer: SweepAnswer, rows: Sequence[Mapping[str, Any]]) -> Table:
-    knob, slowdown = answer.file.knob, answer.bound.max_slowdown
-    labels = [label for label in LABELS if any(row[label] for row in rows)]
-    columns = {label: label for label in labels} | {
-        "batch": "batch_size",
-        _heads([knob])[0]: knob,
-        "saved, %": "saved_pct",
-        "slower, %": "slower_pct",
-        "n": "runs",
-        f"Zeus's rule, {_KNOBS[knob][1]}": f"zeus_{knob}",
-        "its saving, %": "zeus_saved_pct",
-    }
+def _bound_words(answer: SweepAnswer) -> str:
+    slowdown = answer.bound.max_slowdown
+    if slowdown is None:
+        return f"Least energy in at most {_time(answer.bound.max_time_s)}"
     against = "the middle batch size" if answer.across_batches else "the same batch size"
-    bound = f"at most {100 * (slowdown or 0):g} % slower than at the highest setting of {against}"
-    return Table(
-        list(columns),
-        [[_cell(row[name]) for name in columns.values()] for row in rows[:_LISTED]],
-        range(len(labels), len(columns)),
-        f"Least energy {f'in at most {_time(answer.bound.max_time_s)}' if slowdown is None else bound}",
-        f"{many(len(rows) - _LISTED, 'row')} more: --json has them." if len(rows) > _LISTED else "",
-        leaves=[labels.index(label) for label in ("optimizer", "gpu") if label in labels],
-    )
+    return f"Least energy at most {100 * slowdown:g} % slower than at the highest setting of {against}"
 
 
-def _cell(value: float | int | str | None) -> str:
-    return _tenths(value) if isinstance(value, float | None) else str(value)
+def _choices(answer: SweepAnswer, rows: Sequence[Mapping[str, Any]]) -> Table:
+    knob = answer.file.knob
+    labels = [label for label in LABELS if any(row[label] for row in rows)]
+    drops = {"optimizer": 2, "gpu": 1}
+    columns = [(label, Column(label, drops=drops.get(label, 0))) for label in labels]
+    columns += [("batch_size", Column("batch", "count"))] if any(row["batch_size"] is not None for row in rows) else []
+    columns += [
+        (knob, Column(_heads([knob])[0], "number")),
+        ("saved_pct", Column("saved, %", "number", 1)),
+        ("slower_pct", Column("slower, %", "number", 1)),
+        ("runs", Column("n", "count")),
+        (f"zeus_{knob}", Column(f"Zeus's rule, {_KNOBS[knob][1]}", "number")),
+        ("zeus_saved_pct", Column("its saving, %", "number", 1)),
+    ]
+    cells = [[_cell(row[name]) for name, _ in columns] for row in rows]
+    return Table([column for _, column in columns], cells, most=_SWEEPS_LISTED)
+
+
+def _cell(value: float | int | str | None) -> Cell:
+    """A whole number as it is, without the sign of what rounds to 0."""
+    return f"{value:g}" if isinstance(value, int) else value
 
 
 def _median(values: Sequence[float]) -> str:
@@ -379,8 +399,8 @@ def _median(values: Sequence[float]) -> str:
 # -- a stress search -------------------------------------------------------------------------------------------------
 
 
-def stress_document(report: StressReport, notes: Sequence[str]) -> dict[str, Any]:
-    """The document of a stress search, `whorl.tune.stress/1`."""
+def stress_mapping(report: StressReport, notes: Sequence[str]) -> dict[str, Any]:
+    """The answer of a stress search, as `whorl.tune.stress/1`."""
     return {
         "schema": "whorl.tune.stress/1",
         "goal": report.goal,
@@ -419,31 +439,28 @@ def stress_step_text(step: StressProgress) -> str:
     return f"{_STAGES.get(step.stage, step.stage)}: {step.tried.label}: {number(step.tried.value)}{best}"
 
 
-def stress_answer(report: StressReport, *, simulated: bool) -> Iterator[str | Table]:
-    """The answer for people."""
+def stress_document(report: StressReport, *, simulated: bool) -> Document:
+    """The kernel, its knobs and the others beside it."""
     kernel = "of most power" if report.goal == "power" else "of the widest spread (variance between GPUs over runs)"
-    yield f"The kernel {kernel}: {_figure(report.winner, report.goal)}."
+    parts: list[Part] = [f"The kernel {kernel}: {_figure(report.winner, report.goal)}."]
     if report.best_probe is not None:
-        yield f"The best probe of the catalogue, {report.best_probe.label}: {_figure(report.best_probe, report.goal)}."
-    if simulated:
-        yield "These GPUs are simulated."
-    yield ""
+        best = _figure(report.best_probe, report.goal)
+        parts.append(f"The best probe of the catalogue, {report.best_probe.label}: {best}.")
+    parts += ["These GPUs are simulated."] if simulated else []
+    parts.append("`whorl probe run stress --knobs FILE` runs it as a probe, FILE being what --json prints.")
     knobs = [[name, f"{value:g}"] for name, value in report.winner.setting.items()]
-    yield Table(("knob", "value"), knobs, (1,), "Its knobs (0 is none of it, or the usual)")
-    yield ""
-    tried = [kernel for kernel in (*report.trials, *report.rivals) if kernel.value is not None]
-    best = sorted(tried, key=lambda kernel: -(kernel.value or 0.0))[:_KERNELS_LISTED]
-    yield Table(
-        ("kernel", _GOALS[report.goal], "of"),
-        [[kernel.label, number(kernel.value), kernel.figure] for kernel in best],
-        (1,),
-        f"The best of {many(len(report.trials), 'trial')} and {many(len(report.rivals), 'probe')}",
+    parts.append(Table(["knob", Column("value", "number")], knobs, "Its knobs (0 is none of it, or the usual)"))
+    known = [kernel for kernel in (*report.trials, *report.rivals) if kernel.value is not None]
+    best_first = sorted(known, key=lambda kernel: -(kernel.value or 0.0))[:_KERNELS_LISTED]
+    parts.append(
+        Table(
+            ["kernel", Column(_GOALS[report.goal], "number"), "of"],
+            [[kernel.label, kernel.value, kernel.figure] for kernel in best_first],
+            f"The best of {many(len(report.trials), 'trial')} and {many(len(report.rivals), 'probe')}",
+            "Settings that do not fit this GPU are known beforehand and were not tried. Trials are in no store.",
+        )
     )
-    yield (
-        "Settings that do not fit this GPU are known beforehand and were not tried. Trials are in no store; "
-        "`whorl probe run stress --knobs FILE` runs it as a probe, FILE being what --json prints."
-    )
-    yield from _unset(report.unset)
+    return Document(f"Kernel {kernel}", [*parts, *_unset(report.unset)])
 
 
 def _figure(tried: KernelScore, goal: str) -> str:
