@@ -22,9 +22,9 @@ from .words import MISSING, estimate, interval, number, quantity, second, with_i
 Kind = Literal["text", "sentence", "count", "number", "percent", "interval", "estimate", "time", "quantity"]
 """How the cells of a column are written and sorted. `text`: one line that does not break; `sentence`: text whose lines
 may break; `count`: a whole number; `number`: to `digits` behind the point, or four significant ones; `percent`: a
-number with its sign and %; `interval`: a pair (low, high); `estimate`: a number with its interval (value, low, high),
-sorted by the number; `time`: in UTC, to the second; `quantity`: a number in `unit`, with the prefix that suits it (kJ,
-GB)."""
+number with its sign and %, alone or with its interval; `interval`: a pair (low, high); `estimate`: a number with its
+interval (value, low, high), sorted by the number; `time`: in UTC, to the second; `quantity`: a number in `unit`, with
+the prefix that suits it (kJ, GB)."""
 
 Pair = tuple[float | None, float | None]
 Triple = tuple[float | None, float | None, float | None]
@@ -59,7 +59,8 @@ class Column:
         if isinstance(cell, str):
             return cell
         if isinstance(cell, tuple) and len(cell) == 3:
-            return with_interval(*cell, unit=self.unit, most=self.digits)
+            signed = self.kind == "percent"
+            return with_interval(*cell, signed=signed, unit="%" if signed else self.unit, most=self.digits)
         if isinstance(cell, tuple):
             return interval(*cell, digits=self.digits, signed=False, unit=self.unit)
         if isinstance(cell, datetime):

@@ -260,6 +260,28 @@ CHANNELS = {
     "throttled runs": "heat, a brake or the hardware holds its clock in more of its runs",
 }
 """How a GPU differs in a figure, by the name of an `analysis.verdicts.channels.Channel`."""
+FIGURES = {
+    "sm_clock": "SM clock",
+    "time_spread": "time, sitting to sitting",
+    "work_per_joule": "work per joule",
+    "temperature_rise": "warming per watt",
+    "power_at_fixed_clock": "power at fixed clock",
+    "xids": "XID errors",
+}
+"""Figures of the table `fingerprints`; the names of the others are words already."""
+CLOCK_REASONS = {
+    "applications_clocks": "clock set by hand",
+    "power_cap": "power limit",
+    "hw_slowdown": "hardware slowdown",
+    "sync_boost": "slower GPUs of its group",
+    "thermal_software": "heat, by the driver",
+    "thermal_hardware": "heat, by the hardware",
+    "power_brake": "external power brake",
+    "display_clocks": "clock of a display",
+    "board_limit": "limit of the board",
+    "reliability": "voltage",
+}
+"""Why a clock is held, by `store.vocabulary.ClockEvent`; the names of the others are words already."""
 ACTIONS = {
     "set power limit": "Set its power limit to that of its peers: `nvidia-smi -i GPU -pl WATTS`.",
     "check power supply": "Check the node's power supplies and cables: they assert the external power brake.",

@@ -74,8 +74,8 @@ def explain(
     """
     from ...analysis.one_gpu import explain as explaining
     from ...analysis.one_gpu.past import Place
-    from ..printed.explain import answer, document, shared_answer, shared_document
-    from .mappings import FINDING
+    from ..documents.gpu import document, shared_document
+    from . import mappings
 
     read = opened(store)
     try:
@@ -83,12 +83,12 @@ def explain(
     except InputError:
         if (shared := explaining.shared_finding(read, name, cluster)) is None:
             raise
-        parts = partial(shared_answer, shared, folder(store))
-        return Reply(shared, partial(shared_document, shared), parts, rows=RowList("verdicts", FINDING))
+        words = partial(shared_document, shared, folder(store))
+        return Reply(shared, partial(mappings.shared, shared), words, rows=RowList("verdicts", mappings.FINDING))
     return Reply(
         explained,
-        partial(document, explained),
-        partial(answer, explained, folder(store)),
+        partial(mappings.explain, explained),
+        partial(document, explained, folder(store)),
         rows=RowList("places", Place),
     )
 

@@ -7,15 +7,21 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from ...analysis.one_gpu.explain import Explained, SharedFinding
+from ...analysis.one_gpu.past import Line
 from ...analysis.verdicts import Judgement, NotJudged, Smallest, Verdict
 from ...analysis.verdicts.verdict import Change
 from ..documents.evidence import action, because, changed_with, reference, why_none, why_not
+from ..documents.gpu import sittings
 
 FINDING = (
     "level", "name", "gpus", "cluster", "model", "workloads", "kind", "state", "effect_pct", "low_pct", "high_pct", "p",
     "q", "n", "causes", "looks", "first_seen", "last_seen", "runs", "action", "reference", "figure",
 )  # fmt: skip
 """The columns of a finding in `whorl.verdicts/1`."""
+
+_SHARED = {"driver": ("driver", 1), "vbios": ("VBIOS", 1), "power_limit_mw": ("power limit, W", 1000)}
+_EVENTS = 20
 
 
 def verdicts(judgements: Sequence[Judgement]) -> dict[str, Any]:
@@ -53,6 +59,71 @@ def not_judged(gap: NotJudged) -> dict[str, str]:
 def smallest(effect: Smallest) -> dict[str, Any]:
     """The smallest effect of a workload, as a row of `whorl.verdicts/1`."""
     return asdict(effect) | {"why": why_none(effect)}
+
+
+def explain(gpu: Explained) -> dict[str, Any]:
+    """The document of `whorl.explain/1`."""
+    return {
+        "schema": "whorl.explain/1",
+        "cluster": gpu.cluster,
+        "gpu": gpu.gpu,
+        "name": gpu.name,
+        "identity": dict(gpu.identity),
+        "judged": judged(gpu),
+        "verdicts": [finding(verdict) for verdict in gpu.verdicts],
+        "not_judged": [not_judged(gap) for gap in gpu.not_judged],
+        "places": [asdict(place) for place in gpu.places],
+        "history": [row for line in gpu.lines for row in _history(line)],
+        "events": [{"ts": event.ts, "kind": event.kind, "detail": event.detail} for event in gpu.events[:_EVENTS]],
+        "smallest": [smallest(effect) for effect in gpu.smallest],
+        "conditions": {_SHARED[name][0]: [_condition(gpu, name)] for name in gpu.shared},
+    }
+
+
+def judged(gpu: Explained) -> dict[str, Any]:
+    """When the GPUs were judged, of how many, and how many runs are newer."""
+    found = gpu.found
+    return {
+        "at": None if found is None else found.judged_at,
+        "gpus": gpu.judged,
+        "newer_runs": None if found is None else found.newer.runs,
+        "newer_events": None if found is None else found.newer.facts,
+    }
+
+
+def shared(finding_of_several: SharedFinding) -> dict[str, Any]:
+    """The document of `whorl.explain.shared/1`."""
+    return {
+        "schema": "whorl.explain.shared/1",
+        "cluster": finding_of_several.cluster,
+        "name": finding_of_several.name,
+        "gpus": list(finding_of_several.gpus),
+        "verdicts": [finding(verdict) for verdict in finding_of_several.verdicts],
+    }
+
+
+def _history(line: Line) -> list[dict[str, Any]]:
+    return [
+        {
+            "workload": line.workload,
+            "began": sitting.began,
+            "n": sitting.n,
+            "effect_pct": sitting.off_pct if line.beside_peers else None,
+            "that_day_pct": sitting.that_day_pct,
+            "sm_clock_mhz": sitting.sm_clock_mhz,
+            "power_w": sitting.power_w,
+            "temperature_c": sitting.temperature_c,
+        }
+        for sitting in sittings(line)
+    ]
+
+
+def _condition(gpu: Explained, name: str) -> str:
+    """What is recorded of the GPU, and how many of its model share it."""
+    same, known = gpu.shared[name]
+    unit = _SHARED[name][1]
+    value = gpu.row[name] if unit == 1 else f"{gpu.row[name] / unit:g}"
+    return f"{value}: {same:,} of {known:,} GPUs"
 
 
 def _change(change: Change) -> dict[str, Any]:

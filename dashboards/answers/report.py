@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from ..document import Part
-from ..table import Line, Table, many
 from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
@@ -49,17 +47,13 @@ def report(
     `frame` and `json()` have the findings, as `whorl.verdicts`; of one GPU, what `whorl.explain` says. Raises
     InputError where there are no such runs and where the page cannot be written.
     """
-    from ..page import refuse_unwritable
-    from ..printed.explain import document
+    from ..html import refuse_unwritable
     from ..store_report import look
 
     if gpu is not None:
         if campaign is not None:
             raise InputError("--gpu and --campaign cannot be used together: the page of a GPU is about all its runs")
-        from ..gpu_page import gpu_report
-
-        whole = gpu_report(opened(store), out, gpu, cluster, progress=progress)
-        return Reply(whole, partial(document, whole), partial(_of_gpu, whole, out), rows=RowList("places"))
+        return _report_of_gpu(opened(store), out, gpu, cluster, progress=progress)
     refuse_unwritable(Path(out), "--out")
     looked = look(opened(store), campaign, cluster, progress=progress)
     if progress is not None:
@@ -80,11 +74,25 @@ def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None =
     )
 
 
-def _of_gpu(whole: OneGpu, page: str | Path) -> Iterable[Part | Table]:
-    from ..printed.explain import findings
+def _report_of_gpu(
+    store: Store, out: str | Path, name: str, cluster: str | None, *, progress: Callable[[str], None] | None
+) -> Reply[OneGpu]:
+    from ...analysis.one_gpu.whole import whole
+    from ..document import Document
+    from ..documents.gpu import document, what_was_found
+    from ..html import page, refuse_unwritable, write_page
+    from .mappings import explain
 
-    judged = whole.found
-    verdicts, smallest, gpus = ((), (), 0) if judged is None else (judged.verdicts, judged.smallest, judged.judged)
-    yield f"{whole.name}: {many(len(verdicts), 'finding')}"
-    yield from findings(verdicts, smallest, gpus if whole.lines else None)
-    yield Line(f"report: {page} (open it in a browser; it needs no network)")
+    refuse_unwritable(Path(out), "--out")
+    gpu = whole(store, name, cluster, progress=progress)
+    root = folder(store)
+    full = document(gpu, root)
+    write_page(Path(out), page(full))
+    found = what_was_found(gpu.row, gpu.runs, gpu.found, gpu.events, store=root)
+    written = f"The page: {out} (open it in a browser; it needs no network)."
+    return Reply(
+        gpu,
+        partial(explain, gpu),
+        lambda: Document(full.title, [f"{full.title}.", *found.parts, written]),
+        rows=RowList("places"),
+    )

@@ -19,7 +19,7 @@ from .access import protect, without_prefix
 from .drawing import failure, labelled
 from .energy import PAGE as ENERGY
 from .fleet.linking import PAGE as FLEET
-from .gpu.page import PAGE as GPU
+from .gpu import PAGE as GPU
 from .overview import PAGE as OVERVIEW
 from .page import PROBLEM, URL, Need, Page, heading, told
 from .placement import PAGE as PLACEMENT

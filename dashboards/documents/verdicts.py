@@ -65,7 +65,7 @@ def answers(verdicts: Sequence[Verdict], judged: int, *, ranks: int = 0, beside:
                 "Which GPUs",
                 f"{listed(subjects, _NAMES)}: {many(len(wrong), 'finding')} ({sure}). {the_others}".rstrip(),
             ),
-            ("Why", f"{capital(counted)}." if len(wrong) > 1 else f"{capital(str(worst.kind))}: {because(worst)}."),
+            ("Why", f"{capital(counted)}{'' if len(kinds) > 1 else f': {words.KINDS[worst.kind]}'}."),
             ("What to do", action(worst) if len(subjects) == 1 else f"First {name}: {action(worst)}"),
         ]
     )
@@ -187,7 +187,7 @@ def to_watch(verdicts: Sequence[Verdict], beside: Iterable[str] = ()) -> Table |
         [Column("name", page="gpu"), "newest sitting [95 %]", Column("in", "sentence")],
         rows,
         "Measure again",
-        "The newest sitting is slower than earlier ones, but not surely enough for a finding.",
+        "The newest sitting is slower than earlier ones, but not surely enough for a finding of its own.",
         most=LISTED,
     )
 
@@ -204,10 +204,10 @@ def as_judged(judged_at: datetime | None, newer: Newer, command: str = "") -> st
 
 def document(judgements: Sequence[Judgement], store: str | Path) -> Document:
     """What was found in each cluster: the three answers first, definitions in a fold at the end."""
-    parts: list[Part] = [
-        Section(f"Cluster {judgement.cluster}: {compared(judgement)}", list(_cluster(judgement, store)))
-        for judgement in judgements
-    ]
+    if len(judgements) == 1:
+        parts = list(_cluster(judgements[0], store))
+    else:
+        parts = [Section(f"Cluster {judgement.cluster}", list(_cluster(judgement, store))) for judgement in judgements]
     met = {verdict.kind for judgement in judgements for verdict in judgement.rows}
     parts += [definitions(met)] if met else []
     return Document("Which GPUs are odd", parts)
@@ -230,6 +230,7 @@ def definitions(kinds: Iterable[Kind]) -> Section:
 def _cluster(judgement: Judgement, store: str | Path) -> Iterator[Part]:
     beside = list(keys(judgement))
     yield answers(judgement.rows, judgement.gpus, ranks=judgement.ranks, beside=beside)
+    yield f"Cluster {judgement.cluster}: {compared(judgement)}."
     if judgement.rows:
         yield findings(judgement.rows[:DETAILED], beside)
     if others := judgement.rows[DETAILED:]:

@@ -101,7 +101,7 @@ def test_a_slow_rank_is_named_by_its_gpu_where_a_file_says_it(tmp_path: Path) ->
     stored = whorl("sql", "--store", store, "select level, name, gpus[1].gpu from verdicts_now")
     assert "n01/1" in stored.output
     page = tmp_path / "page.html"
-    assert "1 finding" in whorl("report", "--store", store, "--gpu", "n01/1", "--out", page).output
+    assert "slow (suspected)" in whorl("report", "--store", store, "--gpu", "n01/1", "--out", page).output
 
 
 def test_uuids_of_a_yaml_file_and_the_layout_beside_it(tmp_path: Path) -> None:

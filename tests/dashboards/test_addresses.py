@@ -108,13 +108,20 @@ def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list
 @pytest.mark.parametrize(
     ("gpu", "says"),
     [
-        ("GPU-a", ("Nobody has judged its cluster yet", "3 runs", "There is no telemetry of it")),
-        ("GPU-lost", ("It has not answered since 1970-01-04 00:00 UTC", "check its XID errors")),
+        ("GPU-a", ("Nobody has judged this GPU yet", "3", "There is no telemetry of it")),
+        ("GPU-lost", ("It has not answered since ", "1970-01-04 00:00", "check its XID errors")),
         ("MIG-1", ("This is a MIG instance (1g.10gb) of the GPU GPU-a",)),
         ("GPU-bare", ("Its node is not known", "whorl collect")),
         ("GPU-once", ("Each workload ran once: measure again",)),
-        ("GPU-never", ("It was never measured. Measure it on its node:", "whorl probe run --suite quick --gpu")),
-        (HTML, ("Nobody has judged its cluster yet",)),
+        (
+            "GPU-never",
+            (
+                "It was never measured: nothing can be said of it.",
+                "Measure it on its node:",
+                "whorl probe run --suite quick --gpu",
+            ),
+        ),
+        (HTML, ("Nobody has judged this GPU yet", "Judge its cluster:")),
         ("GPU-", ("choose", "GPU-a")),
         ("nobody", ("nobody",)),
     ],

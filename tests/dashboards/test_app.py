@@ -22,14 +22,12 @@ import pytest
 from werkzeug.test import TestResponse
 
 from whorl import dashboards
-from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli
 from whorl.dashboards.app.access import LIMITS, without_prefix
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.documents.evidence import action
-from whorl.dashboards.printed.explain import findings
 from whorl.dashboards.serving import Server
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -621,9 +619,8 @@ def test_where_no_gpu_could_be_judged_no_page_says_that_nothing_was_found(tmp_pa
     assert f"{CLUSTER}: none of its GPUs could be judged on " in first
     assert "No GPU could be judged: the page Fleet says why" in first
     assert "No GPU of its cluster could be judged: nothing can be said of it." in asked.said("gpu?gpu=n01/1")
-    explained = explain(store, "n01/1")
-    printed = findings(explained.verdicts, explained.smallest, explained.judged)
-    assert next(iter(printed)) == "no GPU of its cluster could be judged: nothing can be said of it"
+    printed = click.testing.CliRunner().invoke(cli, ["explain", "n01/1", "--store", str(store.root)]).stdout
+    assert "No GPU of its cluster could be judged: nothing can be said of it." in printed
 
 
 @pytest.fixture(scope="module")

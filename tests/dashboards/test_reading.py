@@ -20,7 +20,7 @@ from whorl.dashboards.app import reading as reading_
 from whorl.dashboards.app.fleet import view as fleet_view
 from whorl.dashboards.app.fleet.view import ask as ask_fleet
 from whorl.dashboards.app.fleet.view import view
-from whorl.dashboards.app.gpu import asked as of_page
+from whorl.dashboards.app.gpu import KnownGpu, known
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import PAGES, make_app
 from whorl.dashboards.app.state import parse
@@ -227,7 +227,7 @@ def test_the_first_page_finds_all_that_it_asks_for_already_read(
 
 def test_the_page_of_a_gpu_shows_the_past_that_explain_prints(fleet: Reading) -> None:
     reading = Reading(fleet.store)
-    for row in of_page.known(fleet).head(3).iter_rows(named=True):
+    for row in known(fleet).head(3).iter_rows(named=True):
         explained = explain(fleet.store, row["gpu"], cluster=row["cluster"], peers=True)
         assert explained.lines
-        assert tuple(of_page.lines(reading, row)) == explained.lines
+        assert tuple(KnownGpu(reading, row).lines()) == explained.lines

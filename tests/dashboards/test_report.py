@@ -8,16 +8,13 @@ import statistics
 from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
-from whorl import __version__
 from whorl.analysis import measurements, variability
 from whorl.analysis.fleet.side_by_side import against, labels, side_by_side
 from whorl.analysis.fleet.timelines import timelines
-from whorl.analysis.one_gpu.whole import whole
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts import Judgement
 from whorl.analysis.verdicts.judge import judged
@@ -25,15 +22,12 @@ from whorl.analysis.verdicts.planted import Miss, Planted
 from whorl.dashboards.figures.looks import looks
 from whorl.dashboards.figures.map import Grid
 from whorl.dashboards.figures.spread import closely
-from whorl.dashboards.gpu_page import gpu_page
 from whorl.dashboards.report import probe_report, to_show
 from whorl.dashboards.table import signed
 from whorl.store import Store
-from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.browser import needs_browser, rendered
 from whorl.tests.dashboards.test_page import unpacked
 from whorl.tests.probed_fleet import PROBES, stored, uuids
-from whorl.tests.stores import new_store
 
 KINDS = ("brake", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
 
@@ -169,27 +163,6 @@ def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
     assert "One GPU was measured: there is none to compare it with." in text
     assert "median of all GPUs" not in text
     assert "One GPU over the campaign" not in text
-
-
-@pytest.mark.long
-def test_the_evidence_says_how_it_was_measured_and_what_wrote_it_and_when(tmp_path: Path) -> None:
-    made_by_probes = text_of(gpu_page(whole(stored(tmp_path / "probed", 8, telemetry=False)[0], "c001-1/0"), "S"))
-    assert "Every GPU ran the same work of known size" in made_by_probes
-    assert "Versions of the probes: copy-h2d 1, gemm-fp32 1" in made_by_probes
-    assert "Software: driver simulated." in made_by_probes
-    assert "imported" not in made_by_probes
-    wrote = rf"whorl {re.escape(__version__)} wrote this page on \d{{4}}-\d\d-\d\d \d\d:\d\d UTC"
-    assert re.search(wrote, made_by_probes)
-    n = 8
-    own = {"cluster": ["c"] * n, "gpu": [f"g{one}" for one in range(n)]}
-    runs = own | {"run_id": [f"r{one}" for one in range(n)], "workload": ["w"] * n}
-    time = {"repeat": [0] * n, "figure": ["time"] * n, "unit": ["ms"] * n, "value": [10.0] * n}
-    tables: dict[str, dict[str, Any]] = {"gpus": own, "runs": runs | {"status": ["ok"] * n}, "results": runs | time}
-    store = new_store(tmp_path / "imported")
-    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "imported")
-    imported = text_of(gpu_page(whole(store, "g1"), "S"))
-    assert "Imported from files of other tools: 1 of 1 run." in imported
-    assert "the same work of known size" not in imported
 
 
 def test_the_page_fetches_nothing(faulty: tuple[Store, dict[str, str], str]) -> None:

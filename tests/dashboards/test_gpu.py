@@ -1,26 +1,44 @@
-"""What the figures of one GPU show: its place among its peers, its past, what an effect is made of, its clock."""
+"""One GPU in full: its sections say the same in a terminal, on a page and in the dashboard; what its figures show."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from whorl import __version__
 from whorl.analysis.one_gpu.happened import Mark
 from whorl.analysis.one_gpu.past import Line, Scatter, Sitting
 from whorl.analysis.one_gpu.reasons import Held, Reasons
 from whorl.analysis.one_gpu.standing import Standing
+from whorl.analysis.one_gpu.whole import whole
 from whorl.analysis.verdicts import Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import Neighbour
+from whorl.analysis.verdicts.judgements import conclude
 from whorl.analysis.verdicts.verdict import Action, Cause, Change, Measured, Quantity
-from whorl.dashboards.figures import bands, history, reasons
+from whorl.cli import cli
+from whorl.dashboards import html, terminal
+from whorl.dashboards.document import Chart, Command, Facts, Findings, Part, Section, Table
+from whorl.dashboards.documents import gpu as document
+from whorl.dashboards.figures import gpu as figures
 from whorl.dashboards.figures.bent import bent, bent_axis
-from whorl.dashboards.figures.waterfall import waterfall
-from whorl.dashboards.gpu_words import likeness
+from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import CLOCK_EVENTS
+from whorl.tests.conftest import BuiltOnce
+from whorl.tests.dashboards.asking import Asked
+from whorl.tests.judged_fleet import judged_store
+from whorl.tests.probed_fleet import stored
+from whorl.tests.stores import new_store
 
 HTML = "<b>gemm</b>"
 DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -43,7 +61,9 @@ def _verdict(*causes: Cause) -> Verdict:
 
 
 def test_the_parts_of_an_effect_follow_each_other_up_to_the_whole() -> None:
-    drawn = waterfall(_verdict(Cause("rest", -1.0, -2.0, None), Cause(HTML, 6.0, 5.0, 7.5), Cause("heat", 2.0, 1, 3)))
+    drawn = figures.causes(
+        _verdict(Cause("rest", -1.0, -2.0, None), Cause(HTML, 6.0, 5.0, 7.5), Cause("heat", 2.0, 1, 3))
+    )
     bar, ends = drawn.data
     assert list(bar.base) == [0, 6, 8, 0]  # the largest first
     assert list(bar.x) == [6, 2, -1, 7]
@@ -58,7 +78,7 @@ def test_the_parts_of_an_effect_follow_each_other_up_to_the_whole() -> None:
 
 def test_what_has_no_causes_has_no_such_figure() -> None:
     with pytest.raises(ValueError, match="n1/0 has no causes"):
-        waterfall(_verdict())
+        figures.causes(_verdict())
 
 
 # -- beside its peers -------------------------------------------------------------------------------------------
@@ -73,7 +93,7 @@ def _standing(figure: str, off: float | None, workload: str | None = "gemm", **m
 
 
 def test_a_gpu_beyond_its_peers_looks_other_than_one_among_them() -> None:
-    drawn = bands.fingerprint([_standing("time", 5.0), _standing("time", 1.0, HTML), _standing("xids", None)])
+    drawn = figures.beside_peers([_standing("time", 5.0), _standing("time", 1.0, HTML), _standing("xids", None)])
     assert list(drawn) == ["time"]  # a count has no ratio
     found = _traces(drawn["time"])
     inside, beyond = found["this GPU"], found["this GPU, beyond 90 % of its peers"]
@@ -91,7 +111,7 @@ def test_a_gpu_beyond_its_peers_looks_other_than_one_among_them() -> None:
 
 def test_figures_are_put_together_by_what_they_are_of() -> None:
     stands = [_standing("power", 1.0), _standing("temperature_rise", 1.0, None), _standing("time", 0.1, None)]
-    drawn = bands.fingerprint(stands)
+    drawn = figures.beside_peers(stands)
     assert list(drawn) == ["time", "power", "other figures"]
     assert drawn["time"].layout.yaxis.ticktext == ("all of compute",)
     assert drawn["other figures"].layout.yaxis.ticktext == ("warming per watt",)
@@ -99,23 +119,23 @@ def test_figures_are_put_together_by_what_they_are_of() -> None:
 
 def test_rows_of_long_names_have_each_its_own_name() -> None:
     names = ("gemm-fp16 [H100-SXM5]", "gemm-fp32 [H100-SXM5]")
-    drawn = bands.fingerprint([_standing("power_at_fixed_clock", 1.0, name) for name in names])["other figures"]
+    drawn = figures.beside_peers([_standing("power_at_fixed_clock", 1.0, name) for name in names])["other figures"]
     assert drawn.layout.yaxis.ticktext == tuple(f"power at fixed clock<br>{name}" for name in names)
     scatter = Scatter(0.3, 0.2, 0.5, 20, None, 0)
-    spread = bands.repeatability([replace(_line(within=scatter, between=scatter), workload=names[0])])
+    spread = figures.repeatability([replace(_line(within=scatter, between=scatter), workload=names[0])])
     assert spread is not None
     assert len(set(spread.layout.yaxis.ticktext)) == 2
 
 
 def test_without_peers_there_is_a_point_and_no_band() -> None:
-    found = bands.fingerprint([_standing("time", 0.3, off_low_pct=None, off_high_pct=None, band_pct=None)])["time"]
+    found = figures.beside_peers([_standing("time", 0.3, off_low_pct=None, off_high_pct=None, band_pct=None)])["time"]
     assert list(_traces(found)["this GPU"].error_x.array) == [0]
     assert not any(trace.showlegend for trace in found.data if trace.name != "this GPU")
 
 
 @pytest.mark.parametrize("off", [(5.0,), (5.0, 1.0)])
 def test_on_a_phone_the_legend_of_few_rows_has_room_above_them(off: tuple[float, ...]) -> None:
-    found = bands.fingerprint([_standing("time", one) for one in off])["time"]
+    found = figures.beside_peers([_standing("time", one) for one in off])["time"]
     names = [trace.name for trace in found.data if trace.showlegend is not False]  # there, each takes a line
     assert len(names) == len(off) + 1
     assert 19 * len(names) + 8 < found.layout.height / 2, "Plotly lays the rest of a legend over the rows"
@@ -129,8 +149,8 @@ def _line(*sittings: Sitting, **more: Any) -> Line:
 def test_a_gpu_that_repeats_better_than_its_peers_does_not_stand_out() -> None:
     good = Scatter(0.01, 0.005, 0.02, 20, (0.1, 0.2, 0.3, 0.4, 0.5), 63)
     bad = replace(good, pct=3.0, low_pct=None, high_pct=None)
-    assert bands.repeatability([_line()]) is None
-    drawn = bands.repeatability([_line(within=good, between=bad)])
+    assert figures.repeatability([_line()]) is None
+    drawn = figures.repeatability([_line(within=good, between=bad)])
     assert drawn is not None
     found = _traces(drawn)
     assert list(found["this GPU"].y) == [1]
@@ -142,7 +162,7 @@ def test_a_gpu_that_repeats_better_than_its_peers_does_not_stand_out() -> None:
 
 def test_on_a_phone_the_scatter_has_room_for_its_names_and_numbers() -> None:
     wide = Scatter(0.01, 0.005, 2.0, 20, (0.004, 0.02, 0.03, 0.4, 0.5), 63)
-    drawn = bands.repeatability([_line(between=wide), _line(between=wide)])
+    drawn = figures.repeatability([_line(between=wide), _line(between=wide)])
     assert drawn is not None
     assert drawn.layout.yaxis.ticktext == ("gemm", "gemm"), "what is the same of all rows is said below, once"
     assert drawn.layout.xaxis.title.text == "standard deviation between sittings, %"
@@ -168,7 +188,7 @@ def _sitting(day: int, off: float, **more: Any) -> Sitting:
 
 def test_the_past_shows_each_sitting_beside_its_peers_of_that_day() -> None:
     alone = _sitting(2, -0.5, low_pct=None, high_pct=None, that_day_pct=None, peers_pct=None, peers=0)
-    drawn = history.history(_line(_sitting(0, 1.0), _sitting(1, -1.0), alone))
+    drawn = figures.past(_line(_sitting(0, 1.0), _sitting(1, -1.0), alone))
     own = _traces(drawn)["this GPU"]
     assert list(own.y) == [1, -1, -0.5]
     assert list(own.error_y.array) == [1, 1, 0]  # an end at 0 % is an end
@@ -181,7 +201,7 @@ def test_the_past_shows_each_sitting_beside_its_peers_of_that_day() -> None:
 
 
 def test_a_gpu_alone_is_said_to_be_beside_itself() -> None:
-    drawn = history.history(_line(_sitting(0, 1.0, peers_pct=None), beside_peers=False))
+    drawn = figures.past(_line(_sitting(0, 1.0, peers_pct=None), beside_peers=False))
     assert drawn.layout.yaxis.title.text == "slower than its own median, %"
     assert [trace.name for trace in drawn.data] == ["this GPU"]
 
@@ -192,7 +212,7 @@ def test_a_change_is_a_band_from_the_last_sitting_before_to_the_first_after() ->
     change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, (driver,))
     other = replace(change, workload="stream")
     unknown = replace(change, since=None)
-    drawn = history.history(_line(_sitting(0, 0.0), _sitting(1, 7.0)), [change, other, unknown])
+    drawn = figures.past(_line(_sitting(0, 0.0), _sitting(1, 7.0)), [change, other, unknown])
     (shape,) = drawn.layout.shapes
     assert (shape.x0, shape.x1) == (since, at)
     marked = _traces(drawn)["its level changed"]
@@ -205,7 +225,7 @@ def test_a_change_is_a_band_from_the_last_sitting_before_to_the_first_after() ->
 
 def test_what_may_have_changed_it_stands_above_its_day_by_kind() -> None:
     marks = [Mark(DAY, "driver", f"driver {HTML}"), Mark(DAY, "xid", "XID 79"), Mark(DAY, "vbios", "VBIOS 2")]
-    drawn = history.history(_line(_sitting(0, 1.0)), marks=marks)
+    drawn = figures.past(_line(_sitting(0, 1.0)), marks=marks)
     found = _traces(drawn)
     assert {"driver", "VBIOS", "event"} <= set(found)
     assert "<b>" not in found["driver"].text[0]
@@ -228,31 +248,144 @@ def _reasons(share: list[float], stretch: list[int], *, counted: bool = True, mi
 
 def test_reasons_are_shares_of_the_time_and_a_gap_is_blank() -> None:
     found = _reasons([0.25, np.nan, 1.0], [0, 0, 1])
-    (heat,) = reasons.over_time(found).data
+    (heat,) = figures.clock(found).data
     row = np.array(heat.z[0], float)
     assert [one for one in row if np.isfinite(one)] == [25, 100]
     assert len(row) > 4  # the time between the stretches has a place
     said = [one for one in heat.text[0] if one]
     assert len(said) == 2
     assert "power limit: 25 % of the time, counted by the driver" in said[0]
-    drawn = reasons.over_time(found)
+    drawn = figures.clock(found)
     assert drawn.layout.yaxis.ticktext == ("power limit, 62 %",)
     assert [one.text for one in drawn.layout.annotations] == ["5 h"]
     assert drawn.layout.xaxis.title.text == "UTC"
-    short = reasons.over_time(_reasons([0.25, 0.5, 1.0], [0, 0, 0])).layout.xaxis
+    short = figures.clock(_reasons([0.25, 0.5, 1.0], [0, 0, 0])).layout.xaxis
     assert len(set(short.ticktext)) == len(short.ticktext)
     assert short.ticktext[0].count(":") == 2, "of minutes, with seconds"
 
 
 def test_what_readings_and_pruned_minutes_say_is_told_as_that() -> None:
+    def caption(found: Reasons) -> str:
+        (chart,) = document.clock(found, store="S").parts
+        assert isinstance(chart, Chart)
+        return chart.caption
+
     found = _reasons([0.5, 0.5], [0, 0], counted=False, minutes=2)
-    assert "From the readings, at most, as a minute" in reasons.caption(found)
-    (heat,) = reasons.over_time(found).data
+    assert "From the readings, at most, as a minute" in caption(found)
+    (heat,) = figures.clock(found).data
     assert "at most 50 % of the time, in 60 readings" in heat.text[0][0]
-    assert "Earlier telemetry is left out" in reasons.caption(replace(found, cut=True))
+    assert "Earlier telemetry is left out" in caption(replace(found, cut=True))
 
 
 def test_a_gpu_that_no_other_is_like_is_said_to_be_alone() -> None:
-    near, far = ([Neighbour("b", "n0/1", distance, 35)] for distance in (0.7, 58.06))
-    assert "No GPU is like it" not in likeness(near)
-    assert likeness(far).startswith("No GPU is like it: even the nearest is 58.1 standard deviations away.")
+    near, far = (document.like_it([Neighbour("b", "n0/1", distance, 35)]) for distance in (0.7, 58.06))
+    assert near is not None
+    assert far is not None
+    assert "No GPU is like it" not in near.lead
+    assert far.lead.startswith("No GPU is like it: even the nearest is 58.1 standard deviations away.")
+
+
+# -- one document, drawn four ways -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fleet(built_once: BuiltOnce) -> str:
+    """32 GPUs, measured on three days; n02/1 is 12 % slower."""
+    path = built_once("judged-gpu", lambda path: judged_store(path / "S", 32, (0, 2, 4), slow={5: 0.12})) / "S"
+    conclude(Store.open(path))
+    return str(path)
+
+
+def _sentences(parts: Sequence[Part]) -> Iterator[str]:
+    """Every sentence of parts that a terminal prints, and every cell of tables."""
+    for part in parts:
+        if isinstance(part, Section) and not part.folded:
+            yield from filter(None, (part.title, part.lead))
+            yield from _sentences(part.parts)
+        elif isinstance(part, Findings):
+            for finding in part.findings:
+                yield from (finding.size, finding.because, finding.action, finding.evidence)
+        elif isinstance(part, Table):
+            yield from (cell for row in part.texts() for cell in row)
+        elif isinstance(part, Facts):
+            yield from (text for _, text in part.pairs)
+        elif isinstance(part, str) and not isinstance(part, Command):
+            yield part
+
+
+def _plainly(text: str) -> str:
+    return re.sub(r"\s+", " ", text.replace("−", "-").replace("`", ""))
+
+
+@pytest.mark.parametrize("name", ["n02/1", "n01/0"])
+def test_terminal_page_notebook_and_dashboard_say_the_same_of_a_gpu(fleet: str, name: str, tmp_path: Path) -> None:
+    whole_document = document.document(whole(Store.open(fleet), name), fleet)
+    sentences = [_plainly(sentence) for sentence in _sentences(whole_document.parts)]
+    assert len(sentences) > 40
+    assert any("slow" in sentence for sentence in sentences)
+    drawn = {
+        "terminal": terminal.text(whole_document),
+        "page": unescape(re.sub("<[^>]+>", "", html.page(whole_document))),
+        "notebook": unescape(re.sub("<[^>]+>", "", html.fragment(whole_document.parts))),
+    }
+    for kind, text in drawn.items():
+        told = _plainly(text)
+        assert [sentence for sentence in sentences if sentence not in told] == [], kind
+    page = tmp_path / "gpu.html"
+    assert CliRunner().invoke(cli, ["report", "--gpu", name, "--store", fleet, "--out", str(page)]).exit_code == 0
+    report = _plainly(unescape(re.sub("<[^>]+>", "", page.read_text())))
+    assert [sentence for sentence in sentences if sentence not in report] == []
+
+
+@pytest.mark.parametrize("name", ["n02/1", "n01/0"])
+def test_explain_and_the_dashboard_have_the_sentences_of_the_document(fleet: str, name: str) -> None:
+    gpu = whole(Store.open(fleet), name)
+    explained = _plainly(CliRunner().invoke(cli, ["explain", name, "--store", fleet]).stdout)
+    page = _plainly("\n".join(_texts(json.loads(Asked(Store.open(fleet)).said(f"gpu?gpu={name}")))))
+    sections = [
+        document.what_was_found(gpu.row, gpu.runs, gpu.found, gpu.events, store=fleet),
+        document.which(gpu.row, gpu.shared, gpu.runs),
+        document.places(gpu.places, gpu.row["model"]),
+    ]
+    sentences = [_plainly(sentence) for sentence in _sentences([part for part in sections if part is not None])]
+    assert [sentence for sentence in sentences if sentence not in explained] == []
+    assert [sentence for sentence in sentences if sentence not in page] == []
+
+
+def _texts(part: Any) -> Iterator[str]:
+    """The texts of components, a paragraph a line."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, list):
+        whole_text = "".join(text for child in part for text in _texts(child))
+        yield whole_text
+    elif isinstance(part, dict):
+        if "children" in part.get("props", part):
+            yield from _texts(part.get("props", part)["children"])
+        else:
+            for value in part.values():
+                yield from _texts(value)
+
+
+@pytest.mark.long
+def test_the_evidence_says_how_it_was_measured_and_what_wrote_it_and_when(tmp_path: Path) -> None:
+    def text(store: Store, name: str) -> str:
+        return re.sub("<[^>]+>", "", html.page(document.document(whole(store, name), "S")))
+
+    made_by_probes = text(stored(tmp_path / "probed", 8, telemetry=False)[0], "c001-1/0")
+    assert "Every GPU ran the same work of known size" in made_by_probes
+    assert "Versions of the probes: copy-h2d 1, gemm-fp32 1" in made_by_probes
+    assert "Software: driver simulated." in made_by_probes
+    assert "Imported" not in made_by_probes
+    wrote = rf"whorl {re.escape(__version__)} wrote this on \d{{4}}-\d\d-\d\d \d\d:\d\d UTC"
+    assert re.search(wrote, made_by_probes)
+    n = 8
+    own = {"cluster": ["c"] * n, "gpu": [f"g{place}" for place in range(n)]}
+    runs = own | {"run_id": [f"r{place}" for place in range(n)], "workload": ["w"] * n}
+    time = {"repeat": [0] * n, "figure": ["time"] * n, "unit": ["ms"] * n, "value": [10.0] * n}
+    tables: dict[str, dict[str, Any]] = {"gpus": own, "runs": runs | {"status": ["ok"] * n}, "results": runs | time}
+    store = new_store(tmp_path / "imported")
+    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "imported")
+    imported = text(store, "g1")
+    assert "Imported from files of other tools: 1 of 1 run." in imported
+    assert "the same work of known size" not in imported
