@@ -1,7 +1,8 @@
 """Draws documents as HTML: one offline page with figures, in a light or dark theme, or a piece of a notebook.
 
 Plotly's own bundle is put in compressed, and unpacked by the browser's DecompressionStream, so that a page weighs
-about 2 MB and not 5. `page.css` and `page.js` are its look and what it does; `listing.js` draws long tables.
+about 2 MB and not 5. `document.css` is the look of documents, `page.css` that of a report; `page.js` is what it does,
+and `listing.js` draws long tables.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def page(document: Document) -> str:
     script = _file("page.js") + (_file("listing.js") if pieces.listings else "")
     return _HTML.format(
         title=_text(document.title),
-        style=_file("page.css"),
+        style=_file("document.css") + _file("page.css"),
         body="\n".join(body),
         bundle=_bundle() if pieces.figures else "",
         figures=_packed(json.dumps(pieces.figures, separators=(",", ":")).encode()),
@@ -164,7 +165,7 @@ class _Pieces:
 def _facts(facts: Facts) -> str:
     title = f'<h3 class="of">{_text(facts.title)}</h3>' if facts.title else ""
     rows = "".join(f"<dt>{_text(name)}</dt><dd>{prose(text)}</dd>" for name, text in facts.pairs)
-    return f"{title}<dl>{rows}</dl>"
+    return f'{title}<dl class="facts">{rows}</dl>'
 
 
 def _findings(part: Findings) -> str:
@@ -200,9 +201,9 @@ def _table(table: Table) -> str:
     if not heads:
         return above + below
     what = escape(table.title or ", ".join(filter(None, (head.head for head in heads))))
-    region = f'<div class="wide" role="region" aria-label="{what}" tabindex="0">'  # a keyboard reaches what is cut
-    cards = ' class="cards"' if table.cards else ""
-    return f"{above}{region}<table{cards}><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table></div>{below}"
+    cards = " cards" if table.cards else ""
+    region = f'<div class="wide{cards}" role="region" aria-label="{what}" tabindex="0">'  # a keyboard reaches it
+    return f"{above}{region}<table><thead><tr>{top}</tr></thead><tbody>{rows}</tbody></table></div>{below}"
 
 
 def _tip(column: Column) -> str:

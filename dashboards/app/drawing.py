@@ -65,7 +65,7 @@ def component(part: Part, address: Address | None = None) -> Component:
     if isinstance(part, Findings):
         return _findings(part, address)
     if isinstance(part, Facts):
-        pairs = [html.Div([html.Dt(name), html.Dd(prose(text))]) for name, text in part.pairs]
+        pairs = [child for name, text in part.pairs for child in (html.Dt(name), html.Dd(prose(text)))]
         return html.Div([*([html.H3(part.title)] if part.title else []), html.Dl(pairs, className="facts")])
     if isinstance(part, Tiles):
         tiles = [

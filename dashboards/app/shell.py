@@ -42,6 +42,8 @@ _COPIES = "copies"  # where a table asks for the command and the query that prin
 _SOON_S = 10.0
 _GRID = "_dash-component-suites/dash_ag_grid/async-community.js"
 """What draws tables. Dash would load it when the first table comes, after all else; the first page needs none."""
+_LOOK = Path(__file__).parents[1] / "document.css"
+"""What the report and the pages share."""
 _FOR_OLD_BROWSERS = re.compile(r"<script[^>]*/polyfill@[^>]*></script>")
 
 
@@ -71,7 +73,7 @@ def make_app(reading: Reading, *, prefix: str = "/", token: str | None = None, a
         serve_locally=True,
         suppress_callback_exceptions=True,
         on_error=_say_failure,
-        index_string=_INDEX.replace("{grid}", prefix + _GRID),
+        index_string=_INDEX.replace("{grid}", prefix + _GRID).replace("{look}", _LOOK.read_text(encoding="utf-8")),
     )
     protect(app.server, app.callback_map, token=token, prefix=prefix)
     plain = app.server.wsgi_app
@@ -247,6 +249,8 @@ _INDEX = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{%title%}</title>
 <link rel="icon" href="data:,">
+<style>
+{look}</style>
 {%css%}
 </head>
 <body>

@@ -160,7 +160,7 @@
 
   // ---- light, dark, or as the system says
   const system = matchMedia("(prefers-color-scheme: dark)"), address = new URLSearchParams(location.search);
-  const themes = {system: "Theme: as the system", light: "Theme: light", dark: "Theme: dark"}, order = Object.keys(themes);
+  const themes = {system: "Theme: auto", light: "Theme: light", dark: "Theme: dark"}, order = Object.keys(themes);
   let theme = [address.get("theme"), remembered("whorl-theme")].find(name => order.includes(name)) || "system";
   const label = (id, text) => {
     const button = document.getElementById(id);
