@@ -5,22 +5,17 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..dashboards.table import MISSING
 from ..errors import InputError
 from .options import Span, configured_option, json_option
 
 if TYPE_CHECKING:
-    from ..dashboards.table import Table
-    from ..jobs.chain import ChainReport, Until
-    from ..jobs.forecast import Forecast, JobShape, MeanInterval
+    from ..jobs.chain import Until
 
 _POLICIES = "reactive, lead6 (hours), average, test-only, p75"
 
@@ -76,6 +71,7 @@ def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: 
     from ..jobs.forecast import LeadPolicy
     from ..jobs.slurm import Slurm
     from . import output
+    from .documents.chain import chain_document, chain_mapping
     from .ending import Ending, stays
 
     chained = ChainOptions(
@@ -97,9 +93,9 @@ def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: 
         with Ending():
             report = run_chain(Slurm(), chained)
     if as_json:
-        output.print_json(_chain_document(report, chained.policy.name))
+        output.print_json(chain_mapping(report, chained.policy.name))
     else:
-        output.show(_chain_lines(report, chained.policy.name))
+        output.print_document(chain_document(report, chained.policy.name))
     sys.exit(_STATUS.get(report.folder.state.end or "", 0))
 
 
@@ -123,6 +119,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     from ..jobs.forecast import QUANTILES, Forecaster, JobShape, LeadPolicy, limit_seconds
     from ..jobs.slurm import Slurm
     from . import output
+    from .documents.chain import wait_document, wait_mapping
 
     limit_s = limit_seconds(limit)
     if not 0 < limit_s < math.inf:
@@ -134,9 +131,9 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     shape = JobShape(nodes, limit_s, partition)
     forecast = Forecaster(slurm, shape, LeadPolicy("p50", QUANTILES[0])).ask(planned=True)
     if as_json:
-        output.print_json({"schema": "whorl.jobs.wait/1"} | _shape(shape) | _forecast(forecast))
+        output.print_json(wait_mapping(shape, forecast))
     else:
-        output.show([f"a job of {_shape_words(shape)}, submitted at this moment:", *_forecast_lines(forecast)])
+        output.print_document(wait_document(shape, forecast))
 
 
 def _until(text: str) -> Until:
@@ -153,128 +150,3 @@ def _until(text: str) -> Until:
         return Until(time_s=time_of(text).replace(tzinfo=UTC).timestamp())
     except InputError as error:
         raise InputError(f"--until {text} is neither done nor a number of jobs nor a time: {error}") from error
-
-
-# -- what is printed --------------------------------------------------------------------------------------------------
-
-
-def _chain_document(report: ChainReport, policy: str) -> dict[str, Any]:
-    state, gaps = report.folder.state, report.interruptions_s
-    links = [asdict(link) | {"interruption_s": gaps.get(link.number)} for link in state.links.values()]
-    return {
-        "schema": "whorl.jobs.chain/1",
-        "chain": state.chain if state.links else None,
-        "script": state.script,
-        "folder": str(report.folder.path),
-        "policy": policy,
-        "end": state.end,
-        "reason": state.reason or None,
-        **_shape(report.shape),
-        "forecast": report.forecast and _forecast(report.forecast),
-        "links": links,
-        "notes": list(report.notes),
-    }
-
-
-def _shape(shape: JobShape) -> dict[str, Any]:
-    return {"nodes": shape.nodes, "limit_s": shape.limit_s, "partition": shape.partition}
-
-
-def _forecast(forecast: Forecast) -> dict[str, Any]:
-    price = forecast.price
-    quantiles = [
-        {"quantile": share, "wait_s": wait_s, "right_pct": right and 100 * right[0], "n": right and right[1]}
-        for share, wait_s in forecast.quantiles_s.items()
-        for right in [forecast.coverage.get(share)]
-    ]
-    figures = ("interruption_h", "overlap_h", "reactive_h")
-    return {
-        "basis": forecast.basis,
-        "learned_from": forecast.n,
-        "quantiles": quantiles,
-        "mean_wait_s": forecast.mean_s,
-        "planned_wait_s": forecast.planned_s,
-        "lead_s": forecast.lead_s,
-        "expected": price and {"n": price.n} | {
-            name: dict(zip(("mean", "low", "high"), getattr(price, name), strict=True)) for name in figures
-        },
-        "notes": list(forecast.notes),
-    }  # fmt: skip
-
-
-def _chain_lines(report: ChainReport, policy: str) -> Iterator[str | Table]:
-    from ..dashboards.table import Table
-    from ..jobs.chain import LinkEnd
-
-    state, gaps = report.folder.state, report.interruptions_s
-    yield f"{state.script}: {_shape_words(report.shape)}"
-    if report.forecast is not None:
-        yield from _forecast_lines(report.forecast)
-        lead_s = report.forecast.lead_s
-        due = "when the running one has ended" if lead_s is None else f"{_hours(lead_s)} before the running one ends"
-        yield f"policy {policy}: the next job is submitted {due}"
-        price = report.forecast.price
-        if price is not None:
-            yield (
-                f"so for {price.n} jobs of about this size lately: interruption {_figure(price.interruption_h)} and "
-                f"overlap {_figure(price.overlap_h)} a link; reactive: interruption {_figure(price.reactive_h)}"
-            )
-    if state.links:
-        rows = [
-            [
-                str(link.number),
-                link.job or MISSING,
-                (link.end or link.state).lower(),
-                _clock(link.start_s),
-                _clock(link.end_s),
-                MISSING if link.number not in gaps else f"{gaps[link.number]:.0f}",
-                link.detail,
-            ]
-            for link in state.links.values()
-        ]
-        header = ("link", "job", "state", "start (UTC)", "end (UTC)", "gap (s)", "detail")
-        yield Table(header, rows, right=(0, 5), wrapped=(6,), leaves=(4, 3))
-        yield "gap: from the end of a job to the start of the next one; negative where both ran"
-    yield from (f"note: {note}" for note in report.notes)
-    if state.end is not None:
-        further = "" if state.end == LinkEnd.DONE else " (--resume goes on with the next link)"
-        yield f"the chain has ended: {state.reason}{further}"
-
-
-def _forecast_lines(forecast: Forecast) -> Iterator[str | Table]:
-    from ..dashboards.table import Table
-
-    if forecast.quantiles_s:
-        rows = [
-            [f"{100 * share:.0f} %", _hours(wait_s), *(
-                (f"{100 * right[0]:.0f} %", f"{right[1]:,}") if right else (MISSING, MISSING)
-            )]
-            for share, wait_s in forecast.quantiles_s.items()
-            for right in [forecast.coverage.get(share)]
-        ]  # fmt: skip
-        yield Table(("of such jobs", "wait at most", "held for", "of n jobs"), rows, right=(0, 1, 2, 3))
-        yield f"learned from {forecast.n:,} jobs of this site"
-    elif forecast.mean_s is not None:
-        waited = f"waited {_hours(forecast.mean_s)} on average (n {forecast.n:,})"
-        yield f"the last jobs like it, or of any size where those are few, {waited}"
-    if forecast.planned_s is not None:
-        yield f"Slurm itself would start it in {_hours(forecast.planned_s)}"
-    yield from (f"note: {note}" for note in forecast.notes)
-
-
-def _figure(figure: MeanInterval) -> str:
-    mean_h, low_h, high_h = figure
-    return f"{mean_h:.2f} h [{MISSING if low_h is None else f'{low_h:.2f}, {high_h:.2f}'}]"
-
-
-def _shape_words(shape: JobShape) -> str:
-    nodes = "1 node" if shape.nodes == 1 else f"{shape.nodes} nodes"
-    return f"{nodes} for {_hours(shape.limit_s)}" + (f" in partition {shape.partition}" if shape.partition else "")
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.0f} min"
-
-
-def _clock(seconds: float | None) -> str:
-    return MISSING if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%d %b %H:%M:%S}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,7 @@ from .options import When, json_option
 
 if TYPE_CHECKING:
     from ..analysis.chains.jobs_log import JobsLog
-    from ..analysis.chains.policy_rows import Interval95, PolicyRow
-    from ..dashboards.table import Table
+    from ..analysis.chains.policy_rows import PolicyRow
     from .output import ProgressBar
 
 _PATH = click.Path(path_type=Path)
@@ -63,8 +62,9 @@ def chain_study(
     """
     from ..analysis.chains import study
     from ..analysis.chains.jobs_log import read_log
-    from ..dashboards.page import refuse_unwritable
-    from .output import ProgressBar, print_json, print_table, tell
+    from ..dashboards.html import refuse_unwritable
+    from .documents.chain import study_document, study_mapping
+    from .output import ProgressBar, print_document, print_json, tell
 
     stays("nothing was stored: run the command again")
     _refuse_mixed(options)
@@ -92,9 +92,9 @@ def chain_study(
             writer.writeheader()
             writer.writerows(samples)
     if as_json:
-        print_json(_document(log, rows, size, options))
+        print_json(study_mapping(log, rows, size, options))
     else:
-        print_table(_table(log, rows, size, options["gpus_per_node"]))
+        print_document(study_document(log, rows, size, options["gpus_per_node"]))
 
 
 def _refuse_mixed(options: Mapping[str, Any]) -> None:
@@ -138,57 +138,3 @@ def _account(log: JobsLog) -> Iterable[str]:
     if log.refused:
         yield f"to have all rows read, save the log with: {SAVE}"
     yield from (f"note: {note}" for note in log.notes)
-
-
-def _document(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, options: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "schema": "whorl.jobs.chain-study/1",
-        "log": {
-            "source": log.source,
-            "jobs": len(log),
-            "submitted_first": datetime.fromtimestamp(log.submit_s[0], UTC),
-            "submitted_last": datetime.fromtimestamp(log.submit_s[-1], UTC),
-            "passed_over": dict(log.passed),
-            "refused": [
-                {"reason": reason, "count": len(lines), "lines": list(lines[:1000])}
-                for reason, lines in log.refused.items()
-            ],
-        },
-        "cluster_nodes": cluster_nodes,
-        "as_published": options["as_published"],
-        "rows": [row.as_dict(options["gpus_per_node"]) for row in rows],
-    }
-
-
-def _table(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, gpus_per_node: int) -> Table:
-    from ..dashboards.table import Table, many, number
-
-    header = ["policy", "interruption h", "overlap h", "none %", "n", "covered %", "wasted GPU-h"]
-    cells = [
-        [
-            row.policy,
-            _with_interval(row.interruption_h, row.interruption_interval_h, 2),
-            _with_interval(row.overlap_h, row.overlap_interval_h, 2),
-            _with_interval(row.none_pct, row.none_interval_pct, 0),
-            f"{row.n:,}",
-            number(row.coverage_pct, 3),
-            f"{row.overlap_gpu_h(gpus_per_node):.2f}",
-        ]
-        for row in rows
-    ]
-    title = (
-        f"Chains of jobs on {many(rows[0].nodes, 'node')} of {cluster_nodes:,}, {many(len(log), 'job')} of {log.source}"
-    )
-    says = (
-        "Means over n chains, in brackets 95 % of what other weeks like these would give. none: without an "
-        "interruption, overlap included; covered: waits that were at most what was predicted; wasted: nodes that two "
-        "jobs of a chain held at once."
-    )
-    return Table(header, cells, right=range(1, len(header)), title=title, says=says, leaves=(6, 5))
-
-
-def _with_interval(figure: float, interval: Interval95, digits: int) -> str:
-    if interval is None:
-        return f"{figure:.{digits}f} [n/a]"
-    low, high = interval
-    return f"{figure:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ...dashboards.document import Column, Command, Document, Part, Table
+from ...dashboards.document import Cell, Column, Command, Document, Part, Table
 from ...dashboards.words import many, minute, number
 from ...jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, job_minutes
 from ...jobs.campaign_status import CampaignStatus, GpuState, NodeState, NodeStatus
@@ -221,11 +221,11 @@ def status_document(status: CampaignStatus, store: str, *, all_nodes: bool = Fal
 
 
 def _node_table(nodes: Iterable[NodeStatus]) -> Table:
-    columns = [
+    columns: list[Column | str] = [
         "node", "state", Column("GPUs", "number"), Column("tries", "count", drops=1), Column("job", drops=2),
         Column("why", "sentence"),
     ]  # fmt: skip
-    rows = [
+    rows: list[list[Cell]] = [
         [
             node.name,
             str(node.state),

@@ -173,7 +173,9 @@ def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
     failed = sum(trial.failure is not None for trial in answer.trials)
     failures = f", {failed} failed (--json has the reasons in full)" if failed else ""
     rate = " With --safe about one trial in nine is over the bound all the same." if safe else ""
-    columns = [Column(head, "number") for head in ("trial", *_heads(list(answer.default)), "time", "energy, J")]
+    columns: list[Column | str] = [
+        Column(head, "number") for head in ("trial", *_heads(list(answer.default)), "time", "energy, J")
+    ]
     rows: list[list[Cell]] = [
         [
             str(place),
@@ -220,7 +222,7 @@ def _plan(answer: TuneAnswer) -> Iterator[Part]:
     )
     yield from _unset(answer.unset)
     rows = [[gpu.gpu, _time(gpu.default_time_s), gpu.default_energy_j] for gpu in answer.gpus]
-    columns = ["GPU", Column("time", "number"), Column("energy, J", "number")]
+    columns: list[Column | str] = ["GPU", Column("time", "number"), Column("energy, J", "number")]
     yield Table(columns, rows, "As the GPUs are set at present, one run each")
 
 

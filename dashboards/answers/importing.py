@@ -70,7 +70,7 @@ class Imports:
 
     def document(self) -> Document:
         """What became of each file that was imported, for people."""
-        outcomes = [*self.reports, *self.stores]
+        outcomes: list[Report | Merged] = [*self.reports, *self.stores]
         return Document("Import", [sentence for outcome in outcomes for sentence in outcome_parts(outcome)])
 
 

@@ -153,7 +153,12 @@ class NodeCheck:
     def document(self) -> Document:
         """For people: the status and why, a row a GPU, then what is known of the check itself."""
         parts: list[Part] = [self._answer()]
-        columns = ["GPU", "status", Column("now, beside its own level", "sentence", drops=1), Column("why", "sentence")]
+        columns: list[Column | str] = [
+            "GPU",
+            "status",
+            Column("now, beside its own level", "sentence", drops=1),
+            Column("why", "sentence"),
+        ]
         rows = [
             [gpu.name, gpu.status.name.lower(), ", ".join(map(str, gpu.now)) or None, "; ".join(gpu.says) or _FINE]
             for gpu in self.gpus

@@ -33,7 +33,7 @@ def job_document(gpus: Sequence[GpuSummary], places: Mapping[str, FleetPlace] | 
         return Document("GPUs of a job", ["No GPU was read."])
     together = total(gpus)
     unit, size = unit_of([gpu.energy_j for gpu in gpus])
-    columns = [
+    columns: list[Column | str] = [
         "GPU", Column("model", drops=4), Column("mean W", "number"), Column("max W", "number"),
         Column("readings", "count", drops=2), Column(f"energy, {unit} [95 %]", "estimate"),
         Column("SM MHz", "number", 0), Column("use %", "number", 0, drops=3), Column("max °C", "number", 0),

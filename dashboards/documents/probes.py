@@ -125,7 +125,7 @@ def _run_table(title: str, head: str, runs: Sequence[tuple[str, Summary]], plan:
     timed = any(run.median_ms is not None for _, run in runs)
     n = Column("n", "count", drops=1) if timed else Column("readings", "count", drops=1)
     times = [Column("ms", "number"), Column("± %", "number")] if timed else []
-    columns = [
+    columns: list[Column | str] = [
         Column(head), *times, n, Column("figure", "number"), Column("MHz", "number", 0), Column("W", "number", drops=3),
         Column("°C", "number", 0, drops=2), "ended",
     ]  # fmt: skip
@@ -159,7 +159,7 @@ def _half_width(run: Summary) -> str:
 
 def _fleet_table(done: Sequence[Summary], probes: Sequence[str]) -> Table:
     """A row for each probe: the medians of its GPUs, the lowest and the highest one."""
-    columns = [
+    columns: list[Column | str] = [
         "probe", Column("GPUs", "count"), Column("median", "number"), Column("lowest .. highest", "number", drops=1),
         Column("range %", "number"), Column("MHz", "number", drops=3), Column("W", "number", drops=2), "slowest",
     ]  # fmt: skip
@@ -288,7 +288,9 @@ def _level_tables(runs: Sequence[tuple[str, Summary]], plan: Plan, *, by_gpu: bo
         rows = [
             [name, *(_median_text(group, figure, digits) for _, figure, digits in figures)] for name, group in grouped
         ]
-        columns = [Column(head, "number", drops=_DROPPED.get(figure, 0)) for head, figure, _ in figures]
+        columns: list[Column | str] = [
+            Column(head, "number", drops=_DROPPED.get(figure, 0)) for head, figure, _ in figures
+        ]
         yield Table([Column("GPU"), *columns], rows, f"{title}{sample}")
 
 
@@ -380,7 +382,7 @@ def list_document(model: str, probes: Sequence[Mapping[str, Any]], suites: Seque
         f"{many(len(probes), 'probe')}. Sizes are for one repetition on one {model}. Times are limits per GPU. "
         "CC: compute capability."
     ]
-    columns = [
+    columns: list[Column | str] = [
         "probe", Column("time", "number"), Column("stresses", "sentence"), Column("work", "sentence", drops=1),
         Column("size", "number"), Column("needs", "sentence"),
     ]  # fmt: skip
@@ -428,7 +430,7 @@ def keep_document(rows: Sequence[KeepRow], limits: tuple[float, float, int], *, 
     parts: list[Part] = []
     if all(row.simulated for row in rows):
         parts.append("no real data yet" if has_store else "no real data yet: --store DIR names a store with runs")
-    columns = [
+    columns: list[Column | str] = [
         Column("cluster", drops=1), "probe", Column("GPUs", "count"), Column("sittings", "count"),
         Column("ICC", "number", 2), Column("[95 %]", "interval", 2), Column("unexplained, %", "number", 0),
         Column("[95 %]", "interval", 0), Column("after", "count"), "stays",

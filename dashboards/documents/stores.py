@@ -15,7 +15,7 @@ from ...store.importing.layout import by_name
 from ...store.merging import Merged
 from ...store.registrations import LogStatus
 from ...store.table_logs import MovedOn
-from ..document import Column, Command, Part, Table
+from ..document import Cell, Column, Command, Part, Table
 from ..words import count, many, second
 
 _NAMED = 5
@@ -98,7 +98,7 @@ def registered(logs: Sequence[MovedOn]) -> Iterator[Part]:
         if moved.failure is not None:
             yield _failure(moved)
             continue
-        rows = [
+        rows: list[list[Cell]] = [
             [logged.table, logged.files, logged.added, logged.removed, logged.location]
             for logged in moved.tables
             if logged.files or logged.removed

@@ -27,7 +27,8 @@ def log(tmp_path: Path) -> Path:
 def test_the_table_and_the_samples_of_the_published_study(log: Path, tmp_path: Path) -> None:
     answer = study(log, "--as-published", "mirage", "--nodes", 2, "--samples", tmp_path / "samples.csv")
     assert answer.exit_code == 0, answer.stderr
-    assert [line.split()[0] for line in answer.stdout.splitlines()[2:4]] == ["reactive", "average"]
+    assert [line.split()[0] for line in answer.stdout.splitlines()[3:5]] == ["reactive", "average"]
+    assert "Least interruption: average, " in answer.stdout.splitlines()[0]
     with (tmp_path / "samples.csv").open() as file:
         samples = list(csv.DictReader(file))
     assert len(samples) == 43
