@@ -101,7 +101,7 @@ def variability(
     definition of the SC'22 study. docs/statistics.md defines every figure.
     """
     from ..dashboards.answers import judging
-    from ..dashboards.printed import variability as printed
+    from ..dashboards.documents.variability import markdown
     from .output import ProgressBar, print_reply, tell_notes
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
@@ -112,7 +112,7 @@ def variability(
             print_reply(pairs, as_json=as_json)
             return
         tell_notes(pairs)
-        click.echo("\n\n".join(f"## {one.title}\n\n{one.markdown()}" for one in printed.across_answer(pairs.result)))
+        click.echo(markdown(pairs.document()))
         return
     with ProgressBar() as progress:
         reply = judging.variability(
@@ -124,7 +124,7 @@ def variability(
         )
     if as_markdown:
         tell_notes(reply)
-        click.echo(printed.as_markdown(reply.result, judging.gpu_names(store)))
+        click.echo(markdown(reply.document()))
     else:
         print_reply(reply, as_json=as_json)
 

@@ -104,13 +104,14 @@ def fingerprint(
     """
     from ...analysis.engines import HERE
     from ...analysis.verdicts.fingerprint import fingerprints
-    from ..printed import fingerprint as printed
+    from ..documents.variability import fingerprints as words
+    from . import mappings
 
     computed = fingerprints(opened(store), cluster=cluster, gpu=gpu, engine=engine or HERE, progress=progress)
     return Reply(
         computed,
-        partial(printed.document, computed),
-        partial(printed.answer, computed, folder(store)),
+        partial(mappings.fingerprints, computed),
+        partial(words, computed, folder(store)),
         notes=computed.notes,
     ).covering(computed.coverage)
 
@@ -124,11 +125,15 @@ def diff(
     InputError where the times are in the wrong order, or one side has no runs.
     """
     from ...analysis.verdicts.difference import Moved, difference
-    from ..printed.diff import answer, document
+    from ..documents import followup
+    from . import mappings
 
     changed = difference(opened(store), time_of(before), time_of(after), cluster=cluster)
     return Reply(
-        changed, partial(document, changed), partial(answer, changed, folder(store)), rows=RowList("moved", Moved)
+        changed,
+        partial(mappings.difference, changed),
+        partial(followup.difference, changed, folder(store)),
+        rows=RowList("moved", Moved),
     )
 
 
@@ -153,7 +158,8 @@ def plan(
     from ...probes.catalogue import choose
     from ...probes.conditions import Asked
     from ...probes.effort import EFFORTS
-    from ..printed import plan as printed
+    from ..documents import followup
+    from . import mappings
 
     budget_s = seconds_of(budget)
     if not budget_s > 0:
@@ -166,11 +172,11 @@ def plan(
     read = opened(store)
     plan = planned(read, names, budget_s=budget_s, seconds=seconds, cluster=cluster, threshold_pct=threshold)
     simulated = backends_again(read, plan.cluster)
-    todo = list(printed.commands(plan, folder(store), suite, simulated))
+    todo = list(followup.commands(plan, folder(store), suite, simulated))
     return Reply(
         plan,
-        partial(printed.document, plan, todo),
-        partial(printed.answer, plan, todo, simulated),
+        partial(mappings.plan, plan, todo),
+        partial(followup.plan, plan, todo, simulated),
         rows=RowList("gpus", Next),
     )
 
@@ -191,7 +197,7 @@ def variability(
     InputError where there are no such runs.
     """
     from ... import analysis
-    from ..printed import variability as printed
+    from ..documents import variability as words
 
     if replicates and replicates < LEAST_REPLICATES:
         raise InputError(f"--replicates is 0 for no intervals, or at least {LEAST_REPLICATES}, not {replicates}")
@@ -207,7 +213,7 @@ def variability(
     return Reply(
         rows,
         lambda: document | {"rows": [row.as_dict() for row in rows], "notes": notes},
-        lambda: printed.answer(rows, gpu_names(read)),
+        lambda: words.variability(rows, gpu_names(read)),
         notes=notes,
     )
 
@@ -221,7 +227,7 @@ def across(
     runs.
     """
     from ... import analysis
-    from ..printed import variability as printed
+    from ..documents import variability as words
 
     read, runs, notes = _compared(store, cluster, workload)
     pairs = analysis.across(runs, identities=analysis.identities(read))
@@ -229,7 +235,7 @@ def across(
     return Reply(
         pairs,
         lambda: {"schema": "whorl.across/1", "rows": [pair.as_dict() for pair in pairs]},
-        partial(printed.across_answer, pairs),
+        partial(words.across, pairs),
         rows=RowList(of=analysis.Across),
         notes=notes,
     )

@@ -10,8 +10,19 @@ from typing import Any
 from ...analysis.one_gpu.explain import Explained, SharedFinding
 from ...analysis.one_gpu.past import Line
 from ...analysis.verdicts import Judgement, NotJudged, Smallest, Verdict
+from ...analysis.verdicts.difference import ERROR_RATE, Difference
+from ...analysis.verdicts.fingerprint import Fingerprints
+from ...analysis.verdicts.plan import Planned
 from ...analysis.verdicts.verdict import Change
 from ..documents.evidence import action, because, changed_with, reference, why_none, why_not
+from ..documents.followup import (
+    NodeCommand,
+    difference_notes,
+    passive_ranks,
+    plan_notes,
+    reason,
+    why_not_compared,
+)
 from ..documents.gpu import sittings
 
 FINDING = (
@@ -135,3 +146,45 @@ def _dated(fields: dict[str, Any], *names: str) -> dict[str, Any]:
     """Fields with these times as text, UTC."""
     times: dict[str, datetime | None] = {name: fields[name] for name in names}
     return fields | {name: None if at is None else f"{at.isoformat()}Z" for name, at in times.items()}
+
+
+def fingerprints(computed: Fingerprints) -> dict[str, Any]:
+    """The document of `whorl.fingerprint/1`."""
+    return {
+        "schema": "whorl.fingerprint/1",
+        "cluster": computed.cluster,
+        "gpu": computed.gpu,
+        "rows": computed.rows.drop("version", "made_at").to_dicts(),
+        "neighbours": [
+            {"gpu": near.gpu, "name": near.name, "distance": near.distance, "figures": near.figures}
+            for near in computed.neighbours
+        ],
+    }
+
+
+def difference(changed: Difference) -> dict[str, Any]:
+    """The document of `whorl.diff/1`."""
+    steps = [asdict(step) | {"why": why_not_compared(step)} for step in changed.steps]
+    return {
+        "schema": "whorl.diff/1",
+        "cluster": changed.cluster,
+        "before": changed.before,
+        "after": changed.after,
+        "looks": changed.looks,
+        "error_rate": ERROR_RATE,
+        "steps": [{name: value for name, value in step.items() if name != "compared"} for step in steps],
+        "moved": [asdict(gpu) for gpu in changed.moved],
+        "new": list(changed.new),
+        "gone": list(changed.gone),
+        "identity": dict(changed.identity),
+        "notes": list(difference_notes(changed)),
+    }
+
+
+def plan(planned: Planned, todo: Sequence[NodeCommand]) -> dict[str, Any]:
+    """The document of `whorl.plan/1`."""
+    fields = {name: getattr(planned, name) for name in ("cluster", "budget_s", "left_out", "decided")}
+    fields |= {"passive": passive_ranks(planned), "probes": list(planned.probes), "notes": list(plan_notes(planned))}
+    gpus = [asdict(gpu) | {"reason": reason(gpu, planned.threshold_pct)} for gpu in planned.gpus]
+    commands = [{"node": command.node, "command": str(command), "seconds": command.seconds} for command in todo]
+    return {"schema": "whorl.plan/1", **fields, "gpus": gpus, "commands": commands}

@@ -16,9 +16,9 @@ from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
 from whorl.analysis.verdicts.judgements import record
 from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.verdict import Action
-from whorl.dashboards.printed.fingerprint import answer
-from whorl.dashboards.printed.plan import reason
-from whorl.dashboards.table import Table
+from whorl.dashboards import terminal
+from whorl.dashboards.documents import variability
+from whorl.dashboards.documents.followup import reason
 from whorl.store import Store
 from whorl.store.schema import FINGERPRINTS, arrow_rows, arrow_schema
 from whorl.tests.cli.test_verdicts import AT, document, whorl
@@ -112,7 +112,7 @@ def test_few_gpus_are_shown_with_what_cannot_be_concluded(gpus: int, says: str |
     store = str(judged_store(tmp_path / "S", gpus, (0,)).root)
     found = fingerprints(store)
     for given in (found, replace(found, gpu=uuid(0))):
-        said = "\n".join(part.markdown() if isinstance(part, Table) else part for part in answer(given, store))
+        said = terminal.text(variability.fingerprints(given, store))
         assert says is None or says in said
         assert says is not None or ("cannot be said" not in said and "none can be named" not in said)
 
@@ -261,7 +261,7 @@ def test_the_budget_is_kept_and_the_commands_name_the_nodes(tmp_path: Path) -> N
     assert len(found["gpus"]) + found["left_out"] == 12
     assert [one["node"] for one in found["commands"]] == ["n01"]
     shown = whorl("verdicts", "plan", "--store", str(tmp_path / "S"), "--budget", "1min")
-    assert "# on n01:" in shown.output
+    assert "On n01:" in shown.output
     assert "whorl probe run gemm-fp32 stream-triad --suite quick" in shown.output
     assert "--gpu n01/0 --gpu n01/1" in shown.output
     assert (
