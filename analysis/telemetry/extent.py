@@ -12,6 +12,8 @@ from ...store.instants import in_sql
 from .readings import MINUTE_NS, Key, Which, of
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from ...store import Store
 
 SECOND = 1_000_000_000
@@ -55,10 +57,23 @@ def newest(store: Store, keys: Which | None = None) -> int | None:
     return None if last is None else int(last)
 
 
-def last_readings(store: Store, keys: Sequence[Key]) -> dict[Key, int]:
-    """When the last reading of each of these GPUs was taken."""
+def last_readings(store: Store, keys: Which) -> dict[Key, int]:
+    """When the last reading of each of these GPUs was taken; without those that have none."""
     query = f"SELECT cluster, gpu, epoch_ns(ts) FROM latest WHERE {of(keys)}"
     return {(cluster, gpu): at for cluster, gpu, at in store.sql(query).polars().rows()}
+
+
+def newest_readings(store: Store, which: Which, metrics: Sequence[str], most: int) -> pl.DataFrame:
+    """The newest reading of each of some GPUs, those in journals included, by name; `most` at most.
+
+    Columns: gpu (its name, or its key), at, and the metrics in the unit they are stored in.
+    """
+    columns = ", ".join(f"l.{name}" for name in metrics)
+    return store.sql(
+        f"WITH l AS (SELECT * FROM latest WHERE {of(which)}) "
+        f"SELECT coalesce(g.name, l.gpu) AS gpu, l.ts AS at, {columns} FROM l LEFT JOIN gpus_now g "
+        f"ON g.gpu = l.gpu AND g.cluster IS NOT DISTINCT FROM l.cluster ORDER BY g.node, 1 LIMIT {most}"
+    ).polars()
 
 
 def last_hour(store: Store, keys: Sequence[Key], first: int, last: int) -> int:

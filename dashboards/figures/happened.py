@@ -12,11 +12,11 @@ from ...analysis.telemetry.happened import Bar, Happened, Mark
 from ...analysis.telemetry.readings import Key
 from ...store.vocabulary import OUT_OF_USE, EventKind
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
-from ..table import many
+from ..words import duration, many
 from . import drawing
 from .drawing import Figure, Scatter, figure_of
 from .looks import plain
-from .telemetry import LEFT, RIGHT, duration, label, times
+from .telemetry import LEFT, RIGHT, label, times
 
 _TOP, _BOTTOM = 12, 64  # px; below the drawing, slanted times have room
 _BAR = 20  # px: of lower ones a browser makes the names too small
@@ -212,7 +212,7 @@ def _symbol(kind: str) -> str:
 
 def _about(bar: Bar, what: str, names: Mapping[Key, str]) -> str:
     whose = label(names[bar.key]) if bar.key is not None and bar.key in names else many(bar.gpus, "GPU")
-    length = "has not ended" if bar.ended is None else duration(bar.ended - bar.began)
+    length = "has not ended" if bar.ended is None else duration((bar.ended - bar.began) / 1e9)
     says = f", {plain(bar.says)}" if bar.says else ""
     return f"{what} {plain(bar.name)}{says}<br>{whose}, {length}"
 

@@ -12,6 +12,7 @@ from ...analysis.telemetry.lines import Line, Lines, Span
 from ...analysis.telemetry.readings import Floats, Key, Times
 from ...analysis.telemetry.shown import shown
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
+from ..words import duration
 from .drawing import Figure, figure_of
 from .looks import ending, plain, single
 
@@ -184,16 +185,7 @@ def _rows(found: Lines) -> list[tuple[str, list[Span]]]:
 def _told(span: Span, names: Names) -> str:
     often = f" in {span.times:,} times" if span.times > 1 else ""
     what = plain(span.what.replace("_", " "))
-    return f"{label(names[span.key])}: {what}, {duration(span.lasted_ns)}{often}"
-
-
-def duration(ns: int) -> str:
-    """A length of time for people."""
-    seconds = ns / 1e9
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.3g} {unit}"
-    return f"{seconds:,.3g} s" if seconds >= 1 else f"{1000 * seconds:,.3g} ms"
+    return f"{label(names[span.key])}: {what}, {duration(span.lasted_ns / 1e9)}{often}"
 
 
 class _Drawing:

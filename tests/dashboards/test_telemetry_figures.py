@@ -11,7 +11,8 @@ from whorl.analysis.telemetry.happened import Bar, Happened, Mark
 from whorl.analysis.telemetry.lines import Line, Lines, Span
 from whorl.analysis.telemetry.readings import Key
 from whorl.dashboards.figures.happened import arranged, behind, in_words, of_happened
-from whorl.dashboards.figures.telemetry import duration, label, of_bands, of_lines, plainly
+from whorl.dashboards.figures.telemetry import label, of_bands, of_lines, plainly
+from whorl.dashboards.words import duration
 
 S = 1_000_000_000
 A: Key = ("c", "GPU-a")
@@ -148,6 +149,6 @@ def test_runs_of_one_gpu_and_events_lie_behind_its_lines() -> None:
 
 def test_words_are_short() -> None:
     assert label("GPU-2ecdd9da-6bae-9343-d4d3-ab26b6d6d355") == "GPU-2ecdd9da…"
-    assert [duration(one) for one in (2_500_000, 3 * S, 150 * S, 7200 * S, 200_000 * S)] == [
+    assert [duration(seconds) for seconds in (0.0025, 3, 150, 7200, 200_000)] == [
         "2.5 ms", "3 s", "2.5 min", "2 h", "2.31 d",
     ]  # fmt: skip
