@@ -75,7 +75,7 @@ def demo(
     given, a simulated fleet with planted faults is measured, and what was found is compared with what was planted.
 
     \b
-    whorl demo                                 then open demo/report.html
+    whorl demo                                 # then open demo/report.html
     whorl demo sample DIR                      files that `whorl import` reads
     whorl demo sim --store S --gpus 64         a campaign of a simulated fleet
 

@@ -95,7 +95,7 @@ def commands_named(text: str) -> Iterator[list[str]]:
     code = [line for block in blocks for line in block.splitlines()]
     code += [line for line in text.splitlines() if line.startswith("    ")]
     for line in [*re.findall(r"`([^`\n]+)`", text), *code]:
-        for words in re.findall(r"\b(?:whorl )+((?:\"[^\"]*\"|[^|&;)>#\"])+)", line):
+        for words in re.findall(r"\b(?:whorl )+((?:\"[^\"]*\"|[^|&;)>#\"`])+)", line):
             yield re.findall(_SHELL_WORD, words)
 
 
