@@ -72,11 +72,13 @@ def _one_figure() -> DashPage:
     import plotly.graph_objects as go
     from dash import dcc, html
 
-    from whorl.dashboards.app.page import Page, graph, heading
+    from whorl.dashboards.app.drawing import graph, prose
+    from whorl.dashboards.app.page import Page, heading
 
     drawn = go.Figure(go.Scatter(x=[1, 2], y=[3, 4], name="a"), {"template": "none", "title": "Two points"})
     chosen = html.Label(["Probe", dcc.Dropdown(["a", "b"], "a", id="chosen")])
-    inside = html.Div([heading("Figure"), chosen, graph(drawn, "two points", id="drawn")])
+    seen = html.P(prose("Read at 2026-01-05 12:00 UTC."))
+    inside = html.Div([heading("Figure"), seen, chosen, graph(drawn, "two points", id="drawn")])
     return Page("figure", "Figure", (), lambda *_: inside, lambda *_: None)
 
 

@@ -98,6 +98,50 @@ def test_the_theme_follows_the_system_until_it_is_chosen(opened: Opened) -> None
         assert "[native code]" in page.evaluate(f"String({name})"), "Dash's own, which a large figure waits for"
 
 
+def test_a_table_is_sorted_and_copied_keys_work_and_times_are_local_on_request(opened: Opened) -> None:
+    page = opened("energy?by=user")
+    page.locator(".table").first.wait_for()
+    page.evaluate("window.whorlCopy = async text => { window.copied = text; return true; }")
+    table = page.locator(".table").first
+    head = table.get_by_role("button").first
+    head.click()
+    cells = "th:first-child, td:first-child"
+    up = table.locator(cells).all_inner_texts()
+    head.click()
+    assert table.locator(cells).all_inner_texts() == [up[0].replace("▲", "▼"), *reversed(up[1:])]
+    for item, copied in (
+        ("Copy as command", "window.copied.startsWith('whorl energy --by user --store ')"),
+        ("Copy as CSV", "window.copied.split('\\n').length > 2"),
+    ):
+        page.wait_for_function("document.querySelector('.table .copies').textContent === 'Copy'")
+        table.locator(".copies").focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("menuitem", name=item).wait_for()
+        assert faults(page) == []
+        page.get_by_role("menuitem", name=item).click()
+        page.wait_for_function(copied)
+    page.locator("h1").click()
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").wait_for()
+    assert faults(page) == []
+    page.keyboard.press("Escape")
+    page.keyboard.press("1")
+    page.wait_for_selector("h1:has-text('Overview')")
+
+
+def test_times_are_those_of_the_computer_on_request(opened: Opened) -> None:
+    page = opened("figure")
+    zone = {"timezoneId": "Asia/Tokyo"}
+    page.context.new_cdp_session(page).send("Emulation.setTimezoneOverride", zone)
+    page.reload()
+    time = page.locator("time")
+    assert time.inner_text() == "2026-01-05 12:00 UTC"
+    page.get_by_role("button", name="Times: UTC").click()
+    page.wait_for_function("document.querySelector('time').textContent === '2026-01-05 21:00 GMT+9'")
+    page.get_by_role("button", name="Times: GMT+9").click()
+    page.wait_for_function("document.querySelector('time').textContent === '2026-01-05 12:00 UTC'")
+
+
 @pytest.mark.long
 def test_a_figure_shows_on_dark_and_is_saved_as_svg(opened: Opened) -> None:
     page = opened("figure", scheme="dark")
