@@ -85,8 +85,13 @@ def test_a_function_takes_what_its_verb_takes_with_the_same_defaults(
         assert f"`{options.__name__}`" in function.__doc__
         parameters = dict(inspect.signature(options).parameters) | parameters
     for name, option in _options(*words).items():
-        assert name in parameters, f"{function.__name__} has no {name}"
+        pairs = [key.replace("-", "_") for keys in getattr(option, "tables", {}).values() for key in keys]
+        missing = {name, *pairs} - {"set"} - parameters.keys() - ELSEWHERE
+        assert not missing, f"{function.__name__} has no {missing}"
+        if name == "set":
+            continue
         wanted: Any = () if option.multiple else False if option.is_flag else None
+        wanted = getattr(option, "usual", wanted)  # of --backend
         if isinstance(option.default, str | int | float):
             wanted = option.type.convert(option.default, None, None)
             wanted = wanted / 86_400 if name == "max_age" else wanted
