@@ -85,12 +85,12 @@ class KnownGpu:
         figures, cluster = self.fingerprints(), self.cluster
         if figures is None:
             return ()
-        alike = self.reading.kept(
+        neighbours = self.reading.kept(
             ("alike", cluster), lambda: standing.alike(self.store, figures), tables=_FINGERPRINTED
         )
         names = known(self.reading).filter(pl.col("cluster") == cluster).select("gpu", "name")
         by_key = self.reading.kept(("names", cluster), lambda: dict(names.iter_rows()), tables=("gpus",))
-        return standing.neighbours(alike, self.row["gpu"], by_key)
+        return standing.neighbours(neighbours, self.row["gpu"], by_key)
 
     def runs(self) -> pl.DataFrame:
         """Its runs."""
@@ -184,18 +184,18 @@ _CONTROLS = (_Control(document.BESIDE, "figure"), _Control(document.SITTINGS, "p
 
 
 def _head(gpu: KnownGpu, state: State) -> list[Component]:
-    found, runs = gpu.found(), gpu.runs()
+    judged, runs = gpu.found(), gpu.runs()
     parts: list[Part | None] = [
-        document.summary(gpu.stands(), found),
-        document.what_was_found(gpu.row, runs, found, gpu.events(), store=str(gpu.store.root)),
+        document.summary(gpu.stands(), judged),
+        document.what_was_found(gpu.row, runs, judged, gpu.events(), store=str(gpu.store.root)),
     ]
     return [*_drawn(parts, state), _links(gpu, runs, state), *_drawn([_identity(gpu, runs)], state)]
 
 
 def _identity(gpu: KnownGpu, runs: pl.DataFrame) -> Section:
     section = document.which(gpu.row, shared(known(gpu.reading), gpu.row), runs)
-    where = f"--store {shlex.quote(str(gpu.store.root))} --cluster {shlex.quote(str(gpu.row['cluster']))}"
-    write = Command(f"whorl report --gpu {shlex.quote(str(gpu.row['name']))} {where} --out gpu.html")
+    options = f"--store {shlex.quote(str(gpu.store.root))} --cluster {shlex.quote(str(gpu.row['cluster']))}"
+    write = Command(f"whorl report --gpu {shlex.quote(str(gpu.row['name']))} {options} --out gpu.html")
     vendor = Section("Evidence for a vendor: the same as one offline file", [write], folded=True)
     return replace(section, parts=[*section.parts, vendor])
 
@@ -210,9 +210,11 @@ def _beside(gpu: KnownGpu, state: State) -> list[Component]:
 
 
 def _past(gpu: KnownGpu, state: State) -> list[Component]:
-    found = gpu.found()
-    workloads = stands_in(gpu.compared().places, () if found is None else found.verdicts)
-    return _drawn([document.past(gpu.lines(), found, gpu.marks(), workloads)], state)
+    judged = gpu.found()
+    workloads = stands_in(gpu.compared().places, () if judged is None else judged.verdicts)
+    if state.probe is not None:
+        workloads = [state.probe, *workloads]
+    return _drawn([document.past(gpu.lines(), judged, gpu.marks(), workloads)], state)
 
 
 def _clock(gpu: KnownGpu, state: State) -> list[Component]:
@@ -281,8 +283,8 @@ def _choice(part: Part, state: State) -> list[Component]:
     control = _control(part)
     if control is None or not isinstance(part, Chart):
         return []
-    names, wanted = list(part.figures), getattr(state, control.field)
-    chosen = wanted if wanted in part.figures else names[0]
+    names, name = list(part.figures), getattr(state, control.field)
+    chosen = name if name in part.figures else names[0]
     choose: Component = dcc.Dropdown(names, chosen, id=control.name, clearable=False)
     if len(names) <= 6:
         choose = dcc.RadioItems(names, chosen, id=control.name, inline=True, className="views")
@@ -383,10 +385,10 @@ def _options(gpus: pl.DataFrame, typed: str, cluster: str | None, reading: Readi
     options = []
     for row in search(gpus, typed, cluster, _OFFERED, worst).iter_rows(named=True):
         key = "" if row["name"] == row["gpu"] else f" · {str(row['gpu'])[:_KEY_LETTERS]}"
-        where = f" · {row['cluster']}" if several else ""
+        cluster_name = f" · {row['cluster']}" if several else ""
         options.append(
             {
-                "label": f"{row['name']}{key} · {row['model'] or MISSING}{where}",
+                "label": f"{row['name']}{key} · {row['model'] or MISSING}{cluster_name}",
                 "value": json.dumps([row["cluster"], row["gpu"]]),
                 "search": f"{row['names']} {row['model']} {row['node']} {row['cluster']} {typed}",
             }
@@ -469,8 +471,8 @@ def _register_control(app: Dash, control: _Control) -> None:
         Also(URL, "search"),
         prevent_initial_call=True,
     )
-    def change(value: str | None, shown: str | None, address: str | None) -> Any:
-        if value is None or value == shown:  # it was just drawn
+    def change(value: str | None, drawn: str | None, address: str | None) -> Any:
+        if value is None or value == drawn:  # it was just drawn
             return no_update
         return replace(parse(address)[0], **{control.field: value}).search()  # type: ignore[arg-type]
 

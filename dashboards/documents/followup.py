@@ -43,8 +43,8 @@ def difference(changed: Difference, store: str | Path) -> Document:
     parts += difference_notes(changed)
     if changed.moved:
         name = changed.moved[0].name
-        where = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(changed.cluster)}"
-        parts.append(Command(f"whorl explain {shlex.quote(short_names([name])[name])} {where}"))
+        options = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(changed.cluster)}"
+        parts.append(Command(f"whorl explain {shlex.quote(short_names([name])[name])} {options}"))
     return Document(f"What changed in cluster {changed.cluster}", parts)
 
 

@@ -30,7 +30,7 @@ from ..document import Chart, Column, Command, Document, Facts, Part, Section, T
 from ..figures import gpu as figures
 from ..figures import timeline
 from ..words import MISSING, count, listed, many, minute, number, with_interval
-from .evidence import because, peers
+from .evidence import because, changed_with, peers
 from .verdicts import as_judged, definitions, findings, least, not_judged
 
 _WORKLOADS, _SITTINGS = 3, 8  # of its past, as tables
@@ -88,16 +88,16 @@ def _in_short(row: Row) -> str:
 
 def shared_document(shared: SharedFinding, store: str) -> Document:
     """What was found about a node, a batch or a rank: what to do, and each of its GPUs."""
-    where = f"--store {shlex.quote(store)} --cluster {shlex.quote(shared.cluster)}"
+    options = f"--store {shlex.quote(store)} --cluster {shlex.quote(shared.cluster)}"
     counted = many(len(shared.gpus), "GPU") if shared.gpus else "its GPU is not known"
     parts: list[Part] = [f"Cluster {shared.cluster}; {counted}."]
     if any(shared.newer):
-        parts += [as_judged(shared.judged_at, shared.newer), Command(f"whorl verdicts {where}")]
+        parts += [as_judged(shared.judged_at, shared.newer), Command(f"whorl verdicts {options}")]
     parts.append(findings(shared.verdicts))
     if shared.gpus:
         parts.append(f"Its GPUs: {', '.join(shared.gpus)}.")
-        parts.append(Command(f"whorl explain {shlex.quote(shared.gpus[0])} {where}"))
-    parts += [Command(f"whorl verdicts {where}"), definitions({verdict.kind for verdict in shared.verdicts})]
+        parts.append(Command(f"whorl explain {shlex.quote(shared.gpus[0])} {options}"))
+    parts += [Command(f"whorl verdicts {options}"), definitions({verdict.kind for verdict in shared.verdicts})]
     return Document(shared.name, parts)
 
 
@@ -105,13 +105,13 @@ def shared_document(shared: SharedFinding, store: str) -> Document:
 
 
 def what_was_found(
-    row: Row, own_runs: pl.DataFrame, found: Found | None, happened: Sequence[Happened], *, store: str
+    row: Row, own_runs: pl.DataFrame, judged: Found | None, happened: Sequence[Happened], *, store: str
 ) -> Section:
     """What was found and what to do, what changes the meaning of all else, and what can be done where something is
     missing. `own_runs`: of `one_gpu.runs.own_runs`."""
     simulated = is_simulated(own_runs)
-    verdicts = () if found is None else found.verdicts
-    parts: list[Part] = [*_warnings(row, happened, simulated=simulated), _in_a_sentence(found, own_runs)]
+    verdicts = () if judged is None else judged.verdicts
+    parts: list[Part] = [*_warnings(row, happened, simulated=simulated), _in_a_sentence(judged, own_runs)]
     if verdicts:
         parts.append(findings(verdicts))
     parts += [
@@ -124,25 +124,25 @@ def what_was_found(
         for verdict in verdicts
         if verdict.causes and verdict.effect_pct is not None
     ]
-    if found is not None and not verdicts and (smallest := least(found.smallest)) is not None:
+    if judged is not None and not verdicts and (smallest := least(judged.smallest)) is not None:
         parts.append(smallest)
-    parts += _next_steps(row, own_runs, found, simulated=simulated, store=store)
-    if found is not None and (gaps := not_judged(found.not_judged)) is not None:
+    parts += _next_steps(row, own_runs, judged, simulated=simulated, store=store)
+    if judged is not None and (gaps := not_judged(judged.not_judged)) is not None:
         parts.append(gaps)
     return Section("What was found", parts)
 
 
-def _in_a_sentence(found: Found | None, own_runs: pl.DataFrame) -> str:
+def _in_a_sentence(judged: Found | None, own_runs: pl.DataFrame) -> str:
     """What was found, in a sentence."""
-    wrong = [] if found is None else [verdict for verdict in found.verdicts if verdict.kind is not Kind.FAST]
+    wrong = [] if judged is None else [verdict for verdict in judged.verdicts if verdict.kind is not Kind.FAST]
     if wrong:
         kinds = list(dict.fromkeys(f"{verdict.kind} ({verdict.state})" for verdict in wrong))
         return f"Found against it: {listed(kinds, 6)}."
-    if own_runs.is_empty() and (found is None or not found.verdicts):
+    if own_runs.is_empty() and (judged is None or not judged.verdicts):
         return "It was never measured: nothing can be said of it."
-    if found is None:
+    if judged is None:
         return "Nobody has judged this GPU yet."
-    if not found.judged and not found.verdicts:
+    if not judged.judged and not judged.verdicts:
         return "No GPU of its cluster could be judged: nothing can be said of it."
     if timed(own_runs).is_empty():
         return "It has no runs that ended well with a time: nothing can be said of it."
@@ -165,30 +165,30 @@ def _warnings(row: Row, happened: Sequence[Happened], *, simulated: bool) -> Ite
 
 
 def _next_steps(
-    row: Row, own_runs: pl.DataFrame, found: Found | None, *, simulated: bool, store: str
+    row: Row, own_runs: pl.DataFrame, judged: Found | None, *, simulated: bool, store: str
 ) -> Iterator[Part]:
     """What is missing, each with the command that does something about it."""
-    where, name = f"--store {shlex.quote(store)}", shlex.quote(str(row["name"]))
+    options, name = f"--store {shlex.quote(store)}", shlex.quote(str(row["name"]))
     cluster = f"--cluster {shlex.quote(str(row['cluster']))}"
     if row["node"] is None and row["parent"] is None:
         yield "Its node is not known, so no neighbours are shown. Collect its telemetry on its node:"
-        yield Command(f"whorl collect {where}")
-    measure = Command(f"whorl probe run --suite quick --gpu {name} {where}")
+        yield Command(f"whorl collect {options}")
+    measure = Command(f"whorl probe run --suite quick --gpu {name} {options}")
     if own_runs.is_empty():
         yield "Measure it on its node:"
         yield measure
         return
-    if found is None:
+    if judged is None:
         yield "Judge its cluster:"
-        yield Command(f"whorl verdicts {where} {cluster}")
+        yield Command(f"whorl verdicts {options} {cluster}")
         return
-    if found.watch and not found.verdicts:
+    if judged.watch and not judged.verdicts:
         yield (
             "Its newest sitting is slower than its earlier ones, but not surely enough for a finding: measure it again."
         )
-    if any(found.newer):
-        yield as_judged(found.judged_at, found.newer)
-        yield Command(f"whorl verdicts {where} {cluster}")
+    if any(judged.newer):
+        yield as_judged(judged.judged_at, judged.newer)
+        yield Command(f"whorl verdicts {options} {cluster}")
     days = own_runs["began"].drop_nulls().dt.date().n_unique()
     if not days:
         yield "Nobody knows when it was measured, as its runs have no date: its past cannot be shown."
@@ -200,9 +200,11 @@ def _next_steps(
 
 def look_on(row: Row, store: str) -> Section:
     """Commands that say more."""
-    where = f"--store {shlex.quote(store)} --cluster {shlex.quote(str(row['cluster']))}"
-    report = Command(f"whorl report --gpu {shlex.quote(str(row['name']))} {where}")
-    return Section("More", ["The evidence as one page, and all findings:", report, Command(f"whorl verdicts {where}")])
+    options = f"--store {shlex.quote(store)} --cluster {shlex.quote(str(row['cluster']))}"
+    report = Command(f"whorl report --gpu {shlex.quote(str(row['name']))} {options}")
+    return Section(
+        "More", ["The evidence as one page, and all findings:", report, Command(f"whorl verdicts {options}")]
+    )
 
 
 def named(rows: Sequence[Named], most: int) -> Table:
@@ -255,9 +257,9 @@ def which(row: Row, shared: Mapping[str, tuple[int, int]], own_runs: pl.DataFram
 # -- beside its peers --------------------------------------------------------------------------------------------
 
 
-def summary(stands: Sequence[Standing], found: Found | None) -> Tiles | None:
+def summary(stands: Sequence[Standing], judged: Found | None) -> Tiles | None:
     """The few numbers that matter: its time against its peers, and its rank; None where it has no times."""
-    verdicts = () if found is None else found.verdicts
+    verdicts = () if judged is None else judged.verdicts
     workloads = [name for verdict in verdicts for name in verdict.workloads]
     rows = [standing for standing in times(stands) if standing.off_pct is not None]
     if not rows:
@@ -311,9 +313,9 @@ def beside_its_peers(
     if own_runs.is_empty():
         return None
     if stored is None:
-        where = f"--store {shlex.quote(store)} --cluster {shlex.quote(str(row['cluster']))}"
+        options = f"--store {shlex.quote(store)} --cluster {shlex.quote(str(row['cluster']))}"
         missing = "Where it stands among its peers is not stored yet. This takes a minute:"
-        return Section(title, [missing, Command(f"whorl verdicts fingerprint {where}")])
+        return Section(title, [missing, Command(f"whorl verdicts fingerprint {options}")])
     if not stands:
         return Section(title, ["It has no runs that can be compared in the stored fingerprints."])
     drawn = figures.beside_peers(stands)
@@ -388,7 +390,7 @@ def like_it(near: Sequence[Neighbour]) -> Section | None:
 
 
 def past(
-    lines: Sequence[Line], found: Found | None, marks: Sequence[Mark], workloads: Sequence[str] = ()
+    lines: Sequence[Line], judged: Found | None, marks: Sequence[Mark], workloads: Sequence[str] = ()
 ) -> Section | None:
     """Its sittings in each workload, and how well its times repeat; None where it has no times.
 
@@ -398,7 +400,10 @@ def past(
         return None
     order = {name: place for place, name in enumerate(workloads)}
     in_order = sorted(lines, key=lambda line: order.get(line.workload, len(order)))
-    changes = () if found is None else found.changes
+    changes = [
+        (change, ", ".join(text for value in change.joined_with if (text := changed_with(value))))
+        for change in (() if judged is None else judged.changes)
+    ]
     drawn = {line.workload: figures.past(line, changes, marks) for line in in_order if line.sittings}
     parts: list[Part] = []
     if drawn:
@@ -541,8 +546,8 @@ def runs(own_runs: pl.DataFrame, most: int = _RUNS) -> Section | None:
         Column("status"),
         Column("campaign"),
     ]
-    more = own_runs.height - newest.height
-    lead = "Newest first." + (f" {many(more, 'earlier run')} are not shown." if more else "")
+    earlier = own_runs.height - newest.height
+    lead = "Newest first." + (f" {many(earlier, 'earlier run')} are not shown." if earlier else "")
     return Section("Runs and their conditions", [Table(columns, newest.rows())], lead)
 
 
@@ -551,9 +556,9 @@ def events(happened: Sequence[Happened], most: int = _EVENTS) -> Section | None:
     if not happened:
         return None
     cells = [(event.ts, event.kind, event.detail or event.meaning.split(";")[0] or None) for event in happened[:most]]
-    more = len(happened) - len(cells)
+    earlier = len(happened) - len(cells)
     lead = "Events of the GPU, and of its node. Newest first." + (
-        f" {more:,} earlier ones are in the store." if more else ""
+        f" {earlier:,} earlier ones are in the store." if earlier else ""
     )
     columns = [Column("when (UTC)", "time"), Column("what"), Column("detail", "sentence")]
     return Section("What happened", [Table(columns, cells)], lead)

@@ -106,8 +106,8 @@ def _meaning(run: Variability, gpu: Variability, names: Names) -> list[Part]:
         sentences.append(f"{start} {run.reasons['interval']}")
     for word, outliers in (("slow", gpu.slow), ("fast", gpu.fast)):
         if outliers:
-            each = [f"{names.get((gpu.cluster, key), key)} {number(ratio)}x" for key, ratio in outliers]
-            sentences.append(f"{word}, {len(outliers)} of {count(gpu.gpus)} GPUs: {listed(each, _NAMED)}")
+            gpus = [f"{names.get((gpu.cluster, key), key)} {number(ratio)}x" for key, ratio in outliers]
+            sentences.append(f"{word}, {len(outliers)} of {count(gpu.gpus)} GPUs: {listed(gpus, _NAMED)}")
     if len(gpu.modes) > 1:
         unit = f" {gpu.unit}" if gpu.unit else ""
         groups = "; ".join(f"{count(int(mode['n']))} GPUs near {number(mode['median'], 5)}{unit}" for mode in gpu.modes)
@@ -133,9 +133,9 @@ def _repeats(run: Variability) -> Iterator[str]:
     if job.value is not None:
         yield f"ICC by job {with_interval(job.value, job.low, job.high)} ({count(job.groups)} jobs)"
     # If each GPU has one run, GPU and run cannot be separated: the last share is that of both.
-    spoken = {"gpu": "GPU", "run": "run" if shares["gpu"] is not None else "GPU and run"}
+    labels = {"gpu": "GPU", "run": "run" if shares["gpu"] is not None else "GPU and run"}
     known = [
-        f"{spoken.get(name, name)} {100 * shares[name]:.0f} %"
+        f"{labels.get(name, name)} {100 * shares[name]:.0f} %"
         for name in ("cabinet", "node", "gpu", "run")
         if shares[name] is not None
     ]
@@ -237,7 +237,7 @@ def fingerprints(computed: Fingerprints, store: str | Path) -> Document:
     return Document(f"Fingerprints of cluster {computed.cluster}", parts)
 
 
-def _fleet(computed: Fingerprints, where: str) -> Iterator[Part]:
+def _fleet(computed: Fingerprints, options: str) -> Iterator[Part]:
     times = computed.rows.filter((pl.col("figure") == "time") & pl.col("workload").is_null())
     by_gpu: dict[str, dict[str, dict[str, Any]]] = {}
     for row in times.iter_rows(named=True):
@@ -275,7 +275,7 @@ def _fleet(computed: Fingerprints, where: str) -> Iterator[Part]:
     )
     yield from _few(times)
     yield "All figures of the first one:"
-    yield Command(f"whorl verdicts fingerprint --gpu {shlex.quote(shorter[names[0]])} {where}")
+    yield Command(f"whorl verdicts fingerprint --gpu {shlex.quote(shorter[names[0]])} {options}")
 
 
 def _few(rows: pl.DataFrame) -> Iterator[str]:

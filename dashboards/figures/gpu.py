@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -18,7 +18,6 @@ from ...analysis.one_gpu.past import Scatter as Spread
 from ...analysis.one_gpu.reasons import Held, Reasons
 from ...analysis.one_gpu.standing import Five, Standing
 from ...analysis.verdicts.verdict import Change, Verdict
-from ..documents.evidence import changed_with
 from ..style import BLUE, GREEN, GREY, LEGEND, ORANGE, PINK, RED, SKY, layout, room
 from ..words import (
     CLOCK_REASONS,
@@ -195,24 +194,24 @@ def repeatability(lines: Iterable[Line]) -> Figure | None:
     """How far the GPU's times scatter within a sitting and from one to the next, beside its peers; None where no run
     was repeated."""
     spreads = [
-        (line, where, spread)
+        (line, place, spread)
         for line in lines
-        for where, spread in (("within a sitting", line.within), ("between sittings", line.between))
+        for place, spread in (("within a sitting", line.within), ("between sittings", line.between))
         if spread is not None
     ]
-    wheres = {where for _, where, _ in spreads}
-    common = f" {wheres.pop()}" if len(wheres) == 1 else ""  # said once, where it is the same of all
+    places = {place for _, place, _ in spreads}
+    common = f" {places.pop()}" if len(places) == 1 else ""  # said once, where it is the same of all
     rows = [
         PeerRow(
-            line.workload if common else f"{line.workload}\n{where}",
+            line.workload if common else f"{line.workload}\n{place}",
             spread.pct,
             spread.low_pct,
             spread.high_pct,
             spread.peers_pct,
-            _spread_text(line, where, spread),
+            _spread_text(line, place, spread),
             only_above=True,
         )
-        for line, where, spread in spreads
+        for line, place, spread in spreads
     ]
     return _rows(rows, partial(_logarithmic, title=f"standard deviation{common}, %"), scale=_logs) if rows else None
 
@@ -321,10 +320,10 @@ def _standing_text(standing: Standing) -> str:
     return "<br>".join(minus(line) for line in lines if line)
 
 
-def _spread_text(line: Line, where: str, spread: Spread) -> str:
+def _spread_text(line: Line, place: str, spread: Spread) -> str:
     peers = spread.peers_pct
     lines = [
-        plain(f"{line.workload}, {where}"),
+        plain(f"{line.workload}, {place}"),
         f"{number(spread.pct, 2)} % {interval(spread.low_pct, spread.high_pct, signed=False)}",
         "" if peers is None else f"90 % of {spread.peers:,} peers: {number(peers[0], 2)} to {number(peers[4], 2)} %",
         f"{many(line.runs, 'run')} in {many(len(line.sittings), 'sitting')}",
@@ -345,16 +344,17 @@ _MOST_MARKS = 60  # of a busy history, the newest
 _ROOM = 0.12
 
 
-def past(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = ()) -> Figure:
+def past(line: Line, changes: Sequence[tuple[Change, str]] = (), marks: Sequence[Mark] = ()) -> Figure:
     """The sittings of a line with their 95 % intervals; for each, its peers of that day from 5 to 95 and 25 to 75 %.
 
-    `changes`: as the judge found them, of any workload: those of this one are bands from the last sitting before to the
-    first after. `marks`: what may have changed the GPU, above its day.
+    `changes`: as the judge found them, of any workload, each with what else changed then, in words: those of this
+    workload are bands from the last sitting before to the first after. `marks`: what may have changed the
+    GPU, above its day.
     """
     sittings = line.sittings
     dated = [
-        (change, change.since, change.at)
-        for change in changes
+        (_change_text(change, joined), change.effect_pct, change.since, change.at)
+        for change, joined in changes
         if change.workload == line.workload and change.since is not None and change.at is not None
     ]
     marks = list(marks)[-_MOST_MARKS:]
@@ -370,14 +370,21 @@ def past(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = ())
     against = "its peers" if line.beside_peers else "its own median"
     traces = [*_peers_by_day(sittings), _own_sittings(sittings, against)]
     if dated:
-        traces.append(_changed([(change, since, at) for change, since, at in dated], high))
+        traces.append(
+            Scatter(
+                x=[since + (at - since) / 2 for _, _, since, at in dated], y=[high] * len(dated), mode="markers+text",
+                name="its level changed", marker={"symbol": "square", "size": 11, "color": ORANGE},
+                text=[minus(f"{percent(effect)} %") for _, effect, _, _ in dated], textposition="top center",
+                customdata=[[minus(text)] for text, *_ in dated], hovertemplate="%{customdata[0]}<extra></extra>",
+            )
+        )  # fmt: skip
     traces += [
         _marked([mark for mark in marks if _look(mark) == look], high) for look in dict.fromkeys(map(_look, marks))
     ]
     across: dict[str, Any] = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     bands = [
         {"type": "rect", "x0": since, "x1": at, "fillcolor": "rgba(230,159,0,0.22)", "line": {"width": 0}, **across}
-        for _, since, at in dated
+        for _, _, since, at in dated
     ]
     lines = [
         {"type": "line", "x0": mark.at, "x1": mark.at, "line": {"width": 1, "dash": "dot", "color": _look(mark)[1]},
@@ -397,7 +404,7 @@ def past(line: Line, changes: Sequence[Change] = (), marks: Sequence[Mark] = ())
                 "type": "date",
                 "title": {"text": "UTC"},
                 "automargin": True,
-                **room([*times, *(mark.at for mark in marks), *(at for _, _, at in dated)]),
+                **room([*times, *(mark.at for mark in marks), *(at for *_, at in dated)]),
             },
             yaxis={
                 "title": {"text": f"slower than {against}, %"},
@@ -454,33 +461,21 @@ def _own_sittings(sittings: Sequence[Sitting], against: str) -> Any:
 
 def _sitting_text(sitting: Sitting, against: str) -> str:
     readings = ((sitting.sm_clock_mhz, "MHz", 4), (sitting.power_w, "W", 4), (sitting.temperature_c, "°C", 4))
-    known = [f"{number(value, digits)} {unit}" for value, unit, digits in readings if value is not None]
+    texts = [f"{number(value, digits)} {unit}" for value, unit, digits in readings if value is not None]
     off = with_interval(sitting.off_pct, sitting.low_pct, sitting.high_pct, signed=True, unit="%")
     day = f"than {sitting.peers:,} peers on that day: {percent(sitting.that_day_pct)} %"
     lines = [
         f"{sitting.began:%Y-%m-%d %H:%M} UTC, {many(sitting.n, 'run')}",
         f"slower than {against}: {off}",
         "" if sitting.that_day_pct is None else day,
-        ", ".join(known) or MISSING,
+        ", ".join(texts) or MISSING,
     ]
     return minus("<br>".join(text for text in lines if text))
 
 
-def _changed(changes: Sequence[tuple[Change, datetime, datetime]], high: float) -> Any:
-    """The sizes of changes, above the bands that show when."""
-    return Scatter(
-        x=[since + (at - since) / 2 for _, since, at in changes], y=[high] * len(changes), mode="markers+text",
-        name="its level changed", marker={"symbol": "square", "size": 11, "color": ORANGE}, textposition="top center",
-        text=[minus(f"{percent(change.effect_pct)} %") for change, _, _ in changes],
-        customdata=[[minus(_change_text(change))] for change, _, _ in changes],
-        hovertemplate="%{customdata[0]}<extra></extra>",
-    )  # fmt: skip
-
-
-def _change_text(change: Change) -> str:
+def _change_text(change: Change, joined: str) -> str:
     together = "" if change.together < 2 else f"<br>{change.together:,} GPUs changed then"
-    joined = [text for value in change.joined_with if (text := changed_with(value))]
-    beside = f"<br>then: {plain(', '.join(joined), 120)}" if joined else ""
+    beside = f"<br>then: {plain(joined, 120)}" if joined else ""
     effect = with_interval(change.effect_pct, change.low_pct, change.high_pct, signed=True, unit="%")
     return (
         f"{effect} between {change.since:%Y-%m-%d} and {change.at:%Y-%m-%d}; {many(change.n, 'sitting')}, "

@@ -24,7 +24,7 @@ from whorl.analysis.one_gpu.whole import whole
 from whorl.analysis.verdicts import Kind, Level, State, Verdict
 from whorl.analysis.verdicts.fingerprint import Neighbour
 from whorl.analysis.verdicts.judgements import conclude
-from whorl.analysis.verdicts.verdict import Action, Cause, Change, Measured, Quantity
+from whorl.analysis.verdicts.verdict import Action, Cause, Change
 from whorl.cli import cli
 from whorl.dashboards import html, terminal
 from whorl.dashboards.document import Chart, Command, Facts, Findings, Part, Section, Table
@@ -208,11 +208,11 @@ def test_a_gpu_alone_is_said_to_be_beside_itself() -> None:
 
 def test_a_change_is_a_band_from_the_last_sitting_before_to_the_first_after() -> None:
     since, at = DAY, DAY + timedelta(1)
-    driver = Measured(Quantity.DRIVER, text=HTML)
-    change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, (driver,))
+    change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, ())
     other = replace(change, workload="stream")
     unknown = replace(change, since=None)
-    drawn = figures.past(_line(_sitting(0, 0.0), _sitting(1, 7.0)), [change, other, unknown])
+    changes = [(each, f"driver unknown to {HTML}") for each in (change, other, unknown)]
+    drawn = figures.past(_line(_sitting(0, 0.0), _sitting(1, 7.0)), changes)
     (shape,) = drawn.layout.shapes
     assert (shape.x0, shape.x1) == (since, at)
     marked = _traces(drawn)["its level changed"]
