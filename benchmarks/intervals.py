@@ -1,46 +1,45 @@
-"""How often whorl's intervals hold what they are about: on the Longhorn files and on made fleets. Prints JSON.
+"""How often intervals hold what they are about, and how often a change of a GPU's level is seen.
 
-    python benchmarks/intervals.py > benchmarks/results/intervals.json
+    python -m benchmarks.intervals [--only SECTION] [--quick | --long]
 
-    levels       the 95 % interval of a GPU's level in another sitting, at every cut of the dates of Longhorn's SGEMM,
-                 both ways: the interval from one part, the level in the other. A cut's own interval (Wilson) counts as
-                 many GPUs as there would be if those of a node were not alike (`n_effective`).
-    sittings     the same on made fleets whose last sitting is kept back: two to four weeks after the others,
-                 which are a day, a week or a month apart.
-    gains        the 90 % interval of what `advise` says that a choice gains, at the same cuts and on made fleets.
-    variability  the 95 % intervals of `variability`, in made fleets whose GPUs share an effect of node or cabinet.
-
-Nothing is asserted.
+cuts         the 95 % interval of a GPU's level in another sitting, at every cut of the dates of Longhorn's SGEMM, both
+             ways: the interval from one part, the level in the other. A cut's interval (Wilson) counts as many GPUs as
+             there would be if those of a node were not alike (`n_effective`).
+sittings     the same on simulated fleets whose last sitting is kept back, two to four weeks after the others
+gains        the 90 % interval of what `advise` says that a choice gains, at the same cuts
+variability  the 95 % intervals of `variability` in fleets whose GPUs share an effect of node or cabinet
+past         a GPU against its own past: SGEMM sittings of Longhorn, with the noise of one half of the dates
+             and the figures of the other; and simulated fleets. Beside it the rule "1.5 % above the earlier median".
 """
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Callable, Iterator
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 from whorl.analysis import measurements, variability
 from whorl.analysis.placement import Scores, advise, scores, sets
+from whorl.analysis.verdicts.changes import ALARM, OwnPast, own_past, search
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
-from whorl.analysis.verdicts.levels import levels
-from whorl.analysis.verdicts.sittings import step_of
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, ends, say, share
+from whorl.analysis.verdicts.levels import RELEVANT, levels
+from whorl.analysis.verdicts.sittings import Sittings, groups_median, sittings, step_of
+from whorl.analysis.verdicts.variance import Noise, estimate
+from whorl.benchmarks.harness import DATA, BenchOptions, ends, run, say, scratch, share
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Random = np.random.Generator
 Shape = Callable[[Random, tuple[int, ...]], Floats]
-LONGHORN = Path(__file__).resolve().parents[2] / "shared" / "data" / "longhorn"
+LONGHORN = DATA / "longhorn"
+NOT_THERE = {"did_not_run": "the public files are not beside the clone"}
 LEAST_IN_BOTH = 8
 PER_NODE, RUNS = 4, 3
 SIZES = (1, 2, 4, 8, 16)
@@ -76,7 +75,7 @@ def summary(hits: list[npt.NDArray[np.bool_]], clusters: list[npt.NDArray[Any]],
     cuts = []
     for name, held in zip(names, hits, strict=True):
         effective = len(held) / design_effect
-        low, high = ends(effective * float(held.mean()), effective)  # type: ignore[arg-type]
+        low, high = ends(effective * float(held.mean()), effective)
         cuts.append(
             {
                 "cut": name, "n": len(held), "n_effective": round(effective, 1), "share": round(float(held.mean()), 4),
@@ -92,9 +91,6 @@ def summary(hits: list[npt.NDArray[np.bool_]], clusters: list[npt.NDArray[Any]],
     }
 
 
-# -- levels ----------------------------------------------------------------------------------------------------------
-
-
 def compared(runs: pl.DataFrame, gpus: pl.DataFrame) -> Compared | None:
     """Every GPU's place among its peers, from runs with gpu_no, at (days) and x (ln time)."""
     gpu, at, x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
@@ -108,6 +104,7 @@ def sgemm() -> tuple[pl.DataFrame, pl.DataFrame]:
     has_place = (node >= 0) & (cabinet != "-1")
     frame = frame.filter(pl.col("ts") >= 0).select(
         "uuid", (pl.col("ts") / 86_400).alias("at"), pl.col("perf").log().alias("x"),
+        pl.col("temp").cast(pl.Float64),
         node=pl.when(has_place).then(pl.format("{}-{}", cabinet, node)), cabinet=pl.when(has_place).then(cabinet),
     )  # fmt: skip
     gpus = frame.group_by("uuid").agg(pl.col("node", "cabinet").drop_nulls().first()).sort("uuid")
@@ -139,15 +136,13 @@ def by_cut() -> dict[str, Any]:
     return summary(hits, nodes, names)
 
 
-# -- sittings --------------------------------------------------------------------------------------------------------
-
 SPACING = {"day": 1.0, "week": 7.0, "month": 28.0}
 STILL, SLOW, MEMORY = 0.0007, 0.0027, 30.0
 """Standard deviations of what a sitting adds to a GPU and of what changes slowly, and in how many days the latter falls
 to 37 % of itself: as SGEMM on Longhorn (V of `analysis/verdicts/variance.py`)."""
 
 
-def made(rng: Random, shape: Shape, at: Floats, *, cabinets: float = 0.0, gpus: int = 256) -> Floats:
+def moving(rng: Random, shape: Shape, at: Floats, *, cabinets: float = 0.0, gpus: int = 256) -> Floats:
     """(gpus, sittings, runs) log times at these days. `cabinets`: the share of it that 32 GPUs have together."""
     own_level = 0.010 * shape(rng, (gpus, 1))
 
@@ -169,14 +164,14 @@ def kept_back(fleets: int) -> list[dict[str, Any]]:
         vbios=pl.lit(None, pl.String), driver=pl.lit(None, pl.String), cabinet=pl.format("r{}", pl.col("gpu_no") // 32)
     )
     for name, shape in {**SHAPES, "cabinets": normal}.items():
-        for sittings in (1, 2, 4, 8):
+        for count in (1, 2, 4, 8):
             for spacing, days in SPACING.items():
                 hits, clusters = [], []
                 for number in range(fleets):
-                    rng = np.random.default_rng([number, sittings, round(days)])
-                    at: Floats = 20_000.0 + days * np.arange(sittings, dtype=float)
+                    rng = np.random.default_rng([number, count, round(days)])
+                    at: Floats = 20_000.0 + days * np.arange(count, dtype=float)
                     at = np.append(at, at[-1] + rng.uniform(14.0, 30.0))
-                    x = made(rng, shape, at, cabinets=0.5 * (name == "cabinets"))
+                    x = moving(rng, shape, at, cabinets=0.5 * (name == "cabinets"))
                     runs = pl.DataFrame(
                         {
                             "gpu_no": np.repeat(np.arange(256), len(at) * RUNS),
@@ -191,12 +186,9 @@ def kept_back(fleets: int) -> list[dict[str, Any]]:
                     hits.append(held)
                     clusters.append(np.arange(256) // 32)
                 pooled = summary(hits, clusters, [str(number) for number in range(fleets)])
-                row = {"population": name, "sittings": sittings, "spacing": spacing, **pooled["pooled"]}
+                row = {"population": name, "sittings": count, "spacing": spacing, **pooled["pooled"]}
                 rows.append(row)
     return rows
-
-
-# -- gains -----------------------------------------------------------------------------------------------------------
 
 
 def part(store: Store, runs: pl.DataFrame, folder: Path) -> Store:
@@ -242,79 +234,44 @@ def of_splits(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def real_gains() -> dict[str, Any]:
+def cuts_of_longhorn(_options: BenchOptions) -> dict[str, Any]:
+    """The section `cuts`."""
+    return by_cut() if LONGHORN.is_dir() else NOT_THERE
+
+
+def sittings_kept_back(options: BenchOptions) -> dict[str, Any]:
+    """The section `sittings`."""
+    return {"gpus": 256, "rows": kept_back(options.pick(1, 20, 20))}
+
+
+def gains(_options: BenchOptions) -> dict[str, Any]:
+    """What `advise` promised from one part of the dates, and what the other part shows."""
+    if not LONGHORN.is_dir():
+        return NOT_THERE
     rows, of_scores = [], []
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with scratch() as folder:
         store = Store.create(folder / "store")
-        import_file(store, LONGHORN / "sgemm.csv.gz", Options(cluster="longhorn"))
-        import_file(store, LONGHORN / "pagerank.csv.gz", Options(cluster="longhorn"))  # it says where GPUs stand
+        for name in ("sgemm", "pagerank"):  # the second says where GPUs stand
+            import_file(store, LONGHORN / f"{name}.csv.gz", Options(cluster="longhorn"))
         runs = measurements(store, workloads=["sgemm"], run_ids=True).drop_nulls("began").cast({"gpu": pl.String})
         days = runs["began"].dt.date()
         for cut in days.unique().sort().to_list()[1:]:
-            parts = [runs.filter(days < cut), runs.filter(days >= cut)]
-            gpus_of_both = set(parts[0]["gpu"]) & set(parts[1]["gpu"])
+            halves = [runs.filter(days < cut), runs.filter(days >= cut)]
+            gpus_of_both = set(halves[0]["gpu"]) & set(halves[1]["gpu"])
             if len(gpus_of_both) < max(SIZES):
                 continue
-            parts = [runs_of_part.filter(pl.col("gpu").is_in(list(gpus_of_both))) for runs_of_part in parts]
-            scored_parts = [
-                scores(part(store, runs_of_part, folder / f"{cut}-{number}"), ["sgemm"])
-                for number, runs_of_part in enumerate(parts)
-            ]
-            for direction, (before, after) in (("forward", scored_parts), ("backward", scored_parts[::-1])):
+            halves = [half.filter(pl.col("gpu").is_in(list(gpus_of_both))) for half in halves]
+            scored = [scores(part(store, half, folder / f"{cut}-{n}"), ["sgemm"]) for n, half in enumerate(halves)]
+            for before, after in (scored, scored[::-1]):
                 raw = after.of["sgemm"].raw
                 later = {gpu: float(level) for gpu, level in zip(after.gpus, raw, strict=True) if np.isfinite(level)}
-                rows += [{"cut": f"{cut} {direction}", **row} for row in realised(before, "sgemm", later)]
-                scored = before.of["sgemm"]
+                rows += list(realised(before, "sgemm", later))
                 level = np.array([later.get(gpu, np.nan) for gpu in before.gpus])
-                in_both = np.isfinite(level) & np.isfinite(scored.lower)
-                of_scores.append(((scored.lower <= level) & (level <= scored.upper))[in_both])
-    by_cut: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_cut.setdefault(row["cut"], []).append(row)
-    by_scores = [float(held.mean()) for held in of_scores if len(held)]
+                score = before.of["sgemm"]
+                in_both = np.isfinite(level) & np.isfinite(score.lower)
+                of_scores.append(((score.lower <= level) & (level <= score.upper))[in_both])
     held = np.concatenate(of_scores)
-    of_all = share(int(held.sum()), len(held)) | {"least": round(min(by_scores), 4), "most": round(max(by_scores), 4)}
-    return of_splits(rows) | {
-        "scores": of_all,
-        "cuts": {cut: of_splits(part) for cut, part in by_cut.items()},
-    }
-
-
-def made_gains(fleets: int) -> dict[str, Any]:
-    """Fleets of 64 GPUs, measured three times a week apart, and again two to four weeks later."""
-    by_shape = {}
-    for name, shape in {**SHAPES, "cabinets": normal}.items():
-        later = {}
-        at = 20_000.0 + 7.0 * np.arange(3)
-        with tempfile.TemporaryDirectory() as place:
-            store = Store.create(Path(place) / "store")
-            gpus = [f"GPU-{gpu:02d}" for gpu in range(64)]
-            nodes = [f"n{gpu // PER_NODE:02d}" for gpu in range(64)]
-            store.append({"gpus": pa.table({"cluster": ["c"] * 64, "gpu": gpus, "node": nodes})}, "gpus")
-            for number in range(fleets):
-                rng = np.random.default_rng([number, 7])
-                times = np.append(at, at[-1] + rng.uniform(14.0, 30.0))
-                x = 3.0 + made(rng, shape, times, cabinets=0.5 * (name == "cabinets"), gpus=64)
-                workload = f"w{number:03d}"
-                after = np.exp(np.median(x[:, -1], axis=1))
-                later[workload] = dict(zip(gpus, (after / np.median(after)).tolist(), strict=True))
-                n = 64 * 3 * RUNS
-                began = (np.repeat(at, RUNS) + 0.01 * np.tile(np.arange(RUNS), 3)) * 86_400e6
-                shared = {
-                    "run_id": [f"{workload}-{run}" for run in range(n)], "cluster": ["c"] * n,
-                    "workload": [workload] * n, "gpu": np.repeat(gpus, 3 * RUNS),
-                }  # fmt: skip
-                days = pa.array(np.tile(began, 64).astype(np.int64) * 1000, pa.timestamp("ns"))
-                figures = {
-                    "repeat": pa.array(np.zeros(n, np.int32)), "figure": ["time"] * n, "unit": ["ms"] * n,
-                    "value": np.exp(x[:, :3]).ravel(),
-                }  # fmt: skip
-                tables = {"runs": pa.table({**shared, "began": days, "status": ["ok"] * n})}
-                store.append({**tables, "results": pa.table(shared | figures)}, workload)
-            scored = scores(store)
-            by_shape[name] = of_splits([row for work, times in later.items() for row in realised(scored, work, times)])
-    return by_shape
+    return {"gains": of_splits(rows), "scores": share(int(held.sum()), len(held))}
 
 
 # -- variability -----------------------------------------------------------------------------------------------------
@@ -353,67 +310,170 @@ def truth(shape: Shape, shares: tuple[float, float]) -> dict[str, float]:
     return {key: float(value) for key, value in figures.items()}
 
 
-def of_variability(fleets: int) -> list[dict[str, Any]]:
-    rows = []
+def _prefixes(measured: Sittings, newest: Ints, most: int | None, plant: float) -> Sittings:
+    """A series for each of these sittings: it and those before it (at most so many), `plant` added to it."""
+    first = measured.first[measured.series[newest]]
+    if most is not None:
+        first = np.maximum(first, newest - most)
+    sizes = newest - first + 1
+    places = np.concatenate([np.arange(a, b + 1) for a, b in zip(first, newest, strict=True)])
+    prefix = measured.take(places, np.repeat(np.arange(len(newest)), sizes), len(newest))
+    added = np.zeros(len(prefix))
+    added[prefix.first + prefix.per_series - 1] = -plant
+    return prefix.less(added)
+
+
+def of_variability(options: BenchOptions) -> dict[str, Any]:
+    """How often the intervals hold the figure of the population, and which level was resampled."""
+    fleets, rows = options.pick(2, 40, 100), []
     for effects, shares in (("none", (0.0, 0.0)), ("nodes", (0.0, 0.5)), ("cabinets", (0.4, 0.2))):
         for name, shape in SHAPES.items():
             true = truth(shape, shares)
-            sizes = ((4, 8), (8, 8), (24, 4)) if effects == "cabinets" else ((1, 6), (1, 25), (1, 100))
-            for groups in ((*size, PER_NODE) for size in sizes):
-                say(f"variability: {effects}, {name}, {groups}")
-                held_by_figure: dict[str, list[bool]] = {figure: [] for figure in true}
-                widths: dict[str, list[float]] = {figure: [] for figure in true}
-                drawn: dict[str, int] = {}
+            for groups in ((8, 8, PER_NODE),) if effects == "cabinets" else ((1, 25, PER_NODE),):
+                say(f"variability: {effects}, {name}")
+                hits: dict[str, list[bool]] = {figure: [] for figure in true}
                 for seed in range(fleets):
-                    frame = fleet(np.random.default_rng([seed, groups[0]]), shape, groups, shares)
-                    rows_of_levels = variability(frame, replicates=200)
-                    intervals = {
-                        f"{row.level} {figure}": row.interval[figure] for row in rows_of_levels for figure in FIGURES
-                    }
-                    icc = rows_of_levels[0].icc
+                    table = variability(
+                        fleet(np.random.default_rng([seed, groups[0]]), shape, groups, shares), replicates=200
+                    )
+                    icc = table[0].icc
+                    intervals = {f"{row.level} {figure}": row.interval[figure] for row in table for figure in FIGURES}
                     intervals["icc"] = None if icc.low is None or icc.high is None else (icc.low, icc.high)
-                    resampled = rows_of_levels[0].reasons["interval"].split(" that were")[0].split()[-1]
-                    drawn[resampled] = drawn.get(resampled, 0) + 1
                     for figure, interval in intervals.items():
                         if interval is not None:
-                            held_by_figure[figure].append(interval[0] <= true[figure] <= interval[1])
-                            widths[figure].append(interval[1] - interval[0])
+                            hits[figure].append(interval[0] <= true[figure] <= interval[1])
                 rows.append(
-                    {
-                        "effects": effects, "population": name, "cabinets": groups[0], "gpus": int(np.prod(groups)),
-                        "fleets": fleets, "resampled": drawn,
-                        "figures": {figure: share(sum(held), len(held)) for figure, held in held_by_figure.items()},
-                        "width": {figure: round(float(np.median(w)), 4) if w else None for figure, w in widths.items()},
-                    }
+                    {"effects": effects, "population": name, "gpus": int(np.prod(groups)), "fleets": fleets,
+                     "figures": {figure: share(sum(held), len(held)) for figure, held in hits.items()}}
                 )  # fmt: skip
-    return rows
+    return {"rows": rows}
 
 
-PARTS = ("levels", "sittings", "gains", "made gains", "variability")
+# -- the GPU's past --------------------------------------------------------------------------------------------------
+
+PLANTED = (0.01, 0.015, 0.02, 0.03)
+FIXED = 0.015
+SITTING, RUN_SD = 0.001, 0.0008
+"""Standard deviations of simulated fleets: those of the SGEMM file."""
+POPULATIONS: dict[str, dict[str, Any]] = {
+    "normal": {}, "t4 runs": {"run_tail": 4}, "t3 sittings and runs": {"run_tail": 3, "sitting_tail": 3},
+    "glitches, 1 run in 1,000": {"glitches": 1e-3}, "days shared by the fleet": {"shared": 0.004},
+    "AR(1) days, 0.8": {"remembers": 0.8, "weeks": 20, "days": 1.0}, "two sittings": {"weeks": 2, "run_tail": 4},
+    "one run a sitting": {"runs": 1, "run_tail": 4},
+}  # fmt: skip
+SORTS = (("change", 0.01), ("change", 0.02), ("change", 0.05), ("drift", 0.005), ("drift", 0.02), ("throttling", 0.1))
+"""What faults do: a lasting change, a drift a week, a share of runs that are 5 % slower."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fleets", type=int, default=20, help="of each made population")
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    arguments = parser.parse_args()
-    began = datetime.now().astimezone()
-    does: dict[str, Callable[[], Any]] = {
-        "levels": by_cut,
-        "sittings": lambda: kept_back(arguments.fleets),
-        "gains": real_gains,
-        "made gains": lambda: made_gains(arguments.fleets),
-        "variability": lambda: of_variability(2 * arguments.fleets),
-    }
-    result: dict[str, Any] = {"benchmark": "intervals", "machine": machine("numpy", "polars")}
-    for name in arguments.parts:
-        say(name)
-        real = name in ("levels", "gains")
-        has_files = LONGHORN.is_dir() or not real
-        result[name] = does[name]() if has_files else {"did_not_run": f"there is no folder {LONGHORN}"}
-    result["took_s"] = round((datetime.now().astimezone() - began).total_seconds())
-    print(as_json(result))
+def past(options: BenchOptions) -> dict[str, Any]:
+    """The section `past`."""
+    rows = [simulated_past(name, options.pick(1, 20, 60), seed) for seed, name in enumerate(POPULATIONS)]
+    return {"longhorn": rolling() if LONGHORN.is_dir() else NOT_THERE, "simulated": rows}
 
+
+def rolling() -> dict[str, Any]:
+    """Each SGEMM sitting against those before it. Every alarm counts as false, whatever is wrong with its GPU."""
+    runs, gpus = sgemm()
+    series, at, value, warmth = (runs[name].to_numpy() for name in ("gpu_no", "at", "x", "temp"))
+    measured, _ = sittings(series, at, value, gpus.height, warmth)
+    half = float(np.quantile(measured.at, 0.5))
+    noises: dict[bool, Noise] = {}
+    for late, mask in ((False, at < half), (True, at >= half)):
+        noise = estimate(*sittings(series[mask], at[mask], value[mask], gpus.height, warmth[mask]))
+        assert noise is not None
+        noises[late] = noise
+    later = np.flatnonzero(measured.place >= 1)
+    alarms = dict.fromkeys((0.0, *PLANTED), 0)
+    by_rule = dict(alarms)
+    for late in (False, True):
+        newest_sittings = later[(measured.at[later] >= half) == late]
+        for plant in alarms:
+            prefix = _prefixes(measured, newest_sittings, None, plant)
+            base = prefix.warmth[prefix.first][prefix.series]
+            prefix = prefix.less(np.nan_to_num(noises[not late].a_kelvin * (prefix.warmth - base)))
+            newest = search(prefix, noises[not late], prefix.first, prefix.per_series)["newest"]
+            alarms[plant] += int(((newest["p"] <= ALARM) & (newest["effect"] >= RELEVANT)).sum())
+            last = prefix.first + prefix.per_series - 1
+            earlier = prefix.keep(np.isin(np.arange(len(prefix)), last, invert=True))
+            slower = prefix.value[last] - groups_median(earlier.value, earlier.series, prefix.count)
+            by_rule[plant] += int((slower > FIXED).sum())
+    return {
+        name: {"false_at_most": share(counts[0.0], len(later)),
+               "found": {f"{100 * plant:g} %": share(counts[plant], len(later)) for plant in PLANTED}}
+        for name, counts in (("whorl", alarms), ("fixed 1.5 %", by_rule))
+    }  # fmt: skip
+
+
+def shaped(random: Random, tail: int | None, size: tuple[int, ...]) -> Floats:
+    """Normal draws, or Student's t."""
+    return random.standard_normal(size) if tail is None else random.standard_t(tail, size)
+
+
+def sittings_of(random: Random, gpus: int, kind: dict[str, Any]) -> tuple[Floats, Floats]:
+    """(gpus, weeks, runs) log times of healthy GPUs, and when they ran (days)."""
+    weeks, runs = kind.get("weeks", 8), kind.get("runs", 3)
+    days = shaped(random, kind.get("sitting_tail"), (gpus, weeks))
+    if lasts := kind.get("remembers"):
+        for week in range(1, weeks):
+            days[:, week] = lasts * days[:, week - 1] + np.sqrt(1 - lasts**2) * days[:, week]
+    level = 0.02 * random.normal(size=(gpus, 1)) + SITTING * days + kind.get("shared", 0.0) * random.normal(size=weeks)
+    value = level[:, :, None] + RUN_SD * shaped(random, kind.get("run_tail"), (gpus, weeks, runs))
+    value = value + np.where(random.random(value.shape) < kind.get("glitches", 0.0), 0.3, 0.0)
+    at = 20_000 + kind.get("days", 7.0) * np.arange(weeks)[None, :, None] + 0.015 * np.arange(runs)
+    return value, at + random.uniform(0, 0.1, (gpus, 1, 1))
+
+
+def judged(value: Floats, at: Floats) -> OwnPast:
+    """What whorl says of the past of these GPUs."""
+    gpus, weeks, runs = value.shape
+    series = np.repeat(np.arange(gpus), weeks * runs)
+    return own_past(series, at.ravel(), value.ravel(), count=gpus, node=np.arange(gpus) // 4, regime=None)
+
+
+def named_in(answer: OwnPast) -> set[int]:
+    """The GPUs with a change, a drift or throttled runs."""
+    return {row.series for group in (answer.steps, answer.drifts, answer.unstable) for row in group}
+
+
+def simulated_past(name: str, fleets: int, seed: int) -> dict[str, Any]:
+    """Healthy fleets of 256: GPUs that are named; and faults in 3 % of the GPUs, which are found."""
+    kind, gpus = POPULATIONS[name], 256
+    false = fleets_with_false = 0
+    hits: dict[str, list[bool]] = {}
+    by_rule: dict[str, list[bool]] = {}
+    for number in range(fleets):
+        random = np.random.default_rng((seed, gpus, number))
+        value, at = sittings_of(random, gpus, kind)
+        names = named_in(judged(value, at))
+        false, fleets_with_false = false + len(names), fleets_with_false + bool(names)
+        weeks, runs = value.shape[1:]
+        chosen = 4 * random.permutation(gpus // 4)[:8] + random.integers(0, 4, 8)
+        sorts = [SORTS[(number + place) % len(SORTS)] for place in range(8)]
+        for gpu, (sort, size) in zip(chosen.tolist(), sorts, strict=True):
+            week = np.arange(weeks)[:, None]
+            if sort == "throttling":
+                value[gpu] += np.where(random.random((weeks, runs)) < size, 0.05, 0.0)
+            else:
+                value[gpu] += size * (
+                    week >= max(1, weeks // 2) if sort == "change" else week * kind.get("days", 7.0) / 7
+                )
+        names, medians = named_in(judged(value, at)), np.median(value, axis=2)
+        excess = medians[:, -1] - np.median(medians[:, :-1], axis=1)
+        for gpu, (sort, size) in zip(chosen.tolist(), sorts, strict=True):
+            hits.setdefault(f"{sort} {100 * size:g} %", []).append(gpu in names)
+            by_rule.setdefault(f"{sort} {100 * size:g} %", []).append(bool(excess[gpu] > FIXED))
+    return {
+        "population": name, "fleets": fleets, "healthy_gpus_named": share(false, gpus * fleets),
+        "fleets_with_one": share(fleets_with_false, fleets),
+        "found": {sort: share(sum(held), len(held)) for sort, held in sorted(hits.items())},
+        "found_by_the_fixed_rule": {sort: share(sum(held), len(held)) for sort, held in sorted(by_rule.items())},
+    }  # fmt: skip
+
+
+SECTIONS = {
+    "cuts": cuts_of_longhorn, "sittings": sittings_kept_back, "gains": gains, "variability": of_variability,
+    "past": past,
+}  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    run("intervals", SECTIONS, packages=("numpy", "polars"))

@@ -1,4 +1,4 @@
-/* Records what a process does to the files below a folder: preloaded, for benchmarks/store_power_loss.py.
+/* Records what a process does to the files below a folder: preloaded, for tests/store/power_loss.py.
 
    WHORL_RECORD is the log, WHORL_RECORD_BELOW the folder. Each operation that succeeded is one record, appended in one
    piece before the call returns: the lengths of a text and of data (two 32-bit numbers), the text, the data. The text

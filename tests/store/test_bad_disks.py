@@ -1,4 +1,4 @@
-"""Disks that turn a bit, or lost their power: the short form of two benchmarks, with a seed for each day."""
+"""Disks that turn a bit, or lost their power: a part of what two programs here try, with a seed for each day."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from whorl.benchmarks.store_damage import BEGAN, S
 from whorl.store import Store
 from whorl.tests.sizes import count, sample
+from whorl.tests.store.flipped_bits import BEGAN, S
 from whorl.tests.stores import new_store
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SEED = time.strftime("%Y%m%d")
 
 
 def results(name: str, option: str, number: int) -> Any:
-    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), option, str(number), "--seed", SEED]
+    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), option, str(number), "--seed", SEED]
     print("python", *command[1:])  # noqa: T201 - shown where the test fails
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -31,14 +30,14 @@ def results(name: str, option: str, number: int) -> Any:
 
 @pytest.mark.long
 def test_no_bit_that_is_turned_gives_another_answer_without_a_word() -> None:
-    answer = results("store_damage", "--flips", count(10_000, short=100))
+    answer = results("flipped_bits", "--flips", count(10_000, short=100))
     assert answer["first_wrong"] == {}, SEED
     assert min(sum(answer["totals"][case].values()) for case in ("before", "after")) > 200
 
 
 @pytest.mark.long
 def test_no_acknowledged_row_is_lost_or_doubled_where_power_is_lost() -> None:
-    answer = results("store_power_loss", "--images", count(10_000, short=67))
+    answer = results("power_loss", "--images", count(10_000, short=67))
     assert answer["wrong"] == [], SEED
     assert min(answer["operations"][name] for name in ("write", "sync", "rename", "unlink", "ack")) > 10
 

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from whorl.benchmarks.store_damage import BEGAN, DAY, rows, telemetry
 from whorl.cli import cli
 from whorl.store import Store, replacing
 from whorl.store.metrics import power_is_trusted
@@ -27,10 +26,12 @@ from whorl.store.schema import DERIVED, arrow_schema
 from whorl.tests.conftest import BuiltOnce
 from whorl.tests.sizes import is_all, is_long
 from whorl.tests.store import engine_reader
+from whorl.tests.store.flipped_bits import BEGAN, DAY, rows, telemetry
 from whorl.tests.store.test_windows import at, readings, run
 from whorl.tests.store.test_windows import rows as records
 from whorl.tests.stores import new_store
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "engines.md"
 INSTALLED = ("pyarrow", "polars", "duckdb")
 OTHERS = {
     "duckdb 1.4": ("duckdb==1.4.*", "numpy"),
@@ -57,6 +58,11 @@ SPARK = (
 )  # fmt: skip
 Question = dict[str, Any]
 Rows = list[tuple[Any, ...]]
+
+
+def saved_files(page: str) -> dict[str, str]:
+    """The files that a page says to save: their contents by name."""
+    return dict(re.findall(r"Save this as `([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", page, re.M | re.S))
 
 
 def kind_of(type_: pa.DataType) -> str:

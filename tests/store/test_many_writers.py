@@ -1,4 +1,4 @@
-"""Many nodes, one store: the short form of a benchmark, in which processes write, compact, prune and read."""
+"""Many nodes, one store: a short run of many_writers.py, in which processes write, compact, prune and read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "many_writers.py"
+PROGRAM = Path(__file__).with_name("many_writers.py")
 
 
 def run(*options: object) -> Any:
-    command = [sys.executable, str(BENCHMARK), *map(str, options)]
+    command = [sys.executable, str(PROGRAM), *map(str, options)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     answer = json.loads(done.stdout)

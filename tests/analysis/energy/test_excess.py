@@ -13,7 +13,7 @@ import pytest
 from whorl.analysis.energy.attribute import PIECES
 from whorl.analysis.energy.excess import BUSY, Unknown, add_excess, busy, excess, waiting
 from whorl.analysis.energy.levels import LEAST, Measure, levels
-from whorl.benchmarks.energy_excess import LIMIT_W, made
+from whorl.benchmarks.energy_fleets import LIMIT_W, excess_fleet
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 
@@ -241,7 +241,7 @@ def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_s
 @pytest.mark.long
 @pytest.mark.parametrize("population", ["normal", "held by the limit"])
 def test_planted_gpus_are_found_and_the_interval_holds_the_true_excess(population: str) -> None:
-    fleet = made(np.random.default_rng(7), 64, population, 0.05)
+    fleet = excess_fleet(np.random.default_rng(7), 64, population, 0.05)
     gpus = fleet.pieces.select("cluster", "gpu").unique().with_columns(limit_w=pl.lit(LIMIT_W))
     found = add_excess(excess(fleet.pieces, levels(fleet.fingerprints, gpus), fleet.busy), ["cluster", "gpu"]).sort(
         "gpu"

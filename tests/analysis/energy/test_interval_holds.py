@@ -1,4 +1,4 @@
-"""The interval of an energy holds what an external power meter would say: a part of the benchmarks, as a test."""
+"""The interval of an energy holds what an external power meter would say: a part of `benchmarks.energy`, as a test."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.benchmarks.energy_metered import MeteredStream, streams, streams_of_known_load
-from whorl.benchmarks.energy_metered import judged as windows_of
-from whorl.benchmarks.energy_populations import FOR_EVER, Judged, compared, stored, summed, trial
+from whorl.benchmarks.metered import (
+    FOR_EVER,
+    Judged,
+    MeteredStream,
+    compared,
+    judged_windows,
+    stored,
+    streams,
+    streams_of_known_load,
+    summed,
+    trial,
+)
 from whorl.tests.sizes import count, is_long
 from whorl.tests.stores import copied_stores, new_store
 
@@ -74,7 +83,7 @@ def real() -> list[MeteredStream]:
 @pytest.mark.parametrize("number", range(3))
 def test_windows_of_a_real_gpu_hold_what_its_meter_measured(number: int) -> None:
     with copied_stores():
-        windows = [row for named in (True, False) for row in windows_of(real()[number], with_model=named)]
+        windows = [row for named in (True, False) for row in judged_windows(real()[number], with_model=named)]
     assert all(row["low_j"] <= row["true_j"] <= row["high_j"] for row in windows)
     half = [(row["high_j"] - row["low_j"]) / 2 / row["true_j"] for row in windows]
     assert np.median(half) < 0.35

@@ -18,7 +18,7 @@ from whorl.analysis.verdicts.causes import Evidence, Explanation
 from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.states import of_sittings
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
-from whorl.benchmarks.verdict_fleets import made
+from whorl.benchmarks.fleets import fleet_of
 from whorl.tests.analysis.verdicts.made import (
     COPY,
     FMA,
@@ -208,7 +208,7 @@ def test_a_gpu_that_is_slow_in_compute_at_its_clock_is_not_called_power_cap(*, a
     """Caps hold clocks 1.8 % apart, by the luck of the silicon; what is rare of the slow GPUs is the rest."""
     found = 0
     for seed in range(4):
-        drawn = made(np.random.default_rng([38, seed]), 64, "normal", faults=3, fault="compute", effect=0.03)
+        drawn = fleet_of(np.random.default_rng([38, seed]), 64, "normal", faults=3, fault="compute", effect=0.03)
         runs = drawn.campaign.runs.filter((pl.col("workload") == "gemm") | (not alone))
         verdicts = {verdict.name: verdict for verdict in judged(replace(drawn.campaign, runs=runs)).rows}
         for gpu in np.flatnonzero(drawn.faulty):

@@ -1,4 +1,4 @@
-"""Made fleets for `benchmarks/verdicts.py`: healthy populations that break assumptions, and faults of a stated size.
+"""Simulated fleets for benchmarks and tests: healthy populations that break assumptions, and faults of a stated size.
 
 A GPU runs three probes: `gemm` (its clock is held by the power cap, so silicon shows in it), `fma` (full clock) and
 `stream` (memory). Sizes are those of the Longhorn files: GPUs differ by 1.7 % in `gemm`, all but 0.25 % of it by their
@@ -63,15 +63,15 @@ class MadeFleet:
     """A fleet and the truth about it."""
 
     campaign: Probed
-    drawn: FleetFigures
+    figures: FleetFigures
     names: list[str]
 
     @property
     def faulty(self) -> npt.NDArray[np.bool_]:
-        return self.drawn.faulty
+        return self.figures.faulty
 
 
-def drawn(
+def figures_of(
     random: np.random.Generator, gpus: int, population: str, *, faults: int = 0, fault: str = "memory",
     effect: float = 0.0, sittings: int = 2, runs: int = 3,
 ) -> FleetFigures:  # fmt: skip
@@ -112,11 +112,11 @@ def drawn(
     return FleetFigures(faulty, log_times, clocks, heats, inlet)
 
 
-def made(
+def fleet_of(
     random: np.random.Generator, gpus: int, population: str, *, sittings: int = 2, runs: int = 3, **faults: Any
 ) -> MadeFleet:
-    """A fleet as `drawn`, with its runs as a store has them."""
-    fleet = drawn(random, gpus, population, sittings=sittings, runs=runs, **faults)
+    """A fleet as `figures_of`, with its runs as a store has them."""
+    fleet = figures_of(random, gpus, population, sittings=sittings, runs=runs, **faults)
     node = np.repeat(np.arange(-(-gpus // PER_NODE)), PER_NODE)[:gpus]
     gpu = np.repeat(np.arange(gpus), sittings * runs)
     day = np.tile(np.repeat(np.arange(sittings), runs), gpus)
@@ -153,7 +153,7 @@ class Oracle:
     def __init__(self, population: str, *, sittings: int, runs: int = 3, seed: int = 1) -> None:
         random = np.random.default_rng([seed, POPULATIONS.index(population), sittings])
         healthy = [
-            drawn(random, 2000, population, sittings=sittings, runs=runs).levels() for _ in range(_ORACLE_FLEETS)
+            figures_of(random, 2000, population, sittings=sittings, runs=runs).levels() for _ in range(_ORACLE_FLEETS)
         ]
         self._lines: dict[str, float] = {}
         self._law: dict[str, Floats] = {}
@@ -200,7 +200,7 @@ def campaign_of(runs: pl.DataFrame, node: npt.NDArray[Any], gpus: int) -> Probed
     """The runs as `probed` reads them from a store."""
     text, number = pl.String(), pl.Float64()
     identity = pl.DataFrame(
-        {"gpu": [f"GPU-{one:05d}" for one in range(gpus)], "node": [f"n{one}" for one in node]}
+        {"gpu": [f"GPU-{number:05d}" for number in range(gpus)], "node": [f"n{number}" for number in node]}
     ).with_columns(
         pl.lit("Tesla V100-SXM2-16GB").alias("model"), pl.Series("slot", np.arange(gpus) % PER_NODE, dtype=pl.Int64),
         pl.lit(300.0).alias("power_limit_w"), pl.lit(87, pl.Int64).alias("temperature_slowdown_c"),

@@ -1,7 +1,7 @@
 """What a store holds after its machine lost power, at any moment of real commands. Prints JSON.
 
-    python benchmarks/store_power_loss.py > benchmarks/results/store_power_loss.json    # 10,000 disks
-    python benchmarks/store_power_loss.py --images 200 --seed 20261128
+    python tests/store/power_loss.py    # 10,000 disks
+    python tests/store/power_loss.py --images 200 --seed 20261128
 
 Commands run one after another on one store: an import, journals that append, publish and seal, groups of rows,
 corrections, `compact`, `collect` and `campaign run` on simulated GPUs, and `prune`. Every change of a file or folder is
@@ -39,15 +39,14 @@ from typing import Any
 import pyarrow as pa
 
 import whorl
-from whorl.benchmarks.crashed_disk import CrashedDisk, FileOperation, mark, operations, recording
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, say
-from whorl.benchmarks.store_damage import cpu_s, in_children, listed
+from whorl.benchmarks.harness import as_json, machine, say
 from whorl.cli import cli
 from whorl.store import folder, journal
 from whorl.store.journal import Journal
 from whorl.store.journal_file import Ticks
 from whorl.store.schema import TABLES
+from whorl.tests.store.crashed_disk import CrashedDisk, FileOperation, mark, operations, recording
+from whorl.tests.store.flipped_bits import cpu_s, in_children, listed
 
 US, MINUTE, DAY = 10**6, 60, 86_400
 BEGAN = 1_700_006_400 * US  # the beginning of a day
@@ -454,7 +453,10 @@ def main() -> int:
     logging.disable(logging.WARNING)
     folder._MAKING_S = 0.0  # nobody makes the store of a disk meanwhile
     results = run(arguments.images, arguments.seed)
-    print(as_json({"schema": "whorl/store-power-loss/1", "machine": machine("pyarrow", "polars", "duckdb"), **results}))
+    sys.stdout.write(
+        as_json({"schema": "whorl/store-power-loss/1", "machine": machine("pyarrow", "polars", "duckdb"), **results})
+        + "\n"
+    )
     return 0
 
 

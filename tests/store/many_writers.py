@@ -1,7 +1,7 @@
 """A thousand nodes write to one store, and others compact, prune and read it meanwhile. Prints JSON.
 
-    python benchmarks/many_writers.py > benchmarks/results/many_writers.json
-    python benchmarks/many_writers.py --nodes 40 --processes 8 --seconds 60 --each-s 1
+    python tests/store/many_writers.py
+    python tests/store/many_writers.py --nodes 40 --processes 8 --seconds 60 --each-s 1
 
 Two days pass in ten minutes: in every process `time.time_ns` runs so much faster, and its clock is some seconds off.
 Each of 64 processes is some 16 nodes, and each node goes through a program (`acknowledged_rows.PROGRAM`): bursts of
@@ -47,7 +47,12 @@ import numpy as np
 import pyarrow as pa
 
 from whorl.analysis.energy.minutes import write_minutes
-from whorl.benchmarks.acknowledged_rows import (
+from whorl.benchmarks.harness import as_json, file_system, machine, peak_bytes, say
+from whorl.errors import StoreError
+from whorl.store import Store, replacing, snapshot
+from whorl.store.journal import Journal
+from whorl.store.replacing import Pace, TakenError
+from whorl.tests.store.acknowledged_rows import (
     BURST,
     CHANGE_MW,
     CHECKS,
@@ -66,12 +71,6 @@ from whorl.benchmarks.acknowledged_rows import (
     count_of,
     wrong_rows,
 )  # fmt: skip
-from whorl.benchmarks.machine import file_system, machine, peak_bytes
-from whorl.benchmarks.reporting import as_json, say
-from whorl.errors import StoreError
-from whorl.store import Store, replacing, snapshot
-from whorl.store.journal import Journal
-from whorl.store.replacing import Pace, TakenError
 
 for module in (
     "polars", "pyarrow.dataset", "whorl.store.compaction", "whorl.store.retention", "whorl.store.sql",
@@ -691,7 +690,7 @@ def main() -> None:
         names = ("processes", "seconds", "days", "each_s", "kill_s", "skew_s", "ahead_s", "short_waits", "seed")
         load = WriterLoad(home, fleet, **{name: getattr(options, name) for name in names})
         result = {"schema": "whorl.benchmark.many_writers/1", "benchmark": "many_writers", "machine": about}
-        print(as_json(result | run(load)))
+        sys.stdout.write(as_json(result | run(load)) + "\n")
     finally:
         if options.keep:
             say(f"left in {home}")

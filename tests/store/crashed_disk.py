@@ -21,7 +21,7 @@ from pathlib import Path
 from random import Random
 
 SECTOR = 512
-RECORDER = Path(__file__).parents[1] / "tests" / "native" / "recorder.c"
+RECORDER = Path(__file__).parents[1] / "native" / "recorder.c"
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What readers of a store say after bits of its files changed, as on a bad disk. Prints JSON.
 
-    python benchmarks/store_damage.py > benchmarks/results/store_damage.json    # 10,000 flips
-    python benchmarks/store_damage.py --flips 300 --seed 20261128
+    python tests/store/flipped_bits.py    # 10,000 flips
+    python tests/store/flipped_bits.py --flips 300 --seed 20261128
 
 A small store is made with rows in every table, telemetry of several days, late rows, minutes of pruned days, and the
 journal of a collector that was killed. A trial turns one bit in each of some files that are read together: those of a
@@ -46,8 +46,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import whorl
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, say, spread
+from whorl.benchmarks.harness import as_json, machine, say, spread
 from whorl.errors import WhorlError
 from whorl.store.schema import arrow_schema
 
@@ -480,7 +479,9 @@ def main() -> int:
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
     logging.getLogger("whorl").propagate = False
     results = run(arguments.flips, arguments.seed)
-    print(as_json({"schema": "whorl/store-damage/1", "machine": machine("pyarrow", "polars", "duckdb"), **results}))
+    sys.stdout.write(
+        as_json({"schema": "whorl/store-damage/1", "machine": machine("pyarrow", "polars", "duckdb"), **results}) + "\n"
+    )
     return 0
 
 
