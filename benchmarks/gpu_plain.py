@@ -39,8 +39,8 @@ def median_ms(device: CupyDevice, enqueue: Callable[[], None], seconds: float) -
         waiting.record(events[1])
         waiting.until(events[1], time.monotonic() + LIMIT_S)
         once_s = max(device.runtime.eventElapsedTime(*events) / 1e3, 1e-6)
-        each = max(1, round(0.02 / once_s))
-        repeats = max(12, min(1000, round(seconds / (each * once_s))))
+        calls = max(1, round(0.02 / once_s))
+        repeats = max(12, min(1000, round(seconds / (calls * once_s))))
         first = repeats // 2
         throttle.pace(1, once_s)
         repeats += first
@@ -48,12 +48,12 @@ def median_ms(device: CupyDevice, enqueue: Callable[[], None], seconds: float) -
             events.append(waiting.event())
         waiting.record(events[0])
         for event in events[1 : repeats + 1]:
-            for _ in range(each):
+            for _ in range(calls):
                 enqueue()
                 throttle.launched()
             waiting.record(event)
         waiting.until(events[repeats], time.monotonic() + LIMIT_S)
-        times = [device.runtime.eventElapsedTime(a, b) / each for a, b in pairwise(events[: repeats + 1])]
+        times = [device.runtime.eventElapsedTime(a, b) / calls for a, b in pairwise(events[: repeats + 1])]
         return float(np.median(times[first:-1]))
     except Late:
         hangs = True
@@ -69,7 +69,7 @@ def product_gflop_s(device: CupyDevice, loaded: CupyLoaded, seconds: float) -> f
     libs = importlib.import_module("cupy_backends.cuda.libs")
     cublas = getattr(libs, "cublas", None) or importlib.import_module("cupy_backends.cuda.libs.cublas")
     scalar = np.float64 if step.precision == "fp64" else np.float32
-    one, zero = np.ones(1, scalar), np.zeros(1, scalar)
+    alpha, zero = np.ones(1, scalar), np.zeros(1, scalar)
     types = {buffer.name: DATA_TYPES[np.dtype(buffer.dtype).name] for buffer in loaded.work.buffers}
     a, b, c = (loaded.address(name) for name in (step.a, step.b, step.c))
     m, n, k = step.m, step.n, step.k
@@ -78,7 +78,7 @@ def product_gflop_s(device: CupyDevice, loaded: CupyLoaded, seconds: float) -> f
 
         def enqueue() -> None:
             cublas.gemmEx(
-                *(handle, 0, 0, n, m, k, one.ctypes.data, b, types[step.b], n, a, types[step.a], k),
+                *(handle, 0, 0, n, m, k, alpha.ctypes.data, b, types[step.b], n, a, types[step.a], k),
                 *(zero.ctypes.data, c, types[step.c], n, COMPUTE[step.precision], -1),
             )
 

@@ -25,7 +25,7 @@ class PlainJob:
 
 
 def plain_replay(
-    jobs: Sequence[PlainJob], nodes: int, per_node: int, score: Sequence[float], locality: float, easy: bool
+    jobs: Sequence[PlainJob], nodes: int, per_node: int, score: Sequence[float], *, locality: float, easy: bool
 ) -> int:
     """Fill in start and finish of all jobs; the number of events."""
     cluster = _Cluster([[True] * per_node for _ in range(nodes)], per_node, score, locality)

@@ -1,51 +1,74 @@
-"""How fast job traces are replayed, against a plain simulation of the same rules. Prints JSON.
+"""How fast job traces are replayed, what policies gain by scores, and how often the finding "better" is right.
 
-    python benchmarks/replay.py [--shared FOLDER] [--jobs 100000] [--saturated 16000] [--per-size 20000]
+    python -m benchmarks.replay [--only SECTION] [--quick | --long]
 
-(a) Three traces under the six published policies, all in one process, from published files (../shared/data). The
-    artifact of PAL (SC'24) took 83 to 700 s of wall time for one of these 18 on a contended machine of 2 cores;
-    that is quoted, not measured here. Apart from these 18: the controls, PM-First and PAL without scores.
-(b) 16,000 jobs on 256 GPUs, FIFO and PAL, which places all jobs anew in every round in which something happened.
-(c) 100,000 jobs on 27,648 GPUs (4,608 nodes of 6), FIFO and packed with EASY backfill, at events.
-(d) The cost of one event against the size of the fleet, for packed with and without EASY backfill.
-(e) whorl against the plain simulation (benchmarks/plain_replay.py: lists that are scanned at every event) on the
-    same jobs and the same fleet, on sizes at which that one ends soon. Both give the same finish of every job.
-
-Jobs are drawn: exponential gaps, log-normal run times, limits of 1.2 to 5 times these. In (d) "narrow" jobs are of 1
-to 8 GPUs on any fleet and come the faster the larger the fleet is: this is the cost of the structures. In "wide" the
-widths grow with the fleet; a job of a hundred times as many GPUs costs more to place, whatever the algorithm, so the
-cost of one GPU granted is given as well. One event is an arrival or a finish. The load is the ideal GPU-seconds over
-the fleet's GPU-seconds in the time in which they come; as no GPU is always fast, a load a little below 1 fills the
-fleet, and one above makes a queue that grows to the end. Costs are CPU time, as the machine may be shared. Every replay
-of (b), (c) and (d) is a process of its own, whose peak memory (with the interpreter and the trace) is given. The
-benchmark states what it measured and asserts nothing.
+speed     the 18 replays of PAL (SC'24) from public files; jobs on 27,648 GPUs under EASY backfill (100,000 with --long)
+plain     the same jobs by a plain simulation of the same rules (`plain_replay`: lists that are scanned at every event);
+          both give the same finish of every job
+schemes   Shockwave on its trace beside LAS, SRTF and FIFO; EaCO on 112 GPUs beside packed and first come first served
+scores    by how much each policy is better than itself without scores: mean over seeds (geometric), 90 % interval
+findings  stores whose true scores are known: how often a policy is found better where GPUs do not differ, and where
+          they do, and how often the printed interval holds the true gain over itself without scores
+chains    policies that submit the next job of a chain, on a real log (Lonestar6): hours of interruption and overlap
+          beside reactive, fixed leads, the mean wait, and who knows the wait
 """
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
-import os
+import math
 import random
-import resource
-import statistics
-import time
-from itertools import product
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from statistics import fmean
 from typing import Any
 
-from whorl.analysis.replay import Job, Options, Trace, World, find_policy, replay
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.plain_replay import PlainJob, plain_replay
-from whorl.benchmarks.reporting import as_json
+import numpy as np
+import numpy.typing as npt
+import polars as pl
 
-ROOT = Path(__file__).resolve().parents[1]
-SEED = 20
-MEAN_S = 3600.0
-SIZES = (256, 1024, 4096, 27_648)
-ARTIFACT_WALL_S = (83, 700)
-NARROW = ((1, 40), (2, 20), (4, 20), (6, 10), (8, 10))
-"""Widths in GPUs and how often each comes, in %."""
+from whorl.analysis.chains.jobs_log import read_log
+from whorl.analysis.chains.study import StudyOptions, chain_study
+from whorl.analysis.placement import scores as scores_of_store
+from whorl.analysis.replay import (
+    Beliefs,
+    Fleet,
+    Job,
+    Metrics,
+    Options,
+    Outcome,
+    Policy,
+    Power,
+    Rates,
+    Trace,
+    World,
+    replay,
+)
+from whorl.analysis.replay.findings import BETTER, LEAST_PCT, interval
+from whorl.analysis.replay.from_store import MeasuredFleets
+from whorl.analysis.replay.policies.clocks import Clocks
+from whorl.analysis.replay.policies.eaco import EaCO, Sharing
+from whorl.analysis.replay.policies.packed import Packed
+from whorl.analysis.replay.policies.shares import FirstCome
+from whorl.analysis.replay.power import ANY
+from whorl.analysis.replay.profiles import profiles, published_trace
+from whorl.analysis.replay.published import POLICIES as PUBLISHED
+from whorl.analysis.replay.published import pal_sc24
+from whorl.analysis.replay.setting import ReplaySetting
+from whorl.analysis.replay.study import BASELINES, Case, General
+from whorl.analysis.replay.tables import Pairs, read_pairs
+from whorl.analysis.replay.traces import TraceOptions, read_trace
+from whorl.benchmarks.advise import stored
+from whorl.benchmarks.harness import DATA, BenchOptions, child, in_turns, peak_mb, run, say, scratch, share, timed
+from whorl.benchmarks.plain_replay import PlainJob, plain_replay
+
+Floats = npt.NDArray[np.float64]
+SIA, SCHEDULERS = DATA / "traces" / "sia-philly", DATA / "schedulers"
+NOT_THERE = {"did_not_run": "the public files are not beside the clone"}
+
+# -- speed -----------------------------------------------------------------------------------------------------------
+
+SEED, MEAN_S, LOCALITY = 20, 3600.0, 1.2
 NODES = {256: 4, 1024: 4, 4096: 4, 27_648: 6}
 """GPUs of a node."""
 
@@ -61,13 +84,13 @@ def drawn_trace(jobs: int, gpus: int, load: float, widths: tuple[tuple[int, int]
     sizes, weights = [width for width, _ in widths], [often for _, often in widths]
     mean_width = sum(a * b for a, b in widths) / sum(weights)
     gap = mean_width * MEAN_S / (gpus * load)
-    now, found = 0.0, []
+    now, drawn_jobs = 0.0, []
     for number, width in enumerate(draw.choices(sizes, weights, k=jobs)):
         ideal = draw.lognormvariate(0.0, 1.2) * MEAN_S / 2.0544  # the mean of the log-normal
         workload = draw.choice("ABCD")
-        found.append(Job(str(number), now, width, ideal, workload, ideal * draw.uniform(1.2, 5.0)))
+        drawn_jobs.append(Job(str(number), now, width, ideal, workload, ideal * draw.uniform(1.2, 5.0)))
         now += draw.expovariate(1 / gap)
-    return Trace(f"{jobs} drawn jobs", tuple(found))
+    return Trace(f"{jobs} drawn jobs", tuple(drawn_jobs))
 
 
 def drawn_world(gpus: int, locality: float) -> World:
@@ -77,153 +100,371 @@ def drawn_world(gpus: int, locality: float) -> World:
     return World.regular(gpus // NODES[gpus], NODES[gpus], scores, locality=locality)
 
 
-# One replay in a process of its own
+def large(jobs: int, load: float) -> Callable[[], dict[str, Any]]:
+    """Jobs on 27,648 GPUs, packed with EASY backfill."""
+    gpus = 27_648
+    trace, world = drawn_trace(jobs, gpus, load, widths_of(gpus)), drawn_world(gpus, LOCALITY)
+
+    def work() -> dict[str, Any]:
+        outcome = replay(trace, world, "packed", options=Options(backfill="easy"))
+        waited = outcome.start_s - outcome.submit_s
+        return {"events": outcome.events, "mean_wait_s": round(float(waited.mean()), 1), "peak_mb": peak_mb()}
+
+    return work
 
 
-def one(given: dict[str, Any]) -> dict[str, Any]:
-    gpus = given["gpus"]
-    trace = drawn_trace(given["jobs"], gpus, given["load"], given["widths"])
-    world = drawn_world(gpus, given.get("locality", 1.2))
-    before = resource.getrusage(resource.RUSAGE_SELF)
-    outcome = replay(trace, world, given["policy"], options=Options(backfill=given.get("backfill", "none")))
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    granted = sum(job.gpus for job in trace.jobs)
-    waited = outcome.start_s - outcome.submit_s
-    figures = outcome.metrics()
+def speed(options: BenchOptions) -> dict[str, Any]:
+    """The published replays in one process, and a large fleet in processes of their own."""
+    jobs = options.pick(2000, 30_000, 100_000)
+    table: dict[str, Any] = {f"{jobs} jobs, load {load}": child("replay", "large", jobs, load) for load in (0.9, 1.1)}
+    if SIA.is_dir():
+        scored = profiles([DATA / "longhorn"])
+        traces = [published_trace(SIA / f"workload-{number}.csv") for number in (1, 2, 3)]
+        figures = timed(lambda: [len(pal_sc24(trace, scored, policy).jobs) for trace in traces for policy in PUBLISHED])
+        table["published"] = {"replays": len(traces) * len(PUBLISHED), "cpu_s": figures["cpu_s"], "n": 1}
+    return table
+
+
+def plain(options: BenchOptions) -> dict[str, Any]:
+    """Small fleets, with and without EASY backfill."""
+    sizes = ((256, "none"), (256, "easy"), (1024, "easy"), (4096, "easy"))[: options.pick(2, 3, 4)]
+    jobs, repeats = options.pick(400, 2000, 4000), options.pick(1, 3, 5)
+    return {"jobs": jobs, "fleets": [beside_plain(gpus, backfill, jobs, repeats) for gpus, backfill in sizes]}
+
+
+def beside_plain(gpus: int, backfill: str, jobs: int, repeats: int) -> dict[str, Any]:
+    """The same jobs by whorl and by lists."""
+    world, drawn = drawn_world(gpus, LOCALITY), drawn_trace(jobs, gpus, 1.1, widths_of(gpus)).jobs
+    trace = Trace("", tuple(Job(job.name, job.submit_s, job.gpus, job.ideal_s, "A", job.limit_s) for job in drawn))
+    score, locality = world.rates.scores["A"].tolist(), world.rates.locality
+    finishes: dict[str, list[float]] = {}
+
+    def whorl() -> dict[str, Any]:
+        figures = timed(lambda: replay(trace, world, options=Options(backfill=backfill)).finish_s.tolist())
+        finishes["whorl"] = figures.pop("answer")
+        return figures
+
+    def by_lists() -> dict[str, Any]:
+        plain_jobs = [PlainJob(job.submit_s, job.gpus, job.ideal_s, job.limit_s or job.ideal_s) for job in drawn]
+        nodes, easy = gpus // NODES[gpus], backfill == "easy"
+        figures = timed(lambda: plain_replay(plain_jobs, nodes, NODES[gpus], score, locality=locality, easy=easy))
+        finishes["plain"] = [job.finish for job in plain_jobs]
+        return figures
+
+    table = in_turns({"whorl": whorl, "plain": by_lists}, repeats, against="whorl")
+    return {"gpus": gpus, "backfill": backfill, "same_finishes": finishes["whorl"] == finishes["plain"], **table}
+
+
+# -- schedulers of the literature ------------------------------------------------------------------------------------
+
+SLACK, RESTART_S, WRONG = 1.25, 20.0, 1.3
+IDLE_W, BUSY_W, NODE_W = 50.0, 250.0, 760.0
+
+
+def shockwave(*, regimes: bool) -> Trace:
+    folder = SCHEDULERS / "shockwave"
+    reading = TraceOptions(regimes=folder / "regimes_32gpus.json") if regimes else TraceOptions()
+    return read_trace(folder / "jobs_32gpus.csv", reading=reading)
+
+
+def believed_wrong(pairs: Pairs, models: str) -> Pairs:
+    """Shares of the jobs whose name begins so are believed too high."""
+    return Pairs(
+        {pair: share * (WRONG if pair[0][0].startswith(models) else 1.0) for pair, share in pairs.shares.items()}
+    )
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    metrics = outcome.metrics()
+    run_time = outcome.held_s / np.array([job.ideal_s for job in outcome.jobs])
     return {
-        "gpus": gpus,
-        "jobs": given["jobs"],
-        "policy": given["policy"],
-        "backfill": given.get("backfill", "none"),
-        "load": given["load"],
-        "events": outcome.events,
-        "wall_s": round(outcome.wall_s, 3),
-        "cpu_s": round(used, 3),
-        "us_per_event": round(1e6 * used / outcome.events, 1),
-        "us_per_gpu_granted": round(1e6 * used / granted, 2),
-        "peak_memory_mib": round(after.ru_maxrss / 1024, 1),
-        "gpus_a_job": round(statistics.mean(job.gpus for job in trace.jobs), 1),
-        "mean_wait_s": round(float(waited.mean()), 1),
-        "jobs_that_went_past_another": int((outcome.start_s[1:] < outcome.start_s[:-1]).sum()),
-        "util_held": round(figures.util_held, 4),
+        "energy_kwh": rounded(metrics.energy_kwh),
+        "base_kwh": rounded(metrics.base_kwh),
+        "node_hours": rounded(metrics.node_hours),
+        "run_time_mean": round(float(run_time.mean()), 4),
+        "run_time_max": round(float(run_time.max()), 3),
+        "late": metrics.late,
+        "undone": metrics.migrations,
+        "wasted_gpu_h": rounded(metrics.wasted_gpu_h),
     }
 
 
-def apart(**given: Any) -> dict[str, Any]:
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(one, (given,))
+def rounded(figure: float | None) -> float | None:
+    return None if figure is None else round(figure, 2)
 
 
-# The parts
+def power_of(watts: Mapping[str, np.ndarray[Any, Any]]) -> Power:
+    return Power(watts, idle_w=IDLE_W, node_w=NODE_W, asleep_w=0.0, sleep_after_s=0.0)
 
 
-def published(shared: Path) -> dict[str, Any]:
-    if not (shared / "traces").is_dir():
-        return {"skipped": "the published traces and profiles are not there"}
-    from whorl.analysis.replay.profiles import profiles, published_trace
-    from whorl.analysis.replay.published import POLICIES, pal_sc24
-
-    began = time.perf_counter()
-    scores = profiles([shared / "longhorn"])
-    rows, traces = [], []
-    for number in (1, 2, 3):
-        trace = published_trace(shared / "traces" / "sia-philly" / f"workload-{number}.csv")
-        traces.append(trace)
-        for policy in POLICIES:
-            outcome = pal_sc24(trace, scores, policy)
-            row = {"trace": trace.name, "policy": policy, "avg_jct_s": round(float(outcome.jct_s.mean()), 2)}
-            rows.append(row | {"wall_s": round(outcome.wall_s, 3)})
-    total = time.perf_counter() - began
-    looking = [policy for policy in POLICIES if not find_policy(policy).blind]
-    for trace, policy in product(traces, looking):
-        pal_sc24(trace, scores, policy, flat=True)
-    return {
-        "all_18_with_reading_s": round(total, 3),
-        f"their_{len(traces) * len(looking)}_controls_s": round(time.perf_counter() - began - total, 3),
-        "artifact_wall_s_for_one_quoted": ARTIFACT_WALL_S,
-        "rows": rows,
-    }
-
-
-def against_plain() -> list[dict[str, Any]]:
+def schemes(_options: BenchOptions) -> dict[str, Any]:
+    """Shockwave and EaCO on what their papers use; one run each, as nothing is random in them."""
+    if not SCHEDULERS.is_dir():
+        return NOT_THERE
+    world, trace = World.regular(32, 1, {}), shockwave(regimes=True)
+    rounds = Options(round_s=120.0, rounds=True, start_s=20.0)
+    of_shockwave = {}
+    for name in ("shockwave", "las", "srtf", "fifo"):
+        answer = timed(lambda name=name: replay(trace, world, name, options=rounds).metrics())  # type: ignore[misc]
+        metrics = answer["answer"]
+        of_shockwave[name] = {
+            "makespan_s": round(metrics.makespan_s), "avg_jct_s": round(metrics.avg_jct_s),
+            "worst_ftf": rounded(metrics.worst_ftf), "unfair_pct": rounded(metrics.unfair_pct),
+            "cpu_s": answer["cpu_s"],
+        }  # fmt: skip
+    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100")
+    rates = Rates(Fleet.regular(14, 8), {}, pairs=pairs, power=power_of({ANY: np.full(112, BUSY_W)}))
+    small = shockwave(regimes=False)
+    small = replace(small, jobs=tuple(job for job in small.jobs if job.gpus == 1))
     rows = []
-    for gpus, backfill in ((256, "none"), (256, "easy"), (1024, "none"), (1024, "easy"), (4096, "easy")):
-        jobs = 2000
-        world = drawn_world(gpus, 1.2)
-        drawn = drawn_trace(jobs, gpus, 1.1, widths_of(gpus)).jobs
-        only = Trace("", tuple(Job(j.name, j.submit_s, j.gpus, j.ideal_s, "A", j.limit_s) for j in drawn))
-        plain = [PlainJob(j.submit_s, j.gpus, j.ideal_s, j.limit_s or j.ideal_s) for j in drawn]
-        ours = []
-        for _ in range(3):
-            began = time.process_time()
-            outcome = replay(only, world, options=Options(backfill=backfill))
-            ours.append(time.process_time() - began)
-        began = time.process_time()
-        events = plain_replay(
-            plain,
-            gpus // NODES[gpus],
-            NODES[gpus],
-            world.rates.scores["A"].tolist(),
-            world.rates.locality,
-            backfill == "easy",
-        )
-        took = time.process_time() - began
-        rows.append(
-            {
-                "gpus": gpus,
-                "jobs": jobs,
-                "backfill": backfill,
-                "events": events,
-                "whorl_cpu_s_median_of_3": round(statistics.median(ours), 3),
-                "plain_cpu_s_once": round(took, 3),
-                "ratio": round(took / statistics.median(ours), 1),
-                "same_finishes": outcome.finish_s.tolist() == [job.finish for job in plain],
-            }
-        )
-    return rows
+    policies: list[tuple[Policy, float, str]] = [(FirstCome(), SLACK, "exact"), (Packed(), SLACK, "exact")]
+    policies += [(EaCO(Sharing(slack)), slack, "exact") for slack in (1.1, 1.25, 1.5)]
+    for policy, slack, believed in [*policies, (EaCO(Sharing(SLACK)), SLACK, "30 % too high")]:
+        beliefs = rates if believed == "exact" else replace(rates, pairs=believed_wrong(pairs, ""))
+        jobs = tuple(replace(job, deadline_s=job.submit_s + slack * job.ideal_s) for job in small.jobs)
+        options = Options(migration_s=RESTART_S)
+        outcome = replay(replace(small, jobs=jobs), World(rates, Beliefs(beliefs)), policy, options=options)
+        rows.append({"policy": outcome.policy, "slack": slack, "believed": believed} | figures(outcome))
+    return {"shockwave": of_shockwave, "eaco": rows, "jobs": {"shockwave": len(trace.jobs), "eaco": len(small.jobs)}}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared" / "data", help="the published files")
-    parser.add_argument("--jobs", type=int, default=100_000, help="of part (c)")
-    parser.add_argument("--saturated", type=int, default=16_000, help="of part (b)")
-    parser.add_argument("--per-size", type=int, default=60_000, help="jobs of each size of part (d)")
-    given = parser.parse_args()
-    biggest = SIZES[-1]
-    result = {
-        "schema": "whorl.benchmark.replay/1",
-        "benchmark": "replay",
-        "machine": machine("numpy"),
-        "as_published": published(given.shared),
-        "pal": [
-            apart(gpus=256, jobs=given.saturated, policy="pal", load=load, widths=NARROW, locality=1.7)
-            for load in (0.5, 0.9)
-        ],
-        "large": [
-            apart(gpus=biggest, jobs=given.jobs, policy="packed", backfill="easy", load=load, widths=widths_of(biggest))
-            for load in (0.9, 1.1)
-        ],
-        "by_size": {
-            name: [
-                apart(
-                    gpus=gpus, jobs=given.per_size, policy="packed", backfill=backfill, load=load, widths=widths(gpus)
-                )
-                for gpus in SIZES
-            ]
-            for name, backfill, load, widths in (
-                ("narrow", "none", 0.8, lambda _: NARROW),
-                ("narrow_queued", "none", 1.1, lambda _: NARROW),
-                ("narrow_queued_easy", "easy", 1.1, lambda _: NARROW),
-                ("wide_queued_easy", "easy", 1.1, widths_of),
-            )
-        },
-        "against_plain": against_plain(),
-        "load_after": [round(load, 2) for load in os.getloadavg()],
+# -- what scores gain ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Halves:
+    """What the GPUs of a cluster measured in a workload. Columns node, score, watts."""
+
+    workload: str
+    true: pl.DataFrame
+    believed: pl.DataFrame
+    agree: dict[str, float]
+
+    def rates(self, of_half: pl.DataFrame, nodes: Sequence[str], pairs: Pairs) -> Rates:
+        """A fleet of these nodes, by one of the halves."""
+        rows = {node: (score, watts) for node, score, watts in of_half.group_by("node").agg("score", "watts").rows()}
+        score, watts = (np.concatenate([rows[node][place] for node in nodes]) for place in (0, 1))
+        power = power_of({self.workload: watts})
+        return Rates(Fleet.regular(len(nodes), 4), {self.workload: score}, pairs=pairs, power=power)
+
+
+def longhorn_halves(workload: str) -> Halves:
+    """Of nodes of which all four GPUs ran at least twice: medians of the even runs, and of the odd ones, shrunk."""
+    runs = pl.read_csv(DATA / "longhorn" / f"{workload}.csv.gz", infer_schema_length=None).filter(pl.col("node") >= 0)
+    runs = runs.with_columns(node=pl.format("{}-{}", "cabinet", "node"), odd=pl.int_range(pl.len()).over("uuid").mod(2))
+    medians = runs.group_by("node", "uuid", "odd").agg(pl.col("perf", "pwr").median()).sort("node", "uuid")
+    even, odd = (medians.filter(odd=half).drop("odd") for half in (0, 1))
+    gpus = even.join(odd, on=["node", "uuid"], suffix="_odd").filter(pl.len().over("node") == 4)
+    agree = {name: float(gpus.select(pl.corr(name, f"{name}_odd")).item()) for name in ("perf", "pwr")}
+    shrunk = {
+        name: 1 + max(0.0, correlation) * (pl.col(f"{name}_odd") / pl.col(f"{name}_odd").median() - 1)
+        for name, correlation in agree.items()
     }
-    print(as_json(result))
+    return Halves(
+        workload,
+        gpus.select("node", score=pl.col("perf") / pl.col("perf").median(), watts="pwr"),
+        gpus.select("node", score=shrunk["perf"], watts=shrunk["pwr"] * pl.col("pwr").median()),
+        {"times": round(agree["perf"], 3), "powers": round(agree["pwr"], 3)},
+    )
 
+
+def both_ways(policy: type[Policy], trace: Trace, pairs: Pairs, halves: Halves, seed: int) -> tuple[Metrics, Metrics]:
+    """With scores and with flat beliefs, on one fleet and one draw of jobs."""
+    rng = np.random.default_rng(seed)
+    nodes = rng.permutation(halves.true["node"].unique(maintain_order=True).to_list())[:28].tolist()
+    drawn = rng.integers(len(trace.jobs), size=len(trace.jobs)).tolist()
+    jobs = []
+    for number, (job, pick) in enumerate(zip(trace.jobs, drawn, strict=True)):
+        row = replace(trace.jobs[pick], name=str(number), submit_s=job.submit_s, workload=halves.workload)
+        jobs.append(replace(row, deadline_s=row.submit_s + SLACK * row.ideal_s))
+    beliefs = Beliefs(halves.rates(halves.believed, nodes, pairs))
+    world = World(halves.rates(halves.true, nodes, pairs), beliefs)
+    drawn_trace = replace(trace, jobs=tuple(jobs))
+    return replay(drawn_trace, world, policy).metrics(), replay(drawn_trace, world.flat(), policy).metrics()
+
+
+def gain_of(logs: Sequence[float]) -> dict[str, Any]:
+    """From the logarithms of a figure with scores over that without, of the seeds."""
+    low, high = interval(list(logs))
+    mean, *bounds = (None if log is None else round(100 * (1 - math.exp(log)), 2) for log in (fmean(logs), high, low))
+    finding = "gain" if high is not None and high < 0 else "no measurable gain"
+    return {"gain_pct": mean, "interval_90_pct": bounds, "n": len(logs), "finding": finding}
+
+
+def scores(options: BenchOptions) -> dict[str, Any]:
+    """Shockwave and partial backpropagation in mean completion time, EaCO and matched clocks in energy."""
+    if not SCHEDULERS.is_dir():
+        return NOT_THERE
+    seeds, rows = options.pick(2, 12, 20), []
+    score = profiles([DATA / "longhorn"]).relative()["A"]  # ResNet-50, as the PAL study names the class
+    sia = read_trace(SIA / "workload-1.csv")
+    cases: list[tuple[str, Trace, tuple[int, int], Options]] = [
+        ("shockwave", shockwave(regimes=True), (32, 1), Options(round_s=120.0, rounds=True, start_s=20.0)),
+        ("shockwave", replace(sia, jobs=sia.jobs[:60]), (16, 4), Options(round_s=360.0, rounds=True, start_s=20.0)),
+        ("spb", sia, (16, 4), Options()),
+    ]
+    for policy, trace, (nodes, per_node), rounds in cases[: options.pick(1, 3, 3)]:
+        logs = []
+        for seed in range(seeds):
+            draw = np.random.default_rng(seed)
+            true = draw.choice(score, nodes * per_node)
+            believed = true * np.exp(draw.normal(0.0, 0.01, len(true)))
+            world = World.regular(nodes, per_node, {"A": true}, believed={"A": believed})
+            jobs = tuple(replace(job, workload="A", model="A") for job in trace.jobs)
+            run_of = replace(trace, jobs=jobs)
+            scored, flat = (
+                replay(run_of, beliefs, policy, options=rounds, seed=seed) for beliefs in (world, world.flat())
+            )
+            logs.append(math.log(scored.metrics().avg_jct_s / flat.metrics().avg_jct_s))
+        rows.append({"policy": policy, "trace": trace.name, "figure": "avg_jct_s", **gain_of(logs)})
+        say(str(rows[-1]))
+    pairs = read_pairs(SCHEDULERS / "gavel" / "pairs.csv.gz", "v100")
+    halves = longhorn_halves("sgemm")
+    for kind in (EaCO, Clocks):
+        for trace in (sia, shockwave(regimes=False)):
+            outcomes = [both_ways(kind, trace, pairs, halves, seed) for seed in range(seeds)]
+            logs = [math.log((scored.energy_kwh or 1) / (flat.energy_kwh or 1)) for scored, flat in outcomes]
+            rows.append({"policy": kind.name, "trace": trace.name, "figure": "energy_kwh", **gain_of(logs)})
+            say(str(rows[-1]))
+    return {"cases": rows}
+
+
+# -- findings --------------------------------------------------------------------------------------------------------
+
+GPUS, PER_NODE, JOBS, NEW_TRACES, SEEDS, PENALTY = 32, 4, 60, 10, 20, 1.3
+POLICIES = ("pal", "pal-sticky")
+OPTIONS = Options(rounds=True)
+KINDS: dict[str, dict[str, Any]] = {
+    "noise: runs stray by 2 %": {}, "noise: a tenth of the runs takes half as long again": {"glitches": 0.1},
+    "noise: a GPU differs by 2 % from day to day": {"day": 0.02},
+    "noise: a node differs by 2 % from day to day": {"node_day": 0.02},
+    "one GPU takes 1.4 times as long": {"slow": ((5, 1.4),)}, "one GPU takes 2 times as long": {"slow": ((5, 2.0),)},
+    "GPUs differ by 6 %": {"between": 0.06}, "GPUs differ by 12 %": {"between": 0.12},
+}  # fmt: skip
+"""Standard deviations; 4 runs on each of 3 days. GPUs of `noise` do not differ."""
+
+
+def times_of(kind: Mapping[str, Any], draw: np.random.Generator) -> tuple[Floats, Floats]:
+    """The true scores of a fleet (gpus,) and its measured times (gpus, runs)."""
+    true = np.exp(draw.normal(0.0, kind.get("between", 0.0), GPUS))
+    for gpu, score in kind.get("slow", ()):
+        true[gpu] = score
+    daily = draw.normal(0.0, kind.get("day", 0.0), (GPUS, 3))
+    daily += np.repeat(draw.normal(0.0, kind.get("node_day", 0.0), (GPUS // PER_NODE, 3)), PER_NODE, axis=0)
+    strayed = draw.normal(0.0, 0.02, (GPUS, 12)) + np.repeat(daily, 4, axis=1)
+    strayed += np.where(draw.random((GPUS, 12)) < kind.get("glitches", 0.0), np.log(1.5), 0.0)
+    return true / np.median(true), 100.0 * true[:, None] * np.exp(strayed)
+
+
+def trace(name: str, workload: str, random: np.random.Generator, jobs: int = JOBS) -> Trace:
+    """Jobs of 1 to 12 GPUs, log-normal run times, exponential gaps: about 0.8 of what the fleet can do."""
+    widths = random.choice([1, 2, 4, 6, 8, 12], p=[0.4, 0.15, 0.2, 0.1, 0.1, 0.05], size=jobs)
+    ideal = 600.0 + random.lognormal(8.0, 1.0, jobs)
+    submit = np.cumsum(random.exponential(3.3 * 5515.0 / (0.8 * GPUS), jobs))
+    rows = zip(submit.tolist(), widths.tolist(), ideal.tolist(), strict=True)
+    return Trace(name, tuple(Job(f"{n}", at, gpus, time, workload) for n, (at, gpus, time) in enumerate(rows)))
+
+
+@dataclass(frozen=True)
+class TrueFleets:
+    """The fleets of a store, on which jobs run at the true scores."""
+
+    fleets: MeasuredFleets
+    workload: str
+    true: Floats
+
+    def draw(self, seed: int) -> World:
+        world = self.fleets.draw(seed)
+        score = dict(zip(self.fleets.scores.gpus, self.true, strict=True))
+        scores = {self.workload: np.array([score[name] for name in world.fleet.gpu_names])}
+        return replace(world, rates=replace(world.rates, scores=scores))
+
+
+def true_gain(study: General, policy: str, number: int) -> float:
+    """In %, of the policy over itself without scores, over new traces in other orders of the nodes."""
+    logs = []
+    for place in range(NEW_TRACES):
+        case = Case(place, policy, "fifo", 10**6 + 1000 * number + place)
+        score, control = (study.run(case).metrics.avg_jct_s for case in (case, replace(case, flat=True)))
+        logs.append(math.log(score / control))
+    return -100 * math.expm1(fmean(logs))
+
+
+def judged_store(fleets: MeasuredFleets, workload: str, true: Floats, number: int) -> dict[str, dict[str, Any]]:
+    """Of each policy whether it is found better, its printed gain over itself without scores, and the true one."""
+    draw = np.random.default_rng([number, 77])
+    study = General((trace("t0", workload, draw, JOBS),), fleets, OPTIONS)
+    setting = ReplaySetting(study, list(POLICIES), list(BASELINES), ["fifo"], BASELINES, seed=1000 * number)
+    findings = {finding.policy: finding for finding in setting.answer(seeds=SEEDS).findings if finding.trace == "t0"}
+    new = tuple(trace(f"n{place}", workload, draw, JOBS) for place in range(NEW_TRACES))
+    truth = General(new, TrueFleets(fleets, workload, true), OPTIONS)
+    row: dict[str, dict[str, Any]] = {}
+    for policy in POLICIES:
+        row[policy] = {"better": findings[policy].finding == BETTER, "held": None}
+        control = next((gain for gain in findings[policy].gains if gain.of_control), None)
+        if control is not None and control.lower_pct is not None and control.upper_pct is not None:
+            value = true_gain(truth, policy, number)
+            held = control.lower_pct - LEAST_PCT <= value <= control.upper_pct + LEAST_PCT
+            row[policy] |= {"held": held, "printed": control.mean_pct, "true": value}
+    return row
+
+
+def findings(options: BenchOptions) -> dict[str, Any]:
+    """Every kind of store. Where no difference is told a policy is its own control, so it is not replayed."""
+    tables: dict[str, Any] = {}
+    for place, (name, kind) in enumerate(KINDS.items()):
+        stores = options.pick(1, 100, 400) if name.startswith("noise") else options.pick(1, 8, 40)
+        draws = [times_of(kind, np.random.default_rng([place, number])) for number in range(stores)]
+        with scratch() as folder:
+            scored = scores_of_store(stored(folder, {f"w{n:04d}": times for n, (_, times) in enumerate(draws)}, 4))
+        differing = [workload for workload in scored.of if scored.of[workload].repeatable]
+        rows = []
+        for workload in differing:
+            number = int(workload[1:])
+            alone = replace(scored, workloads=(workload,), of={workload: scored.of[workload]})
+            fleets = MeasuredFleets(alone, [workload], locality=PENALTY)
+            rows.append(judged_store(fleets, workload, draws[number][0], number))
+        tables[name] = {"told_to_differ": share(len(differing), stores)}
+        for policy in POLICIES:
+            judged = [row[policy] for row in rows if row[policy]["held"] is not None]
+            tables[name][policy] = {"better": share(sum(row[policy]["better"] for row in rows), stores)}
+            if judged and not name.startswith("noise"):
+                tables[name][policy] |= {
+                    "held": share(sum(row["held"] for row in judged), len(judged)),
+                    "printed_gain_pct": round(fmean(row["printed"] for row in judged), 2),
+                    "true_gain_pct": round(fmean(row["true"] for row in judged), 2),
+                }
+        say(f"{name}: {tables[name]}")
+    return {"gpus": GPUS, "seeds_of_a_study": SEEDS, "kinds": tables}
+
+
+# -- chains ----------------------------------------------------------------------------------------------------------
+
+CHAIN_POLICIES = ("reactive", "lead6", "lead12", "average", "test-only", "known", "p50", "p75", "p90")
+PARTS = (("2023-02-01", "2023-03-01", 72), ("2023-02-01", "2023-03-01", 80), ("2023-01-01", "2023-02-01", 72))
+"""Tested from, the end of the log that is read, and how many nodes the cluster has."""
+
+
+def chains(options: BenchOptions) -> dict[str, Any]:
+    """Chains of jobs of 1 and 8 nodes; models learn from what lies before the test."""
+    file = SCHEDULERS / "mirage" / "ls6_a100_2022-11_2023-02.csv.gz"
+    if not file.exists():
+        return NOT_THERE
+    log, parts = read_log(str(file)), []
+    for test_from, until, cluster_nodes in PARTS[: options.pick(1, 2, 3)]:
+        start_s, until_s = (datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() for day in (test_from, until))
+        for nodes in (1,) if options.size == "quick" else (1, 8):
+            study = StudyOptions(cluster_nodes, nodes, CHAIN_POLICIES, start_s, 0.5)
+            rows = [row.as_dict() for row in chain_study(log.until(until_s), options=study)]
+            say(f"{test_from}, {cluster_nodes} nodes, jobs of {nodes}")
+            shown_rows = [{key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()} for row in rows]
+            parts.append({"test_from": test_from, "cluster_nodes": cluster_nodes, "nodes": nodes, "rows": shown_rows})
+    return {"jobs_of_the_log": len(log), "cost": 0.5, "parts": parts}
+
+
+SECTIONS = {
+    "speed": speed, "plain": plain, "schemes": schemes, "scores": scores, "findings": findings, "chains": chains,
+}  # fmt: skip
 
 if __name__ == "__main__":
-    main()
+    run("replay", SECTIONS, {"large": large}, ("numpy", "polars", "scipy", "scikit-learn"))

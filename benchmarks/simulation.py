@@ -1,45 +1,46 @@
-"""How long it takes to simulate a fleet. Prints JSON.
+"""How long it takes to simulate a fleet, and how much it varies beside the public cluster that it was fitted to.
 
-    python benchmarks/simulation.py [--gpus 256] [--hours 1] [--turns 5]
+    python -m benchmarks.simulation [--only SECTION] [--quick | --long]
 
-(a) 27,648 GPUs to steady state under SGEMM, drawn anew each time, beside the same equations closed by plain
-bisection over the clocks with a fixed point for the temperature, one GPU at a time in Python: on fewer GPUs, and
-scaled by their number. (b) The same fleet's campaign into a store, as `whorl demo sim --steady` writes it. (c) 256
-GPUs through a simulated hour with a reading a second, all of it stored, beside the same control law written
-plainly, one GPU at a time in Python and without storing anything: for a shorter span, and scaled per GPU and
-simulated second. Each turn of ours runs beside one of the other; a `ratio` is the median over the turns.
-
-It states what it measured and asserts nothing.
+steady   27,648 GPUs to steady state under SGEMM, beside the same equations closed by plain bisection, one GPU at a time
+         in Python (on fewer GPUs, scaled by their number)
+in_time  256 GPUs through a simulated hour (--quick: a minute) with a reading a second, all of it stored, beside the
+         same control law written plainly, without storing (for a shorter span, scaled)
+spread   the population `longhorn` beside the SGEMM and PageRank files of Longhorn, by the same statistics: the data's
+         value, the mean over seeds of the model, its standard deviation from seed to seed; more than three of these
+         away is `apart`. The model is measured by the plan of the data: as many GPUs, each as often on as many days.
 """
 
 from __future__ import annotations
 
-import argparse
+import csv
+import gzip
 import math
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, wall_times
-from whorl.probes.loads import run_load, run_steady
+from whorl.benchmarks.harness import DATA, BenchOptions, in_turns, run, scratch, timed
+from whorl.probes.loads import run_load
 from whorl.simulation.control import BLOCK, DIE_S, DIE_SHARE, FILTER_S, SINK_S, SINK_SHARE, STEP_NS, STEP_S
-from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
+from whorl.simulation.fleet import CAP_SETTLES_AT, GPUS_PER_NODE, NODES_PER_CABINET, Fleet
 from whorl.simulation.load import find_load
-from whorl.simulation.models import V100
+from whorl.simulation.models import PARAMETERS, V100
+from whorl.simulation.spread import Spread, find_population
 from whorl.simulation.stepping import Simulation
-from whorl.simulation.workloads import IDLE, SGEMM, Workload
+from whorl.simulation.workloads import IDLE, PAGERANK, SGEMM, Workload
 from whorl.store import Store
 
-STEADY_GPUS = 27_648
-PLAIN_STEADY_GPUS = 200
-PLAIN_GPUS, PLAIN_S = 8, 60.0
-SEED = 1
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+SEED, PLAIN_GPUS = 1, 8
+
+# -- speed -----------------------------------------------------------------------------------------------------------
 
 
 class PlainGpu:
@@ -88,135 +89,355 @@ class PlainGpu:
 
 def plain_hour(fleet: Fleet, gpus: int, seconds: float) -> list[float]:
     """The control law, one GPU after the other in each step; returns the filtered power (W) of each at the end."""
-    every = [PlainGpu(fleet, gpu) for gpu in range(gpus)]
+    boards = [PlainGpu(fleet, gpu) for gpu in range(gpus)]
     bins = [0] * gpus
     slots = []
-    for one in every:
-        watts, _ = one.settle(one.bins[0], IDLE)
-        slots.append([DIE_SHARE * one.own * watts, (SINK_SHARE * one.own + one.preheat) * watts, watts * one.sensor])
+    for board in boards:
+        watts, _ = board.settle(board.bins[0], IDLE)
+        slots.append(
+            [
+                DIE_SHARE * board.own * watts,
+                (SINK_SHARE * board.own + board.preheat) * watts,
+                watts * board.sensor,
+            ]
+        )
     heat, sum_w, upstream = 1 - math.exp(-STEP_S / DIE_S), [0.0] * gpus, 0.0
     block, lag = 1 - math.exp(-STEP_S * BLOCK / SINK_S), 1 - math.exp(-STEP_S / FILTER_S)
     energy = [0.0] * gpus
     for step in range(1, round(seconds / STEP_S) + 1):
-        for i, one in enumerate(every):
+        for i, board in enumerate(boards):
             bin_, (die, sink, filtered) = bins[i], slots[i]
-            celsius = one.inlet + die + sink
-            watts = one.watts(one.bins[bin_], celsius, SGEMM)
+            celsius = board.inlet + die + sink
+            watts = board.watts(board.bins[bin_], celsius, SGEMM)
             energy[i] += watts * STEP_S
             sum_w[i] += watts
-            die += heat * (DIE_SHARE * one.own * watts - die)
-            filtered += lag * (watts * one.sensor - filtered)
-            if filtered > 0.9975 * one.cap or celsius > one.model.slowdown_c:
-                bin_ -= 8 if filtered > 1.05 * one.cap else 1
-            elif filtered < 0.985 * one.cap and celsius < one.model.slowdown_c - 1:
+            die += heat * (DIE_SHARE * board.own * watts - die)
+            filtered += lag * (watts * board.sensor - filtered)
+            if filtered > 0.9975 * board.cap or celsius > board.model.slowdown_c:
+                bin_ -= 8 if filtered > 1.05 * board.cap else 1
+            elif filtered < 0.985 * board.cap and celsius < board.model.slowdown_c - 1:
                 bin_ += 1
-            bins[i], slots[i] = min(max(bin_, 0), one.top), [die, sink, filtered]
+            bins[i], slots[i] = min(max(bin_, 0), board.top), [die, sink, filtered]
         if step % BLOCK == 0:
-            for i, one in enumerate(every):
+            for i, board in enumerate(boards):
                 mean = sum_w[i] / BLOCK
-                goal = SINK_SHARE * one.own * mean + one.preheat * upstream
+                goal = SINK_SHARE * board.own * mean + board.preheat * upstream
                 slots[i][1] += block * (goal - slots[i][1])
                 upstream, sum_w[i] = mean, 0.0
     return [slot[2] for slot in slots]
 
 
-def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
-    answer = function()
-    return time.perf_counter() - start, answer
+def steady(options: BenchOptions) -> dict[str, Any]:
+    """27,648 GPUs, and how far the two ways are apart."""
+    gpus, few = options.pick(2000, 27_648, 27_648), 200
+    fleet = Fleet.draw(V100, gpus, SEED)
+    healthy = np.flatnonzero(fleet.fault < 0)[:few].tolist()
+    clocks: dict[str, Any] = {}
+
+    def whorl() -> dict[str, Any]:
+        figures = timed(lambda: Fleet.draw(V100, gpus, SEED).steady(SGEMM))
+        clocks["whorl"] = figures.pop("answer").clock_mhz[healthy]
+        return figures
+
+    def plain() -> dict[str, Any]:
+        figures = timed(lambda: [PlainGpu(fleet, gpu).steady(SGEMM) for gpu in healthy])
+        clocks["plain"] = np.array(figures.pop("answer"))
+        return figures | {"cpu_s": figures["cpu_s"] * gpus / len(healthy)}
+
+    table = in_turns({"plain": plain, "whorl": whorl}, options.pick(1, 5, 7), against="plain")
+    off = np.abs(clocks["whorl"] - clocks["plain"])
+    return {"gpus": gpus, "gpus_of_plain": len(healthy), **table, "largest_difference_mhz": float(off.max())}
 
 
-def steady(turns: int) -> dict[str, Any]:
-    """Part (a), and the largest difference between the two ways."""
-    ours, plain = [], []
-    for turn in range(turns + 1):
-        seconds, found = timed(lambda: Fleet.draw(V100, STEADY_GPUS, SEED).steady(SGEMM))
-        fleet = Fleet.draw(V100, STEADY_GPUS, SEED)
-        healthy = np.flatnonzero(fleet.fault < 0)[:PLAIN_STEADY_GPUS].tolist()
-        other, clocks = timed(lambda: [PlainGpu(fleet, gpu).steady(SGEMM) for gpu in healthy])  # noqa: B023
-        if turn:  # the first turn warms imports up
-            ours.append(seconds)
-            plain.append(other * STEADY_GPUS / len(healthy))
-    off = np.abs(found.clock_mhz[healthy] - np.array(clocks))
-    return {
-        "gpus": STEADY_GPUS,
-        "whorl": wall_times(ours, "turns"),
-        "plain_python_scaled": wall_times(plain, "turns") | {"gpus_run": len(healthy)},
-        "ratio": round(statistics.median(b / a for a, b in zip(ours, plain, strict=True)), 1),
-        "largest_difference_mhz": float(off.max()),
-        "gpus_that_differ": int((off > 0).sum()),
-    }
+def in_time(options: BenchOptions) -> dict[str, Any]:
+    """256 GPUs with all that is stored."""
+    gpus, hours, plain_s = 256, 1 / 60 if options.size == "quick" else 1.0, 20.0
+    load, fleet = find_load("gemm"), Fleet.draw(V100, 256, SEED, faults=0)
+    rows: list[int] = []
 
+    def stored() -> dict[str, Any]:
+        with scratch() as folder:
+            figures = timed(lambda: run_load(Store.create(folder / "S"), fleet, load, hours=hours))
+            rows.append(figures.pop("answer").rows["telemetry"])
+        return figures
 
-def steady_stored(turns: int) -> dict[str, Any]:
-    """Part (b)."""
-    seconds = []
-    for _ in range(turns):
-        with tempfile.TemporaryDirectory() as folder:
-
-            def campaign(root: str = folder) -> Any:
-                fleet = Fleet.draw(V100, STEADY_GPUS, SEED)
-                return run_steady(Store.create(Path(root) / "S"), fleet, find_load("gemm"))
-
-            took, stored = timed(campaign)
-            seconds.append(took)
-    return {"gpus": STEADY_GPUS, "rows": stored.rows, "whorl": wall_times(seconds, "turns")}
-
-
-def in_time(gpus: int, hours: float, turns: int) -> dict[str, Any]:
-    """Part (c), with the time without storing and the size on disk."""
-    load = find_load("gemm")
-    stored_s, bare_s, plain_s = [], [], []
-    for _ in range(turns):
-        fleet = Fleet.draw(V100, gpus, SEED, faults=0)
-        with tempfile.TemporaryDirectory() as folder:
-            store = Store.create(Path(folder) / "S")
-            took, stored = timed(lambda: run_load(store, fleet, load, hours=hours))  # noqa: B023
-            stored_s.append(took)
-            size = sum(path.stat().st_size for path in (store.root / "telemetry").rglob("*.parquet"))
-            rows = store.arrow("telemetry")
-            columns = sum(rows[name].null_count < len(rows) for name in rows.column_names)
-            del rows
+    def not_stored() -> dict[str, Any]:
         simulation = Simulation(fleet, load, began_ns=0)
-        bare_s.append(timed(lambda: simulation.advance(round(hours * 3.6e12)))[0])  # noqa: B023
-        other, watts = timed(lambda: plain_hour(fleet, PLAIN_GPUS, PLAIN_S))  # noqa: B023
-        plain_s.append(other * gpus * hours * 3600 / (PLAIN_GPUS * PLAIN_S))
-    same = Simulation(fleet, find_load("constant"), began_ns=-round(find_load("constant").begins_s * 1e9))
-    same.advance(round(PLAIN_S * 1e9))
-    off = np.abs(same.filtered_power_w[:PLAIN_GPUS] - np.array(watts))
-    steps = round(hours * 3.6e12 / STEP_NS)
+        return timed(partial(simulation.advance, round(hours * 3.6e12)))
+
+    def plain() -> dict[str, Any]:
+        figures = timed(partial(plain_hour, fleet, PLAIN_GPUS, plain_s))
+        del figures["answer"]
+        return figures | {"cpu_s": figures["cpu_s"] * gpus * hours * 3600 / (PLAIN_GPUS * plain_s)}
+
+    contenders = {"plain": plain, "stored": stored, "not stored": not_stored}
+    table = in_turns(contenders, options.pick(1, 3, 5), against="plain")
+    constant = Simulation(fleet, find_load("constant"), began_ns=-round(find_load("constant").begins_s * 1e9))
+    constant.advance(round(plain_s * 1e9))
+    off = np.abs(constant.filtered_power_w[:PLAIN_GPUS] - np.array(plain_hour(fleet, PLAIN_GPUS, plain_s)))
+    return {"gpus": gpus, "hours": hours, "steps": round(hours * 3.6e12 / STEP_NS), "telemetry_rows": rows[-1], **table,
+            "largest_difference_of_filtered_power_w": round(float(off.max()), 2)}  # fmt: skip
+
+
+# -- spread ----------------------------------------------------------------------------------------------------------
+
+HEALTHY_PCT = 6.0
+FAST_MODE_PCT = -1.5
+"""A GPU whose memory is faster than this belongs to the second speed."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of one workload: arrays of shape (runs,)."""
+
+    time_pct: Floats
+    """100 ln time."""
+    temperature_c: Floats
+    gpu: Ints
+    day: Ints
+    node: Ints
+    """By run; -1 where it is not known."""
+    cabinet: Ints
+    rear: Ints
+
+
+def compared(data: Mapping[str, Mapping[str, float]], drawn: list[dict[str, dict[str, float]]]) -> list[dict[str, Any]]:
+    """A row for each statistic of each workload."""
+    rows = []
+    for workload, statistics in data.items():
+        for name, value in statistics.items():
+            model = np.array([board[workload][name] for board in drawn])
+            mean, sd = float(model.mean()), float(model.std(ddof=1))
+            rows.append(
+                {
+                    "workload": workload,
+                    "statistic": name,
+                    "data": round(value, 4),
+                    "model": round(mean, 4),
+                    "model_sd": round(sd, 4),
+                    "apart": bool(abs(value - mean) > 3 * sd),
+                }
+            )
+    return rows
+
+
+def spread(options: BenchOptions) -> dict[str, Any]:
+    """28 statistics of the two files."""
+    if not (DATA / "longhorn").is_dir():
+        return {"did_not_run": "the public files are not beside the clone"}
+    population, seeds = find_population("longhorn"), options.pick(2, 20, 40)
+    gemm, rank = read(DATA / "longhorn")
+    drawn = [
+        {"sgemm": of_sgemm(simulated(gemm, SGEMM, seed, population)),
+         "pagerank": of_pagerank(simulated(rank, PAGERANK, seed, population))}
+        for seed in range(seeds)
+    ]  # fmt: skip
     return {
-        "gpus": gpus,
-        "hours": hours,
-        "steps": steps,
-        "rows": stored.rows,
-        "telemetry_columns": columns,
-        "telemetry_bytes_per_row": round(size / stored.rows["telemetry"], 2),
-        "whorl_stored": wall_times(stored_s, "turns"),
-        "whorl_without_storing": wall_times(bare_s, "turns"),
-        "us_per_step": round(1e6 * statistics.median(bare_s) / steps, 1),
-        "plain_python_scaled": wall_times(plain_s, "turns") | {"gpus_run": PLAIN_GPUS, "seconds_run": PLAIN_S},
-        "ratio": round(statistics.median(b / a for a, b in zip(stored_s, plain_s, strict=True)), 1),
-        "largest_difference_of_filtered_power_w": round(float(off.max()), 2),
+        "parameters": PARAMETERS, "population": "longhorn", "seeds": seeds, "sgemm_runs": len(gemm.gpu),
+        "sgemm_gpus": int(gemm.gpu.max()) + 1, "pagerank_runs": len(rank.gpu),
+        "statistics": compared({"sgemm": of_sgemm(gemm), "pagerank": of_pagerank(rank)}, drawn),
+    }  # fmt: skip
+
+
+def read(folder: Path) -> tuple[Runs, Runs]:
+    """The SGEMM and PageRank runs. Exact duplicates are dropped, and runs whose time of day is not known."""
+    rank, gemm = (_rows(folder / name) for name in ("pagerank.csv.gz", "sgemm.csv.gz"))
+    places = {row["uuid"]: (row["cabinet"], f"{row['cabinet']}-{row['node']}", int(row["device"])) for row in rank}
+    return _runs(gemm, places), _runs(rank, places)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with gzip.open(path, "rt", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if float(row["ts"]) > 0]
+    return [dict(row) for row in dict.fromkeys(tuple(row.items()) for row in rows)]
+
+
+def _runs(rows: list[dict[str, str]], places: Mapping[str, tuple[str, str, int]]) -> Runs:
+    def number(values: list[str]) -> Ints:
+        return np.unique(np.array(values), return_inverse=True)[1].astype(np.int64)
+
+    is_known = np.array([row["uuid"] in places for row in rows])
+    cabinets, nodes, devices = zip(*(places.get(row["uuid"], ("", "", 0)) for row in rows), strict=True)
+    return Runs(
+        100 * np.log([float(row["perf"]) for row in rows]),
+        np.array([float(row["temp"]) for row in rows]),
+        number([row["uuid"] for row in rows]),
+        number([f"{int(float(row['ts'])) // 86_400:06d}" for row in rows]),
+        np.where(is_known, number(list(nodes)), -1),
+        np.where(is_known, number(list(cabinets)), -1),
+        np.array(devices, dtype=np.int64) % 2,
+    )
+
+
+def simulated(plan: Runs, workload: Workload, seed: int, spread: Spread) -> Runs:
+    """As many runs of as many healthy GPUs on as many days as in the plan."""
+    gpus = int(plan.gpu.max()) + 1
+    fleet = Fleet.draw(V100, gpus, seed, spread, faults=0)
+    times, temperatures = np.empty(len(plan.gpu)), np.empty(len(plan.gpu))
+    number = 0
+    for day in np.unique(plan.day):
+        today = fleet.on_day(int(day))
+        steady = today.steady(workload)
+        clean = np.log(today.relative_time(workload, steady))
+        today_runs = np.flatnonzero(plan.day == day)
+        turn = np.empty(len(today_runs), dtype=np.int64)  # of each run: how many the GPU had before on this day
+        for gpu in np.unique(plan.gpu[today_runs]):
+            of_gpu = plan.gpu[today_runs] == gpu
+            turn[of_gpu] = np.arange(of_gpu.sum())
+        for board in range(int(turn.max()) + 1):
+            runs = today_runs[turn == board]
+            noise = today.noise(workload, "time of a run", number)
+            number += 1
+            times[runs] = 100 * (clean + noise)[plan.gpu[runs]]
+            temperatures[runs] = np.rint(steady.temperature_c[plan.gpu[runs]])
+    node = plan.gpu // GPUS_PER_NODE
+    is_known = plan.node >= 0
+    return Runs(
+        times,
+        temperatures,
+        plan.gpu,
+        plan.day,
+        np.where(is_known, node, -1),
+        np.where(is_known, node // NODES_PER_CABINET, -1),
+        plan.gpu % GPUS_PER_NODE % 2,
+    )
+
+
+def of_sgemm(runs: Runs) -> dict[str, float]:
+    """The statistics of SGEMM: levels of GPUs, days and runs, nodes and cabinets; times in %."""
+    gpu_day = runs.gpu * (int(runs.day.max()) + 1) + runs.day
+    levels, temperatures = _medians(runs.time_pct, runs.gpu), _medians(runs.temperature_c, runs.gpu)
+    apart = levels - np.median(levels)
+    healthy = np.abs(apart) < HEALTHY_PCT
+    inside = healthy[runs.gpu]
+    between, within = _components(runs.time_pct[inside], runs.gpu[inside])
+    of_gpu = runs.time_pct - _medians(runs.time_pct, runs.gpu)[runs.gpu]
+    days, residual = _components(of_gpu[inside], gpu_day[inside])
+    counts = np.unique(gpu_day, return_counts=True)
+    often = np.isin(gpu_day, counts[0][counts[1] >= 5]) & inside
+    of_day = (runs.time_pct - _spread_out(_medians_of(runs.time_pct, gpu_day), gpu_day))[often]
+    pairs = _day_pairs(runs, inside)
+    by_group = {
+        "GPU level: sd": float(apart[healthy].std(ddof=1)),
+        "GPU level: skewness": _skewness(apart[healthy]),
+        "GPU level: excess kurtosis": _kurtosis(apart[healthy]),
+        "ICC by GPU": between / (between + within),
+        "within a GPU: sd": within**0.5,
+        "between days: share of it": max(days, 0.0) / (max(days, 0.0) + residual),
+        "run within a day: sd": float(of_day.std()),
+        "run within a day: robust sd": _robust_sd(of_day),
+        "run within a day: excess kurtosis": _kurtosis(of_day),
+        "GPU and day: sd": float(pairs.std()),
+        "GPU and day: robust sd": _robust_sd(pairs),
+        "runs more than 1 % off their GPU: per 1,000": 1000 * float(np.mean(np.abs(of_gpu[inside]) > 1)),
+        "largest run off its GPU": float(np.abs(of_gpu[inside]).max()),
+    }
+    first = np.unique(runs.gpu, return_index=True)[1]
+    node, cabinet, rear = runs.node[first], runs.cabinet[first], runs.rear[first]
+    placed = (node >= 0) & healthy
+    without_position = _position_out(apart, rear, placed)
+    warm = _position_out(temperatures, rear, placed)
+    by_node, in_node = _components(without_position, node[placed])
+    by_group["level: share of the node"] = max(by_node, 0.0) / (max(by_node, 0.0) + in_node)
+    by_cabinet, rest = _components(without_position, cabinet[placed])
+    by_group["level: share of the cabinet"] = max(by_cabinet, 0.0) / (max(by_cabinet, 0.0) + rest)
+    by_group["temperature, node and cabinet: sd, K"] = max(_components(warm, node[placed])[0], 0.0) ** 0.5
+    by_group["temperature, cabinet: sd, K"] = max(_components(warm, cabinet[placed])[0], 0.0) ** 0.5
+    by_group["temperature, GPU in its node: sd, K"] = _components(warm, node[placed])[1] ** 0.5
+    return by_group
+
+
+def of_pagerank(runs: Runs) -> dict[str, float]:
+    """The statistics of PageRank: a second speed of memory, and what is left within each."""
+    levels = _medians(runs.time_pct, runs.gpu)
+    apart = levels - np.median(levels)
+    fast = apart < FAST_MODE_PCT
+    between, within = _components(runs.time_pct, runs.gpu)
+    usual = ~fast[runs.gpu]
+    without_position, noise = _components(runs.time_pct[usual], runs.gpu[usual])
+    residual = runs.time_pct - levels[runs.gpu]
+    first = np.unique(runs.gpu, return_index=True)[1]
+    temperatures = _position_out(
+        _medians(runs.temperature_c, runs.gpu), runs.rear[first], np.ones(len(first), dtype=np.bool_)
+    )
+    return {
+        "ICC by GPU": between / (between + within),
+        "GPUs with faster memory: share": float(fast.mean()),
+        "how much faster": -float(np.median(apart[fast]) - np.median(apart[~fast])) if fast.any() else 0.0,
+        "other GPUs: level, sd": max(without_position, 0.0) ** 0.5,
+        "other GPUs: ICC by GPU": max(without_position, 0.0) / (max(without_position, 0.0) + noise),
+        "run: sd": noise**0.5,
+        "run: robust sd": _robust_sd(residual),
+        "temperature, node and cabinet: sd, K": max(_components(temperatures, runs.node[first])[0], 0.0) ** 0.5,
+        "temperature, cabinet: sd, K": max(_components(temperatures, runs.cabinet[first])[0], 0.0) ** 0.5,
+        "temperature, GPU in its node: sd, K": _components(temperatures, runs.node[first])[1] ** 0.5,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, default=256, help="of part (c)")
-    parser.add_argument("--hours", type=float, default=1.0, help="of part (c)")
-    parser.add_argument("--turns", type=int, default=5)
-    given = parser.parse_args()
-    result = {
-        "schema": "whorl.benchmark.simulation/1",
-        "benchmark": "simulation",
-        "machine": machine("numpy", "pyarrow"),
-        "steady_state": steady(given.turns),
-        "steady_state_stored": steady_stored(given.turns),
-        "in_time": in_time(given.gpus, given.hours, given.turns),
-    }
-    print(as_json(result))
+def _components(values: Floats, groups: Ints) -> tuple[float, float]:
+    """Variance between and within groups, by one-way analysis of variance with unequal sizes."""
+    group = np.unique(groups, return_inverse=True)[1]
+    sizes = np.bincount(group)
+    means = np.bincount(group, values) / sizes
+    within = float(((values - means[group]) ** 2).sum() / (len(values) - len(sizes)))
+    between = float((sizes * (means - values.mean()) ** 2).sum() / (len(sizes) - 1))
+    typical = (len(values) - (sizes**2).sum() / len(values)) / (len(sizes) - 1)
+    return (between - within) / float(typical), within
 
+
+def _medians_of(values: Floats, groups: Ints) -> dict[int, float]:
+    order = np.argsort(groups, kind="stable")
+    names, begins = np.unique(groups[order], return_index=True)
+    parts = np.split(values[order], begins[1:])
+    return {int(name): float(np.median(part)) for name, part in zip(names, parts, strict=True)}
+
+
+def _medians(values: Floats, groups: Ints) -> Floats:
+    """The median of each group; groups are numbered from 0."""
+    by_group = _medians_of(values, groups)
+    return np.array([by_group[group] for group in range(len(by_group))])
+
+
+def _spread_out(medians: Mapping[int, float], groups: Ints) -> Floats:
+    return np.array([medians[int(group)] for group in groups])
+
+
+def _day_pairs(runs: Runs, inside: NDArray[np.bool_]) -> Floats:
+    """Differences of a GPU's medians of one day and of its next one (three runs each at least), over the root of 2."""
+    days: dict[int, list[float]] = {}
+    for gpu in np.unique(runs.gpu[inside]):
+        of_gpu = runs.gpu == gpu
+        for day in np.unique(runs.day[of_gpu]):
+            times = runs.time_pct[of_gpu & (runs.day == day)]
+            if len(times) >= 3:
+                days.setdefault(int(gpu), []).append(float(np.median(times)))
+    return np.asarray(np.concatenate([np.diff(by_group) for by_group in days.values()]) / np.sqrt(2))
+
+
+def _position_out(values: Floats, rear: Ints, inside: NDArray[np.bool_]) -> Floats:
+    """Values without the difference between the front and the rear of a node."""
+    by_group = values[inside].astype(np.float64)
+    for place in (0, 1):
+        today_runs = rear[inside] == place
+        by_group[today_runs] -= by_group[today_runs].mean()
+    return by_group
+
+
+def _robust_sd(values: Floats) -> float:
+    return float(1.4826 * np.median(np.abs(values - np.median(values))))
+
+
+def _skewness(values: Floats) -> float:
+    centred = values - values.mean()
+    return float((centred**3).mean() / (centred**2).mean() ** 1.5)
+
+
+def _kurtosis(values: Floats) -> float:
+    centred = values - values.mean()
+    return float((centred**4).mean() / (centred**2).mean() ** 2 - 3)
+
+
+SECTIONS = {"steady": steady, "in_time": in_time, "spread": spread}
 
 if __name__ == "__main__":
-    main()
+    run("simulation", SECTIONS, packages=("numpy", "pyarrow"))

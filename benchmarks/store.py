@@ -1,338 +1,426 @@
-"""How the store compares with DuckDB on one plain table, PostgreSQL and SQLite, on the same telemetry. Prints JSON.
+"""What the store costs: commits, bytes, questions, windows of telemetry, and how much of it grows with the past.
 
-    python benchmarks/store.py [--gpus 400] [--large] [--repeats 7] [--only commits ingest size queries]
-        [--questions q1 q2 q3 q4 q5]
+    python -m benchmarks.store [--only SECTION] [--quick | --long]
 
-commits  one durable commit of one row of every GPU, as a collector does every second: p50 and p99, in ms
-ingest   all rows at once, in the order in which they arrived: rows a second, durable at the end
-size     bytes per sample (14 samples a row) of sealed ten-minute segments, after compaction, and of the others' files
-queries  the five questions of `store_questions.QUESTIONS`, at --gpus and with --large at 4,000 GPUs, one hour at 1 Hz
+commits    one durable commit of a row of every GPU, as a collector does every second: milliseconds, by whorl's journal,
+           DuckDB, SQLite, and one write and fdatasync of as many bytes (`file`)
+questions  five questions about an hour at 1 Hz of 400 GPUs (--long: 4,000), by `Store.sql` and Polars, beside DuckDB on
+           the same files without the store (`parquet`), and on its own table. `bytes_per_sample` (14 a row): sealed
+           every ten minutes, compacted, in DuckDB's file; `noise`: order-0 entropy of the metrics' differences
+windows    statistics of 400,000 short and of some 20,000 long runs (--long; else a tenth) by the view `run_windows` and
+           in parts, beside DuckDB's bare scan of the columns and a person's join
+past       `whorl sql` of one GPU's day where the store has 4, 100 and 400 days, process included, beside DuckDB with
+           hive partitions on the same files
 
-The engines take turns within one process, so that a busy machine is busy for all. Every engine is asked over a
-connection, or a `Store`, that is open already. Each time it is asked for another GPU, where a question is about one.
-Answers are compared in every run: `difference` is the largest
-relative difference from DuckDB's. `cpu_ms` is the CPU time of this process, all threads: what to compare where other
-programs keep the machine busy. PostgreSQL is started from Debian's package where that is installed; SQLite takes
-part in the commits only. `parquet` is DuckDB on the store's files without the store. It states what it measured and
-asserts nothing about time.
-
-Tried with it and not kept: row groups of 30,720 rows (q1: 41.8 against 37.2 ms of CPU with 61,440, n 41), prepared
-statements, a schema given to `read_parquet`, `union_by_name` over an empty file, no prefetching, fewer threads that
-read, bloom filters of the GPUs, the names of the files in the view instead of in a variable.
+Engines take turns in one process over connections that are open, or are processes with two threads.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import json
+import itertools
 import os
-import shutil
 import sqlite3
-import statistics
-import tempfile
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from whorl.benchmarks.machine import file_system, machine
-from whorl.benchmarks.reporting import as_json, say, spread
-from whorl.benchmarks.store_engines import DuckDB, Files, SQLite, Whorl
-from whorl.benchmarks.store_postgres import Postgres, postgres_programs, postgres_server, postgres_version
-from whorl.benchmarks.store_questions import QUESTIONS
-from whorl.benchmarks.store_workload import METRICS, NODE, Workload, entropy_bytes, workload
+from whorl.benchmarks.harness import BenchOptions, child, in_turns, run, say, scratch, spread, timed
+from whorl.benchmarks.readings import BEGAN_NS, METRICS, NODE, Workload, entropy_bytes, make_windows, workload
+from whorl.store import Store
+from whorl.store.metrics import power_is_trusted
 
-GOALS = {
-    "commit_p50_ms": 5.0,
-    "ingest_rows_per_s": 1_000_000,
-    "bytes_per_sample_10_minutes": 0.85,
-    "bytes_per_sample_1_hour": 1.50,
-}
-PARTS = ("commits", "ingest", "size", "queries")
-TOLERANCE = 1e-9
+# -- commits ---------------------------------------------------------------------------------------------------------
 
 
-def summary(seconds: list[float], scale: float = 1e3, digits: int = 2) -> dict[str, Any]:
-    """Median, least and most, in ms unless `scale` says otherwise, and how many."""
-    return spread([scale * one for one in seconds], digits) | {"n": len(seconds)}
-
-
-@contextlib.contextmanager
-def scratch(parent: Path | None) -> Iterator[Path]:
-    """A folder for one part; gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="whorl-benchmark-", dir=parent))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def postgres(folder: Path) -> Iterator[Postgres | None]:
-    """A connection to a server of its own; None where PostgreSQL is not installed."""
-    if postgres_programs() is None:
-        yield None
-        return
-    with postgres_server(folder) as where:
-        engine = Postgres(where)
-        try:
-            yield engine
-        finally:
-            engine.close()
-
-
-def by_tick(work: Workload, ticks: int) -> list[pa.Table]:
-    """The first `ticks` sweeps of the first writer: one row of each of its GPUs, in one order."""
+def commits(options: BenchOptions) -> dict[str, Any]:
+    """Ways take turns tick by tick; the first five ticks create files and warm caches."""
+    ticks = options.pick(30, 300, 400)
+    work = workload(NODE, ticks + 5)
     rows = work.writers[0].sort_by([("gpu", "ascending"), ("ts", "ascending")])
-    index = np.arange(len(rows)).reshape(-1, work.seconds)
-    return [rows.take(pa.array(index[:, tick])).combine_chunks() for tick in range(ticks)]
+    places = np.arange(len(rows)).reshape(-1, work.seconds)
+    with scratch() as folder:
+        journal = Store.create(folder / "store").journal("bench", durable_s=0.0)
+        plain = duckdb.connect(str(folder / "plain.duckdb"))
+        lite = sqlite3.connect(folder / "plain.sqlite", isolation_level=None)
+        lite.execute("PRAGMA journal_mode = WAL")
+        lite.execute("PRAGMA synchronous = FULL")
+        lite.execute(f"CREATE TABLE ticks ({', '.join(rows.column_names)}, PRIMARY KEY (gpu, ts)) WITHOUT ROWID")
+        order = f"INSERT INTO ticks VALUES ({', '.join('?' * rows.num_columns)})"
+        floor = (folder / "floor").open("wb", buffering=0)
+
+        def by_duckdb(sweep: pa.Table) -> None:
+            plain.register("tick", sweep)
+            plain.execute("CREATE TABLE IF NOT EXISTS ticks AS SELECT * FROM tick LIMIT 0")
+            plain.execute("INSERT INTO ticks SELECT * FROM tick")
+
+        def by_sqlite(values: list[Any]) -> None:
+            lite.execute("BEGIN")
+            lite.executemany(order, values)
+            lite.execute("COMMIT")
+
+        def by_file(content: bytes) -> None:
+            floor.write(content)
+            os.fdatasync(floor.fileno())
+
+        ways: dict[str, tuple[Callable[[pa.Table], Any], Callable[[Any], None]]] = {
+            "whorl": (lambda sweep: sweep.to_batches()[0], journal.append_batch),
+            "duckdb": (lambda sweep: sweep, by_duckdb),
+            "sqlite": (lambda sweep: [tuple(row.values()) for row in stamped(sweep)], by_sqlite),
+            "file": (lambda sweep: bytes(sum(column.nbytes for column in sweep.columns)), by_file),
+        }  # fmt: skip
+        ms: dict[str, list[float]] = {name: [] for name in ways}
+        names = list(ways)
+        for turn in range(ticks + 5):
+            sweep = rows.take(pa.array(places[:, turn])).combine_chunks()
+            for name in names[turn % 4 :] + names[: turn % 4]:
+                encode, commit = ways[name]
+                encoded = encode(sweep)
+                began = time.perf_counter()
+                commit(encoded)
+                ms[name].append(1e3 * (time.perf_counter() - began))
+        durability = str(journal.durability)
+        journal.close()
+        floor.close()
+    p99 = {name: round(float(np.percentile(values[5:], 99)), 3) for name, values in ms.items()}
+    figures = {name: spread(values[5:]) | {"p99": p99[name]} for name, values in ms.items()}
+    return {"rows_of_a_commit": NODE, "durability": durability, "ms": figures}
 
 
-def commits(work: Workload, ticks: int, parent: Path | None) -> dict[str, Any]:
-    """Part `commits`: engines take turns tick by tick."""
-    sweeps = by_tick(work, ticks + 5)
-    with scratch(parent) as folder, postgres(folder) as server:
-        engines: list[Any] = [Whorl(folder), DuckDB(folder), SQLite(folder), *([server] if server else [])]
-        seconds: dict[str, list[float]] = {name: [] for name in ("file", *(engine.name for engine in engines))}
-        for engine in engines:
-            engine.start_commits(sweeps[0])
-        with (folder / "floor").open("wb", buffering=0) as floor:
-            for turn, sweep in enumerate(sweeps):
-                for engine in engines[turn % len(engines) :] + engines[: turn % len(engines)]:
-                    rows = engine.encode(sweep)
-                    start = time.perf_counter()
-                    engine.commit(rows)
-                    seconds[engine.name].append(time.perf_counter() - start)
-                content = bytes(sum(column.nbytes for column in sweep.columns))
-                start = time.perf_counter()
-                floor.write(content)
-                os.fdatasync(floor.fileno())
-                seconds["file"].append(time.perf_counter() - start)
-        stored = {engine.name: engine.committed() for engine in engines}
-        durability = engines[0].durability
-        for engine in engines[:3]:
-            engine.close()
-    result: dict[str, Any] = {}
-    for name, times in seconds.items():
-        measured = [1e3 * second for second in times[5:]]  # the first ticks create files and warm caches
-        p50, p99 = np.percentile(measured, [50, 99])
-        result[name] = {
-            "p50_ms": round(float(p50), 3),
-            "p99_ms": round(float(p99), 3),
-            "min_ms": round(min(measured), 3),
-            "max_ms": round(max(measured), 3),
-            "n": len(measured),
-        }
-    if server is None:
-        result["postgresql"] = "not installed"
+def stamped(sweep: pa.Table) -> list[dict[str, Any]]:
+    """Rows whose times are whole numbers."""
+    at = sweep.column_names.index("ts")
+    rows: list[dict[str, Any]] = sweep.set_column(at, "ts", sweep["ts"].cast(pa.int64())).to_pylist()
+    return rows
+
+
+# -- sizes and questions ---------------------------------------------------------------------------------------------
+
+
+QUESTIONS = {
+    "q1": "mean and 95th percentile of power of every GPU over ten minutes in the middle of the hour",
+    "q2": "Tukey's fences of 14 metrics of every GPU, quartiles interpolated",
+    "q3": "the last row of every GPU",
+    "q4": "one-minute means of power, temperature and SM clock of one GPU",
+    "q5": "energy of every job: the counter's last value up to its end less that up to its beginning",
+}
+WINDOW = tuple(str(np.datetime64(BEGAN_NS + 60_000_000_000 * minute, "ns")) for minute in (30, 40))
+_EDGES = (
+    "edges AS (SELECT job_id, gpu, began AS edge, -1 AS sign FROM jobs j "
+    "UNION ALL SELECT job_id, gpu, ended, 1 FROM jobs j)"
+)
+
+
+def duckdb_sql(question: str, gpu: str) -> str:
+    """A question in DuckDB's SQL, over tables `telemetry` and `jobs`.
+
+    `q5` and `q5_near` need an energy counter that was not reset; `q5_near` also a row in the ten seconds before
+    each edge, and is quick because it joins on equal slots of time.
+    """
     return {
-        "what": f"one durable commit of {len(sweeps[0])} rows; `file` is one write and fdatasync of as many bytes",
-        "durability": durability,
-        "ms": result,
-        "every_row_found": all(count == len(sweeps) * len(sweeps[0]) for count in stored.values()),
-    }
+        "q1": "SELECT gpu, avg(power_mw) AS mean, quantile_cont(power_mw, 0.95) AS p95 FROM telemetry "
+        f"WHERE ts >= '{WINDOW[0]}' AND ts < '{WINDOW[1]}' GROUP BY gpu",
+        "q2": "SELECT gpu, " + ", ".join(f"quantile_cont({m}, [0.25, 0.75]) AS {m}" for m in METRICS) + " "
+        "FROM telemetry GROUP BY gpu",
+        "q3": f"SELECT gpu, max(ts) AS ts, {', '.join(f'arg_max({m}, ts) AS {m}' for m in METRICS)} "
+        "FROM telemetry GROUP BY gpu",
+        "q3_struct": "SELECT gpu, unnest(max(struct_pack(ts, " + ", ".join(METRICS) + "))) FROM telemetry GROUP BY gpu",
+        "q4": "SELECT epoch_ns(ts) // 60000000000 AS minute, avg(power_mw) AS power, "
+        "avg(temperature_c) AS temperature, avg(sm_clock_mhz) AS clock FROM telemetry "
+        f"WHERE gpu = '{gpu}' GROUP BY minute",
+        "q5": "SELECT j.job_id, max(energy_mj) FILTER (ts <= ended) - max(energy_mj) FILTER (ts <= began) AS energy "
+        "FROM telemetry t JOIN jobs j USING (gpu) GROUP BY j.job_id",
+        "q5_asof": f"WITH {_EDGES} SELECT job_id, sum(sign * energy_mj) AS energy FROM edges e "
+        "ASOF JOIN telemetry t ON t.gpu = e.gpu AND t.ts <= e.edge GROUP BY job_id",
+        "q5_near": f"WITH {_EDGES}, near AS (SELECT job_id, sign, max(energy_mj) AS energy FROM "
+        "(SELECT *, epoch_ns(edge) // 10000000000 - back AS slot FROM edges, range(2) r(back)) e JOIN telemetry t "
+        "ON t.gpu = e.gpu AND epoch_ns(t.ts) // 10000000000 = e.slot AND t.ts <= e.edge GROUP BY job_id, sign) "
+        "SELECT job_id, sum(sign * energy) AS energy FROM near GROUP BY job_id",
+    }[question]
 
 
-def ingest(work: Workload, repeats: int, parent: Path | None) -> dict[str, Any]:
-    """Part `ingest`: new stores and files each turn, the same Arrow table or its encoding for COPY."""
-    seconds: dict[str, list[float]] = {}
+class Answer:
+    """Rows in the order of their keys: `keys` are strings, `values` is (rows, columns) of float64."""
 
-    def note(name: str, function: Callable[..., object], *arguments: object, **named: object) -> None:
-        start = time.perf_counter()
-        function(*arguments, **named)
-        seconds.setdefault(name, []).append(time.perf_counter() - start)
+    def __init__(self, keys: list[NDArray[Any]], values: list[NDArray[Any]]) -> None:
+        order = np.lexsort(keys[::-1])
+        self.keys = np.stack([key[order].astype(str) for key in keys])
+        self.values = np.stack([np.asarray(value)[order].astype(np.float64) for value in values], axis=1)
 
-    def whorl(folder: Path) -> None:
-        store = Whorl(folder)
-        note("whorl", store.append, work)
-        store.close()
+    def difference(self, answer_of: Answer) -> float:
+        """The largest relative difference; infinite where the keys or the number of rows differ."""
+        if self.keys.shape != answer_of.keys.shape or self.values.shape != answer_of.values.shape:
+            return float("inf")
+        if not (self.keys == answer_of.keys).all():
+            return float("inf")
+        scale = np.maximum(np.abs(self.values), 1.0)
+        return float((np.abs(self.values - answer_of.values) / scale).max())
 
-    def duckdb_in(folder: Path, name: str, *, order: bool) -> None:
-        plain = DuckDB(folder)
-        note(name, plain.load, work, order=order)
-        plain.close()
 
-    def postgresql(server: Postgres, payloads: list[bytes]) -> None:
-        note("postgresql_without_index", server.load, payloads)
-        note("postgresql_with_indexes", server.index)
-        seconds["postgresql_with_indexes"][-1] += seconds["postgresql_without_index"][-1]
-        server.drop()  # with a checkpoint, so that nothing of it is written while the next engine is timed
+def tidy(question: str, table: pa.Table) -> Answer:
+    """An Arrow answer with the columns of `duckdb_sql`, as comparable numbers."""
+    key = {"q4": "minute", "q5": "job_id"}.get(question, "gpu")
+    keys = [table[key].to_numpy()]
+    values: list[NDArray[Any]] = []
+    for name in {"q1": ("mean", "p95"), "q4": ("power", "temperature", "clock"), "q5": ("energy",)}.get(
+        question, METRICS
+    ):
+        if question == "q2":
+            pair = np.stack(table[name].to_pylist())
+            values += [2.5 * pair[:, 0] - 1.5 * pair[:, 1], 2.5 * pair[:, 1] - 1.5 * pair[:, 0]]
+        else:
+            values.append(table[name].to_numpy())
+    if question == "q3":
+        values.append(table["ts"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy())
+    return Answer(keys, values)
 
-    with scratch(parent) as base, postgres(base) as server:
-        payloads = [server.encode(rows) for rows in work.writers] if server else []
-        loads: list[Callable[[Path], None]] = [
-            whorl,
-            lambda folder: duckdb_in(folder, "duckdb_sorted", order=True),
-            lambda folder: duckdb_in(folder, "duckdb_as_it_came", order=False),
+
+class Whorl:
+    """A store. Every question by `Store.sql` and by Polars over `Store.scan`."""
+
+    name = "whorl"
+    ways = (
+        *(f"{question}_sql" for question in (*QUESTIONS, "q5_near")),
+        *(f"{question}_polars" for question in QUESTIONS),
+    )
+
+    def __init__(self, folder: Path, work: Workload) -> None:
+        """Through a journal a writer, sealed every ten minutes; `bytes` has the size then, and after compaction."""
+        self.store = Store.create(folder / "store")
+        for number, rows in enumerate(work.writers):
+            slot = (rows["ts"].to_numpy().astype("datetime64[ns]").view(np.int64) - BEGAN_NS) // 600_000_000_000
+            edges = np.searchsorted(slot, np.arange(slot[-1] + 2))
+            with self.store.journal(f"w{number}", durable_s=0.0, background=False, offline=True) as journal:
+                for start, right in itertools.pairwise(edges):
+                    journal.append_batch(rows.slice(start, right - start).combine_chunks().to_batches()[0])
+                    journal.seal()
+        self.bytes = {"whorl, 10 minutes": self._bytes()}
+        self.store.compact(offline=True)
+        self.bytes["whorl, compacted"] = self._bytes()
+        runs = work.jobs.append_column("run_id", work.jobs["job_id"])
+        self.store.append({"runs": runs.append_column("cluster", pa.array(["bench"] * len(runs)))}, "jobs")
+
+    def _bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.store.files("telemetry"))
+
+    def ask(self, form: str, gpu: str) -> pa.Table:
+        """The answer to a question."""
+        if form.endswith("_polars"):
+            return self.store.collect(self._lazy(form.removesuffix("_polars"), gpu)).to_arrow()
+        return self.store.sql(duckdb_sql(form.removesuffix("_sql"), gpu).replace("jobs j", "runs j")).table
+
+    def _lazy(self, question: str, gpu: str) -> pl.LazyFrame:
+        frame = self.store.scan("telemetry")
+        minute = pl.col("ts").dt.epoch("ns") // 60_000_000_000
+        if question == "q1":
+            first, last = (pl.lit(edge).str.to_datetime(time_unit="us") for edge in WINDOW)
+            window = pl.col("ts").is_between(first, last, closed="left")
+            power = pl.col("power_mw")
+            p95 = power.quantile(0.95, "linear").alias("p95")
+            return frame.filter(window).group_by("gpu").agg(power.mean().alias("mean"), p95)
+        if question == "q2":
+            pairs = [pl.concat_list(pl.col(m).quantile(q, "linear") for q in (0.25, 0.75)).alias(m) for m in METRICS]
+            return frame.group_by("gpu").agg(pairs)
+        if question == "q3":
+            return frame.group_by("gpu").agg(pl.col("ts", *METRICS).get(pl.col("ts").arg_max()))
+        if question == "q4":
+            metrics = (("power", "power_mw"), ("temperature", "temperature_c"), ("clock", "sm_clock_mhz"))
+            means = [pl.col(column).mean().alias(name) for name, column in metrics]
+            return frame.filter(pl.col("gpu") == gpu).group_by(minute.alias("minute")).agg(means)
+        jobs = self.store.scan("runs").select("job_id", "gpu", "began", "ended")
+        counter = frame.select("gpu", "ts", "energy_mj").sort("ts")
+        for edge in ("began", "ended"):
+            latest = counter.rename({"energy_mj": f"at_{edge}", "ts": edge})
+            jobs = jobs.sort(edge).join_asof(latest, on=edge, by="gpu", check_sortedness=False)
+        return jobs.select("job_id", energy=pl.col("at_ended") - pl.col("at_began"))
+
+
+class DuckDB:
+    """DuckDB on a table of its own, in the order (gpu, ts), or on the files of a store without the store."""
+
+    ways = ("q1", "q2", "q3", "q3_struct", "q4", "q5", "q5_near")
+
+    def __init__(self, work: Workload, path: Path | None, files: Iterable[Path] = ()) -> None:
+        self.name = "duckdb" if path else "parquet"
+        self.connection = duckdb.connect(str(path) if path else ":memory:")
+        for number, rows in enumerate(work.writers if path else ()):
+            self.connection.register("incoming", rows)
+            statement = "CREATE TABLE telemetry AS" if number == 0 else "INSERT INTO telemetry"
+            self.connection.execute(f"{statement} SELECT * FROM incoming ORDER BY gpu, ts")
+        if path is None:
+            listed = ", ".join(f"'{file}'" for file in files)
+            read = f"SELECT * FROM read_parquet([{listed}], hive_partitioning = false)"
+            self.connection.execute(f"CREATE VIEW telemetry AS {read}")
+        self.connection.register("incoming", work.jobs)
+        self.connection.execute("CREATE TABLE jobs AS SELECT * FROM incoming")
+        self.connection.execute("CHECKPOINT")
+
+    def ask(self, form: str, gpu: str) -> pa.Table:
+        """The answer to a question."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return self.connection.execute(duckdb_sql(form, gpu)).to_arrow_table()
+
+
+def questions(options: BenchOptions) -> dict[str, Any]:
+    """Each question by every way of every engine, in turns; of each engine the way that takes least CPU."""
+    gpus, repeats = options.pick(40, 400, 4000), options.pick(2, 7, 15)
+    work = workload(gpus, 3600)
+    with scratch() as folder:
+        store = Whorl(folder, work)
+        engines: list[Any] = [
+            store,
+            DuckDB(work, None, store.store.files("telemetry")),
+            DuckDB(work, folder / "plain.duckdb"),
         ]
-        if server:
-            loads.append(lambda _: postgresql(server, payloads))
-        for turn in range(repeats):
-            for number, load in enumerate(loads[turn % len(loads) :] + loads[: turn % len(loads)]):
-                folder = base / f"{turn}-{number}"
-                folder.mkdir()
-                load(folder)
-                shutil.rmtree(folder)
-    rows = work.rows
-    rates = {name: [rows / second for second in times] for name, times in seconds.items()}
-    return {
-        "what": f"{rows} rows of {len(METRICS)} metrics; rows sorted by (gpu, ts) but where a name says otherwise",
-        "rows_per_s": {name: summary(values, 1.0, 0) for name, values in rates.items()}
-        | ({} if server else {"postgresql": "not installed"}),
-    }
-
-
-def sizes(work: Workload, engines: list[Any], whorl_bytes: dict[str, int]) -> dict[str, Any]:
-    """Part `size`, from what the queries run on."""
-    samples = work.rows * len(METRICS)
-    found = {f"whorl_{name}": total / samples for name, total in whorl_bytes.items()}
-    for engine in engines:
-        found |= {f"{engine.name}_{name}": total / samples for name, total in engine.bytes().items()}
-    return {
-        "what": "bytes per sample; `noise`: order-0 entropy of the metrics' differences, a bound for simple coders",
-        "noise": round(entropy_bytes(work.writers[0]), 4),
-        "bytes_per_sample": {name: round(value, 4) for name, value in found.items()},
-    }
-
-
-def queries(work: Workload, repeats: int, parent: Path | None, questions: Collection[str]) -> dict[str, Any]:
-    """Parts `queries` and `size`: everything loaded, then each question by every engine in turn."""
-    with scratch(parent) as folder, postgres(folder) as server:
-        plain, store = DuckDB(folder), Whorl(folder)
-        plain.load(work)
-        say("loaded DuckDB")
-        whorl_bytes = store.load(work)
-        say(f"loaded whorl: {store.state()}")
-        if server:
-            server.load(server.encode(rows) for rows in work.writers)
-            server.index()
-            say("loaded PostgreSQL")
-        parquet = Files(store.store.files("telemetry"))
-        engines: list[Any] = [plain, store, parquet, *([server] if server else [])]
-        for engine in engines:
-            engine.prepare(work)
-        answers: dict[str, Any] = {}
-        for question in questions:
-            answers[question] = {"meaning": QUESTIONS[question]} | _question(question, engines, work.gpus, repeats)
-            say(f"{question}: {json.dumps(answers[question]['ms'])}")
-        result = {"size": sizes(work, [plain, *([server] if server else [])], whorl_bytes)}
-        if questions:
-            result["queries"] = {
-                "gpus": len(work.gpus),
-                "rows": work.rows,
-                "whorl_files": store.state(),
-                **answers,
-            }
-        for engine in (store, plain, parquet):
-            engine.close()
-    return result
+        say("loaded")
+        table = {question: _question(question, engines, work.gpus, repeats) for question in QUESTIONS}
+        samples = work.rows * len(METRICS)
+        sizes = store.bytes | {"duckdb": (folder / "plain.duckdb").stat().st_size}
+    per_sample = {name: round(size / samples, 3) for name, size in sizes.items()}
+    per_sample["noise"] = round(entropy_bytes(work.writers[0]), 3)
+    return {"gpus": gpus, "rows": work.rows, "bytes_per_sample": per_sample, "questions": table}
 
 
 def _question(question: str, engines: list[Any], gpus: list[str], repeats: int) -> dict[str, Any]:
-    """Every way of every engine to answer a question, turn by turn; the best way of whorl and of the others."""
-    ways = [(engine, way) for engine in engines for way in engine.ways if way[:2] == question]
-    seconds: dict[str, list[float]] = {}
-    cpu: dict[str, list[float]] = {}
-    found: dict[str, Any] = {}
-    for turn in range(repeats + 2):
-        gpu = gpus[(len(gpus) // 3 + 101 * turn) % len(gpus)]
-        for engine, way in ways[turn % len(ways) :] + ways[: turn % len(ways)]:
-            name = f"{engine.name}_{way[3:]}".rstrip("_")
-            start, began = time.perf_counter(), time.process_time()
-            raw = engine.ask(way, gpu)
-            if turn > 1:  # the first turns warm caches up
-                seconds.setdefault(name, []).append(time.perf_counter() - start)
-                cpu.setdefault(name, []).append(time.process_time() - began)
-            elif turn == 1:
-                found[name] = engine.tidy(way, raw)
-            del raw
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
-    mine = min((name for name in medians if name.startswith("whorl")), key=medians.__getitem__)
-    difference = max(answer.difference(found["duckdb"]) for answer in found.values())
-    return {
-        "ms": {name: summary(seconds[name]) for name in sorted(medians, key=medians.__getitem__)},
-        "cpu_ms": {name: summary(cpu[name]) for name in cpu if not name.startswith("postgresql")},
-        "best_of_whorl": mine,
-        "times_faster_than": {
-            other: round(min(v for n, v in medians.items() if n.startswith(other)) / medians[mine], 2)
-            for other in ("duckdb", "postgresql")
-            if any(name.startswith(other) for name in medians)
-        },
-        "rows": len(found["duckdb"].values),
-        "difference": float(f"{difference:.1e}"),
-        "same_answer": difference <= TOLERANCE,
-    }
+    """Of each engine its best way, the CPU seconds of that, and their ratio to DuckDB's on the same files."""
+    turn = itertools.cycle(gpus[:: max(1, len(gpus) // 7)])
+
+    def asking(ask: Callable[[str, str], pa.Table], form: str) -> Callable[[], dict[str, Any]]:
+        return lambda: {"cpu_s": timed(partial(ask, form, next(turn)))["cpu_s"]}
+
+    forms = [(engine, form) for engine in engines for form in engine.ways if form[:2] == question]
+    answers = {f"{engine.name} {form}": tidy(question, engine.ask(form, gpus[0])) for engine, form in forms}
+    contenders = {f"{engine.name} {form}": asking(engine.ask, form) for engine, form in forms}
+    table = in_turns(contenders, repeats, against=f"parquet {question}")
+    best = {}
+    for engine in engines:
+        names = [name for name in table if name.startswith(f"{engine.name} ")]
+        name = min(names, key=lambda name: table[name]["cpu_s"]["median"])
+        best[engine.name] = {"way": name.split()[1], **table[name]}
+    reference = answers[f"parquet {question}"]
+    difference = max(answer.difference(reference) for answer in answers.values())
+    return {"meaning": QUESTIONS[question], **best, "difference": float(f"{difference:.1e}")}
 
 
-def goals(result: dict[str, Any]) -> dict[str, Any]:
-    """What was aimed at beside what was measured; of the queries, how many times faster than each other engine."""
-    found: dict[str, Any] = {}
-    if "commits" in result:
-        found["commit_p50_ms"] = result["commits"]["ms"]["whorl"]["p50_ms"]
-    if "ingest" in result:
-        found["ingest_rows_per_s"] = result["ingest"]["rows_per_s"]["whorl"]["median"]
-    if "size" in result:
-        for name in ("10_minutes", "1_hour"):
-            found[f"bytes_per_sample_{name}"] = result["size"]["bytes_per_sample"][f"whorl_{name}"]
-    reached: dict[str, Any] = {name: {"goal": GOALS[name], "measured": value} for name, value in found.items()}
-    for where in (result, result.get("large", {})):
-        if "queries" in where:
-            asked = [name for name in QUESTIONS if name in where["queries"]]
-            per_question = {name: where["queries"][name]["times_faster_than"] for name in asked}
-            reached[f"queries_{where['queries']['gpus']}_gpus"] = {"goal": "above 1 each", "measured": per_question}
-    return reached
+# -- windows ---------------------------------------------------------------------------------------------------------
+
+WATTS = "coalesce(power_instant_mw, power_mw)"
 
 
-def here(parent: Path | None) -> dict[str, Any]:
-    """Where this was measured, and with which versions."""
-    return machine("numpy", "polars", "pyarrow", "duckdb") | {
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
-        "file_system": file_system(parent or Path(tempfile.gettempdir())),
-        "sqlite": sqlite3.sqlite_version,
-        "postgresql": postgres_version(),
-    }
+def by_scan(root: str) -> Callable[[], dict[str, Any]]:
+    """DuckDB reads the columns of `run_windows` and adds them up."""
+    columns = f"count(*), max(cluster), max(gpu), max(ts), sum({WATTS}), sum(sm_clock_mhz), max(temperature_c)"
+    query = f"select {columns}, max(energy_mj), count(quality) from read_parquet('{root}/telemetry/**/*.parquet')"
+    return lambda: {"rows": (_duckdb().execute(query).fetchone() or (None,))[0]}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gpus", type=int, default=NODE)
-    parser.add_argument("--seconds", type=int, default=3600, help="of telemetry at 1 Hz")
-    parser.add_argument("--large", action="store_true", help="the queries at 4,000 GPUs too: minutes of loading")
-    parser.add_argument("--ticks", type=int, default=400, help="commits of each engine")
-    parser.add_argument("--repeats", type=int, default=7, help="of ingest and of each query; with --large half as many")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
-    parser.add_argument("--folder", type=Path, help="where to work (default: the folder for temporary files)")
-    given = parser.parse_args()
-    if given.seconds < 2400 and ("queries" in given.only or given.large):
-        parser.error("the queries look at minutes 30 to 40: give --seconds 2400 or more")
-    result: dict[str, Any] = {
-        "schema": "whorl.benchmark.store/1",
-        "benchmark": "store",
-        "machine": here(given.folder),
-    }
-    work = workload(given.gpus, given.seconds)
-    say(f"{work.rows} rows, {len(work.jobs)} jobs")
-    if "commits" in given.only:
-        result["commits"] = commits(work, min(given.ticks, given.seconds - 5), given.folder)
-        say(json.dumps(result["commits"]))
-    if "ingest" in given.only:
-        result["ingest"] = ingest(work, given.repeats, given.folder)
-        say(json.dumps(result["ingest"]))
-    if {"size", "queries"} & set(given.only):
-        asked = given.questions if "queries" in given.only else ()
-        result |= queries(work, given.repeats, given.folder, asked)
-    if given.large:
-        work = workload(10 * NODE, given.seconds)
-        say(f"large: {work.rows} rows, {len(work.jobs)} jobs")
-        result["large"] = queries(work, max(3, given.repeats // 2), given.folder, given.questions)
-    result["goals"] = goals(result)
-    print(as_json(result))
+def by_join(root: str) -> Callable[[], dict[str, Any]]:
+    """The mean and the 95th percentile of the power of each run, by the plain SQL of a person."""
+    query = f"""
+        with read as (
+            select r.run_id, quantile_cont({WATTS}, 0.95) / 1e3 as w, median(t.sm_clock_mhz) as mhz
+            from read_parquet('{root}/runs/*.parquet') r join read_parquet('{root}/telemetry/**/*.parquet') t
+            on t.cluster = r.cluster and t.gpu = r.gpu and t.ts between began and ended
+            where {WATTS} is not null and {power_is_trusted("t.quality")} group by r.run_id
+        ) select count(*), avg(w) from read"""
+    return lambda: dict(zip(("runs", "mean_w"), _duckdb().execute(query).fetchone() or (), strict=True))
 
+
+def by_view(root: str) -> Callable[[], dict[str, Any]]:
+    """`Store.sql` of the view, all its columns."""
+    store = Store.open(root)
+
+    def work() -> dict[str, Any]:
+        rows = store.sql("from run_windows").polars()
+        return {"runs": rows.height, "mean_w": rows["power_p95_w"].mean()}
+
+    return work
+
+
+def by_parts(root: str) -> Callable[[], dict[str, Any]]:
+    """`windows_of_runs`: the same columns, in parts."""
+    from whorl.analysis import windows_of_runs
+
+    store = Store.open(root)
+
+    def work() -> dict[str, Any]:
+        rows = windows_of_runs(store).rows
+        return {"runs": rows.height, "mean_w": rows["power_p95_w"].mean()}
+
+    return work
+
+
+def _duckdb() -> Any:
+    connection = duckdb.connect()
+    connection.execute("set threads = 2")
+    return connection
+
+
+def windows(options: BenchOptions) -> dict[str, Any]:
+    """Long runs and short ones."""
+    gpus, tables = options.pick(40, 400, 4000), {}
+    for shape in ("jobs", "short"):
+        with scratch() as folder:
+            say(f"making the store: {shape}")
+            make_windows(folder / "store", gpus, 3600, shape)
+            contenders = {name: partial(child, "store", name, folder / "store") for name in WINDOWS}
+            tables[shape] = in_turns(contenders, options.pick(1, 3, 5), against="by_scan")
+    return {"gpus": gpus, "rows": gpus * 3600, **tables}
+
+
+# -- the past --------------------------------------------------------------------------------------------------------
+
+
+def past(options: BenchOptions) -> dict[str, Any]:
+    """One GPU's day in stores of more and more days of four files each."""
+    tables: dict[str, Any] = {}
+    for days in (4, 20) if options.size == "quick" else (4, 100, 400):
+        with scratch() as folder:
+            store, work = Store.create(folder / "store"), workload(8, 600)
+            shift = 86_400 * 10**6
+            for day in range(days):
+                stamps = work.writers[0]["ts"].cast(pa.timestamp("us")).cast(pa.int64()).to_numpy() + day * shift
+                rows = work.writers[0].set_column(0, "ts", pa.array(stamps, pa.timestamp("us")))
+                for part in range(4):
+                    store.append({"telemetry": rows.slice(part * len(rows) // 4, len(rows) // 4)}, f"d{day}-{part}")
+            condition = f"gpu = '{work.gpus[0]}' and ts >= '2026-01-02' and ts < '2026-01-03'"
+            query = f"select count(*) as n, max(power_mw) as w from telemetry where {condition}"
+            files = f"read_parquet('{folder}/store/telemetry/*/*.parquet', hive_partitioning => true)"
+            plain = query.replace("telemetry", files, 1) + " and day = '2026-01-02'"
+            code = f"import duckdb; duckdb.sql({plain!r}).fetchall()"
+            command = [sys.executable, "-m", "whorl", "sql", "--store", str(folder / "store"), query]
+            contenders = {
+                "whorl": partial(process, command), "duckdb": partial(process, [sys.executable, "-c", code]),
+            }  # fmt: skip
+            table = in_turns(contenders, options.pick(1, 5, 9), against="duckdb")
+            tables[f"{days} days"] = {"files": 4 * days, **table}
+    return tables
+
+
+def process(command: list[str]) -> dict[str, Any]:
+    """CPU and wall seconds of a process from start to end."""
+    wall = time.perf_counter()
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _, status, usage = os.wait4(running.pid, 0)
+    running.returncode = os.waitstatus_to_exitcode(status)
+    if running.returncode:
+        raise RuntimeError(running.stderr.read().decode()[-500:] if running.stderr else command)
+    return {"cpu_s": usage.ru_utime + usage.ru_stime, "wall_s": time.perf_counter() - wall}
+
+
+WINDOWS = {"by_scan": by_scan, "by_view": by_view, "by_parts": by_parts, "by_join": by_join}
+SECTIONS = {"commits": commits, "questions": questions, "windows": windows, "past": past}
 
 if __name__ == "__main__":
-    main()
+    run("store", SECTIONS, WINDOWS)

@@ -1,68 +1,595 @@
-"""The tuning of whorl against random search, scikit-learn's process and full sweeps. Prints or writes JSON.
+"""The tuning of whorl beside random settings, scikit-learn's process and forest, and one limit for all.
 
-    python -m whorl.benchmarks.tune --out benchmarks/results/tune.json
-    python -m whorl.benchmarks.tune --only stress          # one section; with --out it replaces that section alone
+    python -m benchmarks.tune [--only SECTION] [--quick | --long]
 
-A section is a module with a function `section(options: TuneOptions) -> dict[str, Any]`, a row of `SECTIONS`.
+search       energy searches on tasks whose truth is known (services on simulated GPUs, Zeus's public sweeps): regret of
+             the answer after 6 to 16 trials, answers over the bound. Beside it random settings and scikit-learn's
+             Gaussian process, by the same rule of answering. `confirmed`: the whole of `whorl tune`, which measures its
+             answer again. `others`: other GPUs, bounds and noises.
+warm_start   the same with a sweep of another model of GPU as prior, and without
+stress       the hardest setting of public kernels (each failed or measured once), beside random settings and
+             scikit-learn's forest
+power_plans  power limits of synchronous jobs in simulated fleets: energy saved, and how much slower the step; beside it
+             one limit for all that saves as much. `braked`: how often a braked GPU is named, and others are
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import csv
+import gzip
+import math
 import time
-from dataclasses import dataclass
-from importlib import import_module
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from whorl.benchmarks.machine import machine
-from whorl.benchmarks.reporting import as_json, say
+import numpy as np
 
-SECTIONS = {
-    "search": "whorl.benchmarks.tune_search",
-    "warm_start": "whorl.benchmarks.tune_warm_start",
-    "stress": "whorl.benchmarks.tune_stress",
-    "power_plans": "whorl.benchmarks.power_plans",
-}
+from whorl.analysis.tuning.power_plan import (
+    FULL_CLOCK,
+    WAITING_RANGE,
+    ClassRuns,
+    Floats,
+    PlanRefusal,
+    PowerPlan,
+    SyncJob,
+    braked,
+    plan_power,
+    step_energy,
+    step_time,
+)  # fmt: skip
+from whorl.analysis.tuning.process import FloatArray
+from whorl.analysis.tuning.search import FIRST_RANDOM, Knob, Prior, Search, Setting, TimeBound, Trial
+from whorl.analysis.tuning.stress import StressKnob, StressOptions, StressSearch
+from whorl.benchmarks.harness import DATA, BenchOptions, mean_interval, run, say, share
+from whorl.benchmarks.tuning_tasks import TuningTask, services, simulated, sweeps
+from whorl.errors import DeviceError
+from whorl.jobs.tuning import TuningOptions, tune
+from whorl.jobs.tuning_warm_start import warm_start as prior_from
+from whorl.simulation import models
+from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
+from whorl.simulation.models import find_model
+from whorl.simulation.physics import settle
+from whorl.simulation.workloads import SGEMM, WORKLOADS, Workload
+
+# -- search ----------------------------------------------------------------------------------------------------------
+
+
+TRIALS = 16
+BUDGETS = (6, 8, 12, 16)
+RESAMPLES = 400
 
 
 @dataclass(frozen=True)
-class TuneOptions:
-    """What every section is told."""
+class TrialNoise:
+    """What a trial is off by: standard deviations of ln energy and ln time."""
 
-    long: bool
-    """More seeds than a run of a few minutes allows."""
-    data: Path
-    """The folder of the public measurements, with `power/` and `tune/` in it."""
-    sweeps: tuple[Path, ...] = ()
-    """Further sweeps of power limits in the form of Zeus's tables."""
+    sd: float = 0.01
+    assumed: float | None = None
+    """What the search is told, where that is not the true one."""
+    heavy: bool = False
+    """Student's t with 3 degrees of freedom, of the same standard deviation."""
+
+    def measure(self, task: TuningTask, setting: Setting, random: np.random.Generator) -> Trial:
+        """A trial of a task; without figures where the sweep has no measurement."""
+        draws = random.standard_t(3, 2) / math.sqrt(3) if self.heavy else random.standard_normal(2)
+        energy_j, time_s = (
+            float(truth[task.index(setting)]) * math.exp(self.sd * draw)
+            for truth, draw in zip((task.energy_j, task.time_s), draws, strict=True)
+        )
+        failed = math.isnan(energy_j)
+        return Trial(setting, None if failed else energy_j, None if failed else time_s)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the JSON here, keeping the sections that do not run")
-    parser.add_argument("--only", choices=SECTIONS, action="append", help="run these sections alone")
-    parser.add_argument("--long", action="store_true", help="more seeds")
-    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
-    parser.add_argument("--sweep", type=Path, nargs="+", default=[], help="further sweeps in the form of Zeus's tables")
-    arguments = parser.parse_args()
-    options = TuneOptions(arguments.long, arguments.data, tuple(arguments.sweep))
-    results: dict[str, Any] = {}
-    if arguments.out and arguments.out.exists():
-        results = json.loads(arguments.out.read_text())
-    for name in arguments.only or SECTIONS:
+@dataclass(frozen=True)
+class SearchRun:
+    """One search: at each of `BUDGETS` the regret (share) of its answer, and whether that is over the bound."""
+
+    seed: int
+    regrets: tuple[float, ...]
+    answers_over: tuple[bool, ...]
+    trials_over: int
+    chosen_over: int
+    trials: int
+    cpu_s: float
+
+
+class ScikitSearch(Search):
+    """The same search with scikit-learn's Gaussian process: lengths, amplitude and noise by maximum likelihood."""
+
+    def _predict(
+        self, measured: Mapping[Any, Any], values: Mapping[Any, float], points: FloatArray, *, output: int
+    ) -> tuple[FloatArray, FloatArray]:
+        del measured, output
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+        lengths = np.full(points.shape[1], 0.5)
+        kernel = ConstantKernel(1.0, (0.05, 50)) * Matern(lengths, (0.05, 10), nu=2.5) + WhiteKernel(1e-3, (1e-6, 1.0))
+        process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=1, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # lengths at the ends of their range
+            process.fit(self._points(np.array(list(values))), np.array(list(values.values())))
+            mean, sd = process.predict(points, return_std=True)
+        return mean, sd
+
+
+class RandomSearch(Search):
+    """Every trial but the first at random."""
+
+    first_random = TRIALS
+
+
+METHODS: dict[str, Callable[..., Search]] = {
+    "whorl": Search,
+    "random": RandomSearch,
+    "scikit-learn": ScikitSearch,
+}
+
+
+def judged(task: TuningTask, answer: Setting) -> tuple[float, bool]:
+    """The regret (share) of an answer, and whether it is over the true bound."""
+    over = not task.time_s[task.index(answer)] <= task.bound_s
+    counted = {knob.name: knob.default for knob in task.knobs} if over else answer
+    return float(task.energy_j[task.index(counted)]) / task.least_j - 1, over
+
+
+def played(task: TuningTask, seed: int, method: Callable[..., Search], noise: TrialNoise) -> SearchRun:
+    """One search of a task with a method."""
+    random = np.random.default_rng([41, seed])
+    search = method(task.knobs, task.bound, noise=noise.assumed or noise.sd, seed=seed)
+    over: list[bool] = []
+    judgements: list[tuple[float, bool]] = []
+    cpu_s = 0.0
+    for number in range(1, TRIALS + 1):
         started = time.process_time()
-        before = machine("numpy", "scikit-learn")
-        results[name] = import_module(SECTIONS[name]).section(options)
-        results[name] |= {"cpu_s": round(time.process_time() - started, 1), "machine": before}
-        say(f"{name}: {results[name]['cpu_s']} s of CPU")
-    text = as_json({name: results[name] for name in SECTIONS if name in results}) + "\n"
-    if arguments.out:
-        arguments.out.write_text(text)
-    else:
-        print(text, end="")
+        setting = search.suggest()
+        cpu_s += time.process_time() - started
+        if setting is not None:
+            trial = noise.measure(task, setting, random)
+            search.tell(setting, trial.energy_j, trial.time_s)
+            over.append(not task.time_s[task.index(setting)] <= 1.005 * task.bound_s)
+        if number in BUDGETS:
+            judgements.append(judged(task, search.answer()))
+    regrets, answers_over = zip(*judgements, strict=True)
+    chosen_over = sum(over[1 + FIRST_RANDOM :])
+    return SearchRun(seed, regrets, answers_over, sum(over), chosen_over, len(over), cpu_s)
 
+
+def summary(runs: Sequence[SearchRun]) -> dict[str, Any]:
+    """What the head of this file says of many runs."""
+    n, trials = len(runs), sum(run.trials for run in runs)
+    return {
+        "n": n,
+        "regret_pct": {str(budget): _median([(run.seed, run.regrets[at]) for run in runs]) for at, budget in _AT},
+        "within_3_pct": {
+            str(budget): share(sum(run.regrets[at] <= 0.03 for run in runs), n) for at, budget in _AT if budget > 8
+        },
+        "answers_over": {str(budget): share(sum(run.answers_over[at] for run in runs), n) for at, budget in _AT},
+        "trials_over": share(sum(run.trials_over for run in runs), trials),
+        "chosen_over": share(sum(run.chosen_over for run in runs), trials - (1 + FIRST_RANDOM) * n),
+        "cpu_s": round(sum(run.cpu_s for run in runs) / n, 3),
+    }
+
+
+_AT = tuple(enumerate(BUDGETS))
+
+
+def _median(regrets: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """The median (seed, regret) in %, with the interval of resampled seeds."""
+    by_seed: dict[int, list[float]] = {}
+    for seed, regret in regrets:
+        by_seed.setdefault(seed, []).append(100 * regret)
+    table = np.array(list(by_seed.values()))  # (seeds, tasks)
+    drawn = np.random.default_rng(0).integers(0, len(table), (RESAMPLES, len(table)))
+    medians = np.median(table[drawn].reshape(RESAMPLES, -1), axis=1)
+    low, high = np.quantile(medians, (0.025, 0.975))
+    return {"median": round(float(np.median(table)), 2), "interval": [round(float(low), 2), round(float(high), 2)]}
+
+
+def compared(
+    tasks: Sequence[TuningTask], seeds: int, methods: Iterable[str], noise: TrialNoise | None = None
+) -> dict[str, Any]:
+    """Each method on every task with so many seeds."""
+    results: dict[str, Any] = {"tasks": len(tasks), "seeds": seeds}
+    for name in methods:
+        runs = [played(task, seed, METHODS[name], noise or TrialNoise()) for task in tasks for seed in range(seeds)]
+        results[name] = summary(runs)
+    return results
+
+
+@dataclass(frozen=True)
+class TaskBench:
+    """A task as what `whorl tune` measures: one GPU, on which every knob can be set."""
+
+    task: TuningTask
+    noise: TrialNoise
+    random: np.random.Generator
+    label: str = "task"
+    gpus: tuple[str, ...] = ("GPU-0",)
+    unset: tuple[Any, ...] = ()
+
+    @property
+    def knobs(self) -> tuple[Knob, ...]:
+        """The task's knobs."""
+        return self.task.knobs
+
+    def measure(self, setting: Setting, gpu: str, *, stop_over_s: float | None = None) -> Trial:
+        """A trial of the task."""
+        del gpu, stop_over_s
+        trial = self.noise.measure(self.task, setting, self.random)
+        if trial.energy_j is None:
+            raise DeviceError("the sweep has no measurement there")
+        return replace(trial, noise=self.noise.sd)
+
+    def commands(self, setting: Setting) -> tuple[str, ...]:
+        """None: nobody sets it."""
+        del setting
+        return ()
+
+
+def confirmed(tasks: Sequence[TuningTask], seeds: int, noise: TrialNoise) -> dict[str, Any]:
+    """The whole of `whorl tune` with 12 trials, answers measured again: regret, and answers over the true bound."""
+    judgements, given_up = [], 0
+    for task in tasks:
+        for seed in range(seeds):
+            bench = TaskBench(task, noise, np.random.default_rng([42, seed]))
+            tuned = tune(bench, task.bound, TuningOptions(trials=12, seed=seed))
+            judgements.append((seed, *judged(task, tuned.setting)))
+            given_up += bool(tuned.given_up)
+    n = len(judgements)
+    return {
+        "tasks": len(tasks),
+        "seeds": seeds,
+        "n": n,
+        "noise": noise.sd,
+        "regret_pct": {"12": _median([(seed, regret) for seed, regret, _ in judgements])},
+        "answers_over": share(sum(over for *_, over in judgements), n),
+        "gave_up_an_answer": share(given_up, n),
+    }
+
+
+def with_bound(task: TuningTask, bound: TimeBound) -> TuningTask:
+    """The same work under another bound."""
+    return TuningTask(task.name, task.knobs, bound, task.energy_j, task.time_s)
+
+
+def search(options: BenchOptions) -> dict[str, Any]:
+    """All tasks with every method, the whole of `whorl tune`, and tasks, bounds or noises that are others."""
+    seeds, results = options.pick(2, 20, 100), {}
+    measured = sweeps(sorted((DATA / "power").glob("zeus_power_limits_*.csv.gz")))[: options.pick(1, 99, 99)]
+    for name, tasks in (("simulated", services()), ("sweeps", measured)):
+        results[name] = compared(tasks, seeds, ("whorl", "random"))
+        results[name]["beside scikit-learn"] = compared(tasks, max(2, seeds // 10), ("whorl", "scikit-learn"))
+        say(f"{name}: {results[name]['whorl']['regret_pct']}")
+    results["confirmed"] = confirmed(measured, seeds, TrialNoise())
+    others = {
+        "other GPUs": ([simulated(models.A100, bound_s=0.020, latency_ms=(4, 0.5)),
+                        simulated(models.H100, bound_s=0.016, latency_ms=(3, 0.35), gpu=20)], TrialNoise()),
+        "5 % slower": ([with_bound(task, TimeBound(max_slowdown=0.05)) for task in services()], TrialNoise()),
+        "noise 3 %": (services(), TrialNoise(0.03)), "heavy tails": (services(), TrialNoise(heavy=True)),
+    }  # fmt: skip
+    results["others"] = {
+        name: compared(tasks, max(2, seeds // 4), ("whorl", "random"), noise) for name, (tasks, noise) in others.items()
+    }
+    return results
+
+
+# -- warm start ------------------------------------------------------------------------------------------------------
+
+
+def warm_start(options: BenchOptions) -> dict[str, Any]:
+    """Each training that was measured on two models: a search on one of them, with the other's sweep and without."""
+    seeds, budgets = range(options.pick(1, 10, 40)), (2, 4, 6, 8)
+    tasks = sweeps([DATA / "power" / f"zeus_power_limits_{model}.csv.gz" for model in ("v100", "rtx6000")])
+    pairs = [
+        (target, source)
+        for target, source in product(tasks, tasks)
+        if target.name != source.name and target.name.split(" ", 1)[1] == source.name.split(" ", 1)[1]
+    ]
+    answer: dict[str, Any] = {"pairs": len(pairs), "seeds": len(seeds), "budgets": list(budgets)}
+    for name in ("without", "with"):
+        regrets = []
+        for target, source in pairs:
+            prior = None if name == "without" else prior_of(target, source)
+            regrets += [searched(target, prior, seed, budgets) for seed in seeds]
+        answer[f"median_regret_pct_{name}"] = np.median(regrets, axis=0).round(1).tolist()
+    return answer
+
+
+def prior_of(target: TuningTask, source: TuningTask) -> Prior:
+    """The prior of a search, from all settings that the other model's sweep has."""
+    names = [knob.name for knob in source.knobs]
+    settings = [dict(zip(names, values, strict=True)) for values in product(*(knob.values for knob in source.knobs))]
+    trials = map(Trial, settings, source.energy_j.ravel().tolist(), source.time_s.ravel().tolist())
+    return prior_from(target.knobs, [trial for trial in trials if trial.energy_j and np.isfinite(trial.energy_j)])
+
+
+def searched(task: TuningTask, prior: Prior | None, seed: int, budgets: Sequence[int]) -> list[float]:
+    """The regret after so many trials, %; an answer over the bound counts with that of the default."""
+    searching, random = Search(task.knobs, task.bound, noise=0.01, seed=seed, prior=prior), np.random.default_rng(seed)
+    regrets = []
+    for number in range(1, max(budgets) + 1):
+        setting = searching.suggest()
+        if setting is not None:
+            trial = TrialNoise().measure(task, setting, random)
+            searching.tell(setting, trial.energy_j, trial.time_s)
+        if number in budgets:
+            regrets.append(100 * judged(task, searching.answer())[0])
+    return regrets
+
+
+# -- stress ----------------------------------------------------------------------------------------------------------
+
+KERNELS = ("hub_gemm_RTX_3090.csv.gz", "hub_convolution_A100.csv.gz", "hub_convolution_A4000.csv.gz")
+
+
+class SklearnForest:
+    """The named alternative: scikit-learn's random forest of 24 trees."""
+
+    def __init__(self, seed: int) -> None:
+        from sklearn.ensemble import RandomForestRegressor
+
+        self._forest = RandomForestRegressor(24, random_state=seed)
+
+    def fit(self, points: FloatArray, values: FloatArray) -> None:
+        """Learn the values at some points."""
+        self._forest.fit(points, values)
+
+    def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The mean and the standard deviation of the trees."""
+        trees = np.array([tree.predict(points) for tree in self._forest.estimators_])
+        return trees.mean(axis=0), trees.std(axis=0)
+
+
+def stress(options: BenchOptions) -> dict[str, Any]:
+    """A setting is worth the best time of the file over its time; failed ones are worth nothing."""
+    seeds, tables = options.pick(2, 20, 60), {}
+    direct = StressOptions(special_chance=None)
+    methods = {"random": replace(direct, random_first=1000), "whorl": direct,
+               "scikit-learn": replace(direct, surrogate=SklearnForest)}  # fmt: skip
+    for path in (DATA / "tune" / name for name in KERNELS[: options.pick(1, 3, 3)]):
+        if not path.exists():
+            return {"did_not_run": "the public kernels are not beside the clone"}
+        knobs, value, fits = kernel(path)
+        reached = {
+            name: np.array(
+                [best_of(StressSearch(knobs, fits=fits, options=choice, seed=seed), value) for seed in range(seeds)]
+            )
+            for name, choice in methods.items()
+        }
+        tables[path.name.split(".")[0]] = {"knobs": len(knobs)} | {
+            name: {
+                f"value_{trials}": mean_interval(best[:, place].tolist(), 4) for place, trials in enumerate((15, 30))
+            }
+            | {"ahead_of_random_30": mean_interval((best - reached["random"])[:, 1].tolist(), 4)}
+            for name, best in reached.items()
+        }
+        say(f"{path.name}: {tables[path.name.split('.')[0]]['whorl']}")
+    return {"seeds": seeds, "kernels": tables}
+
+
+def best_of(searching: StressSearch, value: Callable[[Setting], float | None]) -> list[float]:
+    """The best value after 15 and after 30 trials."""
+    reached = []
+    for trial in range(1, 31):
+        setting = searching.suggest()
+        searching.tell(setting, value(setting))
+        if trial in (15, 30):
+            best = searching.best
+            reached.append(best.value if best and best.value is not None else 0.0)
+    return reached
+
+
+def kernel(path: Path) -> tuple[list[StressKnob], Callable[[Setting], float | None], Callable[[Setting], bool]]:
+    """The knobs of a kernel's file, the value of a setting, whether it compiles; the default has the median time."""
+    with gzip.open(path, "rt", newline="") as lines:
+        header, *rows = list(csv.reader(lines))
+    names = header[:-1]
+    times = {tuple(map(float, row[:-1])): float(row[-1]) if row[-1] else None for row in rows if row}
+    ranked = sorted((time_ms, setting) for setting, time_ms in times.items() if time_ms is not None)
+    best_ms, default = ranked[0][0], ranked[len(ranked) // 2][1]
+
+    def place(setting: Setting) -> tuple[float, ...]:
+        return tuple(setting[name] for name in names)
+
+    def value(setting: Setting) -> float | None:
+        time_ms = times.get(place(setting))
+        return None if time_ms is None else best_ms / time_ms
+
+    knobs = [StressKnob(name, tuple(sorted({row[i] for row in times})), default[i]) for i, name in enumerate(names)]
+    return knobs, value, lambda setting: place(setting) in times
+
+
+# -- power plans -----------------------------------------------------------------------------------------------------
+
+
+GPUS, PER_JOB, CLASS_GPUS, FIRST_SEED = 64, 8, 16, 4100
+STEPS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+"""Limits of the class's curve, of the highest."""
+POWER_NOISE = 0.001
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What fleets and jobs are like."""
+
+    model: str = "H100"
+    work: Workload = SGEMM
+    limit: float = 1.0
+    """The present limit, of the highest."""
+    noise: float | None = None
+    """Of a run; None: the workload's."""
+    draw: Mapping[str, Any] = field(default_factory=lambda: {"faults": 0})
+    class_gpus: int = CLASS_GPUS
+    sensor_low: float = 0.0
+    """By how much the sensor of the first GPU of each job reads low."""
+    same_power: bool = False
+    """Whether the plan is for a budget of the present power."""
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job with its plan, and what the plan truly does."""
+
+    plan: PowerPlan
+    braked: tuple[int, ...]
+    saved: float | None = None
+    saved_waiting: float | None = None
+    """The same where waiting GPUs use a random share of their power at work."""
+    slower: float | None = None
+    one_limit: float | None = None
+    """How much slower one limit for all makes the job that saves as much, or with a budget uses as much power."""
+
+
+def under(fleet: Fleet, work: Workload, limit_w: Floats | float) -> tuple[Floats, Floats, Floats, Floats]:
+    """Speed, reported power, true power (W) and clock (MHz) of GPUs under their limits, as the control loop mixes them.
+
+    The loop moves a GPU between two steps of its clock, so that it reports what it settles at on average.
+    """
+    silicon = replace(fleet.silicon, cap_w=np.minimum(fleet.silicon.cap_w, limit_w))
+    capped, bins = replace(fleet, silicon=silicon), fleet.model.clocks_mhz
+    steady = capped.steady(replace(work, noise=0.0))
+    following = bins[np.minimum(np.searchsorted(bins, steady.clock_mhz) + 1, len(bins) - 1)]
+    warm = settle(fleet.model, silicon, work, following)[1] > fleet.model.slowdown_c
+    free = (following > silicon.ceiling_mhz + 1e-6) | (steady.clock_mhz >= silicon.ceiling_mhz - 1e-6) | warm
+    reported = np.where(free, steady.reported_power_w, CAP_SETTLES_AT * silicon.cap_w)
+    return 1 / capped.relative_time(work, steady), reported, reported / silicon.sensor, steady.clock_mhz
+
+
+def jobs_of(setup: Setup, seed: int, gpus: int = GPUS) -> Iterator[PlannedJob]:
+    """Plan for the jobs of a fleet, and say what the plans truly do."""
+    model, rng = find_model(setup.model), np.random.default_rng(seed)
+    fleet = Fleet.draw(model, gpus, seed, **setup.draw)
+    if setup.sensor_low:
+        sensor = fleet.silicon.sensor * np.where(np.arange(gpus) % PER_JOB, 1.0, 1 - setup.sensor_low)
+        fleet = replace(fleet, silicon=replace(fleet.silicon, sensor=sensor))
+    noisy = setup.work if setup.noise is None else replace(setup.work, noise=setup.noise)
+
+    def measured(speed: Floats, number: int) -> Floats:
+        return np.asarray(speed * np.exp(-fleet.noise(noisy, "run of a plan", number)))
+
+    def read(power_w: Floats) -> Floats:
+        return np.asarray(power_w * np.exp(POWER_NOISE * rng.standard_normal(gpus)))
+
+    now_w = setup.limit * model.power_limit_w
+    limits = np.unique(np.append(np.round(np.array(STEPS) * model.power_limit_w / 5) * 5, now_w))
+    limits = limits[limits >= model.min_power_limit_w]
+    speed, reported, true_w, clock = under(fleet, setup.work, now_w)
+    speed_now, power_now = measured(speed, 0), read(reported)
+    slow = braked(speed_now)
+    columns = [under(fleet, setup.work, limit)[:2] for limit in limits]
+    chosen = rng.permutation(np.flatnonzero(~slow))[: setup.class_gpus]
+    runs = ClassRuns(
+        limits,
+        np.stack([measured(column[0], 1 + number)[chosen] for number, column in enumerate(columns)], axis=1),
+        np.stack([read(column[1])[chosen] for column in columns], axis=1),
+    )
+    uniform_limits = [(limit, under(fleet, setup.work, limit)) for limit in np.arange(now_w, limits[0], -5)]
+    for first in range(0, gpus, PER_JOB):
+        part = slice(first, first + PER_JOB)
+        held = clock[part] < FULL_CLOCK * model.max_clock_mhz
+        job = SyncJob(speed_now[part], power_now[part], np.full(PER_JOB, now_w), held)
+        budget_w = float(job.power_w.sum()) if setup.same_power else None
+        plan = plan_power(job, runs, budget_w=budget_w, highest_w=model.power_limit_w)
+        names = tuple(np.flatnonzero(slow[part]).tolist()) if job.at_limit else ()
+        if plan.refusal is not None or plan.limit_w is None:
+            yield PlannedJob(plan, names)
+            continue
+        limit_w = np.full(gpus, now_w)
+        limit_w[part] = plan.limit_w
+        after_speed, _, after_w, _ = (column[part] for column in under(fleet, setup.work, limit_w))
+        before = step_energy(speed[part], true_w[part])
+        energy, time = step_energy(after_speed, after_w), step_time(after_speed)
+        waiting = np.random.default_rng([seed, first]).uniform(*WAITING_RANGE)
+        energies = (step_energy(*state, waiting) for state in ((after_speed, after_w), (speed[part], true_w[part])))
+        saved_waiting = 1 - float(np.divide(*energies))
+        slower = float(time / step_time(speed[part]) - 1)
+        reached = [state for _, state in uniform_limits if step_energy(state[0][part], state[2][part]) <= energy]
+        uniform = None if not reached else float(step_time(reached[0][0][part]) / step_time(speed[part]) - 1)
+        yield PlannedJob(plan, names, float(1 - energy / before), saved_waiting, slower, uniform)
+
+
+def table_row(name: str, setup: Setup, seeds: Sequence[int]) -> dict[str, Any]:
+    """A row of the tables, over the fleets of some seeds."""
+    jobs = [job for seed in seeds for job in jobs_of(setup, seed)]
+    planned = [job for job in jobs if job.saved is not None]
+    refusals = {reason.value: sum(job.plan.refusal is reason for job in jobs) for reason in PlanRefusal}
+    row: dict[str, Any] = {
+        "setup": name,
+        "jobs": len(jobs),
+        "planned": len(planned) / len(jobs),
+        "refused": {reason: count for reason, count in refusals.items() if count},
+    }
+    if planned:
+        gains = [(job, job.plan.gains) for job in planned if job.plan.gains is not None]
+        inside = {
+            "saved": [said.saved.low <= (job.saved_waiting or 0.0) <= said.saved.high for job, said in gains],
+            "slower": [said.slower.low - 1e-9 <= (job.slower or 0.0) <= said.slower.high for job, said in gains],
+        }
+        row |= {
+            "saved_pct": _quantiles([job.saved for job in planned]),
+            "slower_pct": _quantiles([job.slower for job in planned]),
+            "said_saved_pct": round(100 * float(np.mean([said.saved.value for _, said in gains])), 2),
+            "said_slower_pct": round(100 * float(np.mean([said.slower.value for _, said in gains])), 2),
+            "inside": {figure: round(float(np.mean(hits)), 3) for figure, hits in inside.items()},
+        }
+        uniform_limits = [job.one_limit for job in planned if job.one_limit is not None]
+        if uniform_limits and not setup.same_power:
+            row["one_limit_pct"] = round(100 * float(np.mean(uniform_limits)), 2)
+    row["braked_named"] = sum(bool(job.braked) for job in jobs)
+    say(f"power plans: {row}")
+    return row
+
+
+def _quantiles(shares: Sequence[float | None]) -> dict[str, float]:
+    values = 100 * np.array(shares, dtype=np.float64)
+    low, high = np.quantile(values, (0.05, 0.95))
+    figures = {"mean": values.mean(), "q05": low, "q95": high, "most": values.max()}
+    return {figure: round(float(value), 2) for figure, value in figures.items()}
+
+
+def planted(model: str, size: str, seeds: Sequence[int], spacing: int = GPUS) -> dict[str, Any]:
+    """A braked GPU in one job of a fleet, or in one of so many GPUs: how often it is named, and another one is."""
+    at = {first + 3: f"brake={size}" for first in range(0, GPUS, spacing)}
+    fleets = [list(jobs_of(Setup(model, draw={"faults": 0, "at": at}), seed)) for seed in seeds]
+    jobs = [job for fleet in fleets for job in fleet[:: spacing // PER_JOB]]
+    return {
+        "model": model,
+        "size": size,
+        "braked_of_64": GPUS // spacing,
+        "named": share(sum(3 in job.braked for job in jobs), len(jobs)),
+        "others_named": sum(len(job.braked) for fleet in fleets for job in fleet)
+        - sum(3 in job.braked for job in jobs),
+    }
+
+
+def power_plans(options: BenchOptions) -> dict[str, Any]:
+    """Plans under several limits, in fleets that break what is assumed, and with braked GPUs."""
+    fleets = options.pick(1, 12, 48)
+    seeds, few = range(FIRST_SEED, FIRST_SEED + fleets), range(FIRST_SEED, FIRST_SEED + max(1, fleets // 3))
+    works, limits = (SGEMM, WORKLOADS["resnet"], WORKLOADS["bert"]), (1.0, 0.75, 0.6)
+    setups = {
+        f"{model} {work.name} {limit:g}": Setup(model, work, limit)
+        for model, work, limit in product(("H100", "V100"), works, limits)
+    }
+    broken = {
+        "one GPU in 8 faulty": Setup(draw={"faults": 8}), "noise of a run 1 %": Setup(noise=0.01),
+        "a sensor in each job reads 5 % low": Setup(sensor_low=0.05), "class of 3 GPUs": Setup(class_gpus=3),
+    }  # fmt: skip
+    sizes = (("19.35%", PER_JOB), ("19.35%", GPUS), ("8%", GPUS), ("5%", GPUS))
+    return {
+        "first_seed": FIRST_SEED,
+        "accept": [table_row(name, setup, seeds) for name, setup in list(setups.items())[: options.pick(1, 99, 99)]],
+        "broken": [table_row(name, setup, few) for name, setup in broken.items()],
+        "braked": [planted("H100", size, seeds, spacing) for size, spacing in sizes],
+    }
+
+
+SECTIONS = {"search": search, "warm_start": warm_start, "stress": stress, "power_plans": power_plans}
 
 if __name__ == "__main__":
-    main()
+    run("tune", SECTIONS, packages=("numpy", "scikit-learn"))

@@ -133,7 +133,7 @@ MOST_ON_HOST = 32 << 20
 @pytest.mark.long(short=8)
 @pytest.mark.parametrize("name", KERNELS)
 def test_large_inputs_are_made_on_the_device(name: str) -> None:
-    """Preparing inputs stalls other threads little (benchmarks/input_stalls.py measures it)."""
+    """Preparing inputs stalls other threads little."""
     work = built(name, H200)
     if work is not None:
         arrays = [buffer.content.make(3) for buffer in work.buffers if isinstance(buffer.content, Array)]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from whorl.benchmarks import gpu_phases
-from whorl.benchmarks.gpu_acceptance import acceptance
+from whorl.benchmarks.gpu_first import acceptance
 from whorl.benchmarks.gpu_phases import PHASES, Findings
 from whorl.errors import DeviceError
 from whorl.kernels.catalogue import find_kernel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from whorl.benchmarks import simulated_spread
+from whorl.benchmarks import simulation
 from whorl.errors import InputError
 from whorl.simulation.bench import DAY_NS, Bench
 from whorl.simulation.fleet import GPUS_PER_NODE, NODES_PER_CABINET, Fleet
@@ -217,16 +217,16 @@ def test_a_spread_that_nothing_can_be_drawn_from_is_refused(values: dict[str, An
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the public cluster's files are not in {DATA}")
 def test_the_population_longhorn_varies_as_longhorn_does() -> None:
     """28 statistics: what docs/simulation.md calls not fitted may be apart, and nothing else by much."""
-    gemm, rank = simulated_spread.read(DATA)
+    gemm, rank = simulation.read(DATA)
     drawn = [
         {
-            "sgemm": simulated_spread.of_sgemm(simulated_spread.simulated(gemm, SGEMM, seed, LONGHORN)),
-            "pagerank": simulated_spread.of_pagerank(simulated_spread.simulated(rank, PAGERANK, seed, LONGHORN)),
+            "sgemm": simulation.of_sgemm(simulation.simulated(gemm, SGEMM, seed, LONGHORN)),
+            "pagerank": simulation.of_pagerank(simulation.simulated(rank, PAGERANK, seed, LONGHORN)),
         }
         for seed in range(10)
     ]
-    data = {"sgemm": simulated_spread.of_sgemm(gemm), "pagerank": simulated_spread.of_pagerank(rank)}
-    rows = simulated_spread.compared(data, drawn)
+    data = {"sgemm": simulation.of_sgemm(gemm), "pagerank": simulation.of_pagerank(rank)}
+    rows = simulation.compared(data, drawn)
     assert len(rows) == 28
     far = [row for row in rows if abs(row["data"] - row["model"]) > max(4 * row["model_sd"], 0.25 * abs(row["data"]))]
     assert {row["statistic"] for row in far} <= {"GPU and day: robust sd", "level: share of the cabinet"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +11,7 @@ import scipy
 
 from whorl.analysis.statistics.dip import SMALLEST_N, SMALLEST_P, dip, dip_p, quantiles, quantum, spread_ties
 from whorl.analysis.statistics.modes import modes_test, places
+from whorl.tests.analysis.statistics import dip_quantiles
 from whorl.tests.sizes import count
 
 Floats = npt.NDArray[np.float64]
@@ -76,19 +75,13 @@ def test_dip_of_plain_cases() -> None:
 
 @pytest.mark.long
 def test_the_table_comes_out_again() -> None:
-    path = Path(__file__).parents[3] / "benchmarks" / "dip_quantiles.py"
-    spec = importlib.util.spec_from_file_location("dip_quantiles_recipe", path)
-    assert spec is not None
-    assert spec.loader is not None
-    recipe = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recipe)
     sizes, probabilities, values = quantiles()
-    assert (tuple(sizes), tuple(probabilities)) == (recipe.SIZES, recipe.PROBABILITIES)
+    assert (tuple(sizes), tuple(probabilities)) == (dip_quantiles.SIZES, dip_quantiles.PROBABILITIES)
     assert sizes[0] == SMALLEST_N
     assert 1 - probabilities[-1] == pytest.approx(SMALLEST_P)
-    fresh = np.array(recipe.cell(50, 4000, seed=7))
-    middle = slice(1, recipe.PROBABILITIES.index(0.98) + 1)
-    assert fresh[middle] == pytest.approx(values[recipe.SIZES.index(50)][middle], rel=0.03)
+    fresh = np.array(dip_quantiles.cell(50, 4000, seed=7))
+    middle = slice(1, dip_quantiles.PROBABILITIES.index(0.98) + 1)
+    assert fresh[middle] == pytest.approx(values[dip_quantiles.SIZES.index(50)][middle], rel=0.03)
 
 
 @pytest.mark.parametrize("n", [4, 7, 13, 40, 150, 3000])

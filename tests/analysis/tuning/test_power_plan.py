@@ -18,7 +18,7 @@ from whorl.analysis.tuning.power_plan import (
     step_energy,
     step_time,
 )
-from whorl.benchmarks.power_plans import Setup, jobs_of, planted
+from whorl.benchmarks.tune import Setup, jobs_of, planted
 from whorl.simulation.workloads import WORKLOADS
 from whorl.tests.analysis.longhorn import needs_longhorn, raw
 from whorl.tests.sizes import count
@@ -133,7 +133,7 @@ def test_of_392_real_gpus_the_one_whose_power_stood_at_250_w_is_the_braked_one()
 
 
 def test_simulated_jobs_save_energy_at_nearly_the_same_speed() -> None:
-    """The customer's bounds on H100 under the highest limit; benchmarks/power_plans.py has more fleets and setups."""
+    """The customer's bounds on H100 under the highest limit; `benchmarks.tune` has more fleets and setups."""
     jobs = [done for seed in range(700, 700 + count(48, short=6)) for done in jobs_of(Setup(), seed)]
     saved, slower = (np.array([getattr(done, name) for done in jobs], np.float64) for name in ("saved", "slower"))
     assert np.isfinite(saved).all(), "no job is refused"
@@ -166,6 +166,6 @@ def test_a_sensor_that_reads_low_spoils_no_plan() -> None:
 
 
 def test_a_planted_brake_is_named_in_every_job() -> None:
-    row = planted("H100", "19.35%", (700, 701), every=8)
+    row = planted("H100", "19.35%", (700, 701), spacing=8)
     assert row["named"]["share"] == 1
     assert row["others_named"] == 0

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.tuning.search import NEAR, Knob, Search, TimeBound
-from whorl.benchmarks.tune_tasks import TuningTask, services, sweeps
+from whorl.benchmarks.tuning_tasks import TuningTask, services, sweeps
 from whorl.errors import InputError
 from whorl.tests.sizes import count, sample
 

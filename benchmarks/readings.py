@@ -1,17 +1,19 @@
-"""The workload of `store.py`: telemetry of GPUs at 1 Hz, the jobs that ran on them, and a bound on its size.
+"""A fleet's readings at 1 Hz, the jobs that ran on it, and stores of them, for benchmarks.
 
-It is synthetic, so bytes per sample depend on its noise. `entropy_bytes` says how much noise there is: a bound for
-simple coders that is printed beside every size.
+They are synthetic, so bytes per sample depend on their noise: `entropy_bytes` says how much there is.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from whorl.store import Store
 
 METRICS = (
     "power_mw",
@@ -30,7 +32,6 @@ METRICS = (
     "pcie_rx_bytes",
 )
 WIDE = {"energy_mj", "memory_used", "clock_event_reasons", "pcie_tx_bytes", "pcie_rx_bytes"}  # 64 bits in `telemetry`
-
 BEGAN_NS = 1_767_225_600_000_000_000  # 2026-01-01 00:00 UTC
 NODE = 400  # GPUs generated at a time, and the GPUs of one writer
 _JOBS = 5.1  # a GPU an hour
@@ -110,11 +111,11 @@ def _part(rng: np.random.Generator, names: list[str], seconds: int, first_job: i
         "pcie_rx_bytes": np.cumsum(traffic[1].astype(np.int64), axis=1),
     }
     order = np.argsort(ms.ravel(), kind="stable")
-    who = np.repeat(np.arange(n, dtype=np.int32), seconds)[order]
+    codes = np.repeat(np.arange(n, dtype=np.int32), seconds)[order]
     columns = {
         "ts": pa.array((BEGAN_NS + ms.ravel()[order] * 1_000_000).view("datetime64[ns]")),
-        "cluster": pa.DictionaryArray.from_arrays(np.zeros(len(who), np.int32), ["bench"]).cast(pa.string()),
-        "gpu": pa.DictionaryArray.from_arrays(who, names).cast(pa.string()),
+        "cluster": pa.DictionaryArray.from_arrays(np.zeros(len(codes), np.int32), ["bench"]).cast(pa.string()),
+        "gpu": pa.DictionaryArray.from_arrays(codes, names).cast(pa.string()),
     }
     for name in METRICS:
         kind = np.int64 if name in WIDE else np.int32
@@ -132,8 +133,8 @@ def _schedule(
     for gpu, name in enumerate(names):
         cuts = np.sort(rng.uniform(1.5, seconds - 1.5, max(1, rng.poisson(_JOBS * seconds / 3600) - 1)))
         edges = [1.5, *cuts, seconds - 1.5]
-        for number, (left, right) in enumerate(itertools.pairwise(edges)):
-            began, ended = round(1000 * (left + _GAP * (right - left))), round(1000 * right)
+        for number, (start, right) in enumerate(itertools.pairwise(edges)):
+            began, ended = round(1000 * (start + _GAP * (right - start))), round(1000 * right)
             busy[gpu, began // 1000 : ended // 1000] = True
             memory[gpu, began // 1000 : ended // 1000] = int(rng.integers(1, 16_000)) << 21
             rows.append((f"job-{first_job + gpu}-{number}", name, began, ended))
@@ -168,3 +169,25 @@ def _entropy(values: NDArray[np.int64]) -> float:
     _, counts = np.unique(values, return_counts=True)
     share = counts / counts.sum()
     return float(-(share * np.log2(share)).sum())
+
+
+PART, SHORT = 400, 100  # GPUs made at a time; short runs of a GPU
+
+
+def make_windows(root: Path, gpus: int, seconds: int, shape: str) -> None:
+    """A store whose GPUs run some five jobs an hour, or 100 runs of 30 s (`short`)."""
+    store = Store.create(root)
+    for number, at in enumerate(range(0, gpus, PART)):
+        work = workload(min(PART, gpus - at), seconds, seed=number)
+        gpu, began, ended = (work.jobs[name] for name in ("gpu", "began", "ended"))
+        if shape == "short":
+            starts = np.tile(BEGAN_NS + np.arange(SHORT) * (seconds * 10**9 // SHORT), len(work.gpus))
+            gpu = pa.array(np.repeat(work.gpus, SHORT))
+            began, ended = (pa.array((starts + after * 10**9).view("datetime64[ns]")) for after in (0, 30))
+        n = len(gpu)
+        runs = {
+            "run_id": [f"{number}-{turn}" for turn in range(n)], "cluster": ["bench"] * n, "workload": ["job"] * n,
+            "gpu": gpu, "began": began, "ended": ended, "status": ["ok"] * n,
+        }  # fmt: skip
+        gpus_of = pa.table({"cluster": ["bench"] * len(work.gpus), "gpu": work.gpus})
+        store.append({"telemetry": work.writers[0], "gpus": gpus_of, "runs": pa.table(runs)}, f"part-{number}")

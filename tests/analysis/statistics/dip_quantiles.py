@@ -1,13 +1,14 @@
 """Makes `analysis/statistics/dip_quantiles.csv`: quantiles of sqrt(n) * dip for n uniform values, by simulation.
 
-    python benchmarks/dip_quantiles.py > quantiles.csv && mv quantiles.csv analysis/statistics/dip_quantiles.csv
+    python tests/analysis/statistics/dip_quantiles.py > new.csv && mv new.csv analysis/statistics/dip_quantiles.csv
 
-About six minutes on one core. `cell` makes one row; `tests/analysis/statistics/test_modes.py` makes one again.
+About six minutes on one core. `cell` makes one row; `test_modes.py` makes one again.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 
@@ -33,13 +34,16 @@ def cell(n: int, count: int, seed: int = SEED) -> list[float]:
 
 
 def main() -> None:
-    print("# Quantiles of sqrt(n) * dip for n values of a uniform distribution: a row for each n, a column for each")
-    print("# probability. Simulated by benchmarks/dip_quantiles.py")
-    print(f"# (numpy {np.__version__}, seed {SEED}): 100,000 samples for each n to 200, 50,000 to 2,000, 20,000 above.")
-    print("# Do not edit: make it again.")
-    print(",".join(["n", *(f"{p:g}" for p in PROBABILITIES)]))
-    for n in SIZES:
-        print(",".join([str(n), *(f"{q:.4f}" for q in cell(n, samples(n)))]), flush=True)
+    """Print the table."""
+    lines = [
+        "# Quantiles of sqrt(n) * dip for n values of a uniform distribution: a row for each n, a column for each",
+        "# probability. Simulated by tests/analysis/statistics/dip_quantiles.py",
+        f"# (numpy {np.__version__}, seed {SEED}): 100,000 samples for each n to 200, 50,000 to 2,000, 20,000 above.",
+        "# Do not edit: make it again.",
+        ",".join(["n", *(f"{p:g}" for p in PROBABILITIES)]),
+    ]
+    lines += [",".join([str(n), *(f"{q:.4f}" for q in cell(n, samples(n)))]) for n in SIZES]
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,456 @@
+"""How far advice is right: gains that are promised, nodes that are excluded, and what others would choose.
+
+    python -m benchmarks.advise [--only SECTION] [--quick | --long]
+
+gains     fleets of 128 GPUs whose scores are known: how often a gain is promised where there is none, how often the
+          90 % intervals of gains and scores hold, how often a slow GPU is found, the promised gain and the true one.
+          Beside it the same choice by the plain medians of the runs, believed as they are.
+nodes     fleets that break what is usually assumed (heavy tails, node effects, revisions, few nodes), healthy or with a
+          node 1.4 and a GPU elsewhere 1.25 times as slow: fleets in which a healthy node is excluded, and planted nodes
+          that are found. Beside it the rule of sites: a GPU's median above 1.1 times the median of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from whorl.analysis.placement import Advice, Scores, advise, scores, sets, together
+from whorl.analysis.placement.evidence import HARD
+from whorl.analysis.placement.posterior import Mask
+from whorl.benchmarks.harness import BenchOptions, run, say, scratch, share
+from whorl.store import Store
+from whorl.store.names import plain_workload
+
+Floats = npt.NDArray[np.float64]
+Random = np.random.Generator
+PER_NODE = 4
+JOB = 8
+
+# -- gains -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fleet: the standard deviations of GPUs and of runs, the runs a GPU, and what goes wrong."""
+
+    says: str
+    between: float
+    within: float
+    runs: int
+    slow: tuple[float, ...] = ()
+    glitches: float = 0.0
+    gpus: int | None = None
+    day: float = 0.0
+    """Standard deviation of a GPU from day to day."""
+    per_day: int = 0
+    """Runs a day; 0: all runs are of one day, an hour apart."""
+
+
+KINDS = {
+    "noise": Kind("no GPU differs", 0.0, 0.03, 4),
+    "glitches": Kind("no GPU differs; a tenth of the runs takes half as long again", 0.0, 0.02, 3, glitches=0.1),
+    "one_slow": Kind("one GPU takes 2.8 times as long, the others do not differ", 0.0, 0.03, 3, slow=(2.8,)),
+    "one_slow_glitches": Kind("the same with glitches", 0.0, 0.02, 3, slow=(2.8,), glitches=0.1),
+    "all_differ": Kind("GPUs differ by 3 %, runs by 2 %", 0.03, 0.02, 4),
+    "all_differ_little": Kind("GPUs differ by 1 %, runs by 3 %", 0.01, 0.03, 4),
+    "differ_and_slow": Kind("GPUs differ by 2 %, one takes 1.5 times as long", 0.02, 0.02, 4, slow=(1.5,)),
+    "braked": Kind(
+        "32 GPUs differ by 1.2 %, runs by 0.2 %, one takes 1.17 times as long", 0.012, 0.002, 2, slow=(1.17,), gpus=32
+    ),
+    "few_gpus": Kind("32 GPUs differ by 3 %, runs by 3 %", 0.03, 0.03, 3, gpus=32),
+    "days": Kind(
+        "no GPU differs, but by 2 % from day to day, runs by 0.5 %; 4 runs on each of 3 days",
+        0.0,
+        0.005,
+        12,
+        day=0.02,
+        per_day=4,
+    ),
+    "differ_and_days": Kind(
+        "GPUs differ by 3 %, from day to day by 2 %, runs by 0.5 %; 4 runs on each of 3 days",
+        0.03,
+        0.005,
+        12,
+        day=0.02,
+        per_day=4,
+    ),
+}
+
+
+def drawn(kind: Kind, gpus: int, seed: int) -> tuple[Floats, Floats, Floats]:
+    """The scores of a fleet's GPUs, its times (gpus, runs), and the level of each GPU in another sitting."""
+    rng = np.random.default_rng([seed, 2026])
+    true_scores = np.exp(rng.normal(0.0, kind.between, gpus))
+    for number, factor in enumerate(kind.slow):
+        true_scores[PER_NODE * number + 1] = factor
+    strayed = rng.normal(0.0, kind.within, (gpus, kind.runs))
+    if kind.per_day:
+        strayed += np.repeat(rng.normal(0.0, kind.day, (gpus, kind.runs // kind.per_day)), kind.per_day, axis=1)
+    strayed += np.where(rng.random(strayed.shape) < kind.glitches, np.log(1.5), 0.0)
+    again = rng.normal(0.0, kind.within, (gpus, kind.per_day or kind.runs)) + rng.normal(0.0, kind.day, (gpus, 1))
+    again += np.where(rng.random(again.shape) < kind.glitches, np.log(1.5), 0.0)
+    usual = np.median(true_scores)
+    level = true_scores * np.exp(np.median(again, axis=1))
+    return true_scores / usual, 100.0 * true_scores[:, None] * np.exp(strayed), level / np.median(level)
+
+
+def stored(root: Path, fleets: dict[str, Floats], per_day: int = 0) -> Store:
+    """A store whose workloads are these fleets' times, so many runs a day (0: all on one)."""
+    store = Store.create(root / "S")
+    gpus = max(len(times) for times in fleets.values())
+    names = [f"g{gpu:06d}" for gpu in range(gpus)]
+    about = {
+        "cluster": ["c"] * gpus,
+        "gpu": names,
+        "node": [f"n{gpu // PER_NODE:05d}" for gpu in range(gpus)],
+        "slot": pa.array([gpu % PER_NODE for gpu in range(gpus)], pa.int32()),
+    }
+    runs: dict[str, list[Any]] = {name: [] for name in ("run_id", "workload", "gpu", "value", "began")}
+    for workload, times in fleets.items():
+        for (gpu, turn), value in np.ndenumerate(times):
+            row = (
+                f"{workload}-{gpu}-{turn}",
+                workload,
+                names[gpu],
+                float(value),
+                1_800_000_000 + since_s(turn, per_day),
+            )
+            for column, cell in zip(runs.values(), row, strict=True):
+                column.append(cell)
+    count = len(runs["run_id"])
+    keys = {name: runs[name] for name in ("run_id", "workload", "gpu")} | {"cluster": ["c"] * count}
+    began = pa.array([value * 10**9 for value in runs["began"]], pa.timestamp("ns"))
+    result = {"figure": ["time"] * count, "unit": ["ms"] * count, "repeat": pa.array([0] * count, pa.int32())}
+    store.append(
+        {
+            "gpus": pa.table(about),
+            "runs": pa.table({**keys, "began": began, "status": ["ok"] * count}),
+            "results": pa.table({**keys, **result, "value": runs["value"]}),
+        },
+        "fleets",
+    )
+    return store
+
+
+def since_s(turn: int, per_day: int) -> int:
+    """When a run begins, in s."""
+    return 86_400 * (turn // per_day) + 600 * (turn % per_day) if per_day else 3600 * turn
+
+
+def calibration(kind: Kind, fleets: int, gpus: int) -> dict[str, Any]:
+    """What came true over many fleets of a kind."""
+    gpus = kind.gpus or gpus
+    true_scores, times, again = {}, {}, {}
+    for seed in range(fleets):
+        name = f"w{seed:04d}"
+        true_scores[name], times[name], again[name] = drawn(kind, gpus, seed)
+    with scratch() as folder:
+        scored = scores(stored(folder, times, kind.per_day))
+    rows = [row for name in times for row in judged(scored, name, true_scores[name], times[name], again[name], kind)]
+    return {
+        "says": kind.says,
+        "fleets": fleets,
+        "gpus": gpus,
+        "runs": kind.runs,
+        "told_to_differ": mean(rows, "repeatable"),
+        "scores_within_long_run": mean(rows, "scores_within"),
+        "another_sitting_within_interval": mean(rows, "another_within"),
+        "hard_found": mean(rows, "hard_found"),
+        "hard_false_nodes": sum(row.get("hard_false", 0) for row in rows),
+        **{
+            f"{choice}_against_{against}": {
+                name: mean([row for row in rows if (row["choice"], row["against"]) == (choice, against)], name)
+                for name in ("measurable", "within_interval", "promised", "true", "plain_promised", "plain_true")
+            }
+            for choice in ("packed", "spread")
+            for against in ("drained", "random")
+        },
+    }
+
+
+def judged(
+    fleet_scores: Scores, name: str, true_scores: Floats, times: Floats, again: Floats, kind: Kind
+) -> Iterator[dict[str, Any]]:
+    """One row a choice and baseline: what was promised for a job of `JOB` GPUs and what is true."""
+    scored = fleet_scores.of[name]
+    advice = advise(fleet_scores, name, gpus=JOB, max_share=1.0)
+    slow = {f"n{number:05d}" for number in range(len(kind.slow))}
+    hard = {node.node for node in advice.nodes if node.tier == "hard"}
+    truly = {f"n{gpu // PER_NODE:05d}" for gpu in np.flatnonzero(true_scores > HARD)}
+    first: dict[str, Any] = {"repeatable": scored.repeatable, "hard_false": len(hard - truly)}
+    if slow:
+        first["hard_found"] = len(hard & slow) / len(slow)
+    first["another_within"] = float(np.mean((scored.lower <= again) & (again <= scored.upper)))
+    if scored.repeatable:
+        low, high = scored.posterior.lower[scored.unit], scored.posterior.upper[scored.unit]
+        first["scores_within"] = float(np.mean((low <= true_scores) & (true_scores <= high)))
+    everywhere = np.ones(len(true_scores), dtype=np.bool_)
+    off = np.array([f"n{gpu // PER_NODE:05d}" not in hard for gpu in range(len(true_scores))])
+    plain = np.median(times, axis=1) / np.median(np.median(times, axis=1))
+    for choice in ("packed", "spread"):
+        for against, mask in (("drained", off), ("random", everywhere)):
+            row: dict[str, Any] = {"choice": choice, "against": against, **first}
+            first = {}
+            gain = [gain for gain in advice.gains if (gain.choice, gain.against) == (choice, against)]
+            row["measurable"] = bool(gain) and gain[0].measurable
+            row["promised"] = gain[0].median if gain else 0.0
+            if gain and scored.repeatable:
+                row["true"] = came_true(true_scores, chosen_of(advice, choice), mask, choice)
+                row["within_interval"] = gain[0].lower - 1e-9 <= row["true"] <= gain[0].upper + 1e-9
+            else:
+                row["true"] = 0.0
+            by_plain = best(plain, choice)
+            row["plain_promised"] = came_true(plain, by_plain, mask, choice)
+            row["plain_true"] = came_true(true_scores, by_plain, mask, choice)
+            yield row
+
+
+def chosen_of(advice: Advice, choice: str) -> npt.NDArray[np.intp]:
+    chosen = advice.packed if choice == "packed" else advice.spread
+    assert chosen is not None
+    return np.array([int(gpu[1:]) for gpu in chosen.gpus], dtype=np.intp)
+
+
+def best(score: Floats, choice: str) -> npt.NDArray[np.intp]:
+    chosen = sets.best_packed(score, ground(len(score)), JOB) if choice == "packed" else sets.best_spread(score, JOB)
+    assert chosen is not None
+    return chosen
+
+
+def ground(gpus: int) -> sets.NodeLayout:
+    return sets.NodeLayout(np.arange(gpus) // PER_NODE)
+
+
+def came_true(score: Floats, chosen: npt.NDArray[np.intp], mask: Mask, choice: str) -> float:
+    """The share of time that a set saves against a random one off some nodes, if GPUs have these scores."""
+    draws, layout = score[None, mask].astype(np.float32), ground(len(score)).only(mask)
+    if choice == "packed":
+        random = sets.random_packed(draws, layout, JOB, np.random.default_rng(0))
+        assert random is not None
+    else:
+        random = sets.random_spread(draws, layout, JOB)
+    return 1.0 - float(score[chosen].max() / random[0])
+
+
+def mean(rows: list[dict[str, Any]], name: str) -> float | None:
+    values = [float(row[name]) for row in rows if name in row]
+    return round(sum(values) / len(values), 4) if values else None
+
+
+def gains(options: BenchOptions) -> dict[str, Any]:
+    """Every kind of fleet."""
+    fleets, tables = options.pick(2, 40, 100), {}
+    for name, kind in KINDS.items():
+        say(f"gains: {name}")
+        tables[name] = calibration(kind, fleets, 128)
+    return {"kinds": tables}
+
+
+# -- nodes -----------------------------------------------------------------------------------------------------------
+
+
+RUNS = 4
+DAY_NS = 86_400 * 10**9
+NODE_SLOW, GPU_SLOW = 1.4, 1.25
+
+
+def usual(rng: Random, gpus: int) -> Floats:
+    """Log times of GPUs about the usual one: normal, 1 %."""
+    return rng.normal(0.0, 0.01, gpus)
+
+
+def noise(rng: Random, gpus: int) -> Floats:
+    """(gpus, runs) deviations of runs: normal, 0.5 %."""
+    return rng.normal(0.0, 0.005, (gpus, RUNS))
+
+
+@dataclass(frozen=True)
+class FleetPopulation:
+    """How GPUs and runs of a fleet differ; by node, its model, its VBIOS (None: not recorded), and its kind's time."""
+
+    says: str
+    nodes: int = 16
+    own: Callable[[Random, int], Floats] = usual
+    runs: Callable[[Random, int], Floats] = noise
+    model: Callable[[int], str] = lambda _: "A100"
+    vbios: Callable[[int], str | None] = lambda _: None
+    time: Callable[[int], float] = lambda _: 1.0
+
+
+def by_node(rng: Random, gpus: int, sd: float) -> Floats:
+    return np.repeat(rng.normal(0.0, sd, gpus // PER_NODE), PER_NODE)
+
+
+POPULATIONS = {
+    "normal": FleetPopulation("GPUs differ by 1 %, runs by 0.5 %, both normal"),
+    "heavy_tails": FleetPopulation(
+        "GPUs: Student's t with 2 degrees of freedom", own=lambda r, n: 0.01 * r.standard_t(2, n)
+    ),
+    "skewed": FleetPopulation("GPUs: exponential on the slow side, 2 %", own=lambda r, n: r.exponential(0.02, n)),
+    "node_effects": FleetPopulation("nodes differ by 2.5 %, too", own=lambda r, n: usual(r, n) + by_node(r, n, 0.025)),
+    "heavy_noise": FleetPopulation(
+        "runs: Student's t with 2 degrees of freedom", runs=lambda r, n: 0.01 * r.standard_t(2, (n, RUNS))
+    ),
+    "glitches": FleetPopulation(
+        "one run of ten takes half as long again",
+        runs=lambda r, n: noise(r, n) + np.log(1.5) * (r.random((n, RUNS)) < 0.1),
+    ),
+    "fast_boards": FleetPopulation(
+        "boards of 3 of 16 nodes have another VBIOS and are 3 % faster",
+        vbios=lambda node: "B" if node % 16 < 3 else "A", time=lambda node: 0.97 if node % 16 < 3 else 1.0,
+    ),
+    "slow_boards": FleetPopulation(
+        "boards of every third node have another VBIOS and are 15 % slower",
+        vbios=lambda node: "B" if node % 3 == 1 else "A", time=lambda node: 1.15 if node % 3 == 1 else 1.0,
+    ),
+    "slow_boards_unrecorded": FleetPopulation(
+        "the same, and the VBIOS is not recorded", time=lambda node: 1.15 if node % 3 == 1 else 1.0
+    ),
+    "two_models": FleetPopulation(
+        "8 nodes of V100, 8 of A100, which take 0.6 of the time",
+        model=lambda node: "V100" if node < 8 else "A100", time=lambda node: 2.5 if node < 8 else 1.5,
+    ),
+    "seven_nodes": FleetPopulation(
+        "3 nodes of V100 and 4 of A100", nodes=7,
+        model=lambda node: "V100" if node < 3 else "A100", time=lambda node: 2.5 if node < 3 else 1.5,
+    ),
+    "single_node": FleetPopulation(
+        "1 node of V100 and 7 of A100", nodes=8,
+        model=lambda node: "V100" if node < 1 else "A100", time=lambda node: 2.5 if node < 1 else 1.5,
+    ),
+}  # fmt: skip
+
+
+def judged_nodes(population: FleetPopulation, fleets: int) -> dict[str, Any]:
+    """The realised rates of one population.
+
+    Faults are planted on nodes of the commonest kind: with one node of a kind nobody can tell.
+    """
+    nodes = np.arange(population.nodes)
+    kind = [(population.model(int(node)), population.time(int(node))) for node in nodes]
+    log_time = np.log([time for _, time in kind]).repeat(PER_NODE)
+    usual_nodes = [node for node in nodes if kind[node] == max(set(kind), key=kind.count)]
+    times, relative = {}, {}
+    planted: dict[str, set[int]] = {}
+    for number in range(2 * fleets):
+        rng = np.random.default_rng([number, 14])
+        own_times = population.own(rng, PER_NODE * population.nodes)
+        name = f"w{number:04d}"
+        planted[name] = set()
+        if number >= fleets:
+            bad, second = rng.choice(usual_nodes, 2, replace=False)
+            own_times[PER_NODE * bad : PER_NODE * (bad + 1)] += math.log(NODE_SLOW)
+            own_times[PER_NODE * second + 1] += math.log(GPU_SLOW)
+            planted[name] = {int(bad), int(second)}
+        relative[name] = beside(own_times, kind)
+        times[name] = np.exp(own_times[:, None] + log_time[:, None] + population.runs(rng, len(own_times)))
+    with scratch() as folder:
+        scored = scores(stored_nodes(folder, population, times))
+    rows = []
+    for number, name in enumerate(times):
+        ill = {int(gpu) // PER_NODE for gpu in np.flatnonzero(relative[name] > HARD)}
+        medians = np.median(times[name], axis=1)
+        plain = {int(gpu) // PER_NODE for gpu in np.flatnonzero(medians > HARD * np.median(medians))}
+        for rule, named_nodes in (("whorl", advised(scored, name)), ("plain", plain)):
+            planted_nodes = planted[name]
+            rows.append(
+                (
+                    rule,
+                    number >= fleets,
+                    bool(named_nodes - ill - planted_nodes),
+                    [node in named_nodes for node in planted_nodes],
+                )
+            )
+
+    def rate(hits: list[bool]) -> dict[str, Any]:
+        return share(sum(hits), len(hits))
+
+    return {"says": population.says, "nodes": population.nodes} | {
+        rule: {
+            "healthy_fleets_with_a_false_node": rate([row[2] for row in rows if row[0] == rule and not row[1]]),
+            "faulty_fleets_with_a_false_node": rate([row[2] for row in rows if row[0] == rule and row[1]]),
+            "planted_nodes_found": rate([hit for row in rows if row[0] == rule for hit in row[3]]),
+        }
+        for rule in ("whorl", "plain")
+    }
+
+
+def beside(own_times: Floats, kind: list[tuple[str, float]]) -> Floats:
+    """(gpus,) each GPU's true time over that of the median GPU of its kind."""
+    kind_of_gpu = [group for group in kind for _ in range(PER_NODE)]
+    relative = np.empty(len(own_times))
+    for group in set(kind):
+        members = np.array([gpu_kind == group for gpu_kind in kind_of_gpu])
+        relative[members] = np.exp(own_times[members] - np.median(own_times[members]))
+    return relative
+
+
+def advised(scored: Scores, name: str) -> set[int]:
+    """The nodes that the advice would exclude."""
+    kinds = [kind for kind in scored.of if plain_workload(kind) == name]
+    advice = together([advise(scored, kind, gpus=1, max_share=1.0) for kind in kinds])
+    return {int(node.node[1:]) for node in advice.nodes if node.tier == "hard"}
+
+
+def stored_nodes(root: Path, population: FleetPopulation, times: dict[str, Floats]) -> Store:
+    """A store whose workloads are these fleets, a run a day."""
+    store = Store.create(root / "S")
+    gpus = PER_NODE * population.nodes
+    node = [gpu // PER_NODE for gpu in range(gpus)]
+    names = [f"g{gpu:04d}" for gpu in range(gpus)]
+    about = {
+        "cluster": ["c"] * gpus,
+        "gpu": names,
+        "node": [f"n{number:03d}" for number in node],
+        "slot": pa.array([gpu % PER_NODE for gpu in range(gpus)], pa.int32()),
+        "model": [population.model(number) for number in node],
+        "vbios": pa.array([population.vbios(number) for number in node], pa.string()),
+    }
+    shape = (len(times), gpus, RUNS)
+    fleet, gpu, turn = (index.ravel() for index in np.indices(shape))
+    workloads = list(times)
+    keys = {
+        "run_id": [str(number) for number in range(len(fleet))],
+        "cluster": ["c"] * len(fleet),
+        "workload": [workloads[number] for number in fleet],
+        "gpu": [names[number] for number in gpu],
+    }
+    began = pa.array(1_800_000_000 * 10**9 + DAY_NS * turn, pa.timestamp("ns"))
+    result = {
+        "figure": ["time"] * len(fleet),
+        "unit": ["ms"] * len(fleet),
+        "repeat": pa.array([0] * len(fleet), pa.int32()),
+    }
+    values = np.array([times[name] for name in workloads]).ravel()
+    store.append(
+        {
+            "gpus": pa.table(about),
+            "runs": pa.table({**keys, "began": began, "status": ["ok"] * len(fleet)}),
+            "results": pa.table({**keys, **result, "value": values}),
+        },
+        "fleets",
+    )
+    return store
+
+
+def nodes(options: BenchOptions) -> dict[str, Any]:
+    """Every population, healthy and with faults."""
+    fleets, tables = options.pick(2, 40, 100), {}
+    for name, population in POPULATIONS.items():
+        say(f"nodes: {name}")
+        tables[name] = judged_nodes(population, fleets)
+    return {"fleets": fleets, "populations": tables}
+
+
+SECTIONS = {"gains": gains, "nodes": nodes}
+
+if __name__ == "__main__":
+    run("advise", SECTIONS, packages=("numpy", "polars"))

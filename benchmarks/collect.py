@@ -1,0 +1,197 @@
+"""What `whorl collect` costs the node that it watches: CPU a sweep, ticks kept beside load, and memory over a day.
+
+    python -m benchmarks.collect [--only SECTION] [--quick | --long] [--peers PYTHON]
+
+sweeps   CPU microseconds of a sweep of 8 GPUs ten times a second, and memory: `whorl collect` with all that it journals
+         and makes durable, beside the plain loops of `peers.py`, nvitop and gpustat (--peers). Each is a process over
+         the simulated NVML library of the tests, which answers in about a microsecond: the reader's own work.
+beside   ticks kept and CPU a sweep while 12 processes compute, of whorl and of the plain durable loop at the same time
+memory   a day of readings (--long; else some hours) that pass as fast as the machine can, through the sampler, the
+         journal and its sealing: the most resident memory of each ten minutes and its slope, beside a Python with numpy
+         and pyarrow that collects nothing
+
+CPU time is the process's own clock over a window that begins 8 s after the start; memory is the peak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from whorl.benchmarks import peers
+from whorl.benchmarks.collected_day import GPUS, RATE_HZ
+from whorl.benchmarks.harness import (
+    ROOT,
+    BenchOptions,
+    cpu_s,
+    file_system,
+    in_turns,
+    peak_mb,
+    run,
+    say,
+    scratch,
+    spread,
+)
+from whorl.store import Store
+
+SETTLE_S, BUSY = 8.0, 12
+COLLECT = [
+    *(sys.executable, "-c", "import sys; from whorl.cli import main; sys.exit(main())"),
+    *("collect", "--store", "S", "--backend", "nvml", "--interval", f"{1000 / RATE_HZ:g}ms"),
+]
+
+
+@contextlib.contextmanager
+def simulated_library(folder: Path) -> Iterator[Any]:
+    """The simulated NVML library with 8 GPUs on which one process computes."""
+    module = runpy.run_path(str(ROOT / "tests" / "nvml_library.py"))
+    library = module["NvmlLibrary"](module["compile_library"](folder), folder)
+    library.write(f"gpus {GPUS}", "model H100", "load 10 0.7", "limit 650000")
+    library.add(f"process {os.getpid()}")
+    yield library
+
+
+def reader(name: str, options: BenchOptions) -> list[str]:
+    """The command of a way to read the GPUs."""
+    python = str(options.peers) if name in peers.OTHERS else sys.executable
+    return COLLECT if name == "whorl" else [python, peers.__file__, "read", name, str(RATE_HZ)]
+
+
+def stored_sweeps(folder: Path, since_s: float, until_s: float) -> dict[str, float]:
+    """How many sweeps of a window are in the store, and how many values a sweep has."""
+    inside = f"where epoch_ns(ts) between {int(since_s * 1e9)} and {int(until_s * 1e9)}"
+    table = Store.open(folder / "S").sql(f"select * from telemetry {inside}").table
+    names = [name for name in table.column_names if name not in ("ts", "cluster", "gpu", "quality", "import_id")]
+    values = sum(len(table) - table.column(name).null_count for name in names)
+    sweeps = len(table) / GPUS
+    return {"sweeps": sweeps, "values_a_sweep": round(values / sweeps) if sweeps else 0}
+
+
+def window(command: list[str], environment: dict[str, str], seconds: float) -> dict[str, Any]:
+    """Run a reader, look at it over a window, end it: CPU microseconds of a sweep, peak memory."""
+    with tempfile.TemporaryDirectory(prefix="collect-") as place, Path(place, "errors").open("w+") as errors:
+        process = subprocess.Popen(
+            command, cwd=place, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
+        )
+        try:
+            time.sleep(SETTLE_S)
+            began, used = time.time(), cpu_s(process.pid)
+            time.sleep(seconds)
+            used, ended, peak = cpu_s(process.pid) - used, time.time(), peak_mb(process.pid)
+            process.send_signal(signal.SIGTERM)
+            output, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        if command == COLLECT:
+            sweeps = stored_sweeps(Path(place), began, ended)
+        else:
+            sweeps = {"sweeps": sum(began <= at < ended for at in json.loads(output))}
+    return {"cpu_us_a_sweep": 1e6 * used / max(sweeps["sweeps"], 1), "peak_mb": peak, **sweeps}
+
+
+def sweeps(options: BenchOptions) -> dict[str, Any]:
+    """Every reader in turns."""
+    names = ["whorl", *(name for name in peers.READERS if options.peers or name not in peers.OTHERS)]
+    with scratch() as folder, simulated_library(folder) as library:
+        contenders = {
+            name: partial(window, reader(name, options), library.environment(), options.pick(2, 20, 30))
+            for name in names
+        }
+        table = in_turns(contenders, options.pick(1, 3, 5), against="plain_durable", figure="cpu_us_a_sweep")
+    return {"gpus": GPUS, "rate_hz": RATE_HZ, "file_system": file_system(Path(tempfile.gettempdir())), "readers": table}
+
+
+def beside(options: BenchOptions) -> dict[str, Any]:
+    """Both at the same time: what one meets, the other meets."""
+    seconds, turns = float(options.pick(3, 30, 60)), []
+    with scratch() as folder, simulated_library(folder) as library:
+        for turn in range(options.pick(1, 3, 5)):
+            places = {name: folder / f"{name}-{turn}" for name in ("whorl", "plain_durable")}
+            running: dict[str, subprocess.Popen[str]] = {}
+            busy = []
+            try:
+                for name, place in places.items():
+                    place.mkdir()
+                    running[name] = subprocess.Popen(
+                        reader(name, options), cwd=place, env=library.environment(), text=True, stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                    )  # fmt: skip
+                time.sleep(2 * SETTLE_S)
+                busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+                time.sleep(2.0)
+                used, began = {name: cpu_s(process.pid) for name, process in running.items()}, time.time()
+                time.sleep(seconds)
+                used, ended = {name: cpu_s(running[name].pid) - used[name] for name in running}, time.time()
+            finally:
+                for computing in busy:
+                    computing.kill()
+                    computing.wait()
+                for process in running.values():
+                    process.send_signal(signal.SIGTERM)
+                outputs = {name: process.communicate(timeout=120)[0] for name, process in running.items()}
+            ticks = {
+                "whorl": stored_sweeps(places["whorl"], began, ended)["sweeps"],
+                "plain_durable": float(sum(began <= at < ended for at in json.loads(outputs["plain_durable"]))),
+            }
+            turns.append({name: (ticks[name], 1e6 * used[name] / max(ticks[name], 1)) for name in ticks})
+            say(str(turns[-1]))
+    figures = {
+        name: {"ticks": spread([turn[name][0] for turn in turns], 1),
+               "cpu_us_a_sweep": spread([turn[name][1] for turn in turns], 1)}
+        for name in ("whorl", "plain_durable")
+    }  # fmt: skip
+    return {"computing": BUSY, "ticks_due": round(seconds * RATE_HZ), **figures}
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def memory(options: BenchOptions) -> dict[str, Any]:
+    """The line through the peaks after the first hour, with its standard error."""
+    hours = float(options.pick(1, 6, 24))
+    plain = "import numpy, pyarrow, json; from pathlib import Path; print(Path('/proc/self/status').read_text())"
+    status = subprocess.run([sys.executable, "-c", plain], capture_output=True, text=True, check=True).stdout
+    resident = next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmRSS"))
+    with scratch() as folder:
+        Store.create(folder / "S").close()
+        # A process that imports nothing else: what this program has loaded must not count.
+        code = (
+            "import sys, json; sys.argv = ['x']; from whorl.benchmarks import collected_day as m; "
+            f"print(json.dumps(m.a_day({str(folder / 'S')!r}, {hours})))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        noted = json.loads(done.stdout)
+    later = [(row["hours"], row["peak_mb"]) for row in noted if row["hours"] > 1.0]
+    cpu = noted[-1]["cpu_s"] / noted[-1]["hours"]
+    return {"hours": hours, "seals": len(noted), "plain_python_mb": resident,
+            "most_mb": max(row["peak_mb"] for row in noted), "mb_per_hour": line(later),
+            "cpu_s_per_hour": round(cpu, 2)}  # fmt: skip
+
+
+def line(points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """The slope of a line through points, and its standard error."""
+    n = len(points)
+    if n < 3:
+        return {"n": n, "slope": None, "standard_error": None}
+    mean_x, mean_y = (sum(point[axis] for point in points) / n for axis in (0, 1))
+    width = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / width
+    residual = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    return {"n": n, "slope": round(slope, 4), "standard_error": round((residual / (n - 2) / width) ** 0.5, 4)}
+
+
+SECTIONS = {"sweeps": sweeps, "beside": beside, "memory": memory}
+
+if __name__ == "__main__":
+    run("collect", SECTIONS, packages=("nvidia-ml-py", "numpy", "pyarrow"))

@@ -1,0 +1,425 @@
+"""What a fleet like Summit costs a store, and what answers cost that are made in parts by workers.
+
+    python -m benchmarks.scale [--only SECTION] [--quick | --long]
+
+day      4,608 nodes of six V100 at 1 Hz for a part of a day (--long: 144 minutes; else 12 of a tenth of the nodes):
+         each node has the journal of a collector, which takes a sweep each second and is sealed every ten minutes, in
+         two processes. Times are simulated, nothing is made durable (fsync). CPU of appends, of sealing and of the part
+         of it that holds the lock of the store; then compaction, and questions in processes of their own with two
+         threads, beside plain DuckDB and Polars over the same files. `exact`: whether every reading is counted once.
+parts    energy, window statistics, and hourly sums with a daily percentile of 57.6 million rows (--long; else a tenth),
+         by threads of one process (`here`), by two workers of Dask, and by one query that knows no parts (`plain`)
+
+`tests/store/many_writers.py` has a thousand nodes in 64 processes beside readers, a compactor and a pruner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from whorl.analysis.engines import Engine, Here
+from whorl.benchmarks.harness import BenchOptions, child, in_turns, peak_mb, run, say, scratch
+from whorl.benchmarks.readings import make_windows
+from whorl.benchmarks.summit import (
+    END_NS,
+    GPUS,
+    MINUTE_S,
+    FleetReadings,
+    FleetShape,
+    gpu_names,
+    identities,
+    job_rows,
+    jobs_of,
+    node_name,
+)  # fmt: skip
+from whorl.jobs.workers import LEAN
+from whorl.store import Store, file_names, telemetry_files
+from whorl.store.journal import Journal
+from whorl.store.parts import TablePart
+from whorl.store.system import files as store_files
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+SUMMIT_NODES, BLOCK, HOUR_NS = 4608, 32, 3600 * 10**9
+WATTS = "power_mw / 1000.0"
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class WriterCost:
+    """CPU seconds of a writer's process, and what was done in them."""
+
+    rows: int = 0
+    seals: int = 0
+    append: float = 0.0
+    seal: float = 0.0
+    lock: float = 0.0
+    generate: float = 0.0
+    open: float = 0.0
+
+    def add(self, cost: WriterCost) -> None:
+        for name, figure in vars(cost).items():
+            setattr(self, name, getattr(self, name) + figure)
+
+
+class NodeJournals:
+    """The collectors of some blocks of nodes, in one process."""
+
+    def __init__(self, root: Path, shape: FleetShape, blocks: list[range]) -> None:
+        self._root, self._shape, self._now_ns, self.spent = root, shape, shape.began_ns, WriterCost()
+        jobs = jobs_of(shape)
+        store = Store.open(root)
+        stored = {row["gpu"]: row for row in store.latest().to_pylist()}
+        store.close()
+        self._blocks = {block: FleetReadings(block, shape, jobs, stored) for block in blocks}
+        self._upto_s = {}  # of each node, the seconds that are stored
+        for node in (node for block in blocks for node in block):
+            row = stored.get(gpu_names(node)[-1])
+            self._upto_s[node] = 0 if row is None else 1 + self._second(int(row["ts"].timestamp() * 10**6))
+        began = time.thread_time()
+        self._journals = {node: self._journal(node_name(node)) for node in self._upto_s}
+        self.spent.open += time.thread_time() - began
+
+    def _second(self, us: int) -> int:
+        return (us - self._shape.began_ns // 1000) // 10**6
+
+    def _journal(self, name: str) -> Journal:
+        return Journal(self._root, name, durable_s=86_400.0, background=False, clock=lambda: self._now_ns)
+
+    def write(self, first: int, last: int) -> None:
+        """The minutes from `first` up to `last`."""
+        for minute in range(first, last):
+            for block, readings in self._blocks.items():
+                began = time.thread_time()
+                for node, sweeps in zip(block, readings.minute(minute), strict=True):
+                    self.spent.generate += time.thread_time() - began
+                    self._append(node, minute, sweeps)
+                    if (minute + 1 - node) % self._shape.seal_minutes == 0:
+                        self._seal(self._journals[node].seal)
+                    began = time.thread_time()
+
+    def _append(self, node: int, minute: int, sweeps: list[Any]) -> None:
+        journal, began = self._journals[node], time.thread_time()
+        for sweep in sweeps[max(0, self._upto_s[node] - minute * MINUTE_S) :]:
+            self._now_ns = 1000 * sweep.ts[-1] + 2_000_000
+            journal.append_ticks(sweep)
+            self.spent.rows += len(sweep.ts)
+        self.spent.append += time.thread_time() - began
+
+    def _seal(self, seal: Callable[[], None]) -> None:
+        file_names.parse.cache_clear()
+        began = time.thread_time()
+        seal()
+        self.spent.seal += time.thread_time() - began
+        self.spent.seals += 1
+
+    def close(self) -> None:
+        for journal in self._journals.values():
+            self._seal(journal.close)
+
+
+@contextlib.contextmanager
+def without_disk(nodes: NodeJournals) -> Iterator[None]:
+    """Nothing is made durable, and the time under the lock of the store is counted."""
+    placing = telemetry_files.placing
+
+    @contextlib.contextmanager
+    def timed(place: Path) -> Iterator[None]:
+        with placing(place):
+            began = time.thread_time()
+            try:
+                yield
+            finally:
+                nodes.spent.lock += time.thread_time() - began
+
+    with (
+        mock.patch.object(store_files, "sync"),
+        mock.patch.object(store_files, "sync_folder"),
+        mock.patch.object(telemetry_files, "placing", timed),
+    ):
+        yield
+
+
+def write_nodes(answers: Connection, root: Path, shape: FleetShape, blocks: list[range]) -> None:
+    """A process of writers: all minutes of its nodes."""
+    nodes = NodeJournals(root, shape, blocks)
+    with without_disk(nodes):
+        nodes.write(0, shape.minutes)
+        nodes.close()
+    answers.send(nodes.spent)
+
+
+def written(root: Path, shape: FleetShape, processes: int) -> WriterCost:
+    """Let processes share the nodes of a fleet; CPU seconds of all of them."""
+    blocks = [range(at, min(at + BLOCK, shape.nodes)) for at in range(0, shape.nodes, BLOCK)]
+    spawning, total = multiprocessing.get_context("spawn"), WriterCost()
+    answers = []
+    for number in range(processes):
+        receiver, sender = spawning.Pipe(duplex=False)
+        arguments = (sender, root, shape, blocks[number::processes])
+        spawning.Process(target=write_nodes, args=arguments, daemon=True).start()
+        sender.close()
+        answers.append(receiver)
+    for receiver in answers:
+        total.add(receiver.recv())
+    return total
+
+
+# -- questions -------------------------------------------------------------------------------------------------------
+
+
+ONE_GPU = gpu_names(0)[0]
+SQL = {
+    "one_gpu": f"select epoch_us(ts) // 60000000 as minute, avg({WATTS}) as w from telemetry where gpu = '{ONE_GPU}' "
+    "group by 1",
+    "hourly": f"select epoch_us(ts) // 3600000000 as hour, sum({WATTS}) as w, count(*) as n from telemetry group by 1",
+    "p95": f"select gpu, epoch_us(ts) // 86400000000 as day, quantile_cont({WATTS}, 0.95) as w from telemetry "
+    "group by 1, 2",
+    "latest": "select gpu, max(ts) as ts, arg_max(power_mw, ts) as w, arg_max(temperature_c, ts) as t, "
+    "arg_max(energy_mj, ts) as e from telemetry group by gpu",
+    "energy": "with of_gpus as (select j.user, j.job_id, j.gpu, max(energy_mj) - min(energy_mj) as mj from telemetry t "
+    "join jobs j on t.cluster = j.cluster and t.gpu = j.gpu and t.ts >= j.began and t.ts <= j.ended "
+    "group by all) select user, sum(mj) / 1000.0 as w from of_gpus group by user",
+}  # fmt: skip
+
+
+def summed(answer: Any) -> dict[str, Any]:
+    """How many rows an answer has, and the sum of its figures."""
+    return {"rows": answer.num_rows, "sum": float(sum(value or 0 for value in answer["w"].to_pylist()))}
+
+
+def by_whorl(root: str, question: str) -> Callable[[], dict[str, Any]]:
+    """A question to the store."""
+    store = Store.open(root)
+    if question == "latest":
+        return lambda: {"rows": len(store.latest())}
+    if question == "energy":
+        from whorl.analysis.energy.answers import energy
+
+        def joules() -> dict[str, Any]:
+            rows = [row for row in energy(store, "user").rows.to_dicts() if row["user"]]
+            return {"rows": len(rows), "sum": sum(row["energy_j"] for row in rows)}
+
+        return joules
+    return lambda: summed(store.sql(SQL[question]))
+
+
+def by_duckdb(root: str, question: str) -> Callable[[], dict[str, Any]]:
+    """The same by DuckDB over the files; it does not see what is in journals."""
+    connection = duckdb.connect()
+    connection.execute("set threads = 2")
+    for name, pattern in (("telemetry", "telemetry/*/*.parquet"), ("jobs", "jobs/*.parquet")):
+        connection.execute(f"create view {name} as from read_parquet('{root}/{pattern}', hive_partitioning = false)")
+    return lambda: summed(connection.sql(SQL[question]).to_arrow_table())
+
+
+def by_polars(root: str, question: str) -> Callable[[], dict[str, Any]]:
+    """The same by Polars' streaming engine over the files."""
+    import polars as pl
+
+    scan = pl.scan_parquet(f"{root}/telemetry/*/*.parquet", hive_partitioning=False, extra_columns="ignore")
+    us, watts = pl.col("ts").dt.epoch("us"), pl.col("power_mw") / 1000.0
+    frame = {
+        "one_gpu": scan.filter(pl.col("gpu") == ONE_GPU).group_by(us // 60_000_000).agg(w=watts.mean()),
+        "hourly": scan.group_by(us // 3_600_000_000).agg(w=watts.sum(), n=pl.len()),
+        "p95": scan.group_by("gpu", us // 86_400_000_000).agg(w=watts.quantile(0.95, "linear")),
+    }[question]
+    return lambda: summed(frame.collect(engine="streaming").to_arrow())
+
+
+def compact(root: str, now_ns: int) -> Callable[[], dict[str, Any]]:
+    """A compaction, as if it were so late."""
+    store = Store.open(root)
+
+    def work() -> dict[str, Any]:
+        done = store.compact(offline=True, now=now_ns)
+        return {"files_before": done.before, "files_after": done.after}
+
+    return work
+
+
+def day(options: BenchOptions) -> dict[str, Any]:
+    """Writing, compaction, and questions beside other engines."""
+    shape = FleetShape(options.pick(48, SUMMIT_NODES // 10, SUMMIT_NODES), options.pick(12, 12, 144))
+    with scratch() as folder:
+        root = folder / "store"
+        store = Store.create(root)
+        store.append({"gpus": identities(shape), "jobs": job_rows(shape, jobs_of(shape))}, "facts")
+        cost = written(root, shape, 2)
+        say(f"{cost}")
+        size = sum(path.stat().st_size for path in (root / "telemetry").rglob("*.parquet"))
+        compaction = child("scale", "compact", root, END_NS + HOUR_NS)
+        counted = Store.open(root).sql("select count(*) as n from telemetry").to_pylist()[0]["n"]
+        questions: dict[str, Any] = {}
+        for question in ("one_gpu", "hourly", "p95", "energy", "latest"):
+            engines = ["by_whorl", "by_duckdb", *(["by_polars"] if question in ("one_gpu", "hourly", "p95") else [])]
+            contenders = {name: partial(child, "scale", name, root, question) for name in engines}
+            questions[question] = in_turns(contenders, options.pick(1, 3, 3), against="by_duckdb")
+    return {
+        "nodes": shape.nodes, "gpus": shape.nodes * GPUS, "minutes": shape.minutes, "rows": shape.rows,
+        "exact": counted == shape.rows, "bytes_per_row_sealed": round(size / shape.rows, 2),
+        "append_us_a_row": round(1e6 * cost.append / cost.rows, 3),
+        "seal_us_a_row": round(1e6 * cost.seal / cost.rows, 3),
+        "seal_ms": round(1e3 * cost.seal / cost.seals, 1), "lock_ms": round(1e3 * cost.lock / cost.seals, 1),
+        "seals": cost.seals, "compaction": compaction, "questions": questions,
+    }  # fmt: skip
+
+
+# -- parts -----------------------------------------------------------------------------------------------------------
+
+WORKER = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+WORKER |= dict(setting.split("=") for setting in LEAN.split())
+"""The environment of workers: what `--on slurm` gives its jobs."""
+JOBS = """
+    select cluster, run_id as allocation, run_id as job_id, gpu, began, ended, 1.0 as share, ended as recorded,
+        'u' || (hash(run_id) % 20) as user from runs
+"""
+"""Each run is a job, too, of one of twenty users."""
+
+
+def energy(store: Store, engine: Engine | None) -> list[float]:
+    from whorl.analysis.energy.answers import energy as answer
+
+    rows = answer(store, "user", engine=engine or Here(1)).rows
+    return [value for row in rows.iter_rows(named=True) for value in (row["energy_j"], row["low_j"], row["high_j"])]
+
+
+def windows(store: Store, engine: Engine | None) -> list[float]:
+    from whorl.analysis.runs.windows import windows_of_runs
+
+    rows = store.sql("from run_windows").polars() if engine is None else windows_of_runs(store, engine=engine).rows
+    return [float(rows[name].sum()) for name in ("n", "power_mean_w", "power_p95_w", "energy_j")]
+
+
+def hourly_sums(part: TablePart) -> tuple[pa.Table, pa.Table]:
+    """The function of docs/beyond.md."""
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute("set enable_progress_bar = false")  # it would stand in what this program prints
+        rows = part.relation(connection)  # noqa: F841  the queries name it
+        hourly = connection.sql(
+            "select gpu, date_trunc('hour', ts) as hour, sum(power_mw)::bigint as power_mw, count(*) as readings "
+            "from rows group by all"
+        ).to_arrow_table()
+        daily = connection.sql(
+            "select gpu, ts::date as day, quantile_cont(power_mw, 0.95) as p95_mw from rows group by all"
+        ).to_arrow_table()
+    return hourly, daily
+
+
+def sums(store: Store, engine: Engine | None) -> list[float]:
+    if engine is None:
+        hourly = store.sql(
+            "select gpu, date_trunc('hour', ts) as hour, sum(power_mw)::bigint as power_mw, count(*) as readings "
+            "from telemetry group by all"
+        ).table
+        daily = store.sql(
+            "select gpu, ts::date as day, quantile_cont(power_mw, 0.95) as p95_mw from telemetry group by all"
+        ).table
+    else:
+        results = engine.map(hourly_sums, store.parts("telemetry"), name=lambda part: str(part.files[0].name))
+        frames = [result for result in results if isinstance(result, tuple)]
+        hourly, daily = (pa.concat_tables(pieces) for pieces in zip(*frames, strict=True))
+    in_order = hourly.sort_by([("gpu", "ascending"), ("hour", "ascending")])["power_mw"].to_numpy().astype(float)
+    return [*in_order[:100].tolist(), float(in_order.sum()), float(daily["p95_mw"].to_numpy().sum())]
+
+
+QUESTIONS: dict[str, Callable[[Store, Engine | None], list[float]]] = {
+    "energy": energy,
+    "windows": windows,
+    "sums": sums,
+}
+
+
+def used() -> tuple[float, int | None]:
+    """CPU seconds and largest memory of a worker so far."""
+    return time.process_time(), peak_mb()
+
+
+def answered(root: str, name: str, place: str) -> Callable[[], dict[str, Any]]:
+    """A question, where it is answered; with Dask its workers' CPU and memory are in the answer."""
+    question, store = QUESTIONS[name], Store.open(root)
+    if place != "dask":
+        engine = None if place == "plain" else Here(2)
+        return lambda: {"values": question(store, engine)}
+    from distributed import Client, LocalCluster
+
+    from whorl.analysis.engines import DaskEngine
+
+    def by_workers() -> dict[str, Any]:
+        options = {"n_workers": 2, "threads_per_worker": 1, "memory_limit": "1GiB", "dashboard_address": ":0"}
+        with LocalCluster(**options) as cluster, Client(cluster) as client, DaskEngine(client) as dask:
+            client.run(_loaded)
+            before = client.run(used)
+            cpu = time.process_time()
+            values = question(store, dask)
+            asking, after = time.process_time() - cpu, client.run(used)
+        workers = {"cpu_s": asking + sum(after[at][0] - before[at][0] for at in after),
+                   "worker_mb": max(peak or 0 for _, peak in after.values())}  # fmt: skip
+        return {"values": values, "workers": workers}
+
+    return by_workers
+
+
+def _loaded() -> None:
+    """Import what parts need: processes without workers do so before they are timed, too."""
+    import whorl.analysis.energy.answers
+    import whorl.analysis.runs.windows  # noqa: F401
+
+
+def parts(options: BenchOptions) -> dict[str, Any]:
+    """Three questions in three places."""
+    gpus, tables = options.pick(40, 400, 4000), {}
+    with scratch() as folder:
+        root = folder / "store"
+        make_windows(root, gpus, options.pick(1800, 14_400, 14_400), "jobs")
+        store = Store.open(root)
+        store.append({"jobs": store.sql(JOBS).table}, "jobs")
+        store.compact(offline=True)
+        rows = store.sql("select count(*) as n from telemetry").to_pylist()[0]["n"]
+        for name in QUESTIONS:
+            values: dict[str, list[float]] = {}
+
+            def asked(place: str, name: str = name, values: dict[str, list[float]] = values) -> dict[str, Any]:
+                settings = WORKER if place == "dask" else {}
+                figures = child("scale", "answered", root, name, place, **settings)
+                answer: dict[str, Any] = figures.pop("answer")
+                values[place] = answer["values"]
+                figures |= answer.get("workers", {})
+                return figures
+
+            places = {place: partial(asked, place) for place in ("plain", "here", "dask")}
+            table = in_turns(places, options.pick(1, 1, 3), against="plain")
+            first = np.array(values["here"], float)
+            differ = {
+                place: float(np.nanmax(np.abs(np.array(answer_of, float) - first) / np.maximum(np.abs(first), 1e-300)))
+                for place, answer_of in values.items()
+            }
+            tables[name] = table | {"differ_from_here": differ}
+    return {"rows": rows, "gpus": gpus, "questions": tables}
+
+
+CHILDREN: dict[str, Callable[..., Any]] = {
+    "by_whorl": by_whorl,
+    "by_duckdb": by_duckdb,
+    "by_polars": by_polars,
+    "compact": compact,
+    "answered": answered,
+}
+SECTIONS = {"day": day, "parts": parts}
+
+if __name__ == "__main__":
+    run("scale", SECTIONS, CHILDREN)
