@@ -31,7 +31,6 @@ from whorl.tests.store.test_windows import at, readings, run
 from whorl.tests.store.test_windows import rows as records
 from whorl.tests.stores import new_store
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "engines.md"
 INSTALLED = ("pyarrow", "polars", "duckdb")
 OTHERS = {
     "duckdb 1.4": ("duckdb==1.4.*", "numpy"),
@@ -58,11 +57,6 @@ SPARK = (
 )  # fmt: skip
 Question = dict[str, Any]
 Rows = list[tuple[Any, ...]]
-
-
-def saved_files(page: str) -> dict[str, str]:
-    """The files that a page says to save: their contents by name."""
-    return dict(re.findall(r"Save this as `([\w.]+)`[^\n]*:\n\n```\w+\n(.*?)^```", page, re.M | re.S))
 
 
 def kind_of(type_: pa.DataType) -> str:
