@@ -271,7 +271,7 @@ def together(simulated: list[Any]) -> Any:
 
 def calibration(options: BenchOptions) -> dict[str, Any]:
     """What is found of each population of meters and hosts."""
-    fleets, hours = options.pick(1, 1, 3), 24.0 if options.size != "quick" else 4.0
+    fleets, hours = options.pick(1, 3, 3), 24.0 if options.size != "quick" else 4.0
     rows: dict[str, Any] = {}
     for name, population in POPULATIONS.items() if options.size != "quick" else [("pdu", POPULATIONS["pdu"])]:
         say(f"calibration: {name}")
