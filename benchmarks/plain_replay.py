@@ -77,8 +77,8 @@ class _Cluster:
         apart = len({gpu // self.per_node for gpu in gpus}) > 1
         slowdown = max(self.score[gpu] for gpu in gpus) * (self.locality if apart else 1.0)
         job.start, job.on = now, tuple(sorted(gpus))
-        # As whorl keeps it: a speed, and the work divided by it.
-        job.finish = now + job.ideal / (1.0 / slowdown)
+        # As whorl keeps it: a speed, and the work divided by it. A time limit ends its job.
+        job.finish = now + min(job.ideal / (1.0 / slowdown), job.limit)
         self.running.append(job)
 
     def end(self, job: PlainJob) -> None:

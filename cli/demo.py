@@ -213,7 +213,7 @@ def sim(
     whorl demo sim --describe --model H100     parameters, faults, loads
 
     --describe says of every number where it comes from: seen in data sheets or driver output, fitted to one public
-    V100 cluster, or assumed. docs/simulation.md gives the sources of the model.
+    V100 cluster, or assumed. docs/how-we-know/simulation.md gives the sources of the model.
 
     It stores runs, results, telemetry and events; with --steady only runs and results at the steady state. The table
     `truth` gets the faults that were planted. The same arguments give the same campaign: if it was interrupted, run it

@@ -42,7 +42,7 @@ _SIMULATED = (
 def probe() -> None:
     """Measure GPUs by work of known size, under stated conditions, with telemetry and a check of every result.
 
-    docs/campaigns.md explains the method, docs/kernels.md what runs.
+    docs/campaigns.md explains the method, docs/how-we-know/kernels.md what runs.
     """
 
 

@@ -98,7 +98,7 @@ def variability(
     """Say how much the GPUs of a store differ, per cluster and workload.
 
     Level "run" counts every run, level "gpu" the median of each GPU's runs. fence % is 400 IQR/median, the
-    definition of the SC'22 study. docs/statistics.md defines every figure.
+    definition of the SC'22 study. docs/how-we-know/statistics.md defines every figure.
     """
     from ..dashboards.answers import judging
     from ..dashboards.documents.variability import markdown

@@ -3,7 +3,7 @@
     nodes = "n[01-06]"
     seed = 3
 
-docs/simulation.md explains every key.
+docs/how-we-know/simulation.md explains every key.
 """
 
 from __future__ import annotations

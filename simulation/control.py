@@ -4,8 +4,8 @@ One control step lasts 20 ms, five are a block. In a step every GPU's power foll
 temperature, the die warms, the reported power passes a filter, and clocks move. At the end of a block the heat
 sinks warm and the load's power wobbles.
 
-Source: docs/simulation.md. This is what a simulated hour costs, so it is written for speed: what depends on the
-clock alone stands in tables, temperatures are kept as exponents of the leakage, counters that change only at the
+Source: docs/how-we-know/simulation.md. This is what a simulated hour costs, so it is written for speed: what depends on
+the clock alone stands in tables, temperatures are kept as exponents of the leakage, counters that change only at the
 highest clock or with the load are added up when that happens, and buffers are reused.
 """
 

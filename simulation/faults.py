@@ -2,7 +2,8 @@
 
     plant(64, seed=1, faults=None, kinds=["slow_memory=3%", "lost"])
 
-Every kind but three has a size, a share from 0 to 1; what it means is in its row. Source: docs/simulation.md.
+Every kind but three has a size, a share from 0 to 1; what it means is in its row. Source:
+docs/how-we-know/simulation.md.
 """
 
 from __future__ import annotations

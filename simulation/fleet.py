@@ -4,9 +4,9 @@
     steady = fleet.steady(SGEMM, cap=250)
     steady.clock_mhz            # shape (392,)
 
-Source: docs/simulation.md. Devices 1 and 3 of a node sit in the warm air of devices 0 and 2. At steady state the
-GPU's own power stands in for that of its upstream neighbour, which is exact as long as both run the same load;
-`stepping.Simulation` uses the neighbour's.
+Source: docs/how-we-know/simulation.md. Devices 1 and 3 of a node sit in the warm air of devices 0 and 2. At steady
+state the GPU's own power stands in for that of its upstream neighbour, which is exact as long as both run the same
+load; `stepping.Simulation` uses the neighbour's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The simulated GPU models: one row each, with limits, clocks and fitted physics.
 
-Source: docs/simulation.md. V100 is fitted to one public air-cooled cluster; the
+Source: docs/how-we-know/simulation.md. V100 is fitted to one public air-cooled cluster; the
 voltages, resistances, leakage and spread of the others are extrapolations. NVIDIA documents no voltages for
 these parts: here they are calibration parameters.
 """

@@ -5,7 +5,8 @@
 
 The load of the CPUs is a constant, a part for each GPU that works, as something must feed it, and other work that comes
 and goes within minutes. The base drifts within hours, as fans do. Both are sums of sines, so that the energy up to any
-time has a closed form, and a reading needs no reading before it. All numbers are assumed: docs/simulation.md.
+time has a closed form, and a reading needs no reading before it. All numbers are assumed:
+docs/how-we-know/simulation.md.
 """
 
 from __future__ import annotations

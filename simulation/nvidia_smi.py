@@ -1,8 +1,8 @@
 """What `nvidia-smi --query-gpu=... --format=csv -l 1` would print beside one node of a simulated fleet, and its jobs.
 
-The temperature follows a two-stage thermal model (die 1.5 s, heat sink 35 s) and at every second the clock is
-the highest whose power fits under the cap at that temperature (docs/simulation.md), without the control loop's own
-dynamics.
+The temperature follows a two-stage thermal model (die 1.5 s, heat sink 35 s) and at every second the clock is the
+highest whose power fits under the cap at that temperature (docs/how-we-know/simulation.md), without the control loop's
+own dynamics.
 """
 
 from __future__ import annotations

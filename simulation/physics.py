@@ -1,7 +1,7 @@
 """The physics of simulated GPUs: voltage, power, temperature and time as pure functions of arrays.
 
 Nothing here holds state or draws a random number. Arrays have one element per GPU. Source of every formula:
-docs/simulation.md.
+docs/how-we-know/simulation.md.
 """
 
 from __future__ import annotations

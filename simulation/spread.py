@@ -2,7 +2,7 @@
 
     Fleet.draw(V100, 256, seed=1, spread=find_population("t5-silicon"))
 
-Source: docs/simulation.md. What is fitted, is fitted to one public cluster of V100s; the rest is assumed.
+Source: docs/how-we-know/simulation.md. What is fitted, is fitted to one public cluster of V100s; the rest is assumed.
 """
 
 from __future__ import annotations

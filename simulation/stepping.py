@@ -12,7 +12,8 @@ The control loop, a step of 20 ms, and the heat are in `control`. The clock move
 The hardware slowdown of a braked board comes and goes faster than a step: power and progress are those of its mean,
 and a reading catches the halved clock as often as it lasts.
 
-Source: docs/simulation.md. The same fleet, load and start give the same bits, however the time is cut into calls.
+Source: docs/how-we-know/simulation.md. The same fleet, load and start give the same bits, however the time is cut into
+calls.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The workloads that a simulated GPU can run: one row each.
 
-Source: docs/simulation.md. SGEMM, PageRank, BERT and ResNet were set against public
+Source: docs/how-we-know/simulation.md. SGEMM, PageRank, BERT and ResNet were set against public
 V100 data; LAMMPS and STREAM are assumptions.
 """
 

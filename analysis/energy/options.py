@@ -230,8 +230,8 @@ BEND = 0.15
 NOISE = 0.03
 """How far the time of a training differs from run to run under any cap (standard deviation of ln)."""
 PUBLISHED = CapModel(0.76, 0.13, -0.05, 0.045, 5)
-"""Of those five trainings of Zeus's sweeps on V100 and RTX 6000 that a cap holds down, as `benchmarks/energy_quote.py`
-fits it."""
+"""Of those five trainings of Zeus's sweeps on V100 and RTX 6000 that a cap holds down, as the files of Zeus show
+them."""
 
 
 def _bent(load: Floats, share: float) -> Floats:

@@ -1,7 +1,7 @@
 """PAL's simulation (SC'24) as its artifact runs it, on whorl's replay: what makes the published numbers come out.
 
 16 nodes of 4 GPUs, rounds of 360 s, scores drawn from rows of the Longhorn profiles, no cost of moving a job, and a
-stream of jobs that never ends. docs/replay-as-published.md says what of this is an oddity of the artifact. For a
+stream of jobs that never ends. docs/how-we-know/replay.md says what of this is an oddity of the artifact. For a
 question about a real fleet use `replay` itself.
 """
 

@@ -200,7 +200,7 @@ def as_published(options: Mapping[str, Any]) -> ReplaySetting:
         study_of_pal.SEED if options["seed"] is None else options["seed"],
         apart=True,
         conditions={
-            "simulation": "as published: PAL (SC'24), with its artifact's oddities (docs/replay-as-published.md)",
+            "simulation": "as published: PAL (SC'24), with its artifact's oddities (docs/how-we-know/replay.md)",
             "traces": _sizes(traces),
             "fleet": f"{study_of_pal.NODES} nodes of {study_of_pal.GPUS_PER_NODE} GPUs, scores drawn from the profiles",
             "locality penalty": f"{study_of_pal.LOCALITY:g}",

@@ -13,7 +13,7 @@ MOST = 0.5
 
 
 class Belongs(StrEnum):
-    """Whether a spread belongs to the GPUs. docs/statistics.md has the table of cases."""
+    """Whether a spread belongs to the GPUs. docs/how-we-know/statistics.md has the table of cases."""
 
     GPUS = "gpus"
     """The GPUs differ and the difference repeats."""

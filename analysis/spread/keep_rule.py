@@ -1,7 +1,8 @@
 """Which probes add a column of their own: whether it repeats, and what of it the probes before them do not say.
 
 A probe stays if (1) its ICC over sittings is at least `LEAST_ICC`, and (2) a regression on the probes before it in the
-list leaves more than `LEAST_UNEXPLAINED` of its variance between GPUs. docs/statistics.md states the formulas.
+list leaves more than `LEAST_UNEXPLAINED` of its variance between GPUs. docs/how-we-know/statistics.md states the
+formulas.
 """
 
 from __future__ import annotations

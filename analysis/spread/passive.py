@@ -7,7 +7,7 @@ load and full clock, in % of the median GPU's: less power, faster. No time and n
 The figure is the highest power of each run, because the load is full then; means also count the waiting for input. Of
 telemetry that was collected, it is the 95th percentile of the readings in the run. What is not taken out, and why:
 temperature, because a warm place costs clock too; jobs and nodes, because the GPUs of a node often share all their
-jobs, and with the jobs the node's own level would go. docs/operating-characteristics.md has the evidence.
+jobs, and with the jobs the node's own level would go. docs/how-we-know/verdicts.md has the evidence.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def read_in_runs(
 ) -> tuple[pl.DataFrame, Coverage]:
     """What telemetry says of each run's window, where it has enough readings, and what that covers: run_id, read_w
     (95th percentile of the board power), read_mhz (median SM clock), active (highest share of the time in which SMs
-    were active; NULL where profiling does not tell). Made in parts; benchmarks/telemetry_windows.py says what it costs.
+    were active; NULL where profiling does not tell). Made in parts; benchmarks/store.py says what it costs.
     """
     timed = pl.all_horizontal(pl.col("run_id", "cluster", "gpu").is_not_null()) & (pl.col("ended") >= pl.col("began"))
     runs = store.collect(store.scan("runs").filter(timed).select("run_id", "cluster", "gpu", "began", "ended"))

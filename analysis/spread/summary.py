@@ -49,8 +49,8 @@ class Outlier(NamedTuple):
 class Variability:
     """How one workload's times spread over one cluster, over its runs or over its GPUs' medians.
 
-    docs/statistics.md has the definitions. Percentages are of the median (`cov_pct`: of the mean). A figure that
-    is undefined is None and has its reason in `reasons` or in its own `reason`.
+    docs/how-we-know/statistics.md has the definitions. Percentages are of the median (`cov_pct`: of the mean). A figure
+    that is undefined is None and has its reason in `reasons` or in its own `reason`.
     """
 
     cluster: str

@@ -1,8 +1,8 @@
 """Whether differences between GPUs repeat: the intraclass correlation.
 
 ICC(1), one-way random effects with unbalanced groups, by analysis of variance (P. E. Shrout and J. L. Fleiss,
-Psychological Bulletin 86, 1979, case 1; the formulas stand in docs/statistics.md). A negative estimate of the
-variance between groups is taken as zero.
+Psychological Bulletin 86, 1979, case 1; the formulas stand in docs/how-we-know/statistics.md). A negative estimate of
+the variance between groups is taken as zero.
 """
 
 from __future__ import annotations

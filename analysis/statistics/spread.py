@@ -1,7 +1,7 @@
 """How far a set of times spreads: the box-plot figures, the outliers, the coefficients of variation.
 
-Definitions: docs/statistics.md. `fence_pct` is the "variation" of the SC'22 study (arXiv 2208.11035); quartiles
-interpolate linearly.
+Definitions: docs/how-we-know/statistics.md. `fence_pct` is the "variation" of the SC'22 study (arXiv 2208.11035);
+quartiles interpolate linearly.
 """
 
 from __future__ import annotations

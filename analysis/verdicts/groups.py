@@ -384,8 +384,7 @@ def modes(values: Floats, step: float = 0.0) -> Ints:
 
     The test looks for a valley: a stretch with clearly fewer values than stretches of the same width on both sides of
     it. A population with one mode has none but by chance, whatever its skew and tails. How deep a valley chance makes
-    was found by simulation of the uniform distribution, for which valleys are commonest. `benchmarks/verdicts.py`
-    measures how often the test is right.
+    was found by simulation of the uniform distribution, for which valleys are commonest.
     """
     mode = np.zeros(len(values), dtype=np.int64)
     cuts = 0

@@ -1,7 +1,7 @@
 """The history of a cluster: what changed when, what drifts, what is unstable, and what else changed then.
 
 `histories` reads runs and gives departures of GPUs from their own past as codes and numbers; `changes` has the
-statistics. docs/operating-characteristics.md says how often it is right.
+statistics. docs/how-we-know/verdicts.md says how often it is right.
 """
 
 from __future__ import annotations

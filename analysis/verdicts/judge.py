@@ -2,7 +2,7 @@
 
 A GPU's chances over its figures are joined by Simes' rule, and the GPUs are named by Benjamini and Hochberg's (J. R.
 Statist. Soc. B 57, 1995), so that at most 3 in 100 of the named are healthy; no chance above one in a thousand names a
-GPU. Nodes are named alike. docs/operating-characteristics.md has the rates that were realised.
+GPU. Nodes are named alike. docs/how-we-know/verdicts.md has the rates that were realised.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ GAMMA = (1.0, 2.0, 4.0)
 """Shape parameters of gamma slow sides; 1 is the exponential distribution."""
 PRIOR = np.array([0.02, 0.06, 0.14, 0.20, 0.18, 0.13, 0.07, 0.12, 0.025, 0.025, 0.10, 0.05, 0.05, 0.05])
 """How likely each shape is before any figures, in parts: most measured populations lie between 4 and 10 degrees of
-freedom. `benchmarks/verdict_one_figure.py` shows what comes of it."""
+freedom. `benchmarks/verdicts.py` shows what comes of it."""
 PRIOR /= PRIOR.sum()
 SLOW_SHARE = 0.9
 """Of the chance that a healthy GPU is named, and of the faults, the share that lies on the slow side."""

@@ -2,7 +2,7 @@
 
 A card that fails again and again is the card's fault. So a card counts once for its node, and what counts against a
 node are different cards. Losses at one moment are one loss. The error rate is that of Benjamini and Hochberg (J. R.
-Statist. Soc. B 57, 1995), among the places of one kind. docs/how-verdicts-work.md has the formulas.
+Statist. Soc. B 57, 1995), among the places of one kind. docs/how-we-know/verdicts.md has the formulas.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ on a microbatch of the same number. What a rank's time tells is the logarithm of
 Their data may differ all the same: sequences of unequal lengths. A microbatch passes all stages of a pipeline, so what
 the other stages needed for it tells how much work it was. A rank is named if it is slower than its peers, and slower
 than its data explain. Operations that send, receive or wait are no evidence: who waits is a victim.
-docs/how-verdicts-work.md has the formulas and the rates that were realised.
+docs/how-we-know/verdicts.md has the formulas and the rates that were realised.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Geology 58, 1963) holds for independent days, for days that resemble each other 
 from the fleet's own pairs of sittings, in classes of h (hours, days, weeks, months), by medians, so that the GPUs which
 really changed do not count; where there are few pairs, from what a public cluster showed. How heavy the tails are comes
 from the same pairs. The interval of a level (`levels`), a change of one GPU (its own past), a score in another sitting
-and what advice gains are contrasts of sittings, and this gives their variance: docs/how-verdicts-work.md.
+and what advice gains are contrasts of sittings, and this gives their variance: docs/how-we-know/verdicts.md.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLASSES = np.array([0.0, 0.5, 4.0, 10.0, 21.0, 45.0, 90.0])
 """Days from which two sittings are hours, days, a week, a fortnight, a month, two and three months apart."""
 PUBLISHED = np.array([0.0006, 0.0010, 0.0017, 0.0025, 0.0031, 0.0031, 0.0031]) ** 2
 """V of these classes without what runs add, for a normal law with the same 90 % interval: SGEMM of 392 GPUs of a public
-cluster on 14 dates in six weeks (docs/operating-characteristics.md)."""
+cluster on 14 dates in six weeks (docs/how-we-know/verdicts.md)."""
 ANOTHER = 28.0
 """Days after a GPU's last sitting at which another one is, where nothing else is said: a month."""
 _DATES = 16

@@ -122,7 +122,7 @@ def test_the_policies_are_listed_with_what_they_need_to_know() -> None:
 
 def test_the_docs_define_each_figure_as_the_answer_does(jobs: Path) -> None:
     answer = document("--trace", jobs, *SHAPE, "--policy", "packed")
-    page = (DOCS / "replay-world.md").read_text()
+    page = (DOCS / "how-we-know" / "replay.md").read_text()
     for name, figure in answer["figures"].items():
         assert f"| `{name}` | {figure['unit']} | {figure['definition']} |" in page
         assert all(name in row for row in answer["rows"])

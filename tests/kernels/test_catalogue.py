@@ -306,7 +306,7 @@ def test_the_graph_has_heavy_tails() -> None:
 
 
 def test_every_kernel_is_documented() -> None:
-    page = (FOLDER.parent / "docs" / "kernels.md").read_text()
+    page = (FOLDER.parent / "docs" / "how-we-know" / "kernels.md").read_text()
     table = page.split("## The table")[1].split("\n## ")[0]
     assert set(re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)*)`", "\n".join(re.findall(r"^\| (.*?) \|", table, re.M)))) == set(
         KERNELS | EXCHANGES

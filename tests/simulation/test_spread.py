@@ -216,7 +216,7 @@ def test_a_spread_that_nothing_can_be_drawn_from_is_refused(values: dict[str, An
 @pytest.mark.long
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the public cluster's files are not in {DATA}")
 def test_the_population_longhorn_varies_as_longhorn_does() -> None:
-    """28 statistics: what docs/simulation.md calls not fitted may be apart, and nothing else by much."""
+    """28 statistics: what docs/how-we-know/simulation.md calls not fitted may be apart, and nothing else by much."""
     gemm, rank = simulation.read(DATA)
     drawn = [
         {

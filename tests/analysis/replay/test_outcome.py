@@ -31,7 +31,7 @@ def test_figures_of_a_replay_by_hand() -> None:
     assert figures.energy_j is None
     assert (figures.late, figures.limits_hit, figures.energy_kwh, figures.node_hours) == (None,) * 4
     assert [figure.name for figure in FIGURES] == list(asdict(figures))
-    page = (Path(__file__).resolve().parents[3] / "docs" / "replay-world.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "how-we-know" / "replay.md").read_text()
     for name, unit, definition in FIGURES:
         assert f"| `{name}` | {unit} | {definition} |" in page
 
