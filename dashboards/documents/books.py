@@ -222,8 +222,8 @@ def summary_parts(summary: EnergySummary, groupings: Sequence[By], *, store: str
     parts = headline(answer)
     if answers[By.DAY].rows["energy_j"].count():
         parts.append(days_chart(summary))
-    if drawn := [by for by in groupings if by is not By.DAY]:
-        parts.append(largest_chart(summary, drawn))
+    if ranked := [by for by in groupings if by is not By.DAY]:
+        parts.append(largest_chart(summary, ranked))
     parts += [rows_table(answers[by], f"Energy by {CALLED[by]}") for by in groupings]
     return [*parts, balance_section(summary.balance), remarks(answer, store), terms()]
 

@@ -73,10 +73,9 @@ def table_of(
     if len({row.get("cluster") for row in rows}) > 1:
         described.insert(1, (Column("cluster"), lambda row: row["cluster"]))
     cells = [(column, [cell(row) for row in rows]) for column, cell in described]
-    shown = [(column, of) for column, of in cells if not column.drops or not all(cell in (None, "") for cell in of)]
-    return Table(
-        [column for column, _ in shown], list(zip(*(of for _, of in shown), strict=True)), title, below, most=most
-    )
+    filled = [pair for pair in cells if not pair[0].drops or not all(cell in (None, "") for cell in pair[1])]
+    by_row = list(zip(*(column_cells for _, column_cells in filled), strict=True))
+    return Table([column for column, _ in filled], by_row, title, below, most=most)
 
 
 def estimated(names: Sequence[str], size: float = 1.0) -> Callable[[Row], Cell]:
@@ -158,10 +157,10 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
     def why(row: Row) -> str:
         if row["energy_j"] is not None:
             return ""
-        known = ""
+        part = ""
         if row.get("jobs_known") and row["known_j"]:
-            known = f"; only {count(row['jobs_known'])} of {many(row['jobs'], 'job')}: {in_unit(row['known_j'])}"
-        return f"{row['reason'] or ''}{known}".removeprefix("; ")
+            part = f"; only {count(row['jobs_known'])} of {many(row['jobs'], 'job')}: {in_unit(row['known_j'])}"
+        return f"{row['reason'] or ''}{part}".removeprefix("; ")
 
     columns = [
         *_name_columns(by),
@@ -297,18 +296,18 @@ def _most(answer: EnergyAnswer) -> Iterable[str]:
         ranked = ranked.sort("energy_j", descending=True)
     if ranked.height < 2:
         return
-    noun, whole = "GPU" if by is By.GPU else by.value, answer.total["energy_j"]
+    noun, total = CALLED[by], answer.total["energy_j"]
     first, *after = ranked.head(3).to_dicts()
     person = f" of {first['user']}" if by is By.JOB and first["user"] else ""
-    part = f", {part_of(first['energy_j'], whole)} of all" if whole else ""
+    part = f", {part_of(first['energy_j'], total)} of all" if total else ""
     then = [f"{name_of(by, row)} ({in_unit(row['energy_j'])})" for row in after]
     yield f"Most: {noun} {name_of(by, first)}{person}, {estimate_text(first, ENERGY)}{part}; then {' and '.join(then)}."
 
 
 def _save_first(answer: EnergyAnswer) -> Iterable[str]:
     """What could be saved, or must be found out, first."""
-    whole = answer.total["energy_j"]
-    shares = {kind: (row["energy_j"] or 0.0) / whole for kind, row in answer.parts.items()} if whole else {}
+    total = answer.total["energy_j"]
+    shares = {kind: (row["energy_j"] or 0.0) / total for kind, row in answer.parts.items()} if total else {}
     idle, unknown = shares.get(Kind.IDLE, 0.0), shares.get(Kind.UNATTRIBUTED, 0.0)
     if answer.booked.has_jobs and unknown >= _MUCH:
         text = estimate_text(answer.parts[Kind.UNATTRIBUTED], ENERGY)
@@ -322,7 +321,7 @@ def _save_first(answer: EnergyAnswer) -> Iterable[str]:
             f"Save first: {text} were drawn by GPUs that did nothing and that no job had. Fill their nodes, or switch "
             "these off: `whorl energy --by node` says which. `whorl jobs idle` names jobs that hold GPUs without use."
         )
-    elif whole and answer.booked.has_jobs:
+    elif total and answer.booked.has_jobs:
         yield (
             "Hardly a GPU was without a job. `whorl energy excess` says what slow and hungry GPUs cost, `whorl jobs "
             "idle` which jobs hold GPUs without use."
@@ -512,7 +511,7 @@ def days_chart(summary: EnergySummary) -> Chart:
 
 def largest_chart(summary: EnergySummary, groupings: Sequence[By]) -> Chart:
     """Who used the energy, by one or more groupings."""
-    drawn = {}
+    figures = {}
     for by in groupings:
         rows = summary.answers[by].rows
         several = rows["cluster"].n_unique() > 1
@@ -521,8 +520,8 @@ def largest_chart(summary: EnergySummary, groupings: Sequence[By]) -> Chart:
             for row in rows.iter_rows(named=True)
         ]
         why = pl.col("reason").replace(list(REASONS), list(REASONS.values())).alias("why")
-        drawn[CALLED[by]] = largest(
+        figures[CALLED[by]] = largest(
             by, rows.with_columns(why, what=pl.Series(names, dtype=pl.String)), FIRST, summary.beyond[by]
         )
     says = f"The first {FIRST} and all others, with 95 % intervals."
-    return Chart(f"The largest, by {' and '.join(drawn)}", says, drawn)
+    return Chart(f"The largest, by {' and '.join(figures)}", says, figures)

@@ -20,10 +20,8 @@ Names = Mapping[Key, str]
 
 MOST_LINES = 16
 """GPUs in one figure; more are a band."""
-LEFT, RIGHT = (
-    74,
-    18,
-)  # px beside the drawing, the same in all figures of a page, so that their times lie under each other
+LEFT, RIGHT = 74, 18
+"""Pixels beside the drawing, the same in all figures of a page, so that their times lie under each other."""
 _COLOURS = (BLUE, ORANGE, GREEN, PINK, RED, SKY, OLIVE, GREY)
 _DASHES = ("solid", "dot")
 _TOP, _BARE, _BOTTOM, _TITLE = 46, 8, 46, 26  # px; bare: without a legend
@@ -52,16 +50,16 @@ def times(ts: Times) -> Floats:
     return ts / 1e6
 
 
-def of_lines(found: Lines, names: Names, *, listed: bool = False) -> Figure:
+def of_lines(answer: Lines, names: Names, *, listed: bool = False) -> Figure:
     """A panel for each metric with a line for each GPU; reasons for the clock and marks of sensors as bars below.
 
     `names` gives the GPUs and their order. `listed`: numbers as lists and not packed, so that a page can add to them.
     """
-    metrics = list(dict.fromkeys(line.metric for line in found.lines))
-    rows = _rows(found)
+    metrics = list(dict.fromkeys(line.metric for line in answer.lines))
+    rows = _rows(answer)
     drawing = _Drawing([shown(name).label for name in metrics], [row[0] for row in rows], legend=len(names) > 1)
     look = looks_of(names)
-    for line in found.lines:
+    for line in answer.lines:
         colour, dash = look[line.key]
         name = label(names[line.key])
         drawing.line(
@@ -74,7 +72,7 @@ def of_lines(found: Lines, names: Names, *, listed: bool = False) -> Figure:
             hovertemplate=f"%{{y:,.5~g}} {shown(line.metric).unit}<extra>{name}</extra>",
         )
     for panel, metric in enumerate(metrics):
-        if not any(len(line.ts) for line in found.lines if line.metric == metric):
+        if not any(len(line.ts) for line in answer.lines if line.metric == metric):
             drawing.nothing(panel)
     for number, (_, spans) in enumerate(rows):
         shares = list(names)
@@ -82,27 +80,27 @@ def of_lines(found: Lines, names: Names, *, listed: bool = False) -> Figure:
             -1,
             type="bar",
             orientation="h",
-            base=times(np.array([one.began for one in spans], np.int64)).tolist(),
-            x=np.array([(one.ended - one.began) / 1e6 for one in spans]),
-            y=np.array([number + (shares.index(one.key) + 0.5) / len(shares) * 0.8 - 0.4 for one in spans]),
+            base=times(np.array([span.began for span in spans], np.int64)).tolist(),
+            x=np.array([(span.ended - span.began) / 1e6 for span in spans]),
+            y=np.array([number + (shares.index(span.key) + 0.5) / len(shares) * 0.8 - 0.4 for span in spans]),
             width=0.8 / len(shares),
-            marker={"color": [look[one.key][0] for one in spans], "line": {"width": 0}},
-            text=[_told(one, names) for one in spans],
+            marker={"color": [look[span.key][0] for span in spans], "line": {"width": 0}},
+            text=[_span_text(span, names) for span in spans],
             textposition="none",
             hovertemplate="%{text}<extra></extra>",
             showlegend=False,
         )
-    return drawing.figure(found.since, found.until, together=len(names) <= _HOVERED)
+    return drawing.figure(answer.since, answer.until, together=len(names) <= _HOVERED)
 
 
-def of_bands(found: Bands, lines: Lines | None, names: Names) -> Figure:
+def of_bands(bands: Bands, lines: Lines | None, names: Names) -> Figure:
     """A panel for each metric: quantiles over the GPUs as bands, the lowest and highest reading, some GPUs on top."""
-    titles = [shown(band.metric).label for band in found.bands]
-    if found.shares:
+    titles = [shown(band.metric).label for band in bands.bands]
+    if bands.shares:
         titles.append("GPUs whose clock was held down or idle, %")
     drawing = _Drawing(titles, [], legend=True)
-    x = times(found.ts)
-    for panel, band in enumerate(found.bands):
+    x = times(bands.ts)
+    for panel, band in enumerate(bands.bands):
         _band(drawing, panel, band, x)
         look = dict(zip(names, (RED, ORANGE, GREEN, PINK, SKY, OLIVE), strict=False))
         for line in lines.lines if lines else ():
@@ -113,18 +111,18 @@ def of_bands(found: Bands, lines: Lines | None, names: Names) -> Figure:
                     line={"color": look[line.key], "width": 1.5},
                     hovertemplate=f"%{{y:,.5~g}} {shown(band.metric).unit}<extra>{name}</extra>",
                 )  # fmt: skip
-    for place, share in enumerate(found.shares):
+    for place, share in enumerate(bands.shares):
         drawing.line(
             -1, x=x, y=single(share.percent), name=share.reason.replace("_", " "),
             line={"color": _COLOURS[place % len(_COLOURS)], "width": 1.5},
             hovertemplate=f"%{{y:.3~g}} %<extra>{share.reason.replace('_', ' ')}</extra>",
         )  # fmt: skip
-    return drawing.figure(found.since, found.until, together=False)
+    return drawing.figure(bands.since, bands.until, together=False)
 
 
 def plainly(line: Line) -> dict[str, list[float | None]]:
     """The points of a line as lists."""
-    y = [None if np.isnan(one) else float(f"{one:.6g}") for one in line.value.tolist()]
+    y = [None if np.isnan(value) else float(f"{value:.6g}") for value in line.value.tolist()]
     return {"x": times(line.ts).round(3).tolist(), "y": y}
 
 
@@ -152,10 +150,10 @@ def _band(drawing: _Drawing, panel: int, band: Band, x: Floats) -> None:
     shown_levels = "<br>".join(
         f"{round(100 * level)} %: %{{customdata[{place}]:,.4~g}} {unit}" for place, level in enumerate(LEVELS)
     )
-    every = np.column_stack([*band.levels, band.low, band.high, band.gpus])
+    columns = np.column_stack([*band.levels, band.low, band.high, band.gpus])
     drawing.line(
         panel, x=x, y=single(band.levels[2]), name="median", legendgroup="median", showlegend=panel == 0,
-        line={"color": BLUE, "width": 2}, customdata=np.asarray(every, np.float32),
+        line={"color": BLUE, "width": 2}, customdata=np.asarray(columns, np.float32),
         hovertemplate=f"{shown_levels}<br>lowest %{{customdata[5]:,.4~g}}, highest %{{customdata[6]:,.4~g}} {unit}"
         "<br>n = %{customdata[7]:,d} GPUs<extra></extra>",
     )  # fmt: skip
@@ -163,8 +161,8 @@ def _band(drawing: _Drawing, panel: int, band: Band, x: Floats) -> None:
 
 def _polygon(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
     """The area between two lines, in pieces where they are known."""
-    known = ~(np.isnan(low) | np.isnan(high))
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], known.view(np.int8), [0]])))
+    is_known = ~(np.isnan(low) | np.isnan(high))
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_known.view(np.int8), [0]])))
     xs: list[Floats] = []
     ys: list[Floats] = []
     for began, ended in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -174,18 +172,18 @@ def _polygon(x: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats]:
     return (np.concatenate(xs[:-1]), np.concatenate(ys[:-1])) if xs else (np.zeros(0), np.zeros(0))
 
 
-def _rows(found: Lines) -> list[tuple[str, list[Span]]]:
+def _rows(lines: Lines) -> list[tuple[str, list[Span]]]:
     """The rows of bars: reasons for the clock, marks of sensors."""
     rows: dict[str, list[Span]] = {}
-    for one in (*found.reasons, *found.marks):
-        rows.setdefault(_SHORT.get(one.what, one.what.replace("_", " ")), []).append(one)
+    for span in (*lines.reasons, *lines.marks):
+        rows.setdefault(_SHORT.get(span.what, span.what.replace("_", " ")), []).append(span)
     return list(rows.items())
 
 
-def _told(span: Span, names: Names) -> str:
+def _span_text(span: Span, names: Names) -> str:
     often = f" in {span.times:,} times" if span.times > 1 else ""
-    what = plain(span.what.replace("_", " "))
-    return f"{label(names[span.key])}: {what}, {duration(span.lasted_ns / 1e9)}{often}"
+    reason = plain(span.what.replace("_", " "))
+    return f"{label(names[span.key])}: {reason}, {duration(span.lasted_ns / 1e9)}{often}"
 
 
 class _Drawing:
@@ -197,26 +195,26 @@ class _Drawing:
     def __init__(self, titles: Sequence[str], rows: Sequence[str], *, legend: bool) -> None:
         top = _TOP if legend else _BARE
         heights = [_ALONE if len(titles) == 1 else _PANEL] * len(titles) + [_ROW * len(rows)] * bool(rows)
-        whole = sum(height + _TITLE for height in heights)
+        total = sum(height + _TITLE for height in heights)
         self._traces: list[dict[str, Any]] = []
         self._axes: list[dict[str, Any]] = []
         self._notes: list[dict[str, Any]] = []
         self._layout = layout(
-            whole + top + _BOTTOM,
+            total + top + _BOTTOM,
             margin={"l": LEFT, "r": RIGHT, "t": top, "b": _BOTTOM},
             barmode="overlay",
             dragmode="zoom",
             uirevision="kept",
         )
-        at = whole
+        at = total
         for height, head in zip(heights, [*titles, *["Reasons for the clock, and marks"] * bool(rows)], strict=True):
             top = at - _TITLE
             at = top - height
-            domain = [max(0.0, at / whole), top / whole]
+            domain = [max(0.0, at / total), top / total]
             self._axes.append({"domain": domain, "anchor": "x", "zeroline": False, "separatethousands": True})
             self._notes.append(
                 {
-                    "text": f"<b>{plain(head)}</b>", "x": 0, "y": top / whole, "xref": "paper", "yref": "paper",
+                    "text": f"<b>{plain(head)}</b>", "x": 0, "y": top / total, "xref": "paper", "yref": "paper",
                     "xanchor": "left", "yanchor": "bottom", "showarrow": False, "font": {"size": 13},
                 }
             )  # fmt: skip
@@ -265,6 +263,6 @@ class _Drawing:
             "hoverformat": "%Y-%m-%d %H:%M:%S.%3f",
         }
         y = {f"yaxis{self._axis(panel)[1:]}": axis for panel, axis in enumerate(self._axes)}
-        whole = self._layout | {"xaxis": x} | y
-        whole |= {"annotations": self._notes, "hovermode": "x" if together else "closest"}
-        return figure_of(self._traces, whole | {"hoversubplots": "axis", "hoverdistance": 30})
+        figure_layout = self._layout | {"xaxis": x} | y
+        figure_layout |= {"annotations": self._notes, "hovermode": "x" if together else "closest"}
+        return figure_of(self._traces, figure_layout | {"hoversubplots": "axis", "hoverdistance": 30})

@@ -63,7 +63,7 @@ def test_a_fleet_is_a_band_and_gpus_that_are_chosen_are_lines(opened: Opened) ->
     page.keyboard.type(_ONE)
     # A click before the list has fewer options would meet the one that moves there.
     page.wait_for_function("document.querySelectorAll('.dash-options-list-option-text').length === 1")
-    page.get_by_text(_ONE, exact=True).click()
+    page.get_by_role("option").get_by_text(_ONE, exact=True).click()
     page.keyboard.press("Escape")
     page.wait_for_url("**gpu=c001-1*")
     _ready(page, "of 1 GPU")

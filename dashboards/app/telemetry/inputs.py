@@ -42,11 +42,11 @@ _ZOOMS = 50
 
 def input_rows(reading: Reading, state: Address) -> Component:
     """The inputs, as an address sets them."""
-    every, values = known_boards(reading), gpu_values(state)
-    clusters = [cluster for cluster in every.clusters if cluster is not None]
+    fleet, values = known_boards(reading), gpu_values(state)
+    clusters = [cluster for cluster in fleet.clusters if cluster is not None]
     gpus = dcc.Dropdown(
-        _options(every, "", values), values, id=GPUS, multi=True, debounce=True, maxHeight=400,
-        placeholder=f"all {many(len(every.all), 'GPU')}",
+        _options(fleet, "", values), values, id=GPUS, multi=True, debounce=True, maxHeight=400,
+        placeholder=f"all {many(len(fleet.all), 'GPU')}",
     )  # fmt: skip
     metrics = [
         {
@@ -100,18 +100,18 @@ def gpu_values(state: Address) -> list[str]:
     return [f"{kind}:{name}" for kind in _KINDS for name in getattr(state, kind)]
 
 
-def _options(every: Boards, typed: str, chosen: list[str]) -> list[dict[str, Any]]:
+def _options(fleet: Boards, typed: str, chosen: list[str]) -> list[dict[str, Any]]:
     """What the list offers: what is chosen, and what fits the letters that were typed."""
-    cabinets, nodes, gpus = matching(every, typed, _OFFERED)
+    cabinets, nodes, gpus = matching(fleet, typed, _OFFERED)
     offers = [f"cabinet:{name}" for name in cabinets] + [f"node:{name}" for name in nodes]
     offers += [f"gpu:{name}" for name in gpus]
     values = dict.fromkeys([*offers, *chosen] if typed else [*chosen, *offers])
-    return [{"label": _label(every, value), "value": value, "search": f"{value} {typed}"} for value in values]
+    return [{"label": _label(fleet, value), "value": value, "search": f"{value} {typed}"} for value in values]
 
 
-def _label(every: Boards, value: str) -> str:
+def _label(fleet: Boards, value: str) -> str:
     kind, _, name = value.partition(":")
-    inside = {"node": every.by_node, "cabinet": every.by_cabinet}.get(kind, {}).get(name)
+    inside = {"node": fleet.by_node, "cabinet": fleet.by_cabinet}.get(kind, {}).get(name)
     return f"{_KINDS.get(kind, '')}{name}" + (f" ({many(len(inside), 'GPU')})" if inside else "")
 
 
