@@ -1,67 +1,98 @@
-"""How a GPU with a verdict is drawn, the same in every figure."""
+"""What figures of GPUs share: marks of findings, names, a scale that bends, and the edges of a brush.
+
+A figure that can be brushed has all GPUs in its trace 0, in the order of the frame, and the chosen ones in a trace of
+their own. A change of the brush then sends a few numbers, and not the figure.
+"""
 
 from __future__ import annotations
 
+import math
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from ...analysis.fleet.side_by_side import Floats
 from ...analysis.verdicts import Kind, Verdict
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY
+from ..words import minus
+from .drawing import Scatter
+
+FEW = {"size": 6, "opacity": 0.75}
+MANY = {"size": 3.5, "opacity": 0.4}
+"""How points are drawn of which there are few, or thousands."""
+NAMED = 12
+"""Chosen GPUs whose names are written beside them."""
+_FAINT, _FULL = "rgba(61,143,209,0.07)", "rgba(61,143,209,0.8)"
+
+
+# -- marks of findings and names ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Look:
-    """How the GPUs of one kind of verdict are drawn everywhere."""
+    """How the GPUs of one kind of verdict are drawn in every figure."""
 
     colour: str
     symbol: str
     name: str
 
 
-_DRAWN = {
+_LOOKS = {  # a symbol stands for one kind only, so that nobody needs the colour
     Kind.LOST: (RED, "x"),
     Kind.WRONG: (PINK, "square"),
-    Kind.FAILED: (GREY, "x"),
-    Kind.LOSES: (ORANGE, "x"),
-    Kind.SLOW: (SKY, "square"),
+    Kind.FAILED: (GREY, "hourglass"),
+    Kind.LOSES: (ORANGE, "octagon"),
+    Kind.SLOW: (SKY, "pentagon"),
     Kind.HOT: (RED, "star"),
     Kind.BRAKED: (ORANGE, "triangle-down"),
-    Kind.SLOWED: (RED, "triangle-down"),
-    Kind.LIMITED: (SKY, "triangle-down"),
-    Kind.UNDER_CAP: (OLIVE, "triangle-down"),
+    Kind.SLOWED: (RED, "triangle-left"),
+    Kind.LIMITED: (SKY, "triangle-right"),
+    Kind.UNDER_CAP: (OLIVE, "hexagon"),
     Kind.PINNED: (OLIVE, "cross"),
     Kind.POWER_HUNGRY: (ORANGE, "diamond"),
-    Kind.UNSTABLE: (OLIVE, "square"),
+    Kind.UNSTABLE: (OLIVE, "bowtie"),
     Kind.SLOWER: (ORANGE, "circle"),
-    Kind.DRIFTING: (GREEN, "circle"),
-    Kind.STARVED: (GREEN, "diamond"),
-    Kind.SENSOR: (PINK, "diamond"),
-    Kind.MEMORY_ERRORS: (SKY, "diamond"),
+    Kind.DRIFTING: (GREEN, "diamond-wide"),
+    Kind.STARVED: (GREEN, "diamond-tall"),
+    Kind.SENSOR: (PINK, "star-diamond"),
+    Kind.MEMORY_ERRORS: (SKY, "hexagram"),
     Kind.FAST: (BLUE, "triangle-up"),
 }
 
 
-FEW = {"size": 6, "opacity": 0.75}
-MANY = {"size": 3.5, "opacity": 0.4}
-"""How points are drawn of which there are few, or thousands."""
-
-
-def mark(look: Look) -> dict[str, Any]:
-    """The marker of a GPU with a verdict."""
-    return {"color": look.colour, "symbol": look.symbol, "size": 9, "line": {"width": 0.75, "color": "#ffffff"}}
-
-
 def looks(verdicts: Mapping[str, Sequence[Verdict]]) -> dict[str, Look]:
     """How each GPU that has verdicts is drawn: by the kind of the worst one. `verdicts`: of `Judgement.by_key`."""
-    kinds = {gpu: own[0].kind for gpu, own in verdicts.items()}
+    kinds = {gpu: rows[0].kind for gpu, rows in verdicts.items()}
     in_order = sorted(kinds, key=lambda gpu: list(Kind).index(kinds[gpu]))
-    return {gpu: Look(*_DRAWN[kinds[gpu]], str(kinds[gpu])) for gpu in in_order}
+    return {gpu: Look(*_LOOKS[kinds[gpu]], str(kinds[gpu])) for gpu in in_order}
+
+
+def mark(look: Look, size: float = 9) -> dict[str, Any]:
+    """The marker of a GPU with a verdict."""
+    return {"color": look.colour, "symbol": look.symbol, "size": size, "line": {"width": 0.75, "color": "#ffffff"}}
+
+
+def marks(
+    x: Sequence[float], y: Sequence[float], look: Look, text: Sequence[str] | None, rows: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """The trace of the GPUs of one kind. `text`: what the pointer says of each, None where the page says it; `rows`:
+    their rows in the frame, for such a page."""
+    return Scatter(
+        x=list(x),
+        y=list(y),
+        mode="markers",
+        name=look.name,
+        marker=mark(look),
+        customdata=None if rows is None else list(rows),
+        text=None if text is None else list(text),
+        hoverinfo="none" if text is None else "text",
+    )
 
 
 def single(values: Floats) -> NDArray[np.float32]:
@@ -85,3 +116,129 @@ def plain(text: str, most: int | None = None) -> str:
     """A name as a figure shows it: Plotly reads HTML in texts. Longer ones than `most` letters are cut."""
     short = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
     return escape(short, quote=False)
+
+
+# -- a brush and the chosen GPUs ----------------------------------------------------------------------------------
+
+
+def points(held: NDArray[np.bool_] | None, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The marker of all GPUs: those that a brush holds, in full colour; all as `usual` where there is no brush."""
+    if held is None:
+        return {"color": BLUE, **usual}
+    colours = {"colorscale": [[0, _FAINT], [1, _FULL]], "cmin": 0, "cmax": 1, "showscale": False}
+    return {**usual, "opacity": 1, "color": typed(held.astype(np.uint8)), **colours}
+
+
+def typed(values: NDArray[Any]) -> dict[str, Any]:
+    """An array as Plotly takes it in the fewest bytes, where the figure is not made by Plotly's own library."""
+    kind = f"{values.dtype.kind}{values.dtype.itemsize}"
+    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
+    return {"dtype": kind, "bdata": b64encode(values.tobytes()).decode(), **shape}
+
+
+def chosen(x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> dict[str, Any]:
+    """Rings around the chosen GPUs, with their names where there are few."""
+    few = len(names) <= NAMED
+    return Scatter(
+        x=list(x),
+        y=list(y),
+        mode="markers+text" if few else "markers",
+        text=[plain(name) for name in names] if few else None,
+        textposition="top center",
+        textfont={"size": 11},
+        marker={"symbol": "circle-open", "color": PINK, "size": 15, "line": {"width": 2.5}},
+        name="chosen",
+        showlegend=bool(names),
+        hoverinfo="skip",
+        cliponaxis=False,
+    )
+
+
+def box(x0: float, x1: float, y0: float, y1: float) -> dict[str, Any]:
+    """The edge of a brush."""
+    line = {"color": GREY, "width": 1.5, "dash": "dot"}
+    return {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1, "line": line, "fillcolor": "rgba(138,143,152,0.08)"}
+
+
+# -- a scale that bends -------------------------------------------------------------------------------------------
+
+_WHOLE = 1000.0  # so fine are whole numbers, of which 16 bits are enough
+_NOWHERE = -32768
+_LINEAR_SHARE = 0.9  # of the values lie where it is linear
+_LEAST = 0.1
+_ROOM = 0.06  # of the axis, beyond the values
+_APART = 0.085  # of the axis, between two ticks
+_STEPS = (1.0, 2.0, 5.0)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A scale that is linear within about `near` of 0 and logarithmic beyond, so that one GPU far out does not press
+    the others flat."""
+
+    near: float = 1.0
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike) -> Scale:
+        """The scale that suits values around 0; NaN counts for nothing."""
+        known = np.abs(np.asarray(values, dtype=np.float64))
+        known = known[np.isfinite(known)]
+        usual = float(np.quantile(known, _LINEAR_SHARE)) if len(known) else 0.0
+        return cls(_nice(max(usual, _LEAST)))
+
+    def bend(self, values: npt.ArrayLike) -> Floats:
+        """Where values are drawn; NaN where they are not known."""
+        return np.asarray(_WHOLE * np.arcsinh(np.asarray(values, dtype=np.float64) / self.near))
+
+    @staticmethod
+    def sent(places: npt.ArrayLike) -> npt.NDArray[np.int16]:
+        """The same as whole numbers, half as long as others; what is not known lies beyond every axis."""
+        whole = np.nan_to_num(np.asarray(places, dtype=np.float64), nan=_NOWHERE)
+        return np.clip(np.round(whole), _NOWHERE, -_NOWHERE - 1).astype(np.int16)
+
+    def unbend(self, place: float) -> float:
+        """The value that is drawn at a place."""
+        return self.near * math.sinh(place / _WHOLE)
+
+    def values(self, places: npt.ArrayLike) -> Floats:
+        """The values that are drawn at these places."""
+        return np.asarray(self.near * np.sinh(np.asarray(places, dtype=np.float64) / _WHOLE))
+
+    def axis(self, values: npt.ArrayLike, title: str) -> dict[str, Any]:
+        """An axis of Plotly that holds these values and 0."""
+        known = np.asarray(values, dtype=np.float64)
+        known = known[np.isfinite(known)]
+        ends = self.bend(
+            [min(float(known.min(initial=0.0)), -self.near), max(float(known.max(initial=0.0)), self.near)]
+        )
+        low, high = (float(end) for end in ends)
+        room = _ROOM * (high - low)
+        low, high = low - room, high + room
+        ticks = self._ticks(low, high)
+        return {
+            "title": {"text": title},
+            "tickvals": [float(self.bend(tick)) for tick in ticks],
+            "ticktext": [minus(f"{tick:+g}") if tick else "0" for tick in ticks],
+            "range": [low, high],
+            "zeroline": True,
+        }
+
+    def _ticks(self, low: float, high: float) -> list[float]:
+        first = math.floor(math.log10(self.near)) - 1
+        last = math.ceil(math.log10(max(abs(self.unbend(low)), abs(self.unbend(high)), self.near)))
+        sizes = [step * 10.0**power for power in range(first, last + 1) for step in _STEPS]
+        ticks = [0.0]
+        for sign in (1.0, -1.0):
+            last_place = 0.0
+            for size in sizes:
+                place = float(self.bend(size))
+                if place - last_place >= _APART * (high - low) and low <= sign * place <= high:
+                    ticks.append(sign * size)
+                    last_place = place
+        return sorted(ticks)
+
+
+def _nice(value: float) -> float:
+    """The next 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next((step * power for step in _STEPS if step * power >= value), 10 * power)

@@ -1,0 +1,660 @@
+"""Figures of a fleet: how its GPUs differ, by place, against power, from campaign to campaign, and one beside all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ...analysis.fleet.beside import Printed
+from ...analysis.fleet.side_by_side import MEASURED, Against, Shown, by_place
+from ...analysis.fleet.timelines import Timelines
+from ...analysis.fleet.trend import Trend
+from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout, nothing, room
+from ..words import estimate, interval, many, minus
+from .drawing import Bar, Box, Figure, Scatter, Scattergl, figure_of
+from .looks import FEW, MANY, Look, Scale, chosen, ending, mark, marks, plain, points, single, thinned
+from .panels import axes_of, stacked
+
+POINTS = 600
+"""GPUs drawn of a probe in a report; of more, evenly many over their order, and all that have findings."""
+STRIPS = 300
+"""Strips that are drawn; of more, half are the slowest and half the fastest."""
+LINES = 8
+"""Lines of single GPUs over the campaigns."""
+UNIT = 100
+"""From a strip to the next, on the axis: whole numbers of 16 bits are half as large as others."""
+DRAWN_AS_IMAGE = 3_000
+"""Points from which a figure is drawn by the graphics card."""
+_PERCENT = Scale(1.0)  # of the figure of all probes: they differ by orders of magnitude
+_LETTERS = 24  # of the name of a probe
+_BINS = 48
+_BESIDE = 0.06  # of a distribution: room for the marks of those beyond it
+_NAME_ROWS, _NAME_ROW = 8, 0.11  # names of those beyond, above the highest bar, where a phone has room for them
+_REACH = 3.0  # how far a close view of a probe goes, in ranges of the middle half of its GPUs
+_ROUNDED = 1e-4
+_PLACE_LETTERS, _STRIP, _STRIP_NAMES = 14, 70, 44  # of a strip: letters of its name, its width; names that fit below
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A number with its sign, as figures write it."""
+    return minus(estimate(value, digits=digits, signed=True))
+
+
+# -- what figures of GPUs are called ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuFigure:
+    """A figure of GPUs: its columns in a frame of GPUs, and its words."""
+
+    key: str
+    """In addresses."""
+    name: str
+    """`time`"""
+    value: str
+    """Column of the value; `_low` and `_high` after it are the ends of its interval."""
+    unit: str
+    digits: int
+    apart: str
+    """Column of how far it is from the median GPU of its model; its interval as of `value`."""
+    more: str
+    """`slower`"""
+    apart_unit: str
+    """Of `apart`: per cent, or that of the value."""
+
+    @property
+    def axis(self) -> str:
+        """For an axis: what it is counted from."""
+        return f"{self.difference} (0: the median GPU)"
+
+    @property
+    def difference(self) -> str:
+        """`slower, %`"""
+        return f"{self.more}, {self.apart_unit}".strip(", ")
+
+    def text(self, apart: float | None) -> str:
+        """How far a GPU is from the median, for people."""
+        return "n/a" if apart is None else f"{signed(apart)}\u202f{self.apart_unit}".strip()
+
+
+def _measured(column: Shown, key: str, name: str, unit: str, digits: int, more: str, apart_unit: str) -> GpuFigure:
+    return GpuFigure(key, name, column.name, unit, digits, column.apart, more, apart_unit)
+
+
+GPU_FIGURES = tuple(
+    _measured(column, *words)
+    for column, words in zip(
+        MEASURED,
+        (
+            ("time", "time", "ms", 3, "slower", "%"),
+            ("power", "power", "W", 1, "more power", "%"),
+            ("clock", "SM clock", "MHz", 0, "higher clock", "%"),
+            ("temperature", "temperature", "°C", 1, "hotter", "°C"),
+        ),
+        strict=True,
+    )
+)
+"""What is measured of every run."""
+_PRINTED = {  # name, digits, what more of it is
+    "temperature_rise": ("temperature rise", 4, "warms more a watt"),
+    "power_at_fixed_clock": ("power at the peers' clock", 1, "more power at the same clock"),
+    "highest_clock": ("highest clock", 0, "higher clock"),
+    "throttled_runs": ("share of runs with a held clock", 3, "more of its runs"),
+    "idle_power": ("power without work", 1, "more power"),
+    "work_per_joule": ("work per joule", 4, "more work a joule"),
+    "time_spread": ("spread of its own times", 2, "varies more"),
+    "passive_power": ("power in ordinary jobs", 2, "more power"),
+    "wrong_results": ("wrong results", 0, "more"),
+    "failed_runs": ("failed runs", 0, "more"),
+    "xids": ("errors of the driver (XID)", 0, "more"),
+    "losses": ("times that it was lost", 0, "more"),
+}
+
+
+def printed_figure(printed: Printed, *, ratio: bool) -> GpuFigure:
+    """A figure of the stored fingerprints. `ratio`: whether it is compared in per cent."""
+    name, digits, more = _PRINTED.get(printed.figure, (printed.figure.replace("_", " "), 3, "more"))
+    unit = printed.unit.replace("degC", "°C").replace("share", "")
+    where = "" if printed.workload is None else f" in {printed.workload}"
+    key = printed.figure
+    return GpuFigure(key, f"{name}{where}", key, unit, digits, f"{key}_apart", more, "%" if ratio else unit)
+
+
+def find(quantities: Sequence[GpuFigure], key: str | None) -> GpuFigure:
+    """The one that an address names; the first where it names none of them."""
+    return next((quantity for quantity in quantities if quantity.key == key), quantities[0])
+
+
+# -- all probes, and one of them ----------------------------------------------------------------------------------
+
+
+def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
+    """Every probe's GPUs in a row: how much slower or faster than the median, on a scale that is linear near 0 only."""
+    random = np.random.default_rng(1)
+    rows = list(reversed(probes))
+    traces: list[Any] = []
+    across, along, text = [], [], []
+    odd: dict[Look, list[tuple[float, int, str]]] = {look: [] for look in marked.values()}
+    for row, probe in enumerate(rows):
+        calm = np.array([place for place, gpu in enumerate(probe.gpus) if gpu not in marked], dtype=np.intp)
+        calm = calm[thinned(len(calm), POINTS)]
+        names = [f"{plain(name)}<br>{plain(probe.probe)}: " for name in probe.labels]
+        across.append(_PERCENT.bend(probe.excess_pct[calm]))
+        along.append(row + random.uniform(-0.26, 0.26, len(calm)))
+        text += [f"{names[place]}{signed(probe.excess_pct[place])} %" for place in calm]
+        quartiles = _PERCENT.bend(np.quantile(probe.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95)))
+        traces.append(_box(quartiles.reshape(5, 1), y=[row], orientation="h", width=0.66))
+        for gpu, name, excess in zip(probe.gpus, names, probe.excess_pct, strict=True):
+            if (look := marked.get(gpu)) is not None:
+                odd[look].append((excess, row, f"{name}{signed(excess, 1)} %<br>{look.name}"))
+    every_point = {
+        "x": single(np.concatenate(across)),
+        "y": single(np.concatenate(along)),
+        "marker": {"color": BLUE, "size": 4.5, "opacity": 0.75},
+        "text": text,
+    }
+    traces.append(Scatter(**every_point, mode="markers", showlegend=False, hovertemplate="%{text}<extra></extra>"))
+    for look, gpus in odd.items():
+        x = single(_PERCENT.bend([gpu[0] for gpu in gpus]))
+        traces.append(marks(x.tolist(), [gpu[1] for gpu in gpus], look, [gpu[2] for gpu in gpus]))
+    ends = np.concatenate([probe.excess_pct[[0, -1]] for probe in rows])
+    return figure_of(
+        traces,
+        layout(
+            104 + (26 if len(rows) > 4 else 40) * len(rows),
+            margin={"l": 100, "r": 16, "t": 40, "b": 48},
+            boxmode="overlay",
+            xaxis=_PERCENT.axis(ends, "slower than the median GPU, %"),
+            yaxis={
+                "tickvals": list(range(len(rows))),
+                "ticktext": [plain(probe.probe, _LETTERS) for probe in rows],
+                "automargin": True,
+                "range": [-0.6, len(rows) - 0.4],
+                "zeroline": False,
+                "showgrid": False,
+            },
+        ),
+    )
+
+
+def _box(quartiles: Any, **place: Any) -> dict[str, Any]:
+    """Boxes of their 5th, 25th, 50th, 75th and 95th percentiles."""
+    names = ("lowerfence", "q1", "median", "q3", "upperfence")
+    return Box(
+        **dict(zip(names, (values.tolist() for values in quartiles), strict=True)),
+        **place,
+        line={"color": GREY, "width": 1},
+        fillcolor="rgba(138,143,152,0.12)",
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
+def closely(probe: Against, marked: Mapping[str, Look]) -> Figure:
+    """One probe's GPUs as a histogram; those that stand out beyond its edges are drawn at the edge, with their size."""
+    excess = probe.excess_pct
+    first, third = (float(q) for q in np.quantile(excess, (0.25, 0.75)))
+    reach = max(_REACH * (third - first), 0.1)
+    inside = excess[np.abs(excess) <= reach]
+    left, right = float(inside[0]) - 0.02 * reach, float(inside[-1]) + 0.02 * reach
+    counts, edges = np.histogram(inside, bins=min(_BINS, max(8, len(inside) // 4)), range=(left, right))
+    width = float(edges[1] - edges[0])
+    bins = zip(edges, counts, strict=False)
+    hover = [f"{signed(start)} to {signed(start + width)} %: {many(int(number), 'GPU')}" for start, number in bins]
+    bars = Bar(
+        x=single(edges[:-1] + width / 2),
+        y=counts.astype(np.int32),
+        width=0.94 * width,
+        marker={"color": BLUE, "opacity": 0.75},
+        showlegend=False,
+        hovertext=hover,
+        hovertemplate="%{hovertext}<extra></extra>",
+    )
+    traces: list[Any] = [bars]
+    top = max(1.0, float(counts.max()))
+    beyond = {False: 0, True: 0}  # by whether they are on the right
+    room_beside = [_BESIDE if any(far) else 0.03 for far in (excess < left, excess > right)]
+    edge_left, edge_right = left - room_beside[0] * (right - left), right + room_beside[1] * (right - left)
+    for gpu, label, value in zip(probe.gpus, probe.labels, excess, strict=True):
+        look, outside = marked.get(gpu), not left <= value <= right
+        if look is None and not outside:
+            continue
+        slower, size = bool(value > 0), minus(f"{value:+.3g} %")
+        height = top * (1.1 + _NAME_ROW * (beyond[slower] % _NAME_ROWS)) if outside else 0.05 * top
+        beyond[slower] += outside
+        name = f"{plain(label)}<br>{signed(value)} %{'' if look is None else f'<br>{look.name}'}"
+        traces.append(
+            Scatter(
+                x=[min(max(float(value), edge_left), edge_right)],
+                y=[height],
+                mode="markers+text" if outside and beyond[slower] <= _NAME_ROWS else "markers",
+                text=[f"{plain(label)}  {size}" if slower else f"{size}  {plain(label)}"],
+                textposition="middle left" if slower else "middle right",
+                textfont={"size": 11},
+                marker=mark(look or Look(GREY, "circle", ""), 10),
+                showlegend=False,
+                hovertemplate=f"{name}<extra></extra>",
+            )
+        )
+    reach_in_all = 0.02 * (right - left)
+    return figure_of(
+        traces,
+        layout(
+            340,
+            margin={"l": 64, "r": 16, "t": 20, "b": 52},
+            bargap=0,
+            xaxis={
+                "title": {"text": f"slower than the median of {probe.typical_ms:,.4g} ms, %"},
+                "range": [edge_left - reach_in_all, edge_right + reach_in_all],
+                "zeroline": True,
+            },
+            yaxis={
+                "title": {"text": "GPUs"},
+                "range": [0, top * (1.06 + _NAME_ROW * min(max(beyond.values()), _NAME_ROWS))],
+            },
+        ),
+    )
+
+
+# -- by place -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Strips:
+    """Where each GPU of a frame is drawn by place: a strip is a cabinet or a node, the slowest first."""
+
+    quantity: GpuFigure
+    places: tuple[str, ...]
+    """From left to right."""
+    left_out: int
+    """Places that are not drawn."""
+    scale: Scale
+    x: NDArray[np.int16]
+    """(GPUs,)"""
+    y: NDArray[np.float32]
+    """(GPUs,) NaN for a GPU that is not drawn."""
+    boxes: pl.DataFrame
+    """Of `analysis.fleet.by_place`."""
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, quantity: GpuFigure, level: str) -> Strips:
+        """`rows`: of `analysis.beside`, with the columns of `quantity`; `level`: a column."""
+        value = quantity.apart
+        named = rows.select(
+            pl.lit("").alias("workload"),
+            pl.col(level).fill_null("unknown").alias("place"),
+            pl.col(value).cast(pl.Float64),
+        ).with_row_index("index")
+        known = named.drop_nulls(value)
+        boxes = by_place(known, "place", (value,))
+        cut = boxes if boxes.height <= STRIPS else pl.concat([boxes.head(STRIPS // 2), boxes.tail(STRIPS // 2)])
+        number = pl.DataFrame(
+            {"place": cut["place"], "number": np.arange(cut.height)}, schema_overrides={"number": pl.Int64}
+        )
+        placed = known.join(number, on="place", how="inner", maintain_order="left")
+        within = (pl.int_range(pl.len()).over("place") + 0.5) / pl.len().over("place") - 0.5
+        placed = placed.with_columns((UNIT * pl.col("number") + _STRIP * within).round().alias("x"))
+        scale = Scale.of(known[value].to_numpy())
+        x, y = np.zeros(rows.height, dtype=np.int16), np.full(rows.height, np.nan, dtype=np.float32)
+        index = placed["index"].to_numpy()
+        x[index], y[index] = placed["x"].to_numpy(), scale.bend(placed[value].to_numpy())
+        return cls(quantity, tuple(cut["place"]), boxes.height - cut.height, scale, x, y, cut)
+
+    def medians(self, places: Sequence[str]) -> tuple[float, float]:
+        """The lowest and the highest median of places, a little wider: an address does not hold all their digits."""
+        known = dict(self.boxes.select("place", pl.col(self.quantity.apart).list.get(2)).iter_rows())
+        values = [known[place] for place in places]
+        wider = _ROUNDED * max(map(abs, values))
+        return min(values) - wider, max(values) + wider
+
+    @property
+    def usual(self) -> dict[str, float]:
+        """How its points are drawn."""
+        return MANY if len(self.y) > DRAWN_AS_IMAGE else FEW
+
+    def places_between(self, low: float, high: float) -> tuple[str, ...] | None:
+        """The places of a part of the axis; None where it holds all."""
+        middles = UNIT * np.arange(len(self.places))
+        inside = np.flatnonzero((middles >= low - _STRIP / 2) & (middles <= high + _STRIP / 2))
+        return None if len(inside) == len(self.places) else tuple(self.places[place] for place in inside)
+
+
+def strips(
+    strip: Strips, names: Sequence[str], marked: Mapping[int, Look], picked: Sequence[int] = (), *, live: bool = True
+) -> Figure:
+    """The figure. `names`: of the GPUs of the frame; `marked`, `picked`: rows with a finding, and chosen ones.
+
+    `live`: for a page that says itself what the pointer is on; otherwise the points do.
+    """
+    quantity = strip.quantity
+    text = None
+    if not live:
+        values = strip.scale.values(strip.y)
+        pairs = zip(names, values, strict=True)
+        text = [f"{plain(name)}<br>{quantity.text(value) if np.isfinite(value) else 'n/a'}" for name, value in pairs]
+    traces = [
+        _all_points(strip.x, strip.scale.sent(strip.y), strip.usual, text),
+        strip_ring(strip, names, picked),
+        _box(
+            [strip.scale.bend(strip.boxes[quantity.apart].list.get(place).to_numpy()) for place in range(5)],
+            x=UNIT * np.arange(len(strip.places)),
+            width=0.86 * UNIT,
+        ),
+        *_marked_rows(strip.x, strip.y, marked, text),
+    ]
+    step = max(1, -(-len(strip.places) // _STRIP_NAMES))
+    return figure_of(
+        traces,
+        layout(
+            430,
+            margin={"l": 64, "r": 12, "t": 44, "b": 40},
+            boxmode="overlay",
+            showlegend=bool(marked) or bool(picked),
+            xaxis={
+                "tickvals": [UNIT * place for place in range(0, len(strip.places), step)],
+                "ticktext": [plain(ending(place, _PLACE_LETTERS)) for place in strip.places[::step]],
+                "automargin": True,
+                "autotickangles": [0, 90],  # Plotly leaves out a slanted name that ends beyond the figure: the last
+                "range": [-0.7 * UNIT, UNIT * (len(strip.places) - 0.3)],
+                "showgrid": False,
+                "zeroline": False,
+            },
+            yaxis=strip.scale.axis(strip.scale.values(strip.y), quantity.axis) | {"visible": bool(strip.places)},
+            annotations=[] if strip.places else [nothing("n/a: no run has this figure")],
+        ),
+    )
+
+
+def strip_ring(strip: Strips, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
+    """Rings around the chosen GPUs."""
+    return _ring(strip.x, strip.y, names, picked)
+
+
+def _ring(x: Any, y: Any, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
+    rows = [row for row in picked if np.isfinite(y[row])]
+    return chosen(x[rows].tolist(), y[rows].tolist(), [names[row] for row in rows])
+
+
+def _all_points(x: Any, y: Any, usual: Mapping[str, float], text: Sequence[str] | None) -> dict[str, Any]:
+    """All GPUs of a figure, as its trace 0."""
+    kind: Any = Scattergl if len(y) > DRAWN_AS_IMAGE else Scatter
+    return kind(  # type: ignore[no-any-return]
+        x=x,
+        y=y,
+        mode="markers",
+        marker=points(None, usual),
+        showlegend=False,
+        text=None if text is None else list(text),
+        hoverinfo="none" if text is None else "text",
+    )
+
+
+def _marked_rows(x: Any, y: Any, marked: Mapping[int, Look], text: Sequence[str] | None) -> list[dict[str, Any]]:
+    """The GPUs with a finding, a trace a kind. `text`: of all rows, what the pointer says."""
+    traces = []
+    for look in dict.fromkeys(marked.values()):
+        rows = [row for row, row_look in marked.items() if row_look == look and np.isfinite(y[row])]
+        if rows:
+            texts = None if text is None else [f"{text[row]}<br>{look.name}" for row in rows]
+            traces.append(marks(x[rows].tolist(), y[rows].tolist(), look, texts, rows))
+    return traces
+
+
+# -- against power ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Powered:
+    """Where each GPU of a frame is drawn by its power and its time."""
+
+    scale: Scale
+    x: NDArray[np.float32]
+    """(GPUs,) W; NaN where power or time is not known."""
+    y: NDArray[np.float32]
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """Where the axis of power begins and ends."""
+        known = self.x[np.isfinite(self.x)]
+        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+        wider = 0.05 * max(high - low, 1.0)
+        return low - wider, high + wider
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame) -> Powered:
+        """`rows`: with power_w and slower_pct."""
+        both = pl.col("power_w").is_not_null() & pl.col("slower_pct").is_not_null()
+        x, y = (
+            rows.select(pl.when(both).then(pl.col(name).cast(pl.Float64)))[name].fill_null(float("nan")).to_numpy()
+            for name in ("power_w", "slower_pct")
+        )
+        scale = Scale.of(y)
+        return cls(scale, x.round(1).astype(np.float32), scale.bend(y.round(2)).astype(np.float32))
+
+
+def against_power(
+    power: Powered, names: Sequence[str], marked: Mapping[int, Look], picked: Sequence[int] = (), *, live: bool = False
+) -> Figure:
+    """One probe's GPUs, each a point: its power, and how much slower it is than the median.
+
+    `names`: of the GPUs of the frame; `marked`, `picked`: rows with a finding, and chosen ones. `live`: for a page that
+    says itself what the pointer is on, with every GPU in trace 0; otherwise the points do, and of a large fleet
+    `POINTS` are drawn. GPUs without a power are not drawn.
+    """
+    known = np.flatnonzero(np.isfinite(power.y))
+    slower = power.scale.values(power.y)
+    rows, text = np.arange(len(power.y)), None
+    if not live:
+        calm = known[~np.isin(known, list(marked))]
+        calm = calm[np.argsort(power.y[calm], kind="stable")]
+        rows = calm[thinned(len(calm), POINTS)]
+        text = [
+            f"{plain(name)}<br>{watts:,.0f} W, {signed(pct)} %" if np.isfinite(pct) else ""
+            for name, watts, pct in zip(names, power.x, slower, strict=True)
+        ]
+    texts = None if text is None else [text[row] for row in rows]
+    usual = MANY if len(rows) > DRAWN_AS_IMAGE else FEW
+    ring = [power_ring(power, names, picked)] if live else []
+    traces = [
+        _all_points(power.x[rows], power.scale.sent(power.y[rows]), usual, texts),
+        *ring,
+        *_marked_rows(power.x, power.y, marked, text),
+    ]
+    return figure_of(
+        traces,
+        layout(
+            420,
+            margin={"l": 64, "r": 16, "t": 44, "b": 52},
+            showlegend=bool(marked) or bool(picked),
+            xaxis={
+                "title": {"text": "power, W"},
+                "zeroline": False,
+                "range": list(power.reach),
+                "visible": len(known) > 0,
+            },
+            yaxis=power.scale.axis(slower, "slower than the median GPU, %") | {"visible": len(known) > 0},
+            annotations=[] if len(known) else [nothing("n/a: no run has both a time and a power")],
+        ),
+    )
+
+
+def power_ring(power: Powered, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
+    """Rings around the chosen GPUs."""
+    return _ring(power.x, power.y, names, picked)
+
+
+# -- over the campaigns -------------------------------------------------------------------------------------------
+
+_COLOURS = (RED, ORANGE, PINK, GREEN, OLIVE, SKY)
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
+
+
+def over_campaigns(trend: Trend, gpus: Sequence[str], names: Mapping[str, str]) -> Figure:
+    """The median of the fleet with its 95 % interval, the middle half and nine tenths of it, and lines of `gpus`."""
+    periods = trend.periods
+    lines = {gpu: rows for gpu in gpus[:LINES] if (rows := trend.of(gpu)).height}
+    values = [periods["p5"], periods["p95"], *(rows["slower_pct"] for rows in lines.values())]
+    in_all = np.concatenate([column.cast(pl.Float64).drop_nulls().to_numpy() for column in values])
+    scale = Scale.of(np.concatenate([periods[name].to_numpy() for name in ("p5", "p95")]))
+    times = periods["began"].to_list()
+    bands = (("p5", "p95", 0.13, "90 % of the GPUs"), ("p25", "p75", 0.24, "half of the GPUs"))
+    traces: list[Any] = [
+        Scatter(
+            x=[*times, *times[::-1]],
+            y=[*scale.bend(periods[top]).tolist(), *scale.bend(periods[bottom]).tolist()[::-1]],
+            fill="toself",
+            mode="lines",
+            line={"width": 0},
+            fillcolor=f"rgba(61,143,209,{opacity})",
+            name=name,
+            hoverinfo="skip",
+        )
+        for bottom, top, opacity, name in bands
+    ]
+    of_fleet = periods.select("began", "low", "high", pl.col("median").alias("slower_pct"))
+    text = [
+        f"{plain(period)}: median {signed(median)} %{_ends(low, high)}<br>n = {many(gpus_then, 'GPU')}, {runs:,} runs"
+        for period, median, low, high, gpus_then, runs in periods.select(
+            "period", "median", "low", "high", "gpus", "runs"
+        ).iter_rows()
+    ]
+    traces.append(_line(of_fleet, scale, "median GPU", (BLUE, "circle"), text))
+    for place, (gpu, rows) in enumerate(lines.items()):
+        name = plain(names.get(gpu, gpu))
+        text = [
+            f"{name}, {plain(period)}<br>{signed(slower)} %{_ends(low, high)}, n = {many(n, 'run')}"
+            for period, slower, low, high, n in rows.select("period", "slower_pct", "low", "high", "n").iter_rows()
+        ]
+        look = _COLOURS[place % len(_COLOURS)], _SYMBOLS[place % len(_SYMBOLS)]
+        traces.append(_line(rows, scale, name, look, text))
+    ticks: dict[str, Any] = {"title": {"text": "UTC"}}
+    period_names = periods["period"].to_list()
+    if trend.by == "campaign" and len(period_names) <= 10 and max(map(len, period_names)) <= 16:
+        ticks = {"tickvals": times, "ticktext": [plain(name) for name in period_names]}
+    return figure_of(
+        traces,
+        layout(
+            400,
+            margin={"l": 64, "r": 16, "t": 64, "b": 44},
+            xaxis={"showgrid": False, "automargin": True, **room(times), **ticks},
+            yaxis=scale.axis(in_all, "slower than the median GPU, %"),
+        ),
+    )
+
+
+def _line(rows: pl.DataFrame, scale: Scale, name: str, look: tuple[str, str], text: Sequence[str]) -> dict[str, Any]:
+    """A line with intervals. `rows`: began, slower_pct, low, high."""
+    columns = (rows[column].cast(pl.Float64).fill_null(float("nan")) for column in ("slower_pct", "low", "high"))
+    y, below, above = (scale.bend(column.to_numpy()) for column in columns)
+    colour, symbol = look
+    return Scatter(
+        x=rows["began"].to_list(),
+        y=y.tolist(),
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": np.nan_to_num(above - y).tolist(),
+            "arrayminus": np.nan_to_num(y - below).tolist(),
+            "thickness": 1.5,
+            "width": 4,
+            "color": colour,
+        },
+        mode="lines+markers",
+        name=name,
+        line={"color": colour, "width": 2},
+        marker={"symbol": symbol, "size": 8, "color": colour},
+        text=list(text),
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _ends(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" {minus(interval(low, high, digits=2))}"
+
+
+# -- one GPU over a campaign --------------------------------------------------------------------------------------
+
+_PANELS = (("power_w", "power, W"), ("sm_clock_mhz", "SM clock, MHz"), ("temperature_c", "temp., °C"))
+_ABOVE = 0.12  # above and below the values, of their range
+_LABEL_SHARE = 0.019  # of the width, between the names of two probes
+
+
+def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
+    """A GPU over a campaign beside the fleet's median: power, clock, temperature; its probes as bands."""
+    time = single(lines.time_s)
+    name = plain(name, _LETTERS)
+    alone = lines.measured == 1  # it is its own median
+    running, bands, words = _windows(lines, gpu)
+    traces: list[dict[str, Any]] = []
+    for row, (metric, title) in enumerate(_PANELS, start=1):
+        unit = title.rpartition(", ")[2]
+        median = ("all GPUs in the same probe (median)", lines.fleet[gpu][metric], GREY, 1.5)
+        for who, line, colour, width in (*([] if alone else [median]), (name, lines.gpus[gpu][metric], RED, 2)):
+            with_probe = row == 1 and who == name
+            traces.append(
+                {
+                    **axes_of(row),
+                    "type": "scatter",
+                    "x": time,
+                    "y": single(np.round(line, 1)),
+                    "name": who,
+                    "legendgroup": who,
+                    "showlegend": row == 1,
+                    "mode": "lines",
+                    "line": {"color": colour, "width": width},
+                    "hovertemplate": f"{who}: %{{y:,.0f}} {unit}{'%{text}' if with_probe else ''}<extra></extra>",
+                    **({"text": running} if with_probe else {}),
+                }
+            )
+    return stacked(
+        traces,
+        [{"title": {"text": title}, "range": _range(lines, gpu, metric)} for metric, title in _PANELS],
+        {"zeroline": False},
+        layout(
+            590,
+            margin={"l": 64, "r": 40, "t": 120, "b": 82},
+            hovermode="x",
+            legend={"orientation": "h", "yanchor": "top", "y": -0.15, "x": 0},
+            shapes=bands,
+            annotations=words,
+        ),
+        apart=0.045,
+        under="time since its first probe began, s",
+    )
+
+
+def _windows(lines: Timelines, gpu: str) -> tuple[list[str], list[dict[str, Any]], list[dict[str, Any]]]:
+    """The probes of a GPU: what it runs at each time, bands, and their names where there is room."""
+    running = np.full(len(lines.time_s), "", dtype=object)
+    bands: list[dict[str, Any]] = []
+    words: list[dict[str, Any]] = []
+    apart, named_s = _LABEL_SHARE * float(lines.time_s[-1]), -np.inf
+    for window in lines.windows[gpu]:
+        inside = (lines.time_s >= window.began_s) & (lines.time_s <= window.ended_s)
+        running[inside] = f"<br>measuring {plain(window.probe)}"
+        middle_s = (window.began_s + window.ended_s) / 2
+        band = {"type": "rect", "xref": "x", "yref": "paper", "x0": window.began_s, "x1": window.ended_s}
+        look = {"y0": 0, "y1": 1, "fillcolor": GREY, "opacity": 0.10, "line": {"width": 0}, "layer": "below"}
+        bands.append(band | look)
+        if middle_s - named_s >= apart:
+            named_s = middle_s
+            text = {"text": plain(window.probe, _LETTERS), "textangle": -35, "font": {"size": 11}, "name": "wide"}
+            place = {"x": middle_s, "y": 1.0, "xref": "x", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+            words.append(text | place | {"showarrow": False})
+    return list(running), bands, words
+
+
+def _range(lines: Timelines, gpu: str, metric: str) -> list[float] | None:
+    """Room for all values, so that no line lies on an edge; power, of which 0 means something, begins there."""
+    values = np.concatenate([lines.gpus[gpu][metric], lines.fleet[gpu][metric]])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    low, high = float(values.min()), float(values.max())
+    wider = _ABOVE * max(high - low, 1.0)
+    return [min(0.0, low) if metric == "power_w" else low - wider, high + wider]

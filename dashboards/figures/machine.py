@@ -1,0 +1,406 @@
+"""Pictures of a machine: a cell a GPU, a row of cells a node, a block of rows a cabinet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import asinh
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ...analysis.fleet.side_by_side import Floats, labels
+from ..style import GREY, SLOWNESS, layout
+from ..words import estimate, minus
+from .drawing import Figure, Heatmap, Scatter, figure_of
+from .looks import Look, chosen, ending, mark, plain
+
+Shades = NDArray[np.float32]
+Ints = NDArray[np.integer[Any]]
+
+CELLS = 4_096
+"""GPUs whose map is drawn for each probe; of a larger fleet there is one map."""
+UNKNOWN = "unknown"
+"""The block of GPUs whose node is not known."""
+_SEATS = 16  # cells of a row; a node of more GPUs takes several rows
+_TALLEST = 36  # rows of a block
+_ASPECT = 2.6  # columns to rows of a picture that fits a screen
+_LEAST_COLUMNS = 24  # so that the cells of a small machine are no long bars
+_HEIGHT_PX, _CELL_PX, _LEAST_CELL_PX = 560, 22, 3
+_NODE_NAMES = 128  # nodes of a picture that has room for their names
+_CABINET_PX = 26  # of a block that has room for its name
+_WIDTH_PX = 1000
+_BLOCK_NAME, _NODE_NAME = 14, 7  # letters
+_ODD_NAMES = 12  # GPUs with findings whose names are written
+_LEAST, _MOST = 5.0, 50.0  # where the colours end
+_NEAR = 0.1  # of where they end: up to here they are linear, beyond it logarithmic
+_GAP = -128
+_WITH_GAPS = [[0.0, "rgba(0,0,0,0)"], *([0.002 + 0.998 * at, colour] for at, colour in SLOWNESS)]
+"""The colours of cells that are sent as whole numbers of a byte, of which the lowest is a gap."""
+_TICKS = (1, 2, 5, 10, 20, 50)
+_FINE, _UNJUDGED = "rgba(138,143,152,0.42)", "rgba(138,143,152,0.14)"
+
+_FIGURES = (
+    ("power_pct", "power", "more power, %", "%"),
+    ("clock_pct", "SM clock", "higher clock, %", "%"),
+    ("hotter_c", "temperature", "hotter, °C", "°C"),
+)
+
+
+# -- where a GPU stands -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the cell of each GPU is. Blocks of cabinets stand side by side, and below each other where there are
+    many; the nodes of all blocks line up."""
+
+    rows: int
+    columns: int
+    cell: Mapping[str, tuple[int, int]]
+    """By key of a GPU: row and column. Two keys that are names of one GPU have one cell."""
+    name: Mapping[str, str]
+    """By key, the GPU's name for people."""
+    blocks: tuple[tuple[str, int, float], ...] = field(repr=False)
+    """Name, row above the block, and middle column of each cabinet that has a name."""
+    nodes: tuple[tuple[str, int, int], ...] = field(repr=False)
+    """Name within its cabinet, row and first column of each node that has a name."""
+
+    @classmethod
+    def of(cls, gpus: pl.DataFrame) -> Grid:
+        """`gpus`: gpu, name, node, cabinet, in the order of places; and slot and uuid, where GPUs may have two names:
+        a card that is known by its UUID alone, and by its place alone, is drawn once. Nobody knows which name is which
+        card's; a node has the right number of cells."""
+        groups = _groups(gpus)
+        width = max((len(seats) for rows in groups.values() for _, seats in rows), default=1)
+        tallest = max((len(rows) for cabinet, rows in groups.items() if cabinet not in ("", UNKNOWN)), default=0)
+        if not tallest:
+            tallest = math.ceil(math.sqrt(sum(map(len, groups.values())) * (width + 1) / _ASPECT))
+        tallest = min(max(tallest, 8), _TALLEST)
+        blocks = [
+            (cabinet if not number else "", part)
+            for cabinet, rows in groups.items()
+            for number, part in enumerate(_parts(rows, tallest))
+        ]
+        tallest = max((len(rows) for _, rows in blocks), default=1)
+        a_line = _blocks_in_a_line(len(blocks), width + 1, tallest + 2)
+        cell: dict[str, tuple[int, int]] = {}
+        block_names, node_names = [], []
+        for number, (cabinet, rows) in enumerate(blocks):
+            top, left = number // a_line * (tallest + 2), number % a_line * (width + 1)
+            if cabinet:
+                block_names.append((cabinet, top, left + (width - 1) / 2))
+            for row, (node, seats) in enumerate(rows, start=top + 1):
+                if node:
+                    node_names.append((node.removeprefix(cabinet).lstrip("-_.:/") or node, row, left))
+                cell |= {gpu: (row, left + seat) for seat, keys in enumerate(seats) for gpu in keys}
+        lines = -(-len(blocks) // a_line)
+        rows_in_all = max(1, lines * (tallest + 2) - 1)
+        columns = max(1, min(a_line, len(blocks)) * (width + 1) - 1)
+        return cls(rows_in_all, columns, cell, labels(gpus), tuple(block_names), tuple(node_names))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs there are, each once: an upper bound where the place of some is not known."""
+        return len(set(self.cell.values()))
+
+    @property
+    def cell_px(self) -> float:
+        """The height of a cell, in pixels."""
+        return min(_CELL_PX, max(_LEAST_CELL_PX, _HEIGHT_PX / self.rows))
+
+    def shades(self, values: Mapping[str, float], end: float) -> Shades:
+        """(rows, columns) where on the colours each cell is, from -1 to 1 at `end`; NaN for a cell without a value. Of
+        two names of a GPU the value that is known counts; of two, that of the later name."""
+        known = [gpu for gpu in values if gpu in self.cell]
+        row, column = np.array([self.cell[gpu] for gpu in known], dtype=np.int64).reshape(-1, 2).T
+        return self.placed(row, column, np.array([values[gpu] for gpu in known], dtype=np.float64), end)
+
+    def placed(self, row: Ints, column: Ints, value: Floats, end: float) -> Shades:
+        """The same for values in these cells."""
+        cells: Shades = np.full((self.rows, self.columns), np.nan, dtype=np.float32)
+        near = _NEAR * end
+        cells[row, column] = np.round(np.arcsinh(value / near) / asinh(end / near), 3)
+        return cells
+
+
+def _groups(gpus: pl.DataFrame) -> dict[str, list[tuple[str, list[list[str]]]]]:
+    """By cabinet its rows of cells: the name of the node (at its first row only) and the keys of the GPU in each."""
+    nodes: dict[tuple[str, str | None], list[tuple[str, int | None, bool]]] = {}
+    columns = [gpus[name] if name in gpus.columns else [None] * gpus.height for name in ("slot", "uuid")]
+    where = gpus.select("gpu", "node", "cabinet").iter_rows()
+    for (gpu, node, cabinet), slot, uuid in zip(where, *columns, strict=True):
+        group = cabinet or ("" if node else UNKNOWN)
+        nodes.setdefault((group, node), []).append((gpu, slot, uuid is not None))
+    groups: dict[str, list[tuple[str, list[list[str]]]]] = {}
+    seats_of = {place: _seats(members) for place, members in nodes.items()}
+    width = max((min(len(seats), _SEATS) for (_, node), seats in seats_of.items() if node), default=8)
+    for (group, node), seats in seats_of.items():
+        parts = _parts(seats, width)
+        groups.setdefault(group, []).extend(("" if number else node or "", part) for number, part in enumerate(parts))
+    unknown = groups.pop(UNKNOWN, None)
+    return groups if unknown is None else groups | {UNKNOWN: unknown}
+
+
+def _seats(members: Sequence[tuple[str, int | None, bool]]) -> list[list[str]]:
+    """The keys of each GPU of a node. `members`: key, slot, whether the UUID is known."""
+    seats: list[list[str]] = []
+    without_uuid: list[list[str]] = []
+    for gpu, slot, has_uuid in members:
+        if slot is not None:
+            seats.append([gpu])
+            without_uuid += [] if has_uuid else [seats[-1]]
+    for gpu, slot, _ in members:
+        if slot is None and without_uuid:
+            without_uuid.pop(0).append(gpu)
+        elif slot is None:
+            seats.append([gpu])
+    return seats
+
+
+def _parts(rows: Sequence[Any], most: int) -> list[Any]:
+    """The rows in parts of at most so many."""
+    return [rows[start : start + most] for start in range(0, len(rows), most)]
+
+
+def _blocks_in_a_line(blocks: int, wide: int, high: int) -> int:
+    """How many blocks stand side by side, for a picture that is about `_ASPECT` times as wide as it is high."""
+
+    def off(a_line: int) -> float:
+        return abs(math.log(a_line * wide / (-(-blocks // a_line) * high) / _ASPECT))
+
+    return min(range(1, max(blocks, 1) + 1), key=off)
+
+
+# -- the picture of the findings ----------------------------------------------------------------------------------
+
+
+def picture(grid: Grid, marked: Mapping[str, Look], judged: Mapping[str, bool] | None = None) -> Figure:
+    """The machine with its findings: each GPU that has one with its mark and, of few, its name.
+
+    `judged`: whether a GPU was judged; None where all were, or nobody knows.
+    """
+    cells = np.full((grid.rows, grid.columns), np.nan, dtype=np.float32)
+    known = judged or {}
+    for gpu, (row, column) in grid.cell.items():
+        cells[row, column] = np.fmax(cells[row, column], float(known.get(gpu, not known)))
+    pointed: dict[str, Any] = {"hoverinfo": "skip"}
+    if len(grid.cell) <= CELLS:
+        text = [[""] * grid.columns for _ in range(grid.rows)]
+        for gpu, (row, column) in grid.cell.items():
+            text[row][column] = plain(grid.name[gpu])
+        pointed = {"text": text, "hovertemplate": "%{text}<extra></extra>"}
+    traces: list[Any] = [
+        Heatmap(
+            z=cells,
+            **_cells(grid),
+            zmin=0,
+            zmax=1,
+            colorscale=[[0, _UNJUDGED], [1, _FINE]],
+            showscale=False,
+            **pointed,
+        )
+    ]
+    legend = [("nothing found", _FINE)] + ([("not judged", _UNJUDGED)] if (cells == 0).any() else [])
+    traces += [
+        Scatter(x=[None], y=[None], mode="markers", name=name, marker={"symbol": "square", "color": colour, "size": 11})
+        for name, colour in legend
+    ]
+    traces += _marks(grid, marked, dict.fromkeys(marked, ""))
+    return _figure(grid, traces, [*_names(grid), *_odd_names(grid, marked)], top=30, legend=True)
+
+
+def _odd_names(grid: Grid, marked: Mapping[str, Look]) -> Iterator[dict[str, Any]]:
+    """The names of GPUs with findings, where there are few."""
+    odd = {grid.cell[gpu]: gpu for gpu in marked if gpu in grid.cell}
+    if len(odd) > _ODD_NAMES:
+        return
+    for number, ((row, column), gpu) in enumerate(sorted(odd.items())):
+        side = 1 if 2 * column < max(grid.columns, _LEAST_COLUMNS) else -1  # towards the middle, where there is room
+        yield {
+            "text": f"<b>{plain(ending(grid.name[gpu], 18))}</b>",
+            "x": column,
+            "y": row,
+            "ax": side * 34,
+            "ay": -16 if number % 2 == 0 else 16,
+            "xanchor": "left" if side > 0 else "right",
+            "showarrow": True,
+            "arrowhead": 0,
+            "arrowwidth": 1,
+            "arrowcolor": GREY,
+            "standoff": 5,
+            "font": {"size": 12},
+        }
+
+
+# -- maps of a figure ---------------------------------------------------------------------------------------------
+
+
+def maps(beside: pl.DataFrame, gpus: pl.DataFrame, marked: Mapping[str, Look]) -> dict[str, Figure]:
+    """By name: a map of each probe's times, and of power, clock and temperature in the probe that draws most power.
+
+    `beside`: of `analysis.fleet.side_by_side`; `gpus`: of the campaign. The colours of all times are the same.
+    """
+    grid = Grid.of(gpus)
+    if beside.is_empty():
+        return {}
+    probes = beside.drop_nulls("slower_pct")["workload"].unique(maintain_order=True).to_list()
+    medians = beside.drop_nulls("power_w").group_by("workload").agg(pl.col("power_w").median())
+    strongest = medians.sort("power_w", "workload")["workload"].to_list()
+    if gpus.height > CELLS:
+        probes = strongest[-1:] or probes[:1]
+    end = end_of(beside.filter(pl.col("workload").is_in(probes))["slower_pct"])
+    figures = {}
+    for probe in probes:
+        times = _known(beside.filter(pl.col("workload") == probe), "slower_pct")
+        figures[f"time: {probe}"] = heat_map(grid, times, "slower, %", "%", marked, end=end)
+    if strongest and gpus.height <= CELLS:
+        rows = beside.filter(pl.col("workload") == strongest[-1])
+        for column, name, title, unit in _FIGURES:
+            if len(values := _known(rows, column)) > 1:
+                figures[f"{name}: {strongest[-1]}"] = heat_map(
+                    grid, values, title, unit, marked, end=end_of(rows[column])
+                )
+    return figures
+
+
+def _known(rows: pl.DataFrame, column: str) -> dict[str, float]:
+    return dict(rows.select("gpu", column).drop_nulls().iter_rows())
+
+
+def end_of(values: pl.Series, unit: str = "%") -> float:
+    """Where the colours end: at the GPU that is farthest from the median; of per cent and °C within limits."""
+    farthest = values.abs().max()
+    distance = float(farthest) if isinstance(farthest, int | float) else 0.0
+    return min(max(distance, _LEAST), _MOST) if unit in ("%", "°C") else distance or 1.0
+
+
+def shade(value: float, end: float) -> float:
+    """Where on the colours a value is, from -1 to 1 at `end`: linear near 0, by its logarithm beyond."""
+    near = _NEAR * end
+    return round(asinh(value / near) / asinh(end / near), 3)
+
+
+def sent(shades: Shades) -> NDArray[np.int8]:
+    """Cells in a byte each, for a map of a live page."""
+    return np.where(np.isnan(shades), _GAP, np.round(np.nan_to_num(shades) * (-_GAP - 1))).astype(np.int8)
+
+
+def heat_map(
+    grid: Grid,
+    values: Mapping[str, float] | Shades,
+    title: str,
+    unit: str,
+    marked: Mapping[str, Look],
+    *,
+    end: float,
+) -> Figure:
+    """The map of one figure. `values`: by GPU, 0 is the median of the fleet; the colours end at `end`.
+
+    Where they are the cells of `Grid.placed`, the map is for a page that says itself what the pointer is on: trace 1
+    is for the cells that a brush holds, and trace 2 for the chosen GPUs.
+    """
+    live = not isinstance(values, Mapping)
+    high_ticks = [float(tick) for tick in _TICKS if tick <= 0.9 * end][-3:] or [end]
+    ticks = [*(-tick for tick in reversed(high_ticks)), 0.0, *high_ticks]
+    cells: dict[str, Any] = {**_cells(grid), "zmin": -1, "zmax": 1, "colorscale": SLOWNESS}
+    sizes: Mapping[str, str] | None = None
+    if isinstance(values, Mapping):
+        sizes = {gpu: f"{estimate(value, digits=2, signed=True)} {unit}" for gpu, value in values.items()}
+        text = [[""] * grid.columns for _ in range(grid.rows)]
+        for gpu, size in sizes.items():
+            if gpu in grid.cell:
+                row, column = grid.cell[gpu]
+                text[row][column] = f"{plain(grid.name[gpu])}<br>{minus(size)}"
+        cells |= {"text": text, "hovertemplate": "%{text}<extra></extra>"}
+        z: Any = grid.shades(values, end)
+    else:
+        cells |= {"hoverinfo": "none", "zmin": _GAP, "zmax": -_GAP - 1, "colorscale": _WITH_GAPS}
+        z = sent(values)
+    bar = {
+        "title": {"text": f"{title} (0: the median GPU)", "side": "top", "font": {"size": 12}},
+        "orientation": "h",
+        "tickvals": [(-_GAP - 1 if live else 1) * shade(tick, end) for tick in ticks],
+        "ticktext": [minus(f"{tick:+g}") if tick else "0" for tick in ticks],
+        "tickangle": 0,
+        "thickness": 10,
+        "x": 0,
+        "xanchor": "left",
+        "y": 1,
+        "yanchor": "bottom",
+        "ypad": 16,
+        "outlinewidth": 0,
+    }
+    traces: list[Any] = [Heatmap(z=z, **cells, colorbar=bar)]
+    if live:
+        traces += [Heatmap(**cells, showscale=False, visible=False), chosen([], [], [])]
+    traces += _marks(grid, marked, sizes)
+    return _figure(grid, traces, list(_names(grid)), top=84, legend=bool(marked))
+
+
+def _cells(grid: Grid) -> dict[str, Any]:
+    """What the cells of all maps have in common."""
+    room = grid.columns <= 200
+    return {"hoverongaps": False, "xgap": 1.5 if room else 0.3, "ygap": 1.5 if grid.cell_px > 8 else 0.3}
+
+
+def _marks(grid: Grid, marked: Mapping[str, Look], sizes: Mapping[str, str] | None) -> list[Any]:
+    """The GPUs that have verdicts, a trace a kind. `sizes`: what the pointer says of each; None where the page does."""
+    traces = []
+    for look in dict.fromkeys(marked.values()):
+        gpus = [gpu for gpu in marked if marked[gpu] == look and gpu in grid.cell]
+        texts = None
+        if sizes is not None:
+            lines = ([plain(grid.name[gpu]), minus(sizes.get(gpu, "n/a")), look.name] for gpu in gpus)
+            texts = ["<br>".join(filter(None, line)) for line in lines]
+        traces.append(
+            Scatter(
+                x=[grid.cell[gpu][1] for gpu in gpus],
+                y=[grid.cell[gpu][0] for gpu in gpus],
+                mode="markers",
+                name=look.name,
+                marker=mark(look, 11 if grid.cell_px > 14 else 8),
+                text=texts,
+                hoverinfo="none" if texts is None else "text",
+            )
+        )
+    return traces
+
+
+def _names(grid: Grid) -> Iterator[dict[str, Any]]:
+    """The names of cabinets above their blocks, and of nodes beside their cells, where there is room."""
+    places = [column for _, _, column in grid.blocks]
+    columns = max(grid.columns, _LEAST_COLUMNS)
+    apart = min((abs(a - b) for a, b in pairwise(places) if a != b), default=columns)
+    step = max(1, math.ceil(_CABINET_PX / (apart * _WIDTH_PX / columns)))
+    usual = {"showarrow": False, "font": {"size": 11, "color": GREY}}
+    for name, row, column in grid.blocks[::step]:
+        text = plain(ending(name, _BLOCK_NAME))
+        yield {"text": text, "x": column, "y": row, "yanchor": "middle", **usual}
+    if len(grid.nodes) <= _NODE_NAMES and grid.cell_px >= 12:
+        for name, row, column in grid.nodes:
+            text = plain(ending(name, _NODE_NAME))
+            place = {"x": column - 0.55, "y": row, "xanchor": "right", "name": "wide"}
+            yield {"text": text, **place, **usual, "font": {"size": 9, "color": GREY}}
+
+
+def _figure(
+    grid: Grid, traces: Sequence[Any], annotations: Sequence[Mapping[str, Any]], *, top: int, legend: bool
+) -> Figure:
+    names_room = 0.9 if len(grid.nodes) <= _NODE_NAMES and grid.cell_px >= 12 else 0
+    return figure_of(
+        traces,
+        layout(
+            round(top + 44 + grid.cell_px * grid.rows),
+            margin={"l": 26 if names_room else 8, "r": 8, "t": top, "b": 40},
+            showlegend=legend,
+            legend={"orientation": "h", "yanchor": "top", "y": 0, "x": 0, "font": {"size": 12}},
+            annotations=list(annotations),
+            xaxis={"visible": False, "range": [-0.6, max(grid.columns, _LEAST_COLUMNS) - 0.4]},
+            yaxis={"visible": False, "range": [grid.rows - 0.4, -0.6]},
+        ),
+    )
