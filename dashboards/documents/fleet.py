@@ -1,0 +1,491 @@
+"""A fleet in words: three answers (which GPUs, why, what to do), newest readings, and how much its GPUs differ."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from ...analysis import Variability
+from ...analysis.contents import FRESH_S, FleetNow
+from ...analysis.runs.probing import Probed
+from ...analysis.verdicts import Judgement, Kind, Level, Verdict
+from ...analysis.verdicts.judge import ERROR_RATE
+from ...analysis.verdicts.planted import Planted, falsely_named
+from ...store.vocabulary import clock_in_words
+from ..document import Cell, Chart, Column, Facts, Part, Section, Table
+from ..figures.looks import Look, looks
+from ..figures.machine import Grid, picture
+from ..words import (
+    MISSING,
+    duration,
+    estimate,
+    interval,
+    interval_digits,
+    listed,
+    many,
+    minute,
+    number,
+    quantity,
+    second,
+    short_names,
+)
+from .evidence import action, because, remark, size
+from .verdicts import fine, least, not_judged, to_watch
+
+WORST = 8
+"""Findings in the three answers; the others are counted, and stand in the table of all."""
+_NAMES = 6  # of GPUs in a sentence
+
+
+# -- the three answers --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JudgedFleet:
+    """The GPUs of a cluster with what was concluded about them."""
+
+    gpus: pl.DataFrame
+    """gpu, name, node, cabinet, slot, uuid, in the order of places: of `Probed`, or of `analysis.contents.places`."""
+    judgement: Judgement
+    judged: Collection[str] = ()
+    """Keys of the GPUs that were compared; empty where all were, or nobody knows."""
+
+    @cached_property
+    def grid(self) -> Grid:
+        """Where the cell of each GPU is."""
+        return Grid.of(self.gpus)
+
+    @cached_property
+    def verdicts(self) -> Mapping[str, Sequence[Verdict]]:
+        """By key of a GPU its verdicts, the worst first."""
+        return self.judgement.by_key(self.gpus)
+
+    @cached_property
+    def looks(self) -> Mapping[str, Look]:
+        """By key of a GPU that has verdicts, how it is drawn."""
+        return looks(self.verdicts)
+
+    @property
+    def odd(self) -> int:
+        """How many GPUs something is wrong with, each once."""
+        keys = dict(zip(self.gpus["name"], self.gpus["gpu"], strict=True))
+        wrong = (verdict for verdict in self.judgement.rows if verdict.kind is not Kind.FAST)
+        names = {name for verdict in wrong for name in verdict.gpus}
+        return len({self.grid.cell.get(keys.get(name, name), name) for name in names})
+
+    @property
+    def judged_gpus(self) -> int:
+        """How many GPUs were judged, each once: two names may be those of one GPU."""
+        if not self.judged:
+            return min(self.judgement.gpus, self.grid.gpus)
+        return len({self.grid.cell[gpu] for gpu in self.judged if gpu in self.grid.cell})
+
+    @property
+    def maybe_twice(self) -> bool:
+        """Whether a GPU may have two names: then numbers of GPUs are upper bounds."""
+        return self.grid.gpus < len(self.grid.cell)
+
+
+def headline(fleet: JudgedFleet) -> str:
+    """How many GPUs are odd and how many are fine, in a sentence."""
+    upto = "up to " if fleet.maybe_twice else ""
+    gpus = many(fleet.grid.gpus, "GPU")
+    if not fleet.judgement.rows and not fleet.judged_gpus and not fleet.judgement.ranks:
+        return f"None of {gpus} could be judged." if fleet.grid.gpus > 1 else "The one GPU could not be judged."
+    odd, rest = fleet.odd, fine(fleet.judged_gpus, fleet.odd)
+    if not odd:
+        return f"No GPU stands out. {rest}".rstrip()
+    stands = "stands" if odd == 1 else "stand"
+    return f"{odd:,} of {upto}{gpus} {stands} out. {rest}".rstrip()
+
+
+def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
+    """Which GPUs, why, and what to do first: the first screen of the dashboard, of a report and of a demo's end."""
+    judgement = fleet.judgement
+    worst = judgement.rows[:most]
+    names = short_names((verdict.name for verdict in judgement.rows), fleet.gpus["gpu"])
+    sections = [Section("Which GPUs", list(_which(fleet, worst, names)), anchor="which")]
+    if worst:
+        reasons: dict[str, list[str]] = {}
+        actions: dict[str, list[str]] = {}
+        for verdict in worst:
+            reasons.setdefault(names[verdict.name], []).append(because(verdict))
+            actions.setdefault(action(verdict), []).append(names[verdict.name])
+        why = [(name, f"{'; '.join(sentences)}.") for name, sentences in reasons.items()]
+        do = [(listed(list(dict.fromkeys(of_action)), _NAMES), sentence) for sentence, of_action in actions.items()]
+        sections += [Section("Why", [Facts(why)], anchor="why"), Section("What to do", [Facts(do)], anchor="do")]
+    elif judgement.gpus:
+        sections.append(Section("What to do", ["Nothing now."], anchor="do"))
+    return sections
+
+
+def _which(fleet: JudgedFleet, worst: Sequence[Verdict], names: Mapping[str, str]) -> Iterator[Part]:
+    judgement = fleet.judgement
+    judged = {gpu: gpu in fleet.judged for gpu in fleet.grid.cell} if fleet.judged else None
+    twice = " A GPU that is known by its UUID in one file and by its place in another has one cell."
+    caption = f"A cell is a GPU, a row a node, a block a cabinet.{twice if fleet.maybe_twice else ''}"
+    yield Chart("The machine", caption, {"": picture(fleet.grid, fleet.looks, judged)})
+    if worst:
+        rows: list[Sequence[Cell]] = [
+            (_named(verdict, names), str(verdict.kind), str(verdict.state), size(verdict) or None) for verdict in worst
+        ]
+        others = len(judgement.rows) - len(worst)
+        effect = "Against its peers: slower, hotter and more are positive; a fact that was seen has no size"
+        columns = [
+            Column("GPU, node or batch", page="gpu"),
+            "finding",
+            "state",
+            Column("effect [95 %]", explains=effect),
+        ]
+        yield Table(columns, rows, below=f"and {many(others, 'more finding')}" if others else "")
+    if (smallest := least(judgement.smallest)) is not None:
+        yield smallest
+    reasons = not_judged(judgement.not_judged)
+    if reasons is not None:
+        subjects = list(dict.fromkeys(gap.subject for gap in judgement.not_judged))
+        about = "what repeats over days" if all(gap.level is Level.NODE for gap in judgement.not_judged) else "all"
+        yield f"Not {about} could be judged: {listed(subjects, _NAMES)}."
+        yield Section("What could not be judged", [reasons], folded=True)
+
+
+def _named(verdict: Verdict, names: Mapping[str, str]) -> str:
+    counted = many(len(verdict.gpus), "GPU")
+    name = names[verdict.name]
+    single = verdict.level in (Level.GPU, Level.RANK) or verdict.name == counted
+    return name if single else f"{name} ({counted})"
+
+
+def measure_again(judgement: Judgement) -> list[Part]:
+    """GPUs whose newest sitting is slower, but not surely; nothing where there are none."""
+    table = to_watch(judgement.watch)
+    return [] if table is None else [table]
+
+
+# -- the newest readings ------------------------------------------------------------------------------------------
+
+_METRICS = {  # words, the unit that is shown, its size in the stored unit
+    "utilization": ("load", "%", 1.0),
+    "power_mw": ("power", "W", 1e3),
+    "temperature_c": ("temperature", "°C", 1.0),
+    "memory_used": ("memory in use", "GB", 1e9),
+}
+
+
+def newest_readings(now: FleetNow | None, at: datetime | None = None) -> Section | None:
+    """Load, power, temperature and memory of the fleet, jobs that run and nodes that are silent; None where the store
+    has no telemetry. `at`: the time of a live page (UTC, without a zone), which says how old the newest reading is."""
+    if now is None:
+        return None
+    rows: list[Sequence[Cell]] = []
+    for metric in now.metrics:
+        word, unit, scale = _METRICS[metric.metric]
+        median, low, high = (number(value / scale, 3) for value in (metric.median, metric.low, metric.high))
+        rows.append((word, f"{median} {unit}", f"{low} to {high} {unit}", metric.n))
+    columns = ["reading", "median", "lowest to highest", Column("GPUs", "count")]
+    age = ""
+    if at is not None and at >= now.newest:
+        age = f", {duration((at - now.newest).total_seconds())} ago"
+    parts: list[Part] = [Table(columns, rows)] if rows else []
+    parts.append(f"The newest reading is of {second(now.newest)} UTC{age}.")
+    if now.jobs is not None:
+        parts.append(
+            f"{many(now.jobs, 'job')} running" + (f" on {many(now.job_gpus, 'GPU')}." if now.job_gpus else ".")
+        )
+    if now.silent_nodes:
+        nodes = f"{many(len(now.silent_nodes), 'node')}: {listed(now.silent_nodes, _NAMES)}"
+        parts.append(f"No reading in the last {duration(FRESH_S)} from {nodes}.")
+    if now.mute:
+        parts.append(f"{many(now.mute, 'GPU')} not answering: lost, hung or waiting for a reset.")
+    return Section("Now", parts, anchor="now")
+
+
+# -- planted faults -----------------------------------------------------------------------------------------------
+
+
+def planted_faults(
+    planted: Sequence[Planted], judged: Judgement, campaign: Probed, names: Mapping[str, str]
+) -> Section:
+    """The faults that were put into simulated GPUs, beside what was found."""
+    caught = sum(bool(fault.found) for fault in planted)
+    healthy = [names.get(gpu, gpu) for gpu in falsely_named(planted, judged, campaign)]
+    named = f"healthy GPUs that were named: {listed(healthy, _NAMES) if healthy else 'none'}"
+    if not planted:
+        return Section("Planted faults", [f"No fault was planted; {named}."])
+    rows = [
+        (
+            names.get(fault.gpu, fault.gpu),
+            fault.kind,
+            f"found: {fault.found}" if fault.found else "missed",
+            remark(fault) or "",
+        )
+        for fault in sorted(planted, key=lambda fault: (bool(fault.found), fault.kind, fault.gpu))
+    ]
+    remarked = any(row[3] for row in rows)
+    columns = ["GPU", "planted", "result", *([Column("remark", "sentence")] if remarked else [])]
+    table = Table(columns, [row[: len(columns)] for row in rows], cards=remarked)
+    lead = f"{caught} of {many(len(planted), 'planted fault')} found; {named}. The judge does not know this list."
+    return Section("Planted faults", [table], lead)
+
+
+# -- how much the GPUs differ -------------------------------------------------------------------------------------
+
+
+def noun_of(campaign: Probed) -> str:
+    """What a campaign runs is a probe; what other tools measured is a workload."""
+    return "probe" if campaign.campaign else "workload"
+
+
+def what_ran(campaign: Probed, gpus: int) -> str:
+    """What was measured, in a sentence without a full stop."""
+    made = "simulated " if campaign.simulated else ""
+    nodes = campaign.gpus["node"].drop_nulls().n_unique()
+    where = f" on {many(nodes, 'node')}" if nodes else ""
+    upto = "up to " if campaign.maybe_twice else ""
+    counted = many(gpus, " ".join(f"{made}{' and '.join(campaign.models)} GPU".split()))
+    return (
+        f"{upto}{counted}{where} ran {many(len(campaign.probes), noun_of(campaign))}: "
+        f"{many(campaign.runs.height, 'run')}, {_valid(campaign)} of them valid"
+    )
+
+
+def _valid(campaign: Probed) -> str:
+    from ...analysis.runs.measurements import SOUND
+
+    valid = campaign.runs.filter(SOUND).height
+    return "all" if valid == campaign.runs.height else f"{valid:,}"
+
+
+def spread_table(rows: Sequence[Variability], noun: str) -> Table:
+    """How much the GPUs differ in each probe, and what goes with a long time."""
+    if all(row.n < 2 for row in rows):
+        times = [(row.workload, _with_unit(row)) for row in rows]
+        return Table([noun, "median time"], times, "Times", "One GPU was measured: there is none to compare it with.")
+    columns = [
+        noun,
+        Column("GPUs", "count"),
+        Column("median time [95 %]"),
+        Column("spread, % [95 %]", "estimate", explains=_SPREAD),
+        Column("slowest GPU, % longer", "estimate", explains=_SLOWEST),
+        Column("ρ clock", "estimate", drops=2, explains=_RHO),
+        Column("ρ temp.", "estimate", drops=1, explains=_RHO),
+    ]
+    cells = [
+        (
+            row.workload,
+            row.n,
+            _with_unit(row),
+            _estimate(row.fence_pct, row.interval.get("fence_pct")) if row.n > 1 else None,
+            _longer(row) if row.n > 1 else None,
+            _rho(row, "sm_clock"),
+            _rho(row, "temperature"),
+        )
+        for row in rows
+    ]
+    return Table(columns, cells, "How much the GPUs differ", cards=True)
+
+
+def _estimate(value: float | None, bounds: tuple[float, float] | None) -> Cell:
+    return None if value is None else (value, *(bounds or (None, None)))
+
+
+def _longer(row: Variability) -> Cell:
+    bounds = row.interval.get("worst_over_median")
+    if row.worst_over_median is None:
+        return None
+    excess = None if bounds is None else (100 * (bounds[0] - 1), 100 * (bounds[1] - 1))
+    return _estimate(100 * (row.worst_over_median - 1), excess)
+
+
+def _rho(row: Variability, name: str) -> Cell:
+    correlation = row.correlation.get(name)
+    return None if correlation is None else _estimate(correlation.spearman, correlation.interval)
+
+
+def _with_unit(row: Variability) -> str:
+    """The median GPU's time with its interval and unit."""
+    bounds = row.interval.get("median") if row.n > 1 else None
+    unit = f" {row.unit}" if row.unit else ""
+    if bounds is None:
+        return f"{number(row.median)}{unit}"
+    places = max(interval_digits(*bounds), interval_digits(0, row.median) + 1)
+    return f"{estimate(row.median, digits=places)} {interval(*bounds, digits=places, signed=False)}{unit}"
+
+
+_SPREAD = (
+    "From one Tukey fence of the GPUs' times to the other, in % of the median: four times the range of the middle half"
+)
+_SLOWEST = "How much longer the slowest GPU takes than the median one: a job that waits for all its GPUs waits for it"
+_RHO = (
+    "Whether slow GPUs have other clocks or temperatures, as a rank correlation: near +1 slow GPUs have high ones, "
+    "near -1 low ones, near 0 there is no such rule"
+)
+
+
+def definitions(judged: Judgement, noun: str, replicates: int | None) -> Section:
+    """What the words of a report mean, in a fold."""
+    pairs = [
+        (
+            "stands out",
+            f"chance does not explain how far a GPU is from the GPUs of its model, and the difference is large enough "
+            f"to matter. {judged.looks:,} comparisons were made; of 100 GPUs that are named for their figures, at most "
+            f"{100 * ERROR_RATE:g} should be healthy (Benjamini and Hochberg)",
+        ),
+        ("suspected, confirmed", "seen in one sitting; in two or more, at least 6 hours apart"),
+        (
+            "p, q",
+            "the chance that a healthy GPU shows this; the share of healthy GPUs among findings at least as clear",
+        ),
+        ("cause", "a hint from clocks, power, temperature and events, and no diagnosis"),
+        ("spread", _SPREAD),
+        ("slowest GPU", _SLOWEST),
+        ("ρ", _RHO),
+        ("power and energy", "as the sensors report them"),
+    ]
+    if replicates:
+        pairs.append(("[low, high]", f"a 95 % interval; that of a spread is by bootstrap, {replicates:,} replicates"))
+    pairs.append((noun, "each GPU is compared with the median GPU of its model in the same " + noun))
+    return Section("What the words mean", [Facts(pairs)], folded=True, anchor="words")
+
+
+# -- figures and conditions of the runs ---------------------------------------------------------------------------
+
+_RUN_FIGURES = (  # column, head
+    ("power_w", "power, W"),
+    ("energy", "energy, J"),
+    ("rate", "GFLOP/s"),
+    ("operation_rate", "Gop/s"),
+    ("bandwidth", "GB/s"),
+    ("latency", "latency, ns"),
+    ("efficiency", "GFLOP/J"),
+    ("sm_clock_mhz", "clock, MHz"),
+    ("temperature_c", "temp., °C"),
+)
+
+
+def run_figures(campaign: Probed) -> Table | None:
+    """Power, rates and the other figures of each probe: the median GPU and the middle nine tenths."""
+    known = [(name, head) for name, head in _RUN_FIGURES if campaign.runs[name].is_not_null().any()]
+    if not known:
+        return None
+    rows = []
+    for probe in campaign.probes:
+        runs = campaign.runs.filter(pl.col("workload") == probe)
+        rows.append([probe, runs["gpu"].n_unique(), *(_middle(runs[name]) for name, _ in known)])
+    columns = [noun_of(campaign), Column("GPUs", "count"), *(Column(head) for _, head in known)]
+    below = "The median GPU (5th to 95th percentile). Energy is that of one repetition."
+    return Table(columns, rows, "Power, energy and rates", below, cards=True)
+
+
+def _middle(values: pl.Series) -> str | None:
+    known = values.drop_nulls().cast(pl.Float64)
+    if known.is_empty():
+        return None
+    low, middle, high = (number(known.quantile(at, "linear"), 3) for at in (0.05, 0.5, 0.95))
+    return f"{middle} ({low} to {high})" if low != high else middle
+
+
+def conditions(campaign: Probed) -> Table | None:
+    """How each probe ran, where the runs say so: imported ones do not."""
+    if not campaign.campaign:
+        return None
+    rows: list[Sequence[Cell]] = []
+    for probe in campaign.probes:
+        runs = campaign.runs.filter(pl.col("workload") == probe)
+        stated: dict[str, Any] = next(iter(runs["conditions"].drop_nulls()), {})
+        window = (runs["ended"] - runs["began"]).dt.total_nanoseconds().drop_nulls() / 1e9
+        endings = runs.group_by("ended_by").len().sort("len", descending=True).drop_nulls()
+        rows.append(
+            (
+                probe,
+                ", ".join(sorted(runs["probe_version"].drop_nulls().unique())),
+                _median(runs["repeats"].drop_nulls()),
+                _median(window),
+                "; ".join(f"{why} {count:,}" for why, count in endings.iter_rows()) or None,
+                _large(stated.get("flop")),
+                _large(stated.get("bytes")),
+                stated.get("path"),
+                clock_in_words(stated.get("clock"), stated.get("locked_clock_mhz")) or None,
+                stated.get("warm_up_s"),
+                stated.get("input"),
+            )
+        )
+    columns = [
+        "probe", "version", Column("repeats", "count"), Column("window, s", digits=2), "ended by", "FLOP", "bytes",
+        "path", "clock", Column("warm-up, s", digits=1), Column("input", "sentence"),
+    ]  # fmt: skip
+    below = (
+        "Repeats and window: medians over the GPUs. Ended by: how many runs ended because the interval was narrow "
+        "enough (precise), at a limit (of time, of repeats), with all work done (complete), or failed. FLOP and bytes: "
+        "exact, for one repetition."
+    )
+    return Table(columns, rows, "How the probes ran", below, cards=True)
+
+
+def _median(values: pl.Series) -> float | None:
+    middle = values.median()
+    return float(middle) if isinstance(middle, int | float) and middle > 0 else None
+
+
+def _large(count: object) -> str | None:
+    """A large count, to three digits, with a prefix."""
+    return quantity(float(count), "B").removesuffix("B").strip() if isinstance(count, int | float) and count else None
+
+
+def about(campaign: Probed) -> Facts:
+    """What was measured, when, and with which software."""
+    began = campaign.runs.select(pl.col("began").min()).item()
+    ended = campaign.runs.select(pl.coalesce("ended", "began").max()).item()  # imported runs may say no end
+    when = MISSING if began is None else f"{second(began)} to {second(ended)} UTC"
+    pairs = [
+        ("cluster", campaign.cluster),
+        ("campaign", campaign.campaign or "none: all runs of the cluster"),
+        *([("models", ", ".join(campaign.models))] if campaign.models else []),
+        ("measured", f"{when}{', simulated' if campaign.simulated else ''}"),
+    ]
+    stated = campaign.runs["conditions"].struct.unnest()
+    for key, name in (
+        ("suite", "suite"),
+        ("neighbours", "neighbours"),
+        ("power_limit_w", "power limit, W"),
+        ("seed", "seed of the inputs"),
+        ("asked_precision", "target half width of the median's 95 % interval, as a share"),
+        ("time_limit_s", "time limit of a probe, s"),
+    ):
+        values = stated[key].drop_nulls().unique().sort()
+        if len(values):
+            pairs.append(
+                (name, ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values))
+            )
+    if versions := software(campaign.runs["versions"]):
+        pairs.append(("versions", versions))
+    return Facts(pairs)
+
+
+def software(versions: pl.Series) -> str:
+    """What ran, and in which versions: `cuda 12.4, driver 570.1/570.2`. `versions`: of `runs`."""
+    by_name = {column.name: column.drop_nulls().unique().sort().to_list() for column in versions.struct.unnest()}
+    return ", ".join(f"{name} {'/'.join(values)}" for name, values in sorted(by_name.items()) if values)
+
+
+def campaigns(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The newest campaigns of a store, of `analysis.contents.newest_campaigns`."""
+    cells: list[Sequence[Cell]] = [
+        (
+            row["campaign"],
+            row["cluster"],
+            minute(row["began"]),
+            minute(row["ended"]),
+            MISSING
+            if row["measured"] is None
+            else f"{row['measured']:,}" + ("" if row["gpus"] is None else f" of {row['gpus']:,}"),
+            row["runs"],
+        )
+        for row in rows
+    ]
+    columns = ["campaign", "cluster", "began (UTC)", "ended (UTC)", "GPUs measured", Column("runs", "count")]
+    return Table(columns, cells)
