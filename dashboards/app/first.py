@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
-from ...analysis.contents import held, last_findings, last_judgements, newest_campaigns, not_judged
-from ...analysis.verdicts import Level
-from ...analysis.verdicts.judgements import is_known, verdict_of
-from ..documents.evidence import action, because, reference
+from ...analysis.contents import held, judged_gpus, newest_campaigns, not_judged, places
+from ...analysis.verdicts.judgements import StoredJudgement, stored
+from ..documents.fleet import JudgedFleet
 from .reading import STILL, Reading
 
 if TYPE_CHECKING:
@@ -19,34 +16,19 @@ if TYPE_CHECKING:
 MOST_CAMPAIGNS = 12
 
 
-def worded_findings(store: Store) -> pl.DataFrame:
-    """The newest findings of each cluster, the worst first, with what people read of them.
-
-    `gpu`: the name where it is that of one GPU; `gpus`: the names of all that it covers.
-    """
-    found = last_findings(store)
-    words: list[dict[str, Any]] = []
-    for row in found.iter_rows(named=True):
-        verdict = verdict_of(row) if is_known(row) else None
-        words.append(
-            {
-                "gpu": row["name"] if row["level"] == Level.GPU else None,
-                "gpus": [gpu["name"] for gpu in row["gpus"] or ()],
-                "reference": None if verdict is None else reference(verdict) or None,
-                "action": None if verdict is None else action(verdict),
-                "looks": None if verdict is None else because(verdict),
-            }
-        )
-    schema: dict[str, Any] = dict.fromkeys(("gpu", "gpus", "reference", "action", "looks"), pl.String())
-    schema["gpus"] = pl.List(pl.String)
-    numbers = found.select("name", "cluster", "kind", "state", "effect_pct", "low_pct", "high_pct")
-    return numbers.hstack(pl.DataFrame(words, schema))
+def judged_fleets(store: Store) -> tuple[tuple[StoredJudgement, JudgedFleet], ...]:
+    """The newest judgement of each cluster, with the places of its GPUs; those with the worst findings come first."""
+    fleets = [
+        (newest, JudgedFleet(places(store, cluster), newest.judgement, judged_gpus(store, cluster)))
+        for newest in stored(store)
+        if (cluster := newest.judgement.cluster) is not None
+    ]
+    return tuple(sorted(fleets, key=lambda pair: not pair[1].odd))
 
 
-ASKED: tuple[tuple[Callable[..., Any], *tuple[Hashable, ...]], ...] = (
+QUESTIONS: tuple[tuple[Callable[..., Any], *tuple[Hashable, ...]], ...] = (
     (held,),
-    (last_judgements,),
-    (worded_findings,),
+    (judged_fleets,),
     (not_judged,),
     (newest_campaigns, MOST_CAMPAIGNS),
 )
@@ -67,5 +49,5 @@ def read(reading: Reading) -> None:
     reading.store.ready({*STILL, *NEEDED})
     for table in NEEDED:
         reading.has(table)
-    for ask, *asked in ASKED:
-        reading.answer(ask, *asked)
+    for question, *arguments in QUESTIONS:
+        reading.answer(question, *arguments)

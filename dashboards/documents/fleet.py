@@ -22,6 +22,7 @@ from ..figures.looks import Look, looks
 from ..figures.machine import Grid, picture
 from ..words import (
     MISSING,
+    capital,
     duration,
     estimate,
     interval,
@@ -37,7 +38,7 @@ from ..words import (
 from .evidence import action, because, remark, size
 from .verdicts import fine, least, not_judged, to_watch
 
-WORST = 8
+WORST = 5
 """Findings in the three answers; the others are counted, and stand in the table of all."""
 _NAMES = 6  # of GPUs in a sentence
 
@@ -81,7 +82,7 @@ class JudgedFleet:
     @property
     def judged_gpus(self) -> int:
         """How many GPUs were judged, each once: two names may be those of one GPU."""
-        if not self.judged:
+        if not self.judged or not self.judgement.gpus:
             return min(self.judgement.gpus, self.grid.gpus)
         return len({self.grid.cell[gpu] for gpu in self.judged if gpu in self.grid.cell})
 
@@ -98,6 +99,8 @@ def headline(fleet: JudgedFleet) -> str:
     if not fleet.judgement.rows and not fleet.judged_gpus and not fleet.judgement.ranks:
         return f"None of {gpus} could be judged." if fleet.grid.gpus > 1 else "The one GPU could not be judged."
     odd, rest = fleet.odd, fine(fleet.judged_gpus, fleet.odd)
+    if fleet.maybe_twice and rest:
+        rest = "The others are fine."
     if not odd:
         return f"No GPU stands out. {rest}".rstrip()
     stands = "stands" if odd == 1 else "stand"
@@ -111,13 +114,13 @@ def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
     names = short_names((verdict.name for verdict in judgement.rows), fleet.gpus["gpu"])
     sections = [Section("Which GPUs", list(_which(fleet, worst, names)), anchor="which")]
     if worst:
-        reasons: dict[str, list[str]] = {}
+        reasons: dict[str, str] = {}
         actions: dict[str, list[str]] = {}
         for verdict in worst:
-            reasons.setdefault(names[verdict.name], []).append(because(verdict))
+            reasons.setdefault(names[verdict.name], f"{capital(because(verdict))}.")
             actions.setdefault(action(verdict), []).append(names[verdict.name])
-        why = [(name, f"{'; '.join(sentences)}.") for name, sentences in reasons.items()]
-        do = [(listed(list(dict.fromkeys(of_action)), _NAMES), sentence) for sentence, of_action in actions.items()]
+        why = list(reasons.items())
+        do = [(listed(list(dict.fromkeys(of_action)), 3), sentence) for sentence, of_action in actions.items()]
         sections += [Section("Why", [Facts(why)], anchor="why"), Section("What to do", [Facts(do)], anchor="do")]
     elif judgement.gpus:
         sections.append(Section("What to do", ["Nothing now."], anchor="do"))
@@ -126,7 +129,9 @@ def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
 
 def _which(fleet: JudgedFleet, worst: Sequence[Verdict], names: Mapping[str, str]) -> Iterator[Part]:
     judgement = fleet.judgement
-    judged = {gpu: gpu in fleet.judged for gpu in fleet.grid.cell} if fleet.judged else None
+    judged = None
+    if fleet.judged or not judgement.gpus:
+        judged = {gpu: bool(judgement.gpus) and gpu in fleet.judged for gpu in fleet.grid.cell}
     twice = " A GPU that is known by its UUID in one file and by its place in another has one cell."
     caption = f"A cell is a GPU, a row a node, a block a cabinet.{twice if fleet.maybe_twice else ''}"
     yield Chart("The machine", caption, {"": picture(fleet.grid, fleet.looks, judged)})
@@ -137,19 +142,18 @@ def _which(fleet: JudgedFleet, worst: Sequence[Verdict], names: Mapping[str, str
         others = len(judgement.rows) - len(worst)
         effect = "Against its peers: slower, hotter and more are positive; a fact that was seen has no size"
         columns = [
-            Column("GPU, node or batch", page="gpu"),
+            Column("GPU", page="gpu", explains="Or the node or the batch of GPUs that the finding is about"),
             "finding",
             "state",
             Column("effect [95 %]", explains=effect),
         ]
-        yield Table(columns, rows, below=f"and {many(others, 'more finding')}" if others else "")
+        yield Table(columns, rows, below=f"and {many(others, 'more finding')}" if others else "", cards=True)
     if (smallest := least(judgement.smallest)) is not None:
         yield smallest
     reasons = not_judged(judgement.not_judged)
     if reasons is not None:
         subjects = list(dict.fromkeys(gap.subject for gap in judgement.not_judged))
-        about = "what repeats over days" if all(gap.level is Level.NODE for gap in judgement.not_judged) else "all"
-        yield f"Not {about} could be judged: {listed(subjects, _NAMES)}."
+        yield f"Not everything could be judged: {listed(subjects, _NAMES)}."
         yield Section("What could not be judged", [reasons], folded=True)
 
 
@@ -172,7 +176,7 @@ _METRICS = {  # words, the unit that is shown, its size in the stored unit
     "utilization": ("load", "%", 1.0),
     "power_mw": ("power", "W", 1e3),
     "temperature_c": ("temperature", "°C", 1.0),
-    "memory_used": ("memory in use", "GB", 1e9),
+    "memory_used": ("memory in use", "B", 1.0),
 }
 
 
@@ -184,8 +188,8 @@ def newest_readings(now: FleetNow | None, at: datetime | None = None) -> Section
     rows: list[Sequence[Cell]] = []
     for metric in now.metrics:
         word, unit, scale = _METRICS[metric.metric]
-        median, low, high = (number(value / scale, 3) for value in (metric.median, metric.low, metric.high))
-        rows.append((word, f"{median} {unit}", f"{low} to {high} {unit}", metric.n))
+        median, low, high = (quantity(value / scale, unit) for value in (metric.median, metric.low, metric.high))
+        rows.append((word, median, f"{low} to {high}", metric.n))
     columns = ["reading", "median", "lowest to highest", Column("GPUs", "count")]
     age = ""
     if at is not None and at >= now.newest:
@@ -487,5 +491,12 @@ def campaigns(rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         for row in rows
     ]
-    columns = ["campaign", "cluster", "began (UTC)", "ended (UTC)", "GPUs measured", Column("runs", "count")]
+    columns = [
+        Column("campaign", page="fleet"),
+        "cluster",
+        "began (UTC)",
+        "ended (UTC)",
+        "GPUs measured",
+        Column("runs", "count"),
+    ]
     return Table(columns, cells)
