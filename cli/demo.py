@@ -28,7 +28,7 @@ from .probe import leave
 
 if TYPE_CHECKING:
     from ..analysis.verdicts.planted import Planted
-    from ..dashboards.store_report import Looked
+    from ..dashboards.report import Looked
     from ..errors import StoreError
 
 _REPORT = "report.html"  # in the demo's folder
@@ -86,10 +86,10 @@ def demo(
         return
     from ..analysis.verdicts.judgements import record
     from ..analysis.verdicts.planted import compared
-    from ..dashboards.printed import demo as printed
-    from ..dashboards.store_report import look
+    from ..dashboards.answers import demo as answers
+    from ..dashboards.report import look
     from .answers.demo import STORE, DemoOptions, measure_demo
-    from .output import ProgressBar, print_json, show, tell
+    from .output import ProgressBar, print_document, print_json, tell
 
     folder, began = Path(out), time.perf_counter()
     with ProgressBar() as progress, Ending():
@@ -118,9 +118,9 @@ def demo(
             else compared(measured.planted, looked.judged, looked.campaign, report.ended_ns)
         )
         progress.say("writing the report")
-        unwritten = _write(folder, looked, caught, printed.left_out(looked, report))
+        unwritten = _write(folder, looked, caught, answers.left_out(looked, report))
     page = None if unwritten else folder / _REPORT
-    result = printed.DemoResult(
+    result = answers.DemoResult(
         looked,
         report,
         measured.sittings,
@@ -132,9 +132,9 @@ def demo(
         taken_s=time.perf_counter() - began,
     )
     if as_json:
-        print_json(printed.document(result))
+        print_json(answers.demo_json(result))
     else:
-        show(printed.answer(result))
+        print_document(answers.demo_document(result))
     if unwritten:
         raise unwritten
     if measured.planted is None:  # a simulated GPU fails because a fault was planted: the demo is there to find it

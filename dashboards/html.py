@@ -132,7 +132,8 @@ class _Pieces:
         head = f"<h{level}>{_text(section.title)}</h{level}>"
         lead = f"<p>{prose(section.lead)}</p>" if section.lead else ""
         inside = lead + "".join(map(self.part, section.parts))
-        opening = f'<section id="{escape(anchor)}">' if anchor else "<section>"
+        name = anchor or section.anchor
+        opening = f'<section id="{escape(name)}">' if name else "<section>"
         if section.folded:
             return f"{opening}<details><summary>{head}</summary>{inside}</details></section>"
         return f"{opening}{head}{inside}</section>"

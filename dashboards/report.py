@@ -1,320 +1,594 @@
-"""The report of a campaign of probes: how much the GPUs differ, which stand out, and how certain that is."""
+"""The report of a store: a campaign of it, or all runs of a cluster, compared, judged, drawn and written as a page.
+
+looked = look(Store.open("fleet"))
+looked.overview()                      # a Plotly figure, for a notebook
+looked.write("report.html")
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
-from ..analysis import Variability
-from ..analysis.energy.answers import EnergySummary
-from ..analysis.fleet.side_by_side import Against, against, labels, side_by_side
-from ..analysis.fleet.timelines import Timelines
-from ..analysis.fleet.trend import Trend
-from ..analysis.runs.measurements import SOUND
-from ..analysis.runs.probing import Probed
+from ..analysis import Variability, measurements, variability
+from ..analysis.contents import FleetNow, fleet_now
+from ..analysis.energy.answers import EnergySummary, summary
+from ..analysis.energy.readings import covered
+from ..analysis.fleet.runs_of import comparable, gpus_on, runs_of
+from ..analysis.fleet.side_by_side import Against, against, labels, level_of, side_by_side
+from ..analysis.fleet.timelines import Timelines, timelines
+from ..analysis.fleet.trend import Trend, trend
+from ..analysis.runs.probing import Probed, has_rows, probed
 from ..analysis.spread.findings import Belongs, Leading
-from ..analysis.verdicts import Judgement, Kind, State
-from ..analysis.verdicts.judge import ERROR_RATE, MOST_P
-from ..analysis.verdicts.levels import RELEVANT
-from ..analysis.verdicts.planted import Planted, falsely_named
-from . import report_tables as tables
-from .page import Section, page
-from .report_energy import energy_section
-from .table import MISSING, many, second
-from .words import listed as some
-from .words import short_names as short
+from ..analysis.spread.summary import leading_of, leading_workload
+from ..analysis.verdicts import Judgement, Kind, Verdict
+from ..analysis.verdicts.judge import judged
+from ..analysis.verdicts.judgements import last_judgement
+from ..analysis.verdicts.planted import Planted
+from ..analysis.verdicts.states import codes
+from ..errors import InputError
+from ..store.catalog import quoted
+from ..store.names import find_gpu, find_workload
+from .document import Chart, Column, Command, Document, Listing, Part, Section
+from .documents import fleet as documents
+from .documents.books import summary_section
+from .documents.fleet import JudgedFleet
+from .documents.verdicts import as_judged, findings
+from .figures import fleet as figures
+from .figures.drawing import for_notebook
+from .figures.looks import Look
+from .figures.machine import CELLS, maps
+from .html import page, write_page
+from .words import MISSING, capital, listed
 
-_WORDS = {
-    **dict.fromkeys(
-        (Belongs.GPUS, Belongs.HIDDEN),
-        ("Of the differences that repeat, the largest is in {}.", ", which belongs to the GPUs"),
-    ),
-    **dict.fromkeys(
-        (Belongs.OUTLIERS, Belongs.PART),
-        ("A part of the difference in {} repeats.", ", a part of which belongs to the GPUs"),
-    ),
-    **dict.fromkeys(
-        (Belongs.UNKNOWN, Belongs.TOO_FEW),
-        ("The GPUs differ most in {}; whether that repeats is not known.", "; whether it repeats is not known"),
-    ),
-    **dict.fromkeys(
-        (Belongs.NONE, Belongs.ALIKE),
-        ("No difference here belongs to the GPUs; the widest is in {}.", "; it does not belong to the GPUs"),
-    ),
-}
-"""A sentence about the leading workload, and what follows its name under the number."""
-SHOWN = 64
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from ..store import Store
+    from .figures.drawing import Figure as PlainFigure
+
+REPLICATES = 500
+"""Of the bootstrap: enough for the two digits that are shown."""
+GPU_LINES = 64
 """GPUs whose telemetry can be chosen."""
+LISTED_VALUES = 1_000_000
+"""Numbers in the table of all GPUs, which are two megabytes of the page."""
+_DETAILED = 40  # findings in full
+_NAMED = 6
+_ODD = 4  # GPUs with findings that are drawn over the campaigns
+_BELONGS = {
+    Belongs.GPUS: "the difference belongs to the GPUs",
+    Belongs.HIDDEN: "the difference belongs to the GPUs",
+    Belongs.OUTLIERS: "a part of the difference repeats",
+    Belongs.PART: "a part of the difference repeats",
+    Belongs.UNKNOWN: "whether that repeats is not known",
+    Belongs.TOO_FEW: "whether that repeats is not known",
+    Belongs.NONE: "it does not belong to the GPUs",
+    Belongs.ALIKE: "it does not belong to the GPUs",
+}
+_COLUMNS = (
+    ("slower_pct", Column("slower, %", "percent", 2)),
+    ("slower_pct_low", Column("95 % from", "percent", 2)),
+    ("slower_pct_high", Column("to", "percent", 2)),
+    ("time", Column("time, ms", "number", 4)),
+    ("power_w", Column("power, W", "number", 1)),
+    ("sm_clock_mhz", Column("clock, MHz", "number", 0)),
+    ("temperature_c", Column("temp., °C", "number", 1)),
+    ("n", Column("runs", "number", 0)),
+)
 
 
-def probe_report(
-    campaign: Probed,
-    judged: Judgement,
-    spread: Sequence[Variability],
-    lines: Timelines | None,
+@dataclass(frozen=True)
+class Looked:
+    """What a store holds of a campaign, with all that was concluded about it. Its figures are Plotly's."""
+
+    campaign: Probed
+    judged: Judgement
+    """The verdicts: of these runs, or of all runs of the cluster."""
+    spread: Sequence[Variability]
+    """The rows of `variability` for the same runs."""
+    lines: Timelines | None
+    """Telemetry of the GPUs that stand out, of one like most others and of some more; None where there is none."""
+    trends: Sequence[Trend] = ()
+    """Each probe over all campaigns of the cluster."""
+    leading: Leading | None = None
+    """The workload that is shown first, and whether its spread belongs to the GPUs."""
+    energy: EnergySummary | None = None
+    """The energy of the cluster over the last 30 days or less; None where there is no telemetry."""
+    now: FleetNow | None = None
+    """The newest readings of the store; None where there is no telemetry."""
+    stale_says: str | None = None
+    """That runs or events came after the judging, in a sentence; None where none did."""
+    firmware: Sequence[str] = ()
+    """A sentence for each firmware or driver that few GPUs of a model have."""
+
+    def __repr__(self) -> str:
+        rows = self.judged.rows
+        names = listed([f"{row.name} ({row.kind})" for row in rows], _NAMED) if rows else "none"
+        subject = self.campaign.campaign or f"runs of cluster {self.campaign.cluster}"
+        return f"<{subject}: {self.campaign.gpus.height:,} GPUs; standing out: {names}>"
+
+    @cached_property
+    def fleet(self) -> JudgedFleet:
+        """The GPUs with what was concluded about them."""
+        return JudgedFleet(self.campaign.gpus, self.judged)
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """GPU -> its name for people: its place where that is known."""
+        return labels(self.campaign.gpus)
+
+    @property
+    def verdicts(self) -> Mapping[str, Sequence[Verdict]]:
+        """GPU -> its verdicts and those of its node, of the GPUs that have some; the worst first."""
+        return self.fleet.verdicts
+
+    @cached_property
+    def probes(self) -> list[Against]:
+        """Each probe or workload that has times, with its GPUs against their median."""
+        return against(self.campaign, self.names)
+
+    @cached_property
+    def beside(self) -> pl.DataFrame:
+        """The GPUs beside each other in each probe: `analysis.fleet.side_by_side`."""
+        return side_by_side(self.campaign)
+
+    def overview(self) -> Figure:
+        """Every GPU in every probe, in % of the median; who stands out is marked. InputError without times."""
+        if not self.probes:
+            raise InputError("no run here has a time: there is nothing to compare")
+        return for_notebook(figures.overview(self.probes, self.fleet.looks))
+
+    def distribution(self, probe: str) -> Figure:
+        """One probe's GPUs as a histogram, in % of the median. InputError where it has no times."""
+        name = find_workload(probe, (each.probe for each in self.probes))
+        for each in self.probes:
+            if each.probe == name:
+                return for_notebook(figures.closely(each, self.fleet.looks))
+        raise InputError(f"{name!r} has no times; {', '.join(each.probe for each in self.probes) or 'nothing'} has")
+
+    def machine(self, probe: str | None = None) -> Figure:
+        """A map of the machine, a cell a GPU, coloured by how slow it is in a probe; the leading one if none is named.
+
+        InputError without times.
+        """
+        every_map = maps(self.beside, self.campaign.gpus, self.fleet.looks)
+        times = {name.removeprefix("time: "): map_ for name, map_ in every_map.items() if name.startswith("time: ")}
+        if not times:
+            raise InputError("no run here has a time: there is nothing to compare")
+        if probe is None:
+            probe = self.leading.workload if self.leading and self.leading.workload in times else next(iter(times))
+        probe = find_workload(probe, times)
+        if probe not in times:
+            raise InputError(f"there is no map of {probe!r}; there is one of {', '.join(times)}")
+        return for_notebook(times[probe])
+
+    def timeline(self, gpu: str) -> Figure:
+        """Power, clock and temperature of a GPU beside the fleet's median; `gpu` is its name, UUID or a part.
+
+        InputError where no telemetry of such a GPU is kept, or that of several is.
+        """
+        names_of_gpus = {} if self.lines is None else {name: (self.names[name],) for name in self.lines.gpus}
+        key = find_gpu(gpu, names_of_gpus, "among those whose telemetry is shown")
+        assert self.lines is not None
+        return for_notebook(figures.over_time(self.lines, key, self.names[key]))
+
+    def page(self, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> str:
+        """The report as one HTML page that needs no network. `planted`: faults that are known to be there."""
+        return page(report_document(self, planted=planted, notes=notes))
+
+    def write(self, out: str | Path, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> Path:
+        """Write the page to a file, whole or not at all. InputError where that fails."""
+        write_page(Path(out), self.page(planted=planted, notes=notes))
+        return Path(out)
+
+
+def look(
+    store: Store | str | Path,
+    campaign: str | None = None,
+    cluster: str | None = None,
     *,
-    planted: Sequence[Planted] | None = None,
-    notes: Sequence[str] = (),
-    trends: Sequence[Trend] = (),
-    leading: Leading | None = None,
-    energy: EnergySummary | None = None,
-) -> str:
-    """The page as HTML.
+    every: bool | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Looked:
+    """Compare the GPUs of a campaign, the last one where none is named; without one, all runs of the cluster.
 
-    `spread`: the rows of `analysis.variability` for this campaign's runs; `lines`: the telemetry of the GPUs to
-    show (`to_show`); `planted`: the faults that are known to be there, None where the GPUs are real; `trends`: of the
-    probes, over all campaigns of the cluster; `leading`: the workload that is named first; `energy`: of the cluster,
-    None where nothing was metered.
+    The verdicts are those of the campaign's runs where one is named, else of all runs of the cluster; `every` says
+    which of both. InputError as `probed` raises it. `progress` hears what goes on.
     """
-    names = labels(campaign.gpus)
-    probes = against(campaign, names)
-    by_gpu = {row.workload: row for row in spread if row.level == "gpu"}
-    first = None if leading is None else by_gpu.get(leading.workload)
-    if first is not None and (first.fence_pct is None or first.n < 2):
-        first = None
-    belongs = Belongs.UNKNOWN if leading is None else leading.belongs
-    found = judged.by_key(campaign.gpus)
-    n, models = campaign.gpus.height, campaign.models
-    made = f"{'simulated ' if campaign.simulated else ''}{' and '.join(models)}".strip()
-    upto = "up to " if campaign.maybe_twice else ""
-    what = f"{upto}{n:,} {made} GPU{'s' if n != 1 else ''}".replace("  ", " ")
-    noun = tables.noun_of(campaign)
-    sections = [
-        Section("Which stand out", "", tables.stand_out(judged, campaign.gpus, planted, names)),
-        Section("How much they differ" if n > 1 else "Times", "", tables.spread(probes, by_gpu, found, noun)),
-    ]
-    beside = side_by_side(campaign)
-    if n > 1 and probes:
-        sections.append(
-            Section(
-                "Where they stand",
-                "",
-                [tables.machine(campaign, beside, found), *tables.by_places(beside, found, names)],
-            )
+    from ..store import Store
+
+    report_progress = progress or (lambda _: None)
+    opened = store if isinstance(store, Store) else Store.open(store)
+    report_progress("reading the store")
+    probed_runs = probed(opened, campaign, cluster, facts=True)
+    report_progress("judging the GPUs")
+    of_all_runs = campaign is None if every is None else every
+    stored = last_judgement(opened, probed_runs.cluster) if of_all_runs else None
+    verdicts = judged(probed_runs, opened) if stored is None else stored.judgement
+    stale_says = None
+    if stored is not None and any(newer := stored.newer(opened)):
+        options = f"--store {shlex.quote(str(opened.root))} --cluster {shlex.quote(probed_runs.cluster)}"
+        stale_says = as_judged(stored.judged_at, newer, f"whorl verdicts {options}")
+    measured = measurements(opened, clusters=[probed_runs.cluster], run_ids=True)
+    # Kinds of a workload are those among the runs that are shown, not those among all of the store.
+    workload_of_run = probed_runs.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
+    runs = measured.drop("workload").join(workload_of_run, on="run_id", maintain_order="left")
+    spread = (
+        variability(
+            runs,
+            replicates=REPLICATES,
+            progress=lambda step, done, total: report_progress(f"{step}: {done:,} of {total:,} replicates"),
         )
-        if powers := tables.by_power(beside, found, names, noun):
-            sections.append(Section("Power", "", powers))
-    if over := tables.over_all_campaigns(trends, found, names):
-        sections.append(Section("Trend", "", over))
-    if n > 1 and not beside.is_empty():
-        sections.append(Section("Every GPU", "", [tables.every_gpu(campaign, beside, judged, names)]))
-    if lines is not None and lines.gpus:
-        drawn = tables.telemetry(lines, found, names, n)
-        sections.append(Section("One GPU over the campaign", "", [drawn]))
-    if energy is not None:
-        sections.append(energy_section(energy))
-    if last := [*tables.figures(campaign), *tables.conditions(campaign)]:
-        sections.append(Section("Figures, conditions and versions", "", last))
-    return page(
-        f"Probes on {what}" if campaign.campaign else f"Runs of cluster {campaign.cluster}",
-        _summary(campaign, judged, planted, what, first=first, belongs=belongs),
-        sections,
-        conditions=_about(campaign),
-        notes=[*_notes(campaign, judged, probes), *notes],
-        tiles=_tiles(campaign, judged, planted, first=first, belongs=belongs),
+        if runs.height
+        else []
+    )
+    first = leading_workload(opened, probed_runs.cluster, {row.workload for row in spread}, measured)
+    has_telemetry = has_rows(opened, "telemetry")
+    return Looked(
+        probed_runs,
+        verdicts,
+        spread,
+        timelines(opened, probed_runs, gpus_to_draw(probed_runs, verdicts)) if has_telemetry else None,
+        trends=_trends(opened, probed_runs),
+        leading=first or leading_of(spread),
+        energy=_energy(opened, probed_runs.cluster, progress),
+        now=fleet_now(opened) if has_telemetry else None,
+        stale_says=stale_says,
+        firmware=_other_firmware(opened, probed_runs.cluster),
     )
 
 
-def to_show(campaign: Probed, judged: Judgement) -> list[str]:
+def gpus_to_draw(campaign: Probed, judgement: Judgement) -> list[str]:
     """The GPUs whose telemetry can be chosen: those that stand out, the worst first, one like most others, and as many
     more as a page holds, those farthest from the median first."""
-    read = set(campaign.runs.drop_nulls("power_w")["gpu"])
-    found = judged.by_key(campaign.gpus)
-    there = sorted(found, key=lambda gpu: found[gpu][0].kind is Kind.LOST)  # of a lost one there is less to see
-    chosen = [gpu for gpu in there if gpu in read][: SHOWN - 1]
-    calm = campaign.sound.filter(~pl.col("gpu").is_in(list(found)))
+    with_power = set(campaign.runs.drop_nulls("power_w")["gpu"])
+    verdicts = judgement.by_key(campaign.gpus)
+    odd = sorted(verdicts, key=lambda gpu: verdicts[gpu][0].kind is Kind.LOST)  # of a lost one there is less to see
+    gpus = [gpu for gpu in odd if gpu in with_power][: GPU_LINES - 1]
+    calm = campaign.sound.filter(~pl.col("gpu").is_in(list(verdicts)))
     if not calm.is_empty():
         far = (pl.col("value") / pl.col("value").median().over("model", "workload")).log().abs().alias("far")
         by_gpu = calm.with_columns(far).group_by("gpu").agg(pl.col("far").mean(), pl.len().alias("runs"))
         most = by_gpu.filter(pl.col("runs") == pl.col("runs").max()).sort("far", "gpu")
-        if not chosen:
-            chosen.append(str(most["gpu"][-1]))
-        if str(most["gpu"][0]) not in chosen:
-            chosen.append(str(most["gpu"][0]))
+        gpus += [] if gpus else [str(most["gpu"][-1])]
+        gpus += [] if str(most["gpu"][0]) in gpus else [str(most["gpu"][0])]
         others = by_gpu.sort("far", "gpu", descending=[True, False])["gpu"]
-        chosen += [gpu for gpu in others if gpu not in chosen and gpu in read][: SHOWN - len(chosen)]
-    return chosen
+        gpus += [gpu for gpu in others if gpu not in gpus and gpu in with_power][: GPU_LINES - len(gpus)]
+    return gpus
 
 
-# -- the head ---------------------------------------------------------------------------------------------------
-
-
-def _summary(
-    campaign: Probed,
-    judged: Judgement,
-    planted: Sequence[Planted] | None,
-    what: str,
-    *,
-    first: Variability | None,
-    belongs: Belongs,
-) -> list[str]:
-    runs, ok = campaign.runs.height, campaign.runs.filter(SOUND).height
-    nodes = campaign.gpus["node"].drop_nulls().n_unique()
-    on = f" on {nodes:,} node{'s' if nodes != 1 else ''}" if nodes else ""
-    sentences = [
-        f"{what[0].upper()}{what[1:]}{on} ran {_ran(campaign)}: {many(runs, 'run')}"
-        + (", all of them valid." if ok == runs else f", {ok:,} of them valid.")
+def _other_firmware(store: Store, cluster: str) -> list[str]:
+    """What few GPUs of a model have, and which GPUs: a sentence for each part of each version."""
+    query = (
+        "SELECT model, part, version, usual_version, list(name ORDER BY name) AS names FROM other_firmware "
+        f"WHERE cluster = {quoted(cluster)} GROUP BY ALL ORDER BY ALL"
+    )
+    return [
+        f"Firmware: {row['part']} {row['version']}, while most {row['model']} have {row['usual_version']}: "
+        f"{listed(row['names'], _NAMED)}."
+        for row in store.sql(query).to_pylist()
     ]
+
+
+def _energy(store: Store, cluster: str, progress: Callable[[str], None] | None) -> EnergySummary | None:
+    """The energy of a cluster, where any was metered."""
+    times = covered(store, cluster=cluster)
+    if not (times["last"] > times["first"]).any():  # no telemetry, or that of one instant
+        return None
+    energy = summary(store, cluster, progress=progress)
+    return energy if energy.total.get("measured_s") else None
+
+
+def _trends(store: Store, campaign: Probed) -> list[Trend]:
+    """The trends of the probes that the store has under the same names over all campaigns."""
+    cluster = campaign.cluster
+    probes = {work.name for part in comparable(store) if part.cluster == cluster for work in part.works}
+    shown = [probe for probe in campaign.probes if probe in probes]
+    if campaign.campaign:
+        known = gpus_on(store, cluster)
+        whole = [trend(runs_of(store, cluster, probe, known=known)) for probe in shown]
+    else:  # all runs are read already
+        number = pl.Series("gpu_no", codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list()))
+        runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("campaign"), number)
+        whole = [trend(replace(campaign, runs=runs.filter(pl.col("workload") == probe))) for probe in shown]
+    return [found for found in whole if found is not None]
+
+
+# -- what a terminal prints -----------------------------------------------------------------------------------------
+
+
+def summary_parts(looked: Looked, planted: Sequence[Planted] | None = None) -> Iterator[Part]:
+    """The report for a terminal: what ran, the three answers, planted faults, and how much the GPUs differ."""
+    campaign = looked.campaign
+    yield f"{capital(documents.what_ran(campaign, looked.fleet.grid.gpus))}."
     if campaign.cut_says:
-        sentences.append(f"Not complete: {campaign.cut_says}.")
-    if first is not None:
-        sentences.append(
-            f"{_WORDS[belongs][0].format(first.workload)} Without outliers, its times spread over {_fenced(first)} of "
-            f"the median, n = {first.n:,} GPUs; the slowest GPU takes {_longer_pct(first):.1f} % longer than the "
-            "median GPU."
-        )
-    sentences.append(_named(judged))
+        yield f"Not complete: {campaign.cut_says}."
+    if looked.stale_says:
+        yield looked.stale_says
+    yield ""
+    yield documents.headline(looked.fleet)
+    yield from answers_section(looked).parts
     if planted is not None:
-        sentences.append(_caught(planted, falsely_named(planted, judged, campaign)))
-    return sentences
+        yield documents.planted_faults(planted, looked.judged, campaign, looked.names)
+    if rows := _spread_rows(looked):
+        yield documents.spread_table(rows, documents.noun_of(campaign))
+    yield from _remarks(looked)
 
 
-def _ran(campaign: Probed) -> str:
-    return many(len(campaign.probes), tables.noun_of(campaign))
+def next_commands(looked: Looked, store: str | Path, page: str | Path | None) -> Iterator[Command]:
+    """Where the page is, and commands that show more of the same store."""
+    quoted_store = shlex.quote(str(store))
+    if page is not None:
+        yield Command(f"report: {page} (open it in a browser; it needs no network)")
+    yield Command(f"next: whorl dashboard --store {quoted_store}")
+    if looked.campaign.runs.is_empty():
+        yield Command(f"      whorl verdicts --store {quoted_store}")
+        return
+    if looked.judged.rows:
+        name = shlex.quote(looked.judged.rows[0].name)
+        yield Command(f"      whorl explain {name} --store {quoted_store}")
+    workload = looked.leading.workload if looked.leading else next((row.workload for row in looked.spread), None)
+    if workload is not None:
+        cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"
+        yield Command(f"      whorl advise --store {quoted_store}{cluster} --workload {shlex.quote(workload)}")
 
 
-def _fence(row: Variability) -> float:
-    return row.fence_pct or 0.0
-
-
-def _longer_pct(row: Variability) -> float:
-    return 100 * ((row.worst_over_median or 1.0) - 1)
-
-
-def _fenced(row: Variability) -> str:
-    bounds = row.interval.get("fence_pct")
-    places = 1 if _fence(row) >= 1 else 2
-    shown = "" if bounds is None else f" [{bounds[0]:.{places}f}, {bounds[1]:.{places}f}]"
-    return f"{row.fence_pct:.{places}f} %{shown}"
-
-
-def _named(judged: Judgement) -> str:
-    found = judged.rows
-    if not found:
-        return (
-            "No GPU stands out: no difference is both larger than chance and large enough to matter, no result was "
-            "wrong, and no GPU failed."
-            if judged.gpus
-            else "No GPU could be judged: the notes at the end say why."
-        )
-    called = short(one.name for one in found)
-    listed = "; ".join(f"{called[one.name]} ({one.kind}, {one.state})" for one in found[:6])
-    more = f"; and {len(found) - 6} more" if len(found) > 6 else ""
-    rate = (
-        f" Of the GPUs that are named for their figures, at most {100 * ERROR_RATE:g} in 100 should be healthy."
-        if any(one.q is not None for one in found)
-        else ""
-    )
-    suspected = any(one.state is State.SUSPECTED for one in judged.rows)
-    again = " Measure again on another day: what is suspected was seen once." if suspected else ""
-    return f"{many(len(found), 'finding')}: {listed}{more}.{rate}{again}"
-
-
-def _caught(planted: Sequence[Planted], healthy: Sequence[str]) -> str:
-    others, caught = len(healthy), sum(bool(one.found) for one in planted)
-    falsely = (
-        "no healthy GPU was named" if not others else f"{others} healthy GPU{'s were' if others > 1 else ' was'} named"
-    )
-    if not planted:
-        return f"No fault was planted; {falsely}."
-    total = len(planted)
-    of = (
-        "The planted fault was"
-        if total == 1
-        else f"Of {total} planted faults {caught} {'was' if caught == 1 else 'were'}"
-    )
-    if total == 1:
-        return f"{of} {'found' if caught else 'missed'}; {falsely}."
-    return f"{of} found{'' if caught == total else f' and {total - caught} missed'}; {falsely}."
-
-
-def _tiles(
-    campaign: Probed,
-    judged: Judgement,
-    planted: Sequence[Planted] | None,
-    *,
-    first: Variability | None,
-    belongs: Belongs,
-) -> list[tuple[str, str]]:
-    n = campaign.gpus.height
-    probes, _, ran = _ran(campaign).partition(" ")
-    upto = "at most: some may have two names" if campaign.maybe_twice else "measured"
-    tiles = [(f"{n:,}", f"GPU{'' if n == 1 else 's'} {upto}"), (probes, ran)]
-    if first is not None:
-        tiles.append((f"{_fence(first):.1f} %", f"spread of times in {first.workload}{_WORDS[belongs][1]}"))
-    named = len(judged.by_key(campaign.gpus))
-    if judged.gpus or judged.rows:
-        tiles.append((f"{named:,}", "GPU stands out" if named == 1 else "GPUs stand out"))
-    else:
-        tiles.append((MISSING, "GPUs stand out: none could be judged"))
-    if planted:
-        caught = sum(bool(one.found) for one in planted)
-        tiles.append((f"{caught} of {len(planted)}", "planted faults found"))
-    return tiles
-
-
-# -- conditions and notes ---------------------------------------------------------------------------------------
-
-
-def _about(campaign: Probed) -> dict[str, str]:
-    began = campaign.runs.select(pl.col("began").min()).item()
-    ended = campaign.runs.select(pl.coalesce("ended", "began").max()).item()  # imported runs may say no end
-    stated = campaign.runs["conditions"].struct.unnest()
-    about = {
-        "cluster": campaign.cluster,
-        "campaign": campaign.campaign or "none: all runs of the cluster",
-        **({"models": ", ".join(campaign.models)} if campaign.models else {}),
-        "measured": (MISSING if began is None else f"{second(began)} to {second(ended)} UTC")
-        + (", simulated" if campaign.simulated else ""),
-    }
-    for key, name in (
-        ("suite", "suite"),
-        ("neighbours", "neighbours"),
-        ("power_limit_w", "power limit, W"),
-        ("seed", "seed of the inputs"),
-        ("asked_precision", "target half width of the median's 95 % interval, as a share"),
-        ("time_limit_s", "time limit of a probe, s"),
-    ):
-        values = _distinct(stated[key].drop_nulls().unique().sort())
-        if values:
-            about[name] = ", ".join(values)
-    if versions := software(campaign.runs["versions"]):
-        about["versions"] = versions
-    return about
-
-
-def software(versions: pl.Series) -> str:
-    """What ran, and in which versions: `cuda 12.4, driver 570.1/570.2`. `versions`: of `runs`."""
-    found = {one.name: one.drop_nulls().unique().sort().to_list() for one in versions.struct.unnest()}
-    return ", ".join(f"{name} {'/'.join(every)}" for name, every in sorted(found.items()) if every)
-
-
-def _notes(campaign: Probed, judged: Judgement, probes: Sequence[Against]) -> list[str]:
-    rules = [
-        f"A GPU stands out if chance does not explain how far it is from the GPUs of its model and the difference "
-        f"matters: at least {100 * RELEVANT:g} % of a time. {judged.looks:,} comparisons were made. A chance above "
-        f"{MOST_P:g} names no GPU, and of the GPUs that are named at most {100 * ERROR_RATE:g} in 100 should be "
-        "healthy (Benjamini and Hochberg). What a node or a batch shares is said once, of the node or the batch. "
-        "A cause is a hint, not a diagnosis.",
-    ]
-    notes = rules if judged.gpus else []
-    notes += [f"Not judged: {some(subjects)} ({why})." for why, subjects in tables.by_reason(judged).items()]
-    if campaign.untrusted_says:
-        notes.append(f"{campaign.untrusted_says[0].upper()}{campaign.untrusted_says[1:]}.")
-    untimed = [probe for probe in campaign.probes if probe not in {*campaign.untrusted, *(one.probe for one in probes)}]
-    if untimed:
-        notes.append(f"Not compared because they measure no time: {', '.join(untimed)}.")
+def _remarks(looked: Looked) -> list[str]:
+    """What the numbers cannot say, in sentences."""
+    campaign = looked.campaign
+    remarks = [f"{capital(campaign.untrusted_says)}."] if campaign.untrusted_says else []
+    timed = {probe.probe for probe in looked.probes}
+    if untimed := [probe for probe in campaign.probes if probe not in {*campaign.untrusted, *timed}]:
+        remarks.append(f"Not compared because they measure no time: {listed(untimed)}.")
     if campaign.maybe_twice:
-        notes.append(
+        remarks.append(
             f"For {campaign.maybe_twice:,} GPUs only the UUID is known, for others only the place. The files do not "
-            "say which are the same, so a GPU may be counted under two names."
+            "say which are the same: numbers of GPUs by workload are exact, that of all GPUs is an upper bound."
         )
     if campaign.simulated:
-        notes.append("These GPUs are simulated: no number here was measured on a real GPU.")
-    return notes
+        remarks.append("These GPUs are simulated: no number here was measured on a real GPU.")
+    return remarks
 
 
-def _distinct(values: Iterable[object]) -> list[str]:
-    texts = (f"{value:g}" if isinstance(value, float) else str(value) for value in values if value is not None)
-    return list(dict.fromkeys(texts))
+def answers_section(looked: Looked) -> Section:
+    """The three answers, with the newest readings beside them."""
+    now = documents.newest_readings(looked.now)
+    parts = [*documents.three_answers(looked.fleet), *([now] if now is not None else [])]
+    return Section("Which GPUs, why, what to do", parts, anchor="answers")
+
+
+def _spread_rows(looked: Looked) -> list[Variability]:
+    """The spread of each probe's GPUs, in the order of the probes."""
+    by_probe = {row.workload: row for row in looked.spread if row.level == "gpu"}
+    return [by_probe[probe] for probe in looked.campaign.probes if probe in by_probe]
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+
+def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> Document:
+    """The report as a document: the three answers first, definitions in folds at the end."""
+    campaign, noun = looked.campaign, documents.noun_of(looked.campaign)
+    parts: list[Part] = [f"{capital(documents.what_ran(campaign, looked.fleet.grid.gpus))}."]
+    parts += [f"Not complete: {campaign.cut_says}."] if campaign.cut_says else []
+    parts += [looked.stale_says] if looked.stale_says else []
+    parts.append(answers_section(looked))
+    if (differ := _differences(looked, noun)) is not None:
+        parts.append(differ)
+    if len(looked.judged.rows) > documents.WORST or planted:
+        parts.append(_all_findings(looked, planted))
+    parts += _where(looked, noun)
+    if trends := _over_campaigns(looked):
+        parts.append(Section("Over time", [trends]))
+    if campaign.gpus.height > 1 and not looked.beside.is_empty():
+        parts.append(Section("Every GPU", [_every_gpu(looked, noun)]))
+    if looked.lines is not None and looked.lines.gpus:
+        parts.append(Section("One GPU over the campaign", [_telemetry(looked)]))
+    if looked.energy is not None:
+        parts.append(summary_section(looked.energy))
+    tables = [documents.run_figures(campaign), documents.conditions(campaign)]
+    known = [table for table in tables if table is not None]
+    parts.append(Section("What was measured", [documents.about(campaign), *known], folded=True, anchor="measured"))
+    replicates = next((row.replicates for row in looked.spread if row.level == "gpu"), None)
+    parts.append(documents.definitions(looked.judged, noun, replicates))
+    remarks = [*_remarks(looked), *(f"{capital(note)}" for note in notes), *looked.firmware]
+    return Document(documents.headline(looked.fleet), parts, remarks)
+
+
+def _differences(looked: Looked, noun: str) -> Section | None:
+    """How much the GPUs differ in each probe, and in one of them closely."""
+    rows = _spread_rows(looked)
+    if not looked.probes or looked.campaign.gpus.height < 2:
+        return Section("Times", [documents.spread_table(rows, noun)]) if rows else None
+    n = max(len(probe.gpus) for probe in looked.probes)
+    cut = f" {figures.POINTS} GPUs of each {noun} are drawn, and all that stand out." if n > figures.POINTS else ""
+    parts: list[Part] = [
+        Chart(
+            f"All {noun}s",
+            f"A point is a GPU (n = {n:,}), against the median of its model. Box: the middle half; whiskers: 5th to "
+            f"95th percentile.{cut}",
+            {"": figures.overview(looked.probes, looked.fleet.looks)},
+        )
+    ]
+    first = next((row for row in rows if looked.leading and row.workload == looked.leading.workload), None)
+    if looked.leading is not None and first is not None and first.fence_pct is not None:
+        parts.append(
+            f"The GPUs differ most in {first.workload}, by {first.fence_pct:.1f} % (n = {first.n:,}): "
+            f"{_BELONGS[looked.leading.belongs]}."
+        )
+    parts += [documents.spread_table(rows, noun)] if rows else []
+    parts.append(
+        Chart(
+            f"One {noun} closely",
+            "How its GPUs are distributed. A GPU beyond the edges is drawn at the edge, with its name and size.",
+            {probe.probe: figures.closely(probe, looked.fleet.looks) for probe in looked.probes},
+        )
+    )
+    return Section("How much they differ", parts)
+
+
+def _all_findings(looked: Looked, planted: Sequence[Planted] | None) -> Section:
+    parts: list[Part] = []
+    if looked.judged.rows:
+        parts.append(findings(looked.judged.rows, looked.campaign.gpus["gpu"], _DETAILED))
+    parts += documents.measure_again(looked.judged)
+    if planted is not None:
+        parts.append(documents.planted_faults(planted, looked.judged, looked.campaign, looked.names))
+    return Section("All findings, with evidence", parts, folded=True, anchor="findings")
+
+
+def _where(looked: Looked, noun: str) -> list[Part]:
+    """The machine, places beside each other, and power."""
+    campaign, beside, marked = looked.campaign, looked.beside, looked.fleet.looks
+    if campaign.gpus.height < 2 or not looked.probes:
+        return []
+    large = "" if campaign.gpus.height <= CELLS else f" The fleet is too large for a map of each {noun}."
+    charts: list[Part] = [
+        Chart(
+            "The machine",
+            "A cell is a GPU, a row a node, a block a cabinet; a gap: not measured. Colours: how far a GPU is from the "
+            f"median of its model, the same for all times.{large}",
+            maps(beside, campaign.gpus, marked),
+        )
+    ]
+    level = level_of(beside)
+    probes = _timed_first(beside)
+    by_probe = {probe: beside.filter(pl.col("workload") == probe) for probe in probes}
+    if beside[level].drop_nulls().n_unique() > 1:
+        strips = {probe: _strips(rows, level, looked) for probe, rows in by_probe.items()}
+        caption = f"A strip is a {level}, the slowest first; a point is a GPU. Box: the middle half of its GPUs."
+        charts.append(Chart(f"By {level}", caption, strips))
+    known = beside.drop_nulls(["power_w", "slower_pct"])
+    n = known["gpu"].n_unique()
+    if n > 1:
+        powers = {
+            str(probe): _power(by_probe[str(probe)], looked) for probe in known["workload"].unique(maintain_order=True)
+        }
+        caption = (
+            f"A point is a GPU (n = {n:,} with a known power). Top left: slow at little power, so something holds it "
+            "back. Top right: slow at much power, as poor silicon is."
+        )
+        charts.append(Chart("Time against power", caption, powers))
+    return [Section("Where they stand", charts)]
+
+
+def _rows_of(rows: pl.DataFrame, looked: Looked) -> tuple[list[str], dict[int, Look]]:
+    gpus, marked = rows["gpu"].to_list(), looked.fleet.looks
+    return [looked.names[gpu] for gpu in gpus], {row: marked[gpu] for row, gpu in enumerate(gpus) if gpu in marked}
+
+
+def _strips(rows: pl.DataFrame, level: str, looked: Looked) -> PlainFigure:
+    names, marked = _rows_of(rows, looked)
+    if rows.height > figures.POINTS * 4:
+        keep = np.zeros(rows.height, dtype=bool)
+        keep[figures.thinned(rows.height, figures.POINTS * 4)] = True
+        keep[list(marked)] = True
+        return _strips(rows.filter(pl.Series(keep)), level, looked)
+    strips = figures.Strips.of(rows, figures.GPU_FIGURES[0], level)
+    return figures.strips(strips, names, marked, live=False)
+
+
+def _power(rows: pl.DataFrame, looked: Looked) -> PlainFigure:
+    names, marked = _rows_of(rows, looked)
+    return figures.against_power(figures.Powered.of(rows), names, marked)
+
+
+def _timed_first(rows: pl.DataFrame) -> list[str]:
+    """The probes of rows, those that measure no time last: the first one is what a reader sees."""
+    timed = set(rows.drop_nulls("slower_pct")["workload"])
+    return sorted(rows["workload"].unique(maintain_order=True), key=lambda probe: probe not in timed)
+
+
+def _over_campaigns(looked: Looked) -> Chart | None:
+    """Each probe over the campaigns of the cluster; None where there is one campaign or day."""
+    known = [each for each in looked.trends if each.periods.height > 1]
+    if not known:
+        return None
+    by = known[0].by
+    changed = any(each.periods["gpus"].n_unique() > 1 for each in known)
+    other = " Not the same GPUs were measured each time." if changed else ""
+    odd = list(looked.verdicts)[:_ODD]
+    return Chart(
+        "Over the campaigns" if by == "campaign" else f"By {by}",
+        f"The median GPU of each {by} with its 95 % interval, half and 90 % of the GPUs, and the GPUs with the "
+        f"worst findings with theirs; against the median of all {by}s.{other}",
+        {each.workload: figures.over_campaigns(each, odd, looked.names) for each in known},
+    )
+
+
+def _every_gpu(looked: Looked, noun: str) -> Listing:
+    """All GPUs in each probe, as far as they fit into a page."""
+    campaign, beside = looked.campaign, looked.beside
+    none = "none" if looked.judged.gpus else MISSING
+    keys = campaign.gpus["gpu"].to_list()
+    probes = _timed_first(beside)
+    room = max(1, LISTED_VALUES // (len(_COLUMNS) * max(1, len(keys))))
+    cut = f" Of {len(probes)} {noun}s the first {room} are here." if len(probes) > room else ""
+    gpus = pl.DataFrame({"gpu": keys})
+    values = {
+        str(probe): gpus.join(beside.filter(pl.col("workload") == probe), on="gpu", how="left", maintain_order="left")
+        .select(column for column, _ in _COLUMNS)
+        .get_columns()
+        for probe in probes[:room]
+    }
+    verdicts = looked.verdicts
+    words = [
+        ", ".join(f"{verdict.kind} ({verdict.state})" for verdict in verdicts.get(gpu, ())) or none for gpu in keys
+    ]
+    digits = _time_digits(beside)
+    columns = [replace(column, digits=digits) if name == "time" else column for name, column in _COLUMNS]
+    return Listing(
+        "All GPUs",
+        f"Every GPU (n = {len(keys):,}) in one {noun}, against the median GPU of its model, with the 95 % interval of "
+        "another sitting; n/a where no GPU ran twice. Click a head to sort, a name to see the GPU in every "
+        f"{noun}.{cut}",
+        {"GPU": [looked.names[gpu] for gpu in keys], "finding": words, **_places_of(campaign.gpus)},
+        columns,
+        {probe: [column.to_list() for column in columns_of] for probe, columns_of in values.items()},
+        noun,
+    )
+
+
+def _places_of(gpus: pl.DataFrame) -> dict[str, list[str | None]]:
+    """Where GPUs are and what they are, as far as their names do not say it and they differ in it."""
+    of_node = gpus.select((pl.col("name").str.starts_with(pl.col("node")) | pl.col("node").is_null()).all()).item()
+    names = ["cabinet", "model"] if of_node else ["node", "cabinet", "model"]
+    return {name: gpus[name].to_list() for name in names if gpus[name].n_unique() > 1}
+
+
+def _time_digits(beside: pl.DataFrame) -> int:
+    """Behind the point, for the shortest times to have four digits."""
+    shortest = beside["time"].drop_nulls().min()
+    return min(max(3 - int(np.floor(np.log10(shortest))), 0), 9) if isinstance(shortest, float) else 0
+
+
+def _telemetry(looked: Looked) -> Chart:
+    lines, gpus = looked.lines, looked.campaign.gpus.height
+    assert lines is not None
+    kinds = {gpu: ", ".join(dict.fromkeys(row.kind for row in rows)) for gpu, rows in looked.verdicts.items()}
+    beside = "" if lines.measured == 1 else ", beside the median of all GPUs at the same point of the same probe"
+    choice = "Choose any GPU."
+    if len(lines.gpus) < lines.measured:
+        choice = (
+            f"Of {gpus:,} GPUs, {len(lines.gpus)} can be chosen: those with findings, one like most others, and those "
+            "farthest from the median. The page of any other GPU: `whorl report --gpu NAME`."
+        )
+    return Chart(
+        "Power, clock and temperature",
+        f"Means over {lines.step_s:.2g} s{beside}; bands are the probes of the GPU, as they were measured. {choice}",
+        {
+            f"{looked.names[gpu]}: {kinds.get(gpu, 'like most others')}": figures.over_time(
+                lines, gpu, looked.names[gpu]
+            )
+            for gpu in lines.gpus
+        },
+        opens=True,
+    )

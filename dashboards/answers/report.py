@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
+from ..document import Document
 from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
     from ...analysis.one_gpu.whole import OneGpu
     from ...store import Store
-    from ..store_report import Looked
+    from ..report import Looked
 
 
 def look(
@@ -28,7 +29,7 @@ def look(
     `overview()`, `distribution(probe)`, `machine()` and `timeline(gpu)` draw it, `write(file)` writes it as one page.
     `frame` and `json()` have the findings, as `whorl.verdicts`. Raises InputError where there are no such runs.
     """
-    from ..store_report import look
+    from ..report import look
 
     return _looked(look(opened(store), campaign, cluster, progress=progress), store)
 
@@ -48,7 +49,7 @@ def report(
     InputError where there are no such runs and where the page cannot be written.
     """
     from ..html import refuse_unwritable
-    from ..store_report import look
+    from ..report import look
 
     if gpu is not None:
         if campaign is not None:
@@ -63,22 +64,19 @@ def report(
 
 
 def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None = None) -> Reply[Looked]:
-    from ..printed import campaign
+    from ..report import next_commands, summary_parts
     from .mappings import FINDING, verdicts
 
-    return Reply(
-        looked,
-        partial(verdicts, [looked.judged]),
-        partial(campaign.answer, looked, folder(store), page),
-        rows=RowList(of=FINDING),
-    )
+    def document() -> Document:
+        return Document("Report", [*summary_parts(looked), *next_commands(looked, folder(store), page)])
+
+    return Reply(looked, partial(verdicts, [looked.judged]), document, rows=RowList(of=FINDING))
 
 
 def _report_of_gpu(
     store: Store, out: str | Path, name: str, cluster: str | None, *, progress: Callable[[str], None] | None
 ) -> Reply[OneGpu]:
     from ...analysis.one_gpu.whole import whole
-    from ..document import Document
     from ..documents.gpu import document, what_was_found
     from ..html import page, refuse_unwritable, write_page
     from .mappings import explain

@@ -251,8 +251,9 @@ def what_ran(campaign: Probed, gpus: int) -> str:
     where = f" on {many(nodes, 'node')}" if nodes else ""
     upto = "up to " if campaign.maybe_twice else ""
     counted = many(gpus, " ".join(f"{made}{' and '.join(campaign.models)} GPU".split()))
+    source = f"in campaign {campaign.campaign}" if campaign.campaign else f"on cluster {campaign.cluster}"
     return (
-        f"{upto}{counted}{where} ran {many(len(campaign.probes), noun_of(campaign))}: "
+        f"{upto}{counted}{where} ran {many(len(campaign.probes), noun_of(campaign))} {source}: "
         f"{many(campaign.runs.height, 'run')}, {_valid(campaign)} of them valid"
     )
 

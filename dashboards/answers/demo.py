@@ -1,24 +1,26 @@
-"""What `whorl demo` says: what ran and what was found, what was planted, what to do next; and the same as JSON."""
+"""What `whorl demo` replies: what ran, what stands out, what was planted, and what to do next; and the same as JSON."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...analysis.runs.measurements import SOUND
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
-from ..answers import mappings
-from ..document import Part
+from ..document import Command, Document, Part
 from ..documents.evidence import because, remark
-from ..table import Line, Table, many
-from .campaign import caught, next_commands, notes, sound, spread, stand_out
+from ..report import next_commands, summary_parts
+from ..words import many
+from . import mappings
 
 if TYPE_CHECKING:
+    from ...analysis.runs.probing import Probed
     from ...probes.campaign import Report
-    from ..store_report import Looked
+    from ..report import Looked
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class DemoResult:
         return None if began is None or ended is None else (ended - began) / 1e9
 
 
-def document(result: DemoResult) -> dict[str, Any]:
+def demo_json(result: DemoResult) -> dict[str, Any]:
     """The demo as `whorl.demo/1`."""
     campaign, judged = result.looked.campaign, result.looked.judged
     return {
@@ -56,7 +58,7 @@ def document(result: DemoResult) -> dict[str, Any]:
         "suite": result.suite,
         "probes": campaign.probes,
         "runs": campaign.runs.height,
-        "sound_runs": sound(campaign),
+        "sound_runs": _sound(campaign),
         "seconds": result.seconds,
         "sittings": result.sittings,
         "wall_s": result.taken_s,
@@ -70,8 +72,8 @@ def document(result: DemoResult) -> dict[str, Any]:
         "planted": None
         if result.planted is None
         else [
-            {"gpu": one.gpu, "kind": one.kind, "found": one.found or None, "remark": remark(one) or None}
-            for one in result.planted
+            {"gpu": fault.gpu, "kind": fault.kind, "found": fault.found or None, "remark": remark(fault) or None}
+            for fault in result.planted
         ],
         "falsely_named": None if result.planted is None else falsely_named(result.planted, judged, campaign),
         "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in result.report.unrun],
@@ -91,50 +93,44 @@ def _stand_out(looked: Looked) -> list[dict[str, Any]]:
     ]
 
 
-def answer(result: DemoResult) -> Iterable[Part | Table]:
-    """For people: what ran, how the GPUs differ, which stand out, what was planted, and what to do next."""
+def _sound(campaign: Probed) -> int:
+    return campaign.runs.filter(SOUND).height
+
+
+def demo_document(result: DemoResult) -> Document:
+    """For people: what ran, the three answers, what was planted, how the GPUs differ, and what to do next."""
+    return Document("Demo", list(_parts(result)))
+
+
+def _parts(result: DemoResult) -> Iterator[Part]:
     looked, report = result.looked, result.report
-    campaign = looked.campaign
-    made = "simulated " if campaign.simulated else ""
     yield from report.notes
-    nodes = campaign.gpus["node"].drop_nulls().n_unique()
-    took = result.seconds
-    spent = "" if took is None else f"{took:,.0f} s{' of simulated time' if made else ''}, "
-    yield (
-        f"{campaign.gpus.height:,} {made}{' and '.join(campaign.models)} GPUs on {many(nodes, 'node')}: "
-        f"{campaign.runs.height:,} runs of {len(campaign.probes)} probes (suite {result.suite}, all GPUs of a node at "
-        f"once), {sound(campaign):,} of them valid; {spent}{result.taken_s:.0f} s here"
-    )
-    yield ""
-    yield from spread(looked)
-    yield from stand_out(looked)
-    if result.planted is not None:
-        yield from caught(looked, result.planted)
-    yield from notes(looked)
+    simulated = " of simulated time" if looked.campaign.simulated else ""
+    took = "" if result.seconds is None else f"{result.seconds:,.0f} s{simulated}, "
+    yield f"Suite {result.suite}, all GPUs of a node at once; {took}{result.taken_s:.0f} s here."
+    yield from summary_parts(looked, result.planted)
     yield from _not_run(report, looked.names)
     yield from left_out(looked, report)
     if result.sittings > 1:
         yield (
-            "Everything was measured twice, on two simulated days: the times above are those of the second day. The "
-            "findings rest on both, because one time cannot show what repeats."
+            "Everything was measured twice, on two simulated days: the times are those of the second day. The findings "
+            "rest on both, because one time cannot show what repeats."
         )
-    if result.page is not None:
-        yield Line(f"report: {result.page} (open it in a browser; it needs no network)")
-    yield from next_commands(looked, result.store)
+    yield from next_commands(looked, result.store, result.page)
     if result.planted is not None:  # invented jobs had the simulated GPUs
-        yield Line(f"      whorl energy --store {shlex.quote(str(result.store))}")
+        yield Command(f"      whorl energy --store {shlex.quote(str(result.store))}")
 
 
-def _not_run(report: Report, names: Mapping[str, str]) -> Iterable[str]:
+def _not_run(report: Report, names: Mapping[str, str]) -> Iterator[str]:
     reasons: dict[tuple[str, str], set[str]] = {}
     for gpu, probe, reason in report.unrun:
         reasons.setdefault((probe, reason), set()).add(gpu)
     together: dict[tuple[str, frozenset[str]], list[str]] = {}
     for (probe, reason), gpus in reasons.items():
         together.setdefault((reason, frozenset(gpus)), []).append(probe)
-    for (reason, named), probes in together.items():
-        on = f"{len(named):,} GPUs" if len(named) > 1 else names.get(min(named), min(named))
-        yield f"not run on {on}: {', '.join(probes)} ({reason})"
+    for (reason, unrun), probes in together.items():
+        subject = many(len(unrun), "GPU") if len(unrun) > 1 else names.get(min(unrun), min(unrun))
+        yield f"Not run on {subject}: {', '.join(probes)} ({reason})."
 
 
 def left_out(looked: Looked, report: Report) -> list[str]:
