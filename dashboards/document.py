@@ -215,7 +215,7 @@ class Command(str):
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a document under its own heading."""
+    """A part of a document under its own heading; without a title, parts that stand together."""
 
     title: str
     parts: Sequence[Part]

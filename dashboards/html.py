@@ -52,7 +52,7 @@ def page(document: Document) -> str:
             links = (
                 f'<a href="#{escape(anchors[id(section)])}">{_text(section.title)}</a>'
                 for section in sections
-                if not section.folded
+                if section.title and not section.folded
             )
             body.append(f"<nav>{''.join(links)}</nav>")
         if isinstance(part, str) and not isinstance(part, Command):
@@ -129,9 +129,12 @@ class _Pieces:
 
     def section(self, section: Section, *, anchor: str = "", level: int = 2) -> str:
         """A section under its heading; a folded one opens where a reader clicks on it."""
-        head = f"<h{level}>{_text(section.title)}</h{level}>"
+        head = f"<h{level}>{_text(section.title)}</h{level}>" if section.title else ""
         lead = f"<p>{prose(section.lead)}</p>" if section.lead else ""
-        inside = lead + "".join(map(self.part, section.parts))
+        below = level + 1 if section.title else level
+        inside = lead + "".join(
+            self.section(part, level=below) if isinstance(part, Section) else self.part(part) for part in section.parts
+        )
         name = anchor or section.anchor
         opening = f'<section id="{escape(name)}">' if name else "<section>"
         if section.folded:

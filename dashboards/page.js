@@ -73,7 +73,15 @@
   const again = () => places.filter(place => place.dataset.drawn).forEach(draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   // Paper is white: also what was drawn for a dark window is drawn again.
-  addEventListener("beforeprint", () => { document.documentElement.classList.add("printed"); places.forEach(draw); });
+  const folds = [...document.querySelectorAll("details")];
+  for (const fold of folds) fold.addEventListener("toggle", () => {
+    if (fold.open) fold.querySelectorAll(".plot:not([data-drawn])").forEach(draw);
+  });
+  addEventListener("beforeprint", () => {
+    document.documentElement.classList.add("printed");
+    for (const fold of folds) fold.open = true;
+    places.forEach(draw);
+  });
   addEventListener("afterprint", () => { document.documentElement.classList.remove("printed"); places.forEach(draw); });
   for (const choice of document.querySelectorAll("figure select")) choice.addEventListener("change", () => {
     const place = choice.closest("figure").querySelector(".plot");
@@ -82,6 +90,7 @@
   });
   try {
     for (const place of places) {
+      if (place.closest("details:not([open])")) continue;  // drawn when a reader opens it: now it has no width
       await draw(place);
       await new Promise(next => setTimeout(next));  // between two figures the reader may scroll
     }

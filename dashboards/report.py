@@ -315,7 +315,7 @@ def summary_parts(looked: Looked, planted: Sequence[Planted] | None = None) -> I
         yield looked.stale_says
     yield ""
     yield documents.headline(looked.fleet)
-    yield from answers_section(looked).parts
+    yield from documents.three_answers(looked.fleet)
     if planted is not None:
         yield documents.planted_faults(planted, looked.judged, campaign, looked.names)
     if rows := _spread_rows(looked):
@@ -358,13 +358,6 @@ def _remarks(looked: Looked) -> list[str]:
     return remarks
 
 
-def answers_section(looked: Looked) -> Section:
-    """The three answers, with the newest readings beside them."""
-    now = documents.newest_readings(looked.now)
-    parts = [*documents.three_answers(looked.fleet), *([now] if now is not None else [])]
-    return Section("Which GPUs, why, what to do", parts, anchor="answers")
-
-
 def _spread_rows(looked: Looked) -> list[Variability]:
     """The spread of each probe's GPUs, in the order of the probes."""
     by_probe = {row.workload: row for row in looked.spread if row.level == "gpu"}
@@ -380,20 +373,24 @@ def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None,
     parts: list[Part] = [f"{capital(documents.what_ran(campaign, looked.fleet.grid.gpus))}."]
     parts += [f"Not complete: {campaign.cut_says}."] if campaign.cut_says else []
     parts += [looked.stale_says] if looked.stale_says else []
-    parts.append(answers_section(looked))
-    if (differ := _differences(looked, noun)) is not None:
-        parts.append(differ)
-    if len(looked.judged.rows) > documents.WORST or planted:
+    pictures: list[Part] = [documents.machine(looked.fleet), *_all_probes(looked, noun)]
+    now = documents.newest_readings(looked.now)
+    beside = Section("", pictures, anchor="pictures")
+    answers = [*documents.three_answers(looked.fleet), beside, *([now] if now is not None else [])]
+    parts.append(Section("", answers, anchor="answers"))
+    if looked.judged.rows or planted:
         parts.append(_all_findings(looked, planted))
+    if differ := _differences(looked, noun):
+        parts.append(Section("How much they differ" if campaign.gpus.height > 1 else "Times", differ))
     parts += _where(looked, noun)
     if trends := _over_campaigns(looked):
-        parts.append(Section("Over time", [trends]))
+        parts.append(Section("Over time", [trends], folded=True))
     if campaign.gpus.height > 1 and not looked.beside.is_empty():
         parts.append(Section("Every GPU", [_every_gpu(looked, noun)]))
     if looked.lines is not None and looked.lines.gpus:
         parts.append(Section("One GPU over the campaign", [_telemetry(looked)]))
     if looked.energy is not None:
-        parts.append(summary_section(looked.energy))
+        parts.append(replace(summary_section(looked.energy), folded=True))
     tables = [documents.run_figures(campaign), documents.conditions(campaign)]
     known = [table for table in tables if table is not None]
     parts.append(Section("What was measured", [documents.about(campaign), *known], folded=True, anchor="measured"))
@@ -403,36 +400,32 @@ def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None,
     return Document(documents.headline(looked.fleet), parts, remarks)
 
 
-def _differences(looked: Looked, noun: str) -> Section | None:
-    """How much the GPUs differ in each probe, and in one of them closely."""
-    rows = _spread_rows(looked)
+def _all_probes(looked: Looked, noun: str) -> list[Part]:
+    """Every GPU in every probe; nothing where there is nothing to compare."""
     if not looked.probes or looked.campaign.gpus.height < 2:
-        return Section("Times", [documents.spread_table(rows, noun)]) if rows else None
+        return []
     n = max(len(probe.gpus) for probe in looked.probes)
     cut = f" {figures.POINTS} GPUs of each {noun} are drawn, and all that stand out." if n > figures.POINTS else ""
-    parts: list[Part] = [
-        Chart(
-            f"All {noun}s",
-            f"A point is a GPU (n = {n:,}), against the median of its model. Box: the middle half; whiskers: 5th to "
-            f"95th percentile.{cut}",
-            {"": figures.overview(looked.probes, looked.fleet.looks)},
-        )
-    ]
+    caption = f"A point is a GPU (n = {n:,}). Box: the middle half; whiskers: 5th to 95th percentile.{cut}"
+    return [Chart(f"All {noun}s", caption, {"": figures.overview(looked.probes, looked.fleet.looks)})]
+
+
+def _differences(looked: Looked, noun: str) -> list[Part]:
+    """How much the GPUs differ in each probe, and in one of them closely."""
+    rows = _spread_rows(looked)
+    parts: list[Part] = [documents.spread_table(rows, noun)] if rows else []
+    if not looked.probes or looked.campaign.gpus.height < 2:
+        return parts
     first = next((row for row in rows if looked.leading and row.workload == looked.leading.workload), None)
     if looked.leading is not None and first is not None and first.fence_pct is not None:
-        parts.append(
+        spread = (
             f"The GPUs differ most in {first.workload}, by {first.fence_pct:.1f} % (n = {first.n:,}): "
             f"{_BELONGS[looked.leading.belongs]}."
         )
-    parts += [documents.spread_table(rows, noun)] if rows else []
-    parts.append(
-        Chart(
-            f"One {noun} closely",
-            "How its GPUs are distributed. A GPU beyond the edges is drawn at the edge, with its name and size.",
-            {probe.probe: figures.closely(probe, looked.fleet.looks) for probe in looked.probes},
-        )
-    )
-    return Section("How much they differ", parts)
+        parts.insert(0, spread)
+    closely = {probe.probe: figures.closely(probe, looked.fleet.looks) for probe in looked.probes}
+    caption = "How its GPUs are distributed. A GPU beyond the edges is drawn at the edge, with its name and size."
+    return [*parts, Chart(f"One {noun} closely", caption, closely)]
 
 
 def _all_findings(looked: Looked, planted: Sequence[Planted] | None) -> Section:

@@ -70,17 +70,17 @@ def _answers(reading: Reading, state: State) -> list[Component]:
         every = replace(table(fleet.judgement.rows, fleet.gpus["gpu"]), most=None)
         back = dcc.Link("Back to the worst", href=state.href("", findings=None))
         return [heading(f"{many(len(every.rows), 'finding')} of {cluster}"), html.P(back), component(every, address)]
-    which, *others = components(documents.three_answers(fleet), address)
+    answers = components(documents.three_answers(fleet), address)
     if len(fleet.judgement.rows) > documents.WORST:
         count = len(fleet.judgement.rows)
-        others.append(
+        answers.append(
             html.P(dcc.Link(f"Show all {count:,}, to sort and to filter", href=state.href("", findings="all")))
         )
     return [
         heading(documents.headline(fleet), _judged(newest, fleet, reading)),
         *_other_clusters(clusters, cluster, state),
         *unjudged,
-        html.Div([which, html.Div([*others, now])], className="answers"),
+        html.Div([html.Div(answers), html.Div([component(documents.machine(fleet)), now])], className="answers"),
     ]
 
 

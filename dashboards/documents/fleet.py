@@ -108,7 +108,10 @@ def headline(fleet: JudgedFleet) -> str:
 
 
 def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
-    """Which GPUs, why, and what to do first: the first screen of the dashboard, of a report and of a demo's end."""
+    """Which GPUs, why, and what to do first: the first screen of the dashboard, of a report and of a demo's end.
+
+    `machine` is the picture beside them.
+    """
     judgement = fleet.judgement
     worst = judgement.rows[:most]
     names = short_names((verdict.name for verdict in judgement.rows), fleet.gpus["gpu"])
@@ -127,14 +130,18 @@ def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
     return sections
 
 
-def _which(fleet: JudgedFleet, worst: Sequence[Verdict], names: Mapping[str, str]) -> Iterator[Part]:
-    judgement = fleet.judgement
-    judged = None
+def machine(fleet: JudgedFleet) -> Chart:
+    """The machine, with the GPUs that stand out marked and named."""
+    judgement, judged = fleet.judgement, None
     if fleet.judged or not judgement.gpus:
         judged = {gpu: bool(judgement.gpus) and gpu in fleet.judged for gpu in fleet.grid.cell}
     twice = " A GPU that is known by its UUID in one file and by its place in another has one cell."
     caption = f"A cell is a GPU, a row a node, a block a cabinet.{twice if fleet.maybe_twice else ''}"
-    yield Chart("The machine", caption, {"": picture(fleet.grid, fleet.looks, judged)})
+    return Chart("The machine", caption, {"": picture(fleet.grid, fleet.looks, judged)})
+
+
+def _which(fleet: JudgedFleet, worst: Sequence[Verdict], names: Mapping[str, str]) -> Iterator[Part]:
+    judgement = fleet.judgement
     if worst:
         rows: list[Sequence[Cell]] = [
             (_named(verdict, names), str(verdict.kind), str(verdict.state), size(verdict) or None) for verdict in worst
@@ -291,7 +298,7 @@ def spread_table(rows: Sequence[Variability], noun: str) -> Table:
         )
         for row in rows
     ]
-    return Table(columns, cells, "How much the GPUs differ", cards=True)
+    return Table(columns, cells, "How much the GPUs differ")
 
 
 def _estimate(value: float | None, bounds: tuple[float, float] | None) -> Cell:

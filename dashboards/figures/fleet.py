@@ -166,7 +166,7 @@ def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
     return figure_of(
         traces,
         layout(
-            104 + (26 if len(rows) > 4 else 40) * len(rows),
+            96 + (24 if len(rows) > 4 else 36) * len(rows),
             margin={"l": 100, "r": 16, "t": 40, "b": 48},
             boxmode="overlay",
             xaxis=_PERCENT.axis(ends, "slower than the median GPU, %"),
