@@ -378,7 +378,7 @@ def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None,
     beside = Section("", pictures, anchor="pictures")
     answers = [*documents.three_answers(looked.fleet), beside, *([now] if now is not None else [])]
     parts.append(Section("", answers, anchor="answers"))
-    if looked.judged.rows or planted:
+    if looked.judged.rows or planted is not None:
         parts.append(_all_findings(looked, planted))
     if differ := _differences(looked, noun):
         parts.append(Section("How much they differ" if campaign.gpus.height > 1 else "Times", differ))

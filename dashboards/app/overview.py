@@ -60,11 +60,10 @@ def _answers(reading: Reading, state: State) -> list[Component]:
     newest, fleet = clusters.get(state.cluster or "", fleets[0])
     cluster = fleet.judgement.cluster
     single = {name for verdict in fleet.judgement.rows for name in verdict.gpus if len(verdict.gpus) == 1}
-    shown = {name: name for name in single}
 
-    def address(page: str, name: str) -> str:
-        known = shown.get(name) or next((full for full in single if full.startswith(name)), None)
-        return "" if known is None else state.href(page, gpu=(known,), cluster=cluster, findings=None)
+    def address(page: str, name: str) -> str | None:
+        known = name if name in single else next((full for full in single if full.startswith(name)), None)
+        return None if known is None else state.href(page, gpu=(known,), cluster=cluster, findings=None)
 
     if state.findings == "all":
         every = replace(table(fleet.judgement.rows, fleet.gpus["gpu"]), most=None)

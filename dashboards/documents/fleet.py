@@ -16,6 +16,7 @@ from ...analysis.runs.probing import Probed
 from ...analysis.verdicts import Judgement, Kind, Level, Verdict
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
+from ...analysis.verdicts.verdict import Gap
 from ...store.vocabulary import clock_in_words
 from ..document import Cell, Chart, Column, Facts, Part, Section, Table
 from ..figures.looks import Look, looks
@@ -101,6 +102,8 @@ def headline(fleet: JudgedFleet) -> str:
     odd, rest = fleet.odd, fine(fleet.judged_gpus, fleet.odd)
     if fleet.maybe_twice and rest:
         rest = "The others are fine."
+    if newer := sum(gap.why is Gap.NEWER for gap in fleet.judgement.not_judged):
+        rest = f"{many(newer, 'finding')} of a newer whorl cannot be read."
     if not odd:
         return f"No GPU stands out. {rest}".rstrip()
     stands = "stands" if odd == 1 else "stand"

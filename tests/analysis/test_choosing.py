@@ -14,7 +14,7 @@ from whorl.analysis.placement import advise, node_rows, scores
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.telemetry.choosing import boards
 from whorl.collectors.rows import short_hash
-from whorl.dashboards.figures.map import Grid
+from whorl.dashboards.figures.machine import Grid
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows

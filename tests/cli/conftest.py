@@ -18,5 +18,5 @@ def every_store_is_copied(stores_are_copied: None) -> None:
 def few_replicates() -> Iterator[None]:
     """Intervals from fewer bootstrap replicates take a tenth of the time, for tests that are not about their width."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("whorl.dashboards.store_report.REPLICATES", count(500, short=50))
+        patch.setattr("whorl.dashboards.report.REPLICATES", count(500, short=50))
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -14,23 +13,26 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.fleet.side_by_side import PLACED, Against, by_place, level_of, side_by_side
+from whorl.analysis.fleet.side_by_side import Against, side_by_side
 from whorl.analysis.fleet.timelines import Timelines, Window
 from whorl.analysis.fleet.trend import trend_of
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts.judge import judged
 from whorl.dashboards.figures import drawing
-from whorl.dashboards.figures.campaigns import over_campaigns
 from whorl.dashboards.figures.drawing import Scatter, figure_of
+from whorl.dashboards.figures.fleet import (
+    POINTS,
+    Powered,
+    against_power,
+    closely,
+    over_campaigns,
+    over_time,
+    overview,
+    signed,
+)
 from whorl.dashboards.figures.looks import Look, looks
-from whorl.dashboards.figures.map import Grid, maps, shade
-from whorl.dashboards.figures.places import PLACES, places
-from whorl.dashboards.figures.power import POINTS, Powered, against_power
-from whorl.dashboards.figures.spread import closely, overview
-from whorl.dashboards.figures.timeline import over_time
-from whorl.dashboards.report_tables import over_all_campaigns
+from whorl.dashboards.figures.machine import Grid, heat_map, maps, picture, shade
 from whorl.dashboards.style import room
-from whorl.dashboards.table import signed
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 
 if TYPE_CHECKING:
@@ -46,13 +48,41 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Probed, pl.DataFra
 
 def test_the_numbers_of_a_map_have_room_on_a_phone() -> None:
     gpus = pl.DataFrame({"gpu": ["a", "b"], "name": ["a", "b"], "node": ["n", "n"], "cabinet": ["c", "c"]})
-    assert Grid.of(gpus.with_columns(cabinet=pl.lit("x" * 99)))._axis()["ticktext"] == [f"…{'x' * 13}"]
     for farthest in (5.0, 22.0, 45.6, 50.0):
-        drawn = Grid.of(gpus).drawn({"a": 0.0, "b": farthest}, "slower, %", " %", {}, farthest)
-        bar, margin = drawn.data[0].colorbar, drawn.layout.margin
+        figure = heat_map(Grid.of(gpus), {"a": 0.0, "b": farthest}, "slower, %", "%", {}, end=farthest)
+        bar, margin = figure.data[0].colorbar, figure.layout.margin
         wide = (390 - 2 * 12 - margin.l - margin.r) * (1 if bar.len is None else bar.len)
         apart = np.diff(bar.tickvals).min() / 2 * wide
         assert apart > 24, farthest  # pixels of "+20"
+
+
+def test_cabinets_are_blocks_whose_nodes_line_up_and_gpus_of_no_known_node_have_a_block_of_their_own() -> None:
+    rows = [(f"g{cabinet}{node}{slot}", f"n{node}", f"c{cabinet}") for cabinet in range(3) for node in range(5)
+            for slot in range(4)]  # fmt: skip
+    rows += [("x", None, None), ("y", "n9", None)]
+    columns = ["gpu", "node", "cabinet"]
+    grid = Grid.of(pl.DataFrame(rows, schema=columns, orient="row").with_columns(slot=pl.lit(0)))
+    assert grid.gpus == len(rows)
+    for node in range(5):
+        assert len({grid.cell[f"g{cabinet}{node}0"][0] for cabinet in range(3)}) == 1
+    assert [grid.cell[f"g0{node}0"][1] for node in range(5)] == [0] * 5
+    assert [name for name, _, _ in grid.blocks] == ["c0", "c1", "c2", "unknown"]
+    summit = [(f"{gpu}", f"n{gpu // 6}", f"c{gpu // 108:03}") for gpu in range(27_648)]
+    large = Grid.of(pl.DataFrame(summit, schema=columns, orient="row").with_columns(name=pl.col("gpu"), slot=0))
+    figure = picture(large, {})
+    assert figure.layout.height < 700
+    assert 1.5 < large.columns / large.rows < 4
+    alone = Grid.of(pl.DataFrame([("a", None, None)], schema=columns, orient="row").with_columns(slot=0))
+    assert (alone.gpus, picture(alone, {}).layout.height < 200) == (1, True)
+
+
+def test_a_picture_marks_and_names_the_odd_gpus_and_tells_who_was_not_judged() -> None:
+    rows = [(f"g{slot}", "n", "c") for slot in range(4)]
+    gpus = pl.DataFrame(rows, schema=["gpu", "node", "cabinet"], orient="row").with_columns(name=pl.col("gpu"))
+    figure = picture(Grid.of(gpus), {"g1": Look("#d55e00", "star", "hot")}, {"g0": True, "g1": True, "g2": False})
+    assert [trace.name for trace in figure.data[1:]] == ["nothing found", "not judged", "hot"]
+    assert [round(float(shade), 1) for shade in figure.data[0].z[1][:3]] == [1, 1, 0]
+    assert "<b>g1</b>" in [note.text for note in figure.layout.annotations]
 
 
 @pytest.mark.long
@@ -78,10 +108,8 @@ def test_a_map_shows_one_figure_and_healthy_cells_stay_pale(
     assert all(abs(shown[gpu]) < 0.45 for gpu in times if abs(times[gpu]) < 3)
     every = {tuple(figure.data[0].colorbar.tickvals) for name, figure in found.items() if name.startswith("time")}
     assert every == {tuple(heat.colorbar.tickvals)}, "all times have the same colours"
-    marked = {text.split("<br>")[0] for trace in found["time: pagerank"].data[1:-1] for text in trace.text}
+    marked = {text.split("<br>")[0] for trace in found["time: pagerank"].data[1:] for text in trace.text}
     assert marked == {grid.name[gpu] for gpu in drawn}
-    labelled = found["time: pagerank"].data[-1].text
-    assert set(labelled) == set(campaign.gpus["node"])
 
 
 def test_colours_do_not_saturate_before_the_farthest_gpu() -> None:
@@ -97,50 +125,7 @@ def test_gpus_without_a_figure_are_a_gap_and_their_mark_says_so(
     found = maps(beside.filter(pl.col("gpu") != lost), campaign.gpus, drawn)["time: pagerank"]
     row, column = Grid.of(campaign.gpus).cell[lost]
     assert math.isnan(found.data[0].z[row][column])
-    assert any("<br>n/a<br>" in text for trace in found.data[1:-1] for text in trace.text)
-
-
-def test_boxes_are_the_quantiles_of_a_place_and_the_slowest_comes_first(
-    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
-) -> None:
-    campaign, beside, drawn = faulty
-    level = level_of(beside)
-    assert level == ("cabinet" if campaign.gpus["cabinet"].n_unique() > 2 else "node")
-    rows = beside.filter(pl.col("workload") == "pagerank")
-    quantiles = by_place(beside, level).filter(pl.col("workload") == "pagerank")
-    assert quantiles["n"].sum() == rows.height
-    for place, n, own in quantiles.select("place", "n", "slower_pct").iter_rows():
-        mine = rows.filter(pl.col(level) == place)["slower_pct"].to_list()
-        assert (n, own[2]) == (len(mine), pytest.approx(statistics.median(mine)))
-        assert own == pytest.approx(list(np.quantile(mine, (0.05, 0.25, 0.5, 0.75, 0.95))))
-    middles = quantiles["slower_pct"].list.get(2).to_list()
-    assert middles == sorted(middles, reverse=True)
-
-    names = dict(campaign.gpus.select("gpu", "name").iter_rows())
-    figure = places(quantiles, rows, level, names, drawn)
-    boxes = [trace for trace in figure.data if trace.type == "box"]
-    assert len(boxes) == len(PLACED)
-    assert list(boxes[0].x) == list(figure.layout.xaxis.categoryarray) == quantiles["place"].to_list()
-    assert list(boxes[0].median) == pytest.approx(middles, abs=0.01)
-    bottom, top = figure.layout.yaxis.range
-    marks = [trace for trace in figure.data if trace.name and trace.yaxis == "y"]
-    assert {text.split("<br>")[0] for trace in marks for text in trace.text} == {names[gpu] for gpu in drawn}
-    assert all(bottom < value < top for trace in marks for value in trace.y), "one far out is drawn at the edge"
-    slow = rows.sort("slower_pct").row(-1, named=True)
-    assert any(f"{names[slow['gpu']]}<br>{slow['slower_pct']:,.1f} %" in text for one in marks for text in one.text)
-
-
-def test_places_that_are_too_many_are_cut_and_figures_that_nobody_has_are_left_out(
-    faulty: tuple[Probed, pl.DataFrame, dict[str, Look]],
-) -> None:
-    one = faulty[1].filter(pl.col("workload") == "pagerank").with_columns(pl.lit(None, pl.Float64).alias("power_w"))
-    nodes = pl.Series([f"n{place:03d}" for place in range(one.height)])
-    many = one.with_columns(nodes.alias("node"))
-    figure = places(by_place(many, "node"), many, "node", {}, {})
-    boxes = [trace for trace in figure.data if trace.type == "box"]
-    assert len(boxes) == len(PLACED) - 1
-    slowest = many.sort("slower_pct", descending=True)["node"].to_list()
-    assert set(boxes[0].x) == {*slowest[: PLACES // 2], *slowest[-PLACES // 2 :]}
+    assert any("<br>n/a<br>" in text for trace in found.data[1:] for text in trace.text)
 
 
 def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
@@ -172,12 +157,6 @@ def test_points_are_at_their_power_and_those_with_findings_are_never_left_out(
     assert live[1].text == (many["gpu"][3],)
 
 
-def test_figures_that_hardly_differ_look_like_that(faulty: tuple[Probed, pl.DataFrame, dict[str, Look]]) -> None:
-    rows = faulty[1].filter(pl.col("workload") == "pagerank").with_columns(pl.lit(1530.0).alias("sm_clock_mhz"))
-    low, high = places(by_place(rows, "node"), rows, "node", {}, {}).layout.yaxis2.range
-    assert low < 1520 < 1540 < high
-
-
 def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "s", 16, kinds=("pinned",), telemetry=False)
     later = BEGAN_NS + 86_400 * 10**9
@@ -203,8 +182,6 @@ def test_a_trend_shows_the_fleet_its_interval_and_the_gpus_that_were_asked_for(t
     assert list(figure.layout.xaxis.ticktext) == ["made-1", "&lt;b&gt;2"]
     dated = over_campaigns(replace(found, by="day"), [gpu], {}).layout.xaxis
     assert (dated.title.text, dated.automargin) == ("UTC", True), "slanted dates on a phone are not cut"
-    page = "".join(map(str, over_all_campaigns([found], {}, {})[0].figures))
-    assert page == "gemm-fp32"
 
 
 def test_a_figure_without_points_says_so_and_shows_no_numbers() -> None:
@@ -226,10 +203,6 @@ def test_around_a_single_time_an_axis_shows_half_a_day_and_no_milliseconds() -> 
 def _of_names(named: str) -> list[Figure]:
     """Figures with this name in them."""
     one = Against(named, ("a", "b", "c"), (named, "b", "c"), np.array([-1.0, 0.0, 90.0]), 1.0)
-    quantiles = pl.DataFrame({"workload": ["p"], "place": [named], "n": [3]}).with_columns(
-        *(pl.Series(name, [[1.0, 2.0, 3.0, 4.0, 5.0]]) for name in PLACED)
-    )
-    rows = pl.DataFrame({"gpu": ["a"], "node": [named], **{name: [1.0] for name in PLACED}})
     look = {"a": Look("#000", "star", "slow")}
     times = np.arange(4.0)
     own = {"power_w": times, "sm_clock_mhz": times, "temperature_c": times}
@@ -237,7 +210,6 @@ def _of_names(named: str) -> list[Figure]:
     return [
         overview([one], look),
         closely(one, look),
-        places(quantiles, rows, "node", {"a": named}, look),
         over_time(lines, "a", named),
     ]
 

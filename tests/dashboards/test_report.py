@@ -1,47 +1,30 @@
-"""The report of a campaign: one offline page whose facts are those of the store, light, and drawn by a real browser."""
+"""The report of a campaign: one offline page whose facts are those of the store, and that fits a screen."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
 import polars as pl
 import pytest
 
-from whorl.analysis import measurements, variability
-from whorl.analysis.fleet.side_by_side import against, labels, side_by_side
-from whorl.analysis.fleet.timelines import timelines
-from whorl.analysis.runs.probing import Probed, probed
-from whorl.analysis.verdicts import Judgement
-from whorl.analysis.verdicts.judge import judged
+from whorl.analysis.fleet.side_by_side import labels, side_by_side
 from whorl.analysis.verdicts.planted import Miss, Planted
-from whorl.dashboards.figures.looks import looks
-from whorl.dashboards.figures.map import Grid
-from whorl.dashboards.figures.spread import closely
-from whorl.dashboards.report import probe_report, to_show
-from whorl.dashboards.table import signed
+from whorl.dashboards.document import Table
+from whorl.dashboards.documents.fleet import JudgedFleet, headline, newest_readings
+from whorl.dashboards.report import Looked, look, report_document
 from whorl.store import Store
+from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.browser import needs_browser, rendered
 from whorl.tests.dashboards.test_page import unpacked
 from whorl.tests.probed_fleet import PROBES, stored, uuids
+from whorl.tests.stores import new_store
 
 KINDS = ("brake", "pinned", "slow_memory", "stuck_sensor", "wrong_results", "lost")
-
-
-def looked_at(store: Store) -> tuple[Probed, Judgement]:
-    campaign = probed(store)
-    return campaign, judged(campaign, store)
-
-
-def made(store: Store, planted: Sequence[Planted] | None = None, replicates: int = 50) -> str:
-    campaign, found = looked_at(store)
-    spread = variability(measurements(store), replicates=replicates)
-    lines = timelines(store, campaign, to_show(campaign, found))
-    return probe_report(campaign, found, spread, lines, planted=planted)
 
 
 def text_of(page: str) -> str:
@@ -49,73 +32,70 @@ def text_of(page: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, str], str]:
+def quick() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("whorl.dashboards.report.REPLICATES", 50)
+        yield
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory, quick: None) -> tuple[Store, dict[str, str], Looked, str]:
     """A store with faults of every kind, what was planted, and its page."""
     store, fleet = stored(tmp_path_factory.mktemp("faulty") / "s", 64, 3, kinds=KINDS)
-    campaign, found = looked_at(store)
-    kinds = {gpu: str(own[0].kind) for gpu, own in found.by_key(campaign.gpus).items()}
-    rows = [Planted(gpu, kind, kinds.get(gpu, "")) for gpu, kind in uuids(fleet).items()]
-    return store, uuids(fleet), made(store, rows)
+    looked = look(store)
+    kinds = {gpu: str(rows[0].kind) for gpu, rows in looked.verdicts.items()}
+    planted = [Planted(gpu, kind, kinds.get(gpu, "")) for gpu, kind in uuids(fleet).items()]
+    return store, uuids(fleet), looked, looked.page(planted=planted)
 
 
-def test_the_page_says_what_the_store_holds(faulty: tuple[Store, dict[str, str], str]) -> None:
-    store, planted, page = faulty
+def test_the_page_opens_with_the_three_answers_and_says_what_the_store_holds(
+    faulty: tuple[Store, dict[str, str], Looked, str],
+) -> None:
+    store, planted, looked, page = faulty
     text = text_of(page)
-    assert "Probes on 64 simulated V100-SXM2 GPUs" in text
     runs = store.arrow("runs")
     ok = sum(status == "ok" for status in runs["status"].to_pylist())
-    assert f"on 16 nodes ran {len(PROBES)} probes: {len(runs)} runs, {ok} of them valid." in text
+    expected = (
+        f"64 simulated V100-SXM2 GPUs on 16 nodes ran {len(PROBES)} probes in campaign made-1: {len(runs)} runs, "
+    )
+    assert f"{expected}{ok} of them valid." in text
+    assert f"{len(planted)} of 64 GPUs stand out. The other {64 - len(planted)} are fine." in text
+    titles = re.findall(r"<h2>([^<]*)</h2>", page)
+    assert titles[:4] == ["Which GPUs", "Why", "What to do", "Now"]
+    assert "What the words mean" in titles[4:]
     for gpu in planted:
-        assert gpu in text
-    assert f"Of {len(planted)} planted faults {len(planted)} were found; no healthy GPU was named." in text
-
-
-def test_the_page_says_which_times_are_left_out(faulty: tuple[Store, dict[str, str], str]) -> None:
-    text = text_of(faulty[2])
+        assert looked.names[gpu] in text
+    assert f"{len(planted)} of {len(planted)} planted faults found; healthy GPUs that were named: none." in text
     assert "Left out of the times: 2 runs, as their results were wrong (1 of gemm-fp32, 1 of pagerank)." in text
     assert "Not compared because they measure no time: idle." in text
 
 
-@pytest.mark.long
-def test_the_names_of_those_far_out_are_above_the_bars(faulty: tuple[Store, dict[str, str], str]) -> None:
-    """On a phone a name takes a third of the figure: beside the bars it would lie over them."""
-    campaign, found = looked_at(faulty[0])
-    for one in against(campaign, labels(campaign.gpus)):
-        figure = closely(one, looks(found.by_key(campaign.gpus)))
-        bars = max(figure.data[0].y)
-        named = [trace for trace in figure.data[1:] if trace.mode == "markers+text"]
-        assert all(bars < trace.y[0] < figure.layout.yaxis.range[1] for trace in named)
-        assert len({(trace.y[0], trace.x[0]) for trace in named}) == len(named), "no name lies over another"
-        assert bool(named) is (one.probe != "copy-h2d")
-
-
-def test_medians_extremes_and_correlations_have_their_intervals(faulty: tuple[Store, dict[str, str], str]) -> None:
-    store, _, page = faulty
-    by_probe = {row.workload: row for row in variability(measurements(store), replicates=50) if row.level == "gpu"}
-    shown = [cells_of(row) for row in re.findall(r"<tr>(.*?)</tr>", page, re.S)]
-    bounds = r" \[[^,\]]+, [^,\]]+\]"
-    for probe, row in by_probe.items():
-        mine = [cells for cells in shown if cells[:2] == [probe, f"{row.n}"]]
-        assert re.fullmatch(rf"[\d.,]+ ms{bounds}", mine[0][2]), mine[0]
+def test_spread_extremes_and_correlations_have_their_intervals(
+    faulty: tuple[Store, dict[str, str], Looked, str],
+) -> None:
+    looked = faulty[2]
+    rows = {row.workload: row for row in looked.spread if row.level == "gpu"}
+    (table,) = [table for table in report_document(looked).tables() if table.title == "How much the GPUs differ"]
+    for cells in table.rows:
+        row = rows[str(cells[0])]
+        assert cells[1] == row.n
+        longer = cells[4]
+        assert isinstance(longer, tuple)
+        value, low, high = longer  # type: ignore[misc]
         assert row.worst_over_median is not None
-        longer = 100 * (row.worst_over_median - 1)
-        assert re.fullmatch(rf"{longer:.1f} % longer{bounds}", mine[1][2]), mine[1]
-        low, high = (float(bound) for bound in re.findall(r"[\d.]+(?=[,\]])", mine[1][2]))
-        assert 0 <= low <= longer + 0.05
+        assert value == pytest.approx(100 * (row.worst_over_median - 1))
+        assert low is not None
+        assert high is not None
         assert low <= high
-        for cell, name in zip(mine[1][4:6], ("sm_clock", "temperature"), strict=True):
-            rho = row.correlation[name].spearman
-            assert rho is None or re.fullmatch(re.escape(signed(rho)) + bounds, cell), cell
-    assert not re.search(r"[-−]0\.00", text_of(page))
+        rho = row.correlation["sm_clock"].spearman
+        assert (cells[5] is None) is (rho is None)
+        if isinstance(cells[5], tuple):
+            assert cells[5][0] == rho
+    assert all(re.search(r"\[.+, .+\] ms$", texts[2]) for texts in table.texts())
 
 
-def cells_of(row: str) -> list[str]:
-    """The text of the cells of a row of a table."""
-    return [unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in re.findall(r"<t[dh].*?</t[dh]>", row, re.S)]
-
-
-def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str, str], str]) -> None:
-    store, planted, page = faulty
+def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str, str], Looked, str]) -> None:
+    store, planted, looked, page = faulty
     slow = next(gpu for gpu, kind in planted.items() if kind == "slow_memory")
     times = store.sql(
         "select r.gpu, median(value) as v from results s join runs r using (run_id) where figure = 'time' and "
@@ -123,70 +103,97 @@ def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str,
     ).to_pylist()
     by_gpu = {row["gpu"]: row["v"] for row in times}
     excess = 100 * (by_gpu[slow] / statistics.median(by_gpu.values()) - 1)
-    row = next(row for row in re.findall(r"<tr>(.*?)</tr>", page) if slow in row)
-    assert f"{excess:.1f} % slower in pagerank" in row
-    assert cells_of(row)[2].startswith(f"{excess:+.1f} ")
-    assert re.search(r": [\d.]+ memory \[\+[\d.]+, \+[\d.]+\]", cells_of(row)[3])
-    assert "Check its ECC errors" in row
+    name = looked.names[slow]
+    assert re.search(rf"{name}</b> [^<]*\{excess:+.1f} % of time \[", page)
+    assert f"{excess:.1f} % slower in pagerank" in page
+    assert "Check its ECC errors" in page
 
 
-@pytest.mark.long
-def test_a_healthy_fleet_says_that_nobody_stands_out(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "s", 32, 5)
-    text = text_of(made(store, []))
-    assert "No GPU stands out" in text
-    assert "No fault was planted; no healthy GPU was named." in text
-    assert "like most others" in text
+def test_a_fleet_says_who_is_fine_who_could_not_be_judged_and_what_was_missed(tmp_path: Path, quick: None) -> None:
+    store, _ = stored(tmp_path / "healthy", 32, 5)
+    looked = look(store)
+    text = text_of(looked.page(planted=[]))
+    assert "No GPU stands out. All 32 GPUs are fine." in text
+    assert "Nothing now." in text
+    assert "No fault was planted; healthy GPUs that were named: none." in text
+    gpu = looked.campaign.gpus["gpu"][0]
+    missed = text_of(looked.page(planted=[Planted(gpu, "drift", "", Miss.NEEDS_WEEKS)]))
+    assert "0 of 1 planted fault found" in missed
+    assert "it grows over weeks" in missed
+    assert "planted" not in text_of(looked.page())
 
 
-@pytest.mark.long
-def test_what_was_missed_is_said_and_real_gpus_have_no_planted_faults(tmp_path: Path) -> None:
-    store, fleet = stored(tmp_path / "s", 32, 5, kinds=("drift",))
-    [(gpu, kind)] = uuids(fleet).items()
-    text = text_of(made(store, [Planted(gpu, kind, "", Miss.NEEDS_WEEKS)]))
-    assert "The planted fault was missed; no healthy GPU was named." in text
-    assert "it grows over weeks" in text
-    assert "planted" not in text_of(made(store))
-
-
-def test_few_gpus_and_no_telemetry_still_make_a_page(tmp_path: Path) -> None:
+def test_one_gpu_without_telemetry_still_makes_a_page(tmp_path: Path, quick: None) -> None:
     store, _ = stored(tmp_path / "s", 1, telemetry=False)
-    text = text_of(made(store))
-    assert "Probes on 1 simulated V100-SXM2 GPU\n" in text
-    assert "No GPU could be judged" in text
-    assert "GPUs stand out: none could be judged" in text
-    assert "(1 GPU ran it without an error; 8 are needed to tell which differ)." in text
-    assert "No comparison was made: no GPU could be judged." in text
-    assert "0 comparisons" not in text
-    assert "GPU measured" in text
+    looked = look(store)
+    text = text_of(looked.page())
+    assert "The one GPU could not be judged." in text
+    assert "1 GPU ran it without an error; 8 are needed to tell which differ" in text
     assert "All probes" not in text, "one GPU has no distribution"
     assert "One GPU was measured: there is none to compare it with." in text
-    assert "median of all GPUs" not in text
     assert "One GPU over the campaign" not in text
+    assert "Now" not in text.split("\n")
 
 
-def test_the_page_fetches_nothing(faulty: tuple[Store, dict[str, str], str]) -> None:
-    page = faulty[2].split('<script type="application')[0]
+def test_a_gpu_with_two_names_is_drawn_and_counted_once() -> None:
+    rows = [("a", "n1/0", "n1", 0, None), ("b", "n1/1", "n1", 1, None), ("U1", "U1", "n1", None, "U1")]
+    rows += [("U2", "U2", "n1", None, "U2"), ("U3", "U3", None, None, "U3")]
+    gpus = pl.DataFrame(rows, schema=["gpu", "name", "node", "slot", "uuid"], orient="row")
+    gpus = gpus.with_columns(cabinet=pl.lit("c"))
+    from whorl.analysis.verdicts import Judgement
+
+    fleet = JudgedFleet(gpus, Judgement("c", (), (), 5, 1))
+    assert fleet.grid.gpus == 3
+    assert fleet.grid.cell["a"] == fleet.grid.cell["U1"]
+    assert fleet.maybe_twice
+    assert headline(fleet) == "No GPU stands out. The others are fine."
+
+
+def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_path: Path) -> None:
+    from whorl.analysis.contents import fleet_now
+
+    store = new_store(tmp_path / "S")
+    assert newest_readings(fleet_now(store)) is None
+    hour = 3_600_000_000_000
+    keys = ["g0", "g1", "g2"]
+    gpus = {"cluster": ["c"] * 3, "gpu": keys, "uuid": keys, "node": ["n0", "n0", "n1"], "slot": [0, 1, 0]}
+    readings = {"ts": [5 * hour, 5 * hour, hour], "cluster": ["c"] * 3, "gpu": keys, "power_mw": [100_000, 300_000, 9]}
+    jobs = {
+        "allocation": ["1", "1"],
+        "cluster": ["c"] * 2,
+        "gpu": ["g0", "g1"],
+        "node": ["n0"] * 2,
+        "state": ["RUNNING"] * 2,
+    }
+    jobs |= {"node_gpus": [1, 1], "began": [hour] * 2, "recorded": [hour] * 2, "source": ["sacct"] * 2}
+    tables = {"gpus": gpus, "telemetry": readings, "jobs": jobs}
+    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "x")
+    section = newest_readings(fleet_now(store))
+    assert section is not None
+    (table,) = [part for part in section.parts if isinstance(part, Table)]
+    assert table.texts() == [["power", "200 W", "100 W to 300 W", "2"]], "the silent GPU does not count"
+    said = " ".join(part for part in section.parts if isinstance(part, str))
+    assert "No reading in the last 10 min from 1 node: n1." in said
+    assert "1 job running on 2 GPUs." in said
+
+
+def test_the_page_fetches_nothing_and_is_light(faulty: tuple[Store, dict[str, str], Looked, str]) -> None:
+    page = faulty[3].split('<script type="application')[0]
     assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|url\(|@import|https?:', page) == []
+    assert len(faulty[3].encode()) < 3_000_000
 
 
 @pytest.mark.long
-def test_the_page_is_light(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "s", 640, 2, kinds=KINDS)
-    page = made(store, replicates=10)
-    assert len(page.encode()) < 3_000_000
-    assert "Only 600 GPUs of each probe are drawn, and all that stand out" in text_of(page)
-
-
-@pytest.mark.long
-def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: tuple[Store, dict[str, str], str]) -> None:
-    store, _, page = faulty
-    campaign, found = looked_at(store)
+def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(
+    faulty: tuple[Store, dict[str, str], Looked, str],
+) -> None:
+    _, _, looked, page = faulty
+    campaign = looked.campaign
     (listed,) = json.loads(unpacked(page, "listings"))
     names = labels(campaign.gpus)
     texts = dict(listed["texts"])
     assert texts["GPU"] == [names[gpu] for gpu in campaign.gpus["gpu"]]
-    verdicts = found.by_key(campaign.gpus)
+    verdicts = looked.verdicts
     for gpu, said in zip(campaign.gpus["gpu"], texts["finding"], strict=True):
         assert said.startswith(str(verdicts[gpu][0].kind)) if gpu in verdicts else said == "none"
     heads = [name for name, _, _ in listed["numbers"]]
@@ -209,21 +216,44 @@ def test_the_table_of_all_gpus_has_each_of_them_in_every_probe(faulty: tuple[Sto
 @pytest.mark.browser
 @needs_browser
 def test_a_browser_draws_the_report_without_a_network(
-    tmp_path: Path, faulty: tuple[Store, dict[str, str], str]
+    tmp_path: Path, faulty: tuple[Store, dict[str, str], Looked, str]
 ) -> None:
     path = tmp_path / "report.html"
-    path.write_text(faulty[2])
-    drawings = faulty[2].count('class="plot"')
-    assert drawings == 6
+    path.write_text(faulty[3])
+    folded = faulty[3].count('class="plot"') - sum(part.count('class="plot"') for part in _unfolded(faulty[3]))
     document = rendered(path, tmp_path / "profile", width=500, height=9000)
-    assert document.count('data-drawn="1"') == drawings
+    assert document.count('data-drawn="1"') == faulty[3].count('class="plot"') - folded
     assert ">This browser cannot" not in document
     assert "NaN" not in document.split("<script")[0]
 
 
-def test_gpus_of_no_known_node_have_a_row_of_their_own_with_a_name() -> None:
-    known = [("a", "n1", "c1"), ("b", "n1", "c1"), ("c", None, None), ("d", "n9", None)]
-    gpus = pl.DataFrame(known, schema=["gpu", "node", "cabinet"], orient="row").with_columns(slot=pl.lit(0))
-    grid = Grid.of(gpus)
-    assert grid.rows == ("c1", "unknown", "")
-    assert [grid.cell[gpu][0] for gpu in "abcd"] == [0, 0, 1, 2]
+def _unfolded(page: str) -> list[str]:
+    return [part.partition("<details>")[0] for part in page.split("</details>")]
+
+
+@pytest.mark.long
+@pytest.mark.browser
+@needs_browser
+def test_all_probes_are_in_the_first_900_pixels_and_a_telephone_scrolls_8000(
+    tmp_path: Path, faulty: tuple[Store, dict[str, str], Looked, str]
+) -> None:
+    from playwright.sync_api import sync_playwright
+
+    from whorl.tests.dashboards.browser import CHROMIUM
+
+    path = tmp_path / "report.html"
+    path.write_text(faulty[3])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(path.as_uri())
+        page.locator("figure:has(h3:text('All probes')) .plot[data-drawn]").wait_for()
+        box = page.locator("figure:has(h3:text('All probes'))").bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900
+        phone = browser.new_page(viewport={"width": 390, "height": 844})
+        phone.goto(path.as_uri())
+        phone.locator("figure:has(h3:text('Power, clock')) .plot[data-drawn]").wait_for()
+        assert phone.evaluate("document.documentElement.scrollHeight") <= 8000
+        assert phone.evaluate("document.documentElement.scrollWidth") == 390
+        browser.close()

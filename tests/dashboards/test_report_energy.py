@@ -12,7 +12,7 @@ from whorl.analysis.energy.answers import summary
 from whorl.dashboards.document import Document, Section
 from whorl.dashboards.documents.books import summary_section
 from whorl.dashboards.html import page
-from whorl.dashboards.store_report import _energy
+from whorl.dashboards.report import _energy
 from whorl.store import Store
 from whorl.tests.analysis.energy.stored import gpu, job, readings, store_of
 from whorl.tests.stores import new_store

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dash import Input, Output, Patch, State, ctx, html, no_update, set_props
 
 from ....analysis.fleet.beside import Range
-from ...figures.brushed import typed
+from ...figures.looks import typed
 from ..grid import definitions, serve
 from ..page import RUNS, URL, Page, following, heading, told
 from ..state import MOST_GPUS, parse

@@ -12,14 +12,23 @@ from dash import dcc, html
 
 from ....analysis.verdicts import NO_FINDING, Level
 from ...documents.evidence import why_not
-from ...figures import power, strips
-from ...figures.brushed import box, chosen, points
-from ...figures.campaigns import MOST, over_campaigns
 from ...figures.drawing import Figure, figure_of
-from ...figures.scale import Scale
-from ...figures.words import MEASURED_WORDS, Words
+from ...figures.fleet import (
+    GPU_FIGURES,
+    LINES,
+    UNIT,
+    GpuFigure,
+    against_power,
+    over_campaigns,
+    power_ring,
+    signed,
+    strip_ring,
+    strips,
+)
+from ...figures.looks import Scale, box, chosen, points
+from ...figures.machine import heat_map
 from ...style import layout, nothing
-from ...table import MISSING, many, minus, signed
+from ...words import MISSING, many, minus
 from ..grid import Column, table
 from ..page import VERDICTS, graph, heading, section, told
 from .view import LEVELS, Asked, View, trend_of
@@ -65,7 +74,7 @@ _MEASURED: tuple[Column, ...] = (
 )
 
 
-def columns_of(words: Words, typical_ms: float | None = None) -> list[Column]:
+def columns_of(words: GpuFigure, typical_ms: float | None = None) -> list[Column]:
     """The columns of the table; a figure of the fingerprint is one more. The slowest, or the highest, comes first.
 
     `typical_ms`: of the times, which have as many digits as it needs.
@@ -75,8 +84,8 @@ def columns_of(words: Words, typical_ms: float | None = None) -> list[Column]:
         Column(f"{words.value}_low", f"{words.name}, 95 %", "interval", words.digits, high=f"{words.value}_high"),
         Column(f"{words.key}_n", "its runs", "number"),
     ]
-    found = [*_WHO, *(() if words in MEASURED_WORDS else own), *_MEASURED]
-    first = words.apart if words is MEASURED_WORDS[0] else words.value
+    found = [*_WHO, *(() if words in GPU_FIGURES else own), *_MEASURED]
+    first = words.apart if words is GPU_FIGURES[0] else words.value
     digits = 4 if not typical_ms else min(max(_DIGITS - 1 - floor(log10(typical_ms)), 0), 9)
     found = [replace(one, digits=digits) if one.name == "time" else one for one in found]
     return [replace(one, sort="desc") if one.name == first else one for one in found]
@@ -106,8 +115,7 @@ def frame(asked: Asked) -> Component:
             section(
                 "The machine",
                 _brushable(MAP, "map of the machine"),
-                says="A cell is a GPU, a group of cells is a node, a row is a cabinet or a part of it. "
-                "A GPU without this figure is a gap.",
+                says="A cell is a GPU, a row a node, a block a cabinet. A GPU without this figure is a gap.",
             ),
             html.Div(
                 [
@@ -200,7 +208,7 @@ def said(of: View, problems: Sequence[str], store: Path) -> list[Component]:
     if n:
         middle = of.rows[words.value].median()
         low, high = (values.quantile(at, "linear") for at in (0.05, 0.95))
-        spread = f"90 % of the GPUs are {words.shown(low)} to {words.shown(high)} away from the median of their model"
+        spread = f"90 % of the GPUs are {words.text(low)} to {words.text(high)} away from the median of their model"
         parts.append(
             f"{words.name.capitalize()}: the {'median' if n > 1 else 'only'} GPU has "
             + f"{_number(middle, words.digits)} {words.unit}".rstrip()
@@ -293,7 +301,7 @@ def _ranges_say(of: View, state: State) -> list[str]:
         if words is None:
             continue
         own = one.column == words.apart
-        name, unit = (words.apart_says, words.apart_unit) if own else (words.name, words.unit)
+        name, unit = (words.more, words.apart_unit) if own else (words.name, words.unit)
         low, high = (minus(f"{end:{'+' if own else ''}.3g} {unit}".strip()) for end in (one.low, one.high))
         ends = f"up to {high}" if isinf(one.low) else f"from {low}" if isinf(one.high) else f"{low} to {high}"
         found.append(f"{name} {ends}")
@@ -338,18 +346,12 @@ def height(held: pl.Series | None) -> dict[str, str]:
 
 def figures(of: View, picked: Sequence[int]) -> dict[str, Figure]:
     """The three that can be brushed."""
-    words, names = of.asked.figure, of.names
+    quantity, names = of.asked.figure, of.names
+    marked = {of.rows["gpu"][row]: look for row, look in of.looks.items()}
     return {
-        STRIPS: strips.strips(of.strips, names, of.looks, picked, live=True),
-        MAP: of.grid.drawn(
-            {},
-            words.difference,
-            f" {words.apart_unit}",
-            {of.rows["gpu"][row]: look for row, look in of.looks.items()},
-            of.end,
-            live=of.shades(),
-        ),
-        POWER: power.against_power(of.powered, names, of.looks, picked, live=True),
+        STRIPS: strips(of.strips, names, of.looks, picked),
+        MAP: heat_map(of.grid, of.shades(), quantity.difference, quantity.apart_unit, marked, end=of.end),
+        POWER: against_power(of.powered, names, of.looks, picked, live=True),
     }
 
 
@@ -360,12 +362,11 @@ def points_of(of: View, held: pl.Series | None) -> dict[str, Any]:
 
 def traces(of: View, figure: str) -> int:
     """How many traces a figure has."""
-    kinds = len(set(of.looks.values()))
     if figure == MAP:
-        return 3 + kinds + of.grid.named
-    if figure == STRIPS:
-        return 3 + kinds
-    return 2 + len({look for row, look in of.looks.items() if isfinite(of.powered.y[row])})
+        return 3 + len(set(of.looks.values()))
+    y = of.strips.y if figure == STRIPS else of.powered.y
+    kinds = len({look for row, look in of.looks.items() if isfinite(y[row])})
+    return (3 if figure == STRIPS else 2) + kinds
 
 
 def rings(of: View, picked: Sequence[int]) -> dict[str, Any]:
@@ -373,9 +374,9 @@ def rings(of: View, picked: Sequence[int]) -> dict[str, Any]:
     cells = [of.grid.cell[of.rows["gpu"][row]] for row in picked]
     names = [of.names[row] for row in picked]
     return {
-        STRIPS: strips.ring(of.strips, of.names, picked),
+        STRIPS: strip_ring(of.strips, of.names, picked),
         MAP: chosen([column for _, column in cells], [row for row, _ in cells], names),
-        POWER: power.ring(of.powered, of.names, picked),
+        POWER: power_ring(of.powered, of.names, picked),
     }
 
 
@@ -395,12 +396,12 @@ def boxes(of: View, state: State) -> dict[str, list[dict[str, Any]]]:
         return max(next(bent), low), min(next(bent), high)
 
     if of.asked.figure.apart in ranges:
-        width = (-0.6 * strips.UNIT, strips.UNIT * (len(of.strips.places) - 0.4))
+        width = (-0.6 * UNIT, UNIT * (len(of.strips.places) - 0.4))
         found[STRIPS] = [box(*width, *ends(of.asked.figure.apart, -1e4, 1e4, of.strips.scale))]
     if "slower_pct" in ranges or "power_w" in ranges:
         found[POWER] = [box(*ends("power_w", *of.powered.reach), *ends("slower_pct", -1e4, 1e4, of.powered.scale))]
     if "row" in ranges or "column" in ranges:
-        (left, right), (top, bottom) = ends("column", 0, of.grid.columns), ends("row", 0, len(of.grid.rows))
+        (left, right), (top, bottom) = ends("column", 0, of.grid.columns), ends("row", 0, of.grid.rows)
         found[MAP] = [box(left - 0.5, right + 0.5, top - 0.5, bottom + 0.5)]
     return found
 
@@ -410,7 +411,7 @@ def trend_figure(reading: Reading, of: View, state: State) -> Figure:
     found = trend_of(reading, of.asked.cluster.cluster, of.asked.workload)
     if found is None:
         return _nothing("No run with a time says when it began.")
-    shown = [of.rows["gpu"][row] for row in of.picked(state)[:MOST]] or list(of.verdicts)[:_ODD]
+    shown = [of.rows["gpu"][row] for row in of.picked(state)[:LINES]] or list(of.verdicts)[:_ODD]
     names = of.rows.filter(pl.col("gpu").is_in(shown)).select("gpu", "label")
     return over_campaigns(found, shown, dict(names.iter_rows()))
 

@@ -18,11 +18,9 @@ from ....analysis.fleet.trend import Trend, trend
 from ....analysis.spread.summary import leading_workload
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.judgements import newest
+from ...figures.fleet import GPU_FIGURES, GpuFigure, Powered, Strips, find, printed_figure
 from ...figures.looks import Look, looks
-from ...figures.map import Grid, Shades, end_of, sent
-from ...figures.power import Powered
-from ...figures.strips import Strips
-from ...figures.words import MEASURED_WORDS, Words, find, printed_words
+from ...figures.machine import Grid, Shades, end_of, sent
 
 if TYPE_CHECKING:
     from ....analysis.runs.probing import Probed
@@ -40,8 +38,8 @@ class Asked:
     clusters: tuple[str, ...]
     workload: str
     campaign: str | None
-    figure: Words
-    figures: tuple[Words, ...]
+    figure: GpuFigure
+    figures: tuple[GpuFigure, ...]
     printed: Printed | None
     """The figure of the fingerprint that is shown, if it is one."""
     by: str | None
@@ -161,10 +159,10 @@ def ask(reading: Reading, state: State) -> tuple[Asked | None, tuple[str, ...]]:
     works = [one.name for one in cluster.works]
     workload = chosen(state.probe, works, _first(reading, cluster), "probe") or works[0]
     campaign = chosen(state.campaign, [one.name for one in cluster.campaigns], None, "campaign")
-    words, prints = list(MEASURED_WORDS), {}
+    words, prints = list(GPU_FIGURES), {}
     if campaign is None:  # fingerprints are of all runs
         for one in reading.answer(printed, cluster.cluster, workload):
-            own = printed_words(one, ratio=reading.answer(is_ratio, cluster.cluster, one))
+            own = printed_figure(one, ratio=reading.answer(is_ratio, cluster.cluster, one))
             words.append(own)
             prints[own.key] = one
     if state.figure is not None and state.figure not in {one.key for one in words}:

@@ -13,7 +13,7 @@ import pytest
 
 from whorl.analysis.fleet.timelines import timelines
 from whorl.analysis.runs.probing import probed
-from whorl.dashboards.figures.timeline import over_time
+from whorl.dashboards.figures.fleet import over_time
 from whorl.store import Store
 from whorl.tests.probed_fleet import RUN_S, stored
 

@@ -12,7 +12,7 @@ from whorl.analysis import measurements, mixed_conditions
 from whorl.analysis.fleet.runs_of import comparable
 from whorl.analysis.placement import available, scores
 from whorl.analysis.runs.probing import probed
-from whorl.dashboards.store_report import look
+from whorl.dashboards.report import look
 from whorl.errors import InputError
 from whorl.jobs.steering import advise
 from whorl.store import Store
