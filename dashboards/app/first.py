@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ...analysis.contents import held, judged_gpus, newest_campaigns, not_judged, places
-from ...analysis.verdicts.judgements import StoredJudgement, stored
+from ...analysis.verdicts.judgements import Newer, stored
 from ..documents.fleet import JudgedFleet
 from .reading import STILL, Reading
 
@@ -16,19 +18,28 @@ if TYPE_CHECKING:
 MOST_CAMPAIGNS = 12
 
 
-def judged_fleets(store: Store) -> tuple[tuple[StoredJudgement, JudgedFleet], ...]:
-    """The newest judgement of each cluster, with the places of its GPUs; those with the worst findings come first."""
-    fleets = [
-        (newest, JudgedFleet(places(store, cluster), newest.judgement, judged_gpus(store, cluster)))
-        for newest in stored(store)
-        if (cluster := newest.judgement.cluster) is not None
-    ]
-    return tuple(sorted(fleets, key=lambda pair: not pair[1].odd))
+@dataclass(frozen=True)
+class JudgedCluster:
+    """The newest judgement of a cluster, its GPUs, and what came since."""
+
+    judged_at: datetime | None
+    fleet: JudgedFleet
+    newer: Newer
+
+
+def judged_clusters(store: Store) -> tuple[JudgedCluster, ...]:
+    """The newest judgement of each cluster, of all runs; clusters in which something is wrong come first."""
+    clusters = []
+    for newest in stored(store):
+        judgement = newest.judgement
+        fleet = JudgedFleet(places(store, judgement.cluster), judgement, judged_gpus(store, judgement.cluster))
+        clusters.append(JudgedCluster(newest.judged_at, fleet, newest.newer(store)))
+    return tuple(sorted(clusters, key=lambda cluster: not cluster.fleet.odd))
 
 
 QUESTIONS: tuple[tuple[Callable[..., Any], *tuple[Hashable, ...]], ...] = (
     (held,),
-    (judged_fleets,),
+    (judged_clusters,),
     (not_judged,),
     (newest_campaigns, MOST_CAMPAIGNS),
 )

@@ -5,17 +5,17 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dash import Input, Output, dcc, html
 
 from ...analysis.contents import fleet_now, held, newest_campaigns, not_judged
 from ..documents import fleet as documents
-from ..documents.fleet import JudgedFleet
 from ..documents.verdicts import as_judged, table
 from ..words import MISSING, many, minute
 from .drawing import component, components
-from .first import MOST_CAMPAIGNS, judged_fleets
+from .first import MOST_CAMPAIGNS, JudgedCluster, judged_clusters
 from .page import RUNS, VERDICTS, Page, following, heading, section, tiles, told
 from .state import URL, parse
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from ...analysis.verdicts.judgements import StoredJudgement
     from .reading import Reading
     from .state import State
 
@@ -44,66 +43,67 @@ def _layout(reading: Reading, state: State) -> Component:
 
 def _answers(reading: Reading, state: State) -> list[Component]:
     """The three answers for one cluster, and what leads to the others."""
-    fleets = reading.answer(judged_fleets)
+    clusters = {cluster.fleet.judgement.cluster: cluster for cluster in reading.answer(judged_clusters)}
     unjudged = [
         told(
-            html.P(f"Nobody has judged the GPUs of {cluster} yet. Run this command, and load the page again:"),
-            VERDICTS.command(reading.store.root, cluster),
+            html.P(f"Nobody has judged the GPUs of {name} yet. Run this command, and load the page again:"),
+            VERDICTS.command(reading.store.root, name),
             kind="empty",
         )
-        for cluster in reading.answer(not_judged)
+        for name in reading.answer(not_judged)
     ]
     now = html.Div([html.Div(id=_NOW), dcc.Interval(id=_AGAIN, interval=_AGAIN_MS)])
-    if not fleets:
+    if not clusters:
         return [heading("Which GPUs?"), *unjudged, *([now] if reading.has("telemetry") else [])]
-    clusters = {fleet.judgement.cluster: (newest, fleet) for newest, fleet in fleets}
-    newest, fleet = clusters.get(state.cluster or "", fleets[0])
-    cluster = fleet.judgement.cluster
-    single = {name for verdict in fleet.judgement.rows for name in verdict.gpus if len(verdict.gpus) == 1}
+    cluster = clusters.get(state.cluster or "") or next(iter(clusters.values()))
+    fleet, verdicts = cluster.fleet, cluster.fleet.judgement.rows
+    names = {name for verdict in verdicts for name in verdict.gpus}
+    link = partial(state.href, cluster=fleet.judgement.cluster, findings=None)
 
     def address(page: str, name: str) -> str | None:
-        known = name if name in single else next((full for full in single if full.startswith(name)), None)
-        return None if known is None else state.href(page, gpu=(known,), cluster=cluster, findings=None)
+        whole = name if name in names else next((full for full in names if full.startswith(name)), None)
+        return None if whole is None else link(page, gpu=(whole,))
 
     if state.findings == "all":
-        every = replace(table(fleet.judgement.rows, fleet.gpus["gpu"]), most=None)
-        back = dcc.Link("Back to the worst", href=state.href("", findings=None))
-        return [heading(f"{many(len(every.rows), 'finding')} of {cluster}"), html.P(back), component(every, address)]
+        every = replace(table(verdicts, fleet.gpus["gpu"]), most=None)
+        back = html.P(dcc.Link("Back to the worst", href=link("")))
+        title = f"{many(len(verdicts), 'finding')} of {fleet.judgement.cluster}"
+        return [heading(title), back, component(every, address)]
     answers = components(documents.three_answers(fleet), address)
-    if len(fleet.judgement.rows) > documents.WORST:
-        count = len(fleet.judgement.rows)
-        answers.append(
-            html.P(dcc.Link(f"Show all {count:,}, to sort and to filter", href=state.href("", findings="all")))
+    answers += [
+        html.Details(
+            [
+                html.Summary(f"The GPUs of {verdict.name}"),
+                html.Ul([html.Li(dcc.Link(name, href=link("gpu", gpu=(name,)))) for name in verdict.gpus]),
+            ]
         )
+        for verdict in verdicts[: documents.WORST]
+        if len(verdict.gpus) > 1
+    ]
+    if len(verdicts) > documents.WORST:
+        every_finding = state.href("", cluster=fleet.judgement.cluster, findings="all")
+        answers.append(html.P(dcc.Link(f"Show all {len(verdicts):,}, to sort and to filter", href=every_finding)))
+    pictures = [component(documents.machine(fleet))] if fleet.gpus.height else []
+    others = [
+        html.Li([dcc.Link(name, href=state.href("", cluster=name)), f": {documents.headline(other.fleet)}"])
+        for name, other in clusters.items()
+        if other is not cluster
+    ]
     return [
-        heading(documents.headline(fleet), _judged(newest, fleet, reading)),
-        *_other_clusters(clusters, cluster, state),
+        heading(documents.headline(fleet), _judged(cluster, reading)),
+        *([html.Details([html.Summary(f"Other clusters ({len(others)})"), html.Ul(others)])] if others else []),
         *unjudged,
-        html.Div([html.Div(answers), html.Div([component(documents.machine(fleet)), now])], className="answers"),
+        html.Div([html.Div(answers), html.Div([*pictures, now])], className="answers"),
     ]
 
 
-def _judged(newest: StoredJudgement, fleet: JudgedFleet, reading: Reading) -> str:
+def _judged(cluster: JudgedCluster, reading: Reading) -> str:
     """Of which cluster, judged when, and whether runs came since."""
-    judgement = fleet.judgement
-    about = (
-        f"Cluster {judgement.cluster}: {many(judgement.looks, 'comparison')}, judged on {minute(newest.judged_at)} UTC"
-    )
-    if any(newer := newest.newer(reading.store)):
+    judgement, at = cluster.fleet.judgement, cluster.judged_at
+    if any(cluster.newer):
         command = ["whorl", "verdicts", "--store", str(reading.store.root), "--cluster", judgement.cluster]
-        return f"Cluster {judgement.cluster}. {as_judged(newest.judged_at, newer, f'`{shlex.join(command)}`')}"
-    return f"{about}."
-
-
-def _other_clusters(
-    clusters: dict[str, tuple[StoredJudgement, JudgedFleet]], cluster: str, state: State
-) -> list[Component]:
-    links = [
-        html.Li([dcc.Link(name, href=state.href("", cluster=name)), f": {documents.headline(fleet)}"])
-        for name, (_, fleet) in clusters.items()
-        if name != cluster
-    ]
-    return [html.Details([html.Summary(f"Other clusters ({len(links)})"), html.Ul(links)])] if links else []
+        return f"Cluster {judgement.cluster}. {as_judged(at, cluster.newer, f'`{shlex.join(command)}`')}"
+    return f"Cluster {judgement.cluster}: {many(judgement.looks, 'comparison')}, judged on {minute(at)} UTC."
 
 
 def _campaigns(reading: Reading, state: State) -> Component:

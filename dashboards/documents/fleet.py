@@ -105,7 +105,8 @@ def headline(fleet: JudgedFleet) -> str:
     if newer := sum(gap.why is Gap.NEWER for gap in fleet.judgement.not_judged):
         rest = f"{many(newer, 'finding')} of a newer whorl cannot be read."
     if not odd:
-        return f"No GPU stands out. {rest}".rstrip()
+        none = "No GPU is slow or faulty." if fleet.judgement.rows else "No GPU stands out."
+        return f"{none} {rest}".rstrip()
     stands = "stands" if odd == 1 else "stand"
     return f"{odd:,} of {upto}{gpus} {stands} out. {rest}".rstrip()
 

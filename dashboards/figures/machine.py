@@ -173,7 +173,7 @@ def _blocks_in_a_line(blocks: int, wide: int, high: int) -> int:
     def off(a_line: int) -> float:
         return abs(math.log(a_line * wide / (-(-blocks // a_line) * high) / _ASPECT))
 
-    return min(range(1, max(blocks, 1) + 1), key=off)
+    return min(range(1, blocks + 1), key=off, default=1)
 
 
 # -- the picture of the findings ----------------------------------------------------------------------------------

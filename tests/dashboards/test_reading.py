@@ -221,7 +221,7 @@ def test_the_first_page_finds_all_that_it_asks_for_already_read(
 
     monkeypatch.setattr(Store, "sql", none)
     said = Asked(make_app(anew)).said("")
-    assert "Who stands out" in said
+    assert "Which GPUs" in said
     assert tuple(sorted({need.table for page in PAGES for need in page.needs})) == first.NEEDED
 
 
