@@ -107,8 +107,10 @@ def _parts(result: DemoResult) -> Iterator[Part]:
     yield from report.notes
     simulated = " of simulated time" if looked.campaign.simulated else ""
     took = "" if result.seconds is None else f"{result.seconds:,.0f} s{simulated}, "
+    parts = summary_parts(looked, result.planted)
+    yield next(parts)
     yield f"Suite {result.suite}, all GPUs of a node at once; {took}{result.taken_s:.0f} s here."
-    yield from summary_parts(looked, result.planted)
+    yield from parts
     yield from _not_run(report, looked.names)
     yield from left_out(looked, report)
     if result.sittings > 1:

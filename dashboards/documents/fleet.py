@@ -37,6 +37,7 @@ from ..words import (
     short_names,
 )
 from .evidence import action, because, remark, size
+from .gpu import software
 from .verdicts import fine, least, not_judged, to_watch
 
 WORST = 5
@@ -480,12 +481,6 @@ def about(campaign: Probed) -> Facts:
     if versions := software(campaign.runs["versions"]):
         pairs.append(("versions", versions))
     return Facts(pairs)
-
-
-def software(versions: pl.Series) -> str:
-    """What ran, and in which versions: `cuda 12.4, driver 570.1/570.2`. `versions`: of `runs`."""
-    by_name = {column.name: column.drop_nulls().unique().sort().to_list() for column in versions.struct.unnest()}
-    return ", ".join(f"{name} {'/'.join(values)}" for name, values in sorted(by_name.items()) if values)
 
 
 def campaigns(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -28,7 +28,7 @@ from ...analysis.verdicts import Kind
 from ...analysis.verdicts.fingerprint import Neighbour
 from ..document import Chart, Column, Command, Document, Facts, Part, Section, Table, Tiles
 from ..figures import gpu as figures
-from ..figures import timeline
+from ..figures.fleet import over_time
 from ..words import MISSING, count, listed, many, minute, number, with_interval
 from .evidence import because, changed_with, peers
 from .verdicts import as_judged, definitions, findings, least, not_judged
@@ -65,7 +65,7 @@ def document(gpu: Explained, store: str) -> Document:
     if isinstance(gpu, OneGpu):
         parts.append(clock(gpu.reasons, store=store))
         if gpu.telemetry is not None:
-            drawn = timeline.over_time(gpu.telemetry, gpu.gpu, gpu.name)
+            drawn = over_time(gpu.telemetry, gpu.gpu, gpu.name)
             caption = (
                 "Its last campaign, beside the median of all GPUs at the same point of the same probe; bands are its "
                 "probes."

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.dashboards.page import refuse_unwritable, write_page
+from whorl.dashboards.html import refuse_unwritable, write_page
 from whorl.store.schema import arrow_rows
 from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 from whorl.tests.stores import new_store

@@ -20,7 +20,7 @@ from whorl.dashboards.report import Looked, look, report_document
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.dashboards.browser import needs_browser, rendered
-from whorl.tests.dashboards.test_page import unpacked
+from whorl.tests.dashboards.test_html import unpacked
 from whorl.tests.probed_fleet import PROBES, stored, uuids
 from whorl.tests.stores import new_store
 
@@ -104,7 +104,8 @@ def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str,
     by_gpu = {row["gpu"]: row["v"] for row in times}
     excess = 100 * (by_gpu[slow] / statistics.median(by_gpu.values()) - 1)
     name = looked.names[slow]
-    assert re.search(rf"{name}</b> [^<]*\{excess:+.1f} % of time \[", page)
+    sizes = re.findall(rf"<b>{name}</b>[^<]*\+([\d.]+).% of time", page)
+    assert [float(size) for size in sizes] == pytest.approx([excess], abs=0.06)
     assert f"{excess:.1f} % slower in pagerank" in page
     assert "Check its ECC errors" in page
 
