@@ -40,7 +40,7 @@ from .document import Chart, Column, Command, Document, Listing, Part, Section
 from .documents import fleet as documents
 from .documents.books import summary_section
 from .documents.fleet import JudgedFleet
-from .documents.verdicts import as_judged, findings
+from .documents.verdicts import as_judged, findings, not_judged
 from .figures import fleet as figures
 from .figures.drawing import for_notebook
 from .figures.looks import Look
@@ -320,6 +320,8 @@ def summary_parts(looked: Looked, planted: Sequence[Planted] | None = None) -> I
         yield documents.planted_faults(planted, looked.judged, campaign, looked.names)
     if rows := _spread_rows(looked):
         yield documents.spread_table(rows, documents.noun_of(campaign))
+    if (gaps := not_judged(looked.judged.not_judged)) is not None:
+        yield gaps
     yield from _remarks(looked)
 
 

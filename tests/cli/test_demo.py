@@ -81,12 +81,11 @@ def test_the_gpus_of_this_node_are_measured_where_there_are_any(
     monkeypatch.setattr(probe_node, "run_plan", measured)
     done = run(out=tmp_path / "D")
     assert done.exit_code == 0, done.output
-    assert "2 simulated V100-SXM2 GPUs on 1 node: " in done.stdout
+    assert "2 simulated V100-SXM2 GPUs on 1 node ran " in done.stdout
     assert "planted" not in done.stdout
     assert "healthy" not in done.stdout
     [why] = [line for line in done.stdout.splitlines() if "2 GPUs ran it" in line]
-    assert why.startswith("not judged: ")
-    assert why.endswith("(2 GPUs ran it without an error; 8 are needed to tell which differ)")
+    assert why.endswith("2 GPUs ran it without an error; 8 are needed to tell which differ")
     document = json.loads(run("--json", out=tmp_path / "D").stdout)
     assert (document["planted"], document["falsely_named"], document["stand_out"]) == (None, None, [])
 
@@ -101,7 +100,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> Non
     (out / "report.html").mkdir()
     done = run(*FEW, "--fault", "pinned", out=out)
     assert done.exit_code == 3
-    assert "1 GPU stands out" in done.stdout
+    assert "1 of 8 GPUs stands out." in done.stdout
     assert "report: " not in done.stdout
     [sentence] = done.stderr.splitlines()
     assert str(out / "report.html") in sentence
