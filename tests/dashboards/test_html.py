@@ -112,7 +112,6 @@ def test_text_is_never_markup() -> None:
     text = page(Document(NASTY, parts, [NASTY]))
     assert "<script>document" not in text
     assert "{braces}" in text
-    assert '<table class="cards">' in text
 
 
 def test_what_stands_between_two_backticks_is_code() -> None:
