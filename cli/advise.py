@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from click.core import ParameterSource
 
 from .advise_power_plan import power_plan
 from .advise_training import burst, spb
-from .options import Share, Span, any_store_option, configured_option, json_option
+from .options import OptionKey, Share, Span, any_store_option, configured_option, json_option, settings
 
 if TYPE_CHECKING:
     from ..jobs.kubernetes import KubeNode
@@ -40,61 +41,50 @@ _cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, i
 @configured_option(
     "--partition", key="partition", metavar="NAME", envvar="SBATCH_PARTITION", help="Only nodes of this partition."
 )
-@click.option("--max-share", type=Share(), help="Exclude at most this share of the nodes.  [default: 5%, or one node]")
-@click.option(
-    "--hard",
-    type=click.FloatRange(1.0),
-    default=1.1,
-    show_default=True,
-    help="Exclude nodes that are certainly slower than this factor.",
-)
-@click.option(
-    "--soft",
-    type=click.FloatRange(1.0),
-    default=1.05,
-    show_default=True,
-    help="Rank down nodes slower than this factor.",
-)
-@click.option("--max-age", type=Span(), default="90d", show_default=True, help="Older measurements count as stale.")
-@click.option(
-    "--locality-penalty",
-    type=click.FloatRange(1.0),
-    default=1.0,
-    show_default=True,
-    help="Factor on the time of a job that spans nodes.",
-)
 @click.option("--no-scheduler", is_flag=True, help="Do not ask the scheduler; use the store's nodes and names.")
 @click.option(
     "--nodes",
     type=click.Path(dir_okay=False, allow_dash=True),
     help="Choose from the nodes in this file: host lists, or the output of `kubectl get nodes -o json`.",
 )
-@click.option(
-    "--node", "file_node", metavar="NAME", envvar="NODE_NAME", help="With --format nfd: the node that the file is for."
-)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Print only this, for a scheduler or a program.")
-@click.option(
-    "--and",
-    "own",
-    metavar="HOSTLIST",
-    help="With --format exclude: nodes that you exclude anyway; they are printed too.",
+@settings(
+    OptionKey(
+        "and",
+        click.STRING,
+        "Of exclude: nodes that you exclude anyway, to be printed too.",
+        metavar="HOSTLIST",
+        name="own",
+    ),
+    OptionKey(
+        "node",
+        click.STRING,
+        "Of nfd: the node that the file is for.  [default: $NODE_NAME]",
+        metavar="NAME",
+        name="file_node",
+    ),
+    OptionKey(
+        "output",
+        click.Path(dir_okay=False, path_type=Path),
+        "Of exclude: write a file for the submit filters. Of nfd: the file of the node.",
+        metavar="FILE",
+    ),
+    OptionKey("max-share", Share(), "Exclude at most this share of the nodes.  [default: 5%, or one node]"),
+    OptionKey("hard", click.FloatRange(1.0), "Exclude nodes that are certainly slower than this factor.", 1.1),
+    OptionKey("soft", click.FloatRange(1.0), "Rank down nodes slower than this factor.", 1.05),
+    OptionKey("max-age", Span(), "Older measurements count as stale.", "90d"),
+    OptionKey("locality-penalty", click.FloatRange(1.0), "Factor on the time of a job that spans nodes.", 1.0),
+    OptionKey(
+        "log",
+        click.Path(dir_okay=False),
+        "The history of the queue, for the price: sacct -P, a CSV, .gz, .zst.  [default: the store's, or sacct]",
+        metavar="FILE",
+    ),
+    OptionKey("cluster-nodes", click.IntRange(1), "Nodes of the queue.  [default: the scheduler's]"),
+    OptionKey("time", Span(), "How long such jobs run, as 12h.  [default: the median of the history]"),
+    OptionKey("replicates", click.IntRange(20, 100_000), "Draws behind the intervals.", 400),
+    OptionKey("seed", click.IntRange(0), "Seed of the draws.", 2022),
 )
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="With --format exclude: write a file for the submit filters. With nfd: the file of the node.",
-)
-@click.option(
-    "--log",
-    type=click.Path(dir_okay=False),
-    help="The history of the queue, for the price: sacct -P, a CSV, .gz, .zst.  [default: the store's, or sacct]",
-)
-@click.option("--cluster-nodes", type=click.IntRange(1), help="Nodes of the queue.  [default: the scheduler's]")
-@click.option("--time", type=Span(), help="How long such jobs run, as 12h.  [default: the median of the history]")
-@click.option(
-    "--replicates", type=click.IntRange(20, 100_000), default=400, show_default=True, help="Draws behind the intervals."
-)
-@click.option("--seed", type=click.IntRange(0), default=2022, show_default=True, help="Seed of the draws.")
 @json_option
 @click.pass_context
 def advise(ctx: click.Context, /, **options: Any) -> None:
@@ -129,13 +119,13 @@ def advise(ctx: click.Context, /, **options: Any) -> None:
     from .output import print_reply, tell
 
     form, as_json, output, file_node, own = (options.pop(name) for name in PRINTING)
-    form = "json" if as_json else form
+    form, file_node = "json" if as_json else form, file_node or os.environ.get("NODE_NAME")
     if output is not None and form not in ("exclude", "nfd"):
-        raise click.UsageError("--output works only with --format exclude or nfd")
+        raise click.UsageError("output= works only with --format exclude or nfd")
     if own is not None and (form != "exclude" or output is not None):
-        raise click.UsageError("--and works only with --format exclude, without --output")
+        raise click.UsageError("and= works only with --format exclude, without output=")
     if form == "nfd" and not file_node:
-        raise click.UsageError("--format nfd needs --node: the file is for one node")
+        raise click.UsageError("--format nfd needs --set node=NAME: the file is for one node")
     if not options["store"]:
         raise click.UsageError("Missing option '--store'.")
     if options["no_scheduler"] and options["nodes"]:
@@ -170,7 +160,7 @@ def _check_options_before(ctx: click.Context) -> None:
     """Raise UsageError for options before a command of the group which would have no effect there."""
     written = [name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE]
     if ctx.invoked_subcommand == "apply":
-        spelled = {parameter.name: parameter.opts[0] for parameter in ctx.command.params}
+        spelled = {"form": "--format", "as_json": "--json", "output": "output", "file_node": "node", "own": "and"}
         for name in (spelled[name] for name in PRINTING if name in written):
             raise click.UsageError(f"{name} before apply has no effect: leave it out (--json may follow apply)")
     elif written:
@@ -178,7 +168,7 @@ def _check_options_before(ctx: click.Context) -> None:
 
 
 def _excluded(listed: str | None) -> list[str]:
-    """The nodes of `--and`: a host list, or as for Slurm's own option the path of a file, which has a slash."""
+    """The nodes of `and`: a host list, or as for Slurm's own option the path of a file, which has a slash."""
     from ..jobs.steering import read_names
     from ..store.hostlist import expand
 
@@ -229,15 +219,17 @@ def _text_of(name: str) -> tuple[Path | None, str]:
 @any_store_option
 @_workload_option
 @_cluster_option
-@click.option("--release", is_flag=True, help="Release the job, which you hold, once the nodes are excluded.")
 @click.option("--undo", is_flag=True, help="Give the job the nodes back that whorl excluded.")
 @click.option("--dry-run", is_flag=True, help="Print the command and run nothing.")
-@click.option(
-    "--max-delay",
-    type=Span(),
-    help="How much later the job may start.  [default: what the exclusion saves of its time limit, a minute at least]",
+@settings(
+    OptionKey("release", click.BOOL, "Release the job, which you hold, once the nodes are excluded.", False),
+    OptionKey(
+        "max-delay",
+        Span(),
+        "How much later the job may start.  [default: what the exclusion saves of its time limit, a minute at least]",
+    ),
+    OptionKey("wait", Span(), "How long to wait for Slurm.  [default: four times its bf_interval]"),
 )
-@click.option("--wait", type=Span(), help="How long to wait for Slurm.  [default: four times its bf_interval]")
 @json_option
 @click.pass_obj
 def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:

@@ -7,20 +7,16 @@ from typing import Any
 
 import click
 
-from .options import json_option, options, store_option
+from .options import OptionKey, json_option, options, settings, store_option
 
 _scope = options(
     click.option("--workload", metavar="NAME", help="Whose scores are used.  [default: the store's only one]"),
     click.option("--cluster", metavar="NAME", help="The cluster, if several have the workload."),
     click.option("--hosts", metavar="HOSTLIST", help="Only GPUs of these nodes, as n[01-02]."),
-    click.option(
-        "--replicates",
-        type=click.IntRange(20, 100_000),
-        default=400,
-        show_default=True,
-        help="Draws behind the intervals.",
-    ),
-    click.option("--seed", type=click.IntRange(0), default=2022, show_default=True, help="Seed of the draws."),
+)
+_draws = (
+    OptionKey("replicates", click.IntRange(20, 100_000), "Draws behind the intervals.", 400),
+    OptionKey("seed", click.IntRange(0), "Seed of the draws.", 2022),
 )
 _file = click.Path(dir_okay=False, path_type=Path)
 
@@ -38,23 +34,23 @@ _file = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="GPU time at most, as a multiple of one GPU's; or data-parallel.",
 )
-@click.option(
-    "--rules",
-    type=click.Choice(["exact", "published"]),
-    default="exact",
-    show_default=True,
-    help="exact: the fastest plan within the limit. published: as DeepPool's planner.",
-)
-@click.option(
-    "--conv-traffic",
-    type=click.Choice(["right", "published"]),
-    help="How gradients of convolutions count.  [default: as the rules]",
-)
-@click.option(
-    "--bandwidth", type=click.FloatRange(0, min_open=True), help="Bytes per us between GPUs.  [default: 2.66e5]"
-)
 @click.option("--store", metavar="DIR", help="A store: name the GPUs, by their scores.")
 @_scope
+@settings(
+    OptionKey(
+        "rules",
+        click.Choice(["exact", "published"]),
+        "exact: the fastest plan within the limit. published: as DeepPool's planner.",
+        "exact",
+    ),
+    OptionKey(
+        "conv-traffic",
+        click.Choice(["right", "published"]),
+        "How gradients of convolutions count.  [default: as the rules]",
+    ),
+    OptionKey("bandwidth", click.FloatRange(0, min_open=True), "Bytes per us between GPUs.  [default: 2.66e5]"),
+    *_draws,
+)
 @json_option
 def burst(profile: Path, network: Path, as_json: bool, **chosen: Any) -> None:
     """Plan a burst-parallel job: on how many GPUs each layer trains, the time, and which share of the GPUs is idle.
@@ -79,10 +75,11 @@ def burst(profile: Path, network: Path, as_json: bool, **chosen: Any) -> None:
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     help="The share of a step that is backward.  [default: 2/3]",
 )
-@click.option(
-    "--layers", type=click.IntRange(1, 1_000_000), help="Layers of the network: depths in layers, traffic of each."
-)
 @_scope
+@settings(
+    OptionKey("layers", click.IntRange(1, 1_000_000), "Layers of the network: depths in layers, traffic of each."),
+    *_draws,
+)
 @json_option
 def spb(store: str, as_json: bool, **chosen: Any) -> None:
     """Say how deep each GPU of a job goes back under structured partial backpropagation, and what that gains.

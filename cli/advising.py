@@ -87,7 +87,7 @@ def _lines(store: Store, question: PlacementQuestion, steering: Steering, form: 
     words += ["--workload", question.workload or "", *(["--model", question.model] if question.model else [])]
     words += ["--gpus", str(question.gpus), "--format", form]
     if question.without:  # of all formats only this one has an option for nodes that are avoided anyway
-        words = [*words, "--and", compress(question.without)] if form == "exclude" else []
+        words = [*words, "--set", f"and={compress(question.without)}"] if form == "exclude" else []
     command = shlex.join(words)
     try:
         lines, note = lines_for(form, steering, question.without)

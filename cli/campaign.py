@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from .options import Span, configured_option, json_option, options, store_option
+from ..store.configuration import configured
+from .options import OptionKey, Span, configured_option, json_option, options, settings, store_option
 
 _SUITES = ("quick", "standard", "full")
 _SCHEDULERS = ("slurm", "pbs", "lsf", "flux")
@@ -31,9 +32,6 @@ _measured_options = (
     click.option("--partition", metavar="NAME", help="Only nodes of this partition. Several with commas."),
     click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: the scheduler's]"),
 )
-_fleet_option = click.option(
-    "--fleet", metavar="FILE", help="Simulated GPUs on the nodes: the file that describes them."
-)
 _asked_options = (
     _names_argument,
     store_option,
@@ -41,23 +39,34 @@ _asked_options = (
     click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: the last one that is like this]"),
     *_measured_options,
     click.option("--nodes", metavar="HOSTS", help="Only these nodes: n[01-16]."),
-    _fleet_option,
 )
 _script_options = (
-    click.option("--qos", metavar="NAME", help="Quality of service of the jobs; for Kubernetes the priority class."),
-    configured_option("--account", key="account", metavar="NAME", help="Account that the jobs are charged to."),
-    click.option("--nice", type=click.IntRange(0), help="Lower the jobs' priority by this.  [default: 1000]"),
     click.option("--setup", multiple=True, metavar="LINE", help="Shell line before measuring. Repeatable."),
     click.option(
-        "--sbatch", "--option", "sbatch", multiple=True, metavar="OPTION", help="Another directive. Repeatable."
+        "--option",
+        "sbatch",
+        multiple=True,
+        metavar="OPTION",
+        help="An option of the scheduler's own, given to it as it is: --qos=low, --account=ops. Repeatable.",
     ),
     click.option("--program", metavar="WORDS", help="How a node calls whorl.  [default: with this Python]"),
-    click.option("--template", metavar="FILE", help="Your own job script."),
-    click.option("--start-up", type=Span(), help="What a job takes beside measuring.  [default: 2min]"),
 )
-_how_options = (
-    *_script_options,
-    click.option("--output", metavar="DIR", help="Folder of the jobs' output.  [default: logs/CAMPAIGN in the store]"),
+_script_keys = (
+    OptionKey("template", click.STRING, "Your own job script.", metavar="FILE"),
+    OptionKey("start-up", Span(), "What a job takes beside measuring.  [default: 2min]"),
+)
+_job_keys = (
+    *_script_keys,
+    OptionKey(
+        "output", click.STRING, "Folder of the jobs' output.  [default: logs/CAMPAIGN in the store]", metavar="DIR"
+    ),
+    OptionKey("fleet", click.STRING, "Simulated GPUs on the nodes: the file that describes them.", metavar="FILE"),
+)
+_run_keys = (
+    OptionKey("max-pending", click.IntRange(1), "So many jobs wait in the queue at most.", 8),
+    OptionKey("tries", click.IntRange(1), "So many jobs a node gets at most.", 3),
+    OptionKey("patience", Span(), "Give up if no answer comes for so long.  [default: 10min]"),
+    OptionKey("settle", Span(), "Wait for a job's runs for so long after its end.  [default: 20s]"),
 )
 _budget_option = click.option(
     "--budget", type=Span(plain=False), metavar="TIME", help="GPU time that the campaign may be allocated: 200h."
@@ -80,30 +89,20 @@ def campaign() -> None:
 
 
 @campaign.command("plan", short_help="What would be measured, and what it costs; nothing is sent.")
-@options(*_asked_options, *_how_options, _budget_option, json_option)
-def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool, **settings: Any) -> None:
+@options(*_asked_options, *_script_options, _budget_option, settings(*_job_keys), json_option)
+def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool, **chosen: Any) -> None:
     """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent."""
     from .answers.campaign import plan_campaign
     from .output import print_reply
 
-    print_reply(plan_campaign(store, *names, budget=budget, **settings), as_json=as_json)
+    print_reply(plan_campaign(store, *names, budget=budget, **chosen, account=configured("account")), as_json=as_json)
 
 
 @campaign.command("run", short_help="Submit jobs until every node is measured; stop and go on as you like.")
-@options(*_asked_options, *_how_options, _budget_option)
-@click.option(
-    "--max-pending",
-    type=click.IntRange(1),
-    default=8,
-    show_default=True,
-    help="So many jobs wait in the queue at most.",
-)
-@click.option("--patience", type=Span(), help="Give up if no answer comes for so long.  [default: 10min]")
-@click.option("--settle", type=Span(), help="Wait for a job's runs for so long after its end.  [default: 20s]")
-@click.option("--tries", type=click.IntRange(1), default=3, show_default=True, help="So many jobs a node gets at most.")
+@options(*_asked_options, *_script_options, _budget_option, settings(*_job_keys, *_run_keys))
 @click.option("--once", is_flag=True, help="Submit what may be submitted now, and end: for cron.")
 @json_option
-def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **settings: Any) -> None:
+def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **chosen: Any) -> None:
     """Submit one short job for each node that is not measured, a few at a time, until every node is.
 
     One node comes first: if its job ends and stored nothing, no more are sent, and its output says why.
@@ -125,7 +124,9 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **setting
             output.tell(f"campaign {name}")
 
     with output.ProgressBar() as progress, Ending():
-        reply = run_campaign(store, *names, once=once, progress=progress, begins=begins, **settings)
+        reply = run_campaign(
+            store, *names, once=once, progress=progress, begins=begins, **chosen, account=configured("account")
+        )
     output.print_reply(reply, as_json=as_json)
     if reply.has_failures:
         sys.exit(6)
@@ -137,7 +138,7 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **setting
 @store_option
 @_scheduler_option
 @click.option("--campaign", "name", metavar="NAME", help="The campaign.  [default: the last one]")
-@click.option("--all", "all_nodes", is_flag=True, help="List every node, not only those that are not covered.")
+@settings(OptionKey("all", click.BOOL, "List every node, also those that are covered.", False, name="all_nodes"))
 @json_option
 def status(store: str, scheduler: str | None, name: str | None, all_nodes: bool, as_json: bool) -> None:
     """Say which nodes are covered, which wait, and which failed and why. Nothing is sent."""
@@ -159,11 +160,14 @@ def status(store: str, scheduler: str | None, name: str | None, all_nodes: bool,
     help="The store, as the node sees it.",
 )
 @click.option("--campaign", metavar="NAME", help="Name of the campaign.  [default: from the suite and the day]")
-@click.option("--gpus", type=click.IntRange(1), default=4, show_default=True, help="GPUs of the node.")
-@click.option("--node", metavar="NAME", help="The node.  [default: the scheduler chooses]")
+@click.option("--nodes", "node", metavar="HOST", help="The node.  [default: the scheduler chooses]")
 @options(_names_argument, *_measured_options, *_script_options)
-@click.option("--output", metavar="FILE", help="The job's output.  [default: the scheduler's]")
-def render(store: str, scheduler: str, gpus: int, node: str | None, **settings: Any) -> None:
+@settings(
+    *_script_keys,
+    OptionKey("output", click.STRING, "The job's output.  [default: the scheduler's]", metavar="FILE"),
+    OptionKey("gpus", click.IntRange(1), "GPUs of the node.", 4),
+)
+def render(store: str, scheduler: str, gpus: int, node: str | None, **chosen: Any) -> None:
     """Print the script that measures all GPUs of one node, to read, change and submit.
 
     \b
@@ -176,9 +180,10 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, **settings: 
     from .answers.campaign import campaign_choice, submit_options
     from .output import tell
 
-    if scheduler == "kubernetes" and not settings["program"]:
-        settings["program"] = "whorl"  # this Python is not in the image
-    choice, submit = campaign_choice(settings["names"], settings), submit_options(settings)
+    if scheduler == "kubernetes" and not chosen["program"]:
+        chosen["program"] = "whorl"  # this Python is not in the image
+    chosen["account"] = configured("account")
+    choice, submit = campaign_choice(chosen["names"], chosen), submit_options(chosen)
     script, unplaced = node_script(Path(store), choice, scheduler, options=submit, gpus=gpus, node=node)
     for name in unplaced:
         tell(f"note: the script for {scheduler} has no place for --{name}: it is left out")
@@ -188,15 +193,15 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, **settings: 
 @campaign.command("doctor", short_help="One tiny job: what does a node see (driver, GPUs, CuPy, store)?")
 @store_option
 @_scheduler_option
-@click.option("--node", metavar="NAME", help="The node.  [default: an idle one]")
+@click.option("--nodes", "node", metavar="HOST", help="The node.  [default: an idle one]")
 @configured_option(
     "--partition", key="partition", metavar="NAME", help="A node of this partition. Several with commas."
 )
-@options(_fleet_option, *_how_options)
-@click.option("--wait", type=Span(), help="Wait for the job's answer for so long.  [default: 5min]")
-@click.option("--here", is_flag=True, help="Send no job: look here, and print what was found as JSON.")
+@options(*_script_options)
+@click.option("--here", is_flag=True, hidden=True, help="Send no job: look here, and print what is there as JSON.")
+@settings(*_job_keys, OptionKey("wait", Span(), "Wait for the job's answer for so long.  [default: 5min]"))
 @json_option
-def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **settings: Any) -> None:
+def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **chosen: Any) -> None:
     """Send one job of two minutes to one node, and say what it finds there: Python, the driver, GPUs, CuPy, the store.
 
     Do this before the first campaign. The job is like those of a campaign: give the same options.
@@ -206,17 +211,17 @@ def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **setti
     from ..jobs import node_doctor
 
     if here:
-        click.echo(node_doctor.as_line(node_doctor.node_findings(store, settings["fleet"])))
+        click.echo(node_doctor.as_line(node_doctor.node_findings(store, chosen["fleet"])))
         return
     from . import output
     from .answers.campaign import ask_node
     from .documents.campaign import doctor_document, doctor_mapping
 
-    report = ask_node(store, scheduler=scheduler, tell=output.tell, **settings)
+    report = ask_node(store, scheduler=scheduler, tell=output.tell, **chosen, account=configured("account"))
     if as_json:
         output.print_json(doctor_mapping(report))
     else:
-        output.print_document(doctor_document(report, store, settings["fleet"]))
+        output.print_document(doctor_document(report, store, chosen["fleet"]))
     if not report.works:
         sys.exit(6)
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from .options import Span, configured_option, json_option
+from ..store.configuration import configured
+from .options import OptionKey, Span, json_option, settings
 
 if TYPE_CHECKING:
     from ..jobs.chain import Until
@@ -38,18 +39,21 @@ _POLICIES = "reactive, lead6 (hours), average, test-only, p75"
 )
 @click.option("--policy", metavar="NAME", help=f"When to submit, in place of --cost: {_POLICIES}.")
 @click.option(
-    "--signal",
-    type=click.Choice(["USR1", "USR2", "TERM", "INT", "none"]),
-    default="USR1",
-    show_default=True,
-    help="Asks the running job to checkpoint and leave. none: its successor waits until it ends.",
+    "--option", "sbatch", multiple=True, metavar="OPTION", help="Another option of sbatch, as it is. Repeatable."
 )
-@click.option("--sbatch", multiple=True, metavar="OPTION", help="Another option of sbatch. Repeatable.")
-@click.option("--folder", type=click.Path(path_type=Path), help="Folder of the chain.  [default: SCRIPT.chain]")
-@click.option("--patience", type=Span(), help="Give up if Slurm does not answer for so long.  [default: 10min]")
 @click.option("--once", is_flag=True, help="Do what is due, and end: for cron and scrontab.")
-@click.option("--resume", is_flag=True, help="Go on with a chain that has ended.")
 @click.option("--dry-run", is_flag=True, help="Only say what the wait would be and when the next job is submitted.")
+@settings(
+    OptionKey(
+        "signal",
+        click.Choice(["USR1", "USR2", "TERM", "INT", "none"]),
+        "Asks the running job to checkpoint and leave. none: its successor waits until it ends.",
+        "USR1",
+    ),
+    OptionKey("folder", click.Path(path_type=Path), "Folder of the chain.  [default: SCRIPT.chain]", metavar="DIR"),
+    OptionKey("patience", Span(), "Give up if Slurm does not answer for so long.  [default: 10min]"),
+    OptionKey("resume", click.BOOL, "Go on with a chain that has ended.", False),
+)
 @json_option
 def chain(script: Path, until: str, *, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Run a training that takes longer than the time limit of a job, as a chain of jobs that hand over to each other.
@@ -105,7 +109,7 @@ _STATUS = {"failed": 6, "unknown": 6, "cancelled": 1}
 @click.command("wait", short_help="How long a job would wait if it was submitted at this moment.")
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes of the job.")
 @click.option("--time", "limit", metavar="LIMIT", required=True, help="Its time limit, as for sbatch: 24:00:00.")
-@configured_option("--partition", key="partition", metavar="NAME", help="Its partition.  [default: the default one]")
+@settings(OptionKey("partition", click.STRING, "Its partition.  [default: whorl.toml, or Slurm's]", metavar="NAME"))
 @json_option
 def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     """Predict the wait of a job from the queue as it is and from what jobs waited here: the median, 75 % and 90 %.
@@ -121,6 +125,7 @@ def wait(nodes: int, limit: str, partition: str | None, as_json: bool) -> None:
     from . import output
     from .documents.chain import wait_document, wait_mapping
 
+    partition = partition or configured("partition")
     limit_s = limit_seconds(limit)
     if not 0 < limit_s < math.inf:
         raise InputError("a job without a time limit waits like none here: give one, as --time 24:00:00")

@@ -12,7 +12,7 @@ import click
 
 from ..errors import InputError
 from .ending import stays
-from .options import When, json_option
+from .options import OptionKey, When, json_option, settings
 
 if TYPE_CHECKING:
     from ..analysis.chains.jobs_log import JobsLog
@@ -26,7 +26,6 @@ _DEFAULT = "reactive,average,p75,p90; as published reactive,average"
 
 @click.command("chain-study", short_help="What each way to submit a chain of jobs would have done here.")
 @click.option("--log", "log_path", type=_PATH, required=True, help="The site's jobs: saved sacct -P or --json, or CSV.")
-@click.option("--time-zone", default="UTC", show_default=True, metavar="ZONE", help="Of times in the log without one.")
 @click.option("--cluster-nodes", type=click.IntRange(1), help="Nodes.  [default: the most that ran jobs at once]")
 @click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Nodes of each job of the chain.")
 @click.option("--policy", metavar="NAMES", help=f"With commas: {_POLICIES}.  [default: {_DEFAULT}]")
@@ -41,11 +40,12 @@ _DEFAULT = "reactive,average,p75,p90; as published reactive,average"
     help="Test on chains from this day on, and learn from those before.  [default: the last quarter]",
 )
 @click.option("--as-published", type=click.Choice(["mirage"]), help="Simulate as the artifact of that study does.")
-@click.option(
-    "--gpus-per-node", type=click.IntRange(1), default=1, show_default=True, help="To count wasted GPU-hours."
+@settings(
+    OptionKey("time-zone", click.STRING, "Of times in the log without one.", "UTC", metavar="ZONE"),
+    OptionKey("gpus-per-node", click.IntRange(1), "To count wasted GPU-hours.", 1),
+    OptionKey("samples", _PATH, "As published: also write every sample, as a CSV.", metavar="FILE"),
+    OptionKey("seed", click.IntRange(0), "Of what is learnt.  [default: 0]"),
 )
-@click.option("--samples", type=_PATH, metavar="FILE", help="As published: also write every sample, as a CSV.")
-@click.option("--seed", type=click.IntRange(0), help="Of what is learnt.  [default: 0]")
 @json_option
 def chain_study(
     log_path: Path, time_zone: str, cluster_nodes: int | None, nodes: int, as_json: bool, **options: Any
@@ -69,7 +69,7 @@ def chain_study(
     stays("nothing was stored: run the command again")
     _refuse_mixed(options)
     if options["samples"] is not None:
-        refuse_unwritable(options["samples"], "--samples")
+        refuse_unwritable(options["samples"], "samples=")
     log = read_log(log_path, time_zone=time_zone)
     for note in _account(log):
         tell(note)
@@ -102,7 +102,7 @@ def _refuse_mixed(options: Mapping[str, Any]) -> None:
         if options["as_published"] and options[name] is not None:
             raise InputError(f"--as-published fixes what --{name} would change; leave out one of them")
     if options["samples"] is not None and not options["as_published"]:
-        raise InputError("--samples writes the samples of --as-published mirage; leave it out")
+        raise InputError("samples= writes the samples of --as-published mirage; leave it out")
 
 
 def _as_published(

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import click
 
-from .options import store_choice, typed
+from .options import OptionKey, settings, store_choice, typed
 
 _LOOK_S = 0.2  # a signal ends the command within this time
 
@@ -33,26 +33,14 @@ _LOOK_S = 0.2  # a signal ends the command within this time
     "--token-file",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Ask for the token in this file, mode 600, and not for a new one.",
+    help="Ask for the token in this file, mode 600, and not for a new one; `none`: for no token at all.",
 )
-@click.option("--no-token", is_flag=True, help="Ask for none: every user of this machine can read the store.")
-@click.option("--prefix", metavar="/PATH/", default="/", show_default=True, help="Where a proxy shows the pages.")
-@click.option(
-    "--sql-seconds",
-    type=click.FloatRange(1, 3600),
-    default=30.0,
-    show_default=True,
-    help="Stop a query of the page SQL after this time.",
+@settings(
+    OptionKey("prefix", click.STRING, "Where a proxy shows the pages.", "/", metavar="/PATH/"),
+    OptionKey("browser", click.BOOL, "Start a browser.", True),
+    OptionKey("sql-seconds", click.FloatRange(1, 3600), "Stop a query of the page SQL after this time.", 30.0),
+    OptionKey("sql-memory", click.IntRange(100), "Memory that a query of the page SQL may use.", 1000, metavar="MB"),
 )
-@click.option(
-    "--sql-memory",
-    metavar="MB",
-    type=click.IntRange(100),
-    default=1000,
-    show_default=True,
-    help="Memory that a query of the page SQL may use.",
-)
-@click.option("--no-open", is_flag=True, help="Start no browser.")
 @click.pass_context
 def dashboard(
     ctx: click.Context,
@@ -61,11 +49,10 @@ def dashboard(
     demo: bool,
     listen: str,
     token_file: Path | None,
-    no_token: bool,
     prefix: str,
     sql_seconds: float,
     sql_memory: int,
-    no_open: bool,
+    browser: bool,
 ) -> None:
     """Show a store in a browser until you stop it: Ctrl-C, SIGTERM. It changes nothing in the store.
 
@@ -85,10 +72,9 @@ def dashboard(
 
     if demo == (store is not None and (typed(ctx, "store") or not demo)):
         raise click.UsageError("give --store, or --demo for a simulated fleet")
-    if no_token and token_file is not None:
-        raise click.UsageError("give --token-file or --no-token, not both")
     host, port = address(listen, "127.0.0.1:8050")
-    token = None if no_token else make_token() if token_file is None else read_token(token_file)
+    is_open = str(token_file) == "none"
+    token = None if is_open else make_token() if token_file is None else read_token(token_file)
     refuse_open(host, token)
     where = check_prefix(prefix)
     with ExitStack() as ends:
@@ -111,7 +97,7 @@ def dashboard(
         with Noted() as signals:
             server.start()
             tell(f"the dashboard of {store} is at {link if token_file is None else server.url} (end it with Ctrl-C)")
-            if not no_open and _has_browser():
+            if browser and _has_browser():
                 folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="whorl-open-"))
                 webbrowser.open(_page_that_leads_to(link, Path(folder)).as_uri())
             while not signals.came:

@@ -14,6 +14,7 @@ import click
 
 from .ending import Ending, stays
 from .options import (
+    OptionKey,
     Span,
     any_store_option,
     fault_option,
@@ -22,6 +23,7 @@ from .options import (
     refuse_before,
     require_store,
     seed_option,
+    settings,
     suite_option,
 )
 from .probe import leave
@@ -48,11 +50,8 @@ _MOST_LISTED = 12  # planted faults that are printed
 @click.option("--gpus", type=click.IntRange(1, 999 * 32), help="Simulated: how many GPUs.  [default: 64]")
 @model_option
 @seed_option
-@click.option(
-    "--faults", type=click.IntRange(0), help="Simulated: how many GPUs are faulty.  [default: 1 in 16, 3 at most]"
-)
-@fault_option
-@click.option("--another-fleet", is_flag=True, help="Measure this fleet although the store of DIR holds another one.")
+@fault_option("Simulated: how many GPUs are faulty, or a fault to plant as hot=20%", "1 in 16, 3 at most")
+@click.option("--force", is_flag=True, help="Measure this fleet although the store of DIR holds another one.")
 @json_option
 @click.pass_context
 def demo(
@@ -66,7 +65,7 @@ def demo(
     seed: int | None,
     faults: int | None,
     kinds: tuple[str, ...],
-    another_fleet: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Run a suite of probes on every GPU, with telemetry, and say how much the GPUs differ and which stand out.
@@ -101,7 +100,7 @@ def demo(
             seed=seed,
             faults=faults,
             fault=kinds,
-            another_fleet=another_fleet,
+            another_fleet=force,
             progress=progress,
             tell=tell,
         )
@@ -166,25 +165,16 @@ def _write(folder: Path, looked: Looked, caught: Sequence[Planted] | None, notes
     help="What runs on the GPUs, and when; see `whorl demo sim --describe`.",
 )
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The fleet's seed.")
-@click.option("--faults", type=click.IntRange(0), help="How many GPUs are faulty.  [default: as in a public cluster]")
-@click.option(
-    "--fault",
-    "kinds",
-    multiple=True,
-    metavar="KIND[=SIZE]",
-    help="Plant this fault, as slow_memory=3%; `whorl demo sim --describe` lists them. Repeatable.",
-)
-@click.option(
-    "--population", metavar="NAME", help="How healthy GPUs differ; see `whorl demo sim --describe`.  [default: normal]"
-)
-@click.option("--hours", type=float, help="How long the simulated campaign lasts.  [default: 1]")
-@click.option("--interval", type=float, help="Seconds between two readings.  [default: 1]")
-@click.option("--steady", is_flag=True, help="Only runs of the steady state, without telemetry: for large fleets.")
-@click.option("--runs", type=click.IntRange(1), help="With --steady: runs on every GPU.  [default: 1]")
-@click.option("--every", type=Span(), help="With --steady: from one run to the next, as 6h or 7d.  [default: 24h]")
-@click.option("--began", metavar="ISO", help="When it begins, UTC.  [default: after the fleet's last campaign]")
-@click.option(
-    "--cluster", metavar="NAME", help="Name of the cluster.  [default: as simulated-V100-1, by model and seed]"
+@fault_option("How many GPUs are faulty, or a fault to plant as slow_memory=3%", "as in a public cluster")
+@settings(
+    OptionKey("hours", click.FLOAT, "How long the campaign lasts, with telemetry.  [default: 1]"),
+    OptionKey("interval", click.FLOAT, "Seconds between two readings.  [default: 1]", metavar="S"),
+    OptionKey("runs", click.IntRange(1), "Without telemetry: runs of the steady state on every GPU."),
+    OptionKey("every", Span(), "With runs: from one to the next, as 6h or 7d.  [default: 24h]"),
+    OptionKey("began", click.STRING, "When it begins, UTC.  [default: after the fleet's last one]", metavar="ISO"),
+    OptionKey("population", click.STRING, "How healthy GPUs differ.  [default: normal]", metavar="NAME"),
+    OptionKey("cluster", click.STRING, "Name of the cluster.  [default: by model and seed]", metavar="NAME"),
+    says="What the campaign is like",
 )
 @json_option
 def sim(
@@ -199,7 +189,6 @@ def sim(
     population: str | None,
     hours: float | None,
     interval: float | None,
-    steady: bool,
     runs: int | None,
     every: float | None,
     began: str | None,
@@ -209,13 +198,13 @@ def sim(
     """Run a campaign over a simulated fleet and store it like a real one: process variation, heat, caps, faults.
 
     \b
-    whorl demo sim --store S --gpus 64 --steady --runs 3
+    whorl demo sim --store S --gpus 64 --set runs=3 --set every=7d
     whorl demo sim --describe --model H100     parameters, faults, loads
 
     --describe says of every number where it comes from: seen in data sheets or driver output, fitted to one public
     V100 cluster, or assumed. docs/how-we-know/simulation.md gives the sources of the model.
 
-    It stores runs, results, telemetry and events; with --steady only runs and results at the steady state. The table
+    It stores runs, results, telemetry and events; with runs= only runs and results at the steady state. The table
     `truth` gets the faults that were planted. The same arguments give the same campaign: if it was interrupted, run it
     again to go on.
     """
@@ -234,9 +223,8 @@ def sim(
     from ..store.instants import iso
     from .output import ProgressBar, print_json
 
-    _refuse_mixed(
-        steady=steady, timed={"--hours": hours, "--interval": interval}, repeated={"--runs": runs, "--every": every}
-    )
+    steady = runs is not None
+    _refuse_mixed(steady=steady, timed={"hours": hours, "interval": interval}, repeated={"every": every})
     spread = find_population(USUAL if population is None else population)
     fleet = Fleet.draw(find_model(model), gpus, seed, spread, faults=faults, kinds=kinds)
     load = find_load(load_name)
@@ -317,7 +305,7 @@ def sim(
 def _refuse_mixed(*, steady: bool, timed: dict[str, object], repeated: dict[str, object]) -> None:
     wrong = [name for name, value in (timed if steady else repeated).items() if value is not None]
     if wrong:
-        raise click.UsageError(f"{wrong[0]} " + ("excludes --steady" if steady else "needs --steady"))
+        raise click.UsageError(f"{wrong[0]} " + ("cannot be used with runs" if steady else "needs runs"))
 
 
 def _nanoseconds(text: str) -> int:

@@ -10,7 +10,7 @@ import click
 
 from .energy_options import print_answer, shared
 from .engine_options import place_options
-from .options import Share, Span, csv_option, json_option
+from .options import OptionKey, Share, Span, csv_option, json_option, settings
 
 _BY = ("job", "user", "account", "gpu", "node", "day")
 
@@ -97,13 +97,11 @@ def excess(inherited: dict[str, Any] | None, /, by: str, **chosen: Any) -> None:
 @click.option("--job", metavar="JOBID", help="A job that has run.")
 @click.option("--workload", metavar="NAME", help="Instead: a workload, before any job has run.")
 @click.option("--gpus", metavar="N|NAMES", help="Of --workload: how many GPUs, or which: n1/0,n1/1.  [default: 1]")
-@click.option(
-    "--time", type=Span(), help="Of --workload: as much work as takes this at the default limit.  [default: 1h]"
-)
-@click.option("--model", metavar="NAME", help="Of --workload: on this model of GPU, where it ran on several.")
 @click.option("--cap", type=Share(), help="Only this power cap, as 60% of the limit.  [default: 90% to 50%]")
-@click.option(
-    "--deadline", type=Span(), default="24h", show_default=True, help="It must end within this time from now."
+@settings(
+    OptionKey("time", Span(), "Of --workload: as much work as takes this at the default limit.  [default: 1h]"),
+    OptionKey("model", click.STRING, "Of --workload: on this model of GPU, where it ran on several.", metavar="NAME"),
+    OptionKey("deadline", Span(), "It must end within this time from now.", "24h"),
 )
 @json_option
 @csv_option

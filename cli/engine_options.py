@@ -17,20 +17,20 @@ from .options import options
 if TYPE_CHECKING:
     from ..analysis.engines import Engine
 
-_OF_SLURM = ("account", "partition")
-NAMES = ("on", "workers", *_OF_SLURM, "or_here")
+NAMES = ("on", "workers", "account")
 """The arguments of a verb that has `place_options`."""
 
 place_options = options(
     click.option(
-        "--on", metavar="WHERE", help="Where telemetry is read: here, dask://HOST:PORT or slurm.  [default: here]"
+        "--on",
+        metavar="WHERE",
+        help="Where telemetry is read: here, dask://HOST:PORT, slurm or slurm:PARTITION; with `,here` after it: here "
+        "if the workers cannot be had.  [default: here]",
     ),
     click.option(
         "--workers", type=click.IntRange(1), metavar="N", help="How many: jobs of Slurm, or threads here.  [default: 4]"
     ),
     click.option("--account", metavar="NAME", help="Slurm account of the workers.  [default: whorl.toml]"),
-    click.option("--partition", metavar="NAME", help="Slurm partition of the workers.  [default: whorl.toml]"),
-    click.option("--or-here", is_flag=True, default=None, help="If the workers cannot be had, go on here."),
 )
 """Where the parts of an answer are made: docs/store.md."""
 
@@ -47,24 +47,29 @@ def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
     from .output import tell
 
     place = {name: chosen.pop(name) for name in NAMES}
-    on = place["on"]
-    if on is None:
+    on, *instead = str(place["on"] or "here").split(",")
+    if instead not in ([], ["here"]):
+        raise click.UsageError(f"--on {place['on']}: after the comma stands here, or nothing")
+    if place["on"] is None:
         for name, value in place.items():
             if value:
                 flag = f"--{name.replace('_', '-')}"
                 raise click.UsageError(f"{flag} says nothing without a place: give --on slurm, too")
-    if on is not None:
+    if place["on"] is not None:
         Store.open(store)
-    account, partition = (place[name] or (configured(name) if on == "slurm" else None) for name in _OF_SLURM)
+    on, _, partition = on.partition(":") if on.startswith("slurm:") else (on, "", "")
+    account = place["account"]
+    if on == "slurm":
+        account, partition = account or configured("account"), partition or configured("partition")
     with (
         Unwinding((signal.SIGTERM, signal.SIGHUP), apart_s=math.inf),
         engine(
-            on or "here",
+            on,
             workers=place["workers"],
-            or_here=bool(place["or_here"]),
+            or_here=bool(instead),
             tell=tell,
             account=account,
-            partition=partition,
+            partition=partition or None,
         ) as opened,  # fmt: skip
     ):
         yield opened

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError, WhorlError
-from .options import json_option, store_option
+from .options import OptionKey, json_option, settings, store_option
 from .output import tell
 
 if TYPE_CHECKING:
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
     multiple=True,
     help="The unit of a column, or of the duration; overrides what was found. Repeatable.",
 )
-@click.option("--time-zone", default="UTC", show_default=True, help="Zone of time stamps that have none.")
 @click.option("--at", metavar="TIME", help="When it was measured, if a file has no times: '2026-11-23 14:05:00'.")
 @click.option("--every", type=float, metavar="SECONDS", help="Time between two readings, if a stream has no times.")
-@click.option("--header", metavar="NAMES", help="Names of the columns, with commas, for files without a header line.")
-@click.option(
-    "--job", metavar="NAME", help="The training job of a timeline; else its layout file's, or the file's name."
-)
-@click.option(
-    "--layout",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="How the ranks of a timeline are laid out (YAML: dp_size, pp_size, tp_size); else meta-X.yaml beside trace-X.",
-)
-@click.option(
-    "--ranks",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Which rank of a timeline has which GPU: CSV (rank,uuid or rank,node,index) or YAML (rank: UUID).",
+@settings(
+    OptionKey("time-zone", click.STRING, "Zone of time stamps that have none.", "UTC", metavar="ZONE"),
+    OptionKey("header", click.STRING, "Names of the columns, with commas, for files without a header line."),
+    OptionKey("job", click.STRING, "The training job of a timeline.  [default: its layout file's, or the file's name]"),
+    OptionKey(
+        "layout",
+        click.Path(path_type=Path),
+        "How the ranks of a timeline are laid out (YAML: dp_size, pp_size, tp_size).  [default: meta-X.yaml beside it]",
+        metavar="FILE",
+    ),
+    OptionKey(
+        "ranks",
+        click.Path(path_type=Path),
+        "Which rank of a timeline has which GPU: CSV (rank,uuid or rank,node,index) or YAML (rank: UUID).",
+        metavar="FILE",
+    ),
 )
 @json_option
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))

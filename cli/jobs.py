@@ -12,7 +12,7 @@ from ..errors import InputError
 from .chain import chain, wait
 from .chain_study import chain_study
 from .idle import idle
-from .options import When, json_option, store_option
+from .options import OptionKey, When, json_option, settings, store_option
 
 
 @click.group("jobs", short_help="Store who had which GPU when, from accounting and tags.")
@@ -38,8 +38,10 @@ def jobs() -> None:
 @click.option("--since", type=When(), help="Ask sacct for jobs from this time on: 2026-11-01 (UTC), or 7d ago.")
 @click.option("--until", type=When(), help="Up to this time.  [default: now]")
 @click.option(
-    "--file",
+    "--log",
+    "file",
     type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
     help="Read the saved output of sacct -P or --json instead (plain, .gz or .zst).",
 )
 @click.option(
@@ -48,23 +50,26 @@ def jobs() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Also read the tags in this folder. Repeatable.",
 )
-@click.option("--clear", is_flag=True, help="Remove the tags that were read, once they are stored.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: what sacct says]")
-@click.option("--time-zone", metavar="ZONE", help="Zone of times in --file that are no seconds: Europe/Berlin.")
-@click.option(
-    "--gpus-per-node",
-    metavar="[NODES=]N",
-    multiple=True,
-    help="How many GPUs nodes have: 4, or n[01-18]=8. Repeatable.  [default: what Slurm says, if it is asked]",
+@settings(
+    OptionKey("time-zone", click.STRING, "Zone of times in --log that are no seconds: Europe/Berlin.", metavar="ZONE"),
+    OptionKey(
+        "gpus-per-node",
+        click.STRING,
+        "How many GPUs nodes have: 4, or n[01-18]=8. May be repeated.  [default: what Slurm says, if it is asked]",
+        metavar="[NODES=]N",
+        multiple=True,
+    ),
+    OptionKey("clear", click.BOOL, "Remove the tags that were read, once they are stored.", False),
+    OptionKey("anonymise", click.BOOL, "Store pseudonyms of users and accounts, from now on.", False),
 )
-@click.option("--anonymise", is_flag=True, help="Store pseudonyms of users and accounts, from now on.")
 @json_option
 def import_jobs(store: str, as_json: bool, **options: Any) -> None:
     """Store who had which GPU, from Slurm's accounting, from its saved output, and from tags.
 
     \b
     whorl jobs import --store S --since 2026-11-01
-    whorl jobs import --store S --file sacct.txt --time-zone Europe/Berlin
+    whorl jobs import --store S --log sacct.txt --set time-zone=Europe/Berlin
     whorl jobs import --store S --tags /var/spool/whorl
 
     Importing again stores only what is new: a job that was running and has ended gets a new record, and the view
@@ -105,7 +110,7 @@ def show(store: str, fleet: str | None, as_json: bool) -> None:
 @jobs.command("tag", short_help="Note that a job begins or ends on this node: for prolog and epilog.")
 @click.argument("event", type=click.Choice(["begin", "end", "script"]))
 @click.option("--store", metavar="DIR", envvar="WHORL_STORE", show_envvar=True, help="The store: into its folder tags.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Write the tag into this folder.")
+@click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False))
 def tag(event: str, store: str | None, folder: Path | None) -> None:
     """Note that a job begins or ends on this node, and which GPUs it has: for prolog and epilog.
 
@@ -114,8 +119,8 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
     sh /etc/slurm/whorl-tag begin /var/spool/whorl  # in Prolog
     sh /etc/slurm/whorl-tag end /var/spool/whorl    # in Epilog
 
-    `whorl jobs tag begin` and `end` run the same script; they need Python's start in addition. Both always exit with
-    status 0, as Slurm drains a node whose prolog fails, and do nothing in a job without GPUs.
+    `whorl jobs tag begin DIR` and `end DIR` run the same script; they need Python's start in addition. Both always
+    exit with status 0, as Slurm drains a node whose prolog fails, and do nothing in a job without GPUs.
     """
     from ..errors import WhorlError
     from ..jobs.accounting import tags

@@ -40,7 +40,7 @@ GPU has. Times are UTC: `2026-11-30`, or how long ago: `30d`. `WHORL_STORE` or a
 
 
 @click.command("man", short_help="Print the manual page.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown: the text of docs/cli.md.")
+@click.option("--markdown", "as_markdown", is_flag=True, hidden=True, help="Print the text of docs/cli.md.")
 @click.pass_context
 def man(ctx: click.Context, as_markdown: bool) -> None:
     """Print the manual page of all commands.

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from ..errors import InputError
 from ..store.configuration import configured
@@ -59,13 +60,20 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON w
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 model_option = click.option("--model", metavar="NAME", help="Simulated: V100, A100, H100 or H200.  [default: V100]")
 seed_option = click.option("--seed", type=click.IntRange(0), help="Simulated: the fleet's seed.  [default: 1]")
-fault_option = click.option(
-    "--fault",
-    "kinds",
-    multiple=True,
-    metavar="KIND[=SIZE]",
-    help="Simulated: plant this fault, as hot=20%; `whorl demo sim --describe` lists them. Repeatable.",
-)
+
+
+def fault_option(says: str, usual: str) -> Callable[[Any], Any]:
+    """The option `--fault`, of which a number is the argument `faults` of the verb, and names are `kinds`."""
+
+    def read(ctx: click.Context, _: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+        numbers = [int(text) for text in texts if text.isdecimal()]
+        if len(numbers) > 1:
+            raise click.BadParameter("it takes one number", ctx, param_hint="'--fault'")
+        ctx.params["faults"] = numbers[0] if numbers else None
+        return tuple(text for text in texts if not text.isdecimal())
+
+    text = f"{says}; `whorl demo sim --describe` lists them. Repeatable.  [default: {usual}]"
+    return click.option("--fault", "kinds", multiple=True, metavar="N|KIND[=SIZE]", callback=read, help=text)
 
 
 def options(*several: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -242,6 +250,11 @@ class SettingsOption(PairsOption):
         text = f"{says}: {', '.join(self.tables[''])}. Repeatable; `{names[0]} help` explains them."
         super().__init__(names, multiple=True, metavar="KEY=VALUE", expose_value=False, help=text, **attributes)
         self.callback = self._read
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The keys that begin like what is typed."""
+        keys = [CompletionItem(f"{key}=") for key in self.tables[""] if key.startswith(incomplete)]
+        return keys or super().shell_complete(ctx, incomplete)
 
     def _read(self, ctx: click.Context, _: click.Parameter, texts: Sequence[str]) -> None:
         spelling = self.opts[0]

@@ -82,7 +82,6 @@ probe.add_command(prolog)
 @click.option("--time-limit", type=Span(), help="Measure each probe for at most this time.  [default: by suite]")
 @click.option("--lock-clock", type=float, metavar="MHZ", help="Lock the SM clock, and unlock it afterwards.")
 @click.option("--power-limit", type=float, metavar="W", help="Set the power limit, and restore it afterwards.")
-@click.option("--exclusive", is_flag=True, help="Refuse a GPU that another process uses.")
 @click.option("--campaign", metavar="NAME", help="Name of the campaign; runs that it has stored are not repeated.")
 @click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default: as Slurm calls it, else local]")
 @settings(
@@ -106,6 +105,7 @@ probe.add_command(prolog)
         "knobs", click.STRING, "stress: its knobs, as `whorl tune --stress --json` printed them.", metavar="FILE"
     ),
     OptionKey("start-temperature", click.FLOAT, "Cool down to this before each probe.", metavar="DEGC"),
+    OptionKey("exclusive", click.BOOL, "Refuse a GPU that another process uses.", False),
     OptionKey("cool-down", Span(), "Cool down for at most this time.", "120s"),
     says="What a run is like",
 )

@@ -5,20 +5,25 @@ from __future__ import annotations
 import click
 
 from ..dashboards.documents import probes as documents
-from .options import any_store_option, json_option
+from .options import OptionKey, any_store_option, backend_option, json_option
 from .output import print_document, print_json
 
 
 @click.command("list", short_help="List the probes: what they stress, their work, their time.")
-@click.option("--model", metavar="NAME", help="Sizes for this simulated model.  [default: the GPU here, else V100]")
+@backend_option(
+    "cuda",
+    "simulated",
+    says="Whose sizes; cuda: of the GPU here, else of a simulated V100.",
+    simulated=(OptionKey("model", click.STRING, "V100, A100, H100 or H200.  [default: V100]", metavar="NAME"),),
+)
 @any_store_option
 @click.option("--keep-rule", is_flag=True, help="Of the runs in the store: which probes add a column of their own.")
 @json_option
-def list_probes(model: str | None, store: str | None, keep_rule: bool, as_json: bool) -> None:
+def list_probes(backend: str | None, model: str | None, store: str | None, keep_rule: bool, as_json: bool) -> None:
     """List the probes of each suite: what each one stresses, its work, its time, and what it needs.
 
     A larger suite also runs the probes of the smaller ones. The size is that of one repetition, on the first GPU here
-    or on a GPU of --model. The time is the longest that a probe takes on a warm GPU, without its preparation.
+    or of a simulated model. The time is the longest that a probe takes on a warm GPU, without its preparation.
 
     --keep-rule asks the runs of --store instead: a probe stays if its ICC over sittings is at least 0.5, and if the
     probes before it leave more than 30 % of its variance between GPUs unexplained.
@@ -29,7 +34,7 @@ def list_probes(model: str | None, store: str | None, keep_rule: bool, as_json: 
     from ..probes.listing import listing
     from ..probes.probe import SUITES
 
-    name, rows = listing(model)
+    name, rows = listing(model or ("V100" if backend == "simulated" else None))
     if as_json:
         print_json({"schema": "whorl.probe.list/1", "model": name, "probes": rows})
     else:

@@ -82,6 +82,13 @@ WORLD = (
         "burst, spb: share of its speed that a job keeps beside those in its idle time.",
         1.0,
     ),
+    OptionKey(
+        "profiles",
+        _FILE,
+        "The study's profiles: files, or their folder. Repeatable.",
+        metavar="FILE",
+        multiple=True,
+    ),
     OptionKey("seed", click.IntRange(0), "The first seed.  [default: 0; as published 42]"),
     OptionKey(
         "trace-format",
@@ -104,7 +111,7 @@ _NOTHING_KEPT = "{} done, nothing of them is kept: run the command again"
 
 
 class _Lists(click.Command):
-    """A command whose `--trace` and `--profiles` take every word up to the next option, as a shell's `*` gives them."""
+    """A command whose `--trace` takes every word up to the next option, as a shell's `*` gives them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         spread: list[str] = []
@@ -112,7 +119,7 @@ class _Lists(click.Command):
         for word in args:
             if word.startswith("-"):
                 option = word
-            elif option in ("--trace", "--profiles") and spread[-1] != option:
+            elif option == "--trace" and spread[-1] != option:
                 spread.append(option)
             spread.append(word)
         return super().parse_args(ctx, spread)
@@ -167,9 +174,6 @@ def _assignments(texts: Iterable[str], option: str, form: str, example: str) -> 
     help="Jobs without a deadline are to end within X times their time alone.  [default for eaco: 1.25]",
 )
 @click.option("--as-published", type=click.Choice(["pal-sc24"]), help="Simulate as the artifact of that study does.")
-@click.option(
-    "--profiles", type=_PATH, multiple=True, metavar="FILE...", help="The study's profiles, as files or their folder."
-)
 @settings(*WORLD, name="--world", says="What else is true of the replayed world")
 @click.option("--plot", type=_PATH, metavar="FILE", help="Write the figures into one HTML page that needs no network.")
 @click.option("--workers", type=click.IntRange(1), help="Number of processes.  [default: one for each core]")
@@ -187,7 +191,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     whorl replay --trace T.csv --regimes R.json --store S --policy shockwave,las
     whorl replay ... --world locality-penalty=1.7 --world backfill=easy
     whorl replay --policy help       the policies; --world help what may be set
-    whorl replay --as-published pal-sc24 --trace T.csv --profiles DIR --json
+    whorl replay --as-published pal-sc24 --trace T.csv --world profiles=DIR
     """
     from ..dashboards.answers.replay import replay as replayed
     from .output import ProgressBar, print_reply, show, tell

@@ -28,7 +28,7 @@ _OF_TELEMETRY = {
 
 @click.command("schema", short_help="Explain every table and column.")
 @json_option
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown: the text of docs/tables.md.")
+@click.option("--markdown", "as_markdown", is_flag=True, hidden=True, help="Print the text of docs/tables.md.")
 @click.argument("tables", nargs=-1)
 def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     """Explain every column of TABLES (all tables if you name none): type, unit, meaning."""

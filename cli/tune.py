@@ -38,19 +38,12 @@ from .options import (
     "--trials", type=click.IntRange(3, 1000), help="How many settings are measured.  [default: 14; --stress: 60]"
 )
 @click.option(
-    "--safe",
-    is_flag=True,
-    help="Keep near the default, and end a trial early that is over the bound. Still, about one in nine is over it.",
-)
-@click.option(
     "--knob",
     multiple=True,
     metavar="NAME=V,V,...",
     help="A knob and its values. Of a command the first is its default, in use today; a parameter of a probe's kernel "
     "keeps its own default. Repeatable.",
 )
-@click.option("--resume", metavar="FILE", help="Keep a log of the trials there, and go on with one that is there.")
-@click.option("--gpu", multiple=True, metavar="GPU", help="Only this GPU: UUID or index. Repeatable.")
 @click.option(
     "--suite",
     type=click.Choice(["quick", "standard", "full"]),
@@ -63,6 +56,14 @@ from .options import (
     simulated=simulated_rows(999 * 32, "4; --stress: 8"),
 )
 @settings(
+    OptionKey(
+        "safe",
+        click.BOOL,
+        "Keep near the default, and end a trial early that is over the bound. Still, about one in nine is over it.",
+        False,
+    ),
+    OptionKey("resume", click.STRING, "Keep a log of the trials there, and go on with one.", metavar="FILE"),
+    OptionKey("gpu", click.STRING, "Only this GPU: UUID or index. May be repeated.", multiple=True),
     OptionKey("across", click.Choice(["batch"]), "--sweep: choose among the batch sizes too."),
     OptionKey("unit-of-work", click.FLOAT, "--command: how many units of work a run does.", metavar="N"),
     OptionKey("timeout", Span(), "--command: end a run after this time.  [default: 1h]"),
@@ -103,7 +104,7 @@ def tune(ctx: click.Context, /, probe: str | None, store: str | None, as_json: b
         if log := options["resume"]:
             stays(f"what was measured stays in {log}, and the same command goes on from there")
         else:
-            stays("what was measured is lost for the search: with --resume FILE it can go on")
+            stays("what was measured is lost for the search: with --set resume=FILE it can go on")
         reply = tune(
             probe,
             store=store,

@@ -10,16 +10,16 @@ import click
 
 from .engine_options import engine_of, place_options
 from .options import (
+    OptionKey,
     Span,
     When,
     any_store_option,
     cluster_option,
-    exclusive,
     json_option,
     refuse_before,
     require_store,
+    settings,
     store_option,
-    suite_option,
 )
 
 
@@ -75,16 +75,16 @@ def verdicts(
 @click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Only this cluster. Repeatable.")
 @click.option("--workload", "workloads", multiple=True, metavar="NAME", help="Only this workload. Repeatable.")
 @click.option("--across", is_flag=True, help="Show the rank correlation between workloads, GPU by GPU.")
-@click.option(
-    "--replicates",
-    type=click.IntRange(0, 100_000),
-    default=1000,
-    show_default=True,
-    help="Bootstrap replicates for the intervals, at least 100; 0 for no intervals.",
+@settings(
+    OptionKey(
+        "replicates",
+        click.IntRange(0, 100_000),
+        "Bootstrap replicates for the intervals, at least 100; 0 for no intervals.",
+        1000,
+    ),
+    OptionKey("seed", click.IntRange(0), "Seed of the bootstrap.  [default: 2022]"),
 )
-@click.option("--seed", type=click.IntRange(0), help="Seed of the bootstrap.  [default: 2022]")
 @json_option
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 def variability(
     store: str,
     clusters: tuple[str, ...],
@@ -93,7 +93,6 @@ def variability(
     replicates: int,
     seed: int | None,
     as_json: bool,
-    as_markdown: bool,
 ) -> None:
     """Say how much the GPUs of a store differ, per cluster and workload.
 
@@ -101,18 +100,11 @@ def variability(
     definition of the SC'22 study. docs/how-we-know/statistics.md defines every figure.
     """
     from ..dashboards.answers import judging
-    from ..dashboards.documents.variability import markdown
-    from .output import ProgressBar, print_reply, tell_notes
+    from .output import ProgressBar, print_reply
 
-    exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     chosen = {"cluster": clusters, "workload": workloads}
     if across:
-        pairs = judging.across(store, **chosen)
-        if not as_markdown:
-            print_reply(pairs, as_json=as_json)
-            return
-        tell_notes(pairs)
-        click.echo(markdown(pairs.document()))
+        print_reply(judging.across(store, **chosen), as_json=as_json)
         return
     with ProgressBar() as progress:
         reply = judging.variability(
@@ -122,11 +114,7 @@ def variability(
             seed=seed,
             progress=lambda workload, done, wanted: progress(done, wanted, f"replicates of {workload}"),
         )
-    if as_markdown:
-        tell_notes(reply)
-        click.echo(markdown(reply.document()))
-    else:
-        print_reply(reply, as_json=as_json)
+    print_reply(reply, as_json=as_json)
 
 
 @verdicts.command("fingerprint", short_help="The figures of each GPU, beside those of its peers.")
@@ -182,21 +170,23 @@ def diff(store: str, before: datetime, after: datetime, cluster: str | None, as_
 @verdicts.command("plan", short_help="Which GPUs to probe next, in the time that there is.")
 @store_option
 @click.option("--budget", type=Span(), default="2h", show_default=True, help="GPU time that there is: 30min, 2h.")
-@click.option(
-    "--probe",
-    "probes",
-    multiple=True,
-    metavar="NAME",
-    help="Which probe. Repeatable.  [default: gemm-fp32, stream-triad]",
-)
-@suite_option("How thoroughly.")
-@click.option(
-    "--threshold",
-    type=click.FloatRange(0, 100, min_open=True),
-    default=3.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="Slower by this much matters.",
+@settings(
+    OptionKey(
+        "probe",
+        click.STRING,
+        "Which probe; may be repeated.  [default: gemm-fp32, stream-triad]",
+        metavar="NAME",
+        name="probes",
+        multiple=True,
+    ),
+    OptionKey("suite", click.Choice(["quick", "standard", "full"]), "How thoroughly.", "quick"),
+    OptionKey(
+        "threshold",
+        click.FloatRange(0, 100, min_open=True),
+        "Slower by this much matters.",
+        3.0,
+        metavar="PERCENT",
+    ),
 )
 @cluster_option
 @json_option

@@ -371,7 +371,7 @@ class ExclusionTrial:
             return replace(change, start_before=dt.datetime.now(dt.UTC))
         if record.blocked_by(HELD):
             return change.stays(
-                "it is held, and Slurm plans no start for held jobs: --release lets it go with the exclusion"
+                "it is held, and Slurm plans no start for held jobs: --set release=yes lets it go with the exclusion"
             )
         if _is_new(record) or record.blocked_by(*OFF_PLAN):
             return change.stays(
@@ -446,9 +446,7 @@ class ExclusionTrial:
         elif record.start is None:
             reason = "without these nodes Slurm plans no start for it"
         elif later_s > most_s:
-            reason = (
-                f"without these nodes it waits {duration(later_s)} longer, and may {duration(most_s)} (--max-delay)"
-            )
+            reason = f"without these nodes it waits {duration(later_s)} longer, and may {duration(most_s)} (max-delay)"
         else:
             return replace(change, outcome="excluded", start_after=record.start)
         notes = (*change.notes, f"nothing is excluded: {reason}")

@@ -157,7 +157,7 @@ def _new_campaign(choice: CampaignChoice, names: set[str]) -> CampaignRequest:
     fleet = choice.fleet
     if fleet is not None:
         if not Path(fleet).is_file():
-            raise InputError(f"there is no file {fleet}, which --fleet names")
+            raise InputError(f"there is no file {fleet}, which fleet= names")
         fleet = str(Path(fleet).resolve())
     day = f"{suite}-{datetime.now(UTC):%Y%m%d}"
     free_names = (name for n in range(1, len(names) + 2) if (name := day if n == 1 else f"{day}-{n}") not in names)
@@ -429,7 +429,7 @@ def node_job(
     """The job that measures a node, or only those of its GPUs that are named."""
     words = ["probe", "run", *(request.probes if request.named else ()), "--suite", request.suite]
     words += ["--store", str(store.resolve()), "--campaign", request.campaign]
-    words += ["--neighbours", request.neighbours, "--exclusive"]
+    words += ["--neighbours", request.neighbours, "--set", "exclusive=yes"]
     words += ["--cluster", request.cluster] if request.cluster else []
     words += ["--backend", f"simulated:fleet={request.fleet}"] if request.fleet else []
     words += [word for gpu in gpus for word in ("--gpu", gpu)]

@@ -201,11 +201,11 @@ class ChainFolder:
             self.state = ChainState(uuid4().hex[:10], str(script), str(Path.cwd()), os.geteuid())
         except (OSError, ValueError, TypeError, KeyError) as error:
             why = getattr(error, "strerror", None) or f"its chain.json is damaged: {error}"
-            raise StoreError(f"the chain's folder {self.path} cannot be used: {why}; give another --folder") from error
+            raise StoreError(f"the chain's folder {self.path} cannot be used: {why}; set another folder=DIR") from error
         if self.state.script != str(script):
-            raise InputError(f"{self.path} is the chain of {self.state.script}: give this one another --folder")
+            raise InputError(f"{self.path} is the chain of {self.state.script}: set another folder=DIR")
         if self.state.user != os.geteuid():
-            raise InputError(f"{self.path} is the chain of another user: give yours another --folder")
+            raise InputError(f"{self.path} is the chain of another user: set another folder=DIR")
 
     def save(self) -> None:
         """Write the state, whole and durable. Raises StoreError."""
@@ -315,7 +315,7 @@ class _Driver:
             time.sleep(min(pause_s, max(due_s, _FIRST_S)) if due_s > 0 else pause_s)
         notes = [f"Slurm takes no job at this moment: {self._refusal}"] if self._refusal else []
         if Path(self._state.directory) != Path.cwd():
-            another = "for another training in this folder, give it another --folder"
+            another = "for another training in this folder, set another folder=DIR"
             notes.append(f"the chain was begun in {self._state.directory}, and its jobs run there; {another}")
         return ChainReport(self._folder, self._script.shape, self._forecast, tuple(notes))
 

@@ -42,7 +42,7 @@ def lines_for(
     advice = steering.advice
     if form == "exclude":
         unknown = sorted(set(excluded) - set(steering.nodes)) if steering.nodes and not steering.partition else []
-        refused = f"Slurm knows no node {compress(unknown)} (--and), and refuses such a job" if unknown else None
+        refused = f"Slurm knows no node {compress(unknown)} (and=), and refuses such a job" if unknown else None
         notes = [note for note in (refused, _why_no_exclusion(steering)) if note]
         return [compress([*excluded, *steering.worth_excluding])], "; ".join(notes) or None
     if form == "nfd":
@@ -240,7 +240,7 @@ def _values(steering: Steering) -> dict[str, str]:
 def _feature_file(steering: Steering, node: str) -> tuple[list[str], str | None]:
     """The file for Node Feature Discovery on `node`, and a note where it has no label."""
     if not kubernetes.is_name(node):
-        raise InputError(f"--node {node!r} cannot be the name of a node of Kubernetes: see `kubectl get nodes`")
+        raise InputError(f"node={node} cannot be the name of a node of Kubernetes: see `kubectl get nodes`")
     names = list(known(steering.names.names.values(), {node: Node(node, "")}).names)
     label = _values(steering).get(names[0]) if len(names) == 1 else None
     workload = steering.advice.workload

@@ -256,7 +256,7 @@ def ask_node(
     root = Store.create(store).root.resolve()
     output = make_output_folder(root, request, options) / f"{node.name}-{time.time_ns()}.out"
     words = ["campaign", "doctor", "--here", "--store", str(root)]
-    words += ["--fleet", str(Path(request.fleet).resolve())] if request.fleet else []
+    words += ["--set", f"fleet={Path(request.fleet).resolve()}"] if request.fleet else []
     job = replace(options.job(f"{_NAME}:{node.name}", words, MINUTES, node, root), output=str(output))
     began = time.monotonic()
     answer = scheduler.submit(scheduler.render(job, options.template))
@@ -310,7 +310,7 @@ def _wait(scheduler: Scheduler, job: str, output: Path, last: float) -> list[Fin
             reason = f" ({row.reason})" if row.reason not in ("", "None") else ""
             raise SchedulerError(
                 f"job {job} is {row.state.lower()}{reason} and gave no answer in time, so it is cancelled: choose "
-                "another --node, or a longer --wait"
+                "another one with --nodes, or a longer --set wait=TIME"
             )
         time.sleep(pause_s)
         pause_s = min(5.0, 1.3 * pause_s)

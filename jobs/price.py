@@ -164,7 +164,7 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
         log = _history(exclusion, request) if saved_log is None else _enough(saved_log)
         return _priced(log, exclusion, request)
     except WhorlError as error:
-        return f"not known, because {error}; --log FILE reads a saved history of the queue"
+        return f"not known, because {error}; --set log=FILE reads a saved history of the queue"
 
 
 def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> WaitingPrice:
@@ -175,7 +175,7 @@ def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> Waitin
     if request.cluster_nodes is None and 0 < (1 + MOST_LEFT_OUT) * site_nodes < at_once:
         raise InputError(
             f"the jobs of {log.source} had {at_once:,} nodes at once, and there are {site_nodes:,}: they share nodes, "
-            f"or there were more (--cluster-nodes {at_once} takes them so)"
+            f"or there were more (--set cluster-nodes={at_once} takes them so)"
         )
     nodes = request.cluster_nodes or max(at_once, site_nodes)
     counted = log.nodes == exclusion.job_nodes

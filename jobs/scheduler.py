@@ -216,7 +216,7 @@ class Scheduler(ABC):
         if self.in_output and (code := self.in_output.search(job.output or "")):
             raise InputError(
                 f"{self.title} reads {code[0]!r} in the path of an output as its own sign, not as a part of "
-                f"{job.output}: choose another folder with --output"
+                f"{job.output}: choose another folder with --set output=DIR"
             )
         return render(self.name, job, template)
 

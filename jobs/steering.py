@@ -430,7 +430,7 @@ def advise(
     kube_nodes = nodes if isinstance(nodes, Mapping) else None
     if to_file and form != "nfd":
         if slurm is None:
-            raise InputError("--output needs the scheduler: the file states what is left of the partition")
+            raise InputError("output= needs the scheduler: the file states what is left of the partition")
         partition = partition or slurm.default_partition()
     if partition is not None and slurm is None:
         remarks.append(

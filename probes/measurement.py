@@ -290,7 +290,7 @@ def _refuse_mixed(options: MeasureOptions) -> None:
             raise InputError("node works only with fleet")
         if backend == "simulated" and (options.chosen_gpus or options.exclusive):
             name = "gpu" if options.chosen_gpus else "exclusive"
-            raise InputError(f"--{name} works only with real GPUs, or with the file of a fleet")
+            raise InputError(f"{name} works only with real GPUs, or with the file of a fleet")
         return
     if backend != "simulated":
         raise InputError("fleet works only with --backend simulated")

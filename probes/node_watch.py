@@ -177,6 +177,6 @@ def refuse_shared(devices: Sequence[Device]) -> None:
         others = device.others()
         if others:
             raise DeviceError(
-                f"{device.facts.gpu}: --exclusive needs a GPU that no other process uses: "
-                f"{', '.join(others)}; end the other processes, or measure without --exclusive"
+                f"{device.facts.gpu}: exclusive needs a GPU that no other process uses: "
+                f"{', '.join(others)}; end the other processes, or measure without exclusive"
             )

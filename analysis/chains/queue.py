@@ -46,7 +46,7 @@ class Queue:
             row = int(log.nodes.argmax())
             raise InputError(
                 f"{log.source}: a job asks for {int(log.nodes[row]):,} nodes, and the cluster has {cluster_nodes:,}; "
-                "give more with --cluster-nodes"
+                "state more cluster-nodes"
             )
         self.cluster_nodes = self.free_nodes = cluster_nodes
         self.now_s = -math.inf

@@ -522,7 +522,7 @@ def _of_one_model(rows: pl.DataFrame, model: str | None, fact: str) -> pl.DataFr
     pairs = sorted(rows.select("model", "cluster").unique().rows())
     if len(pairs) > 1:
         places = ", ".join(f"{of_model} in {cluster}" for of_model, cluster in pairs)
-        raise InputError(f"{fact} on {places}: choose one with --model and --cluster")
+        raise InputError(f"{fact} on {places}: choose one with --set model=NAME and --cluster")
     return rows
 
 

@@ -59,11 +59,11 @@ class AdviceOptions(SynchronousJob):
         factors = {"hard": self.hard, "soft": self.soft, "locality-penalty": self.locality_penalty}
         for option, factor in factors.items():
             if not 1.0 <= factor < math.inf:
-                raise InputError(f"--{option} {factor} is not a factor: write a number such as 1.2")
+                raise InputError(f"{option}={factor} is not a factor: write a number such as 1.2")
         if self.soft > self.hard:
-            raise InputError(f"--soft {self.soft:g} is above --hard {self.hard:g}")
+            raise InputError(f"soft={self.soft:g} is above hard={self.hard:g}")
         if not 0.0 <= (self.max_share or 0.0) <= 1.0:
-            raise InputError(f"--max-share {self.max_share} is no share: write a number from 0 to 1")
+            raise InputError(f"max-share={self.max_share} is no share: write a number from 0 to 1")
         if self.gpus < 1:
             raise InputError("a job needs at least one GPU")
 

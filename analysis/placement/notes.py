@@ -45,9 +45,9 @@ NOTES = {
     "needed": "{node} is certainly slow, but not excluded: without it fewer than {least:,} GPUs would be left, twice "
     "what the job needs",
     "too_many": "{slow} certainly slow, but of {nodes:,} nodes {allowed} be excluded ({share:.4g} %): repair {others}, "
-    "or allow more (--max-share {enough}%)",
+    "or allow more (--set max-share={enough}%)",
     "too_few_left": "too few GPUs would be left",
-    "above_share": "one node of {nodes:,} is more than --max-share {share:.4g}% allows",
+    "above_share": "one node of {nodes:,} is more than max-share={share:.4g}% allows",
     "slow_elsewhere": "{nodes} slow in other workloads, but {serve} {workload} as well as any other",
     "one_kind": "from the runs of {kind} only",
 }

@@ -46,13 +46,13 @@ def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Rep
     """
     file, since, until = options.get("file"), time_of(options.get("since")), time_of(options.get("until"))
     if file is not None and (since is not None or until is not None):
-        raise InputError("--file has its own times: leave out --since and --until")
+        raise InputError("a saved log has its own times: leave out --since and --until")
     if until is not None and since is None:
         raise InputError("--until needs --since")
     if until is not None and since is not None and until <= since:
         raise InputError("--until must be later than --since")
     if file is None and options.get("time_zone") is not None:
-        raise InputError("--time-zone is for --file: sacct is asked for seconds")
+        raise InputError("time-zone is for --log: sacct is asked for seconds")
     sources = importing.JobSources(
         since=since,
         until=until,

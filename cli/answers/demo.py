@@ -183,7 +183,7 @@ def _opened(folder: Path, cluster: str, *, another_fleet: bool) -> Store:
     if others and not another_fleet:
         raise InputError(
             f"{store.root} holds another fleet, {', '.join(others)}: choose a new folder with --out, or add "
-            "--another-fleet to have both in one store"
+            "--force to have both in one store"
         )
     return store
 

@@ -73,7 +73,7 @@ def price_verdict(price: WaitingPrice) -> str:
     )
     if not price.pays_from_h:
         return text
-    hint = " (--time says how long yours runs)" if price.run_time_from == "median" else ""
+    hint = " (--set time=12h says how long yours runs)" if price.run_time_from == "median" else ""
     return (
         f"{text} It pays for jobs that run longer than {_hours(price.pays_from_h)} h, as {price.longer_jobs_pct:.0f} % "
         f"of these do{hint}."
@@ -85,7 +85,7 @@ def _price_evidence(price: WaitingPrice) -> str:
     waits = price.waits
     size = "" if waits.job_nodes is None else f" of {many(waits.job_nodes, 'node')}"
     left_out = f", without {waits.too_wide_jobs:,} that need more nodes" if waits.too_wide_jobs else ""
-    origin = "their median" if price.run_time_from == "median" else "as --time says"
+    origin = "their median" if price.run_time_from == "median" else "as time= says"
     return (
         f"Price: {waits.jobs:,} jobs{size} in {waits.weeks} weeks of {price.source}, to {price.last_day}, replayed "
         f"with {waits.cluster_nodes:,} nodes and with {waits.excluded_nodes:,} fewer for all jobs{left_out}. The run "

@@ -213,7 +213,7 @@ def status_document(status: CampaignStatus, store: str, *, all_nodes: bool = Fal
     if listed:
         parts.append(_node_table(listed))
         if len(nodes) > len(listed):
-            parts.append(f"and {len(nodes) - len(listed):,} more: --all lists every node")
+            parts.append(f"and {len(nodes) - len(listed):,} more: --set all=yes lists every node")
         if _by_free_time(listed):
             parts.append(_BY_LIMITS)
     parts += status.notes
@@ -273,6 +273,6 @@ def doctor_document(report: NodeReport, store: str, fleet: str | None) -> Docume
         Table(["works", "what", Column("detail", "sentence")], rows),
     ]
     if report.works:
-        simulated = "" if fleet is None else f" --fleet {shlex.quote(str(fleet))}"
+        simulated = "" if fleet is None else f" --set {shlex.quote(f'fleet={fleet}')}"
         parts.append(Command(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}{simulated}"))
     return Document(f"Node {report.node}", parts)

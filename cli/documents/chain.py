@@ -115,7 +115,7 @@ def chain_document(report: ChainReport, policy: str) -> Document:
     state = report.folder.state
     parts: list[Part] = [f"{state.script}: {_shape_words(report.shape)}"]
     if state.end is not None:
-        further = "" if state.end == LinkEnd.DONE else " (--resume goes on with the next link)"
+        further = "" if state.end == LinkEnd.DONE else " (--set resume=yes goes on with the next link)"
         parts.append(f"the chain has ended: {state.reason}{further}")
     if report.forecast is not None:
         parts += _due(report.forecast, policy)

@@ -449,7 +449,7 @@ def stress_document(report: StressReport, *, simulated: bool) -> Document:
         best = _figure(report.best_probe, report.goal)
         parts.append(f"The best probe of the catalogue, {report.best_probe.label}: {best}.")
     parts += ["These GPUs are simulated."] if simulated else []
-    parts.append("`whorl probe run stress --knobs FILE` runs it as a probe, FILE being what --json prints.")
+    parts.append("`whorl probe run stress --set knobs=FILE` runs it as a probe, FILE being what --json prints.")
     knobs = [[name, f"{value:g}"] for name, value in report.winner.setting.items()]
     parts.append(Table(["knob", Column("value", "number")], knobs, "Its knobs (0 is none of it, or the usual)"))
     known = [kernel for kernel in (*report.trials, *report.rivals) if kernel.value is not None]

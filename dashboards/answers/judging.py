@@ -200,7 +200,7 @@ def variability(
     from ..documents import variability as words
 
     if replicates and replicates < LEAST_REPLICATES:
-        raise InputError(f"--replicates is 0 for no intervals, or at least {LEAST_REPLICATES}, not {replicates}")
+        raise InputError(f"replicates is 0 for no intervals, or at least {LEAST_REPLICATES}, not {replicates}")
     read, runs, notes = _compared(store, cluster, workload)
     rows = analysis.variability(
         runs,

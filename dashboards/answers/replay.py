@@ -183,10 +183,10 @@ def _refuse_mixed(chosen: Mapping[str, Any], paths: Sequence[Path], store: objec
             option = changed[0].replace("classes", "class").replace("_", "-")
             raise InputError(f"--as-published fixes what {option} would change; leave out one of them")
         if not chosen["profiles"]:
-            raise InputError("--as-published needs the study's profiles: --profiles FILE... (or their folder)")
+            raise InputError("--as-published needs the study's profiles: --world profiles=FILE (or their folder)")
         return
     if chosen["profiles"]:
-        raise InputError("--profiles works only with --as-published pal-sc24; the scores of a fleet come from --store")
+        raise InputError("profiles= works only with --as-published pal-sc24; the scores of a fleet come from --store")
     if chosen["cluster"] and store is None:
         raise InputError("--cluster names a cluster of a store: give the store with --store")
     if (chosen["nodes"] is None) != (chosen["gpus_per_node"] is None):

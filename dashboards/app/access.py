@@ -73,7 +73,7 @@ def check_prefix(text: str) -> str:
     """A prefix with a slash at both ends. Raises InputError for a text that is no path."""
     prefix = f"/{text.strip('/')}/" if text.strip("/") else "/"
     if not _PREFIX.fullmatch(prefix):
-        raise InputError(f"--prefix {text!r} is no path: write it as /node/7/, with letters, digits and . _ ~ -")
+        raise InputError(f"prefix {text!r} is no path: write it as /node/7/, with letters, digits and . _ ~ -")
     return prefix
 
 
@@ -83,7 +83,7 @@ def refuse_open(host: str, token: str | None) -> None:
         address = host or "every address"
         raise InputError(
             f"--listen: other machines reach {address}, and so everybody there could read the store: leave out "
-            "--no-token, or listen on 127.0.0.1 and use ssh -L"
+            "--token-file none, or listen on 127.0.0.1 and use ssh -L"
         )
 
 
@@ -233,7 +233,7 @@ def _names_this_machine(host: str) -> bool:
 
 
 def _refuse_host() -> Response:
-    sentence = "Open http://127.0.0.1 with the port, or start whorl dashboard without --no-token to use another name.\n"
+    sentence = "Open http://127.0.0.1 with the port, or start whorl dashboard with a token to use another name.\n"
     return Response(sentence, HTTPStatus.FORBIDDEN, content_type=_TEXT)
 
 

@@ -372,7 +372,7 @@ _REASONS: Mapping[Gap, str] = {
     Gap.NO_COMPUTING: "no operation that lasts above 0 s has compute in its name, as forward-compute has: who sends, "
     "receives or waits is not judged",
     Gap.NO_STAGE: "the stage of the pipeline is not known, so nobody knows whose work is equal: import the trace into "
-    "a new store with --layout and a file that states pp_size, dp_size and tp_size",
+    "a new store with --set layout=FILE, a file that states pp_size, dp_size and tp_size",
     Gap.SLOW_BY_DATA: "slower than its peers, and so are the other stages with the same data: unequal sequences do "
     "that, and no GPU is named",
     Gap.TIMELINES_UNDATED: "timelines of training jobs have no dates: leave out --since",

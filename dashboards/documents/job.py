@@ -446,7 +446,7 @@ def idle_document(idle: HeldIdle) -> Document:
         parts.append("For grams and money of the energy, write zone and price into energy.toml (docs/energy.md).")
     elif jobs.height and (idle.carbon_reason or idle.cost_reason):
         parts.append(f"n/a: {lacking(idle.carbon_reason or idle.cost_reason or '')}.")
-    words = ["idle: a utilisation of 0 and little power, for as long as --at-least says (docs/jobs.md)."]
+    words = ["idle: a utilisation of 0 and little power, for as long as at-least= says (docs/jobs.md)."]
     return Document(title, [Section(title, [*parts, Section("What the words mean", words, folded=True)], lead)])
 
 

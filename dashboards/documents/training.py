@@ -104,7 +104,7 @@ def burst_notes(answer: BurstAnswer) -> tuple[str, ...]:
         )
     if any(row.plan.question.published_traffic for row in answer.rows):
         notes.append(
-            "the gradients of convolutions count as in DeepPool's planner, nearly nothing; --conv-traffic right counts "
+            "the gradients of convolutions count as in DeepPool's planner, nearly nothing; conv-traffic=right counts "
             "4 k k Cin Cout bytes"
         )
     return tuple(notes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -90,7 +90,7 @@ def _spread_cells(row: Variability) -> tuple[Any, ...]:
 
 def _how_made(row: Variability, *, has_intervals: bool) -> Iterator[str]:
     if not row.replicates:
-        yield "Intervals were not computed (--replicates 0)."
+        yield "Intervals were not computed (replicates=0)."
     elif has_intervals:
         yield (
             f"Intervals: 95 %, {row.replicates:,} bootstrap replicates, GPUs (or nodes, where their GPUs are alike) "
@@ -201,24 +201,6 @@ def _pairs(pairs: Sequence[Across], title: str) -> Table:
         for pair in pairs
     ]
     return Table(columns, rows, title)
-
-
-def markdown(document: Document) -> str:
-    """A document of tables, sections and sentences as Markdown."""
-    return "\n\n".join([f"# {document.title}", *_markdown(document.parts, 2)])
-
-
-def _markdown(parts: Iterable[Part], level: int) -> Iterator[str]:
-    for part in parts:
-        if isinstance(part, Section):
-            yield f"{'#' * level} {part.title}"
-            yield from _markdown(part.parts, level + 1)
-        elif isinstance(part, Table):
-            yield f"{'#' * level} {part.title}\n\n{part.markdown()}" if part.title else part.markdown()
-        elif isinstance(part, Facts):
-            yield "\n".join(f"* {name}: {text}" for name, text in part.pairs)
-        elif isinstance(part, str):
-            yield f"* {part.strip()}" if part.startswith(" ") else part
 
 
 # -- what each of them is ----------------------------------------------------------------------------------------

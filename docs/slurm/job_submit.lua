@@ -6,7 +6,7 @@
 --
 -- It fails open: whatever is wrong with the file, the job is submitted as the user wrote it. It acts only on jobs of
 -- which it can count the nodes; every other job stays as it was written. The file is written by
--- `whorl advise --format exclude --output`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.
+-- `whorl advise --format exclude --set output=FILE`, whole or not at all. Slurm links Lua 5.1 to 5.4: only what all have.
 
 local FOLDER = "/etc/slurm/whorl" -- FOLDER/WORKLOAD.exclude
 local OLDEST_S = 86400 -- advice that nobody refreshed for so long is not followed

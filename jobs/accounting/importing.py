@@ -116,7 +116,7 @@ def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
     folders = [*sources.tag_folders, *([spool_folder] if spool_folder.is_dir() else [])]
     if sources.file is None and sources.since is None and not folders:
         raise InputError(
-            "say what to import: --since DATE asks sacct, --file FILE reads its saved output, --tags FOLDER reads tags"
+            "say what to import: --since DATE asks sacct, --log FILE reads its saved output, --tags FOLDER reads tags"
         )
     report = ImportReport()
     capacity = Capacity.of(sources.gpus_per_node)
@@ -180,9 +180,7 @@ class Capacity:
         for text in texts:
             match = _CAPACITY.fullmatch(text)
             if match is None:
-                raise InputError(
-                    f"--gpus-per-node {text!r} is not [NODES=]NUMBER: write 4, or n[01-18]=8 for some nodes"
-                )
+                raise InputError(f"gpus-per-node={text} is not [NODES=]NUMBER: write 4, or n[01-18]=8 for some nodes")
             if match[1]:
                 numbers |= dict.fromkeys(hostlist.expand(match[1]), int(match[2]))
             else:

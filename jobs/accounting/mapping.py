@@ -28,7 +28,7 @@ SHARED_NODE = "on a node that others may share: accounting does not say which of
 NOT_KNOWN = "on nodes whose GPUs the store did not know when the job began"
 MIG = "on nodes with MIG instances (use tags)"
 INCOMPLETE = "on nodes of which the store knew another number of GPUs than they have"
-NO_NUMBER = "on nodes of which nobody said how many GPUs they have (give --gpus-per-node)"
+NO_NUMBER = "on nodes of which nobody said how many GPUs they have (give --set gpus-per-node=N)"
 PARTS = "that had parts of GPUs (shards or MPS): accounting does not say of which (use tags)"
 TAG_DIFFERS = "whose tags name another number of GPUs than accounting counts"
 _NEAR = pl.duration(minutes=5)  # between the clock of a node and the controller's

@@ -38,7 +38,7 @@ def tag(event: str, *, store: str | Path | None = None, folder: Path | None = No
     """
     if folder is None:
         if store is None:
-            raise InputError("say where the tag goes: --folder FOLDER, or --store S for the store's own folder")
+            raise InputError("say where the tag goes: its folder, or --store S for the store's own folder")
         folder = Path(store) / SPOOL
         try:
             files.make_folder(folder)

@@ -153,7 +153,7 @@ def cut(path: Path, content: bytes, header: str | None) -> Sheet:
     sheet = Sheet(shown(path), hashlib.sha256(content).hexdigest(), len(content), [], pl.DataFrame(), 0, Refused())
     if content[:4] == b"PAR1":
         if header is not None:
-            raise InputError(f"{path} is Parquet, which names its columns: leave out --header")
+            raise InputError(f"{path} is Parquet, which names its columns: leave out header=")
         _from_parquet(sheet, content, path)
     else:
         lines = _lines(content, path)
@@ -211,7 +211,7 @@ def _from_text(sheet: Sheet, table: pl.DataFrame, path: Path, option: str | None
         sheet.names = _columns(_split(header, delimiter, path), path)
         table = table.slice(1)
     elif not re.search("[0-9]", header):
-        raise InputError(f"{path} begins with the names of its columns ({header}): leave out --header")
+        raise InputError(f"{path} begins with the names of its columns ({header}): leave out header=")
     else:
         sheet.names = _columns(_split(option, ",", path), path)
         header = option
@@ -303,7 +303,7 @@ def headless(file: str, names: Sequence[str]) -> InputError:
     """The sentence for a file whose first line has values where others have the names of columns."""
     return InputError(
         f"{file}: the first line looks like data, not like column names ({listed(names)}); "
-        f"name the columns, for example --header timestamp,uuid,power.draw (the list behind --query-gpu)"
+        f"name the columns, for example --set header=timestamp,uuid,power.draw (the list behind --query-gpu)"
     )
 
 

@@ -100,7 +100,7 @@ _OTHERS = (
     ),
     (
         r"\A(?:\w+\|)*JobID(?:Raw)?\||\A\s*\{[\s\S]*\"derived_exit_code\"",
-        "what sacct prints of jobs; read it with whorl jobs import --file",
+        "what sacct prints of jobs; read it with whorl jobs import --log",
     ),
     (
         r"\A[0-9]{2}/[0-9]{2}/[0-9]{4} [0-9:]{8}(?:\.[0-9]+)?;[A-Za-z]{1,2};|\A\"JOB_[A-Z]+\" \"[0-9.]+\" [0-9]+ ",
@@ -155,7 +155,7 @@ def read(loaded: Content, options: Options) -> Sheet:
                 raise InputError(f"{path} is {instead}")
         return content.cut(path, loaded.take(), options.header)
     if options.header is not None:
-        raise InputError(f"{path} is of {known.name}, which names its values: leave out --header")
+        raise InputError(f"{path} is of {known.name}, which names its values: leave out header=")
     text = loaded.take().decode("utf-8-sig", "replace")
     rows = _rows(path, known, text, options)
     of_stream = content.written(text) if _OF_STREAM.search(text) else ()

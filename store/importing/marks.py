@@ -122,8 +122,8 @@ def set_back(frame: pl.DataFrame) -> pl.DataFrame:
     steps_back = parts.filter((ts < pl.col("until")) & (pl.col("end") > pl.col("before")))
     steps_back = steps_back.with_columns((pl.col("step") - pl.col("usual")).dt.total_nanoseconds().alias("duration_ns"))
     sentence = (
-        "the time stamps go back by {} s (line {}): the clock was set, or summer time ended (--time-zone ZONE reads "
-        "that right); readings of two times are mixed there"
+        "the time stamps go back by {} s (line {}): the clock was set, or summer time ended (--set time-zone=ZONE "
+        "reads that right); readings of two times are mixed there"
     )
     seconds = (pl.col("duration_ns") / -1e9).round(3)
     return _event(steps_back, EventKind.CLOCK_STEP, None, pl.format(sentence, seconds, LINE))

@@ -27,7 +27,7 @@ def add_times(rows: pl.DataFrame, name: str, time_zone: str | None, refused: Ref
     local = rows.filter(civil)
     if local.height and time_zone is None:
         raise InputError(
-            f"{name}: its times have no time zone (line {local[0, LINE]}): give --time-zone, for example "
+            f"{name}: its times have no time zone (line {local[0, LINE]}): give time-zone, for example "
             f"Europe/Berlin, or save seconds: {_SAVE}"
         )
     zone = _checked(time_zone or "UTC")
@@ -86,7 +86,7 @@ def _checked(zone: str) -> str:
         ZoneInfo(zone)
         pl.Series([None], dtype=pl.Datetime("us")).dt.replace_time_zone(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"--time-zone {zone}: there is no such time zone; an example is Europe/Berlin") from error
+        raise InputError(f"time-zone={zone}: there is no such time zone; an example is Europe/Berlin") from error
     return zone
 
 

@@ -32,7 +32,7 @@ _LONGEST = 1 << 16  # bytes
 _FIRST_S, _LAST_S = 631_152_000, 4_102_444_800  # 1990 to 2100
 
 NO_LIST = "on a node whose GPUs the tag could not list"
-NO_NUMBER = "on a node of which nobody said how many GPUs it has (give --gpus-per-node)"
+NO_NUMBER = "on a node of which nobody said how many GPUs it has (give --set gpus-per-node=N)"
 OTHER_NUMBER = "on a node whose driver listed another number of GPUs than Slurm has for it"
 INSTANCES = "on a part of a node with MIG instances, and no UUIDs in CUDA_VISIBLE_DEVICES"
 GRES_NOT_READ = (

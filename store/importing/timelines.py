@@ -155,7 +155,7 @@ def unseen(store: Store, frame: pl.DataFrame, options: Options) -> tuple[pl.Data
         if differing.height:
             raise InputError(
                 f"the store has another timeline of job {jobs[0]!r} in cluster {options.cluster!r}, with other times "
-                f"of rank {differing['rank'][0]} in step {differing['step'][0]}: name this one with --job NAME"
+                f"of rank {differing['rank'][0]} in step {differing['step'][0]}: name this one with --set job=NAME"
             )
     stored_gpus = set(options.fleet()["gpu"])
     rows = []

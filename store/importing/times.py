@@ -1,6 +1,6 @@
 """Times: of a column, of one text, and of rows that a tool prints one after another.
 
-A time is a UNIX time, or a civil time that has a time zone or is read in that of --time-zone. Readers of logs turn the
+A time is a UNIX time, or a civil time that has a time zone or is read in that of time-zone. Readers of logs turn the
 many spellings of tools into these first (`Times`): a time that lacks its year or day is completed from --at, and rows
 without any time are counted from --at in steps of --every.
 """
@@ -31,7 +31,7 @@ _OFFSET = r"(?:Z|[+-](?:0[0-9]|1[0-4]):?[0-5][0-9])"
 _CIVIL = (
     r"^(?:19[7-9][0-9]|20[0-9]{2})-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?" + f"(?:{_OFFSET})?$"
 )
-_NO_ZONE = "--time-zone {}: there is no such time zone; an example is Europe/Berlin"
+_NO_ZONE = "time-zone={}: there is no such time zone; an example is Europe/Berlin"
 
 _HALF_DAY = timedelta(hours=12)
 _CLOCK = r"[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?"
@@ -146,7 +146,7 @@ def _civil(sheet: Sheet, bound: Bound, remarks: Remarks, time_zone: str, *, stre
     if not unzoned:
         sheet.frame = sheet.frame.with_columns(pl.coalesce(target, zoned))
         return
-    remarks.notes.append(f"{name} has no time zone: read as {time_zone} (--time-zone)")
+    remarks.notes.append(f"{name} has no time zone: read as {time_zone} (time-zone)")
     try:
         sheet.frame = sheet.frame.with_columns(
             _in_utc(clock, time_zone, "earliest").alias(f"{OWN}early"),
@@ -224,7 +224,7 @@ class Times:
         return civil + self._offset(parts.get("zone", ""), civil)
 
     def _offset(self, zone: str, civil: str) -> str:
-        """What stands behind a time in ISO 8601 for a zone such as CET. Raises InputError if --time-zone has none."""
+        """What stands behind a time in ISO 8601 for a zone such as CET. Raises InputError if time-zone has none."""
         if zone in ("", "UTC", "GMT", "Z"):
             return "Z" if zone else ""
         if zone[0] in "+-":
@@ -238,7 +238,7 @@ class Times:
             if local.tzname() == zone:
                 return local.strftime("%z")
         raise InputError(
-            f"{self._rows.file}: times in it are in {zone}: say where that is, as --time-zone Europe/Berlin"
+            f"{self._rows.file}: times in it are in {zone}: say where that is, as --set time-zone=Europe/Berlin"
         )
 
     def _of_day(self, clock: str) -> str | None:
@@ -255,7 +255,7 @@ class Times:
         return f"{now:%Y-%m-%d %H:%M:%S}" + (f".{fraction}" if fraction else "")
 
     def _begin(self, why: str) -> datetime:
-        """The civil time that --at says, in --time-zone."""
+        """The civil time that --at says, in time-zone."""
         if self._options.at is None:
             raise InputError(f"{self._rows.file}: {why}: say on which day it began, for example --at 2026-11-23")
         self._rows.used.add("at")

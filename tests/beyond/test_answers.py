@@ -140,7 +140,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_in_the_answer(
         (["--on", "nowhere"], 2, "--on nowhere is no place: there are here, dask://HOST:PORT"),
         (["--on", "dask://host"], 2, "--on dask://host is no place"),
         (["--workers", "2"], 2, "--workers says nothing without a place: give --on slurm"),
-        (["--or-here"], 2, "--or-here says nothing without a place"),
+        (["--on", "slurm,there"], 2, "after the comma stands here, or nothing"),
         (["--on", "slurm", "--workers", "0"], 2, "0 is not in the range x>=1"),
         (["--on", "dask://127.0.0.1:9", "--workers", "2"], 2, "whose workers run already"),
         (["--on", "here", "--account", "a"], 2, "--account and --partition are of jobs of Slurm"),
@@ -157,7 +157,7 @@ def test_without_a_scheduler_it_says_so_or_goes_on_here(store: Store, monkeypatc
     out, error = said(*asked, status=5)
     assert (out, error.count("\n")) == ("", 1)
     assert "no scheduler of Dask answers at dask://127.0.0.1:9" in error
-    out, error = said(*asked, "--or-here")
+    out, error = said(*asked[:-1], f"{asked[-1]},here")
     assert json.loads(out)["coverage"]["failed"] == []
     assert error.endswith("this process makes the parts instead\n")
 

@@ -125,7 +125,7 @@ def test_exclude_is_one_line_possibly_empty(store: str) -> None:
 @pytest.mark.long
 def test_the_users_own_nodes_are_printed_with_the_others(store: str, tmp_path: Path) -> None:
     def printed(own: str, *options: str, workload: str = "sgemm") -> str:
-        result = advise(store, "--format", "exclude", "--and", own, *options, workload=workload)
+        result = advise(store, "--format", "exclude", "--set", f"and={own}", *options, workload=workload)
         assert result.exit_code == 0, result.output
         return result.stdout
 
@@ -142,21 +142,25 @@ def test_the_users_own_nodes_are_printed_with_the_others(store: str, tmp_path: P
 
 
 def test_the_users_own_nodes_are_not_lost_where_there_is_no_advice(store: str, tmp_path: Path) -> None:
-    own = ("--format", "exclude", "--and", "n05")
+    own = ("--format", "exclude", "--set", "and=n05")
     gone = advise(str(tmp_path / "none"), *own)
     assert (gone.exit_code, gone.stdout) == (3, "n05\n")
     assert gone.stderr.startswith("whorl: ")
-    every = advise(store, "--format", "exclude", "--and", "n[01-06]")
+    every = advise(store, "--format", "exclude", "--set", "and=n[01-06]")
     assert (every.exit_code, every.stdout) == (2, "n[01-06]\n")
     assert "no node that the job can use was measured" in every.stderr
-    for options in (["--and", "n05"], ["--format", "prefer", "--and", "n05"], [*own, "--output", str(tmp_path / "x")]):
+    for options in (
+        ["--set", "and=n05"],
+        ["--format", "prefer", "--set", "and=n05"],
+        [*own, "--set", f"output={tmp_path / 'x'}"],
+    ):
         refused = advise(store, *options)
         assert refused.exit_code == 2
-        assert "--and works only with --format exclude" in refused.stderr
+        assert "and= works only with --format exclude" in refused.stderr
 
 
 def test_a_difference_to_what_a_scheduler_has_needs_one(store: str, tmp_path: Path) -> None:
-    for options in (["prefer"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
+    for options in (["prefer"], ["weights"], ["exclude", "--set", f"output={tmp_path / 'file'}"]):
         result = advise(store, "--format", *options)
         assert (result.exit_code, result.stdout) == (5, "")
         assert "`scontrol`" in result.stderr
@@ -187,7 +191,7 @@ def test_nodes_from_a_file(store: str, tmp_path: Path) -> None:
 
 
 def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
-    near = document(store, "--gpus", "4", "--no-scheduler", "--locality-penalty", "1.7")
+    near = document(store, "--gpus", "4", "--no-scheduler", "--set", "locality-penalty=1.7")
     assert near["break_even"] is None or near["break_even"] < 1.7
     assert near["spread"] is None or near["spread"]["slowdown"] >= near["packed"]["slowdown"] * 0.999
 
@@ -195,18 +199,18 @@ def test_the_locality_penalty_moves_the_best_set(store: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--max-share", "5 percent"], "is not a share: write it as 5% or 0.05"),
-        (["--max-share", "200%"], "is not a share"),
-        (["--soft", "1.5"], "--soft 1.5 is above --hard 1.1"),
-        (["--hard", "nan", "--no-scheduler"], "--hard nan is not a factor"),
-        (["--locality-penalty", "inf", "--no-scheduler"], "--locality-penalty inf is not a factor"),
+        (["--set", "max-share=5 percent"], "is not a share: write it as 5% or 0.05"),
+        (["--set", "max-share=200%"], "is not a share"),
+        (["--set", "soft=1.5"], "soft=1.5 is above hard=1.1"),
+        (["--set", "hard=nan", "--no-scheduler"], "hard=nan is not a factor"),
+        (["--set", "locality-penalty=inf", "--no-scheduler"], "locality-penalty=inf is not a factor"),
         (["--gpus", "0"], "0 is not in the range"),
         (["--gpus", "25", "--no-scheduler"], "the job needs 25 GPUs, but only 24 GPUs"),
         (["--no-scheduler", "--nodes", "x"], "--no-scheduler and --nodes cannot be used together"),
-        (["--format", "prefer", "--output", "x"], "--output works only with --format exclude"),
-        (["--format", "exclude", "--output", "x", "--no-scheduler"], "--output needs the scheduler"),
+        (["--format", "prefer", "--set", "output=x"], "output= works only with --format exclude"),
+        (["--format", "exclude", "--set", "output=x", "--no-scheduler"], "output= needs the scheduler"),
         (["--cluster", "other", "--no-scheduler"], "other"),
-        (["--and", "n05", "apply", "12"], "--and before apply has no effect"),
+        (["--set", "and=n05", "apply", "12"], "and before apply has no effect"),
         (["--json", "apply", "12"], "--json before apply has no effect"),
     ],
 )
@@ -265,7 +269,7 @@ def queue(path: Path, load: float) -> str:
 def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
     """With one of eight nodes fewer, one of eight jobs of each Monday waits eight hours: one hour on average."""
     log = queue(tmp_path / "full.csv", 1.0)
-    priced = ["--gpus", "4", "--log", log, "--cluster-nodes", "8"]
+    priced = ["--gpus", "4", "--set", f"log={log}", "--set", "cluster-nodes=8"]
     price = document(store, *priced)["price"]
     assert (price["jobs"], price["weeks"], price["job_nodes"], price["run_time_h"]) == (160, 20, 1, 8.0)
     assert (price["added_wait_h"], price["added_wait_low_h"], price["added_wait_high_h"]) == (1.0, 1.0, 1.0)
@@ -276,15 +280,15 @@ def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
         "Excluding pays: a run of 8 h saves 1.1 h [1.1, 1.1], and jobs wait 1 h [1, 1] longer on average."
         in " ".join(text.split())
     )
-    short = document(store, *priced, "--time", "1h")
+    short = document(store, *priced, "--set", "time=1h")
     assert (short["price"]["worth"], short["price"]["run_time_from"], short["exclude"]) == (False, "option", ["n02"])
     assert short["scheduler"]["exclude"] == "", "no script excludes what does not pay"
     assert short["price"]["pays_from_h"] == pytest.approx(7.4, abs=0.1)
-    dissuading = advise(store, *priced, "--time", "1h").stdout
+    dissuading = advise(store, *priced, "--set", "time=1h").stdout
     assert dissuading.startswith("Do not exclude: a run of 1 h saves 0.1")
     assert "\nIf waiting cost nothing: Exclude n02: a random job" in dissuading
     assert "sbatch --exclude" not in dissuading
-    printed = advise(store, *priced, "--time", "1h", "--format", "exclude", "--and", "n05")
+    printed = advise(store, *priced, "--set", "time=1h", "--format", "exclude", "--set", "and=n05")
     assert (printed.exit_code, printed.stdout) == (0, "n05\n")
     assert "whorl: note: Do not exclude: a run of 1 h saves 0.16 h" in printed.stderr
     assert advise(store, *priced, "--format", "exclude").stdout == "n02\n"
@@ -294,14 +298,14 @@ def test_advice_states_its_price_in_waiting(store: str, tmp_path: Path) -> None:
 def test_a_price_that_is_not_known_says_what_to_do(store: str, tmp_path: Path) -> None:
     unknown = document(store)
     assert unknown["price"] is None
-    assert "--log FILE reads a saved history of the queue" in unknown["price_reason"]
+    assert "--set log=FILE reads a saved history of the queue" in unknown["price_reason"]
     assert advise(store, "--format", "exclude").stdout == "n02\n"
     nothing = document(store, workload="pagerank")
     assert (nothing["price"], nothing["price_reason"]) == (None, None), "nothing is excluded"
-    small = document(store, "--log", queue(tmp_path / "log", 1.0), "--cluster-nodes", "1")
+    small = document(store, "--set", f"log={queue(tmp_path / 'log', 1.0)}", "--set", "cluster-nodes=1")
     assert "1 of 1 nodes cannot be excluded" in small["price_reason"]
     (tmp_path / "bad.csv").write_text("x\n1\n")
-    refused = advise(store, "--log", str(tmp_path / "bad.csv"))
+    refused = advise(store, "--set", f"log={tmp_path / 'bad.csv'}")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert f"{tmp_path}/bad.csv has no column Submit" in refused.stderr
 
@@ -309,6 +313,6 @@ def test_a_price_that_is_not_known_says_what_to_do(store: str, tmp_path: Path) -
 @pytest.mark.long
 @needs_lonestar
 def test_one_of_76_nodes_of_lonestar6_does_not_pay_for_its_usual_jobs(store: str) -> None:
-    price = document(store, "--log", str(LONESTAR), "--cluster-nodes", "76")["price"]
+    price = document(store, "--set", f"log={LONESTAR}", "--set", "cluster-nodes=76")["price"]
     assert (price["jobs"], price["excluded_nodes"], price["worth"]) == (14_403, 1, False)
     assert price["added_wait_low_h"] > 0.1

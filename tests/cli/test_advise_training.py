@@ -81,7 +81,7 @@ def test_where_no_gpu_differs_nothing_is_gained(store: str) -> None:
     (("--batch", "x"), "--batch"),
     (("--model", "vgg16"), "small"),
     (("--gpus", "16", "--limit", "data-parallel"), "16 GPUs"),
-    (("--bandwidth", "inf"), "bandwidth"),
+    (("--set", "bandwidth=inf"), "bandwidth"),
     (("--profile", "{absent}"), "absent"),
 ])  # fmt: skip
 def test_bad_options_are_one_sentence(

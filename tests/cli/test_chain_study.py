@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_the_table_and_the_samples_of_the_published_study(log: Path, tmp_path: Path) -> None:
-    answer = study(log, "--as-published", "mirage", "--nodes", 2, "--samples", tmp_path / "samples.csv")
+    answer = study(log, "--as-published", "mirage", "--nodes", 2, "--set", f"samples={tmp_path / 'samples.csv'}")
     assert answer.exit_code == 0, answer.stderr
     assert [line.split()[0] for line in answer.stdout.splitlines()[3:5]] == ["reactive", "average"]
     assert "Least interruption: average, " in answer.stdout.splitlines()[0]
@@ -52,10 +52,10 @@ def test_rows_that_cannot_be_used_are_named_and_the_others_used(log: Path) -> No
         (["--policy", "reactive,best"], "best"),
         (["--as-published", "mirage", "--policy", "p75"], "--policy p75"),
         (["--as-published", "mirage", "--cost", 1], "--as-published fixes what --cost would change"),
-        (["--samples", "samples.csv"], "--samples writes the samples of --as-published"),
+        (["--set", "samples=samples.csv"], "samples= writes the samples of --as-published"),
         (["--test-from", "2023-01-01"], "choose an earlier --test-from"),
         (["--policy", "p75"], "a model needs"),
-        (["--time-zone", "Mars"], "no such time zone"),
+        (["--set", "time-zone=Mars"], "no such time zone"),
         (["--nodes", 5], "5 nodes, and the cluster has 4"),
     ],
 )

@@ -175,7 +175,7 @@ def test_a_store_of_another_fleet_is_refused_unless_it_is_wanted(tmp_path: Path)
     store.append({"gpus": arrow_rows("gpus", {"cluster": ["east"], "gpu": ["a"]})}, "east")
     done = run("--gpus", "2", out=tmp_path / "D")
     assert done.exit_code == 2
-    assert re.search("holds another fleet, east: .*--out.*--another-fleet", done.stderr)
+    assert re.search("holds another fleet, east: .*--out.*--force", done.stderr)
     assert store.sql("select count(*) as n from runs")["n"][0].as_py() == 0
 
 
@@ -183,7 +183,7 @@ def test_a_store_of_another_fleet_is_refused_unless_it_is_wanted(tmp_path: Path)
 @pytest.mark.parametrize(("gpus", "seed"), sample([(16, 4), (64, 3)], short=1))
 def test_the_default_demo_finds_all_that_it_plants(tmp_path: Path, gpus: int, seed: int) -> None:
     faults = {16: 2, 64: 3}[gpus]
-    done = run("--gpus", str(gpus), "--seed", str(seed), "--faults", str(faults), "--json", out=tmp_path / "D")
+    done = run("--gpus", str(gpus), "--seed", str(seed), "--fault", str(faults), "--json", out=tmp_path / "D")
     document = json.loads(done.stdout)
     planted = {"hot": "hot", "brake": "power brake", "pinned": "pinned clock"}
     assert {one["kind"]: one["found"] for one in document["planted"]} == {
@@ -197,7 +197,7 @@ def test_the_default_demo_finds_all_that_it_plants(tmp_path: Path, gpus: int, se
     [
         (("--model", "V900"), "no simulated GPU model 'V900'"),
         (("--fault", "dust"), "there is no fault 'dust'"),
-        (("--gpus", "2", "--faults", "3"), "3 faults cannot be planted in 2 GPUs"),
+        (("--gpus", "2", "--fault", "3"), "3 faults cannot be planted in 2 GPUs"),
         (("--gpus", "0"), "0 is not in the range"),
         (("--backend", "cuda", "--gpus", "4"), "--gpus is for the simulated fleet"),
     ],

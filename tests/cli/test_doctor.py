@@ -222,7 +222,7 @@ def test_a_node_says_what_it_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def doctor_here(folder: Path) -> list[str]:
     new_store(folder / "S")
     (folder / "fleet.toml").write_text('cluster = "c"\nnodes = "n1"\n')
-    return ["campaign", "doctor", "--here", "--store", str(folder / "S"), "--fleet", str(folder / "fleet.toml")]
+    return ["campaign", "doctor", "--here", "--store", str(folder / "S"), "--set", f"fleet={folder / 'fleet.toml'}"]
 
 
 def sees_store(printed: str) -> bool:

@@ -30,8 +30,8 @@ def fleets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     with pytest.MonkeyPatch.context() as patch:
         few = ("gemm-fp32", "stream-triad")
         patch.setattr(catalogue, "suite", lambda name: tuple(one for one in suite(name) if one.name in few))
-        printed("demo", "sim", "--gpus", "8", "--steady", "--seed", "5", "--store", str(out / "store"))
-        said = printed("demo", "--gpus", "8", "--fault", "pinned", "--another-fleet", "--out", str(out))
+        printed("demo", "sim", "--gpus", "8", "--set", "runs=1", "--seed", "5", "--store", str(out / "store"))
+        said = printed("demo", "--gpus", "8", "--fault", "pinned", "--force", "--out", str(out))
     return out, said
 
 

@@ -84,7 +84,7 @@ def test_one_bad_file_does_not_stop_the_others(file: Path, tmp_path: Path) -> No
         (["--unit", "pref=ms"], "names a column that does not exist"),
         (["--unit", "ms", "--unit", "s"], "--unit is given twice for the duration"),
         (["--map", "a=time:s", "--map", "a=gpu"], "--map is given twice for column 'a'"),
-        (["--time-zone", "Mars/Base"], "--time-zone Mars/Base: there is no such time zone"),
+        (["--set", "time-zone=Mars/Base"], "time-zone=Mars/Base: there is no such time zone"),
     ],
 )
 def test_options_that_cannot_be_used(arguments: list[str], what: str, file: Path, tmp_path: Path) -> None:

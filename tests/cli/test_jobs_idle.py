@@ -59,11 +59,11 @@ def test_idle_hours_of_a_simulated_fleet_are_the_true_ones_within_a_reading(
         for place, (name, since, until) in enumerate(jobs)
     ]  # fmt: skip
     saved(tmp_path / "sacct.txt", *lines)
-    words = ("--file", str(tmp_path / "sacct.txt"), "--cluster", stored.cluster, "--gpus-per-node", "4")
+    words = ("--log", str(tmp_path / "sacct.txt"), "--cluster", stored.cluster, "--set", "gpus-per-node=4")
     result = CliRunner().invoke(cli, ["jobs", "import", "--store", str(store.root), *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
 
-    document = ask(store.root, "--since", date_of_ns(stored.began_ns).isoformat(), "--price", "2")
+    document = ask(store.root, "--since", date_of_ns(stored.began_ns).isoformat(), "--set", "price=2")
     for place, (_, since, until) in enumerate(jobs):
         naps = [(at, at + 900) for at in range(1210, 2 * HOUR, 2100)]
         met = [min(end, until) - max(start, since) for start, end in naps]
@@ -124,7 +124,7 @@ def test_a_requeued_job_is_one_row_and_short_pauses_do_not_count(night: Path) ->
     assert (row["allocations"], row["held_s"]) == (2, 4 * HOUR)
     assert row["idle_s"] == pytest.approx(3000 + HOUR, abs=20)
     assert row["energy_j"] == pytest.approx(50 * row["idle_s"], rel=0.05)
-    shorter = idle_of(ask(night, "--at-least", "4min"), "1")
+    shorter = idle_of(ask(night, "--set", "at-least=4min"), "1")
     assert shorter["idle_s"] == pytest.approx(3000 + HOUR + 300, abs=30)
 
 
@@ -153,7 +153,7 @@ def test_running_jobs_and_those_of_a_user_are_listed_alone(night: Path) -> None:
     assert row["idle_s"] == pytest.approx(5 * HOUR, abs=10)
     assert document["gpus"][0]["idle_since"] == "2026-11-02T13:00:00Z"
     assert {row["job_id"] for row in ask(night, "--user", "bob")["rows"]} == {"3", "4"}
-    assert ask(night, "--mine")["rows"] == []
+    assert ask(night, "--user", "me")["rows"] == []
 
 
 def test_a_shared_gpu_is_idle_for_its_holders_while_none_works(night: Path) -> None:
@@ -179,7 +179,7 @@ def test_work_between_the_readings_of_utilisation_shows_in_the_power(tmp_path: P
 def test_grams_and_money_follow_from_the_settings(night: Path, tmp_path: Path) -> None:
     settings = tmp_path / "energy.toml"
     settings.write_text('zone = "DE"\nprice = 0.30\ncurrency = "EUR"\n')
-    document = ask(night, "--settings", str(settings), "--running")
+    document = ask(night, "--set", f"settings={settings}", "--running")
     [row] = document["rows"]
     assert row["cost"] == pytest.approx(row["energy_j"] / 3.6e6 * 0.30)
     assert row["co2e_g"] > 0
@@ -191,8 +191,17 @@ def test_pseudonyms_are_found_by_the_name_of_their_user(tmp_path: Path) -> None:
     store = Store.create(tmp_path / "S")
     line = accounted(7, 1, "n1", User="ada", Start=str(NOON // 10**9), End=str(NOON // 10**9 + 3600))
     saved(tmp_path / "sacct.txt", line)
-    words = ["jobs", "import", "--store", str(store.root), "--file", str(tmp_path / "sacct.txt"), "--anonymise"]
-    words += ["--cluster", "c", "--gpus-per-node", "1"]
+    words = [
+        "jobs",
+        "import",
+        "--store",
+        str(store.root),
+        "--log",
+        str(tmp_path / "sacct.txt"),
+        "--set",
+        "anonymise=yes",
+    ]
+    words += ["--cluster", "c", "--set", "gpus-per-node=1"]
     store.append({"gpus": rows("gpus", [gpu("GPU-a")]),
                   "telemetry": readings("GPU-a", range(0, HOUR, 10), [50.0] * 360)}, "made")  # fmt: skip
     assert CliRunner().invoke(cli, words, catch_exceptions=False).exit_code == 0

@@ -62,7 +62,8 @@ def test_a_shell_completes_commands_and_options() -> None:
         return {line.partition(",")[2] for line in done.stdout.splitlines()}
 
     assert offered("whorl verdicts va", 2) == {"variability"}
-    assert offered("whorl advise --max-", 2) == {"--max-share", "--max-age"}
+    assert offered("whorl advise --par", 2) == {"--partition"}
+    assert offered("whorl advise --set max-", 3) == {"max-share=", "max-age="}
     for shell in ("bash", "zsh", "fish"):
         script = CliRunner().invoke(cli, [], prog_name="whorl", env={"_WHORL_COMPLETE": f"{shell}_source"}).stdout
         assert "_WHORL_COMPLETE" in script

@@ -94,22 +94,28 @@ def test_the_list_is_readable_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_list_gives_the_size_of_the_work_for_a_model() -> None:
-    text = probe("list", "--model", "V100").output
+    text = probe("list", "--backend", "simulated:model=V100").output
     assert max(map(len, text.splitlines())) <= 120
     assert "Sizes are for one repetition on one V100" in text.splitlines()[0], "'a V100', but 'an A100' and 'an NVIDIA'"
     assert "121 GFLOP, 185 MB" in next(line for line in text.splitlines() if line.startswith("gemm-fp32"))
     assert "1.00 kop" in next(line for line in text.splitlines() if line.startswith("launch"))
-    by_name = {row["name"]: row for row in json.loads(probe("list", "--model", "V100", "--json").output)["probes"]}
+    by_name = {
+        row["name"]: row
+        for row in json.loads(probe("list", "--backend", "simulated:model=V100", "--json").output)["probes"]
+    }
     work = find_kernel("gemm-fp32").build(facts_of(find_model("V100")))
     assert isinstance(work, Work)
     assert (by_name["gemm-fp32"]["flop"], by_name["gemm-fp32"]["bytes"]) == (work.flop, work.bytes)
     assert by_name["idle"]["flop"] is by_name["idle"]["operations"] is None
     assert (by_name["l2-read"]["flop"], by_name["fma-int32"]["flop"]) == (0, 0), "known to be none"
     assert "compute capability 8.9" in by_name["gemm-fp8"]["unfit"]
-    large = {row["name"]: row for row in json.loads(probe("list", "--model", "H100", "--json").output)["probes"]}
+    large = {
+        row["name"]: row
+        for row in json.loads(probe("list", "--backend", "simulated:model=H100", "--json").output)["probes"]
+    }
     assert large["gemm-fp8"]["flop"] > 1e12
     assert large["gemm-fp8"]["unfit"] is None
-    answer = probe("list", "--model", "none")
+    answer = probe("list", "--backend", "simulated:model=none")
     assert answer.exit_code == 2
     assert "no simulated GPU model 'none'" in answer.output
 
@@ -314,8 +320,8 @@ def test_a_store_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         (["power-square", "--set", "period=0.001"], 2, "from 0.04 to 60 s"),
         (["gemm-fp32", "--set", "input=blue"], 2, "there is no distribution 'blue'"),
         (["launch", "--set", "input=zeros"], 2, "input works only with probes whose input data can be chosen"),
-        (["launch", "--gpu", "0"], 2, "--gpu works only with real GPUs"),
-        (["launch", "--exclusive"], 2, "--exclusive works only with real GPUs"),
+        (["launch", "--gpu", "0"], 2, "gpu works only with real GPUs"),
+        (["launch", "--set", "exclusive=yes"], 2, "exclusive works only with real GPUs"),
         (["gemm-fp33"], 2, "there is no probe 'gemm-fp33': did you mean gemm-fp32?"),
         (["launch", "--backend", "simulated:model=X1"], 2, "X1"),
         (["launch", "--backend", "simulated:gpus=4,faults=9"], 2, "9 faults cannot be planted in 4 GPUs"),
@@ -415,7 +421,7 @@ def test_one_real_gpu_can_be_chosen_and_settings_are_restored(
 
 def test_a_gpu_that_others_use_is_noted_or_refused(by_hand: list[HandDevice], tmp_path: Path) -> None:
     by_hand[0].busy_with = ("pid 7 (python)",)
-    refused = probe("run", "launch", "--suite", "quick", "--exclusive", store=tmp_path / "S")
+    refused = probe("run", "launch", "--suite", "quick", "--set", "exclusive=yes", store=tmp_path / "S")
     assert refused.exit_code == 6
     assert "pid 7 (python)" in refused.output
     probe("run", "launch", "--suite", "quick", "--time-limit", 0.3, "--gpu", 0, store=tmp_path / "S")
@@ -468,7 +474,9 @@ def test_variability_keeps_runs_of_different_conditions_apart(tmp_path: Path) ->
     for more in ([], ["--lock-clock", "1200"], ["--power-limit", "200"]):
         assert simulated(store, "launch", "--suite", "quick", "--backend", "simulated:gpus=3", *more).exit_code == 0
     assert simulated(store, "copy-h2d", "--suite", "quick", "--backend", "simulated:gpus=3").exit_code == 0
-    done = CliRunner().invoke(cli, ["verdicts", "variability", "--store", str(store), "--replicates", "100", "--json"])
+    done = CliRunner().invoke(
+        cli, ["verdicts", "variability", "--store", str(store), "--set", "replicates=100", "--json"]
+    )
     document = json.loads(done.stdout)
     assert document["notes"] == []
     assert {row["workload"]: row["n"] for row in document["rows"]} == {

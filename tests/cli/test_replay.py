@@ -299,7 +299,7 @@ def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path)
         ("--trace", jobs, "--plot", tmp_path / "no" / "out.html"): "there is no folder",
         ("--trace", jobs, "--nodes", "3"): "give --nodes and --gpus-per-node together",
         ("--trace", jobs, "--cluster", "x"): "--cluster names a cluster of a store",
-        ("--trace", jobs, "--profiles", tmp_path): "--profiles works only with --as-published",
+        ("--trace", jobs, "--world", f"profiles={tmp_path}"): "profiles= works only with --as-published",
         ("--trace", jobs, "--as-published", "pal-sc24"): "needs the study's profiles",
         (
             "--trace",
@@ -308,8 +308,8 @@ def test_options_that_do_not_go_together(jobs: Path, store: str, tmp_path: Path)
             "pal-sc24",
             "--world",
             "backfill=easy",
-            "--profiles",
-            tmp_path,
+            "--world",
+            f"profiles={tmp_path}",
         ): "what backfill would",
         ("--trace", jobs, "--store", store, "--world", f"failures={jobs}", "--world", "mtbf=5"): "use only one",
         ("--trace", jobs, "--store", store, "--world", "gpu-idle=300", "--world", "gpu-power=250"): "gpu-idle is 300 W",
@@ -400,7 +400,7 @@ def test_a_policy_that_cannot_be_replayed_costs_no_other(jobs: Path) -> None:
     assert result.exit_code == 2
     assert {row["policy"] for row in json.loads(result.stdout)["rows"]} == {"packed", "drain-outliers"}
     assert len([line for line in result.stderr.splitlines() if "pal" in line]) == 1
-    alone = refusal("--trace", jobs, "--as-published", "pal-sc24", "--profiles", jobs)
+    alone = refusal("--trace", jobs, "--as-published", "pal-sc24", "--world", f"profiles={jobs}")
     assert alone.startswith("whorl: ")
 
 

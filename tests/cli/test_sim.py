@@ -15,7 +15,7 @@ from whorl.simulation.load import LOADS
 from whorl.simulation.models import MODELS
 from whorl.store import Store
 
-RUN = ("demo", "sim", "--gpus", "16", "--seed", "7", "--faults", "3")
+RUN = ("demo", "sim", "--gpus", "16", "--seed", "7", "--fault", "3")
 
 
 def whorl(*arguments: str) -> Result:
@@ -25,7 +25,7 @@ def whorl(*arguments: str) -> Result:
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
     store = str(tmp_path_factory.mktemp("sim") / "S")
-    result = whorl(*RUN, "--hours", "0.02", "--store", store)
+    result = whorl(*RUN, "--set", "hours=0.02", "--store", store)
     assert result.exit_code == 0, result.output
     return store, result
 
@@ -44,7 +44,7 @@ def test_describe_names_every_number_its_basis_and_the_faults(model: str) -> Non
 def test_a_repeated_run_says_so_and_stores_nothing(stepped: tuple[str, Result]) -> None:
     store, result = stepped
     files = sorted(Path(store).rglob("*.parquet"))
-    again = whorl(*RUN, "--hours", "0.02", "--store", store)
+    again = whorl(*RUN, "--set", "hours=0.02", "--store", store)
     assert again.exit_code == 0, again.output
     assert "nothing was stored" in again.stdout
     assert again.stdout.splitlines()[:4] == result.stdout.splitlines()[:4]
@@ -52,9 +52,18 @@ def test_a_repeated_run_says_so_and_stores_nothing(stepped: tuple[str, Result]) 
 
 
 def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
-    arguments = ["demo", "sim", "--store", str(tmp_path / "S"), "--gpus", "16", "--model", "A100", "--steady"]
-    arguments += ["--runs", "3", "--every", "7d", "--fault", "drift", "--fault", "lost", "--began", "2026-03-01"]
-    result = whorl(*arguments, "--cluster", "green", "--load", "pagerank", "--json")
+    arguments = ["demo", "sim", "--store", str(tmp_path / "S"), "--gpus", "16", "--model", "A100", "--set", "runs=3"]
+    arguments += [
+        "--set",
+        "every=7d",
+        "--fault",
+        "drift",
+        "--fault",
+        "lost",
+        "--set",
+        "began=2026-03-01",
+    ]
+    result = whorl(*arguments, "--set", "cluster=green", "--load", "pagerank", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["schema"] == "whorl.sim.run/1"
@@ -75,25 +84,25 @@ def test_steady_runs_over_weeks_as_json(tmp_path: Path) -> None:
         (["--store", "S", "--model", "K80"], "no simulated GPU model"),
         (["--store", "S", "--load", "doom"], "no simulated load 'doom'"),
         (["--store", "S", "--fault", "rust"], "no fault 'rust'"),
-        (["--store", "S", "--gpus", "2", "--faults", "3"], "3 faults cannot be planted in 2 GPUs"),
+        (["--store", "S", "--gpus", "2", "--fault", "3"], "3 faults cannot be planted in 2 GPUs"),
         (["--store", "S", "--gpus", "0"], "0 is not in the range"),
         (["--store", "S", "--seed", "-1"], "-1 is not in the range"),
-        (["--store", "S", "--hours", "nan"], "not nan"),
-        (["--store", "S", "--hours", "-1"], "not -1"),
-        (["--store", "S", "--interval", "0.001"], "from 0.02 s"),
-        (["--store", "S", "--began", "noon"], "'noon' is not a time"),
-        (["--store", "S", "--began", "1492-10-12"], "from 1970 to 2159"),
-        (["--store", "S", "--began", "1969-12-31T23:59:59.9"], "from 1970 to 2159"),
-        (["--store", "S", "--began", "2160-01-01"], "from 1970 to 2159"),
-        (["--store", "S", "--began", "9999-12-31T23:00:00-12:00"], "from 1970 to 2159"),
-        (["--store", "S", "--steady", "--every", "soon"], "'soon' is not a time"),
-        (["--store", "S", "--steady", "--every", "1s"], "to a year, not 1 s"),
-        (["--store", "S", "--steady", "--every", "1h", "--load", "pagerank"], "to a year, not 3600 s"),
-        (["--store", "S", "--steady", "--every", "366d", "--runs", "101"], "more than a century"),
+        (["--store", "S", "--set", "hours=nan"], "not nan"),
+        (["--store", "S", "--set", "hours=-1"], "not -1"),
+        (["--store", "S", "--set", "interval=0.001"], "from 0.02 s"),
+        (["--store", "S", "--set", "began=noon"], "'noon' is not a time"),
+        (["--store", "S", "--set", "began=1492-10-12"], "from 1970 to 2159"),
+        (["--store", "S", "--set", "began=1969-12-31T23:59:59.9"], "from 1970 to 2159"),
+        (["--store", "S", "--set", "began=2160-01-01"], "from 1970 to 2159"),
+        (["--store", "S", "--set", "began=9999-12-31T23:00:00-12:00"], "from 1970 to 2159"),
+        (["--store", "S", "--set", "runs=1", "--set", "every=soon"], "'soon' is not a time"),
+        (["--store", "S", "--set", "runs=1", "--set", "every=1s"], "to a year, not 1 s"),
+        (["--store", "S", "--set", "runs=1", "--set", "every=1h", "--load", "pagerank"], "to a year, not 3600 s"),
+        (["--store", "S", "--set", "every=366d", "--set", "runs=101"], "more than a century"),
         (["--store", "S", "--seed", str(1 << 63)], "from 0 to 2^63 - 1"),
-        (["--store", "S", "--steady", "--hours", "2"], "--hours excludes --steady"),
-        (["--store", "S", "--runs", "2"], "--runs needs --steady"),
-        (["--store", "S", "--steady", "--load", "idle"], "has no work"),
+        (["--store", "S", "--set", "runs=1", "--set", "hours=2"], "hours cannot be used with runs"),
+        (["--store", "S", "--set", "every=2d"], "every needs runs"),
+        (["--store", "S", "--set", "runs=1", "--load", "idle"], "has no work"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(
@@ -109,9 +118,9 @@ def test_what_cannot_be_used_is_said_in_one_sentence(
 def test_fleets_are_clusters_of_their_own(tmp_path: Path) -> None:
     store = str(tmp_path / "S")
     for model, seed in (("V100", "1"), ("H100", "1"), ("V100", "2")):
-        arguments = ("--model", model, "--seed", seed, "--gpus", "24", "--steady", "--faults", "0")
+        arguments = ("--model", model, "--seed", seed, "--gpus", "24", "--set", "runs=1", "--fault", "0")
         assert whorl("demo", "sim", "--store", store, *arguments).exit_code == 0
-    found = json.loads(whorl("verdicts", "variability", "--store", store, "--replicates", "0", "--json").stdout)
+    found = json.loads(whorl("verdicts", "variability", "--store", store, "--set", "replicates=0", "--json").stdout)
     by_gpu = {row["cluster"]: row for row in found["rows"] if row["level"] == "gpu"}
     assert sorted(by_gpu) == ["simulated-H100-1", "simulated-V100-1", "simulated-V100-2"]
     assert all(row["gpus"] == 24 and row["fence_pct"] < 20 for row in by_gpu.values())
@@ -119,11 +128,13 @@ def test_fleets_are_clusters_of_their_own(tmp_path: Path) -> None:
 
 def test_what_is_too_short_for_a_run_says_so_and_names_no_command_that_fails(tmp_path: Path) -> None:
     store = str(tmp_path / "S")
-    result = whorl("demo", "sim", "--store", store, "--gpus", "1", "--hours", "0.001", "--fault", "HOT")
+    result = whorl("demo", "sim", "--store", store, "--gpus", "1", "--set", "hours=0.001", "--fault", "HOT")
     assert result.exit_code == 0, result.output
     assert "no runs: under load gemm-fp32 the first one would end after 300 s\n" in result.stdout
     following = result.stdout.splitlines()[-1].split("next: whorl ")[1]
     assert following.startswith("sql ")
     assert whorl(*shlex.split(following)).exit_code == 0
-    idle = whorl("demo", "sim", "--store", store, "--gpus", "1", "--hours", "0.001", "--load", "idle", "--fault", "hot")
+    idle = whorl(
+        "demo", "sim", "--store", store, "--gpus", "1", "--set", "hours=0.001", "--load", "idle", "--fault", "hot"
+    )
     assert "no runs: under load idle no turn is measured\n" in idle.stdout

@@ -91,7 +91,7 @@ def test_real_jobs(tmp_path: Path) -> None:
 def test_a_slow_rank_is_named_by_its_gpu_where_a_file_says_it(tmp_path: Path) -> None:
     ranks = tmp_path / "ranks.csv"
     ranks.write_text("rank,node,index\n0,n01,0\n1,n01,1\n2,n02,0\n")
-    store = imported(tmp_path, timeline(slow={1: 1.5}), "--ranks", ranks)
+    store = imported(tmp_path, timeline(slow={1: 1.5}), "--set", f"ranks={ranks}")
     (row,) = verdicts(store)["rows"]
     assert (row["level"], row["name"], row["gpus"]) == ("gpu", "n01/1", ["n01/1"])
     assert 45 < row["effect_pct"] < 55
@@ -109,7 +109,7 @@ def test_uuids_of_a_yaml_file_and_the_layout_beside_it(tmp_path: Path) -> None:
     (tmp_path / "meta-x.yaml").write_text("trial_name: big\nrun_id: 3\ndp_size: 4\npp_size: 2\ntp_size: 1\n")
     (tmp_path / "ranks.yaml").write_text("# map\n0: GPU-00000000-aaaa-bbbb-cccc-000000000000\n")
     frame = timeline(slow={5: 2.0}).drop("stage", "dp_rank")
-    store = imported(tmp_path, frame, "--ranks", tmp_path / "ranks.yaml")
+    store = imported(tmp_path, frame, "--set", f"ranks={tmp_path / 'ranks.yaml'}")
     (row,) = verdicts(store)["rows"]
     assert (row["level"], row["name"]) == ("rank", "rank 5")
     assert "big run 3" in row["reference"]
@@ -143,7 +143,7 @@ def test_a_csv_of_other_names_beside_runs(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     timeline(slow={0: 1.7}).rename({"rank": "worker", "mb_id": "piece"}).write_csv(trace)
     (tmp_path / "ranks.csv").write_text("rank,gpu\n0,gpu-00000000-0000-0000-0000-000000000003\n")
-    options = ["--map", "worker=rank", "--map", "piece=microbatch", "--ranks", tmp_path / "ranks.csv"]
+    options = ["--map", "worker=rank", "--map", "piece=microbatch", "--set", f"ranks={tmp_path / 'ranks.csv'}"]
     assert whorl("import", "--store", tmp_path / "S", *options, trace).exit_code == 0
     document = verdicts(tmp_path / "S")
     (row,) = document["rows"]
@@ -219,8 +219,8 @@ def test_two_jobs_keep_apart(tmp_path: Path) -> None:
     timeline(slow={3: 2.0}).write_parquet(tmp_path / "trace-x.parquet")
     refused = whorl("import", "--store", store, tmp_path / "trace-x.parquet")
     assert refused.exit_code == 2
-    assert "--job NAME" in refused.output
-    assert whorl("import", "--store", store, "--job", "second", tmp_path / "trace-x.parquet").exit_code == 0
+    assert "--set job=NAME" in refused.output
+    assert whorl("import", "--store", store, "--set", "job=second", tmp_path / "trace-x.parquet").exit_code == 0
     assert "To judge again: whorl verdicts" in whorl("explain", "rank 0", "--store", store).output
     no_runs = whorl("report", "--store", store, "--out", tmp_path / "page.html")
     assert (no_runs.exit_code, "whorl verdicts" in no_runs.output) == (2, True)
@@ -255,7 +255,12 @@ def test_a_small_file_that_is_wrong_is_named(tmp_path: Path, name: str, text: st
     if text is not None:
         (tmp_path / name).write_text(text)
     result = whorl(
-        "import", "--store", tmp_path / "S", f"--{name.partition('.')[0]}", tmp_path / name, tmp_path / "trace.parquet"
+        "import",
+        "--store",
+        tmp_path / "S",
+        "--set",
+        f"{name.partition('.')[0]}={tmp_path / name}",
+        tmp_path / "trace.parquet",
     )
     assert result.exit_code == 2
     assert name in result.output
@@ -273,6 +278,6 @@ def test_files_that_are_no_timelines(tmp_path: Path) -> None:
     assert "damaged" in result.output
     runs = tmp_path / "runs.csv"
     runs.write_text("exp,uuid,perf\na,GPU-1,5\n")
-    result = whorl("import", "--store", tmp_path / "S", "--unit", "ms", "--job", "x", runs)
+    result = whorl("import", "--store", tmp_path / "S", "--unit", "ms", "--set", "job=x", runs)
     assert result.exit_code == 2
     assert "no timeline" in result.output

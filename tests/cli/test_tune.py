@@ -127,7 +127,7 @@ def count(store: Path) -> int:
 @pytest.mark.long
 def test_a_probe_is_tuned_on_simulated_gpus_and_goes_on_from_its_log(tmp_path: Path) -> None:
     log, store = tmp_path / "trials", tmp_path / "S"
-    words = (*SIMULATED, "--store", store, *BOUND, "--resume", log)
+    words = (*SIMULATED, "--store", store, *BOUND, "--set", f"resume={log}")
     tuned = document(*words)
     assert (tuned["workload"], len(tuned["trials"]), len(tuned["gpus"])) == ("gemm-fp16", 5, 2)
     assert tuned["trials"][0]["setting"] == tuned["default"]
@@ -166,12 +166,12 @@ def test_an_interrupt_says_what_stays(tmp_path: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(ProgressBar, "__call__", interrupt)
         lost = whorl(*words)
-        ended = whorl(*words, "--resume", tmp_path / "log")
+        ended = whorl(*words, "--set", f"resume={tmp_path / 'log'}")
     assert (lost.exit_code, ended.exit_code) == (130, 130)
-    assert "with --resume FILE it can go on" in lost.stderr
+    assert "with --set resume=FILE it can go on" in lost.stderr
     assert f"what was measured stays in {tmp_path / 'log'}" in ended.stderr
     assert len((tmp_path / "log").read_text().splitlines()) == 5, "the head and what was measured"
-    assert whorl(*words, "--resume", tmp_path / "log").exit_code == 0
+    assert whorl(*words, "--set", f"resume={tmp_path / 'log'}").exit_code == 0
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ def test_what_a_store_of_probes_has_is_said_where_nothing_matches(tmp_path: Path
 
 def test_runs_with_wrong_results_are_counted_as_left_out(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "S", 16, kinds=("wrong_results",), telemetry=False)
-    result = whorl("verdicts", "variability", "--store", str(store.root), "--json", "--replicates", "100")
+    result = whorl("verdicts", "variability", "--store", str(store.root), "--json", "--set", "replicates=100")
     said = "gemm-fp32 on made: 1 of 16 runs is left out: failed, or with a wrong result"
     assert f"whorl: note: {said}\n" in result.stderr
     found = json.loads(result.stdout)
@@ -47,7 +47,7 @@ def test_one_gpu_has_no_intervals_and_few_have_narrow_ones(tmp_path: Path) -> No
     for gpus in (1, 4):
         store, _ = stored(tmp_path / str(gpus), gpus, telemetry=False)
         result = whorl(
-            "verdicts", "variability", "--store", str(store.root), "--workload", "gemm-fp32", "--replicates", "100"
+            "verdicts", "variability", "--store", str(store.root), "--workload", "gemm-fp32", "--set", "replicates=100"
         )
         assert result.exit_code == 0, result.output
         remarks[gpus] = [line.strip() for line in result.stdout.splitlines() if "intervals" in line]
@@ -68,13 +68,7 @@ def test_the_folder_of_a_demo_leads_to_its_store(tmp_path: Path) -> None:
         assert "`whorl probe run --store" in refused
 
 
-def test_flags_that_exclude_each_other(tmp_path: Path) -> None:
-    result = whorl("verdicts", "variability", "--store", str(tmp_path), "--json", "--markdown")
-    assert result.exit_code == 2
-    assert "cannot be used together" in result.stderr
-
-
 def test_too_few_replicates_for_an_interval_are_refused(tmp_path: Path) -> None:
     for replicates in ("1", "99"):
-        refused = whorl("verdicts", "variability", "--store", str(tmp_path), "--replicates", replicates)
+        refused = whorl("verdicts", "variability", "--store", str(tmp_path), "--set", f"replicates={replicates}")
         assert (refused.exit_code, f"at least 100, not {replicates}\n" in refused.stderr) == (2, True)

@@ -57,10 +57,10 @@ def build_mixed(folder: Path) -> None:
     """16 V100s and 16 A100s in one cluster: the first simulated, the others imported from a file."""
     store, boards = folder / "store", folder / "boards.csv"
     simulated = (
-        "demo", "sim", "--store", store, "--gpus", 16, "--model", "V100", "--cluster", "mixed", "--fault", "brake",
+        "demo", "sim", "--store", store, "--gpus", 16, "--model", "V100", "--set", "cluster=mixed", "--fault", "brake",
     )  # fmt: skip
-    done(*simulated, "--hours", 0.2, "--began", "2026-01-05")
-    done(*simulated, "--steady", "--runs", 3, "--began", "2026-01-06")
+    done(*simulated, "--set", "hours=0.2", "--set", "began=2026-01-05")
+    done(*simulated, "--set", "runs=3", "--set", "began=2026-01-06")
     boards.write_text(measured_boards())
     meanings = ("run=run", "board=gpu", "host=node", "slot=slot", "app=workload", "elapsed=time:ms", "when=began")
     mapped = [word for meaning in meanings for word in ("--map", meaning)]
@@ -110,8 +110,8 @@ def _book(folder: Path, cluster: str, accounts: str) -> None:
     (folder / "jobs.csv").write_text(trace())
     (folder / "store" / "energy.toml").write_text(SETTINGS)
     imported = done(
-        "jobs", "import", "--store", folder / "store", "--file", folder / "sacct.txt", "--cluster", cluster,
-        "--gpus-per-node", 4, "--json",
+        "jobs", "import", "--store", folder / "store", "--log", folder / "sacct.txt", "--cluster", cluster,
+        "--set", "gpus-per-node=4", "--json",
     )  # fmt: skip
     _keep(folder, "jobs-import", imported)
 

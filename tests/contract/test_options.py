@@ -60,7 +60,7 @@ COMMON = {
     "--campaign": ["nightly", "no such"],
     "--cluster": ["simulated-V100-1", "elsewhere"],
     "--deadline": ["2d"],
-    "--fault": ["slow_memory=5%", "lost", "lost=3%"],
+    "--fault": ["slow_memory=5%", "lost", "lost=3%", "1", "9"],
     "--faults": ["1", "0", "9"],
     "--fleet": ["{world}/fleet.toml"],
     "--gpu": ["c001-1/0", "c001"],
@@ -73,16 +73,14 @@ COMMON = {
     "--max-age": ["10d"],
     "--model": ["V100", "H100"],
     "--neighbours": ["idle", "busy"],
-    "--nice": ["0", "50"],
     "--node": ["c001-1", "n01"],
-    "--on": ["here", "dask://x", "x"],
+    "--on": ["here", "here,here", "dask://x", "x", "slurm,there"],
     "--output": ["{here}/output"],
     "--partition": ["batch", "other"],
     "--population": ["normal"],
     "--program": ["whorl", "module run 'whorl"],
-    "--qos": ["low"],
     "--replicates": ["30"],
-    "--sbatch": ["--exclusive", "--wrap=x"],
+    "--option": ["--exclusive", "--wrap=x"],
     "--seed": ["3", "0"],
     "--settings": ["{world}/energy.toml"],
     "--setup": ["module load cuda"],
@@ -132,8 +130,8 @@ SIMULATED = STORE | {"--backend": "simulated", "--gpus": "1"}
 TUNED = SIMULATED | {"": "gemm-fp32", "--max-slowdown": "5%", "--trials": "3", "--suite": "quick", "--sweep": OUT}
 STRESSED = {"--backend": "simulated", "--gpus": "1", "--trials": "3", "--sweep": OUT, "--max-slowdown": OUT}
 TUNED_BY = ("backend", "gpus", "knob", "model", "resume", "safe", "seed", "store", "suite", "trials", "warm-start")
-PLACE = {option: {"--on": "here"} for option in ("--workers", "--or-here")}
-WORKERS = dict.fromkeys(("--account", "--partition"), "needs workers of Slurm")
+PLACE = {"--workers": {"--on": "here"}}
+WORKERS = {"--account": "needs workers of Slurm"}
 ACCOUNTING = "needs the accounting of Slurm"
 ENGINE = "needs an engine of DCGM"
 PROBED = {
@@ -207,7 +205,7 @@ ADVISE = {
 
 VERBS = {
     "demo": Verb(
-        {"--gpus": "1", "--faults": "0", "--out": "{here}/demo"},
+        {"--gpus": "1", "--fault": "0", "--out": "{here}/demo"},
         {"--out": ["{here}/demo", "{world}/jobs.txt"], "--suite": ["quick"], "--gpus": ["1", "2"]},
         costly=True,
     ),
@@ -300,14 +298,14 @@ VERBS = {
         never=dict.fromkeys(("--job", "--layout", "--ranks"), "needs a timeline: tests/cli/test_timelines.py"),
     ),
     "jobs import": Verb(
-        STORE | {"--file": "{world}/jobs.txt", "--gpus-per-node": "4"},
+        STORE | {"--log": "{world}/jobs.txt", "--gpus-per-node": "4"},
         {
-            "--file": ["{world}/jobs.txt", "{world}/template"],
+            "--log": ["{world}/jobs.txt", "{world}/template"],
             "--gpus-per-node": ["4", "n[01-02]=8", "n["],
             "--tags": ["{here}"],
         },
         writes=True,
-        beside={"--since": {"--file": OUT}, "--until": {"--file": OUT, "--since": "2026-11-02"}},
+        beside={"--since": {"--log": OUT}, "--until": {"--log": OUT, "--since": "2026-11-02"}},
         never={"--since": ACCOUNTING, "--until": ACCOUNTING},
     ),
     "jobs idle": Verb(STORE, {"--user": ["alice", ""], "--at-least": ["1s", "0s"], "--price": ["2.5", "-1"]}),
@@ -318,7 +316,7 @@ VERBS = {
             "--folder": ["{here}/chain", "{world}/jobs.txt"],
             "--patience": ["1s"],
             "--policy": ["reactive", "lead6", "x"],
-            "--sbatch": ["--time=1", "a'b"],
+            "--option": ["--time=1", "a'b"],
             "--script": ["{world}/train.sbatch", "{world}/jobs.txt", "{here}"],
             "--until": ["done", "3", "7d", "x"],
         },
@@ -343,7 +341,7 @@ VERBS = {
     ),
     "jobs wait": Verb({"--time": "1-00"}, {"--nodes": ["8", "0"], "--time": ["1-00", "UNLIMITED", "x"]}),
     "jobs show": Verb(STORE, {"--fleet": ["{store}", "{here}/none"]}),
-    "jobs tag": Verb({"": "begin", "--folder": "{here}"}, {"": ["begin", "end", "script"], "--folder": ["{here}"]}),
+    "jobs tag": Verb({"": "begin|{here}"}, {"": ["begin|{here}", "end|{here}", "script"]}),
     "demo sim": Verb(
         STORE | {"--gpus": "2", "--hours": "0.01", "--interval": "10"},
         {
@@ -356,11 +354,8 @@ VERBS = {
             "--runs": ["2"],
         },
         writes=True,
-        beside={
-            option: {"--steady": None, "--hours": OUT, "--interval": OUT}
-            for option in ("--steady", "--runs", "--every")
-        }
-        | {"--fault": {"--seed": "9"}, "--faults": {"--seed": "9"}},
+        beside={option: {"--runs": "2", "--hours": OUT, "--interval": OUT} for option in ("--runs", "--every")}
+        | {"--fault": {"--seed": "9"}},
     ),
     "verdicts": Verb(STORE, costly=True, writes=True, beside=PLACE, never=WORKERS),
     "explain": Verb(STORE | {"": "c001-1/0"}, {"": ["c001-1/0", "c001", "x"]}),
@@ -636,11 +631,11 @@ def world(built_once: BuiltOnce) -> Path:
         for name, script in SCRIPTS.items():
             (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / "bin" / name).chmod(0o755)
-        fleet, begun = ("--store", str(folder / "store")), ("--gpus", "8", "--began")
+        fleet, begun = ("--store", str(folder / "store")), ("--gpus", "8", "--set")
         probed = ("--backend", "simulated:gpus=1", "--campaign", "nightly")
         for words in (
-            ("demo", "sim", *fleet, *begun, "2026-11-01", "--steady", "--runs", "3", "--every", "7d"),
-            ("demo", "sim", *fleet, *begun, "2026-11-27", "--hours", "0.2", "--interval", "10"),
+            ("demo", "sim", *fleet, *begun, "began=2026-11-01", "--set", "runs=3", "--set", "every=7d"),
+            ("demo", "sim", *fleet, *begun, "began=2026-11-27", "--set", "hours=0.2", "--set", "interval=10"),
             (
                 "probe",
                 "run",
@@ -653,7 +648,7 @@ def world(built_once: BuiltOnce) -> Path:
                 "--cluster",
                 "simulated-V100-1",
             ),
-            ("jobs", "import", *fleet, "--file", str(folder / "jobs.txt"), "--gpus-per-node", "4"),
+            ("jobs", "import", *fleet, "--log", str(folder / "jobs.txt"), "--set", "gpus-per-node=4"),
             ("campaign", "run", "launch", *fleet, "--campaign", "weekly", "--once"),
             ("import", "--store", str(folder / "undated"), "--map", "ms=time:ms", str(folder / "table.csv")),
         ):

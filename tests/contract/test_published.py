@@ -62,7 +62,9 @@ def document(*words: object) -> dict[str, Any]:
 def replayed(traces: Sequence[Path], profiles: Path, *words: str) -> dict[str, Any]:
     """The answer of the published simulation."""
     files = [word for trace in traces for word in ("--trace", trace)]
-    return document("replay", "--as-published", "pal-sc24", *files, "--profiles", profiles, "--workers", "1", *words)
+    return document(
+        "replay", "--as-published", "pal-sc24", *files, "--world", f"profiles={profiles}", "--workers", "1", *words
+    )
 
 
 @needs_published
@@ -171,7 +173,14 @@ def test_an_independent_simulation_gives_the_published_figures(tmp_path: Path) -
 def test_las_never_ends_where_the_documents_say_so() -> None:
     """One row that docs/how-we-know/replay.md has as refused, for trace 3: another is given, and the status is 2."""
     policies = {"packed-nonsticky", "random-sticky"}
-    words = ("--trace", TRACES / "workload-3.csv", "--profiles", LONGHORN, "--policy", ",".join(sorted(policies)))
+    words = (
+        "--trace",
+        TRACES / "workload-3.csv",
+        "--world",
+        f"profiles={LONGHORN}",
+        "--policy",
+        ",".join(sorted(policies)),
+    )
     result = CliRunner().invoke(
         cli, ["replay", "--as-published", "pal-sc24", *map(str, words), "--scheduler", "las", "--json"]
     )
@@ -265,7 +274,7 @@ Computed beforehand from the files with numpy, scipy and DuckDB.
 
 
 def test_longhorn_figures(longhorn: str) -> None:
-    answer = document("verdicts", "variability", "--store", longhorn, "--replicates", "0")
+    answer = document("verdicts", "variability", "--store", longhorn, "--set", "replicates=0")
     rows = {(row["workload"], row["level"]): row for row in answer["rows"]}
     workloads = sorted({workload for workload, _ in rows})
     assert workloads == (["bert", "pagerank", "resnet", "sgemm"] if is_long() else ["bert", "pagerank", "resnet"])
@@ -304,7 +313,7 @@ def test_longhorn_figures(longhorn: str) -> None:
 
 @pytest.mark.long
 def test_longhorn_sgemm(longhorn: str) -> None:
-    answer = document("verdicts", "variability", "--store", longhorn, "--workload", "sgemm", "--replicates", "0")
+    answer = document("verdicts", "variability", "--store", longhorn, "--workload", "sgemm", "--set", "replicates=0")
     rows = {row["level"]: row for row in answer["rows"]}
     run = rows["run"]
     for figure, pearson, spearman in (

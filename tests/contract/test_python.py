@@ -56,7 +56,7 @@ CASES: dict[str, tuple[Call, list[str]]] = {
         lambda store, _: whorl.diff(store, before=datetime.fromisoformat(SECOND_DAY), after=SECOND_DAY),
         [SECOND_DAY, "--after", SECOND_DAY],
     ),
-    "verdicts variability --replicates 100 --workload gemm-fp32": (
+    "verdicts variability --set replicates=100 --workload gemm-fp32": (
         lambda store, _: whorl.variability(store, replicates=100, workload="gemm-fp32"),
         [],
     ),
@@ -234,7 +234,7 @@ def test_imports_reply_what_their_verbs_print(tmp_path: Path) -> None:
         whorl.import_files(tmp_path / "absent.csv", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     booked = whorl.import_jobs(tmp_path / "S", file=jobs, gpus_per_node=["4"])
-    words = ("jobs", "import", "--store", tmp_path / "T", "--file", jobs, "--gpus-per-node", 4, "--json")
+    words = ("jobs", "import", "--store", tmp_path / "T", "--log", jobs, "--set", "gpus-per-node=4", "--json")
     assert booked.json() == json.loads(run(*words).stdout)
     assert booked.frame.height == 1
     with pytest.raises(InputError, match="leave out since"):

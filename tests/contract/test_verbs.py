@@ -73,15 +73,9 @@ QUESTIONS = [
     _on_store("explain-unknown", "explain nobody / --json", short=("fleet", "none")),
     _on_store("verdicts-fingerprint", "verdicts fingerprint / --json", short=("one", "none")),
     _on_store("verdicts-fingerprint-gpu", "verdicts fingerprint / --gpu {gpu} --json", short=("mixed", "none")),
-    _on_store("verdicts-variability", "verdicts variability / --json --replicates 100", short=ALL_SHORT),
+    _on_store("verdicts-variability", "verdicts variability / --json --set replicates=100", short=ALL_SHORT),
     _on_store(
-        "verdicts-variability-across", "verdicts variability / --across --json --replicates 100", short=ALL_SHORT
-    ),
-    _on_store(
-        "verdicts-variability-markdown",
-        "verdicts variability / --markdown --replicates 0",
-        forms.markdown,
-        inputs=("mixed",),
+        "verdicts-variability-across", "verdicts variability / --across --json --set replicates=100", short=ALL_SHORT
     ),
     _on_store("report", "report / --out {out}/page.html", forms.status_only, files=_page, short=("none",)),
     _on_store("report-gpu", "report / --gpu {gpu} --out {out}/page.html", forms.status_only, files=_page, short=()),
@@ -93,10 +87,10 @@ QUESTIONS = [
         for short, names in ((("mixed",), "exclude kubernetes"), ((), "weights taints prefer nodelist"))
         for form in names.split()
     ),
-    _on_store("advise-nfd", f"{ADVISE} --format nfd --node c002-6", forms.lines, inputs=("fleet",)),
-    _on_store("advise-job", f"{ADVISE} --gpus 16 --max-share 20% --json", inputs=JUDGED, short=("mixed",)),
+    _on_store("advise-nfd", f"{ADVISE} --format nfd --set node=c002-6", forms.lines, inputs=("fleet",)),
+    _on_store("advise-job", f"{ADVISE} --gpus 16 --set max-share=20% --json", inputs=JUDGED, short=("mixed",)),
     _on_store("advise-apply", "advise apply 1234 / --workload {workload} --json", inputs=("fleet",)),
-    _on_store("advise-spb", "advise spb / --workload {workload} --gpus 4 --layers 12 --json", short=("mixed",)),
+    _on_store("advise-spb", "advise spb / --workload {workload} --gpus 4 --set layers=12 --json", short=("mixed",)),
     _on_store(
         "advise-power-plan", "advise power-plan / --hosts c001-2 --workload {workload} --json", inputs=("fleet",)
     ),
@@ -112,7 +106,9 @@ QUESTIONS = [
         inputs=BOOKED,
         short=("fleet",),
     ),
-    _on_store("jobs-idle", "jobs idle / --at-least 1s --price 2 --json", inputs=BOOKED, short=("mixed", "none")),
+    _on_store(
+        "jobs-idle", "jobs idle / --set at-least=1s --set price=2 --json", inputs=BOOKED, short=("mixed", "none")
+    ),
     _on_store("energy-unread", "energy / --json", inputs=("longhorn", "one")),
     _on_store("energy-reconcile", "energy reconcile / --json"),
     _on_store("energy-calibrate", "energy calibrate / --dry-run --json", short=("none",)),
@@ -153,7 +149,7 @@ QUESTIONS = [
     _on_store("store-retire", "store retire {gpu} / --json", writes=True, short=("mixed",)),
     _on_store(
         "jobs-import-again",
-        "jobs import / --file {folder}/sacct.txt --cluster {cluster} --gpus-per-node 4 --json",
+        "jobs import / --log {folder}/sacct.txt --cluster {cluster} --set gpus-per-node=4 --json",
         inputs=("fleet", "mixed"),
         short=("mixed",),
         writes=True,
@@ -212,7 +208,7 @@ ALONE = [
     Question("probe-list", "probe list --model V100 --json"),
     Question("demo-sample", "demo sample {out}/sample --gpus 8", forms.status_only, files=_sample),
     Question("demo-sim-describe", "demo sim --describe --model H100 --json"),
-    Question("demo-sim", "demo sim --store {out}/store --gpus 4 --hours 0.1 --fault hot=20% --json"),
+    Question("demo-sim", "demo sim --store {out}/store --gpus 4 --set hours=0.1 --fault hot=20% --json"),
     Question("demo", "demo --out {out}/demo --gpus 8 --fault pinned --json", forms.demonstrated, short=()),
     Question("probe-run", "probe run gemm-fp32 --store {out}/store --backend simulated:gpus=2 --campaign first --json"),
     Question(

@@ -387,11 +387,10 @@ def test_two_who_ask_at_once_wait_for_one_answer_and_an_error_is_not_kept(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--listen", "0.0.0.0:0", "--no-token"], "leave out --no-token"),
-        (["--listen", ":0", "--no-token"], "leave out --no-token"),
-        (["--no-token", "--token-file", "open"], "not both"),
+        (["--listen", "0.0.0.0:0", "--token-file", "none"], "leave out --token-file none"),
+        (["--listen", ":0", "--token-file", "none"], "leave out --token-file none"),
         (["--listen", "8050"], "write HOST:PORT, as 127.0.0.1:8050"),
-        (["--prefix", "/a b/"], "is no path"),
+        (["--set", "prefix=/a b/"], "is no path"),
         (["--token-file", "absent"], "cannot be read"),
         (["--token-file", "open"], "chmod 600"),
         (["--token-file", "short"], "16 characters"),
@@ -431,7 +430,8 @@ def test_who_has_not_the_printed_address_reads_nothing_until_a_signal_ends_it(ho
         str(hostile.root),
         "--listen",
         "127.0.0.1:0",
-        "--no-open",
+        "--set",
+        "browser=no",
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
@@ -459,7 +459,7 @@ def test_who_has_not_the_printed_address_reads_nothing_until_a_signal_ends_it(ho
     [
         ([], "?token=", "?token="),
         (["--token-file", "token"], "/ (end", f"?token={TOKEN}"),
-        (["--no-token"], "/ (end", "/"),
+        (["--token-file", "none"], "/ (end", "/"),
     ],
 )
 def test_a_browser_opens_a_file_of_its_user_that_leads_to_the_pages(
@@ -509,7 +509,9 @@ def test_the_demo_is_measured_judged_and_shown(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("whorl.cli.answers.demo.measure_demo", measure)
     monkeypatch.setattr("whorl.dashboards.app.shell.make_app", make)
     monkeypatch.setattr(Server, "start", lambda _: signal.raise_signal(signal.SIGTERM))
-    done = click.testing.CliRunner().invoke(cli, ["dashboard", "--demo", "--no-open", "--listen", "127.0.0.1:0"])
+    done = click.testing.CliRunner().invoke(
+        cli, ["dashboard", "--demo", "--set", "browser=no", "--listen", "127.0.0.1:0"]
+    )
     assert done.exit_code == 0, done.output
     assert "/?token=" in done.output
     assert not shown[0].root.exists(), "it is removed at the end"

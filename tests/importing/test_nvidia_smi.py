@@ -296,7 +296,7 @@ def test_readings_that_are_rare_and_clocks_that_go_back_by_half_an_hour(
 def test_a_zone_that_is_none(zone: str, write: Write, refusal: Callable[..., str]) -> None:
     path = write("timestamp, temperature.gpu", "2023/07/14 12:00:00, 40")
     assert refusal(path, time_zone=zone) == (
-        f"--time-zone {zone}: there is no such time zone; an example is Europe/Berlin"
+        f"--set time-zone={zone}: there is no such time zone; an example is Europe/Berlin"
     )
 
 

@@ -865,8 +865,8 @@ def test_the_doctor_asks_a_node_through_pbs(tmp_path: Path, monkeypatch: pytest.
     ran = 'cat > {folder}/job; sh {folder}/job > "$(sed -n "s/^#PBS -o //p" {folder}/job)" 2>&1; exec < {folder}/job\n'
     pbs.qsub(ran)
     monkeypatch.setenv("PATH", f"{pbs.folder}:{os.environ['PATH']}")
-    line = ["campaign", "doctor", "--scheduler", "pbs", "--node", "n02", "--store", str(tmp_path / "store"), "--json"]
-    done = CliRunner().invoke(cli, [*line, "--fleet", str(file), "--setup", "export SLURMD_NODENAME=n02"])
+    line = ["campaign", "doctor", "--scheduler", "pbs", "--nodes", "n02", "--store", str(tmp_path / "store"), "--json"]
+    done = CliRunner().invoke(cli, [*line, "--set", f"fleet={file}", "--setup", "export SLURMD_NODENAME=n02"])
     assert done.exit_code == 6, done.output
     findings = {row["what"]: row for row in json.loads(done.stdout)["findings"]}
     assert findings["GPUs"]["detail"] == "3 x V100-SXM2, simulated"

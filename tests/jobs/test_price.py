@@ -107,7 +107,7 @@ def test_the_jobs_of_the_store(tmp_path: Path) -> None:
         *(row | {"JobID": f"9{row['JobID']}", "JobIDRaw": f"9{row['JobID']}"} for row in weekly(1, "x")),
     ]
     done = CliRunner().invoke(
-        cli, ["jobs", "import", "--store", path, "--file", str(saved(tmp_path / "jobs", *rows, delimiter="|"))]
+        cli, ["jobs", "import", "--store", path, "--log", str(saved(tmp_path / "jobs", *rows, delimiter="|"))]
     )
     assert done.exit_code == 0, done.output
     request = PriceRequest(Store.open(path))

@@ -337,7 +337,7 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
     ]
     file = tmp_path / "bad.txt"
     file.write_text(text(*rows) + "7|8\n")
-    done = whorl(store, "--file", file)
+    done = whorl(store, "--log", file)
     assert done.exit_code == 2, done.output
     assert [row[0] for row in now(store, "job_id")] == ["1"]
     for line, why in {
@@ -349,7 +349,7 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
         8: f"it has 2 fields, but the header names {len(COLUMNS)}",
     }.items():
         assert f"bad.txt: refused line {line}: {why}" in done.stderr
-    whorl(store, "--file", file)
+    whorl(store, "--log", file)
     events = store.sql("select ts, cluster, node, job_id, duration_ns, detail from events").to_pylist()
     assert [tuple(row.values()) for row in events] == [
         (utc(T0 + 100), "whorl", "n01", "2", -50 * 10**9,
@@ -373,7 +373,7 @@ def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: St
 def test_a_file_that_cannot_be_used_is_refused_whole(content: str, why: str, store: Store, tmp_path: Path) -> None:
     file = tmp_path / "sacct.txt"
     file.write_text(content)
-    done = whorl(store, "--file", file)
+    done = whorl(store, "--log", file)
     assert done.exit_code == 2
     assert f"sacct.txt {why}" in done.stderr
     assert ("Of another scheduler, write who had which GPU as a CSV" in done.stderr) == ("no output of sacct" in why)
@@ -384,7 +384,7 @@ def test_a_csv_with_quoted_fields_is_read(store: Store, tmp_path: Path) -> None:
     quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split("|")) for line in text(job(1), job(2)).splitlines())
     file = tmp_path / "sacct.csv"
     file.write_text(quoted + "\n")
-    assert whorl(store, "--file", file).exit_code == 0
+    assert whorl(store, "--log", file).exit_code == 0
     assert sorted(row[0] for row in now(store, "job_id")) == ["1", "2"]
 
 
@@ -423,7 +423,7 @@ def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, t
     import_jobs(other, JobSources(file=file, anonymise=True))
     assert now(other, 'job_id, "user"')[0][1] != alice
     key.write_bytes(b"short")
-    assert "is damaged" in whorl(store, "--file", file).stderr
+    assert "is damaged" in whorl(store, "--log", file).stderr
 
 
 def test_a_store_that_has_names_gets_pseudonyms_for_what_is_imported_again(run: Any, store: Store) -> None:
@@ -437,7 +437,7 @@ def test_a_store_that_has_names_gets_pseudonyms_for_what_is_imported_again(run: 
 
 def test_json_and_words_that_contradict(store: Store, tmp_path: Path) -> None:
     file = saved(tmp_path / "x", job(1), job(2, End=T0))
-    done = whorl(store, "--file", file, "--json")
+    done = whorl(store, "--log", file, "--json")
     document = json.loads(done.stdout)
     assert done.exit_code == 2
     assert document["schema"] == "whorl.jobs_import/1"
@@ -445,7 +445,7 @@ def test_json_and_words_that_contradict(store: Store, tmp_path: Path) -> None:
     assert document["accounting"]["refused"] == [
         {"reason": "it ended before it began: a clock was set back", "count": 1, "lines": [3]}
     ]
-    for wrong in (["--file", file, "--since", "1d"], ["--until", "1d"], ["--time-zone", "UTC", "--since", "1d"], []):
+    for wrong in (["--log", file, "--since", "1d"], ["--until", "1d"], ["--set", "time-zone=UTC", "--since", "1d"], []):
         assert whorl(store, *wrong).exit_code == 2
 
 
@@ -490,7 +490,7 @@ def test_sacct_is_asked_for_the_fields_that_it_has_in_utc(fake_sacct: Path, stor
 
 def test_a_wrong_option_makes_no_store(tmp_path: Path) -> None:
     backwards = ["--since", "2026-11-22", "--until", "2026-11-20"]
-    for options in ([], ["--tags", "/nowhere"], ["--file", "/nowhere"], backwards):
+    for options in ([], ["--tags", "/nowhere"], ["--log", "/nowhere"], backwards):
         done = CliRunner().invoke(cli, ["jobs", "import", "--store", str(tmp_path / "new"), *options])
         assert done.exit_code == 2, done.output
     assert not (tmp_path / "new").exists()

@@ -466,7 +466,7 @@ def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
     for event in ("begin", "end"):
         done = runner.invoke(cli, ["jobs", "tag", event, *place])
         assert (done.exit_code, done.output) == (0, "")
-    done = runner.invoke(cli, ["jobs", "import", *place, "--gpus-per-node", "2"])
+    done = runner.invoke(cli, ["jobs", "import", *place, "--set", "gpus-per-node=2"])
     assert done.exit_code == 0, done.output
     assert "tags: 2 read, 1 allocation stored" in done.output
     assert now(store, "gpu, state") == [(A, "ENDED"), (B, "ENDED")]

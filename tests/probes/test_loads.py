@@ -176,7 +176,7 @@ def test_of_two_campaigns_at_once_the_second_sees_the_first(tmp_path: Path) -> N
     command = [sys.executable, "-m", "whorl", "demo", "sim", "--store", str(store), "--gpus", "4", "--json"]
     different = ("gemm", "stream")
     both = [
-        subprocess.Popen([*command, "--hours", "0.2", "--load", load], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, "--set", "hours=0.2", "--load", load], stdout=subprocess.PIPE, text=True)
         for load in (*different, "gemm")
     ]
     told = [json.loads(one.communicate()[0]) for one in both]

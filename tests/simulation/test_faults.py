@@ -202,15 +202,17 @@ def test_retired_pages_show_in_an_event_and_in_counters() -> None:
 
 def whorl(*arguments: str) -> str:
     return (
-        CliRunner().invoke(cli, ["demo", "sim", "--steady", "--gpus", "12", *arguments], catch_exceptions=False).output
+        CliRunner()
+        .invoke(cli, ["demo", "sim", "--set", "runs=1", "--gpus", "12", *arguments], catch_exceptions=False)
+        .output
     )
 
 
 @pytest.mark.usefixtures("stores_are_copied")
 def test_the_store_has_sizes_and_the_population_and_refuses_others(tmp_path: Path) -> None:
     folder = str(tmp_path / "S")
-    common = ("--store", folder, "--cluster", "c", "--fault", "slow_memory=3%", "--fault", "lost")
-    said = whorl(*common, "--population", "mixed")
+    common = ("--store", folder, "--set", "cluster=c", "--fault", "slow_memory=3%", "--fault", "lost")
+    said = whorl(*common, "--set", "population=mixed")
     assert "planted slow_memory=3%: " in said
     assert "planted lost: " in said
     store = Store.open(folder)
@@ -226,10 +228,13 @@ def test_the_store_has_sizes_and_the_population_and_refuses_others(tmp_path: Pat
     found = store.sql("select distinct vbios from gpus order by 1").to_pylist()
     assert [row["vbios"] for row in found] == ["simulated 1", "simulated 2"]
     for other, words in (
-        (("--population", "mixed", "--fault", "slow_memory=4%", "--fault", "lost"), "is 'slow_memory' of 3 % there"),
+        (
+            ("--set", "population=mixed", "--fault", "slow_memory=4%", "--fault", "lost"),
+            "is 'slow_memory' of 3 % there",
+        ),
         (("--fault", "slow_memory=3%", "--fault", "lost"), "of the population 'mixed', not 'normal'"),
     ):
-        assert words in whorl("--store", folder, "--cluster", "c", *other)
-    assert "of seed 1" in whorl("--store", folder, "--population", "t5-silicon"), "a cluster of its own"
+        assert words in whorl("--store", folder, "--set", "cluster=c", *other)
+    assert "of seed 1" in whorl("--store", folder, "--set", "population=t5-silicon"), "a cluster of its own"
     names = store.sql("select distinct cluster from gpus order by 1").to_pylist()
     assert [row["cluster"] for row in names] == ["c", "simulated-V100-1-t5-silicon"]

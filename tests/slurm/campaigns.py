@@ -45,8 +45,8 @@ class Site:
             return given
         program = ["--program", shlex.join([*self._program, "-m", "whorl"])]
         setup = [word for name, value in self.environment.items() for word in ("--setup", f"export {name}={value}")]
-        given += ["--settle", "0"] if verb == "run" else []
-        return [*given, "--fleet", str(self.fleet), *program, *setup]
+        given += ["--set", "settle=0"] if verb == "run" else []
+        return [*given, "--set", f"fleet={self.fleet}", *program, *setup]
 
     def campaign(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run `whorl campaign VERB`, in the process that answers this user's commands."""

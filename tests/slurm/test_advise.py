@@ -64,10 +64,10 @@ def test_names_that_slurm_does_not_know_are_dropped(slurm: Slurm, store: str) ->
 
 
 def test_the_users_own_exclusion_is_kept(slurm: Slurm, store: str) -> None:
-    listed = advised(slurm, store, "--format", "exclude", "--and", "n05")
+    listed = advised(slurm, store, "--format", "exclude", "--set", "and=n05")
     job = slurm.submit("--hold", "--exclude=n05", f"--exclude={listed.strip()}")
     assert slurm.field(job, "ExcNodeList") == "n[02,05]"
-    done = slurm.whorl(*ASKING, "--store", store, "--format", "exclude", "--and", "n05,n77", user="alice")
+    done = slurm.whorl(*ASKING, "--store", store, "--format", "exclude", "--set", "and=n05,n77", user="alice")
     assert done.stdout == "n[02,05,77]\n", "what the user wrote stays"
     assert "Slurm knows no node n77 (--and), and refuses such a job" in done.stderr
 
@@ -88,7 +88,7 @@ def test_nodes_that_slurm_does_not_know_at_all(slurm: Slurm, tmp_path: Path) -> 
         assert (done.returncode, done.stdout) == (0, "\n")
         assert sentence in done.stderr
         assert "the scheduler knows none of these nodes" in done.stderr.lower()
-    for options in (["nodelist"], ["weights"], ["exclude", "--output", str(tmp_path / "file")]):
+    for options in (["nodelist"], ["weights"], ["exclude", "--set", f"output={tmp_path / 'file'}"]):
         done = slurm.whorl(*ASKING, "--store", elsewhere, "--format", *options)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"whorl: {sentence}")

@@ -71,14 +71,14 @@ def busy(slurm: Slurm) -> Slurm:
 @pytest.mark.long
 def test_a_held_job_is_released_with_the_advice(slurm: Slurm, store: str) -> None:
     job = slurm.submit("--hold", "--gres=gpu:4", "--exclude=n04", '--comment=fig "3" UserId=bob(1) k=v')
-    dry = apply(slurm, store, job, "--dry-run", "--release")
+    dry = apply(slurm, store, job, "--dry-run", "--set", "release=yes")
     assert dry.returncode == 0, dry.stderr
     assert dry.stdout.startswith(f"scontrol update JobId={job} 'ExcNodeList=n[02,04]' 'Comment=fig")
     unreleased = apply(slurm, store, job)
     assert (unreleased.returncode, unreleased.stdout) == (0, f"job {job} already avoids n04\n")
-    assert "it is held, and Slurm plans no start for held jobs: --release" in unreleased.stderr
+    assert "it is held, and Slurm plans no start for held jobs: --set release=yes" in unreleased.stderr
     assert slurm.field(job, "ExcNodeList") == "n04", "neither changes anything"
-    done = apply(slurm, store, job, "--release")
+    done = apply(slurm, store, job, "--set", "release=yes")
     assert (done.returncode, done.stdout) == (0, f"job {job} avoids n[02,04]\n")
     assert slurm.nodes_of(job) == ["n01"]
     assert slurm.field(job, "ExcNodeList") == "n[02,04]"
@@ -111,7 +111,7 @@ def test_what_would_start_later_is_taken_back(
     busy: Slurm, store: str, options: list[str], delay: str, excluded: str, reason: str
 ) -> None:
     job = busy.submit(*options, "--exclude=n05", "--comment=mine")
-    done = apply(busy, store, job, "--max-delay", delay, "--json")
+    done = apply(busy, store, job, "--set", f"max-delay={delay}", "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert (row["before"], row["after"], row["changed"]) == ("n05", excluded, excluded != "n05")
@@ -125,7 +125,7 @@ def test_what_would_start_later_is_taken_back(
 @pytest.mark.long
 def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None:
     """The owner's list is restored to the letter, by the next call or by --undo; by Ctrl-C at once."""
-    words = ["advise", "apply", "--workload", "sgemm", "--store", store, "--max-delay", "0", "--wait", "60"]
+    words = ["advise", "apply", "--workload", "sgemm", "--store", store, "--set", "max-delay=0", "--wait", "60"]
     line = [sys.executable, "-B", "-m", "whorl", *words]
     for take_back in ("undo", "apply", "interrupt"):
         job = busy.submit("--nodes=2", "--exclude=n06,n05", "--comment=mine")
@@ -154,7 +154,7 @@ def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None
 @pytest.mark.long
 def test_a_scheduler_that_stops_answering(busy: Slurm, store: str) -> None:
     job = busy.submit("--nodes=2", "--exclude=n05")
-    words = ["advise", "apply", job, "--workload", "sgemm", "--store", store, "--max-delay", "0", "--wait", "60"]
+    words = ["advise", "apply", job, "--workload", "sgemm", "--store", store, "--set", "max-delay=0", "--wait", "60"]
     line = busy._line([sys.executable, "-B", "-m", "whorl", *words], "alice", read_all=True)
     environment = busy.environment() | {"USER": "alice"}
     process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
@@ -259,7 +259,7 @@ def test_older_advice_is_taken_back(slurm: Slurm, store: str) -> None:
 
 def test_the_comment_names_the_workload(slurm: Slurm, store: str) -> None:
     job = slurm.submit("--hold", "--comment=whorl=sgemm")
-    done = apply(slurm, store, job, "--json", "--release", workload=None)
+    done = apply(slurm, store, job, "--json", "--set", "release=yes", workload=None)
     document: dict[str, Any] = json.loads(done.stdout)
     assert (document["schema"], document["workload"]) == ("whorl.advise.apply/1", "sgemm")
     assert document["rows"][0]["after"] == "n02"
@@ -275,7 +275,7 @@ def test_the_waiting_tasks_of_an_array(busy: Slurm, store: str) -> None:
     one_task = apply(busy, store, f"{array}_4")
     assert one_task.stdout == f"job {array}_4 avoids n02\n", one_task.stderr
     assert [busy.field(f"{array}_{task}", "ExcNodeList") for task in (3, 4)] == ["(null)", "n02"]
-    done = apply(busy, store, array, "--max-delay", "2h")
+    done = apply(busy, store, array, "--set", "max-delay=2h")
     assert done.returncode == 0, done.stderr
     assert [busy.field(f"{array}_{task}", "ExcNodeList") for task in (1, 3, 4, 5, 9)] == ["n02"] * 5
     assert busy.whorl("advise", "apply", array, "--undo", user="alice").returncode == 0
@@ -308,7 +308,7 @@ def test_jobs_that_are_left_alone(slurm: Slurm, store: str) -> None:
         job = slurm.submit("--hold", *options)
         if "--begin=now+1hour" in options:
             slurm.run("scontrol", "release", job)
-        done = apply(slurm, store, job, "--release")
+        done = apply(slurm, store, job, "--set", "release=yes")
         assert (done.returncode, done.stdout) == (0, f"job {job} avoids no nodes\n")
         assert sentence in done.stderr
         assert slurm.field(job, "Reason") != "JobHeldUser", "released all the same"

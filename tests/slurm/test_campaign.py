@@ -25,7 +25,7 @@ def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
     slurm.run("scontrol", "update", "nodename=n06", "state=drain", "reason=fan")
     busy = slurm.submit("--exclusive", "--nodelist=n05", user="bob")
     slurm.nodes_of(busy)
-    options = ("launch", "--suite", "quick", "--campaign", "autumn", "--max-pending", "4")
+    options = ("launch", "--suite", "quick", "--campaign", "autumn", "--set", "max-pending=4")
 
     with site.driver(*options):
         slurm.until(lambda: site.job("n01", "RUNNING") is not None, "the job on n01")

@@ -24,17 +24,17 @@ def found(site: Site, *options: str, status: int = 0) -> dict[str, Any]:
 @pytest.mark.long
 def test_a_node_says_what_it_sees(slurm: Slurm) -> None:
     site = Site(slurm, "gpus = {n03 = 3}\n")
-    document = found(site, "--node", "n02")
+    document = found(site, "--nodes", "n02")
     what = {one["what"]: one for one in document["findings"]}
     assert document["works"]
     assert what["node"]["detail"].startswith("n02")
     assert what["GPUs"]["detail"] == "4 x V100-SXM2, simulated"
     assert what["store"]["detail"] == f"{site.store.resolve()}: rows can be stored"
     assert {"whorl", "python", "numpy", "pyarrow", "clock"} <= set(what)
-    assert "--fleet" in site.campaign("doctor", "--node", "n02").stdout.splitlines()[-1], (
+    assert "fleet=" in site.campaign("doctor", "--nodes", "n02").stdout.splitlines()[-1], (
         "the next command is of this fleet"
     )
-    shown = site.campaign("doctor", "--node", "n03")
+    shown = site.campaign("doctor", "--nodes", "n03")
     assert shown.returncode == 6
     assert "Slurm says 4, the node has 3" in shown.stdout
     assert "a campaign cannot measure there: Slurm's GPUs" in shown.stdout
@@ -44,8 +44,8 @@ def test_a_node_says_what_it_sees(slurm: Slurm) -> None:
 @pytest.mark.long
 def test_without_a_gpu_the_node_says_so(slurm: Slurm) -> None:
     site = Site(slurm)
-    words = site.words("doctor", "--json", "--node", "n01")
-    at = words.index("--fleet")
+    words = site.words("doctor", "--json", "--nodes", "n01")
+    at = words.index("--set")
     done = slurm.whorl(*words[:at], *words[at + 2 :], user=site.user)
     assert done.returncode == 6, done.stderr
     what = {one["what"]: one for one in json.loads(done.stdout)["findings"]}
@@ -57,15 +57,15 @@ def test_without_a_gpu_the_node_says_so(slurm: Slurm) -> None:
 def test_a_job_that_gives_no_answer_is_one_sentence(slurm: Slurm) -> None:
     site = Site(slurm)
     slurm.run("scontrol", "update", "nodename=n06", "state=drain", "reason=fan")
-    drained = site.campaign("doctor", "--node", "n06")
+    drained = site.campaign("doctor", "--nodes", "n06")
     assert drained.returncode == 5
     assert drained.stderr == "whorl: no node takes a job now (n06: idle+drain: fan)\n"
     busy = slurm.submit("--exclusive", "--nodelist=n05", user="bob")
     slurm.nodes_of(busy)
-    waiting = site.campaign("doctor", "--node", "n05", "--wait", "2")
+    waiting = site.campaign("doctor", "--nodes", "n05", "--set", "wait=2")
     assert waiting.returncode == 5
     assert "is pending" in waiting.stderr
     assert "it is cancelled" in waiting.stderr
     slurm.until(lambda: "whorl-doctor" not in slurm.run("squeue", "-h", "-a", "-o", "%j").stdout, "the job to go")
-    unknown = site.campaign("doctor", "--node", "n77")
+    unknown = site.campaign("doctor", "--nodes", "n77")
     assert (unknown.returncode, "n77" in unknown.stderr) == (2, True)

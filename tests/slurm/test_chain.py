@@ -135,7 +135,7 @@ def test_links_that_end_at_once_end_the_chain(slurm: Slurm) -> None:
     assert "within 60 s" in document["reason"]
     assert training.jobs() == {"1": 1, "2": 1}
     training.script.write_text(training.script.read_text().replace("exit 75", "exit 0"))
-    resumed = training.answer("--resume", policy="reactive")
+    resumed = training.answer("--set", "resume=yes", policy="reactive")
     assert (resumed["end"], len(resumed["links"])) == ("done", 3)
 
 
@@ -150,7 +150,9 @@ def test_a_cancelled_link_ends_the_chain_and_its_successor_goes_only_if_whorl_se
     first = second and str(int(second) - 1)
     slurm.run("scancel", second, user="alice")
     assert training.answer("--once", status=1)["end"] == "cancelled"
-    third = training.answer("--once", "--resume")["links"][2]["job"]  # to take over from the first, which runs
+    third = training.answer("--once", "--set", "resume=yes")["links"][2][
+        "job"
+    ]  # to take over from the first, which runs
     slurm.run("scancel", first, user="alice")
     slurm.until(lambda: slurm.field(first, "JobState") == "CANCELLED", "the first link to be cancelled")
     document = training.answer("--once", status=1)
@@ -256,7 +258,7 @@ def test_a_finished_predecessor_and_a_number_of_links(slurm: Slurm) -> None:
     assert [link["end"] for link in document["links"]] == ["done", "cancelled"]
     assert slurm.field(second, "JobState") == "CANCELLED"
     counted = Chained(slurm, "counted", body)
-    document = counted.answer("--until", "2", "--signal", "none")
+    document = counted.answer("--until", "2", "--set", "signal=none")
     assert [link["end"] for link in document["links"]] == ["done", "done"]
     assert document["links"][1]["interruption_s"] < 0
     (began, _, _), (taken_over, _, _) = counted.diary()
@@ -270,11 +272,11 @@ def test_a_controller_that_does_not_answer_for_a_moment_is_waited_for(slurm: Slu
     silent = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
     count = f"echo x >>{commands}/calls; [ $(wc -l <{commands}/calls) -gt 2 ] || {{ {silent}; }}"
     variables = training.with_commands(squeue=f'{count}\nexec {shutil.which("squeue")} "$@"')
-    done = training.run("--patience", "1s", policy="reactive", env=variables)
+    done = training.run("--set", "patience=1s", policy="reactive", env=variables)
     assert done.returncode == 5
     assert "run the command again" in done.stderr
     (commands / "calls").unlink()
-    done = training.run("--patience", "1min", policy="reactive", env=variables)
+    done = training.run("--set", "patience=1min", policy="reactive", env=variables)
     assert done.returncode == 0
     assert "Slurm's controller does not answer" in done.stderr
     assert training.jobs() == {"1": 1}
@@ -409,7 +411,7 @@ def test_links_that_the_queue_has_forgotten_are_found_in_the_accounts(accounted_
     assert plan["forecast"]["mean_wait_s"] >= 0
     assert plan["forecast"]["expected"]["n"] >= 2
     assert "waited" in slurm.whorl("jobs", "wait", "--time", "10", user="alice").stdout
-    nowhere = slurm.whorl("jobs", "wait", "--time", "10", "--partition", "nowhere", user="alice")
+    nowhere = slurm.whorl("jobs", "wait", "--time", "10", "--set", "partition=nowhere", user="alice")
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
     assert "Slurm has no partition nowhere; it has batch" in nowhere.stderr
 

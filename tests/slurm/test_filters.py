@@ -190,7 +190,7 @@ def test_the_file_that_whorl_writes(filtered: tuple[Slurm, str], tmp_path: Path)
     slurm = filtered[0]
     path = slurm.folder / "advice" / "sgemm.exclude"
     put(slurm, "what was before")
-    asking = ["advise", "--workload", "sgemm", "--format", "exclude", "--output", str(path)]
+    asking = ["advise", "--workload", "sgemm", "--format", "exclude", "--set", f"output={path}"]
     failed = slurm.whorl(*asking, "--store", str(tmp_path / "none"))
     assert failed.returncode == 3
     assert path.read_text() == "what was before", "a failure leaves the file"

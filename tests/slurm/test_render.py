@@ -20,8 +20,17 @@ def test_slurm_runs_the_script_and_no_name_is_more_than_a_name(slurm: Slurm) -> 
     folder.mkdir()
     folder.chmod(0o777)
     store, output = folder / HOSTILE, folder / HOSTILE.replace("\\", "")  # in this name a backslash means something
-    line = ["campaign", "render", "--scheduler", "slurm", "--suite", "quick", "--campaign", "autumn", "--node", "n03"]
-    line += ["--store", str(store), "--output", str(output), "--account", "two $(words)", "--program", "printf %s\\\\n"]
+    line = ["campaign", "render", "--scheduler", "slurm", "--suite", "quick", "--campaign", "autumn", "--nodes", "n03"]
+    line += [
+        "--store",
+        str(store),
+        "--set",
+        f"output={output}",
+        "--option",
+        "--account='two $(words)'",
+        "--program",
+        "printf %s\\\\n",
+    ]
     made = CliRunner().invoke(cli, [*line, "--setup", "cd /", "--option", "--comment='two words'"])
     assert (made.exit_code, made.stderr) == (0, "")
     script = folder / "job.sh"
@@ -46,17 +55,18 @@ def test_what_cannot_be_rendered_is_one_sentence(tmp_path: Path) -> None:
         return done.exit_code, done.stdout, done.stderr
 
     quick = ("--scheduler", "pbs", "--suite", "quick")
-    status, printed, said = rendered(*quick, "--qos", "low", "--partition", "gpuq")
-    assert (status, said) == (0, "whorl: note: the script for pbs has no place for --qos: it is left out\n")
+    status, printed, said = rendered(*quick, "--option", "-W group_list=low", "--partition", "gpuq")
+    assert (status, said) == (0, "")
+    assert "#PBS -W group_list=low\n" in printed
     assert "#PBS -q gpuq\n" in printed
     assert not (tmp_path / "S").exists(), "nothing is made"
     own = tmp_path / "own"
     own.write_text("{{name}} {{nodes}}\n")
     for options, sentence in (
         ((*quick, "--campaign", "a $(b)"), "cannot name a campaign of jobs"),
-        ((*quick, "--node", "n1\n#PBS -q x"), "write one line without control characters"),
-        ((*quick, "--template", str(own)), "line 1: there is no value {{nodes}}"),
-        ((*quick, "--template", str(tmp_path / "none")), "cannot be read"),
+        ((*quick, "--nodes", "n1\n#PBS -q x"), "write one line without control characters"),
+        ((*quick, "--set", f"template={own}"), "line 1: there is no value {{nodes}}"),
+        ((*quick, "--set", f"template={tmp_path / 'none'}"), "cannot be read"),
         (("--scheduler", "pbs"), "choose what to measure"),
     ):
         status, printed, said = rendered(*options)

@@ -89,7 +89,7 @@ def test_who_has_no_certificate_gives_the_workers_no_work(slurm: Slurm, tmp_path
     assert certificates() == before
 
 
-REFUSED = ("energy", "--by", "user", "--on", "slurm", "--partition", "nosuch", "--store")
+REFUSED = ("energy", "--by", "user", "--on", "slurm:nosuch", "--store")
 
 
 def test_what_slurm_refuses_is_a_sentence(slurm: Slurm, root: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_slurm_refuses_is_a_sentence(slurm: Slurm, root: Path) -> None:
 
 @pytest.mark.long
 def test_what_slurm_refuses_is_made_here(slurm: Slurm, root: Path) -> None:
-    done = slurm.program(*REFUSED, str(root), "--or-here")
+    done = slurm.program(*REFUSED[:4], "slurm:nosuch,here", "--store", str(root))
     assert done.returncode == 0
     assert "this process makes the parts instead" in done.stderr
     assert "bea" in done.stdout

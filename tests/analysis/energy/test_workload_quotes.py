@@ -45,7 +45,7 @@ def measured(built_once: BuiltOnce) -> Path:
                 run(folder, limit_w=limit_w)
         accounts = folder.parent / "workload-quotes-sacct.txt"
         accounts.write_text("\n".join([ACCOUNTED, job(7, "c001-1", SITTING_S, seconds=14, gpus=2), ""]))
-        imported = ("--file", str(accounts), "--cluster", "simulated-H100-1", "--gpus-per-node", "2")
+        imported = ("--log", str(accounts), "--cluster", "simulated-H100-1", "--set", "gpus-per-node=2")
         result = CliRunner().invoke(cli, ["jobs", "import", "--store", str(folder), *imported])
         assert result.exit_code == 0, result.output
         run(folder, lock_mhz=1200)
@@ -78,7 +78,7 @@ def failure(store: Path, *words: str) -> str:
 def test_a_cap_of_a_workload_is_quoted_within_ten_per_cent_and_the_truth_lies_in_it(
     measured: Path, tmp_path: Path
 ) -> None:
-    document = quoted(measured, "--workload", "gemm-fp32", "--gpus", "1", "--time", "2h", "--cap", "60%")
+    document = quoted(measured, "--workload", "gemm-fp32", "--gpus", "1", "--set", "time=2h", "--cap", "60%")
     default, capped, _ = document["rows"]
     assert (default["option"], default["n"]) == ("default", 2)
     assert default["duration_s"] == pytest.approx(7200.0)
@@ -119,14 +119,14 @@ def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, few: Path
     assert "whorl tune gemm-fp16 --store" in failure(measured, "--workload", "gemm-fp16")
     assert "name one of --job and --workload" in failure(measured)
     assert "name one of --job and --workload" in failure(measured, "--job", "1", "--workload", "gemm-fp32")
-    assert "--gpus works only with --workload" in failure(measured, "--job", "1", "--gpus", "2")
+    assert "gpus works only with --workload" in failure(measured, "--job", "1", "--gpus", "2")
     assert "--since works only with --job" in failure(measured, "--workload", "gemm-fp32", "--since", "1d")
     assert "no run of gemm-fp32 at the default power limit on B200" in failure(
-        measured, "--workload", "gemm-fp32", "--model", "B200"
+        measured, "--workload", "gemm-fp32", "--set", "model=B200"
     )
     with pytest.raises(InputError, match="share of the limit"):
         whorl.energy_quote(measured, workload="gemm-fp32", cap=60)
-    assert "choose one with --model and --cluster" in failure(few, "--workload", "gemm-fp32")
+    assert "choose one with --set model=and --cluster" in failure(few, "--workload", "gemm-fp32")
     reply = whorl.energy_quote(few, workload="gemm-fp32", cluster="simulated-V100-1")
     assert any("from other workloads" in note for note in reply.notes)
     assert set(reply.frame.filter(pl.col("option") == "cap")["basis"]) == {"published trainings"}
