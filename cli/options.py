@@ -180,7 +180,7 @@ class OptionKey:
             takes = "|".join(self.type.choices)
         else:
             takes = self.metavar or {"boolean": "yes|no"}.get(self.type.name, self.type.name.partition(" ")[0])
-        default = {"None": "", "False": "no", "True": "yes"}.get(f"{self.default}", f"{self.default}")
+        default = {"None": "", "False": "no", "True": "yes"}.get(f"{self.default}", _shown(self.default))
         return [self.key, takes, f"{self.help}{f'  [default: {default}]' if default else ''}"]
 
     def value(self, ctx: click.Context, texts: Sequence[str], spelling: str) -> Any:
@@ -194,6 +194,10 @@ class OptionKey:
             return None if value is None else self.type.convert(value, None, ctx)
         except click.BadParameter as error:
             raise click.BadParameter(error.message, ctx, param_hint=spelling) from error
+
+
+def _shown(default: Any) -> str:
+    return f"{default:.3g}" if isinstance(default, float) else f"{default}"
 
 
 class PairsOption(click.Option):

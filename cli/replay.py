@@ -74,7 +74,8 @@ WORLD = (
     OptionKey(
         "backward",
         click.FloatRange(0, 1, min_open=True),
-        "Share of a training step that the backward pass takes.  [default: 2/3]",
+        "Share of a training step that the backward pass takes.",
+        2 / 3,
     ),
     OptionKey(
         "foreground",
@@ -204,8 +205,6 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
     as_json, plot = options.pop("as_json"), options["plot"]
     options["classes"] = _assignments(options["classes"], "--class ", "MODEL=WORKLOAD", "resnet50=resnet")
     options["burst"] = _assignments(options["burst"], "burst=", "MODEL=FILE", "vgg16=plan.json")
-    if options["backward"] is None:
-        options["backward"] = 2 / 3
     if options["as_published"] and not typed(ctx, "store"):
         options["store"] = None
 

@@ -117,6 +117,8 @@ DEFAULTS = ReplayOptions(
     workers=None,
     progress=None,
 )
+_TYPED = ("store", "cluster", "classes", "nodes", "gpus_per_node", "regimes", "pairs", "node_power", "deadline_slack")
+"""Options of their own at the command line; the others are keys of --world."""
 _NOT_FIXED = {"policy", "scheduler", "seeds", "seed", "as_published", "profiles", "plot", "workers", "progress"}
 """What may be chosen for a simulation as published, too."""
 
@@ -181,6 +183,7 @@ def _refuse_mixed(chosen: Mapping[str, Any], paths: Sequence[Path], store: objec
         changed = ["store"] if store is not None else fixed
         if changed:
             option = changed[0].replace("classes", "class").replace("_", "-")
+            option = f"--{option}" if changed[0] in _TYPED else option
             raise InputError(f"--as-published fixes what {option} would change; leave out one of them")
         if not chosen["profiles"]:
             raise InputError("--as-published needs the study's profiles: --world profiles=FILE (or their folder)")

@@ -204,7 +204,7 @@ def plain(value: Any) -> Any:
 
 
 # An option of the command line, with the word in capitals that stands for its value; none of a command in backticks.
-_OPTION = re.compile(r"(`[^`]*`)|--backend ([a-z]+)|--([a-z][a-z-]*)(?: [A-Z]+\b(?:\.\.\.)?)?")
+_OPTION = re.compile(r"(`[^`]*`)|--backend ([a-z]+)|--(?:(?:set|world) )?([a-z][a-z-]*)(?:[= ][A-Z]+\b(?:\.\.\.)?)?")
 
 
 def in_python(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -262,9 +262,10 @@ VERBS = {
     ),
     "campaign status": Verb(STORE, {"--campaign": ["weekly", "no such"]}),
     "campaign render": Verb(
-        {"": "launch", "--scheduler": "slurm"}, {"": ["launch", "nonsense"], "--option": ["--exclusive", "a'b"]}
+        {"": "launch", "--scheduler": "slurm"},
+        {"": ["launch", "nonsense"], "--nodes": ["n01", "x y"], "--option": ["--exclusive", "a'b"]},
     ),
-    "campaign doctor": Verb(STORE | {"--here": None}, {"--wait": ["1s"]}, writes=True),
+    "campaign doctor": Verb(STORE | {"--here": None}, {"--nodes": ["n01"], "--wait": ["1s"]}, writes=True),
     "campaign pack": Verb(
         {"": "{here}/whorl.tgz"}, {"": ["{here}/whorl.tgz", "{here}/none/whorl.tgz", "{here}"]}, costly=True
     ),

@@ -205,7 +205,7 @@ ALONE = [
     Question("schema", "schema --json", forms.columns),
     Question("schema-markdown", "schema --markdown", forms.markdown),
     Question("schema-view", "schema gpus_now --json"),
-    Question("probe-list", "probe list --model V100 --json"),
+    Question("probe-list", "probe list --backend simulated:model=V100 --json"),
     Question("demo-sample", "demo sample {out}/sample --gpus 8", forms.status_only, files=_sample),
     Question("demo-sim-describe", "demo sim --describe --model H100 --json"),
     Question("demo-sim", "demo sim --store {out}/store --gpus 4 --set hours=0.1 --fault hot=20% --json"),
