@@ -50,35 +50,6 @@ class Settings:
     dcgm_names: bool = False
 
 
-class _Task:
-    """Something slow that is done again and again."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work, self._problem, self._ready = work, "", 0.0
-        self.due = 0.0
-        """By the clock that is never set."""
-
-    @property
-    def rest_s(self) -> float:
-        """How long until it may be done again, however urgent it is."""
-        return max(0.0, self._ready - time.monotonic())
-
-    def run(self) -> None:
-        """Do it. An error is told once; earlier findings stay."""
-        began, problem = time.monotonic(), ""
-        try:
-            self._work()
-        except WhorlError as error:
-            problem = str(error)
-        except Exception as error:  # it must not end the thread
-            problem = f"the findings cannot be read ({type(error).__name__}: {error})"
-        if problem and problem != self._problem:
-            log.warning("%s; the findings stay as they were", problem)
-        self._problem, ended = problem, time.monotonic()
-        self._ready = ended + _SHARE * (ended - began)
-        self.due = max(self._ready, ended + _PAUSE_S)
-
-
 class Exporter:
     """Gives the series of a store, as often as it is asked."""
 
@@ -119,16 +90,18 @@ class Exporter:
             self._thread.join(_END_S)
 
     def _run(self) -> None:
-        """Read findings and meter energy, each once a minute, or less often where it takes long."""
-        refresh, meter = _Task(self.refresh), _Task(self._meter)
+        """Read findings and meter energy once a minute, or less often where that takes long; soon for a new GPU."""
+        earlier: set[str] = set()
         while not self._ended.is_set():
-            for task in (refresh, meter):
-                if task.due <= time.monotonic() and not self._ended.is_set():
-                    task.run()
-            soonest = min(refresh.due, meter.due) - time.monotonic()
-            if self._urgent.wait(max(0.0, soonest)) and not self._ended.wait(refresh.rest_s):
-                self._urgent.clear()
-                refresh.run()
+            self._urgent.clear()
+            began = time.monotonic()
+            problems = {problem for problem in (_problem(self.refresh), _problem(self._meter)) if problem}
+            for problem in problems - earlier:
+                log.warning("%s; the findings stay as they were", problem)
+            earlier = problems
+            rest_s = _SHARE * (time.monotonic() - began)
+            if not self._ended.wait(rest_s):
+                self._urgent.wait(max(0.0, _PAUSE_S - rest_s))
 
     def _meter(self) -> None:
         self._metered.advance(self._clock(), self._ended.is_set)
@@ -175,6 +148,17 @@ class Exporter:
             series("export_findings", SECONDS, "gauge", "how long that took", [({}, self._took_s, now)]),
             series("export", ONE, "info", "the version of whorl", [({"version": __version__}, 1, now)]),
         ]  # fmt: skip
+
+
+def _problem(work: Callable[[], None]) -> str:
+    """Why work failed; "" where it did not."""
+    try:
+        work()
+    except WhorlError as error:
+        return str(error)
+    except Exception as error:  # it must not end the thread
+        return f"the findings cannot be read ({type(error).__name__}: {error})"
+    return ""
 
 
 # -- Prometheus --------------------------------------------------------------------------------------------------
