@@ -69,7 +69,7 @@ def nothing(why: str) -> dict[str, Any]:
     return {"text": why, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
 
 
-def layout(height: int, **more: Any) -> dict[str, Any]:
+def layout(height: int, **properties: Any) -> dict[str, Any]:
     """The layout that all figures share; `height` in pixels."""
     return {
         "height": height,
@@ -77,5 +77,5 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "hovermode": "closest",
         "legend": LEGEND,
         "template": {},
-        **more,
+        **properties,
     }

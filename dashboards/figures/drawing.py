@@ -38,9 +38,12 @@ class Figure(Protocol):
         """The same as text."""
 
 
-def _trace(kind: str, given: Mapping[str, Any] | None = None, /, **more: Any) -> dict[str, Any]:
+def _trace(kind: str, trace: Mapping[str, Any] | None = None, /, **properties: Any) -> dict[str, Any]:
     """A trace; what is None is left out."""
-    return {"type": kind, **{name: value for name, value in {**(given or {}), **more}.items() if value is not None}}
+    return {
+        "type": kind,
+        **{name: value for name, value in {**(trace or {}), **properties}.items() if value is not None},
+    }
 
 
 Bar = partial(_trace, "bar")
@@ -62,7 +65,7 @@ def figure_of(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) ->
     Its data are lists and arrays of numpy, no series of Polars; `base` of a bar is a list. Raises ValueError, where it
     is checked, for what Plotly does not know.
     """
-    drawn = _Plain([dict(one) for one in traces], dict(layout))
+    drawn = _Plain(list(map(dict, traces)), dict(layout))
     return for_notebook(drawn) if checked else drawn
 
 

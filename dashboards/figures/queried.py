@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
-from ..table import MISSING, many
+from ..words import MISSING, many
 from .looks import plain
 
 if TYPE_CHECKING:
@@ -33,16 +33,14 @@ def queried(
 
     chosen = [name for name in (x, None if kind == "histogram" else y, colour) if name is not None]
     frame = rows.select(list(dict.fromkeys(chosen)))
-    finite = pl.selectors.float()
-    known = frame.with_columns(pl.when(finite.is_finite()).then(finite)).drop_nulls(
+    numbers = pl.selectors.float()
+    finite = frame.with_columns(pl.when(numbers.is_finite()).then(numbers)).drop_nulls(
         [name for name in chosen if name != colour]
     )
-    shown = known.head(_MOST_BARS) if kind == "bar" else known
-    groups = _groups(shown, colour)
-    draw = {"line": _line, "bar": _bar, "scatter": _points, "histogram": _histogram}[kind]
-    if kind == "scatter" and shown.height > _MOST_SHAPES:
-        draw = _many_points
-    traces = [draw(own, x, y, name, tone) for name, tone, own in groups]
+    drawn = finite.head(_MOST_BARS) if kind == "bar" else finite
+    groups = _groups(drawn, colour)
+    form = "scattergl" if kind == "scatter" and drawn.height > _MOST_SHAPES else kind
+    traces = [_trace(form, group, x, y, name=name, tone=tone) for name, tone, group in groups]
     figure = Figure(
         traces,
         layout(
@@ -63,21 +61,24 @@ def queried(
             },
         ),
     )
-    said = _said(frame.height, known.height, shown.height, kind)
-    if kind == "bar" and any(own[x].is_duplicated().any() for _, _, own in groups):
-        said += f" Several rows have the same {x}: a bar is their sum. Use GROUP BY to have one row of each."
-    return figure, said
+    sentence = _sentence(frame.height, finite.height, drawn.height, kind)
+    if kind == "bar" and any(group[x].is_duplicated().any() for _, _, group in groups):
+        sentence += f" Several rows have the same {x}: a bar is their sum. Use GROUP BY to have one row of each."
+    return figure, sentence
 
 
-def _said(all_rows: int, known: int, shown: int, kind: str) -> str:
-    said = [f"n = {shown:,}."]
-    if known > shown:
-        said.append(f"The first {shown:,} of {known:,} rows are drawn, as more bars cannot be told apart.")
-    if all_rows > known:
-        said.append(f"{many(all_rows - known, 'row')} left out, as a value in them is missing or endless.")
+def _sentence(all_rows: int, finite_rows: int, drawn_rows: int, kind: str) -> str:
+    sentences = [f"n = {drawn_rows:,}."]
+    if finite_rows > drawn_rows:
+        sentences.append(
+            f"The first {drawn_rows:,} of {finite_rows:,} rows are drawn, as more bars cannot be told apart."
+        )
+    if all_rows > finite_rows:
+        missing = many(all_rows - finite_rows, "row")
+        sentences.append(f"{missing} left out, as a value in them is missing or endless.")
     if kind == "line":
-        said.append("Points are joined in the order of the horizontal axis.")
-    return " ".join(said)
+        sentences.append("Points are joined in the order of the horizontal axis.")
+    return " ".join(sentences)
 
 
 def _groups(frame: pl.DataFrame, colour: str | None) -> list[tuple[str, str, pl.DataFrame]]:
@@ -86,10 +87,10 @@ def _groups(frame: pl.DataFrame, colour: str | None) -> list[tuple[str, str, pl.
         return [("", BLUE, frame)]
     tags = frame[colour].cast(pl.String).fill_null(MISSING).rename("tag")
     sizes = tags.to_frame().group_by("tag", maintain_order=True).len().sort("len", descending=True, maintain_order=True)
-    own = sorted(sizes["tag"].head(len(_COLOURS)).to_list())
-    groups = [(name, tone, frame.filter(tags == name)) for name, tone in zip(own, _COLOURS, strict=False)]
-    rest = frame.filter(~tags.is_in(own))
-    return groups if rest.is_empty() else [(_OTHERS, GREY, rest), *groups]
+    names = sorted(sizes["tag"].head(len(_COLOURS)).to_list())
+    groups = [(name, tone, frame.filter(tags == name)) for name, tone in zip(names, _COLOURS, strict=False)]
+    others = frame.filter(~tags.is_in(names))
+    return groups if others.is_empty() else [(_OTHERS, GREY, others), *groups]
 
 
 def _values(rows: pl.DataFrame, name: str | None) -> Any:
@@ -99,55 +100,27 @@ def _values(rows: pl.DataFrame, name: str | None) -> Any:
     if column.dtype.is_numeric():
         return column.to_numpy()
     if column.dtype == pl.String:
-        return [plain(one) for one in column]
+        return [plain(text) for text in column]
     return column.dt.strftime("%Y-%m-%dT%H:%M:%S%.6f").to_list()
 
 
-def _common(name: str) -> dict[str, Any]:
-    return {
-        "name": plain(name),
-        "hovertemplate": "%{x}<br>%{y}" + (f"<extra>{plain(name)}</extra>" if name else "<extra></extra>"),
-    }
-
-
-def _line(rows: pl.DataFrame, x: str, y: str | None, name: str, tone: str) -> Any:
-    from plotly.graph_objects import Scatter
-
-    own = rows.sort(x, maintain_order=True)
-    return Scatter(
-        x=_values(own, x), y=_values(own, y), mode="lines+markers" if own.height <= 100 else "lines",
-        line={"color": tone, "width": 1.6}, marker={"color": tone, "size": 5}, **_common(name),
-    )  # fmt: skip
-
-
-def _points(rows: pl.DataFrame, x: str, y: str | None, name: str, tone: str) -> Any:
-    from plotly.graph_objects import Scatter
-
-    marker = {"color": tone, "size": 6, "opacity": 0.7}
-    return Scatter(x=_values(rows, x), y=_values(rows, y), mode="markers", marker=marker, **_common(name))
-
-
-def _many_points(rows: pl.DataFrame, x: str, y: str | None, name: str, tone: str) -> Any:
-    from plotly.graph_objects import Scattergl
-
-    marker = {"color": tone, "size": 4, "opacity": 0.7}
-    return Scattergl(x=_values(rows, x), y=_values(rows, y), mode="markers", marker=marker, **_common(name))
-
-
-def _bar(rows: pl.DataFrame, x: str, y: str | None, name: str, tone: str) -> Any:
-    from plotly.graph_objects import Bar
-
-    return Bar(x=_values(rows, x), y=_values(rows, y), marker={"color": tone, "line": {"width": 0}}, **_common(name))
-
-
-def _histogram(rows: pl.DataFrame, x: str, _: str | None, name: str, tone: str) -> Any:
-    from plotly.graph_objects import Histogram
-
-    return Histogram(
-        x=_values(rows, x),
-        nbinsx=_BINS,
-        bingroup="all",
-        opacity=0.75,
-        marker={"color": tone, "line": {"width": 0}},
-        **_common(name),
-    )
+def _trace(kind: str, rows: pl.DataFrame, x: str, y: str | None, *, name: str, tone: str) -> dict[str, Any]:
+    """The rows of one colour as a trace."""
+    rows = rows.sort(x, maintain_order=True) if kind == "line" else rows
+    marker: dict[str, Any] = {"color": tone}
+    label = f"<extra>{plain(name)}</extra>" if name else "<extra></extra>"
+    trace = {"name": plain(name), "x": _values(rows, x), "marker": marker, "hovertemplate": "%{x}<br>%{y}" + label}
+    if kind == "histogram":
+        marker["line"] = {"width": 0}
+        trace.pop("hovertemplate")
+        return trace | {"type": "histogram", "nbinsx": _BINS, "bingroup": "all", "opacity": 0.75}
+    trace["y"] = _values(rows, y)
+    if kind == "bar":
+        marker["line"] = {"width": 0}
+        return trace | {"type": "bar"}
+    if kind == "line":
+        marker["size"] = 5
+        mode = "lines+markers" if rows.height <= 100 else "lines"
+        return trace | {"type": "scatter", "mode": mode, "line": {"color": tone, "width": 1.6}}
+    marker |= {"size": 6 if kind == "scatter" else 4, "opacity": 0.7}
+    return trace | {"type": kind, "mode": "markers"}
