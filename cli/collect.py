@@ -202,7 +202,7 @@ def _say_begun(collecting: Collecting) -> None:
 def _say_job(ended: Collected) -> None:
     """Tell the summary of a job, in one piece: several nodes write at once. Standard output is the command's."""
     from ..dashboards import terminal
-    from ..dashboards.documents.jobs import fleet_command, job_document
+    from ..dashboards.documents.job_gpus import fleet_command, job_document
     from ..dashboards.words import printable
 
     job = ended.job

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList
-from ...dashboards.table import count, many
+from ...dashboards.words import count, many
 from ...errors import InputError
 from ...jobs.accounting import importing
 from ...store.instants import time_of

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...dashboards.table import many
+from ...dashboards.words import many
 from ...errors import InputError, SchedulerError, WhorlError
 from ...jobs.node_doctor import (
     Finding,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from ...collectors.job_process import JobCollector
 from ...collectors.job_readings import GpuSummary, document, stored_summaries
 from ...dashboards.answers.reply import Reply, RowList, folder, opened
-from ...dashboards.documents.jobs import FleetPlace, job_document
+from ...dashboards.documents.job_gpus import FleetPlace, job_document
 
 if TYPE_CHECKING:
     from ...analysis.energy.held_idle import HeldIdle

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from ...collectors import collection
 from ...dashboards.answers.reply import Reply, RowList, folder
 from ...dashboards.documents import probes as documents
-from ...dashboards.table import many
+from ...dashboards.words import many
 from ...probes import measurement
 from ...probes.restore import restore_left_over
 from .job import JobReadings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...dashboards.document import Document
-from ...dashboards.documents.placement import ExclusionPrice, SchedulerView, advice_document
+from ...dashboards.documents.placement import PriceWords, SchedulerView, advice_document
 from ...dashboards.words import MISSING, many
 from ...jobs.formats import preference_of
 from ...store.hostlist import compress
@@ -56,7 +56,7 @@ def document(steering: Steering) -> Document:
         exclude=steering.worth_excluding,
         wait_s=wait.extra_s,
         wait_reason=wait.reason or "",
-        price=None if price is None else ExclusionPrice(price.worth, price_verdict(price), _price_evidence(price)),
+        price=None if price is None else PriceWords(price.worth, price_verdict(price), _price_evidence(price)),
         price_reason=steering.price_reason,
         remarks=steering.remarks,
     )

@@ -250,16 +250,16 @@ def _sweep_row(choice: SweepChoice, knob: str) -> dict[str, Any]:
     saved_pct = choice.saved_pct(chosen) or 0.0
     row: dict[str, Any] = {
         **{label: getattr(sweep.workload, label) for label in LABELS[1:]},
-        "batch_size": _whole(sweep.batch_sizes[chosen]),
-        knob: _whole(sweep.settings[chosen]),
+        "batch_size": _json_number(sweep.batch_sizes[chosen]),
+        knob: _json_number(sweep.settings[chosen]),
         "saved_pct": saved_pct,
         "slower_pct": choice.slower_pct(chosen),
-        f"zeus_{knob}": None if choice.zeus is None else _whole(sweep.settings[choice.zeus]),
+        f"zeus_{knob}": None if choice.zeus is None else _json_number(sweep.settings[choice.zeus]),
         "zeus_saved_pct": choice.saved_pct(choice.zeus),
         "zeus_slower_pct": choice.slower_pct(choice.zeus),
         "gpu": sweep.workload.gpu,
-        "default_batch_size": _whole(sweep.batch_sizes[default]),
-        f"default_{knob}": _whole(sweep.settings[default]),
+        "default_batch_size": _json_number(sweep.batch_sizes[default]),
+        f"default_{knob}": _json_number(sweep.settings[default]),
         "energy_j": float(sweep.energies_j[chosen]),
         "time_s": float(sweep.times_s[chosen]),
         "default_energy_j": float(sweep.energies_j[default]),
@@ -272,13 +272,13 @@ def _sweep_row(choice: SweepChoice, knob: str) -> dict[str, Any]:
     spread = gpu_spread_pct(sweep)
     if sweep.gpu_energies_j is not None and spread is not None:
         row["gpu_spread"] = [
-            {knob: _whole(setting), "spread_pct": share, "gpus": sweep.gpu_energies_j.shape[1]}
+            {knob: _json_number(setting), "spread_pct": share, "gpus": sweep.gpu_energies_j.shape[1]}
             for setting, share in zip(sweep.settings, spread.tolist(), strict=True)
         ]
     return row
 
 
-def _whole(value: float) -> float | int | None:
+def _json_number(value: float) -> float | int | None:
     """A number as JSON has it: whole where it is, null where there is none."""
     if math.isnan(value):
         return None
@@ -452,8 +452,8 @@ def stress_document(report: StressReport, *, simulated: bool) -> Document:
     parts.append("`whorl probe run stress --set knobs=FILE` runs it as a probe, FILE being what --json prints.")
     knobs = [[name, f"{value:g}"] for name, value in report.winner.setting.items()]
     parts.append(Table(["knob", Column("value", "number")], knobs, "Its knobs (0 is none of it, or the usual)"))
-    known = [kernel for kernel in (*report.trials, *report.rivals) if kernel.value is not None]
-    best_first = sorted(known, key=lambda kernel: -(kernel.value or 0.0))[:_KERNELS_LISTED]
+    scored = [kernel for kernel in (*report.trials, *report.rivals) if kernel.value is not None]
+    best_first = sorted(scored, key=lambda kernel: -(kernel.value or 0.0))[:_KERNELS_LISTED]
     parts.append(
         Table(
             ["kernel", Column(_GOALS[report.goal], "number"), "of"],

@@ -65,8 +65,8 @@ def advise_burst(
     from ..documents import training as documents
 
     scoped: dict[str, Any] = dict(options)
-    batches = _whole(scoped.pop("batch", 32), "batch")
-    widths = _whole(scoped.pop("gpus", 8), "gpus")
+    batches = _whole_numbers(scoped.pop("batch", 32), "batch")
+    widths = _whole_numbers(scoped.pop("gpus", 8), "gpus")
     limits = _limits(scoped.pop("limit", 2.0))
     rules, traffic = scoped.pop("rules", "exact"), scoped.pop("conv_traffic", None)
     bandwidth = scoped.pop("bandwidth", None) or BANDWIDTH
@@ -93,7 +93,7 @@ def _several(values: float | str | Sequence[float | str]) -> list[str]:
     return [str(value).strip() for value in listed]
 
 
-def _whole(values: float | str | Sequence[float | str], option: str) -> list[int]:
+def _whole_numbers(values: float | str | Sequence[float | str], option: str) -> list[int]:
     texts = _several(values)
     wrong = [text for text in texts if not re.fullmatch(r"[0-9]{1,9}", text)]
     if wrong or not texts:

@@ -135,8 +135,8 @@ def _avoided(reading: Reading, cluster: str, gpus: tuple[str, ...]) -> tuple[tup
             names.append(row["name"])
     if not names:
         return (), None, problems
-    whole = "its whole node is" if len(names) == 1 else f"the whole of {many(len(nodes), 'node')} is"
-    sentence = f"The job avoids {listed(names)}: schedulers exclude nodes, so {whole} left out."
+    nodes_are = "its nodes_are node is" if len(names) == 1 else f"the nodes_are of {many(len(nodes), 'node')} is"
+    sentence = f"The job avoids {listed(names)}: schedulers exclude nodes, so {nodes_are} left out."
     return tuple(sorted(nodes)), sentence, problems
 
 
@@ -194,11 +194,11 @@ def _inputs(reading: Reading, state: Address, address: PlacementAddress, questio
     clusters = list(dict.fromkeys(row["cluster"] for row in timed))
     works: Any = []
     for cluster in clusters:
-        where = f" on {cluster}" if len(clusters) > 1 else ""
-        works.append({"label": f"{_GAINING_MOST}{where}", "value": f"{cluster}{_BETWEEN}"})
+        place = f" on {cluster}" if len(clusters) > 1 else ""
+        works.append({"label": f"{_GAINING_MOST}{place}", "value": f"{cluster}{_BETWEEN}"})
         works += [
             {
-                "label": f"{row['workload']}{where} ({many(row['gpus'], 'GPU')})",
+                "label": f"{row['workload']}{place} ({many(row['gpus'], 'GPU')})",
                 "value": f"{cluster}{_BETWEEN}{row['workload']}",
             }
             for row in timed

@@ -40,7 +40,7 @@ SAVED = Column(
 
 
 @dataclass(frozen=True)
-class ExclusionPrice:
+class PriceWords:
     """What an exclusion costs in waiting, in sentences."""
 
     worth: bool
@@ -65,7 +65,7 @@ class SchedulerView:
     wait_s: float | None = None
     """How much later a job would start for the exclusion; None where that is not known."""
     wait_reason: str = "no scheduler was asked"
-    price: ExclusionPrice | None = None
+    price: PriceWords | None = None
     price_reason: str | None = None
     remarks: Sequence[str] = ()
 

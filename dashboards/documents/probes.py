@@ -188,8 +188,8 @@ def _fleet_table(done: Sequence[Summary], probes: Sequence[str]) -> Table:
 
 
 def _typical(runs: Sequence[Summary], name: str) -> float | None:
-    known = [getattr(run, name) for run in runs if getattr(run, name) is not None]
-    return median(known) if known else None
+    values = [getattr(run, name) for run in runs if getattr(run, name) is not None]
+    return median(values) if values else None
 
 
 def _remarks(report: Report, plan: Plan, *, by_gpu: bool) -> Iterator[str]:
@@ -198,8 +198,8 @@ def _remarks(report: Report, plan: Plan, *, by_gpu: bool) -> Iterator[str]:
     drifted = [run for run in timed if _drifted(run, plan)]
     if drifted:
         sign = "*: " if by_gpu else f"{len(drifted):,} of {len(timed):,} runs: "
-        asked = number(100 * plan.asked.half_width, 2)
-        yield f"{sign}the time still changed by more than the requested {asked} % while it was measured"
+        requested = number(100 * plan.asked.half_width, 2)
+        yield f"{sign}the time still changed by more than the requested {requested} % while it was measured"
     if by_gpu and timed:
         yield "ms: median of n repeats; ± %: half the width of its 95 % interval; ended: why measuring ended"
     if by_gpu and any(_half_width(run).startswith("≥") for run in timed):
@@ -222,8 +222,8 @@ def _problems(report: Report) -> Iterator[str]:
     for run in report.unhealthy[:_NAMED]:
         yield f"{run.probe} on {_place(run)} ({run.gpu}): {run.status_detail}"
     if len(report.unhealthy) > _NAMED:
-        more = len(report.unhealthy) - _NAMED
-        yield f"changes of health in {more:,} more runs: see events of kind 'health_changed'"
+        further = len(report.unhealthy) - _NAMED
+        yield f"changes of health in {further:,} more runs: see events of kind 'health_changed'"
     for gpu, error in list(report.failures.items())[:_NAMED]:
         yield f"failed: {error}" if gpu in error else f"failed: {gpu}: {error}"
     if len(report.failures) > _NAMED:
@@ -278,13 +278,15 @@ _BINARY_PREFIXES = ("", "Ki", "Mi", "Gi")
 def _level_tables(runs: Sequence[tuple[str, Summary]], plan: Plan, *, by_gpu: bool) -> Iterator[Table]:
     """What the runs of such probes found: a row for each GPU by its name, or else their medians in one row."""
     for probe in plan.probes:
-        named = [(name, run) for name, run in runs if run.probe == probe.name and run.levels]
-        if not named:
+        probe_runs = [(name, run) for name, run in runs if run.probe == probe.name and run.levels]
+        if not probe_runs:
             continue
-        of_probe = [run for _, run in named]
+        of_probe = [run for _, run in probe_runs]
         title, figures = _level_columns(probe, plan, of_probe)
         sample = "" if probe.kind == "soak" else _sample_size(of_probe)
-        grouped = [(name, [run]) for name, run in named] if by_gpu else [(f"median of {len(named):,}", of_probe)]
+        grouped = [(f"median of {len(probe_runs):,}", of_probe)]
+        if by_gpu:
+            grouped = [(name, [run]) for name, run in probe_runs]
         rows = [
             [name, *(_median_text(group, figure, digits) for _, figure, digits in figures)] for name, group in grouped
         ]
@@ -297,10 +299,10 @@ def _level_tables(runs: Sequence[tuple[str, Summary]], plan: Plan, *, by_gpu: bo
 def _level_columns(probe: Probe, plan: Plan, runs: Sequence[Summary]) -> tuple[str, list[tuple[str, str, int]]]:
     """Title, and heading, figure and digits of each column."""
     if probe.kind == "square":
-        asked = plan.asked
+        conditions = plan.asked
         title = (
-            f"{probe.name}: what the power sensor shows of load for {1000 * asked.period_s * asked.duty:g} ms in every "
-            f"{1000 * asked.period_s:g} ms"
+            f"{probe.name}: what the power sensor shows of load for "
+            f"{1000 * conditions.period_s * conditions.duty:g} ms in every {1000 * conditions.period_s:g} ms"
         )
         return title, list(_WAVE)
     names = list(dict.fromkeys(name for run in runs for name in run.levels))
@@ -334,10 +336,10 @@ def _sample_size(runs: Sequence[Summary]) -> str:
     if sizes:
         fewest = min(run.levels[f"repeats_at_{size}"].value for run, size in sizes)
         halves = [half for run, size in sizes if (half := _half_width_at(run, size)) is not None]
-        known = f"; 95 % interval: ± {number(max(halves), 2)} % or less" if halves else ""
-        rest = len(sizes) - len(halves)
-        unknown = f"; no interval for {rest} of {len(sizes)}" if rest else ""
-        return f" (n = {fewest:,.0f} or more repeats{known}{unknown})"
+        width = f"; 95 % interval: ± {number(max(halves), 2)} % or less" if halves else ""
+        without = len(sizes) - len(halves)
+        unknown = f"; no interval for {without} of {len(sizes)}" if without else ""
+        return f" (n = {fewest:,.0f} or more repeats{width}{unknown})"
     readings = [run.readings for run in runs if run.readings is not None]
     return f" (n = {min(readings):,} or more readings)" if readings else ""
 
@@ -350,10 +352,10 @@ def _half_width_at(run: Summary, size: str) -> float | None:
 
 def _median_text(runs: Sequence[Summary], figure: str, digits: int) -> str:
     """The median of a figure; one that is averaged over less than the sensor's period is below that."""
-    known = [run.levels[figure].value for run in runs if figure in run.levels]
-    if not known:
+    values = [run.levels[figure].value for run in runs if figure in run.levels]
+    if not values:
         return MISSING
-    middle = median(known)
+    middle = median(values)
     if figure == "checked_repetitions":
         return f"{middle:,.0f}"
     if figure == "sensor_window":

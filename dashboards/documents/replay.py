@@ -202,10 +202,10 @@ def _verdict(best: Sequence[PolicyFinding], *, energy: bool) -> str:
         gains = "saves energy measurably" if energy else "gains measurably"
         over = " and ".join(gain.against for gain in first.gains if not gain.of_control)
         return f"No policy {gains} over {over} and over itself without scores (n = {many(seeds, 'seed')})."
-    less, more = ("less energy", "more energy") if energy else ("sooner", "later")
+    lower, higher = ("less energy", "more energy") if energy else ("sooner", "later")
     baselines: dict[str, list[str]] = {}
     for gain in first.gains:
-        baselines.setdefault(_size(gain, less, more), []).append(
+        baselines.setdefault(_size(gain, lower, higher), []).append(
             "without scores" if gain.of_control else f"with {gain.against}"
         )
     sizes = ", ".join(f"{size} than {' and '.join(names)}" for size, names in baselines.items())
@@ -216,11 +216,11 @@ def _verdict(best: Sequence[PolicyFinding], *, energy: bool) -> str:
     return f"{names} {'is' if len(best) == 1 else 'are'} best here: jobs are done on average {sizes} ({counted})."
 
 
-def _size(gain: PolicyGain, less: str, more: str) -> str:
+def _size(gain: PolicyGain, lower: str, higher: str) -> str:
     sign = 1 if gain.mean_pct >= 0 else -1
     ends = (gain.lower_pct, gain.upper_pct) if sign > 0 else (gain.upper_pct, gain.lower_pct)
     low, high = (None if end is None else sign * end for end in ends)
-    return f"{with_interval(sign * gain.mean_pct, low, high, unit='%')} {less if sign > 0 else more}"
+    return f"{with_interval(sign * gain.mean_pct, low, high, unit='%')} {lower if sign > 0 else higher}"
 
 
 def _costs(group: Group, best: PolicyFinding) -> str:
@@ -301,11 +301,12 @@ def figure_tables(results: Sequence[Replayed]) -> list[Table]:
     policies = list(dict.fromkeys(result.case.policy for result in results))
     tables = []
     for columns in _TABLES:
-        known = _known(results, columns)
+        shared_columns = _known_columns(results, columns)
         rows: list[list[Cell]] = [
-            [policy, *(_mean(results, policy, column) for column in known)] for policy in policies
+            [policy, *(_mean(results, policy, column) for column in shared_columns)] for policy in policies
         ]
-        tables.append(Table([Column(head), *(_whole(column, results).column for column in known)], rows))
+        heads = [Column(head), *(_counted_column(column, results).column for column in shared_columns)]
+        tables.append(Table(heads, rows))
     return tables
 
 
@@ -314,7 +315,7 @@ def _mean(results: Sequence[Replayed], policy: str, column: FigureColumn) -> flo
     return mean / JOULES_PER_KWH if column.kwh and mean is not None else mean
 
 
-def _whole(column: FigureColumn, results: Sequence[Replayed]) -> FigureColumn:
+def _counted_column(column: FigureColumn, results: Sequence[Replayed]) -> FigureColumn:
     """The column of a number of jobs written whole where each mean is: over seeds it need not be."""
     if column.figure not in ("late", "limits_hit"):
         return column
@@ -323,7 +324,7 @@ def _whole(column: FigureColumn, results: Sequence[Replayed]) -> FigureColumn:
     return replace(column, column=replace(column.column, digits=0)) if is_whole else column
 
 
-def _known(results: Sequence[Replayed], columns: Iterable[FigureColumn]) -> list[FigureColumn]:
+def _known_columns(results: Sequence[Replayed], columns: Iterable[FigureColumn]) -> list[FigureColumn]:
     """The columns whose figure some replay knows."""
     return [column for column in columns if any(getattr(row.metrics, column.figure) is not None for row in results)]
 
@@ -355,7 +356,7 @@ def _terms(results: Sequence[Replayed]) -> Section:
     rows = [
         [column.column.head.partition(",")[0], units[column.figure], _DEFINITIONS[column.figure]]
         for columns in _TABLES
-        for column in _known(results, columns)
+        for column in _known_columns(results, columns)
     ]
     table = Table(["figure", "unit", Column("what it is", "sentence")], rows)
     return Section("What the figures are", [table], folded=True)
@@ -412,8 +413,8 @@ def _charts_over_time(results: Sequence[Replayed], bars: int) -> list[Chart]:
     if not outcomes:
         return []
     seed = next(iter(recorded.values())).case.seed
-    drawn = {policy: gantt(outcome, recorded[policy].world, bars) for policy, outcome in outcomes.items()}
-    cut = [policy for policy, (_, until) in drawn.items() if until < outcomes[policy].end_s]
+    gantts = {policy: gantt(outcome, recorded[policy].world, bars) for policy, outcome in outcomes.items()}
+    cut = [policy for policy, (_, until) in gantts.items() if until < outcomes[policy].end_s]
     part = f" Only the first {bars:,} bars are shown of {', '.join(cut)}." if cut else ""
     mean = f"Seed {seed}; each point is the mean over a 400th of the time."
     return [
@@ -423,6 +424,6 @@ def _charts_over_time(results: Sequence[Replayed], bars: int) -> list[Chart]:
             "Which job held which GPU",
             f"Seed {seed}. A bar is one job on neighbouring GPUs. The colour shows its slowdown against median GPUs of "
             f"one node.{part}",
-            {policy: figure for policy, (figure, _) in drawn.items()},
+            {policy: figure for policy, (figure, _) in gantts.items()},
         ),
     ]

@@ -33,12 +33,12 @@ def import_parts(report: Report) -> Iterator[str]:
         return
     ranks = f"{many(report.ranks, 'rank')}, " if report.kind == "timelines" else ""
     sources = (report.nodes, "node") if report.kind == "node_power" else (report.gpus, "GPU")
-    what = _KINDS.get(report.kind) or " and ".join(report.workloads) or "telemetry"
+    rows_of = _KINDS.get(report.kind) or " and ".join(report.workloads) or "telemetry"
     yield (
-        f"{report.file}: {many(total.rows, 'row')} of {what}: {count(total.kept)} kept, "
+        f"{report.file}: {many(total.rows, 'row')} of {rows_of}: {count(total.kept)} kept, "
         f"{many(total.duplicates, 'duplicate')} dropped, {count(total.refused)} refused; {ranks}{many(*sources)}"
     )
-    for reason, lines in sorted(report.refusals.items(), key=lambda item: -len(item[1])):
+    for reason, lines in sorted(report.refusals.items(), key=lambda refusal: -len(refusal[1])):
         first = ", ".join(str(line) for line in sorted(lines)[:_NAMED]) + (", ..." if len(lines) > _NAMED else "")
         yield f"  refused: {count(len(lines))} where {reason} (line {first})"
     units: dict[str, dict[str, list[str]]] = {}
@@ -64,10 +64,10 @@ def next_command(reports: Sequence[Report], store: str) -> list[Command]:
 
 def merge_parts(merged: Merged) -> Iterator[str]:
     """What was added of another store, or of files of its tables."""
-    added, known = sum(merged.added.values()), sum(merged.known.values())
+    added, stored_before = sum(merged.added.values()), sum(merged.known.values())
     tables = ", ".join(f"{name} {count(rows)}" for name, rows in merged.added.items())
     yield (
-        f"{merged.source}: {many(added, 'row')} added{f' ({tables})' if tables else ''}; {count(known)} "
+        f"{merged.source}: {many(added, 'row')} added{f' ({tables})' if tables else ''}; {count(stored_before)} "
         "were stored before"
     )
     if merged.replaced:

@@ -55,8 +55,8 @@ def _time_saved(gains: Sequence[Gain], reason: str | None) -> Section:
         for gain in gains
     ]
     table = Table([Column("against", "sentence"), SAVED, Column("", "sentence")], rows, cards=True)
-    alike = [] if reason is None else [f"The GPUs cannot be told apart: {reason}."]
-    return Section("Time saved by these GPUs in this order", [table, *alike])
+    doubt = [] if reason is None else [f"The GPUs cannot be told apart: {reason}."]
+    return Section("Time saved by these GPUs in this order", [table, *doubt])
 
 
 # -- burst -------------------------------------------------------------------------------------------------------
@@ -117,7 +117,8 @@ def burst_document(answer: BurstAnswer) -> Document:
     for row in answer.rows:
         question = row.plan.question
         name = f"Batch {question.batch}, {many(question.gpus, 'GPU')}, limit {_limit_text(row.plan)}"
-        parts.append(Section(name, [_idle(row.plan), *(_placed(row.placement) if row.placement is not None else ())]))
+        placement = () if row.placement is None else _placement(row.placement)
+        parts.append(Section(name, [_idle(row.plan), *placement]))
     return Document(title, parts)
 
 
@@ -185,7 +186,7 @@ def _idle(plan: BurstPlan) -> str:
     return f"Idle share of an iteration: {waits}"
 
 
-def _placed(placement: BurstPlacement) -> Iterator[Part]:
+def _placement(placement: BurstPlacement) -> Iterator[Part]:
     yield (
         f"An iteration there: {placement.time_ms:.4f} ms [{placement.lower_ms:.4f}, {placement.upper_ms:.4f}], by the "
         f"scores of {placement.workload} on {placement.cluster}"

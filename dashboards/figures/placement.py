@@ -28,10 +28,10 @@ def nodes_by_score(rows: pl.DataFrame, *, hard: float | None = None, soft: float
     `rows`: of `analysis.placement.node_rows`, of one kind of a workload. `hard`, `soft`: the lines from which a
     node is excluded or avoided, if its interval lies above.
     """
-    shown = rows.drop_nulls("score").with_row_index("rank")
-    few = shown.height <= _FEW
+    scored = rows.drop_nulls("score").with_row_index("rank")
+    few = scored.height <= _FEW
     traces: list[Any] = []
-    ends = shown.drop_nulls(["low", "high"])
+    ends = scored.drop_nulls(["low", "high"])
     if not few and not ends.is_empty():
         x = ends["rank"].to_numpy()
         edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
@@ -43,15 +43,15 @@ def nodes_by_score(rows: pl.DataFrame, *, hard: float | None = None, soft: float
             ),
         ]  # fmt: skip
     for mark, (colour, symbol, size, name) in _MARKS.items():
-        own = shown.filter(pl.col("mark") == mark)
-        if not own.is_empty():
-            traces.append(_points(own, colour, symbol, size, name, bars=few))
-    names = [escape(name, quote=False) for name in shown["node"]]
+        marked = scored.filter(pl.col("mark") == mark)
+        if not marked.is_empty():
+            traces.append(_points(marked, colour, symbol, size, name, bars=few))
+    names = [escape(name, quote=False) for name in scored["node"]]
     axis: dict[str, Any] = {"title": {"text": "nodes, fastest first"}, "zeroline": False, "automargin": True}
     if few:
         axis |= {"tickvals": list(range(len(names))), "ticktext": names, "showgrid": False}
         axis["autotickangles"] = [0, 90]  # Plotly leaves out a slanted name that ends beyond the figure: the slowest
-    lines = [one for one in (1.0, soft, hard) if one is not None]
+    lines = [level for level in (1.0, soft, hard) if level is not None]
     return figure_of(
         traces,
         layout(
@@ -61,10 +61,10 @@ def nodes_by_score(rows: pl.DataFrame, *, hard: float | None = None, soft: float
             yaxis={"title": {"text": "time / that of the median GPU"}, "zeroline": False, "automargin": True},
             shapes=[
                 {
-                    "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": one, "y1": one, "layer": "below",
+                    "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": level, "y1": level, "layer": "below",
                     "line": {"color": GREY, "width": 1, "dash": "dot"},
                 }
-                for one in lines if one == 1.0 or _reaches(shown, one)
+                for level in lines if level == 1.0 or _reaches(scored, level)
             ],
         ),
     )  # fmt: skip
@@ -78,12 +78,12 @@ def _reaches(rows: pl.DataFrame, line: float) -> bool:
 
 def _points(rows: pl.DataFrame, colour: str, symbol: str, size: int, name: str, *, bars: bool) -> Any:
     score = rows["score"].to_numpy()
-    more: dict[str, Any] = {}
+    error_bars: dict[str, Any] = {}
     if bars:
         above = (rows["high"] - rows["score"]).round(5).to_list()
         below = (rows["score"] - rows["low"]).round(5).to_list()
         about = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.4, "width": 3}
-        more["error_y"] = {**about, "array": above, "arrayminus": below}
+        error_bars["error_y"] = {**about, "array": above, "arrayminus": below}
     return Scatter(
         x=single(rows["rank"].to_numpy()),
         y=single(score),
@@ -96,7 +96,7 @@ def _points(rows: pl.DataFrame, colour: str, symbol: str, size: int, name: str, 
         ],
         hovertemplate="%{customdata[0]}: %{y:.3f} %{customdata[2]}<br>slowest GPU %{customdata[1]}, "
         "n = %{customdata[3]}<extra></extra>",
-        **more,
+        **error_bars,
     )
 
 
