@@ -133,7 +133,7 @@ def advice_document(
     kinds = advice.kinds or (advice,)
     placing = {kind.workload: kind for kind in ((usable_now or advice).kinds or (usable_now or advice,))}
     parts: list[Part] = [*_opening(advice, view, workloads)]
-    if len(workloads) > 1:
+    if len(workloads) > 1 and any(row.gain is not None for row in workloads):
         parts.append(Section(f"What a job of {many(advice.gpus, 'GPU')} gains, by workload", [_workloads(workloads)]))
     for kind in kinds:
         of_kind = f" of {kind.workload}" if advice.kinds else ""

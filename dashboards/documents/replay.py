@@ -28,7 +28,7 @@ from ..figures.replay import (
     load_over_time,
     queue_over_time,
 )
-from ..words import capital, estimate, many, with_interval
+from ..words import capital, duration, in_unit, many, with_interval
 
 _LEAVE_NODES_OUT = ("drain-outliers", "advice-exclude")
 _BARS_OF_A_PAGE = 20_000  # some 10 bytes each, compressed
@@ -179,41 +179,61 @@ def opening(group: Group, title: str = "") -> Iterator[str]:
         best = best_findings(findings)
         if best:
             yield f"{about}{_verdict(best, energy=energy)}"
-        costs = "" if energy or not best else _costs(group, best[0])
+        costs = "" if energy or not best or not _measurable(best[0]) else _costs(group, best[0])
         if costs:
             yield f"{about}{costs}"
 
 
 def best_findings(findings: Sequence[PolicyFinding]) -> list[PolicyFinding]:
-    """The policy that gains most over what is hardest for it, and those that gain the same; none is compared: []."""
+    """The policy that gains measurably over most baselines, then most over what is hardest for it, and those that gain
+    the same to a tenth of a per cent; none is compared: []."""
 
-    def rank(finding: PolicyFinding) -> tuple[bool, float]:
-        return finding.finding == BETTER, min(gain.mean_pct for gain in finding.gains)
+    def rank(finding: PolicyFinding) -> tuple[bool, int, float]:
+        gains = finding.gains
+        return finding.finding == BETTER, len(_measurable(finding)), min(gain.mean_pct for gain in gains)
 
     candidates = [finding for finding in findings if finding.finding and finding.gains]
-    highest = max(map(rank, candidates), default=None)
-    return [finding for finding in candidates if rank(finding) == highest]
+    best = max(candidates, key=rank, default=None)
+    if best is None:
+        return []
+    same = [gain.as_text() for gain in best.gains]
+    return [finding for finding in candidates if [gain.as_text() for gain in finding.gains] == same]
+
+
+def _measurable(finding: PolicyFinding) -> list[PolicyGain]:
+    """What a policy gains measurably; where one seed was replayed, all of it."""
+    one_seed = finding.finding == ONE_SEED
+    return [gain for gain in finding.gains if one_seed or (gain.measurable and gain.mean_pct > 0)]
 
 
 def _verdict(best: Sequence[PolicyFinding], *, energy: bool) -> str:
-    first = best[0]
-    seeds = first.gains[0].n
-    if first.finding not in (BETTER, ONE_SEED):
-        gains = "saves energy measurably" if energy else "gains measurably"
-        over = " and ".join(gain.against for gain in first.gains if not gain.of_control)
-        return f"No policy {gains} over {over} and over itself without scores (n = {many(seeds, 'seed')})."
-    lower, higher = ("less energy", "more energy") if energy else ("sooner", "later")
-    baselines: dict[str, list[str]] = {}
-    for gain in first.gains:
-        baselines.setdefault(_size(gain, lower, higher), []).append(
-            "without scores" if gain.of_control else f"with {gain.against}"
-        )
-    sizes = ", ".join(f"{size} than {' and '.join(names)}" for size, names in baselines.items())
+    """What the best policy gains, and over what no gain is measurable."""
+    gains, seeds = best[0].gains, best[0].gains[0].n
     counted = f"n = {many(seeds, 'seed')}, 90 % intervals" if seeds > 1 else "one seed, which is not evidence"
+    lower, higher = ("less energy", "more energy") if energy else ("sooner", "later")
+
+    def sizes(chosen: Sequence[PolicyGain]) -> str:
+        baselines: dict[str, list[str]] = {}
+        for gain in chosen:
+            baseline = "without scores" if gain.of_control else f"with {gain.against}"
+            baselines.setdefault(_size(gain, lower, higher), []).append(baseline)
+        return ", ".join(f"{size} than {' and '.join(names)}" for size, names in baselines.items())
+
+    measurable = _measurable(best[0])
+    unsure = [gain for gain in gains if gain not in measurable]
+    if not any(gain for gain in measurable if not gain.of_control):
+        saves = "saves energy measurably" if energy else "gains measurably"
+        over = " and ".join(gain.against for gain in gains if not gain.of_control)
+        return f"No policy {saves} over {over} and over itself without scores ({counted}). The nearest: {sizes(gains)}."
     names = " and ".join(finding.policy for finding in best)
-    if energy:
-        return f"{names} {'needs' if len(best) == 1 else 'need'} {sizes} ({counted})."
-    return f"{names} {'is' if len(best) == 1 else 'are'} best here: jobs are done on average {sizes} ({counted})."
+    is_better = best[0].finding in (BETTER, ONE_SEED)
+    one, several = ("needs", "need") if energy else ("is", "are") if is_better else ("gains", "gain")
+    verb = one if len(best) == 1 else several
+    leads = (
+        f"{names} {verb}" if energy else f"{names} {verb}{' best here' if is_better else ''}: jobs are done on average"
+    )
+    but = f"; not measurable: {sizes(unsure)}" if unsure else ""
+    return f"{leads} {sizes(measurable)}{but} ({counted})."
 
 
 def _size(gain: PolicyGain, lower: str, higher: str) -> str:
@@ -228,15 +248,15 @@ def _costs(group: Group, best: PolicyFinding) -> str:
     if group.packed not in group.policies or best.policy == group.packed:
         return ""
     texts = []
-    for figure, digits, unit, wording in (
-        ("p95_queue_s", 0, "s", "95 % of the jobs wait at most {}"),
-        ("unfair_pct_themis", 0, "%", "{} of the jobs are treated unfairly"),
-        ("energy_kwh", 1, "kWh", "the energy is {}"),
+    for figure, write, wording in (
+        ("p95_queue_s", duration, "95 % of the jobs wait at most {} ({})"),
+        ("unfair_pct_themis", lambda mean: f"{mean:.0f} %", "{} of the jobs are treated unfairly ({})"),
+        ("energy_kwh", lambda mean: in_unit(mean * JOULES_PER_KWH), "the energy is {} ({})"),
     ):
-        with_best, with_packed = (mean_of(group.results, policy, figure) for policy in (best.policy, group.packed))
-        if with_best is not None and with_packed is not None:
-            sizes = (estimate(mean, digits=digits, unit=unit) for mean in (with_best, with_packed))
-            texts.append(wording.format("{} ({})".format(*sizes)))
+        means = [mean_of(group.results, policy, figure) for policy in (best.policy, group.packed)]
+        known = [write(mean) for mean in means if mean is not None]
+        if len(known) == len(means):
+            texts.append(wording.format(*known))
     return f"What it costs, in brackets beside {group.packed}: {'; '.join(texts)}." if texts else ""
 
 
