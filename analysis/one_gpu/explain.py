@@ -16,6 +16,7 @@ from ...errors import InputError
 from ...store.names import by_number
 from ..choosing import find, known_gpus
 from ..runs.probing import is_simulated
+from ..telemetry.extent import newest_readings
 from ..verdicts.judgements import Newer, clusters, last_judgement
 from ..verdicts.verdict import Level, NotJudged, Smallest, Verdict
 from .found import Found
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ...store import Store
 
 _SHARED = ("driver", "vbios", "power_limit_mw")
+NEWEST = ("utilization", "power_mw", "temperature_c", "sm_clock_mhz", "memory_used")
+"""The metrics of its newest reading."""
 _NOT_IDENTITY = ("cluster", "gpu", "name", "names", "keys")
 
 
@@ -48,6 +51,8 @@ class Explained:
     """The newest first."""
     runs: pl.DataFrame = field(repr=False)
     """Of `own_runs`."""
+    newest: pl.DataFrame = field(repr=False)
+    """Its newest reading, of `newest_readings`: at most a row, with the metrics `NEWEST`."""
 
     @property
     def cluster(self) -> str:
@@ -110,7 +115,13 @@ def explain(store: Store, name: str, *, cluster: str | None = None, peers: bool 
         _shared(store, row),
         tuple(events(store, on_cluster, keys, row["node"])),
         runs,
+        newest_reading(store, row),
     )
+
+
+def newest_reading(store: Store, row: Mapping[str, Any]) -> pl.DataFrame:
+    """Of `Explained.newest`. `row`: of `known_gpus`."""
+    return newest_readings(store, [(row["cluster"], key) for key in row["keys"]], NEWEST, 1)
 
 
 def _shared(store: Store, row: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

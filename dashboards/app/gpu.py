@@ -17,7 +17,7 @@ from dash import State as Also
 
 from ...analysis.choosing import beside, known_gpus, meant, search, shared
 from ...analysis.one_gpu import happened, standing
-from ...analysis.one_gpu.explain import stands_in
+from ...analysis.one_gpu.explain import newest_reading, stands_in
 from ...analysis.one_gpu.found import Found, named
 from ...analysis.one_gpu.past import Compared, Line
 from ...analysis.one_gpu.reasons import reasons
@@ -189,7 +189,11 @@ def _head(gpu: KnownGpu, state: State) -> list[Component]:
         document.summary(gpu.stands(), judged),
         document.what_was_found(gpu.row, runs, judged, gpu.events(), store=str(gpu.store.root)),
     ]
-    return [*_drawn(parts, state), _links(gpu, runs, state), *_drawn([_identity(gpu, runs)], state)]
+    return [
+        *_drawn(parts, state),
+        _links(gpu, runs, state),
+        *_drawn([_identity(gpu, runs), document.newest(newest_reading(gpu.store, gpu.row))], state),
+    ]
 
 
 def _identity(gpu: KnownGpu, runs: pl.DataFrame) -> Section:
@@ -230,15 +234,15 @@ def _clock(gpu: KnownGpu, state: State) -> list[Component]:
 
 
 def _runs(gpu: KnownGpu, state: State) -> list[Component]:
-    return _drawn(
-        [
-            document.runs(gpu.runs(), MOST),
-            document.events(gpu.events(), MOST),
-            document.like_it(gpu.near()),
-            document.method(gpu.runs()),
-        ],
-        state,
-    )
+    judged = gpu.found()
+    parts = [
+        document.runs(gpu.runs(), MOST),
+        document.events(gpu.events(), MOST),
+        document.like_it(gpu.near()),
+        None if judged is None else document.not_judged(judged.not_judged),
+        document.method(gpu.runs()),
+    ]
+    return _drawn(parts, state)
 
 
 _PARTS: Mapping[str, tuple[Callable[[KnownGpu, State], list[Component]], tuple[str, ...]]] = {
@@ -288,10 +292,11 @@ def _choice(part: Part, state: State) -> list[Component]:
     choose: Component = dcc.Dropdown(names, chosen, id=control.name, clearable=False)
     if len(names) <= 6:
         choose = dcc.RadioItems(names, chosen, id=control.name, inline=True, className="views")
+    legend = html.Legend(f"{part.title}: which", className="unseen")
     return [
         html.H3(part.title),
         html.P(prose(part.caption), className="soft"),
-        html.Fieldset([html.Legend(f"{part.title}: which", className="unseen"), choose], className="inputs narrow"),
+        html.Fieldset([legend, choose], className="inputs narrow", hidden=len(names) == 1),
         dcc.Store(f"{control.name}-is", data=chosen),
         graph(part.figures[chosen], f"{part.title}: {chosen}", id=f"{control.name}-drawn"),
     ]

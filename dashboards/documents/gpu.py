@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from ... import __version__
-from ...analysis.one_gpu.explain import Explained, SharedFinding, stands_in
+from ...analysis.one_gpu.explain import NEWEST, Explained, SharedFinding, stands_in
 from ...analysis.one_gpu.found import Found, Named
 from ...analysis.one_gpu.happened import Happened, Mark, lost_since
 from ...analysis.one_gpu.past import Line, Place, Scatter, Sitting
@@ -24,14 +24,16 @@ from ...analysis.one_gpu.runs import timed
 from ...analysis.one_gpu.standing import Figures, Standing, times
 from ...analysis.one_gpu.whole import OneGpu
 from ...analysis.runs.probing import is_simulated
-from ...analysis.verdicts import Kind
+from ...analysis.verdicts import Kind, NotJudged
 from ...analysis.verdicts.fingerprint import Neighbour
 from ..document import Chart, Column, Command, Document, Facts, Part, Section, Table, Tiles
 from ..figures import gpu as figures
 from ..figures.fleet import over_time
 from ..words import MISSING, count, listed, many, minute, number, with_interval
 from .evidence import because, changed_with, peers
-from .verdicts import as_judged, definitions, findings, least, not_judged
+from .telemetry import newest_section
+from .verdicts import as_judged, definitions, findings, least
+from .verdicts import not_judged as gaps_table
 
 _WORKLOADS, _SITTINGS = 3, 8  # of its past, as tables
 _DRAWN = 12  # workloads whose past is drawn
@@ -55,6 +57,7 @@ def document(gpu: Explained, store: str) -> Document:
         _in_short(gpu.row),
         what_was_found(gpu.row, gpu.runs, gpu.found, gpu.events, store=store),
         which(gpu.row, gpu.shared, gpu.runs),
+        newest(gpu.newest),
         places(gpu.places, gpu.row["model"]),
     ]
     if isinstance(gpu, OneGpu):
@@ -75,7 +78,12 @@ def document(gpu: Explained, store: str) -> Document:
     parts.append(events(gpu.events))
     if isinstance(gpu, OneGpu):
         parts.append(like_it(gpu.alike))
-    parts += [look_on(gpu.row, store), method(gpu.runs), definitions({verdict.kind for verdict in gpu.verdicts})]
+    parts += [
+        not_judged(gpu.not_judged),
+        look_on(gpu.row, store),
+        method(gpu.runs),
+        definitions({verdict.kind for verdict in gpu.verdicts}),
+    ]
     model = gpu.row["model"] or "a GPU of unknown model"
     return Document(f"GPU {gpu.name}: {model}", [part for part in parts if part is not None])
 
@@ -127,8 +135,6 @@ def what_was_found(
     if judged is not None and not verdicts and (smallest := least(judged.smallest)) is not None:
         parts.append(smallest)
     parts += _next_steps(row, own_runs, judged, simulated=simulated, store=store)
-    if judged is not None and (gaps := not_judged(judged.not_judged)) is not None:
-        parts.append(gaps)
     return Section("What was found", parts)
 
 
@@ -139,7 +145,7 @@ def _in_a_sentence(judged: Found | None, own_runs: pl.DataFrame) -> str:
         kinds = list(dict.fromkeys(f"{verdict.kind} ({verdict.state})" for verdict in wrong))
         return f"Found against it: {listed(kinds, 6)}."
     if own_runs.is_empty() and (judged is None or not judged.verdicts):
-        return "It was never measured: nothing can be said of it."
+        return "It was never measured: nothing can be said of its speed."
     if judged is None:
         return "Nobody has judged this GPU yet."
     if not judged.judged and not judged.verdicts:
@@ -252,6 +258,11 @@ def which(row: Row, shared: Mapping[str, tuple[int, int]], own_runs: pl.DataFram
         measured += f", from {minute(began.min())} to {minute(began.max())} UTC"  # type: ignore[arg-type]
     pairs += [("power limit", watts), ("cluster", str(row["cluster"])), ("key in the tables", str(row["gpu"]))]
     return Section("Which GPU", [Facts([*pairs, ("runs", measured)])])
+
+
+def newest(reading: pl.DataFrame) -> Section | None:
+    """Its newest reading: load, power, temperature, clock and memory; None where it has none. Of `explain.NEWEST`."""
+    return newest_section(reading, NEWEST) if reading.height else None
 
 
 # -- beside its peers --------------------------------------------------------------------------------------------
@@ -562,6 +573,12 @@ def events(happened: Sequence[Happened], most: int = _EVENTS) -> Section | None:
     )
     columns = [Column("when (UTC)", "time"), Column("what"), Column("detail", "sentence")]
     return Section("What happened", [Table(columns, cells)], lead)
+
+
+def not_judged(gaps: Sequence[NotJudged]) -> Section | None:
+    """What about it, its workloads or its cluster was not judged, and why; None where all was."""
+    gap_rows = gaps_table(gaps)
+    return None if gap_rows is None else Section("Not judged", [gap_rows])
 
 
 # -- how it was measured -----------------------------------------------------------------------------------------
