@@ -17,7 +17,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
-from .words import MISSING, estimate, interval, number, quantity, second, with_interval
+from .words import (
+    LADDERS,
+    MISSING,
+    estimate,
+    interval,
+    number,
+    quantity,
+    second,
+    with_interval,
+    with_interval_in_unit,
+)
 
 Kind = Literal["text", "sentence", "count", "number", "percent", "interval", "estimate", "time", "quantity"]
 """How the cells of a column are written and sorted. `text`: one line that does not break; `sentence`: text whose lines
@@ -41,7 +51,8 @@ class Column:
     """Digits behind the point, of a number; None for four significant ones. Of an estimate, the most; None for as many
     as tell the ends of its interval apart."""
     unit: str = ""
-    """Of a `number` it is written behind each cell; of a `quantity` it gets a prefix."""
+    """Of a `number` it is written behind each cell; of a `quantity` it gets a prefix; an `estimate` in J, s or g is
+    written in the unit of `words.LADDERS` that suits the cell."""
     explains: str = ""
     """What the column means, in a sentence: shown where the pointer rests on its head, and in the fold of terms."""
     drops: int = 0
@@ -58,6 +69,8 @@ class Column:
         """A cell for people; n/a where the value is missing."""
         if isinstance(cell, str):
             return cell
+        if isinstance(cell, tuple) and len(cell) == 3 and self.unit in LADDERS:
+            return with_interval_in_unit(*cell, LADDERS[self.unit])
         if isinstance(cell, tuple) and len(cell) == 3:
             signed = self.kind == "percent"
             return with_interval(*cell, signed=signed, unit="%" if signed else self.unit, most=self.digits)

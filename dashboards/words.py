@@ -28,6 +28,8 @@ TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 """Units of a time in s."""
 MASSES = (("t", 1e6), ("kg", 1e3), ("g", 1.0))
 """Units of a mass in g."""
+LADDERS = {"J": ENERGIES, "s": TIMES, "g": MASSES}
+"""Units for people, by the unit that is stored."""
 
 
 # -- texts -------------------------------------------------------------------------------------------------------
@@ -180,6 +182,19 @@ def in_unit(value: float | None, units: Sequence[tuple[str, float]] = ENERGIES, 
     """A stored value in the unit that suits it: `278 Wh`."""
     unit, size = unit_of([value], units)
     return number(None if value is None else value / size, digits, suffix=f" {unit}")
+
+
+def with_interval_in_unit(
+    value: float | None, low: float | None, high: float | None, units: Sequence[tuple[str, float]] = ENERGIES
+) -> str:
+    """A stored estimate and its interval, in the unit that suits it: `278.3 Wh [268.2, 297.9]`."""
+    if value is None:
+        return MISSING
+    crosses = low is not None and high is not None and low < 0 < high  # its value may be small beside it
+    unit, size = unit_of([low, high] if crosses else [value], units)
+    if low is not None and low == high:
+        return number(value / size, 3, suffix=f" {unit}")
+    return with_interval(*(None if end is None else end / size for end in (value, low, high)), unit=unit)
 
 
 def part_of(part: float | None, total: float | None) -> str:

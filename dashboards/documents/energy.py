@@ -21,6 +21,7 @@ from ...analysis.energy.series import Reason
 from ..document import Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
 from ..figures.energy import CLUSTERS, books, largest
 from ..words import (
+    ENERGIES,
     MASSES,
     MISSING,
     TIMES,
@@ -31,7 +32,7 @@ from ..words import (
     part_of,
     second,
     unit_of,
-    with_interval,
+    with_interval_in_unit,
 )
 
 Row = Mapping[str, Any]
@@ -55,7 +56,7 @@ _HOSTS = {
     HostSource.BOTH: "by meters of the nodes and by host_w of the settings",
 }
 _PARTS = {
-    Kind.JOB: "of jobs",
+    Kind.JOB: "by jobs",
     Kind.IDLE: "idle: no job had the GPU, and it did nothing",
     Kind.UNATTRIBUTED: "unattributed: it worked, and nobody knows for whom",
 }
@@ -83,9 +84,7 @@ def estimated(names: Sequence[str], size: float = 1.0) -> Callable[[Row], Cell]:
 
     def cell(row: Row) -> Cell:
         value, low, high = (None if row[name] is None else row[name] / size for name in names)
-        if value is None:
-            return None
-        return number(value, 3) if low == high else (value, low, high)
+        return None if value is None else (value, low, high)
 
     return cell
 
@@ -95,11 +94,10 @@ def scaled(name: str, size: float = 1.0) -> Callable[[Row], Cell]:
     return lambda row: None if row[name] is None else row[name] / size
 
 
-def estimate_text(row: Row, names: Sequence[str], units: Sequence[tuple[str, float]] | None = None) -> str:
+def estimate_text(row: Row, names: Sequence[str], units: Sequence[tuple[str, float]] = ENERGIES) -> str:
     """A figure of a row with its interval, in the unit that suits it: `278.3 Wh [268.2, 297.9]`."""
-    unit, size = ("", 1.0) if units == () else unit_of([row[name] for name in names], *([units] if units else []))
-    value, low, high = (None if row[name] is None else row[name] / size for name in names)
-    return with_interval(value, low, high, unit=unit)
+    value, low, high = (row[name] for name in names)
+    return with_interval_in_unit(value, low, high, units)
 
 
 def idle_cell(row: Row) -> Cell:
@@ -108,9 +106,13 @@ def idle_cell(row: Row) -> Cell:
     share, low, high = (row[f"idle_share{end}"] for end in ("", "_low", "_high"))
     if share is None:
         return None if high is None or high >= 1 else f"at most {100 * high:.0f}"
-    return (100 * share, None if low is None else 100 * low, None if high is None else 100 * high)
+    if low is None or high is None or low == high:
+        return (100 * share, None, None)
+    return (100 * share, 100 * low, 100 * high)
 
 
+JOULES = Column("energy", "estimate", unit="J", explains="With its 95 % interval. Filters and copies take J.")
+GRAMS = Column("CO2e", "estimate", unit="g", explains="With its 95 % interval. Filters and copies take g.")
 IDLE = Column(
     "idle %", "estimate", 1, explains="The part of the energy that the GPUs would have drawn without work.", drops=2
 )
@@ -144,7 +146,6 @@ def rows_table(answer: EnergyAnswer, title: str = "") -> Table:
 
 def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
     by = answer.by
-    unit, size = unit_of([row["high_j"] or row["energy_j"] or row["known_j"] for row in rows])
     time, seconds = unit_of([row["gpu_s"] for row in rows], TIMES)
 
     def share(head: str, name: str, explains: str) -> tuple[Column, Callable[[Row], Cell]]:
@@ -168,7 +169,7 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
             Column(f"GPU {time}", "number", explains="Share x time, over all its GPUs.", drops=8),
             scaled("gpu_s", seconds),
         ),
-        (Column(f"energy {unit}", "estimate"), estimated(ENERGY, size)),
+        (JOULES, estimated(ENERGY)),
     ]
     if by.of_people:
         columns.append((IDLE, lambda row: idle_cell(row) if row["kind"] == Kind.JOB else ""))
@@ -180,8 +181,7 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
         ]
     columns.append((MEASURED, measured_cell))
     if any(row["co2e_g"] is not None for row in rows):
-        mass, grams = unit_of([row["co2e_g"] for row in rows], MASSES)
-        columns.append((Column(f"CO2e {mass}", "estimate"), estimated(CO2E, grams)))
+        columns.append((GRAMS, estimated(CO2E)))
     if any(row["cost"] is not None for row in rows):
         columns.append((Column(f"cost {answer.booked.settings.currency or ''}".rstrip(), "estimate"), estimated(COST)))
     if any(row["energy_j"] is None for row in rows):
@@ -252,11 +252,13 @@ def _drawn(answer: EnergyAnswer) -> list[tuple[str, str]]:
     figures = [energy_tile(total, f"drawn by {many(total['gpus'] or 0, 'GPU')}")]
     for kind, meaning in _PARTS.items():
         if kind is Kind.JOB and not answer.booked.has_jobs:
-            figures.append((MISSING, "of jobs: no job is known in this time (whorl jobs import)"))
+            figures.append((MISSING, "by jobs: no job is known in this time (whorl jobs import)"))
         elif kind.value in parts:
             part = parts[kind.value]
-            share = f"{part_of(part['energy_j'], total['energy_j'])} " if total["energy_j"] and part["energy_j"] else ""
-            figures.append(energy_tile(part, f"{share}{meaning}"))
+            is_known = total["energy_j"] and part["energy_j"]
+            share = f" ({part_of(part['energy_j'], total['energy_j'])})" if is_known else ""
+            head, colon, rest = meaning.partition(":")
+            figures.append(energy_tile(part, f"{head}{share}{colon}{rest}"))
         else:  # of a GPU whose energy is not known, nobody knows a part either
             figures.append((MISSING if total["energy_j"] is None else "0 Wh", meaning))
     return figures
@@ -275,14 +277,14 @@ def costs(row: Row, booked: Booked) -> list[tuple[str, str]]:
         return []
     tiles = []
     for names, head, units, reason in (
-        (CO2E, "CO2e", MASSES, booked.carbon_reason), (COST, "cost", (), booked.cost_reason)
+        (CO2E, "CO2e", MASSES, booked.carbon_reason),
+        (COST, "cost", ((booked.settings.currency or "", 1.0),), booked.cost_reason),
     ):  # fmt: skip
         if row[names[0]] is None:
             why = lacking(reason, booked.zones_without_factor()) if reason else "there is no figure of the energy"
             tiles.append((MISSING, f"{head}: {bare(why)}"))
         else:
-            money = f" {booked.settings.currency}" if booked.settings.currency and not units else ""
-            tiles.append((f"{estimate_text(row, names, units)}{money}", head))
+            tiles.append((estimate_text(row, names, units).rstrip(), head))
     return tiles
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from ...store.instants import date_of_ns
 from ..document import Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
 from ..figures.energy import PLACES, places
 from ..words import (
-    MASSES,
+    ENERGIES,
     MISSING,
     TIMES,
     count,
@@ -37,10 +38,14 @@ from ..words import (
     part_of,
     second,
     unit_of,
+    with_interval,
 )
 from .energy import (
+    CO2E,
     ENERGY,
+    GRAMS,
     IDLE,
+    JOULES,
     LISTED,
     MEASURED,
     REASONS,
@@ -124,7 +129,7 @@ def _job_tiles(answer: EnergyAnswer, row: Row) -> Iterable[tuple[str, str]]:
             basis = f"idle share: {IdleSource(row['idle_source']).meaning}"
         elif row["idle_j"] is not None:
             basis = f"idle share: {in_unit(row['idle_j'])} that its GPUs would have drawn without work"
-        yield f"{IDLE.text(share)} %", basis
+        yield with_interval(*share, unit="%", most=1) if isinstance(share, tuple) else f"{share} %", basis
     if row.get("scheduler_j") is not None:
         again = f"; {many(answer.beside or 0, 'other job')} on its nodes at that time count the same energy again"
         basis = f"by the scheduler, of whole nodes with processors and memory{again if answer.beside else ''}"
@@ -141,7 +146,7 @@ def _lost_tiles(elsewhere: Quoted | None) -> Iterable[tuple[str, str]]:
         if row[names[0]] is None:
             yield MISSING, f"{name}: {bare(_EXCESS_REASONS.get(row[f'excess_{unit}_reason'], 'nothing was used'))}"
         else:
-            text = estimate_text(row, names, TIMES if unit == "s" else None)
+            text = estimate_text(row, names, TIMES if unit == "s" else ENERGIES)
             yield text, f"{name}, beyond the median GPU of the model; n = {count(row['compared'])} GPUs compared"
 
 
@@ -164,7 +169,6 @@ def _gpus_section(job: OneJob) -> Section:
 
 def _gpus_table(frame: pl.DataFrame) -> Table:
     rows = frame.to_dicts()
-    unit, size = unit_of([row["high_j"] for row in rows])
     has_places = "rank" in frame.columns and not frame["rank"].is_null().all()
     columns: list[Any] = [(Column("GPU", page="gpu"), lambda row: row["what"])]
     if frame["job_id"].n_unique() > 1:
@@ -173,7 +177,7 @@ def _gpus_table(frame: pl.DataFrame) -> Table:
         (Column("model", drops=9), lambda row: row["model"]),
         (Column("share", "number", 2, explains="The part of the GPU that the job had.", drops=8), scaled("share")),
         (Column("time", drops=5), lambda row: duration(row["duration_s"])),
-        (Column(f"energy {unit}", "estimate"), estimated(ENERGY, size)),
+        (JOULES, estimated(ENERGY)),
         (IDLE, idle_cell),
         (MEASURED, measured_cell),
         (Column("by", drops=6), lambda row: row["method"]),
@@ -263,8 +267,6 @@ def quote_parts(quoted: Quoted) -> Iterable[Part]:
 
 def _quote_table(quoted: Quoted, quotes: Sequence[Quote]) -> Table:
     rows = quote_rows(quoted, quotes)
-    unit, size = unit_of([row["energy_j"] for row in rows])
-    time, seconds = unit_of([row["duration_s"] for row in rows], TIMES)
 
     def choice(row: Row) -> str:
         return str(row["what"] if row["start"] is None else f"{row['what']}: {minute(row['start'])}")
@@ -273,14 +275,13 @@ def _quote_table(quoted: Quoted, quotes: Sequence[Quote]) -> Table:
         (Column("option"), lambda row: row["option"]),
         (Column("which"), choice),
         (
-            Column(f"time {time}", "estimate"),
-            estimated(("duration_s", "duration_low_s", "duration_high_s"), seconds),
+            Column("time", "estimate", unit="s"),
+            estimated(("duration_s", "duration_low_s", "duration_high_s")),
         ),
-        (Column(f"energy {unit}", "estimate"), estimated(ENERGY, size)),
+        (JOULES, estimated(ENERGY)),
     ]
     if any(row["co2e_g"] is not None for row in rows):
-        mass, grams = unit_of([row["co2e_g"] for row in rows], MASSES)
-        columns.append((Column(f"CO2e {mass}", "estimate"), estimated(("co2e_g", "co2e_low_g", "co2e_high_g"), grams)))
+        columns.append((GRAMS, estimated(CO2E)))
     if any(row["cost"] is not None for row in rows):
         columns.append((Column(f"cost {quoted.settings.currency or ''}".rstrip(), "number"), scaled("cost")))
     columns += [
@@ -452,7 +453,6 @@ def idle_document(idle: HeldIdle) -> Document:
 
 def _idle_table(idle: HeldIdle, rows: Sequence[Row]) -> Table:
     time, seconds = unit_of([row["idle_s"] for row in rows], TIMES)
-    unit, size = unit_of([row["high_j"] for row in rows])
     money = idle.currency or "money"
     names = idle.gpus.filter(pl.col("idle_s") > 0).with_columns(pl.coalesce("name", "gpu").alias("what"))
     gpus = names.group_by("cluster", "job_id").agg(pl.col("what").unique().sort())
@@ -472,8 +472,8 @@ def _idle_table(idle: HeldIdle, rows: Sequence[Row]) -> Table:
         ),
         (Column("readings an hour", "number", 0, drops=6), lambda row: row["readings"] / row["read_s"] * 3600),
         (
-            Column(f"energy {unit}", "estimate", explains="What the GPUs drew meanwhile.", drops=2),
-            estimated(ENERGY, size),
+            replace(JOULES, explains="What the GPUs drew meanwhile.", drops=2),
+            estimated(ENERGY),
         ),
         (Column(f"GPU time, {money}", "number"), scaled("gpu_hour_cost")),
         (Column(f"energy, {money}", "number"), scaled("cost")),
