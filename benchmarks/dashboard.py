@@ -201,7 +201,7 @@ def browsed(store: Path, browser: Any) -> dict[str, Any]:
     base, began = f"http://127.0.0.1:{port}/", time.perf_counter()
     command = [sys.executable, "-m", "whorl", "dashboard", "--store", str(store), "--listen", f"127.0.0.1:{port}"]
     server = subprocess.Popen(
-        [*command, "--no-token", "--no-open"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "--token-file", "none", "--set", "browser=no"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
         while True:
