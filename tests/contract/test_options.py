@@ -793,3 +793,23 @@ def hostile(name: str, option: str) -> list[str | None]:
 
 def test_every_command_is_here() -> None:
     assert set(VERBS) == set(COMMANDS)
+
+
+NEWCOMER = ["demo", "import", "collect", "campaign", "verdicts", "explain", "advise", "energy", "report"]
+NEWCOMER += ["dashboard", "sql", "doctor"]
+MOST_OPTIONS = 220
+
+
+def options_below(command: click.Command) -> set[str]:
+    """The options of a command and of those below it, by name."""
+    below = command.commands.values() if isinstance(command, click.Group) else ()
+    own = {option.opts[-1] for option in command.params if isinstance(option, click.Option) and not option.hidden}
+    return own.union(*map(options_below, below))
+
+
+def test_verbs_and_options_do_not_grow() -> None:
+    """An option that several sub-verbs of a verb have counts once."""
+    assert list(cli.commands)[: len(NEWCOMER)] == NEWCOMER
+    assert len(cli.commands) <= 21
+    options = {name: options_below(command) - {"--help"} for name, command in cli.commands.items()}
+    assert sum(map(len, options.values())) + len({"--version"}) <= MOST_OPTIONS

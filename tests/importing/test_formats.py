@@ -122,7 +122,7 @@ def test_a_stream_has_metrics_that_nvidia_smi_does_not_print(tmp_path: Path, par
 def test_what_sacct_prints_is_told(content: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
     path = tmp_path / "acct.txt"
     path.write_text(content)
-    assert "is what sacct prints of jobs; read it with whorl jobs import --file" in refusal(path)
+    assert "is what sacct prints of jobs; read it with whorl jobs import --log" in refusal(path)
 
 
 @pytest.mark.parametrize(

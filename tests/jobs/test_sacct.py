@@ -1,4 +1,4 @@
-"""`whorl jobs import --file`: what sacct says becomes allocations, once, and every line is accounted for."""
+"""`whorl jobs import --log`: what sacct says becomes allocations, once, and every line is accounted for."""
 
 from __future__ import annotations
 
