@@ -86,7 +86,7 @@ def address_of(state: Address) -> EnergyAddress:
 # -- what is drawn ------------------------------------------------------------------------------------------------
 
 
-def _body(answer: EnergySummary | OneJob, address: EnergyAddress, reading: Reading) -> list[Component]:
+def _body(answer: EnergySummary | OneJob, address: EnergyAddress) -> list[Component]:
     """The answer as components: tables with all their rows, whose names lead to GPUs and jobs."""
     state = address.state
 
@@ -105,7 +105,7 @@ def _body(answer: EnergySummary | OneJob, address: EnergyAddress, reading: Readi
         return [*notes, *links, *components(map(_whole, job_document(answer).parts), link)]
     if answer.cut:
         notes.append(_note("There are very many readings: only the last part of them is shown. Choose a longer time."))
-    parts = summary_parts(answer, (address.by,), store=reading.store.root)
+    parts = summary_parts(answer, (address.by,))
     return [*notes, *components(map(_whole, parts), link)]
 
 
@@ -234,7 +234,7 @@ def _follow(app: Dash, reading: Reading) -> None:
             times = {name: written(at) for name, at in zip(("since", "until"), later.answer.ends_ns, strict=True)}
             inputs |= times
             drawn |= times
-        body = _body(later.answer, address, reading)
+        body = _body(later.answer, address)
         as_of = f"as of {later.made_at:%Y-%m-%d %H:%M:%S} UTC" + ("; more was stored since" if later.newer else "")
         return inputs | progress | {"body": body, "made": prose(as_of), "alone": False, "drawn": drawn}
 

@@ -153,7 +153,9 @@ def _document_rows(
         for column, head, cell in zip(columns, part.heads, cells, strict=True):
             low = cell[0] if isinstance(cell, tuple) else cell
             row[column.name] = _plain(low)
-            if not isinstance(cell, str) and low is not None and head.kind != "time":
+            if cell == "":
+                row[f"{column.name}:text"] = ""  # empty, and not missing
+            elif not isinstance(cell, str) and low is not None and head.kind != "time":
                 row[f"{column.name}:text"] = minus(head.text(cell))
             if address is not None and head.page and cell is not None:
                 row[f"{column.name}:href"] = address(head.page, str(cell))  # None: no link

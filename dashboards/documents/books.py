@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 
 import polars as pl
 
@@ -212,9 +211,9 @@ def summary_section(summary: EnergySummary) -> Section:
     return Section("Energy", summary_parts(summary, groupings), lead, anchor="energy")
 
 
-def summary_parts(summary: EnergySummary, groupings: Sequence[By], *, store: str | Path | None = None) -> list[Part]:
+def summary_parts(summary: EnergySummary, groupings: Sequence[By]) -> list[Part]:
     """The energy of a store: the first lines, day by day, the rows of one or more groupings, what they stand on, and
-    whether the books balance. `store`: where the commands that it names look."""
+    whether the books balance."""
     answers = summary.answers
     answer = answers[groupings[0]]
     if not answer.total:
@@ -225,7 +224,7 @@ def summary_parts(summary: EnergySummary, groupings: Sequence[By], *, store: str
     if ranked := [by for by in groupings if by is not By.DAY]:
         parts.append(largest_chart(summary, ranked))
     parts += [rows_table(answers[by], f"Energy by {CALLED[by]}") for by in groupings]
-    return [*parts, balance_section(summary.balance), remarks(answer, store), terms()]
+    return [*parts, balance_section(summary.balance), remarks(answer), terms()]
 
 
 # -- the sensors of boards ----------------------------------------------------------------------------------------

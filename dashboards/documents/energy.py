@@ -351,12 +351,9 @@ def bare(text: str) -> str:
 # -- what the figures stand on ------------------------------------------------------------------------------------
 
 
-def remarks(answer: EnergyAnswer, store: str | Path | None = None) -> Section:
-    """What is not in the rows and why, and what they stand on. `store`: where the commands that it names look."""
+def remarks(answer: EnergyAnswer) -> Section:
+    """What is not in the rows and why, and what they stand on."""
     booked, total, sentences = answer.booked, answer.total, []
-    if len(booked.problems):
-        option = "" if store is None else f" --store {shlex.quote(str(store))}"
-        sentences.append(f"Problems were found in readings or jobs: `whorl energy reconcile{option}` names them.")
     if not booked.has_jobs:
         sentences.append("No job is known in this time: `whorl jobs import` adds who had which GPU.")
     if total and total["jobs_known"] < total["jobs"]:
@@ -479,11 +476,16 @@ def terms() -> Section:
 # -- documents ----------------------------------------------------------------------------------------------------
 
 
-def energy_section(answer: EnergyAnswer, store: str | Path | None = None) -> Section:
-    """The energy of an answer: the first lines, the rows, and what they stand on."""
+def energy_section(answer: EnergyAnswer, store: str | Path) -> Section:
+    """The energy of an answer: the first lines, the rows, and what they stand on. `store`: where the command that it
+    names looks."""
     parts = headline(answer)
     if answer.rows.height:
-        parts += [rows_table(answer), remarks(answer, store), terms()]
+        parts += [rows_table(answer), remarks(answer)]
+        if len(answer.booked.problems):
+            command = f"`whorl energy reconcile --store {shlex.quote(str(store))}`"
+            parts.append(f"Problems were found in readings or jobs: {command} names them.")
+        parts.append(terms())
     return Section(f"Energy by {CALLED[answer.by]}", parts, times_of(answer.booked))
 
 

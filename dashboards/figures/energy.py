@@ -12,7 +12,7 @@ from ...analysis.energy.answers import By
 from ...analysis.energy.attribute import Kind
 from ...analysis.energy.one_job import NO_VERDICT
 from ..style import BLUE, GREY, LEGEND, ORANGE, RED, layout
-from ..words import MISSING, many, unit_of, with_interval
+from ..words import MISSING, many, unit_of, with_interval, with_interval_in_unit
 from .drawing import Bar, Figure, Scatter, figure_of
 from .looks import plain
 from .panels import axes_of, stacked
@@ -128,10 +128,7 @@ def _panel(rows: pl.DataFrame, unit: str, joules: float, *, lying: bool, legend:
         mode="markers",
         showlegend=False,
         marker={"size": 4, "opacity": 0},
-        text=[
-            f"metered: {_text(row, unit, joules)}, {many(row['gpus'] or 0, 'GPU')}"
-            for row in metered.iter_rows(named=True)
-        ],
+        text=[f"metered: {_text(row)}, {many(row['gpus'] or 0, 'GPU')}" for row in metered.iter_rows(named=True)],
         hovertemplate="%{text}<extra></extra>",
     )
     missing = Scatter(
@@ -145,8 +142,8 @@ def _panel(rows: pl.DataFrame, unit: str, joules: float, *, lying: bool, legend:
     return [*bars, sums, *([missing] if unknown.height else [])]
 
 
-def _text(row: Row, unit: str, joules: float) -> str:
-    return with_interval(*(row[name] / joules for name in _ENERGY), unit=unit)
+def _text(row: Row) -> str:
+    return with_interval_in_unit(*(row[name] for name in _ENERGY))
 
 
 # -- who used most ------------------------------------------------------------------------------------------------
@@ -169,7 +166,7 @@ def largest(by: By, rows: pl.DataFrame, first: int, beyond: Row | None) -> Figur
     Of people, what nobody used stands below them.
     """
     bars, single = _bars(by, rows, first, beyond)
-    unit, joules = unit_of([bar.row["high_j"] for bar in bars])
+    unit, joules = unit_of([bar.row["high_j"] for bar in bars[: single or None]])
     reach = _FAR * max((bar.row["high_j"] or 0.0 for bar in bars[:single]), default=0.0) / joules
     metered = [place for place, bar in enumerate(bars) if bar.row["energy_j"] is not None]
     unknown = [place for place, bar in enumerate(bars) if bar.row["energy_j"] is None]
@@ -183,12 +180,12 @@ def largest(by: By, rows: pl.DataFrame, first: int, beyond: Row | None) -> Figur
         width=[0.96 if is_cut else 0.72 for is_cut in is_far],
         marker={"color": [_faded(bar.colour) if is_cut else bar.colour for bar, is_cut in cuts]},
         error_x=error_bars(energy, low, high),
-        text=[_text(bar.row, unit, joules).replace(" [", "<br>[") if is_cut else "" for bar, is_cut in cuts],
+        text=[_text(bar.row).replace(" [", "<br>[") if is_cut else "" for bar, is_cut in cuts],
         textfont={"size": 10},  # two lines fit, and on a phone the interval has room
         textposition="inside",
         insidetextanchor="start",
         constraintext="none",
-        hovertext=[_hover(bar, unit, joules) for bar, _ in cuts],
+        hovertext=[_hover(bar) for bar, _ in cuts],
         hovertemplate="%{hovertext}<extra></extra>",
     )
     missing = Scatter(
@@ -197,7 +194,7 @@ def largest(by: By, rows: pl.DataFrame, first: int, beyond: Row | None) -> Figur
         mode="text",
         text=[f" {MISSING}"] * len(unknown),
         textposition="middle right",
-        hovertext=[_hover(bars[place], unit, joules) for place in unknown],
+        hovertext=[_hover(bars[place]) for place in unknown],
         hovertemplate="%{hovertext}<extra></extra>",
     )
     axis: dict[str, Any] = {"title": {"text": unit, "standoff": 6}, "zeroline": True, "rangemode": "tozero"}
@@ -238,12 +235,12 @@ def _faded(colour: str) -> str:
     return f"rgba({red},{green},{blue},0.4)"
 
 
-def _hover(bar: EnergyBar, unit: str, joules: float) -> str:
+def _hover(bar: EnergyBar) -> str:
     row = bar.row
     if row["energy_j"] is None:
         return f"{plain(bar.name)}<br>n/a: {plain(str(row.get('why') or row['reason']))}"
     on = f"<br>{many(row['gpus'], 'GPU')}" if row["gpus"] else ""
-    return f"{plain(bar.name)}<br>{_text(row, unit, joules)}{on}"
+    return f"{plain(bar.name)}<br>{_text(row)}{on}"
 
 
 # -- where the GPUs of a job stand --------------------------------------------------------------------------------

@@ -111,10 +111,11 @@ def test_the_largest_have_a_bar_each_and_all_others_one(found: EnergySummary) ->
     assert names[15:] == ["3 others (2 more n/a)", "(idle)", "(unattributed)"]
     assert "&lt;b&gt;ann&lt;/b&gt;" in names
     assert HOSTILE not in str(bars.hovertext)
-    assert list(bars.x[:15]) == pytest.approx((first["energy_j"] / 3.6e6).to_list())
+    assert list(bars.x[:15]) == pytest.approx((first["energy_j"] / 3600).to_list())
+    assert figure.layout.xaxis.title.text == "Wh"
     beyond: Any = found.beyond[By.USER]
-    assert bars.x[15] == pytest.approx(beyond["energy_j"] / 3.6e6)
-    assert bars.error_x.array[15] == pytest.approx((beyond["high_j"] - beyond["energy_j"]) / 3.6e6)
+    assert bars.x[15] == pytest.approx(beyond["energy_j"] / 3600)
+    assert bars.error_x.array[15] == pytest.approx((beyond["high_j"] - beyond["energy_j"]) / 3600)
 
 
 def test_a_bar_that_is_far_longer_than_the_others_is_cut_and_says_how_long_it_is(found: EnergySummary) -> None:
@@ -124,7 +125,7 @@ def test_a_bar_that_is_far_longer_than_the_others_is_cut_and_says_how_long_it_is
     (bars,) = figure.data
     assert bars.text[15] == "1.000 MWh<br>[0.972, 1.056]", "in two lines, so that a phone has room for them"
     assert set(bars.text[:15]) == {""}
-    assert figure.layout.xaxis.range[1] == pytest.approx(1.1 * float(rows["high_j"][0]) / 3.6e9)
+    assert figure.layout.xaxis.range[1] == pytest.approx(1.1 * float(rows["high_j"][0]) / 3600)
 
 
 def test_what_has_no_figure_has_no_bar_and_says_why(found: EnergySummary) -> None:

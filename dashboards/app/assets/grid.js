@@ -8,7 +8,7 @@
 
   functions.whorlText = (params, kind) => {
     const {value, data, colDef} = params;
-    if (kind === "exact text" && value === "") return "";
+    if (value === "" && (kind === "exact text" || (data && data[`${colDef.field}:text`] === ""))) return "";
     if (gone(value)) return data ? "n/a" : "…";  // without data its block is on the way
     if (kind === "time") return whorlTime(String(value).slice(0, 19));
     return String((data && data[`${colDef.field}:text`]) ?? value);
