@@ -215,13 +215,13 @@ def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **chose
         return
     from . import output
     from .answers.campaign import ask_node
-    from .documents.campaign import doctor_document, doctor_mapping
+    from .documents.doctor import node_document, node_mapping
 
     report = ask_node(store, scheduler=scheduler, tell=output.tell, **chosen, account=configured("account"))
     if as_json:
-        output.print_json(doctor_mapping(report))
+        output.print_json(node_mapping(report))
     else:
-        output.print_document(doctor_document(report, store, chosen["fleet"]))
+        output.print_document(node_document(report, store, chosen["fleet"]))
     if not report.works:
         sys.exit(6)
 

@@ -37,19 +37,14 @@ def doctor(
 
     Exit status 1 if something that whorl always needs does not work, or if a file of the store is damaged.
     """
-    from ..dashboards.table import Table
     from .answers.doctor import findings
-    from .output import print_json, print_table
+    from .documents.doctor import machine_document, machine_mapping
+    from .output import print_document, print_json
 
     rows = findings(store, host=host, socket=socket, urls=url)
     if as_json:
-        documents = [
-            {"what": row.what, "works": row.works, "detail": row.detail, "needed_for": row.needed_for or None}
-            for row in rows
-        ]
-        print_json({"schema": "whorl.doctor/1", "findings": documents})
+        print_json(machine_mapping(rows))
     else:
-        cells = [["yes" if row.works else "no", row.needed_for, f"{row.what}: {row.detail}"] for row in rows]
-        print_table(Table(("works", "needed for", "what"), cells, wrapped=(1, 2)))
+        print_document(machine_document(rows))
     if not all(row.works for row in rows if row.vital):
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""What `whorl campaign` says of a plan, a status and a node: for people, and as documents for programs."""
+"""What `whorl campaign` says of a plan and of a status: for people, and as documents for programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...dashboards.document import Cell, Column, Command, Document, Part, Table
 from ...dashboards.words import many, minute, number
@@ -14,9 +14,6 @@ from ...jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, job_mi
 from ...jobs.campaign_status import CampaignStatus, GpuState, NodeState, NodeStatus
 from ...store.hostlist import compress
 from ...store.names import by_number
-
-if TYPE_CHECKING:
-    from ...jobs.node_doctor import NodeReport
 
 _NODES_LISTED = 20
 _MODES = ("busy", "idle")
@@ -241,38 +238,3 @@ def _node_table(nodes: Iterable[NodeStatus]) -> Table:
 
 def _free_by(node: NodeStatus) -> str | None:
     return None if node.free_s is None else f"busy, free by {minute(_utc(node.free_s))} UTC"
-
-
-# -- doctor ------------------------------------------------------------------------------------------------------
-
-
-def doctor_mapping(report: NodeReport) -> dict[str, Any]:
-    """`whorl.campaign.doctor/1`."""
-    return {
-        "schema": "whorl.campaign.doctor/1",
-        "node": report.node,
-        "job": report.job,
-        "waited_s": round(report.waited_s, 1),
-        "works": report.works,
-        "findings": [
-            {"what": finding.what, "works": finding.works, "detail": finding.detail, "needed": finding.vital}
-            for finding in report.findings
-        ],
-    }
-
-
-def doctor_document(report: NodeReport, store: str, fleet: str | None) -> Document:
-    """Whether a campaign can measure on a node, what it has and lacks, and what to do next, with the simulated fleet
-    of the question."""
-    rows = [["yes" if finding.works else "no", finding.what, finding.detail] for finding in report.findings]
-    missing = ", ".join(finding.what for finding in report.findings if finding.vital and not finding.works)
-    answer = "a campaign can measure" if report.works else "a campaign cannot measure"
-    parts: list[Part] = [
-        f"node {report.node}, by job {report.job}, after {report.waited_s:.0f} s: {answer} there"
-        + (f": {missing}" if missing else ""),
-        Table(["works", "what", Column("detail", "sentence")], rows),
-    ]
-    if report.works:
-        simulated = "" if fleet is None else f" --set {shlex.quote(f'fleet={fleet}')}"
-        parts.append(Command(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}{simulated}"))
-    return Document(f"Node {report.node}", parts)
