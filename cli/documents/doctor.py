@@ -1,4 +1,4 @@
-"""What `whorl doctor` and `whorl campaign doctor` say: what works on this machine or on a node, and why not the rest."""
+"""What `whorl doctor` and `whorl campaign doctor` say: what works on this machine or on a node, and what does not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def machine_document(findings: Sequence[Finding]) -> Document:
         ["yes" if row.works else "no", row.needed_for, f"{row.what}: {row.detail}"]
         for row in sorted(findings, key=lambda row: (row.works, not row.vital))
     ]
-    columns = ["works", Column("needed for", "sentence"), Column("what", "sentence")]
+    columns: list[Column | str] = ["works", Column("needed for", "sentence"), Column("what", "sentence")]
     return Document("Doctor", [answer, Table(columns, rows)])
 
 
