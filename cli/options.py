@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+import signal
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -17,6 +20,10 @@ from click.shell_completion import CompletionItem
 from ..errors import InputError
 from ..store.configuration import configured
 from ..store.instants import seconds_of, time_of
+from ..store.system.signals import Unwinding
+
+if TYPE_CHECKING:
+    from ..analysis.engines import Engine
 
 
 def configured_option(*names: str, key: str, **options: Any) -> Callable[[Any], Any]:
@@ -358,3 +365,61 @@ def backend_option(
     """
     attributes = {"backends": backends, "rows": rows, "default": default, "several": several, "says": says}
     return click.option("--backend", cls=BackendOption, **attributes)
+
+
+NAMES = ("on", "workers", "account")
+"""The arguments of a verb that has `place_options`."""
+
+place_options = options(
+    click.option(
+        "--on",
+        metavar="WHERE",
+        help="Where telemetry is read: here, dask://HOST:PORT, slurm or slurm:PARTITION; with `,here` after it: here "
+        "if the workers cannot be had.  [default: here]",
+    ),
+    click.option(
+        "--workers", type=click.IntRange(1), metavar="N", help="How many: jobs of Slurm, or threads here.  [default: 4]"
+    ),
+    click.option("--account", metavar="NAME", help="Slurm account of the workers.  [default: whorl.toml]"),
+)
+"""Where the parts of an answer are made: docs/store.md."""
+
+
+@contextlib.contextmanager
+def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
+    """The engine that `place_options` name, which are taken out of `chosen`; its jobs end with the block.
+
+    Raises UsageError for options that belong to another place, EngineError where its workers cannot be had, and before
+    anything is started, StoreError where there is no store.
+    """
+    from ..jobs.workers import engine
+    from ..store import Store
+    from .output import tell
+
+    place = {name: chosen.pop(name) for name in NAMES}
+    on, *instead = str(place["on"] or "here").split(",")
+    if instead not in ([], ["here"]):
+        raise click.UsageError(f"--on {place['on']}: after the comma stands here, or nothing")
+    if place["on"] is None:
+        for name, value in place.items():
+            if value:
+                flag = f"--{name.replace('_', '-')}"
+                raise click.UsageError(f"{flag} says nothing without a place: give --on slurm, too")
+    if place["on"] is not None:
+        Store.open(store)
+    on, _, partition = on.partition(":") if on.startswith("slurm:") else (on, "", "")
+    account = place["account"]
+    if on == "slurm":
+        account, partition = account or configured("account"), partition or configured("partition")
+    with (
+        Unwinding((signal.SIGTERM, signal.SIGHUP), apart_s=math.inf),
+        engine(
+            on,
+            workers=place["workers"],
+            or_here=bool(instead),
+            tell=tell,
+            account=account,
+            partition=partition or None,
+        ) as opened,  # fmt: skip
+    ):
+        yield opened

@@ -1,29 +1,32 @@
-"""`whorl probe`: work of known size on every GPU, with its telemetry, its repeats and a check of its result."""
+"""`whorl probe`: work of known size on every GPU: what there is, running it, and a short look before a job."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..dashboards.documents import probes as documents
 from .ending import Ending, stays
 from .options import (
     FAULT_ROW,
     OptionKey,
     Span,
+    any_store_option,
     backend_option,
     json_option,
     settings,
     simulated_rows,
     store_option,
 )
-from .probe_list import list_probes
-from .probe_prolog import prolog
+from .output import print_document, print_json
 
 if TYPE_CHECKING:
     from ..probes.campaign import Report
+    from ..probes.prolog import Fitness
 
 _SUITES = ("quick", "standard", "full")
 _SIMULATED = (
@@ -44,10 +47,6 @@ def probe() -> None:
 
     docs/campaigns.md explains the method, docs/how-we-know/kernels.md what runs.
     """
-
-
-probe.add_command(list_probes)
-probe.add_command(prolog)
 
 
 @probe.command("run", short_help="Run probes on the GPUs here or on a simulated fleet.")
@@ -142,3 +141,116 @@ def leave(report: Report) -> None:
         sys.exit(6)
     if report.wrong:
         sys.exit(1)
+
+
+@probe.command("list", short_help="List the probes: what they stress, their work, their time.")
+@backend_option(
+    "cuda",
+    "simulated",
+    says="Whose sizes; cuda: of the GPU here, else of a simulated V100.",
+    simulated=(OptionKey("model", click.STRING, "V100, A100, H100 or H200.  [default: V100]", metavar="NAME"),),
+)
+@any_store_option
+@click.option("--keep-rule", is_flag=True, help="Of the runs in the store: which probes add a column of their own.")
+@json_option
+def list_probes(backend: str | None, model: str | None, store: str | None, keep_rule: bool, as_json: bool) -> None:
+    """List the probes of each suite: what each one stresses, its work, its time, and what it needs.
+
+    A larger suite also runs the probes of the smaller ones. The size is that of one repetition, on the first GPU here
+    or of a simulated model. The time is the longest that a probe takes on a warm GPU, without its preparation.
+
+    --keep-rule asks the runs of --store instead: a probe stays if its ICC over sittings is at least 0.5, and if the
+    probes before it leave more than 30 % of its variance between GPUs unexplained.
+    """
+    if keep_rule:
+        _print_keep_rule(store, as_json=as_json)
+        return
+    from ..probes.listing import listing
+    from ..probes.probe import SUITES
+
+    name, rows = listing(model or ("V100" if backend == "simulated" else None))
+    if as_json:
+        print_json({"schema": "whorl.probe.list/1", "model": name, "probes": rows})
+    else:
+        print_document(documents.list_document(name, rows, SUITES))
+
+
+def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
+    """Which probes add a column of their own, by the runs of a store."""
+    from ..analysis.spread.keep_rule import LEAST_ICC, LEAST_UNEXPLAINED, MORE_GPUS, keep_rule
+    from ..probes.catalogue import PROBES
+    from ..store import Store
+
+    rows = keep_rule(Store.open(store), list(PROBES)) if store else []
+    if as_json:
+        print_json({"schema": "whorl.probe.keep-rule/1", "probes": [row.as_dict() for row in rows]})
+        return
+    limits = (LEAST_ICC, LEAST_UNEXPLAINED, MORE_GPUS)
+    print_document(documents.keep_document(rows, limits, has_store=store is not None))
+
+
+@probe.command("prolog", short_help="Are the GPUs here fit for a job? In 5 s and one line, for Slurm.")
+@click.option("--timeout", type=Span(), default="5s", show_default=True, help="Answer after this time at the latest.")
+@click.option("--store", metavar="DIR", help="Store why a GPU is unfit, as an event.")
+@backend_option(
+    "cuda",
+    "simulated",
+    default="cuda",
+    says="cuda: the GPUs of this node; simulated: GPUs that are not there.",
+    simulated=(*simulated_rows(64), FAULT_ROW),
+)
+@json_option
+def prolog(timeout: float, store: str | None, backend: str, as_json: bool, **simulated: object) -> None:
+    """Look at each GPU of this node for a few seconds, before a job begins: is it fit?
+
+    What its driver says of its health; whether a context opens; a product, patterns over a part of its memory and on
+    each multiprocessor, all checked. With CUDA_VISIBLE_DEVICES, only at the GPUs that it names. The line that it prints
+    is made for the reason of a drained node.
+
+    \b
+    Exit status:
+    0  every GPU is fit
+    1  a GPU is unfit
+    3  not known: there was not enough time, no driver, or no CuPy
+    """
+    from ..errors import WhorlError
+
+    try:
+        looked = _look(timeout, backend, {name: value for name, value in simulated.items() if value not in (None, ())})
+        reasons = [gpu.reason for gpu in looked if gpu.reason]
+    except WhorlError as error:
+        if backend == "simulated":  # of its options, not of a node
+            raise
+        looked, reasons = [], [str(error)]
+    unfit = [gpu for gpu in looked if gpu.fit is False]
+    status = 1 if unfit else 3 if reasons or not looked else 0
+    if unfit:
+        reasons.sort(key=lambda reason: reason not in {gpu.reason for gpu in unfit})
+    others = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    reason = f"{reasons[0]}{others}" if reasons else "" if looked else "there is no GPU"
+    if unfit and store is not None:
+        from ..probes.prolog import store_unfit
+        from .output import tell
+
+        try:
+            store_unfit(store, unfit)
+        except WhorlError as error:  # what was found stays true
+            tell(str(error))
+    if as_json:
+        from .output import print_json
+
+        gpus = [asdict(gpu) for gpu in looked]
+        print_json({"schema": "whorl.probe.prolog/1", "exit_status": status, "reason": reason or None, "gpus": gpus})
+    else:
+        click.echo(f"whorl: {reason}" if reason else f"whorl: {len(looked)} GPU{'s' * (len(looked) != 1)} fit")
+    sys.exit(status)
+
+
+def _look(timeout: float, backend: str, simulated: dict[str, object]) -> list[Fitness]:
+    from ..probes import prolog
+
+    if backend == "cuda":
+        return prolog.look(timeout)
+    from ..probes.measurement import drawn_fleet
+
+    return prolog.look_simulated(drawn_fleet(**simulated))  # type: ignore[arg-type]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from .engine_options import engine_of, place_options
-from .options import When, cluster_option, json_option, store_option
+from .options import When, cluster_option, engine_of, json_option, place_options, store_option
 
 if TYPE_CHECKING:
     from ..store.compaction import Done

@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from .engine_options import engine_of, place_options
 from .options import (
     OptionKey,
     Span,
     When,
     any_store_option,
     cluster_option,
+    engine_of,
     json_option,
+    place_options,
     refuse_before,
     require_store,
     settings,
