@@ -18,7 +18,7 @@ from dash import State as Also
 from ...analysis.choosing import beside, known_gpus, meant, search, shared
 from ...analysis.one_gpu import happened, standing
 from ...analysis.one_gpu.explain import newest_reading, stands_in
-from ...analysis.one_gpu.found import Found, named
+from ...analysis.one_gpu.found import Found, Named, named
 from ...analysis.one_gpu.past import Compared, Line
 from ...analysis.one_gpu.reasons import reasons
 from ...analysis.one_gpu.runs import around, own_runs, timed
@@ -326,8 +326,16 @@ def _nothing_chosen(reading: Reading, state: State) -> Component:
     """What stands there while no GPU is chosen: those with findings."""
     worst = reading.answer(named, tables=("judgements", "verdicts"))
     if worst:
-        section = Section("GPUs with findings", [document.named(worst, MOST)], "Choose one of these, or search above.")
-        return component(section, lambda page, name: state.href(page, gpu=(name,)))
+        by_cluster: dict[str, list[Named]] = {}
+        for gpu in worst:
+            by_cluster.setdefault(gpu.cluster, []).append(gpu)
+        tables = []
+        for cluster, gpus in by_cluster.items():
+            of_cluster = replace(state, cluster=cluster)
+            title = f"Cluster {cluster}" if len(by_cluster) > 1 else ""
+            tables += _drawn([document.named(gpus, title)], of_cluster)
+        lead = html.P("Choose one of these, or search above.", className="soft")
+        return html.Section([html.H2("GPUs with findings, the worst first"), lead, *tables])
     if reading.has("judgements"):
         return told(html.P("Choose a GPU above. No GPU has findings."), kind="empty")
     todo = [VERDICTS.command(reading.store.root)] if reading.has("runs") else []
@@ -461,7 +469,7 @@ def _register_part(app: Dash, reading: Reading, name: str) -> None:
         if now == before:
             return no_update, no_update
         if row is not None:
-            return make(KnownGpu(reading, row), state), now
+            return make(KnownGpu(reading, row), replace(state, cluster=row["cluster"])), now
         if name != next(iter(_PARTS)):
             return None, now
         nothing = told(html.P(problem), kind="problem") if problem else _nothing_chosen(reading, state)

@@ -213,8 +213,8 @@ def look_on(row: Row, store: str) -> Section:
     )
 
 
-def named(rows: Sequence[Named], most: int) -> Table:
-    """The GPUs that findings are about, the worst first."""
+def named(rows: Sequence[Named], title: str = "") -> Table:
+    """The GPUs that findings are about, in the order of `rows`."""
     cells = [
         (
             gpu.name,
@@ -223,7 +223,7 @@ def named(rows: Sequence[Named], most: int) -> Table:
             (gpu.verdict.effect_pct, gpu.verdict.low_pct, gpu.verdict.high_pct),
             because(gpu.verdict),
         )
-        for gpu in rows[:most]
+        for gpu in rows
     ]
     columns = [
         Column("GPU", page="gpu"),
@@ -232,7 +232,7 @@ def named(rows: Sequence[Named], most: int) -> Table:
         Column("effect [95 %]", "percent", explains="Against its peers; slower and hotter are positive."),
         Column("why", "sentence"),
     ]
-    return Table(columns, cells, "GPUs with findings, the worst first")
+    return Table(columns, cells, title)
 
 
 # -- which GPU ---------------------------------------------------------------------------------------------------

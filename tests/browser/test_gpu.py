@@ -15,32 +15,33 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.browser
 
-FIGURES = "#gpu-bands-figure .main-svg"
+FIGURES = "#gpu-figure-drawn .main-svg"
+
+NAMED = "#gpu-head table a"
 
 
 def pinned(page: Page) -> str:
     """The name of the GPU with a finding, from the list of a page without a GPU."""
-    link = page.locator("#gpu-named .ag-center-cols-container a").first
-    return link.inner_text()
+    return page.locator(NAMED).first.inner_text()
 
 
 @pytest.mark.long
 def test_a_person_finds_the_odd_gpu_and_sees_why(opened: Opened) -> None:
     page = opened("gpu")
-    expect(page.locator("#gpu-head h2")).to_have_text("GPUs with findings")
+    expect(page.locator("#gpu-head h2")).to_have_text("GPUs with findings, the worst first")
     name = pinned(page)
-    page.locator("#gpu-named .ag-center-cols-container a").first.click()
+    page.locator(NAMED).first.click()
     expect(page.locator("#gpu-title")).not_to_have_text("GPU")
-    finding = page.locator(".told.finding")
-    expect(finding).to_contain_text("Pinned clock, confirmed")
-    expect(finding).to_contain_text("What to do: Look for a clock that is set by hand")
-    expect(finding.locator(".js-plotly-plot")).to_contain_text("pinned clock")
-    assert name in page.url or "GPU-" in page.url
+    found = page.locator("#gpu-head")
+    expect(found.locator(".findings")).to_contain_text("pinned clock, confirmed")
+    expect(found.locator(".findings")).to_contain_text("Do: Look for a clock that is set by hand")
+    expect(found.locator(".js-plotly-plot")).to_contain_text("pinned clock")
+    expect(page.locator("#gpu-title")).to_have_text(f"GPU {name}")
     page.locator(FIGURES).first.wait_for()
-    expect(page.locator("#gpu-bands-figure")).to_contain_text("this GPU, beyond 90 % of its peers")
-    expect(page.locator("#gpu-past-figure")).to_contain_text("its peers on that day")
-    expect(page.locator("#gpu-runs-table")).to_contain_text("stream-triad")
-    expect(page.locator("#gpu-alike")).to_contain_text("standard deviations away")
+    expect(page.locator("#gpu-figure-drawn")).to_contain_text("this GPU, beyond 90 % of its peers")
+    expect(page.locator("#gpu-probe-drawn")).to_contain_text("its peers on that day")
+    expect(page.locator("#gpu-runs")).to_contain_text("stream-triad")
+    expect(page.locator("#gpu-runs")).to_contain_text("GPUs like it")
 
 
 @pytest.mark.long
@@ -52,13 +53,13 @@ def test_what_is_chosen_is_in_the_address_and_survives_a_reload(opened: Opened) 
     assert box["height"] < 32, "a choice and its word stand side by side"
     page.get_by_label("power", exact=True).check()
     page.wait_for_url(re.compile("figure=power"))
-    expect(page.locator("#gpu-bands-figure")).to_contain_text("more than its peers")
-    page.locator("#gpu-workload").click()
+    expect(page.locator("#gpu-figure-drawn")).to_contain_text("more than its peers")
+    page.locator("#gpu-probe").click()
     page.get_by_role("option", name="pagerank").click()
     page.wait_for_url(re.compile("probe=pagerank"))
     page.reload()
     expect(page.locator("#gpu-title")).to_have_text("GPU c001-1/0")
-    expect(page.locator("#gpu-workload")).to_contain_text("pagerank")
+    expect(page.locator("#gpu-probe")).to_contain_text("pagerank")
     assert page.get_by_label("power", exact=True).is_checked()
 
 
