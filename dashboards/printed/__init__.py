@@ -1,1 +1,0 @@
-"""Answers for people in a terminal: sentences and tables. The command line fits them to its width."""
