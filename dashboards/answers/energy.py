@@ -233,7 +233,8 @@ def energy_quote(
     others = ("since", "until") if job is None else ("gpus", "time", "model")
     for name in others:
         if name in stated:
-            raise InputError(f"{name} works only with {'--job' if job is None else '--workload'}")
+            option = name if name in ("time", "model") else f"--{name}"
+            raise InputError(f"{option} works only with {'--job' if job is None else '--workload'}")
     if job is not None:
         of_job = answers.energy(opened(store), question=_question(stated), job=job, progress=stated.get("progress"))
         answer = quote_job(opened(store), job, of_job, deadline_s=deadline_s, shares=shares)

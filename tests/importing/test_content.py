@@ -114,7 +114,7 @@ def zipped(data: bytes) -> bytes:
         (b"PAR1", "Parquet file is damaged"),
         (b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
         (b"2026/11/20 10:00:00.000, GPU-1, 61.20, 0, 0\n", "looks like data, not like column names (2026/11/20"),
-        (b"2026/11/20 10:00:00.000, GPU-1, 61.20, , 7\n", "name the columns, for example --header"),
+        (b"2026/11/20 10:00:00.000, GPU-1, 61.20, , 7\n", "name the columns, for example --set header="),
         (b"0, 61, 33, 0 %, 0 %\n", "looks like data"),
         (b"a,,b\n1,2,3\n", "column 2 of the header has no name"),
         (b'a,"b,c\n1,2,3\n', "stray quote"),

@@ -143,7 +143,7 @@ def test_accounts_of_other_schedulers_are_told(content: str, tmp_path: Path, ref
 def test_options_that_do_not_fit(tmp_path: Path) -> None:
     path = _file(tmp_path, "#runs", "0 copy 1", "0 triad 2")
     for options, said in (
-        (Options(node="n1", header="a,b"), "leave out --header"),
+        (Options(node="n1", header="a,b"), "leave out header="),
         (Options(node="n1", at="noon"), "--at 'noon' is not a time"),
         (Options(node="n1", at="2026-05-01", time_zone="Nowhere"), "no such time zone"),
         (Options(node="n1", workload="mine"), "leave out --workload"),

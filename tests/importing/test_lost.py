@@ -250,7 +250,7 @@ def test_the_header_may_come_again_and_stand_behind_rows(
     path = stream(write, "uuid, power.draw [W]", *rows)
     header, *lines = path.read_text().split("\n")
     path.write_text("\n".join([lines[0], header, *lines[1:]]))
-    assert "--header timestamp,uuid,power.draw" in refusal(path)
+    assert "--set header=timestamp,uuid,power.draw" in refusal(path)
     assert parse(path, header="timestamp,uuid,power.draw").report.refusals == {"it is the header line again": [2]}
 
 

@@ -224,9 +224,9 @@ def test_a_second_reading_at_one_instant(write: Write, parse: Parse) -> None:
 
 def test_a_stream_without_time_or_header(write: Write, refusal: Callable[..., str]) -> None:
     assert "without `timestamp`" in refusal(write("power.draw [W], temperature.gpu", "250, 40"))
-    assert "--header timestamp,uuid,power.draw" in refusal(write(line(0), line(1)))
-    assert "--header timestamp,uuid,power.draw" in refusal(write(f"0, {line(0)}", f"1, {line(1)}"))
-    assert "leave out --header" in refusal(write(HEADER, line(1)), header="timestamp,power.draw")
+    assert "--set header=timestamp,uuid,power.draw" in refusal(write(line(0), line(1)))
+    assert "--set header=timestamp,uuid,power.draw" in refusal(write(f"0, {line(0)}", f"1, {line(1)}"))
+    assert "leave out header=" in refusal(write(HEADER, line(1)), header="timestamp,power.draw")
     assert "does not contain time stamps" in refusal(
         write(line(0), line(1)), header="power.draw,uuid,timestamp,a,b,c,d"
     )
@@ -296,7 +296,7 @@ def test_readings_that_are_rare_and_clocks_that_go_back_by_half_an_hour(
 def test_a_zone_that_is_none(zone: str, write: Write, refusal: Callable[..., str]) -> None:
     path = write("timestamp, temperature.gpu", "2023/07/14 12:00:00, 40")
     assert refusal(path, time_zone=zone) == (
-        f"--set time-zone={zone}: there is no such time zone; an example is Europe/Berlin"
+        f"time-zone={zone}: there is no such time zone; an example is Europe/Berlin"
     )
 
 

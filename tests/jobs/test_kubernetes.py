@@ -204,7 +204,7 @@ def test_many_nodes_are_several_commands() -> None:
 @pytest.mark.long
 def test_the_file_for_node_feature_discovery(store: str, tmp_path: Path) -> None:
     for name in ("n02", "n02.site.example"):
-        result = advise(store, "nfd", "--node", name)
+        result = advise(store, "nfd", "--set", f"node={name}")
         assert result.exit_code == 0, result.stderr
         remark, expiry, label = result.stdout.splitlines()
         assert remark.startswith(f"# whorl: 'sgemm' on {name}: exclude; written 2")
@@ -213,7 +213,7 @@ def test_the_file_for_node_feature_discovery(store: str, tmp_path: Path) -> None
         assert dt.timedelta(days=6.9) < ends - dt.datetime.now(dt.UTC) <= dt.timedelta(days=7)
     for name, note in (("n03", "it is neither slow nor one of the fastest"), ("n99", "was not measured on it")):
         path = tmp_path / "whorl-sgemm"
-        result = advise(store, "nfd", "--node", name, "--output", str(path))
+        result = advise(store, "nfd", "--set", f"node={name}", "--set", f"output={path}")
         assert (result.exit_code, result.stdout) == (0, "")
         assert note in result.stderr
         assert path.read_text().startswith(f"# whorl: 'sgemm' on {name}: no label; written 2")
@@ -224,7 +224,7 @@ def test_the_file_for_node_feature_discovery(store: str, tmp_path: Path) -> None
 
 
 def test_a_line_of_the_file_holds_no_second_line(store: str) -> None:
-    refused = advise(store, "nfd", "--node", "n\n1=2")
+    refused = advise(store, "nfd", "--set", "node=n\n1=2")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "cannot be the name of a node" in refused.stderr
     text = feature_file("a\nb=c", "n1", "avoid", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))

@@ -116,7 +116,7 @@ def test_the_jobs_of_the_store(tmp_path: Path) -> None:
     assert "had 8 nodes at once, and there are 4: they share nodes" in str(shared)
     assert check(price_of(replace(exclusion("batch"), site_nodes=4), replace(request, cluster_nodes=8)))
     few = price_of(exclusion("x"), request)
-    assert "has 8 jobs of 0 days, and 100 of 14 days are needed; --log FILE reads" in str(few)
+    assert "has 8 jobs of 0 days, and 100 of 14 days are needed; --set log=FILE reads" in str(few)
 
 
 @pytest.mark.long

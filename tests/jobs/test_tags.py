@@ -470,7 +470,7 @@ def test_the_verb_runs_the_script_and_the_import_finds_its_tags(
     assert done.exit_code == 0, done.output
     assert "tags: 2 read, 1 allocation stored" in done.output
     assert now(store, "gpu, state") == [(A, "ENDED"), (B, "ENDED")]
-    for wrong in (["--folder", "/dev/null/x"], ["--store", "/dev/null/x"]):
+    for wrong in (["/dev/null/x"], ["--store", "/dev/null/x"]):
         done = runner.invoke(cli, ["jobs", "tag", "begin", *wrong])
         assert done.exit_code == 0  # Slurm would drain the node
         assert done.stderr

@@ -119,14 +119,14 @@ def test_what_cannot_be_quoted_is_said_with_what_to_do(measured: Path, few: Path
     assert "whorl tune gemm-fp16 --store" in failure(measured, "--workload", "gemm-fp16")
     assert "name one of --job and --workload" in failure(measured)
     assert "name one of --job and --workload" in failure(measured, "--job", "1", "--workload", "gemm-fp32")
-    assert "gpus works only with --workload" in failure(measured, "--job", "1", "--gpus", "2")
+    assert "--gpus works only with --workload" in failure(measured, "--job", "1", "--gpus", "2")
     assert "--since works only with --job" in failure(measured, "--workload", "gemm-fp32", "--since", "1d")
     assert "no run of gemm-fp32 at the default power limit on B200" in failure(
         measured, "--workload", "gemm-fp32", "--set", "model=B200"
     )
     with pytest.raises(InputError, match="share of the limit"):
         whorl.energy_quote(measured, workload="gemm-fp32", cap=60)
-    assert "choose one with --set model=and --cluster" in failure(few, "--workload", "gemm-fp32")
+    assert "choose one with --set model=NAME and --cluster" in failure(few, "--workload", "gemm-fp32")
     reply = whorl.energy_quote(few, workload="gemm-fp32", cluster="simulated-V100-1")
     assert any("from other workloads" in note for note in reply.notes)
     assert set(reply.frame.filter(pl.col("option") == "cap")["basis"]) == {"published trainings"}
