@@ -49,7 +49,7 @@ Kind = document.Kind | Literal["exact", "exact text"]
 
 
 @dataclass(frozen=True)
-class Column:
+class GridColumn:
     """A column of a table. `name`: the column of the frame it shows."""
 
     name: str
@@ -98,7 +98,7 @@ def menu(label: str, **attributes: str) -> Component:
 
 def table(
     name: str,
-    columns: Sequence[Column],
+    columns: Sequence[GridColumn],
     rows: pl.DataFrame | None,
     *,
     label: str,
@@ -132,7 +132,7 @@ def document_table(part: document.Table, address: Callable[[str, str], str | Non
     `address`: where the names of a column that names a page lead to.
     """
     columns = [
-        Column(f"c{place}", head.head, head.kind, says=head.explains, link=head.page, wraps=head.kind == "sentence")
+        GridColumn(f"c{place}", head.head, head.kind, says=head.explains, link=head.page, wraps=head.kind == "sentence")
         for place, head in enumerate(part.heads)
     ]
     data = list(_document_rows(part, columns, address))
@@ -146,7 +146,7 @@ def document_table(part: document.Table, address: Callable[[str, str], str | Non
 
 
 def _document_rows(
-    part: document.Table, columns: Sequence[Column], address: Callable[[str, str], str | None] | None
+    part: document.Table, columns: Sequence[GridColumn], address: Callable[[str, str], str | None] | None
 ) -> Iterator[dict[str, Any]]:
     for cells in part.rows[:MOST]:
         row: dict[str, Any] = {}
@@ -171,7 +171,7 @@ class _Options:
 
 
 def _grid(
-    options: _Options, columns: Sequence[Column], data: list[dict[str, Any]] | None, buttons: Sequence[Component]
+    options: _Options, columns: Sequence[GridColumn], data: list[dict[str, Any]] | None, buttons: Sequence[Component]
 ) -> Component:
     few = data is not None and len(data) <= _FEW
     grid_options: dict[str, Any] = {
@@ -220,7 +220,7 @@ def _grid(
     )
 
 
-def _width(column: Column, data: Sequence[Mapping[str, Any]] | None, *, filters: bool) -> int:
+def _width(column: GridColumn, data: Sequence[Mapping[str, Any]] | None, *, filters: bool) -> int:
     """How wide a column must be, in pixels: as its title, its filter and most of its text."""
     letters = _TYPICAL_LETTERS.get(column.kind, 16) + (len(column.unit) if column.kind == "interval" else 0)
     if data:
@@ -230,12 +230,12 @@ def _width(column: Column, data: Sequence[Mapping[str, Any]] | None, *, filters:
     return column.width or round(min(max(needed, _FILTERED_PX if filters else 0), _WIDEST_PX))
 
 
-def definitions(columns: Sequence[Column]) -> list[dict[str, Any]]:
+def definitions(columns: Sequence[GridColumn]) -> list[dict[str, Any]]:
     """Other columns for a table of many rows: its property `columnDefs`."""
     return _definitions(columns, [_width(column, None, filters=True) for column in columns], filters=True)
 
 
-def _definitions(columns: Sequence[Column], widths: Sequence[int], *, filters: bool) -> list[dict[str, Any]]:
+def _definitions(columns: Sequence[GridColumn], widths: Sequence[int], *, filters: bool) -> list[dict[str, Any]]:
     definitions: list[dict[str, Any]] = []
     for column, width in zip(columns, widths, strict=True):
         is_number = column.kind in _NUMBERS
@@ -275,7 +275,7 @@ def _definitions(columns: Sequence[Column], widths: Sequence[int], *, filters: b
 def serve(
     app: Dash,
     name: str,
-    columns: Sequence[Column] | Callable[[str | None], Sequence[Column]],
+    columns: Sequence[GridColumn] | Callable[[str | None], Sequence[GridColumn]],
     read: Callable[[str | None], pl.DataFrame],
     *,
     key: str | None = None,
@@ -288,7 +288,7 @@ def serve(
     `follows`: the names in the address that its rows depend on. When one of them changes, the table asks again.
     """
 
-    def columns_of(search: str | None) -> Sequence[Column]:
+    def columns_of(search: str | None) -> Sequence[GridColumn]:
         return columns(search) if callable(columns) else columns
 
     @app.callback(
@@ -324,7 +324,7 @@ def serve(
 
 
 def block(
-    rows: pl.DataFrame, columns: Sequence[Column], request: Mapping[str, Any], key: str | None = None
+    rows: pl.DataFrame, columns: Sequence[GridColumn], request: Mapping[str, Any], key: str | None = None
 ) -> dict[str, Any]:
     """The rows that a table asks for: filtered and sorted as it says, and how many there are in all."""
     matching = arranged(rows, columns, request.get("filterModel") or {}, request.get("sortModel") or ())
@@ -332,13 +332,13 @@ def block(
     return {"rowData": sent(matching.slice(first, BLOCK), columns, key), "rowCount": matching.height}
 
 
-def sent(rows: pl.DataFrame, columns: Sequence[Column], key: str | None = None) -> list[dict[str, Any]]:
+def sent(rows: pl.DataFrame, columns: Sequence[GridColumn], key: str | None = None) -> list[dict[str, Any]]:
     """Rows as a page gets them: the columns that it needs, with `NAME:text` where people read another text than the
     value, and `NAME:href` where a cell leads somewhere. Times are text in UTC, numbers as short as they may be."""
     return [_row(row, columns) for row in rows.select(column_names(columns, key)).iter_rows(named=True)]
 
 
-def _row(values: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
+def _row(values: Mapping[str, Any], columns: Sequence[GridColumn]) -> dict[str, Any]:
     row = {name: _plain(value) for name, value in values.items()}
     for column in columns:
         if row[column.name] is None:
@@ -352,7 +352,7 @@ def _row(values: Mapping[str, Any], columns: Sequence[Column]) -> dict[str, Any]
     return row
 
 
-def column_names(columns: Sequence[Column], key: str | None = None) -> list[str]:
+def column_names(columns: Sequence[GridColumn], key: str | None = None) -> list[str]:
     """The columns of a frame that a table needs."""
     names = [name for column in columns for name in (column.name, column.high, *column.asks.values()) if name]
     return list(dict.fromkeys([*names, *([key] if key else [])]))
@@ -366,7 +366,7 @@ def _plain(value: Any) -> Any:
     return str(value)[:19] if isinstance(value, datetime) else str(value)
 
 
-def _as_csv(rows: pl.DataFrame, columns: Sequence[Column]) -> str:
+def _as_csv(rows: pl.DataFrame, columns: Sequence[GridColumn]) -> str:
     text = pl.selectors.string()
     formula = text.str.contains(FORMULA) & ~text.str.contains(NUMBER)
     shorter = rows.select(column_names(columns)).with_columns(
@@ -377,7 +377,7 @@ def _as_csv(rows: pl.DataFrame, columns: Sequence[Column]) -> str:
 
 def arranged(
     rows: pl.DataFrame,
-    columns: Sequence[Column],
+    columns: Sequence[GridColumn],
     filters: Mapping[str, Any],
     sorts: Sequence[Mapping[str, Any]],
 ) -> pl.DataFrame:
@@ -393,7 +393,7 @@ def arranged(
     return rows.sort(keys, descending=[down for _, down in order], nulls_last=True, maintain_order=True)
 
 
-def _test(column: Column, test: Mapping[str, Any]) -> pl.Expr:
+def _test(column: GridColumn, test: Mapping[str, Any]) -> pl.Expr:
     """Whether a row passes the filter of a column."""
     if test.get("conditions"):
         parts = [_test(column, part) for part in test["conditions"]]

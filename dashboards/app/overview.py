@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from dash import Input, Output, dcc, html
 
 from ...analysis.contents import fleet_now, held, newest_campaigns, not_judged
+from ..document import Tiles
 from ..documents import fleet as documents
 from ..documents.verdicts import as_judged, table
 from ..words import MISSING, many, minute
 from .drawing import component, components
 from .first import MOST_CAMPAIGNS, JudgedCluster, judged_clusters
-from .page import RUNS, VERDICTS, Page, following, heading, section, tiles, told
+from .page import RUNS, VERDICTS, Page, following, heading, section, told
 from .state import URL, parse
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _contents(reading: Reading) -> Component:
         (f"{contents.runs:,}", different if contents.workloads != 1 else "runs of one probe or workload"),
         (minute(contents.last), f"newest run (UTC); the first was {minute(contents.first)}"),
     ]
-    return tiles(figures)
+    return component(Tiles(figures))
 
 
 def _register(app: Dash, reading: Reading) -> None:

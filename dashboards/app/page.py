@@ -11,13 +11,8 @@ from dash import State as Also
 from dash import html
 from dash.exceptions import PreventUpdate
 
-from ..document import Command, Tiles
-from ..words import MISSING, minus
+from ..document import Command
 from .drawing import component
-from .drawing import failure as failure
-from .drawing import graph as graph
-from .drawing import labelled as labelled
-from .drawing import prose as prose
 from .state import URL as URL
 
 if TYPE_CHECKING:
@@ -44,7 +39,7 @@ class Need:
     def command(self, store: Path, cluster: str | None = None) -> Component:
         """The command that fills it in a store, or for one cluster of a store; to copy."""
         option = "" if cluster is None else f" --cluster {shlex.quote(cluster)}"
-        return command(f"whorl {self.fill.format(store=shlex.quote(str(store)))}{option}")
+        return component(Command(f"whorl {self.fill.format(store=shlex.quote(str(store)))}{option}"))
 
 
 @dataclass(frozen=True)
@@ -99,41 +94,3 @@ def section(title: str, *inside: Any, says: str = "", **attributes: Any) -> Comp
 def told(*inside: Any, kind: str = "note") -> Component:
     """A box with a sentence: `kind` is "note", "empty" or "problem"."""
     return html.Div(inside, className=f"told {kind}", role="alert" if kind == "problem" else "note")
-
-
-def command(text: str) -> Component:
-    """A command to copy."""
-    return component(Command(text))
-
-
-def tiles(figures: Sequence[tuple[str, str]]) -> Component:
-    """A few large figures side by side: each its value and what it is."""
-    return component(Tiles(figures))
-
-
-def rows(
-    head: Sequence[str],
-    cells: Sequence[Sequence[Any]],
-    *,
-    right: Sequence[int] = (),
-    wrapped: Sequence[int] = (),
-    cards: bool = False,
-    label: str,
-) -> Component:
-    """A small table of components. None is shown as n/a. `wrapped`: columns of sentences. `cards`: on a telephone,
-    each row is a card."""
-
-    def look(place: int) -> str:
-        return "r" if place in right else "w" if place in wrapped else ""
-
-    def text(cell: Any) -> Any:
-        return MISSING if cell is None else minus(cell) if isinstance(cell, str) else cell
-
-    top = [html.Th(name, scope="col", className=look(place)) for place, name in enumerate(head)]
-    heads: list[dict[str, Any]] = [{"data-head": name} if cards else {} for name in head]
-    body = [
-        html.Tr([html.Td(text(cell), className=look(place), **heads[place]) for place, cell in enumerate(row)])
-        for row in cells
-    ]
-    table = html.Table([html.Thead(html.Tr(top)), html.Tbody(body)])
-    return html.Div(table, className="wide cards" if cards else "wide", role="region", tabIndex=0, **labelled(label))

@@ -27,7 +27,8 @@ from ..figures.placement import nodes_by_score
 from ..figures.replay import gain_by_seed
 from ..words import capital, listed, many
 from . import drawing, grid
-from .page import RUNS, URL, Page, command, failure, following, heading, prose, section, told
+from .drawing import failure, prose
+from .page import RUNS, URL, Page, following, heading, section, told
 from .reading import Slowly
 from .state import parse
 
@@ -57,23 +58,23 @@ SEEDS = (5, 10, 20)
 POLICIES = ("packed", "advice-exclude", "pm-first", "pal")
 GRID = "placement-gpus"
 COLUMNS = (
-    grid.Column("name", "GPU", link="gpu", asks={"gpu": "gpu", "cluster": "cluster"}),
-    grid.Column("node", "node"),
-    grid.Column("model", "model"),
-    grid.Column(
+    grid.GridColumn("name", "GPU", link="gpu", asks={"gpu": "gpu", "cluster": "cluster"}),
+    grid.GridColumn("node", "node"),
+    grid.GridColumn("model", "model"),
+    grid.GridColumn(
         "score", "score", "number", 3, says="time over that of the median GPU, as it is believed: above 1 is slow"
     ),
-    grid.Column("low", "90 %", "interval", 3, high="high", says="of the score in another sitting, at another time"),
-    grid.Column("runs", "n", "number", says="runs that the score rests on; where runs of a day are alike, days"),
-    grid.Column("raw", "measured", "number", 3, says="the level of its times over that of the median GPU"),
-    grid.Column(
+    grid.GridColumn("low", "90 %", "interval", 3, high="high", says="of the score in another sitting, at another time"),
+    grid.GridColumn("runs", "n", "number", says="runs that the score rests on; where runs of a day are alike, days"),
+    grid.GridColumn("raw", "measured", "number", 3, says="the level of its times over that of the median GPU"),
+    grid.GridColumn(
         "finding", "finding", says="the worst finding about it or its node, as whorl verdicts last stored it", width=216
     ),
-    grid.Column("power_w", "power, W", "number", 0, says="median over its runs"),
-    grid.Column("sm_clock_mhz", "clock, MHz", "number", 0, says="median over its runs"),
-    grid.Column("temperature_c", "temperature, °C", "number", 0, says="median over its runs"),
-    grid.Column("newest", "newest run (UTC)", "time"),
-    grid.Column("workload", "workload"),
+    grid.GridColumn("power_w", "power, W", "number", 0, says="median over its runs"),
+    grid.GridColumn("sm_clock_mhz", "clock, MHz", "number", 0, says="median over its runs"),
+    grid.GridColumn("temperature_c", "temperature, °C", "number", 0, says="median over its runs"),
+    grid.GridColumn("newest", "newest run (UTC)", "time"),
+    grid.GridColumn("workload", "workload"),
 )
 
 
@@ -322,7 +323,7 @@ def about_jobs(jobs: StoredJobs, store: str) -> list[Component]:
     return [
         told(
             html.P(f"{why} Read those of the last month from Slurm's accounting:"),
-            command(f"whorl jobs import --store {shlex.quote(store)} --since 30d"),
+            drawing.component(Command(f"whorl jobs import --store {shlex.quote(store)} --since 30d")),
             html.P(prose("`whorl replay --trace FILE` replays the trace of another cluster.")),
             kind="empty",
         )

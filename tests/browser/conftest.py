@@ -92,14 +92,14 @@ def _tables() -> DashPage:
     import polars as pl
     from dash import html
 
-    from whorl.dashboards.app.grid import Column, serve, table
+    from whorl.dashboards.app.grid import GridColumn, serve, table
     from whorl.dashboards.app.page import Page, heading
 
     columns = [
-        Column("gpu", "GPU", link="figure", asks={"gpu": "gpu"}),
-        Column("slower", "slower", "percent", 1),
-        Column("low", "95 %", "interval", 1, high="high", unit="%"),
-        Column("a.b", "watts", "number", 0, unit="W"),
+        GridColumn("gpu", "GPU", link="figure", asks={"gpu": "gpu"}),
+        GridColumn("slower", "slower", "percent", 1),
+        GridColumn("low", "95 %", "interval", 1, high="high", unit="%"),
+        GridColumn("a.b", "watts", "number", 0, unit="W"),
     ]
     place = pl.int_range(MANY, eager=True)
     rows = pl.DataFrame(

@@ -8,13 +8,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from whorl.dashboards.app.grid import BLOCK, MOST, Column, arranged, block, table
+from whorl.dashboards.app.grid import BLOCK, MOST, GridColumn, arranged, block, table
 
 COLUMNS = [
-    Column("gpu", "GPU"),
-    Column("slower", "slower", "percent", 1),
-    Column("low", "95 %", "interval", high="high"),
-    Column("at", "when", "time"),
+    GridColumn("gpu", "GPU"),
+    GridColumn("slower", "slower", "percent", 1),
+    GridColumn("low", "95 %", "interval", high="high"),
+    GridColumn("at", "when", "time"),
 ]
 ROWS = pl.DataFrame(
     {
@@ -81,4 +81,4 @@ def test_a_block_holds_only_what_is_shown_and_is_json() -> None:
 
 def test_a_page_never_sends_a_large_table_whole() -> None:
     with pytest.raises(ValueError, match="call serve"):
-        table("t", [Column("a", "a")], pl.DataFrame({"a": range(MOST + 1)}), label="t")
+        table("t", [GridColumn("a", "a")], pl.DataFrame({"a": range(MOST + 1)}), label="t")

@@ -29,8 +29,9 @@ from ...figures.looks import Scale, box, chosen, points
 from ...figures.machine import heat_map
 from ...style import layout, nothing
 from ...words import MISSING, many, minus
-from ..grid import Column, table
-from ..page import VERDICTS, graph, heading, section, told
+from ..drawing import graph
+from ..grid import GridColumn, table
+from ..page import VERDICTS, heading, section, told
 from .view import LEVELS, Asked, View, trend_of
 
 if TYPE_CHECKING:
@@ -54,35 +55,35 @@ _LINKED = 50  # GPUs that a link hands on
 _ODD = 4  # GPUs with findings whose trend is drawn where none is chosen
 _PLACES = 6  # that are named
 
-_WHO: tuple[Column, ...] = (
-    Column("chosen", "chosen", says="Choose a GPU: click the cell, or press Enter on it.", width=80),
-    Column("label", "GPU", link="gpu", asks={"gpu": "gpu", "cluster": "cluster"}, width=150),
-    Column("finding", "finding", says="The worst verdict about the GPU or its node, of whorl verdicts", width=216),
+_WHO: tuple[GridColumn, ...] = (
+    GridColumn("chosen", "chosen", says="Choose a GPU: click the cell, or press Enter on it.", width=80),
+    GridColumn("label", "GPU", link="gpu", asks={"gpu": "gpu", "cluster": "cluster"}, width=150),
+    GridColumn("finding", "finding", says="The worst verdict about the GPU or its node, of whorl verdicts", width=216),
 )
-_MEASURED: tuple[Column, ...] = (
-    Column("slower_pct", "slower", "percent", 2, says="Its time against the median GPU of its model"),
-    Column("slower_pct_low", "slower, 95 %", "interval", 2, high="slower_pct_high", unit="%"),
-    Column("time", "time", "number", 4, unit="ms"),
-    Column("power_w", "power", "number", 1, unit="W"),
-    Column("sm_clock_mhz", "SM clock", "number", 0, unit="MHz"),
-    Column("temperature_c", "temperature", "number", 1, unit="°C"),
-    Column("n", "runs", "number"),
-    Column("sittings", "sittings", "number", says="Runs without a pause of 6 hours: what shows how far it repeats"),
-    Column("node", "node"),
-    Column("cabinet", "cabinet"),
-    Column("model", "model"),
+_MEASURED: tuple[GridColumn, ...] = (
+    GridColumn("slower_pct", "slower", "percent", 2, says="Its time against the median GPU of its model"),
+    GridColumn("slower_pct_low", "slower, 95 %", "interval", 2, high="slower_pct_high", unit="%"),
+    GridColumn("time", "time", "number", 4, unit="ms"),
+    GridColumn("power_w", "power", "number", 1, unit="W"),
+    GridColumn("sm_clock_mhz", "SM clock", "number", 0, unit="MHz"),
+    GridColumn("temperature_c", "temperature", "number", 1, unit="°C"),
+    GridColumn("n", "runs", "number"),
+    GridColumn("sittings", "sittings", "number", says="Runs without a pause of 6 hours: what shows how far it repeats"),
+    GridColumn("node", "node"),
+    GridColumn("cabinet", "cabinet"),
+    GridColumn("model", "model"),
 )
 
 
-def columns_of(words: GpuFigure, typical_ms: float | None = None) -> list[Column]:
+def columns_of(words: GpuFigure, typical_ms: float | None = None) -> list[GridColumn]:
     """The columns of the table; a figure of the fingerprint is one more. The slowest, or the highest, comes first.
 
     `typical_ms`: of the times, which have as many digits as it needs.
     """
     own = [
-        Column(words.value, words.name, "number", words.digits, unit=words.unit),
-        Column(f"{words.value}_low", f"{words.name}, 95 %", "interval", words.digits, high=f"{words.value}_high"),
-        Column(f"{words.key}_n", "its runs", "number"),
+        GridColumn(words.value, words.name, "number", words.digits, unit=words.unit),
+        GridColumn(f"{words.value}_low", f"{words.name}, 95 %", "interval", words.digits, high=f"{words.value}_high"),
+        GridColumn(f"{words.key}_n", "its runs", "number"),
     ]
     found = [*_WHO, *(() if words in GPU_FIGURES else own), *_MEASURED]
     first = words.apart if words is GPU_FIGURES[0] else words.value
@@ -91,7 +92,7 @@ def columns_of(words: GpuFigure, typical_ms: float | None = None) -> list[Column
     return [replace(one, sort="desc") if one.name == first else one for one in found]
 
 
-def shown_columns(of: View) -> list[Column]:
+def shown_columns(of: View) -> list[GridColumn]:
     """The columns of the table for what is shown."""
     typical = of.rows["time"].median()
     return columns_of(of.asked.figure, typical if isinstance(typical, float) else None)

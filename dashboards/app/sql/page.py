@@ -184,7 +184,7 @@ def _answer_table(first_rows: FirstRows) -> Component:
     names = [f"c{place}" for place in range(len(first_rows.columns))]
     frame = pl.DataFrame(first_rows.rows, schema=dict.fromkeys(names, pl.String), orient="row")
     columns = [
-        grid.Column(name, column.name, kind="exact" if column.numeric else "exact text", says=column.type)
+        grid.GridColumn(name, column.name, kind="exact" if column.numeric else "exact text", says=column.type)
         for name, column in zip(names, first_rows.columns, strict=True)
     ]
     return grid.table("sql-grid", columns, frame, label="The answer", height=520)
