@@ -66,7 +66,7 @@ def node_document(report: NodeReport, store: str, fleet: str | None) -> Document
         + (f": {missing}" if missing else ""),
     ]
     if report.works:
-        simulated = "" if fleet is None else f" --fleet {shlex.quote(str(fleet))}"
+        simulated = "" if fleet is None else f" --set {shlex.quote(f'fleet={fleet}')}"
         parts.append(Command(f"next: whorl campaign plan --suite quick --store {shlex.quote(store)}{simulated}"))
     parts.append(Table(["works", "what", Column("detail", "sentence")], rows))
     return Document(f"Node {report.node}", parts)

@@ -172,7 +172,7 @@ def _trials(answer: TuneAnswer, *, safe: bool) -> Table:
     over = sum(answer.is_over(trial) for trial in answer.trials)
     failed = sum(trial.failure is not None for trial in answer.trials)
     failures = f", {failed} failed (--json has the reasons in full)" if failed else ""
-    rate = " With --safe about one trial in nine is over the bound all the same." if safe else ""
+    rate = " With safe=yes about one trial in nine is over the bound all the same." if safe else ""
     columns: list[Column | str] = [
         Column(head, "number") for head in ("trial", *_heads(list(answer.default)), "time", "energy, J")
     ]

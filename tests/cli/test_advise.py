@@ -248,8 +248,8 @@ def test_a_scheduler_that_does_not_answer_gets_no_names(
 
 
 def test_a_sentence_keeps_its_dots(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from whorl.cli.documents.advice import sentence
     from whorl.cli.output import say
-    from whorl.dashboards.documents.placement import sentence
 
     say(f"Note: {sentence('not 5 nodes (n[1,3], ...)')} {sentence('any node will do.')}")
     assert capsys.readouterr().out == "Note: not 5 nodes (n[1,3], ...). any node will do.\n"
