@@ -259,7 +259,7 @@ def with_bound(task: TuningTask, bound: TimeBound) -> TuningTask:
 
 def search(options: BenchOptions) -> dict[str, Any]:
     """All tasks with every method, the whole of `whorl tune`, and tasks, bounds or noises that are others."""
-    seeds, results = options.pick(2, 8, 100), {}
+    seeds, results = options.pick(2, 3, 100), {}
     measured = sweeps(sorted((DATA / "power").glob("zeus_power_limits_*.csv.gz")))[: options.pick(1, 99, 99)]
     for name, tasks in (("simulated", services()), ("sweeps", measured)):
         results[name] = compared(tasks, seeds, ("whorl", "random"))
