@@ -177,17 +177,17 @@ def fleet_now(store: Store) -> FleetNow | None:
     row = store.sql(_NOW.format(fresh=FRESH_S, readings=readings)).polars().row(0, named=True)
     if row["newest"] is None:
         return None
-    metrics = tuple(
-        MetricNow(name, *(float(row[f"{name}_{end}"]) for end in ("median", "low", "high")), row[f"{name}_n"])
-        for name in NOW_METRICS
-        if row[f"{name}_n"]
-    )
+    metrics = []
+    for name in NOW_METRICS:
+        if n := row[f"{name}_n"]:
+            median, low, high = (float(row[f"{name}_{end}"]) for end in ("median", "low", "high"))
+            metrics.append(MetricNow(name, median, low, high, n))
     running = store.sql(_RUNNING).polars().row(0, named=True) if has_rows(store, "jobs") else None
     return FleetNow(
         row["newest"],
         row["gpus"],
         row["mute"],
-        metrics,
+        tuple(metrics),
         tuple(row["silent_nodes"] or ()),
         None if running is None else running["jobs"],
         None if running is None else running["gpus"],

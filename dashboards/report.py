@@ -43,7 +43,7 @@ from .documents.fleet import JudgedFleet
 from .documents.verdicts import as_judged, findings, not_judged
 from .figures import fleet as figures
 from .figures.drawing import for_notebook
-from .figures.looks import Look
+from .figures.looks import Look, thinned
 from .figures.machine import CELLS, maps
 from .html import page, write_page
 from .words import MISSING, capital, listed
@@ -316,6 +316,8 @@ def summary_parts(looked: Looked, planted: Sequence[Planted] | None = None) -> I
     yield ""
     yield documents.headline(looked.fleet)
     yield from documents.three_answers(looked.fleet)
+    if (unseen := documents.unseen(looked.fleet)) is not None:
+        yield unseen
     if planted is not None:
         yield documents.planted_faults(planted, looked.judged, campaign, looked.names)
     if rows := _spread_rows(looked):
@@ -376,9 +378,9 @@ def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None,
     parts += [f"Not complete: {campaign.cut_says}."] if campaign.cut_says else []
     parts += [looked.stale_says] if looked.stale_says else []
     pictures: list[Part] = [documents.machine(looked.fleet), *_all_probes(looked, noun)]
-    now = documents.newest_readings(looked.now)
+    later = (documents.unseen(looked.fleet), documents.newest_readings(looked.now))
     beside = Section("", pictures, anchor="pictures")
-    answers = [*documents.three_answers(looked.fleet), beside, *([now] if now is not None else [])]
+    answers = [*documents.three_answers(looked.fleet), beside, *(part for part in later if part is not None)]
     parts.append(Section("", answers, anchor="answers"))
     if looked.judged.rows or planted is not None:
         parts.append(_all_findings(looked, planted))
@@ -484,7 +486,7 @@ def _strips(rows: pl.DataFrame, level: str, looked: Looked) -> PlainFigure:
     names, marked = _rows_of(rows, looked)
     if rows.height > figures.POINTS * 4:
         keep = np.zeros(rows.height, dtype=bool)
-        keep[figures.thinned(rows.height, figures.POINTS * 4)] = True
+        keep[thinned(rows.height, figures.POINTS * 4)] = True
         keep[list(marked)] = True
         return _strips(rows.filter(pl.Series(keep)), level, looked)
     strips = figures.Strips.of(rows, figures.GPU_FIGURES[0], level)

@@ -18,7 +18,7 @@ from ...errors import WhorlError
 from .access import protect, without_prefix
 from .drawing import failure, labelled
 from .energy import PAGE as ENERGY
-from .fleet.linking import PAGE as FLEET
+from .fleet.page import PAGE as FLEET
 from .gpu import PAGE as GPU
 from .overview import PAGE as OVERVIEW
 from .page import PROBLEM, URL, Need, Page, heading, told

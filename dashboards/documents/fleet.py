@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -120,8 +120,9 @@ def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
     judgement = fleet.judgement
     worst = judgement.rows[:most]
     names = short_names((verdict.name for verdict in judgement.rows), fleet.gpus["gpu"])
-    sections = [Section("Which GPUs", list(_which(fleet, worst, names)), anchor="which")]
+    sections = []
     if worst:
+        sections.append(Section("Which GPUs", [_which(judgement, worst, names)], anchor="which"))
         reasons: dict[str, str] = {}
         actions: dict[str, list[str]] = {}
         for verdict in worst:
@@ -145,28 +146,31 @@ def machine(fleet: JudgedFleet) -> Chart:
     return Chart("The machine", caption, {"": picture(fleet.grid, fleet.looks, judged)})
 
 
-def _which(fleet: JudgedFleet, worst: Sequence[Verdict], names: Mapping[str, str]) -> Iterator[Part]:
+def _which(judgement: Judgement, worst: Sequence[Verdict], names: Mapping[str, str]) -> Table:
+    rows: list[Sequence[Cell]] = [
+        (_named(verdict, names), str(verdict.kind), str(verdict.state), size(verdict) or None) for verdict in worst
+    ]
+    others = len(judgement.rows) - len(worst)
+    effect = "Against its peers: slower, hotter and more are positive; a fact that was seen has no size"
+    columns: list[Column | str] = [
+        Column("GPU", page="gpu", explains="Or the node or the batch of GPUs that the finding is about"),
+        "finding",
+        "state",
+        Column("effect [95 %]", explains=effect),
+    ]
+    return Table(columns, rows, below=f"and {many(others, 'more finding')}" if others else "", cards=True)
+
+
+def unseen(fleet: JudgedFleet) -> Section | None:
+    """What is too small to see, and what could not be judged; None where there is nothing to say."""
     judgement = fleet.judgement
-    if worst:
-        rows: list[Sequence[Cell]] = [
-            (_named(verdict, names), str(verdict.kind), str(verdict.state), size(verdict) or None) for verdict in worst
-        ]
-        others = len(judgement.rows) - len(worst)
-        effect = "Against its peers: slower, hotter and more are positive; a fact that was seen has no size"
-        columns = [
-            Column("GPU", page="gpu", explains="Or the node or the batch of GPUs that the finding is about"),
-            "finding",
-            "state",
-            Column("effect [95 %]", explains=effect),
-        ]
-        yield Table(columns, rows, below=f"and {many(others, 'more finding')}" if others else "", cards=True)
-    if (smallest := least(judgement.smallest)) is not None:
-        yield smallest
-    reasons = not_judged(judgement.not_judged)
+    smallest, reasons = least(judgement.smallest), not_judged(judgement.not_judged)
+    parts: list[Part] = [] if smallest is None else [smallest]
     if reasons is not None:
         subjects = list(dict.fromkeys(gap.subject for gap in judgement.not_judged))
-        yield f"Not everything could be judged: {listed(subjects, _NAMES)}."
-        yield Section("What could not be judged", [reasons], folded=True)
+        parts.append(f"Not everything could be judged: {listed(subjects, _NAMES)}.")
+        parts.append(Section("What could not be judged", [reasons], folded=True))
+    return Section("Too small to see, or not judged", parts, anchor="unseen") if parts else None
 
 
 def _named(verdict: Verdict, names: Mapping[str, str]) -> str:
@@ -202,7 +206,7 @@ def newest_readings(now: FleetNow | None, at: datetime | None = None) -> Section
         word, unit, scale = _METRICS[metric.metric]
         median, low, high = (quantity(value / scale, unit) for value in (metric.median, metric.low, metric.high))
         rows.append((word, median, f"{low} to {high}", metric.n))
-    columns = ["reading", "median", "lowest to highest", Column("GPUs", "count")]
+    columns: list[Column | str] = ["reading", "median", "lowest to highest", Column("GPUs", "count")]
     age = ""
     if at is not None and at >= now.newest:
         age = f", {duration((at - now.newest).total_seconds())} ago"
@@ -242,7 +246,7 @@ def planted_faults(
         for fault in sorted(planted, key=lambda fault: (bool(fault.found), fault.kind, fault.gpu))
     ]
     remarked = any(row[3] for row in rows)
-    columns = ["GPU", "planted", "result", *([Column("remark", "sentence")] if remarked else [])]
+    columns: list[Column | str] = ["GPU", "planted", "result", *([Column("remark", "sentence")] if remarked else [])]
     table = Table(columns, [row[: len(columns)] for row in rows], cards=remarked)
     lead = f"{caught} of {many(len(planted), 'planted fault')} found; {named}. The judge does not know this list."
     return Section("Planted faults", [table], lead)
@@ -282,7 +286,7 @@ def spread_table(rows: Sequence[Variability], noun: str) -> Table:
     if all(row.n < 2 for row in rows):
         times = [(row.workload, _with_unit(row)) for row in rows]
         return Table([noun, "median time"], times, "Times", "One GPU was measured: there is none to compare it with.")
-    columns = [
+    columns: list[Column | str] = [
         noun,
         Column("GPUs", "count"),
         Column("median time [95 %]"),
@@ -393,7 +397,7 @@ def run_figures(campaign: Probed) -> Table | None:
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)
         rows.append([probe, runs["gpu"].n_unique(), *(_middle(runs[name]) for name, _ in known)])
-    columns = [noun_of(campaign), Column("GPUs", "count"), *(Column(head) for _, head in known)]
+    columns: list[Column | str] = [noun_of(campaign), Column("GPUs", "count"), *(Column(head) for _, head in known)]
     below = "The median GPU (5th to 95th percentile). Energy is that of one repetition."
     return Table(columns, rows, "Power, energy and rates", below, cards=True)
 
@@ -431,7 +435,7 @@ def conditions(campaign: Probed) -> Table | None:
                 stated.get("input"),
             )
         )
-    columns = [
+    columns: list[Column | str] = [
         "probe", "version", Column("repeats", "count"), Column("window, s", digits=2), "ended by", "FLOP", "bytes",
         "path", "clock", Column("warm-up, s", digits=1), Column("input", "sentence"),
     ]  # fmt: skip
@@ -498,7 +502,7 @@ def campaigns(rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         for row in rows
     ]
-    columns = [
+    columns: list[Column | str] = [
         Column("campaign", page="fleet"),
         "cluster",
         "began (UTC)",

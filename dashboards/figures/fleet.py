@@ -17,7 +17,7 @@ from ...analysis.fleet.trend import Trend
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout, nothing, room
 from ..words import estimate, interval, many, minus
 from .drawing import Bar, Box, Figure, Scatter, Scattergl, figure_of
-from .looks import FEW, MANY, Look, Scale, chosen, ending, mark, marks, plain, points, single, thinned
+from .looks import FEW, MANY, PERCENT, Look, Scale, chosen, ending, mark, marks, plain, points, single, thinned
 from .panels import axes_of, stacked
 
 POINTS = 600
@@ -30,7 +30,6 @@ UNIT = 100
 """From a strip to the next, on the axis: whole numbers of 16 bits are half as large as others."""
 DRAWN_AS_IMAGE = 3_000
 """Points from which a figure is drawn by the graphics card."""
-_PERCENT = Scale(1.0)  # of the figure of all probes: they differ by orders of magnitude
 _LETTERS = 24  # of the name of a probe
 _BINS = 48
 _BESIDE = 0.06  # of a distribution: room for the marks of those beyond it
@@ -144,10 +143,10 @@ def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
         calm = np.array([place for place, gpu in enumerate(probe.gpus) if gpu not in marked], dtype=np.intp)
         calm = calm[thinned(len(calm), POINTS)]
         names = [f"{plain(name)}<br>{plain(probe.probe)}: " for name in probe.labels]
-        across.append(_PERCENT.bend(probe.excess_pct[calm]))
+        across.append(PERCENT.bend(probe.excess_pct[calm]))
         along.append(row + random.uniform(-0.26, 0.26, len(calm)))
         text += [f"{names[place]}{signed(probe.excess_pct[place])} %" for place in calm]
-        quartiles = _PERCENT.bend(np.quantile(probe.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95)))
+        quartiles = PERCENT.bend(np.quantile(probe.excess_pct, (0.05, 0.25, 0.5, 0.75, 0.95)))
         traces.append(_box(quartiles.reshape(5, 1), y=[row], orientation="h", width=0.66))
         for gpu, name, excess in zip(probe.gpus, names, probe.excess_pct, strict=True):
             if (look := marked.get(gpu)) is not None:
@@ -160,7 +159,7 @@ def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
     }
     traces.append(Scatter(**every_point, mode="markers", showlegend=False, hovertemplate="%{text}<extra></extra>"))
     for look, gpus in odd.items():
-        x = single(_PERCENT.bend([gpu[0] for gpu in gpus]))
+        x = single(PERCENT.bend([gpu[0] for gpu in gpus]))
         traces.append(marks(x.tolist(), [gpu[1] for gpu in gpus], look, [gpu[2] for gpu in gpus]))
     ends = np.concatenate([probe.excess_pct[[0, -1]] for probe in rows])
     return figure_of(
@@ -169,7 +168,7 @@ def overview(probes: Sequence[Against], marked: Mapping[str, Look]) -> Figure:
             96 + (24 if len(rows) > 4 else 36) * len(rows),
             margin={"l": 100, "r": 16, "t": 40, "b": 48},
             boxmode="overlay",
-            xaxis=_PERCENT.axis(ends, "slower than the median GPU, %"),
+            xaxis=PERCENT.axis(ends, "slower than the median GPU, %"),
             yaxis={
                 "tickvals": list(range(len(rows))),
                 "ticktext": [plain(probe.probe, _LETTERS) for probe in rows],

@@ -33,9 +33,8 @@ from ..words import (
     percent,
     with_interval,
 )
-from .bent import bent, bent_axis
 from .drawing import Bar, Figure, Heatmap, Scatter, figure_of
-from .looks import plain, single
+from .looks import PERCENT, plain, single
 
 _NO_MARGIN = {"zeroline": False, "showgrid": False}
 _NAMES: dict[str, Any] = {**_NO_MARGIN, "automargin": True, "ticklabelstandoff": 6}
@@ -184,7 +183,7 @@ def beside_peers(stands: Sequence[Standing]) -> dict[str, Figure]:
         rows.setdefault(kind, []).append(row)
     titles = {kind: "slower than its peers, %" if kind == "time" else "more than its peers, %" for kind in rows}
     return {
-        kind: _rows(rows[kind], partial(bent_axis, title=titles[kind]))
+        kind: _rows(rows[kind], partial(_percent_axis, title=titles[kind]))
         for kind in (*_KINDS, _OTHER_KIND)
         if kind in rows
     }
@@ -216,11 +215,15 @@ def repeatability(lines: Iterable[Line]) -> Figure | None:
     return _rows(rows, partial(_logarithmic, title=f"standard deviation{common}, %"), scale=_logs) if rows else None
 
 
+def _percent_axis(low: float, high: float, title: str) -> dict[str, Any]:
+    return PERCENT.axis([low, high], title)
+
+
 def _rows(
     rows: Sequence[PeerRow],
     axis: Callable[[float, float], dict[str, Any]],
     *,
-    scale: Callable[[Any], Floats] = bent,
+    scale: Callable[[Any], Floats] = PERCENT.bend,
 ) -> Figure:
     """The rows, the first on top. `axis`: of the lowest and highest value that are drawn; `scale`: where a value is."""
     places = np.arange(len(rows))[::-1]

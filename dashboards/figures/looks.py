@@ -238,6 +238,10 @@ class Scale:
         return sorted(ticks)
 
 
+PERCENT = Scale(1.0)
+"""The scale of per cent of figures that stand side by side: half a per cent and 45 % are both to be seen."""
+
+
 def _nice(value: float) -> float:
     """The next 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))

@@ -57,7 +57,7 @@ def test_the_numbers_of_a_map_have_room_on_a_phone() -> None:
 
 
 def test_cabinets_are_blocks_whose_nodes_line_up_and_gpus_of_no_known_node_have_a_block_of_their_own() -> None:
-    rows = [(f"g{cabinet}{node}{slot}", f"n{node}", f"c{cabinet}") for cabinet in range(3) for node in range(5)
+    rows: list[Any] = [(f"g{cabinet}{node}{slot}", f"n{node}", f"c{cabinet}") for cabinet in range(3) for node in range(5)
             for slot in range(4)]  # fmt: skip
     rows += [("x", None, None), ("y", "n9", None)]
     columns = ["gpu", "node", "cabinet"]

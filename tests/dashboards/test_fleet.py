@@ -16,9 +16,11 @@ from whorl.analysis.fleet.beside import Beside, Range
 from whorl.analysis.fleet.runs_of import Comparable, Work, comparable
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.verdict import Action
-from whorl.dashboards.app.fleet import parts
-from whorl.dashboards.app.fleet.linking import _changed, _pointed, _whole, brushed_state
-from whorl.dashboards.app.fleet.view import Asked, View, placed
+from whorl.dashboards.app.fleet import page as fleet_page
+from whorl.dashboards.app.fleet import view as fleet_view
+from whorl.dashboards.app.fleet.page import changed_figures, pointed, whole_figures
+from whorl.dashboards.app.fleet.sentences import brush_line, compared, rounded, tip
+from whorl.dashboards.app.fleet.view import Choice, View, brushed_state, edges, placed
 from whorl.dashboards.app.grid import block
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import make_app
@@ -67,7 +69,7 @@ def _view(gpus: int, figure: str = "time", slow: int = 1) -> View:
         }
     ).with_columns(pl.when(pl.col("n") > 0).then(pl.col(pl.Float64).cast(pl.Float32)))
     works = (Work("w", gpus),)
-    asked = Asked(Comparable("c", works, ()), ("c",), "w", None, find(GPU_FIGURES, figure), GPU_FIGURES, None, None)
+    asked = Choice(Comparable("c", works, ()), ("c",), "w", None, find(GPU_FIGURES, figure), GPU_FIGURES, None, None)
     verdicts = tuple(_verdict(name) for name in named[1 : 1 + slow])
     return placed(asked, Beside(rows, 20 * gpus, None, None, ()), Judgement("c", verdicts, (), gpus, 1))
 
@@ -95,23 +97,23 @@ def test_a_large_fleet_is_sent_in_less_than_a_megabyte(large: View) -> None:
     chosen = tuple(names[1:100])
     for state in (Address(), Address(range=(Range("slower_pct", -9.0, 9.0),), gpu=chosen)):
         held, picked = large.held(state), large.picked(state)
-        whole = _whole(large, held, picked, state)
+        whole = whole_figures(large, held, picked, state)
         assert sum(len(figure.data[0].y) for figure in whole if figure.data[0].y is not None) == 2 * 27_648
-        assert _bytes(whole) + _bytes(parts.said(large, [], STORE)) < MOST_BYTES
-        changed = [patch.to_plotly_json() for patch in _changed(large, held, picked, state)]
+        assert _bytes(whole) + _bytes(compared(large, [], STORE)) < MOST_BYTES
+        changed = [patch.to_plotly_json() for patch in changed_figures(large, held, picked, state)]
         assert _bytes(changed) < MOST_BYTES
     assert _bytes(changed) < _bytes(whole), "a change sends less than the figures"
     asked = {"startRow": 0, "endRow": 100, "sortModel": [{"colId": "slower_pct", "sort": "desc"}]}
-    answer = block(parts.table_rows(large, state), parts.shown_columns(large), asked, "gpu")
+    answer = block(fleet_page.table_rows(large, state), fleet_page.shown_columns(large), asked, "gpu")
     assert answer["rowCount"] == 27_647
     assert _bytes(answer) < 80_000
-    drawn = _whole(large, None, [], Address())
+    drawn = whole_figures(large, None, [], Address())
     assert not any("n0001" in figure.to_json() for figure in drawn), "names are looked up, not sent"
 
 
 @pytest.mark.long
 def test_a_large_map_fits_a_screen(large: View) -> None:
-    figure = parts.figures(large, [])[parts.MAP]
+    figure = whole_figures(large, None, [], Address())[1]
     assert figure.layout.height < 800
     assert large.grid.rows <= 256
     assert len(large.grid.cell) == len(set(large.grid.cell.values())) == 27_648
@@ -124,7 +126,9 @@ def test_a_large_map_fits_a_screen(large: View) -> None:
 def test_a_brush_of_strips_is_a_range_and_places(low: float, small: View) -> None:
     at = small.strips
     ends = [float(at.scale.bend(max(low, -100.0))), float(at.scale.bend(2.0))]
-    state = brushed_state(small, Address(gpu=("n0001/2",)), parts.STRIPS, {"x": [-30, 0.2 * UNIT], "y": ends[::-1]})
+    state = brushed_state(
+        small, Address(gpu=("n0001/2",)), fleet_view.STRIPS, {"x": [-30, 0.2 * UNIT], "y": ends[::-1]}
+    )
     (own,) = state.range
     assert own.column == "slower_pct"
     assert [own.low, own.high] == pytest.approx([low, 2.0])
@@ -139,23 +143,23 @@ def test_a_brush_of_strips_is_a_range_and_places(low: float, small: View) -> Non
 
 def test_a_brush_over_many_strips_is_a_range_of_their_medians(large: View) -> None:
     places = large.strips.places[5:105]
-    state = brushed_state(large, Address(), parts.STRIPS, {"x": [4.8 * UNIT, 104.2 * UNIT], "y": [-5e4, 5e4]})
+    state = brushed_state(large, Address(), fleet_view.STRIPS, {"x": [4.8 * UNIT, 104.2 * UNIT], "y": [-5e4, 5e4]})
     assert state.place == ()
     assert [one.column for one in state.range] == ["cabinet_median"]
     held = large.held(parse(state.search())[0])
     assert held is not None
     assert set(large.rows.filter(held)["cabinet"]) == set(places)
-    assert "cabinets with a median of" in " ".join(_texts(parts.brush_line(large, state, held, [])))
+    assert "cabinets with a median of" in " ".join(_texts(brush_line(large, state, held, [])))
 
 
 def test_each_figure_has_its_own_brush_and_they_hold_together(small: View) -> None:
     slower = Range("slower_pct", 0.0, math.inf)
     state = Address(range=(slower,), place=("cabinet:r000",))
-    state = brushed_state(small, state, parts.MAP, {"x": [-0.4, 12.3], "y": [0.6, 2.2]})
+    state = brushed_state(small, state, fleet_view.MAP, {"x": [-0.4, 12.3], "y": [0.6, 2.2]})
     assert state.range == (slower, Range("row", 1, 2), Range("column", 0, 12))
     assert state.place == ("cabinet:r000",)
     watts = {"x": [290.0, 310.0], "y": [float(small.powered.scale.bend(y)) for y in (-1.0, 1.0)]}
-    state = brushed_state(small, state, parts.POWER, watts)
+    state = brushed_state(small, state, fleet_view.POWER, watts)
     assert {one.column for one in state.range} == {"row", "column", "power_w", "slower_pct"}
     held = small.held(state)
     assert held is not None
@@ -164,8 +168,8 @@ def test_each_figure_has_its_own_brush_and_they_hold_together(small: View) -> No
     assert set(inside["cabinet"]) == {"r000"}
     assert inside["power_w"].is_between(290, 310).all()
     assert inside["slower_pct"].is_between(-1, 1).all()
-    assert len(parts.boxes(small, state)[parts.MAP]) == len(parts.boxes(small, state)[parts.POWER]) == 1
-    for figure in parts.FIGURES:
+    assert len(edges(small, state)[fleet_view.MAP]) == len(edges(small, state)[fleet_view.POWER]) == 1
+    for figure in fleet_view.FIGURES:
         state = brushed_state(small, state, figure, None)
     assert state == Address()
     assert small.held(state) is None
@@ -173,20 +177,20 @@ def test_each_figure_has_its_own_brush_and_they_hold_together(small: View) -> No
 
 def test_a_brush_that_holds_everything_is_none(small: View) -> None:
     everything = {"x": [-1e4, 1e6], "y": [-5e4, 5e4]}
-    assert brushed_state(small, Address(), parts.STRIPS, everything) == Address()
+    assert brushed_state(small, Address(), fleet_view.STRIPS, everything) == Address()
 
 
 def test_a_brush_of_power_narrows_the_range_of_the_strips_and_has_no_infinite_end(small: View) -> None:
     strip = Range("slower_pct", 0.5, math.inf)
     over_all = {"x": [290.0, 310.0], "y": [-5e4, 5e4]}
-    state = brushed_state(small, Address(range=(strip,)), parts.POWER, over_all)
+    state = brushed_state(small, Address(range=(strip,)), fleet_view.POWER, over_all)
     assert state.range == (Range("power_w", 290.0, 310.0), strip)
-    alone = brushed_state(small, Address(), parts.POWER, over_all)
+    alone = brushed_state(small, Address(), fleet_view.POWER, over_all)
     assert [one.column for one in alone.range] == ["power_w"]
     held = small.held(alone)
     assert held is not None
-    assert "inf" not in " ".join(_texts(parts.brush_line(small, alone, held, [])))
-    assert parts.boxes(small, alone)[parts.POWER]
+    assert "inf" not in " ".join(_texts(brush_line(small, alone, held, [])))
+    assert edges(small, alone)[fleet_view.POWER]
 
 
 def test_what_an_address_names_and_is_not_there_is_said(small: View) -> None:
@@ -199,17 +203,17 @@ def test_what_an_address_names_and_is_not_there_is_said(small: View) -> None:
     ]  # fmt: skip
     assert small.picked(state) == [8]
     assert small.held(state) is not None
-    parts.boxes(small, state)
+    edges(small, state)
 
 
 def test_the_mouse_is_on_a_gpu(small: View) -> None:
     row, column = small.grid.cell[small.rows["gpu"][17]]
-    assert _pointed(small, parts.MAP, {"points": [{"x": column, "y": row, "curveNumber": 0}]}) == 17
-    assert _pointed(small, parts.MAP, {"points": [{"x": 1e6, "y": 0}]}) is None
-    assert _pointed(small, parts.STRIPS, {"points": [{"curveNumber": 0, "pointNumber": 5}]}) == 5
-    assert _pointed(small, parts.POWER, {"points": [{"curveNumber": 3, "pointNumber": 0, "customdata": [7]}]}) == 7
-    assert _pointed(small, parts.POWER, {"points": [{"curveNumber": 0, "pointNumber": 10**9}]}) is None
-    assert _pointed(small, parts.POWER, None) is None
+    assert pointed(small, fleet_view.MAP, {"points": [{"x": column, "y": row, "curveNumber": 0}]}) == 17
+    assert pointed(small, fleet_view.MAP, {"points": [{"x": 1e6, "y": 0}]}) is None
+    assert pointed(small, fleet_view.STRIPS, {"points": [{"curveNumber": 0, "pointNumber": 5}]}) == 5
+    assert pointed(small, fleet_view.POWER, {"points": [{"curveNumber": 3, "pointNumber": 0, "customdata": [7]}]}) == 7
+    assert pointed(small, fleet_view.POWER, {"points": [{"curveNumber": 0, "pointNumber": 10**9}]}) is None
+    assert pointed(small, fleet_view.POWER, None) is None
 
 
 # -- what is shown ------------------------------------------------------------------------------------------------
@@ -226,12 +230,12 @@ def _texts(component: Any) -> list[str]:
 
 def test_the_pointer_says_figure_interval_and_n(small: View) -> None:
     one = small.rows.row(8, named=True)
-    said = " | ".join(_texts(parts.tip(small, 8)))
+    said = " | ".join(_texts(tip(small, 8)))
     assert "n0001/2" in said
     assert "{} (95 %: {} to {} %)".format(*(signed(one[f"slower_pct{end}"]) for end in ("", "_low", "_high"))) in said
     assert "20 runs in 5 sittings" in said
-    assert "slow, confirmed" in " ".join(_texts(parts.tip(small, 1)))
-    unmeasured = " | ".join(_texts(parts.tip(small, 0)))
+    assert "slow, confirmed" in " ".join(_texts(tip(small, 1)))
+    unmeasured = " | ".join(_texts(tip(small, 0)))
     assert "n/a (95 %: n/a)" in unmeasured
     assert HOSTILE in unmeasured, "it is text: Dash escapes it"
 
@@ -239,9 +243,9 @@ def test_the_pointer_says_figure_interval_and_n(small: View) -> None:
 def test_names_are_no_markup_in_figures(small: View) -> None:
     drawn = [
         strips(small.strips, small.names, {0: small.looks[1]}, [0], live=False),
-        *parts.figures(small, [0]).values(),
+        *whole_figures(small, None, [0], Address()),
     ]
-    ring = parts.rings(small, [0])[parts.MAP]
+    ring = fleet_page._rings(small, [0])[fleet_view.MAP]
     assert ring["text"] == ["&lt;img src=x onerror=alert(1)&gt;"]
     assert not any(HOSTILE in str(figure.to_json()) for figure in drawn)
 
@@ -287,14 +291,14 @@ def test_a_scale_keeps_order_and_has_ticks(values: list[float]) -> None:
 
 
 def test_what_a_fleet_is_and_cannot_say_is_said(small: View) -> None:
-    said = " ".join(_texts(parts.said(small, ["There is no figure 'x' here: time is shown."], STORE)))
+    said = " ".join(_texts(compared(small, ["There is no figure 'x' here: time is shown."], STORE)))
     assert "n = 431" in said
     assert "There is no figure 'x'" in said
-    assert [parts._number(one, 3) for one in (8.7691, 290.3486, -2434.787, 66045.578, None)] == [
+    assert [rounded(one, 3) for one in (8.7691, 290.3486, -2434.787, 66045.578, None)] == [
         "8.769", "290.35", "−2,434.8", "66,046", "n/a",
     ]  # fmt: skip
-    unjudged = placed(small.asked, small.beside, None)
-    assert "whorl verdicts --store 'my fleet' --cluster c" in " ".join(_texts(parts.said(unjudged, [], STORE)))
+    unjudged = placed(small.choice, small.beside, None)
+    assert "whorl verdicts --store 'my fleet' --cluster c" in " ".join(_texts(compared(unjudged, [], STORE)))
     assert unjudged.rows["finding"].is_null().all()
     assert small.rows["finding"].to_list().count("none") == 431
 
@@ -318,7 +322,7 @@ def _links(line: list[Any]) -> dict[str, str]:
 def test_a_brush_leads_on_to_telemetry_and_placement(small: View) -> None:
     state = Address(range=(Range("slower_pct", 1.0, math.inf),), cluster="c", probe="w")
     held = small.held(state)
-    line = parts.brush_line(small, state, held, [])
+    line = brush_line(small, state, held, [])
     assert "slower from +1 %" in " ".join(_texts(line))
     links = _links(line)
     assert set(links) == {"telemetry", "placement"}
@@ -329,10 +333,10 @@ def test_a_brush_leads_on_to_telemetry_and_placement(small: View) -> None:
     slow = set(small.rows.filter(held)["name"])
     assert set(handed.gpu) <= slow
     assert len(handed.gpu) == min(50, len(slow))
-    one = parts.brush_line(small, Address(gpu=("n0001/2",)), None, [8])
+    one = brush_line(small, Address(gpu=("n0001/2",)), None, [8])
     assert parse(_links(one)["gpu"].partition("?")[2])[0].gpu == ("n0001/2",)
     nobody = Address(range=(Range("slower_pct", 1e6, math.inf),), cluster="c", probe="w")
-    assert _links(parts.brush_line(small, nobody, small.held(nobody), [])) == {}
+    assert _links(brush_line(small, nobody, small.held(nobody), [])) == {}
 
 
 @pytest.mark.long
@@ -341,13 +345,13 @@ def test_choices_that_the_page_sets_one_by_one_change_no_address_and_those_of_a_
     asked = Asked_(make_app(Reading(store)))
     first, second = (one.name for one in comparable(store)[0].works[:2])
     choices = {"cluster": comparable(store)[0].cluster, "probe": first, "figure": "time", "campaign": "", "by": ""}
-    values = {f"{parts.choice_id(name)}.value": value or parts.ALL for name, value in choices.items()}
+    values = {f"{fleet_page.choice_id(name)}.value": value or fleet_page.ALL for name, value in choices.items()}
 
     # The address is of the second probe; the page sets one choice after the other.
     values["url.search"] = f"?probe={second}"
-    (told,) = asked.changed(values, f"{parts.choice_id('cluster')}.value")
+    (told,) = asked.changed(values, f"{fleet_page.choice_id('cluster')}.value")
     assert told["response"] == {}
-    probe = f"{parts.choice_id('probe')}.value"
+    probe = f"{fleet_page.choice_id('probe')}.value"
     (told,) = asked.changed({**values, probe: second}, probe)
     assert told["response"] == {}
 
@@ -358,5 +362,5 @@ def test_choices_that_the_page_sets_one_by_one_change_no_address_and_those_of_a_
 def test_choices_say_what_the_address_asks_for(tmp_path: Path) -> None:
     store, _ = stored(tmp_path / "store", 8, kinds=("pinned",))
     second = comparable(store)[0].works[1].name
-    (told,) = Asked_(make_app(Reading(store))).changed({"url.search": f"?probe={second}"}, f"{parts.DRAWN}.data")
-    assert told["sideUpdate"][parts.choice_id("probe")] == {"value": second}
+    (told,) = Asked_(make_app(Reading(store))).changed({"url.search": f"?probe={second}"}, f"{fleet_page.DRAWN}.data")
+    assert told["sideUpdate"][fleet_page.choice_id("probe")] == {"value": second}

@@ -6,7 +6,7 @@ import pytest
 
 from whorl.analysis.spread.findings import Belongs
 from whorl.cli.advising import Advisor
-from whorl.dashboards.app.fleet.view import ask
+from whorl.dashboards.app.fleet.view import choose
 from whorl.dashboards.app.placement import PAGE
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.state import State
@@ -31,7 +31,7 @@ def test_all_lead_with_the_widest_spread_that_belongs_to_the_gpus(built_once: Bu
     assert differ in looked.page()
     assert any(line.endswith(" --workload sgemm") for line in next_commands(looked, "S", None))
     reading = Reading(store, advise=Advisor())
-    asked, _ = ask(reading, State())
+    asked, _ = choose(reading, State())
     assert asked is not None
     assert asked.workload == "sgemm"
     assert "], value='longhorn\\t', clearable=False, id='placement-workload'" in str(PAGE.layout(reading, State()))

@@ -18,7 +18,7 @@ from whorl.analysis.verdicts.judgements import conclude
 from whorl.dashboards.app import first, shell
 from whorl.dashboards.app import reading as reading_
 from whorl.dashboards.app.fleet import view as fleet_view
-from whorl.dashboards.app.fleet.view import ask as ask_fleet
+from whorl.dashboards.app.fleet.view import choose as ask_fleet
 from whorl.dashboards.app.fleet.view import view
 from whorl.dashboards.app.gpu import KnownGpu, known
 from whorl.dashboards.app.reading import Reading

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -137,7 +138,7 @@ def test_one_gpu_without_telemetry_still_makes_a_page(tmp_path: Path, quick: Non
 
 
 def test_a_gpu_with_two_names_is_drawn_and_counted_once() -> None:
-    rows = [("a", "n1/0", "n1", 0, None), ("b", "n1/1", "n1", 1, None), ("U1", "U1", "n1", None, "U1")]
+    rows: list[Any] = [("a", "n1/0", "n1", 0, None), ("b", "n1/1", "n1", 1, None), ("U1", "U1", "n1", None, "U1")]
     rows += [("U2", "U2", "n1", None, "U2"), ("U3", "U3", None, None, "U3")]
     gpus = pl.DataFrame(rows, schema=["gpu", "name", "node", "slot", "uuid"], orient="row")
     gpus = gpus.with_columns(cabinet=pl.lit("c"))
@@ -159,7 +160,7 @@ def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_pa
     keys = ["g0", "g1", "g2"]
     gpus = {"cluster": ["c"] * 3, "gpu": keys, "uuid": keys, "node": ["n0", "n0", "n1"], "slot": [0, 1, 0]}
     readings = {"ts": [5 * hour, 5 * hour, hour], "cluster": ["c"] * 3, "gpu": keys, "power_mw": [100_000, 300_000, 9]}
-    jobs = {
+    jobs: dict[str, Any] = {
         "allocation": ["1", "1"],
         "cluster": ["c"] * 2,
         "gpu": ["g0", "g1"],
@@ -167,7 +168,7 @@ def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_pa
         "state": ["RUNNING"] * 2,
     }
     jobs |= {"node_gpus": [1, 1], "began": [hour] * 2, "recorded": [hour] * 2, "source": ["sacct"] * 2}
-    tables = {"gpus": gpus, "telemetry": readings, "jobs": jobs}
+    tables: dict[str, Any] = {"gpus": gpus, "telemetry": readings, "jobs": jobs}
     store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "x")
     section = newest_readings(fleet_now(store))
     assert section is not None

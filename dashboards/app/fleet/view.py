@@ -1,25 +1,27 @@
-"""What the page shows: which cluster, probe and figure an address means, and where each GPU is in the figures."""
+"""What the page Fleet shows: which cluster, probe and figure an address means, where each GPU is in the figures, and
+what a brush holds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ....analysis.fleet.beside import Beside, Printed, beside, held, is_ratio, of_print, printed
+from ....analysis.fleet.beside import Beside, Printed, Range, beside, held, is_ratio, of_print, printed
 from ....analysis.fleet.runs_of import Comparable, comparable, gpus_on, runs_of
 from ....analysis.fleet.side_by_side import level_of
 from ....analysis.fleet.trend import Trend, trend
 from ....analysis.spread.summary import leading_workload
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.judgements import newest
-from ...figures.fleet import GPU_FIGURES, GpuFigure, Powered, Strips, find, printed_figure
-from ...figures.looks import Look, looks
+from ...figures.fleet import GPU_FIGURES, UNIT, GpuFigure, Powered, Strips, find, printed_figure
+from ...figures.looks import Look, Scale, box, looks
 from ...figures.machine import Grid, Shades, end_of, sent
 
 if TYPE_CHECKING:
@@ -27,11 +29,17 @@ if TYPE_CHECKING:
     from ..reading import Reading
     from ..state import State
 
+STRIPS, MAP, POWER = "fleet-strips", "fleet-map", "fleet-power"
+FIGURES = (STRIPS, MAP, POWER)
+"""Ids of the figures that can be brushed."""
 LEVELS = ("cabinet", "node")
+_PLACES = 12  # that an address names; more are a range of their medians
+_EDGE = 0.015  # of an axis: a brush that ends so near to the edge has no end there
+_FAR = 1e4  # beyond every axis, as it is drawn
 
 
 @dataclass(frozen=True)
-class Asked:
+class Choice:
     """What an address asks for, of what there is."""
 
     cluster: Comparable
@@ -41,7 +49,7 @@ class Asked:
     figure: GpuFigure
     figures: tuple[GpuFigure, ...]
     printed: Printed | None
-    """The figure of the fingerprint that is shown, if it is one."""
+    """The figure of the fingerprint that is chosen, if it is of one."""
     by: str | None
 
     @property
@@ -54,7 +62,7 @@ class Asked:
 class View:
     """All GPUs of a cluster, as the page shows them."""
 
-    asked: Asked
+    choice: Choice
     beside: Beside
     judgement: Judgement | None
     """The newest one of the cluster; None where nobody has judged it."""
@@ -74,6 +82,7 @@ class View:
 
     @cached_property
     def names(self) -> list[str]:
+        """What each row's GPU is called."""
         return self.rows["label"].to_list()
 
     @cached_property
@@ -107,30 +116,30 @@ class View:
 
     def problems(self, state: State) -> list[str]:
         """What a brush or a choice names and is not there, in sentences."""
-        found = [
-            f"There is no column {one.column!r} to brush here: that range is left out."
-            for one in state.range
-            if one.column not in self.rows.columns or not self.rows.schema[one.column].is_numeric()
+        schema = self.rows.schema
+        sentences = [
+            f"There is no column {span.column!r} to brush here: that range is left out."
+            for span in state.range
+            if span.column not in schema or not schema[span.column].is_numeric()
         ]
-        found += [
+        sentences += [
             f"A place is written as cabinet:NAME or node:NAME; {':'.join((column, value))!r} is left out."
             for column, _, value in self._places(state)
             if column not in LEVELS
         ]
-        unknown = [gpu for gpu in state.gpu if gpu not in self.numbers]
-        if unknown:
-            found.append(f"Cluster {self.asked.cluster.cluster} has no GPU {unknown[0][:60]!r}.")
-        return found
+        if unknown := [gpu for gpu in state.gpu if gpu not in self.numbers]:
+            sentences.append(f"Cluster {self.choice.cluster.cluster} has no GPU {unknown[0][:60]!r}.")
+        return sentences
 
     @staticmethod
     def _places(state: State) -> list[tuple[str, str, str]]:
-        return [one.partition(":") for one in state.place]
+        return [place.partition(":") for place in state.place]
 
     def shades(self, rows: pl.Series | None = None) -> Shades:
         """How far each GPU is from the median, as cells of the map; of those rows, or all."""
-        shown = self.rows if rows is None else self.rows.filter(rows)
-        known = shown.select("row", "column", pl.col(self.asked.figure.apart).cast(pl.Float64)).drop_nulls()
-        row, column, apart = (one.to_numpy() for one in known)
+        frame = self.rows if rows is None else self.rows.filter(rows)
+        numbers = frame.select("row", "column", pl.col(self.choice.figure.apart).cast(pl.Float64)).drop_nulls()
+        row, column, apart = (series.to_numpy() for series in numbers)
         return self.grid.placed(row, column, apart, self.end)
 
     def cells_of(self, rows: pl.Series) -> NDArray[np.int8]:
@@ -138,107 +147,187 @@ class View:
         return sent(self.shades(rows))
 
 
-def ask(reading: Reading, state: State) -> tuple[Asked | None, tuple[str, ...]]:
+# -- what an address means ----------------------------------------------------------------------------------------
+
+
+def choose(reading: Reading, state: State) -> tuple[Choice | None, tuple[str, ...]]:
     """What an address asks for, None where there is nothing to compare; and sentences about what it names in vain."""
-    there = reading.answer(comparable)
-    if not there:
+    clusters = reading.answer(comparable)
+    if not clusters:
         return None, ()
     problems: list[str] = []
 
-    def chosen(given: str | None, known: Sequence[str], default: str | None, what: str) -> str | None:
-        if given is None or given in known:
-            return given if given is not None else default
-        instead = default or f"all {what}s"
-        shown = f"{instead} {'are' if default is None else 'is'} shown"
-        problems.append(f"The store has no {what} {given[:60]!r} here: {shown}.")
+    def chosen(value: str | None, names: Sequence[str], default: str | None, noun: str) -> str | None:
+        if value is None or value in names:
+            return value if value is not None else default
+        instead = default or f"all {noun}s"
+        problems.append(
+            f"The store has no {noun} {value[:60]!r} here: {instead} {'are' if default is None else 'is'} shown."
+        )
         return default
 
-    names = tuple(one.cluster for one in there)
+    names = tuple(cluster.cluster for cluster in clusters)
     name = chosen(state.cluster, names, names[0], "cluster")
-    cluster = next(one for one in there if one.cluster == name)
-    works = [one.name for one in cluster.works]
-    workload = chosen(state.probe, works, _first(reading, cluster), "probe") or works[0]
-    campaign = chosen(state.campaign, [one.name for one in cluster.campaigns], None, "campaign")
-    words, prints = list(GPU_FIGURES), {}
+    cluster = next(cluster for cluster in clusters if cluster.cluster == name)
+    workloads = [work.name for work in cluster.works]
+    workload = chosen(state.probe, workloads, _first_workload(reading, cluster), "probe") or workloads[0]
+    campaign = chosen(state.campaign, [campaign.name for campaign in cluster.campaigns], None, "campaign")
+    gpu_figures, prints = list(GPU_FIGURES), {}
     if campaign is None:  # fingerprints are of all runs
-        for one in reading.answer(printed, cluster.cluster, workload):
-            own = printed_figure(one, ratio=reading.answer(is_ratio, cluster.cluster, one))
-            words.append(own)
-            prints[own.key] = one
-    if state.figure is not None and state.figure not in {one.key for one in words}:
+        for print_ in reading.answer(printed, cluster.cluster, workload):
+            figure = printed_figure(print_, ratio=reading.answer(is_ratio, cluster.cluster, print_))
+            gpu_figures.append(figure)
+            prints[figure.key] = print_
+    if state.figure is not None and state.figure not in {figure.key for figure in gpu_figures}:
         problems.append(f"There is no figure {state.figure[:60]!r} here: time is shown.")
-    shown = find(words, state.figure)
+    figure = find(gpu_figures, state.figure)
     by = state.by if state.by in LEVELS else None
     if state.by is not None and by is None:
         problems.append(f"Strips are by {' or '.join(LEVELS)}, not by {state.by[:60]!r}: that is left out.")
-    asked = Asked(cluster, names, workload, campaign, shown, tuple(words), prints.get(shown.key), by)
-    return asked, tuple(problems)
+    prints_of_figure = prints.get(figure.key)
+    return Choice(cluster, names, workload, campaign, figure, tuple(gpu_figures), prints_of_figure, by), tuple(problems)
 
 
-def _first(reading: Reading, cluster: Comparable) -> str:
+def _first_workload(reading: Reading, cluster: Comparable) -> str:
     """The probe to look at first: that which a report leads with; without any, the one with most GPUs."""
     leading = reading.answer(leading_workload, cluster.cluster)
-    names = {one.name for one in cluster.works}
-    if leading is not None and leading.workload in names:
+    if leading is not None and leading.workload in {work.name for work in cluster.works}:
         return leading.workload
-    return max(cluster.works, key=lambda one: one.gpus).name
+    return max(cluster.works, key=lambda work: work.gpus).name
 
 
-def view(reading: Reading, asked: Asked, read: Callable[[], Probed] | None = None) -> View:
+def view(reading: Reading, choice: Choice, read: Callable[[], Probed] | None = None) -> View:
     """What is shown; kept until the store changes. `read`: gives its runs. InputError where the runs are gone."""
-    of = asked.cluster.cluster, asked.workload, asked.campaign
-    return reading.kept(("fleet", *asked.key), lambda: _view(reading, asked, read or partial(runs, reading, *of)))
+    cluster = choice.cluster.cluster
+    key = cluster, choice.workload, choice.campaign
+    read_runs = read or partial(runs, reading, *key)
 
+    def make() -> View:
+        judgement = next((each for each in reading.answer(newest) if each.cluster == cluster), None)
+        prints = None if choice.printed is None else reading.answer(of_print, cluster, choice.printed)
+        return placed(choice, reading.kept(("beside", *key), lambda: beside(read_runs())), judgement, prints)
 
-def _view(reading: Reading, asked: Asked, read: Callable[[], Probed]) -> View:
-    cluster = asked.cluster.cluster
-    judged = next((one for one in reading.answer(newest) if one.cluster == cluster), None)
-    own = None if asked.printed is None else reading.answer(of_print, cluster, asked.printed)
-    found = reading.kept(("beside", cluster, asked.workload, asked.campaign), lambda: beside(read()))
-    return placed(asked, found, judged, own)
+    return reading.kept(("fleet", *choice.key), make)
 
 
 def runs(reading: Reading, cluster: str, workload: str, campaign: str | None = None) -> Probed:
     """The runs that are compared. Those of a large fleet take long to read: who needs them at once reads them once."""
-    known = reading.answer(gpus_on, cluster)
-    asked = cluster, workload, campaign
-    return reading.shared(("runs", *asked), lambda: runs_of(reading.store, *asked, known))
+    gpus = reading.answer(gpus_on, cluster)
+    key = cluster, workload, campaign
+    return reading.shared(("runs", *key), lambda: runs_of(reading.store, *key, gpus))
 
 
 def trend_of(reading: Reading, cluster: str, workload: str, read: Callable[[], Probed] | None = None) -> Trend | None:
     """The trend of a workload; None where no run with a time has a date. `read`: gives its runs."""
-    read = read or partial(runs, reading, cluster, workload)
-    return reading.kept(("trend", cluster, workload), lambda: trend(read()))
+    read_runs = read or partial(runs, reading, cluster, workload)
+    return reading.kept(("trend", cluster, workload), lambda: trend(read_runs()))
 
 
-def placed(asked: Asked, found: Beside, judged: Judgement | None, own: pl.DataFrame | None = None) -> View:
-    """The GPUs where they stand in the figures. `own`: of `of_print`, where a figure of the fingerprint is shown."""
-    rows = found.rows
-    verdicts = {} if judged is None else judged.by_key(rows)
-    finding = pl.lit(None, pl.String).alias("finding") if judged is None else judged.worst(rows)
+def placed(choice: Choice, gpus: Beside, judgement: Judgement | None, prints: pl.DataFrame | None = None) -> View:
+    """The GPUs where they stand in the figures. `prints`: of `of_print`, where a figure of the fingerprint is shown."""
+    rows = gpus.rows
+    verdicts = {} if judgement is None else judgement.by_key(rows)
+    finding = pl.lit(None, pl.String).alias("finding") if judgement is None else judgement.worst(rows)
     rows = rows.with_columns(finding)
-    if own is not None:
-        rows = rows.join(own, on="gpu", how="left", maintain_order="left")
+    if prints is not None:
+        rows = rows.join(prints, on="gpu", how="left", maintain_order="left")
     grid = Grid.of(rows)
     cells = [grid.cell[gpu] for gpu in rows["gpu"].to_list()]
     rows = rows.with_columns(
         pl.Series("row", [row for row, _ in cells], dtype=pl.Int32),
         pl.Series("column", [column for _, column in cells], dtype=pl.Int32),
     )
-    level = asked.by or level_of(rows)
-    rows = rows.with_columns(pl.col(asked.figure.apart).median().over(level).alias(f"{level}_median"))
+    figure, level = choice.figure, choice.by or level_of(rows)
+    rows = rows.with_columns(pl.col(figure.apart).median().over(level).alias(f"{level}_median"))
     numbers = {gpu: row for row, gpu in enumerate(rows["gpu"].to_list())}
-    words = asked.figure
     return View(
-        asked,
-        found,
-        judged,
+        choice,
+        gpus,
+        judgement,
         level,
         rows,
         dict(verdicts),
         {numbers[gpu]: look for gpu, look in looks(verdicts).items()},
-        Strips.of(rows, words, level),
+        Strips.of(rows, figure, level),
         Powered.of(rows),
         grid,
-        end_of(rows[words.apart], words.apart_unit),
+        end_of(rows[figure.apart], figure.apart_unit),
     )
+
+
+# -- a brush ------------------------------------------------------------------------------------------------------
+
+
+def brushed_state(shown_view: View, state: State, figure: str, ends: dict[str, list[float]] | None) -> State:
+    """The state after a brush in a figure: it takes the place of the earlier brush there, and leaves the others'.
+
+    `ends`: those on both axes, "x" and "y", as they are drawn; None takes the brush away.
+    """
+    apart, level = shown_view.choice.figure.apart, shown_view.level
+    columns = {STRIPS: (apart, f"{level}_median"), POWER: ("power_w", "slower_pct"), MAP: ("row", "column")}
+    others = tuple(span for span in state.range if span.column not in columns[figure])
+    places = () if figure == STRIPS else state.place
+    if ends is None:
+        return replace(state, range=others, place=places)
+    (left, right), (low, high) = (sorted(ends[axis][:2]) for axis in ("x", "y"))
+    if figure == MAP:
+        spans = [Range("row", math.ceil(low), math.floor(high)), Range("column", math.ceil(left), math.floor(right))]
+    elif figure == POWER:
+        slower = Range("slower_pct", *_unbent(shown_view.powered.scale, low, high, shown_view.powered.y))
+        if not any(span.column == "power_w" for span in state.range):  # an earlier range of times is that of the strips
+            slower = _narrowed(slower, next((span for span in state.range if span.column == "slower_pct"), slower))
+        spans = [Range("power_w", round(left, 1), round(right, 1)), slower]
+    else:
+        spans = [Range(apart, *_unbent(shown_view.strips.scale, low, high, shown_view.strips.y))]
+        names = shown_view.strips.places_between(left, right)
+        if names is not None and len(names) <= _PLACES:
+            places = tuple(f"{level}:{name}" for name in names)
+        elif names is not None:  # the strips are in the order of their medians
+            spans.append(Range(f"{level}_median", *shown_view.strips.medians(names)))
+    bounded = [span for span in spans if span.low <= span.high and not (math.isinf(span.low) and math.isinf(span.high))]
+    return replace(state, range=(*others, *bounded), place=places)
+
+
+def _narrowed(span: Range, by: Range) -> Range:
+    """The part that is in both ranges; the first where nothing is."""
+    low, high = max(span.low, by.low), min(span.high, by.high)
+    return Range(span.column, low, high) if low <= high else span
+
+
+def _unbent(scale: Scale, low: float, high: float, places: Any) -> tuple[float, float]:
+    """The values between two ends on an axis; no end where there is nothing beyond it."""
+    finite = places[np.isfinite(places)]
+    least, most = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    near = _EDGE * (most - least)
+    return (
+        -math.inf if low <= least - near else scale.unbend(low),
+        math.inf if high >= most + near else scale.unbend(high),
+    )
+
+
+def edges(shown_view: View, state: State) -> dict[str, list[dict[str, Any]]]:
+    """The edges of the brush, by figure."""
+    spans = {span.column: span for span in state.range}
+    shapes: dict[str, list[dict[str, Any]]] = {name: [] for name in FIGURES}
+
+    def ends(name: str, low: float, high: float, scale: Scale | None = None) -> tuple[float, float]:
+        """Those of a range, within those of an axis."""
+        span = spans.get(name)
+        if span is None:
+            return low, high
+        if scale is None:
+            return max(span.low, low), min(span.high, high)
+        bent = (end if math.isinf(end) else float(scale.bend(end)) for end in (span.low, span.high))
+        return max(next(bent), low), min(next(bent), high)
+
+    apart, grid, powered = shown_view.choice.figure.apart, shown_view.grid, shown_view.powered
+    if apart in spans:
+        width = (-0.6 * UNIT, UNIT * (len(shown_view.strips.places) - 0.4))
+        shapes[STRIPS] = [box(*width, *ends(apart, -_FAR, _FAR, shown_view.strips.scale))]
+    if "slower_pct" in spans or "power_w" in spans:
+        slower = ends("slower_pct", -_FAR, _FAR, powered.scale)
+        shapes[POWER] = [box(*ends("power_w", *powered.reach), *slower)]
+    if "row" in spans or "column" in spans:
+        (left, right), (top, bottom) = ends("column", 0, grid.columns), ends("row", 0, grid.rows)
+        shapes[MAP] = [box(left - 0.5, right + 0.5, top - 0.5, bottom + 0.5)]
+    return shapes
