@@ -57,8 +57,10 @@ def test_the_numbers_of_a_map_have_room_on_a_phone() -> None:
 
 
 def test_cabinets_are_blocks_whose_nodes_line_up_and_gpus_of_no_known_node_have_a_block_of_their_own() -> None:
-    rows: list[Any] = [(f"g{cabinet}{node}{slot}", f"n{node}", f"c{cabinet}") for cabinet in range(3) for node in range(5)
-            for slot in range(4)]  # fmt: skip
+    nodes = [(cabinet, node) for cabinet in range(3) for node in range(5)]
+    rows: list[Any] = [
+        (f"g{cabinet}{node}{slot}", f"n{node}", f"c{cabinet}") for cabinet, node in nodes for slot in "0123"
+    ]
     rows += [("x", None, None), ("y", "n9", None)]
     columns = ["gpu", "node", "cabinet"]
     grid = Grid.of(pl.DataFrame(rows, schema=columns, orient="row").with_columns(slot=pl.lit(0)))

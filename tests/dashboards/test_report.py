@@ -62,7 +62,7 @@ def test_the_page_opens_with_the_three_answers_and_says_what_the_store_holds(
     assert f"{expected}{ok} of them valid." in text
     assert f"{len(planted)} of 64 GPUs stand out. The other {64 - len(planted)} are fine." in text
     titles = re.findall(r"<h2>([^<]*)</h2>", page)
-    assert titles[:4] == ["Which GPUs", "Why", "What to do", "Now"]
+    assert titles[:5] == ["Which GPUs", "Why", "What to do", "Too small to see, or not judged", "Now"]
     assert "What the words mean" in titles[4:]
     for gpu in planted:
         assert looked.names[gpu] in text
