@@ -182,7 +182,9 @@ def columns_of(figure: GpuFigure, typical_ms: float | None = None) -> list[GridC
     """
     printed = [
         GridColumn(figure.value, figure.name, "number", figure.digits, unit=figure.unit),
-        GridColumn(f"{figure.value}_low", f"{figure.name}, 95 %", "interval", figure.digits, high=f"{figure.value}_high"),
+        GridColumn(
+            f"{figure.value}_low", f"{figure.name}, 95 %", "interval", figure.digits, high=f"{figure.value}_high"
+        ),
         GridColumn(f"{figure.key}_n", "its runs", "number"),
     ]
     columns = [*_WHO, *(() if figure in GPU_FIGURES else printed), *_MEASURED]
