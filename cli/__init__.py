@@ -32,6 +32,7 @@ _DEPENDENCIES = {
     "opentelemetry": "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
     "plotly": "plotly",
     "polars": "polars",
+    "prometheus_client": "prometheus-client",
     "pyarrow": "pyarrow",
     "pynvml": "nvidia-ml-py",
     "rich": "rich",

@@ -243,6 +243,9 @@ def _text_of(name: str) -> tuple[Path | None, str]:
 def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:
     """Exclude slow nodes for your own waiting job JOBID, or refresh what whorl excluded before.
 
+    \b
+    whorl advise apply 4242 --store S --workload gemm-fp32 --dry-run
+
     Slurm is asked when it expects to start the job, before and after. Where it is later than the exclusion saves, or
     never, the job is as you wrote it. The nodes that you excluded yourself stay. JOBID may be an array (its waiting
     tasks) or one of its tasks. Without --workload, a word whorl=NAME in the job's comment names the workload. The

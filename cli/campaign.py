@@ -91,7 +91,11 @@ def campaign() -> None:
 @campaign.command("plan", short_help="What would be measured, and what it costs; nothing is sent.")
 @options(*_asked_options, *_script_options, _budget_option, settings(*_job_keys), json_option)
 def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool, **chosen: Any) -> None:
-    """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent."""
+    """Say how many nodes and GPUs a campaign would measure now, and how many GPU-hours that takes. Nothing is sent.
+
+    \b
+    whorl campaign plan --suite quick --store S
+    """
     from .answers.campaign import plan_campaign
     from .output import print_reply
 
@@ -104,6 +108,10 @@ def plan(names: tuple[str, ...], store: str, budget: float | None, as_json: bool
 @json_option
 def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **chosen: Any) -> None:
     """Submit one short job for each node that is not measured, a few at a time, until every node is.
+
+    \b
+    whorl campaign run --suite quick --store S
+    whorl campaign run gemm-fp32 --nodes n[01-16] --option=--qos=low --store S
 
     One node comes first: if its job ends and stored nothing, no more are sent, and its output says why.
 
@@ -141,7 +149,11 @@ def run(names: tuple[str, ...], store: str, once: bool, as_json: bool, **chosen:
 @settings(OptionKey("all", click.BOOL, "List every node, also those that are covered.", False, name="all_nodes"))
 @json_option
 def status(store: str, scheduler: str | None, name: str | None, all_nodes: bool, as_json: bool) -> None:
-    """Say which nodes are covered, which wait, and which failed and why. Nothing is sent."""
+    """Say which nodes are covered, which wait, and which failed and why. Nothing is sent.
+
+    \b
+    whorl campaign status --store S
+    """
     from .answers.campaign import campaign_status
     from .output import print_reply
 
@@ -204,6 +216,9 @@ def render(store: str, scheduler: str, gpus: int, node: str | None, **chosen: An
 def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **chosen: Any) -> None:
     """Send one job of two minutes to one node, and say what it finds there: Python, the driver, GPUs, CuPy, the store.
 
+    \b
+    whorl campaign doctor --store S
+
     Do this before the first campaign. The job is like those of a campaign: give the same options.
 
     Exit status 6 if something is missing that measuring needs; 5 if the job did not start or gave no answer in time.
@@ -230,6 +245,9 @@ def doctor(store: str, scheduler: str | None, here: bool, as_json: bool, **chose
 @click.argument("file", metavar="FILE")
 def pack(file: str) -> None:
     """Write FILE, a gzipped tar with whorl and the packages that measuring needs, as they are installed here.
+
+    \b
+    whorl campaign pack whorl.tgz
 
     Unpack it where the nodes find it. They need the same minor version of Python and the same kind of processor;
     no network and no installation. CuPy is in the archive if it is installed here.

@@ -70,13 +70,13 @@ def demo(
 ) -> None:
     """Run a suite of probes on every GPU, with telemetry, and say how much the GPUs differ and which stand out.
 
-    Ends with one HTML report that needs no network. Without a GPU, or where an option of the simulated fleet is
-    given, a simulated fleet with planted faults is measured, and what was found is compared with what was planted.
-
     \b
     whorl demo                                 # then open demo/report.html
     whorl demo sample DIR                      files that `whorl import` reads
     whorl demo sim --store S --gpus 64         a campaign of a simulated fleet
+
+    Ends with one HTML report that needs no network. Without a GPU, or where an option of the simulated fleet is
+    given, a simulated fleet with planted faults is measured, and what was found is compared with what was planted.
 
     Exit status 0; of real GPUs 1 where a result was wrong, and 6 where one failed: the report is there all the same.
     """
@@ -388,6 +388,10 @@ def _describe(model: str, *, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Replace existing files of the same names.")
 def sample(folder: Path, gpus: int | None, seed: int | None, force: bool) -> None:
     """Write the measurements of a small simulated fleet into DIR, with faults planted in three GPUs.
+
+    \b
+    whorl demo sample files
+    whorl import --store S --cluster sample files/*
 
     The data are generated, not measured. The files look like those of real tools.
     """

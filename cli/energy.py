@@ -122,6 +122,9 @@ def energy(ctx: click.Context, /, by: str, **chosen: Any) -> None:
 def reconcile(inherited: dict[str, Any] | None, /, **chosen: Any) -> None:
     """Hold what was metered against what was given to jobs, to nobody (idle) and to somebody unknown, GPU by GPU.
 
+    \b
+    whorl energy reconcile --store S --since 30d
+
     Below stands what is wrong, one sentence each: gaps, stuck sensors, counters that went back, jobs that end before
     they begin, that overlap, or that name an unknown GPU.
 

@@ -20,6 +20,10 @@ _SHORTEST_S = 1.0
 def export() -> None:
     """Give the newest reading of every GPU of a store, and what whorl found, to a monitoring system.
 
+    \b
+    whorl export prometheus --store S
+    whorl export otlp --store S --endpoint http://127.0.0.1:4318
+
     docs/dashboard.md explains the series.
     """
 

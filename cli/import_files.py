@@ -71,6 +71,10 @@ def import_files(
 ) -> None:
     """Import FILES of measurements into a store; a new store is made if needed.
 
+    \b
+    whorl import --store S FILE ...
+    whorl import --store S --map perf=time:ms --map card=gpu times.csv
+
     The format is found from the content: the files of the SC'22 variability study and its successors,
     nvidia-smi (--query-gpu, dmon, -q), dcgmi dmon, pages of dcgm-exporter, Omnistat, nvbandwidth, SuperBench,
     gpu-burn, nvprof, nsys, ncu, allocations of jobs, timelines of training jobs, the power of nodes (tables of PDUs,

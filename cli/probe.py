@@ -45,6 +45,11 @@ _SIMULATED = (
 def probe() -> None:
     """Measure GPUs by work of known size, under stated conditions, with telemetry and a check of every result.
 
+    \b
+    whorl probe list
+    whorl probe run --suite quick --store S
+    whorl probe prolog
+
     docs/campaigns.md explains the method, docs/how-we-know/kernels.md what runs.
     """
 
@@ -112,6 +117,10 @@ def probe() -> None:
 def run(names: tuple[str, ...], store: str, backend: str, as_json: bool, **given: Any) -> None:
     """Run the probes NAMEd, or those of a suite, on every GPU of this node or of a simulated fleet.
 
+    \b
+    whorl probe run --suite quick --store S
+    whorl probe run gemm-fp32 --backend simulated:gpus=4,model=H100 --store S
+
     Runs are stored while others are measured. Only --lock-clock and --power-limit change settings of a GPU; these are
     restored afterwards, also after a crash.
 
@@ -155,6 +164,10 @@ def leave(report: Report) -> None:
 @json_option
 def list_probes(backend: str | None, model: str | None, store: str | None, keep_rule: bool, as_json: bool) -> None:
     """List the probes of each suite: what each one stresses, its work, its time, and what it needs.
+
+    \b
+    whorl probe list --backend simulated:model=H100
+    whorl probe list --keep-rule --store S
 
     A larger suite also runs the probes of the smaller ones. The size is that of one repetition, on the first GPU here
     or of a simulated model. The time is the longest that a probe takes on a warm GPU, without its preparation.
@@ -202,6 +215,9 @@ def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
 @json_option
 def prolog(timeout: float, store: str | None, backend: str, as_json: bool, **simulated: object) -> None:
     """Look at each GPU of this node for a few seconds, before a job begins: is it fit?
+
+    \b
+    whorl probe prolog --store S
 
     What its driver says of its health; whether a context opens; a product, patterns over a part of its memory and on
     each multiprocessor, all checked. With CUDA_VISIBLE_DEVICES, only at the GPUs that it names. The line that it prints

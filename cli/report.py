@@ -16,6 +16,10 @@ from .options import store_option
 def report(store: str, campaign: str | None, cluster: str | None, gpu: str | None, out: str) -> None:
     """Compare the GPUs of a store and write one HTML page that needs no network.
 
+    \b
+    whorl report --store S --out report.html
+    whorl report --store S --gpu c001-4/3 --out gpu.html
+
     The page shows a campaign of probes: the last one, or the one that --campaign names. If there is none, it shows
     all runs of a cluster, as `whorl import` stored them. docs/verdicts.md says how GPUs are compared.
 

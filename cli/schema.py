@@ -31,7 +31,12 @@ _OF_TELEMETRY = {
 @click.option("--markdown", "as_markdown", is_flag=True, hidden=True, help="Print the text of docs/tables.md.")
 @click.argument("tables", nargs=-1)
 def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
-    """Explain every column of TABLES (all tables if you name none): type, unit, meaning."""
+    """Explain every column of TABLES (all tables if you name none): type, unit, meaning.
+
+    \b
+    whorl schema
+    whorl schema runs gpus_now
+    """
     from ..dashboards.table import Table as Cells
     from ..store.catalog import columns_of_views
     from ..store.schema import FORMAT, TABLES

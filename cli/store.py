@@ -29,7 +29,13 @@ offline_option = click.option(
 
 @click.group("store", short_help="What a store holds; compact, prune, merge, tables for Spark.")
 def store_group() -> None:
-    """Look after a store. Collectors may write to it, and others read it, at the same time."""
+    """Look after a store. Collectors may write to it, and others read it, at the same time.
+
+    \b
+    whorl store status --store S
+    whorl store compact --store S
+    whorl store merge A B --into C
+    """
 
 
 @store_group.command("status", short_help="What a store holds, and who writes to it now.")
@@ -142,6 +148,9 @@ def _microseconds(time: datetime) -> int:
 @json_option
 def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place: Any) -> None:
     """Seal the journals of dead writers, put late rows in place, and join small files.
+
+    \b
+    whorl store compact --store S --keep 90d
 
     Of days that are over, the energy of each GPU and minute is written, so that `whorl energy` need not read them
     again: --on says where these are made. It may be interrupted, and the next time goes on. Where another process

@@ -97,6 +97,9 @@ def variability(
 ) -> None:
     """Say how much the GPUs of a store differ, per cluster and workload.
 
+    \b
+    whorl verdicts variability --store S --workload gemm-fp32
+
     Level "run" counts every run, level "gpu" the median of each GPU's runs. fence % is 400 IQR/median, the
     definition of the SC'22 study. docs/how-we-know/statistics.md defines every figure.
     """
