@@ -311,7 +311,9 @@ def _save_first(answer: EnergyAnswer) -> Iterable[str]:
     total = answer.total["energy_j"]
     shares = {kind: (row["energy_j"] or 0.0) / total for kind, row in answer.parts.items()} if total else {}
     idle, unknown = shares.get(Kind.IDLE, 0.0), shares.get(Kind.UNATTRIBUTED, 0.0)
-    if answer.booked.has_jobs and unknown >= _MUCH:
+    if not answer.booked.has_jobs:
+        yield "No job is known in this time, so nobody knows whose it was: `whorl jobs import` adds who had which GPU."
+    elif unknown >= _MUCH:
         text = estimate_text(answer.parts[Kind.UNATTRIBUTED], ENERGY)
         yield (
             f"Find out first who used {text}: GPUs worked, and no known job had them. Import all jobs: `whorl jobs "
@@ -354,8 +356,6 @@ def bare(text: str) -> str:
 def remarks(answer: EnergyAnswer) -> Section:
     """What is not in the rows and why, and what they stand on."""
     booked, total, sentences = answer.booked, answer.total, []
-    if not booked.has_jobs:
-        sentences.append("No job is known in this time: `whorl jobs import` adds who had which GPU.")
     if total and total["jobs_known"] < total["jobs"]:
         sentences.append(f"{count(total['jobs_known'])} of {many(total['jobs'], 'job')} have an honest figure.")
     if total and total["gpus_no_figure"]:

@@ -46,7 +46,7 @@ def input_rows(reading: Reading, state: Address) -> Component:
     clusters = [cluster for cluster in fleet.clusters if cluster is not None]
     gpus = dcc.Dropdown(
         _options(fleet, "", values), values, id=GPUS, multi=True, debounce=True, maxHeight=400,
-        placeholder=f"all {many(len(fleet.all), 'GPU')}",
+        placeholder=f"all: {many(len(fleet.all), 'GPU')}",
     )  # fmt: skip
     metrics = [
         {
