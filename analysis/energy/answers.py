@@ -35,8 +35,6 @@ METERED = "metered"
 """`kind` of a row of a GPU, a node or a day: all of its energy, whoever used it."""
 ROWS = 50_000
 """Rows of a grouping that a summary keeps, the largest first."""
-FIRST = 15
-"""Rows of a grouping that a figure shows one by one; the others are one row more."""
 READINGS = 12_000_000
 """Where a summary is asked for no time: no more readings than this, about."""
 LENGTHS = {name: timedelta(minutes=minutes) for name, minutes in (
@@ -424,8 +422,6 @@ class EnergySummary:
     """Of each grouping, with the largest `ROWS` rows."""
     n: Mapping[By, int]
     """How many rows there are."""
-    beyond: Mapping[By, dict[str, Any] | None]
-    """Of each grouping, what comes after its `FIRST` rows, as one row."""
     balance: Balance
     booked: Booked
     cut: bool
@@ -469,13 +465,12 @@ def summary(
     jobs, small = allocations(store), books.without_pieces
     pieces = _with_jobs(books, jobs)
     parts = _parts(pieces, books)
-    answers, beyond, n = {}, {}, {}
+    answers, n = {}, {}
     for by in By:
         answer = answered(store, by, books, jobs=jobs, pieces=pieces, parts=parts)
-        beyond[by] = None if by is By.DAY else _beyond(answer, pieces, FIRST)
         n[by] = answer.rows.height
         answers[by] = replace(answer, rows=_largest(answer), booked=small)
-    return EnergySummary(answers, n, beyond, replace(balance(store, books), booked=small), small, cut)
+    return EnergySummary(answers, n, replace(balance(store, books), booked=small), small, cut)
 
 
 def offline(store: Store) -> EnergySettings:
@@ -493,24 +488,6 @@ def _largest(answer: EnergyAnswer) -> pl.DataFrame:
     """The largest rows; what nobody used is always among them."""
     ranked, nobodys = _of_jobs_first(answer)
     return pl.concat([ranked.head(ROWS).clone(), nobodys])
-
-
-def _beyond(answer: EnergyAnswer, pieces: pl.DataFrame, most: int) -> dict[str, Any] | None:
-    """All rows of an answer after the `most` first ones as one row; None where there are none.
-
-    Of jobs, users and accounts: of those, without what nobody used. Rows without a figure are not in it: `no_figure`
-    says how many these are, and `n` how many are in it.
-    """
-    after = _of_jobs_first(answer)[0].slice(most)
-    if after.is_empty():
-        return None
-    figures = after.filter(pl.col("energy_j").is_not_null())
-    among = pl.col("kind") == Kind.JOB.value if answer.by.of_people else pl.col("read")
-    on = ["cluster", answer.by.keys[-1]]
-    pieces = pieces.filter(among).join(figures if figures.height else after, on=on, how="semi", nulls_equal=True)
-    if answer.by.of_people:
-        pieces = pieces.with_columns(pl.lit(True).alias("counts"))  # a job keeps GPUs of which no reading counts
-    return _row(pieces, answer.booked) | {"n": figures.height, "no_figure": after.height - figures.height}
 
 
 def _usual_time(

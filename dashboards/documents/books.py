@@ -22,6 +22,7 @@ from .energy import (
     CALLED,
     LISTED,
     REASONS,
+    Described,
     Row,
     days_chart,
     gpu_time,
@@ -140,12 +141,12 @@ def _gpus_table(balance: Balance) -> Table:
     gpus = balance.gpus
     (unit, size), (time, seconds) = unit_of(gpus["metered_j"]), unit_of(gpus["gaps_s"], TIMES)
     heads = (f"metered {unit}", "= of jobs", "+ idle", "+ unattributed")
-    columns = [
+    columns: list[Described] = [
         (Column("GPU", page="gpu"), lambda row: row["name"] or row["gpu"]),
         *((Column(head, "number"), scaled(name, size)) for head, name in zip(heads, PARTS, strict=True)),
         (Column("rest J", "number", drops=2), rest),
         (Column(f"gaps {time}", "number", drops=1), scaled("gaps_s", seconds)),
-        (Column("problems", "count"), lambda row: row["problems"]),
+        (Column("problems", "count"), "problems"),
     ]
     return table_of(columns, gpus.to_dicts(), most=LISTED)
 
@@ -237,13 +238,13 @@ def calibration_document(calibration: Calibration) -> Document:
     if boards.is_empty():
         return Document(title, ["n/a: the store knows no GPU; `whorl collect` or `whorl import` adds some."])
 
-    columns = [
+    columns: list[Described] = [
         (Column("GPU", page="gpu"), lambda row: row["name"] or row["gpu"]),
-        (Column("model", drops=3), lambda row: row["model"]),
-        (Column("windows", "count", drops=1), lambda row: row["windows"]),
+        (Column("model", drops=3), "model"),
+        (Column("windows", "count", drops=1), "windows"),
         (Column("gain %", "estimate"), _of_sensor("gain", "pct")),
         (Column("offset W", "estimate"), _of_sensor("offset", "w")),
-        (Column("from"), lambda row: row["source"]),
+        (Column("from"), "source"),
         (Column("finding", drops=2), lambda row: row["finding"] or ""),
     ]
     learnt = boards["source"] == ErrorSource.CALIBRATED.value

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.energy.answers import FIRST, By, EnergyAnswer, EnergySummary
+from ...analysis.energy.answers import By, EnergyAnswer, EnergySummary
 from ...analysis.energy.attribute import JobReason, Kind
 from ...analysis.energy.billing import HostSource, hours_share
 from ...analysis.energy.books import Booked
@@ -19,7 +19,7 @@ from ...analysis.energy.carbon import TABLE, NoFigure
 from ...analysis.energy.idle import IdleSource
 from ...analysis.energy.series import Reason
 from ..document import Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
-from ..figures.energy import CLUSTERS, books, largest
+from ..figures.energy import books, largest
 from ..words import (
     ENERGIES,
     MASSES,
@@ -36,8 +36,8 @@ from ..words import (
 )
 
 Row = Mapping[str, Any]
-Described = Sequence[tuple[Column, Callable[[Row], Cell]]]
-"""The columns of a table, each with the cell that a row has in it."""
+Described = tuple[Column, str | Callable[[Row], Cell]]
+"""A column of a table with the cell that a row has in it: its name in the row, or what makes it."""
 ENERGY = ("energy_j", "low_j", "high_j")
 """A figure of a row and the ends of its 95 % interval."""
 CO2E, COST = ("co2e_g", "co2e_low_g", "co2e_high_g"), ("cost", "cost_low", "cost_high")
@@ -45,6 +45,8 @@ REASONS: Mapping[str, str] = {reason.value: reason.meaning for reason in (*Reaso
 """What the codes of `reason` mean."""
 CALLED = {by: "GPU" if by is By.GPU else by.value for by in By}
 """What the rows of each grouping are of."""
+_FIRST = 15
+"""Rows that a figure shows."""
 LISTED = 40
 """Rows that a terminal and a report show."""
 _MUCH, _SOME = 0.05, 0.01
@@ -66,14 +68,16 @@ _PARTS = {
 
 
 def table_of(
-    columns: Described, rows: Sequence[Row], title: str = "", *, below: str = "", most: int | None = None
+    columns: Sequence[Described], rows: Sequence[Row], title: str = "", *, below: str = "", most: int | None = None
 ) -> Table:
     """A table of rows; with the cluster of each where the rows are of several, because names recur there. A column that
     may be left out is, where nothing is in it."""
     described = list(columns)
     if len({row.get("cluster") for row in rows}) > 1:
-        described.insert(1, (Column("cluster"), lambda row: row["cluster"]))
-    cells = [(column, [cell(row) for row in rows]) for column, cell in described]
+        described.insert(1, (Column("cluster"), "cluster"))
+    cells = [
+        (column, [row[cell] if isinstance(cell, str) else cell(row) for row in rows]) for column, cell in described
+    ]
     filled = [pair for pair in cells if not pair[0].drops or not all(cell in (None, "") for cell in pair[1])]
     by_row = list(zip(*(column_cells for _, column_cells in filled), strict=True))
     return Table([column for column, _ in filled], by_row, title, below, most=most)
@@ -144,11 +148,11 @@ def rows_table(answer: EnergyAnswer, title: str = "") -> Table:
     return table_of(_columns(answer, rows), rows, title, below="[ ]: 95 % intervals.", most=LISTED)
 
 
-def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
+def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> list[Described]:
     by = answer.by
     time, seconds = unit_of([row["gpu_s"] for row in rows], TIMES)
 
-    def share(head: str, name: str, explains: str) -> tuple[Column, Callable[[Row], Cell]]:
+    def share(head: str, name: str, explains: str) -> Described:
         def cell(row: Row) -> Cell:
             total = row["known_j"] if row["energy_j"] is None else row["energy_j"]
             return 100 * row[name] / total if total and row[name] is not None else None
@@ -163,7 +167,7 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
             part = f"; only {count(row['jobs_known'])} of {many(row['jobs'], 'job')}: {in_unit(row['known_j'])}"
         return f"{row['reason'] or ''}{part}".removeprefix("; ")
 
-    columns = [
+    columns: list[Described] = [
         *_name_columns(by),
         (
             Column(f"GPU {time}", "number", explains="Share x time, over all its GPUs.", drops=8),
@@ -189,23 +193,23 @@ def _columns(answer: EnergyAnswer, rows: Sequence[Row]) -> Described:
     return columns
 
 
-def _name_columns(by: By) -> Described:
+def _name_columns(by: By) -> list[Described]:
     """What a row is of."""
 
-    def word(name: str, drops: int) -> tuple[Column, Callable[[Row], Cell]]:
+    def word(name: str, drops: int) -> Described:
         return Column(
             name, drops=drops
         ), lambda row: row[name] or ("" if by.of_people and row["kind"] != Kind.JOB else None)
 
-    def time(name: str, drops: int) -> tuple[Column, Callable[[Row], Cell]]:
+    def time(name: str, drops: int) -> Described:
         return Column(
             f"{name} (UTC)", "time", drops=drops
         ), lambda row: row[name] or ("" if row["kind"] != Kind.JOB else "now")
 
     page = "energy" if by is By.JOB else "gpu" if by is By.GPU else ""
-    name = (Column("GPU" if by is By.GPU else by.value, page=page), lambda row: name_of(by, row))
-    gpus = (Column("GPUs", "count", explains="n: how many GPUs.", drops=6), lambda row: row["gpus"])
-    jobs = (
+    name: Described = (Column("GPU" if by is By.GPU else by.value, page=page), lambda row: name_of(by, row))
+    gpus: Described = (Column("GPUs", "count", explains="n: how many GPUs.", drops=6), "gpus")
+    jobs: Described = (
         Column("jobs", "count", drops=5),
         lambda row: "" if by.of_people and row["kind"] != Kind.JOB else row["jobs"],
     )
@@ -505,27 +509,30 @@ def energy_document(answer: EnergyAnswer, store: str | Path) -> Document:
 
 
 def days_chart(summary: EnergySummary) -> Chart:
-    """Where the energy went, day by day."""
+    """Where the energy went, day by day: a figure for each cluster."""
     days = summary.answers[By.DAY].rows
-    says = "Days are in UTC. The line at the end of a bar: 95 % interval of what was metered."
-    if days["cluster"].n_unique() > CLUSTERS:
-        says += f" The first {CLUSTERS} clusters are drawn: choose one."
-    return Chart("Where the energy went, day by day", says, {"days": books(days)})
+    clusters = days["cluster"].unique().sort().to_list()
+    which = f" Of cluster {clusters[0]}, the first of {len(clusters)}." if len(clusters) > 1 else ""
+    caption = f"Days are in UTC. The line at the end of a bar: 95 % interval of what was metered.{which}"
+    figures = {
+        str(cluster): books(days.filter(pl.col("cluster").eq_missing(pl.lit(cluster, pl.String))))
+        for cluster in clusters
+    }
+    return Chart("Where the energy went, day by day", caption, figures)
 
 
 def largest_chart(summary: EnergySummary, groupings: Sequence[By]) -> Chart:
-    """Who used the energy, by one or more groupings."""
+    """Who used most energy, by one or more groupings."""
     figures = {}
     for by in groupings:
         rows = summary.answers[by].rows
         several = rows["cluster"].n_unique() > 1
+        first = rows.filter(pl.col("kind") == Kind.JOB.value).head(_FIRST) if by.of_people else rows.head(_FIRST)
         names = [
             f"{name_of(by, row)} · {row['cluster']}" if several and row["cluster"] else name_of(by, row)
-            for row in rows.iter_rows(named=True)
+            for row in first.iter_rows(named=True)
         ]
         why = pl.col("reason").replace(list(REASONS), list(REASONS.values())).alias("why")
-        figures[CALLED[by]] = largest(
-            by, rows.with_columns(why, what=pl.Series(names, dtype=pl.String)), FIRST, summary.beyond[by]
-        )
-    says = f"The first {FIRST} and all others, with 95 % intervals."
-    return Chart(f"The largest, by {' and '.join(figures)}", says, figures)
+        figures[CALLED[by]] = largest(first.with_columns(why, what=pl.Series(names, dtype=pl.String)))
+    caption = f"The first {_FIRST}, with 95 % intervals; the table has all."
+    return Chart(f"The largest, by {' and '.join(figures)}", caption, figures)

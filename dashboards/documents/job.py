@@ -49,6 +49,7 @@ from .energy import (
     LISTED,
     MEASURED,
     REASONS,
+    Described,
     Row,
     bare,
     carbon,
@@ -170,17 +171,17 @@ def _gpus_section(job: OneJob) -> Section:
 def _gpus_table(frame: pl.DataFrame) -> Table:
     rows = frame.to_dicts()
     has_places = "rank" in frame.columns and not frame["rank"].is_null().all()
-    columns: list[Any] = [(Column("GPU", page="gpu"), lambda row: row["what"])]
+    columns: list[Described] = [(Column("GPU", page="gpu"), "what")]
     if frame["job_id"].n_unique() > 1:
-        columns.append((Column("job", page="energy"), lambda row: row["job_id"]))
+        columns.append((Column("job", page="energy"), "job_id"))
     columns += [
-        (Column("model", drops=9), lambda row: row["model"]),
-        (Column("share", "number", 2, explains="The part of the GPU that the job had.", drops=8), scaled("share")),
+        (Column("model", drops=9), "model"),
+        (Column("share", "number", 2, explains="The part of the GPU that the job had.", drops=8), "share"),
         (Column("time", drops=5), lambda row: duration(row["duration_s"])),
         (JOULES, estimated(ENERGY)),
         (IDLE, idle_cell),
         (MEASURED, measured_cell),
-        (Column("by", drops=6), lambda row: row["method"]),
+        (Column("by", drops=6), "method"),
     ]
     if has_places:
         time, seconds = unit_of([row["excess_high_s"] for row in rows], TIMES)
@@ -191,7 +192,7 @@ def _gpus_table(frame: pl.DataFrame) -> Table:
             (Column("in", drops=4, explains="The work in which they were compared."), _basis),
             (Column(f"lost GPU {time}", "estimate", drops=1), estimated(_EXCESS_S, seconds)),
         ]
-    columns.append((Column("verdicts"), lambda row: row["verdicts"]))
+    columns.append((Column("verdicts"), "verdicts"))
     if frame["reason"].count():
         columns.append((Column("why n/a", drops=2), lambda row: row["reason"] or ""))
     return table_of(columns, rows, most=LISTED)
@@ -218,14 +219,14 @@ def _beside(answer: EnergyAnswer) -> Section:
     title, others = "Other jobs beside it", answer.others
     if others is None or others.is_empty():
         return Section(title, ["None is known on its nodes at that time."])
-    columns = [
-        (Column("job", page="energy"), lambda row: row["job_id"]),
-        (Column("user"), lambda row: row["user"]),
-        (Column("account", drops=4), lambda row: row["account"]),
-        (Column("began (UTC)", "time", drops=3), lambda row: row["began"]),
+    columns: list[Described] = [
+        (Column("job", page="energy"), "job_id"),
+        (Column("user"), "user"),
+        (Column("account", drops=4), "account"),
+        (Column("began (UTC)", "time", drops=3), "began"),
         (Column("ended (UTC)", "time", drops=3), lambda row: row["ended"] or "now"),
-        (Column("GPUs there", "count"), lambda row: row["gpus"]),
-        (Column("of these, GPUs of this job", "count"), lambda row: row["shared"]),
+        (Column("GPUs there", "count"), "gpus"),
+        (Column("of these, GPUs of this job", "count"), "shared"),
     ]
     said = f"{many(others.height, 'job')} had GPUs on its nodes at that time."
     return Section(title, [table_of(columns, others.to_dicts(), most=_BESIDE)], said)
@@ -271,8 +272,8 @@ def _quote_table(quoted: Quoted, quotes: Sequence[Quote]) -> Table:
     def choice(row: Row) -> str:
         return str(row["what"] if row["start"] is None else f"{row['what']}: {minute(row['start'])}")
 
-    columns: list[Any] = [
-        (Column("option"), lambda row: row["option"]),
+    columns: list[Described] = [
+        (Column("option"), "option"),
         (Column("which"), choice),
         (
             Column("time", "estimate", unit="s"),
@@ -283,7 +284,7 @@ def _quote_table(quoted: Quoted, quotes: Sequence[Quote]) -> Table:
     if any(row["co2e_g"] is not None for row in rows):
         columns.append((GRAMS, estimated(CO2E)))
     if any(row["cost"] is not None for row in rows):
-        columns.append((Column(f"cost {quoted.settings.currency or ''}".rstrip(), "number"), scaled("cost")))
+        columns.append((Column(f"cost {quoted.settings.currency or ''}".rstrip(), "number"), "cost"))
     columns += [
         (Column("best"), lambda row: "yes" if row["best"] else ""),
         (Column("from", "sentence", drops=1), lambda row: row["basis"] or ""),
@@ -389,40 +390,40 @@ def _a_year(excess: FleetExcess, rows: Sequence[Row]) -> str:
 def _excess_table(excess: FleetExcess, rows: Sequence[Row]) -> Table:
     unit, size = unit_of([row[name] for row in rows for name in ("energy_j", "excess_high_j")])
     time, seconds = unit_of([row["excess_high_s"] for row in rows], TIMES)
-    names: dict[Of, list[Any]] = {
+    names: dict[Of, list[Described]] = {
         Of.GPU: [
             (Column("GPU", page="gpu"), lambda row: row["name"] or row["gpu"] or "(GPU not known)"),
-            (Column("model", drops=6), lambda row: row["model"]),
+            (Column("model", drops=6), "model"),
         ],
         Of.NODE: [
             (Column("node"), lambda row: row["node"] or "(node not known)"),
-            (Column("GPUs", "count"), lambda row: row["gpus"]),
+            (Column("GPUs", "count"), "gpus"),
         ],
         Of.JOB: [
-            (Column("job", page="energy"), lambda row: row["job_id"]),
-            (Column("user", drops=6), lambda row: row["user"]),
+            (Column("job", page="energy"), "job_id"),
+            (Column("user", drops=6), "user"),
         ],
     }
 
     def sure(row: Row) -> str:
         return ", ".join(word for word, letter in (("energy", "j"), ("time", "s")) if row[f"excess_{letter}_shown"])
 
-    columns = [
+    columns: list[Described] = [
         *names[excess.by],
         (Column(f"energy {unit}", "number", drops=3), scaled("energy_j", size)),
         (Column(f"excess {unit}", "estimate"), estimated(_EXCESS_J, size)),
         (Column(f"excess GPU {time}", "estimate"), estimated(_EXCESS_S, seconds)),
     ]
     if any(row["year_kwh"] is not None for row in rows):
-        columns.append((Column("kWh a year", "number", drops=4), scaled("year_kwh")))
+        columns.append((Column("kWh a year", "number", drops=4), "year_kwh"))
     if any(row["excess_cost"] is not None for row in rows):
         money = excess.booked.settings.currency or "cost"
-        columns.append((Column(f"{money} a year", "number"), scaled("year_cost")))
+        columns.append((Column(f"{money} a year", "number"), "year_cost"))
     if excess.by is Of.GPU:
         columns += [
             (Column("sure"), sure),
             (Column("verdicts", "sentence", drops=2), lambda row: row["verdicts"] or ""),
-            (Column("runs", "count", drops=5), lambda row: row["runs"]),
+            (Column("runs", "count", drops=5), "runs"),
         ]
     return table_of(columns, rows, most=_LISTED)
 
@@ -457,10 +458,10 @@ def _idle_table(idle: HeldIdle, rows: Sequence[Row]) -> Table:
     names = idle.gpus.filter(pl.col("idle_s") > 0).with_columns(pl.coalesce("name", "gpu").alias("what"))
     gpus = names.group_by("cluster", "job_id").agg(pl.col("what").unique().sort())
     by_job = {(cluster, job): of_job for cluster, job, of_job in gpus.iter_rows()}
-    columns: list[Any] = [
-        (Column("job", page="energy"), lambda row: row["job_id"]),
-        (Column("user"), lambda row: row["user"]),
-        (Column("account", drops=7), lambda row: row["account"]),
+    columns: list[Described] = [
+        (Column("job", page="energy"), "job_id"),
+        (Column("user"), "user"),
+        (Column("account", drops=7), "account"),
         (Column("GPUs", drops=1), lambda row: listed(by_job.get((row["cluster"], row["job_id"]), []))),
         (Column("held since (UTC)", drops=4), lambda row: minute(row["began"])),
         (Column(f"held GPU {time}", "number", drops=3), scaled("held_s", seconds)),
@@ -475,9 +476,9 @@ def _idle_table(idle: HeldIdle, rows: Sequence[Row]) -> Table:
             replace(JOULES, explains="What the GPUs drew meanwhile.", drops=2),
             estimated(ENERGY),
         ),
-        (Column(f"GPU time, {money}", "number"), scaled("gpu_hour_cost")),
-        (Column(f"energy, {money}", "number"), scaled("cost")),
-        (Column("CO2e g", "number", drops=5), scaled("co2e_g")),
+        (Column(f"GPU time, {money}", "number"), "gpu_hour_cost"),
+        (Column(f"energy, {money}", "number"), "cost"),
+        (Column("CO2e g", "number", drops=5), "co2e_g"),
     ]
     priced = ("gpu_hour_cost", "cost", "co2e_g")
     kept = [pair for pair, name in zip(columns[-3:], priced, strict=True) if any(row[name] is not None for row in rows)]

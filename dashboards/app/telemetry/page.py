@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -88,10 +87,9 @@ def _show(app: Dash, reading: Reading) -> None:
         Output(NEWEST, "children"),
         Input(URL, "search"),
         Input(SLOW, "n_intervals"),
-        State(SHOWN, "data"),
         *(State(name, "value") for name in (GPUS, METRIC, CLUSTER, LIVE)),
     )
-    def show(search: str | None, _: int | None, before_data: dict[str, Any] | None, *values: Any) -> tuple[Any, ...]:
+    def show(search: str | None, _: int | None, *values: Any) -> tuple[Any, ...]:
         state, _problems = parse(search)
         try:
             view = view_of(reading, state)
@@ -104,23 +102,19 @@ def _show(app: Dash, reading: Reading) -> None:
         except QueryError as error:
             return no_update, True, told(html.P(str(error)), kind="empty"), None, True, None
         _set_inputs(state, view, values)
-        plain = figure.to_plotly_json()
-        structure = _structure(plain)
         times = {
             "since": view.range.since, "until": view.range.until, "first": view.first, "last": view.last,
             "window": view.window,
         }  # fmt: skip
         now = {
             "search": search or "",
-            "structure": structure,
             "ends": _ends(view),
             **{name: at and str(at) for name, at in times.items()},  # a number of a browser has 53 bits
             **live_data,
         }
-        same = before_data is not None and before_data.get("structure") == structure
         notes = [told(html.P(prose(note))) for note in view.notes]
         summary = [*notes, html.P(prose(text))]
-        return _patch(plain) if same else plain, False, summary, now, view.window is None, newest_rows
+        return figure, False, summary, now, view.window is None, newest_rows
 
 
 def _newest(reading: Reading, view: TelemetryView, state: Address) -> Component:
@@ -223,26 +217,6 @@ def _lines(store: Store, keys: Any, metrics: Any, since: int, until: int, width_
 
 def _bands(store: Store, keys: Any, metrics: Any, since: int, until: int, count: int) -> Bands:
     return bands(store, keys, metrics, since, until, asked=count)
-
-
-def _structure(figure: dict[str, Any]) -> str:
-    """The same for two figures of which one can take the numbers of the other."""
-    parts = [[trace.get(part) for part in ("type", "name", "yaxis")] for trace in figure["data"]]
-    heads = [note["text"] for note in figure["layout"].get("annotations", ())]
-    return hashlib.sha256(repr((parts, heads, figure["layout"].get("height"))).encode()).hexdigest()[:16]
-
-
-def _patch(figure: dict[str, Any]) -> Patch:
-    """The numbers of a figure, for one of the same structure: what a person hid or moved in it stays."""
-    patch = Patch()
-    for place, trace in enumerate(figure["data"]):
-        for name in ("x", "y", "base", "text", "customdata", "marker", "width"):
-            if name in trace:
-                patch["data"][place][name] = trace[name]
-    for name, value in figure["layout"].items():
-        if name == "xaxis" or (name.startswith("yaxis") and "ticktext" in value):
-            patch["layout"][name] = value
-    return patch
 
 
 # -- what came since ----------------------------------------------------------------------------------------------

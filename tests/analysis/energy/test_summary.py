@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -60,26 +59,6 @@ def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: EnergySumm
     assert set(found.parts) == {"job", "idle", "unattributed"}
     assert sum(one["energy_j"] for one in found.parts.values()) == pytest.approx(found.total["energy_j"], rel=1e-12)
     assert found.total["gpus_no_figure"] == 1
-
-
-@pytest.mark.long
-def test_the_first_rows_and_what_is_beyond_them_are_all(
-    found: EnergySummary, two_days: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert found.beyond[By.GPU] is None
-    rows = found.answers[By.USER].rows.filter(pl.col("kind") == "job")
-    rest = found.beyond[By.USER]
-    assert rest is not None
-    assert rest["energy_j"] == pytest.approx(float(rows["energy_j"][module.FIRST :].sum()), rel=1e-12)
-    assert rest["low_j"] < rest["energy_j"] < rest["high_j"]
-    assert rest["gpus"] == 2
-    monkeypatch.setattr(module, "FIRST", 1)
-    others = summary(two_days).beyond[By.GPU]
-    assert others is not None
-    each = energy(two_days, By.GPU).rows["energy_j"]
-    assert others["energy_j"] == pytest.approx(each[1], rel=1e-12)
-    assert each[2] is None
-    assert (others["n"], others["no_figure"]) == (1, 1)
 
 
 @pytest.mark.long
