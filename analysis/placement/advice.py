@@ -28,7 +28,7 @@ from .evidence import (
     Suspect,
     WorkloadEvidence,
 )  # fmt: skip
-from .notes import many, note, percent
+from .notes import many, note, percent, percents
 from .scores import Reference, Scores
 from .sets import Gain, PlacedSet, best_sets, ends
 
@@ -465,4 +465,4 @@ def _best_set(advice: Advice) -> str:
 
 
 def _less(gain: Gain) -> str:
-    return f"{percent(gain.median)} ({percent(gain.lower)} to {percent(gain.upper)}) less time"
+    return f"{percents(gain.median, gain.lower, gain.upper)} less time"

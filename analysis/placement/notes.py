@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 NOTES = {
@@ -67,6 +68,14 @@ def listed(names: Iterable[str]) -> str:
     """A list of names that stays readable."""
     names = list(names)
     return " and ".join(names) if len(names) <= 3 else f"{names[0]}, {names[1]} and {len(names) - 2:,} others"
+
+
+def percents(share: float, low: float, high: float) -> str:
+    """A share in % with its interval, `6.1 % [5.9, 6.3]`: to two significant digits of its width, a tenth at least."""
+    width = 100.0 * (high - low)
+    digits = 1 if width <= 0 else min(4, max(1, 1 - math.floor(math.log10(width))))
+    middle, *ends = (f"{100.0 * part:.{digits}f}" for part in (share, low, high))
+    return f"{middle} % [{', '.join(ends)}]".replace("-0.0,", "0.0,").replace("-0.0]", "0.0]")
 
 
 def percent(share: float) -> str:

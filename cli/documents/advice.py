@@ -109,7 +109,7 @@ def _opening(steering: Steering) -> Iterator[Part]:
 
 def _headline(advice: Advice, workloads: Sequence[WorkloadGain]) -> str:
     """The gain of the best GPUs with its interval and n; "" where none is measurable."""
-    gain, fair = advice.best_gain(), advice.best_gain("drained")
+    gain = advice.best_gain()
     if gain is None or not gain.measurable:
         return ""
     packed = "packed " if gain.choice == "packed" else ""
@@ -119,14 +119,8 @@ def _headline(advice: Advice, workloads: Sequence[WorkloadGain]) -> str:
     n = workloads[0] if workloads else None
     compared = sum(reference.gpus for reference in advice.references)
     counted = f"n = {many(compared, 'GPU')}" + (f", {many(n.runs, 'run')}" if n is not None else "")
-    beside = ""
-    if fair is not None and fair.median != gain.median:
-        beside = f", and {_size(fair)} beside {than} off the slow nodes"
-    return f"{lead}: the best {saves} {_size(gain)} of the time beside {than}{beside} ({counted})."
-
-
-def _size(gain: Gain) -> str:
-    return with_interval(*percents(gain), unit="%")
+    saved = with_interval(*percents(gain), unit="%")
+    return f"{lead}: the best {saves} {saved} of the time beside {than} ({counted})."
 
 
 def _workloads(workloads: Sequence[WorkloadGain]) -> Table:

@@ -52,7 +52,7 @@ def test_the_sentence_that_matters_comes_first(store: str) -> None:
     text = advise(store, "--gpus", "4").stdout
     first, second, command = text.splitlines()[:3]
     assert first.startswith(
-        "sgemm: the best 4 packed GPUs save 15.3 % [14.7, 15.8] of the time beside random ones, and "
+        "sgemm: the best 4 packed GPUs save 15.3 % [14.7, 15.8] of the time beside random ones (n = 24 GPUs)."
     )
     assert second.startswith("Exclude n02")
     assert command == "sbatch --exclude=n02 ..."

@@ -159,7 +159,7 @@ def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -
         ("n0015", False),
         ("n0000", False),
     ]
-    assert any("--max-share 13%" in note for note in advice.notes)
+    assert any("max-share=13%" in note for note in advice.notes)
     assert len(advise(fleet_scores, "w", now=NOW, max_share=0.13).exclude) == 4
     assert len(advise(fleet_scores, "w", now=NOW, max_share=0.1).exclude) == 3
     assert advise(fleet_scores, "w", now=NOW, max_share=0.0).exclude == ()
@@ -340,5 +340,5 @@ def test_what_cannot_be_answered_is_refused_in_a_sentence(tmp_path: Path) -> Non
         advise(fleet_scores, "w", gpus=0, now=NOW)
     with pytest.raises(InputError, match="no scores of workload v; there are w"):
         advise(fleet_scores, "v", now=NOW)
-    with pytest.raises(InputError, match="--locality-penalty"):
+    with pytest.raises(InputError, match="locality-penalty"):
         advise(fleet_scores, "w", locality_penalty=0.9, now=NOW)
