@@ -168,7 +168,7 @@ def _ahead(reading: Reading) -> Iterator[Callable[[], object]]:
 
 
 @dataclass(frozen=True)
-class _Control:
+class _FigureChoice:
     """A choice among the figures of a chart: the field of the address that says which."""
 
     chart: str
@@ -180,7 +180,7 @@ class _Control:
         return f"gpu-{self.field}"
 
 
-_CONTROLS = (_Control(document.BESIDE, "figure"), _Control(document.SITTINGS, "probe"))
+_CONTROLS = (_FigureChoice(document.BESIDE, "figure"), _FigureChoice(document.SITTINGS, "probe"))
 
 
 def _head(gpu: KnownGpu, state: State) -> list[Component]:
@@ -276,7 +276,7 @@ def _drawn(parts: Iterable[Part | None], state: State) -> list[Component]:
     return drawn
 
 
-def _control(part: Part) -> _Control | None:
+def _control(part: Part) -> _FigureChoice | None:
     if not isinstance(part, Chart):
         return None
     return next((control for control in _CONTROLS if control.chart == part.title), None)
@@ -476,7 +476,7 @@ def _register_part(app: Dash, reading: Reading, name: str) -> None:
         return nothing, now
 
 
-def _register_control(app: Dash, control: _Control) -> None:
+def _register_control(app: Dash, control: _FigureChoice) -> None:
     @app.callback(
         Output(URL, "search", allow_duplicate=True),
         Input(control.name, "value"),
