@@ -338,11 +338,14 @@ def next_commands(looked: Looked, store: str | Path, page: str | Path | None) ->
         return
     if looked.judged.rows:
         name = shlex.quote(looked.judged.rows[0].name)
-        yield Command(f"      whorl explain {name} --store {quoted_store}")
+        cluster = shlex.quote(looked.campaign.cluster)
+        yield Command(f"      whorl explain {name} --store {quoted_store} --cluster {cluster}")
     workload = looked.leading.workload if looked.leading else next((row.workload for row in looked.spread), None)
     if workload is not None:
-        cluster = f" --cluster {shlex.quote(looked.campaign.cluster)}"
-        yield Command(f"      whorl advise --store {quoted_store}{cluster} --workload {shlex.quote(workload)}")
+        cluster = shlex.quote(looked.campaign.cluster)
+        yield Command(
+            f"      whorl advise --store {quoted_store} --cluster {cluster} --workload {shlex.quote(workload)}"
+        )
 
 
 def _remarks(looked: Looked) -> list[str]:
