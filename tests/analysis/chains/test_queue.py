@@ -16,7 +16,7 @@ DAY_S = 86400.0
 
 
 def starts_of_replay(log: JobsLog, cluster_nodes: int) -> list[float]:
-    """When `whorl replay --backfill easy` starts the jobs, on nodes of one GPU."""
+    """When `whorl replay --world backfill=easy` starts the jobs, on nodes of one GPU."""
     first_s, run_s = log.submit_s[0], np.maximum(log.run_times_s, SHORTEST_S)
     columns = (log.submit_s - first_s, log.nodes, run_s, log.limit_s)
     rows = enumerate(zip(*(column.tolist() for column in columns), strict=True))
