@@ -15,13 +15,14 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, set_props
 from flask import request
 
 from ...errors import WhorlError
+from ..document import Command
 from .access import protect, without_prefix
-from .drawing import failure, labelled
+from .drawing import component, failure, labelled
 from .energy import PAGE as ENERGY
 from .fleet.page import PAGE as FLEET
 from .gpu import PAGE as GPU
 from .overview import PAGE as OVERVIEW
-from .page import PROBLEM, URL, Need, Page, heading, told
+from .page import PROBLEM, RUNS, URL, Need, Page, heading, told
 from .placement import PAGE as PLACEMENT
 from .sql.page import PAGE as SQL
 from .state import parse
@@ -222,6 +223,9 @@ def _page(page: Page | None, reading: Reading, search: str | None) -> Component:
             parts: list[Any] = [html.P(f"This page needs the table {' and '.join(need.table for need in missing)}.")]
             parts.append(html.P("Fill it with this, and load the page again:"))
             parts += [need.command(reading.store.root) for need in missing]
+            if RUNS in missing:
+                line = f"whorl import --store {shlex.quote(str(reading.store.root))} FILE..."
+                parts += [html.P("Or import results that you have:"), component(Command(line))]
             full = [further for further in PAGES if further.needs and not _missing(further, reading)]
             if full:
                 links = [html.Li(dcc.Link(further.title, href=state.href(further.path))) for further in full]
