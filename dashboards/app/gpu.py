@@ -226,11 +226,11 @@ def _clock(gpu: KnownGpu, state: State) -> list[Component]:
     section = document.clock(
         reasons(gpu.store, gpu.cluster, gpu.keys, state.since, state.until), store=str(gpu.store.root)
     )
-    drawn = _drawn([section], state)
+    clock_parts = _drawn([section], state)
     if state.since is None and state.until is None:
-        return drawn
+        return clock_parts
     everything = dcc.Link("Show all of it", href=state.href(PATH, since=None, until=None))
-    return [html.P(["Only the time that the address asks for. ", everything, "."]), *drawn]
+    return [html.P(["Only the time that the address asks for. ", everything, "."]), *clock_parts]
 
 
 def _runs(gpu: KnownGpu, state: State) -> list[Component]:
@@ -261,7 +261,7 @@ def _drawn(parts: Iterable[Part | None], state: State) -> list[Component]:
     def address(page: str, name: str) -> str:
         return state.href(page, gpu=(name,))
 
-    drawn: list[Component] = []
+    elements: list[Component] = []
     for part in parts:
         if isinstance(part, Section) and not part.folded and any(map(_control, part.parts)):
             inside = [
@@ -270,10 +270,10 @@ def _drawn(parts: Iterable[Part | None], state: State) -> list[Component]:
                 for drawn_part in (_choice(inner, state) or components([inner], address))
             ]
             lead = [html.P(prose(part.lead), className="soft")] if part.lead else []
-            drawn.append(html.Section([html.H2(part.title), *lead, *inside]))
+            elements.append(html.Section([html.H2(part.title), *lead, *inside]))
         elif part is not None:
-            drawn.append(component(part, address))
-    return drawn
+            elements.append(component(part, address))
+    return elements
 
 
 def _control(part: Part) -> _FigureChoice | None:
@@ -484,8 +484,8 @@ def _register_control(app: Dash, control: _FigureChoice) -> None:
         Also(URL, "search"),
         prevent_initial_call=True,
     )
-    def change(value: str | None, drawn: str | None, address: str | None) -> Any:
-        if value is None or value == drawn:  # it was just drawn
+    def change(value: str | None, before: str | None, address: str | None) -> Any:
+        if value is None or value == before:  # it was just drawn
             return no_update
         return replace(parse(address)[0], **{control.field: value}).search()  # type: ignore[arg-type]
 

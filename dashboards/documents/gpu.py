@@ -68,12 +68,12 @@ def document(gpu: Explained, store: str) -> Document:
     if isinstance(gpu, OneGpu):
         parts.append(clock(gpu.reasons, store=store))
         if gpu.telemetry is not None:
-            drawn = over_time(gpu.telemetry, gpu.gpu, gpu.name)
+            timeline = over_time(gpu.telemetry, gpu.gpu, gpu.name)
             caption = (
                 "Its last campaign, beside the median of all GPUs at the same point of the same probe; bands are its "
                 "probes."
             )
-            parts.append(Section("Its telemetry", [Chart("Power, clock and temperature", caption, {"": drawn})]))
+            parts.append(Section("Its telemetry", [Chart("Power, clock and temperature", caption, {"": timeline})]))
         parts.append(runs(gpu.runs))
     parts.append(events(gpu.events))
     if isinstance(gpu, OneGpu):
@@ -329,15 +329,15 @@ def beside_its_peers(
         return Section(title, [missing, Command(f"whorl verdicts fingerprint {options}")])
     if not stands:
         return Section(title, ["It has no runs that can be compared in the stored fingerprints."])
-    drawn = figures.beside_peers(stands)
+    charts = figures.beside_peers(stands)
     parts: list[Part] = []
-    if drawn:
+    if charts:
         most = max(standing.gpus for standing in stands if standing.off_pct is not None)
         caption = (
             f"In per cent of the level of its peers; grey: where 90 % and 50 % of up to {most:,} GPUs of its model "
             "are. Bars are 95 % intervals of another sitting. The axis is linear near 0 and logarithmic beyond."
         )
-        parts.append(Chart(BESIDE, caption, drawn))
+        parts.append(Chart(BESIDE, caption, charts))
     else:
         parts.append("No other GPU of its model was measured: there is nothing to compare with.")
     parts.append(Section(f"All {len(stands)} figures", [_figures(stands)], folded=True))
@@ -415,9 +415,9 @@ def past(
         (change, ", ".join(text for value in change.joined_with if (text := changed_with(value))))
         for change in (() if judged is None else judged.changes)
     ]
-    drawn = {line.workload: figures.past(line, changes, marks) for line in in_order if line.sittings}
+    charts = {line.workload: figures.past(line, changes, marks) for line in in_order if line.sittings}
     parts: list[Part] = []
-    if drawn:
+    if charts:
         undated = sum(line.undated for line in lines)
         caption = (
             "Each point is the median of the runs of a sitting, with its 95 % interval from the scatter of runs. Grey: "
@@ -425,7 +425,7 @@ def past(
             "driver, firmware and place, and events."
             + (f" {many(undated, 'run')} without a date are left out." if undated else "")
         )
-        parts.append(Chart(SITTINGS, caption, dict(list(drawn.items())[:_DRAWN])))
+        parts.append(Chart(SITTINGS, caption, dict(list(charts.items())[:_DRAWN])))
     parts += [_sittings(line) for line in in_order[:_WORKLOADS]]
     spread = figures.repeatability(lines)
     if spread is not None:

@@ -53,7 +53,7 @@ def test_what_a_verb_prints_to_be_copied_runs(
     out, demo = fleets
     if verb == "demo":
         commands = run_hints(demo)
-        assert {"dashboard", "verdicts", "advise", "sql", "energy"} <= {words[0] for words in commands}
+        assert {"dashboard", "explain", "advise", "energy"} <= {words[0] for words in commands}
         return
     store = str(out / "store")
     [row] = Store.open(store).sql("select distinct name, cluster from verdicts_now limit 1").to_pylist()

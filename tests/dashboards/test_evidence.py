@@ -18,22 +18,22 @@ from whorl.dashboards.documents.evidence import action, because, evidence, refer
 DAY, LATER = datetime.fromisoformat("2026-09-01T10:00"), datetime.fromisoformat("2026-09-08T10:00")
 
 
-def finding(kind: Kind = Kind.SLOW, *measured: Measured, **other: Any) -> Verdict:
+def finding(kind: Kind = Kind.SLOW, *measured: Measured, **changes: Any) -> Verdict:
     values: dict[str, Any] = {
         "level": Level.GPU, "name": "n1/0", "gpus": ("n1/0",), "cluster": "c", "model": "V100", "workloads": ("gemm",),
         "kind": kind, "state": State.CONFIRMED, "effect_pct": 6.0, "low_pct": 5.0, "high_pct": 7.0, "p": 1e-6,
         "q": 1e-4, "n": 16, "causes": (), "first_seen": LATER, "last_seen": LATER, "runs": (),
         "action": Action.RUN_FULL_SUITE, "measured": measured, "reference": ComparedWith.GPUS,
     }  # fmt: skip
-    return Verdict(**values | other)
+    return Verdict(**values | changes)
 
 
-def seen(kind: Kind, *measured: Measured, **other: Any) -> Verdict:
-    return finding(kind, *measured, **{"effect_pct": None, "reference": None, "figure": ""} | other)
+def seen(kind: Kind, *measured: Measured, **changes: Any) -> Verdict:
+    return finding(kind, *measured, **{"effect_pct": None, "reference": None, "figure": ""} | changes)
 
 
-def past(kind: Kind, *measured: Measured, **other: Any) -> Verdict:
-    return finding(kind, *measured, **{"reference": ComparedWith.PAST} | other)
+def past(kind: Kind, *measured: Measured, **changes: Any) -> Verdict:
+    return finding(kind, *measured, **{"reference": ComparedWith.PAST} | changes)
 
 
 HEATED = (Cause(Part.HEAT, 5.0, 4.0, 6.0), Cause(Part.UNEXPLAINED, 1.0, 0.0, 2.0))

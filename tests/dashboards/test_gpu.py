@@ -45,15 +45,15 @@ DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FIVE = (-2.0, -1.0, 0.0, 1.0, 2.0)
 
 
-def _traces(drawn: Any) -> dict[str, Any]:
-    return {trace.name: trace for trace in drawn.data}
+def _traces(figure: Any) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data}
 
 
 # -- what an effect is made of ----------------------------------------------------------------------------------
 
 
 def _verdict(*causes: Cause) -> Verdict:
-    effect = sum(one.pct for one in causes)
+    effect = sum(entry.pct for entry in causes)
     return Verdict(
         Level.GPU, "n1/0", ("n1/0",), "c", None, ("gemm",), Kind.SLOW, State.CONFIRMED, effect, effect - 1, effect + 1,
         None, None, None, causes, None, None, (), Action.RUN_FULL_SUITE,
@@ -61,16 +61,16 @@ def _verdict(*causes: Cause) -> Verdict:
 
 
 def test_the_parts_of_an_effect_follow_each_other_up_to_the_whole() -> None:
-    drawn = figures.causes(
+    figure = figures.causes(
         _verdict(Cause("rest", -1.0, -2.0, None), Cause(HTML, 6.0, 5.0, 7.5), Cause("heat", 2.0, 1, 3))
     )
-    bar, ends = drawn.data
+    bar, ends = figure.data
     assert list(bar.base) == [0, 6, 8, 0]  # the largest first
     assert list(bar.x) == [6, 2, -1, 7]
     assert [base + size for base, size in zip(bar.base, bar.x, strict=True)] == list(ends.x) == [6, 8, 7, 7]
     assert list(ends.error_x.array) == [1.5, 1, 0, 1]  # what is not known is no interval
     assert list(ends.error_x.arrayminus) == [1, 1, 1, 1]
-    names = drawn.layout.yaxis.ticktext
+    names = figure.layout.yaxis.ticktext
     assert "<b>" not in names[0]
     assert names[0].endswith("+6.0 % [+5.0, +7.5]")
     assert names[-1].startswith("in all<br>+7.0 %")
@@ -84,45 +84,45 @@ def test_what_has_no_causes_has_no_such_figure() -> None:
 # -- beside its peers -------------------------------------------------------------------------------------------
 
 
-def _standing(figure: str, off: float | None, workload: str | None = "gemm", **more: Any) -> Standing:
+def _standing(figure: str, off: float | None, workload: str | None = "gemm", **changes: Any) -> Standing:
     low, high = (None, None) if off is None else (off - 0.5, off + 0.5)
-    one = Standing(
+    base = Standing(
         "compute", workload, figure, "ms", 10.0, 9.0, 11.0, off, low, high, 64, 64, 20, 5, None, FIVE, 64, ()
     )
-    return replace(one, **more)
+    return replace(base, **changes)
 
 
 def test_a_gpu_beyond_its_peers_looks_other_than_one_among_them() -> None:
-    drawn = figures.beside_peers([_standing("time", 5.0), _standing("time", 1.0, HTML), _standing("xids", None)])
-    assert list(drawn) == ["time"]  # a count has no ratio
-    found = _traces(drawn["time"])
-    inside, beyond = found["this GPU"], found["this GPU, beyond 90 % of its peers"]
+    figure = figures.beside_peers([_standing("time", 5.0), _standing("time", 1.0, HTML), _standing("xids", None)])
+    assert list(figure) == ["time"]  # a count has no ratio
+    traces = _traces(figure["time"])
+    inside, beyond = traces["this GPU"], traces["this GPU, beyond 90 % of its peers"]
     assert (list(beyond.y), list(inside.y)) == ([1], [0])
     assert beyond.x[0] == pytest.approx(float(PERCENT.bend(5)))
     assert beyond.x[0] + beyond.error_x.array[0] == pytest.approx(float(PERCENT.bend(5.5)))
     assert beyond.x[0] - beyond.error_x.arrayminus[0] == pytest.approx(float(PERCENT.bend(4.5)))
     assert (inside.marker.symbol, beyond.marker.symbol) == ("circle", "diamond")
-    outer = drawn["time"].data[0]
+    outer = figure["time"].data[0]
     assert (outer.base[0], outer.base[0] + outer.x[0]) == pytest.approx(
         (float(PERCENT.bend(-2)), float(PERCENT.bend(2)))
     )
     assert "20 runs in 5 sittings" in beyond.text[0]
     assert "90 % of 64 GPUs: -2.0 to +2.0 %" in beyond.text[0].replace("−", "-")
-    assert "<b>" not in "".join(drawn["time"].layout.yaxis.ticktext) + inside.text[0]
+    assert "<b>" not in "".join(figure["time"].layout.yaxis.ticktext) + inside.text[0]
 
 
 def test_figures_are_put_together_by_what_they_are_of() -> None:
     stands = [_standing("power", 1.0), _standing("temperature_rise", 1.0, None), _standing("time", 0.1, None)]
-    drawn = figures.beside_peers(stands)
-    assert list(drawn) == ["time", "power", "other figures"]
-    assert drawn["time"].layout.yaxis.ticktext == ("all of compute",)
-    assert drawn["other figures"].layout.yaxis.ticktext == ("warming per watt",)
+    figure = figures.beside_peers(stands)
+    assert list(figure) == ["time", "power", "other figures"]
+    assert figure["time"].layout.yaxis.ticktext == ("all of compute",)
+    assert figure["other figures"].layout.yaxis.ticktext == ("warming per watt",)
 
 
 def test_rows_of_long_names_have_each_its_own_name() -> None:
     names = ("gemm-fp16 [H100-SXM5]", "gemm-fp32 [H100-SXM5]")
-    drawn = figures.beside_peers([_standing("power_at_fixed_clock", 1.0, name) for name in names])["other figures"]
-    assert drawn.layout.yaxis.ticktext == tuple(f"power at fixed clock<br>{name}" for name in names)
+    figure = figures.beside_peers([_standing("power_at_fixed_clock", 1.0, name) for name in names])["other figures"]
+    assert figure.layout.yaxis.ticktext == tuple(f"power at fixed clock<br>{name}" for name in names)
     scatter = Scatter(0.3, 0.2, 0.5, 20, None, 0)
     spread = figures.repeatability([replace(_line(within=scatter, between=scatter), workload=names[0])])
     assert spread is not None
@@ -130,109 +130,111 @@ def test_rows_of_long_names_have_each_its_own_name() -> None:
 
 
 def test_without_peers_there_is_a_point_and_no_band() -> None:
-    found = figures.beside_peers([_standing("time", 0.3, off_low_pct=None, off_high_pct=None, band_pct=None)])["time"]
-    assert list(_traces(found)["this GPU"].error_x.array) == [0]
-    assert not any(trace.showlegend for trace in found.data if trace.name != "this GPU")
+    traces = figures.beside_peers([_standing("time", 0.3, off_low_pct=None, off_high_pct=None, band_pct=None)])["time"]
+    assert list(_traces(traces)["this GPU"].error_x.array) == [0]
+    assert not any(trace.showlegend for trace in traces.data if trace.name != "this GPU")
 
 
 @pytest.mark.parametrize("off", [(5.0,), (5.0, 1.0)])
 def test_on_a_phone_the_legend_of_few_rows_has_room_above_them(off: tuple[float, ...]) -> None:
-    found = figures.beside_peers([_standing("time", one) for one in off])["time"]
-    names = [trace.name for trace in found.data if trace.showlegend is not False]  # there, each takes a line
+    traces = figures.beside_peers([_standing("time", entry) for entry in off])["time"]
+    names = [trace.name for trace in traces.data if trace.showlegend is not False]  # there, each takes a line
     assert len(names) == len(off) + 1
-    assert 19 * len(names) + 8 < found.layout.height / 2, "Plotly lays the rest of a legend over the rows"
+    assert 19 * len(names) + 8 < traces.layout.height / 2, "Plotly lays the rest of a legend over the rows"
 
 
-def _line(*sittings: Sitting, **more: Any) -> Line:
-    one = Line("gemm", sittings, beside_peers=True, runs=9, undated=0, within=None, between=None)
-    return replace(one, **more)
+def _line(*sittings: Sitting, **changes: Any) -> Line:
+    base = Line("gemm", sittings, beside_peers=True, runs=9, undated=0, within=None, between=None)
+    return replace(base, **changes)
 
 
 def test_a_gpu_that_repeats_better_than_its_peers_does_not_stand_out() -> None:
     good = Scatter(0.01, 0.005, 0.02, 20, (0.1, 0.2, 0.3, 0.4, 0.5), 63)
     bad = replace(good, pct=3.0, low_pct=None, high_pct=None)
     assert figures.repeatability([_line()]) is None
-    drawn = figures.repeatability([_line(within=good, between=bad)])
-    assert drawn is not None
-    found = _traces(drawn)
-    assert list(found["this GPU"].y) == [1]
-    assert list(found["this GPU, beyond 90 % of its peers"].y) == [0]
-    assert found["this GPU"].x[0] == pytest.approx(np.log10(0.01))
-    assert drawn.layout.yaxis.ticktext == ("gemm<br>within a sitting", "gemm<br>between sittings")
-    assert drawn.layout.xaxis.title.text == "standard deviation, %"
+    figure = figures.repeatability([_line(within=good, between=bad)])
+    assert figure is not None
+    traces = _traces(figure)
+    assert list(traces["this GPU"].y) == [1]
+    assert list(traces["this GPU, beyond 90 % of its peers"].y) == [0]
+    assert traces["this GPU"].x[0] == pytest.approx(np.log10(0.01))
+    assert figure.layout.yaxis.ticktext == ("gemm<br>within a sitting", "gemm<br>between sittings")
+    assert figure.layout.xaxis.title.text == "standard deviation, %"
 
 
 def test_on_a_phone_the_scatter_has_room_for_its_names_and_numbers() -> None:
     wide = Scatter(0.01, 0.005, 2.0, 20, (0.004, 0.02, 0.03, 0.4, 0.5), 63)
-    drawn = figures.repeatability([_line(between=wide), _line(between=wide)])
-    assert drawn is not None
-    assert drawn.layout.yaxis.ticktext == ("gemm", "gemm"), "what is the same of all rows is said below, once"
-    assert drawn.layout.xaxis.title.text == "standard deviation between sittings, %"
-    assert drawn.layout.xaxis.ticktext == ("0.01", "0.03", "0.1", "0.3", "1")
-    assert drawn.layout.xaxis.tickangle == 0
+    figure = figures.repeatability([_line(between=wide), _line(between=wide)])
+    assert figure is not None
+    assert figure.layout.yaxis.ticktext == ("gemm", "gemm"), "what is the same of all rows is said below, once"
+    assert figure.layout.xaxis.title.text == "standard deviation between sittings, %"
+    assert figure.layout.xaxis.ticktext == ("0.01", "0.03", "0.1", "0.3", "1")
+    assert figure.layout.xaxis.tickangle == 0
 
 
 def test_small_and_large_per_cent_are_both_to_be_seen() -> None:
     axis = PERCENT.axis([-3.0, 45.0], "slower, %")
     assert {"−1", "0", "+1", "+5", "+10", "+20"} <= set(axis["ticktext"])
-    half, one, ten, hundred = (float(place) for place in PERCENT.bend([0.5, 1, 10, 100]))
-    assert one - half == pytest.approx(0.8 * half, rel=0.1)
+    half, entry, ten, hundred = (float(place) for place in PERCENT.bend([0.5, 1, 10, 100]))
+    assert entry - half == pytest.approx(0.8 * half, rel=0.1)
     assert hundred - ten == pytest.approx(float(PERCENT.bend(1000)) - hundred, rel=0.01)
 
 
 # -- its past ---------------------------------------------------------------------------------------------------
 
 
-def _sitting(day: int, off: float, **more: Any) -> Sitting:
-    one = Sitting(DAY + timedelta(day), 4, off, off - 1, off + 1, off, FIVE, 63, 1380.0, 250.0, None)
-    return replace(one, **more)
+def _sitting(day: int, off: float, **changes: Any) -> Sitting:
+    base = Sitting(DAY + timedelta(day), 4, off, off - 1, off + 1, off, FIVE, 63, 1380.0, 250.0, None)
+    return replace(base, **changes)
 
 
 def test_the_past_shows_each_sitting_beside_its_peers_of_that_day() -> None:
     alone = _sitting(2, -0.5, low_pct=None, high_pct=None, that_day_pct=None, peers_pct=None, peers=0)
-    drawn = figures.past(_line(_sitting(0, 1.0), _sitting(1, -1.0), alone))
-    own = _traces(drawn)["this GPU"]
-    assert list(own.y) == [1, -1, -0.5]
-    assert list(own.error_y.array) == [1, 1, 0]  # an end at 0 % is an end
-    assert list(own.error_y.arrayminus) == [1, 1, 0]
-    peers = _traces(drawn)["its peers on that day, 5 to 95 %"]
-    assert [one for one in peers.y if one is not None] == [-2, 2, -2, 2]
-    assert drawn.layout.yaxis.title.text == "slower than its peers, %"
-    assert "4 runs<br>slower than its peers: +1.0 % [0.0, +2.0]<br>than 63 peers on that day: +1.0 %" in own.text[0]
-    assert "1,380 MHz, 250.0 W" in own.text[0]
+    figure = figures.past(_line(_sitting(0, 1.0), _sitting(1, -1.0), alone))
+    gpu_trace = _traces(figure)["this GPU"]
+    assert list(gpu_trace.y) == [1, -1, -0.5]
+    assert list(gpu_trace.error_y.array) == [1, 1, 0]  # an end at 0 % is an end
+    assert list(gpu_trace.error_y.arrayminus) == [1, 1, 0]
+    peers = _traces(figure)["its peers on that day, 5 to 95 %"]
+    assert [entry for entry in peers.y if entry is not None] == [-2, 2, -2, 2]
+    assert figure.layout.yaxis.title.text == "slower than its peers, %"
+    assert (
+        "4 runs<br>slower than its peers: +1.0 % [0.0, +2.0]<br>than 63 peers on that day: +1.0 %" in gpu_trace.text[0]
+    )
+    assert "1,380 MHz, 250.0 W" in gpu_trace.text[0]
 
 
 def test_a_gpu_alone_is_said_to_be_beside_itself() -> None:
-    drawn = figures.past(_line(_sitting(0, 1.0, peers_pct=None), beside_peers=False))
-    assert drawn.layout.yaxis.title.text == "slower than its own median, %"
-    assert [trace.name for trace in drawn.data] == ["this GPU"]
+    figure = figures.past(_line(_sitting(0, 1.0, peers_pct=None), beside_peers=False))
+    assert figure.layout.yaxis.title.text == "slower than its own median, %"
+    assert [trace.name for trace in figure.data] == ["this GPU"]
 
 
 def test_a_change_is_a_band_from_the_last_sitting_before_to_the_first_after() -> None:
     since, at = DAY, DAY + timedelta(1)
     change = Change("g", "gemm", 7.0, 5.0, 9.0, 0.01, 12, since, at, State.CONFIRMED, 3, ())
-    other = replace(change, workload="stream")
+    elsewhere = replace(change, workload="stream")
     unknown = replace(change, since=None)
-    changes = [(each, f"driver unknown to {HTML}") for each in (change, other, unknown)]
-    drawn = figures.past(_line(_sitting(0, 0.0), _sitting(1, 7.0)), changes)
-    (shape,) = drawn.layout.shapes
+    changes = [(each, f"driver unknown to {HTML}") for each in (change, elsewhere, unknown)]
+    figure = figures.past(_line(_sitting(0, 0.0), _sitting(1, 7.0)), changes)
+    (shape,) = figure.layout.shapes
     assert (shape.x0, shape.x1) == (since, at)
-    marked = _traces(drawn)["its level changed"]
+    marked = _traces(figure)["its level changed"]
     assert list(marked.text) == ["+7.0 %"]
-    said = marked.customdata[0][0]
-    assert "3 GPUs changed then" in said
-    assert "12 sittings, q 0.01" in said
-    assert "<b>" not in said
+    texts = marked.customdata[0][0]
+    assert "3 GPUs changed then" in texts
+    assert "12 sittings, q 0.01" in texts
+    assert "<b>" not in texts
 
 
 def test_what_may_have_changed_it_stands_above_its_day_by_kind() -> None:
     marks = [Mark(DAY, "driver", f"driver {HTML}"), Mark(DAY, "xid", "XID 79"), Mark(DAY, "vbios", "VBIOS 2")]
-    drawn = figures.past(_line(_sitting(0, 1.0)), marks=marks)
-    found = _traces(drawn)
-    assert {"driver", "VBIOS", "event"} <= set(found)
-    assert "<b>" not in found["driver"].text[0]
-    assert len(drawn.layout.shapes) == 2  # an event that happens often is no line across the figure
-    assert found["driver"].y[0] < drawn.layout.yaxis.range[1]
+    figure = figures.past(_line(_sitting(0, 1.0)), marks=marks)
+    traces = _traces(figure)
+    assert {"driver", "VBIOS", "event"} <= set(traces)
+    assert "<b>" not in traces["driver"].text[0]
+    assert len(figure.layout.shapes) == 2  # an event that happens often is no line across the figure
+    assert traces["driver"].y[0] < figure.layout.yaxis.range[1]
 
 
 # -- why its clock was held -------------------------------------------------------------------------------------
@@ -240,43 +242,43 @@ def test_what_may_have_changed_it_stands_above_its_day_by_kind() -> None:
 
 def _reasons(share: list[float], stretch: list[int], *, counted: bool = True, minutes: int = 0) -> Reasons:
     steps = len(share)
-    at = [DAY + timedelta(minutes=one + 300 * piece) for one, piece in enumerate(stretch)]
-    cap = next(one for one in CLOCK_EVENTS if one.name == "power_cap")
+    at = [DAY + timedelta(minutes=entry + 300 * piece) for entry, piece in enumerate(stretch)]
+    cap = next(entry for entry in CLOCK_EVENTS if entry.name == "power_cap")
     held = Held(cap, np.array(share), counted, float(np.nanmean(share)))
-    ends = tuple(one + timedelta(minutes=1) for one in at)
+    ends = tuple(entry + timedelta(minutes=1) for entry in at)
     n = np.full(steps, 60)
     return Reasons(tuple(at), ends, np.array(stretch), n, np.ones(steps), (held,), 60 * steps, minutes, False)
 
 
 def test_reasons_are_shares_of_the_time_and_a_gap_is_blank() -> None:
-    found = _reasons([0.25, np.nan, 1.0], [0, 0, 1])
-    (heat,) = figures.clock(found).data
+    reasons = _reasons([0.25, np.nan, 1.0], [0, 0, 1])
+    (heat,) = figures.clock(reasons).data
     row = np.array(heat.z[0], float)
-    assert [one for one in row if np.isfinite(one)] == [25, 100]
+    assert [entry for entry in row if np.isfinite(entry)] == [25, 100]
     assert len(row) > 4  # the time between the stretches has a place
-    said = [one for one in heat.text[0] if one]
-    assert len(said) == 2
-    assert "power limit: 25 % of the time, counted by the driver" in said[0]
-    drawn = figures.clock(found)
-    assert drawn.layout.yaxis.ticktext == ("power limit, 62 %",)
-    assert [one.text for one in drawn.layout.annotations] == ["5 h"]
-    assert drawn.layout.xaxis.title.text == "UTC"
+    texts = [entry for entry in heat.text[0] if entry]
+    assert len(texts) == 2
+    assert "power limit: 25 % of the time, counted by the driver" in texts[0]
+    figure = figures.clock(reasons)
+    assert figure.layout.yaxis.ticktext == ("power limit, 62 %",)
+    assert [entry.text for entry in figure.layout.annotations] == ["5 h"]
+    assert figure.layout.xaxis.title.text == "UTC"
     short = figures.clock(_reasons([0.25, 0.5, 1.0], [0, 0, 0])).layout.xaxis
     assert len(set(short.ticktext)) == len(short.ticktext)
     assert short.ticktext[0].count(":") == 2, "of minutes, with seconds"
 
 
 def test_what_readings_and_pruned_minutes_say_is_told_as_that() -> None:
-    def caption(found: Reasons) -> str:
-        (chart,) = document.clock(found, store="S").parts
+    def caption(reasons: Reasons) -> str:
+        (chart,) = document.clock(reasons, store="S").parts
         assert isinstance(chart, Chart)
         return chart.caption
 
-    found = _reasons([0.5, 0.5], [0, 0], counted=False, minutes=2)
-    assert "From the readings, at most, as a minute" in caption(found)
-    (heat,) = figures.clock(found).data
+    reasons = _reasons([0.5, 0.5], [0, 0], counted=False, minutes=2)
+    assert "From the readings, at most, as a minute" in caption(reasons)
+    (heat,) = figures.clock(reasons).data
     assert "at most 50 % of the time, in 60 readings" in heat.text[0][0]
-    assert "Earlier telemetry is left out" in caption(replace(found, cut=True))
+    assert "Earlier telemetry is left out" in caption(replace(reasons, cut=True))
 
 
 def test_a_gpu_that_no_other_is_like_is_said_to_be_alone() -> None:
@@ -325,12 +327,12 @@ def test_terminal_page_notebook_and_dashboard_say_the_same_of_a_gpu(fleet: str, 
     sentences = [_plainly(sentence) for sentence in _sentences(whole_document.parts)]
     assert len(sentences) > 40
     assert any("slow" in sentence for sentence in sentences)
-    drawn = {
+    figure = {
         "terminal": terminal.text(whole_document),
         "page": unescape(re.sub("<[^>]+>", "", html.page(whole_document))),
         "notebook": unescape(re.sub("<[^>]+>", "", html.fragment(whole_document.parts))),
     }
-    for kind, text in drawn.items():
+    for kind, text in figure.items():
         told = _plainly(text)
         assert [sentence for sentence in sentences if sentence not in told] == [], kind
     page = tmp_path / "gpu.html"
@@ -382,10 +384,10 @@ def test_the_evidence_says_how_it_was_measured_and_what_wrote_it_and_when(tmp_pa
     wrote = rf"whorl {re.escape(__version__)} wrote this on \d{{4}}-\d\d-\d\d \d\d:\d\d UTC"
     assert re.search(wrote, made_by_probes)
     n = 8
-    own = {"cluster": ["c"] * n, "gpu": [f"g{place}" for place in range(n)]}
-    runs = own | {"run_id": [f"r{place}" for place in range(n)], "workload": ["w"] * n}
+    gpus = {"cluster": ["c"] * n, "gpu": [f"g{place}" for place in range(n)]}
+    runs = gpus | {"run_id": [f"r{place}" for place in range(n)], "workload": ["w"] * n}
     time = {"repeat": [0] * n, "figure": ["time"] * n, "unit": ["ms"] * n, "value": [10.0] * n}
-    tables: dict[str, dict[str, Any]] = {"gpus": own, "runs": runs | {"status": ["ok"] * n}, "results": runs | time}
+    tables: dict[str, dict[str, Any]] = {"gpus": gpus, "runs": runs | {"status": ["ok"] * n}, "results": runs | time}
     store = new_store(tmp_path / "imported")
     store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "imported")
     imported = text(store, "g1")
