@@ -147,9 +147,9 @@ def with_interval(
     unit: str = "",
     most: int | None = None,
 ) -> str:
-    """An estimate and its interval, to the same digits: `+6.1 % [+5.2, +7.0]`; the interval is left out if missing.
-    `most`: digits behind the point, of figures that nobody needs as well as they are known."""
-    if low is None or high is None:
+    """An estimate and its interval, to the same digits: `+6.1 % [+5.2, +7.0]`; the interval is left out if missing, or
+    of no width. `most`: digits behind the point, of figures that nobody needs as well as they are known."""
+    if low is None or high is None or low == high:
         return estimate(value, digits=1 if most is None else most, signed=signed, unit=unit)
     digits = interval_digits(low, high) if most is None else min(most, interval_digits(low, high, 0))
     shown = interval(low, high, digits=digits, signed=signed)
