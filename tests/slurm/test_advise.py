@@ -69,7 +69,7 @@ def test_the_users_own_exclusion_is_kept(slurm: Slurm, store: str) -> None:
     assert slurm.field(job, "ExcNodeList") == "n[02,05]"
     done = slurm.whorl(*ASKING, "--store", store, "--format", "exclude", "--set", "and=n05,n77", user="alice")
     assert done.stdout == "n[02,05,77]\n", "what the user wrote stays"
-    assert "Slurm knows no node n77 (--and), and refuses such a job" in done.stderr
+    assert "Slurm knows no node n77 (and=), and refuses such a job" in done.stderr
 
 
 @pytest.mark.long

@@ -125,7 +125,7 @@ def test_what_would_start_later_is_taken_back(
 @pytest.mark.long
 def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None:
     """The owner's list is restored to the letter, by the next call or by --undo; by Ctrl-C at once."""
-    words = ["advise", "apply", "--workload", "sgemm", "--store", store, "--set", "max-delay=0", "--wait", "60"]
+    words = ["advise", "apply", "--workload", "sgemm", "--store", store, "--set", "max-delay=0", "--set", "wait=60"]
     line = [sys.executable, "-B", "-m", "whorl", *words]
     for take_back in ("undo", "apply", "interrupt"):
         job = busy.submit("--nodes=2", "--exclude=n06,n05", "--comment=mine")
@@ -154,7 +154,7 @@ def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None
 @pytest.mark.long
 def test_a_scheduler_that_stops_answering(busy: Slurm, store: str) -> None:
     job = busy.submit("--nodes=2", "--exclude=n05")
-    words = ["advise", "apply", job, "--workload", "sgemm", "--store", store, "--set", "max-delay=0", "--wait", "60"]
+    words = ["advise", "apply", job, "--workload", "sgemm", "--store", store, "--set", "max-delay=0", "--set", "wait=60"]
     line = busy._line([sys.executable, "-B", "-m", "whorl", *words], "alice", read_all=True)
     environment = busy.environment() | {"USER": "alice"}
     process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
