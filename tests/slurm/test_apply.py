@@ -100,7 +100,7 @@ def test_a_waiting_job_keeps_what_costs_it_nothing(busy: Slurm, store: str) -> N
 @pytest.mark.parametrize(
     ("options", "delay", "excluded", "reason"),
     [
-        (["--nodes=2"], "30s", "n05", "without these nodes it waits 2 min longer, and may 30 s (--max-delay)"),
+        (["--nodes=2"], "30s", "n05", "without these nodes it waits 2 min longer, and may 30 s (max-delay)"),
         (["--nodes=2"], "1h", "n[02,05]", ""),
         (["--nodes=3"], "10min", "n05", "without these nodes it waits 38 min longer, and may 10 min"),
         (["--nodes=5"], "1h", "n05", "without these nodes"),  # it can never start
