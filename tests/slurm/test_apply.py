@@ -154,7 +154,8 @@ def test_killed_between_the_change_and_the_look(busy: Slurm, store: str) -> None
 @pytest.mark.long
 def test_a_scheduler_that_stops_answering(busy: Slurm, store: str) -> None:
     job = busy.submit("--nodes=2", "--exclude=n05")
-    words = ["advise", "apply", job, "--workload", "sgemm", "--store", store, "--set", "max-delay=0", "--set", "wait=60"]
+    words = ["advise", "apply", job, "--workload", "sgemm", "--store", store]
+    words += ["--set", "max-delay=0", "--set", "wait=60"]
     line = busy._line([sys.executable, "-B", "-m", "whorl", *words], "alice", read_all=True)
     environment = busy.environment() | {"USER": "alice"}
     process = subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True)
