@@ -74,7 +74,7 @@ class Advisor:
             say("scoring every GPU by its runs; of 27,648 GPUs this takes about a minute, once")
         scores = next((scored.scores for scored in self._workloads.values()), None)
         if not request.workload:
-            scored, workloads = ScoredWorkload.gaining_most(store, request, scores)
+            scored, workloads = ScoredWorkload.gaining_most(store, request, scores, tell=say)
             self._workloads[scored.request.workload, request.model] = scored
             return scored, workloads
         if key not in self._workloads:

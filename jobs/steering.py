@@ -11,7 +11,7 @@ print it, `price` says what an exclusion costs, `apply` changes a waiting job.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,18 +80,27 @@ class ScoredWorkload:
 
     @classmethod
     def gaining_most(
-        cls, store: Store, request: AdviceRequest, scores: Scores | None = None
+        cls,
+        store: Store,
+        request: AdviceRequest,
+        scores: Scores | None = None,
+        *,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> tuple[ScoredWorkload, tuple[WorkloadGain, ...]]:
         """Of the workloads of a cluster the one in which such a job gains most, and what it gains in each, the most
-        first. The workload of the request does not count. Raises InputError where no workload can be scored, or
-        several clusters have some."""
+        first. The workload of the request does not count; `tell` hears which workload is next. Raises InputError where
+        no workload can be scored, or several clusters have some."""
         from ..analysis.placement import available
         from ..analysis.runs.probing import no_runs
 
-        pairs = [pair for pair in available(store) if request.cluster in (None, pair[0])]
-        if not pairs:
+        everything = available(store)
+        if not everything:
             raise no_runs(store, "no timed runs")
-        if len(clusters := sorted({cluster for cluster, _ in pairs})) > 1:
+        pairs = [pair for pair in everything if request.cluster in (None, pair[0])]
+        clusters = sorted({cluster for cluster, _ in pairs or everything})
+        if not pairs:
+            raise InputError(f"{store.root} has no timed runs of {request.cluster}; it has {', '.join(clusters)}")
+        if len(clusters) > 1:
             raise InputError(f"the store has {', '.join(clusters)}: choose a cluster with --cluster")
         by_name: dict[str, ScoredWorkload] = {}
         gains, problem = [], None
@@ -99,6 +108,7 @@ class ScoredWorkload:
             try:
                 scored = cls.of(store, replace(request, workload=workload, cluster=clusters[0]), scores)
                 scores = scored.scores
+                tell(f"comparing sets of {request.job.gpus:,} GPUs in {workload}")
                 gains.append(scored._gain())
             except InputError as error:  # too large a job for it, or no such model: other workloads may do
                 problem = problem or error
