@@ -224,19 +224,19 @@ def _follow(app: Dash, reading: Reading) -> None:
             problem = _note(failure(error), "problem")
             body = [problem] if state.job is None else [_to_all(address), problem]
             return inputs | {"body": body, "made": None, "doing": None, "alone": True, "quiet": True, "drawn": None}
-        drawn = {"search": state.search(), "at": str(later.made_at)}
+        figure_data = {"search": state.search(), "at": str(later.made_at)}
         progress = {"doing": later.doing, "quiet": later.doing is None}
-        if ctx.triggered_id == POLL and before is not None and drawn.items() <= before.items():
+        if ctx.triggered_id == POLL and before is not None and figure_data.items() <= before.items():
             return dict.fromkeys(outputs, no_update) | progress
         if later.answer is None:
-            return inputs | progress | {"body": _waiting(address), "made": None, "alone": True, "drawn": drawn}
+            return inputs | progress | {"body": _waiting(address), "made": None, "alone": True, "drawn": figure_data}
         if isinstance(later.answer, EnergySummary):
             times = {name: written(at) for name, at in zip(("since", "until"), later.answer.ends_ns, strict=True)}
             inputs |= times
-            drawn |= times
+            figure_data |= times
         body = _body(later.answer, address)
         as_of = f"as of {later.made_at:%Y-%m-%d %H:%M:%S} UTC" + ("; more was stored since" if later.newer else "")
-        return inputs | progress | {"body": body, "made": prose(as_of), "alone": False, "drawn": drawn}
+        return inputs | progress | {"body": body, "made": prose(as_of), "alone": False, "drawn": figure_data}
 
 
 def _change(app: Dash, reading: Reading) -> None:
@@ -251,7 +251,7 @@ def _change(app: Dash, reading: Reading) -> None:
         prevent_initial_call=True,
     )
     def change(cluster: str | None, last: str | None, by: str | None, *values: Any) -> tuple[Any, Any]:
-        since, until, number, search, drawn = values[-5:]
+        since, until, number, search, before = values[-5:]
         address = address_of(parse(search)[0])
         state = new = address.state
         if ctx.triggered_id == CLUSTER and cluster != _listed(state, _clusters(reading)):
@@ -264,7 +264,7 @@ def _change(app: Dash, reading: Reading) -> None:
             new = replace(state, job=(number or "").strip() or None)
         elif ctx.triggered_id in (SINCE, UNTIL):
             ends = {"since": since or "", "until": until or ""}
-            if ends.items() <= (drawn or {}).items():  # nothing was typed
+            if ends.items() <= (before or {}).items():  # nothing was typed
                 return no_update, None
             times = {name: moment(text.strip()) for name, text in ends.items() if text.strip()}
             for name, at in times.items():

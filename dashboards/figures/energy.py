@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, time, timedelta
 from typing import Any
 
 import polars as pl
@@ -42,7 +42,7 @@ def books(rows: pl.DataFrame) -> Figure:
 
     `rows`: of `analysis.energy.answers.energy`, by day. A day without an honest figure is marked n/a.
     """
-    rows = rows.sort("day")
+    rows = rows.drop_nulls("day").sort("day")
     unit, joules = unit_of(rows.select(pl.coalesce("high_j", "known_j")).to_series())
     days = rows["day"].to_list()
     bars = [
@@ -79,7 +79,7 @@ def books(rows: pl.DataFrame) -> Figure:
     )
     dated: dict[str, Any] = {"type": "date", "tickformat": "%-d %b %Y", "hoverformat": "%Y-%m-%d", "showgrid": False}
     if days:  # a few days are a few bars, and not the width of the page
-        first, last = min(days), max(days)
+        first, last = (datetime.combine(day, time()) for day in (days[0], days[-1]))
         dated["range"] = [min(first, last - timedelta(days=_DAYS)) - _HALF_DAY, last + _HALF_DAY]
     return figure_of(
         [*bars, sums, *([missing] if unknown.height else [])],
