@@ -36,7 +36,6 @@ from .verdicts import as_judged, definitions, findings, least
 from .verdicts import not_judged as gaps_table
 
 _WORKLOADS, _SITTINGS = 3, 8  # of its past, as tables
-_DRAWN = 12  # workloads whose past is drawn
 _RUNS, _EVENTS = 200, 60
 _AGAIN = "measure it again 6 hours later or more"
 _UNLIKE = 3.0  # standard deviations: of Longhorn's V100, 95 % of all pairs are nearer
@@ -425,7 +424,7 @@ def past(
             "driver, firmware and place, and events."
             + (f" {many(undated, 'run')} without a date are left out." if undated else "")
         )
-        parts.append(Chart(SITTINGS, caption, dict(list(charts.items())[:_DRAWN])))
+        parts.append(Chart(SITTINGS, caption, charts))
     parts += [_sittings(line) for line in in_order[:_WORKLOADS]]
     spread = figures.repeatability(lines)
     if spread is not None:
