@@ -322,7 +322,7 @@ def summary_parts(looked: Looked, planted: Sequence[Planted] | None = None) -> I
         yield documents.planted_faults(planted, looked.judged, campaign, looked.names)
     if rows := _spread_rows(looked):
         yield documents.spread_table(rows, documents.noun_of(campaign))
-    if (gaps := not_judged(looked.judged.not_judged)) is not None:
+    if (gaps := not_judged(looked.judged.not_judged)) is not None and (looked.judged.gpus or looked.judged.rows):
         yield gaps
     yield from _remarks(looked)
 

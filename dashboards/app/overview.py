@@ -122,10 +122,13 @@ def _campaigns(reading: Reading, state: State) -> Component:
 
 def _contents(reading: Reading) -> Component:
     contents = reading.answer(held)
-    upto = "up to " if contents.maybe_twice else ""
+    upto, gpus = "up to " if contents.maybe_twice else "", contents.gpus
+    clusters = reading.answer(judged_clusters)
+    if contents.maybe_twice and clusters and not reading.answer(not_judged):  # a GPU of two names has one cell
+        gpus = sum(cluster.fleet.grid.gpus for cluster in clusters)
     different = f"runs of {many(contents.workloads, 'probe')} or workloads"
     figures = [
-        (f"{upto}{contents.gpus:,}", f"GPUs on {many(contents.nodes, 'node')}" if contents.nodes else "GPUs"),
+        (f"{upto}{gpus:,}", f"GPUs on {many(contents.nodes, 'node')}" if contents.nodes else "GPUs"),
         (contents.models or MISSING, "models of the GPUs" if ", " in (contents.models or "") else "model of the GPUs"),
         (f"{contents.runs:,}", different if contents.workloads != 1 else "runs of one probe or workload"),
         (minute(contents.last), f"newest run (UTC); the first was {minute(contents.first)}"),

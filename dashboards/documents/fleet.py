@@ -133,6 +133,8 @@ def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
         sections += [Section("Why", [Facts(why)], anchor="why"), Section("What to do", [Facts(do)], anchor="do")]
     elif judgement.gpus:
         sections.append(Section("What to do", ["Nothing now."], anchor="do"))
+    elif (gaps := not_judged(judgement.not_judged)) is not None:
+        sections.append(Section("What could not be judged", [gaps], anchor="why"))
     return sections
 
 
@@ -166,7 +168,7 @@ def unseen(fleet: JudgedFleet) -> Section | None:
     judgement = fleet.judgement
     smallest, reasons = least(judgement.smallest), not_judged(judgement.not_judged)
     parts: list[Part] = [] if smallest is None else [smallest]
-    if reasons is not None:
+    if reasons is not None and (judgement.gpus or judgement.rows):  # else the answers say so
         subjects = list(dict.fromkeys(gap.subject for gap in judgement.not_judged))
         parts.append(f"Not everything could be judged: {listed(subjects, _NAMES)}.")
         parts.append(Section("What could not be judged", [reasons], folded=True))
