@@ -229,7 +229,7 @@ def advice_body(answer: PlacementAnswer) -> Component:
     return html.Div(
         [
             *_opening(parts[:first]),
-            *(_nodes(answer, kind) for kind in answer.nodes),
+            *(_nodes(answer, kind) for kind, nodes in answer.nodes.items() if nodes.height != 1),
             _scheduler_lines(answer.lines),
             *drawing.components(parts[first:]),
             _gpus(answer),
