@@ -306,7 +306,7 @@ def windows(store: Store, engine: Engine | None) -> list[float]:
 
 
 def hourly_sums(part: TablePart) -> tuple[pa.Table, pa.Table]:
-    """The function of docs/beyond.md."""
+    """The function of docs/python.md."""
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("set enable_progress_bar = false")  # it would stand in what this program prints
         rows = part.relation(connection)  # noqa: F841  the queries name it
