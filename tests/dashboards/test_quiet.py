@@ -12,7 +12,7 @@ from whorl.errors import WhorlError
 from whorl.store import Store
 from whorl.tests.dashboards.asking import Asked
 
-_INTERVALS = {"energy-poll", "placement-poll", "placement-again", "telemetry-slow", "telemetry-tick"}
+_INTERVALS = {"energy-poll", "overview-again", "placement-poll", "placement-again", "telemetry-slow", "telemetry-tick"}
 _VALUES = {
     "url.search": "",
     "placement-start.n_clicks": 1,
