@@ -20,7 +20,7 @@ from whorl.dashboards.app.placement import COLUMNS, PAGE, replay_jobs
 from whorl.dashboards.app.reading import Reading
 from whorl.dashboards.app.shell import make_app
 from whorl.dashboards.app.state import State
-from whorl.dashboards.document import Section
+from whorl.dashboards.document import Section, Table
 from whorl.dashboards.documents.placement import PlacementAnswer, PlacementQuestion
 from whorl.dashboards.figures.placement import nodes_by_score
 from whorl.errors import InputError
@@ -177,7 +177,8 @@ def test_it_opens_with_the_workload_that_gains_most(store: Store, advisor: Advis
     assert str(first).endswith(" (n = 24 GPUs, 144 runs).")
     [gains] = [part for part in parts if isinstance(part, Section) and part.title.endswith("gains, by workload")]
     [table] = gains.parts
-    rows = table.texts()  # type: ignore[union-attr]
+    assert isinstance(table, Table)
+    rows = table.texts()
     assert [row[0] for row in rows] == ["sgemm", "pagerank"]
     assert rows[1][1] == "n/a", "what does not repeat is no gain of 0"
     assert "--workload sgemm" in answer.lines[0].command
