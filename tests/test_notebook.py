@@ -56,7 +56,16 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
 
 
 NAMES = {"chosen": "gpu", "distribution": "input", "kinds": "fault", "names": None, "store": None, "as_json": None}
-ELSEWHERE = {"form", "output", "own", "file_node", "workload", "job"}  # arguments of another kind, or about printing
+ELSEWHERE = {
+    "form",
+    "output",
+    "and",
+    "own",
+    "node",
+    "file_node",
+    "workload",
+    "job",
+}  # of another kind, or about printing
 
 
 def _options(*words: str) -> dict[str, click.Option]:
