@@ -116,7 +116,7 @@ def test_no_mixture_of_values_harms_a_page(states: Asked, page: str, pairs: list
         (
             "GPU-never",
             (
-                "It was never measured: nothing can be said of it.",
+                "It was never measured: nothing can be said of its speed.",
                 "Measure it on its node:",
                 "whorl probe run --suite quick --gpu",
             ),
