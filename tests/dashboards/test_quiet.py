@@ -38,6 +38,7 @@ def test_after_a_failure_no_page_asks_again_by_itself(
     asked = Asked(store)
     for name in ("answer", "kept", "later"):
         monkeypatch.setattr(Reading, name, fail)
+    monkeypatch.setattr("whorl.dashboards.app.overview.fleet_now", fail)
     answers = list(asked.by_itself(_VALUES))
     assert {name for name, _ in answers} == _INTERVALS
     for name, answer in answers:
