@@ -291,15 +291,15 @@ def _trends(store: Store, campaign: Probed) -> list[Trend]:
     """The trends of the probes that the store has under the same names over all campaigns."""
     cluster = campaign.cluster
     probes = {work.name for part in comparable(store) if part.cluster == cluster for work in part.works}
-    shown = [probe for probe in campaign.probes if probe in probes]
+    workloads = [probe for probe in campaign.probes if probe in probes]
     if campaign.campaign:
-        known = gpus_on(store, cluster)
-        whole = [trend(runs_of(store, cluster, probe, known=known)) for probe in shown]
+        gpus = gpus_on(store, cluster)
+        trends = [trend(runs_of(store, cluster, probe, known=gpus)) for probe in workloads]
     else:  # all runs are read already
         number = pl.Series("gpu_no", codes(campaign.runs["gpu"], campaign.gpus["gpu"].to_list()))
         runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("campaign"), number)
-        whole = [trend(replace(campaign, runs=runs.filter(pl.col("workload") == probe))) for probe in shown]
-    return [found for found in whole if found is not None]
+        trends = [trend(replace(campaign, runs=runs.filter(pl.col("workload") == probe))) for probe in workloads]
+    return [row for row in trends if row is not None]
 
 
 # -- what a terminal prints -----------------------------------------------------------------------------------------
@@ -509,18 +509,18 @@ def _timed_first(rows: pl.DataFrame) -> list[str]:
 
 def _over_campaigns(looked: Looked) -> Chart | None:
     """Each probe over the campaigns of the cluster; None where there is one campaign or day."""
-    known = [each for each in looked.trends if each.periods.height > 1]
-    if not known:
+    trends = [trend for trend in looked.trends if trend.periods.height > 1]
+    if not trends:
         return None
-    by = known[0].by
-    changed = any(each.periods["gpus"].n_unique() > 1 for each in known)
-    other = " Not the same GPUs were measured each time." if changed else ""
+    by = trends[0].by
+    changed = any(trend.periods["gpus"].n_unique() > 1 for trend in trends)
+    changes = " Not the same GPUs were measured each time." if changed else ""
     odd = list(looked.verdicts)[:_ODD]
     return Chart(
         "Over the campaigns" if by == "campaign" else f"By {by}",
         f"The median GPU of each {by} with its 95 % interval, half and 90 % of the GPUs, and the GPUs with the "
-        f"worst findings with theirs; against the median of all {by}s.{other}",
-        {each.workload: figures.over_campaigns(each, odd, looked.names) for each in known},
+        f"worst findings with theirs; against the median of all {by}s.{changes}",
+        {trend.workload: figures.over_campaigns(trend, odd, looked.names) for trend in trends},
     )
 
 
