@@ -39,7 +39,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class SensorFinding:
     """A mark that begins or ends, with what is known of it and the sentence that explains it."""
 
     kind: EventKind
@@ -84,7 +84,7 @@ class Quality:
         self.last: tuple[Sequence[int], int] = (), 0
         """The last readings of READ, and a bit for each that is known."""
 
-    def note(self, ts_ns: int, readings: Sequence[int], known: int) -> list[Finding]:
+    def note(self, ts_ns: int, readings: Sequence[int], known: int) -> list[SensorFinding]:
         """Take in what was read at UTC `ts_ns`, in the order of READ; bit k of `known` says whether the k-th counts.
 
         Returns what a judgement found.
@@ -111,7 +111,7 @@ class Quality:
         there = [mask & bit != 0 for mask in masks]
         return list(compress(times, there)), list(compress(column, there))
 
-    def _judge(self) -> list[Finding]:
+    def _judge(self) -> list[SensorFinding]:
         times, masks = self._column(0), self._column(_WORDS - 1)
         power = self._column(1)
         if not all(mask & 1 for mask in masks):
@@ -128,12 +128,12 @@ class Quality:
             return []  # too little to judge by: the marks stand
         marks = self._marked(when, power, (times, masks))
         findings = [
-            Finding(_KINDS[name], f"power_{name}", mark.detail, mark.value, mark.duration_ns)
+            SensorFinding(_KINDS[name], f"power_{name}", mark.detail, mark.value, mark.duration_ns)
             for name, mark in marks.items()
             if name not in self._marks
         ]
         findings += [
-            Finding(EventKind.SENSOR_RECOVERED, f"power_{name}", f"the power sensor is no longer {name}")
+            SensorFinding(EventKind.SENSOR_RECOVERED, f"power_{name}", f"the power sensor is no longer {name}")
             for name in self._marks
             if name not in marks
         ]

@@ -43,7 +43,7 @@ _NVML_PATIENCE_S, _CUPY_PATIENCE_S = 30.0, 60.0
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     """One thing that was checked: whether it works, and what it is, or why it does not work."""
 
     what: str
@@ -56,7 +56,7 @@ class Finding:
     """How many GPUs it is about."""
 
 
-_CUPY = partial(Finding, "CuPy", needed_for="GPU kernels")
+_CUPY = partial(NodeFinding, "CuPy", needed_for="GPU kernels")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class NodeReport:
     node: str
     job: str
     waited_s: float  # from its submission until its answer
-    findings: tuple[Finding, ...]
+    findings: tuple[NodeFinding, ...]
 
     @property
     def works(self) -> bool:
@@ -77,7 +77,7 @@ class NodeReport:
 # -- on the node ----------------------------------------------------------------------------------------------
 
 
-def node_findings(store: str | Path, fleet: str | Path | None = None) -> list[Finding]:
+def node_findings(store: str | Path, fleet: str | Path | None = None) -> list[NodeFinding]:
     """What this node has of what measuring needs: Python, the driver, GPUs, CuPy, the store, its clock.
 
     With `fleet`, the file of a simulated cluster, its GPUs are those that count.
@@ -85,35 +85,35 @@ def node_findings(store: str | Path, fleet: str | Path | None = None) -> list[Fi
     from ..store.names import this_host, this_node
 
     host = "" if this_node() == this_host() else f" (host {this_host()})"
-    findings = [Finding("node", True, this_node() + host, vital=True), *whorl_findings()]
+    findings = [NodeFinding("node", True, this_node() + host, vital=True), *whorl_findings()]
     gpus = [replace(finding, vital=True) for finding in (nvml_finding(), cupy_finding())]
     gpus = [_simulated_gpus(fleet)] if fleet else gpus
     return [*findings, *gpus, *_store_findings(Path(store))]
 
 
-def whorl_findings() -> list[Finding]:
+def whorl_findings() -> list[NodeFinding]:
     """whorl itself, Python, and the packages that measuring needs."""
     from .. import __version__
 
     return [
-        Finding("whorl", True, __version__, EVERYTHING, vital=True),
-        Finding("python", sys.version_info >= (3, 11), sys.version.split()[0], EVERYTHING, vital=True),
+        NodeFinding("whorl", True, __version__, EVERYTHING, vital=True),
+        NodeFinding("python", sys.version_info >= (3, 11), sys.version.split()[0], EVERYTHING, vital=True),
         *(package_finding(name, EVERYTHING) for name in ("click", "numpy", "pyarrow")),
     ]
 
 
-def package_finding(name: str, needed_for: str) -> Finding:
+def package_finding(name: str, needed_for: str) -> NodeFinding:
     """Whether a package is installed."""
     vital = needed_for == EVERYTHING
     try:
-        return Finding(name, True, metadata.version(name), needed_for, vital)
+        return NodeFinding(name, True, metadata.version(name), needed_for, vital)
     except metadata.PackageNotFoundError:
-        return Finding(name, False, f"not installed: pip install {name}", needed_for, vital)
+        return NodeFinding(name, False, f"not installed: pip install {name}", needed_for, vital)
 
 
-def nvml_finding() -> Finding:
+def nvml_finding() -> NodeFinding:
     """Whether the NVIDIA driver answers, and which GPUs it shows."""
-    row = partial(Finding, "NVML", needed_for="measuring real GPUs")
+    row = partial(NodeFinding, "NVML", needed_for="measuring real GPUs")
     try:
         backend, devices = open_nvml()
     except InputError as error:
@@ -139,7 +139,7 @@ def nvml_error(error: InputError) -> str:
     return str(error).removeprefix("NVML: ")
 
 
-def cupy_finding() -> Finding:
+def cupy_finding() -> NodeFinding:
     """Whether CuPy can be loaded, fits the driver, and shows GPUs."""
     from ..kernels.cupy_library import INSTALL
 
@@ -170,8 +170,8 @@ def ask_cupy() -> None:
 
 
 def ask_apart(
-    row: Callable[[bool, str], Finding], program: str, *arguments: str, patience_s: float, late: str
-) -> list[Finding]:
+    row: Callable[[bool, str], NodeFinding], program: str, *arguments: str, patience_s: float, late: str
+) -> list[NodeFinding]:
     """What a program finds in a process of its own, which calls `print_findings` at its end.
 
     For libraries: one that does not fit may end its process, and one may hang. Where the process gives no answer, `row`
@@ -185,29 +185,29 @@ def ask_apart(
     except subprocess.TimeoutExpired:
         return [row(False, late)]
     with contextlib.suppress(IndexError, ValueError):
-        return [Finding(**finding) for finding in json.loads(process.stdout.splitlines()[-1])]
+        return [NodeFinding(**finding) for finding in json.loads(process.stdout.splitlines()[-1])]
     lines = process.stderr.strip().splitlines()
     reason = lines[-1] if lines else f"its process ended with status {process.returncode}"
     return [row(False, f"its library cannot be used: {reason}")]
 
 
-def print_findings(findings: Sequence[Finding]) -> None:
+def print_findings(findings: Sequence[NodeFinding]) -> None:
     """Print findings as a line that `ask_apart` reads."""
     sys.stdout.write(json.dumps([asdict(finding) for finding in findings]) + "\n")
 
 
-def _simulated_gpus(fleet: str | Path) -> Finding:
+def _simulated_gpus(fleet: str | Path) -> NodeFinding:
     from ..probes.cluster_file import choose_node
 
     try:
         node, gpus = choose_node(fleet, None)
     except (InputError, DeviceError) as error:
-        return Finding("GPUs", False, str(error), vital=True)
+        return NodeFinding("GPUs", False, str(error), vital=True)
     detail = f"{len(gpus)} x {node.cluster.drawn.model.name}, simulated"
-    return Finding("GPUs", True, detail, vital=True, number=len(gpus))
+    return NodeFinding("GPUs", True, detail, vital=True, number=len(gpus))
 
 
-def _store_findings(root: Path) -> list[Finding]:
+def _store_findings(root: Path) -> list[NodeFinding]:
     """Whether runs can be stored from here, and whether the clock is that of the store's files."""
     from ..store import Store
     from ..store.system import files
@@ -215,19 +215,19 @@ def _store_findings(root: Path) -> list[Finding]:
     try:
         store = Store.open(root)
         if not store.writable():
-            return [Finding("store", False, f"{root}: this user may only read it from this node", vital=True)]
+            return [NodeFinding("store", False, f"{root}: this user may only read it from this node", vital=True)]
         files.touch(store.root)
     except WhorlError as error:
-        return [Finding("store", False, str(error), vital=True)]
+        return [NodeFinding("store", False, str(error), vital=True)]
     ahead_s = time.time() - files.clock(store.root)
     direction = "ahead of" if ahead_s > 0 else "behind"
     wrong = f"{abs(ahead_s):,.0f} s {direction} that of the store's file system"
-    clock = Finding("clock", True, f"within {_SKEW_S:g} s of that of the store's file system")
-    clock = clock if abs(ahead_s) <= _SKEW_S else Finding("clock", False, wrong)
-    return [Finding("store", True, f"{root}: rows can be stored", vital=True), clock]
+    clock = NodeFinding("clock", True, f"within {_SKEW_S:g} s of that of the store's file system")
+    clock = clock if abs(ahead_s) <= _SKEW_S else NodeFinding("clock", False, wrong)
+    return [NodeFinding("store", True, f"{root}: rows can be stored", vital=True), clock]
 
 
-def as_line(findings: Sequence[Finding]) -> str:
+def as_line(findings: Sequence[NodeFinding]) -> str:
     """What a node found, as a line of JSON that `ask_node` reads."""
     return json.dumps({"schema": _SCHEMA, "findings": [asdict(finding) for finding in findings]})
 
@@ -273,10 +273,10 @@ def ask_node(
     for finding in tuple(findings):
         if finding.number is not None and finding.number != node.gpus:
             numbers = f"{scheduler.title} says {node.gpus}, the node has {finding.number}"
-            findings.append(Finding(f"{scheduler.title}'s GPUs", False, numbers, vital=True))
+            findings.append(NodeFinding(f"{scheduler.title}'s GPUs", False, numbers, vital=True))
         if finding.what == "whorl" and finding.detail != __version__:
             versions = f"{finding.detail} on the node, {__version__} here: install the same on both"
-            findings.append(Finding("version", False, versions, vital=True))
+            findings.append(NodeFinding("version", False, versions, vital=True))
     return NodeReport(node.name, answer.job, time.monotonic() - began, tuple(findings))
 
 
@@ -290,7 +290,7 @@ def _choose_node(scheduler: Scheduler, request: CampaignRequest, options: Submit
     return able[0]
 
 
-def _wait(scheduler: Scheduler, job: str, output: Path, last: float) -> list[Finding]:
+def _wait(scheduler: Scheduler, job: str, output: Path, last: float) -> list[NodeFinding]:
     """What the job found, once it says so; SchedulerError where it does not in time, or ends without an answer."""
     ended: float | None = None
     pause_s = 0.2
@@ -316,7 +316,7 @@ def _wait(scheduler: Scheduler, job: str, output: Path, last: float) -> list[Fin
         pause_s = min(5.0, 1.3 * pause_s)
 
 
-def _read(output: Path) -> tuple[list[Finding] | None, str]:
+def _read(output: Path) -> tuple[list[NodeFinding] | None, str]:
     """What a job found, if its output says so, and the output."""
     try:
         text = output.read_text(errors="replace")
@@ -326,5 +326,5 @@ def _read(output: Path) -> tuple[list[Finding] | None, str]:
         with contextlib.suppress(ValueError, TypeError, KeyError):
             document = json.loads(line)
             if document["schema"] == _SCHEMA:
-                return [Finding(**row) for row in document["findings"]], text
+                return [NodeFinding(**row) for row in document["findings"]], text
     return None, text

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ...dashboards.words import many
 from ...errors import InputError, SchedulerError, WhorlError
 from ...jobs.node_doctor import (
-    Finding,
+    NodeFinding,
     ask_apart,
     cupy_finding,
     nvml_error,
@@ -47,7 +47,7 @@ _PACKAGES = {
     "opentelemetry-exporter-otlp-proto-http": "export otlp",
 }
 _SETTINGS, _USE_OF_DCGM = "--lock-clock, --power-limit", "collect --backend dcgm"
-_DCGM = partial(Finding, "DCGM", needed_for=_USE_OF_DCGM)
+_DCGM = partial(NodeFinding, "DCGM", needed_for=_USE_OF_DCGM)
 _ASK_DCGM = "import json; from whorl.cli.answers.doctor import ask_dcgm; ask_dcgm(*json.loads(sys.argv[1]))"
 _DCGM_PATIENCE_S = 60.0
 _EVERY_US = 10_000_000  # so seldom that the engine does nothing for us
@@ -57,7 +57,7 @@ _CAP_SYS_ADMIN = 21  # as capabilities(7) numbers it
 
 def findings(
     store: str | None = None, *, host: str | None = None, socket: str | None = None, urls: Sequence[str] = ()
-) -> list[Finding]:
+) -> list[NodeFinding]:
     """What this machine has, one thing after another; with a store, its files too.
 
     `host` and `socket` are where DCGM's engine is, and `urls` the pages of exporters that are read as well.
@@ -71,7 +71,7 @@ def findings(
     return rows if store is None else rows + store_findings(store)
 
 
-def configuration_findings() -> list[Finding]:
+def configuration_findings() -> list[NodeFinding]:
     """Each value that whorl.toml and the environment state, and where it comes from; one row where nothing is stated.
 
     A file that cannot be used is a vital finding, since every verb that needs its values refuses to work.
@@ -82,31 +82,31 @@ def configuration_findings() -> list[Finding]:
     try:
         settings = configuration()
     except InputError as error:
-        return [Finding("whorl.toml", False, str(error), options, vital=True)]
+        return [NodeFinding("whorl.toml", False, str(error), options, vital=True)]
     rows = []
     for key in KEYS:
         setting, variable = settings.get(key), _VARIABLES.get(key, "")
         if os.environ.get(variable):
             hides = "" if setting is None else f"; {setting.path} says {setting.value}"
-            rows.append(Finding(key, True, f"{os.environ[variable]}, from {variable}{hides}", options))
+            rows.append(NodeFinding(key, True, f"{os.environ[variable]}, from {variable}{hides}", options))
         elif setting is not None:
             value, is_table = setting.value, isinstance(setting.value, dict)
             if isinstance(value, dict):
                 value = ", ".join(value) or "no keys"
-            rows.append(Finding(f"[{key}]" if is_table else key, True, f"{value}, from {setting.path}", options))
+            rows.append(NodeFinding(f"[{key}]" if is_table else key, True, f"{value}, from {setting.path}", options))
     places = " and ".join(map(str, configuration_files()))
-    return rows or [Finding("whorl.toml", True, f"no setting: neither WHORL_STORE nor {places}", options)]
+    return rows or [NodeFinding("whorl.toml", True, f"no setting: neither WHORL_STORE nor {places}", options)]
 
 
 # -- sources of readings ------------------------------------------------------------------------------------------
 
 
-def gpm_finding() -> Finding:
+def gpm_finding() -> NodeFinding:
     """Whether the driver gives profiling metrics by itself (GPM)."""
     from ...collectors.backend import Reading, Status
     from ...store.metrics import METRICS, Gpm
 
-    row = partial(Finding, "GPM", needed_for="profiling metrics without DCGM")
+    row = partial(NodeFinding, "GPM", needed_for="profiling metrics without DCGM")
     gpm = [number for number, metric in enumerate(METRICS) if isinstance(metric.nvml, Gpm)]
     try:
         backend, devices = open_nvml()
@@ -127,13 +127,13 @@ def gpm_finding() -> Finding:
     return row(True, f"{max(counts.values())} metrics on {able} of {gpus} GPUs", number=able)
 
 
-def page_finding(urls: Sequence[str]) -> Finding:
+def page_finding(urls: Sequence[str]) -> NodeFinding:
     """Whether the pages of exporters can be read, and the GPUs that they show."""
     from ...collectors.exporter.exporter import ExporterPages
     from ...store.events import Event
     from ...store.vocabulary import EventKind
 
-    row = partial(Finding, "exporters", needed_for="collect --backend prometheus")
+    row = partial(NodeFinding, "exporters", needed_for="collect --backend prometheus")
     exporter = ExporterPages(url=urls)
     try:
         devices = exporter.devices()
@@ -148,17 +148,17 @@ def page_finding(urls: Sequence[str]) -> Finding:
     return row(not gone, "; ".join([summary, *(event.detail for event in events)]), number=gpus)
 
 
-def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[Finding]:
+def dcgm_findings(host: str | None = None, socket: str | None = None) -> list[NodeFinding]:
     """The bindings, the library and the engine, and the profiling fields."""
     from ...collectors.dcgm.bindings import find_bindings
 
     try:
         folder = find_bindings().folder
     except InputError as error:
-        return [Finding("DCGM bindings", False, str(error), _USE_OF_DCGM)]
+        return [NodeFinding("DCGM bindings", False, str(error), _USE_OF_DCGM)]
     late = f"the engine has not answered for {_DCGM_PATIENCE_S:.0f} s: restart it (systemctl restart nvidia-dcgm)"
     answer = ask_apart(_DCGM, _ASK_DCGM, json.dumps([host, socket]), patience_s=_DCGM_PATIENCE_S, late=late)
-    return [Finding("DCGM bindings", True, f"in {folder}", _USE_OF_DCGM), *answer]
+    return [NodeFinding("DCGM bindings", True, f"in {folder}", _USE_OF_DCGM), *answer]
 
 
 def ask_dcgm(host: str | None, socket: str | None) -> None:
@@ -184,11 +184,11 @@ def ask_dcgm(host: str | None, socket: str | None) -> None:
         connection.close()
 
 
-def _profiling_finding(connection: EngineConnection, gpus: Sequence[tuple[int, int]]) -> Finding:
+def _profiling_finding(connection: EngineConnection, gpus: Sequence[tuple[int, int]]) -> NodeFinding:
     """Which profiling fields the engine measures: it was asked for all that whorl reads."""
     from ...collectors.dcgm.connection import PROFILING, way_out
 
-    row = partial(Finding, "DCGM profiling", needed_for="profiling fields through DCGM")
+    row = partial(NodeFinding, "DCGM profiling", needed_for="profiling fields through DCGM")
     watched = [connection.watched.get(gpu, set()).intersection(PROFILING) for gpu in gpus]
     if all(fields.issuperset(PROFILING) for fields in watched):
         return row(True, f"all {len(PROFILING)} fields on all GPUs")
@@ -202,11 +202,11 @@ def _profiling_finding(connection: EngineConnection, gpus: Sequence[tuple[int, i
 # -- the machine --------------------------------------------------------------------------------------------------
 
 
-def settings_finding() -> Finding:
+def settings_finding() -> NodeFinding:
     """Restore what an earlier run left changed, and say what is changed now."""
     from ...probes.restore import pending, restore_left_over, state_folder
 
-    row = partial(Finding, "settings of GPUs", needed_for=_SETTINGS)
+    row = partial(NodeFinding, "settings of GPUs", needed_for=_SETTINGS)
     messages = restore_left_over()
     try:
         changed_files = pending(state_folder())
@@ -222,9 +222,9 @@ def settings_finding() -> Finding:
     return row(not any(file.left for file in changed_files), "; ".join(messages) or "nothing to restore")
 
 
-def permission_finding() -> Finding:
+def permission_finding() -> NodeFinding:
     """Whether this process may change settings: the driver asks for CAP_SYS_ADMIN outside of every container."""
-    row = partial(Finding, "changing settings of GPUs", needed_for=_SETTINGS)
+    row = partial(NodeFinding, "changing settings of GPUs", needed_for=_SETTINGS)
     try:
         status = Path("/proc/self/status").read_text()
         all_users = Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]
@@ -236,11 +236,11 @@ def permission_finding() -> Finding:
     return row(False, "needs root with CAP_SYS_ADMIN, which this process lacks")
 
 
-def kernel_log_finding() -> Finding:
+def kernel_log_finding() -> NodeFinding:
     """Whether this user may read what the kernel says of GPUs."""
     from ...collectors.kernel_log import KernelLog, name_lost_boards
 
-    row = partial(Finding, "kernel log", needed_for="names of lost GPUs")
+    row = partial(NodeFinding, "kernel log", needed_for="names of lost GPUs")
     log = KernelLog()
     log.close()
     if not log.readable:
@@ -248,21 +248,21 @@ def kernel_log_finding() -> Finding:
     return row(True, f"readable{name_lost_boards()}")
 
 
-def node_power_finding() -> Finding:
+def node_power_finding() -> NodeFinding:
     """Which meters of the node `whorl collect` reads beside its GPUs, and why not the others."""
     from ...collectors.node_power import node_meters
 
     meters = node_meters()
     says = "; ".join(f"{name}: {meter.reason or 'readable'}" for name, meter in meters.items())
     number = sum(meter.reason is None for meter in meters.values())
-    return Finding("node power", number > 0, says, "collect: the energy of nodes", number=number)
+    return NodeFinding("node power", number > 0, says, "collect: the energy of nodes", number=number)
 
 
-def slurm_finding() -> Finding:
+def slurm_finding() -> NodeFinding:
     """Whether Slurm's controller answers: without one, as in a container, Slurm's commands are of no use."""
     from ...jobs.slurm import Slurm
 
-    row = partial(Finding, "Slurm", needed_for="campaigns, advice for jobs")
+    row = partial(NodeFinding, "Slurm", needed_for="campaigns, advice for jobs")
     try:
         partitions = Slurm().call("scontrol", "-o", "show", "partition").splitlines()
     except SchedulerError as error:
@@ -274,13 +274,13 @@ def slurm_finding() -> Finding:
 # -- the store ----------------------------------------------------------------------------------------------------
 
 
-def store_findings(path: str) -> list[Finding]:
+def store_findings(path: str) -> list[NodeFinding]:
     """What a store holds, and each of its folders and files that is missing or damaged."""
     from ...store import Store
     from ...store.folder import missing_folders, read_about
 
-    broken = partial(Finding, works=False, vital=True)
-    rows: list[Finding] = []
+    broken = partial(NodeFinding, works=False, vital=True)
+    rows: list[NodeFinding] = []
     try:
         missing = missing_folders(Path(path), read_about(Path(path)))  # opening makes them again
         store = Store.open(path)
@@ -301,4 +301,4 @@ def store_findings(path: str) -> list[Finding]:
     contents = ", ".join(f"{number:,} {name}" for name, number in counts.items())
     free_gib = shutil.disk_usage(path).free / 2**30
     writable = "writable" if store.writable() else "this user may only read it"
-    return [Finding("store", True, f"{path}: {contents}; {free_gib:,.1f} GiB free; {writable}"), *rows]
+    return [NodeFinding("store", True, f"{path}: {contents}; {free_gib:,.1f} GiB free; {writable}"), *rows]

@@ -10,12 +10,12 @@ from ...dashboards.document import Column, Command, Document, Part, Table
 from ...dashboards.words import listed, many
 
 if TYPE_CHECKING:
-    from ...jobs.node_doctor import Finding, NodeReport
+    from ...jobs.node_doctor import NodeFinding, NodeReport
 
 _NAMED = 8
 
 
-def machine_mapping(findings: Sequence[Finding]) -> dict[str, Any]:
+def machine_mapping(findings: Sequence[NodeFinding]) -> dict[str, Any]:
     """`whorl.doctor/1`."""
     rows = [
         {"what": row.what, "works": row.works, "detail": row.detail, "needed_for": row.needed_for or None}
@@ -24,7 +24,7 @@ def machine_mapping(findings: Sequence[Finding]) -> dict[str, Any]:
     return {"schema": "whorl.doctor/1", "findings": rows}
 
 
-def machine_document(findings: Sequence[Finding]) -> Document:
+def machine_document(findings: Sequence[NodeFinding]) -> Document:
     """Whether whorl works on this machine, and every part; what does not work comes first."""
     broken = list(dict.fromkeys(row.what for row in findings if row.vital and not row.works))
     missing = list(dict.fromkeys(row.what for row in findings if not row.works and not row.vital))

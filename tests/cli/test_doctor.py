@@ -18,7 +18,7 @@ from whorl import cli as command_line
 from whorl.cli import cli
 from whorl.cli.answers import doctor
 from whorl.jobs import node_doctor
-from whorl.jobs.node_doctor import Finding, cupy_finding, node_findings
+from whorl.jobs.node_doctor import NodeFinding, cupy_finding, node_findings
 from whorl.store import Store
 from whorl.tests.probed_fleet import stored
 from whorl.tests.sizes import sample
@@ -30,7 +30,7 @@ from whorl.tests.without import COMMAND, NODE, run_without
 def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     """No CuPy and no DCGM: they are asked in processes of their own, and most of these tests are not about them."""
     monkeypatch.setenv("WHORL_PYDCGM_PATH", "/nowhere")
-    monkeypatch.setattr(doctor, "cupy_finding", lambda: Finding("CuPy", False, "not looked for", "GPU kernels"))
+    monkeypatch.setattr(doctor, "cupy_finding", lambda: NodeFinding("CuPy", False, "not looked for", "GPU kernels"))
 
 
 def whorl(*arguments: str) -> Result:

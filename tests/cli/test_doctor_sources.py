@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.cli.answers import doctor
 from whorl.cli.answers.doctor import dcgm_findings
-from whorl.jobs.node_doctor import Finding
+from whorl.jobs.node_doctor import NodeFinding
 from whorl.tests.dcgm_library import DcgmEngine
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual
 from whorl.tests.nvml_library import NvmlLibrary
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     """No CuPy and no Slurm: what is looked for here is something else. DCGM has tests of its own."""
     monkeypatch.setenv("WHORL_PYDCGM_PATH", "/nowhere")
     for name in ("cupy_finding", "slurm_finding"):
-        monkeypatch.setattr(doctor, name, lambda: Finding("x", False, "not looked for"))
+        monkeypatch.setattr(doctor, name, lambda: NodeFinding("x", False, "not looked for"))
 
 
 def found(*arguments: str) -> dict[str, dict[str, Any]]:

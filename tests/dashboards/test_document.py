@@ -22,6 +22,7 @@ from whorl.dashboards.document import (
     Finding,
     Findings,
     Listing,
+    Part,
     Section,
     Table,
     Tiles,
@@ -48,7 +49,7 @@ COLUMNS = [
     Column("energy", "quantity", unit="J", drops=1),
     Column("why", "sentence", explains="What holds it back."),
 ]
-ROWS = [
+ROWS: list[list[Any]] = [
     [
         HOSTILE,
         6.123,
@@ -63,7 +64,7 @@ ROWS = [
 
 def document(*parts: Any) -> Document:
     chart = Chart("The machine", "A cell is a GPU.", {"": go.Figure([go.Bar(x=["a"], y=[1])], {"template": "none"})})
-    default = [
+    default: list[Part] = [
         "One GPU is slow.",
         Tiles([("64", "GPUs measured")]),
         Section(
@@ -74,7 +75,7 @@ def document(*parts: Any) -> Document:
         chart,
         Section("Words", ["Suspected: seen in one sitting."], folded=True),
     ]
-    return Document("The fleet", parts or default, ["A note."])
+    return Document("The fleet", [*parts] or default, ["A note."])
 
 
 def visible(page: str) -> str:
@@ -166,7 +167,7 @@ def test_a_narrow_terminal_drops_columns_and_names_them_then_takes_rows_apart() 
 
 
 def test_rows_that_are_not_drawn_are_counted_everywhere() -> None:
-    parts = [Table(["a"], [["1"], ["2"], ["3"]], most=1), Findings([FINDING] * 3, most=1)]
+    parts: list[Part] = [Table(["a"], [["1"], ["2"], ["3"]], most=1), Findings([FINDING] * 3, most=1)]
     said = document(*parts)
     assert terminal.text(said).count("and 2 more: --json has all") == 2
     assert html.page(said).count("and 2 more") == 2
