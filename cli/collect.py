@@ -27,7 +27,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..collectors.collect import Collecting
     from ..collectors.collection import Collected, CollectOptions
-    from ..collectors.job_process import Command
+    from ..collectors.job_process import JobCommand
 
 
 @click.command(
@@ -120,11 +120,11 @@ def _read(store: str | None, options: CollectOptions, **hooks: Any) -> Collected
 
 def _beside(words: Sequence[str], reading: Callable[..., Collected], *, as_json: bool) -> int:
     """Collect while a command runs, which goes on whatever becomes of the collector; its exit status."""
-    from ..collectors.job_process import NOT_EXECUTABLE, NOT_FOUND, Command
+    from ..collectors.job_process import NOT_EXECUTABLE, NOT_FOUND, JobCommand
     from .output import tell
 
     try:
-        with Command(words) as command:
+        with JobCommand(words) as command:
             try:
                 collecting = _collect(partial(reading, ended=command.ended), as_json=as_json, command=command)
             except WhorlError as error:
@@ -139,7 +139,9 @@ def _beside(words: Sequence[str], reading: Callable[..., Collected], *, as_json:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _collect(reading: Callable[..., Collected], *, as_json: bool, command: Command | None = None) -> Collecting | None:
+def _collect(
+    reading: Callable[..., Collected], *, as_json: bool, command: JobCommand | None = None
+) -> Collecting | None:
     """Collect, and say how it went; the collector, which has ended, or None where it never began."""
     from ..collectors.collect import settle
     from .output import ProgressBar, print_json, tell
@@ -229,7 +231,7 @@ def _status(collecting: Collecting) -> str:
     )
 
 
-def _say_ended(ended: Collected, command: Command | None) -> None:
+def _say_ended(ended: Collected, command: JobCommand | None) -> None:
     from .output import tell
 
     if ended.signal is not None:

@@ -1,6 +1,6 @@
 """The process beside a collector of a job: the user's command, or the user's Python, to which the collector is a child.
 
-A `JobCommand` is in the same process group as the collector, so that a terminal reaches it as if there were no collector.
+A `JobCommand` is in the same process group as the collector: a terminal reaches it as if there were no collector.
 A scheduler signals the processes that it started and not their children (Slurm with cgroups does), so each signal is
 passed on; Ctrl-C of a terminal reaches both by itself.
 

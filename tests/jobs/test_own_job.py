@@ -21,7 +21,7 @@ from whorl.cli.answers.job import show_job
 from whorl.collectors import job_process
 from whorl.collectors.allocation import current_job, job_gpus
 from whorl.collectors.backend import Backend, Device, Reading
-from whorl.collectors.job_process import Command
+from whorl.collectors.job_process import JobCommand
 from whorl.collectors.job_readings import GpusTakenError, GpuSums, JobPart, total
 from whorl.errors import InputError
 from whorl.store.events import Event
@@ -301,7 +301,7 @@ def test_the_exit_status_is_that_of_the_command_also_where_nothing_can_be_collec
 
 def test_the_summary_does_not_wait_for_a_command_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_process, "_GRACE_S", 0.05)
-    with Command(["sh", "-c", "trap '' TERM; echo; while true; do sleep 0.05; done"]) as command:
+    with JobCommand(["sh", "-c", "trap '' TERM; echo; while true; do sleep 0.05; done"]) as command:
         assert not command.ended()
         time.sleep(0.2)  # until it has its trap
         os.kill(os.getpid(), signal.SIGTERM)
