@@ -141,7 +141,7 @@ def _printable(error: click.ClickException) -> click.ClickException:
 
     A help text, and a list of what may be chosen, are click's own words, in several lines.
     """
-    from ..dashboards.table import cut, printable
+    from ..dashboards.words import cut, printable
 
     own_words = click.exceptions.NoArgsIsHelpError | click.MissingParameter
     if isinstance(error, own_words):

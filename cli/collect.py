@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..dashboards.table import many
+from ..dashboards.words import many
 from ..errors import WhorlError
 from .options import (
     OptionKey,

@@ -326,14 +326,14 @@ def _nanoseconds(text: str) -> int:
 
 def _describe(model: str, *, as_json: bool) -> None:
     """Print how a GPU model is simulated: parameters, sensors, steady state, faults, populations, loads."""
-    from ..dashboards.table import Table
+    from ..dashboards.document import Column, Table
     from ..dashboards.words import number
     from ..simulation import describe as about
     from ..simulation.faults import FAULTS
     from ..simulation.load import LOADS
     from ..simulation.models import PARAMETERS, find_model
     from ..simulation.spread import POPULATION_SAYS
-    from .output import print_json, print_table, say
+    from .output import print_json, say, show
 
     gpu_model = find_model(model)
     rows, point = about.parameters(gpu_model), about.steady_point(gpu_model)
@@ -355,9 +355,9 @@ def _describe(model: str, *, as_json: bool) -> None:
         )
         return
     click.echo(f"{gpu_model.name}, simulated (parameter set {PARAMETERS}): no number here is a measurement\n")
-    head = ("parameter", "value", "unit", "basis", "meaning")
+    head: list[Column | str] = ["parameter", Column("value", "number"), "unit", "basis", Column("meaning", "sentence")]
     cells = [(row.name, f"{row.value:g}", row.unit, row.basis, row.meaning) for row in rows]
-    print_table(Table(head, cells, (1,), wrapped=(4,)))
+    show([Table(head, cells)])
     click.echo("\nsensors")
     for sentence in about.sensors(gpu_model):
         say(sentence, "  ", "    ")

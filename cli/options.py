@@ -225,11 +225,11 @@ class PairsOption(click.Option):
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if not ctx.resilient_parsing and "help" in ((value,) if isinstance(value, str) else value or ()):
-            from ..dashboards.table import Table
-            from .output import print_table
+            from ..dashboards.document import Column, Table
+            from .output import show
 
             rows = list(dict.fromkeys(tuple(row.row()) for rows in self.tables.values() for row in rows.values()))
-            print_table(Table(("key", "takes", "meaning"), rows, wrapped=(2,)))
+            show([Table(["key", "takes", Column("meaning", "sentence")], rows)])
             ctx.exit()
         return super().type_cast_value(ctx, value)
 

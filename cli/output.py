@@ -13,15 +13,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..dashboards import terminal
-from ..dashboards.answers.reply import Reply, modern, plain
+from ..dashboards.answers.reply import Reply, plain
 from ..dashboards.document import Document, Part
-from ..dashboards.table import Table as OldTable
 from ..dashboards.words import cut, printable
 
 if TYPE_CHECKING:
@@ -87,21 +86,11 @@ def say(text: str, first: str = "", rest: str = "") -> None:
         click.echo(line)
 
 
-def show(parts: Iterable[Part | OldTable]) -> None:
+def show(parts: Iterable[Part]) -> None:
     """Print parts of a document one after another, as each comes; empty lines only where a part is one."""
     for part in parts:
-        for line in terminal.lines([modern(part)], width()):
+        for line in terminal.lines([part], width()):
             click.echo(line)
-
-
-def print_table(table: OldTable) -> None:
-    """Print a table."""
-    show([table])
-
-
-def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> None:
-    """Print a table at full width: no column breaks or is left out."""
-    print_table(OldTable(header, rows, right))
 
 
 def print_document(document: Document) -> None:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..store.schema import Column, Table, View
     from ..store.vocabulary import Vocabulary
 
-_HEADER = ("column", "type", "unit", "meaning")
 _METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporter", "nvidia-smi")
 _OF_TELEMETRY = {
     "latest": "It has all columns of `telemetry`, and:",
@@ -37,12 +36,13 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     whorl schema
     whorl schema runs gpus_now
     """
-    from ..dashboards.table import Table as Cells
+    from ..dashboards.document import Column as Head
+    from ..dashboards.document import Table as Cells
     from ..store.catalog import columns_of_views
     from ..store.schema import FORMAT, TABLES
     from ..store.views import VIEWS
     from ..store.vocabulary import VOCABULARIES
-    from .output import print_json, print_table, say
+    from .output import print_json, say, show
 
     exclusive("as_json", "as_markdown")({"as_json": as_json, "as_markdown": as_markdown})
     known = [table.name for table in TABLES] + [view.name for view in VIEWS]
@@ -76,20 +76,27 @@ def schema(as_json: bool, as_markdown: bool, tables: tuple[str, ...]) -> None:
     if as_markdown:
         click.echo(as_document(chosen, views, words, columns))
         return
+    heads = [Head("column"), Head("type", drops=1), Head("unit"), Head("meaning", "sentence")]
     for table in chosen:
         rows = _cells(table.columns)
-        print_table(Cells(_HEADER, rows, title=f"{table.name}: one row is {table.row}", wrapped=(3,), leaves=(1,)))
+        show([Cells(heads, rows, title=f"{table.name}: one row is {table.row}")])
         click.echo()
         for one in words:
             if one.table == table.name:
-                sentences = [place for place, head in enumerate(one.header) if head in ("columns", "meaning")]
-                drop = [place for place, head in enumerate(one.header) if head in ("counter", "type")]
-                print_table(Cells(one.header, one.rows, title=f"{one.title} holds:", wrapped=sentences, leaves=drop))
+                code_heads = [
+                    Head(
+                        head,
+                        "sentence" if head in ("columns", "meaning") else "text",
+                        drops=int(head in ("counter", "type")),
+                    )
+                    for head in one.header
+                ]
+                show([Cells(code_heads, one.rows, title=f"{one.title} holds:")])
                 click.echo()
     for view in views:
         if tables:
             title = f"{view.name} (view): one row is {view.row}"
-            print_table(Cells(_HEADER, _cells(columns[view.name]), title=title, wrapped=(3,), leaves=(1,)))
+            show([Cells(heads, _cells(columns[view.name]), title=title)])
             click.echo("\nIts SQL:\n")
             say(view.sql, "  ", "  ")
         else:

@@ -35,9 +35,10 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
           from latest join gpus_now using (cluster, gpu)"
     """
     from ..dashboards.answers.texts import distinct, is_number, values_of
+    from ..dashboards.document import Column, Table
     from ..store import Store
     from ..store.sql import Plain
-    from .output import print_json, print_rows
+    from .output import print_json, show
 
     exclusive("as_json", "as_csv")({"as_json": as_json, "as_csv": as_csv})
     gc.disable()  # to look for cycles among the million objects of a large store takes an eighth of a query's time
@@ -60,7 +61,8 @@ def sql(store: str, as_json: bool, as_csv: bool, unsafe: bool, query: str) -> No
         click.echo(text.getvalue(), nl=False)
     else:
         right = [i for i, number in enumerate(numeric) if number]
-        print_rows(names, [[_text(value) for value in row] for row in rows], right=right)
+        columns = [Column(name, "number" if place in right else "text") for place, name in enumerate(names)]
+        show([Table(columns, [[_text(value) for value in row] for row in rows])])
         click.echo(f"({len(rows):,} row{'s' if len(rows) != 1 else ''})", err=True)
 
 

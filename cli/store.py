@@ -55,19 +55,21 @@ def status(store: str, as_json: bool) -> None:
 
 
 def _print_status(store: str, found: Status) -> None:
+    from ..dashboards.document import Cell, Column, Table
     from ..dashboards.documents.stores import log_state
-    from ..dashboards.table import MISSING, Table, count, many, number
-    from .output import print_table, say
+    from ..dashboards.words import MISSING, count, many, number
+    from .output import say, show
 
     def line(name: str, text: str) -> None:
         say(text, name.ljust(_FACTS), " " * _FACTS)
 
-    rows = []
+    rows: list[list[Cell]] = []
     for t in found.tables:
         filed = t.rows - t.in_journals
         per_row = number(t.bytes / filed if filed else None, 3)
-        rows.append([t.table, count(t.rows), count(t.files), count(t.bytes), per_row])
-    print_table(Table(("table", "rows", "files", "bytes", "bytes/row"), rows, (1, 2, 3, 4), leaves=(4,)))
+        rows.append([t.table, t.rows, t.files, t.bytes, per_row])
+    heads = [Column("table"), *(Column(head, "count") for head in ("rows", "files", "bytes"))]
+    show([Table([*heads, Column("bytes/row", "number", drops=1)], rows)])
     click.echo()
     if found.journals:
         alive = {
@@ -75,12 +77,19 @@ def _print_status(store: str, found: Status) -> None:
             False: "dead: run `whorl store compact` to seal it",
             None: "not known from here",
         }
-        lines = [
-            [j.writer, j.host, str(j.pid), alive[j.alive], count(j.rows), number(j.age_s, 3, suffix=" s")]
+        lines: list[list[Cell]] = [
+            [j.writer, j.host, str(j.pid), alive[j.alive], j.rows, number(j.age_s, 3, suffix=" s")]
             for j in found.journals
         ]
-        head = ("journal of", "host", "process", "state", "rows", "youngest row")
-        print_table(Table(head, lines, (2, 4, 5), wrapped=(3,), leaves=(2, 1)))
+        columns = [
+            Column("journal of"),
+            Column("host", drops=1),
+            Column("process", "count", drops=2),
+            Column("state", "sentence"),
+            Column("rows", "count"),
+            Column("youngest row", "number"),
+        ]
+        show([Table(columns, lines)])
         click.echo()
     oldest, newest = (MISSING if ns is None else _time(ns) for ns in (found.oldest, found.newest))
     hot = "none at full rate" if found.oldest is None else f"{oldest} to {newest} (UTC) at full rate"
@@ -187,7 +196,7 @@ def compact(store: str, keep: str | None, offline: bool, as_json: bool, **place:
 
 
 def _print_compacted(done: Done, energy_days: int) -> None:
-    from ..dashboards.table import count, many
+    from ..dashboards.words import count, many
 
     click.echo(
         f"{many(done.before, 'file')} became {count(done.after)}; {many(done.late_rows, 'late row')} put in place; "
@@ -252,7 +261,7 @@ def prune(store: str, keep: str | None, dry_run: bool, offline: bool, as_json: b
 
 
 def _print_pruned(done: Pruned, *, dry_run: bool) -> None:
-    from ..dashboards.table import count, many
+    from ..dashboards.words import count, many
 
     verb = "would become" if dry_run else "became"
     click.echo(
@@ -284,7 +293,7 @@ def upgrade(store: str, offline: bool, as_json: bool) -> None:
     from dataclasses import asdict
 
     from ..dashboards.documents import stores as words
-    from ..dashboards.table import count, many
+    from ..dashboards.words import count, many
     from ..store import Store, table_logs
     from ..store.upgrade import upgrade as bring
     from .output import ProgressBar, print_json, show

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from ...dashboards.answers.reply import Reply, RowList
+from ...dashboards.document import Document
 from ...dashboards.words import count, many
 from ...errors import InputError
 from ...jobs.accounting import importing
@@ -65,7 +65,9 @@ def import_jobs(store: Store | str | Path, **options: Unpack[JobOptions]) -> Rep
         clear=options.get("clear", False),
     )
     report = importing.import_jobs(store, sources)
-    return Reply(report, report.as_dict, partial(_answer, report), rows=RowList(""), notes=report.notes)
+    return Reply(
+        report, report.as_dict, lambda: Document("", list(_answer(report))), rows=RowList(""), notes=report.notes
+    )
 
 
 def refusals(report: ImportReport) -> Iterable[str]:

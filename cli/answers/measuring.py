@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ...collectors import collection
 from ...dashboards.answers.reply import Reply, RowList, folder
+from ...dashboards.document import Document
 from ...dashboards.documents import probes as documents
 from ...dashboards.words import many
 from ...probes import measurement
@@ -57,11 +57,12 @@ _HOOKS = {field.name for field in fields(collection.CollectHooks)}
 
 
 def _collected(collected: Collected, store: str) -> Reply[Collected]:
-    def sentence() -> Iterator[str]:
+    def document() -> Document:
         counts = collected.counts
-        yield f"{store}: stored {many(counts.rows, 'row')} and {many(counts.events, 'event')}; {counts.missed} missed"
+        stored = f"stored {many(counts.rows, 'row')} and {many(counts.events, 'event')}"
+        return Document("", [f"{store}: {stored}; {counts.missed} missed"])
 
-    return Reply(collected, collected.document, sentence, rows=RowList(""))
+    return Reply(collected, collected.document, document, rows=RowList(""))
 
 
 @overload

@@ -8,7 +8,7 @@ import decimal
 import io
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, wraps
 from pathlib import Path
@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from ...errors import InputError
 from .. import terminal
-from ..document import Command, Document, Part
-from ..table import Line
-from ..table import Table as OldTable
+from ..document import Document
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,7 +50,7 @@ class Reply(Generic[Result]):
         self,
         result: Result,
         mapping: Callable[[], Mapping[str, Any]],
-        document: Callable[[], Document | Iterable[Part | OldTable]],
+        document: Callable[[], Document],
         *,
         rows: RowList = RowList(),
         frame: pl.DataFrame | None = None,
@@ -91,8 +89,6 @@ class Reply(Generic[Result]):
     def document(self) -> Document:
         """The answer for people: sections, sentences, findings, tables and figures."""
         document = self._document()
-        if not isinstance(document, Document):
-            document = Document("", [modern(part) for part in document])
         return replace(document, notes=(*document.notes, *self.notes))
 
     def json(self) -> dict[str, Any]:
@@ -138,13 +134,6 @@ class Reply(Generic[Result]):
 def _with_notes(document: Document) -> Document:
     """The document with its notes as its last sentences."""
     return replace(document, parts=[*document.parts, *(f"note: {note}" for note in document.notes)])
-
-
-def modern(part: Part | OldTable) -> Part:
-    """A part of the document model."""
-    if isinstance(part, OldTable):
-        return part.modern()
-    return Command(part) if isinstance(part, Line) else part
 
 
 def _missing(coverage: Coverage) -> tuple[str, ...]:

@@ -13,17 +13,20 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli, output
-from whorl.cli.output import ProgressBar, print_table, show, width
-from whorl.dashboards.table import Line, Table
+from whorl.cli.output import ProgressBar, show, width
+from whorl.dashboards.document import Column, Command, Table
 from whorl.store import Store
 
 SAID = "takes 12.5 % longer than the median of its peers [+11.9, +13.0]"
 FOUND = Table(
-    ("GPU", "n", "median time", "how much", "[95 %]"),
-    [("n1 / 0", "1,234", "12.345 ms", SAID, "[11.90, 13.00]"), ("n1 / 1", "7", "1.2 ms", "", "")],
-    right=(1, 2),
-    wrapped=(3,),
-    leaves=(4, 2),
+    [
+        "GPU",
+        Column("n", "count"),
+        Column("median time", "number", drops=1),
+        Column("how much", "sentence"),
+        Column("[95 %]", drops=2),
+    ],
+    [("n1 / 0", 1234, "12.345 ms", SAID, "[11.90, 13.00]"), ("n1 / 1", 7, "1.2 ms", "", "")],
 )
 NUMBERS = re.compile(r"\[?[+-]?\d[\d.,]*\]?")
 
@@ -32,7 +35,7 @@ def printed(
     table: Table, columns: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> str:
     monkeypatch.setattr(output, "width", lambda: columns)
-    print_table(table)
+    show([table])
     return capsys.readouterr().out
 
 
@@ -46,7 +49,7 @@ def test_numbers_are_never_split(
     assert {"1,234", "7", "12.5", "[+11.9,", "+13.0]"} <= set(text.split())
     assert columns is None or max(map(len, text.splitlines())) <= columns
     shown = set(NUMBERS.findall(text.replace("row 2", "").replace("[95 %]", "")))
-    assert shown <= {number for row in FOUND.rows for cell in row for number in NUMBERS.findall(cell)}
+    assert shown <= {number for row in FOUND.texts() for cell in row for number in NUMBERS.findall(cell)}
 
 
 def test_columns_leave_in_the_order_that_the_table_says(
@@ -87,7 +90,7 @@ def test_heads_break_before_a_table_is_given_up(
 def test_a_path_breaks_where_the_whole_table_would_be_given_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = Table(("works", "what"), [("no", f"its library was not found in {'/folder' * 12}")], wrapped=(1,))
+    table = Table(["works", Column("what", "sentence")], [["no", f"its library was not found in {'/folder' * 12}"]])
     text = printed(table, 60, monkeypatch, capsys)
     assert text.startswith("works  what")
     assert max(map(len, text.splitlines())) <= 60
@@ -112,7 +115,7 @@ def test_a_width_of_0_means_80(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sentences_are_filled_and_commands_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = Line("next: whorl " + "x" * 100)
+    command = Command("next: whorl " + "x" * 100)
     monkeypatch.setattr(output, "width", lambda: 40)
     show([SAID, command, f"  {SAID}"])
     lines = capsys.readouterr().out.splitlines()

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.dashboards.table import printable
+from whorl.dashboards.words import printable
 from whorl.errors import InputError
 from whorl.store.importing.content import load, read
 from whorl.tests.sizes import count
