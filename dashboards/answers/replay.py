@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ReplayOptions(TypedDict, total=False):
-    """The options of `whorl replay`; `DEFAULTS` has what they are where they are left out."""
+    """The options of `whorl replay`; `DEFAULTS` has their usual values."""
 
     trace_format: str | None
     duration_unit: str
@@ -72,51 +72,14 @@ class ReplayOptions(TypedDict, total=False):
     """Called with how many replays have ended, of how many."""
 
 
-DEFAULTS = ReplayOptions(
-    trace_format=None,
-    duration_unit="auto",
-    processors_per_gpu=1,
-    cluster=None,
-    classes={},
-    policy=(),
-    scheduler=(),
-    seeds=1,
-    seed=None,
-    nodes=None,
-    gpus_per_node=None,
-    locality_penalty=1.0,
-    backfill="none",
-    round=None,
-    clock=None,
-    preemption_cost=None,
-    migration_cost=0.0,
-    failures=None,
-    mtbf=None,
-    repair=24.0,
-    on_failure="restart",
-    regimes=None,
-    pairs=None,
-    curves=None,
-    knowledge="exact",
-    knowledge_error=0.3,
-    gpu_power=None,
-    gpu_idle=None,
-    node_power=None,
-    asleep_power=None,
-    sleep_after=None,
-    wake=0.0,
-    deadline_slack=None,
-    pair_at_least=1.1,
-    alpha=1.0,
-    burst={},
-    backward=2 / 3,
-    foreground=1.0,
-    as_published=None,
-    profiles=(),
-    plot=None,
-    workers=None,
-    progress=None,
-)
+DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(ReplayOptions.__annotations__),
+    "duration_unit": "auto", "processors_per_gpu": 1, "classes": {}, "policy": (), "scheduler": (), "seeds": 1,
+    "locality_penalty": 1.0, "backfill": "none", "migration_cost": 0.0, "repair": 24.0, "on_failure": "restart",
+    "knowledge": "exact", "knowledge_error": 0.3, "wake": 0.0, "pair_at_least": 1.1, "alpha": 1.0, "burst": {},
+    "backward": 2 / 3, "foreground": 1.0, "profiles": (),
+}  # fmt: skip
+"""What each option is where it is left out: None, if nothing else stands here."""
 _TYPED = ("store", "cluster", "classes", "nodes", "gpus_per_node", "regimes", "pairs", "node_power", "deadline_slack")
 """Options of their own at the command line; the others are keys of --world."""
 _NOT_FIXED = {"policy", "scheduler", "seeds", "seed", "as_published", "profiles", "plot", "workers", "progress"}

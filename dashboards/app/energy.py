@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +13,15 @@ from ...analysis.energy.answers import ALL, LENGTHS, By, EnergySummary, summary
 from ...analysis.energy.one_job import OneJob, job_offline
 from ...analysis.energy.options import Ground, ground
 from ...analysis.telemetry.extent import written
+from ...errors import InputError
 from ...store.power_sensors import SensorError
 from ..document import Part, Section, Table
 from ..documents.books import summary_parts
 from ..documents.job import job_document
 from .drawing import components, failure, prose
-from .page import TELEMETRY, URL, Page, following, heading, told
+from .page import TELEMETRY, URL, Page, choice, field, following, heading, told
 from .reading import Later
-from .state import MOST_GPUS, moment, parse
+from .state import MOST_GPUS, parse, typed_times
 from .state import State as Address
 
 if TYPE_CHECKING:
@@ -140,15 +141,15 @@ def _layout(reading: Reading, state: Address) -> Component:
     names, address = _clusters(reading), address_of(state)
     chosen = dcc.Dropdown(list(names), _listed(state, names), id=CLUSTER, placeholder="all clusters")
     of_all = [
-        html.Label(["Time, up to the last reading", _choice(LAST, TIMES, address.state.last or "")]),
-        html.Label(["From (UTC)", _field(SINCE)]),
-        html.Label(["to", _field(UNTIL)]),
-        html.Label(["Energy by", _choice(BY, {by.value: name for by, name in BYS.items()}, address.by)]),
+        html.Label(["Time, up to the last reading", choice(LAST, TIMES, address.state.last or "")]),
+        html.Label(["From (UTC)", field(SINCE)]),
+        html.Label(["to", field(UNTIL)]),
+        html.Label(["Energy by", choice(BY, {by.value: name for by, name in BYS.items()}, address.by)]),
     ]
     inputs = [
         html.Label(["Cluster", chosen], hidden=len(names) < 2 and state.cluster is None),
         html.Div(of_all, id=OF_ALL, className="inputs"),
-        html.Label(["One job", _field(JOB, value=state.job or "", placeholder="its number")]),
+        html.Label(["One job", field(JOB, value=state.job or "", placeholder="its number")]),
     ]
     progress = [
         html.Span(id=MADE, className="soft"),
@@ -176,15 +177,6 @@ def _listed(state: Address, names: Collection[str]) -> str | None:
     """The cluster of an address as the list has it. One that no list has stays in the address, so that the page goes
     on saying so."""
     return state.cluster if state.cluster in names else None
-
-
-def _choice(name: str, options: Mapping[str, str], value: str) -> Component:
-    labels = [{"label": label, "value": option} for option, label in options.items()]
-    return dcc.Dropdown(labels, value, id=name, clearable=False, searchable=False)
-
-
-def _field(name: str, **properties: Any) -> Component:
-    return dcc.Input(id=name, type="text", className="when", autoComplete="off", **properties)
 
 
 # -- callbacks ----------------------------------------------------------------------------------------------------
@@ -266,15 +258,11 @@ def _change(app: Dash, reading: Reading) -> None:
             ends = {"since": since or "", "until": until or ""}
             if ends.items() <= (before or {}).items():  # nothing was typed
                 return no_update, None
-            times = {name: moment(text.strip()) for name, text in ends.items() if text.strip()}
-            for name, at in times.items():
-                if at is None:
-                    wrong = f"{ends[name][:40]!r} is no time: write it as 2026-11-23 14:05 (UTC)."
-                    return no_update, told(html.P(wrong), kind="problem")
-            new = replace(state, since=times.get("since"), until=times.get("until"), last=None)
-            if new.since is not None and new.until is not None and new.since >= new.until:
-                wrong = "The time ends before it begins: write the earlier one on the left."
-                return no_update, _note(wrong, "problem")
+            try:
+                since_ns, until_ns = typed_times(since, until)
+            except InputError as error:
+                return no_update, _note(str(error), "problem")
+            new = replace(state, since=since_ns, until=until_ns, last=None)
         return no_update if new == state else new.search(), None
 
 

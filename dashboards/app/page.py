@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dash import State as Also
-from dash import html
+from dash import dcc, html
 from dash.exceptions import PreventUpdate
 
 from ..document import Command
@@ -89,6 +89,17 @@ def section(title: str, *inside: Any, says: str = "", **attributes: Any) -> Comp
     """A part of a page, under its own head. `attributes` go to the element: `id`."""
     under = [html.P(says, className="soft")] if says else []
     return html.Section([html.H2(title), *under, *inside], **attributes)
+
+
+def choice(name: str, options: Mapping[str, str], value: str) -> Component:
+    """A list of a few texts, of which one is always chosen. `options`: by value, the text."""
+    labels = [{"label": label, "value": option} for option, label in options.items()]
+    return dcc.Dropdown(labels, value, id=name, clearable=False, searchable=False)
+
+
+def field(name: str, **properties: Any) -> Component:
+    """A field for a short text: a time, the number of a job."""
+    return dcc.Input(id=name, type="text", className="when", autoComplete="off", **properties)
 
 
 def told(*inside: Any, kind: str = "note") -> Component:

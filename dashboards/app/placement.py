@@ -136,7 +136,7 @@ def _avoided(reading: Reading, cluster: str, gpus: tuple[str, ...]) -> tuple[tup
             names.append(row["name"])
     if not names:
         return (), None, problems
-    nodes_are = "its nodes_are node is" if len(names) == 1 else f"the nodes_are of {many(len(nodes), 'node')} is"
+    nodes_are = "its whole node is" if len(names) == 1 else f"the whole of {many(len(nodes), 'node')} is"
     sentence = f"The job avoids {listed(names)}: schedulers exclude nodes, so {nodes_are} left out."
     return tuple(sorted(nodes)), sentence, problems
 

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from ...analysis.fleet.beside import Range
+from ...errors import InputError
 
 URL = "url"
 """Id of the address (`dcc.Location`): its `search` is the state. A page that changes the state writes it there, with
@@ -142,6 +143,19 @@ def moment(text: str) -> int | None:
         return None
     at_ns = seconds * _SECOND + at.microsecond * 1000
     return at_ns if _FIRST_NS <= at_ns <= _LAST_NS else None
+
+
+def typed_times(began: str | None, ended: str | None) -> tuple[int | None, int | None]:
+    """The ends of a time that a person typed, in ns since 1970; None for an empty field. Raises InputError."""
+    times = []
+    for text in (began or "", ended or ""):
+        times.append(moment(text.strip()))
+        if times[-1] is None and text.strip():
+            raise InputError(f"{text[:40]!r} is no time: write it as 2026-11-23 14:05 (UTC).")
+    since, until = times
+    if since is not None and until is not None and since >= until:
+        raise InputError("The time ends before it begins: write the earlier one on the left.")
+    return since, until
 
 
 def _range(text: str) -> Range | None:

@@ -13,7 +13,7 @@ import polars as pl
 from ...analysis import Variability
 from ...analysis.contents import FRESH_S, FleetNow
 from ...analysis.runs.probing import Probed
-from ...analysis.verdicts import Judgement, Kind, Level, Verdict
+from ...analysis.verdicts import Judgement, Kind, Verdict
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
 from ...analysis.verdicts.verdict import Gap
@@ -38,7 +38,7 @@ from ..words import (
 )
 from .evidence import action, because, remark, size
 from .gpu import software
-from .verdicts import fine, least, not_judged, to_watch
+from .verdicts import fine, least, name_of, not_judged, to_watch
 
 WORST = 5
 """Findings in the three answers; the others are counted, and stand in the table of all."""
@@ -112,13 +112,13 @@ def headline(fleet: JudgedFleet) -> str:
     return f"{odd:,} of {upto}{gpus} {stands} out. {rest}".rstrip()
 
 
-def three_answers(fleet: JudgedFleet, *, most: int = WORST) -> list[Section]:
+def three_answers(fleet: JudgedFleet) -> list[Section]:
     """Which GPUs, why, and what to do first: the first screen of the dashboard, of a report and of a demo's end.
 
     `machine` is the picture beside them.
     """
     judgement = fleet.judgement
-    worst = judgement.rows[:most]
+    worst = judgement.rows[:WORST]
     names = short_names((verdict.name for verdict in judgement.rows), fleet.gpus["gpu"])
     sections = []
     if worst:
@@ -150,7 +150,7 @@ def machine(fleet: JudgedFleet) -> Chart:
 
 def _which(judgement: Judgement, worst: Sequence[Verdict], names: Mapping[str, str]) -> Table:
     rows: list[Sequence[Cell]] = [
-        (_named(verdict, names), str(verdict.kind), str(verdict.state), size(verdict) or None) for verdict in worst
+        (name_of(verdict, names), str(verdict.kind), str(verdict.state), size(verdict) or None) for verdict in worst
     ]
     others = len(judgement.rows) - len(worst)
     effect = "Against its peers: slower, hotter and more are positive; a fact that was seen has no size"
@@ -173,13 +173,6 @@ def unseen(fleet: JudgedFleet) -> Section | None:
         parts.append(f"Not everything could be judged: {listed(subjects, _NAMES)}.")
         parts.append(Section("What could not be judged", [reasons], folded=True))
     return Section("Too small to see, or not judged", parts, anchor="unseen") if parts else None
-
-
-def _named(verdict: Verdict, names: Mapping[str, str]) -> str:
-    counted = many(len(verdict.gpus), "GPU")
-    name = names[verdict.name]
-    single = verdict.level in (Level.GPU, Level.RANK) or verdict.name == counted
-    return name if single else f"{name} ({counted})"
 
 
 def measure_again(judgement: Judgement) -> list[Part]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -114,7 +114,7 @@ def table(verdicts: Sequence[Verdict], beside: Iterable[str] = (), title: str = 
     names = short_names((verdict.name for verdict in verdicts), beside)
     rows = [
         (
-            names[verdict.name] + (f" ({many(len(verdict.gpus), 'GPU')})" if _several(verdict) else ""),
+            name_of(verdict, names),
             str(verdict.kind),
             str(verdict.state),
             size(verdict) or None,
@@ -134,9 +134,11 @@ def table(verdicts: Sequence[Verdict], beside: Iterable[str] = (), title: str = 
     return Table(columns, rows, title, most=LISTED)
 
 
-def _several(verdict: Verdict) -> bool:
-    counted = many(len(verdict.gpus), "GPU")
-    return verdict.level not in (Level.GPU, Level.RANK) and verdict.name != counted
+def name_of(verdict: Verdict, names: Mapping[str, str]) -> str:
+    """The short name of what a verdict is about; of a node or a batch, with its number of GPUs."""
+    counted, name = many(len(verdict.gpus), "GPU"), names[verdict.name]
+    single = verdict.level in (Level.GPU, Level.RANK) or verdict.name == counted
+    return name if single else f"{name} ({counted})"
 
 
 def keys(judgement: Judgement) -> Iterable[str]:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from plotly import graph_objects
@@ -69,6 +70,45 @@ def figure_of(traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]) ->
     return for_notebook(drawn) if checked else drawn
 
 
+def error_bars(low: Any, high: Any, colour: str, *, width: float = 4, thickness: float = 1.5) -> dict[str, Any]:
+    """Bars of intervals that reach so far below (`low`) and above (`high`) their points."""
+    return {
+        "type": "data", "symmetric": False, "array": high, "arrayminus": low,
+        "color": colour, "thickness": thickness, "width": width,
+    }  # fmt: skip
+
+
+def axes_of(panel: int) -> dict[str, str]:
+    """What a trace of a panel of `stacked` names; the highest panel is 1."""
+    number = "" if panel == 1 else str(panel)
+    return {"xaxis": f"x{number}", "yaxis": f"y{number}"}
+
+
+def stacked(
+    traces: Sequence[Mapping[str, Any]],
+    upright: Sequence[Mapping[str, Any]],
+    under: str,
+    layout: Mapping[str, Any],
+    *,
+    apart: float = 0.045,
+) -> Figure:
+    """A figure with a panel for each axis of `upright`, the highest first, `apart` of the height between two of them.
+
+    The axes below the panels move together; only the lowest has numbers, and the title `under`.
+    """
+    n = len(upright)
+    height = (1 - apart * (n - 1)) / n
+    axes: dict[str, Any] = {}
+    for panel, own in enumerate(upright, start=1):
+        names = axes_of(panel)
+        low = (n - panel) * (height + apart)
+        level: dict[str, Any] = {"anchor": names["yaxis"], "domain": [0, 1], "zeroline": False}
+        level |= {"title": {"text": under}} if panel == n else {"matches": axes_of(n)["xaxis"], "showticklabels": False}
+        axes[names["xaxis"].replace("x", "xaxis")] = level
+        axes[names["yaxis"].replace("y", "yaxis")] = {"anchor": names["xaxis"], "domain": [low, low + height], **own}
+    return figure_of(traces, {**layout, **axes})
+
+
 def for_notebook(figure: Figure) -> graph_objects.Figure:
     """The figure as Plotly's own, which a notebook shows and a program changes, shows and writes."""
     from plotly import graph_objects
@@ -100,12 +140,14 @@ def _sent(part: Any) -> Any:
         return part
     if part.dtype in (np.int64, np.uint64):
         part = _short(part)
-    kind = f"{part.dtype.kind}{part.dtype.itemsize}"
-    if kind not in _KNOWN:
-        return part  # Dash sends it as a list
-    shape = {"shape": ", ".join(map(str, part.shape))} if part.ndim > 1 else {}
-    bytes_of = base64.b64encode(part.tobytes()).decode("ascii")
-    return {"dtype": kind, "bdata": bytes_of, **shape}
+    return typed(part) if f"{part.dtype.kind}{part.dtype.itemsize}" in _KNOWN else part  # else Dash sends a list
+
+
+def typed(values: NDArray[Any]) -> dict[str, Any]:
+    """An array as Plotly takes it in the fewest bytes."""
+    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
+    bytes_of = base64.b64encode(values.tobytes()).decode("ascii")
+    return {"dtype": f"{values.dtype.kind}{values.dtype.itemsize}", "bdata": bytes_of, **shape}
 
 
 def _short(numbers: Any) -> Any:

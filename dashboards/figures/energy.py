@@ -11,7 +11,7 @@ import polars as pl
 from ...analysis.energy.one_job import NO_VERDICT
 from ..style import BLUE, GREY, ORANGE, RED, layout
 from ..words import MISSING, many, unit_of, with_interval, with_interval_in_unit
-from .drawing import Bar, Figure, Scatter, figure_of
+from .drawing import Bar, Figure, Scatter, error_bars, figure_of
 from .looks import plain
 
 PARTS = {
@@ -22,8 +22,7 @@ PARTS = {
 """By kind: the column with the energy, how it is called, its colour."""
 PLACES = 32
 """GPUs of a job that are drawn, the slowest first."""
-WHISKER = {"color": "#59626e", "thickness": 1.5, "width": 4}
-"""How a 95 % interval is drawn at the end of a bar; pages give it the colour of text."""
+_WHISKER = "#59626e"  # of a 95 % interval at the end of a bar; pages give it the colour of text
 _ENERGY = ("energy_j", "low_j", "high_j")
 _DAY_MS, _HALF_DAY, _DAYS = 86_400_000, timedelta(hours=12), 6
 _LONGEST = 28  # letters of a name beside its bar
@@ -31,10 +30,10 @@ _LONGEST = 28  # letters of a name beside its bar
 Row = Mapping[str, Any]
 
 
-def error_bars(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:
+def _whiskers(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:
     """The 95 % intervals of some values, as Plotly draws them."""
     above, below = ([abs(end - value) for end, value in zip(ends, values, strict=True)] for ends in (high, low))
-    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, **WHISKER}
+    return error_bars(below, above, _WHISKER)
 
 
 def books(rows: pl.DataFrame) -> Figure:
@@ -61,7 +60,7 @@ def books(rows: pl.DataFrame) -> Figure:
     sums = Scatter(
         x=metered["day"].to_list(),
         y=values,
-        error_y=error_bars(values, low, high),
+        error_y=_whiskers(values, low, high),
         mode="markers",
         showlegend=False,
         marker={"size": 4, "opacity": 0},
@@ -116,7 +115,7 @@ def largest(rows: pl.DataFrame) -> Figure:
         orientation="h",
         width=0.72,
         marker={"color": BLUE},
-        error_x=error_bars(energy, low, high),
+        error_x=_whiskers(energy, low, high),
         hovertext=[
             f"{plain(row['what'])}<br>{_text(row)}" + (f"<br>{many(row['gpus'], 'GPU')}" if row["gpus"] else "")
             for row in bars.iter_rows(named=True)
@@ -178,7 +177,7 @@ def places(rows: pl.DataFrame) -> Figure | None:
             "symbol": ["circle" if is_calm else "diamond" for is_calm in calm],
             "size": 9,
         },
-        error_x=error_bars(slower, low, high),
+        error_x=_whiskers(slower, low, high),
         text=texts,
         hovertemplate="%{text}<extra></extra>",
         showlegend=False,

@@ -16,9 +16,8 @@ from ...analysis.fleet.timelines import Timelines
 from ...analysis.fleet.trend import Trend
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout, nothing, room
 from ..words import estimate, interval, many, minus
-from .drawing import Bar, Box, Figure, Scatter, Scattergl, figure_of
+from .drawing import Bar, Box, Figure, Scatter, Scattergl, axes_of, error_bars, figure_of, stacked
 from .looks import FEW, MANY, PERCENT, Look, Scale, chosen, ending, mark, marks, plain, points, single, thinned
-from .panels import axes_of, stacked
 
 POINTS = 600
 """GPUs drawn of a probe in a report; of more, evenly many over their order, and all that have findings."""
@@ -338,7 +337,7 @@ def strips(
         text = [f"{plain(name)}<br>{quantity.text(value) if np.isfinite(value) else 'n/a'}" for name, value in pairs]
     traces = [
         _all_points(strip.x, strip.scale.sent(strip.y), strip.usual, text),
-        strip_ring(strip, names, picked),
+        ring(strip, names, picked),
         _box(
             [strip.scale.bend(strip.boxes[quantity.apart].list.get(place).to_numpy()) for place in range(5)],
             x=UNIT * np.arange(len(strip.places)),
@@ -369,14 +368,10 @@ def strips(
     )
 
 
-def strip_ring(strip: Strips, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
+def ring(placed: Strips | Powered, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
     """Rings around the chosen GPUs."""
-    return _ring(strip.x, strip.y, names, picked)
-
-
-def _ring(x: Any, y: Any, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
-    rows = [row for row in picked if np.isfinite(y[row])]
-    return chosen(x[rows].tolist(), y[rows].tolist(), [names[row] for row in rows])
+    rows = [row for row in picked if np.isfinite(placed.y[row])]
+    return chosen(placed.x[rows].tolist(), placed.y[rows].tolist(), [names[row] for row in rows])
 
 
 def _all_points(x: Any, y: Any, usual: Mapping[str, float], text: Sequence[str] | None) -> dict[str, Any]:
@@ -458,10 +453,9 @@ def against_power(
         ]
     texts = None if text is None else [text[row] for row in rows]
     usual = MANY if len(rows) > DRAWN_AS_IMAGE else FEW
-    ring = [power_ring(power, names, picked)] if live else []
     traces = [
         _all_points(power.x[rows], power.scale.sent(power.y[rows]), usual, texts),
-        *ring,
+        *([ring(power, names, picked)] if live else []),
         *_marked_rows(power.x, power.y, marked, text),
     ]
     return figure_of(
@@ -480,11 +474,6 @@ def against_power(
             annotations=[] if len(known) else [nothing("n/a: no run has both a time and a power")],
         ),
     )
-
-
-def power_ring(power: Powered, names: Sequence[str], picked: Sequence[int]) -> dict[str, Any]:
-    """Rings around the chosen GPUs."""
-    return _ring(power.x, power.y, names, picked)
 
 
 # -- over the campaigns -------------------------------------------------------------------------------------------
@@ -554,15 +543,7 @@ def _line(rows: pl.DataFrame, scale: Scale, name: str, look: tuple[str, str], te
     return Scatter(
         x=rows["began"].to_list(),
         y=y.tolist(),
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": np.nan_to_num(above - y).tolist(),
-            "arrayminus": np.nan_to_num(y - below).tolist(),
-            "thickness": 1.5,
-            "width": 4,
-            "color": colour,
-        },
+        error_y=error_bars(np.nan_to_num(y - below).tolist(), np.nan_to_num(above - y).tolist(), colour),
         mode="lines+markers",
         name=name,
         line={"color": colour, "width": 2},
@@ -613,7 +594,7 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
     return stacked(
         traces,
         [{"title": {"text": title}, "range": _range(lines, gpu, metric)} for metric, title in _PANELS],
-        {"zeroline": False},
+        "time since its first probe began, s",
         layout(
             590,
             margin={"l": 64, "r": 40, "t": 120, "b": 82},
@@ -622,8 +603,6 @@ def over_time(lines: Timelines, gpu: str, name: str) -> Figure:
             shapes=bands,
             annotations=words,
         ),
-        apart=0.045,
-        under="time since its first probe began, s",
     )
 
 

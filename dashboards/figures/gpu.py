@@ -33,7 +33,7 @@ from ..words import (
     percent,
     with_interval,
 )
-from .drawing import Bar, Figure, Heatmap, Scatter, figure_of
+from .drawing import Bar, Figure, Heatmap, Scatter, error_bars, figure_of
 from .looks import PERCENT, plain, single
 
 _NO_MARGIN = {"zeroline": False, "showgrid": False}
@@ -54,14 +54,6 @@ def subject(standing: Standing) -> str:
 def reason_name(held: Held) -> str:
     """The name of a reason that holds a clock, for people."""
     return CLOCK_REASONS.get(held.reason.name, held.reason.name.replace("_", " "))
-
-
-def _bars(low: Sequence[float] | Floats, high: Sequence[float] | Floats, colour: str, width: int) -> dict[str, Any]:
-    """Bars of intervals that reach so far below and above their points."""
-    return {
-        "type": "data", "symmetric": False, "array": high, "arrayminus": low, "color": colour, "width": width,
-        "thickness": 1.6,
-    }  # fmt: skip
 
 
 # -- what an effect is made of -----------------------------------------------------------------------------------
@@ -98,7 +90,7 @@ def causes(verdict: Verdict) -> Figure:
         ),
         Scatter(
             x=tips, y=rows, mode="markers", marker={"size": 1, "color": GREY}, hoverinfo="skip", showlegend=False,
-            error_x=_bars(down, up, GREY, 5),
+            error_x=error_bars(down, up, GREY, width=5),
         ),
     ]  # fmt: skip
     steps = [
@@ -257,7 +249,7 @@ def _rows(
         traces.append(
             Scatter(
                 x=x, y=[place for place, _ in drawn_rows], mode="markers", name=name,
-                error_x=_bars(x - low, high - x, colour, 4),
+                error_x=error_bars(x - low, high - x, colour),
                 marker={"color": colour, "symbol": symbol, "size": 10, "line": {"width": 1, "color": "#ffffff"}},
                 text=[row.text for _, row in drawn_rows], hovertemplate="%{text}<extra></extra>",
             )
@@ -457,7 +449,7 @@ def _own_sittings(sittings: Sequence[Sitting], against: str) -> Any:
         x=[sitting.began for sitting in sittings], y=[sitting.off_pct for sitting in sittings], mode="lines+markers",
         name="this GPU", line={"color": BLUE, "width": 2},
         marker={"color": BLUE, "size": 8, "line": {"width": 1, "color": "#ffffff"}},
-        error_y=_bars(down, up, BLUE, 3),
+        error_y=error_bars(down, up, BLUE, width=3),
         text=[_sitting_text(sitting, against) for sitting in sittings], hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
 

@@ -7,7 +7,6 @@ their own. A change of the brush then sends a few numbers, and not the figure.
 from __future__ import annotations
 
 import math
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,7 +20,7 @@ from ...analysis.fleet.side_by_side import Floats
 from ...analysis.verdicts import Kind, Verdict
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY
 from ..words import minus
-from .drawing import Scatter
+from .drawing import Scatter, typed
 
 FEW = {"size": 6, "opacity": 0.75}
 MANY = {"size": 3.5, "opacity": 0.4}
@@ -127,13 +126,6 @@ def points(held: NDArray[np.bool_] | None, usual: Mapping[str, Any]) -> dict[str
         return {"color": BLUE, **usual}
     colours = {"colorscale": [[0, _FAINT], [1, _FULL]], "cmin": 0, "cmax": 1, "showscale": False}
     return {**usual, "opacity": 1, "color": typed(held.astype(np.uint8)), **colours}
-
-
-def typed(values: NDArray[Any]) -> dict[str, Any]:
-    """An array as Plotly takes it in the fewest bytes, where the figure is not made by Plotly's own library."""
-    kind = f"{values.dtype.kind}{values.dtype.itemsize}"
-    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
-    return {"dtype": kind, "bdata": b64encode(values.tobytes()).decode(), **shape}
 
 
 def chosen(x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> dict[str, Any]:

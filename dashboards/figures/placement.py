@@ -9,7 +9,7 @@ import polars as pl
 
 from ...analysis.placement.advice import AVOIDED, EXCLUDED, KEPT, PREFERRED, UNMARKED
 from ..style import BLUE, GREY, ORANGE, RED, layout
-from .drawing import Figure, Scatter, figure_of
+from .drawing import Figure, Scatter, error_bars, figure_of
 from .looks import single
 
 _FEW = 64  # nodes that are named on the axis, each with its own bar
@@ -78,12 +78,11 @@ def _reaches(rows: pl.DataFrame, line: float) -> bool:
 
 def _points(rows: pl.DataFrame, colour: str, symbol: str, size: int, name: str, *, bars: bool) -> Any:
     score = rows["score"].to_numpy()
-    error_bars: dict[str, Any] = {}
+    whiskers: dict[str, Any] = {}
     if bars:
         above = (rows["high"] - rows["score"]).round(5).to_list()
         below = (rows["score"] - rows["low"]).round(5).to_list()
-        about = {"type": "data", "symmetric": False, "color": colour, "thickness": 1.4, "width": 3}
-        error_bars["error_y"] = {**about, "array": above, "arrayminus": below}
+        whiskers["error_y"] = error_bars(below, above, colour, width=3)
     return Scatter(
         x=single(rows["rank"].to_numpy()),
         y=single(score),
@@ -96,7 +95,7 @@ def _points(rows: pl.DataFrame, colour: str, symbol: str, size: int, name: str, 
         ],
         hovertemplate="%{customdata[0]}: %{y:.3f} %{customdata[2]}<br>slowest GPU %{customdata[1]}, "
         "n = %{customdata[3]}<extra></extra>",
-        **error_bars,
+        **whiskers,
     )
 
 

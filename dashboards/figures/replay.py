@@ -12,7 +12,7 @@ from ...analysis.replay.findings import PolicyGain
 from ...analysis.replay.outcome import UNFAIR, Outcome
 from ...analysis.replay.world import World
 from ..style import BLUE, GREY, LEGEND, SKY, SLOWNESS, layout, line_of
-from .drawing import Bar, Figure, Scatter, figure_of
+from .drawing import Bar, Figure, Scatter, error_bars, figure_of
 from .looks import single
 
 Floats = NDArray[np.float64]
@@ -278,14 +278,8 @@ def gain_by_seed(gains: Sequence[PolicyGain]) -> Figure:
         )
         bounds = None
         if gain.lower_pct is not None and gain.upper_pct is not None:
-            bounds = {
-                "type": "data",
-                "array": [gain.upper_pct - gain.mean_pct],
-                "arrayminus": [gain.mean_pct - gain.lower_pct],
-                "thickness": 2,
-                "width": 6,
-                "color": colour,
-            }
+            low, high = [gain.mean_pct - gain.lower_pct], [gain.upper_pct - gain.mean_pct]
+            bounds = error_bars(low, high, colour, width=6, thickness=2)
         traces.append(
             Scatter(
                 x=[gain.mean_pct],

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 from dash import Input, Output, Patch, State, ctx, dcc, html, no_update, set_props
 
-from ...figures.drawing import Figure, figure_of
+from ...figures.drawing import Figure, figure_of, typed
 from ...figures.fleet import (
     GPU_FIGURES,
     LINES,
     GpuFigure,
     against_power,
     over_campaigns,
-    power_ring,
-    strip_ring,
+    ring,
     strips,
 )
-from ...figures.looks import chosen, points, typed
+from ...figures.looks import chosen, points
 from ...figures.machine import heat_map
 from ...style import layout, nothing
 from ...words import many
@@ -289,9 +288,9 @@ def _rings(fleet: View, picked: Sequence[int]) -> dict[str, Any]:
     cells = [fleet.grid.cell[fleet.rows["gpu"][row]] for row in picked]
     names = [fleet.names[row] for row in picked]
     return {
-        STRIPS: strip_ring(fleet.strips, fleet.names, picked),
+        STRIPS: ring(fleet.strips, fleet.names, picked),
         MAP: chosen([column for _, column in cells], [row for row, _ in cells], names),
-        POWER: power_ring(fleet.powered, fleet.names, picked),
+        POWER: ring(fleet.powered, fleet.names, picked),
     }
 
 

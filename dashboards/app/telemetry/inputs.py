@@ -12,13 +12,14 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, Patch, State, ctx
 from ....analysis.telemetry.choosing import Boards, matching
 from ....analysis.telemetry.extent import before
 from ....analysis.telemetry.shown import shown
+from ....errors import InputError
 from ....store.metrics import METRICS as ALL_METRICS
 from ....store.metrics import ROW
 from ...words import many
 from ..drawing import labelled
-from ..page import URL, told
+from ..page import URL, choice, field, told
 from ..state import State as Address
-from ..state import moment, parse
+from ..state import moment, parse, typed_times
 from .view import METRICS, known_boards
 
 if TYPE_CHECKING:
@@ -67,8 +68,6 @@ def input_rows(reading: Reading, state: Address) -> Component:
         html.Button(text, id={"type": LENGTH, "length": length}, type="button", n_clicks=0)
         for length, text in _LENGTHS.items()
     ]
-    windows = [{"label": text, "value": value} for value, text in _WINDOWS.items()]
-    live = dcc.Dropdown(windows, live_window(state), id=LIVE, clearable=False, searchable=False)
     which = [
         html.Label(["GPUs, nodes, cabinets", gpus], className="grow"),
         html.Label(["Metrics", metric_list], className="grow"),
@@ -76,10 +75,12 @@ def input_rows(reading: Reading, state: Address) -> Component:
     ]
     times = [
         html.Div(lengths, role="group", className="buttons", **labelled("Range")),
-        html.Label(["From (UTC)", dcc.Input(id=FROM, type="text", className="when", autoComplete="off")]),
-        html.Label(["to", dcc.Input(id=TO, type="text", className="when", autoComplete="off")]),
+        html.Label(["From (UTC)", field(FROM)]),
+        html.Label(["to", field(TO)]),
         html.Button("Back", id=BACK, type="button", n_clicks=0, title="The range before the last zoom"),
-        html.Label([html.Span("Live", className="unseen"), live], className="live"),
+        html.Label(
+            [html.Span("Live", className="unseen"), choice(LIVE, _WINDOWS, live_window(state))], className="live"
+        ),
     ]
     rows = [html.Div(inputs, className="inputs") for inputs in (which, times)]
     return html.Div([*rows, html.Div(id=WRONG, role="alert")])
@@ -213,15 +214,10 @@ def _with_times(state: Address, began: str | None, ended: str | None, now: dict[
     """The address with the range that was typed, and what is wrong with it."""
     if now and [began or "", ended or ""] == now["ends"]:
         return state, None
-    times = []
-    for text in (began, ended):
-        at = moment(text.strip()) if text else None
-        if at is None and text:
-            return state, told(f"{text[:40]!r} is no time: write it as 2026-11-23 14:05:00 (UTC).", kind="problem")
-        times.append(at)
-    since, until = times
-    if since is not None and until is not None and since >= until:
-        return state, told("The range ends before it begins: write the earlier time on the left.", kind="problem")
+    try:
+        since, until = typed_times(began, ended)
+    except InputError as error:
+        return state, told(str(error), kind="problem")
     return replace(state, since=since, until=until, live=None), None
 
 
