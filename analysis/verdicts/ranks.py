@@ -36,7 +36,9 @@ FEWEST_PEERS = 3
 FEWEST_STEPS = 5
 ERROR_RATE = 0.03
 """Of the ranks that are named, the share that is healthy: one job alone does not tell how heavy its tails are."""
-MOST_P = 1e-3
+MOST_P, MOST_OF_JOB = 1e-3, 0.01
+"""A chance above the first, or above this share of a job's ranks if that is more, names no rank. In a job of three, one
+chance in 300 is still a healthy rank in 1 of 100 jobs only; the first alone would leave out ranks 1.3 times slower."""
 SHOWS_P = 0.01
 """A named rank shows it in operations with at most this p-value."""
 _BLOCKS = 10
@@ -317,8 +319,9 @@ def _named(job: _Job, compared: Sequence[ComparedOperation], context: ClusterCon
     p_values = np.where(present, p_values, 1.0)
     joined, q_values = simes(p_values, present), np.ones(count)
     q_values[counts > 0] = discoveries(joined[counts > 0], int((counts > 0).sum()))
+    most_p = max(MOST_P, MOST_OF_JOB / max(1, int((counts > 0).sum())))
     rows = []
-    for worker in np.flatnonzero((counts > 0) & (q_values <= ERROR_RATE) & (p_values.min(axis=0) <= MOST_P)):
+    for worker in np.flatnonzero((counts > 0) & (q_values <= ERROR_RATE) & (p_values.min(axis=0) <= most_p)):
         showing = [comparison for row, comparison in enumerate(compared) if p_values[row, worker] <= SHOWS_P]
         effects = sorted((_effect(comparison, int(worker)) for comparison in showing), reverse=True)
         about = job.workers.filter(pl.col("worker") == int(worker)).row(0, named=True)

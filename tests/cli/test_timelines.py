@@ -134,6 +134,13 @@ def test_among_unequal_sequences_a_slow_rank_is_found(tmp_path: Path) -> None:
     assert [row["name"] for row in document["rows"]] == ["rank 6"]
 
 
+def test_of_three_ranks_one_that_is_1_3_times_slower_is_found(tmp_path: Path) -> None:
+    """Three values do not tell how they are distributed: what is assumed of it must not hide a rank so slow."""
+    (row,) = verdicts(imported(tmp_path, timeline(3, 1, slow={1: 1.3})))["rows"]
+    assert (row["name"], row["n"]) == ("rank 1", 3)
+    assert row["q"] < 0.03
+
+
 @pytest.mark.long
 def test_a_csv_of_other_names_beside_runs(tmp_path: Path) -> None:
     """A cluster may have runs, and timelines too: both are judged. The GPU is one that the store knows."""
