@@ -383,6 +383,7 @@ _NO_GPUS = pl.DataFrame(schema={"gpu": pl.String, "name": pl.String, "model": pl
 _OPERATIONS = {"forward-compute": 0.2, "backward-compute": 0.4}  # s
 JOBS: dict[str, dict[str, Any]] = {
     "equal work": {}, "three peers, one stage": {"peers": 3, "stages": 1}, "ranks differ by 2 %": {"ranks": 0.02},
+    "three peers that differ by 2 % as t3": {"peers": 3, "stages": 1, "ranks": 0.02, "heavy": True},
     "ranks differ as t3": {"heavy": True}, "neighbouring steps alike": {"neighbours": 0.95, "operations": 0.03},
     "pauses of the host": {"pauses": 0.1}, "unequal sequences": {"sequences": 0.4},
     "lastingly longer sequences": {"sequences": 0.4, "lasting": 0.5},

@@ -47,6 +47,10 @@ def quotes() -> Sequence[tuple[str, str]]:
     boards = result("energy", "populations", "without_loads_locked_for_ever")
     meter = result("energy", "metered", "metered, model known", "2 to 10 s")
     judged, stored = result("verdict_speed", "judge", "4 workloads"), result("verdict_speed", "stored")
+    three_peers = next(
+        jobs for jobs in result("verdicts", "ranks", "jobs")
+        if (jobs["jobs_of"], jobs["slower"]) == ("three peers, one stage", 1.3)
+    )  # fmt: skip
     commits, day = result("store", "commits", "ms"), result("scale", "day")
     kinds = result("advise", "gains", "kinds")
     return [
@@ -55,6 +59,7 @@ def quotes() -> Sequence[tuple[str, str]]:
         ("verdicts", f"{share(gains['gains'])} of {gains['gains']['n']} gains"),
         ("advice", f"{share(gains['gains']).split(' %')[0]} % of {gains['gains']['n']} gains"),
         ("verdicts", f"{past['whorl']['false_at_most']['hits']} ({share(past['whorl']['false_at_most'])})"),
+        ("verdicts", row("three peers, one stage", "0", "0", "0 % [0, 11]", share(three_peers["whorl_finds_it"], 0))),
         ("energy", f"| {boards['windows']} | {boards['boards']} | {boards['covered_pct']:g} ["),
         ("energy", f"{share(meter['hold'])} of {meter['hold']['n']}"),
         ("benchmarks", row("verdicts and fingerprints", middle(judged["whorl"]["cpu_s"], 1))),
