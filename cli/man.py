@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import click
 
@@ -12,7 +13,7 @@ from .. import __version__
 from .options import PairsOption
 
 _LITERAL = "\b"  # click leaves the lines of such a paragraph as they are
-_MANY = 4
+_SEVERAL = 2
 """Commands of which an option stands once, for all, in docs/cli.md."""
 _OTHERS = {"-": "\\-", "\\": "\\e", "\u2212": "\\-", "'": "\\(aq"}
 
@@ -55,46 +56,94 @@ def man(ctx: click.Context, as_markdown: bool) -> None:
 
 
 def reference(root: click.Context) -> Iterator[str]:
-    """The lines of docs/cli.md: each command with its text and its options; those of many commands stand once."""
+    """The lines of docs/cli.md: each command with its text and its options; those of several commands stand once."""
     yield re.sub(r"(?<!\n)\n(?!\n)", " ", _REFERENCE).strip()
-    commands = [(context, _options(context)) for context in _below(root)]
-    times = Counter(record for _, records in commands for record in records)
-    common = sorted(record for record, n in times.items() if n >= _MANY)
-    yield "\n## Options of many commands\n"
-    yield from map(_option_line, common)
+    commands = [(context, [*_records(context)]) for context in _below(root)]
+    common = _common(record for _, records in commands for record in records)
+    yield "\n## Options of several commands\n"
+    yield "A command that has one of them as it stands here names it under *also*. Brackets hold the default.\n"
+    yield from _option_lines(sorted(common))
     for context, records in commands:
         depth = len(context.command_path.split())
         yield f"\n{'#' * depth} {context.command_path}\n"
         pieces = [piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
-        if pieces:
+        if pieces and not isinstance(context.command, click.Group):
             yield f"`{context.command_path} {' '.join(pieces)}`\n"
-        yield from _markdown(context.command.help or "")
-        yield from (_option_line(record) for record in records if record not in common)
-        elsewhere = [f"`{names.split()[0].rstrip(',')}`" for names, text in records if (names, text) in common]
+        yield from _markdown(context)
+        yield from _option_lines([record for record in records if record not in common])
+        elsewhere = [record.short() for record in records if record in common]
         if elsewhere:
-            yield f"- as everywhere: {', '.join(elsewhere)}"
+            yield f"- also: {', '.join(f'`{name}`' for name in elsewhere)}"
 
 
-def _options(context: click.Context) -> list[tuple[str, str]]:
-    """How each option of a command is written, and what it does."""
-    records: list[tuple[str, str] | None] = []
+class _Record(NamedTuple):
+    """An option of a command, or a key of one: how it is written, and what it does."""
+
+    option: str
+    """As `--json`, `--since DATE`; of a key `--set`, or `--backend simulated:`."""
+    key: str
+    """As `seed=integer`; empty for an option without keys."""
+    text: str
+
+    def short(self) -> str:
+        """The name without what it takes, as `--json`, `--set seed` and `--backend simulated:seed`."""
+        if not self.key:
+            return self.option.split()[0].rstrip(",")
+        return f"{self.option} {self.key.partition('=')[0]}".replace(": ", ":")
+
+
+def _records(context: click.Context) -> Iterator[_Record]:
+    """The options of a command; of an option of keys what it is for, and each key."""
     for parameter in context.command.get_params(context):
-        records.append(parameter.get_help_record(context))
-        records += parameter.records() if isinstance(parameter, PairsOption) else []
-    return [(names, text) for names, text in filter(None, records) if text and names != "-h, --help"]
+        names, text = parameter.get_help_record(context) or ("", "")
+        if isinstance(parameter, PairsOption):
+            if parameter.purpose:
+                yield _Record(names, "", parameter.purpose)
+            written = set()
+            for table, rows in parameter.tables.items():
+                for key, takes, meaning in (row.row() for row in rows.values()):
+                    if key not in written:
+                        yield _Record(
+                            f"{parameter.opts[0]} {table}:" if table else names.split()[0], f"{key}={takes}", meaning
+                        )
+                    written.add(key)
+        elif text and names != "-h, --help":
+            yield _Record(names, "", text)
 
 
-def _option_line(record: tuple[str, str]) -> str:
-    names, text = record
-    return f"- `{names}`: {text}"
+def _common(records: Iterable[_Record]) -> set[_Record]:
+    """The options that stand once for all: of those that are written alike, the text that most commands have."""
+    common: dict[tuple[str, str], _Record] = {}
+    for record, n in Counter(records).most_common():
+        if n >= _SEVERAL:
+            common.setdefault(record[:2], record)
+    return {*common.values()}
 
 
-def _markdown(text: str) -> Iterator[str]:
-    """A help text in paragraphs; examples as code."""
-    for is_literal, lines in _paragraphs(text):
-        if is_literal:
+def _option_lines(records: Sequence[_Record]) -> Iterator[str]:
+    """A line for each option; the keys of one below it."""
+    above = ""
+    for option, key, text in records:
+        if key and option != above:
+            yield f"- `{option}`"
+        above = option
+        written = re.sub(r"\b(INTEGER|FLOAT)( RANGE)?\b", "N", key or option)
+        yield f"{'  ' if key else ''}- `{written}`: {re.sub(r'  +', ' ', text).replace('[default: ', '[')}"
+
+
+def _markdown(context: click.Context) -> Iterator[str]:
+    """A help text in paragraphs; examples as code, without those of sub-verbs, which have their own section."""
+    command = context.command
+    below = (
+        tuple(f"{context.command_path} {name} " for name in command.commands)
+        if isinstance(command, click.Group)
+        else ()
+    )
+    for is_literal, lines in _paragraphs(command.help or ""):
+        lines = [line.strip() for line in lines if not f"{line.strip()} ".startswith(below)] if below else lines
+        if is_literal and lines:
             yield "\n".join(f"    {line.strip()}" for line in lines) + "\n"
-        else:
+        elif lines:
             yield " ".join(lines) + "\n"
 
 
@@ -122,6 +171,15 @@ def page(root: click.Context) -> Iterator[str]:
         yield f".B {_roff(context.command_path)}\n{_roff(' '.join(context.command.collect_usage_pieces(context)))}"
         yield from _text(context.command.help or "")
         yield from (f".TP\n.B {_roff(names)}\n{_roff(text)}" for names, text in _options(context))
+
+
+def _options(context: click.Context) -> Iterator[tuple[str, str]]:
+    """How each option of a command is written, and what it does; the keys of an option one by one."""
+    for parameter in context.command.get_params(context):
+        names, text = parameter.get_help_record(context) or ("", "")
+        if text and names != "-h, --help":
+            yield names, text
+            yield from parameter.records() if isinstance(parameter, PairsOption) else ()
 
 
 def _below(context: click.Context) -> Iterator[click.Context]:

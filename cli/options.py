@@ -212,6 +212,8 @@ class PairsOption(click.Option):
 
     tables: Mapping[str, Mapping[str, OptionKey]]
     """The rows by key; of several groups by their name."""
+    purpose: str
+    """What it is for, without its keys; empty where the keys say all."""
 
     def records(self) -> Iterator[tuple[str, str]]:
         """How each key is written, and what it means, as the manual has it."""
@@ -257,7 +259,7 @@ class SettingsOption(PairsOption):
     """A repeatable option of KEY=VALUE. `help` explains the keys; a TOML file may have several."""
 
     def __init__(self, names: Sequence[str], *, rows: Sequence[OptionKey], says: str, **attributes: Any) -> None:
-        self.tables = {"": {row.key: row for row in rows}}
+        self.tables, self.purpose = {"": {row.key: row for row in rows}}, ""
         text = f"{says}: {', '.join(self.tables[''])}. Repeatable; `{names[0]} help` explains them."
         super().__init__(names, multiple=True, metavar="KEY=VALUE", expose_value=False, help=text, **attributes)
         self.callback = self._read
@@ -294,6 +296,7 @@ class BackendOption(PairsOption):
             alike.setdefault(", ".join(keys), []).append(f"{backend}:KEY=VALUE,...")
         takes = "; ".join(f"{' or '.join(words)} takes {keys}" for keys, words in alike.items())
         usual = f"  [default: {default}]" if default else ""
+        self.purpose = f"{says}{usual}"
         text = f"{says} {takes}; `help` explains them.{usual}"
         super().__init__(names, metavar="NAME", multiple=True, help=text, **attributes)
         self.callback = self._read
