@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from ..store.vocabulary import Vocabulary
 
 _METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporter", "nvidia-smi")
+_SOURCES = {"NVML": "NVML ", "DCGM field": "DCGM ", "dcgm-exporter": ""}
+"""What a line of a metric says of its sources, and the word before each."""
+_SEVERAL = 3
+"""Tables of which a column is explained once, for all, in docs/tables.md."""
 _OF_TELEMETRY = {
     "latest": "It has all columns of `telemetry`, and:",
     "telemetry_minutes": "`ts` is when the minute began; `cluster` and `gpu` are those of `telemetry`. A metric `x` of "
@@ -116,8 +121,18 @@ def as_document(
         "",
         "Made by `whorl schema --markdown`. `cluster` and `gpu` together are the key of a GPU: `gpu` is its UUID, else "
         "its place (cabinet-node-device), else its name. Missing is NULL, never 0; times are UTC. A column without a "
-        "type is VARCHAR, one with a unit BIGINT, unless it says otherwise. `whorl schema NAME` shows a view's SQL.",
+        "type is VARCHAR, one with a unit BIGINT, and one of UTC a TIMESTAMP, unless it says otherwise. "
+        "`whorl schema NAME` shows a view's SQL.",
+        "",
+        "Of a column of `telemetry`, square brackets have its kind, how often it is read, its field or function in "
+        "NVML (without nvmlDevice), its field in DCGM, and its names on pages of dcgm-exporter (DCGM_FI_...).",
+        "",
+        "## Columns of several tables",
+        "",
     ]
+    times = Counter(column for table in tables for column in table.columns if not _is_key(column))
+    common = {column for column, n in times.items() if n >= _SEVERAL}
+    parts += [_line(column) for column in sorted(common, key=lambda column: column.name)]
     for table in tables:
         parts += ["", f"## {table.name}", "", f"One row is {table.row}."]
         shown = list(table.columns)
@@ -129,10 +144,16 @@ def as_document(
                 parts[-1] += f" It has all columns of `{earlier.name}`, and:"
                 shown = [column for column in shown if column.name not in earlier.names]
         reads = {name: sources for name, *sources in _metrics()} if table.name == "telemetry" else {}
-        parts += ["", *(_line(column, reads.get(column.name, ())) for column in shown if not _is_key(column))]
+        above = [f"`{column.name}`" for column in shown if column in common]
+        if above:
+            parts[-1] += f" Columns explained above: {', '.join(above)}."
+        shown = [column for column in shown if column not in common and not _is_key(column)]
+        parts += ["", *(_line(column, reads.get(column.name, ())) for column in shown)]
         for one in words:
             if one.table == table.name:
+                heads = [head for head in one.header[1:] if head != "meaning"]
                 parts += ["", f"### Codes of `{one.title}`", ""]
+                parts += [f"In brackets: {', '.join(heads)}.", ""] if heads else []
                 parts += [_code_line(one, row) for row in one.rows]
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}."]
@@ -141,8 +162,8 @@ def as_document(
             if set(whole.names) <= {column.name for column in rest}:
                 parts[-1] += f" It has all columns of `{whole.name}`."
                 rest = [column for column in rest if column.name not in whole.names]
-        known = {column.name: column.description for table in tables for column in table.columns}
-        own = [column for column in rest if known.get(column.name, "") != column.description]
+        known = {(column.name, column.description) for table in tables for column in table.columns}
+        own = [column for column in rest if (column.name, column.description) not in known]
         other = [f"`{column.name}`" for column in rest if column not in own and not _is_key(column)]
         if other:
             parts[-1] += f" Columns as in its tables: {', '.join(other)}."
@@ -157,24 +178,22 @@ def _is_key(column: Column) -> bool:
 
 def _line(column: Column, sources: Sequence[str] = ()) -> str:
     """A column in a line: its type where that does not follow from the unit, its unit, its meaning, who has it."""
-    usual = "BIGINT" if column.unit and column.unit != "UTC" else "VARCHAR"
+    usual = {"": "VARCHAR", "UTC": "TIMESTAMP"}.get(column.unit, "BIGINT")
     about = [*([column.short_type] if column.short_type != usual else []), *([column.unit] if column.unit else [])]
     kind = f" ({', '.join(about)})" if about else ""
     named = dict(zip(_METRICS_HEADER[1:], sources, strict=False))
-    names = [f"{head} {named[head]}" for head in ("NVML", "DCGM field", "dcgm-exporter") if named.get(head)]
-    read = f" [{named['kind']}, {named['tier']}; {'; '.join(names)}]" if named else ""
+    names = [f"{word}{named[head].replace('nvmlDevice', '')}" for head, word in _SOURCES.items() if named.get(head)]
+    read = f" [{'; '.join([', '.join(sources[:2]), *names])}]" if named else ""
     return f"- `{column.name}`{kind}: {column.description}{read}"
 
 
 def _code_line(codes: Vocabulary, row: Sequence[str]) -> str:
-    """A code with what stands beside it; the meaning last."""
-    first, *rest = row
-    cells = [
-        cell if head == "meaning" else f"{head}: {cell}"
-        for head, cell in zip(codes.header[1:], rest, strict=True)
-        if cell
-    ]
-    return f"- `{first}`: {'; '.join(cells)}"
+    """A code with what stands beside it in brackets; the meaning last."""
+    cells = dict(zip(codes.header, row, strict=True))
+    meaning = cells.pop("meaning", "")
+    first, *rest = [cell for cell in cells.values() if cell]
+    beside = f" ({', '.join(rest)})" if rest else ""
+    return f"- `{first}`{beside}: {meaning}"
 
 
 def _cells(columns: Iterable[Column]) -> list[list[str]]:

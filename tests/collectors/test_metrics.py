@@ -94,8 +94,8 @@ def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
     known = (Path(metrics.__file__).parents[1] / "docs" / "tables.md").read_text().splitlines()
     assert [line for line in page if line.startswith(("- `links_sent`", "- `most_power`"))] == [
         "- `links_sent` (B): sent over NVLink, the protocol included [counter, fast; NVML field 140]",
-        "- `most_power` (mW): the highest power limit [gauge, slow; NVML field 188; DCGM field 162 x 1000; "
-        "dcgm-exporter MOST_POWER, MAX_POWER]",
+        "- `most_power` (mW): the highest power limit [gauge, slow; NVML field 188; DCGM 162 x 1000; "
+        "MOST_POWER, MAX_POWER]",
     ]
     assert [
         line for line in page if line not in known and not line.startswith(("- `links_sent", "- `most_power"))
