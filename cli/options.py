@@ -28,7 +28,15 @@ if TYPE_CHECKING:
 
 def configured_option(*names: str, key: str, **options: Any) -> Callable[[Any], Any]:
     """An option whose default is a key of whorl.toml, which is read only where the option is not given."""
-    return click.option(*names, default=lambda: configured(key), **options)
+    return click.option(*names, default=lambda: configured(key), callback=_needed, **options)
+
+
+def _needed(ctx: click.Context, option: click.Parameter, value: Any) -> Any:
+    """The value; MissingParameter where an option that is required has none: click takes a default that is a function
+    for a value, also where the function returns None."""
+    if value is None and option.required and not ctx.resilient_parsing:
+        raise click.MissingParameter(ctx=ctx, param=option)
+    return value
 
 
 def store_choice(says: str = "The store: a folder of tables.", **options: Any) -> Callable[[Any], Any]:
@@ -402,7 +410,7 @@ def engine_of(chosen: dict[str, Any], store: str) -> Iterator[Engine]:
     place = {name: chosen.pop(name) for name in NAMES}
     on, *instead = str(place["on"] or "here").split(",")
     if instead not in ([], ["here"]):
-        raise click.UsageError(f"--on {place['on']}: after the comma stands here, or nothing")
+        raise click.UsageError(f"--on {place['on']}: write a place, or a place and `,here`, as in slurm,here")
     if place["on"] is None:
         for name, value in place.items():
             if value:

@@ -43,7 +43,13 @@ class Units:
         text = f"from {self.count:,} {self.what}s that were resampled"
         if self.what != "GPU":
             text += f", because GPUs of a {self.what} are alike"
-        why = {"whisk_pct": "its ends are two single values", "cov_pct": "a few values decide it"}
+        why = {
+            "whisk_pct": "its ends are two single values",
+            "worst_over_median": "it is one value, and no resample has a larger one",
+            "cov_pct": "a few values decide it",
+        }
+        if self.count < LEAST_GROUPS:
+            why["fence_pct"] = f"fewer than {LEAST_GROUPS} {self.what}s"
         if self.count < FEW_FOR_TAILS:
             why["p95p5_pct"] = f"fewer than {FEW_FOR_TAILS} {self.what}s"
         none = [f"{name} ({why[name]})" for name in why if found[name] is None]
@@ -104,7 +110,9 @@ def intervals(
     found["cov_pct"] = cov = bootstrap.cov_interval(once, replicated, of.count)
     if cov is not None and cov[1] > _WIDEST * cov[0]:
         found["cov_pct"] = None
-    found["whisk_pct"] = None
+    found["whisk_pct"] = found["worst_over_median"] = None
+    if of.count < LEAST_GROUPS:  # the quartiles of its resamples are those of a few units, in few combinations
+        found["fence_pct"] = None
     if of.count < FEW_FOR_TAILS:
         found["p95p5_pct"] = None
     return found, bootstrap.icc_interval(once, replicated, resampled.moments, of.count)

@@ -9,7 +9,7 @@ result is the linear quantile of the expanded resample, exactly.
 
 Percentile intervals for quantiles. Those of the coefficient of variation and of the ICC are studentised, on the
 logarithm of the figure (of the ratio of mean squares): their percentile intervals are too narrow with heavy tails. The
-bootstrap of a maximum can never pass the largest value seen, so the upper end of worst_over_median is a lower bound.
+bootstrap of a maximum can never pass the largest value seen, so its replicates give worst_over_median no interval.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ...analysis.verdicts.compare import LEAST_GPUS
 from ...analysis.verdicts.difference import ERROR_RATE, Difference, Step
 from ...analysis.verdicts.plan import Next, Planned, Remark, Why
 from ..document import Column, Command, Document, Part, Table
-from ..words import interval, listed, many, minute, number, short_names
+from ..words import duration, interval, listed, many, minute, number, short_names
 
 _ROWS, _COMMANDS = 20, 10
 _NAMES = 8  # GPUs in a sentence
@@ -158,7 +158,7 @@ def plan(planned: Planned, todo: Sequence[NodeCommand], simulated: Mapping[str, 
     spent = sum(gpu.seconds for gpu in planned.gpus)
     names = short_names(gpu.name for gpu in planned.gpus)
     parts: list[Part] = [
-        f"Cluster {planned.cluster}: {many(len(planned.gpus), 'GPU')} to probe, {spent / 60:.0f} min of GPU time."
+        f"Cluster {planned.cluster}: {many(len(planned.gpus), 'GPU')} to probe, {duration(spent)} of GPU time."
     ]
     if planned.gpus:
         parts.append(_next_gpus(planned, names))

@@ -140,7 +140,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_in_the_answer(
         (["--on", "nowhere"], 2, "--on nowhere is no place: there are here, dask://HOST:PORT"),
         (["--on", "dask://host"], 2, "--on dask://host is no place"),
         (["--workers", "2"], 2, "--workers says nothing without a place: give --on slurm"),
-        (["--on", "slurm,there"], 2, "after the comma stands here, or nothing"),
+        (["--on", "slurm,there"], 2, "write a place, or a place and `,here`"),
         (["--on", "slurm", "--workers", "0"], 2, "0 is not in the range x>=1"),
         (["--on", "dask://127.0.0.1:9", "--workers", "2"], 2, "whose workers run already"),
         (["--on", "here", "--account", "a"], 2, "--account and --partition are of jobs of Slurm"),

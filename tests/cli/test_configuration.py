@@ -100,3 +100,20 @@ def test_zone_and_price_count_where_a_store_has_no_energy_toml(files: Files, tmp
     assert [dated.value for dated in find_settings(tmp_path).zones] == ["FR"]
     files.user.write_text("[energy]\nzone = 7\n")
     assert [dated.value for dated in find_settings(tmp_path).zones] == ["FR"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["report"], 2),
+        (["sql", "select 1"], 2),
+        (["explain", "c001-1/0"], 2),
+        (["verdicts", "variability"], 2),
+        (["import", "/dev/null"], 2),
+        (["check", "--quick"], 3),  # which fails open: 2 would be an alarm
+    ],
+)
+def test_a_store_that_nobody_names_is_missed_in_one_sentence(words: list[str], status: int, files: Files) -> None:
+    result = whorl(*words)
+    assert result.exit_code == status
+    assert "Missing option '--store'" in result.output
