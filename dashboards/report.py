@@ -46,7 +46,7 @@ from .figures.drawing import for_notebook
 from .figures.looks import Look, thinned
 from .figures.machine import CELLS, maps
 from .html import page, write_page
-from .words import MISSING, capital, listed
+from .words import MISSING, capital, in_store, listed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -215,8 +215,8 @@ def look(
     verdicts = judged(probed_runs, opened) if stored is None else stored.judgement
     stale_says = None
     if stored is not None and any(newer := stored.newer(opened)):
-        options = f"--store {shlex.quote(str(opened.root))} --cluster {shlex.quote(probed_runs.cluster)}"
-        stale_says = as_judged(stored.judged_at, newer, f"whorl verdicts {options}")
+        command = f"whorl verdicts {in_store(opened.root, probed_runs.cluster)}"
+        stale_says = as_judged(stored.judged_at, newer, command)
     measured = measurements(opened, clusters=[probed_runs.cluster], run_ids=True)
     # Kinds of a workload are those among the runs that are shown, not those among all of the store.
     workload_of_run = probed_runs.runs.select("run_id", pl.col("workload").cast(pl.Categorical))
@@ -308,11 +308,7 @@ def _trends(store: Store, campaign: Probed) -> list[Trend]:
 def summary_parts(looked: Looked, planted: Sequence[Planted] | None = None) -> Iterator[Part]:
     """The report for a terminal: what ran, the three answers, planted faults, and how much the GPUs differ."""
     campaign = looked.campaign
-    yield f"{capital(documents.what_ran(campaign, looked.fleet.grid.gpus))}."
-    if campaign.cut_says:
-        yield f"Not complete: {campaign.cut_says}."
-    if looked.stale_says:
-        yield looked.stale_says
+    yield from _opening(looked)
     yield ""
     yield documents.headline(looked.fleet)
     yield from documents.three_answers(looked.fleet)
@@ -327,25 +323,30 @@ def summary_parts(looked: Looked, planted: Sequence[Planted] | None = None) -> I
     yield from _remarks(looked)
 
 
+def _opening(looked: Looked) -> Iterator[str]:
+    """What ran, and what of it is missing or old."""
+    yield f"{capital(documents.what_ran(looked.campaign, looked.fleet.grid.gpus))}."
+    if looked.campaign.cut_says:
+        yield f"Not complete: {looked.campaign.cut_says}."
+    if looked.stale_says:
+        yield looked.stale_says
+
+
 def next_commands(looked: Looked, store: str | Path, page: str | Path | None) -> Iterator[Command]:
     """Where the page is, and commands that show more of the same store."""
-    quoted_store = shlex.quote(str(store))
+    options = in_store(store)
     if page is not None:
         yield Command(f"report: {page} (open it in a browser; it needs no network)")
-    yield Command(f"next: whorl dashboard --store {quoted_store}")
+    yield Command(f"next: whorl dashboard {options}")
     if looked.campaign.runs.is_empty():
-        yield Command(f"      whorl verdicts --store {quoted_store}")
+        yield Command(f"      whorl verdicts {options}")
         return
+    options = in_store(store, looked.campaign.cluster)
     if looked.judged.rows:
-        name = shlex.quote(looked.judged.rows[0].name)
-        cluster = shlex.quote(looked.campaign.cluster)
-        yield Command(f"      whorl explain {name} --store {quoted_store} --cluster {cluster}")
+        yield Command(f"      whorl explain {shlex.quote(looked.judged.rows[0].name)} {options}")
     workload = looked.leading.workload if looked.leading else next((row.workload for row in looked.spread), None)
     if workload is not None:
-        cluster = shlex.quote(looked.campaign.cluster)
-        yield Command(
-            f"      whorl advise --store {quoted_store} --cluster {cluster} --workload {shlex.quote(workload)}"
-        )
+        yield Command(f"      whorl advise {options} --workload {shlex.quote(workload)}")
 
 
 def _remarks(looked: Looked) -> list[str]:
@@ -377,9 +378,7 @@ def _spread_rows(looked: Looked) -> list[Variability]:
 def report_document(looked: Looked, *, planted: Sequence[Planted] | None = None, notes: Sequence[str] = ()) -> Document:
     """The report as a document: the three answers first, definitions in folds at the end."""
     campaign, noun = looked.campaign, documents.noun_of(looked.campaign)
-    parts: list[Part] = [f"{capital(documents.what_ran(campaign, looked.fleet.grid.gpus))}."]
-    parts += [f"Not complete: {campaign.cut_says}."] if campaign.cut_says else []
-    parts += [looked.stale_says] if looked.stale_says else []
+    parts: list[Part] = [*_opening(looked)]
     pictures: list[Part] = [documents.machine(looked.fleet), *_all_probes(looked, noun)]
     later = (documents.unseen(looked.fleet), documents.newest_readings(looked.now))
     beside = Section("", pictures, anchor="pictures")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -208,6 +209,12 @@ def part_of(part: float | None, total: float | None) -> str:
 def count(value: int | None) -> str:
     """A whole number; "n/a" where it is missing."""
     return MISSING if value is None else f"{value:,}"
+
+
+def in_store(store: object, cluster: str | None = None) -> str:
+    """The options of a command that name a store and, if one is meant, its cluster."""
+    of_cluster = "" if cluster is None else f" --cluster {shlex.quote(cluster)}"
+    return f"--store {shlex.quote(str(store))}{of_cluster}"
 
 
 def many(value: int, noun: str) -> str:

@@ -26,7 +26,7 @@ from ...analysis.verdicts.judgements import StoredJudgement, made_judgement, sto
 from ...errors import WhorlError
 from ..document import Chart, Command, Part, Section
 from ..documents import gpu as document
-from ..words import MISSING, many
+from ..words import MISSING, in_store, many
 from .drawing import component, components, graph, labelled, prose
 from .grid import MOST
 from .page import VERDICTS, Need, Page, following, told
@@ -198,7 +198,7 @@ def _head(gpu: KnownGpu, state: State) -> list[Component]:
 
 def _identity(gpu: KnownGpu, runs: pl.DataFrame) -> Section:
     section = document.which(gpu.row, shared(known(gpu.reading), gpu.row), runs)
-    options = f"--store {shlex.quote(str(gpu.store.root))} --cluster {shlex.quote(str(gpu.row['cluster']))}"
+    options = in_store(gpu.store.root, gpu.row["cluster"])
     write = Command(f"whorl report --gpu {shlex.quote(str(gpu.row['name']))} {options} --out gpu.html")
     vendor = Section("Evidence for a vendor: the same as one offline file", [write], folded=True)
     return replace(section, parts=[*section.parts, vendor])

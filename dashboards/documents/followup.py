@@ -11,7 +11,7 @@ from ...analysis.verdicts.compare import LEAST_GPUS
 from ...analysis.verdicts.difference import ERROR_RATE, Difference, Step
 from ...analysis.verdicts.plan import Next, Planned, Remark, Why
 from ..document import Column, Command, Document, Part, Table
-from ..words import duration, interval, listed, many, minute, number, short_names
+from ..words import duration, in_store, interval, listed, many, minute, number, short_names
 
 _ROWS, _COMMANDS = 20, 10
 _NAMES = 8  # GPUs in a sentence
@@ -43,8 +43,8 @@ def difference(changed: Difference, store: str | Path) -> Document:
     parts += difference_notes(changed)
     if changed.moved:
         name = changed.moved[0].name
-        options = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(changed.cluster)}"
-        parts.append(Command(f"whorl explain {shlex.quote(short_names([name])[name])} {options}"))
+        called = shlex.quote(short_names([name])[name])
+        parts.append(Command(f"whorl explain {called} {in_store(store, changed.cluster)}"))
     return Document(f"What changed in cluster {changed.cluster}", parts)
 
 

@@ -29,7 +29,7 @@ from ...analysis.verdicts.fingerprint import Neighbour
 from ..document import Chart, Column, Command, Document, Facts, Part, Section, Table, Tiles
 from ..figures import gpu as figures
 from ..figures.fleet import over_time
-from ..words import MISSING, count, listed, many, minute, number, with_interval
+from ..words import MISSING, count, in_store, listed, many, minute, number, with_interval
 from .evidence import because, changed_with, peers
 from .telemetry import newest_section
 from .verdicts import as_judged, definitions, findings, least
@@ -95,7 +95,7 @@ def _in_short(row: Row) -> str:
 
 def shared_document(shared: SharedFinding, store: str) -> Document:
     """What was found about a node, a batch or a rank: what to do, and each of its GPUs."""
-    options = f"--store {shlex.quote(store)} --cluster {shlex.quote(shared.cluster)}"
+    options = in_store(store, shared.cluster)
     counted = many(len(shared.gpus), "GPU") if shared.gpus else "its GPU is not known"
     parts: list[Part] = [f"Cluster {shared.cluster}; {counted}."]
     if any(shared.newer):
@@ -173,19 +173,18 @@ def _next_steps(
     row: Row, own_runs: pl.DataFrame, judged: Found | None, *, simulated: bool, store: str
 ) -> Iterator[Part]:
     """What is missing, each with the command that does something about it."""
-    options, name = f"--store {shlex.quote(store)}", shlex.quote(str(row["name"]))
-    cluster = f"--cluster {shlex.quote(str(row['cluster']))}"
+    options, verdicts = in_store(store), Command(f"whorl verdicts {in_store(store, row['cluster'])}")
     if row["node"] is None and row["parent"] is None:
         yield "Its node is not known, so no neighbours are shown. Collect its telemetry on its node:"
         yield Command(f"whorl collect {options}")
-    measure = Command(f"whorl probe run --suite quick --gpu {name} {options}")
+    measure = Command(f"whorl probe run --suite quick --gpu {shlex.quote(str(row['name']))} {options}")
     if own_runs.is_empty():
         yield "Measure it on its node:"
         yield measure
         return
     if judged is None:
         yield "Judge its cluster:"
-        yield Command(f"whorl verdicts {options} {cluster}")
+        yield verdicts
         return
     if judged.watch and not judged.verdicts:
         yield (
@@ -193,7 +192,7 @@ def _next_steps(
         )
     if any(judged.newer):
         yield as_judged(judged.judged_at, judged.newer)
-        yield Command(f"whorl verdicts {options} {cluster}")
+        yield verdicts
     days = own_runs["began"].drop_nulls().dt.date().n_unique()
     if not days:
         yield "Nobody knows when it was measured, as its runs have no date: its past cannot be shown."
@@ -205,7 +204,7 @@ def _next_steps(
 
 def look_on(row: Row, store: str) -> Section:
     """Commands that say more."""
-    options = f"--store {shlex.quote(store)} --cluster {shlex.quote(str(row['cluster']))}"
+    options = in_store(store, row["cluster"])
     report = Command(f"whorl report --gpu {shlex.quote(str(row['name']))} {options}")
     return Section(
         "More", ["The evidence as one page, and all findings:", report, Command(f"whorl verdicts {options}")]
@@ -323,7 +322,7 @@ def beside_its_peers(
     if own_runs.is_empty():
         return None
     if stored is None:
-        options = f"--store {shlex.quote(store)} --cluster {shlex.quote(str(row['cluster']))}"
+        options = in_store(store, row["cluster"])
         missing = "Where it stands among its peers is not stored yet. This takes a minute:"
         return Section(title, [missing, Command(f"whorl verdicts fingerprint {options}")])
     if not stands:
@@ -516,7 +515,7 @@ def clock(reasons: Reasons | None, *, store: str) -> Section:
     title = "Why its clock was held"
     if reasons is None:
         missing = "There is no telemetry of it in this time. Read it on its node, beside its jobs:"
-        return Section(title, [missing, Command(f"whorl collect --store {shlex.quote(store)}")])
+        return Section(title, [missing, Command(f"whorl collect {in_store(store)}")])
     readings = many(reasons.readings, "reading")
     if not reasons.told:
         return Section(title, [f"Not known: none of {readings} says why its clock was held."])

@@ -30,6 +30,7 @@ from ..words import (
     count,
     duration,
     estimate,
+    in_store,
     in_unit,
     listed,
     many,
@@ -340,7 +341,7 @@ def excess_document(excess: FleetExcess, store: str | Path) -> Document:
     sections: list[Part] = [Section(title, parts, times_of(excess.booked))]
     sure = (row for row in rows if excess.by is Of.GPU and (row["excess_j_shown"] or row["excess_s_shown"]))
     if (first := next(sure, None)) is not None:
-        options = f"--store {shlex.quote(str(store))} --cluster {shlex.quote(first['cluster'])}"
+        options = in_store(store, first["cluster"])
         explain = f"whorl explain {shlex.quote(first['name'] or first['gpu'])} {options}"
         sections += ["Next, why the first of these is so:", Command(explain)]
     return Document(title, sections)

@@ -159,7 +159,7 @@ def _burst_table(rows: Sequence[BurstRow]) -> Table:
             row.plan.gpu_ms,
             row.plan.gpu_ms / row.plan.single_gpu_ms,
             100 * row.plan.idle_share,
-            _widths(row.plan.layers),
+            ", ".join(f"{width} x {len(list(run))}" for width, run in groupby(row.plan.layers)),
         ]
         for row in rows
     ]
@@ -173,11 +173,6 @@ def _burst_table(rows: Sequence[BurstRow]) -> Table:
 
 def _limit_text(plan: BurstPlan) -> str:
     return "data-parallel" if plan.question.limit is None else f"{plan.question.limit:g}"
-
-
-def _widths(layers: Sequence[int]) -> str:
-    """8 x 31, 1 x 7: 31 layers on 8 GPUs, then 7 on 1."""
-    return ", ".join(f"{width} x {len(list(run))}" for width, run in groupby(layers))
 
 
 def _idle(plan: BurstPlan) -> str:

@@ -15,7 +15,7 @@ from ...analysis.verdicts.compare import LEAST_GPUS
 from ...analysis.verdicts.fingerprint import Fingerprints
 from ...store.names import by_number
 from ..document import Column, Command, Document, Facts, Part, Section, Table
-from ..words import MISSING, count, interval, listed, number, short_names, with_interval
+from ..words import MISSING, count, in_store, interval, listed, number, short_names, with_interval
 
 _NAMED = 5  # outliers and pairs for people; JSON has all
 _GPUS = 20
@@ -208,12 +208,15 @@ def _pairs(pairs: Sequence[Across], title: str) -> Table:
 
 def fingerprints(computed: Fingerprints, store: str | Path) -> Document:
     """The classes GPU by GPU, or every figure of one GPU."""
-    root = shlex.quote(str(store))
     if computed.rows.is_empty():
         nothing = "It has no runs: there is no fingerprint." if computed.gpu else "There are no runs that ended well."
-        parts: list[Part] = [nothing, "What was seen of GPUs stands in:", Command(f"whorl verdicts --store {root}")]
+        parts: list[Part] = [
+            nothing,
+            "What was seen of GPUs stands in:",
+            Command(f"whorl verdicts {in_store(store)}"),
+        ]
     elif computed.gpu is None:
-        parts = list(_fleet(computed, f"--store {root} --cluster {shlex.quote(computed.cluster)}"))
+        parts = list(_fleet(computed, in_store(store, computed.cluster)))
     else:
         parts = list(_one_gpu(computed))
     return Document(f"Fingerprints of cluster {computed.cluster}", parts)

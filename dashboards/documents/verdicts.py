@@ -12,7 +12,7 @@ from ...analysis.verdicts import Judgement, Kind, Level, NotJudged, Smallest, St
 from ...analysis.verdicts.judgements import Newer
 from .. import words
 from ..document import Column, Command, Document, Facts, Finding, Findings, Part, Section, Table
-from ..words import capital, listed, many, minute, short_names
+from ..words import capital, in_store, listed, many, minute, short_names
 from .evidence import action, because, evidence, size, why_none, why_not
 
 DETAILED = 10
@@ -245,6 +245,4 @@ def _cluster(judgement: Judgement, store: str | Path) -> Iterator[Part]:
     if judgement.rows:
         name = judgement.rows[0].name
         called = shlex.quote(short_names([name], beside)[name])
-        yield Command(
-            f"whorl explain {called} --store {shlex.quote(str(store))} --cluster {shlex.quote(judgement.cluster)}"
-        )
+        yield Command(f"whorl explain {called} {in_store(store, judgement.cluster)}")

@@ -103,7 +103,10 @@ def of_happened(placed: Arranged, since: int, until: int) -> Figure | None:
             marker={
                 "size": [min(9 + mark.times // 2, 16) for mark in marks],
                 "color": [colour_of(mark.kind) for mark in marks],
-                "symbol": [_symbol(mark.kind) for mark in marks],
+                "symbol": [
+                    ("x" if mark.kind in _GRAVE else "triangle-down" if mark.kind in _HELD else "circle")
+                    for mark in marks
+                ],
                 "line": {"width": 1, "color": "rgba(255,255,255,0.7)"},
             },
             text=[_sentence(mark) for mark in marks],
@@ -204,10 +207,6 @@ def _bars(
         customdata=[_about(bar, what, placed.names) for bar, _ in bars],
         hovertemplate="%{customdata}<extra></extra>",
     )
-
-
-def _symbol(kind: str) -> str:
-    return "x" if kind in _GRAVE else "triangle-down" if kind in _HELD else "circle"
 
 
 def _about(bar: Bar, what: str, names: Mapping[Key, str]) -> str:
