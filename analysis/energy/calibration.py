@@ -435,7 +435,8 @@ def _fit(windows: NodeWindows, prior: _Prior, facts: NodeFacts) -> _Fit:
         pairs = (residual[1:] * residual[:-1])[steps < _NEIGHBOURS]
         rho = float(np.clip(pairs.mean() / (residual**2).mean(), 0.0, 0.99)) if len(pairs) else 0.0
     noise = noise * np.sqrt(weights)
-    correlated = [float((noise[lag:] * noise[:-lag]).mean() / (noise**2).mean()) for lag in range(1, 11)]
+    lags = range(1, 11) if len(noise) > 10 else ()  # fewer windows do not show how they depend on each other
+    correlated = [float((noise[lag:] * noise[:-lag]).mean() / (noise**2).mean()) for lag in lags]
     raised = max(1.0, 1 + 2 * sum(correlated))
     information, product_y = information / raised, product_y / raised
     after = np.linalg.inv(information + before)

@@ -148,7 +148,7 @@ def test_what_cannot_be_planned_is_said(slurm: Slurm) -> None:
     assert "Slurm has no partition gpu; it has batch, debug, urgent" in refused("--partition", "gpu")
     assert "Slurm has no node n[07-09]" in refused("--nodes", "n[05-09]")
     assert "cannot name a campaign of jobs" in refused("--campaign", "a:b")
-    assert "Slurm refused the job for node n01: " in refused("--sbatch=--constraint=nothing", status=5)
+    assert "Slurm refused the job for node n01: " in refused("--option=--constraint=nothing", status=5)
     assert not site.submitted()
     none = site.campaign("status", "--campaign", "spring")
     assert none.returncode == 2
