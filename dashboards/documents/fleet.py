@@ -207,10 +207,12 @@ def newest_readings(now: FleetNow | None, at: datetime | None = None) -> Section
         age = f", {duration((at - now.newest).total_seconds())} ago"
     parts: list[Part] = [Table(columns, rows)] if rows else []
     parts.append(f"The newest reading is of {second(now.newest)} UTC{age}.")
-    if now.jobs is not None:
+    if now.jobs:
         parts.append(
             f"{many(now.jobs, 'job')} running" + (f" on {many(now.job_gpus, 'GPU')}." if now.job_gpus else ".")
         )
+    elif now.jobs == 0:  # accounting often tells of jobs that have ended only: whether others run is not known
+        parts.append("No job is recorded as running.")
     if now.silent_nodes:
         nodes = f"{many(len(now.silent_nodes), 'node')}: {listed(now.silent_nodes, _NAMES)}"
         parts.append(f"No reading in the last {duration(FRESH_S)} from {nodes}.")

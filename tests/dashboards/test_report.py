@@ -172,6 +172,11 @@ def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_pa
     said = " ".join(part for part in section.parts if isinstance(part, str))
     assert "No reading in the last 10 min from 1 node: n1." in said
     assert "1 job running on 2 GPUs." in said
+    ended = jobs | {"ended": [2 * hour] * 2, "recorded": [2 * hour] * 2, "state": ["COMPLETED"] * 2}
+    store.append({"jobs": arrow_rows("jobs", ended)}, "y")
+    section = newest_readings(fleet_now(store))
+    assert section is not None
+    assert "No job is recorded as running." in section.parts
 
 
 def test_the_page_fetches_nothing_and_is_light(faulty: tuple[Store, dict[str, str], Looked, str]) -> None:
