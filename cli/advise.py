@@ -37,7 +37,7 @@ _DAY_S = 86_400.0
 _workload_option = click.option(
     "--workload", metavar="NAME", help="The workload whose runs are used.  [default: the store's only one]"
 )
-_cluster_option = click.option("--cluster", metavar="NAME", help="The cluster, if several have the workload.")
+_cluster_option = click.option("--cluster", metavar="NAME", help="Only this cluster.")
 
 
 @click.group("advise", invoke_without_command=True, short_help="Where a job should run, and what that gains.")
@@ -295,8 +295,10 @@ def apply(inherited: dict[str, Any], /, job: str, **options: Any) -> None:
 
 
 _scope = options(
-    click.option("--workload", metavar="NAME", help="Whose scores are used.  [default: the store's only one]"),
-    click.option("--cluster", metavar="NAME", help="The cluster, if several have the workload."),
+    click.option(
+        "--workload", metavar="NAME", help="The workload whose runs are used.  [default: the store's only one]"
+    ),
+    click.option("--cluster", metavar="NAME", help="Only this cluster."),
     click.option("--hosts", metavar="HOSTLIST", help="Only GPUs of these nodes, as n[01-02]."),
 )
 _draws = (
@@ -383,7 +385,7 @@ def spb(store: str, as_json: bool, **chosen: Any) -> None:
 @advise.command("power-plan", short_help="Power limits for a job that waits for its slowest GPU.")
 @store_option
 @click.option("--hosts", metavar="HOSTLIST", required=True, help="The job has all GPUs of these nodes, as n[01-02].")
-@click.option("--workload", metavar="NAME", required=True, help="Whose runs say how fast the GPUs are.")
+@click.option("--workload", metavar="NAME", required=True, help="The workload whose runs are used.")
 @click.option("--budget", metavar="POWER", help="The GPUs may report this together: 4.2kW or 4200W.")
 @click.option(
     "--limit",
@@ -391,7 +393,7 @@ def spb(store: str, as_json: bool, **chosen: Any) -> None:
     metavar="W",
     help="The present limit.  [default: that of each GPU in the store]",
 )
-@click.option("--cluster", metavar="NAME", help="The cluster, if several have such hosts.")
+@click.option("--cluster", metavar="NAME", help="Only this cluster.")
 @json_option
 def power_plan(store: str, as_json: bool, **chosen: Any) -> None:
     """Set limits so that no GPU of a synchronous job runs faster than the slowest, which all wait for.

@@ -201,12 +201,10 @@ def sim(
     whorl demo sim --store S --gpus 64 --set runs=3 --set every=7d
     whorl demo sim --describe --model H100     parameters, faults, loads
 
-    --describe says of every number where it comes from: seen in data sheets or driver output, fitted to one public
-    V100 cluster, or assumed. docs/how-we-know/simulation.md gives the sources of the model.
+    --describe says of every number where it comes from; docs/how-we-know/simulation.md has the sources.
 
-    It stores runs, results, telemetry and events; with runs= only runs and results at the steady state. The table
-    `truth` gets the faults that were planted. The same arguments give the same campaign: if it was interrupted, run it
-    again to go on.
+    With runs= only runs and results at the steady state are stored. The table `truth` gets the planted faults. The
+    same arguments give the same campaign: if it was interrupted, run it again to go on.
     """
     if describe:
         _describe(model, as_json=as_json)

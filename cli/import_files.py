@@ -75,14 +75,10 @@ def import_files(
     whorl import --store S FILE ...
     whorl import --store S --map perf=time:ms --map card=gpu times.csv
 
-    The format is found from the content: the files of the SC'22 variability study and its successors,
-    nvidia-smi (--query-gpu, dmon, -q), dcgmi dmon, pages of dcgm-exporter, Omnistat, nvbandwidth, SuperBench,
-    gpu-burn, nvprof, nsys, ncu, allocations of jobs, timelines of training jobs, the power of nodes (tables of PDUs,
-    ipmitool, Redfish, exporters), and any CSV or Parquet with --map;
-    plain, .gz or .zst. Every row is accounted for: kept, a duplicate, or refused with its line and the reason.
-    Importing a file again adds nothing.
-    One file is stored whole or not at all; the others of the command go on. A file may also be a store, or a file of a
-    store's table: what whorl stored is taken in as it is.
+    The format is found from the content; docs/import.md lists all: SC'22 files, nvidia-smi, DCGM, exporters,
+    benchmarks, profilers, jobs, timelines, power of nodes, stores, and any CSV or Parquet with --map; plain, .gz or
+    .zst. Every row is kept, a duplicate, or refused with its line and the reason. Importing a file again adds nothing.
+    One file is stored whole or not at all; the others go on.
     """
     from ..dashboards.answers.importing import imported, outcome_parts
     from ..dashboards.documents.stores import next_command

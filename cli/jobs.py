@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group("jobs", short_help="Store who had which GPU when, from accounting and tags.")
 def jobs() -> None:
-    """Who had which GPU, and from when to when: the table `jobs`.
+    """Who had which GPU, and from when to when: the table `jobs` (docs/jobs.md).
 
     \b
     whorl jobs import --store S --since 7d    ask Slurm's accounting
@@ -38,14 +38,12 @@ def jobs() -> None:
     whorl jobs idle --store S --running       GPUs that jobs hold and do not use
     whorl jobs chain --script train.sbatch    jobs that follow without a gap
     whorl jobs wait --nodes 8 --time 1-00     how long such a job would wait
-
-    Then: whorl sql --store S "select * from jobs_on_gpu" (docs/jobs.md).
     """
 
 
 @jobs.command("import", short_help="Store who had which GPU, from accounting, its saved output, and tags.")
 @store_option
-@click.option("--since", type=When(), help="Ask sacct for jobs from this time on: 2026-11-01 (UTC), or 7d ago.")
+@click.option("--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago.")
 @click.option("--until", type=When(), help="Up to this time.  [default: now]")
 @click.option(
     "--log",
@@ -154,7 +152,9 @@ def tag(event: str, store: str | None, folder: Path | None) -> None:
     "--user", "users", metavar="NAME", multiple=True, help="Only this user's jobs; `me`: your own. Repeatable."
 )
 @click.option("--running", is_flag=True, help="Only jobs that still run.")
-@click.option("--since", type=When(), help="From this time on: 2026-11-01 (UTC), or 7d ago.  [default: the last day]")
+@click.option(
+    "--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago.  [default: the last day]"
+)
 @click.option("--until", type=When(), help="Up to this time.  [default: the last reading]")
 @settings(
     OptionKey("at-least", Span(), "Idle for so long at a time.", "10min"),

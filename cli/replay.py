@@ -147,7 +147,7 @@ def _assignments(texts: Iterable[str], option: str, form: str, example: str) -> 
     help="Job traces: CSV, SWF, sacct, logs, and those of published studies.",
 )  # fmt: skip
 @store_choice("The store with the GPUs' scores.")
-@click.option("--cluster", metavar="NAME", help="The store's cluster, if it has several.")
+@click.option("--cluster", metavar="NAME", help="Only this cluster.")
 @click.option(
     "--class",
     "classes",

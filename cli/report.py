@@ -9,8 +9,8 @@ from .options import store_option
 
 @click.command("report", short_help="Write the HTML report of a store: how the GPUs differ, which stand out.")
 @store_option
-@click.option("--campaign", metavar="NAME", help="Which campaign.  [default: the last one]")
-@click.option("--cluster", metavar="NAME", help="Which cluster; needed if several have runs without a campaign.")
+@click.option("--campaign", metavar="NAME", help="The campaign.  [default: the last one]")
+@click.option("--cluster", metavar="NAME", help="Only this cluster.")
 @click.option("--gpu", "gpu", metavar="NAME", help="The evidence page of this GPU: node/slot, UUID, serial or a part.")
 @click.option("--out", metavar="FILE", default="report.html", show_default=True, help="The page.")
 def report(store: str, campaign: str | None, cluster: str | None, gpu: str | None, out: str) -> None:

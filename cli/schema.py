@@ -155,6 +155,7 @@ def as_document(
                 parts += ["", f"### Codes of `{one.title}`", ""]
                 parts += [f"In brackets: {', '.join(heads)}.", ""] if heads else []
                 parts += [_code_line(one, row) for row in one.rows]
+    known = {(column.name, column.description) for table in tables for column in table.columns}
     for view in views:
         parts += ["", f"## {view.name} (view)", "", f"One row is {view.row}."]
         rest = list(columns[view.name])
@@ -162,13 +163,13 @@ def as_document(
             if set(whole.names) <= {column.name for column in rest}:
                 parts[-1] += f" It has all columns of `{whole.name}`."
                 rest = [column for column in rest if column.name not in whole.names]
-        known = {(column.name, column.description) for table in tables for column in table.columns}
         own = [column for column in rest if (column.name, column.description) not in known]
         other = [f"`{column.name}`" for column in rest if column not in own and not _is_key(column)]
         if other:
-            parts[-1] += f" Columns as in its tables: {', '.join(other)}."
+            parts[-1] += f" Columns explained above: {', '.join(other)}."
         if own:
             parts += ["", *(_line(column) for column in own)]
+        known |= {(column.name, column.description) for column in own}
     return "\n".join(parts)
 
 

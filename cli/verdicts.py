@@ -28,7 +28,7 @@ from .options import (
 @any_store_option
 @cluster_option
 @click.option("--campaign", metavar="NAME", help="Only the runs of this campaign.")
-@click.option("--since", type=When(), help="Only runs since this date (UTC), or since so long ago: 30d.")
+@click.option("--since", type=When(), help="Only from this time on: 2026-11-01 (UTC), or 7d ago.")
 @place_options
 @json_option
 @click.pass_context
