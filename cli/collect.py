@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND ...]")
 @any_store_option
-@click.option("--for-job", is_flag=True, help="Only the GPUs of this batch job, into a folder of its own; see above.")
+@click.option("--for-job", is_flag=True, help="Only the GPUs of this batch job, into a folder of its own.")
 @click.option("--interval", type=Span(), default="1s", show_default=True, help="Time between readings.")
 @click.option("--duration", type=Span(), help="Stop after this time; without it, at Ctrl-C or SIGTERM.")
 @backend_option(
