@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
+from urllib.parse import quote
 
 from .words import (
     LADDERS,
@@ -36,6 +37,7 @@ number with its sign and %, alone or with its interval; `interval`: a pair (low,
 interval (value, low, high), sorted by the number; `time`: in UTC, to the second; `quantity`: a number in `unit`, with
 the prefix that suits it (kJ, GB)."""
 
+Side = Literal["before", "middle", "after"]
 Pair = tuple[float | None, float | None]
 Triple = tuple[float | None, float | None, float | None]
 Cell = str | int | float | datetime | Pair | Triple | None
@@ -178,6 +180,48 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Label:
+    """A name in a picture. Its size does not depend on that of the picture."""
+
+    text: str
+    left: float
+    """Of the width of the picture, in per cent."""
+    top: float
+    """Of its height, in per cent."""
+    side: Side
+    """Where the text is: its end, its middle or its beginning is at the place."""
+    small: bool = False
+    """Whether a narrow screen leaves it out."""
+    gpu: str = ""
+    """The whole name of the GPU that it names: a page makes it a link."""
+
+    @property
+    def look(self) -> str:
+        """Its classes in `document.css`."""
+        return " ".join([self.side, *(["small"] if self.small else []), *(["odd"] if self.gpu else [])])
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a page draws without a script. A terminal shows none."""
+
+    title: str
+    caption: str
+    svg: str
+    """With single quotes; it says how wide and high it is."""
+    described: str
+    """What is in it, for who does not see it."""
+    labels: Sequence[Label]
+    legend: Sequence[tuple[str, str]]
+    """What a mark means, and the mark as SVG."""
+
+
+def address_of_svg(svg: str) -> str:
+    """A picture as an address that a page can hold itself."""
+    return "data:image/svg+xml," + quote(svg, safe=" ='/:,.()-")
+
+
+@dataclass(frozen=True)
 class Finding:
     """One finding: what it is about, how sure, why, and what to do."""
 
@@ -240,7 +284,7 @@ class Section:
     """Its name in an address; empty for none."""
 
 
-Part = str | Command | Table | Listing | Chart | Findings | Facts | Tiles | Section
+Part = str | Command | Table | Listing | Chart | Picture | Findings | Facts | Tiles | Section
 """A sentence is a text; what stands between two backticks is code."""
 
 

@@ -32,9 +32,11 @@ from .document import (
     Findings,
     Listing,
     Part,
+    Picture,
     Section,
     Table,
     Tiles,
+    address_of_svg,
 )
 from .words import minus, printable, unbroken
 
@@ -125,6 +127,8 @@ class _Pieces:
             return _findings(part)
         if isinstance(part, Listing):
             return self._listing(part)
+        if isinstance(part, Picture):
+            return _picture(part)
         return self._chart(part)
 
     def section(self, section: Section, *, anchor: str = "", level: int = 2) -> str:
@@ -164,6 +168,23 @@ class _Pieces:
             f"<figure><figcaption><h3>{_text(part.title)}</h3>{choice}<p>{prose(part.caption)}</p></figcaption>"
             f'<div class="plot" data-figure="{first}" style="height:{height}px"></div></figure>'
         )
+
+
+def _picture(picture: Picture) -> str:
+    labels = "".join(
+        f'<span class="{label.look}" style="left:{label.left}%;top:{label.top}%" title="{_text(label.gpu)}">'
+        f"{prose(label.text)}</span>"
+        for label in picture.labels
+    )
+    legend = "".join(
+        f'<li><img src="{address_of_svg(mark)}" alt="">{_text(name)}</li>' for name, mark in picture.legend
+    )
+    caption = f"<p>{prose(picture.caption)}</p>" if picture.caption else ""
+    return (
+        f"<figure><figcaption><h3>{_text(picture.title)}</h3>{caption}</figcaption>"
+        f'<div class="picture"><img src="{address_of_svg(picture.svg)}" alt="{_text(picture.described)}">{labels}</div>'
+        f'<ul class="legend">{legend}</ul></figure>'
+    )
 
 
 def _facts(facts: Facts) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .document import Chart, Column, Command, Document, Facts, Findings, Listing, Part, Section, Table, Tiles
+from .document import Chart, Column, Command, Document, Facts, Findings, Listing, Part, Picture, Section, Table, Tiles
 from .words import capital, listed, printable
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def lines(parts: Iterable[Part], width: int | None = None) -> Iterator[str]:
     """The lines of parts, with an empty line between two of them that are no sentences."""
     before: Part | None = None
     for part in parts:
-        if isinstance(part, Chart) or (isinstance(part, Section) and part.folded):
+        if isinstance(part, Chart | Picture) or (isinstance(part, Section) and part.folded):
             continue
         if before is not None and not (isinstance(part, str) and isinstance(before, str)):
             yield ""

@@ -25,10 +25,12 @@ from ..document import (
     Findings,
     Listing,
     Part,
+    Picture,
     PlotlyFigure,
     Section,
     Table,
     Tiles,
+    address_of_svg,
 )
 from ..words import cut, minus, printable, unbroken
 from .grid import document_table, menu
@@ -76,7 +78,22 @@ def component(part: Part, address: Address | None = None) -> Component:
         name = next(iter(part.figures))
         caption = [html.P(prose(part.caption), className="soft")] if part.caption else []
         return html.Div([html.H3(part.title), *caption, graph(part.figures[name], part.title)])
+    if isinstance(part, Picture):
+        return _picture(part, address)
     raise TypeError(f"a page draws no {type(part).__name__}: give a Listing to grid.table")
+
+
+def _picture(part: Picture, address: Address | None) -> Component:
+    labels: list[Component] = []
+    for label in part.labels:
+        href = address("gpu", label.gpu) if address is not None and label.gpu else None
+        text = dcc.Link(minus(label.text), href=href) if href else minus(label.text)
+        place = {"left": f"{label.left}%", "top": f"{label.top}%"}
+        labels.append(html.Span(text, className=label.look, style=place, title=label.gpu or None))
+    marks = [html.Li([html.Img(src=address_of_svg(mark), alt=""), name]) for name, mark in part.legend]
+    caption = [html.P(prose(part.caption), className="soft")] if part.caption else []
+    drawn = html.Div([html.Img(src=address_of_svg(part.svg), alt=part.described), *labels], className="picture")
+    return html.Div([html.H3(part.title), *caption, drawn, html.Ul(marks, className="legend")])
 
 
 def section(part: Section, address: Address | None = None) -> Component:

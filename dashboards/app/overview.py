@@ -84,7 +84,7 @@ def _answers(reading: Reading, state: State) -> list[Component]:
     if len(verdicts) > documents.WORST:
         every_finding = state.href("", cluster=fleet.judgement.cluster, findings="all")
         answers.append(html.P(dcc.Link(f"Show all {len(verdicts):,}, to sort and to filter", href=every_finding)))
-    pictures = [component(documents.machine(fleet))] if fleet.gpus.height else []
+    pictures = [component(documents.machine(fleet), address)] if fleet.gpus.height else []
     pictures += [component(part, address) for part in [documents.unseen(fleet)] if part is not None]
     others = [
         html.Li([dcc.Link(name, href=state.href("", cluster=name)), f": {documents.headline(other.fleet)}"])

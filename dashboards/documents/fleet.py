@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
 from ...analysis.verdicts.verdict import Gap
 from ...store.vocabulary import clock_in_words
-from ..document import Cell, Chart, Column, Facts, Part, Section, Table
+from ..document import Cell, Column, Facts, Part, Picture, Section, Table
 from ..figures.looks import Look, looks
 from ..figures.machine import Grid, picture
 from ..words import (
@@ -138,14 +138,14 @@ def three_answers(fleet: JudgedFleet) -> list[Section]:
     return sections
 
 
-def machine(fleet: JudgedFleet) -> Chart:
+def machine(fleet: JudgedFleet) -> Picture:
     """The machine, with the GPUs that stand out marked and named."""
     judgement, judged = fleet.judgement, None
     if fleet.judged or not judgement.gpus:
         judged = {gpu: bool(judgement.gpus) and gpu in fleet.judged for gpu in fleet.grid.cell}
     twice = " A GPU that is known by its UUID in one file and by its place in another has one cell."
     caption = f"A cell is a GPU, a row a node, a block a cabinet.{twice if fleet.maybe_twice else ''}"
-    return Chart("The machine", caption, {"": picture(fleet.grid, fleet.looks, judged)})
+    return replace(picture(fleet.grid, fleet.looks, judged), caption=caption)
 
 
 def _which(judgement: Judgement, worst: Sequence[Verdict], names: Mapping[str, str]) -> Table:

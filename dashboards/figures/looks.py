@@ -94,6 +94,56 @@ def marks(
     )
 
 
+def _corners(
+    n: int, *, turned: float = 0, inner: float = 1, wide: float = 1, high: float = 1
+) -> list[tuple[float, float]]:
+    """A polygon of n corners, the first at the top; with `inner` less than 1, a star of n points."""
+    steps = n if inner == 1 else 2 * n
+    turns = [math.tau * (step / steps + turned) for step in range(steps)]
+    radii = [inner if step % 2 and inner != 1 else 1.0 for step in range(steps)]
+    return [(wide * r * math.sin(turn), -high * r * math.cos(turn)) for r, turn in zip(radii, turns, strict=True)]
+
+
+_ARM = 0.36
+_CROSS = [(-_ARM, -1.0), (_ARM, -1.0), (_ARM, -_ARM), (1.0, -_ARM), (1.0, _ARM), (_ARM, _ARM), (_ARM, 1.0)]
+_CROSS += [(-_ARM, 1.0), (-_ARM, _ARM), (-1.0, _ARM), (-1.0, -_ARM), (-_ARM, -_ARM)]
+_GLASS = [(-0.8, -0.9), (0.8, -0.9), (-0.8, 0.9), (0.8, 0.9)]
+_SHAPES = {
+    "x": [((x - y) * 0.75, (x + y) * 0.75) for x, y in _CROSS],
+    "square": _corners(4, turned=1 / 8),
+    "hourglass": _GLASS,
+    "octagon": _corners(8, turned=1 / 16),
+    "pentagon": _corners(5),
+    "star": _corners(5, inner=0.45),
+    "triangle-up": _corners(3),
+    "triangle-right": _corners(3, turned=1 / 4),
+    "triangle-down": _corners(3, turned=1 / 2),
+    "triangle-left": _corners(3, turned=3 / 4),
+    "hexagon": _corners(6),
+    "cross": _CROSS,
+    "diamond": _corners(4),
+    "bowtie": [(y, x) for x, y in _GLASS],
+    "circle": _corners(24),
+    "diamond-wide": _corners(4, high=0.6),
+    "diamond-tall": _corners(4, wide=0.6),
+    "star-diamond": _corners(4, inner=0.5),
+    "hexagram": _corners(6, inner=0.58),
+}
+"""The symbols of Plotly, for pictures that are drawn without it: corners, 1 from the middle."""
+
+
+def outline(look: Look, x: float, y: float, size: float) -> str:
+    """The mark of a GPU with a verdict as a piece of SVG around a point."""
+    corners = " ".join(f"{x + size * across:.1f},{y + size * down:.1f}" for across, down in _SHAPES[look.symbol])
+    return f"<polygon points='{corners}' fill='{look.colour}' stroke='#fff' stroke-width='.75'/>"
+
+
+def svg(inside: str, width: float, height: float) -> str:
+    """A picture of these pieces."""
+    box = f"viewBox='0 0 {width:g} {height:g}' width='{width:g}' height='{height:g}'"
+    return f"<svg xmlns='http://www.w3.org/2000/svg' {box}>{inside}</svg>"
+
+
 def single(values: Floats) -> NDArray[np.float32]:
     """Single precision: enough for a screen, half the file."""
     return np.asarray(values, dtype=np.float32)

@@ -14,10 +14,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ...analysis.fleet.side_by_side import Floats, labels
+from ..document import Label, Picture, Side
 from ..style import GREY, SLOWNESS, layout
 from ..words import estimate, minus
 from .drawing import Figure, Heatmap, Scatter, figure_of
-from .looks import Look, chosen, ending, mark, plain
+from .looks import Look, chosen, ending, mark, outline, plain, svg
 
 Shades = NDArray[np.float32]
 Ints = NDArray[np.integer[Any]]
@@ -34,6 +35,7 @@ _HEIGHT_PX, _CELL_PX, _LEAST_CELL_PX = 420, 20, 3
 _NODE_NAMES = 128  # nodes of a picture that has room for their names
 _CABINET_PX = 26  # of a block that has room for its name
 _WIDTH_PX = 1000
+_PICTURE_PX, _LETTER_PX = 640, 7  # of the picture of the findings, as wide as a page shows it
 _BLOCK_NAME, _NODE_NAME = 14, 7  # letters
 _ODD_NAMES = 12  # GPUs with findings whose names are written
 _LEAST, _MOST = 5.0, 50.0  # where the colours end
@@ -179,62 +181,113 @@ def _blocks_in_a_line(blocks: int, wide: int, high: int) -> int:
 # -- the picture of the findings ----------------------------------------------------------------------------------
 
 
-def picture(grid: Grid, marked: Mapping[str, Look], judged: Mapping[str, bool] | None = None) -> Figure:
+def picture(grid: Grid, marked: Mapping[str, Look], judged: Mapping[str, bool] | None = None) -> Picture:
     """The machine with its findings: each GPU that has one with its mark and, of few, its name.
 
-    `judged`: whether a GPU was judged; None where all were, or nobody knows.
+    `judged`: whether a GPU was judged; None where all were, or nobody knows. It needs no script: the GPUs with nothing
+    found are one path, in which those of a large machine are joined.
     """
     cells = np.full((grid.rows, grid.columns), np.nan, dtype=np.float32)
     known = judged or {}
     for gpu, (row, column) in grid.cell.items():
         cells[row, column] = np.fmax(cells[row, column], float(known.get(gpu, not known)))
-    pointed: dict[str, Any] = {"hoverinfo": "skip"}
-    if len(grid.cell) <= CELLS:
-        text = [[""] * grid.columns for _ in range(grid.rows)]
-        for gpu, (row, column) in grid.cell.items():
-            text[row][column] = plain(grid.name[gpu])
-        pointed = {"text": text, "hovertemplate": "%{text}<extra></extra>"}
-    traces: list[Any] = [
-        Heatmap(
-            z=cells,
-            **_cells(grid),
-            zmin=0,
-            zmax=1,
-            colorscale=[[0, _UNJUDGED], [1, _FINE]],
-            showscale=False,
-            **pointed,
+    frame = _Frame.of(grid)
+    states = [("nothing found", 1, _FINE), *([("not judged", 0, _UNJUDGED)] if (cells == 0).any() else [])]
+    fills = [f"<path fill='{colour}' d='{frame.path(cells == state)}'/>" for _, state, colour in states]
+    legend = [(name, svg(f"<path fill='{colour}' d='M1 1h10v10h-10z'/>", 12, 12)) for name, _, colour in states]
+    odd = {grid.cell[gpu]: gpu for gpu in sorted(marked) if gpu in grid.cell}
+    size = 7.0 if grid.cell_px > 14 else 5.0
+    fills += [outline(marked[gpu], *frame.at(*place), size) for place, gpu in sorted(odd.items())]
+    legend += [(look.name, svg(outline(look, 6, 6, 5), 12, 12)) for look in dict.fromkeys(marked.values())]
+    labels = [*frame.labels(grid), *frame.odd_names({place: grid.name[gpu] for place, gpu in sorted(odd.items())})]
+    described = f"{len(set(grid.cell.values())):,} GPUs, {len(odd):,} of them marked"
+    return Picture("The machine", "", svg("".join(fills), _PICTURE_PX, frame.height), described, labels, legend)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where cells lie in a picture, in pixels of its full width."""
+
+    left: float
+    wide: float
+    high: float
+    height: float
+    apart: bool
+    """Whether each GPU is seen by itself."""
+
+    @classmethod
+    def of(cls, grid: Grid) -> _Frame:
+        left = 34.0 if grid.nodes and grid.cell_px >= 12 else 4.0
+        wide = (_PICTURE_PX - left - 4) / max(grid.columns, _LEAST_COLUMNS)
+        return cls(left, wide, grid.cell_px, grid.rows * grid.cell_px + 6, grid.cell_px > 8)
+
+    def at(self, row: int, column: float) -> tuple[float, float]:
+        """The middle of a cell."""
+        return self.left + (column + 0.5) * self.wide, (row + 0.5) * self.high
+
+    def path(self, inside: NDArray[np.bool_]) -> str:
+        """The cells (rows, columns) of one state."""
+        across, down = min(0.12 * self.wide, 1.5), min(0.12 * self.high, 1.5)
+        return "".join(
+            f"M{self.left + first * self.wide:.1f} {top * self.high:.1f}"
+            f"h{(last - first) * self.wide - across:.1f}v{(bottom - top) * self.high - down:.1f}"
+            f"H{self.left + first * self.wide:.1f}z"
+            for top, bottom, first, last in _rectangles(inside, apart=self.apart)
         )
-    ]
-    legend = [("nothing found", _FINE)] + ([("not judged", _UNJUDGED)] if (cells == 0).any() else [])
-    traces += [
-        Scatter(x=[None], y=[None], mode="markers", name=name, marker={"symbol": "square", "color": colour, "size": 11})
-        for name, colour in legend
-    ]
-    traces += _marks(grid, marked, dict.fromkeys(marked, ""))
-    return _figure(grid, traces, [*_names(grid), *_odd_names(grid, marked)], top=30, legend=True)
+
+    def labels(self, grid: Grid) -> Iterator[Label]:
+        """The names of cabinets above their blocks, and of nodes beside their cells, where there is room."""
+        places = [column for _, _, column in grid.blocks]
+        apart = min((abs(a - b) for a, b in pairwise(places) if a != b), default=grid.columns) * self.wide
+        names = [ending(name, _BLOCK_NAME) for name, _, _ in grid.blocks]
+        step = max(1, math.ceil((_LETTER_PX * max(map(len, names), default=0) + 8) / apart))
+        for name, (_, row, column) in list(zip(names, grid.blocks, strict=True))[::step]:
+            yield self._label(name, *self.at(row, column), "middle")
+        longest = max((len(ending(name, _NODE_NAME)) for name, _, _ in grid.nodes), default=0)
+        one_block = len({column for _, _, column in grid.nodes}) == 1
+        if len(grid.nodes) <= _NODE_NAMES and self.left > 4 and (one_block or 5 * longest < self.wide):
+            for name, row, column in grid.nodes:
+                x, y = self.at(row, column - 0.6)
+                yield self._label(ending(name, _NODE_NAME), x, y, "before", small=True)
+
+    def odd_names(self, odd: Mapping[tuple[int, int], str]) -> Iterator[Label]:
+        """The names of GPUs with findings, where there are few: each where it covers no other and no mark."""
+        if len(odd) > _ODD_NAMES:
+            return
+        taken = [(x - 8, x + 8, y - 8, y + 8) for x, y in (self.at(*place) for place in odd)]
+        for place, name in odd.items():
+            x, y = self.at(*place)
+            text = ending(name, 18)
+            width = _LETTER_PX * len(text) + 8
+            places: tuple[tuple[Side, float], ...] = (("after", x + 9), ("before", x - 9 - width))
+            for down in (0, -16, 16, -30, 30):
+                for side, begins in places:
+                    edges = (begins, begins + width, y + down - 8, y + down + 8)
+                    free = all(edges[1] <= a or edges[0] >= b or edges[3] <= c or edges[2] >= d for a, b, c, d in taken)
+                    if free and begins >= self.left and edges[1] <= _PICTURE_PX and 0 <= edges[2] + 8 <= self.height:
+                        taken.append(edges)
+                        yield self._label(text, x + (9 if side == "after" else -9), y + down, side, name=name)
+                        break
+                else:
+                    continue
+                break
+
+    def _label(self, text: str, x: float, y: float, side: Side, *, small: bool = False, name: str = "") -> Label:
+        return Label(text, round(100 * x / _PICTURE_PX, 2), round(100 * y / self.height, 2), side, small, name)
 
 
-def _odd_names(grid: Grid, marked: Mapping[str, Look]) -> Iterator[dict[str, Any]]:
-    """The names of GPUs with findings, where there are few."""
-    odd = {grid.cell[gpu]: gpu for gpu in marked if gpu in grid.cell}
-    if len(odd) > _ODD_NAMES:
+def _rectangles(inside: NDArray[np.bool_], *, apart: bool) -> Iterator[tuple[int, int, int, int]]:
+    """Top, bottom, left and right of what covers these cells: of each cell, or of as many as make one rectangle."""
+    if apart:
+        yield from ((row, row + 1, column, column + 1) for row, column in np.argwhere(inside).tolist())
         return
-    for number, ((row, column), gpu) in enumerate(sorted(odd.items())):
-        side = 1 if 2 * column < max(grid.columns, _LEAST_COLUMNS) else -1  # towards the middle, where there is room
-        yield {
-            "text": f"<b>{plain(ending(grid.name[gpu], 18))}</b>",
-            "x": column,
-            "y": row,
-            "ax": side * 34,
-            "ay": -16 if number % 2 == 0 else 16,
-            "xanchor": "left" if side > 0 else "right",
-            "showarrow": True,
-            "arrowhead": 0,
-            "arrowwidth": 1,
-            "arrowcolor": GREY,
-            "standoff": 5,
-            "font": {"size": 12},
-        }
+    began: dict[tuple[int, int], int] = {}
+    for row, cells in enumerate([*inside, np.zeros(inside.shape[1], dtype=bool)]):
+        edges = np.flatnonzero(np.diff(cells, prepend=False, append=False)).tolist()
+        runs = set(zip(edges[::2], edges[1::2], strict=True))
+        for run in sorted(began.keys() - runs):
+            yield began.pop(run), row, *run
+        began = dict.fromkeys(runs, row) | began
 
 
 # -- maps of a figure ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -71,20 +72,21 @@ def test_cabinets_are_blocks_whose_nodes_line_up_and_gpus_of_no_known_node_have_
     assert [name for name, _, _ in grid.blocks] == ["c0", "c1", "c2", "unknown"]
     summit = [(f"{gpu}", f"n{gpu // 6}", f"c{gpu // 108:03}") for gpu in range(27_648)]
     large = Grid.of(pl.DataFrame(summit, schema=columns, orient="row").with_columns(name=pl.col("gpu"), slot=0))
-    figure = picture(large, {})
-    assert figure.layout.height < 700
+    whole = picture(large, {"100": Look("#d55e00", "star", "hot")})
+    assert len(whole.svg) < 15_000, "cabinets with nothing found are a rectangle each"
     assert 1.5 < large.columns / large.rows < 4
     alone = Grid.of(pl.DataFrame([("a", None, None)], schema=columns, orient="row").with_columns(slot=0))
-    assert (alone.gpus, picture(alone, {}).layout.height < 200) == (1, True)
+    assert (alone.gpus, picture(alone, {}).svg.count("M")) == (1, 1)
 
 
 def test_a_picture_marks_and_names_the_odd_gpus_and_tells_who_was_not_judged() -> None:
     rows = [(f"g{slot}", "n", "c") for slot in range(4)]
     gpus = pl.DataFrame(rows, schema=["gpu", "node", "cabinet"], orient="row").with_columns(name=pl.col("gpu"))
-    figure = picture(Grid.of(gpus), {"g1": Look("#d55e00", "star", "hot")}, {"g0": True, "g1": True, "g2": False})
-    assert [trace.name for trace in figure.data[1:]] == ["nothing found", "not judged", "hot"]
-    assert [round(float(shade), 1) for shade in figure.data[0].z[1][:3]] == [1, 1, 0]
-    assert "<b>g1</b>" in [note.text for note in figure.layout.annotations]
+    whole = picture(Grid.of(gpus), {"g1": Look("#d55e00", "star", "hot")}, {"g0": True, "g1": True, "g2": False})
+    assert [name for name, _ in whole.legend] == ["nothing found", "not judged", "hot"]
+    paths = [path.count("M") for path in re.findall(r" d='([^']*)'", whole.svg)]
+    assert (paths, whole.svg.count("<polygon")) == ([2, 2], 1), "two cells judged, two not, a mark"
+    assert [(label.text, label.gpu) for label in whole.labels if label.gpu] == [("g1", "g1")]
 
 
 @pytest.mark.long
