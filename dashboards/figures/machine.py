@@ -197,8 +197,13 @@ def picture(grid: Grid, marked: Mapping[str, Look], judged: Mapping[str, bool] |
     legend = [(name, svg(f"<path fill='{colour}' d='M1 1h10v10h-10z'/>", 12, 12)) for name, _, colour in states]
     odd = {grid.cell[gpu]: gpu for gpu in sorted(marked) if gpu in grid.cell}
     size = 7.0 if grid.cell_px > 14 else 5.0
-    fills += [outline(marked[gpu], *frame.at(*place), size) for place, gpu in sorted(odd.items())]
-    legend += [(look.name, svg(outline(look, 6, 6, 5), 12, 12)) for look in dict.fromkeys(marked.values())]
+    kinds = {look: f"k{number}" for number, look in enumerate(dict.fromkeys(marked.values()))}
+    outlines = "".join(f"<g id='{kind}'>{outline(look, 0, 0, size)}</g>" for look, kind in kinds.items())
+    fills.append(f"<defs>{outlines}</defs>" if kinds else "")
+    for place, gpu in sorted(odd.items()):
+        x, y = frame.at(*place)
+        fills.append(f"<use href='#{kinds[marked[gpu]]}' x='{x:.1f}' y='{y:.1f}'/>")
+    legend += [(look.name, svg(outline(look, 6, 6, 5), 12, 12)) for look in kinds]
     labels = [*frame.labels(grid), *frame.odd_names({place: grid.name[gpu] for place, gpu in sorted(odd.items())})]
     described = f"{len(set(grid.cell.values())):,} GPUs, {len(odd):,} of them marked"
     return Picture("The machine", "", svg("".join(fills), _PICTURE_PX, frame.height), described, labels, legend)

@@ -85,7 +85,7 @@ def test_a_picture_marks_and_names_the_odd_gpus_and_tells_who_was_not_judged() -
     whole = picture(Grid.of(gpus), {"g1": Look("#d55e00", "star", "hot")}, {"g0": True, "g1": True, "g2": False})
     assert [name for name, _ in whole.legend] == ["nothing found", "not judged", "hot"]
     paths = [path.count("M") for path in re.findall(r" d='([^']*)'", whole.svg)]
-    assert (paths, whole.svg.count("<polygon")) == ([2, 2], 1), "two cells judged, two not, a mark"
+    assert (paths, whole.svg.count("<use")) == ([2, 2], 1), "two cells judged, two not, a mark"
     assert [(label.text, label.gpu) for label in whole.labels if label.gpu] == [("g1", "g1")]
 
 
