@@ -144,7 +144,8 @@ def machine(fleet: JudgedFleet) -> Picture:
     if fleet.judged or not judgement.gpus:
         judged = {gpu: bool(judgement.gpus) and gpu in fleet.judged for gpu in fleet.grid.cell}
     twice = " A GPU that is known by its UUID in one file and by its place in another has one cell."
-    caption = f"A cell is a GPU, a row a node, a block a cabinet.{twice if fleet.maybe_twice else ''}"
+    cells = "A cell is a GPU, a row a node, a block a cabinet." if fleet.grid.apart else "A block is a cabinet."
+    caption = f"{cells}{twice if fleet.maybe_twice else ''}"
     return replace(picture(fleet.grid, fleet.looks, judged), caption=caption)
 
 

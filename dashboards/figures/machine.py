@@ -35,6 +35,7 @@ _HEIGHT_PX, _CELL_PX, _LEAST_CELL_PX = 420, 20, 3
 _NODE_NAMES = 128  # nodes of a picture that has room for their names
 _CABINET_PX = 26  # of a block that has room for its name
 _WIDTH_PX = 1000
+_FEW_CABINETS = 16  # whose names a narrow screen has room for
 _PICTURE_PX, _LETTER_PX = 640, 7  # of the picture of the findings, as wide as a page shows it
 _BLOCK_NAME, _NODE_NAME = 14, 7  # letters
 _ODD_NAMES = 12  # GPUs with findings whose names are written
@@ -114,6 +115,11 @@ class Grid:
     def cell_px(self) -> float:
         """The height of a cell, in pixels."""
         return min(_CELL_PX, max(_LEAST_CELL_PX, _HEIGHT_PX / self.rows))
+
+    @property
+    def apart(self) -> bool:
+        """Whether a picture has room for a cell of each GPU."""
+        return self.cell_px > 8
 
     def shades(self, values: Mapping[str, float], end: float) -> Shades:
         """(rows, columns) where on the colours each cell is, from -1 to 1 at `end`; NaN for a cell without a value. Of
@@ -224,7 +230,7 @@ class _Frame:
     def of(cls, grid: Grid) -> _Frame:
         left = 34.0 if grid.nodes and grid.cell_px >= 12 else 4.0
         wide = (_PICTURE_PX - left - 4) / max(grid.columns, _LEAST_COLUMNS)
-        return cls(left, wide, grid.cell_px, grid.rows * grid.cell_px + 6, grid.cell_px > 8)
+        return cls(left, wide, grid.cell_px, grid.rows * grid.cell_px + 6, grid.apart)
 
     def at(self, row: int, column: float) -> tuple[float, float]:
         """The middle of a cell."""
@@ -247,7 +253,7 @@ class _Frame:
         names = [ending(name, _BLOCK_NAME) for name, _, _ in grid.blocks]
         step = max(1, math.ceil((_LETTER_PX * max(map(len, names), default=0) + 8) / apart))
         for name, (_, row, column) in list(zip(names, grid.blocks, strict=True))[::step]:
-            yield self._label(name, *self.at(row, column), "middle")
+            yield self._label(name, *self.at(row, column), "middle", small=len(names) > _FEW_CABINETS)
         longest = max((len(ending(name, _NODE_NAME)) for name, _, _ in grid.nodes), default=0)
         one_block = len({column for _, _, column in grid.nodes}) == 1
         if len(grid.nodes) <= _NODE_NAMES and self.left > 4 and (one_block or 5 * longest < self.wide):

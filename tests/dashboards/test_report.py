@@ -181,6 +181,7 @@ def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_pa
 
 def test_the_page_fetches_nothing_and_is_light(faulty: tuple[Store, dict[str, str], Looked, str]) -> None:
     page = faulty[3].split('<script type="application')[0]
+    page = re.sub(r'src="data:image/svg\+xml,[^"]*"', "", page)  # a picture that the page holds itself
     assert re.findall(r'(?:src|href)\s*=\s*"(?!#)|url\(|@import|https?:', page) == []
     assert len(faulty[3].encode()) < 3_000_000
 
