@@ -310,7 +310,7 @@ def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: P
         done = collected(tmp_path / "S", "--backend", f"dcgm:host={host}")
         assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
         assert host in done.stderr
-    done = collected(tmp_path / "S", "--backend", "dcgm", "--socket", str(tmp_path / "none"))
+    done = collected(tmp_path / "S", "--backend", f"dcgm:socket={tmp_path / 'none'}")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert f"there is no socket {tmp_path / 'none'}" in done.stderr
 

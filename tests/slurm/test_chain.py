@@ -210,16 +210,16 @@ def test_a_second_driver_of_a_script_is_refused(slurm: Slurm) -> None:
         refused = training.chain("--once", policy="reactive")
         assert refused.returncode == 3
         assert f"process {first.pid}" in refused.stderr
-        beside = training.answer("--once", "--folder", str(training.folder / "second"), policy="reactive")
+        beside = training.answer("--once", "--set", f"folder={training.folder}/second", policy="reactive")
         assert len(beside["links"]) == 1
         assert training.jobs() == {"1": 2}
     finally:
         first.send_signal(signal.SIGINT)
         first.communicate(timeout=30)
-    closed = training.chain("--once", "--folder", "/proc/whorl", policy="reactive")
+    closed = training.chain("--once", "--set", "folder=/proc/whorl", policy="reactive")
     assert (closed.returncode, closed.stderr.count("\n")) == (3, 1)
     other = Chained(slurm, "other", "sleep 300")
-    assert "is the chain of" in other.chain("--once", "--folder", str(training.folder / "second")).stderr
+    assert "is the chain of" in other.chain("--once", "--set", f"folder={training.folder}/second").stderr
 
 
 @pytest.mark.long
@@ -300,7 +300,7 @@ def test_a_script_that_cannot_be_chained_is_one_sentence(slurm: Slurm) -> None:
     training = Chained(slurm, "bad", "true")
     for name, (text, status, sentence) in BAD_SCRIPTS.items():
         training.script.write_text(text + "true\n")
-        done = training.chain("--once", "--folder", str(training.folder / name.replace(" ", "-")))
+        done = training.chain("--once", "--set", f"folder={training.folder}/{name.replace(' ', '-')}")
         assert done.returncode == status, f"{name}: {done.stdout}{done.stderr}"
         assert done.stderr.count("\n") == 1, done.stderr
         assert sentence in done.stderr, name
