@@ -110,7 +110,7 @@ def tune(
         name: value for name, value in everything.items() if not (value is None or value is False or value == ())
     }
     for name in options.keys() - _FITS[chosen[0]]:
-        raise InputError(f"{name.replace('_', '-')} does not go with {chosen[0]}: leave it out")
+        raise InputError(f"--{name.replace('_', '-')} does not go with {chosen[0]}: leave it out")
     if stress is not None:
         return _stress_reply(stress, options)
     slowdown, latency = options.get("max_slowdown"), seconds_of(options.get("max_latency"))

@@ -38,7 +38,7 @@ from ..words import (
 )
 from .evidence import action, because, remark, size
 from .gpu import software
-from .verdicts import fine, least, name_of, not_judged, to_watch
+from .verdicts import fine, least, name_of, not_judged, sees_enough, to_watch
 
 WORST = 5
 """Findings in the three answers; the others are counted, and stand in the table of all."""
@@ -100,9 +100,10 @@ def headline(fleet: JudgedFleet) -> str:
     gpus = many(fleet.grid.gpus, "GPU")
     if not fleet.judgement.rows and not fleet.judged_gpus and not fleet.judgement.ranks:
         return f"None of {gpus} could be judged." if fleet.grid.gpus > 1 else "The one GPU could not be judged."
-    odd, rest = fleet.odd, fine(fleet.judged_gpus, fleet.odd)
+    odd, rest = fleet.odd, fine(fleet.judged_gpus, fleet.odd, fleet.judgement.smallest)
     if fleet.maybe_twice and rest:
-        rest = "The others are fine."
+        enough = sees_enough(fleet.judgement.smallest)
+        rest = "The others are fine." if enough else "Nothing was found about the others."
     if newer := sum(gap.why is Gap.NEWER for gap in fleet.judgement.not_judged):
         rest = f"{many(newer, 'finding')} of a newer whorl cannot be read."
     if not odd:

@@ -19,6 +19,8 @@ DETAILED = 10
 """Findings in full; the others are rows of a table."""
 LISTED = 40
 """Rows of a table of findings, and reasons, for people; JSON has all."""
+NOTICEABLE_PCT = 10.0
+"""GPUs are called fine only where a GPU that is slower by this would have been named."""
 _NAMES = 6  # of GPUs in an answer
 _WORDS = (
     ("suspected", "seen in one sitting; measure again on another day"),
@@ -39,16 +41,13 @@ _WORDS = (
 # -- the three answers -------------------------------------------------------------------------------------------
 
 
-def answers(verdicts: Sequence[Verdict], judged: int, *, ranks: int = 0, beside: Iterable[str] = ()) -> Facts:
-    """Which GPUs, why, and what to do first: a line each.
-
-    `verdicts`: the worst first; `judged`: GPUs that were judged, and `ranks` of training jobs. `beside`: keys of GPUs
-    for which no short name may stand.
-    """
-    wrong = [verdict for verdict in verdicts if verdict.kind is not Kind.FAST]
-    the_others = fine(judged, len({gpu for verdict in wrong for gpu in verdict.gpus}))
+def answers(judgement: Judgement, beside: Iterable[str] = ()) -> Facts:
+    """Which GPUs, why, and what to do first: a line each. `beside`: keys of GPUs for which no short name may stand."""
+    wrong = [verdict for verdict in judgement.rows if verdict.kind is not Kind.FAST]
+    named = len({gpu for verdict in wrong for gpu in verdict.gpus})
+    the_others = fine(judgement.gpus, named, judgement.smallest)
     if not wrong:
-        if not judged and not ranks:
+        if not judgement.gpus and not judgement.ranks:
             return Facts([("Which GPUs", "Not known: nothing could be judged.")])
         return Facts([("Which GPUs", f"None. {the_others}".rstrip()), ("What to do", "Nothing now.")])
     names = short_names((verdict.name for verdict in wrong), beside)
@@ -71,17 +70,25 @@ def answers(verdicts: Sequence[Verdict], judged: int, *, ranks: int = 0, beside:
     )
 
 
-def fine(judged: int, named: int) -> str:
+def fine(judged: int, named: int, smallest: Sequence[Smallest]) -> str:
     """That nothing was found about the other GPUs, in a sentence; empty where there are none.
 
-    `judged`: GPUs that were judged; `named`: those about which something was found.
+    `judged`: GPUs that were judged; `named`: those about which something was found. They are called fine only where
+    one that is slower by `NOTICEABLE_PCT` would have been named in some workload.
     """
     others = judged - named
     if others <= 0:
         return ""
+    if not sees_enough(smallest):
+        return f"Nothing was found about {'the other ' if named else ''}{many(others, 'GPU')}."
     if named:
         return "The other one is fine." if others == 1 else f"The other {others:,} are fine."
     return "The one GPU that was judged is fine." if others == 1 else f"All {others:,} GPUs are fine."
+
+
+def sees_enough(smallest: Sequence[Smallest]) -> bool:
+    """Whether a GPU that is slower by `NOTICEABLE_PCT` would have been named in some workload."""
+    return any(effect.pct is not None and effect.pct <= NOTICEABLE_PCT for effect in smallest)
 
 
 # -- findings ----------------------------------------------------------------------------------------------------
@@ -231,7 +238,7 @@ def definitions(kinds: Iterable[Kind]) -> Section:
 
 def _cluster(judgement: Judgement, store: str | Path) -> Iterator[Part]:
     beside = list(keys(judgement))
-    yield answers(judgement.rows, judgement.gpus, ranks=judgement.ranks, beside=beside)
+    yield answers(judgement, beside)
     yield f"Cluster {judgement.cluster}: {compared(judgement)}."
     if judgement.rows:
         yield findings(judgement.rows[:DETAILED], beside)

@@ -107,8 +107,8 @@ def test_a_store_that_lost_its_runs_says_so_and_does_not_ask_for_more(tmp_path: 
         path.write_bytes(b"PAR1")
     shutil.rmtree(lost / "runs")
     for store, sentence in ((damaged, "skipped, see the warnings"), (lost, "its folder runs has no runs")):
-        for verb in ("verdicts", "variability"):
-            done = CliRunner().invoke(cli, [verb, "--store", str(store)])
+        for verb in (["verdicts"], ["verdicts", "variability"]):
+            done = CliRunner().invoke(cli, [*verb, "--store", str(store)])
             assert (done.exit_code, sentence in done.stderr, "whorl import" in done.stderr) == (2, True, False), verb
     shutil.rmtree(lost / "gpus")
     done = whorl("--json", "--store", str(lost))

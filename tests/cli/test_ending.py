@@ -63,7 +63,7 @@ def test_an_answer_that_is_cut_is_no_success(tmp_path: Path, words: str, unbuffe
 @pytest.mark.long
 def test_without_standard_output_a_command_does_its_work(tmp_path: Path) -> None:
     store = str(tmp_path / "S")
-    run = f"probe run launch --suite quick --gpus 1 --backend simulated --store {store}"
+    run = f"probe run launch --suite quick --backend simulated:gpus=1 --store {store}"
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m whorl {run} >&-"], stderr=subprocess.PIPE, text=True, check=False
     )

@@ -132,7 +132,7 @@ def test_all_decide_by_one_clock_unless_asked_otherwise(jobs: Path, store: str) 
         return found["conditions"]["clock"], {row["policy"]: row["avg_jct_s"] for row in found["rows"]}
 
     said, alike = told()
-    assert said == "all decide at the edges of rounds of 360 s, which packed-nonsticky needs (--clock own: only these)"
+    assert said == "all decide at the edges of rounds of 360 s, which packed-nonsticky needs (clock=own: only these)"
     assert alike == told("--world", "clock=rounds")[1]
     said, own = told("--world", "clock=own")
     assert said.startswith("packed-nonsticky decide")
