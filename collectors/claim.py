@@ -163,7 +163,7 @@ def claim(
         if ended_ns > LAST_NS:
             raise InputError(
                 f"a campaign from {iso(began_ns)} on for {span_s / 86_400:g} days would end after 2262, the last year "
-                "that a store can hold: choose an earlier began=, or another --seed"
+                "that a store can hold: choose an earlier began=, or another seed"
             )
         claimed = Claim(
             store,
@@ -184,7 +184,7 @@ def claim(
             if other.began_ns < ended_ns and began_ns < other.ended_ns:
                 raise InputError(
                     f"the store holds campaign {other.campaign} of these GPUs at the same time, from "
-                    f"{iso(other.began_ns)} to {iso(other.ended_ns)}: choose another began=, cluster= or --seed"
+                    f"{iso(other.began_ns)} to {iso(other.ended_ns)}: choose another begin, cluster or seed"
                 )
         stored: list[_Fault] = []
         if others or previous:
@@ -275,10 +275,10 @@ def _refuse_other_faults(claimed: Claim, truth: Sequence[_Fault]) -> None:
             size = "" if row.size_pct is None or row.kind != kind else f" of {row.size_pct:g} %"
             raise InputError(
                 f"the store holds this fleet with other faults ({row.gpu} is {row.kind!r}{size} there): "
-                "choose another --seed or cluster="
+                "choose another seed or cluster"
             )
         if row.population != claimed.fleet.population:
             raise InputError(
                 f"the store holds this fleet as one of the population {row.population!r}, not "
-                f"{claimed.fleet.population!r}: choose another --seed or cluster="
+                f"{claimed.fleet.population!r}: choose another seed or cluster"
             )
