@@ -412,7 +412,10 @@ def _all_probes(looked: Looked, noun: str) -> list[Part]:
         return []
     n = max(len(probe.gpus) for probe in looked.probes)
     cut = f" {figures.POINTS} GPUs of each {noun} are drawn, and all that stand out." if n > figures.POINTS else ""
-    caption = f"A point is a GPU (n = {n:,}). Box: the middle half; whiskers: 5th to 95th percentile.{cut}"
+    caption = (
+        f"A point is a GPU (n = {n:,}). Box: the middle half; whiskers: 5th to 95th percentile. The axis is linear "
+        f"near 0 and logarithmic beyond.{cut}"
+    )
     return [Chart(f"All {noun}s", caption, {"": figures.overview(looked.probes, looked.fleet.looks)})]
 
 

@@ -149,9 +149,11 @@ def with_interval(
     most: int | None = None,
 ) -> str:
     """An estimate and its interval, to the same digits: `+6.1 % [+5.2, +7.0]`; the interval is left out if missing, or
-    of no width. `most`: digits behind the point, of figures that nobody needs as well as they are known."""
+    of no width: then a value below 1 has two digits. `most`: digits behind the point, of figures that nobody needs as
+    well as they are known."""
     if low is None or high is None or low == high:
-        return estimate(value, digits=1 if most is None else most, signed=signed, unit=unit)
+        least = 2 if value is not None and 0 < abs(value) < 1 else 1
+        return estimate(value, digits=least if most is None else most, signed=signed, unit=unit)
     digits = interval_digits(low, high) if most is None else min(most, interval_digits(low, high, 0))
     shown = interval(low, high, digits=digits, signed=signed)
     return f"{estimate(value, digits=digits, signed=signed, unit=unit)} {shown}"

@@ -60,8 +60,10 @@ class GridColumn:
     """Behind the point."""
     says: str = ""
     """What it means: shown where the pointer rests on its title."""
+    low: str = ""
+    """Of an estimate: the column with the lower end of its interval, for who copies the table."""
     high: str = ""
-    """Of an interval: the column with its upper end."""
+    """Of an interval or an estimate: the column with its upper end."""
     unit: str = ""
     link: str = ""
     """The page that the cell leads to: `gpu`."""
@@ -131,10 +133,7 @@ def document_table(part: document.Table, address: Callable[[str, str], str | Non
 
     `address`: where the names of a column that names a page lead to.
     """
-    columns = [
-        GridColumn(f"c{place}", head.head, head.kind, says=head.explains, link=head.page, wraps=head.kind == "sentence")
-        for place, head in enumerate(part.heads)
-    ]
+    columns = [_document_column(part, place) for place in range(len(part.heads))]
     data = list(_document_rows(part, columns, address))
     label = part.title or ", ".join(filter(None, (head.head for head in part.heads)))
     name = f"table-{next(_numbers)}"
@@ -145,6 +144,23 @@ def document_table(part: document.Table, address: Callable[[str, str], str | Non
     return html.Div([drawn, html.P(f"and {hidden:,} more", className="soft")]) if hidden else drawn
 
 
+def _document_column(part: document.Table, place: int) -> GridColumn:
+    """A column of a document, with those of the ends of its intervals."""
+    head, name = part.heads[place], f"c{place}"
+    cells = [row[place] for row in part.rows]
+    ends = max((len(cell) for cell in cells if isinstance(cell, tuple)), default=0)
+    return GridColumn(
+        name,
+        head.head,
+        head.kind,
+        says=head.explains,
+        low=f"{name}low" if ends == 3 else "",
+        high=f"{name}high" if ends else "",
+        link=head.page,
+        wraps=head.kind == "sentence",
+    )
+
+
 def _document_rows(
     part: document.Table, columns: Sequence[GridColumn], address: Callable[[str, str], str | None] | None
 ) -> Iterator[dict[str, Any]]:
@@ -153,6 +169,8 @@ def _document_rows(
         for column, head, cell in zip(columns, part.heads, cells, strict=True):
             low = cell[0] if isinstance(cell, tuple) else cell
             row[column.name] = _plain(low)
+            if isinstance(cell, tuple):
+                row |= {name: _plain(end) for name, end in ((column.low, cell[-2]), (column.high, cell[-1])) if name}
             if cell == "":
                 row[f"{column.name}:text"] = ""  # empty, and not missing
             elif not isinstance(cell, str) and low is not None and head.kind != "time":
@@ -264,8 +282,9 @@ def _definitions(columns: Sequence[GridColumn], widths: Sequence[int], *, filter
         if column.link:
             definition["cellRenderer"] = "WhorlLink"
         definitions.append(definition)
-        if column.high:
-            definitions.append({"field": column.high, "headerName": f"{column.title}, up to", "hide": True})
+        for end, word in ((column.low, "from"), (column.high, "up to")):
+            if end:
+                definitions.append({"field": end, "headerName": f"{column.title}, {word}", "hide": True})
     return definitions
 
 

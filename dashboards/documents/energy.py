@@ -204,7 +204,7 @@ def _name_columns(by: By) -> list[Described]:
     def time(name: str, drops: int) -> Described:
         return Column(
             f"{name} (UTC)", "time", drops=drops
-        ), lambda row: row[name] or ("" if row["kind"] != Kind.JOB else "now")
+        ), lambda row: row[name] or ("" if row["kind"] != Kind.JOB else "now" if name == "ended" else None)
 
     page = "energy" if by is By.JOB else "gpu" if by is By.GPU else ""
     name: Described = (Column("GPU" if by is By.GPU else by.value, page=page), lambda row: name_of(by, row))

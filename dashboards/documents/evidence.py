@@ -45,8 +45,13 @@ def size(verdict: Verdict) -> str:
     """The effect with its interval, and what it is of: `+6.1 % of time [+5.2, +7.0]`; empty where none was measured."""
     if verdict.effect_pct is None:
         return ""
-    unit = f"% of {_CHANNEL_UNITS.get(verdict.figure, verdict.figure)}"
+    unit = f"% of {measured(verdict)}"
     return with_interval(verdict.effect_pct, verdict.low_pct, verdict.high_pct, signed=True, unit=unit)
+
+
+def measured(verdict: Verdict) -> str:
+    """What the effect is of: `time`, `K/W`, `its runs`; empty where none was measured."""
+    return "" if verdict.effect_pct is None else _CHANNEL_UNITS.get(verdict.figure, verdict.figure)
 
 
 def action(verdict: Verdict) -> str:
@@ -57,15 +62,18 @@ def action(verdict: Verdict) -> str:
 def evidence(verdict: Verdict) -> str:
     """What a finding rests on: sittings, peers, p and q, runs and dates."""
     days = verdict.first_seen
-    sittings = "two sittings or more" if verdict.state is State.CONFIRMED else "one sitting"
-    parts = [f"in {sittings}" if verdict.figure else "seen, which needs no test"]
+    # Places are named by the cards that failed there, and ranks by the steps of one job: neither has sittings.
+    has_sittings = bool(verdict.figure) and verdict.kind is not Kind.LOSES
+    has_sittings = has_sittings and verdict.reference is not ComparedWith.RANKS
+    parts = [] if verdict.figure else ["seen, which needs no test"]
+    parts += ["in two sittings or more" if verdict.state is State.CONFIRMED else "in one sitting"] * has_sittings
     if verdict.figure:
         compared = reference(verdict)
         parts.append(f"compared with {compared}" if compared else f"n {words.count(verdict.n)}")
     parts += chances(verdict)
     parts += [many(len(verdict.runs), "run")] if verdict.runs else []
     parts += [f"from {minute(days)} to {minute(verdict.last_seen)} UTC"] if days is not None else []
-    again = "; measure again on another day to be sure" if verdict.figure and verdict.state is State.SUSPECTED else ""
+    again = "; measure again on another day to be sure" if has_sittings and verdict.state is State.SUSPECTED else ""
     return words.capital(f"{', '.join(parts)}{again}.")
 
 

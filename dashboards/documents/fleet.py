@@ -335,7 +335,10 @@ def _with_unit(row: Variability) -> str:
 _SPREAD = (
     "From one Tukey fence of the GPUs' times to the other, in % of the median: four times the range of the middle half"
 )
-_SLOWEST = "How much longer the slowest GPU takes than the median one: a job that waits for all its GPUs waits for it"
+_SLOWEST = (
+    "How much longer the slowest GPU takes than the median one: a job that waits for all its GPUs waits for it. It "
+    "has no interval: no resample of the GPUs has a slower one"
+)
 _RHO = (
     "Whether slow GPUs have other clocks or temperatures, as a rank correlation: near +1 slow GPUs have high ones, "
     "near -1 low ones, near 0 there is no such rule"
@@ -393,7 +396,9 @@ def run_figures(campaign: Probed) -> Table | None:
         runs = campaign.runs.filter(pl.col("workload") == probe)
         rows.append([probe, runs["gpu"].n_unique(), *(_middle(runs[name]) for name, _ in known)])
     columns: list[Column | str] = [noun_of(campaign), Column("GPUs", "count"), *(Column(head) for _, head in known)]
-    below = "The median GPU (5th to 95th percentile). Energy is that of one repetition."
+    below = "The median GPU (5th to 95th percentile)."
+    if any(name in ("energy", "efficiency") for name, _ in known):
+        below += " Energy is that of one repetition, by the energy counter where there is one, else power times time."
     return Table(columns, rows, "Power, energy and rates", below, cards=True)
 
 
@@ -437,7 +442,8 @@ def conditions(campaign: Probed) -> Table | None:
     below = (
         "Repeats and window: medians over the GPUs. Ended by: how many runs ended because the interval was narrow "
         "enough (precise), at a limit (of time, of repeats), with all work done (complete), or failed. FLOP and bytes: "
-        "exact, for one repetition."
+        "exact, for one repetition. The other columns are those of the first GPU's run; the store has them for every "
+        "run."
     )
     return Table(columns, rows, "How the probes ran", below, cards=True)
 
@@ -449,7 +455,7 @@ def _median(values: pl.Series) -> float | None:
 
 def _large(count: object) -> str | None:
     """A large count, to three digits, with a prefix."""
-    return quantity(float(count), "B").removesuffix("B").strip() if isinstance(count, int | float) and count else None
+    return quantity(float(count), "B").removesuffix("B").strip() if isinstance(count, int | float) else None
 
 
 def about(campaign: Probed) -> Facts:

@@ -24,7 +24,7 @@ from ...analysis.one_gpu.runs import timed
 from ...analysis.one_gpu.standing import Figures, Standing, times
 from ...analysis.one_gpu.whole import OneGpu
 from ...analysis.runs.probing import is_simulated
-from ...analysis.verdicts import Kind, NotJudged
+from ...analysis.verdicts import Kind, NotJudged, State
 from ...analysis.verdicts.fingerprint import Neighbour
 from ..document import Chart, Column, Command, Document, Facts, Part, Section, Table, Tiles
 from ..figures import gpu as figures
@@ -198,8 +198,10 @@ def _next_steps(
         yield "Nobody knows when it was measured, as its runs have no date: its past cannot be shown."
     elif days < 2:
         yield f"It was measured on one day only: {_AGAIN} to see what repeats."
-        if not simulated:
-            yield measure
+    doubt = judged.watch or any(verdict.state is State.SUSPECTED for verdict in judged.verdicts)
+    doubt = doubt and row["node"] is not None and row["uuid"] is not None
+    if (days == 1 or doubt) and not simulated:
+        yield measure
 
 
 def look_on(row: Row, store: str) -> Section:
@@ -556,7 +558,7 @@ def runs(own_runs: pl.DataFrame, most: int = _RUNS) -> Section | None:
         Column("campaign"),
     ]
     earlier = own_runs.height - newest.height
-    lead = "Newest first." + (f" {many(earlier, 'earlier run')} are not shown." if earlier else "")
+    lead = "Newest first." + (f" {many(earlier, 'earlier run')} not shown." if earlier else "")
     return Section("Runs and their conditions", [Table(columns, newest.rows())], lead)
 
 

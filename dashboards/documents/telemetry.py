@@ -12,7 +12,7 @@ from ...analysis.telemetry.lines import Lines
 from ...analysis.telemetry.readings import Key
 from ...analysis.telemetry.shown import Shown, shown
 from ..document import Column, Section, Table
-from ..words import duration, estimate, listed, many
+from ..words import duration, estimate, interval_digits, listed, many
 
 Names = Mapping[Key, str]
 _NAMES = 4
@@ -58,7 +58,7 @@ def bands_text(bands: Bands, names: Names) -> str:
         for key, apart in band.far:
             metric = shown(band.metric)
             distances.setdefault(key, []).append(
-                estimate(apart, digits=0 if abs(apart) >= 100 else 1, signed=True, unit=metric.unit)
+                estimate(apart, digits=interval_digits(0.0, abs(apart)), signed=True, unit=metric.unit)
             )
     far = "; ".join(f"{names[key]} ({', '.join(texts)})" for key, texts in distances.items())
     return text + (f" Far from the median of the others: {far}." if far else "")

@@ -13,7 +13,7 @@ from ...analysis.verdicts.judgements import Newer
 from .. import words
 from ..document import Column, Command, Document, Facts, Finding, Findings, Part, Section, Table
 from ..words import capital, in_store, listed, many, minute, short_names
-from .evidence import action, because, evidence, size, why_none, why_not
+from .evidence import action, because, evidence, measured, size, why_none, why_not
 
 DETAILED = 10
 """Findings in full; the others are rows of a table."""
@@ -124,7 +124,8 @@ def table(verdicts: Sequence[Verdict], beside: Iterable[str] = (), title: str = 
             name_of(verdict, names),
             str(verdict.kind),
             str(verdict.state),
-            size(verdict) or None,
+            None if verdict.effect_pct is None else (verdict.effect_pct, verdict.low_pct, verdict.high_pct),
+            measured(verdict),
             because(verdict),
             action(verdict),
         )
@@ -134,9 +135,10 @@ def table(verdicts: Sequence[Verdict], beside: Iterable[str] = (), title: str = 
         Column("name", page="gpu"),
         Column("finding"),
         Column("state"),
-        Column("effect [95 %]", drops=1),
+        Column("effect [95 %]", "percent", drops=1),
+        Column("of", explains="What the effect is in % of: the level of the peers, or of its own past.", drops=2),
         Column("why", "sentence"),
-        Column("what to do", "sentence", drops=2),
+        Column("what to do", "sentence", drops=3),
     ]
     return Table(columns, rows, title, most=LISTED)
 

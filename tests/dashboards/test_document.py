@@ -193,6 +193,8 @@ def test_a_listing_is_cut_in_a_terminal_and_packed_in_a_page() -> None:
     [
         (with_interval(6.123, 5.2, 7.0, signed=True, unit="%"), "+6.1 % [+5.2, +7.0]"),
         (with_interval(0.3012, 0.3009, 0.3015), "0.30120 [0.30090, 0.30150]"),
+        (with_interval(0.8712, None, None), "0.87"),
+        (with_interval(8.712, None, None), "8.7"),
         (interval(0.301, None), "n/a"),
         (interval(-0.04, 10.0), "[0.0, +10.0]"),
         (estimate(-0.04, signed=True), "0.0"),

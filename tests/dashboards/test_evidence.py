@@ -158,6 +158,9 @@ def test_size_and_evidence_have_n_and_intervals() -> None:
         "10:00 to 2026-09-08 10:00 UTC; measure again on another day to be sure."
     )
     assert evidence(seen(Kind.LOST, first_seen=None, p=None, q=None)) == "Seen, which needs no test."
+    place = finding(Kind.LOSES, level=Level.NODE, name="n1", reference=ComparedWith.NODES, state=State.SUSPECTED)
+    assert "sitting" not in evidence(place), "cards that fail have no sittings"
+    assert "measure again" not in evidence(place)
 
 
 @pytest.mark.parametrize("miss", [None, *Miss])

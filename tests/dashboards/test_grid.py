@@ -8,7 +8,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from whorl.dashboards.app.grid import BLOCK, MOST, GridColumn, arranged, block, table
+from whorl.dashboards.app.grid import BLOCK, MOST, GridColumn, arranged, block, document_table, table
+from whorl.dashboards.document import Column, Table
 
 COLUMNS = [
     GridColumn("gpu", "GPU"),
@@ -82,3 +83,14 @@ def test_a_block_holds_only_what_is_shown_and_is_json() -> None:
 def test_a_page_never_sends_a_large_table_whole() -> None:
     with pytest.raises(ValueError, match="call serve"):
         table("t", [GridColumn("a", "a")], pl.DataFrame({"a": range(MOST + 1)}), label="t")
+
+
+def test_who_copies_a_long_table_gets_the_ends_of_its_intervals() -> None:
+    rows = [(f"g{n}", (1.0 * n, n - 0.5, n + 0.5), (0.5, 1.5)) for n in range(30)]
+    columns = ["GPU", Column("slower", "percent"), Column("rank [95 %]", "interval")]
+    drawn: Any = document_table(Table(columns, rows)).children
+    first = drawn[0].rowData[2]
+    assert (first["c1"], first["c1low"], first["c1high"]) == (2.0, 1.5, 2.5)
+    assert (first["c2"], first["c2high"]) == (0.5, 1.5)
+    hidden = {head["field"]: head["headerName"] for head in drawn[0].columnDefs if head.get("hide")}
+    assert hidden == {"c1low": "slower, from", "c1high": "slower, up to", "c2high": "rank [95 %], up to"}

@@ -38,7 +38,7 @@
 
   const api = window.whorlGrid = name => { try { return window.dash_ag_grid && dash_ag_grid.getApi(name); } catch { return null; } };
   window.whorlGridCsv = grid => grid.getDataAsCsv({allColumns: true, processCellCallback: cell => whorlHarmless(cell.value),
-    processHeaderCallback: head => /^c[0-9]+$/.test(head.column.getColDef().field) ? head.column.getColDef().headerName
+    processHeaderCallback: head => /^c[0-9]+(low|high)?$/.test(head.column.getColDef().field) ? head.column.getColDef().headerName
       : head.column.getColDef().field});
 
   // A table asks for its rows again where what they depend on has changed in the address.
