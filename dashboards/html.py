@@ -12,7 +12,8 @@ import gzip
 import json
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -83,8 +84,18 @@ def page(document: Document) -> str:
 def fragment(parts: Iterable[Part]) -> str:
     """Parts as a piece of HTML for a notebook: without figures, which a notebook draws by itself."""
     pieces = _Pieces()
-    shown = (part for part in parts if not isinstance(part, Chart | Listing))
-    return f'<div class="whorl">{"".join(map(pieces.part, shown))}</div>'
+    return f'<div class="whorl">{"".join(map(pieces.part, _without_figures(parts)))}</div>'
+
+
+def _without_figures(parts: Iterable[Part]) -> Iterator[Part]:
+    """The parts that need no script, those within sections too; a section of figures alone is left out."""
+    for part in parts:
+        if isinstance(part, Section):
+            inside = list(_without_figures(part.parts))
+            if inside or part.lead:
+                yield replace(part, parts=inside)
+        elif not isinstance(part, Chart | Listing):
+            yield part
 
 
 def prose(text: str) -> str:

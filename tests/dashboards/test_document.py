@@ -149,6 +149,7 @@ def test_terminal_report_notebook_and_page_say_the_same() -> None:
 
 def test_a_report_holds_no_markup_of_names_and_a_chart() -> None:
     page = html.page(document())
+    assert 'class="plot"' not in html.fragment([Section("Where", document().parts)]), "a notebook has no script for it"
     assert "<b>n1" not in page
     assert page.count('class="plot"') == 1
     assert "<details><summary><h2>Words</h2></summary>" in page
