@@ -87,7 +87,7 @@ def test_a_page_never_sends_a_large_table_whole() -> None:
 
 def test_who_copies_a_long_table_gets_the_ends_of_its_intervals() -> None:
     rows = [(f"g{n}", (1.0 * n, n - 0.5, n + 0.5), (0.5, 1.5)) for n in range(30)]
-    columns = ["GPU", Column("slower", "percent"), Column("rank [95 %]", "interval")]
+    columns: list[Column | str] = ["GPU", Column("slower", "percent"), Column("rank [95 %]", "interval")]
     drawn: Any = document_table(Table(columns, rows)).children
     first = drawn[0].rowData[2]
     assert (first["c1"], first["c1low"], first["c1high"]) == (2.0, 1.5, 2.5)
