@@ -60,7 +60,7 @@ def test_the_page_opens_with_the_three_answers_and_says_what_the_store_holds(
         f"64 simulated V100-SXM2 GPUs on 16 nodes ran {len(PROBES)} probes in campaign made-1: {len(runs)} runs, "
     )
     assert f"{expected}{ok} of them valid." in text
-    assert f"{len(planted)} of 64 GPUs stand out. The other {64 - len(planted)} are fine." in text
+    assert f"{len(planted)} of 64 GPUs stand out. Nothing was found about the other {64 - len(planted)} GPUs." in text
     titles = re.findall(r"<h2>([^<]*)</h2>", page)
     assert titles[:5] == ["Which GPUs", "Why", "What to do", "Too small to see, or not judged", "Now"]
     assert "What the words mean" in titles[4:]
@@ -110,7 +110,7 @@ def test_a_fleet_says_who_is_fine_who_could_not_be_judged_and_what_was_missed(tm
     store, _ = stored(tmp_path / "healthy", 32, 5)
     looked = look(store)
     text = text_of(looked.page(planted=[]))
-    assert "No GPU stands out. All 32 GPUs are fine." in text
+    assert "No GPU stands out. Nothing was found about 32 GPUs." in text
     assert "Nothing now." in text
     assert "No fault was planted; healthy GPUs that were named: none." in text
     gpu = looked.campaign.gpus["gpu"][0]
@@ -143,7 +143,7 @@ def test_a_gpu_with_two_names_is_drawn_and_counted_once() -> None:
     assert fleet.grid.gpus == 3
     assert fleet.grid.cell["a"] == fleet.grid.cell["U1"]
     assert fleet.maybe_twice
-    assert headline(fleet) == "No GPU stands out. The others are fine."
+    assert headline(fleet) == "No GPU stands out. Nothing was found about the others."
 
 
 def test_the_newest_readings_say_how_many_gpus_and_which_nodes_are_silent(tmp_path: Path) -> None:
