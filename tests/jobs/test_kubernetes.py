@@ -220,7 +220,7 @@ def test_the_file_for_node_feature_discovery(store: str, tmp_path: Path) -> None
         assert all(line.startswith("#") for line in path.read_text().splitlines())
     missing = advise(store, "nfd")
     assert (missing.exit_code, missing.stdout) == (2, "")
-    assert "--format nfd needs --node" in missing.stderr
+    assert "--format nfd needs --set node=NAME" in missing.stderr
 
 
 def test_a_line_of_the_file_holds_no_second_line(store: str) -> None:
