@@ -71,7 +71,7 @@ STEPS = {
     "collect": "collect --backend simulated:gpus=2 --interval 100ms --duration 2s --set durable=tick",
     f"ticks n2 {DAY + 5}": "",
     "compact 2": "store compact --offline",
-    "campaign": "campaign run gemm-fp32 --suite quick --fleet fleet.toml --settle 0 --program '{program}'",
+    "campaign": "campaign run gemm-fp32 --suite quick --set fleet=fleet.toml --set settle=0 --program '{program}'",
     "prune": "store prune --keep 1d --offline",
     f"append c {DAY + 40}": "",
     "compact 3": "store compact --offline",

@@ -176,8 +176,8 @@ def test_the_share_is_never_passed_not_even_by_one_node(tmp_path: Path, nodes: i
     assert len(advice.exclude) == min(len(slow), round(share * nodes - 0.49))
     assert advice.cost.share <= share
     if not advice.exclude:
-        (note,) = [note for note in advice.notes if "--max-share" in note]
-        enough = float(note.split("--max-share ")[1].split("%")[0]) / 100
+        (note,) = [note for note in advice.notes if "max-share=" in note]
+        enough = float(note.split("max-share=")[1].split("%")[0]) / 100
         assert len(advise(fleet_scores, "w", now=NOW, max_share=enough).exclude) == len(slow)
 
 

@@ -558,8 +558,8 @@ def test_submit_times_may_be_dates(tmp_path: Path) -> None:
 EXAMPLES = {
     "csv": """\
 job_id,num_gpus,submit_time,duration,model
-a,1,2026-03-01 09:58:20,600,bert
-b,4,2026-03-01 10:00:00,1200,resnet
+a,1,2026-03-01 09:58:20,600,gemm-fp32
+b,4,2026-03-01 10:00:00,1200,power-mix
 """,
     "swf": """\
 ; Computer: a machine

@@ -121,7 +121,7 @@ def test_a_slot_is_a_verdict_that_says_nothing_about_single_gpus(tmp_path: Path)
     shared = CliRunner().invoke(cli, ["explain", "slot 3", "--store", str(store.root)])
     assert shared.exit_code == 0, shared.output
     shown = CliRunner().invoke(cli, ["verdicts", "--store", str(store.root)]).output
-    assert "slot 3 (64 GPUs)" in shown
+    assert "slot 3: loses GPUs" in shown
 
 
 @pytest.mark.parametrize(
