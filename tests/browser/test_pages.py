@@ -125,7 +125,7 @@ def test_a_table_is_sorted_and_copied_keys_work_and_times_are_local_on_request(o
     assert faults(page) == []
     page.keyboard.press("Escape")
     page.keyboard.press("1")
-    page.wait_for_selector("h1:has-text('Overview')")
+    page.wait_for_selector("nav a.here:has-text('Overview')")
 
 
 def test_times_are_those_of_the_computer_on_request(opened: Opened) -> None:

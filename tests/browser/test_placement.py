@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_replay_compares_policies_over_seeds(opened: Opened) -> None:
     page = opened("placement?probe=gemm-fp32&seeds=2")
     expect(page.locator("#placement-status")).to_contain_text("jobs of this cluster can be replayed")
     page.get_by_role("button", name="Replay").click()
-    gains = page.get_by_role("region", name="Gains of policies")
+    gains = page.get_by_role("region", name=re.compile("^gain in average completion time"))
     gains.wait_for(timeout=120_000)
     for policy in ("advice-exclude", "pm-first", "pal"):
         expect(gains).to_contain_text(policy)

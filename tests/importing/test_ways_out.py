@@ -42,7 +42,11 @@ CASES: dict[str, tuple[str, str, str]] = {
         "\n".join(["timestamp,power.draw [W]", *(f"{clock},6{n % 4}.1" for n, clock in enumerate(CLOCKS))]), "",
         "--gpu NAME",
     ),
-    "no header": ("\n".join(f"{clock},{GPU},61" for clock in CLOCKS[::4]), "", "--set header=timestamp,uuid,power.draw"),
+    "no header": (
+        "\n".join(f"{clock},{GPU},61" for clock in CLOCKS[::4]),
+        "",
+        "--set header=timestamp,uuid,power.draw",
+    ),
 }  # fmt: skip
 
 
