@@ -183,6 +183,7 @@ def assert_lost(whole: Booked, partly: Booked, store: Store, day: date) -> None:
     assert partly.dark_s > whole.dark_s + DAY_S / 4
 
 
+@pytest.mark.long
 def test_a_part_that_fails_is_named_and_its_gpus_count_as_not_read(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
