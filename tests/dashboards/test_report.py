@@ -106,6 +106,7 @@ def test_the_worst_gpu_is_as_slow_as_in_the_store(faulty: tuple[Store, dict[str,
     assert "Check its ECC errors" in page
 
 
+@pytest.mark.long
 def test_a_fleet_says_who_is_fine_who_could_not_be_judged_and_what_was_missed(tmp_path: Path, quick: None) -> None:
     store, _ = stored(tmp_path / "healthy", 32, 5)
     looked = look(store)

@@ -301,6 +301,7 @@ print(f"whorl: latency_ms={latency_ms} work={batch * 1000 * (time.monotonic() - 
 """
 
 
+@pytest.mark.long
 def test_the_search_finds_the_setting_of_a_service_that_saves_most_within_its_latency(
     bench: Maker, nvml: NvmlLibrary, tmp_path: Path
 ) -> None:

@@ -128,6 +128,7 @@ def test_rows_made_in_small_parts_are_the_same(stored: Path, monkeypatch: pytest
     assert_same(stored, books(stored, monkeypatch, MANY, Here(1)), books(root, monkeypatch, MANY, Here(1)))
 
 
+@pytest.mark.long
 def test_readings_of_no_gpu_are_of_no_meter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = np.arange(0, 7_200, 30.0)
     named = [readings(name, seconds.tolist(), (100 + seconds % 70).tolist()) for name in ("GPU-a", "GPU-b")]
