@@ -8,7 +8,7 @@ from fractions import Fraction
 from whorl.analysis.replay import Failure, Options, World, replay
 from whorl.tests.analysis.replay.making import Excluded, advised_by, job, sound, trace
 from whorl.tests.analysis.replay.plain import Plain, Task
-from whorl.tests.sizes import count, is_long
+from whorl.tests.sizes import count
 
 ROUND_S = 100
 COSTS_S = [0, 0, 10, 50, 60, 100, 130, 470]
@@ -81,10 +81,10 @@ def compared(seed: int) -> Plain:
 def test_equals_a_plain_replay() -> None:
     """Times, GPU-seconds, stops, moves and restarts of every job; and all that the rules are about does happen."""
     happened = dict.fromkeys(("stops", "moves", "restarts", "stayed", "spared", "limited", "filled"), 0)
-    for seed in range(count(1000, short=40)):
+    for seed in range(count(1000, short=100)):
         plain = compared(seed)
         for rule in ("stops", "moves", "restarts"):
             happened[rule] += sum(getattr(task, rule) for task in plain.tasks)
         for rule in ("stayed", "spared", "limited", "filled"):
             happened[rule] += getattr(plain, rule)
-    assert min(happened.values()) > 10 or not is_long(), happened
+    assert min(happened.values()) > 5, happened
