@@ -16,7 +16,7 @@ from ...store.catalog import quoted
 from ...store.names import plain_workload
 from ..runs.kinds import APART, told_apart
 from ..runs.probing import Probed, gpus_of, other_names
-from ..runs.run_figures import numbered
+from ..runs.run_figures import with_run_numbers
 from ..verdicts.states import codes
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def runs_of(
     for figure in reversed(_TIMES):  # what comes last counts
         rows = found.filter(pl.col("figure") == figure).drop("figure")
         if rows.height:
-            own = numbered(rows, runs["run_id"])
+            own = with_run_numbers(rows, runs["run_id"])
             if own["number"].n_unique() < own.height:
                 own = own.group_by("number").agg(pl.col("value").median())
             placed = pl.DataFrame({"number": pl.Series(range(runs.height), dtype=own["number"].dtype)})

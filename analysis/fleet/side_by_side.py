@@ -94,7 +94,7 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     runs = dated(campaign)
     measured = {column_of(shown.channel) for shown in MEASURED}
     needed = {"workload", "model", "gpu", "gpu_no", "began", *measured}
-    runs = numbered(runs.select(name for name in runs.columns if name in needed), keys)
+    runs = with_gpu_numbers(runs.select(name for name in runs.columns if name in needed), keys)
 
     def stood(shown: Shown) -> list[Figure]:
         return figures_of(runs.drop(measured - {column_of(shown.channel)}), len(keys), channel=shown.channel)
@@ -116,7 +116,7 @@ def side_by_side(campaign: Probed) -> pl.DataFrame:
     ).select("workload", "gpu", "node", "cabinet", pl.exclude("workload", "gpu", "node", "cabinet"))
 
 
-def numbered(runs: pl.DataFrame, gpus: Sequence[str]) -> pl.DataFrame:
+def with_gpu_numbers(runs: pl.DataFrame, gpus: Sequence[str]) -> pl.DataFrame:
     """The runs with the number of their GPU, `gpu_no`, by GPU and time: of a large fleet that is sorted once."""
     if "gpu_no" not in runs.columns:
         runs = runs.with_columns(pl.Series("gpu_no", codes(runs["gpu"], gpus)))

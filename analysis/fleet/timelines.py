@@ -21,7 +21,6 @@ from ..runs.probing import Probed
 if TYPE_CHECKING:
     from ...store import Store
 
-Floats = npt.NDArray[np.float64]
 
 METRICS = {
     "power_w": board_power_mw() / 1000,

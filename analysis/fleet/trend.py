@@ -18,7 +18,7 @@ from ..verdicts.levels import Levels, levels
 from ..verdicts.model import scaled
 from ..verdicts.sittings import step_of
 from .runs_of import runs_of
-from .side_by_side import dated, numbered
+from .side_by_side import dated, with_gpu_numbers
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -63,7 +63,7 @@ def trend(runs: Probed) -> Trend | None:
     if timed.is_empty():
         return None
     keys = runs.gpus["gpu"].to_list()
-    timed, by = _periods(numbered(timed, keys))
+    timed, by = _periods(with_gpu_numbers(timed, keys))
     names = timed.group_by("period").agg(pl.col("began").min()).sort("began", "period")
     place = {name: number for number, name in enumerate(names["period"])}
     centre = np.full(len(keys), np.nan)

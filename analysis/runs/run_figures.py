@@ -56,11 +56,11 @@ def figures(
     results = results if gpus is None else results.filter(pl.col("gpu").is_in(list(gpus)))
     rows = results.select("run_id", "figure", "value")
     rows = rows if gpus is None else store.collect(rows).lazy()  # these few are read once
-    single = numbered(store.collect(rows.filter(figure.is_in(list(names)))), run_ids)
+    single = with_run_numbers(store.collect(rows.filter(figure.is_in(list(names)))), run_ids)
     parts = single.partition_by("figure", as_dict=True)
     nothing = single.clear()
     found = [_placed(parts.get((name,), nothing), "value", len(run_ids)).alias(name) for name in names]
-    times = numbered(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
+    times = with_run_numbers(store.collect(rows.filter(figure == "time").drop("figure")), run_ids)
     times = times.with_columns(pl.lit(1, pl.Int64).alias("repeats"))
     if times["number"].n_unique() < times.height:
         times = times.group_by("number").agg(pl.col("value").median(), pl.col("repeats").sum())
@@ -70,7 +70,7 @@ def figures(
     return pl.DataFrame(found).with_columns(pl.coalesce(*repeats).alias("repeats"))
 
 
-def numbered(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
+def with_run_numbers(rows: pl.DataFrame, run_ids: pl.Series) -> pl.DataFrame:
     """Rows of `results` with the number of their run in `run_ids`, without those of other runs."""
     if rows.height == len(run_ids) and (rows["run_id"] == run_ids).all():  # as an import writes them
         return rows.with_row_index("number").drop("run_id")

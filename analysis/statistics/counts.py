@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-Floats = npt.NDArray[np.float64]
 
 
 def poisson(count: npt.ArrayLike, mean: npt.ArrayLike) -> Floats:

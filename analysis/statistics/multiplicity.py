@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
 
 
 def simes(p_values: Floats, counted: npt.NDArray[np.bool_] | None = None) -> Floats:

@@ -23,7 +23,7 @@ from .ordering import Floats, Ints
 from .repeatability import Moments
 
 LEVELS = ("cabinet", "node", "gpu", "run")
-_SPOKEN = {level: level.replace("gpu", "GPU") for level in LEVELS}
+_LEVEL_NAMES = {level: level.replace("gpu", "GPU") for level in LEVELS}
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ def shares(moments: Moments, cabinet: Ints | None, node: Ints | None) -> Shares:
     finer, finer_count = "run", n
     for name, group in (("gpu", np.arange(gpus)), ("node", node), ("cabinet", cabinet)):
         if group is None:
-            reasons[name] = f"no {_SPOKEN[name]} is known"
+            reasons[name] = f"no {_LEVEL_NAMES[name]} is known"
             continue
         count = len(np.unique(group))
         if count < 2:
-            reasons[name] = f"there is one {_SPOKEN[name]}" if count else f"no {_SPOKEN[name]} is known"
+            reasons[name] = f"there is one {_LEVEL_NAMES[name]}" if count else f"no {_LEVEL_NAMES[name]} is known"
         elif count == finer_count:
-            reasons[name] = f"each {_SPOKEN[name]} has one {_SPOKEN[finer]}, so the two cannot be separated"
+            reasons[name] = f"each {_LEVEL_NAMES[name]} has one {_LEVEL_NAMES[finer]}, so the two cannot be separated"
         else:
             levels.append((name, group))
             finer, finer_count = name, count

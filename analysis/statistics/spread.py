@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from .ordering import quantiles
 
-Floats = npt.NDArray[np.float64]
 
 MAD_TO_SD = 1.4826
 """The standard deviation of a normal distribution over its median absolute deviation."""

@@ -30,7 +30,7 @@ from ..statistics.multiplicity import discoveries
 from ..statistics.student import quantile, upper_tail
 from .levels import RELEVANT
 from .sittings import Runs, Sittings, groups_median, sittings, spread, step_of
-from .variance import UNKNOWN, Noise, estimate, mean_size
+from .variance import UNKNOWN_NOISE, Noise, estimate, mean_size
 
 RATE = 0.02
 """The false discovery rate of steps, of drifts and of unstable GPUs, each: together at most 6 in 100 findings."""
@@ -686,7 +686,7 @@ class Alarm:
 
 
 def update(
-    state: State | None, value: float, at_s: float, *, warmth: float | None = None, expected: Noise = UNKNOWN
+    state: State | None, value: float, at_s: float, *, warmth: float | None = None, expected: Noise = UNKNOWN_NOISE
 ) -> tuple[dict[str, Any] | None, Alarm | None]:
     """The state of a watch after one more run, and an alarm where the GPU has left its level.
 

@@ -20,7 +20,7 @@ from .compare import LEAST_GPUS, Fleet
 from .judgements import stored
 from .model import figures_of
 from .states import codes
-from .variance import UNKNOWN
+from .variance import UNKNOWN_NOISE
 from .verdict import Verdict
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Level:
     def left(self, time_ms: float, at_s: float) -> Alarm | None:
         """Whether the GPU has left its own level with one more run (`online`); None where it has not."""
         noise = (
-            UNKNOWN if self.spread is None else replace(UNKNOWN, between=np.full(1, 2 * max(self.spread, _LEAST) ** 2))
+            UNKNOWN_NOISE if self.spread is None else replace(UNKNOWN_NOISE, between=np.full(1, 2 * max(self.spread, _LEAST) ** 2))
         )
         state, alarm = None, None
         for value, at in (*self.past, (time_ms, at_s)):

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 from scipy import special
 
-from ..runs.sittings import UNKNOWN as UNDATED
+from ..runs.sittings import UNKNOWN_NOISE as UNDATED
 from ..runs.sittings import Floats, Ints
 from ..statistics.student import quantile
 from .sittings import Runs, Sittings, spread
@@ -147,7 +147,7 @@ class Noise:
 
 
 _FLEET = 64.0
-UNKNOWN = Noise(np.zeros(1), np.full(1, 2 * 0.005**2), 0.002**2, 3.0, 0)
+UNKNOWN_NOISE = Noise(np.zeros(1), np.full(1, 2 * 0.005**2), 0.002**2, 3.0, 0)
 """Where nothing is known: half a per cent from sitting to sitting."""
 
 
