@@ -15,22 +15,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .runs.conditions import mixed_conditions
-    from .runs.kinds import told_apart
-    from .runs.measurements import coupled_jobs, identities, imported, measurements, untrusted
+    from .runs.measurements import (
+        coupled_jobs,
+        identities,
+        imported,
+        measurements,
+        mixed_conditions,
+        told_apart,
+        untrusted,
+    )
     from .runs.windows import RunWindows, windows_of_runs
-    from .spread.across_workloads import Across, across
     from .spread.passive import passive_fingerprints
-    from .spread.summary import REPLICATES, SEED, Outlier, Variability, variability
+    from .spread.variability import REPLICATES, SEED, Across, Outlier, Variability, across, variability
 
 _LAZY = {
-    ".runs.conditions": ("mixed_conditions",),
-    ".runs.kinds": ("told_apart",),
-    ".runs.measurements": ("coupled_jobs", "identities", "imported", "measurements", "untrusted"),
+    ".runs.measurements": (
+        "coupled_jobs",
+        "identities",
+        "imported",
+        "measurements",
+        "mixed_conditions",
+        "told_apart",
+        "untrusted",
+    ),
     ".runs.windows": ("RunWindows", "windows_of_runs"),
-    ".spread.across_workloads": ("Across", "across"),
     ".spread.passive": ("passive_fingerprints",),
-    ".spread.summary": ("REPLICATES", "SEED", "Outlier", "Variability", "variability"),
+    ".spread.variability": ("REPLICATES", "SEED", "Across", "Outlier", "Variability", "across", "variability"),
 }
 _MODULES = {name: module for module, names in _LAZY.items() for name in names}
 

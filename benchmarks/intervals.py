@@ -25,11 +25,10 @@ import polars as pl
 
 from whorl.analysis import measurements, variability
 from whorl.analysis.placement import Scores, advise, scores, sets
+from whorl.analysis.runs.sittings import Sittings, groups_median, sittings, step_of
 from whorl.analysis.verdicts.changes import ALARM, OwnPast, own_past, search
 from whorl.analysis.verdicts.compare import Compared, Fleet, compare
-from whorl.analysis.verdicts.levels import RELEVANT, levels
-from whorl.analysis.verdicts.sittings import Sittings, groups_median, sittings, step_of
-from whorl.analysis.verdicts.variance import Noise, estimate
+from whorl.analysis.verdicts.levels import RELEVANT, Noise, estimate, levels
 from whorl.benchmarks.harness import DATA, BenchOptions, ends, run, say, scratch, share
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
@@ -139,7 +138,7 @@ def by_cut() -> dict[str, Any]:
 SPACING = {"day": 1.0, "week": 7.0, "month": 28.0}
 STILL, SLOW, MEMORY = 0.0007, 0.0027, 30.0
 """Standard deviations of what a sitting adds to a GPU and of what changes slowly, and in how many days the latter falls
-to 37 % of itself: as SGEMM on Longhorn (V of `analysis/verdicts/variance.py`)."""
+to 37 % of itself: as SGEMM on Longhorn (V of `analysis/verdicts/levels.py`)."""
 
 
 def moving(rng: Random, shape: Shape, at: Floats, *, cabinets: float = 0.0, gpus: int = 256) -> Floats:

@@ -190,7 +190,7 @@ def list_probes(backend: str | None, model: str | None, store: str | None, keep_
 
 def _print_keep_rule(store: str | None, *, as_json: bool) -> None:
     """Which probes add a column of their own, by the runs of a store."""
-    from ..analysis.spread.keep_rule import LEAST_ICC, LEAST_UNEXPLAINED, MORE_GPUS, keep_rule
+    from ..analysis.spread.repeats import LEAST_ICC, LEAST_UNEXPLAINED, MORE_GPUS, keep_rule
     from ..probes.catalogue import PROBES
     from ..store import Store
 

@@ -21,13 +21,11 @@ from ..analysis import Variability, measurements, variability
 from ..analysis.contents import FleetNow, fleet_now
 from ..analysis.energy.answers import EnergySummary, summary
 from ..analysis.energy.readings import covered
-from ..analysis.fleet.runs_of import comparable, gpus_on, runs_of
-from ..analysis.fleet.side_by_side import Against, against, labels, level_of, side_by_side
-from ..analysis.fleet.timelines import Timelines, timelines
-from ..analysis.fleet.trend import Trend, trend
+from ..analysis.fleet.side_by_side import Against, against, comparable, gpus_on, labels, level_of, runs_of, side_by_side
+from ..analysis.fleet.timelines import Timelines, Trend, timelines, trend
 from ..analysis.runs.probing import Probed, has_rows, probed
-from ..analysis.spread.findings import Belongs, Leading
-from ..analysis.spread.summary import leading_of, leading_workload
+from ..analysis.spread.repeats import Belongs, Leading
+from ..analysis.spread.variability import leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Kind, Verdict
 from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.judgements import last_judgement

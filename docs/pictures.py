@@ -26,7 +26,7 @@ from playwright.sync_api import sync_playwright
 from plotly import graph_objects
 
 import whorl
-from whorl.analysis.one_gpu.found import named
+from whorl.analysis.one_gpu.explain import named
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.access import LIMITS
 from whorl.dashboards.app.reading import Reading

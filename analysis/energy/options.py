@@ -20,8 +20,8 @@ from ...store.power_sensors import SENSOR_ERROR, SensorError
 from ...store.unbeaten import unbeaten
 from ...store.vocabulary import Code
 from ..power_classes import Curve, curves, sweep
+from ..statistics.laws import quantile
 from ..statistics.ordering import Floats
-from ..statistics.student import quantile
 from ..tuning.curve import SAME_LEVEL, OwnCurve
 from ..tuning.power_plan import Estimate
 from .boards import POPULATION, BoardErrors, board_errors

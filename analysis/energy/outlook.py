@@ -171,7 +171,7 @@ def greenest(settings: EnergySettings, job: WaitingJob) -> Greenest:
 
 def _of_weeks(weeks: Greenest, start_ns: int, saved_g: Floats) -> Greenest:
     """The answer for a later start, which would have saved so much in each of the past weeks."""
-    from ..statistics.student import quantile
+    from ..statistics.laws import quantile
 
     mean, spread, n = float(saved_g.mean()), float(saved_g.std(ddof=1)), len(saved_g)
     if mean <= float(quantile(1 - _SURE, n - 1)) * spread / math.sqrt(n):

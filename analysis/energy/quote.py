@@ -27,8 +27,8 @@ from ...store.names import plain_workload
 from ...store.power_sensors import NORMAL_95, SensorError
 from ..choosing import find
 from ..power_classes import curve_of_runs, own_runs
+from ..statistics.laws import quantile, upper_tail
 from ..statistics.ordering import Floats
-from ..statistics.student import quantile, upper_tail
 from ..tuning.curve import OwnCurve
 from ..tuning.power_plan import Estimate
 from .answers import EnergyAnswer

@@ -1,22 +1,166 @@
-"""The GPUs of a campaign beside each other: their names, and each probe's times against the median."""
+"""The GPUs of a cluster beside each other in one workload: what can be compared, their levels, and what a brush holds.
+
+A page reads one workload of a large fleet in the time in which `probed` reads one column of all of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ...errors import InputError
+from ...store.catalog import quoted
+from ...store.names import plain_workload
 from ..by_number import by_number
-from ..runs.probing import Probed, names_of
+from ..runs.measurements import APART, told_apart
+from ..runs.probing import Probed, gpus_of, names_of, other_names, with_run_numbers
 from ..runs.sittings import are_in_order, days, in_order, latest
 from ..verdicts.channels import CLOCK, POWER, TEMPERATURE, Channel
+from ..verdicts.compare import LEAST_GPUS
 from ..verdicts.model import Figure, column_of, figures_of
 from ..verdicts.states import codes
+
+if TYPE_CHECKING:
+    from ...store import Store
+    from ..runs.probing import Probed
+
+
+_RUNS = (
+    "run_id", "cluster", "workload", "gpu", "campaign", "began", "sm_clock_mhz", "temperature_c", "power_w", "status",
+)  # fmt: skip
+_TIMES = ("time_median", "time")
+_KNOWN = "FROM runs WHERE cluster IS NOT NULL AND workload IS NOT NULL AND gpu IS NOT NULL"
+_STATED = "{" + ", ".join(f"'{name}': conditions.{name}" for name in (*APART, "locked_clock_mhz")) + "}"
+_FIELDS = (*APART, "locked_clock_mhz", "simulated")
+_ANY_FIELD = f"coalesce({', '.join(f'conditions.{name}::VARCHAR' for name in _FIELDS)}) IS NOT NULL"
+_PACKED = ", ".join(f"{name} := conditions.{name}" for name in _FIELDS)
+_CONDITIONS = f"CASE WHEN {_ANY_FIELD} THEN struct_pack({_PACKED}) END"
+_WORKS = (  # the first and the last run of each: another card may stand in the place now
+    f"SELECT cluster, workload, gpu, {_STATED} AS conditions, "
+    "unnest([arg_min(run_id, began), arg_max(run_id, began)]) AS run_id "
+    f"{_KNOWN} GROUP BY cluster, workload, gpu, {_STATED}"
+)
+_CAMPAIGNS = f"SELECT cluster, campaign, min(began) AS began {_KNOWN} GROUP BY ALL"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A workload of a cluster, and how many GPUs ran it."""
+
+    name: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign of a cluster; when it began (UTC) is None where no run says it."""
+
+    name: str
+    began: datetime | None
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """A cluster with runs."""
+
+    cluster: str
+    works: tuple[Work, ...]
+    """By name."""
+    campaigns: tuple[Campaign, ...]
+    """The newest first."""
+
+
+def comparable(store: Store) -> tuple[Comparable, ...]:
+    """The clusters that have runs, the one with the newest campaign first."""
+    done = told_apart(store, store.sql(_WORKS).polars()).with_columns(pl.col("workload").cast(pl.String))
+    works = done.group_by("cluster", "workload").agg(pl.col("gpu").n_unique().alias("gpus"))
+    campaigns = store.sql(_CAMPAIGNS).polars()
+    clusters = campaigns.group_by("cluster").agg(pl.col("began").max())
+    clusters = clusters.sort("began", "cluster", descending=[True, False], nulls_last=True)
+    named = campaigns.drop_nulls("campaign").sort("began", "campaign", descending=True, nulls_last=True)
+    return tuple(
+        Comparable(
+            cluster,
+            tuple(Work(*row) for row in _of(works, cluster).sort("workload").iter_rows()),
+            tuple(Campaign(*row) for row in _of(named, cluster).iter_rows()),
+        )
+        for cluster in clusters["cluster"]
+    )
+
+
+def _of(rows: pl.DataFrame, cluster: str) -> pl.DataFrame:
+    return rows.filter(pl.col("cluster") == cluster).drop("cluster")
+
+
+@dataclass(frozen=True)
+class Known:
+    """The GPUs of a cluster: `gpus` as in `Probed`, and the other names of some (see `probing.other_names`)."""
+
+    gpus: pl.DataFrame
+    names: dict[str, str]
+
+
+def gpus_on(store: Store, cluster: str) -> Known:
+    """All GPUs that the store knows on a cluster."""
+    every = store.collect(store.scan("gpus").filter(pl.col("cluster") == cluster).select(pl.col("gpu").unique()))["gpu"]
+    names = other_names(store, cluster)
+    return Known(gpus_of(store, cluster, every, names), names)
+
+
+def runs_of(
+    store: Store, cluster: str, workload: str, campaign: str | None = None, known: Known | None = None
+) -> Probed:
+    """The runs of a workload on a cluster, of a campaign or all; without events, with the columns that are compared,
+    and with `gpu_no`, the place of the GPU in `gpus`.
+
+    `workload`: as `comparable` names it. The GPUs are all that the store knows on that cluster: `known`, or read anew.
+    InputError where there are no such runs.
+    """
+    of = (pl.col("cluster") == cluster) & (pl.col("workload") == plain_workload(workload))
+    where = f"cluster = {quoted(cluster)} AND workload = {quoted(plain_workload(workload))} AND gpu IS NOT NULL"
+    # By SQL: Polars would read all conditions of all runs.
+    runs = store.sql(f"SELECT {', '.join(_RUNS)}, {_CONDITIONS} AS conditions FROM runs WHERE {where}").polars()
+    times = store.scan("results").filter(of & pl.col("figure").is_in(_TIMES))
+    found = store.collect(times.select("run_id", "figure", "value"))
+    value = pl.Series("value", [None] * runs.height, dtype=pl.Float64)
+    for figure in reversed(_TIMES):  # what comes last counts
+        rows = found.filter(pl.col("figure") == figure).drop("figure")
+        if rows.height:
+            own = with_run_numbers(rows, runs["run_id"])
+            if own["number"].n_unique() < own.height:
+                own = own.group_by("number").agg(pl.col("value").median())
+            placed = pl.DataFrame({"number": pl.Series(range(runs.height), dtype=own["number"].dtype)})
+            placed = placed.join(own, on="number", how="left", maintain_order="left")
+            value = placed["value"].fill_null(value).alias("value")
+    runs = told_apart(store, runs.with_columns(value)).with_columns(pl.col("workload").cast(pl.String))
+    wanted = pl.col("workload") == workload
+    if campaign is not None:
+        wanted &= pl.col("campaign") == campaign
+    runs = runs.filter(wanted).drop("cluster", "run_id")
+    if runs.is_empty():
+        of_campaign = "" if campaign is None else f" of campaign {campaign!r}"
+        raise InputError(f"{store.root} holds no runs of {workload!r} on cluster {cluster!r}{of_campaign}")
+    known = known or gpus_on(store, cluster)
+    gpus, names = known.gpus, known.names if campaign is None else {}
+    if names:
+        runs = runs.with_columns(pl.col("gpu").replace(names))
+    number = codes(runs["gpu"], gpus["gpu"].to_list())
+    if (number < 0).any():  # runs of GPUs of which nothing else is known, or by a name that the campaign gave them
+        every = pl.concat([gpus["gpu"], runs["gpu"].unique(), pl.Series(known.names.keys(), dtype=pl.String)])
+        gpus = gpus_of(store, cluster, every.unique(), names)
+        number = codes(runs["gpu"], gpus["gpu"].to_list())
+    said = gpus.select("model", "node", "cabinet")[number]
+    runs = runs.with_columns(*said, pl.Series("gpu_no", number))
+    return Probed(cluster, campaign or "", gpus, runs, pl.DataFrame())
+
 
 Floats = NDArray[np.float64]
 
@@ -193,3 +337,152 @@ def by_place(beside: pl.DataFrame, level: str, columns: Sequence[str] = PLACED) 
         descending=[False, True, False],
         nulls_last=True,
     )
+
+
+_IDENTITY = ("gpu", "name", "node", "cabinet", "slot", "model", "vbios", "driver")
+_OF_TIMES = ("time", "sm_clock", "power")  # figures of a fingerprint that `MEASURED` has
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The GPUs of a cluster in one workload."""
+
+    rows: pl.DataFrame
+    """One row a GPU of the cluster, by cabinet, node and slot: gpu, name, label (a short name), node, cabinet, slot,
+    model, vbios, driver, and the columns of `fleet.side_by_side`; null where the GPU did not run it."""
+    runs: int
+    began: datetime | None
+    ended: datetime | None
+    """When the first and the last run began."""
+    notes: tuple[str, ...]
+    """What these runs cannot say, in sentences."""
+
+    @property
+    def measured(self) -> int:
+        """GPUs that ran it."""
+        return int((self.rows["n"] > 0).sum())
+
+
+def beside(runs: Probed) -> Beside:
+    """The GPUs of a cluster in one workload, from its runs of one campaign or of all (`runs_of`)."""
+    found = side_by_side(runs).drop("workload", "node", "cabinet")
+    gpus = runs.gpus.select(_IDENTITY).with_columns(
+        pl.Series("label", list(labels(runs.gpus).values()), dtype=pl.String)
+    )
+    rows = gpus.join(found, on="gpu", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.col(pl.Float64).cast(pl.Float32), pl.col("n", "sittings").fill_null(0).cast(pl.Int32))
+    first, last = runs.runs.select(pl.col("began").min().alias("a"), pl.col("began").max().alias("b")).row(0)
+    return Beside(rows, runs.trusted.height, first, last, tuple(_notes(rows)))
+
+
+def _notes(rows: pl.DataFrame) -> Iterable[str]:
+    ran = rows.filter(pl.col("n") > 0)
+    if (left := rows.height - ran.height) > 0:
+        yield f"{left:,} of {rows.height:,} GPUs have no sound run of it, and are shown as n/a."
+    for model, n in ran.group_by("model").len().sort("model").iter_rows():
+        if n < LEAST_GPUS:
+            yield f"Only {n} GPU{'' if n == 1 else 's'} of {model or 'an unknown model'}: too few to tell who differs."
+    if ran["time"].is_null().all():
+        yield "These runs measure no time: look at power, clock or temperature."
+    elif ran["n"].max() == 1:
+        yield "Each GPU ran it once, so nobody knows how far a figure repeats: there are no intervals. Measure again."
+    elif ran["time_low"].is_null().all():
+        yield "Too few GPUs ran it twice to know how far a figure repeats: there are no intervals."
+
+
+# -- figures of the fingerprint ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure of the stored fingerprints."""
+
+    figure: str
+    workload: str | None
+    """None: it is of the GPU, whatever it runs."""
+    unit: str
+
+
+def printed(store: Store, cluster: str, workload: str) -> tuple[Printed, ...]:
+    """The figures of the newest stored fingerprints, besides times, clocks and power: those of a workload, and those
+    of a GPU. Of a figure that is known in other workloads only, the one that most GPUs have."""
+    query = (
+        f"SELECT figure, workload, unit, count(*) AS n FROM fingerprints_now WHERE cluster = {quoted(cluster)} "
+        f"AND value IS NOT NULL AND figure NOT IN {_OF_TIMES} GROUP BY ALL"
+    )
+    known = store.sql(query).polars()
+    own = (pl.col("workload") == workload).fill_null(value=False)
+    first = known.sort("figure", own, "n", "workload", descending=[False, True, True, False], nulls_last=True)
+    one = first.unique("figure", keep="first", maintain_order=True)
+    return tuple(Printed(*row) for row in one.select("figure", "workload", "unit").iter_rows())
+
+
+def of_print(store: Store, cluster: str, one: Printed) -> pl.DataFrame:
+    """A figure of the stored fingerprints: gpu, and named after the figure its value, `_n` (runs), and `_apart`: how
+    far it is from the median of the GPUs of the same model, in % where the figure has ratios, else in its unit. Value
+    and `_apart` with `_low` and `_high`, the 95 % interval in another sitting; null where it is not known.
+    """
+    of = "IS NULL" if one.workload is None else f"= {quoted(one.workload)}"
+    rows = store.sql(
+        "SELECT gpu, model, value, low AS value_low, high AS value_high, ratio, n FROM fingerprints_now "
+        f"WHERE cluster = {quoted(cluster)} AND figure = {quoted(one.figure)} AND workload {of}"
+    ).polars()
+    middle = pl.col("value").median().over("model")
+    ratio = pl.col("ratio").is_not_null().any() & (middle > 0)
+
+    def apart(name: str) -> pl.Expr:
+        return pl.when(ratio).then(100 * (pl.col(name) / middle - 1)).otherwise(pl.col(name) - middle)
+
+    ends = ("", "_low", "_high")
+    rows = rows.with_columns(apart(f"value{end}").alias(f"apart{end}") for end in ends)
+    shown = rows.select(
+        "gpu",
+        *(pl.col(f"value{end}").alias(f"{one.figure}{end}") for end in ends),
+        *(pl.col(f"apart{end}").alias(f"{one.figure}_apart{end}") for end in ends),
+        pl.col("n").alias(f"{one.figure}_n"),
+    )
+    return shown.with_columns(pl.col(pl.Float64).cast(pl.Float32))
+
+
+def is_ratio(store: Store, cluster: str, one: Printed) -> bool:
+    """Whether `apart` of `of_print` is in per cent."""
+    query = (
+        f"SELECT count(ratio) > 0 AS yes FROM fingerprints_now WHERE cluster = {quoted(cluster)} AND "
+        f"figure = {quoted(one.figure)}"
+    )
+    return bool(store.sql(query).polars().item())
+
+
+# -- a brush ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values of a column between two ends, which belong to it."""
+
+    column: str
+    low: float
+    high: float
+
+
+def held(rows: pl.DataFrame, ranges: Sequence[Range], places: Sequence[tuple[str, str]]) -> pl.Series:
+    """Which rows a brush holds, as booleans: those within every range, and at one of the places where there are some.
+
+    `places`: a column (cabinet or node) and its value. A row whose value is missing is in no range. What names no
+    column holds nothing back.
+    """
+    tests = [
+        pl.col(one.column).is_between(one.low, one.high).fill_null(value=False)
+        for one in ranges
+        if one.column in rows.columns and rows.schema[one.column].is_numeric()
+    ]
+    by_column: dict[str, list[str]] = {}
+    for column, value in places:
+        if column in ("cabinet", "node"):
+            by_column.setdefault(column, []).append(value)
+    if by_column:
+        at = [pl.col(column).is_in(values).fill_null(value=False) for column, values in by_column.items()]
+        tests.append(pl.any_horizontal(at))
+    if not tests:
+        return pl.repeat(value=True, n=rows.height, eager=True).alias("held")
+    return rows.select(pl.all_horizontal(tests).alias("held"))["held"]

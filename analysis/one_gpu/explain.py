@@ -5,7 +5,7 @@ Nothing is judged where a judgement of its cluster is stored: its rows are read,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,25 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...errors import InputError
+from ...store.catalog import quoted
 from ...store.names import by_number
+from ...store.vocabulary import clock_in_words
 from ..choosing import find, known_gpus
-from ..runs.probing import is_simulated
+from ..fleet.timelines import Timelines, timelines
+from ..runs.measurements import SOUND, kind_of, limits, told_apart
+from ..runs.probing import figures, is_simulated, probed
+from ..runs.sittings import days
 from ..telemetry.extent import newest_readings
-from ..verdicts.judgements import Newer, clusters, last_judgement
-from ..verdicts.verdict import Level, NotJudged, Smallest, Verdict
-from .found import Found
-from .happened import Happened, events
+from ..verdicts.fingerprint import Neighbour
+from ..verdicts.judgements import Newer, StoredJudgement, clusters, last_judgement, stored
+from ..verdicts.verdict import ACROSS_NODES, Change, Kind, Level, NotJudged, Smallest, Verdict
+from . import happened, standing
+from .happened import Happened, Reasons, events, reasons
 from .past import Compared, Line, Place
-from .runs import own_runs, timed
 
 if TYPE_CHECKING:
     from ...store import Store
+
 
 _SHARED = ("driver", "vbios", "power_limit_mw")
 NEWEST = ("utilization", "power_mw", "temperature_c", "sm_clock_mhz", "memory_used")
@@ -186,3 +192,196 @@ def stands_in(places: Sequence[Place], verdicts: Sequence[Verdict]) -> list[str]
     with_findings = [workload for verdict in verdicts for workload in verdict.workloads]
     far = sorted(places, key=lambda place: -abs(place.effect_pct or 0.0))
     return list(dict.fromkeys([*with_findings, *(place.workload for place in far)]))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a judgement says of a GPU."""
+
+    judged_at: datetime | None
+    """UTC; None: it was judged just now."""
+    verdicts: tuple[Verdict, ...]
+    """Those that cover it, the worst first."""
+    not_judged: tuple[NotJudged, ...]
+    """About it, its workloads, or its whole cluster."""
+    watch: bool
+    """Whether it should be measured again: its newest sitting is slower than its earlier ones."""
+    changes: tuple[Change, ...]
+    """Dates at which its level changed."""
+    smallest: tuple[Smallest, ...]
+    """In its workloads, the smallest effect that could have been named."""
+    judged: int
+    """How many GPUs of its cluster were judged."""
+    newer: Newer
+    """What of the cluster is not in the judgement."""
+
+    @classmethod
+    def of(cls, judged: StoredJudgement, row: Mapping[str, Any], workloads: Collection[str], newer: Newer) -> Found:
+        """What a judgement says of the GPU of `row` (of `known_gpus`). `newer`: what is not in it."""
+        judgement, keys = judged.judgement, set(row["keys"])
+        subjects = {row["name"], row["gpu"], row["cluster"], *workloads}
+        covering = zip(judgement.rows, judged.keys, strict=True)
+        return cls(
+            judged.judged_at,
+            tuple(verdict for verdict, covered in covering if keys & covered),
+            tuple(no for no in judgement.not_judged if no.subject in subjects),
+            row["name"] in judged.watch,
+            tuple(change for change in judgement.changes if change.gpu in keys),
+            tuple(
+                least
+                for least in judgement.smallest
+                if least.workload in workloads and least.model in (None, row["model"])
+            ),
+            judgement.gpus,
+            newer,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A GPU that a finding is about, by itself or with others of its node."""
+
+    cluster: str
+    gpu: str
+    name: str
+    verdict: Verdict
+
+
+def named(store: Store) -> list[Named]:
+    """The GPUs that the newest judgements name, each with its worst finding; the worst first. Those of batches, which
+    may be half of a fleet, are left out."""
+    by_gpu: dict[tuple[str, str], Named] = {}
+    for judged in stored(store):
+        for verdict, keys in zip(judged.judgement.rows, judged.keys, strict=True):
+            if verdict.level not in ACROSS_NODES and verdict.kind is not Kind.FAST:
+                alone = len(verdict.gpus) == 1
+                for gpu in sorted(keys):
+                    name = verdict.gpus[0] if alone else gpu
+                    by_gpu.setdefault((verdict.cluster, gpu), Named(verdict.cluster, gpu, name, verdict))
+    return list(by_gpu.values())
+
+
+_RUNS = (
+    "run_id", "campaign", "workload", "gpu", "began", "ended", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
+    "power_w", "conditions", "clock_events", "versions", "probe_version", "job_id", "status", "status_detail",
+)  # fmt: skip
+
+
+def own_runs(
+    store: Store, cluster: str, keys: Sequence[str], model: str | None = None, *, workloads: Collection[str] = ()
+) -> pl.DataFrame:
+    """Every run of the GPU that has these keys, by time: columns of `runs`, `value` (its time, ms), `repeats`, `plain`
+    (the name of the work), `limit` and `lock` (as `measurements.limits`).
+
+    `workload` is its name in `workloads`, in which the GPU was compared, where one fits: the kinds of a workload depend
+    on the runs of others. `model`: of the GPU.
+    """
+    # By SQL: of a large fleet, Polars would read the conditions of all runs.
+    of_gpu = f"cluster = {quoted(cluster)} and gpu in ({', '.join(map(quoted, keys))})"
+    runs = store.sql(f"select cluster, {', '.join(_RUNS)} from runs where {of_gpu}").polars()
+    runs = runs.with_columns(pl.col("began", "ended").dt.cast_time_unit("us"))
+    settings = limits(store, runs)
+    with_settings = runs.with_columns(pl.col("workload").alias("plain")).hstack(settings)
+    kinds = with_settings.select("plain", "limit", "lock").unique()
+    names = [kind_of(*kind, model=model, names=workloads) for kind in kinds.iter_rows()]
+    with_settings = with_settings.join(
+        kinds.with_columns(pl.Series("kind", names, pl.String)), on=kinds.columns, how="left", nulls_equal=True,
+        maintain_order="left",
+    )  # fmt: skip
+    if None in names:
+        alone = told_apart(store, runs)["workload"].cast(pl.String)
+        with_settings = with_settings.with_columns(pl.coalesce("kind", alone).alias("kind"))
+    runs = with_settings.with_columns(pl.col("kind").alias("workload")).drop("kind", "cluster")
+    times = figures(store, runs["run_id"], gpus=keys, names=("time_median",))
+    runs = runs.hstack(times.select(pl.coalesce("time_median", "time").alias("value"), "repeats"))
+    return runs.sort("began", "workload", nulls_last=True)
+
+
+def timed(runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs of `own_runs` whose times are compared, with `at` (days since 1970) and `x` (ln time)."""
+    good = runs.filter(SOUND & (pl.col("value") > 0) & pl.col("value").is_finite())
+    return good.with_columns(days().alias("at"), pl.col("value").log().alias("x"))
+
+
+def listed(runs: pl.DataFrame, most: int) -> pl.DataFrame:
+    """The newest runs of `own_runs` for a table, the newest first: began, workload, time_ms, repeats, sm_clock_mhz,
+    power_w, temperature_c, clock, power_limit_w, neighbours, status, campaign."""
+    newest = runs.sort("began", descending=True, nulls_last=True).head(most)
+    conditions = [fields or {} for fields in newest["conditions"]]
+    watts = [fields.get("asked_power_limit_w") or fields.get("power_limit_w") for fields in conditions]
+    clocks = [clock_in_words(fields.get("clock"), fields.get("locked_clock_mhz")) for fields in conditions]
+    neighbours = [fields.get("neighbours") for fields in conditions]
+    return newest.select(
+        "began",
+        "workload",
+        pl.col("value").alias("time_ms"),
+        pl.col("repeats").cast(pl.Int64),
+        "sm_clock_mhz",
+        "power_w",
+        "temperature_c",
+        pl.Series("clock", clocks, pl.String),
+        pl.Series("power_limit_w", watts, pl.Float64, strict=False),
+        pl.Series("neighbours", neighbours, pl.String, strict=False),
+        "status",
+        "campaign",
+    )
+
+
+def around(runs: pl.DataFrame) -> tuple[int, int] | None:
+    """When the newest run of `own_runs` was, with a minute on both sides: ns since 1970; None where none has a date."""
+    dated = runs.drop_nulls("began").sort("began").tail(1)
+    if dated.is_empty():
+        return None
+    began, ended = (dated[name].dt.epoch("ns").item() for name in ("began", "ended"))
+    margin = 60 * 10**9
+    return int(began) - margin, int(began if ended is None else ended) + margin
+
+
+@dataclass(frozen=True)
+class OneGpu(Explained):
+    """All that is known of a GPU."""
+
+    stands: tuple[standing.Standing, ...]
+    """Its figures beside its peers, of the newest fingerprints."""
+    figures: standing.Figures | None
+    """Those fingerprints; None where its cluster has no runs."""
+    alike: tuple[Neighbour, ...]
+    marks: tuple[happened.Mark, ...]
+    reasons: Reasons | None
+    telemetry: Timelines | None
+    """Of its last campaign."""
+
+
+def whole(
+    store: Store, name: str, cluster: str | None = None, *, progress: Callable[[str], None] | None = None
+) -> OneGpu:
+    """Everything about the GPU that `said` means. InputError where no GPU or several fit."""
+    tell = progress or (lambda _: None)
+    tell("reading its past and what was judged")
+    explained = explain(store, name, cluster=cluster, peers=True)
+    on_cluster, gpu, keys = explained.cluster, explained.gpu, list(explained.row["keys"])
+    tell("reading the fingerprints")
+    figures = standing.figures(store, on_cluster, float("inf"))
+    stands, near = [], []
+    if figures is not None:
+        stands = standing.standings(store, figures, gpu)
+        names = known_gpus(store).filter(pl.col("cluster") == on_cluster).select("gpu", "name")
+        near = standing.neighbours(standing.alike(store, figures), gpu, dict(names.iter_rows()))
+    return OneGpu(
+        **vars(explained),
+        stands=tuple(stands),
+        figures=figures,
+        alike=tuple(near),
+        marks=tuple(happened.marks(store, on_cluster, keys, explained.row["node"])),
+        reasons=reasons(store, on_cluster, keys),
+        telemetry=_telemetry(store, on_cluster, explained.runs, gpu),
+    )
+
+
+def _telemetry(store: Store, cluster: str, runs: pl.DataFrame, gpu: str) -> Timelines | None:
+    """Its telemetry over the last campaign that it was in; None where there is none."""
+    last = runs.drop_nulls("campaign").sort("began", nulls_last=False).tail(1)
+    if last.is_empty():
+        return None
+    lines = timelines(store, probed(store, str(last["campaign"].item()), cluster), [gpu])
+    return lines if lines is not None and gpu in lines.gpus else None

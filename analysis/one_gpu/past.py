@@ -16,8 +16,7 @@ import numpy as np
 import polars as pl
 
 from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
-from ..statistics.ordering import quantiles
-from ..statistics.spread import PROBABILITIES
+from ..statistics.ordering import PROBABILITIES, quantiles
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -209,7 +208,7 @@ def _scatters(level: Mapping[str, Any], peers: pl.DataFrame) -> tuple[Scatter | 
 
 
 def _scatter(pct: float | None, freedom: int, peers_pct: pl.Series, peers_freedom: pl.Series) -> Scatter | None:
-    from ..statistics.deviation import interval_of_sd
+    from ..statistics.laws import interval_of_sd
 
     if pct is None or freedom < 1:
         return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..runs.probing import probed
-from ..statistics.spread import PROBABILITIES
+from ..statistics.ordering import PROBABILITIES
 from ..verdicts.fingerprint import CLASSES, Alike, Neighbour, computed
 
 if TYPE_CHECKING:

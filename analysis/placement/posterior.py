@@ -20,9 +20,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..runs.columns import gpu_medians
+from ..runs.measurements import gpu_medians
+from ..statistics.laws import log_density
 from ..statistics.ordering import Floats, Ints, bounds
-from ..statistics.student import log_density
 from .notes import note
 
 Singles = npt.NDArray[np.float32]

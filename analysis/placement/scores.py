@@ -21,8 +21,8 @@ import polars as pl
 from ...errors import InputError
 from ...store.names import find_workload, gpu_name
 from ..by_number import by_number
-from ..runs.columns import OTHERS, Runs, gpu_medians
-from ..runs.columns import workloads as by_workload
+from ..runs.measurements import OTHERS, Runs, gpu_medians
+from ..runs.measurements import workloads as by_workload
 from ..statistics.ordering import Floats, Ints
 from ..verdicts import Judgement
 from ..verdicts.compare import Fleet, compare
@@ -369,7 +369,7 @@ def _scored(
 def _variants(levels: Levels, boards: Sequence[GpuPlace]) -> Ints:
     """(gpus,) the board variant of each GPU, from 0 for the commonest: boards whose VBIOS shifts them as a whole.
 
-    The runs of a workload on several models are several kinds of it (`analysis/runs/kinds.py`), each with its own
+    The runs of a workload on several models are several kinds of it (`runs/measurements.py`), each with its own
     scores. Boards of one model may differ too: otherwise all boards of a slower variant would look like faults. That a
     VBIOS shifts its boards is the judge's to say: it needs 8 GPUs, and two nodes of each.
     """

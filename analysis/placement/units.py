@@ -21,12 +21,10 @@ from ...errors import InputError, StoreError
 from ...store.catalog import quoted
 from ...store.names import plain_workload, spellings
 from ...store.vocabulary import EventKind
-from ..runs.columns import Runs, gpu_medians, numbers
-from ..runs.kinds import told_apart
-from ..runs.measurements import SOUND, identities, measurements
+from ..runs.measurements import SOUND, Runs, gpu_medians, identities, measurements, numbers, told_apart
 from ..runs.sittings import LONGEST, PAUSE, UNKNOWN, days, numbered
-from ..spread.across_workloads import linked_names
 from ..spread.repeats import JOBS_COUPLE
+from ..spread.variability import linked_names
 from ..statistics.ordering import Floats, Ints, bounds
 from ..statistics.repeatability import Moments, icc
 from ..verdicts.levels import Levels, levels

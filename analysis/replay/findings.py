@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..statistics.student import quantile
+from ..statistics.laws import quantile
 from .study import Replayed
 
 JCT, ENERGY = "avg_jct_s", "energy_kwh"

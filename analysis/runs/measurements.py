@@ -1,18 +1,27 @@
-"""The measurements of a store for the statistics: one row for each run, with its GPU's place and its job."""
+"""The runs of a store for the statistics: one row a run, with its GPU's place and its job, kind by kind.
+
+Runs of several models, power limits or locked clocks must not be pooled: each such kind of a workload has a name of its
+own. Other conditions that differ are told in a sentence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
+from ...errors import InputError
 from ...store.names import plain_workload
-from ...store.vocabulary import COMPARED, Outcome
-from .kinds import told_apart
+from ...store.vocabulary import COMPARED, CONDITIONS, ClockSetting, Outcome, stated
+from ..statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians
 
 if TYPE_CHECKING:
     from ...store import Store
+
 
 SOUND = pl.col("status").fill_null(Outcome.OK.value).is_in([str(outcome) for outcome in COMPARED])
 """Of rows of `runs`: those that ended well. Imported ones may say nothing of it."""
@@ -134,3 +143,247 @@ def imported(store: Store) -> dict[tuple[str, str], dict[str, int]]:
         .agg(pl.col("rows").sum(), pl.col("duplicates").sum(), pl.col("refused").sum())
     )
     return {(row.pop("cluster"), row.pop("workload")): row for row in counts.iter_rows(named=True)}
+
+
+APART = ("asked_power_limit_w", "clock")
+"""The fields of `runs.conditions` that part the runs of a workload."""
+_UNKNOWN = {"model": "model unknown", "limit": "power limit not set", "lock": "clock not locked"}
+_FEW = 10_000  # runs: of so few, only the rows of their own GPUs are read
+
+
+def told_apart(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
+    """`runs` with a workload of its own for each model of GPU, power limit and locked clock, where these differ.
+
+    `runs`: with run_id, cluster, workload and gpu; with `conditions`, these are not read again. A workload whose runs
+    are alike in these keeps its name; one of two models becomes `sgemm [Tesla V100]` and `sgemm [A100]`. What is not
+    known is a kind of its own. Where a GPU is known by its place only, cards of several models may have been there: a
+    run is of the model that was there when it began.
+    """
+    seen = store.scan("gpus").select("cluster", "gpu", "uuid", "model", "first_seen").drop_nulls("model")
+    if runs.height <= _FEW:
+        seen = seen.filter(pl.col("gpu").is_in(runs["gpu"].drop_nulls().unique().cast(pl.String).to_list()))
+    seen = store.collect(seen.sort("first_seen", nulls_last=False, maintain_order=True)).lazy()  # it is asked thrice
+    models = seen.group_by("cluster", "gpu").agg(pl.col("model").last())
+    keys = ["cluster", "workload"]
+    told = limits(store, runs)
+    # Most stores have one kind of each workload: then no row needs a name of its own.
+    then = _models_then(store, seen)
+    who = runs.select(pl.col(*keys, "gpu").cast(pl.Categorical)).unique().cast(pl.String)
+    who = store.collect(who.lazy().join(models, on=["cluster", "gpu"], how="left"))
+    one_model = who.group_by(keys).agg(pl.col("model").n_unique() == 1)["model"].all()
+    if one_model and then is None and all(told[name].n_unique() <= 1 for name in ("limit", "lock")):
+        return runs.with_columns(pl.col("workload").cast(pl.Categorical))
+    named = runs.select(pl.col(*keys, "gpu").cast(pl.String)).hstack(told).lazy()
+    named = named.join(models, on=["cluster", "gpu"], how="left", maintain_order="left")
+    if then is not None:
+        named = named.with_columns(runs["run_id"].cast(pl.String)).join(then, "run_id", "left", maintain_order="left")
+        named = named.with_columns(pl.coalesce("then", "model").alias("model"))
+    usual = pl.col("limit").is_null() & pl.col("lock").is_null()
+    parts = [
+        pl.when((pl.col(kind).n_unique().over(keys) > 1) & ~(usual & (kind != "model"))).then(
+            pl.col(kind).fill_null(unknown)
+        )
+        for kind, unknown in _UNKNOWN.items()
+    ]
+    kind = pl.concat_str(parts, separator=", ", ignore_nulls=True)
+    named = named.select(pl.when(kind == "").then("workload").otherwise(pl.format("{} [{}]", "workload", kind)))
+    return runs.with_columns(store.collect(named)["workload"].cast(pl.Categorical))
+
+
+def kind_of(
+    workload: str, limit: str | None, lock: str | None, *, model: str | None, names: Collection[str]
+) -> str | None:
+    """Of `names` that `told_apart` gave, that of the runs of a workload with this model, power limit and locked clock;
+    None where none fits. `limit`, `lock`: of `limits`."""
+    known = (model, limit, lock)
+    parts = [unknown if value is None else value for value, unknown in zip(known, _UNKNOWN.values(), strict=True)]
+    said = (", ".join(chosen) for n in range(len(parts), 0, -1) for chosen in combinations(parts, n))
+    return next((name for name in (*(f"{workload} [{kind}]" for kind in said), workload) if name in names), None)
+
+
+def _models_then(store: Store, seen: pl.LazyFrame) -> pl.LazyFrame | None:
+    """The model at the time of each run (`run_id`, `then`) of a place in which cards of several models were.
+
+    A card with a UUID is of one model, however its name is spelled.
+    """
+    of = ["cluster", "gpu"]
+    plain = pl.col("model").str.to_lowercase().str.replace_all("nvidia|tesla", "").str.extract("([a-z]+ ?[0-9]+[a-z]*)")
+    places = seen.filter(pl.col("uuid").is_null().all().over(of)).with_columns(plain.alias("plain"))
+    known = store.collect(places.filter(pl.col("plain").n_unique().over(of) > 1))
+    if known.is_empty():
+        return None
+    known = known.select(*of, pl.col("first_seen").alias("began"), pl.col("model").alias("then")).drop_nulls("began")
+    runs = store.scan("runs").drop_nulls("began").select("run_id", *of, "began")
+    runs = runs.join(known.select(of).unique().lazy(), on=of, how="semi").sort("began")
+    found = runs.join_asof(known.sort("began").lazy(), on="began", by=of, check_sortedness=False)
+    return found.select("run_id", "then")
+
+
+def limits(store: Store, runs: pl.DataFrame) -> pl.DataFrame:
+    """The power limit (`limit`) and locked clock (`lock`) of each run, as text; null where nothing is stated."""
+    if "conditions" in runs.columns:
+        known = runs.select("conditions")
+        if known["conditions"].null_count() == runs.height:
+            return _nothing_stated(runs.height)
+    else:
+        # By SQL: Polars would read all conditions of all runs.
+        names = (*APART, "locked_clock_mhz")
+        any_of = " or ".join(f"conditions.{name} is not null" for name in names)
+        packed = ", ".join(f"{name} := conditions.{name}" for name in names)
+        stated_of = store.sql(f"select run_id, struct_pack({packed}) as conditions from runs where {any_of}").polars()
+        if stated_of.is_empty():
+            return _nothing_stated(runs.height)
+        known = runs.select("run_id").join(stated_of, on="run_id", how="left", maintain_order="left")
+    return known.select(
+        pl.format("{} W", _number("asked_power_limit_w")).alias("limit"),
+        pl.when(stated("clock") == ClockSetting.LOCKED.value)
+        .then(pl.format("locked at {} MHz", _number("locked_clock_mhz").fill_null("none")))
+        .alias("lock"),
+    )
+
+
+def _nothing_stated(runs: int) -> pl.DataFrame:
+    nothing = pl.repeat(None, runs, dtype=pl.String, eager=True)
+    return pl.DataFrame([nothing.alias("limit"), nothing.alias("lock")])
+
+
+def _number(key: str) -> pl.Expr:
+    """A number of the conditions as text, without a fraction of zero."""
+    return stated(key).cast(pl.String).str.strip_suffix(".0")
+
+
+_ALIKE = {one.name: one.alike for one in CONDITIONS if one.alike and one.name not in APART}
+"""What it is called, by the field of `runs.conditions`."""
+_MOST_NAMED = 3
+_LONGEST = 40  # characters of a value
+
+
+def mixed_conditions(store: Store, *, clusters: Sequence[str] = (), workloads: Sequence[str] = ()) -> list[str]:
+    """A sentence for each workload of a cluster whose sound runs were measured under conditions that differ.
+
+    Only what a run states is compared. Models, power limits and clocks are not here: `told_apart` parts the runs.
+    """
+    runs = store.scan("runs").filter(SOUND, pl.col("conditions").is_not_null())
+    if clusters:
+        runs = runs.filter(pl.col("cluster").is_in(list(clusters)))
+    if workloads:
+        runs = runs.filter(pl.col("workload").is_in([*workloads, *map(plain_workload, workloads)]))
+    states = [stated(key).alias(key) for key in _ALIKE]
+    kinds = store.collect(runs.select("cluster", "workload", *states)).group_by("cluster", "workload")
+    rows = kinds.agg(pl.col(list(_ALIKE)).drop_nulls().unique()).sort("cluster", "workload")
+    return [sentence for row in rows.iter_rows(named=True) if (sentence := _sentence(row, _ALIKE))]
+
+
+def _sentence(row: dict[str, list[Any]], names: Mapping[str, str]) -> str | None:
+    differ = [f"{name} ({_named(row[key])})" for key, name in names.items() if len(row[key]) > 1]
+    if not differ:
+        return None
+    where = f"{row['workload']} on {row['cluster']}"
+    return f"{where}: the runs differ in {'; '.join(differ)}, which changes their times too"
+
+
+def _named(values: Sequence[str | Mapping[str, float]]) -> str:
+    texts = sorted(value if isinstance(value, str) else _sizes(value) for value in values)
+    short = [text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..." for text in texts]
+    more = len(short) - _MOST_NAMED
+    return ", ".join(short[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _sizes(sizes: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {size:g}" for name, size in sizes.items()) or "none"
+
+
+REQUIRED = ("cluster", "workload", "gpu", "value", "unit")
+OTHERS = {"sm_clock": "sm_clock_mhz", "power": "power_w", "temperature": "temperature_c"}
+"""The name of a figure in a result, and its column in a frame of runs."""
+SPOKEN = {"sm_clock": "SM clock", "power": "power", "temperature": "temperature"}
+"""The name that people see."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of one workload on one cluster that have a GPU and a finite value, as columns of equal length."""
+
+    cluster: str
+    workload: str
+    unit: str | None
+    names: list[str]
+    """The GPUs, sorted; a GPU's number is its place here."""
+    gpu: Ints
+    value: Floats
+    frame: pl.DataFrame
+    """The same rows with the optional columns."""
+    left_out: int
+    """Rows without a GPU or a finite value."""
+
+    def other(self, name: str) -> Floats | None:
+        """The column `name` of OTHERS with NaN where unknown, or None when the frame has no such column."""
+        column = OTHERS[name]
+        if column not in self.frame.columns:
+            return None
+        return self.frame[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+def workloads(runs: pl.DataFrame) -> Iterator[Runs]:
+    """The runs of each (cluster, workload), in sorted order.
+
+    Raises `InputError` when a required column is missing, a row names no cluster or workload, or one workload of a
+    cluster mixes units.
+    """
+    missing = [name for name in REQUIRED if name not in runs.columns]
+    if missing:
+        raise InputError(f"the runs have no column {', '.join(missing)}")
+    for name in ("cluster", "workload"):
+        if runs[name].null_count():
+            raise InputError(f"{runs[name].null_count()} runs have no {name}")
+    optional = ("job_id", "cabinet", "node", "began", "run_id", *OTHERS.values())
+    runs = runs.select([*REQUIRED, *(name for name in optional if name in runs.columns)])
+    keys = sorted((str(c), str(w)) for c, w in runs.select("cluster", "workload").unique().iter_rows())
+    for cluster, workload in keys:
+        one = runs if len(keys) == 1 else runs.filter(cluster=cluster, workload=workload)
+        units = one["unit"].unique().to_list()
+        if len(units) > 1:
+            named = ", ".join(sorted(str(unit) for unit in units))
+            raise InputError(
+                f"the values of {workload} on {cluster} are in several units ({named}): convert them to one unit first"
+            )
+        found = _columns(cluster, workload, None if units[0] is None else str(units[0]), one)
+        if len(found.value):
+            yield found
+
+
+def _columns(cluster: str, workload: str, unit: str | None, frame: pl.DataFrame) -> Runs:
+    rows = frame.height
+    usable = frame["gpu"].is_not_null() & frame["value"].cast(pl.Float64).is_finite().fill_null(value=False)
+    if not usable.all():
+        frame = frame.filter(usable)
+    gpu, names = numbers(frame["gpu"])
+    value = frame["value"].cast(pl.Float64).to_numpy()
+    return Runs(cluster, workload, unit, names, gpu, value, frame, rows - frame.height)
+
+
+def numbers(names: pl.Series) -> tuple[Ints, list[str]]:
+    """Each name's number and the names in sorted order, so that the numbers do not depend on the rows' order."""
+    if names.dtype not in (pl.Categorical, pl.Enum):
+        names = names.cast(pl.String).cast(pl.Categorical)
+    physical = names.to_physical().to_numpy()
+    if len(physical) == 0:
+        return np.empty(0, dtype=np.intp), []
+    # A categorical's own numbers run over every name that the process has met.
+    row = np.full(int(physical.max()) + 1, -1, dtype=np.intp)
+    row[physical] = np.arange(len(physical))  # one row that has the name, whichever was written last
+    present = np.flatnonzero(row >= 0)
+    met = names.gather(row[present]).cast(pl.String)
+    order = met.arg_sort().to_numpy()
+    number = np.zeros(len(row), dtype=np.intp)
+    number[present[order]] = np.arange(len(order))
+    return number[physical], met.gather(order).to_list()
+
+
+def gpu_medians(values: Floats, gpu: Ints, count: int) -> Floats:
+    """Each GPU's median of a column with NaN where unknown; NaN for a GPU without a known value."""
+    known = np.isfinite(values)
+    if not known.all():
+        values, gpu = values[known], gpu[known]
+    layout = by_group(gpu, ascending(values), count)
+    return medians(values[layout], bounds(gpu, count))

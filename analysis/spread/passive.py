@@ -24,8 +24,8 @@ from ..engines import HERE, Coverage, Engine
 from ..runs.measurements import identities, measurements
 from ..runs.probing import has_rows
 from ..runs.windows import TRUSTED, PartRows, Progress, WindowPart, made, up_to_end, window_parts
-from ..statistics.correlation import correlate, spearman_interval
-from .across_workloads import linked_names
+from ..statistics.ordering import correlate, spearman_interval
+from .variability import linked_names
 
 if TYPE_CHECKING:
     from ...store import Store

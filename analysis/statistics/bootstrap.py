@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse, special
 
-from .ordering import Floats, Ints, bounds, by_group
+from .ordering import PROBABILITIES, Floats, Ints, bounds, by_group
 from .repeatability import Moments, components, icc_from, sums
-from .spread import PROBABILITIES
 
 Counts = npt.NDArray[np.int32]
 

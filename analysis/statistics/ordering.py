@@ -1,10 +1,14 @@
-"""Order, ranks and medians of long columns, without a group-by.
+"""Order, ranks, quantiles, the figures of a box plot, and correlations of long columns, without a group-by.
 
-One sort of a column serves its quantiles, its ranks and, by a stable counting sort of the group numbers taken in
-that order, the sorted values of every group.
+`fence_pct` is the "variation" of the SC'22 study (arXiv 2208.11035); docs/how-we-know/statistics.md defines each
+figure. Quartiles interpolate linearly.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,3 +111,152 @@ def median_interval(ordered: Floats) -> tuple[float | None, float | None]:
         return None, None
     below = max(0, int((n - 1 - 1.96 * np.sqrt(n)) // 2))
     return float(ordered[below]), float(ordered[n - 1 - below])
+
+
+MAD_TO_SD = 1.4826
+"""The standard deviation of a normal distribution over its median absolute deviation."""
+
+PROBABILITIES = (0.05, 0.25, 0.5, 0.75, 0.95)
+FIGURES = (
+    "fence_pct", "whisk_pct", "range_pct", "p95p5_pct", "cov_pct", "rcov_pct", "worst_over_median",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The figures of one set of times. `figures` are in % (worst_over_median: a ratio); None has its reason."""
+
+    n: int
+    median: float
+    lower: float
+    """Q1 - 1.5 IQR, in the unit of the times."""
+    upper: float
+    """Q3 + 1.5 IQR, in the unit of the times."""
+    fast: int
+    """How many values lie below `lower`: the first ones in ascending order."""
+    slow: int
+    """How many values lie above `upper`: the last ones in ascending order."""
+    figures: dict[str, float | None]
+    reasons: dict[str, str]
+
+
+def spread(ordered: Floats) -> Spread:
+    """The spread of `ordered`: at least one finite time, ascending, any one unit."""
+    n = len(ordered)
+    p5, q1, median, q3, p95 = (float(q) for q in quantiles(ordered, PROBABILITIES))
+    lower, upper = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
+    fast = int(np.searchsorted(ordered, lower, side="left"))
+    slow = n - int(np.searchsorted(ordered, upper, side="right"))
+    mean = float(ordered.mean())
+    sd = float(ordered.std(ddof=1)) if n > 1 else math.nan
+    deviation = float(np.median(np.abs(ordered - median)))
+    with np.errstate(all="ignore"):
+        found = np.array([
+            400.0 * (q3 - q1),
+            100.0 * float(ordered[n - slow - 1] - ordered[fast]),
+            100.0 * float(ordered[-1] - ordered[0]),
+            100.0 * (p95 - p5),
+            100.0 * sd,
+            100.0 * MAD_TO_SD * deviation,
+            float(ordered[-1]),
+        ]) / np.array([median, median, median, median, mean, median, median])  # fmt: skip
+    figures: dict[str, float | None] = {}
+    reasons: dict[str, str] = {}
+    for name, figure in zip(FIGURES, found.tolist(), strict=True):
+        figures[name] = figure if math.isfinite(figure) else None
+        if figures[name] is None:
+            if name == "cov_pct":
+                reasons[name] = "one value has no standard deviation" if n < 2 else "the mean is zero"
+            else:
+                reasons[name] = "the median is zero"
+    return Spread(n, median, lower, upper, fast, slow, figures, reasons)
+
+
+NORMAL_975 = 1.959963984540054
+"""The 97.5 % point of the standard normal distribution."""
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Pearson's and Spearman's coefficient over `n` rows that have both values; None with the `reason`."""
+
+    pearson: float | None
+    spearman: float | None
+    n: int
+    reason: str | None = None
+
+    interval: tuple[float, float] | None = None
+    """A 95 % interval of Spearman's, where the rows are independent units."""
+
+    def with_interval(self) -> Correlation:
+        """The same with its interval: for rows that are independent, as GPUs are and the runs of one are not."""
+        return self if self.spearman is None else replace(self, interval=spearman_interval(self.spearman, self.n))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row's JSON: pearson, spearman, n; low and high of Spearman's where known; reason when undefined."""
+        found: dict[str, Any] = {"pearson": self.pearson, "spearman": self.spearman, "n": self.n}
+        if self.interval is not None:
+            found |= {"low": self.interval[0], "high": self.interval[1]}
+        return found if self.reason is None else {**found, "reason": self.reason}
+
+
+def correlate(
+    time: Floats,
+    other: Floats | None,
+    what: str,
+    *,
+    time_is: str = "time",
+    time_ranks: Floats | None = None,
+    order: Ints | None = None,
+) -> Correlation:
+    """The correlation of `time` (finite) with `other` (NaN where unknown; None when there is no such column).
+
+    `what`, `time_is`: what a reason calls the two. `time_ranks`: the average ranks of `time` and `order`: the
+    ascending order of `other`, where the caller has them; used when no value is missing.
+    """
+    if other is None:
+        return Correlation(None, None, 0, f"no {what} is known")
+    known = np.isfinite(other)
+    n = int(np.count_nonzero(known))
+    if n < len(other):
+        time, other, time_ranks, order = time[known], other[known], None, None
+    if n == 0:
+        return Correlation(None, None, 0, f"no {what} is known")
+    if n < 3:
+        return Correlation(None, None, n, "fewer than 3 rows have both values")
+    # Compared exactly: the deviations of a constant column from its rounded mean are not always zero.
+    for column, name in ((other, what), (time, time_is)):
+        if bool((column == column[0]).all()):
+            return Correlation(None, None, n, f"{name} is constant ({column[0]:g})")
+    if time_ranks is None:
+        by_time = ascending(time)
+        time_ranks = np.empty(n)
+        time_ranks[by_time] = tie_ranks(time[by_time])
+    if order is None:
+        order = ascending(other)
+    other_ranks = np.empty(n)
+    other_ranks[order] = tie_ranks(other[order])
+    return Correlation(_cosine(time, other), _cosine(time_ranks, other_ranks), n)
+
+
+def _cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    """Pearson's coefficient of two columns that vary."""
+    a, b = a - a.mean(), b - b.mean()
+    for deviation in (a, b):
+        # Scaled by the largest first, so that neither tiny nor huge values under- or overflow when squared.
+        deviation /= max(float(deviation.max()), -float(deviation.min()))
+    # Not by `@`: the threads of BLAS wait for each other longer than such a sum takes.
+    r = float((a * b).sum()) / math.sqrt(float((a * a).sum()) * float((b * b).sum()))
+    return min(1.0, max(-1.0, r))
+
+
+def spearman_interval(r: float, n: int) -> tuple[float, float] | None:
+    """A 95 % interval for Spearman's coefficient, or None when n < 4 or |r| = 1 leaves it undefined.
+
+    Fisher's z with the variance (1 + r²/2)/(n - 3) of D. G. Bonett and T. A. Wright, Psychometrika 65 (2000).
+    """
+    if n < 4 or abs(r) >= 1.0:
+        return None
+    half = NORMAL_975 * math.sqrt((1.0 + r * r / 2.0) / (n - 3))
+    z = math.atanh(r)
+    return math.tanh(z - half), math.tanh(z + half)

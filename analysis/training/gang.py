@@ -1,7 +1,14 @@
-"""The GPUs that a training job may have, with what their scores may be; and what a choice among them saves."""
+"""The GPUs that a training job may have, what a choice among them saves, and structured partial backpropagation (SPB).
+
+By SPB, of n workers the k-th goes back through the last k/n of the layers only, and the gradient of a layer is averaged
+over those that have it. So the deepest takes longest, and the others have time left. JigSaw has it for GPUs that are
+alike; here the deepest share is on the fastest GPU. The mechanism is inferred from the abstract of its paper. What it
+does to the quality of training is not simulated.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,11 +20,12 @@ from ...store.hostlist import compress, expand
 from ...store.names import find_workload, plain_workload
 from ..placement import available, scores, sets
 from ..placement.scores import SEED
-from ..placement.sets import DRAWS, Gain
+from ..placement.sets import DRAWS, Gain, ends
 from ..statistics.ordering import Floats, Ints
 
 if TYPE_CHECKING:
     from ...store import Store
+
 
 _RANDOM = 200
 """Random sets and orders that stand for all of them."""
@@ -140,4 +148,144 @@ def gang_of(store: Store, scope: Scope) -> Gang:
         reason=None if measured.repeatable else measured.reason or "differences between GPUs do not repeat",
         notes=tuple(fleet.notes_on(workload)),
         seed=scope.seed,
+    )
+
+
+BACKWARD = 2.0 / 3.0
+"""The share of a step that is backward, where nothing was measured."""
+
+
+def depths_of(gpus: int) -> Floats:
+    """(gpus,) the share of the layers that each goes back through, the deepest first."""
+    return np.arange(gpus, 0, -1) / gpus
+
+
+def works(scores: Floats, depths: Floats, backward: float) -> Floats:
+    """(..., gpus) how long each GPU works in a step: 1 is the median GPU with full backpropagation."""
+    busy: Floats = scores * (1.0 - backward + backward * depths)
+    return busy
+
+
+def step(scores: Floats, depths: Floats, backward: float) -> Floats:
+    """(...) how long a step takes: that of the GPU that works longest."""
+    longest: Floats = works(scores, depths, backward).max(axis=-1)
+    return longest
+
+
+def slack(scores: Floats, depths: Floats, backward: float) -> Floats:
+    """(...) the share of the GPUs' time in a step in which they wait."""
+    busy = works(scores, depths, backward)
+    waiting: Floats = 1.0 - busy.mean(axis=-1) / busy.max(axis=-1)
+    return waiting
+
+
+def gradient_shares(gpus: int, layers: int) -> Floats:
+    """(layers,) the bytes of each layer's gradient, from the first layer on, as a share of what all GPUs would send.
+
+    That is the share of the GPUs that have it: the k-th goes back through the last ceil(k L / n) of L layers.
+    """
+    reach = np.array([-(-k * layers // gpus) for k in range(1, gpus + 1)])
+    back = np.arange(layers, 0, -1)  # how far from the end each layer stands, the last 1
+    shares: Floats = (reach[:, None] >= back).mean(axis=0)
+    return shares
+
+
+@dataclass(frozen=True)
+class MeanInterval:
+    """A figure: its mean and 90 % interval, from what the runs leave open of the scores."""
+
+    mean: float
+    lower: float
+    upper: float
+
+
+@dataclass(frozen=True)
+class SpbWorker:
+    """A GPU of the job."""
+
+    gpu: str
+    node: str | None
+    score: float
+    depth: float
+    """The share of the layers that it goes back through."""
+    layers: int | None
+    """The same in layers; None where their number is not known."""
+    busy: float
+    """The share of a step in which it works."""
+
+
+@dataclass(frozen=True)
+class SpbPlan:
+    """The depths of a job's GPUs, fastest and deepest first, and what they gain."""
+
+    cluster: str
+    workload: str
+    backward: float
+    workers: tuple[SpbWorker, ...]
+    full: MeanInterval
+    """A step with full backpropagation; 1 is that of the median GPU."""
+    step: MeanInterval
+    """A step with the depths of `workers`."""
+    gains: tuple[Gain, ...]
+    """Time of a step saved against full backpropagation on the same GPUs ("full"), the same depths in random order
+    ("roles"), and a random set of GPUs with random order ("random")."""
+    slack: MeanInterval
+    """The share of the GPUs' time in which they wait."""
+    gradient_shares: tuple[float, ...] | None
+    """Of each layer, from the first on: the bytes of its gradient as a share of full backpropagation."""
+    reason: str | None
+    """Why the GPUs cannot be told apart; None where they can."""
+    notes: tuple[str, ...]
+
+
+def plan_spb(
+    store: Store, scope: Scope, *, gpus: int | None = None, backward: float = BACKWARD, layers: int | None = None
+) -> SpbPlan:
+    """The depths for a job on all GPUs of `scope`, or on the best `gpus` of them.
+
+    `backward`: the share of a step that is backward. Raises `InputError` where neither hosts nor `gpus` say which GPUs.
+    """
+    if not 0 < backward < 1:
+        raise InputError(f"the backward share {backward:g} must lie between 0 and 1, such as 0.67")
+    if layers is not None and layers < 1:
+        raise InputError("the network needs at least one layer")
+    if scope.hosts is None and gpus is None:
+        raise InputError("which GPUs does the job have? Give --hosts, or how many it needs with --gpus")
+    gang = gang_of(store, scope)
+    number = len(gang.names) if gpus is None else gpus
+    chosen = gang.best(number)
+    depths = depths_of(number)
+    belief, draws = gang.belief[chosen], gang.draws[:, chosen]
+
+    def over_draws(figure: Callable[[Floats], Floats]) -> MeanInterval:
+        drawn = figure(draws)
+        return MeanInterval(float(drawn.mean()), *ends(drawn))
+
+    def step_of(scores: Floats) -> Floats:
+        return step(scores, depths, backward)
+
+    against_full = Gain.of("best", "full", step_of(draws), draws.max(axis=1))
+    busy = works(belief, depths, backward)
+    return SpbPlan(
+        cluster=gang.cluster,
+        workload=gang.workload,
+        backward=backward,
+        workers=tuple(
+            SpbWorker(
+                gang.names[gpu],
+                gang.nodes[gpu],
+                float(score),
+                float(depth),
+                None if layers is None else math.ceil(depth * layers - 1e-9),
+                float(work / busy.max()),
+            )
+            for gpu, score, depth, work in zip(chosen, belief, depths, busy, strict=True)
+        ),
+        full=over_draws(lambda scores: scores.max(axis=-1)),
+        step=over_draws(step_of),
+        gains=(against_full, *gang.gains(chosen, step_of)),
+        slack=over_draws(lambda scores: slack(scores, depths, backward)),
+        gradient_shares=None if layers is None else tuple(gradient_shares(number, layers).tolist()),
+        reason=gang.reason,
+        notes=gang.notes,
     )

@@ -21,14 +21,13 @@ from ...errors import InputError
 from ...store.names import by_number
 from ..runs.probing import probed
 from ..runs.sittings import Floats, Ints
-from ..statistics.multiplicity import discoveries
+from ..statistics.laws import discoveries
 from ..statistics.ordering import median_interval
 from .compare import LEAST_GPUS
 from .judge import SHOWS_P
-from .levels import REACH_95, Levels, in_pct
+from .levels import LEAST, REACH_95, Levels, in_pct
 from .model import Model, figures_of
 from .null import Null
-from .variance import LEAST
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -29,8 +29,7 @@ from ..runs.windows import Progress
 from ..spread.passive import passive
 from ..spread.repeats import JOBS_COUPLE
 from .channels import FINGERPRINT
-from .model import Model
-from .standing import table, with_peers
+from .model import Model, table, with_peers
 from .states import codes
 
 if TYPE_CHECKING:

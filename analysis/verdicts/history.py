@@ -19,12 +19,11 @@ import polars as pl
 
 from ...store.vocabulary import EventKind
 from ..runs.measurements import coupled_jobs
-from ..runs.sittings import PAUSE, Floats, Ints, date_of
-from ..statistics.counts import poisson_at_least
+from ..runs.sittings import PAUSE, Floats, Ints, date_of, groups_median
+from ..statistics.laws import poisson_at_least
 from .changes import LevelChange, SharedStep, own_past
 from .levels import in_pct
 from .model import usable, without
-from .sittings import groups_median
 from .states import codes
 from .verdict import Gap, Level, Measured, NotJudged, Quantity, State
 

@@ -20,17 +20,15 @@ from ..engines import HERE, Coverage, Engine
 from ..runs.probing import Probed, clusters_with_facts, probed, with_facts
 from ..runs.sittings import Bools, Floats, date_of
 from ..runs.windows import Progress
-from ..statistics.multiplicity import discoveries, simes
+from ..statistics.laws import discoveries, simes
 from .causes import Evidence
 from .channels import Channel
-from .compare import seen_twice
-from .groups import Shift
+from .compare import Shift, seen_twice
 from .history import Departure, DepartureKind, Histories, histories
 from .levels import RELEVANT, in_pct
-from .model import TIME_AT_CLOCK, Figure, Model
+from .model import TIME_AT_CLOCK, Figure, Model, peer_levels
 from .places import Lossy, places_of
 from .ranks import Ranks, judged_ranks, timelines_alone
-from .standing import peer_levels
 from .verdict import (
     HELD,
     TIME,

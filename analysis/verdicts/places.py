@@ -17,8 +17,7 @@ import polars as pl
 
 from ..runs.probing import IS_FACT, OF_MEMORY, gpus_of
 from ..runs.sittings import Floats, Ints
-from ..statistics.counts import binomial, poisson, poisson_at_least, share_interval
-from ..statistics.multiplicity import discoveries, simes
+from ..statistics.laws import binomial, discoveries, poisson, poisson_at_least, share_interval, simes
 from .verdict import (
     LOSSES,
     Action,

@@ -15,13 +15,13 @@ from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind, stated
 from ..runs.measurements import SOUND
 from ..runs.probing import IS_FACT
-from .changes import Alarm, update
 from .compare import LEAST_GPUS, Fleet
 from .judgements import stored
+from .levels import UNKNOWN_NOISE
 from .model import figures_of
 from .states import codes
-from .variance import UNKNOWN_NOISE
 from .verdict import Verdict
+from .watch import Alarm, update
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -49,7 +49,9 @@ class Level:
     def left(self, time_ms: float, at_s: float) -> Alarm | None:
         """Whether the GPU has left its own level with one more run (`online`); None where it has not."""
         noise = (
-            UNKNOWN_NOISE if self.spread is None else replace(UNKNOWN_NOISE, between=np.full(1, 2 * max(self.spread, _LEAST) ** 2))
+            UNKNOWN_NOISE
+            if self.spread is None
+            else replace(UNKNOWN_NOISE, between=np.full(1, 2 * max(self.spread, _LEAST) ** 2))
         )
         state, alarm = None, None
         for value, at in (*self.past, (time_ms, at_s)):

@@ -478,7 +478,7 @@ class Change:
 @dataclass(frozen=True)
 class PeerLevels:
     """The times of all GPUs of a cluster, and what was usual day by day: rows of the tables `levels` and `day_levels`
-    without `judgement`, `cluster` and `judged_at`. `standing.peer_levels` makes them."""
+    without `judgement`, `cluster` and `judged_at`. `model.peer_levels` makes them."""
 
     levels: pl.DataFrame
     days: pl.DataFrame

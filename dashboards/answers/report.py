@@ -12,7 +12,7 @@ from ..document import Document
 from .reply import Reply, RowList, folder, opened
 
 if TYPE_CHECKING:
-    from ...analysis.one_gpu.whole import OneGpu
+    from ...analysis.one_gpu.explain import OneGpu
     from ...store import Store
     from ..report import Looked
 
@@ -76,7 +76,7 @@ def _looked(looked: Looked, store: Store | str | Path, page: str | Path | None =
 def _report_of_gpu(
     store: Store, out: str | Path, name: str, cluster: str | None, *, progress: Callable[[str], None] | None
 ) -> Reply[OneGpu]:
-    from ...analysis.one_gpu.whole import whole
+    from ...analysis.one_gpu.explain import whole
     from ..documents.gpu import document, what_was_found
     from ..html import page, refuse_unwritable, write_page
     from .mappings import explain

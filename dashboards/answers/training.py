@@ -15,7 +15,7 @@ from .reply import Reply, RowList, folder, opened
 if TYPE_CHECKING:
     from ...analysis.power_classes.job_plans import SyncJobPlan
     from ...analysis.training.burst import BurstAnswer
-    from ...analysis.training.spb import SpbPlan
+    from ...analysis.training.gang import SpbPlan
     from ...store import Store
 
 DATA_PARALLEL = "data-parallel"
@@ -124,8 +124,7 @@ def advise_spb(
     The job has all GPUs on `hosts`, a host list, or the best `gpus`. `frame` has a row for each GPU, the deepest first.
     Raises InputError, and StoreError where there is no store.
     """
-    from ...analysis.training.gang import Scope
-    from ...analysis.training.spb import BACKWARD, SpbWorker, plan_spb
+    from ...analysis.training.gang import BACKWARD, Scope, SpbWorker, plan_spb
     from ..documents import training as documents
 
     share = BACKWARD if backward is None else backward

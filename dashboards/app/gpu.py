@@ -17,11 +17,9 @@ from dash import State as Also
 
 from ...analysis.choosing import beside, known_gpus, meant, search, shared
 from ...analysis.one_gpu import happened, standing
-from ...analysis.one_gpu.explain import newest_reading, stands_in
-from ...analysis.one_gpu.found import Found, Named, named
+from ...analysis.one_gpu.explain import Found, Named, around, named, newest_reading, own_runs, stands_in, timed
+from ...analysis.one_gpu.happened import reasons
 from ...analysis.one_gpu.past import Compared, Line
-from ...analysis.one_gpu.reasons import reasons
-from ...analysis.one_gpu.runs import around, own_runs, timed
 from ...analysis.verdicts.judgements import StoredJudgement, made_judgement, stored
 from ...errors import WhorlError
 from ..document import Chart, Command, Part, Section

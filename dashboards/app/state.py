@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from ...analysis.fleet.beside import Range
+from ...analysis.fleet.side_by_side import Range
 from ...errors import InputError
 
 URL = "url"

@@ -18,7 +18,7 @@ from ..document import Cell, Column, Command, Document, Part, Section, Table
 from ..words import MISSING, many, number
 
 if TYPE_CHECKING:
-    from ...analysis.spread.keep_rule import Column as KeepRow
+    from ...analysis.spread.repeats import Column as KeepRow
     from ...probes.campaign import Plan, Report, Summary
     from ...probes.probe import Probe
 

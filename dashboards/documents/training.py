@@ -11,7 +11,7 @@ from ...analysis.placement import Gain
 from ...analysis.placement.notes import percent
 from ...analysis.power_classes.job_plans import SyncJobPlan
 from ...analysis.training.burst import UNMEASURED_US, BurstAnswer, BurstPlacement, BurstPlan, BurstRow
-from ...analysis.training.spb import MeanInterval, SpbPlan
+from ...analysis.training.gang import MeanInterval, SpbPlan
 from ...analysis.tuning.power_plan import (
     FULL_CLOCK,
     MOST_NOISE,

@@ -10,10 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ...analysis.fleet.beside import Printed
-from ...analysis.fleet.side_by_side import MEASURED, Against, Shown, by_place
-from ...analysis.fleet.timelines import Timelines
-from ...analysis.fleet.trend import Trend
+from ...analysis.fleet.side_by_side import MEASURED, Against, Printed, Shown, by_place
+from ...analysis.fleet.timelines import Timelines, Trend
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout, nothing, room
 from ..words import estimate, interval, many, minus
 from .drawing import Bar, Box, Figure, Scatter, Scattergl, axes_of, error_bars, figure_of, stacked

@@ -15,8 +15,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.fleet.side_by_side import Against, side_by_side
-from whorl.analysis.fleet.timelines import Timelines, Window
-from whorl.analysis.fleet.trend import trend_of
+from whorl.analysis.fleet.timelines import Timelines, Window, trend_of
 from whorl.analysis.runs.probing import Probed, probed
 from whorl.analysis.verdicts.judge import judged
 from whorl.dashboards.figures import drawing

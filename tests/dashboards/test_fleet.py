@@ -12,8 +12,7 @@ import polars as pl
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from whorl.analysis.fleet.beside import Beside, Range
-from whorl.analysis.fleet.runs_of import Comparable, Work, comparable
+from whorl.analysis.fleet.side_by_side import Beside, Comparable, Range, Work, comparable
 from whorl.analysis.verdicts import Judgement, Kind, Level, State, Verdict
 from whorl.analysis.verdicts.verdict import Action
 from whorl.dashboards.app.fleet import page as fleet_page

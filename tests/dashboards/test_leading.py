@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whorl.analysis.spread.findings import Belongs
+from whorl.analysis.spread.repeats import Belongs
 from whorl.cli.advising import Advisor
 from whorl.dashboards.app.fleet.view import choose
 from whorl.dashboards.app.placement import PAGE

@@ -10,7 +10,7 @@ from weakref import ref
 
 import pytest
 
-from whorl.analysis.fleet.runs_of import comparable, runs_of
+from whorl.analysis.fleet.side_by_side import comparable, runs_of
 from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts.fingerprint import fingerprints

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ...training.spb import depths_of
+from ...training.gang import depths_of
 from ..beliefs import Request
 from ..job import Allocation
 from .burst import Filling

@@ -13,11 +13,23 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ....analysis.fleet.beside import Beside, Printed, Range, beside, held, is_ratio, of_print, printed
-from ....analysis.fleet.runs_of import Comparable, comparable, gpus_on, runs_of
-from ....analysis.fleet.side_by_side import level_of
-from ....analysis.fleet.trend import Trend, trend
-from ....analysis.spread.summary import leading_workload
+from ....analysis.fleet.side_by_side import (
+    Beside,
+    Comparable,
+    Printed,
+    Range,
+    beside,
+    comparable,
+    gpus_on,
+    held,
+    is_ratio,
+    level_of,
+    of_print,
+    printed,
+    runs_of,
+)
+from ....analysis.fleet.timelines import Trend, trend
+from ....analysis.spread.variability import leading_workload
 from ....analysis.verdicts import Judgement, Verdict
 from ....analysis.verdicts.judgements import newest
 from ...figures.fleet import GPU_FIGURES, UNIT, GpuFigure, Powered, Strips, find, printed_figure

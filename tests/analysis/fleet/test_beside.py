@@ -7,9 +7,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from whorl.analysis.fleet.beside import Printed, Range, beside, held, is_ratio, of_print, printed
-from whorl.analysis.fleet.runs_of import comparable, runs_of
-from whorl.analysis.fleet.trend import MOST_PERIODS, trend, trend_of
+from whorl.analysis.fleet.side_by_side import (
+    Printed,
+    Range,
+    beside,
+    comparable,
+    held,
+    is_ratio,
+    of_print,
+    printed,
+    runs_of,
+)
+from whorl.analysis.fleet.timelines import MOST_PERIODS, trend, trend_of
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, store_fingerprint
 from whorl.analysis.verdicts.model import Model

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.one_gpu import reasons as module
-from whorl.analysis.one_gpu.reasons import Held, Reasons, reasons
+from whorl.analysis.one_gpu import happened as module
+from whorl.analysis.one_gpu.happened import Held, Reasons, reasons
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import reason_bit

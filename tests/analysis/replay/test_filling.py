@@ -18,7 +18,7 @@ from whorl.analysis.replay.policies.spb import PartialBackpropagation
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs
 from whorl.analysis.replay.world import World
 from whorl.analysis.training.burst import BurstQuestion, plan_burst, read_network, read_profile, stretched
-from whorl.analysis.training.spb import depths_of, slack, step
+from whorl.analysis.training.gang import depths_of, slack, step
 
 DEEPPOOL = Path(__file__).parents[3].parent / "shared" / "data" / "schedulers" / "deeppool"
 LONG_S = 1e6

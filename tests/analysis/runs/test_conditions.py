@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.analysis import measurements, mixed_conditions
-from whorl.analysis.fleet.runs_of import comparable
+from whorl.analysis.fleet.side_by_side import comparable
 from whorl.analysis.placement import available, scores
 from whorl.analysis.runs.probing import probed
 from whorl.dashboards.report import look

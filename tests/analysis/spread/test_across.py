@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis import across
-from whorl.analysis.spread.across_workloads import Across
+from whorl.analysis.spread.variability import Across
 from whorl.tests.analysis.correlations import spearman
 
 

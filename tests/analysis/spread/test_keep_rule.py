@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.spread.keep_rule import Column, keep_rule
+from whorl.analysis.spread.repeats import Column, keep_rule
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.sizes import count

@@ -11,7 +11,7 @@ import pytest
 
 from whorl.analysis.runs.probing import parted, probed
 from whorl.analysis.runs.sittings import in_order
-from whorl.analysis.statistics.student import quantile
+from whorl.analysis.statistics.laws import quantile
 from whorl.tests.stores import new_store
 
 

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from whorl.analysis import identities, measurements
-from whorl.analysis.spread.across_workloads import linked_names
 from whorl.analysis.spread.passive import LONGHORN, passive, passive_fingerprints
+from whorl.analysis.spread.variability import linked_names
 from whorl.analysis.verdicts.plan import planned
 from whorl.store import Store
 from whorl.store.importing import Options, import_file

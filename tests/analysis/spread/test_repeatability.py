@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from whorl.analysis.statistics.repeatability import Moments, icc, mean_of
-from whorl.analysis.statistics.shares import shares
+from whorl.analysis.statistics.repeatability import Moments, icc, mean_of, shares
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -138,7 +137,7 @@ def test_shares_of_unbalanced_machines_are_right_on_average() -> None:
 
 
 def test_the_components_themselves_have_no_bias() -> None:
-    from whorl.analysis.statistics.shares import _components
+    from whorl.analysis.statistics.repeatability import _components
 
     sds = (2.0, 1.0, 3.0, 2.0)
     found = np.array([

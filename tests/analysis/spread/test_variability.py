@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis import Variability, variability
-from whorl.analysis.spread.findings import Belongs, leading
+from whorl.analysis.spread.repeats import Belongs, leading
 from whorl.errors import InputError
 
 KEYS = {

@@ -26,7 +26,7 @@ def samples(n: int) -> int:
 
 def cell(n: int, count: int, seed: int = SEED) -> list[float]:
     """The quantiles of sqrt(n) * dip over `count` uniform samples of size `n`, one for each of PROBABILITIES."""
-    from whorl.analysis.statistics.dip import dip
+    from whorl.analysis.statistics.modes import dip
 
     rng = np.random.default_rng([seed, n])
     dips = [math.sqrt(n) * dip(np.sort(rng.random(n))) for _ in range(count)]

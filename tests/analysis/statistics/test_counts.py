@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from whorl.analysis.statistics.counts import binomial, poisson, poisson_at_least, share_interval
+from whorl.analysis.statistics.laws import binomial, poisson, poisson_at_least, share_interval
 
 
 def test_poisson_is_its_series() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.statistics.deviation import interval_of_sd
+from whorl.analysis.statistics.laws import interval_of_sd
 
 
 def test_it_is_the_interval_of_textbooks() -> None:

@@ -9,8 +9,17 @@ import numpy.typing as npt
 import pytest
 import scipy
 
-from whorl.analysis.statistics.dip import SMALLEST_N, SMALLEST_P, dip, dip_p, quantiles, quantum, spread_ties
-from whorl.analysis.statistics.modes import modes_test, places
+from whorl.analysis.statistics.modes import (
+    SMALLEST_N,
+    SMALLEST_P,
+    dip,
+    dip_p,
+    modes_test,
+    places,
+    quantiles,
+    quantum,
+    spread_ties,
+)
 from whorl.tests.analysis.statistics import dip_quantiles
 from whorl.tests.sizes import count
 

@@ -8,10 +8,9 @@ import polars as pl
 import pytest
 import scipy
 
-from whorl.analysis.runs.columns import gpu_medians, numbers
+from whorl.analysis.runs.measurements import gpu_medians, numbers
 from whorl.analysis.statistics import ordering
-from whorl.analysis.statistics.correlation import correlate, spearman_interval
-from whorl.analysis.statistics.spread import spread
+from whorl.analysis.statistics.ordering import correlate, spearman_interval, spread
 from whorl.tests.analysis.correlations import pearson, ranks, spearman
 
 Floats = npt.NDArray[np.float64]

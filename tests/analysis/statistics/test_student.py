@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.statistics.student import log_density, quantile, upper_tail
+from whorl.analysis.statistics.laws import log_density, quantile, upper_tail
 
 
 def test_two_and_one_degrees_of_freedom_have_closed_forms() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.training.spb import depths_of, gradient_shares, slack, step
+from whorl.analysis.training.gang import depths_of, gradient_shares, slack, step
 from whorl.tests.analysis.longhorn import needs_longhorn, raw
 
 

@@ -7,13 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from whorl.analysis.runs.sittings import UNKNOWN
+from whorl.analysis.runs.sittings import UNKNOWN, step_of
 from whorl.analysis.verdicts.changes import own_past
-from whorl.analysis.verdicts.compare import Fleet, compare
-from whorl.analysis.verdicts.groups import modes
+from whorl.analysis.verdicts.compare import Fleet, compare, modes
 from whorl.analysis.verdicts.levels import levels
 from whorl.analysis.verdicts.null import Null
-from whorl.analysis.verdicts.sittings import step_of
 from whorl.tests.analysis.verdicts.populations import POPULATIONS, Runs, compared, draw, named
 from whorl.tests.sizes import count
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from whorl.analysis.runs.sittings import Sittings, sittings
 from whorl.analysis.verdicts.changes import ALARM, search
-from whorl.analysis.verdicts.levels import RELEVANT
-from whorl.analysis.verdicts.sittings import Sittings, sittings
-from whorl.analysis.verdicts.variance import Noise, estimate
+from whorl.analysis.verdicts.levels import RELEVANT, Noise, estimate
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.verdicts.changes import SITTINGS, Alarm, update
-from whorl.analysis.verdicts.sittings import sittings
-from whorl.analysis.verdicts.variance import UNKNOWN, Noise, estimate
+from whorl.analysis.runs.sittings import sittings
+from whorl.analysis.verdicts.levels import UNKNOWN_NOISE, Noise, estimate
+from whorl.analysis.verdicts.watch import SITTINGS, Alarm, update
 
 WEEK_S = 7 * 86_400.0
 QUIET = Noise(np.zeros(1), np.full(1, 2 * 0.001**2), 0.0008**2, 5.0, 0)
@@ -137,4 +137,4 @@ def test_it_takes_the_noise_that_a_fleet_has_shown() -> None:
     noise = estimate(*sittings(gpu, 7.0 * week + 0.01 * run, value))
     assert noise is not None
     assert math.sqrt(noise.between[-1]) == pytest.approx(0.00142, rel=0.25)
-    assert UNKNOWN.difference(7.0, 1, math.inf) > noise.difference(7.0, 1, math.inf)
+    assert UNKNOWN_NOISE.difference(7.0, 1, math.inf) > noise.difference(7.0, 1, math.inf)

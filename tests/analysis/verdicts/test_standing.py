@@ -9,8 +9,7 @@ import pytest
 from whorl.analysis.runs.sittings import UNKNOWN, numbered
 from whorl.analysis.verdicts.channels import CLOCK, Channel
 from whorl.analysis.verdicts.compare import Fleet
-from whorl.analysis.verdicts.model import Figure, figures_of
-from whorl.analysis.verdicts.standing import table
+from whorl.analysis.verdicts.model import Figure, figures_of, table
 from whorl.tests.analysis.longhorn import needs_longhorn
 from whorl.tests.analysis.longhorn import runs as longhorn
 from whorl.tests.sizes import count

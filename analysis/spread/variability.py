@@ -1,4 +1,5 @@
-"""How the GPUs of a fleet vary: one row for each cluster, workload and level, with all its figures.
+"""How the GPUs of a fleet vary: one row for each cluster, workload and level, with all its figures; and whether a GPU
+that is slow in one workload is slow in another.
 
 These describe a sample, as published studies do: the medians of all runs of each GPU, whatever their day. What a GPU's
 level is, and will be in another sitting, the judge says (`verdicts/levels.py`).
@@ -7,29 +8,49 @@ level is, and will be in another sitting, the judge says (`verdicts/levels.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from ...errors import InputError
-from ..runs.columns import OTHERS, SPOKEN, Runs, numbers, workloads
-from ..runs.measurements import measurements
+from ..runs.measurements import OTHERS, SPOKEN, Runs, gpu_medians, measurements, numbers, workloads
 from ..statistics import bootstrap
-from ..statistics.correlation import Correlation, correlate
-from ..statistics.dip import quantum
-from ..statistics.modes import ModesTest, modes_test, places
-from ..statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians, tie_ranks
-from ..statistics.repeatability import Moments, Repeatability
-from ..statistics.shares import Shares, shares
-from ..statistics.spread import FIGURES, Spread, spread
-from .findings import Belongs, Leading, belongs_to, finding, leading
-from .repeats import JOBS_COUPLE, by_job, icc_of, split_half, with_interval
-from .resampling import Units, intervals, units
+from ..statistics.modes import ModesTest, modes_test, places, quantum
+from ..statistics.ordering import (
+    FIGURES,
+    Correlation,
+    Floats,
+    Ints,
+    Spread,
+    ascending,
+    bounds,
+    by_group,
+    correlate,
+    medians,
+    spearman_interval,
+    spread,
+    tie_ranks,
+)
+from ..statistics.repeatability import Moments, Repeatability, Shares, shares
+from .repeats import (
+    JOBS_COUPLE,
+    Belongs,
+    Leading,
+    belongs_to,
+    by_job,
+    finding,
+    icc_of,
+    leading,
+    split_half,
+    with_interval,
+)
 
 if TYPE_CHECKING:
     from ...store import Store
+
 
 SEED = 2022
 REPLICATES = 1000
@@ -331,3 +352,254 @@ def _shares(runs: Runs, moments: Moments, where: pl.DataFrame | None) -> Shares:
     known = Moments(moments.size[kept], moments.mean[kept], moments.squares[kept])
     group = {name: numbers(named[name])[0] if name in named.columns else None for name in ("cabinet", "node")}
     return shares(known, group["cabinet"], group["node"])
+
+
+FEW = 20
+"""Units below which every interval is too narrow."""
+_WIDEST = 5.0
+"""Times its lower end, the most that the upper end of the coefficient of variation may be: beyond it a few values
+decide the figure, and no resampling says what others would do."""
+LEAST_GROUPS = 6
+"""Nodes or cabinets below which the data can hardly show that they differ: they count as different, unless they are
+more alike than chance makes them."""
+FEW_FOR_TAILS = 50
+"""Units below which there is no interval for what rests on the outer twentieth of the values."""
+
+
+@dataclass(frozen=True)
+class Units:
+    """What the bootstrap draws."""
+
+    what: str
+    """"GPU", "node" or "cabinet"."""
+    count: int
+    of: Ints | None = None
+    """(gpus,) the unit of each GPU; None where each GPU is one."""
+
+    @property
+    def narrow(self) -> str | None:
+        """Why the intervals may be too narrow; None if they are not."""
+        return f"they come from fewer than {FEW} {self.what}s" if self.count < FEW else None
+
+    def says(self, found: dict[str, bootstrap.Interval | None]) -> str:
+        """What was resampled and what has no interval, a sentence."""
+        text = f"from {self.count:,} {self.what}s that were resampled"
+        if self.what != "GPU":
+            text += f", because GPUs of a {self.what} are alike"
+        why = {
+            "whisk_pct": "its ends are two single values",
+            "worst_over_median": "it is one value, and no resample has a larger one",
+            "cov_pct": "a few values decide it",
+        }
+        if self.count < LEAST_GROUPS:
+            why["fence_pct"] = f"fewer than {LEAST_GROUPS} {self.what}s"
+        if self.count < FEW_FOR_TAILS:
+            why["p95p5_pct"] = f"fewer than {FEW_FOR_TAILS} {self.what}s"
+        none = [f"{name} ({why[name]})" for name in why if found[name] is None]
+        return f"{text}; none for {', '.join(none)}"
+
+
+def units(names: list[str], ordered: Floats, owners: Ints, where: pl.DataFrame | None) -> Units:
+    """Cabinets, if several nodes are in one and those of a cabinet are more alike than others; else nodes, if that is
+    so of the GPUs of a node; else GPUs.
+
+    `ordered`: the medians of the GPUs, ascending; `owners`: whose they are; `where`: `gpu`, `node` and `cabinet`.
+    """
+    found = Units("GPU", len(names))
+    if where is None:
+        return found
+    rank = np.empty(len(names))
+    rank[owners] = tie_ranks(ordered)
+    places = pl.DataFrame({"gpu": names}).join(where, on="gpu", how="left", maintain_order="left")
+    unit = np.arange(len(names))
+    for what in ("node", "cabinet"):
+        if what not in places.columns:
+            continue
+        known = places[what].is_not_null().to_numpy()
+        group, groups = numbers(places[what].drop_nulls())
+        # Of what was found to be alike, the mean is one value.
+        lower, first, of_lower = np.unique(unit[known], return_index=True, return_inverse=True)
+        mean = np.bincount(of_lower, rank[known]) / np.bincount(of_lower)
+        if not 1 < len(groups) < len(lower) or not _alike(mean, group[first], len(groups)):
+            continue
+        unit = np.full(len(names), -1)
+        unit[known] = group
+        unit[~known] = len(groups) + np.arange(int((~known).sum()))
+        found = Units(what, len(groups) + int((~known).sum()), unit)
+    return found
+
+
+def _alike(value: Floats, group: Ints, groups: int) -> bool:
+    """Whether values of a group are more alike than others: the mean square between groups over that within is 1, give
+    or take its standard error, if groups do not matter."""
+    size = np.bincount(group, minlength=groups)
+    away = value - value.mean()
+    between = float((np.bincount(group, away, groups) ** 2 / size).sum())
+    within = float((away**2).sum()) - between
+    freedom = groups - 1, len(value) - groups
+    clear = 1.0 if groups < LEAST_GROUPS else 1.0 + np.sqrt(2.0 / freedom[0] + 2.0 / freedom[1])
+    return bool(between / freedom[0] > clear * within / freedom[1])
+
+
+def intervals(
+    resampled: bootstrap.Resampled, replicated: dict[str, Floats], of: Units
+) -> tuple[dict[str, bootstrap.Interval | None], bootstrap.Interval | None]:
+    """The intervals of the headline figures, and that of the ICC."""
+    once = resampled.figures(np.ones((1, of.count), dtype=np.int32))
+    found = {
+        name: bootstrap.percentile_interval(replicated[name], float(once[name][0]), of.count)
+        for name in bootstrap.FIGURES
+    }
+    found["cov_pct"] = cov = bootstrap.cov_interval(once, replicated, of.count)
+    if cov is not None and cov[1] > _WIDEST * cov[0]:
+        found["cov_pct"] = None
+    found["whisk_pct"] = found["worst_over_median"] = None
+    if of.count < LEAST_GROUPS:  # the quartiles of its resamples are those of a few units, in few combinations
+        found["fence_pct"] = None
+    if of.count < FEW_FOR_TAILS:
+        found["p95p5_pct"] = None
+    return found, bootstrap.icc_interval(once, replicated, resampled.moments, of.count)
+
+
+TIME = "time"
+
+
+@dataclass(frozen=True)
+class Across:
+    """The Spearman correlation between a figure of one workload and a figure of another, over GPU medians.
+
+    `n` GPUs are known in both; `low` and `high` are a 95 % interval (Bonett and Wright's, see
+    `correlation.spearman_interval`, which takes the GPUs as independent). `ambiguous` counts the GPU names of
+    the two workloads that could not be used as a link because they lead to several GPUs.
+    """
+
+    cluster: str
+    workload_a: str
+    workload_b: str
+    figure_a: str
+    figure_b: str
+    n: int
+    spearman: float | None
+    low: float | None
+    high: float | None
+    ambiguous: int
+    reason: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row as JSON-ready values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Names:
+    """What every name of a GPU in one cluster leads to; an ambiguous one leads to itself."""
+
+    identity: dict[str, str]
+    ambiguous: frozenset[str]
+
+
+def across(runs: pl.DataFrame, *, identities: pl.DataFrame | None = None) -> list[Across]:
+    """The rank correlations between each two workloads of each cluster, in sorted order.
+
+    `runs`: as for `variability`. `identities`: where known, `cluster`, `gpu`, `uuid`, `place` (the last two may be
+    null); a row with both says that they are one GPU, so that a GPU named by its place in one workload and by its
+    UUID in another is found in both. A place with two UUIDs or a UUID with two places links nothing.
+
+    First time against time; then each figure (time, sm_clock, power, temperature) of the one against each of the
+    other, where both workloads have it. Raises `InputError` as `variability` does.
+    """
+    found: list[Across] = []
+    clusters: dict[str, list[Runs]] = {}
+    for one in workloads(runs):
+        clusters.setdefault(one.cluster, []).append(one)
+    for cluster, members in clusters.items():
+        names = linked_names(identities, cluster)
+        tables = [_medians(one, names) for one in members]
+        for (a, table_a), (b, table_b) in combinations(zip(members, tables, strict=True), 2):
+            ambiguous = len((set(a.names) | set(b.names)) & names.ambiguous)
+            found += _pair(a, b, table_a, table_b, ambiguous)
+    return found
+
+
+def linked_names(identities: pl.DataFrame | None, cluster: str) -> Names:
+    """What the names of a cluster's GPUs lead to: a UUID where one is known, else a place, else the name."""
+    if identities is None:
+        return Names({}, frozenset())
+    known = identities.filter(pl.col("cluster").cast(pl.String) == cluster)
+    rows = list(known.select(pl.col("gpu", "uuid", "place").cast(pl.String)).unique().iter_rows())
+    both = {(place, uuid) for _, uuid, place in rows if uuid is not None and place is not None}
+    places = _groups(both)
+    uuids = _groups((uuid, place) for place, uuid in both)
+    # Of a UUID seen at two places neither place is a link; the UUID itself still names one GPU.
+    ambiguous = {place for place, uuid in both if len(places[place]) > 1 or len(uuids[uuid]) > 1}
+    identity = {place: uuid for place, uuid in both if place not in ambiguous}
+    # A GPU may go by a third name, such as an index on a host.
+    aliases: dict[str, set[str]] = {}
+    for gpu, uuid, place in rows:
+        leads_to = uuid if uuid is not None else place if place is None else identity.get(place, place)
+        if leads_to is not None and gpu not in places and gpu not in uuids:
+            aliases.setdefault(gpu, set()).add(leads_to)
+    for gpu, others in aliases.items():
+        if len(others) > 1 or not others.isdisjoint(ambiguous):
+            ambiguous.add(gpu)
+        else:
+            identity[gpu] = next(iter(others))
+    return Names(identity, frozenset(ambiguous))
+
+
+def _groups(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for key, value in pairs:
+        found.setdefault(key, set()).add(value)
+    return found
+
+
+def _medians(runs: Runs, names: Names) -> tuple[list[str], dict[str, Floats]]:
+    """The GPUs of a workload by identity, sorted, and for each figure the median of each."""
+    identity = [names.identity.get(name, name) for name in runs.names]
+    distinct = sorted(set(identity))
+    number = {name: i for i, name in enumerate(distinct)}
+    gpu: Ints = np.array([number[name] for name in identity], dtype=np.intp)[runs.gpu]
+    figures = {TIME: gpu_medians(runs.value, gpu, len(distinct))}
+    for name in OTHERS:
+        values = runs.other(name)
+        if values is not None and np.isfinite(values).any():
+            figures[name] = gpu_medians(values, gpu, len(distinct))
+    return distinct, figures
+
+
+def _pair(
+    a: Runs,
+    b: Runs,
+    table_a: tuple[list[str], dict[str, Floats]],
+    table_b: tuple[list[str], dict[str, Floats]],
+    ambiguous: int,
+) -> list[Across]:
+    """The rows of two workloads."""
+    shared, in_a, in_b = np.intersect1d(
+        np.array(table_a[0], dtype=object), np.array(table_b[0], dtype=object), return_indices=True
+    )
+    rows = []
+    pairs = [(x, y) for x in (TIME, *OTHERS) for y in (TIME, *OTHERS) if x in table_a[1] and y in table_b[1]]
+    for figure_a, figure_b in pairs:
+        x, y = table_a[1][figure_a][in_a], table_b[1][figure_b][in_b]
+        known = np.isfinite(x) & np.isfinite(y)
+        x, y = x[known], y[known]
+        result = correlate(x, y, f"{figure_b} of {b.workload}", time_is=f"{figure_a} of {a.workload}")
+        interval = None if result.spearman is None else spearman_interval(result.spearman, result.n)
+        rows.append(
+            Across(
+                cluster=a.cluster,
+                workload_a=a.workload,
+                workload_b=b.workload,
+                figure_a=figure_a,
+                figure_b=figure_b,
+                n=result.n,
+                spearman=result.spearman,
+                low=interval[0] if interval else None,
+                high=interval[1] if interval else None,
+                ambiguous=ambiguous,
+                reason=result.reason if len(shared) else "no GPU is known in both",
+            )
+        )
+    return rows
