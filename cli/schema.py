@@ -12,7 +12,8 @@ from ..errors import InputError
 from .options import exclusive, json_option
 
 if TYPE_CHECKING:
-    from ..store.schema import Column, Table, View
+    from ..store.schema import Column, Table
+    from ..store.views import View
     from ..store.vocabulary import Vocabulary
 
 _METRICS_HEADER = ("metric", "kind", "tier", "NVML", "DCGM field", "dcgm-exporter", "nvidia-smi")
@@ -28,6 +29,14 @@ _OF_TELEMETRY = {
     "are those of `telemetry`. The other columns:",
 }
 """What a page says in place of the columns that follow from those of telemetry."""
+
+
+_LONGEST_TYPE = 300  # characters
+
+
+def _type(column: Column) -> str:
+    """The type for people: without the fields of a record that has many."""
+    return column.type if len(column.type) <= _LONGEST_TYPE else "STRUCT(...)"
 
 
 @click.command("schema", short_help="Explain every table and column.")
@@ -180,7 +189,7 @@ def _is_key(column: Column) -> bool:
 def _line(column: Column, sources: Sequence[str] = ()) -> str:
     """A column in a line: its type where that does not follow from the unit, its unit, its meaning, who has it."""
     usual = {"": "VARCHAR", "UTC": "TIMESTAMP"}.get(column.unit, "BIGINT")
-    about = [*([column.short_type] if column.short_type != usual else []), *([column.unit] if column.unit else [])]
+    about = [*([_type(column)] if _type(column) != usual else []), *([column.unit] if column.unit else [])]
     kind = f" ({', '.join(about)})" if about else ""
     named = dict(zip(_METRICS_HEADER[1:], sources, strict=False))
     names = [f"{word}{named[head].replace('nvmlDevice', '')}" for head, word in _SOURCES.items() if named.get(head)]
@@ -198,7 +207,7 @@ def _code_line(codes: Vocabulary, row: Sequence[str]) -> str:
 
 
 def _cells(columns: Iterable[Column]) -> list[list[str]]:
-    return [[column.name, column.short_type, column.unit, column.description] for column in columns]
+    return [[column.name, _type(column), column.unit, column.description] for column in columns]
 
 
 def _metrics() -> list[list[str]]:

@@ -3,7 +3,8 @@
 Which module does what, from what others use to what uses them (`make layers` keeps the order of the groups), and in
 each group in the order in which a row passes through them:
 
-    tables   schema            every table and column, with units; the format number, and the steps between formats
+    tables   schema            every table and column, with units; the number of the format
+             formats           which formats this whorl reads, and the steps between them
              metrics           the metrics of a GPU, a row each: the columns of `telemetry` follow from them
              vocabulary        the codes in columns, and what each says
              names, instants, hostlist, configuration, events, power_sensors, node_power, aliasing, unbeaten,

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import windows
 from .keys import KEY_RECORD
-from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Column, Table, View
+from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Column, Table
 from .system.files import write_bytes
-from .views import PLAIN_VIEWS, VIEWS
+from .views import PLAIN_VIEWS, VIEWS, View
 
 if TYPE_CHECKING:
     import duckdb

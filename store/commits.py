@@ -27,9 +27,10 @@ from uuid import uuid4
 
 from ..errors import StoreError
 from . import file_names, keys, telemetry_files
+from .formats import other_format
 from .notes import FOLDER
 from .replacing import NewFiles
-from .schema import FORMAT, TABLES, TELEMETRY, Table, other_format
+from .schema import FORMAT, TABLES, TELEMETRY, Table
 from .system import files, processes
 from .system.files import TEMPORARY
 from .system.locks import locked

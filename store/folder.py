@@ -15,7 +15,8 @@ from typing import Any
 from ..errors import FormatError, StoreError
 from . import commits, journal_file, parquet, registrations, telemetry_files
 from .file_names import EMPTY
-from .schema import BOOKKEEPING, CATALOG, COLUMNS, FORMAT, TABLES, arrow_schema, other_format, upgrades
+from .formats import other_format, upgrades
+from .schema import BOOKKEEPING, CATALOG, COLUMNS, FORMAT, TABLES, arrow_schema
 from .system import files
 
 ABOUT = "store.toml"

@@ -34,9 +34,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import StoreError
 from .file_names import Bounds, gpu_hashes, hash_text, parse_hashes
+from .formats import other_format
 from .metrics import METRICS
 from .parquet import WRITTEN
-from .schema import FORMAT, KEY, TABLES, TELEMETRY, arrow_rows, arrow_schema, other_format
+from .schema import FORMAT, KEY, TABLES, TELEMETRY, arrow_rows, arrow_schema
 from .system import files, processes
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from ..errors import InputError, StoreError
 from . import commits, file_names, keys, notes, parquet, parts, snapshot, telemetry_files
+from .formats import other_format
 from .schema import (
     DERIVED,
     KEY,
@@ -31,7 +32,6 @@ from .schema import (
     TELEMETRY,
     Table,
     arrow_schema,
-    other_format,
 )
 from .store import Store
 from .system import files

@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ..errors import FormatError, StoreError
-from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema, is_later, other_format
+from .formats import is_later, other_format
+from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema
 from .system import files
 
 _NOTE = re.compile(r"(\d{10})\.parquet")

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError
 from . import file_names
-from .schema import DERIVED, TELEMETRY, Table, arrow_schema, other_format
+from .formats import other_format
+from .schema import DERIVED, TELEMETRY, Column, Table, arrow_schema
 from .system import files
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _LARGE = 1 << 30  # bytes
 # Rows: DuckDB gives a group to one thread, and for the rows of one GPU it decodes a whole group.
 _ROW_GROUP = 61_440
 _DIFFERENCES = "DELTA_BINARY_PACKED"
+_HARDLY_REPEATED = {"mW", "mJ", "degC", "B/s", "us", "ns"}  # units
 _FRESH = {"compression": "zstd", "compression_level": 3}
 _COLD = {"compression": "zstd", "compression_level": 12}
 
@@ -90,7 +92,7 @@ def _codecs(spec: Table, rows: pa.Table, codec: str) -> dict[str, Any]:
     Warm telemetry, and what is derived of it, is written for quick queries: differences uncompressed, other columns
     with LZ4. That takes 1.5 times the space of zstd.
     """
-    encoded = {column.name: column.encoding for column in spec.columns if column.encoding}
+    encoded = {column.name: code for column in spec.columns if (code := _encoding(column))}
     encoded = {name: code for name, code in encoded.items() if name in rows.column_names}
     if WRITTEN in rows.column_names:
         encoded[WRITTEN] = _DIFFERENCES
@@ -106,6 +108,15 @@ def _codecs(spec: Table, rows: pa.Table, codec: str) -> dict[str, Any]:
         plain = {name for name, code in encoded.items() if code == _DIFFERENCES}
         return options | {"compression": {name: "none" if name in plain else "lz4" for name in rows.column_names}}
     return options | (_COLD if codec == "cold" or spec != TELEMETRY else _FRESH)
+
+
+def _encoding(column: Column) -> str:
+    """How a column is encoded, if not as a dictionary: whole numbers with many values as differences, which every
+    engine reads; fractions that hardly repeat as they are."""
+    if column.type == "FLOAT" or (column.type == "DOUBLE" and column.unit == "J"):
+        return "PLAIN"
+    hardly_repeated = column.type == "BIGINT" and (column.kind == "counter" or column.unit in _HARDLY_REPEATED)
+    return _DIFFERENCES if hardly_repeated or column.type == "TIMESTAMP" else ""
 
 
 # -- reading --------------------------------------------------------------------------------------------------

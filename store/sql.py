@@ -31,8 +31,8 @@ from .catalog import quoted, read
 from .file_names import EVER, Bounds
 from .keys import KEY_RECORD
 from .parquet import pattern
-from .schema import TABLES, TELEMETRY, Table, View, table
-from .views import VIEWS, WINDOWS
+from .schema import TABLES, TELEMETRY, Table, table
+from .views import VIEWS, WINDOWS, View
 
 if TYPE_CHECKING:
     import pyarrow as pa

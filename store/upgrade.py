@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import commits, file_names, journal_file, keys, notes, parquet, replacing, sealing, snapshot, telemetry_files
 from .folder import furnish, read_about, write_about
+from .formats import other_format, upgrades
 from .journal_file import JournalName
 from .replacing import Compactor, Replacement
-from .schema import COLUMNS, FORMAT, LATE, TABLES, TELEMETRY, Table, other_format, table, upgrades
+from .schema import COLUMNS, FORMAT, LATE, TABLES, TELEMETRY, Table, table
 from .system import files
 
 if TYPE_CHECKING:

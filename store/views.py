@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from . import windows
-from .schema import GPUS, MINUTES, TELEMETRY, Column, View, of_a_minute
+from .schema import GPUS, MINUTES, TELEMETRY, Column, of_a_minute
 from .vocabulary import GpuFrom, JobSource
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A query over tables that is named in every store: what a row is, and the SQL, which selects from tables by name.
+
+    `made`: the columns that no table has.
+    """
+
+    name: str
+    row: str
+    sql: str
+    made: tuple[Column, ...] = ()
 
 
 def _newest(name: str) -> str:

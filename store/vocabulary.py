@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
@@ -283,6 +284,7 @@ class Condition:
     """Whether files that were written before there was this field lack it: it is NULL in them."""
 
 
+# fmt: off
 CONDITIONS = (
     # settings of the GPU
     Condition("clock", "VARCHAR", "", "how the SM clock was set: free or locked", "clock"),
@@ -294,20 +296,13 @@ CONDITIONS = (
     Condition("mig", "BOOLEAN", "", "whether MIG is on"),
     Condition("persistence", "BOOLEAN", "", "whether the driver stays loaded"),
     Condition("ecc", "BOOLEAN", "", "whether ECC is on"),
-    Condition(
-        "mps",
-        "BOOLEAN",
-        "",
-        "whether an MPS daemon serves this process, which shares the GPU with others then",
-        added=True,
-    ),
+    Condition("mps", "BOOLEAN", "",
+              "whether an MPS daemon serves this process, which shares the GPU with others then", added=True),
     Condition("mps_share_pct", "DOUBLE", "%", "the share of the GPU's threads that MPS gives this process", added=True),
-    Condition(
-        "container", "VARCHAR", "", "the kind of container: docker, podman, apptainer, kubernetes, other", added=True
-    ),
-    Condition(
-        "environment", "MAP(VARCHAR, VARCHAR)", "", "variables of CUDA and cuBLAS that change results", added=True
-    ),
+    Condition("container", "VARCHAR", "",
+              "the kind of container: docker, podman, apptainer, kubernetes, other", added=True),
+    Condition("environment", "MAP(VARCHAR, VARCHAR)", "",
+              "variables of CUDA and cuBLAS that change results", added=True),
     Condition("neighbours", "VARCHAR", "", "the other GPUs of the node: idle or busy", "neighbours"),
     Condition("cpus", "VARCHAR", "", "CPUs near the GPU that its process was bound to, as 0-15,32-47", added=True),
     Condition("other_processes", "VARCHAR[]", "", "other processes on the GPU when the run began"),
@@ -342,36 +337,19 @@ CONDITIONS = (
     Condition("repeats", "BIGINT", "", "repeats that were counted"),
     Condition("each", "BIGINT", "", "repetitions in a repeat"),
     Condition("block", "BIGINT", "", "repeats in a block of the interval's bootstrap"),
-    Condition(
-        "independent", "BOOLEAN", "", "whether the interval is wide enough for repeats that depend on each other"
-    ),
-    Condition(
-        "balance", "DOUBLE", "", "of copies beside kernels: the copies' time over the kernels', each alone", added=True
-    ),
-    Condition(
-        "blocks",
-        "BIGINT",
-        "",
-        "of copies beside kernels: blocks of a kernel, so many that both take as long",
-        added=True,
-    ),
+    Condition("independent", "BOOLEAN", "",
+              "whether the interval is wide enough for repeats that depend on each other"),
+    Condition("balance", "DOUBLE", "",
+              "of copies beside kernels: the copies' time over the kernels', each alone", added=True),
+    Condition("blocks", "BIGINT", "",
+              "of copies beside kernels: blocks of a kernel, so many that both take as long", added=True),
     Condition("drift", "DOUBLE", "", "share by which the times changed while it was measured"),
     Condition("energy_from", "VARCHAR", "", "where its energy comes from: counter or power"),
     Condition("readings", "BIGINT", "", "readings of telemetry in its window"),
-    Condition(
-        "slow_sms",
-        "BIGINT[]",
-        "",
-        "multiprocessors that are slower than the others by more than those differ",
-        added=True,
-    ),
-    Condition(
-        "wrong_by_sm",
-        "MAP(VARCHAR, DOUBLE)",
-        "",
-        "wrong elements by multiprocessor, where the kernel compares",
-        added=True,
-    ),
+    Condition("slow_sms", "BIGINT[]", "",
+              "multiprocessors that are slower than the others by more than those differ", added=True),
+    Condition("wrong_by_sm", "MAP(VARCHAR, DOUBLE)", "",
+              "wrong elements by multiprocessor, where the kernel compares", added=True),
     # imported
     Condition("input_size", "VARCHAR", "", "input size as the file has it"),
     Condition("reps", "VARCHAR", "", "repetitions as the file has them"),
@@ -385,6 +363,17 @@ CONDITIONS = (
     Condition("repeat_s", "DOUBLE", "s", "how long a repeat is"),
     Condition("steady_state", "BOOLEAN", "", "whether it was computed for steady state, not stepped through time"),
 )
+# fmt: on
+
+
+def record(fields: Mapping[str, str]) -> str:
+    """The type of a record, from the types of its fields by name."""
+    parts = (f'"{name}" {kind}' if name in _KEYWORDS else f"{name} {kind}" for name, kind in fields.items())
+    return f"STRUCT({', '.join(parts)})"
+
+
+_KEYWORDS = frozenset({"at", "each", "input", "level", "load", "name", "precision", "values"})
+"""Names of fields that SQL knows as words of its own: DuckDB writes them in quotes."""
 
 
 def stated(key: str) -> pl.Expr:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from . import file_names, keys, manifest, parquet
 from .metrics import BOARD_POWER, UNTRUSTED_POWER
 from .parts import parts_of
-from .schema import KEY, TELEMETRY, Column, record
+from .schema import KEY, TELEMETRY, Column
 from .system import files
+from .vocabulary import record
 
 if TYPE_CHECKING:
     import duckdb

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli, output
+from whorl.cli.schema import _type
 from whorl.store.schema import TABLES
 from whorl.store.views import VIEWS
 from whorl.tests.sizes import sample
@@ -22,7 +23,7 @@ def test_text_names_every_column_with_unit_and_meaning() -> None:
     for spec in TABLES:
         assert f"{spec.name}: one row is {spec.row}" in lines
         for column in spec.columns:
-            begins = [column.name, *column.short_type.split()][:2]
+            begins = [column.name, *_type(column).split()][:2]
             assert any(line.split()[:2] == begins and line.endswith(column.description) for line in lines), column.name
 
 

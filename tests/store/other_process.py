@@ -25,11 +25,10 @@ from typing import Any
 CHANGED = {
     "whorl.store.schema": [
         ("FORMAT = 4\n", 'FORMAT = "4.1"\n'),
-        (
-            'Column("read_us",',
-            'Column("fans_rpm", "BIGINT", "rpm", "made", kind="gauge"),\n        Column("answer_us",',
-        ),
-        ('Column("vbios",', 'Column("firmware",'),
+        ('_whole("read_us",', '_whole("fans_rpm", "made", "rpm", kind="gauge"),\n    _whole("answer_us",'),
+        ('_text("vbios",', '_text("firmware",'),
+    ],
+    "whorl.store.formats": [
         (
             "UPGRADES: tuple[Upgrade, ...] = ()",
             """

@@ -21,8 +21,8 @@ from flask import Response, request, send_file
 from ....analysis.example_queries import EXAMPLES
 from ....errors import WhorlError
 from ....store.catalog import columns_of_views
-from ....store.schema import TABLES, Table, View
-from ....store.views import VIEWS
+from ....store.schema import TABLES, Table
+from ....store.views import VIEWS, View
 from ...figures.queried import KINDS, queried
 from ...words import capital, many, quantity
 from .. import grid
