@@ -12,14 +12,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.cli.campaign import campaign
 from whorl.errors import InputError
-from whorl.jobs.batch import TEMPLATES, BatchJob, render, schedulers, unused, values
+from whorl.jobs.batch import TEMPLATES, BatchJob, render, schedulers
 
 BARE = BatchJob("whorl:autumn:n01", ["whorl", "probe", "run", "--store", "/a b/fleet"], 90, 4)
 FULL = BatchJob(
@@ -65,22 +63,6 @@ def test_what_is_asked_for_is_in_the_script_of_slurm() -> None:
     assert setup < command
 
 
-def test_what_is_not_asked_for_leaves_no_line() -> None:
-    text = render("slurm", BARE)
-    assert not re.search("nodelist|partition|qos|account|nice|output", text)
-    assert "#SBATCH\n" not in text
-    assert "{{" not in text
-
-
-@pytest.mark.parametrize("scheduler", [name for name in schedulers() if (TEMPLATES / f"{name}.sh").exists()])
-@pytest.mark.parametrize("job", [BARE, FULL], ids=["bare", "full"])
-def test_every_script_is_shell(scheduler: str, job: BatchJob) -> None:
-    text = render(scheduler, job)
-    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "{{" not in text
-
-
 def test_a_site_has_its_own_template(tmp_path: Path) -> None:
     template = tmp_path / "template.yaml"
     template.write_text("node: {{node}}\n  - {{ option }}\nlimit: {{walltime}} {{seconds}}\nplain\n")
@@ -100,11 +82,6 @@ def test_what_cannot_be_rendered_is_said(tmp_path: Path) -> None:
         render("slurm", FULL, tmp_path / "missing.sh")
     with pytest.raises(InputError, match=r"no template for 'cobalt'; there are .*slurm"):
         render("cobalt", FULL)
-
-
-def test_every_value_is_used_by_slurm() -> None:
-    """But for the wall time, which other schedulers spell in another way."""
-    assert unused("slurm", list(values(FULL))) == ["seconds", "walltime", "store", "label"]
 
 
 @pytest.mark.parametrize(
@@ -147,18 +124,6 @@ def directives(scheduler: str, job: BatchJob) -> list[str]:
     """What a script asks of its scheduler, in its order."""
     mark = {"slurm": "#SBATCH ", "pbs": "#PBS ", "lsf": "#BSUB ", "flux": "# flux: "}[scheduler]
     return [line.removeprefix(mark) for line in render(scheduler, job).splitlines() if line.startswith(mark)]
-
-
-def test_the_command_knows_every_template() -> None:
-    (option,) = [parameter for parameter in campaign.commands["render"].params if parameter.name == "scheduler"]
-    assert isinstance(option.type, click.Choice)
-    assert sorted(option.type.choices) == schedulers()
-
-
-@pytest.mark.parametrize("scheduler", [name for name in schedulers() if name != "slurm"])
-def test_what_was_never_run_says_so_in_its_first_line(scheduler: str) -> None:
-    remarks = [line for line in render(scheduler, FULL).splitlines() if not line.startswith("#!")]
-    assert re.fullmatch(r"# This file was never run on a real .+: read it before you use it\.", remarks[0])
 
 
 hostile = BatchJob(

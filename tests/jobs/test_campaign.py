@@ -33,7 +33,6 @@ from whorl.jobs.campaign import (
     declare_campaign,
     job_minutes,
     known_campaigns,
-    node_job,
 )
 from whorl.jobs.campaign_driver import CampaignListener, DriverLimits, run_campaign
 from whorl.jobs.campaign_status import (
@@ -44,7 +43,6 @@ from whorl.jobs.campaign_status import (
     coverage,
     plan_campaign,
 )
-from whorl.jobs.scheduler import Refusal
 from whorl.jobs.slurm import Slurm, node, partition
 from whorl.probes.catalogue import suite
 from whorl.store import Store
@@ -179,34 +177,6 @@ def test_without_slurm_the_status_tells_what_the_store_has(slurm: FakeSlurm, tmp
     with pytest.raises(SchedulerError, match="there is no `scontrol` here"):
         run_campaign(tmp_path / "other", LAUNCH, scheduler=nowhere)
     assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.parametrize(
-    ("says", "refusal"),
-    [
-        ("QOSMaxSubmitJobPerUserLimit", Refusal.LATER),
-        ("Slurm temporarily unable to accept job, sleeping and retrying", Refusal.LATER),
-        ("Socket timed out on send/recv operation", Refusal.UNSURE),
-        ("Requested node configuration is not available", Refusal.NODE),
-        ("Invalid node name specified", Refusal.NODE),
-        ("Invalid qos specification", Refusal.OTHER),
-    ],
-)
-def test_why_a_job_is_refused(slurm: FakeSlurm, says: str, refusal: Refusal) -> None:
-    slurm.does("sbatch", f'echo "sbatch: error: Batch job submission failed: {says}" >&2; exit 1\n')
-    answer = slurm.submit("#!/bin/sh\n")
-    assert (answer.job, answer.refusal) == (None, refusal)
-    assert says in answer.message
-
-
-def test_a_node_that_is_refused_does_not_stop_the_others(slurm: FakeSlurm, tmp_path: Path) -> None:
-    slurm.sbatch(
-        before="cat > {folder}/asked; if grep -q nodelist=n01 {folder}/asked; then echo "
-        '"sbatch: error: Requested node configuration is not available" >&2; exit 1; fi; exec < {folder}/asked\n'
-    )
-    found = drive(slurm, tmp_path / "store")
-    assert [one.state for one in found.nodes] == ["unavailable", "covered", "covered"]
-    assert "Slurm refused its job: " in (found.nodes[0].why or "")
 
 
 def test_what_slurm_refuses_of_some_nodes_does_not_keep_cron_from_the_others(slurm: FakeSlurm, tmp_path: Path) -> None:
@@ -421,16 +391,6 @@ def test_a_clock_mends_nothing_and_four_nodes_are_enough(slurm: FakeSlurm, tmp_p
         run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=DriverLimits(once=True))
 
 
-def test_a_store_that_cannot_be_written_gets_no_jobs(
-    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new_store(tmp_path / "store")
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # root may write everywhere
-    with pytest.raises(StoreError, match="cannot be written by this user"):
-        drive(slurm, tmp_path / "store")
-    assert not slurm.submitted()
-
-
 @pytest.mark.long
 def test_a_campaign_whose_first_job_slurm_refused_may_be_begun_with_other_options(
     slurm: FakeSlurm, tmp_path: Path
@@ -615,20 +575,6 @@ def test_only_the_nodes_of_a_simulated_cluster_get_jobs(slurm: FakeSlurm, tmp_pa
         plan_campaign(tmp_path / "store", CampaignChoice(suite="quick", fleet=str(file)), scheduler=slurm)
 
 
-@pytest.mark.parametrize(("stated", "name"), [('cluster = "tiny"\n', "tiny"), ("", "fake")])
-@pytest.mark.long
-def test_a_simulated_cluster_has_the_name_that_its_file_states_or_that_slurm_has(
-    slurm: FakeSlurm, tmp_path: Path, stated: str, name: str
-) -> None:
-    file = tmp_path / "sim.toml"
-    file.write_text(stated + 'nodes = "n[01-03]"\n')
-    asked = CampaignChoice("autumn", "quick", ("launch",), fleet=str(file))
-    assert plan_campaign(tmp_path / "store", asked, scheduler=slurm).request.cluster == name
-    drive(slurm, tmp_path / "store", asked)
-    assert status_mapping(campaign_status(tmp_path / "store", scheduler=slurm))["cluster"] == name
-    assert f" --cluster {name} " in (slurm.folder / "script-101").read_text()
-
-
 @pytest.mark.long
 def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp_path: Path) -> None:
     store = tmp_path / "store"
@@ -644,53 +590,6 @@ def test_a_campaign_goes_on_without_a_node_that_slurm_lost(slurm: FakeSlurm, tmp
     found = drive(slurm, store, winter)
     assert [(one.name, one.state) for one in found.nodes] == [("n03", "covered"), ("n01", "unavailable")]
     assert found.nodes[1].why == "Slurm lists it without GPUs, or in another partition"
-
-
-@pytest.mark.long
-def test_a_job_that_waits_for_no_reason_yet_has_none(slurm: FakeSlurm, tmp_path: Path) -> None:
-    run_campaign(tmp_path / "store", LAUNCH, scheduler=slurm, limits=DriverLimits(once=True))
-    for path in (slurm.folder / "queue").iterdir():
-        path.write_text(path.read_text().replace("RUNNING", "PENDING"))
-    first = campaign_status(tmp_path / "store", scheduler=slurm).nodes[0]
-    assert (first.state, first.why) == ("waiting", None)
-
-
-@pytest.mark.long
-def test_a_node_with_fewer_gpus_than_slurm_lists_is_told_without_its_output(slurm: FakeSlurm, tmp_path: Path) -> None:
-    (slurm.folder / "nodes").write_text(node_line("n01", gres="gpu:v100:5"))
-    [found] = drive(slurm, tmp_path / "store").nodes
-    assert (found.state, found.tries) == ("failed", 3)
-    assert found.why == "its jobs found 4 GPUs, but Slurm says 5: look at its driver, or mend its Gres"
-
-
-def test_a_plan_that_can_send_nothing_does_not_say_that_nothing_is_needed(slurm: FakeSlurm, tmp_path: Path) -> None:
-    (slurm.folder / "nodes").write_text(node_line("n01", "DOWN"))
-    found = plan_campaign(tmp_path / "store", LAUNCH, scheduler=slurm)
-    assert "no job can be sent now" in plan_document(found, SubmitOptions(), None, named=True).parts
-
-
-@pytest.mark.long
-def test_a_driver_that_was_killed_while_it_made_the_store_is_run_again(slurm: FakeSlurm, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    store.mkdir()  # as an administrator made it
-    assert len(plan_campaign(store, LAUNCH, scheduler=slurm).nodes) == 3
-    (store / "runs").mkdir()
-    assert len(plan_campaign(store, LAUNCH, scheduler=slurm).nodes) == 3
-    assert drive(slurm, store).is_complete
-    (tmp_path / "other" / "mine").mkdir(parents=True)
-    with pytest.raises(StoreError, match="has other contents"):
-        plan_campaign(tmp_path / "other", LAUNCH, scheduler=slurm)
-
-
-@pytest.mark.long
-def test_the_status_is_told_without_the_file_of_a_simulated_cluster(slurm: FakeSlurm, tmp_path: Path) -> None:
-    file = tmp_path / "sim.toml"
-    file.write_text('cluster = "tiny"\nnodes = "n[01-03]"\n')
-    drive(slurm, tmp_path / "store", CampaignChoice("autumn", "quick", ("launch",), fleet=str(file)))
-    file.unlink()
-    found = campaign_status(tmp_path / "store", scheduler=slurm)
-    assert [one.state for one in found.nodes] == ["covered"] * 3
-    assert "sim.toml: No such file" in found.notes[0]
 
 
 # -- what the store has ----------------------------------------------------------------------------------------
@@ -718,15 +617,6 @@ def test_what_counts_as_measured(tmp_path: Path) -> None:
     assert (found["n01"].tries, found["n04"].tries) == (1, 2)
     assert found["n01"].span_s == pytest.approx(1)
     assert found["n01"].measured_s == pytest.approx(7)
-
-
-def test_what_is_not_possible_on_a_gpu_is_not_missing(tmp_path: Path) -> None:
-    store = new_store(tmp_path / "store")
-    only = CampaignRequest("autumn", "quick", ("launch",), True, "busy", cluster="fake", began_ns=10**18)
-    store_runs(store, only, "n01", "1", gpus=1)
-    assert coverage(store, REQUEST)["n01"].count(GpuState.PARTIAL) == 1
-    tell(store, EventKind.PROBE_NOT_RUN, "GPU-n01-0", workload="idle")
-    assert coverage(store, REQUEST)["n01"].count(GpuState.COVERED) == 1
 
 
 @pytest.mark.long(short=1)
@@ -771,26 +661,6 @@ def test_a_campaign_goes_on_as_it_began(tmp_path: Path) -> None:
         choose_campaign(None, CampaignChoice())
 
 
-def test_the_time_limit_is_that_of_the_plan() -> None:
-    busy = choose_campaign(None, CampaignChoice(suite="quick"))
-    idle = choose_campaign(None, CampaignChoice(suite="quick", neighbours="idle"))
-    each_s = busy.expected_s()
-    assert job_minutes(busy, 6, SubmitOptions()) == -(-(each_s + 120) // 60)
-    assert job_minutes(idle, 6, SubmitOptions()) == -(-(6 * each_s + 120) // 60)
-    job = node_job(Path("/s"), idle, CampaignNode("n01", 6), SubmitOptions(program=("whorl",)), gpus=["GPU-a"])
-    assert job.command[:3] == ["whorl", "probe", "run"]
-    assert list(job.command[-2:]) == ["--gpu", "GPU-a"]
-    assert job.minutes == job_minutes(idle, 6, SubmitOptions())
-
-
-def test_a_budget_has_a_unit(tmp_path: Path) -> None:
-    line = ["campaign", "run", "--suite", "quick", "--store", str(tmp_path / "S"), "--budget"]
-    assert (
-        "'200' is not a time: give a number with ms, s, min, h, d or w"
-        in CliRunner().invoke(cli, [*line, "200"]).output
-    )
-
-
 @pytest.mark.parametrize("verb", ["plan", "run", "doctor"])
 def test_where_no_slurm_is_the_answer_says_what_measures_without(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -801,13 +671,6 @@ def test_where_no_slurm_is_the_answer_says_what_measures_without(
     assert done.exit_code == 5
     assert "there is no `scontrol` here" in done.stderr
     assert "`whorl campaign render` prints a script for another scheduler" in done.stderr
-
-
-def test_a_store_without_a_campaign_says_how_to_begin_one(tmp_path: Path) -> None:
-    new_store(tmp_path / "fleet")
-    done = CliRunner().invoke(cli, ["campaign", "status", "--store", str(tmp_path / "fleet")])
-    assert done.exit_code == 2
-    assert "has no campaign of jobs: `whorl campaign run" in done.stderr
 
 
 # -- another scheduler -------------------------------------------------------------------------------------------

@@ -5,13 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
-
-from whorl.errors import InputError
-from whorl.jobs.formats import filter_file, largest_jobs, node_lines, preference, weight_of_site, write_whole
-from whorl.jobs.naming import known
+from whorl.jobs.formats import filter_file, largest_jobs, node_lines, preference, weight_of_site
 from whorl.jobs.scheduler import Node
 from whorl.store.hostlist import expand
 
@@ -81,11 +76,6 @@ def test_a_workload_of_any_name_makes_a_word() -> None:
     assert "\n" not in node_lines("a\nb", fleet(1).values(), {"n01": "hard"}, [])[0]
 
 
-def test_a_node_without_a_weight_gets_features_only() -> None:
-    lines = node_lines("w", fleet(1, weight=None).values(), {"n01": "hard"}, [])
-    assert "Weight=" not in lines[1]
-
-
 def test_prefer_only_what_enough_nodes_have() -> None:
     nodes = fleet()
     assert preference("w", nodes.values(), [], 1)[0] == ""
@@ -124,33 +114,3 @@ def test_a_job_may_be_as_large_as_what_is_left_of_each_kind() -> None:
     assert most(["n04"], nodes, {"n04", "n05", "n06"}) == {"n04": 1}, "two others are reserved with it"
     assert most(["n09"], nodes, {"n04", "n05", "n06"}) == {"n09": 11}
     assert most(["n99"], nodes) == most([], nodes) == {}
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    path = tmp_path / "sgemm.exclude"
-    write_whole(path, "first\n")
-    write_whole(path, "second\n")
-    assert path.read_text() == "second\n"
-    assert [p.name for p in tmp_path.iterdir()] == ["sgemm.exclude"]
-    with pytest.raises(InputError, match="cannot be written: No such file"):
-        write_whole(tmp_path / "none" / "f", "x")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError, match="cannot be written: Is a directory"):
-        write_whole(tmp_path / "folder", "x")
-    with pytest.raises(UnicodeEncodeError):
-        write_whole(path, "\udc80")  # anything that ends the writing, an interrupt too
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "sgemm.exclude"]
-
-
-def test_names_that_a_scheduler_knows() -> None:
-    nodes = {n.name: n for n in (Node("n01", "IDLE", ("batch",)), Node("n02", "IDLE", ("debug",)))}
-    nodes["v1"] = Node("v1", "IDLE", ("batch",), host="phys1.site")
-    nodes |= {n: Node(n, "IDLE", ("batch",), host="shared") for n in ("v2", "v3")}
-    node_names = known(["n01", "n02.cluster", "gone", "phys1", "shared"], nodes)
-    assert node_names.names == {"n01": "n01", "n02.cluster": "n02", "phys1": "v1"}
-    assert node_names.unknown == ("gone", "shared")
-    there = known(["n01", "n02", "gone"], nodes, "batch")
-    assert (dict(there.names), there.elsewhere, there.unknown) == ({"n01": "n01"}, ("n02",), ("gone",))
-    assert there.of(["gone", "n02", "n01"]) == ["n01"]
-    twice = known(["n01", "n01.cluster"], nodes)
-    assert twice.of(["n01", "n01.cluster"]) == ["n01"]

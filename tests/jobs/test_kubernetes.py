@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from click.testing import CliRunner, Result
 from whorl.cli import cli
 from whorl.errors import InputError, SchedulerError
 from whorl.jobs import kubernetes
-from whorl.jobs.kubernetes import KubeNode, feature_file, key, lines
+from whorl.jobs.kubernetes import KubeNode, key, lines
 from whorl.tests.advised_fleet import write_store
 from whorl.tests.jobs.kube_api import node, serving
 
@@ -98,26 +97,6 @@ def test_the_lines_bring_the_cluster_to_the_advice_and_then_there_are_none(store
     assert cluster["n03"]["metadata"]["labels"] == {"whorl.io/pagerank": "avoid"}
 
 
-@pytest.mark.long
-def test_the_difference_from_a_saved_list(store: str, nodes: dict[str, Any]) -> None:
-    saved = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(nodes.values())})
-    result = advise(store, "kubernetes", "--nodes", "-", stdin=saved)
-    assert result.stdout.splitlines() == [
-        "# exclude for 'sgemm'; before: none",
-        f"kubectl label --overwrite node n02 {KEY}=exclude",
-        "# avoid for 'sgemm'; before: prefer",
-        f"kubectl label --overwrite node n05 {KEY}=avoid",
-        "# prefer for 'sgemm'; before: none",
-        f"kubectl label --overwrite node n01.site.example {KEY}=prefer",
-        "# no label for 'sgemm'; before: avoid",
-        f"kubectl label --overwrite node n77 {KEY}-",
-        "# no label for 'sgemm'; before: exclude",
-        f"kubectl label --overwrite node n03 {KEY}-",
-    ]
-    assert "the list of nodes does not contain n06, which was measured" in result.stderr
-    assert advise(store, "exclude", "--nodes", "-", stdin=saved).stdout == "n02\n"
-
-
 def test_without_kubectl_every_measured_node_gets_a_line(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,13 +162,6 @@ def test_any_workload_makes_a_key_that_kubernetes_takes(workload: str) -> None:
     assert key("x" * 100) != key("x" * 101)
 
 
-def test_names_that_kubernetes_has_not_are_left_out(tmp_path: Path) -> None:
-    store = write_store(tmp_path, nodes=2, domain="_A")
-    result = advise(str(store), "kubernetes", "--no-scheduler")
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert "Kubernetes has no nodes of such names: n01_A,n02_A" in result.stderr
-
-
 def test_many_nodes_are_several_commands() -> None:
     kube_nodes = [KubeNode(f"n{i:03d}", labels={}, taints={}) for i in range(120)]
     values = {node.name: "avoid" for node in kube_nodes}
@@ -221,11 +193,3 @@ def test_the_file_for_node_feature_discovery(store: str, tmp_path: Path) -> None
     missing = advise(store, "nfd")
     assert (missing.exit_code, missing.stdout) == (2, "")
     assert "--format nfd needs --set node=NAME" in missing.stderr
-
-
-def test_a_line_of_the_file_holds_no_second_line(store: str) -> None:
-    refused = advise(store, "nfd", "--set", "node=n\n1=2")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "cannot be the name of a node" in refused.stderr
-    text = feature_file("a\nb=c", "n1", "avoid", dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
-    assert len([line for line in text.splitlines() if not line.startswith("#")]) == 1

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -79,14 +77,6 @@ def test_it_holds_whorl_and_nothing_else_of_a_clone(small: Path) -> None:
     assert not rooms & {"tests", "benchmarks", ".git", ".venv", "build"}
     assert list((small / "lib" / "whorl" / "kernels").glob("*.cu"))
     assert (small / "lib" / "whorl" / "jobs" / "templates" / "slurm.sh").exists()
-
-
-def test_the_extra_names_what_a_node_needs() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    node = project["optional-dependencies"]["node"]
-    assert {re.split("[<>=]", one)[0] for one in node} == {"click", "numpy", "nvidia-ml-py", "pyarrow"}
-    assert set(node) <= set(project["dependencies"])  # the same versions
-    assert {"click", "numpy", "nvidia-ml-py", "pyarrow"} <= set(node_archive._node_packages())
 
 
 def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,14 +18,12 @@ from whorl.cli import cli
 from whorl.cli.answers.job import show_job
 from whorl.collectors import job_process
 from whorl.collectors.allocation import current_job, job_gpus
-from whorl.collectors.backend import Backend, Device, Reading
+from whorl.collectors.backend import Device
 from whorl.collectors.job_process import JobCommand
-from whorl.collectors.job_readings import GpusTakenError, GpuSums, JobPart, total
+from whorl.collectors.job_readings import GpusTakenError, GpuSums, JobPart
 from whorl.errors import InputError
-from whorl.store.events import Event
 from whorl.store.schema import arrow_rows
 from whorl.store.system import children
-from whorl.store.vocabulary import EventKind
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probed_fleet import BEGAN_NS, stored
 from whorl.tests.stores import new_store
@@ -76,13 +72,6 @@ def test_what_a_scheduler_says_of_a_job(environment: dict[str, str], expected: t
     assert (batch_job.scheduler, batch_job.job_id, batch_job.restarts, str(batch_job.folder)) == expected
 
 
-def test_without_a_scheduler_the_folder_is_named_after_the_time() -> None:
-    batch_job = current_job({})
-    assert (batch_job.scheduler, batch_job.job_id) == (None, None)
-    assert batch_job.folder.parent == Path()
-    assert batch_job.folder.name.startswith("whorl-job-2")
-
-
 @pytest.mark.parametrize(
     ("environment", "devices", "expected"),
     [
@@ -104,13 +93,6 @@ def test_without_a_scheduler_the_folder_is_named_after_the_time() -> None:
 def test_which_gpus_a_job_has(environment: dict[str, str], devices: list[Device], expected: list[int]) -> None:
     chosen, note = job_gpus(devices, environment)
     assert ([device.row["nvml_index"] for device in chosen], note) == (expected, None)
-
-
-def test_a_gpu_that_the_driver_does_not_show_is_told() -> None:
-    chosen, note = job_gpus(FOUR, {"CUDA_VISIBLE_DEVICES": "GPU-0a0,GPU-77"})
-    assert [device.gpu for device in chosen] == ["GPU-0a0"]
-    assert note is not None
-    assert "GPU-77" in note
 
 
 @pytest.mark.parametrize(
@@ -158,13 +140,6 @@ def test_the_summary_of_a_gpu() -> None:
     assert summary.events == {"xid": 1}
 
 
-def test_a_summary_of_nothing_is_not_zero() -> None:
-    summary = GpuSums().summary("GPU-1", name="n1/0", node="n1", shared=False)
-    figures = (summary.power_mean_w, summary.power_max_w, summary.energy_j, summary.energy_low_j, summary.throttled)
-    assert (figures, summary.readings) == ((None,) * 5, 0)
-    assert total([summary]).energy_j is None
-
-
 @pytest.mark.parametrize(
     ("model", "counter", "expected"),
     [("NVIDIA H100", 1_000_000, (1000.0, "counter")), ("NVIDIA GH200 480GB", 1_000_000, (600.0, "power")),
@@ -181,18 +156,6 @@ def test_energy_is_of_the_gpu_alone(model: str, counter: int | None, expected: t
 # -- the collector ------------------------------------------------------------------------------------------
 
 
-class Announcing(Backend):
-    """Two GPUs, of which each has an event at every reading."""
-
-    name = "announcing"
-
-    def devices(self) -> list[Device]:
-        return FOUR[:2]
-
-    def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
-        yield from (Event(EventKind.XID, device.gpu, "an error", code=79) for device in FOUR[:2])
-
-
 def test_each_gpu_is_read_by_one_task(tmp_path: Path) -> None:
     with JobPart("n1") as first:
         assert first.claim(tmp_path, FOUR[1:3]) == FOUR[1:3]
@@ -203,14 +166,6 @@ def test_each_gpu_is_read_by_one_task(tmp_path: Path) -> None:
             assert third.journal != first.journal
     with JobPart("n1") as later:
         assert later.claim(tmp_path, FOUR) == FOUR
-
-
-def test_events_of_the_gpus_of_others_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    backend = JobPart("n1").choose(Announcing())
-    gpus = [device.gpu for device in backend.devices()]
-    events = list(backend.read(gpus, slow=False))
-    assert [event.gpu for event in events] == gpus == ["GPU-1a1"]
 
 
 @pytest.mark.long
@@ -235,20 +190,6 @@ def test_a_job_that_is_requeued_adds_to_its_folder(monkeypatch: pytest.MonkeyPat
         assert gpu["power_max_w"] == max(run["power_max_w"] for run in runs)
         assert gpu["energy_low_j"] < gpu["energy_j"] < gpu["energy_high_j"]
     assert [document["total"]["gpus"] for document in (*documents, both)] == [2, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("words", "fragment"),
-    [
-        (["true"], "--for-job"),
-        (["--for-job", "--backend", "prometheus:url=http://127.0.0.1:9"], "--backend nvml"),
-        ([], "--store"),
-    ],
-)
-def test_what_a_job_cannot_collect(words: list[str], fragment: str) -> None:
-    result = CliRunner().invoke(cli, ["collect", *words])
-    assert result.exit_code == InputError.exit_code
-    assert fragment in result.stderr
 
 
 def test_what_seals_is_not_ended_by_the_signal_that_ends_a_job() -> None:
@@ -341,12 +282,6 @@ def test_a_block_runs_where_nothing_can_be_measured(caplog: pytest.LogCaptureFix
     assert "file" in job.problem
     assert (job.summary().json()["gpus"], job.summary().notes) == ([], (job.problem,))
     assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize(("options", "error"), [({"backend": "x"}, InputError), ({"intervall": 1}, TypeError)])
-def test_a_block_with_options_that_there_are_not(options: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        whorl.collect(for_job=True, **options)
 
 
 # -- over the driver, and beside a fleet --------------------------------------------------------------------

@@ -107,11 +107,14 @@ def test_the_fields_of_newer_versions_are_read_and_unknown_ones_passed_over(run:
     assert now(store, "restart, gpu_type, job_gpus") == [(2, "1g.10gb", 1)]
 
 
-def test_the_output_of_sacct_p_ends_lines_with_the_delimiter(store: Store, tmp_path: Path) -> None:
-    content = text(job(1)).replace("\n", "|\n")
-    (tmp_path / "p.txt.gz").write_bytes(gzip.compress(content.encode()))
-    import_jobs(store, JobSources(file=tmp_path / "p.txt.gz"))
-    assert now(store, 'job_id, job_energy_j, "user"') == [("1", None, "alice")]
+def test_the_output_of_sacct_p_and_a_packed_csv_are_read(store: Store, tmp_path: Path) -> None:
+    plain = text(job(1))
+    quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split("|")) for line in text(job(2)).splitlines())
+    (tmp_path / "p.txt.gz").write_bytes(gzip.compress(plain.replace("\n", "|\n").encode()))
+    (tmp_path / "quoted.csv").write_text(quoted + "\n")
+    for name in ("p.txt.gz", "quoted.csv"):
+        import_jobs(store, JobSources(file=tmp_path / name))
+    assert now(store, 'job_id, job_energy_j, "user"') == [("1", None, "alice"), ("2", None, "alice")]
 
 
 # -- which GPUs -----------------------------------------------------------------------------------------------
@@ -221,13 +224,6 @@ def test_parts_of_gpus_and_mig_instances_are_not_guessed(run: Any, store: Store)
     assert now(store, "job_id, gpu, share, node_gpus") == [("1", None, None, None), ("2", None, None, 2)]
 
 
-def test_two_names_of_one_cluster_are_told(run: Any, store: Store) -> None:
-    know_gpus(store, "n01", cluster="local")
-    assert "give --cluster local" in " ".join(run(job(1)).notes)
-    assert not run(job(2), cluster="local").notes
-    assert now(store, "cluster, count(gpu)", "true group by cluster") == [("local", 4), ("whorl", 0)]
-
-
 def test_what_is_named_follows_from_what_is_known(run: Any, store: Store) -> None:
     """Random jobs on random nodes, compared with the rule in plain words: all GPUs of all nodes, or none."""
     random, has = Random(7), {}
@@ -302,12 +298,6 @@ def test_times_with_an_offset_need_no_zone(store: Store, tmp_path: Path) -> None
 # -- bad input ------------------------------------------------------------------------------------------------
 
 
-def test_a_count_of_gpus_that_no_cluster_has_costs_its_line_only(run: Any, store: Store) -> None:
-    report = run(job(1), job(2, AllocTRES="cpu=8,gres/gpu=3000000000"), job(3, AllocTRES=f"gres/gpu={10**30}"))
-    assert report.refused == {"AllocTRES counts more GPUs than any cluster has": [3, 4]}
-    assert now(store, "job_id") == [("1",)]
-
-
 def test_names_that_are_not_utf_8_do_not_become_one_name(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "latin.txt"
     columns = (*COLUMNS, "JobName")
@@ -317,13 +307,6 @@ def test_names_that_are_not_utf_8_do_not_become_one_name(store: Store, tmp_path:
     report = import_jobs(store, JobSources(file=file))
     assert report.refused == {"it has unreadable characters (not UTF-8 text)": [2, 3]}
     assert now(store, "job_id") == [("3",)]  # the name of its job is not read
-
-
-def test_a_file_in_utf_16_is_said_to_be_so(store: Store, tmp_path: Path) -> None:
-    file = tmp_path / "wide.txt"
-    file.write_bytes(text(job(1)).encode("utf-16"))
-    with pytest.raises(InputError, match=r"wide\.txt is not text in UTF-8"):
-        import_jobs(store, JobSources(file=file))
 
 
 def test_bad_lines_are_refused_with_their_number_and_the_others_stored(store: Store, tmp_path: Path) -> None:
@@ -380,18 +363,6 @@ def test_a_file_that_cannot_be_used_is_refused_whole(content: str, why: str, sto
     assert now(store) == []
 
 
-def test_a_csv_with_quoted_fields_is_read(store: Store, tmp_path: Path) -> None:
-    quoted = "\n".join(",".join(f'"{cell}"' for cell in line.split("|")) for line in text(job(1), job(2)).splitlines())
-    file = tmp_path / "sacct.csv"
-    file.write_text(quoted + "\n")
-    assert whorl(store, "--log", file).exit_code == 0
-    assert sorted(row[0] for row in now(store, "job_id")) == ["1", "2"]
-
-
-def test_jobs_without_gpus_in_all_of_a_file_are_told(run: Any) -> None:
-    assert "AccountingStorageTRES" in " ".join(run(job(1, 0), job(2, 0)).notes)
-
-
 def test_a_name_with_the_delimiter_costs_no_row_and_line_breaks_are_warned_of(store: Store, tmp_path: Path) -> None:
     columns = (*COLUMNS[:4], "JobName", *COLUMNS[4:])
     rows = [job(1, JobName="a|b|c"), job(2, JobName="broken\nname"), job(3, JobName='"quote')]
@@ -424,12 +395,6 @@ def test_pseudonyms_are_the_same_in_a_store_and_other_in_another(store: Store, t
     assert now(other, 'job_id, "user"')[0][1] != alice
     key.write_bytes(b"short")
     assert "is damaged" in whorl(store, "--log", file).stderr
-
-
-def test_a_store_that_has_names_gets_pseudonyms_for_what_is_imported_again(run: Any, store: Store) -> None:
-    run(job(1))
-    assert "still has names" in run(job(1), anonymise=True).notes[-1]
-    assert [row[0][:5] for row in now(store, '"user"')] == ["user-"]
 
 
 # -- the command ----------------------------------------------------------------------------------------------
@@ -486,19 +451,3 @@ def test_sacct_is_asked_for_the_fields_that_it_has_in_utc(fake_sacct: Path, stor
     old = whorl(store, "--since", "1d")
     assert old.exit_code == 5
     assert "this sacct has no field NodeList" in old.stderr
-
-
-def test_a_wrong_option_makes_no_store(tmp_path: Path) -> None:
-    backwards = ["--since", "2026-11-22", "--until", "2026-11-20"]
-    for options in ([], ["--tags", "/nowhere"], ["--log", "/nowhere"], backwards):
-        done = CliRunner().invoke(cli, ["jobs", "import", "--store", str(tmp_path / "new"), *options])
-        assert done.exit_code == 2, done.output
-    assert not (tmp_path / "new").exists()
-
-
-def test_no_sacct_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("SLURM_CONF", raising=False)
-    done = whorl(store, "--since", "1d")
-    assert done.exit_code == 5
-    assert "there is no `sacct` here" in done.stderr

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from whorl.analysis.replay.traces import read_trace
 from whorl.errors import InputError
 from whorl.jobs.accounting import sacct
 from whorl.store.importing.content import LINE
@@ -144,11 +142,3 @@ def test_numbers_that_stand_for_unknown_are_none() -> None:
 def test_other_json_is_one_sentence(content: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         sacct.read(content, "a.json", None, None)
-
-
-def test_a_replay_reads_the_same_jobs_from_both_forms(tmp_path: Path) -> None:
-    as_text, json_file = tmp_path / "acct.txt", tmp_path / "acct.json"
-    as_text.write_text(text(*ROWS, *STEPS))
-    json_file.write_text(said(*(as_json(row, wrapped, listed=True) | {"name": "batch"} for row in ROWS)))
-    of_text, of_json = read_trace(as_text), read_trace(json_file)
-    assert (of_json.jobs, of_json.notes) == (of_text.jobs, of_text.notes)

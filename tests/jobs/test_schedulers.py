@@ -30,7 +30,7 @@ from whorl.jobs.batch import BatchJob
 from whorl.jobs.flux import Flux
 from whorl.jobs.lsf import Lsf
 from whorl.jobs.pbs import Pbs
-from whorl.jobs.scheduler import Partition, QueuedJob, Refusal, Scheduler
+from whorl.jobs.scheduler import Partition, QueuedJob, Refusal
 from whorl.tests.jobs.commands import Commands, me
 from whorl.tests.jobs.fake_pbs import pbs_text
 
@@ -540,9 +540,3 @@ def test_only_slurm_was_tried() -> None:
     assert [text and text.partition(":")[0] for text in cautions.values()] == [
         f"not tried on a real {title}" for title in ("PBS", "LSF", "Flux")
     ]
-
-
-def test_every_scheduler_has_a_template() -> None:
-    for kind in SCHEDULERS.values():
-        assert issubclass(kind, Scheduler)
-        assert "exec whorl probe run" in kind().render(JOB)

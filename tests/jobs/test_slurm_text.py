@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whorl.errors import InputError, SchedulerError
+from whorl.errors import SchedulerError
 from whorl.jobs.scheduler import Node, Partition
 from whorl.jobs.slurm import Slurm, gres_gpus, job_record, node, nodes_for, partition
 
@@ -24,11 +24,6 @@ LATER = (
     "NodeName=gpu-a01 CPUTot=128 AvailableFeatures=(null) ActiveFeatures=(null) Gres=gpu:h100:8(S:0-1),nvme:1 "
     'NodeHostName=gpu-a01 State=MIXED+PLANNED Weight=1 Partitions=gpu Extra={"score":1} ResumeAfterTime=None '
     "CfgTRES=cpu=128,gres/gpu=8"
-)
-JOB = (
-    "JobId=8 ArrayJobId=4 ArrayTaskId=3-5%2 JobName=wrap UserId=alice(1001) GroupId=alice(1001) JobState=PENDING "
-    "Reason=JobArrayTaskLimit Partition=batch,debug ReqNodeList=n05 ExcNodeList=n[01-02] NodeList= NumNodes=3-3 "
-    "NumCPUs=3 Features=v100&cab1 Comment=mine  StdErr=/out StdIn=/dev/null Power= TresPerNode=gres:gpu:v100:4 "
 )
 
 
@@ -95,15 +90,6 @@ def test_gpus_of_a_gres(gres: str, gpus: int) -> None:
     assert gres_gpus(gres) == gpus
 
 
-def test_tasks_of_an_array() -> None:
-    parsed = job_record(JOB)
-    assert parsed is not None
-    assert (parsed.id, parsed.state, parsed.user, parsed.uid) == ("4_[3-5]", "PENDING", "alice", 1001)
-    assert (parsed.partitions, parsed.required, parsed.excluded) == (("batch", "debug"), "n05", "n[01-02]")
-    assert (parsed.comment, parsed.admin_comment) == ("mine", "")
-    assert parsed.blocked_by("JobArrayTaskLimit")
-
-
 @pytest.mark.parametrize(
     ("fields", "gpus", "limit_s"),
     [
@@ -167,11 +153,6 @@ def test_a_command_that_hangs_ends_in_time(tmp_path: Path) -> None:
         scheduler(tmp_path, "exec sleep 60").nodes()
 
 
-def test_a_command_that_is_missing() -> None:
-    with pytest.raises(SchedulerError, match="there is no `scontrol` here"):
-        Slurm(environment={"PATH": "/nonexistent"}).nodes()
-
-
 UNCONFIGURED = """\
 scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host
 scontrol: error: fetch_config: DNS SRV lookup failed
@@ -205,12 +186,6 @@ def test_why_no_controller_answers(tmp_path: Path, out: str, err: str, absent: b
     assert (caught.value.absent, str(caught.value)) == (absent, sentence)
 
 
-def test_where_no_slurm_is_configured_every_question_gets_that_sentence(tmp_path: Path) -> None:
-    (tmp_path / "err").write_text(UNCONFIGURED)
-    with pytest.raises(SchedulerError, match=r"^no Slurm is configured here: set SLURM_CONF"):
-        scheduler(tmp_path, f"cat {tmp_path}/err >&2; exit 1").nodes()
-
-
 def test_a_configuration_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
     gone = str(tmp_path / "slurm.conf")
     with pytest.raises(SchedulerError, match=f"SLURM_CONF names {gone}, which does not exist"):
@@ -224,9 +199,3 @@ def test_what_slurm_says_is_passed_on_in_one_line(tmp_path: Path) -> None:
 
 def test_text_that_is_no_unicode(tmp_path: Path) -> None:
     assert scheduler(tmp_path, "printf 'NodeName=n1 State=IDLE Reason=\\377\\376\\n'").nodes()["n1"].usable
-
-
-def test_what_is_no_job_id() -> None:
-    for text in ("", "x", "12;rm", "--help", "12_", "1 2"):
-        with pytest.raises(InputError, match="is not a job id"):
-            Slurm().jobs(text)

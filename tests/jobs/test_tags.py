@@ -61,20 +61,6 @@ def test_the_script_notes_a_job_in_one_file(shell: str, proc: Path, tmp_path: Pa
     assert [path for path in tmp_path.iterdir() if path.is_file()] == spool.files  # and nothing half written
 
 
-@pytest.mark.parametrize(
-    "env",
-    [
-        {"SLURM_JOB_ID": "7"},  # a job without GPUs
-        {"SLURM_JOB_GPUS": "0"},  # no job
-    ],
-)
-def test_the_script_passes_over_jobs_without_gpus(env: dict[str, str], proc: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "tags"
-    folder.mkdir()
-    done = script("begin", folder, proc, **env)
-    assert (done.returncode, done.stderr, list(folder.iterdir())) == (0, "", [])
-
-
 def test_the_script_exits_0_whatever_happens(proc: Path, tmp_path: Path) -> None:
     done = script("begin", tmp_path / "nowhere", proc, **JOB)
     assert done.returncode == 0
@@ -383,19 +369,6 @@ def test_accounting_takes_tags_over_whichever_comes_first(run: Any, spool: Path,
     assert now(store, row) == expected
 
 
-def test_nodes_without_tags_are_left_to_the_inventory(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
-    know_gpus(store, "n02", each=2)
-    write(spool, "begin", 1, 100, A, B)
-    run()
-    import_jobs(store, JobSources(file=saved(tmp_path / "sacct", job(1, 4, "n[01-02]", 2)), gpus_per_node=["2"]))
-    assert now(store, "node, gpu, gpu_from") == [
-        ("n01", A, "tag"),
-        ("n01", B, "tag"),
-        ("n02", "GPU-n02-0", "whole node"),
-        ("n02", "GPU-n02-1", "whole node"),
-    ]
-
-
 def test_a_tag_without_gpus_takes_none_from_a_job_that_had_all_of_its_node(
     run: Any, spool: Path, store: Store, tmp_path: Path
 ) -> None:
@@ -410,14 +383,6 @@ def test_a_tag_without_gpus_takes_none_from_a_job_that_had_all_of_its_node(
     again = import_jobs(store, JobSources(file=sacct, gpus_per_node=["2"]))
     assert (again.with_gpus, again.unknown) == (1, {mapping.SHARED_NODE: 1})
     assert now(store, "job_id, gpu, gpu_from") == expected
-
-
-def test_tags_that_contradict_accounting_are_not_believed(run: Any, spool: Path, store: Store, tmp_path: Path) -> None:
-    write(spool, "begin", 1, 100, A, B)
-    run()
-    report = import_jobs(store, JobSources(file=saved(tmp_path / "sacct", job(1, 3))))
-    assert now(store, "gpu, node_gpus, source") == [(None, 3, "sacct")]
-    assert "tags name another number" in str(report.unknown)
 
 
 def test_tags_of_another_user_and_other_rubbish_are_refused(run: Any, spool: Path, store: Store) -> None:
@@ -440,17 +405,6 @@ def test_tags_of_another_user_and_other_rubbish_are_refused(run: Any, spool: Pat
         "it cannot be read (it is not a regular file)": 1,
     }
     assert now(store) == []
-
-
-def test_pseudonyms_stay_when_an_end_comes_later(run: Any, spool: Path, store: Store) -> None:
-    write(spool, "begin", 1, 100, A)
-    run(anonymise=True)
-    write(spool, "end", 1, 200, A)
-    run(clear=True)
-    ((user, state),) = now(store, '"user", state')
-    assert state == "ENDED"
-    assert user.startswith("user-")
-    assert store.sql('select count(distinct "user") n from jobs').to_pylist() == [{"n": 1}]
 
 
 def test_the_verb_runs_the_script_and_the_import_finds_its_tags(

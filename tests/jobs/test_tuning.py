@@ -15,7 +15,6 @@ import pytest
 
 import whorl
 from whorl.analysis.tuning.search import Knob, Setting, TimeBound, Trial
-from whorl.cli.documents.tuning import tune_document
 from whorl.errors import DeviceError, InputError
 from whorl.jobs.tuning import TuneAnswer, TuneProgress, TuningOptions, tune
 from whorl.jobs.tuning_knobs import CLOCK, POWER, UnsetKnob, power_values
@@ -177,19 +176,6 @@ def test_an_answer_that_is_over_when_measured_again_is_given_up() -> None:
     assert answer.within
 
 
-def test_a_faster_answer_and_a_saving_that_may_be_nothing_are_said_so() -> None:
-    quick = HandBench(surface=lambda setting: (2.0 + setting[POWER] / 100, 0.010 + setting[POWER] / 1e6))
-    [said] = [line for line in _said(tune(quick, FIVE)) if line.startswith("Set")]
-    assert "4.7 % [4.7, 4.7] faster (n = 3 pairs" in said
-    assert "it may save nothing" not in said
-    even = HandBench(noise=0.02, surface=lambda setting: (9.0, 0.010))
-    assert any("it may save nothing" in line for line in _said(tune(even, TimeBound(max_time_s=1.0))))
-
-
-def _said(answer: TuneAnswer) -> list[str]:
-    return [part for part in tune_document(answer, safe=False, simulated=True).parts if isinstance(part, str)]
-
-
 def test_safe_ends_trials_that_are_over_the_bound() -> None:
     bench = HandBench()
     answer = tune(bench, FIVE, TuningOptions(safe=True, trials=12))
@@ -229,18 +215,6 @@ def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, after: int) -> N
     again = HandBench()
     assert tune(again, FIVE, TuningOptions(log=log)) == expected
     assert not again.measured
-
-
-def test_a_torn_line_is_dropped_and_told(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    interrupted(HandBench(), log, 9)
-    content = log.read_bytes()
-    log.write_bytes(content[:-20])
-    resumed = HandBench()
-    answer = tune(resumed, FIVE, TuningOptions(log=log))
-    assert answer.torn_line == 10, "the first line says what is tuned"
-    assert replace(answer, torn_line=None) == tune(HandBench(), FIVE)
-    assert all(json.loads(line) for line in log.read_text().splitlines())
 
 
 @pytest.mark.parametrize(
@@ -432,17 +406,3 @@ def test_knobs_of_the_kernel_are_works_of_their_own(store: Store) -> None:
 def test_what_cannot_be_tuned_is_refused(store: Store, probe: str, options: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         probe_bench(store, probe, ProbeBenchOptions(**options))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("least", "most", "expected"),
-    [
-        (200, 700, tuple(range(200, 701, 25))),
-        (160, 330, (160, 175, 200, 225, 250, 275, 300, 325, 330)),
-        (60, 115, (60, 64, 67, 71, 75, 78, 82, 86, 89, 93, 97, 100, 104, 108, 111, 115)),
-        (300, 300, (300,)),
-    ],
-)
-def test_the_limits_that_are_tried(least: float, most: float, expected: tuple[float, ...]) -> None:
-    assert power_values(least, most) == expected
-    assert 101.5 in power_values(60, 115, 101.5)

@@ -125,11 +125,6 @@ def test_the_last_line_counts_from_where_the_program_says_it_begins(bench: Maker
     assert trial.energy_j / trial.time_s == pytest.approx(300, rel=0.15)  # W, as the limit is
 
 
-def test_a_latency_is_in_milliseconds_and_its_last_line_counts(bench: Maker) -> None:
-    made = bench(f"sh -c 'echo whorl: latency_ms=10 work=4; sleep {LONG}; echo whorl: latency_ms=12.5 work=8'")
-    assert measured(made, default_of(made)).time_s == 0.0125
-
-
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
@@ -153,12 +148,6 @@ def test_a_first_run_that_fails_says_why_in_a_sentence(bench: Maker, script: str
     with pytest.raises(InputError) as refused:
         made.measure(default_of(made), made.gpus[0])
     assert sentence in str(refused.value)
-
-
-def test_a_command_that_is_not_there(bench: Maker) -> None:
-    made = bench("no-such-program-of-whorl --batch 1")
-    with pytest.raises(InputError, match=r"--batch 1' cannot be started: .*No such file"):
-        made.measure(default_of(made), made.gpus[0])
 
 
 def test_a_later_run_that_hangs_ends_with_all_its_processes_and_settings(
@@ -237,21 +226,7 @@ def test_a_trial_ends_early_where_a_tenth_of_the_usual_work_shows_that_it_is_ove
     assert (over.ended_early, over.time_s) == (True, 0.018)
 
 
-def test_a_trial_without_such_lines_ends_when_its_wall_time_is_over_the_bound(bench: Maker) -> None:
-    made = bench("sleep 60", unit_of_work=20)
-    over = made.measure(default_of(made), made.gpus[0], stop_over_s=0.016)
-    assert over.ended_early
-    assert over.time_s is not None
-    assert 0.016 <= over.time_s < 0.1
-
-
 # -- the GPUs ---------------------------------------------------------------------------------------------------
-
-
-def test_without_a_driver_there_is_no_energy(bench: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WHORL_NVML_CONTROL", "")
-    with pytest.raises(InputError, match="NVML"):
-        bench("true")
 
 
 def test_a_command_has_the_gpus_that_are_chosen_for_it(bench: Maker, nvml: NvmlLibrary) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import re
 import shlex
 import shutil
@@ -15,13 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from whorl.store import Store
 from whorl.tests.slurm.daemons import Slurm
 
 _numbers = itertools.count()
-COMMANDS = ("scontrol", "squeue", "sbatch", "sinfo", "scancel")
 
 
 class Site:
@@ -105,19 +101,3 @@ class Site:
 def every_gpu(slurm: Slurm, *probes: str) -> dict[tuple[str, str], int]:
     """What `Site.runs` gives where each GPU has one run of each probe."""
     return {(f"{node}/{slot}", probe): 1 for node in slurm.names for slot in range(4) for probe in probes}
-
-
-def counted_calls(folder: Path) -> tuple[Path, Path]:
-    """A folder of Slurm's commands that note each call in a file, and the file."""
-    folder.mkdir()
-    notes = folder / "calls"
-    notes.touch()
-    notes.chmod(0o666)
-    for name in COMMANDS:
-        real = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-        if real is None:
-            pytest.skip(f"there is no {name}")
-        script = folder / name
-        script.write_text(f'#!/bin/sh\necho {name} "$*" >> {notes}\nexec {real} "$@"\n')
-        script.chmod(0o755)
-    return folder, notes

@@ -15,7 +15,6 @@ import pytest
 from whorl.tests.slurm import accounted
 from whorl.tests.slurm.accounted import Accounted
 from whorl.tests.slurm.daemons import USERS, Slurm, ensure_users, why_not
-from whorl.tests.slurm.mixed import Mixed
 
 Cluster = TypeVar("Cluster", bound=Slurm)
 
@@ -31,13 +30,6 @@ def slurm_session() -> Iterator[Slurm]:
 def accounted_slurm() -> Iterator[Accounted]:
     """Daemons of another cluster, which keeps accounts. Skips, with the reason, where they cannot be started."""
     with started(Accounted, why_not() or ensure_users() or accounted.why_not()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="session")
-def mixed_slurm() -> Iterator[Mixed]:
-    """Daemons of a cluster with several kinds of nodes. Skips, with the reason, where they cannot be started."""
-    with started(Mixed, why_not() or ensure_users()) as cluster:
         yield cluster
 
 

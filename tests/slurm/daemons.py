@@ -9,8 +9,9 @@ In a test (fixtures `slurm` and `slurm_session` in tests/slurm/conftest.py):
 Nodes are n01, n02, ... with GPUS GPUs each in the partition `batch` (all), `urgent` (all; its jobs preempt those of
 `batch`) and `debug` (n01 only). The GPUs are
 character devices of the unused major 120, which nothing opens: with plain files Slurm would schedule the jobs but
-never tell them their GPUs. There is no accounting, therefore no database; it starts in about a second. Everything
-lies in one folder, and what was started is stopped by its process id.
+never tell them their GPUs. There is no accounting, therefore no database; it starts in about a second. The submit
+filters of docs/slurm are on, where this Slurm has Lua; they read the folder `advice`. Everything lies in one folder,
+and what was started is stopped by its process id.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ COMMANDS = (
 OLDEST = (22, 5)  # the first with --prefer
 DEVICE_MAJOR = 120  # for local use: no driver has it
 START_S = 60.0
+FILTERS = Path(__file__).resolve().parents[2] / "docs" / "slurm"
+PLUGINS = {"job_submit": "JobSubmitPlugins", "cli_filter": "CliFilterPlugins"}
+"""The submit filters, and the setting of slurm.conf that switches each on."""
 
 
 def why_not() -> str | None:
@@ -168,7 +172,7 @@ class Slurm:
     def __init__(self, folder: Path, nodes: int = 6) -> None:
         self.folder, self.nodes = folder, nodes
         self.names = [f"n{number:02d}" for number in range(1, nodes + 1)]
-        self.lua: Sequence[str] = ()  # plug-ins switched on: "job_submit", "cli_filter"
+        self.filters = [name for name in PLUGINS if any(Path("/usr/lib").glob(f"**/{name}_lua.so"))]
         self.settings: Mapping[str, str] = {}  # further lines of slurm.conf
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._answering: dict[str | None, subprocess.Popen[str]] = {}
@@ -319,11 +323,18 @@ class Slurm:
 
     def start(self) -> None:
         """Write the configuration and start everything; returns when all nodes are idle."""
-        for name in ("etc", "log", "pid", "state", "spool", "munge", "dev", "out"):
+        for name in ("etc", "log", "pid", "state", "spool", "munge", "dev", "out", "advice"):
             (self.folder / name).mkdir(exist_ok=True)
         for name in ("log", "pid", "state", "spool"):
             shutil.chown(self.folder / name, "slurm")
         (self.folder / "out").chmod(0o1777)
+        for name in self.filters:
+            # The file is looked at again at once: tests change it faster than a minute.
+            script = (FILTERS / f"{name}.lua").read_text().replace("local FRESH_S = 60", "local FRESH_S = -1")
+            assert '"/etc/slurm/whorl"' in script
+            (self.folder / "etc" / f"{name}.lua").write_text(
+                script.replace('"/etc/slurm/whorl"', f'"{self.folder}/advice"')
+            )
         self._configure()
         self._start_munge()
         self._start_database()
@@ -334,7 +345,7 @@ class Slurm:
         self.until(self._all_idle, "the nodes to be idle", START_S)
 
     def start_controller(self) -> None:
-        """Start slurmctld, with the plug-ins that `lua` names."""
+        """Start slurmctld."""
         self._configure()
         self._spawn("slurmctld", "slurmctld", "-D", user="slurm")
         self._wait("slurmctld", lambda: "is UP" in self.run("scontrol", "ping").stdout)
@@ -348,10 +359,10 @@ class Slurm:
         with (self.folder / "etc" / "slurm.conf").open("a") as configuration:
             configuration.write("MessageTimeout=2\n")
 
-    def reconfigure(self, *lua: str, **settings: str) -> None:
-        """Restart the controller with these plug-ins and further settings of slurm.conf; the nodes read them, too."""
+    def reconfigure(self, **settings: str) -> None:
+        """Restart the controller with further settings of slurm.conf; the nodes read them, too."""
         self.stop_controller()
-        self.lua, self.settings = lua, settings
+        self.settings = settings
         self.start_controller()
         self.until(self._all_idle, "all nodes to be idle")
 
@@ -456,7 +467,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,defer_batch=0
 PriorityType=priority/multifactor
 {self._further_settings()}\
-{"".join(f"{_LUA[name]}=lua{chr(10)}" for name in self.lua)}\
+{"".join(f"{PLUGINS[name]}=lua{chr(10)}" for name in self.filters)}\
 {"".join(f"{name}={value}{chr(10)}" for name, value in self.settings.items())}\
 NodeName=DEFAULT CPUs=8 Sockets=2 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=4000 State=UNKNOWN Weight=10
 {self._node_lines()}\
@@ -465,7 +476,6 @@ PreemptMode=REQUEUE
 PartitionName=batch Nodes={every} Default=YES MaxTime=1:00:00 DefaultTime=10 State=UP OverSubscribe=NO PriorityTier=10
 PartitionName=urgent Nodes={every} MaxTime=5 State=UP OverSubscribe=NO PriorityTier=20 PreemptMode=OFF
 PartitionName=debug Nodes={self.names[0]} MaxTime=5 State=UP PriorityTier=10 PreemptMode=OFF
-{self._partition_lines()}\
 """)
         (etc / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nConstrainDevices=no\n")
         (etc / "plugstack.conf").write_text("")
@@ -488,13 +498,6 @@ PartitionName=debug Nodes={self.names[0]} MaxTime=5 State=UP PriorityTier=10 Pre
         """What slurm.conf says of the nodes."""
         return f"{self._placed(1, self.nodes)} Gres=gpu:v100:{GPUS} Feature=v100,cab1\n"
 
-    def _partition_lines(self) -> str:
-        """Further partitions."""
-        return ""
-
     def _gres_lines(self) -> str:
         """What gres.conf says of the GPUs."""
         return f"Name=gpu Type=v100 File={self.folder}/dev/nvidia[0-{GPUS - 1}]\n"
-
-
-_LUA = {"job_submit": "JobSubmitPlugins", "cli_filter": "CliFilterPlugins"}

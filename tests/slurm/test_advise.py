@@ -42,19 +42,6 @@ def occupy(slurm: Slurm, *names: str) -> str:
     return slurm.submit("--exclusive", f"--nodelist={','.join(names)}", f"--nodes={len(names)}", user="bob")
 
 
-@pytest.mark.long
-def test_an_ordinary_user_keeps_off_the_slow_node(slurm: Slurm, store: str) -> None:
-    occupied = occupy(slurm, "n01")
-    slurm.nodes_of(occupied)
-    plain = slurm.submit("--gres=gpu:4")
-    assert slurm.nodes_of(plain) == ["n02"], "without advice Slurm takes the slow node"
-    slurm.run("scancel", plain)
-    listed = advised(slurm, store, "--format", "exclude")
-    assert listed == "n02\n"
-    job = slurm.submit("--gres=gpu:4", f"--exclude={listed.strip()}")
-    assert slurm.nodes_of(job) == ["n03"]
-
-
 def test_names_that_slurm_does_not_know_are_dropped(slurm: Slurm, store: str) -> None:
     refused = slurm.run("sbatch", "--exclude=n09", "--wrap=true", user="alice")
     assert "Invalid node name" in refused.stderr, "this is why"
@@ -70,12 +57,6 @@ def test_the_users_own_exclusion_is_kept(slurm: Slurm, store: str) -> None:
     done = slurm.whorl(*ASKING, "--store", store, "--format", "exclude", "--set", "and=n05,n77", user="alice")
     assert done.stdout == "n[02,05,77]\n", "what the user wrote stays"
     assert "Slurm knows no node n77 (and=), and refuses such a job" in done.stderr
-
-
-@pytest.mark.long
-def test_names_with_a_domain_are_found(slurm: Slurm, tmp_path: Path) -> None:
-    store = write_store(tmp_path, domain=".site.example")
-    assert advised(slurm, str(store), "--format", "exclude", user=None) == "n02\n"
 
 
 @pytest.mark.long

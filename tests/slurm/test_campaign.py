@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from whorl.tests.slurm.campaigns import Site, counted_calls, every_gpu
-from whorl.tests.slurm.daemons import Slurm
+from whorl.store import Store
+from whorl.tests.slurm.campaigns import Site, every_gpu
+from whorl.tests.slurm.daemons import GROUP, Slurm
 
 pytestmark = pytest.mark.slurm
 
@@ -56,19 +58,6 @@ def test_every_gpu_is_measured_once_whatever_happens(slurm: Slurm) -> None:
     assert found["gpus"] == {"expected": 24, "covered": 24, "partial": 0, "failed": 0}
     assert site.runs("autumn") == every_gpu(slurm, "launch")
     assert site.submitted() == {f"whorl:autumn:{node}": 1 for node in slurm.names}
-
-
-@pytest.mark.long
-def test_a_driver_asks_slurm_three_times_a_node_at_most(slurm: Slurm) -> None:
-    site = Site(slurm)
-    path, calls = counted_calls(site.folder / "bin")
-    with site.driver("launch", "--suite", "quick", "--campaign", "autumn", path=path) as driver:
-        out, error = driver.communicate(timeout=60)
-    assert driver.returncode == 0, out + error
-    assert site.runs("autumn") == every_gpu(slurm, "launch")
-    made = calls.read_text().splitlines()
-    assert sum(line.startswith("sbatch") for line in made) == 6
-    assert len(made) <= 3 * 6, made
 
 
 def test_a_plan_sends_nothing(slurm: Slurm) -> None:
@@ -155,3 +144,83 @@ def test_what_cannot_be_planned_is_said(slurm: Slurm) -> None:
     assert "has no campaign spring of jobs" in none.stderr
     slurm.run("chmod", "a-w", *map(str, (site.store / "runs", site.store / "events")))
     assert "cannot be written by this user" in refused("--campaign", "other", status=3)
+
+
+# -- two users, and the doctor ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_two_users_fill_one_store_at_once(slurm: Slurm) -> None:
+    shared = slurm.folder / "out" / "shared"
+    shared.mkdir()
+    shutil.chown(shared, "alice", GROUP)
+    shared.chmod(0o2770)
+    sites = {user: Site(slurm, user=user) for user in ("alice", "bob")}
+    nodes = {"alice": "n01", "bob": "n02"}
+    every = {one: runs for one, runs in every_gpu(slurm, "launch").items() if one[0][:3] in nodes.values()}
+    for site in sites.values():
+        site.store = shared / "store"
+
+    def options(user: str) -> tuple[str, ...]:
+        # What a job makes is closed to others, if the store does not open it.
+        return ("launch", "--suite", "quick", "--campaign", user, "--nodes", nodes[user], "--setup", "umask 077")
+
+    with sites["alice"].driver(*options("alice")) as first, sites["bob"].driver(*options("bob")) as second:
+        for driver in (first, second):
+            out, error = driver.communicate(timeout=60)
+            assert driver.returncode == 0, out + error
+    measured = sites["alice"].runs("alice") + sites["alice"].runs("bob")
+    assert measured == every
+    owners = {path.owner() for path in Store.open(shared / "store").files("runs")}
+    assert owners == {"alice", "bob"}
+    for user, other in (("alice", "bob"), ("bob", "alice")):
+        found = sites[user].campaign("status", "--campaign", other)
+        assert found.returncode == 0, found.stderr
+        assert "4 of 4" in found.stdout, found.stdout
+        compacted = slurm.whorl("store", "compact", "--store", str(shared / "store"), user=user)
+        assert compacted.returncode == 0, compacted.stderr
+    assert sites["bob"].runs("alice") + sites["bob"].runs("bob") == every
+
+
+def doctored(site: Site, *options: str, status: int = 0) -> dict[str, Any]:
+    done = site.campaign("doctor", "--json", *options)
+    assert done.returncode == status, done.stdout + done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["schema"] == "whorl.campaign.doctor/1"
+    return document
+
+
+@pytest.mark.long
+def test_a_node_says_what_it_sees(slurm: Slurm) -> None:
+    site = Site(slurm, "gpus = {n03 = 3}\n")
+    document = doctored(site, "--nodes", "n02")
+    what = {one["what"]: one for one in document["findings"]}
+    assert document["works"]
+    assert what["node"]["detail"].startswith("n02")
+    assert what["GPUs"]["detail"] == "4 x V100-SXM2, simulated"
+    assert what["store"]["detail"] == f"{site.store.resolve()}: rows can be stored"
+    assert {"whorl", "python", "numpy", "pyarrow", "clock"} <= set(what)
+    assert f"--set fleet={site.fleet}" in site.campaign("doctor", "--nodes", "n02").stdout, "the next command"
+    shown = site.campaign("doctor", "--nodes", "n03")
+    assert shown.returncode == 6
+    assert "Slurm says 4, the node has 3" in shown.stdout
+    assert "a campaign cannot measure there: Slurm's GPUs" in shown.stdout
+    assert list((site.store / "logs" / "doctor").iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_job_that_gives_no_answer_is_one_sentence(slurm: Slurm) -> None:
+    site = Site(slurm)
+    slurm.run("scontrol", "update", "nodename=n06", "state=drain", "reason=fan")
+    drained = site.campaign("doctor", "--nodes", "n06")
+    assert drained.returncode == 5
+    assert drained.stderr == "whorl: no node takes a job now (n06: idle+drain: fan)\n"
+    busy = slurm.submit("--exclusive", "--nodelist=n05", user="bob")
+    slurm.nodes_of(busy)
+    waiting = site.campaign("doctor", "--nodes", "n05", "--set", "wait=2")
+    assert waiting.returncode == 5
+    assert "is pending" in waiting.stderr
+    assert "it is cancelled" in waiting.stderr
+    slurm.until(lambda: "whorl-doctor" not in slurm.run("squeue", "-h", "-a", "-o", "%j").stdout, "the job to go")
+    unknown = site.campaign("doctor", "--nodes", "n77")
+    assert (unknown.returncode, "n77" in unknown.stderr) == (2, True)

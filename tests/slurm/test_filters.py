@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ from whorl.tests.slurm.daemons import Slurm
 
 pytestmark = pytest.mark.slurm
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "docs" / "slurm"
 ASKING = {"cli_filter": (["--comment=mine"], {"WHORL_ADVISE": "sgemm"}), "job_submit": (["--comment=whorl=sgemm"], {})}
 FACTS = "# whorl written={now} length=11 partition=batch default=1\n"
 BAD = {
@@ -40,24 +38,14 @@ BAD = {
 }
 
 
-@pytest.fixture(scope="module", params=["cli_filter", "job_submit"])
+@pytest.fixture(params=["cli_filter", "job_submit"])
 def filtered(request: pytest.FixtureRequest, slurm_session: Slurm) -> Iterator[tuple[Slurm, str]]:
-    """The daemons with one of the filters switched on, as docs/slurm/README.md says."""
-    if not list(Path("/usr/lib").glob(f"**/{request.param}_lua.so")):
+    """The daemons, and the filter that the jobs of this test ask."""
+    if request.param not in slurm_session.filters:
         pytest.skip("this Slurm is built without Lua")
-    folder = slurm_session.folder / "advice"
-    folder.mkdir(exist_ok=True)
-    # Looked at again at once: the tests change the file faster than a minute.
-    script = (SCRIPTS / f"{request.param}.lua").read_text()
-    assert '"/etc/slurm/whorl"' in script
-    script = script.replace('"/etc/slurm/whorl"', f'"{folder}"').replace("local FRESH_S = 60", "local FRESH_S = -1")
-    (slurm_session.folder / "etc" / f"{request.param}.lua").write_text(script)
-    slurm_session.reset()
-    slurm_session.reconfigure(request.param)
     yield slurm_session, request.param
-    slurm_session.reset()
-    slurm_session.reconfigure()
-    shutil.rmtree(folder)
+    slurm_session.cancel_all()
+    put(slurm_session, None)
 
 
 def good(slurm: Slurm, *excluded: str) -> str:
@@ -90,15 +78,11 @@ def excluded(filtered: tuple[Slurm, str], *options: str, asks: bool = True) -> s
 
 def test_a_job_that_asks_avoids_the_nodes(filtered: tuple[Slurm, str]) -> None:
     put(filtered[0], good(filtered[0], "n01", "n03"))
+    assert excluded(filtered, asks=False) == ""
     job = submit(filtered)
     assert filtered[0].field(job, "ExcNodeList") == "n[01,03]"
     filtered[0].run("scontrol", "release", job)
     assert filtered[0].nodes_of(job) == ["n02"]
-
-
-def test_a_job_that_does_not_ask_is_left_alone(filtered: tuple[Slurm, str]) -> None:
-    put(filtered[0], good(filtered[0], "n01"))
-    assert excluded(filtered, asks=False) == ""
 
 
 def test_the_users_own_choices_stand(filtered: tuple[Slurm, str]) -> None:
@@ -144,20 +128,17 @@ def test_each_kind_of_node_bounds_its_own_list(filtered: tuple[Slurm, str]) -> N
     assert [excluded(filtered, f"-N{nodes}") for nodes in (1, 2, 3, 4)] == ["n[01,05]", "n01", "n01", ""]
 
 
-@pytest.mark.parametrize("kind", sorted(BAD))
-def test_with_a_bad_file_jobs_are_submitted_as_they_are(filtered: tuple[Slurm, str], kind: str) -> None:
-    put(filtered[0], BAD[kind])
-    assert excluded(filtered) == ""
-
-
-def test_a_file_that_cannot_be_read(filtered: tuple[Slurm, str]) -> None:
+def test_with_a_bad_file_jobs_are_submitted_as_they_are(filtered: tuple[Slurm, str]) -> None:
+    for kind, text in BAD.items():
+        put(filtered[0], text)
+        assert excluded(filtered) == "", kind
     put(filtered[0], good(filtered[0], "n01"))
     path = filtered[0].folder / "advice" / "sgemm.exclude"
     path.chmod(0o000)
-    assert excluded(filtered) == ""
+    assert excluded(filtered) == "", "a file that cannot be read"
     path.unlink()
     path.mkdir()
-    assert excluded(filtered) == ""
+    assert excluded(filtered) == "", "a folder"
     path.rmdir()
 
 

@@ -1,14 +1,18 @@
-"""What whorl reads of the queue of a real Slurm, and what it asks of it, in a time zone with a summer time."""
+"""What whorl reads of a real Slurm and asks of it, in a time zone with a summer time; and host lists that both read."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
+import random
 
 import pytest
+from click.testing import CliRunner
 
+from whorl.cli import cli
 from whorl.errors import InputError, SchedulerError
 from whorl.jobs.slurm import Slurm as Client
+from whorl.store.hostlist import compress, expand
 from whorl.tests.slurm.accounted import Accounted
 from whorl.tests.slurm.daemons import Slurm
 
@@ -92,3 +96,54 @@ def test_the_history_of_a_real_slurm(accounted_slurm: Accounted) -> None:
     assert (row["NNodes"], row["TimelimitRaw"], row["Partition"]) == ("2", "7", "batch")
     assert begin.timestamp() < int(row["Submit"]) <= int(row["Start"]) <= int(row["End"])
     assert list(client.history(begin - dt.timedelta(days=2), begin - dt.timedelta(days=1))) == []
+
+
+def test_slurm_and_whorl_read_each_others_lists(slurm_session: Slurm) -> None:
+    draw = random.Random(5)
+    for _ in range(12):
+        prefixes = draw.sample(["n", "c002-", "gpu-a", "r1c", "login"], draw.randint(1, 3))
+        width = draw.choice(["", "02", "03"])
+        names = {f"{draw.choice(prefixes)}{draw.randint(0, 130):{width}}" for _ in range(draw.randint(1, 60))}
+        names |= {"head", "n01.site.example", "n02.site.example", "n03-ib"} if draw.random() < 0.5 else set()
+        read = slurm_session.run("scontrol", "show", "hostnames", compress(names)).stdout.split()
+        assert (len(read), set(read)) == (len(names), names)
+        written = slurm_session.run("scontrol", "show", "hostlist", ",".join(sorted(names))).stdout.strip()
+        back = expand(written)
+        assert (len(back), set(back)) == (len(names), names), written
+
+
+HOSTILE = """it's "so" $(touch ran) `touch ran` $HOME; touch ran & # \\ {{node}}"""
+
+
+def test_slurm_runs_the_script_and_no_name_is_more_than_a_name(slurm: Slurm) -> None:
+    folder = slurm.folder / "out" / "rendered"
+    folder.mkdir()
+    folder.chmod(0o777)
+    store, output = folder / HOSTILE, folder / HOSTILE.replace("\\", "")  # in this name a backslash means something
+    line = ["campaign", "render", "--scheduler", "slurm", "--suite", "quick", "--campaign", "autumn", "--nodes", "n03"]
+    line += [
+        "--store",
+        str(store),
+        "--set",
+        f"output={output}",
+        "--option",
+        "--account='two $(words)'",
+        "--program",
+        "printf %s\\\\n",
+    ]
+    made = CliRunner().invoke(cli, [*line, "--setup", "cd /", "--option", "--comment='two words'"])
+    assert (made.exit_code, made.stderr) == (0, "")
+    script = folder / "job.sh"
+    script.write_text(made.stdout)
+    done = slurm.run("sbatch", "--parsable", str(script), user="alice")
+    assert done.returncode == 0, done.stderr
+    job = done.stdout.strip()
+    slurm.until(lambda: slurm.field(job, "JobState") == "COMPLETED", "the job to end")
+    words = ["probe", "run", "--suite", "quick", "--store", str(store), "--campaign", "autumn"]
+    assert output.read_text().splitlines()[: len(words)] == words
+    shown = slurm.run("scontrol", "-o", "show", "job", job).stdout
+    assert "Account=two $(words) " in shown
+    assert "Comment=two words " in shown
+    assert (slurm.field(job, "JobName"), slurm.field(job, "NodeList")) == ("whorl:autumn:n03", "n03")
+    assert "OverSubscribe=NO" in shown
+    assert sorted(path.name for path in folder.iterdir()) == sorted([script.name, output.name])

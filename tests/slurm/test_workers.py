@@ -102,14 +102,6 @@ def test_what_slurm_refuses_is_a_sentence(slurm: Slurm, root: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_slurm_refuses_is_made_here(slurm: Slurm, root: Path) -> None:
-    done = slurm.program(*REFUSED[:4], "slurm:nosuch,here", "--store", str(root))
-    assert done.returncode == 0
-    assert "this process makes the parts instead" in done.stderr
-    assert "bea" in done.stdout
-
-
-@pytest.mark.long
 def test_jobs_that_wait_too_long_are_cancelled_and_slurms_reason_is_told(slurm: Slurm, root: Path) -> None:
     slurm.run("scontrol", "update", "nodename=" + ",".join(slurm.names), "state=drain", "reason=test")
     done = slurm.run(sys.executable, "-c", WAITS, timeout=60)

@@ -1,7 +1,8 @@
 """Jobs of random forms, with and without advice, on a real Slurm of two kinds of nodes: none is worse off with it.
 
-Each form is submitted as its user wrote it and through each of the two filters of docs/slurm. What Slurm takes without
-a filter it must take with it, and nothing may wait longer for it: the cluster is idle.
+Each form is submitted as its user wrote it, through each of the two filters of docs/slurm, and held and released by
+`whorl advise apply`. What Slurm takes without advice it must take with it, and nothing may wait longer for it: the
+cluster is idle. Slurm itself says what can start: `sbatch --test-only` with the same options, and the start of jobs.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from whorl.jobs.apply import ApplyOptions, ExclusionTrial, change_of
 from whorl.jobs.formats import filter_file, largest_jobs
 from whorl.jobs.slurm import Slurm as Client
 from whorl.store.hostlist import compress, expand
 from whorl.tests.sizes import sample
 from whorl.tests.slurm.conftest import started
 from whorl.tests.slurm.daemons import GPUS, Slurm, ensure_users, why_not
-from whorl.tests.slurm.test_filters import SCRIPTS
 
 pytestmark = pytest.mark.slurm
 
@@ -107,17 +108,7 @@ class Kinds(Slurm):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, NODES)
-        self.lua, self.settings = ("cli_filter", "job_submit"), {"Licenses": "tool:4"}
-
-    def start(self) -> None:
-        for name in ("advice", "etc", "out"):
-            (self.folder / name).mkdir()
-        for name in self.lua:
-            script = (SCRIPTS / f"{name}.lua").read_text().replace('"/etc/slurm/whorl"', f'"{self.folder}/advice"')
-            script = script.replace("local FRESH_S = 60", "local FRESH_S = -1")
-            (self.folder / "etc" / f"{name}.lua").write_text(script)
-        (self.folder / "out" / "every").write_text("".join(f"{name}\n" for name in self.names))
-        super().start()
+        self.settings = {"Licenses": "tool:4"}
 
     def _node_lines(self) -> str:
         return (
@@ -146,10 +137,10 @@ class Kinds(Slurm):
 @pytest.fixture(scope="module")
 def kinds() -> Iterator[Kinds]:
     """The daemons with both filters. A user asks one of them by the environment, the other by the job's comment."""
-    for name in ("cli_filter", "job_submit"):
-        if not list(Path("/usr/lib").glob(f"**/{name}_lua.so")):
-            pytest.skip("this Slurm is built without Lua")
     with started(Kinds, why_not() or ensure_users()) as cluster:
+        if len(cluster.filters) < len(ASKING):
+            pytest.skip("this Slurm is built without Lua")
+        (cluster.folder / "out" / "every").write_text("".join(f"{name}\n" for name in cluster.names))
         yield cluster
 
 
@@ -254,3 +245,63 @@ def test_no_form_is_worse_off_with_advice(kinds: Kinds, condition: int) -> None:
             command = ("srun", "true") if i % 4 == 3 and "--array" not in " ".join(options) else BATCH
             acted += sum(check(kinds, options, command).values())
     assert acted >= number // 5, "the filters act on common forms"
+
+
+def why_refused(kinds: Kinds, options: list[str], excluded: str) -> str:
+    """What Slurm says against a job of this form; "" where it can start."""
+    later = ("--exclude", "--array", "--dependency", "--begin")
+    test_options = [option for option in options if not option.startswith(later)]
+    done = kinds.run("sbatch", "--test-only", "--wrap=true", f"--exclude={excluded}", *test_options, user="alice")
+    return done.stderr if done.returncode else ""
+
+
+def outcome_of_apply(kinds: Kinds, options: list[str], seed: int) -> str | None:
+    """Release a held job with random advice: what came of it; None where it cannot start anyway.
+
+    A job that could start without advice starts, or can still start, and has its own nodes back where the advice
+    hindered it.
+    """
+    submitted = kinds.run(
+        "sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=sleep 300", *options, user="alice"
+    )
+    if submitted.returncode:
+        return None
+    job, client = submitted.stdout.strip(), Client(environment=kinds.environment())
+    (record,) = client.jobs(job)
+    rng = random.Random(-seed)
+    change = change_of(record, rng.sample(kinds.names, rng.randint(1, 4)))
+    could_start = not why_refused(kinds, options, record.excluded)
+    options_of_apply = ApplyOptions(release=True, max_delay_s=60.0)
+    (change,) = ExclusionTrial(client, job, options_of_apply, 0.0, lambda _: None).run([change])
+    records = client.jobs(job)
+    waiting = [record for record in records if record.state == "PENDING"] or records  # tasks of an array part
+    context = f"seed {seed}: {options} without {change.after.excluded}: {change.notes}"
+    assert {record.excluded for record in waiting} == {change.after.excluded}, context
+    if change.outcome != "excluded":
+        assert change.after.excluded == change.before.excluded == record.excluded, context
+        assert {record.comment for record in waiting} == {""}, context
+    if could_start:
+        assert not any(record.blocked_by("BadConstraints", "JobHeldUser") for record in records), context
+        assert why_refused(kinds, options, change.after.excluded) == "", context
+        if not any(option.startswith(("--dependency", "--begin", "--array", "--reservation")) for option in options):
+            kinds.nodes_of(job)
+    kinds.run("scancel", job)
+    kinds.until(lambda: not kinds.run("squeue", "-h").stdout, "the job to end")
+    return change.outcome if could_start else None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("condition", [0, 2])
+def test_every_form_can_start_with_what_apply_excludes(kinds: Kinds, condition: int) -> None:
+    excluded, state = CONDITIONS[condition]
+    kinds.advise(*excluded)
+    forms = list(enumerate(shapes(125, seed=1000 + condition)))
+    kinds.cancel_all()
+    kinds.until(lambda: not kinds.run("squeue", "-h", "-a").stdout.strip(), "the jobs to end")
+    with state(kinds):
+        outcomes = [
+            outcome_of_apply(kinds, [option for option in options if "%" not in option], seed)
+            for seed, options in sample(forms, short=7)
+        ]
+        kinds.cancel_all()
+    assert outcomes.count("excluded") > 0.1 * sum(outcome is not None for outcome in outcomes), "or nothing is tried"
