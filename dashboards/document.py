@@ -12,7 +12,7 @@ It imports nothing but the standard library, so that a node that only measures c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, Protocol
@@ -93,6 +93,12 @@ class Column:
         return number(cell, suffix=f" {self.unit}" if self.unit else "")
 
 
+CellSource = str | Callable[[Any], Cell]
+"""Where the cells of a column come from: a field of the rows, by its name, or what makes a cell of a row."""
+TableColumns = list[tuple[Column | str, CellSource]]
+"""The columns of a table of records, from left to right. A head alone stands for a column of text."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under heads. A head alone stands for a column of text."""
@@ -110,6 +116,22 @@ class Table:
     """The command that prints these rows, for who copies them; empty for that of the page."""
     query: str = ""
     """The SQL over the tables of the store that answers with these rows; empty for that of the page."""
+
+    @classmethod
+    def of(
+        cls,
+        rows: Iterable[Any],
+        columns: TableColumns,
+        title: str = "",
+        below: str = "",
+        *,
+        cards: bool = False,
+        most: int | None = None,
+    ) -> Table:
+        """A table of records, which are mappings or have attributes: each column with where its cells come from."""
+        heads, sources = zip(*columns, strict=True)
+        cells = [[_cell(row, source) for source in sources] for row in rows]
+        return cls(heads, cells, title, below, cards=cards, most=most)
 
     @property
     def heads(self) -> list[Column]:
@@ -132,6 +154,13 @@ class Table:
         lines = [[column.head for column in heads], ["---:" if column.right else "---" for column in heads]]
         lines += self.texts()
         return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _cell(row: Any, source: CellSource) -> Cell:
+    if callable(source):
+        return source(row)
+    cell: Cell = row[source] if isinstance(row, Mapping) else getattr(row, source)
+    return cell
 
 
 @dataclass(frozen=True)

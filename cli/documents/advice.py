@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...analysis.placement.advice import WorkloadGain
-from ...dashboards.document import Cell, Column, Command, Document, Facts, Part, Section, Table
+from ...dashboards.document import Column, Command, Document, Facts, Part, Section, Table, TableColumns
 from ...dashboards.documents.placement import SAVED, percents
 from ...dashboards.words import MISSING, count, listed, many, number, with_interval
 from ...jobs.formats import preference_of
@@ -124,15 +124,18 @@ def _headline(advice: Advice, workloads: Sequence[WorkloadGain]) -> str:
 
 
 def _workloads(workloads: Sequence[WorkloadGain]) -> Table:
-    columns: list[Column | str] = [
-        "workload", SAVED, Column("GPUs", "count", explains="n: GPUs that are compared"),
-        Column("runs", "count", drops=1), Column("", "sentence"),
-    ]  # fmt: skip
-    rows = []
-    for row in workloads:
-        remark = "" if row.gain is not None and row.gain.measurable else row.reason or "no measurable gain"
-        rows.append([row.workload, None if row.gain is None else percents(row.gain), row.gpus, row.runs, remark])
-    return Table(columns, rows, below="The best set of GPUs beside random ones.")
+
+    def remark(row: WorkloadGain) -> str:
+        return "" if row.gain is not None and row.gain.measurable else row.reason or "no measurable gain"
+
+    columns: TableColumns = [
+        ("workload", "workload"),
+        (SAVED, lambda row: None if row.gain is None else percents(row.gain)),
+        (Column("GPUs", "count", explains="n: GPUs that are compared"), "gpus"),
+        (Column("runs", "count", drops=1), "runs"),
+        (Column("", "sentence"), remark),
+    ]
+    return Table.of(workloads, columns, below="The best set of GPUs beside random ones.")
 
 
 # -- nodes and sets ----------------------------------------------------------------------------------------------
@@ -149,41 +152,33 @@ def _name(steering: Steering, node: str) -> str:
 
 
 def _node_table(kind: Advice, steering: Steering) -> Table:
-    columns: list[Column | str] = [
-        "node",
-        "advice",
-        Column("worst GPU", page="gpu"),
-        Column("slowdown", "number", 3, explains="its time over that of the median GPU"),
-        Column("[90 %]", "interval", 3, drops=1),
-        Column("runs", "count", drops=2),
-        Column("days ago", drops=3),
-        Column("clock", drops=4),
-        Column("power", drops=5),
-        Column("temperature", drops=6),
+
+    def tier(evidence: NodeEvidence) -> str:
+        return "exclude" if evidence.excluded else "not excluded" if evidence.tier == "hard" else "avoid"
+
+    def age(evidence: NodeEvidence) -> str:
+        days = "simulated" if evidence.simulated else number(evidence.age_days, 2)
+        return f"{days} (stale)" if evidence.stale else days
+
+    def state(evidence: NodeEvidence) -> str | None:
+        node = steering.nodes.get(_name(steering, evidence.node))
+        return None if node is None else node.state
+
+    columns: TableColumns = [
+        ("node", lambda evidence: _name(steering, evidence.node)),
+        ("advice", tier),
+        (Column("worst GPU", page="gpu"), "worst_gpu_name"),
+        (Column("slowdown", "number", 3, explains="its time over that of the median GPU"), "slowdown"),
+        (Column("[90 %]", "interval", 3, drops=1), lambda evidence: (evidence.lower, evidence.upper)),
+        (Column("runs", "count", drops=2), "runs"),
+        (Column("days ago", drops=3), age),
+        (Column("clock", drops=4), lambda row: _with_median(row.sm_clock_mhz, row.fleet_sm_clock_mhz, "MHz")),
+        (Column("power", drops=5), lambda row: _with_median(row.power_w, row.fleet_power_w, "W")),
+        (Column("temperature", drops=6), lambda row: _with_median(row.temperature_c, row.fleet_temperature_c, "°C")),
     ]
-    rows = [_node_row(evidence, steering) for evidence in kind.nodes]
     if steering.nodes:
-        columns.append(Column("state", drops=5))
-        for row, evidence in zip(rows, kind.nodes, strict=True):
-            node = steering.nodes.get(_name(steering, evidence.node))
-            row.append(None if node is None else node.state)
-    return Table(columns, rows, most=_NODES_LISTED)
-
-
-def _node_row(evidence: NodeEvidence, steering: Steering) -> list[Cell]:
-    age = "simulated" if evidence.simulated else number(evidence.age_days, 2)
-    return [
-        _name(steering, evidence.node),
-        "exclude" if evidence.excluded else "not excluded" if evidence.tier == "hard" else "avoid",
-        evidence.worst_gpu_name,
-        evidence.slowdown,
-        (evidence.lower, evidence.upper),
-        evidence.runs,
-        f"{age} (stale)" if evidence.stale else age,
-        _with_median(evidence.sm_clock_mhz, evidence.fleet_sm_clock_mhz, "MHz"),
-        _with_median(evidence.power_w, evidence.fleet_power_w, "W"),
-        _with_median(evidence.temperature_c, evidence.fleet_temperature_c, "°C"),
-    ]
+        columns.append((Column("state", drops=5), state))
+    return Table.of(kind.nodes, columns, most=_NODES_LISTED)
 
 
 def _with_median(value: float | None, median: float | None, unit: str) -> str | None:
@@ -278,17 +273,16 @@ def _gain_table(gains: Sequence[Gain]) -> Table:
     order = list(_AGAINST)
     ordered = sorted(gains, key=lambda gain: (order.index(gain.against) if gain.against in order else 9, gain.choice))
     any_kind = "packed" if any(gain.choice == "packed" for gain in gains) else "spread"  # of `exclude`
-    rows = [
-        [
-            _CHOICES.get(gain.choice, gain.choice),
-            _RANDOM.get(gain.choice, _RANDOM[any_kind]) + _AGAINST.get(gain.against, gain.against),
-            percents(gain),
-            "" if gain.measurable else "no measurable gain",
-        ]
-        for gain in ordered
+    columns: TableColumns = [
+        (Column("choice", "sentence"), lambda gain: _CHOICES.get(gain.choice, gain.choice)),
+        (
+            Column("against", "sentence"),
+            lambda gain: _RANDOM.get(gain.choice, _RANDOM[any_kind]) + _AGAINST.get(gain.against, gain.against),
+        ),
+        (SAVED, percents),
+        (Column("", "sentence"), lambda gain: "" if gain.measurable else "no measurable gain"),
     ]
-    columns: list[Column | str] = [Column("choice", "sentence"), Column("against", "sentence"), SAVED]
-    return Table([*columns, Column("", "sentence")], rows, cards=True)
+    return Table.of(ordered, columns, cards=True)
 
 
 # -- the price of an exclusion -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from ...dashboards.document import Cell, Column, Command, Document, Part, Table
+from ...dashboards.document import Column, Command, Document, Part, Table, TableColumns
 from ...dashboards.words import many, minute, number
 from ...jobs.campaign import CampaignRequest, SubmitOptions, allocated_h, job_minutes
 from ...jobs.campaign_status import CampaignStatus, GpuState, NodeState, NodeStatus
@@ -218,22 +218,15 @@ def status_document(status: CampaignStatus, store: str, *, all_nodes: bool = Fal
 
 
 def _node_table(nodes: Iterable[NodeStatus]) -> Table:
-    columns: list[Column | str] = [
-        "node", "state", Column("GPUs", "number"), Column("tries", "count", drops=1), Column("job", drops=2),
-        Column("why", "sentence"),
-    ]  # fmt: skip
-    rows: list[list[Cell]] = [
-        [
-            node.name,
-            str(node.state),
-            f"{node.covered.count(GpuState.COVERED)}/{node.gpus}",
-            node.tries,
-            node.job.job if node.job else "",
-            "; ".join(filter(None, (_free_by(node), node.why))),
-        ]
-        for node in nodes
+    columns: TableColumns = [
+        ("node", "name"),
+        ("state", "state"),
+        (Column("GPUs", "number"), lambda node: f"{node.covered.count(GpuState.COVERED)}/{node.gpus}"),
+        (Column("tries", "count", drops=1), "tries"),
+        (Column("job", drops=2), lambda node: node.job.job if node.job else ""),
+        (Column("why", "sentence"), lambda node: "; ".join(filter(None, (_free_by(node), node.why)))),
     ]
-    return Table(columns, rows)
+    return Table.of(nodes, columns)
 
 
 def _free_by(node: NodeStatus) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ...dashboards.document import Column, Document, Part, Table
+from ...dashboards.document import Column, Document, Part, Table, TableColumns
 from ...dashboards.words import MISSING, duration, many
 from ...jobs.chain import LinkEnd
 
@@ -138,24 +138,17 @@ def _due(forecast: Forecast, policy: str) -> Iterator[str]:
 
 def _links(report: ChainReport) -> Table:
     gaps = report.interruptions_s
-    rows = [
-        [
-            link.number,
-            link.job or None,
-            (link.end or link.state).lower(),
-            _clock(link.start_s),
-            _clock(link.end_s),
-            gaps.get(link.number),
-            link.detail,
-        ]
-        for link in report.folder.state.links.values()
+    columns: TableColumns = [
+        (Column("link", "count"), "number"),
+        ("job", lambda link: link.job or None),
+        ("state", lambda link: (link.end or link.state).lower()),
+        (Column("start (UTC)", "time", drops=1), lambda link: _clock(link.start_s)),
+        (Column("end (UTC)", "time", drops=2), lambda link: _clock(link.end_s)),
+        (Column("gap (s)", "number", 0), lambda link: gaps.get(link.number)),
+        (Column("detail", "sentence"), "detail"),
     ]
-    columns: list[Column | str] = [
-        Column("link", "count"), "job", "state", Column("start (UTC)", "time", drops=1),
-        Column("end (UTC)", "time", drops=2), Column("gap (s)", "number", 0), Column("detail", "sentence"),
-    ]  # fmt: skip
     below = "gap: from the end of a job to the start of the next one; negative where both ran"
-    return Table(columns, rows, below=below)
+    return Table.of(report.folder.state.links.values(), columns, below=below)
 
 
 def _clock(seconds: float | None) -> datetime | None:
@@ -195,21 +188,17 @@ def study_mapping(
 
 def study_document(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, gpus_per_node: int) -> Document:
     """Which way has the least interruption, and what each way came to."""
-    columns: list[Column | str] = [
-        "policy", Column("interruption, h", "number"), Column("overlap, h", "number"), Column("none, %", "number"),
-        Column("n", "count"), Column("covered %", "number", 1, drops=1), Column("wasted GPU-h", "number", 2, drops=2),
-    ]  # fmt: skip
-    cells = [
-        [
-            row.policy,
-            _estimate(row.interruption_h, row.interruption_interval_h, 2),
-            _estimate(row.overlap_h, row.overlap_interval_h, 2),
-            _estimate(row.none_pct, row.none_interval_pct, 0),
-            row.n,
-            row.coverage_pct,
-            row.overlap_gpu_h(gpus_per_node),
-        ]
-        for row in rows
+    columns: TableColumns = [
+        ("policy", "policy"),
+        (
+            Column("interruption, h", "number"),
+            lambda row: _estimate(row.interruption_h, row.interruption_interval_h, 2),
+        ),
+        (Column("overlap, h", "number"), lambda row: _estimate(row.overlap_h, row.overlap_interval_h, 2)),
+        (Column("none, %", "number"), lambda row: _estimate(row.none_pct, row.none_interval_pct, 0)),
+        (Column("n", "count"), "n"),
+        (Column("covered %", "number", 1, drops=1), "coverage_pct"),
+        (Column("wasted GPU-h", "number", 2, drops=2), lambda row: row.overlap_gpu_h(gpus_per_node)),
     ]
     below = (
         "Means over n chains, in brackets 95 % of what other weeks like these would give. none: without an "
@@ -219,7 +208,7 @@ def study_document(log: JobsLog, rows: Sequence[PolicyRow], cluster_nodes: int, 
     title = (
         f"Chains of jobs on {many(rows[0].nodes, 'node')} of {cluster_nodes:,}, {many(len(log), 'job')} of {log.source}"
     )
-    return Document(title, [f"{title}. {_least_interrupted(rows)}", Table(columns, cells, below=below)])
+    return Document(title, [f"{title}. {_least_interrupted(rows)}", Table.of(rows, columns, below=below)])
 
 
 def _least_interrupted(rows: Sequence[PolicyRow]) -> str:

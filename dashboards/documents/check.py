@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from ..document import Column, Document, Part, Table
+from ..document import Column, Document, Part, Table, TableColumns
 from ..words import estimate, many, number, printable, with_interval
 
 if TYPE_CHECKING:
@@ -153,18 +153,17 @@ class NodeCheck:
     def document(self) -> Document:
         """For people: the status and why, a row a GPU, then what is known of the check itself."""
         parts: list[Part] = [self._answer()]
-        columns: list[Column | str] = [
-            "GPU",
-            "status",
-            Column("now, beside its own level", "sentence", drops=1),
-            Column("why", "sentence"),
+        columns: TableColumns = [
+            ("GPU", "name"),
+            ("status", lambda gpu: gpu.status.name.lower()),
+            (
+                Column("now, beside its own level", "sentence", drops=1),
+                lambda gpu: ", ".join(map(str, gpu.now)) or None,
+            ),
+            (Column("why", "sentence"), lambda gpu: "; ".join(gpu.says) or _FINE),
         ]
-        rows = [
-            [gpu.name, gpu.status.name.lower(), ", ".join(map(str, gpu.now)) or None, "; ".join(gpu.says) or _FINE]
-            for gpu in self.gpus
-        ]
-        if rows:
-            parts.append(Table(columns, rows))
+        if self.gpus:
+            parts.append(Table.of(self.gpus, columns))
         if any(probe.own_low_pct is not None for gpu in self.gpus for probe in gpu.now):
             parts.append("positive is slower; [..]: where its level in another sitting lies, in 95 of 100 cases")
         return Document(f"Check of {self.node}", [*parts, *self.says])

@@ -16,9 +16,8 @@ from ...analysis.runs.probing import Probed
 from ...analysis.verdicts import Judgement, Kind, Verdict
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.planted import Planted, falsely_named
-from ...analysis.verdicts.verdict import Gap
 from ...store.vocabulary import clock_in_words
-from ..document import Cell, Column, Facts, Part, Picture, Section, Table
+from ..document import Cell, Column, Facts, Part, Picture, Section, Table, TableColumns
 from ..figures.looks import Look, looks
 from ..figures.machine import Grid, picture
 from ..words import (
@@ -38,7 +37,8 @@ from ..words import (
 )
 from .evidence import action, because, remark, size
 from .gpu import software
-from .verdicts import fine, least, name_of, not_judged, sees_enough, to_watch
+from .verdicts import GpuCounts, least, name_of, not_judged, to_watch
+from .verdicts import headline as headline_of
 
 WORST = 5
 """Findings in the three answers; the others are counted, and stand in the table of all."""
@@ -96,21 +96,8 @@ class JudgedFleet:
 
 def headline(fleet: JudgedFleet) -> str:
     """How many GPUs are odd and how many are fine, in a sentence."""
-    upto = "up to " if fleet.maybe_twice else ""
-    gpus = many(fleet.grid.gpus, "GPU")
-    if not fleet.judgement.rows and not fleet.judged_gpus and not fleet.judgement.ranks:
-        return f"None of {gpus} could be judged." if fleet.grid.gpus > 1 else "The one GPU could not be judged."
-    odd, rest = fleet.odd, fine(fleet.judged_gpus, fleet.odd, fleet.judgement.smallest)
-    if fleet.maybe_twice and rest:
-        enough = sees_enough(fleet.judgement.smallest)
-        rest = "The others are fine." if enough else "Nothing was found about the others."
-    if newer := sum(gap.why is Gap.NEWER for gap in fleet.judgement.not_judged):
-        rest = f"{many(newer, 'finding')} of a newer whorl cannot be read."
-    if not odd:
-        none = "No GPU is slow or faulty." if fleet.judgement.rows else "No GPU stands out."
-        return f"{none} {rest}".rstrip()
-    stands = "stands" if odd == 1 else "stand"
-    return f"{odd:,} of {upto}{gpus} {stands} out. {rest}".rstrip()
+    counted = GpuCounts(fleet.grid.gpus, fleet.judged_gpus, fleet.odd, fleet.maybe_twice)
+    return headline_of(fleet.judgement, counted)
 
 
 def three_answers(fleet: JudgedFleet) -> list[Section]:
@@ -151,18 +138,16 @@ def machine(fleet: JudgedFleet) -> Picture:
 
 
 def _which(judgement: Judgement, worst: Sequence[Verdict], names: Mapping[str, str]) -> Table:
-    rows: list[Sequence[Cell]] = [
-        (name_of(verdict, names), str(verdict.kind), str(verdict.state), size(verdict) or None) for verdict in worst
-    ]
     others = len(judgement.rows) - len(worst)
+    gpu = Column("GPU", page="gpu", explains="Or the node or the batch of GPUs that the finding is about")
     effect = "Against its peers: slower, hotter and more are positive; a fact that was seen has no size"
-    columns: list[Column | str] = [
-        Column("GPU", page="gpu", explains="Or the node or the batch of GPUs that the finding is about"),
-        "finding",
-        "state",
-        Column("effect [95 %]", explains=effect),
+    columns: TableColumns = [
+        (gpu, lambda verdict: name_of(verdict, names)),
+        ("finding", "kind"),
+        ("state", "state"),
+        (Column("effect [95 %]", explains=effect), lambda verdict: size(verdict) or None),
     ]
-    return Table(columns, rows, below=f"and {many(others, 'more finding')}" if others else "", cards=True)
+    return Table.of(worst, columns, below=f"and {many(others, 'more finding')}" if others else "", cards=True)
 
 
 def unseen(fleet: JudgedFleet) -> Section | None:
@@ -235,18 +220,16 @@ def planted_faults(
     named = f"healthy GPUs that were named: {listed(healthy, _NAMES) if healthy else 'none'}"
     if not planted:
         return Section("Planted faults", [f"No fault was planted; {named}."])
-    rows = [
-        (
-            names.get(fault.gpu, fault.gpu),
-            fault.kind,
-            f"found: {fault.found}" if fault.found else "missed",
-            remark(fault) or "",
-        )
-        for fault in sorted(planted, key=lambda fault: (bool(fault.found), fault.kind, fault.gpu))
+    columns: TableColumns = [
+        ("GPU", lambda fault: names.get(fault.gpu, fault.gpu)),
+        ("planted", "kind"),
+        ("result", lambda fault: f"found: {fault.found}" if fault.found else "missed"),
     ]
-    remarked = any(row[3] for row in rows)
-    columns: list[Column | str] = ["GPU", "planted", "result", *([Column("remark", "sentence")] if remarked else [])]
-    table = Table(columns, [row[: len(columns)] for row in rows], cards=remarked)
+    remarked = any(remark(fault) for fault in planted)
+    if remarked:
+        columns.append((Column("remark", "sentence"), lambda fault: remark(fault) or ""))
+    missed_first = sorted(planted, key=lambda fault: (bool(fault.found), fault.kind, fault.gpu))
+    table = Table.of(missed_first, columns, cards=remarked)
     lead = f"{caught} of {many(len(planted), 'planted fault')} found; {named}. The judge does not know this list."
     return Section("Planted faults", [table], lead)
 
@@ -283,43 +266,35 @@ def _valid(campaign: Probed) -> str:
 def spread_table(rows: Sequence[Variability], noun: str) -> Table:
     """How much the GPUs differ in each probe, and what goes with a long time."""
     if all(row.n < 2 for row in rows):
-        times = [(row.workload, _with_unit(row)) for row in rows]
-        return Table([noun, "median time"], times, "Times", "One GPU was measured: there is none to compare it with.")
-    columns: list[Column | str] = [
-        noun,
-        Column("GPUs", "count"),
-        Column("median time [95 %]"),
-        Column("spread, % [95 %]", "estimate", explains=_SPREAD),
-        Column("slowest GPU, % longer", "number", 1, explains=_SLOWEST),
-        Column("ρ clock", "estimate", drops=2, explains=_RHO),
-        Column("ρ temp.", "estimate", drops=1, explains=_RHO),
+        nothing = "One GPU was measured: there is none to compare it with."
+        return Table.of(rows, [(noun, "workload"), ("median time", _with_unit)], "Times", nothing)
+    columns: TableColumns = [
+        (noun, "workload"),
+        (Column("GPUs", "count"), "n"),
+        ("median time [95 %]", _with_unit),
+        (Column("spread, % [95 %]", "estimate", explains=_SPREAD), _fence),
+        (Column("slowest GPU, % longer", "number", 1, explains=_SLOWEST), _longer),
+        (Column("ρ clock", "estimate", drops=2, explains=_RHO), lambda row: _rho(row, "sm_clock")),
+        (Column("ρ temp.", "estimate", drops=1, explains=_RHO), lambda row: _rho(row, "temperature")),
     ]
-    cells = [
-        (
-            row.workload,
-            row.n,
-            _with_unit(row),
-            _estimate(row.fence_pct, row.interval.get("fence_pct")) if row.n > 1 else None,
-            _longer(row) if row.n > 1 else None,
-            _rho(row, "sm_clock"),
-            _rho(row, "temperature"),
-        )
-        for row in rows
-    ]
-    return Table(columns, cells, "How much the GPUs differ")
+    return Table.of(rows, columns, "How much the GPUs differ")
 
 
-def _estimate(value: float | None, bounds: tuple[float, float] | None) -> Cell:
-    return None if value is None else (value, *(bounds or (None, None)))
+def _fence(row: Variability) -> Cell:
+    return _estimate(row.fence_pct, row.interval.get("fence_pct")) if row.n > 1 else None
 
 
 def _longer(row: Variability) -> float | None:
-    return None if row.worst_over_median is None else 100 * (row.worst_over_median - 1)
+    return None if row.worst_over_median is None or row.n < 2 else 100 * (row.worst_over_median - 1)
 
 
 def _rho(row: Variability, name: str) -> Cell:
     correlation = row.correlation.get(name)
     return None if correlation is None else _estimate(correlation.spearman, correlation.interval)
+
+
+def _estimate(value: float | None, bounds: tuple[float, float] | None) -> Cell:
+    return None if value is None else (value, *(bounds or (None, None)))
 
 
 def _with_unit(row: Variability) -> str:
@@ -414,38 +389,40 @@ def conditions(campaign: Probed) -> Table | None:
     """How each probe ran, where the runs say so: imported ones do not."""
     if not campaign.campaign:
         return None
-    rows: list[Sequence[Cell]] = []
+    rows: list[dict[str, Any]] = []
     for probe in campaign.probes:
         runs = campaign.runs.filter(pl.col("workload") == probe)
         stated: dict[str, Any] = next(iter(runs["conditions"].drop_nulls()), {})
         window = (runs["ended"] - runs["began"]).dt.total_nanoseconds().drop_nulls() / 1e9
         endings = runs.group_by("ended_by").len().sort("len", descending=True).drop_nulls()
         rows.append(
-            (
-                probe,
-                ", ".join(sorted(runs["probe_version"].drop_nulls().unique())),
-                _median(runs["repeats"].drop_nulls()),
-                _median(window),
-                "; ".join(f"{why} {count:,}" for why, count in endings.iter_rows()) or None,
-                _large(stated.get("flop")),
-                _large(stated.get("bytes")),
-                stated.get("path"),
-                clock_in_words(stated.get("clock"), stated.get("locked_clock_mhz")) or None,
-                stated.get("warm_up_s"),
-                stated.get("input"),
-            )
-        )
-    columns: list[Column | str] = [
-        "probe", "version", Column("repeats", "count"), Column("window, s", digits=2), "ended by", "FLOP", "bytes",
-        "path", "clock", Column("warm-up, s", digits=1), Column("input", "sentence"),
-    ]  # fmt: skip
+            stated | {
+                "probe": probe,
+                "version": ", ".join(sorted(runs["probe_version"].drop_nulls().unique())),
+                "repeats": _median(runs["repeats"].drop_nulls()),
+                "window": _median(window),
+                "ended by": "; ".join(f"{why} {count:,}" for why, count in endings.iter_rows()) or None,
+            }
+        )  # fmt: skip
+    columns: TableColumns = [
+        *((head, head) for head in ("probe", "version")),
+        (Column("repeats", "count"), "repeats"),
+        (Column("window, s", digits=2), "window"),
+        ("ended by", "ended by"),
+        ("FLOP", lambda row: _large(row.get("flop"))),
+        ("bytes", lambda row: _large(row.get("bytes"))),
+        ("path", lambda row: row.get("path")),
+        ("clock", lambda row: clock_in_words(row.get("clock"), row.get("locked_clock_mhz")) or None),
+        (Column("warm-up, s", digits=1), lambda row: row.get("warm_up_s")),
+        (Column("input", "sentence"), lambda row: row.get("input")),
+    ]
     below = (
         "Repeats and window: medians over the GPUs. Ended by: how many runs ended because the interval was narrow "
         "enough (precise), at a limit (of time, of repeats), with all work done (complete), or failed. FLOP and bytes: "
         "exact, for one repetition. The other columns are those of the first GPU's run; the store has them for every "
         "run."
     )
-    return Table(columns, rows, "How the probes ran", below, cards=True)
+    return Table.of(rows, columns, "How the probes ran", below, cards=True)
 
 
 def _median(values: pl.Series) -> float | None:
@@ -490,25 +467,17 @@ def about(campaign: Probed) -> Facts:
 
 def campaigns(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The newest campaigns of a store, of `analysis.contents.newest_campaigns`."""
-    cells: list[Sequence[Cell]] = [
-        (
-            row["campaign"],
-            row["cluster"],
-            minute(row["began"]),
-            minute(row["ended"]),
-            MISSING
-            if row["measured"] is None
-            else f"{row['measured']:,}" + ("" if row["gpus"] is None else f" of {row['gpus']:,}"),
-            row["runs"],
-        )
-        for row in rows
+
+    def measured(row: Mapping[str, Any]) -> str | None:
+        of_all = "" if row["gpus"] is None else f" of {row['gpus']:,}"
+        return None if row["measured"] is None else f"{row['measured']:,}{of_all}"
+
+    columns: TableColumns = [
+        (Column("campaign", page="fleet"), "campaign"),
+        ("cluster", "cluster"),
+        ("began (UTC)", lambda row: minute(row["began"])),
+        ("ended (UTC)", lambda row: minute(row["ended"])),
+        ("GPUs measured", measured),
+        (Column("runs", "count"), "runs"),
     ]
-    columns: list[Column | str] = [
-        Column("campaign", page="fleet"),
-        "cluster",
-        "began (UTC)",
-        "ended (UTC)",
-        "GPUs measured",
-        Column("runs", "count"),
-    ]
-    return Table(columns, cells)
+    return Table.of(rows, columns)

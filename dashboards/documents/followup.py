@@ -10,7 +10,7 @@ from pathlib import Path
 from ...analysis.verdicts.compare import LEAST_GPUS
 from ...analysis.verdicts.difference import ERROR_RATE, Difference, Step
 from ...analysis.verdicts.plan import Next, Planned, Remark, Why
-from ..document import Column, Command, Document, Part, Table
+from ..document import Column, Command, Document, Part, Table, TableColumns
 from ..words import duration, in_store, interval, listed, many, minute, number, short_names
 
 _ROWS, _COMMANDS = 20, 10
@@ -49,52 +49,30 @@ def difference(changed: Difference, store: str | Path) -> Document:
 
 
 def _steps(changed: Difference) -> Table:
-    columns = [
-        Column("workload"),
-        Column("ms before", "number", drops=1),
-        Column("ms after", "number", drops=2),
-        Column("step [95 %]", "percent"),
-        Column("GPUs", "count"),
-        Column("moved", "count"),
-    ]
-    rows = [
-        (
-            step.workload,
-            step.before_ms,
-            step.after_ms,
-            (step.step_pct, step.low_pct, step.high_pct),
-            step.n,
-            step.moved if step.compared else None,
-        )
-        for step in changed.steps
+    columns: TableColumns = [
+        ("workload", "workload"),
+        (Column("ms before", "number", drops=1), "before_ms"),
+        (Column("ms after", "number", drops=2), "after_ms"),
+        (Column("step [95 %]", "percent"), lambda step: (step.step_pct, step.low_pct, step.high_pct)),
+        (Column("GPUs", "count"), "n"),
+        (Column("moved", "count"), lambda step: step.moved if step.compared else None),
     ]
     times = f"before {minute(changed.before)} and since {minute(changed.after)} (UTC)"
-    return Table(columns, rows, f"Cluster {changed.cluster}: {times}")
+    return Table.of(changed.steps, columns, f"Cluster {changed.cluster}: {times}")
 
 
 def _moved(changed: Difference, compared: str) -> Table:
     names = short_names(gpu.name for gpu in changed.moved)
-    columns = [
-        Column("GPU", page="gpu"),
-        Column("workload"),
-        Column("change", "percent", drops=1),
-        Column("against the fleet [95 %]", "percent"),
-        Column("q", drops=2),
-        Column("sittings", drops=3),
-    ]
-    rows = [
-        (
-            names[gpu.name],
-            gpu.workload,
-            gpu.change_pct,
-            (gpu.against_pct, gpu.low_pct, gpu.high_pct),
-            "< 1e-6" if gpu.q < 1e-6 else number(gpu.q, 1),
-            f"{gpu.sittings_before} and {gpu.sittings_after}",
-        )
-        for gpu in changed.moved
+    columns: TableColumns = [
+        (Column("GPU", page="gpu"), lambda gpu: names[gpu.name]),
+        ("workload", "workload"),
+        (Column("change", "percent", drops=1), "change_pct"),
+        (Column("against the fleet [95 %]", "percent"), lambda gpu: (gpu.against_pct, gpu.low_pct, gpu.high_pct)),
+        (Column("q", drops=2), lambda gpu: "< 1e-6" if gpu.q < 1e-6 else number(gpu.q, 1)),
+        (Column("sittings", drops=3), lambda gpu: f"{gpu.sittings_before} and {gpu.sittings_after}"),
     ]
     gpus = len({gpu.gpu for gpu in changed.moved})
-    return Table(columns, rows, f"{many(gpus, 'GPU')} moved against the fleet ({compared})", most=_ROWS)
+    return Table.of(changed.moved, columns, f"{many(gpus, 'GPU')} moved against the fleet ({compared})", most=_ROWS)
 
 
 def why_not_compared(step: Step) -> str | None:
@@ -186,30 +164,19 @@ def plan(planned: Planned, todo: Sequence[NodeCommand], simulated: Mapping[str, 
 
 
 def _next_gpus(planned: Planned, names: Mapping[str, str]) -> Table:
-    columns = [
-        Column("GPU", page="gpu"),
-        Column("why", "sentence"),
-        Column("bits", "number", 3, drops=1, explains="How much a probe is expected to tell."),
-        Column("chance of slow", "number", 1, "%"),
-        Column("sittings", "count", drops=2),
-        Column("last"),
-    ]
-    rows = [
-        (
-            names[gpu.name],
-            reason(gpu, planned.threshold_pct),
-            gpu.bits,
-            100 * gpu.slow_chance,
-            gpu.sittings,
-            None if gpu.last is None else f"{gpu.last:%Y-%m-%d}",
-        )
-        for gpu in planned.gpus
+    columns: TableColumns = [
+        (Column("GPU", page="gpu"), lambda gpu: names[gpu.name]),
+        (Column("why", "sentence"), lambda gpu: reason(gpu, planned.threshold_pct)),
+        (Column("bits", "number", 3, drops=1, explains="How much a probe is expected to tell."), "bits"),
+        (Column("chance of slow", "number", 1, "%"), lambda gpu: 100 * gpu.slow_chance),
+        (Column("sittings", "count", drops=2), "sittings"),
+        ("last", lambda gpu: None if gpu.last is None else f"{gpu.last:%Y-%m-%d}"),
     ]
     below = (
         "bits: how much a probe is expected to tell; chance of slow: that the GPU is more than "
         f"{planned.threshold_pct:g} % slower than its peers."
     )
-    return Table(columns, rows, below=below, most=_ROWS)
+    return Table.of(planned.gpus, columns, below=below, most=_ROWS)
 
 
 def reason(gpu: Next, threshold_pct: float) -> str:

@@ -7,7 +7,7 @@ a reader looks at it. What was not read is left out.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,13 +22,26 @@ from ...analysis.one_gpu.standing import Figures, Standing, times
 from ...analysis.runs.probing import is_simulated
 from ...analysis.verdicts import Kind, NotJudged, State
 from ...analysis.verdicts.fingerprint import Neighbour
-from ..document import Chart, Column, Command, Document, Facts, Part, Section, Table, Tiles
+from ..document import (
+    Cell,
+    CellSource,
+    Chart,
+    Column,
+    Command,
+    Document,
+    Facts,
+    Part,
+    Section,
+    Table,
+    TableColumns,
+    Tiles,
+)
 from ..figures import gpu as figures
 from ..figures.fleet import over_time
 from ..words import MISSING, count, in_store, listed, many, minute, number, with_interval
 from .evidence import because, changed_with, peers
 from .telemetry import newest_section
-from .verdicts import as_judged, definitions, findings, least
+from .verdicts import as_judged, definitions, effect, findings, least
 from .verdicts import not_judged as gaps_table
 
 _WORKLOADS, _SITTINGS = 3, 8  # of its past, as tables
@@ -211,24 +224,15 @@ def look_on(row: Row, store: str) -> Section:
 
 def named(rows: Sequence[Named], title: str = "") -> Table:
     """The GPUs that findings are about, in the order of `rows`."""
-    cells = [
-        (
-            gpu.name,
-            str(gpu.verdict.kind),
-            str(gpu.verdict.state),
-            (gpu.verdict.effect_pct, gpu.verdict.low_pct, gpu.verdict.high_pct),
-            because(gpu.verdict),
-        )
-        for gpu in rows
+    against = "Against its peers; slower and hotter are positive."
+    columns: TableColumns = [
+        (Column("GPU", page="gpu"), "name"),
+        ("finding", lambda gpu: gpu.verdict.kind),
+        ("state", lambda gpu: gpu.verdict.state),
+        (Column("effect [95 %]", "percent", explains=against), lambda gpu: effect(gpu.verdict)),
+        (Column("why", "sentence"), lambda gpu: because(gpu.verdict)),
     ]
-    columns = [
-        Column("GPU", page="gpu"),
-        Column("finding"),
-        Column("state"),
-        Column("effect [95 %]", "percent", explains="Against its peers; slower and hotter are positive."),
-        Column("why", "sentence"),
-    ]
-    return Table(columns, cells, title)
+    return Table.of(rows, columns, title)
 
 
 # -- which GPU ---------------------------------------------------------------------------------------------------
@@ -283,31 +287,21 @@ def places(rows: Sequence[Place], model: str | None) -> Section | None:
     """Its time in each workload beside its peers; None where it has none."""
     if not rows:
         return None
-    cells = [
-        (
-            place.workload,
-            (place.effect_pct, place.low_pct, place.high_pct),
-            f"{place.rank:,} of {place.peers:,}",
-            (place.rank_low, place.rank_high),
-            place.n,
-            place.sittings,
-        )
-        for place in rows
-    ]
-    columns = [
-        Column("workload"),
-        Column("slower [95 %]", "percent", explains="Than the median of its peers; in another sitting."),
-        Column("rank", explains="1 is the fastest."),
-        Column("rank [95 %]", "interval", 0, drops=1),
-        Column("runs", "count", drops=2),
-        Column("sittings", "count", drops=3),
+    slower = Column("slower [95 %]", "percent", explains="Than the median of its peers; in another sitting.")
+    columns: TableColumns = [
+        ("workload", "workload"),
+        (slower, lambda place: (place.effect_pct, place.low_pct, place.high_pct)),
+        (Column("rank", explains="1 is the fastest."), lambda place: f"{place.rank:,} of {place.peers:,}"),
+        (Column("rank [95 %]", "interval", 0, drops=1), lambda place: (place.rank_low, place.rank_high)),
+        (Column("runs", "count", drops=2), "n"),
+        (Column("sittings", "count", drops=3), "sittings"),
     ]
     unknown = all(place.low_pct is None for place in rows)
     below = "No intervals: too few GPUs have two sittings, so nobody knows what another one would bring."
     title = f"Its times beside the {peers(model)}"
     return Section(
         title,
-        [Table(columns, cells, below=below if unknown else "")],
+        [Table.of(rows, columns, below=below if unknown else "")],
         "Rank 1 is the fastest; intervals are those of another sitting.",
     )
 
@@ -350,32 +344,26 @@ def _as_stored(stored: Figures | None, stands: Sequence[Standing], own_runs: int
 
 
 def _figures(stands: Sequence[Standing]) -> Table:
-    cells = [
+    columns: TableColumns = [
+        ("workload", figures.subject),
+        ("figure", lambda row: figures.figure_name(row.figure)),
+        ("value", lambda row: f"{number(row.value)} {row.unit.replace('share', '')}".strip()),
+        (Column("[95 %]", "interval", explains="Of the value in another sitting."), lambda row: (row.low, row.high)),
+        (Column("beside its peers [95 %]", "percent"), lambda row: (row.off_pct, row.off_low_pct, row.off_high_pct)),
+        (Column("90 % of its peers", "interval"), lambda row: _middle(row.band)),
         (
-            figures.subject(standing),
-            figures.figure_name(standing.figure),
-            f"{number(standing.value)} {standing.unit.replace('share', '')}".strip(),
-            (standing.low, standing.high),
-            (standing.off_pct, standing.off_low_pct, standing.off_high_pct),
-            None if standing.band is None else (standing.band[0], standing.band[4]),
-            MISSING if standing.rank is None else f"{standing.rank:,} of {count(standing.peers)}",
-            standing.n,
-            standing.sittings,
-        )
-        for standing in stands
+            Column("rank", explains="1 has the lowest value."),
+            lambda row: None if row.rank is None else f"{row.rank:,} of {count(row.peers)}",
+        ),
+        (Column("runs", "count"), "n"),
+        (Column("sittings", "count"), "sittings"),
     ]
-    columns = [
-        Column("workload"),
-        Column("figure"),
-        Column("value"),
-        Column("[95 %]", "interval", explains="Of the value in another sitting."),
-        Column("beside its peers [95 %]", "percent"),
-        Column("90 % of its peers", "interval"),
-        Column("rank", explains="1 has the lowest value."),
-        Column("runs", "count"),
-        Column("sittings", "count"),
-    ]
-    return Table(columns, cells)
+    return Table.of(stands, columns)
+
+
+def _middle(band: Sequence[float] | None) -> Cell:
+    """The ends of the middle nine tenths of a band."""
+    return None if band is None else (band[0], band[4])
 
 
 def like_it(near: Sequence[Neighbour]) -> Section | None:
@@ -388,9 +376,12 @@ def like_it(near: Sequence[Neighbour]) -> Section | None:
         "Those of its model whose figures differ least: the root mean square, in standard deviations of the peers. Two "
         "usual GPUs are about 1.2 apart."
     )
-    columns = [Column("GPU", page="gpu"), Column("distance", "number", 2), Column("figures", "count")]
-    cells = [(gpu.name, gpu.distance, gpu.figures) for gpu in near]
-    return Section("GPUs like it", [Table(columns, cells)], f"{alone if distance > _UNLIKE else ''}{lead}")
+    columns: TableColumns = [
+        (Column("GPU", page="gpu"), "name"),
+        (Column("distance", "number", 2), "distance"),
+        (Column("figures", "count"), "figures"),
+    ]
+    return Section("GPUs like it", [Table.of(near, columns)], f"{alone if distance > _UNLIKE else ''}{lead}")
 
 
 # -- its past ----------------------------------------------------------------------------------------------------
@@ -456,53 +447,44 @@ def sittings(line: Line) -> list[Sitting]:
 def _sittings(line: Line) -> Table:
     rows = sittings(line)
     newest = f", the last {_SITTINGS} of {len(rows):,} sittings" if len(rows) > _SITTINGS else ""
-    cells = [
+    columns: TableColumns = [
+        ("began (UTC)", lambda sitting: minute(sitting.began)),
+        (Column("runs", "count"), "n"),
         (
-            minute(sitting.began),
-            sitting.n,
-            (sitting.off_pct, sitting.low_pct, sitting.high_pct) if line.beside_peers else None,
-            sitting.that_day_pct,
-            sitting.sm_clock_mhz,
-            sitting.power_w,
-            sitting.temperature_c,
-        )
-        for sitting in rows[-_SITTINGS:]
+            Column("slower [95 %]", "percent"),
+            lambda sitting: (sitting.off_pct, sitting.low_pct, sitting.high_pct) if line.beside_peers else None,
+        ),
+        (Column("than that day", "percent", drops=1), "that_day_pct"),
+        (Column("MHz", "count", drops=2), "sm_clock_mhz"),
+        (Column("W", "number", 1), "power_w"),
+        (Column("°C", "number", 1, drops=3), "temperature_c"),
     ]
-    columns = [
-        Column("began (UTC)"),
-        Column("runs", "count"),
-        Column("slower [95 %]", "percent"),
-        Column("than that day", "percent", drops=1),
-        Column("MHz", "count", drops=2),
-        Column("W", "number", 1),
-        Column("°C", "number", 1, drops=3),
-    ]
-    return Table(columns, cells, f"{line.workload}{newest}")
+    return Table.of(rows[-_SITTINGS:], columns, f"{line.workload}{newest}")
 
 
 def _repeats(lines: Sequence[Line]) -> Table:
-    def cells(spread: Scatter | None) -> tuple[Any, ...]:
-        if spread is None:
-            return None, None, None
-        band = spread.peers_pct
-        peers_band = None if band is None else (band[0], band[4])
-        return (spread.pct, spread.low_pct, spread.high_pct), peers_band, spread.peers
+    columns: TableColumns = [
+        ("workload", "workload"),
+        (Column("runs", "count"), "runs"),
+        (Column("sittings", "count"), lambda line: len(line.sittings)),
+        *_scatter("within a sitting", lambda line: line.within),
+        *_scatter("between sittings", lambda line: line.between),
+    ]
+    return Table.of(lines, columns)
 
-    rows = [(line.workload, line.runs, len(line.sittings), *cells(line.within), *cells(line.between)) for line in lines]
-    return Table(
-        [
-            Column("workload"),
-            Column("runs", "count"),
-            Column("sittings", "count"),
-            Column("within a sitting, sd [95 %]", "estimate", unit="%"),
-            Column("90 % of peers", "interval", unit="%"),
-            Column("peers", "count"),
-            Column("between sittings, sd [95 %]", "estimate", unit="%"),
-            Column("90 % of its peers", "interval", unit="%"),
-            Column("n of peers", "count"),
-        ],
-        rows,
+
+def _scatter(where: str, scatter: Callable[[Line], Scatter | None]) -> Iterator[tuple[Column | str, CellSource]]:
+    """How far the times of a line scatter, beside its peers."""
+
+    def source(cell: Callable[[Scatter], Cell]) -> CellSource:
+        return lambda line: None if (spread := scatter(line)) is None else cell(spread)
+
+    yield (
+        Column(f"{where}, sd [95 %]", "estimate", unit="%"),
+        source(lambda spread: (spread.pct, spread.low_pct, spread.high_pct)),
     )
+    yield Column(f"{where}, 90 % of peers", "interval", unit="%"), source(lambda spread: _middle(spread.peers_pct))
+    yield Column(f"{where}, peers", "count"), source(lambda spread: spread.peers)
 
 
 # -- its clock, runs and events ----------------------------------------------------------------------------------
@@ -562,13 +544,16 @@ def events(happened: Sequence[Happened], most: int = _EVENTS) -> Section | None:
     """What happened to it and to its node, the newest first; None where nothing did."""
     if not happened:
         return None
-    cells = [(event.ts, event.kind, event.detail or event.meaning.split(";")[0] or None) for event in happened[:most]]
-    earlier = len(happened) - len(cells)
+    earlier = max(0, len(happened) - most)
     lead = "Events of the GPU, and of its node. Newest first." + (
         f" {earlier:,} earlier ones are in the store." if earlier else ""
     )
-    columns = [Column("when (UTC)", "time"), Column("what"), Column("detail", "sentence")]
-    return Section("What happened", [Table(columns, cells)], lead)
+    columns: TableColumns = [
+        (Column("when (UTC)", "time"), "ts"),
+        ("what", "kind"),
+        (Column("detail", "sentence"), lambda event: event.detail or event.meaning.split(";")[0] or None),
+    ]
+    return Section("What happened", [Table.of(happened[:most], columns)], lead)
 
 
 def not_judged(gaps: Sequence[NotJudged]) -> Section | None:

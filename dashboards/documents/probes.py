@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ...store.instants import iso
 from ...store.names import by_number, gpu_name
 from ...store.vocabulary import EndedBy
-from ..document import Cell, Column, Command, Document, Part, Section, Table
+from ..document import Cell, Column, Command, Document, Part, Section, Table, TableColumns
 from ..words import MISSING, many, number
 
 if TYPE_CHECKING:
@@ -122,27 +122,29 @@ def _summary(report: Report, plan: Plan, done: Sequence[Summary], *, gpus: int) 
 
 def _run_table(title: str, head: str, runs: Sequence[tuple[str, Summary]], plan: Plan) -> Table:
     """A row for each run: the time of a repetition with its 95 % interval, and what the GPU was like."""
-    timed = any(run.median_ms is not None for _, run in runs)
-    n = Column("n", "count", drops=1) if timed else Column("readings", "count", drops=1)
-    times = [Column("ms", "number"), Column("± %", "number")] if timed else []
-    columns: list[Column | str] = [
-        Column(head), *times, n, Column("figure", "number"), Column("MHz", "number", 0), Column("W", "number", drops=3),
-        Column("°C", "number", 0, drops=2), "ended",
-    ]  # fmt: skip
-    rows = [
-        [
-            name,
-            *((number(run.median_ms, 5), _half_width(run)) if timed else ()),
-            run.n if timed else run.readings,
-            None if run.headline is None else f"{number(run.headline.value)} {run.headline.unit}",
-            run.sm_clock_mhz,
-            number(run.power_w, 4),
-            run.temperature_c,
-            "wrong result" if run.wrong else f"{run.ended_by} *" if _drifted(run, plan) else run.ended_by,
-        ]
-        for name, run in runs
-    ]
-    return Table(columns, rows, title)
+    columns: TableColumns = [(head, lambda pair: pair[0])]
+
+    def add(column: Column | str, cell: Callable[[Summary], Cell]) -> None:
+        columns.append((column, lambda pair: cell(pair[1])))
+
+    if any(run.median_ms is not None for _, run in runs):
+        add(Column("ms", "number"), lambda run: number(run.median_ms, 5))
+        add(Column("± %", "number"), _half_width)
+        add(Column("n", "count", drops=1), lambda run: run.n)
+    else:
+        add(Column("readings", "count", drops=1), lambda run: run.readings)
+    add(
+        Column("figure", "number"),
+        lambda run: None if run.headline is None else f"{number(run.headline.value)} {run.headline.unit}",
+    )
+    add(Column("MHz", "number", 0), lambda run: run.sm_clock_mhz)
+    add(Column("W", "number", drops=3), lambda run: number(run.power_w, 4))
+    add(Column("°C", "number", 0, drops=2), lambda run: run.temperature_c)
+    add(
+        "ended",
+        lambda run: "wrong result" if run.wrong else f"{run.ended_by}{' *' if _drifted(run, plan) else ''}",
+    )
+    return Table.of(runs, columns, title)
 
 
 def _drifted(run: Summary, plan: Plan) -> bool:
@@ -384,14 +386,21 @@ def list_document(model: str, probes: Sequence[Mapping[str, Any]], suites: Seque
         f"{many(len(probes), 'probe')}. Sizes are for one repetition on one {model}. Times are limits per GPU. "
         "CC: compute capability."
     ]
-    columns: list[Column | str] = [
-        "probe", Column("time", "number"), Column("stresses", "sentence"), Column("work", "sentence", drops=1),
-        Column("size", "number"), Column("needs", "sentence"),
-    ]  # fmt: skip
+    columns: TableColumns = [
+        ("probe", "name"),
+        (Column("time", "number"), lambda row: f"{next(iter(row['time_s'].values())):,.4g} s"),
+        (Column("stresses", "sentence"), "stresses"),
+        (Column("work", "sentence", drops=1), lambda row: row["says"].rstrip(".")),
+        (Column("size", "number"), _sizes),
+        (
+            Column("needs", "sentence"),
+            lambda row: (row["needs"] or "").replace("compute capability", "CC").replace(" in the node", ""),
+        ),
+    ]
     for suite in (*suites, None):
-        rows = [_probe_row(row) for row in probes if row["suite"] == suite]
-        if rows:
-            parts.append(Section(_suite_heading(suite, suites), [Table(columns, rows)]))
+        of_suite = [row for row in probes if row["suite"] == suite]
+        if of_suite:
+            parts.append(Section(_suite_heading(suite, suites), [Table.of(of_suite, columns)]))
     return Document("Probes", parts)
 
 
@@ -402,17 +411,9 @@ def _suite_heading(suite: str | None, suites: Sequence[str]) -> str:
     return f"suite {suite}, and {' and '.join(larger)}" if larger else f"suite {suite}"
 
 
-def _probe_row(row: Mapping[str, Any]) -> list[Cell]:
+def _sizes(row: Mapping[str, Any]) -> str | None:
     sizes = [_size(row[name], unit) for name, unit in (("flop", "FLOP"), ("bytes", "B"), ("operations", "op"))]
-    needs = str(row["needs"] or "").replace("compute capability", "CC")
-    return [
-        str(row["name"]),
-        f"{next(iter(row['time_s'].values())):,.4g} s",
-        str(row["stresses"]),
-        str(row["says"]).rstrip("."),
-        None if row["unfit"] else ", ".join(filter(None, sizes)) or "none",
-        needs.replace(" in the node", ""),
-    ]
+    return None if row["unfit"] else ", ".join(filter(None, sizes)) or "none"
 
 
 def _size(value: int | None, unit: str) -> str:
@@ -432,17 +433,26 @@ def keep_document(rows: Sequence[KeepRow], limits: tuple[float, float, int], *, 
     parts: list[Part] = []
     if all(row.simulated for row in rows):
         parts.append("no real data yet" if has_store else "no real data yet: --store DIR names a store with runs")
-    columns: list[Column | str] = [
-        Column("cluster", drops=1), "probe", Column("GPUs", "count"), Column("sittings", "count"),
-        Column("ICC", "number", 2), Column("[95 %]", "interval", 2), Column("unexplained, %", "number", 0),
-        Column("[95 %]", "interval", 0), Column("after", "count"), "stays",
-    ]  # fmt: skip
+    columns: TableColumns = [
+        (Column("cluster", drops=1), "cluster"),
+        ("probe", "workload"),
+        (Column("GPUs", "count"), "gpus"),
+        (Column("sittings", "count"), "sittings"),
+        (Column("ICC", "number", 2), "icc"),
+        (Column("[95 %]", "interval", 2), lambda row: (row.icc_low, row.icc_high)),
+        (Column("unexplained, %", "number", 0), lambda row: _pct(row.unexplained)),
+        (
+            Column("[95 %]", "interval", 0),
+            lambda row: (_pct(row.unexplained_low), _pct(row.unexplained_high)),
+        ),
+        (Column("after", "count"), "explained_by"),
+        ("stays", lambda row: None if row.stays is None else "yes" if row.stays else "no"),
+    ]
     for simulated in (False, True):
-        cells = [_keep_row(row) for row in rows if row.simulated is simulated]
-        if cells:
-            parts.append(
-                Section("simulated data: plumbing only" if simulated else "keep rule", [Table(columns, cells)])
-            )
+        chosen = [row for row in rows if row.simulated is simulated]
+        if chosen:
+            title = "simulated data: plumbing only" if simulated else "keep rule"
+            parts.append(Section(title, [Table.of(chosen, columns)]))
     if rows:
         parts.append(
             "ICC: of the medians of sittings, by GPU. unexplained: how much, %, of the variance between GPUs a "
@@ -453,19 +463,5 @@ def keep_document(rows: Sequence[KeepRow], limits: tuple[float, float, int], *, 
     return Document("Keep rule", parts)
 
 
-def _keep_row(row: KeepRow) -> list[Cell]:
-    def pct(share: float | None) -> float | None:
-        return None if share is None else 100 * share
-
-    return [
-        row.cluster,
-        row.workload,
-        row.gpus,
-        row.sittings,
-        row.icc,
-        (row.icc_low, row.icc_high),
-        pct(row.unexplained),
-        (pct(row.unexplained_low), pct(row.unexplained_high)),
-        row.explained_by,
-        None if row.stays is None else "yes" if row.stays else "no",
-    ]
+def _pct(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -15,7 +15,7 @@ from ...store.importing.layout import by_name
 from ...store.merging import Merged
 from ...store.registrations import LogStatus
 from ...store.table_logs import MovedOn
-from ..document import Cell, Column, Command, Part, Table
+from ..document import Column, Command, Part, Table, TableColumns
 from ..words import count, many, second
 
 _NAMED = 5
@@ -98,13 +98,15 @@ def registered(logs: Sequence[MovedOn]) -> Iterator[Part]:
         if moved.failure is not None:
             yield _failure(moved)
             continue
-        rows: list[list[Cell]] = [
-            [logged.table, logged.files, logged.added, logged.removed, logged.location]
-            for logged in moved.tables
-            if logged.files or logged.removed
+        rows = [logged for logged in moved.tables if logged.files or logged.removed]
+        columns: TableColumns = [
+            (f"{moved.log} table", "table"),
+            (Column("files", "count"), "files"),
+            (Column("new", "count"), "added"),
+            (Column("gone", "count"), "removed"),
+            ("location", "location"),
         ]
-        columns = [Column(name, "count") for name in ("files", "new", "gone")]
-        yield Table([Column(f"{moved.log} table"), *columns, Column("location")], rows)
+        yield Table.of(rows, columns)
         if len(rows) < len(moved.tables):
             yield f"tables that have no rows yet: {len(moved.tables) - len(rows)}"
         yield from _unreadable(moved)

@@ -22,7 +22,7 @@ from ...analysis.tuning.power_plan import (
     PlanRefusal,
     StepGains,
 )
-from ..document import Column, Command, Document, Part, Section, Table
+from ..document import Column, Command, Document, Part, Section, Table, TableColumns
 from ..words import listed, many, minute, number, with_interval
 from .placement import SAVED, percents
 
@@ -46,15 +46,12 @@ def _share(column: str, explains: str = "", drops: int = 0) -> Column:
 
 def _time_saved(gains: Sequence[Gain], reason: str | None) -> Section:
     """What the order of the GPUs saves, against each baseline."""
-    rows = [
-        [
-            _AGAINST[gain.against],
-            percents(gain),
-            "" if gain.measurable else "no measurable gain",
-        ]
-        for gain in gains
+    columns: TableColumns = [
+        (Column("against", "sentence"), lambda gain: _AGAINST[gain.against]),
+        (SAVED, percents),
+        (Column("", "sentence"), lambda gain: "" if gain.measurable else "no measurable gain"),
     ]
-    table = Table([Column("against", "sentence"), SAVED, Column("", "sentence")], rows, cards=True)
+    table = Table.of(gains, columns, cards=True)
     doubt = [] if reason is None else [f"The GPUs cannot be told apart: {reason}."]
     return Section("Time saved by these GPUs in this order", [table, *doubt])
 
@@ -138,34 +135,26 @@ def _saved_pct(row: BurstRow) -> float | None:
 
 
 def _burst_table(rows: Sequence[BurstRow]) -> Table:
-    columns: list[Column | str] = [
-        Column("batch", "count"),
-        Column("GPUs", "count"),
-        "limit",
-        Column("ms", "number", 4, explains="time of an iteration"),
-        _share("saved", "of the time of plain data parallelism"),
-        Column("GPU-ms", "number", 4, drops=1),
-        Column("of one GPU", "number", 3, drops=2),
-        _share("idle", "of the time of the plan's GPUs, which other jobs can have"),
-        Column("GPUs of the layers, in order"),
+    columns: TableColumns = [
+        (Column("batch", "count"), lambda row: row.plan.question.batch),
+        (Column("GPUs", "count"), lambda row: row.plan.question.gpus),
+        ("limit", lambda row: _limit_text(row.plan)),
+        (Column("ms", "number", 4, explains="time of an iteration"), lambda row: row.plan.time_ms),
+        (_share("saved", "of the time of plain data parallelism"), _saved_pct),
+        (Column("GPU-ms", "number", 4, drops=1), lambda row: row.plan.gpu_ms),
+        (Column("of one GPU", "number", 3, drops=2), lambda row: row.plan.gpu_ms / row.plan.single_gpu_ms),
+        (
+            _share("idle", "of the time of the plan's GPUs, which other jobs can have"),
+            lambda row: 100 * row.plan.idle_share,
+        ),
+        (
+            "GPUs of the layers, in order",
+            lambda row: ", ".join(f"{width} x {len(list(run))}" for width, run in groupby(row.plan.layers)),
+        ),
     ]
-    cells = [
-        [
-            row.plan.question.batch,
-            row.plan.question.gpus,
-            _limit_text(row.plan),
-            row.plan.time_ms,
-            _saved_pct(row),
-            row.plan.gpu_ms,
-            row.plan.gpu_ms / row.plan.single_gpu_ms,
-            100 * row.plan.idle_share,
-            ", ".join(f"{width} x {len(list(run))}" for width, run in groupby(row.plan.layers)),
-        ]
-        for row in rows
-    ]
-    return Table(
+    return Table.of(
+        rows,
         columns,
-        cells,
         below="ms: an iteration. saved: of the time of plain data parallelism. idle: of the time of the plan's GPUs, "
         "which other jobs can have. 8 x 31: 31 layers on 8 GPUs each.",
     )
@@ -214,20 +203,15 @@ def spb_mapping(plan: SpbPlan) -> dict[str, Any]:
 
 def spb_document(plan: SpbPlan) -> Document:
     """The depths for people."""
-    layers = plan.workers[0].layers is not None
-    columns: list[Column | str] = ["GPU", _share("goes back through", "share of the layers, from the last on")]
-    columns += [Column("layers", "count")] if layers else []
-    columns += [Column("score", "number", 3), _share("works", "share of a step")]
-    rows = [
-        [
-            worker.gpu,
-            100 * worker.depth,
-            *([worker.layers] if layers else []),
-            worker.score,
-            100 * worker.busy,
-        ]
-        for worker in plan.workers
+    columns: TableColumns = [
+        ("GPU", "gpu"),
+        (_share("goes back through", "share of the layers, from the last on"), lambda worker: 100 * worker.depth),
+        (Column("layers", "count"), "layers"),
+        (Column("score", "number", 3), "score"),
+        (_share("works", "share of a step"), lambda worker: 100 * worker.busy),
     ]
+    if plan.workers[0].layers is None:
+        del columns[2]
     parts: list[Part] = [
         f"A step takes {_mean(plan.step)}; with full backpropagation {_mean(plan.full)}. 1 = the median GPU.",
         f"Slack, the share of the GPUs' time that other jobs can have: {_mean_share(plan.slack)}",
@@ -238,7 +222,7 @@ def spb_document(plan: SpbPlan) -> Document:
     title = f"Depth of backpropagation by {plan.workload} on {plan.cluster}"
     below = "goes back through: this share of the layers, from the last on. works: the share of a step."
     parts += [
-        Section(title, [Table(columns, rows, below=below)], "The deepest is on the fastest GPU."),
+        Section(title, [Table.of(plan.workers, columns, below=below)], "The deepest is on the fastest GPU."),
         _time_saved(plan.gains, plan.reason),
         "What partial backpropagation does to the quality of training is not simulated.",
     ]
@@ -347,20 +331,16 @@ def power_plan_document(answer: SyncJobPlan) -> Document:
         f"{title} save {_per_cent(plan.gains.saved)} of the energy of a step, which takes "
         f"{_per_cent(plan.gains.slower)} longer. All report {total_w} W together instead of {before_w} W."
     )
-    rows = [
-        [row[name] for name in ("name", "time_ms", "power_w", "limit_w", "plan_limit_w", "plan_power_w")]
-        for row in gpus.iter_rows(named=True)
-    ]
-    columns: list[Column | str] = [
-        "GPU",
-        Column("ms", "number", explains="measured under the present limit"),
-        Column("W", "number", explains="as reported, measured under the present limit"),
-        Column("limit W", "number", 0),
-        Column("plan W", "number", 0, explains="the limit of the plan"),
-        Column("then W", "number", explains="power that is expected under the plan"),
+    columns: TableColumns = [
+        ("GPU", "name"),
+        (Column("ms", "number", explains="measured under the present limit"), "time_ms"),
+        (Column("W", "number", explains="as reported, measured under the present limit"), "power_w"),
+        (Column("limit W", "number", 0), "limit_w"),
+        (Column("plan W", "number", 0, explains="the limit of the plan"), "plan_limit_w"),
+        (Column("then W", "number", explains="power that is expected under the plan"), "plan_power_w"),
     ]
     below = "ms, W: measured under the present limit. W: as reported; then W: expected under the plan."
-    parts: list[Part] = [*exchange, opening, Table(columns, rows, below=below)]
+    parts: list[Part] = [*exchange, opening, Table.of(gpus.iter_rows(named=True), columns, below=below)]
     for node, commands in groupby(_limit_commands(answer), key=lambda pair: pair[0]):
         parts.append(Section(f"On {node}, as an administrator", [Command(command) for _, command in commands]))
     return Document(title, parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from ...analysis import Across, Variability
 from ...analysis.verdicts.compare import LEAST_GPUS
 from ...analysis.verdicts.fingerprint import Fingerprints
 from ...store.names import by_number
-from ..document import Column, Command, Document, Facts, Part, Section, Table
+from ..document import Cell, CellSource, Column, Command, Document, Facts, Part, Section, Table, TableColumns
 from ..words import MISSING, count, in_store, interval, listed, number, short_names, with_interval
 
 _NAMED = 5  # outliers and pairs for people; JSON has all
@@ -52,40 +52,33 @@ def variability(rows: Sequence[Variability], names: Names) -> Document:
 
 
 def _spread_table(rows: Sequence[Variability]) -> Table:
-    columns = [
-        Column("workload"),
-        Column("level"),
-        Column("n", "count"),
-        Column("median", drops=1),
-        Column("fence % [95 %]", "estimate"),
-        Column("whisk %", "number", 2, drops=6),
-        Column("p95-p5 %", "number", 2, drops=5),
-        Column("CoV %", "number", 2, drops=4),
-        Column("rCoV %", "number", 2, drops=9),
-        Column("range %", "number", 2, drops=8),
-        Column("worst", "number", 3),
-        Column("slow/fast", drops=2),
-        Column("ICC [95 %]", "estimate", drops=3),
+    columns: TableColumns = [
+        ("workload", lambda row: row.workload if row.level == "run" else ""),
+        ("level", "level"),
+        (Column("n", "count"), "n"),
+        (Column("median", drops=1), lambda row: f"{number(row.median)} {row.unit or ''}".strip()),
+        (
+            Column("fence % [95 %]", "estimate"),
+            _of_several(lambda row: (row.fence_pct, *(row.interval["fence_pct"] or (None, None)))),
+        ),
+        (Column("whisk %", "number", 2, drops=6), _of_several(lambda row: row.whisk_pct)),
+        (Column("p95-p5 %", "number", 2, drops=5), _of_several(lambda row: row.p95p5_pct)),
+        (Column("CoV %", "number", 2, drops=4), _of_several(lambda row: row.cov_pct)),
+        (Column("rCoV %", "number", 2, drops=9), _of_several(lambda row: row.rcov_pct)),
+        (Column("range %", "number", 2, drops=8), _of_several(lambda row: row.range_pct)),
+        (Column("worst", "number", 3), _of_several(lambda row: row.worst_over_median)),
+        (Column("slow/fast", drops=2), _of_several(lambda row: f"{len(row.slow):,}/{len(row.fast):,}")),
+        (
+            Column("ICC [95 %]", "estimate", drops=3),
+            lambda row: (row.icc.value, row.icc.low, row.icc.high) if row.level == "run" else "",
+        ),
     ]
-    return Table(columns, [_spread_cells(row) for row in rows])
+    return Table.of(rows, columns)
 
 
-def _spread_cells(row: Variability) -> tuple[Any, ...]:
-    """One value has no spread."""
-    low, high = row.interval["fence_pct"] or (None, None)
-    several = row.n >= 2
-    spreads = (row.whisk_pct, row.p95p5_pct, row.cov_pct, row.rcov_pct, row.range_pct, row.worst_over_median)
-    of_run = row.level == "run"
-    return (
-        row.workload if of_run else "",
-        row.level,
-        row.n,
-        f"{number(row.median)} {row.unit or ''}".strip(),
-        (row.fence_pct, low, high) if several else None,
-        *(spread if several else None for spread in spreads),
-        f"{len(row.slow):,}/{len(row.fast):,}" if several else None,
-        (row.icc.value, row.icc.low, row.icc.high) if of_run else "",
-    )
+def _of_several(cell: Callable[[Variability], Cell]) -> Callable[[Variability], Cell]:
+    """A cell about a spread: one value has none."""
+    return lambda row: cell(row) if row.n >= 2 else None
 
 
 def _how_made(row: Variability, *, has_intervals: bool) -> Iterator[str]:
@@ -176,31 +169,20 @@ def across(pairs: Sequence[Across]) -> Document:
 
 
 def _pairs(pairs: Sequence[Across], title: str) -> Table:
-    columns = [
-        Column("cluster", drops=1),
-        Column("this"),
-        Column("with"),
-        Column("GPUs", "count"),
-        Column("Spearman [95 %]", "estimate"),
-        Column("remark", "sentence", drops=2),
+
+    def remark(pair: Across) -> str:
+        ambiguous = f"{pair.ambiguous} ambiguous identities left out" if pair.ambiguous else ""
+        return "; ".join(filter(None, (pair.reason, ambiguous)))
+
+    columns: TableColumns = [
+        (Column("cluster", drops=1), "cluster"),
+        ("this", lambda pair: f"{pair.figure_a} of {pair.workload_a}"),
+        ("with", lambda pair: f"{pair.figure_b} of {pair.workload_b}"),
+        (Column("GPUs", "count"), "n"),
+        (Column("Spearman [95 %]", "estimate"), lambda pair: (pair.spearman, pair.low, pair.high)),
+        (Column("remark", "sentence", drops=2), remark),
     ]
-    rows = [
-        (
-            pair.cluster,
-            f"{pair.figure_a} of {pair.workload_a}",
-            f"{pair.figure_b} of {pair.workload_b}",
-            pair.n,
-            (pair.spearman, pair.low, pair.high),
-            "; ".join(
-                filter(
-                    None,
-                    (pair.reason, f"{pair.ambiguous} ambiguous identities left out" if pair.ambiguous else ""),
-                )
-            ),
-        )
-        for pair in pairs
-    ]
-    return Table(columns, rows, title)
+    return Table.of(pairs, columns, title)
 
 
 # -- what each of them is ----------------------------------------------------------------------------------------
@@ -235,24 +217,19 @@ def _fleet(computed: Fingerprints, options: str) -> Iterator[Part]:
     names = sorted(by_gpu, key=lambda name: (-slowest[name], by_number(name)))
     shorter = short_names(names)
     classes = [name for name in _CLASSES if name in set(times["class"])]
-    rows = [
-        (
-            shorter[name],
-            *(_slower(by_gpu[name].get(of_class)) for of_class in classes),
-            moves.get(name),
-            max(row["n"] for row in by_gpu[name].values()),
-        )
-        for name in names
-    ]
-    columns = [
-        Column("GPU", page="gpu"),
-        *(Column(f"{name} [95 %]", "percent", explains="Slower than the peers is positive.") for name in classes),
-        Column("moves", "number", 2, "%", drops=1),
-        Column("runs", "count", drops=2),
-    ]
-    yield Table(
-        columns,
-        rows,
+
+    def class_column(of_class: str) -> tuple[Column | str, CellSource]:
+        column = Column(f"{of_class} [95 %]", "percent", explains="Slower than the peers is positive.")
+        return column, lambda name: _slower(by_gpu[name].get(of_class))
+
+    yield Table.of(
+        names,
+        [
+            (Column("GPU", page="gpu"), lambda name: shorter[name]),
+            *map(class_column, classes),
+            (Column("moves", "number", 2, "%", drops=1), moves.get),
+            (Column("runs", "count", drops=2), lambda name: max(row["n"] for row in by_gpu[name].values())),
+        ],
         f"Cluster {computed.cluster}: {len(names):,} GPUs, those slow in any class first",
         "In % of the time of the peers, slower is positive, the median of the workloads of a class, with the interval "
         "of another sitting; moves: standard deviation of the GPU's own level from sitting to sitting.",
@@ -291,34 +268,24 @@ def _one_gpu(computed: Fingerprints) -> Iterator[Part]:
     key = "" if first["gpu"] == first["name"] else f" ({first['gpu']})"
     serial = "" if first["serial"] is None else f", serial {first['serial']}"
     yield f"{first['name']}{key}: {first['model'] or 'model unknown'}{serial}, cluster {computed.cluster}."
-    rows = [
+    beside_peers = Column("beside peers [95 %]", "percent", explains="Beside the median of the GPUs of its model.")
+    columns: TableColumns = [
+        ("class", "class"),
+        ("workload", lambda row: row["workload"] or "(all)"),
+        ("figure", "figure"),
+        ("value", lambda row: f"{number(row['value'])} {row['unit']}".strip()),
+        (Column("[95 %]", "interval", drops=1), lambda row: (row["low"], row["high"])),
+        (beside_peers, lambda row: None if row["ratio"] is None else _slower(row)),
         (
-            row["class"],
-            row["workload"] or "(all)",
-            row["figure"],
-            f"{number(row['value'])} {row['unit']}".strip(),
-            (row["low"], row["high"]),
-            None if row["ratio"] is None else _slower(row),
-            None if row["rank"] is None else f"{row['rank']:,} of {row['peers']:,}",
-            row["n"],
-            row["sittings"],
-        )
-        for row in computed.rows.iter_rows(named=True)
+            Column("rank", explains="1 has the lowest value."),
+            lambda row: None if row["rank"] is None else f"{row['rank']:,} of {row['peers']:,}",
+        ),
+        (Column("runs", "count", drops=2), "n"),
+        (Column("sittings", "count", drops=3), "sittings"),
     ]
-    columns = [
-        Column("class"),
-        Column("workload"),
-        Column("figure"),
-        Column("value"),
-        Column("[95 %]", "interval", drops=1),
-        Column("beside peers [95 %]", "percent", explains="Beside the median of the GPUs of its model."),
-        Column("rank", explains="1 has the lowest value."),
-        Column("runs", "count", drops=2),
-        Column("sittings", "count", drops=3),
-    ]
-    yield Table(
+    yield Table.of(
+        computed.rows.iter_rows(named=True),
         columns,
-        rows,
         below="[95 %]: of another sitting; beside peers: the median of the GPUs of its model; rank 1 has the lowest "
         "value.",
     )

@@ -1,17 +1,30 @@
-"""What is odd in a cluster: the three answers (which GPUs, why, what to do), each finding, and what was not judged."""
+"""What is odd in a cluster: how many GPUs, each finding with its reason and what to do, and what was not judged."""
 
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from ...analysis.verdicts import Judgement, Kind, Level, NotJudged, Smallest, State, Verdict
 from ...analysis.verdicts.judgements import Newer
+from ...analysis.verdicts.verdict import Gap
 from .. import words
-from ..document import Column, Command, Document, Facts, Finding, Findings, Part, Section, Table
+from ..document import (
+    Cell,
+    Column,
+    Command,
+    Document,
+    Facts,
+    Finding,
+    Findings,
+    Part,
+    Section,
+    Table,
+    TableColumns,
+)
 from ..words import capital, in_store, listed, many, minute, short_names
 from .evidence import action, because, evidence, measured, size, why_none, why_not
 
@@ -21,7 +34,6 @@ LISTED = 40
 """Rows of a table of findings, and reasons, for people; JSON has all."""
 NOTICEABLE_PCT = 10.0
 """GPUs are called fine only where a GPU that is slower by this would have been named."""
-_NAMES = 6  # of GPUs in an answer
 _WORDS = (
     ("suspected", "seen in one sitting; measure again on another day"),
     ("confirmed", "seen in two sittings or more"),
@@ -38,50 +50,60 @@ _WORDS = (
 )
 
 
-# -- the three answers -------------------------------------------------------------------------------------------
+# -- how many ----------------------------------------------------------------------------------------------------
 
 
-def answers(judgement: Judgement, beside: Iterable[str] = ()) -> Facts:
-    """Which GPUs, why, and what to do first: a line each. `beside`: keys of GPUs for which no short name may stand."""
-    wrong = [verdict for verdict in judgement.rows if verdict.kind is not Kind.FAST]
-    named = len({gpu for verdict in wrong for gpu in verdict.gpus})
-    the_others = fine(judgement.gpus, named, judgement.smallest)
-    if not wrong:
-        if not judgement.gpus and not judgement.ranks:
-            return Facts([("Which GPUs", "Not known: nothing could be judged.")])
-        return Facts([("Which GPUs", f"None. {the_others}".rstrip()), ("What to do", "Nothing now.")])
-    names = short_names((verdict.name for verdict in wrong), beside)
-    subjects = list(dict.fromkeys(names[verdict.name] for verdict in wrong))
-    states = Counter(str(verdict.state) for verdict in wrong)
-    sure = ", ".join(f"{n:,} {state}" for state, n in sorted(states.items()))
-    kinds = Counter(str(verdict.kind) for verdict in wrong).most_common()
-    counted = listed([kind if n == 1 else f"{kind} ({n:,})" for kind, n in kinds], _NAMES)
-    worst = wrong[0]
-    name = names[worst.name]
-    return Facts(
-        [
-            (
-                "Which GPUs",
-                f"{listed(subjects, _NAMES)}: {many(len(wrong), 'finding')} ({sure}). {the_others}".rstrip(),
-            ),
-            ("Why", f"{capital(counted)}{'' if len(kinds) > 1 else f': {words.KINDS[worst.kind]}'}."),
-            ("What to do", action(worst) if len(subjects) == 1 else f"First {name}: {action(worst)}"),
-        ]
-    )
+@dataclass(frozen=True)
+class GpuCounts:
+    """How many GPUs of a cluster there are, were judged, and have something wrong."""
+
+    gpus: int
+    judged: int
+    odd: int
+    upper_bounds: bool = False
+    """Whether a GPU may have two names, so that these are upper bounds."""
+
+    @classmethod
+    def of(cls, judgement: Judgement) -> GpuCounts:
+        """By the judgement alone, where nothing else is known of the cluster; of a training job, its ranks."""
+        wrong = [verdict for verdict in judgement.rows if verdict.kind is not Kind.FAST]
+        gpus = judgement.gpus or judgement.ranks
+        odd = len({name for verdict in wrong for name in (verdict.gpus or (verdict.name,))})
+        return cls(max(gpus, odd), gpus, odd)
 
 
-def fine(judged: int, named: int, smallest: Sequence[Smallest]) -> str:
-    """That nothing was found about the other GPUs, in a sentence; empty where there are none.
+def headline(judgement: Judgement, counted: GpuCounts | None = None) -> str:
+    """How many GPUs are odd and how many are fine, in a sentence or two."""
+    counted = counted or GpuCounts.of(judgement)
+    odd = counted.odd
+    subjects = many(counted.gpus, "GPU" if judgement.gpus or not judgement.ranks else "rank")
+    if not judgement.rows and not counted.judged and not judgement.ranks:
+        if not counted.gpus:
+            return "Nothing could be judged."
+        return f"None of {subjects} could be judged." if counted.gpus > 1 else "The one GPU could not be judged."
+    rest = fine(counted.judged, odd, judgement.smallest)
+    if counted.upper_bounds and rest:
+        rest = "The others are fine." if sees_enough(judgement.smallest) else "Nothing was found about the others."
+    if newer := sum(gap.why is Gap.NEWER for gap in judgement.not_judged):
+        rest = f"{many(newer, 'finding')} of a newer whorl cannot be read."
+    if not odd:
+        none = "No GPU is slow or faulty." if judgement.rows else "No GPU stands out."
+        return f"{none} {rest}".rstrip()
+    upto = "up to " if counted.upper_bounds else ""
+    return f"{odd:,} of {upto}{subjects} {'stands' if odd == 1 else 'stand'} out. {rest}".rstrip()
 
-    `judged`: GPUs that were judged; `named`: those about which something was found. They are called fine only where
-    one that is slower by `NOTICEABLE_PCT` would have been named in some workload.
+
+def fine(judged: int, odd: int, smallest: Sequence[Smallest]) -> str:
+    """That nothing was found about the other GPUs that were judged, in a sentence; empty where there are none.
+
+    They are called fine only where one that is slower by `NOTICEABLE_PCT` would have been named in some workload.
     """
-    others = judged - named
+    others = judged - odd
     if others <= 0:
         return ""
     if not sees_enough(smallest):
-        return f"Nothing was found about {'the other ' if named else ''}{many(others, 'GPU')}."
-    if named:
+        return f"Nothing was found about {'the other ' if odd else ''}{many(others, 'GPU')}."
+    if odd:
         return "The other one is fine." if others == 1 else f"The other {others:,} are fine."
     return "The one GPU that was judged is fine." if others == 1 else f"All {others:,} GPUs are fine."
 
@@ -95,7 +117,8 @@ def sees_enough(smallest: Sequence[Smallest]) -> bool:
 
 
 def findings(verdicts: Iterable[Verdict], beside: Iterable[str] = (), most: int | None = None) -> Findings:
-    """Verdicts in sentences, in their order, the worst first. `beside` as of `answers`; `most` of them are drawn."""
+    """Verdicts in sentences, in their order, the worst first. `beside`: keys of GPUs for which no short name may stand;
+    `most` of them are drawn."""
     rows = list(verdicts)
     names = short_names((verdict.name for verdict in rows), beside)
     return Findings([finding(verdict, names[verdict.name]) for verdict in rows], most)
@@ -117,30 +140,24 @@ def finding(verdict: Verdict, name: str | None = None) -> Finding:
 
 
 def table(verdicts: Sequence[Verdict], beside: Iterable[str] = (), title: str = "") -> Table:
-    """Verdicts, a row each. `beside` as of `answers`."""
+    """Verdicts, a row each. `beside` as of `findings`."""
     names = short_names((verdict.name for verdict in verdicts), beside)
-    rows = [
-        (
-            name_of(verdict, names),
-            str(verdict.kind),
-            str(verdict.state),
-            None if verdict.effect_pct is None else (verdict.effect_pct, verdict.low_pct, verdict.high_pct),
-            measured(verdict),
-            because(verdict),
-            action(verdict),
-        )
-        for verdict in verdicts
+    of = Column("of", explains="What the effect is in % of: the level of the peers, or of its own past.", drops=2)
+    columns: TableColumns = [
+        (Column("name", page="gpu"), lambda verdict: name_of(verdict, names)),
+        ("finding", "kind"),
+        ("state", "state"),
+        (Column("effect [95 %]", "percent", drops=1), effect),
+        (of, measured),
+        (Column("why", "sentence"), because),
+        (Column("what to do", "sentence", drops=3), action),
     ]
-    columns = [
-        Column("name", page="gpu"),
-        Column("finding"),
-        Column("state"),
-        Column("effect [95 %]", "percent", drops=1),
-        Column("of", explains="What the effect is in % of: the level of the peers, or of its own past.", drops=2),
-        Column("why", "sentence"),
-        Column("what to do", "sentence", drops=3),
-    ]
-    return Table(columns, rows, title, most=LISTED)
+    return Table.of(verdicts, columns, title, most=LISTED)
+
+
+def effect(verdict: Verdict) -> Cell:
+    """The effect with its interval, %; None where none was measured."""
+    return None if verdict.effect_pct is None else (verdict.effect_pct, verdict.low_pct, verdict.high_pct)
 
 
 def name_of(verdict: Verdict, names: Mapping[str, str]) -> str:
@@ -193,10 +210,13 @@ def to_watch(verdicts: Sequence[Verdict], beside: Iterable[str] = ()) -> Table |
     if not verdicts:
         return None
     names = short_names((verdict.name for verdict in verdicts), beside)
-    rows = [(names[verdict.name], size(verdict) or None, ", ".join(verdict.workloads) or None) for verdict in verdicts]
-    return Table(
-        [Column("name", page="gpu"), "newest sitting [95 %]", Column("in", "sentence")],
-        rows,
+    return Table.of(
+        verdicts,
+        [
+            (Column("name", page="gpu"), lambda verdict: names[verdict.name]),
+            ("newest sitting [95 %]", lambda verdict: size(verdict) or None),
+            (Column("in", "sentence"), lambda verdict: ", ".join(verdict.workloads) or None),
+        ],
         "Measure again",
         "The newest sitting is slower than earlier ones, but not surely enough for a finding of its own.",
         most=LISTED,
@@ -214,7 +234,7 @@ def as_judged(judged_at: datetime | None, newer: Newer, command: str = "") -> st
 
 
 def document(judgements: Sequence[Judgement], store: str | Path) -> Document:
-    """What was found in each cluster: the three answers first, definitions in a fold at the end."""
+    """What was found in each cluster, how many GPUs are odd first; definitions in a fold at the end."""
     if len(judgements) == 1:
         parts = list(_cluster(judgements[0], store))
     else:
@@ -240,7 +260,7 @@ def definitions(kinds: Iterable[Kind]) -> Section:
 
 def _cluster(judgement: Judgement, store: str | Path) -> Iterator[Part]:
     beside = list(keys(judgement))
-    yield answers(judgement, beside)
+    yield headline(judgement)
     yield f"Cluster {judgement.cluster}: {compared(judgement)}."
     if judgement.rows:
         yield findings(judgement.rows[:DETAILED], beside)
