@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import windows
 from .keys import KEY_RECORD
 from .schema import CATALOG, FORMAT, KEY, LATE, LATEST, REPLACED, TABLES, TELEMETRY, Column, Table
 from .system.files import write_bytes
-from .views import PLAIN_VIEWS, VIEWS, View
+from .views import FIND, NOTE, PLAIN_VIEWS, VIEWS, WINDOW, WINDOW_FIGURES, View
 
 if TYPE_CHECKING:
     import duckdb
@@ -67,9 +66,9 @@ def columns_of_views() -> dict[str, list[Column]]:
         for spec in TABLES:
             typed = ", ".join(f'"{column.name}" {column.type}' for column in spec.columns)
             connection.execute(f"CREATE TABLE {spec.name} ({typed})")
-        arguments = ", ".join(windows.WINDOW)
-        connection.execute(f"CREATE MACRO {windows.NOTE}({arguments}) AS 0")
-        connection.execute(f"CREATE MACRO {windows.FIND}(number) AS NULL::{windows.TYPE}")
+        arguments = ", ".join(WINDOW)
+        connection.execute(f"CREATE MACRO {NOTE}({arguments}) AS 0")
+        connection.execute(f"CREATE MACRO {FIND}(number) AS NULL::{WINDOW_FIGURES}")
         for view in VIEWS:
             words = re.findall(r"\w+", view.sql)
             sources = sorted((spec for spec in TABLES if spec.name in words), key=lambda spec: words.index(spec.name))

@@ -25,14 +25,14 @@ from uuid import uuid4
 import duckdb
 
 from ..errors import QueryError
-from . import guard, windows
+from . import guard
 from .bounds import bounds
 from .catalog import quoted, read
 from .file_names import EVER, Bounds
 from .keys import KEY_RECORD
 from .parquet import pattern
 from .schema import TABLES, TELEMETRY, Table, table
-from .views import VIEWS, WINDOWS, View
+from .views import FIND, VIEWS, WINDOWS, View
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,11 +230,13 @@ class Connection:
         if rows is None or query.views.isdisjoint(view.name for view in WINDOWS):
             yield
             return
-        windows.Windows(rows, self._stopped).register(self._connection)
+        from .windows import Windows
+
+        Windows(rows, self._stopped).register(self._connection)
         try:
             yield
         finally:
-            windows.Windows.remove(self._connection)
+            Windows.remove(self._connection)
 
     def _define(self, name: str, sql: str) -> None:
         if self._defined.get(name) != sql:
@@ -317,7 +319,7 @@ class Connection:
 @functools.cache
 def _used(view: View) -> frozenset[str]:
     """The tables that a view reads."""
-    words = {TELEMETRY.name if word == windows.FIND else word for word in re.findall(r"\w+", view.sql)}
+    words = {TELEMETRY.name if word == FIND else word for word in re.findall(r"\w+", view.sql)}
     return _EVERYTHING[0] & words
 
 

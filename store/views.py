@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import windows
 from .schema import GPUS, MINUTES, TELEMETRY, Column, of_a_minute
-from .vocabulary import GpuFrom, JobSource
+from .vocabulary import GpuFrom, JobSource, record
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,15 +219,40 @@ TELEMETRY_OF_JOB = View(
 )
 
 
+FIGURES = (
+    Column("n", "BIGINT", "", "how many readings the window has: from `began` to before `ended`; 0 if none"),
+    Column("power_mean_w", "DOUBLE", "W", "mean board power; NULL where no reading of it counts"),
+    Column("power_median_w", "DOUBLE", "W", "median of it, in steps of 0.1 W"),
+    Column("power_p95_w", "DOUBLE", "W", "95th percentile of it, in steps of 0.1 W"),
+    Column("energy_j", "DOUBLE", "J",
+           "energy of the whole GPU in the window; NULL where the readings are of less than half of it"),
+    Column("energy_from", "VARCHAR", "",
+           "'counter': what the energy counter grew by from its lowest to its highest reading, at this rate to both "
+           "ends; 'power': mean power times seconds, where the counter is missing, fell back, stood still or jumped; "
+           "NULL: no energy"),
+    Column("sm_clock_mean_mhz", "DOUBLE", "MHz", "mean SM clock"),
+    Column("temperature_max_c", "BIGINT", "degC", "highest GPU temperature"),
+)  # fmt: skip
+"""The figures of a window, in this order."""
+WINDOW_FIGURES = record({column.name: column.type for column in FIGURES})
+
+NOTE, FIND = "note_window", "window_of_telemetry"
+"""SQL functions, see `windows.Windows`."""
+
+WINDOW = {"cluster": "VARCHAR", "gpu": "VARCHAR", "began": "TIMESTAMP", "ended": "TIMESTAMP", "until": "TIMESTAMP"}
+"""What names a window, with types. Its readings have began <= ts < until. It ends at `ended`, for a window that is
+still open (NULL) at its last reading."""
+
+
 def _windows(keys: tuple[str, ...], source: str, until: str) -> str:
     """What telemetry says of windows: rows of `source` (FROM and WHERE), from `began` to before `until`.
 
     The windows are noted, and sorted so that all of them are noted before the first one is looked for.
     """
-    figures = ", ".join(f"figures.{column.name}" for column in windows.FIGURES)
+    figures = ", ".join(f"figures.{column.name}" for column in FIGURES)
     return (
-        f"SELECT {', '.join(keys)}, {figures} FROM (SELECT *, {windows.FIND}(number) AS figures FROM "
-        f"(SELECT *, {windows.NOTE}({', '.join(windows.WINDOW)}) AS number FROM "
+        f"SELECT {', '.join(keys)}, {figures} FROM (SELECT *, {FIND}(number) AS figures FROM "
+        f"(SELECT *, {NOTE}({', '.join(WINDOW)}) AS number FROM "
         f"(SELECT {', '.join(keys)}, {until} AS until FROM {source} AND gpu IS NOT NULL AND began IS NOT NULL) "
         "ORDER BY number))"
     )
@@ -248,7 +272,7 @@ RUN_WINDOWS = View(
         "runs WHERE ended IS NOT NULL",
         "ended",
     ),
-    windows.FIGURES,
+    FIGURES,
 )
 
 JOB_WINDOWS = View(
@@ -261,7 +285,7 @@ JOB_WINDOWS = View(
         f"({JOBS_NOW.sql}) WHERE job_id IS NOT NULL",
         "coalesce(ended, (SELECT max(ts) + INTERVAL 1 MICROSECOND FROM latest))",
     ),
-    windows.FIGURES,
+    FIGURES,
 )
 
 _LOST = "INTERVAL 1 MINUTE"  # an open span is written every few seconds

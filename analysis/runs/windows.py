@@ -21,7 +21,8 @@ from ...store.instants import date_of_ns
 from ...store.manifest import gpus_of
 from ...store.metrics import UNTRUSTED_POWER
 from ...store.schema import arrow_schema
-from ...store.windows import FIGURES, WINDOW, figures, readings
+from ...store.views import FIGURES, WINDOW
+from ...store.windows import figures, readings
 from ..engines import HERE, Coverage, Engine, PartFailure, opened
 from ..statistics.ordering import Ints
 
@@ -86,7 +87,7 @@ def reasons_of(damaged: Mapping[Path, str]) -> str | None:
 
 @dataclass(frozen=True)
 class WindowPart:
-    """Windows of some GPUs that began within some days. `windows` has the columns `store.windows.WINDOW`."""
+    """Windows of some GPUs that began within some days. `windows` has the columns `store.views.WINDOW`."""
 
     root: str
     windows: pa.Table
@@ -129,8 +130,7 @@ class WindowPart:
 
         def read_rows(rows: Rows) -> pl.DataFrame:
             pieces = [nothing]
-            for batch, slices in readings(rows, self.windows, sources):
-                window, row = slices.rows()
+            for batch, window, row in readings(rows, self.windows, sources):
                 names = [name for name in sources if name in batch.schema.names]
                 if not names or not len(row):
                     continue
@@ -209,7 +209,7 @@ def up_to_end() -> pl.Expr:
 def window_parts(store: Store, windows: pl.DataFrame) -> list[tuple[WindowPart, Ints]]:
     """Parts of windows, and of each the rows that its windows have in `windows`. Raises StoreError.
 
-    `windows` has the columns `store.windows.WINDOW`, without NULL but in `cluster` and `ended`.
+    `windows` has the columns `store.views.WINDOW`, without NULL but in `cluster` and `ended`.
     """
     if windows.is_empty():
         return []
