@@ -30,7 +30,7 @@ from ..analysis.verdicts import Judgement, Kind, Verdict
 from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.judgements import last_judgement
 from ..analysis.verdicts.planted import Planted
-from ..analysis.verdicts.states import codes
+from ..analysis.runs.measurements import codes
 from ..errors import InputError
 from ..store.catalog import quoted
 from ..store.names import find_gpu, find_workload

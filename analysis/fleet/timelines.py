@@ -18,7 +18,7 @@ import polars as pl
 from ...store.metrics import board_power_mw
 from ..runs.probing import Probed, parted
 from ..runs.sittings import Floats, days, step_of
-from ..statistics.ordering import median_interval, quantiles
+from ..statistics.ordering import median_interval
 from ..verdicts.levels import Levels, levels
 from ..verdicts.model import scaled
 from .side_by_side import dated, runs_of, with_gpu_numbers
@@ -252,6 +252,6 @@ def _periods(timed: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 def _spread(ordered: Floats) -> dict[str, float | None]:
     """Quantiles of values in order, and the interval of their median."""
-    p5, p25, median, p75, p95 = (float(value) for value in quantiles(ordered, _QUANTILES))
+    p5, p25, median, p75, p95 = (float(value) for value in np.quantile(ordered, _QUANTILES))
     low, high = median_interval(ordered)
     return {"p5": p5, "p25": p25, "median": median, "p75": p75, "p95": p95, "low": low, "high": high}

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from ..runs.sittings import UNKNOWN, Floats, Ints, date_of, numbered
-from ..statistics.ordering import PROBABILITIES, quantiles
+from ..statistics.ordering import PROBABILITIES
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -215,7 +215,7 @@ def _scatter(pct: float | None, freedom: int, peers_pct: pl.Series, peers_freedo
     sd, degrees = peers_pct.fill_null(np.nan).to_numpy(), peers_freedom.to_numpy()
     low, high = (None, None) if freedom < _SAYS else interval_of_sd(pct, freedom, _kurtosis(sd, degrees))
     enough = sd[np.isfinite(sd) & (degrees >= min(2, freedom))]
-    band = _five(quantiles(np.sort(enough), PROBABILITIES).tolist()) if len(enough) >= FEWEST else None
+    band = _five(np.quantile(enough, PROBABILITIES).tolist()) if len(enough) >= FEWEST else None
     return Scatter(pct, low, high, freedom, band, len(enough))
 
 

@@ -17,7 +17,7 @@ import polars as pl
 from ...errors import InputError
 from ...store.names import plain_workload
 from ...store.vocabulary import COMPARED, CONDITIONS, ClockSetting, Outcome, stated
-from ..statistics.ordering import Floats, Ints, ascending, bounds, by_group, medians
+from .sittings import Floats, Ints, groups_median
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -362,28 +362,22 @@ def _columns(cluster: str, workload: str, unit: str | None, frame: pl.DataFrame)
     return Runs(cluster, workload, unit, names, gpu, value, frame, rows - frame.height)
 
 
-def numbers(names: pl.Series) -> tuple[Ints, list[str]]:
-    """Each name's number and the names in sorted order, so that the numbers do not depend on the rows' order."""
-    if names.dtype not in (pl.Categorical, pl.Enum):
-        names = names.cast(pl.String).cast(pl.Categorical)
-    physical = names.to_physical().to_numpy()
-    if len(physical) == 0:
-        return np.empty(0, dtype=np.intp), []
-    # A categorical's own numbers run over every name that the process has met.
-    row = np.full(int(physical.max()) + 1, -1, dtype=np.intp)
-    row[physical] = np.arange(len(physical))  # one row that has the name, whichever was written last
-    present = np.flatnonzero(row >= 0)
-    met = names.gather(row[present]).cast(pl.String)
-    order = met.arg_sort().to_numpy()
-    number = np.zeros(len(row), dtype=np.intp)
-    number[present[order]] = np.arange(len(order))
-    return number[physical], met.gather(order).to_list()
+def codes(texts: pl.Series, names: Sequence[str] | None = None) -> Ints:
+    """A number for each text, the same for the same ones: its place in `names`, where these are given, and -1 for a
+    text that is not one of them, and for null."""
+    if names is None:
+        return texts.cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
+    places = texts.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Int64)
+    return places.fill_null(-1).to_numpy().astype(np.int64)
+
+
+def numbers(texts: pl.Series) -> tuple[Ints, list[str]]:
+    """The number of each text, -1 for null, and the distinct texts in sorted order, in which a number is a place."""
+    names = texts.drop_nulls().unique().cast(pl.String).sort().to_list()
+    return codes(texts, names), names
 
 
 def gpu_medians(values: Floats, gpu: Ints, count: int) -> Floats:
     """Each GPU's median of a column with NaN where unknown; NaN for a GPU without a known value."""
     known = np.isfinite(values)
-    if not known.all():
-        values, gpu = values[known], gpu[known]
-    layout = by_group(gpu, ascending(values), count)
-    return medians(values[layout], bounds(gpu, count))
+    return groups_median(values[known], gpu[known], count)

@@ -18,10 +18,10 @@ import polars as pl
 
 from ...store.names import SIMULATED
 from ..runs.measurements import Runs, measurements, numbers
-from ..runs.sittings import days, numbered
+from ..runs.sittings import days, groups_median, numbered
 from ..statistics import bootstrap
 from ..statistics.laws import quantile
-from ..statistics.ordering import Floats, Ints, Spread, ascending, bounds, by_group, correlate, medians
+from ..statistics.ordering import Floats, Ints, Spread, bounds, correlate
 from ..statistics.repeatability import Moments, Repeatability, icc, mean_of
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def by_job(runs: Runs, fences: Spread) -> tuple[Repeatability, Moments | None]:
     known = runs.frame["job_id"].is_not_null().to_numpy()
     job, names = numbers(runs.frame["job_id"].drop_nulls())
     gpu, value = runs.gpu[known], runs.value[known]
-    layout = by_group(job, by_group(gpu, ascending(value), len(runs.names)), len(names))
+    layout = np.lexsort((value, gpu, job))
     job, gpu, value = job[layout], gpu[layout], value[layout]
     starts = bounds(job, len(names))
     # Inside a job the GPUs ascend, so a job with several has different ones first and last.
@@ -208,18 +208,18 @@ def by_job(runs: Runs, fences: Spread) -> tuple[Repeatability, Moments | None]:
     return icc_of(moments, value, starts, fences, "job"), moments
 
 
-def split_half(runs: Runs, order: Ints) -> dict[str, Any]:
+def split_half(runs: Runs) -> dict[str, Any]:
     """The rank correlation of the medians of each GPU's even and odd runs, in the order in which they began."""
     gpus, n = len(runs.names), len(runs.value)
     sequence = np.arange(n)
     if "began" in runs.frame.columns:
         sequence = runs.frame["began"].arg_sort(nulls_last=True).to_numpy().astype(np.intp)
-    layout = by_group(runs.gpu, sequence, gpus)
+    layout = sequence[np.argsort(runs.gpu[sequence], kind="stable")]
     starts = bounds(runs.gpu, gpus)
     odd = np.empty(n, dtype=np.intp)
     odd[layout] = (np.arange(n) - np.repeat(starts[:-1], np.diff(starts))) & 1
     half = runs.gpu * 2 + odd
-    pair = medians(runs.value[by_group(half, order, 2 * gpus)], bounds(half, 2 * gpus)).reshape(gpus, 2)
+    pair = groups_median(runs.value, half, 2 * gpus).reshape(gpus, 2)
     pair = pair[np.isfinite(pair).all(axis=1)]
     if len(pair) == 0:
         return {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}

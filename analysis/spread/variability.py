@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..runs.measurements import OTHERS, SPOKEN, Runs, gpu_medians, measurements, numbers, workloads
+from ..runs.sittings import groups_median
 from ..statistics import bootstrap
 from ..statistics.modes import ModesTest, modes_test, places, quantum
 from ..statistics.ordering import (
@@ -25,14 +27,11 @@ from ..statistics.ordering import (
     Floats,
     Ints,
     Spread,
-    ascending,
     bounds,
-    by_group,
     correlate,
-    medians,
+    ranks,
     spearman_interval,
     spread,
-    tie_ranks,
 )
 from ..statistics.repeatability import Moments, Repeatability, Shares, shares
 from .repeats import (
@@ -171,107 +170,88 @@ def leading_of(rows: Iterable[Variability]) -> Leading | None:
     return leading((row.workload, row.fence_pct, row.belongs) for row in rows if row.level == "gpu" and row.n > 1)
 
 
+@dataclass(frozen=True)
+class _Repeating:
+    """How far the runs of a workload repeat, by GPU and by job."""
+
+    moments: Moments
+    fences: Spread
+    """Of all runs."""
+    middle: Floats
+    """(gpus,) the median of each GPU."""
+    icc: Repeatability
+    icc_job: Repeatability
+    of_jobs: Moments | None
+
+    @classmethod
+    def of(cls, runs: Runs) -> _Repeating:
+        by_gpu = runs.value[np.lexsort((runs.value, runs.gpu))]
+        starts, fences = bounds(runs.gpu, len(runs.names)), spread(np.sort(runs.value))
+        moments = Moments.of(by_gpu, starts)
+        icc_job, of_jobs = by_job(runs, fences)
+        middle = groups_median(runs.value, runs.gpu, len(runs.names))
+        return cls(moments, fences, middle, icc_of(moments, by_gpu, starts, fences, "gpu"), icc_job, of_jobs)
+
+    @property
+    def usual_runs(self) -> float:
+        """The median number of runs of a GPU."""
+        return float(np.median(self.moments.size))
+
+
 def _width(runs: Runs) -> tuple[str, float | None, Belongs]:
     """A workload, the width of the spread of its GPUs in %, and whether it belongs to them."""
-    gpus = len(runs.names)
-    if gpus < 2:
+    if len(runs.names) < 2:
         return runs.workload, None, Belongs.UNKNOWN
-    order = ascending(runs.value)
-    by_gpu, starts = runs.value[by_group(runs.gpu, order, gpus)], bounds(runs.gpu, gpus)
-    moments, fences = Moments.of(by_gpu, starts), spread(runs.value[order])
-    icc_gpu, (icc_job, _) = icc_of(moments, by_gpu, starts, fences, "gpu"), by_job(runs, fences)
-    belongs = belongs_to("gpu", icc_gpu, icc_job, float(np.median(moments.size)))
-    return runs.workload, spread(np.sort(medians(by_gpu, starts))).figures["fence_pct"], belongs
+    repeating = _Repeating.of(runs)
+    belongs = belongs_to("gpu", repeating.icc, repeating.icc_job, repeating.usual_runs)
+    return runs.workload, spread(np.sort(repeating.middle)).figures["fence_pct"], belongs
 
 
 def _rows(
-    runs: Runs,
-    where: pl.DataFrame | None,
-    replicates: int,
-    seed: int,
-    progress: Progress | None,
+    runs: Runs, where: pl.DataFrame | None, replicates: int, seed: int, progress: Progress | None,
     imported: dict[str, int] | None,
-) -> list[Variability]:
+) -> list[Variability]:  # fmt: skip
     """The two rows of one workload."""
-    gpus = len(runs.names)
-    order = ascending(runs.value)
-    ordered, owner = runs.value[order], runs.gpu[order]
-    layout = by_group(runs.gpu, order, gpus)
-    starts = bounds(runs.gpu, gpus)
-    by_gpu = runs.value[layout]
-    middle = medians(by_gpu, starts)
-    middle_order = np.argsort(middle, kind="stable")
-    middle_ordered = middle[middle_order]
-    levels = {"run": spread(ordered), "gpu": spread(middle_ordered)}
-    moments = Moments.of(by_gpu, starts)
-    fences = levels["run"]
-    icc_gpu = icc_of(moments, by_gpu, starts, fences, "gpu")
-    icc_job, job_moments = by_job(runs, fences)
-    correlations = _correlations(runs, order, ordered, middle)
-    test = modes_test(middle_ordered, quantum(ordered))
-    found: dict[str, dict[str, bootstrap.Interval | None]] = {
-        level: dict.fromkeys(bootstrap.FIGURES) for level in levels
+    gpus, repeating = len(runs.names), _Repeating.of(runs)
+    moments, middle, icc_gpu, icc_job = repeating.moments, repeating.middle, repeating.icc, repeating.icc_job
+    orders = {"run": np.argsort(runs.value, kind="stable"), "gpu": np.argsort(middle, kind="stable")}
+    ordered = {"run": runs.value[orders["run"]], "gpu": middle[orders["gpu"]]}
+    owners = {"run": runs.gpu[orders["run"]], "gpu": orders["gpu"]}
+    test = modes_test(ordered["gpu"], quantum(ordered["run"]))
+    intervals_of: dict[str, dict[str, bootstrap.Interval | None]] = {
+        level: dict.fromkeys(bootstrap.FIGURES) for level in orders
     }
-    drawn = units(runs.names, middle_ordered, middle_order, where)
-    reason = (
-        "the bootstrap was switched off"
-        if replicates < 1
-        else "a bootstrap needs more than one GPU"
-        if gpus < 2
-        else None
-    )
+    drawn = units(runs.names, middle, where)
+    reason = None if replicates >= 1 else "the bootstrap was switched off"
+    if reason is None and gpus < 2:
+        reason = "a bootstrap needs more than one GPU"
     if reason is None:
-        resampled = {
-            "run": bootstrap.Resampled(ordered, owner, gpus, drawn.of),
-            "gpu": bootstrap.Resampled(middle_ordered, middle_order, gpus, drawn.of),
-        }
-        label = f"{runs.cluster} {runs.workload}"
-        again = bootstrap.replicate(resampled, seed, drawn.count, replicates, progress and _labelled(progress, label))
-        for level, one in resampled.items():
-            found[level], of_icc = intervals(one, again[level], drawn)
-            if level == "run":
-                icc_gpu = with_interval(icc_gpu, of_icc)
-        if job_moments is not None:
-            icc_job = with_interval(icc_job, bootstrap.replicate_icc(job_moments, seed, replicates))
-    halves = split_half(runs, order)
-    share = _shares(runs, moments, where).as_dict()
+        resampled = {level: bootstrap.Resampled(ordered[level], owners[level], gpus, drawn.of) for level in orders}
+        told = progress and partial(progress, f"{runs.cluster} {runs.workload}")
+        again = bootstrap.replicate(resampled, seed, drawn.count, replicates, told)
+        intervals_of["gpu"], _ = intervals(resampled["gpu"], again["gpu"], drawn)
+        intervals_of["run"], of_icc = intervals(resampled["run"], again["run"], drawn)
+        icc_gpu = with_interval(icc_gpu, of_icc)
+        if repeating.of_jobs is not None:
+            icc_job = with_interval(icc_job, bootstrap.replicate_icc(repeating.of_jobs, seed, replicates))
+    correlations, halves, share = _correlations(runs, middle), split_half(runs), _shares(runs, moments, where).as_dict()
     rows = []
-    for level, figures_of in levels.items():
-        at_runs = level == "run"
-        values, owners = (ordered, owner) if at_runs else (middle_ordered, middle_order)
-        slow, fast = _outliers(figures_of, values, owners, runs.names)
-        modes = tuple(places(values, test.splits))
-        reasons = dict(figures_of.reasons)
-        reasons["interval"] = reason or _about(drawn, found[level], icc_job)
+    for level, values in ordered.items():
+        of_level = repeating.fences if level == "run" else spread(values)
+        slow, fast = _outliers(of_level, values, owners[level], runs.names)
+        about = (level, icc_gpu, icc_job, repeating.usual_runs)
+        interval_says = reason or _about(drawn, intervals_of[level], icc_job)
         rows.append(
             Variability(
-                cluster=runs.cluster,
-                workload=runs.workload,
-                level=level,
-                n=figures_of.n,
-                gpus=gpus,
-                unit=runs.unit,
-                median=figures_of.median,
-                **{name: figures_of.figures[name] for name in FIGURES},
-                slow=slow,
-                fast=fast,
-                icc=icc_gpu,
-                icc_job=icc_job,
-                correlation=correlations[level],
-                modes=modes,
-                modes_test=test,
-                split_half=halves,
-                shares=share,
-                interval=found[level],
-                seed=seed,
-                replicates=replicates,
-                belongs=belongs_to(level, icc_gpu, icc_job, float(np.median(moments.size))),
-                finding=finding(level, icc_gpu, icc_job, float(np.median(moments.size))),
-                left_out=runs.left_out,
-                reasons=reasons,
-                imported=imported,
+                cluster=runs.cluster, workload=runs.workload, level=level, n=of_level.n, gpus=gpus, unit=runs.unit,
+                median=of_level.median, **{name: of_level.figures[name] for name in FIGURES}, slow=slow, fast=fast,
+                icc=icc_gpu, icc_job=icc_job, correlation=correlations[level],
+                modes=tuple(places(values, test.splits)), modes_test=test, split_half=halves, shares=share,
+                interval=intervals_of[level], seed=seed, replicates=replicates, belongs=belongs_to(*about),
+                finding=finding(*about), left_out=runs.left_out, imported=imported,
+                reasons={**of_level.reasons, "interval": interval_says},
             )
-        )
+        )  # fmt: skip
     return rows
 
 
@@ -281,10 +261,6 @@ def _about(drawn: Units, found: dict[str, bootstrap.Interval | None], icc_job: R
     if icc_job.value is not None and icc_job.value >= JOBS_COUPLE:
         narrow = f"the runs of one job share their time, but each {drawn.what} counts as independent"
     return f"{'' if narrow is None else f'too narrow: {narrow}; '}{drawn.says(found)}"
-
-
-def _labelled(progress: Progress, label: str) -> Callable[[int, int], None]:
-    return lambda done, wanted: progress(label, done, wanted)
 
 
 def _outliers(
@@ -300,28 +276,15 @@ def _outliers(
     return listed(range(figures.n - figures.slow, figures.n)), listed(range(figures.fast))
 
 
-def _correlations(runs: Runs, order: Ints, ordered: Floats, middle: Floats) -> dict[str, dict[str, Correlation]]:
-    """The correlation of time with each other column, at both levels."""
-    gpus = len(runs.names)
-    time_ranks = np.empty(len(ordered))
-    time_ranks[order] = tie_ranks(ordered)
-    found: dict[str, dict[str, Correlation]] = {"run": {}, "gpu": {}}
+def _correlations(runs: Runs, middle: Floats) -> dict[str, dict[str, Correlation]]:
+    """The correlation of time with each other column, at both levels. `middle`: (gpus,) the medians of GPUs."""
+    by_level: dict[str, dict[str, Correlation]] = {"run": {}, "gpu": {}}
     for name in OTHERS:
         other = runs.other(name)
-        if other is None or not (known := np.isfinite(other)).any():
-            found["run"][name] = found["gpu"][name] = correlate(ordered, None, SPOKEN[name])
-            continue
-        if known.all():
-            by_other = ascending(other)
-            found["run"][name] = correlate(runs.value, other, SPOKEN[name], time_ranks=time_ranks, order=by_other)
-            gpu = runs.gpu
-        else:
-            found["run"][name] = correlate(runs.value, other, SPOKEN[name])
-            gpu, other = runs.gpu[known], other[known]
-            by_other = ascending(other)
-        typical = medians(other[by_group(gpu, by_other, gpus)], bounds(gpu, gpus))
-        found["gpu"][name] = correlate(middle, typical, SPOKEN[name]).with_interval()
-    return found
+        typical = None if other is None else gpu_medians(other, runs.gpu, len(middle))
+        by_level["run"][name] = correlate(runs.value, other, SPOKEN[name])
+        by_level["gpu"][name] = correlate(middle, typical, SPOKEN[name]).with_interval()
+    return by_level
 
 
 def _places(runs: pl.DataFrame, cluster: str) -> pl.DataFrame | None:
@@ -399,17 +362,16 @@ class Units:
         return f"{text}; none for {', '.join(none)}"
 
 
-def units(names: list[str], ordered: Floats, owners: Ints, where: pl.DataFrame | None) -> Units:
+def units(names: list[str], medians: Floats, where: pl.DataFrame | None) -> Units:
     """Cabinets, if several nodes are in one and those of a cabinet are more alike than others; else nodes, if that is
     so of the GPUs of a node; else GPUs.
 
-    `ordered`: the medians of the GPUs, ascending; `owners`: whose they are; `where`: `gpu`, `node` and `cabinet`.
+    `medians`: (gpus,) of the GPUs; `where`: `gpu`, `node` and `cabinet`.
     """
     found = Units("GPU", len(names))
     if where is None:
         return found
-    rank = np.empty(len(names))
-    rank[owners] = tie_ranks(ordered)
+    rank = ranks(medians)
     places = pl.DataFrame({"gpu": names}).join(where, on="gpu", how="left", maintain_order="left")
     unit = np.arange(len(names))
     for what in ("node", "cabinet"):

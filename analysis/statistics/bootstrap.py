@@ -1,11 +1,9 @@
 """The cluster bootstrap: units (GPUs, or nodes) are drawn with replacement, each with all its runs, and the figures
 computed again.
 
-A replicate is a weight for each unit: how often it was drawn. No resample is ever laid out. The values are sorted
-once; an order statistic of a replicate is found from the running total of the weights over that order, in two
-steps: a sparse matrix (buckets of neighbouring values x units) times the weights (units x replicates) gives the totals
-to the start of every bucket, and only the one bucket that holds the wanted place is looked at value by value. The
-result is the linear quantile of the expanded resample, exactly.
+A replicate is a weight for each unit: how often it was drawn. No resample is ever laid out. The values are sorted once,
+and an order statistic of a replicate is found from the running total of the weights over that order: the linear
+quantile of the expanded resample, exactly.
 
 Percentile intervals for quantiles. Those of the coefficient of variation and of the ICC are studentised, on the
 logarithm of the figure (of the ratio of mean squares): their percentile intervals are too narrow with heavy tails. The
@@ -19,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse, special
+from scipy import special
 
-from .ordering import PROBABILITIES, Floats, Ints, bounds, by_group
+from .ordering import PROBABILITIES, Floats, Ints, bounds
 from .repeatability import Moments, components, icc_from, sums
 
 Counts = npt.NDArray[np.int32]
@@ -52,20 +50,10 @@ class Resampled:
         `unit`: what is drawn with each GPU, by number; None: the GPU by itself.
         """
         self.ordered = ordered
-        layout = by_group(gpus, np.arange(len(ordered)), count)
+        layout = np.argsort(gpus, kind="stable")
         self.moments = Moments.of(ordered[layout], bounds(gpus, count))
-        groups = gpus
-        if unit is not None:
-            groups, count = unit[gpus], int(unit.max()) + 1
+        self.unit = gpus if unit is None else unit[gpus]
         self.sums = sums(self.moments, unit)
-        n = len(ordered)
-        self.width = max(64, math.isqrt(n))
-        buckets = -(-n // self.width)
-        # What is beyond the last value belongs to a unit that is never drawn.
-        self.rows = np.full((buckets + 1, self.width), count)
-        self.rows.ravel()[:n] = groups
-        cells = np.arange(n) // self.width, groups
-        self.table = sparse.csr_array((np.ones(n, dtype=np.int32), cells), shape=(buckets, count))
 
     def figures(self, drawn: Counts) -> dict[str, Floats]:
         """The figures of FIGURES and `icc` for each row of `drawn` (replicates, units); NaN where undefined.
@@ -73,10 +61,7 @@ class Resampled:
         Also `log_cov` and `log_f`, the logarithms of the coefficient of variation and of the ratio of the mean squares
         between and within GPUs, and their standard errors `log_cov_error` and `log_f_error`.
         """
-        totals = self.table @ np.ascontiguousarray(drawn.T)
-        reach = np.zeros((len(drawn), len(totals) + 1), dtype=np.int64)
-        np.cumsum(totals.T, axis=1, out=reach[:, 1:])
-        p5, q1, median, q3, p95, low, high, worst = self._places(drawn, reach)
+        p5, q1, median, q3, p95, low, high, worst = np.array([self._places(row) for row in drawn]).T
         weight = drawn.astype(np.float64)
         between, within, mean, sd = components(weight, self.sums, self.moments.centre)
         with np.errstate(all="ignore"):
@@ -91,38 +76,24 @@ class Resampled:
                 **logarithms(weight, self.sums, self.moments.centre),
             }
 
-    def _places(self, drawn: Counts, reach: Ints) -> list[Floats]:
-        """P5, Q1, median, Q3, P95, the two whisker ends and the largest value of each replicate."""
-        drawn = np.pad(drawn, ((0, 0), (0, 1)))
-        last = reach[:, -1] - 1
-        quantiles = []
-        for p in PROBABILITIES:
-            at = p * last
-            under = np.floor(at).astype(np.int64)
-            lower, upper = (self._select(drawn, reach, one) for one in (under, np.minimum(under + 1, last)))
-            quantiles.append(lower + (at - under) * (upper - lower))
-        reach_of_fence = 1.5 * (quantiles[3] - quantiles[1])
-        first = np.searchsorted(self.ordered, quantiles[1] - reach_of_fence, side="left")
-        past = np.searchsorted(self.ordered, quantiles[3] + reach_of_fence, side="right")
-        ends = self._before(drawn, reach, first), self._before(drawn, reach, past) - 1
-        return [*quantiles, *(self._select(drawn, reach, np.clip(one, 0, last)) for one in (*ends, last))]
+    def _places(self, drawn: npt.NDArray[np.int32]) -> list[float]:
+        """P5, Q1, median, Q3, P95, the two whisker ends and the largest value of one replicate."""
+        reach = np.cumsum(drawn[self.unit])  # how many values of the resample stand up to each of `ordered`
+        last = int(reach[-1]) - 1
 
-    def _before(self, drawn: Counts, reach: Ints, position: Ints) -> Ints:
-        """How many values of each replicate stand before its position of `ordered`."""
-        bucket, within = np.divmod(position, self.width)
-        row = np.arange(len(drawn))
-        inside = np.where(np.arange(self.width) < within[:, None], drawn[row[:, None], self.rows[bucket]], 0)
-        found: Ints = reach[row, bucket] + inside.sum(axis=1)
-        return found
+        def at(places: npt.ArrayLike) -> Floats:
+            """The order statistics at these places, counted from 0."""
+            return self.ordered[np.searchsorted(reach, np.clip(places, 0, last), side="right")]
 
-    def _select(self, drawn: Counts, reach: Ints, place: Ints) -> Floats:
-        """Each replicate's order statistic at its place, counted from 0."""
-        bucket = (reach <= place[:, None]).sum(axis=1) - 1
-        row = np.arange(len(drawn))
-        running = np.cumsum(drawn[row[:, None], self.rows[bucket]], axis=1)
-        inside = (running <= (place - reach[row, bucket])[:, None]).sum(axis=1)
-        found: Floats = self.ordered[bucket * self.width + inside]
-        return found
+        place = np.array(PROBABILITIES) * last
+        under = np.floor(place)
+        lower = at(under)
+        quantiles = lower + (place - under) * (at(under + 1) - lower)
+        fence = 1.5 * (quantiles[3] - quantiles[1])
+        first = np.searchsorted(self.ordered, quantiles[1] - fence, side="left")
+        past = np.searchsorted(self.ordered, quantiles[3] + fence, side="right")
+        before = np.append(0, reach)[[first, past]]
+        return [*quantiles, *at([before[0], before[1] - 1, last])]
 
 
 def logarithms(weights: Floats, columns: Floats, centre: float) -> dict[str, Floats]:

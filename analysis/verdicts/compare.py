@@ -18,12 +18,12 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from ..runs.measurements import codes
 from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, groups_median
 from ..statistics.laws import upper_tail
 from ..statistics.modes import quantum
 from .levels import LEAST, Levels
 from .null import SLOW_SHARE, Null, common_shapes
-from .states import codes
 
 # -- nodes
 _LEAST_NODES = 8

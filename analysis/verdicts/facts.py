@@ -16,11 +16,10 @@ import polars as pl
 from ...store.metrics import board_power_mw
 from ...store.vocabulary import EventKind, Outcome
 from ..engines import HERE, Coverage, Engine
-from ..runs.measurements import SOUND
+from ..runs.measurements import SOUND, codes
 from ..runs.probing import OF_HARDWARE, OF_MEMORY, Probed
 from ..runs.sittings import PAUSE
 from ..runs.windows import GpuDays, PartRows, Progress, WindowPart, arrow_of, gpu_days, made
-from .states import codes
 from .verdict import Kind, Measured, Quantity
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from ...store.schema import FINGERPRINTS, arrow_schema
 from ...store.vocabulary import EventKind, Outcome
 from ..choosing import find
 from ..engines import HERE, Coverage, Engine
+from ..runs.measurements import codes
 from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed, probed
 from ..runs.sittings import days, numbered
 from ..runs.windows import Progress
@@ -30,7 +31,6 @@ from ..spread.passive import passive
 from ..spread.repeats import JOBS_COUPLE
 from .channels import FINGERPRINT
 from .model import Model, table, with_peers
-from .states import codes
 
 if TYPE_CHECKING:
     from ...store import Store

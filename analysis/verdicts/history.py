@@ -18,13 +18,12 @@ import numpy as np
 import polars as pl
 
 from ...store.vocabulary import EventKind
-from ..runs.measurements import coupled_jobs
+from ..runs.measurements import codes, coupled_jobs
 from ..runs.sittings import PAUSE, Floats, Ints, date_of, groups_median
 from ..statistics.laws import poisson_at_least
 from .changes import LevelChange, SharedStep, own_past
 from .levels import in_pct
 from .model import usable, without
-from .states import codes
 from .verdict import Gap, Level, Measured, NotJudged, Quantity, State
 
 if TYPE_CHECKING:

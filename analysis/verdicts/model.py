@@ -19,7 +19,7 @@ import polars as pl
 
 from ...store.names import plain_workload
 from ...store.schema import LEVELS
-from ..runs.measurements import coupled_jobs
+from ..runs.measurements import codes, coupled_jobs
 from ..runs.probing import Probed, names_of, parted
 from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, days, groups_median, latest, step_of
 from ..spread.repeats import JOBS_COUPLE, SOME
@@ -29,7 +29,7 @@ from .causes import Evidence
 from .channels import CHANNELS, WORK, Channel, channels
 from .compare import LEAST_GPUS, Compared, Fleet, compare, share_tails
 from .levels import RELEVANT, Levels, levels
-from .states import codes, line
+from .states import line
 from .verdict import TIME, Gap, NotJudged, PeerLevels
 
 if TYPE_CHECKING:

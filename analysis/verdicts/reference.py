@@ -13,13 +13,12 @@ import polars as pl
 
 from ...store.views import OF_ALL_RUNS
 from ...store.vocabulary import EventKind, stated
-from ..runs.measurements import SOUND
+from ..runs.measurements import SOUND, codes
 from ..runs.probing import IS_FACT
 from .compare import LEAST_GPUS, Fleet
 from .judgements import stored
 from .levels import UNKNOWN_NOISE
 from .model import figures_of
-from .states import codes
 from .verdict import Verdict
 from .watch import Alarm, update
 

@@ -8,13 +8,14 @@ not the median; how slow a GPU is, the levels of the judge say (`levels.levels`)
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from ...store.vocabulary import POWER, THERMAL, reasons_of, stated
+from ..runs.measurements import codes
 from ..runs.probing import CACHE, COMPUTE, LINK, MEMORY, Probed
 from ..runs.sittings import Floats, Ints, days, in_order, numbered
 
@@ -75,16 +76,6 @@ def of_sittings(campaign: Probed, still: Collection[str] = ()) -> pl.DataFrame:
     identity = runs.select(*PEER_KEYS, "gpu", "node", "slot", "stresses", "began")[groups.first]
     measured = pl.DataFrame(means).with_columns(pl.col(pl.Float64).fill_nan(None), pl.col("runs").cast(pl.UInt32))
     return identity.hstack(measured)
-
-
-def codes(texts: pl.Series, names: Sequence[str] | None = None) -> Ints:
-    """A number for each text, the same for the same ones: its place in `names`, where these are given, and -1 for a
-    text that is not one of them, and for null."""
-    if names is None:
-        numbers: Ints = texts.cast(pl.Categorical).to_physical().cast(pl.Int64).to_numpy()
-        return numbers
-    places = texts.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Int64)
-    return places.fill_null(-1).to_numpy().astype(np.int64)
 
 
 @dataclass(frozen=True)
