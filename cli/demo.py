@@ -29,7 +29,7 @@ from .options import (
 from .probe import leave
 
 if TYPE_CHECKING:
-    from ..analysis.verdicts.planted import Planted
+    from ..analysis.verdicts.verdict import Planted
     from ..dashboards.report import Looked
     from ..errors import StoreError
 
@@ -84,7 +84,7 @@ def demo(
         refuse_before(ctx)
         return
     from ..analysis.verdicts.judgements import record
-    from ..analysis.verdicts.planted import compared
+    from ..analysis.verdicts.verdict import planted_faults
     from ..dashboards.answers import demo as answers
     from ..dashboards.report import look
     from .answers.demo import STORE, DemoOptions, measure_demo
@@ -112,9 +112,7 @@ def demo(
         for note in record(measured.store, [looked.judged], datetime.now(UTC).replace(tzinfo=None)):
             tell(f"note: {note}")
         caught = (
-            None
-            if measured.planted is None
-            else compared(measured.planted, looked.judged, looked.campaign, report.ended_ns)
+            None if measured.planted is None else planted_faults(measured.planted, looked.judged, looked.campaign.gpus)
         )
         progress.say("writing the report")
         unwritten = _write(folder, looked, caught, answers.left_out(looked, report))

@@ -23,14 +23,14 @@ from ..analysis.energy.answers import EnergySummary, summary
 from ..analysis.energy.readings import covered
 from ..analysis.fleet.side_by_side import Against, against, comparable, gpus_on, labels, level_of, runs_of, side_by_side
 from ..analysis.fleet.timelines import Timelines, Trend, timelines, trend
+from ..analysis.runs.measurements import codes
 from ..analysis.runs.probing import Probed, has_rows, probed
 from ..analysis.spread.repeats import Belongs, Leading
 from ..analysis.spread.variability import leading_of, leading_workload
 from ..analysis.verdicts import Judgement, Kind, Verdict
 from ..analysis.verdicts.judge import judged
 from ..analysis.verdicts.judgements import last_judgement
-from ..analysis.verdicts.planted import Planted
-from ..analysis.runs.measurements import codes
+from ..analysis.verdicts.verdict import Planted
 from ..errors import InputError
 from ..store.catalog import quoted
 from ..store.names import find_gpu, find_workload

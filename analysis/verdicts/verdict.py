@@ -5,10 +5,11 @@ It holds codes and numbers. The sentences that people read are made of them in `
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..engines import Coverage
 from ..runs.probing import names_of
@@ -542,3 +543,59 @@ class Judgement:
         named = {gpu: f"{own[0].kind}, {own[0].state}" for gpu, own in self.by_key(gpus).items()}
         without = NO_FINDING if self.gpus else None
         return pl.Series("finding", [named.get(gpu, without) for gpu in gpus["gpu"].to_list()], dtype=pl.String)
+
+
+# -- faults that were put into simulated GPUs ----------------------------------------------------------------------
+
+LOOKS_LIKE = {
+    "brake": Kind.BRAKED,
+    "hot": Kind.HOT,
+    "pinned": Kind.PINNED,
+    "slow_memory": Kind.SLOW,
+    "stuck_sensor": Kind.SENSOR,
+    "drift": Kind.HOT,
+    "wrong_results": Kind.WRONG,
+    "lost": Kind.LOST,
+    "throttling": Kind.UNSTABLE,
+    "slow_nvlink": Kind.SLOW,
+    "retired_pages": Kind.MEMORY_ERRORS,
+    "zero_power": Kind.SENSOR,
+    "poor_overlap": Kind.SLOW,
+}
+"""The kind of verdict that each kind of fault should have."""
+
+
+class Fault(Protocol):
+    """The fault of a simulated GPU."""
+
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault of a simulated GPU, and the verdict that was found. It judges the analysis and is never its input."""
+
+    gpu: str
+    kind: str
+    found: str
+    """The kind of the verdict: that of the fault where there is one, else the worst; '' if the GPU has none."""
+
+
+def planted_faults(faults: Iterable[Fault], judged: Judgement, gpus: pl.DataFrame) -> tuple[Planted, ...]:
+    """Each fault with the verdict that was found. `gpus`: of `Probed`."""
+    verdicts = judged.by_key(gpus)
+    listed = []
+    for fault in faults:
+        kinds = [verdict.kind for verdict in verdicts.get(fault.uuid, ())]
+        expected = LOOKS_LIKE[fault.kind]
+        listed.append(Planted(fault.uuid, fault.kind, str(expected if expected in kinds else next(iter(kinds), ""))))
+    return tuple(listed)
+
+
+def falsely_named(planted: Iterable[Planted], judged: Judgement, gpus: pl.DataFrame) -> list[str]:
+    """The healthy GPUs that a verdict covers, be it of the GPU, its node or a batch. `gpus`: of `Probed`."""
+    faulty = {fault.gpu for fault in planted}
+    return [gpu for gpu in judged.by_key(gpus, batches=True) if gpu not in faulty]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ...errors import DeviceError, InputError
 
 if TYPE_CHECKING:
-    from ...analysis.verdicts.planted import Fault
+    from ...analysis.verdicts.verdict import Fault
     from ...probes.campaign import Plan, Progress, Report
     from ...probes.node import Local
     from ...simulation.fleet import Fleet

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...analysis.runs.measurements import SOUND
 from ...analysis.verdicts.judge import ERROR_RATE
-from ...analysis.verdicts.planted import Planted, falsely_named
+from ...analysis.verdicts.verdict import Planted, falsely_named
 from ..document import Command, Document, Part
 from ..documents.evidence import because, remark
 from ..report import next_commands, summary_parts
@@ -75,7 +75,7 @@ def demo_json(result: DemoResult) -> dict[str, Any]:
             {"gpu": fault.gpu, "kind": fault.kind, "found": fault.found or None, "remark": remark(fault) or None}
             for fault in result.planted
         ],
-        "falsely_named": None if result.planted is None else falsely_named(result.planted, judged, campaign),
+        "falsely_named": None if result.planted is None else falsely_named(result.planted, judged, campaign.gpus),
         "not_run": [{"gpu": gpu, "probe": probe, "reason": reason} for gpu, probe, reason in result.report.unrun],
         "failed": [{"gpu": gpu, "error": why} for gpu, why in sorted(result.report.failures.items())],
         "notes": result.report.notes,

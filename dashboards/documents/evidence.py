@@ -12,9 +12,7 @@ from datetime import datetime
 from ...analysis.runs.probing import OF_HARDWARE, OF_MEMORY
 from ...analysis.verdicts import Kind, Level, NotJudged, Smallest, State, Verdict
 from ...analysis.verdicts.channels import CHANNELS, THROTTLED
-from ...analysis.verdicts.compare import LEAST_GPUS
-from ...analysis.verdicts.planted import HIDING, LOOKS_LIKE, Miss, Planted
-from ...analysis.verdicts.verdict import TIME, ComparedWith, Gap, Measured, Part, Quantity
+from ...analysis.verdicts.verdict import LOOKS_LIKE, TIME, ComparedWith, Gap, Measured, Part, Planted, Quantity
 from .. import words
 from ..words import MISSING, interval, many, minute, percent, with_interval
 
@@ -440,32 +438,17 @@ def why_none(smallest: Smallest) -> str | None:
 # -- faults that were put into simulated GPUs --------------------------------------------------------------------
 
 _MISSES = {
-    Miss.NOT_YET: "it would have set in after the campaign had ended",
-    Miss.NEEDS_WEEKS: "it grows over weeks: one campaign is too short to show it",
-    Miss.BY_CHANCE: "two of five of its runs give wrong results: by chance, none did here",
-    Miss.FEW_GPUS: f"there were too few GPUs to compare it with: {LEAST_GPUS} of a model are needed",
-    Miss.LIKE_PEERS: "its figures are among those of its peers",
+    "drift": "it grows over weeks: one campaign is too short to show it",
+    "wrong_results": "two of five of its runs give wrong results: by chance, none did here",
 }
 
 
 def remark(planted: Planted) -> str:
     """Why a planted fault was not found, or as what else; empty where it was found as what it is."""
-    if planted.miss is None:
-        return ""
-    if planted.miss is Miss.OTHER_KIND:
-        return f"found, but not as {LOOKS_LIKE[planted.kind]}"
-    if planted.miss in _MISSES:
-        return _MISSES[planted.miss]
-    parts = []
-    if planted.slower_pct is not None:
-        parts.append(f"it is {planted.slower_pct:.1f} % slower than its peers in {planted.workload}")
-    if planted.rise_pct is not None:
-        parts.append(f"its temperature rises {planted.rise_pct:.0f} % more a watt than that of its peers")
-    text = ", and ".join(parts)
-    if planted.miss is Miss.HIDDEN:
-        faulty = f"{planted.slow} of {planted.gpus:,} GPUs are faulty"
-        return f"{text}; but {faulty}, and more than about one in {HIDING} hide each other"
-    return f"{text}; among {planted.gpus:,} such GPUs this may be chance"
+    expected = LOOKS_LIKE[planted.kind]
+    if planted.found:
+        return "" if planted.found == expected else f"found, but not as {expected}"
+    return _MISSES.get(planted.kind, "it is not far enough from its peers to be named")
 
 
 def _by_figure(verdict: Verdict) -> dict[str, Measured]:

@@ -15,7 +15,7 @@ from ...analysis.contents import FRESH_S, FleetNow
 from ...analysis.runs.probing import Probed
 from ...analysis.verdicts import Judgement, Kind, Verdict
 from ...analysis.verdicts.judge import ERROR_RATE
-from ...analysis.verdicts.planted import Planted, falsely_named
+from ...analysis.verdicts.verdict import Planted, falsely_named
 from ...store.vocabulary import clock_in_words
 from ..document import Cell, Column, Facts, Part, Picture, Section, Table, TableColumns
 from ..figures.looks import Look, looks
@@ -216,7 +216,7 @@ def planted_faults(
 ) -> Section:
     """The faults that were put into simulated GPUs, beside what was found."""
     caught = sum(bool(fault.found) for fault in planted)
-    healthy = [names.get(gpu, gpu) for gpu in falsely_named(planted, judged, campaign)]
+    healthy = [names.get(gpu, gpu) for gpu in falsely_named(planted, judged, campaign.gpus)]
     named = f"healthy GPUs that were named: {listed(healthy, _NAMES) if healthy else 'none'}"
     if not planted:
         return Section("Planted faults", [f"No fault was planted; {named}."])

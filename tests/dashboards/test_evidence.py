@@ -9,8 +9,7 @@ import pytest
 
 from whorl.analysis.verdicts import Cause, Kind, Level, NotJudged, State, Verdict
 from whorl.analysis.verdicts.channels import RISE, THROTTLED, WARM
-from whorl.analysis.verdicts.planted import Miss, Planted
-from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap, Measured, Part, Quantity
+from whorl.analysis.verdicts.verdict import Action, ComparedWith, Gap, Measured, Part, Planted, Quantity
 from whorl.dashboards import words
 from whorl.dashboards.answers.mappings import finding as row
 from whorl.dashboards.documents.evidence import action, because, evidence, reference, remark, size, why_not
@@ -163,10 +162,7 @@ def test_size_and_evidence_have_n_and_intervals() -> None:
     assert "measure again" not in evidence(place)
 
 
-@pytest.mark.parametrize("miss", [None, *Miss])
-def test_a_planted_fault_that_was_missed_says_why(miss: Miss | None) -> None:
-    fault = Planted("GPU-1", "hot", "", miss, 64, 20, slower_pct=2.5, workload="gemm", rise_pct=12.0)
-    assert bool(remark(fault)) is (miss is not None)
-    if miss in (Miss.HIDDEN, Miss.MAY_BE_CHANCE):
-        assert "2.5 % slower than its peers in gemm, and its temperature rises 12 % more a watt" in remark(fault)
-    assert ("20 of 64 GPUs are faulty" in remark(fault)) is (miss is Miss.HIDDEN)
+def test_a_planted_fault_that_was_missed_says_why() -> None:
+    found, others, missed = (remark(Planted("GPU-1", "hot", kind)) for kind in ("hot", "slow", ""))
+    assert (found, others) == ("", "found, but not as hot")
+    assert missed != remark(Planted("GPU-1", "drift", "")) != ""

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.fleet.side_by_side import labels, side_by_side
-from whorl.analysis.verdicts.planted import Miss, Planted
+from whorl.analysis.verdicts.verdict import Planted
 from whorl.dashboards.document import Table
 from whorl.dashboards.documents.fleet import JudgedFleet, headline, newest_readings
 from whorl.dashboards.report import Looked, look, report_document
@@ -115,7 +115,7 @@ def test_a_fleet_says_who_is_fine_who_could_not_be_judged_and_what_was_missed(tm
     assert "Nothing now." in text
     assert "No fault was planted; healthy GPUs that were named: none." in text
     gpu = looked.campaign.gpus["gpu"][0]
-    missed = text_of(looked.page(planted=[Planted(gpu, "drift", "", Miss.NEEDS_WEEKS)]))
+    missed = text_of(looked.page(planted=[Planted(gpu, "drift", "")]))
     assert "0 of 1 planted fault found" in missed
     assert "it grows over weeks" in missed
     assert "planted" not in text_of(looked.page())
