@@ -26,7 +26,7 @@ from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
-from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, PROBES, stored
+from whorl.tests.probed_fleet import BEGAN_NS, CLUSTER, stored
 from whorl.tests.stores import new_store
 
 DAY_NS = 86_400_000_000_000
@@ -43,14 +43,6 @@ def _build(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def two(built_once: BuiltOnce) -> Store:
     return Store.open(built_once("beside", _build) / "store")
-
-
-@pytest.mark.long
-def test_what_can_be_compared_is_what_the_store_has(two: Store) -> None:
-    (one,) = comparable(two)
-    assert one.cluster == CLUSTER
-    assert [(work.name, work.gpus) for work in one.works] == sorted((probe.name, GPUS) for probe in PROBES)
-    assert [campaign.name for campaign in one.campaigns] == ["made-2", "made-1"]
 
 
 def test_a_store_without_runs_has_nothing_to_compare(store: Store) -> None:
@@ -90,18 +82,6 @@ def test_levels_and_intervals_are_those_of_the_fingerprint(two: Store) -> None:
             assert row[f"{apart}_high"] == pytest.approx(100 * (row["ratio_high"] - 1), abs=1e-3)
 
 
-def test_one_run_of_each_gpu_has_no_interval_and_that_is_said(two: Store) -> None:
-    found = beside(runs_of(two, CLUSTER, "gemm-fp32", "made-1"))
-    assert found.runs == GPUS
-    assert found.rows["slower_pct"].is_not_null().all()
-    assert found.rows["slower_pct_low"].is_null().all()
-    assert any("no intervals" in note for note in found.notes)
-    untimed = beside(runs_of(two, CLUSTER, "idle"))
-    assert untimed.rows["time"].is_null().all()
-    assert untimed.rows["power_pct_low"].is_not_null().all()
-    assert any("measure no time" in note for note in untimed.notes)
-
-
 def _imported(path: Path, rows: list[tuple[str, str, str | None, float, int]]) -> Store:
     """Runs of one workload that belong to no campaign, each (gpu, model, node, ms, day)."""
     store = new_store(path)
@@ -126,24 +106,6 @@ def _imported(path: Path, rows: list[tuple[str, str, str | None, float, int]]) -
         "made",
     )
     return store
-
-
-def test_models_are_kinds_of_a_workload_and_few_gpus_are_said(tmp_path: Path) -> None:
-    rows: list[tuple[str, str, str | None, float, int]] = [(f"a{gpu}", "A", "n1", 10.0 + gpu, 0) for gpu in range(9)]
-    rows.append(("b0", "B", None, 99.0, 0))
-    store = _imported(tmp_path / "s", rows)
-    (one,) = comparable(store)
-    assert [(work.name, work.gpus) for work in one.works] == [("w [A]", 9), ("w [B]", 1)]
-    assert one.campaigns == ()
-    found = beside(runs_of(store, "c", "w [B]"))
-    assert found.measured == 1
-    assert found.rows.height == 10, "every GPU has a row"
-    assert found.rows.filter(pl.col("gpu") == "a0").select("n", "time", "slower_pct").row(0) == (0, None, None)
-    assert [note.partition(":")[0] for note in found.notes[:2]] == [
-        "9 of 10 GPUs have no sound run of it, and are shown as n/a.",
-        "Only 1 GPU of B",
-    ]
-    assert found.rows.filter(pl.col("gpu") == "b0")["slower_pct"].to_list() == [0.0]
 
 
 def test_figures_of_the_fingerprint_are_apart_from_the_median_of_the_model(two: Store) -> None:
@@ -219,32 +181,3 @@ def test_runs_of_no_campaign_are_put_together_by_time(tmp_path: Path) -> None:
         undated.runs.columns.index("began"), pl.Series("began", [None] * 8 * days, pl.Datetime("ns"))
     )
     assert trend(undated) is None
-
-
-@pytest.mark.long
-def test_the_trend_says_the_interval_that_all_other_answers_say(tmp_path: Path) -> None:
-    rows: list[tuple[str, str, str | None, float, int]] = [
-        (f"g{gpu}", "A", None, float(200 + (gpu + run) // 2), 0) for gpu in range(12) for run in range(3)
-    ]
-    store = _imported(tmp_path / "s", rows)
-    other = beside(runs_of(store, "c", "w")).rows
-    found = trend_of(store, "c", "w")
-    assert found is not None
-    for gpu, low, high in other.select("gpu", "slower_pct_low", "slower_pct_high").iter_rows():
-        ends = found.of(gpu).select("low", "high").row(0)
-        assert ends == pytest.approx((low, high), abs=1e-3), "one day, whole milliseconds"
-
-
-def test_days_of_one_run_tell_each_others_interval_in_a_trend(tmp_path: Path) -> None:
-    rows: list[tuple[str, str, str | None, float, int]] = [
-        (f"g{gpu}", "A", None, 200.0 + gpu + (0.9, 0.1, 0.6, 0.3)[(gpu + day) % 4], day)
-        for gpu in range(12)
-        for day in range(4)
-    ]
-    found = trend_of(_imported(tmp_path / "s", rows), "c", "w")
-    assert found is not None
-    for gpu in range(12):
-        mine = found.of(f"g{gpu}")
-        assert mine["n"].to_list() == [1, 1, 1, 1]
-        assert mine["low"].max() < mine["slower_pct"].min(), "each holds the other days"  # type: ignore[operator]
-        assert mine["slower_pct"].max() < mine["high"].min()  # type: ignore[operator]

@@ -13,7 +13,6 @@ import pytest
 
 from whorl.analysis.fleet.timelines import timelines
 from whorl.analysis.runs.probing import probed
-from whorl.dashboards.figures.fleet import over_time
 from whorl.store import Store
 from whorl.tests.probed_fleet import RUN_S, stored
 
@@ -54,19 +53,3 @@ def test_a_gpu_that_begins_each_probe_later_is_compared_in_the_same_probe(tmp_pa
     waiting = (lines.time_s > lines.windows[late][0].ended_s + 1) & (lines.time_s < lines.windows[late][1].began_s - 1)
     assert waiting.any()
     assert np.isnan(lines.fleet[late]["power_w"][waiting]).all(), "no other GPU waited there: nothing to compare with"
-
-
-@pytest.mark.long
-def test_every_value_of_a_time_line_is_inside_its_panel(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "s", 16, 3, kinds=("pinned",))
-    campaign = probed(store)
-    gpu = campaign.gpus["gpu"][0]
-    lines = timelines(store, campaign, [gpu])
-    assert lines is not None
-    figure = over_time(lines, gpu, "x")
-    assert figure.layout.yaxis.range[0] == 0, "power begins at 0"
-    for trace in figure.data:
-        low, high = figure.layout[trace.yaxis.replace("y", "yaxis")].range
-        values = np.asarray(trace.y, dtype=float)
-        assert np.isfinite(values).any()
-        assert low < np.nanmin(values) <= np.nanmax(values) < high

@@ -45,29 +45,6 @@ def test_a_change_of_driver_firmware_or_place_is_a_mark(store: Store) -> None:
     ]
 
 
-def test_a_slot_that_becomes_known_is_no_move(store: Store) -> None:
-    seen(store, 0, node="n1")
-    seen(store, 1, node="n1", slot=2)
-    seen(store, 2, node="n1", slot=None)
-    assert marks(store, "c", ["g"]) == []
-    seen(store, 3, node="n1", slot=1)
-    assert [one.says for one in marks(store, "c", ["g"])] == ["moved from n1/2 to n1/1"]
-
-
-def test_a_driver_that_the_node_loaded_is_told_once(store: Store) -> None:
-    seen(store, 0, driver="535", node="n1")
-    seen(store, 2.5, driver="550", node="n1")
-    happened(store, event(2, EventKind.DRIVER_RELOADED, None, node="n1", version="550"))
-    assert [one.at - DAY for one in marks(store, "c", ["g"], "n1")] == [timedelta(2)]
-    assert [one.at - DAY for one in marks(store, "c", ["g"], "n7")] == [timedelta(2.5)]
-
-
-def test_many_errors_of_a_day_are_one_mark(store: Store) -> None:
-    happened(store, *(event(1 + hour / 24, EventKind.XID, says=f"XID {hour}") for hour in range(5)))
-    (one,) = marks(store, "c", ["g"])
-    assert (one.what, one.n, one.says) == ("xid", 5, "5 on this day; the first: XID 0")
-
-
 def test_events_are_those_of_the_gpu_and_of_its_node_the_newest_first(store: Store) -> None:
     happened(
         store, event(0, EventKind.APPEARED), event(1, EventKind.XID), event(2, EventKind.DRIVER_GONE, None, node="n1"),

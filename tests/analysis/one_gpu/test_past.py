@@ -66,34 +66,6 @@ def test_the_spread_is_that_of_the_runs(fleet: Store) -> None:
     assert line.within.pct == pytest.approx(100 * np.sqrt(x.reshape(4, 3).var(axis=1, ddof=1).mean()))
 
 
-@pytest.mark.long
-def test_one_run_is_a_point_without_a_spread(tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 4, (0,))
-    line = lines(store, uuid(1))["gemm-fp32"]
-    assert len(line.sittings) == 1
-    assert (line.within, line.between) == (None, None)
-    assert line.sittings[0].low_pct is None
-    assert line.sittings[0].peers == 4
-
-
-@pytest.mark.long
-def test_a_gpu_alone_is_compared_with_itself(tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 1, (0, 2), runs=lambda _: 2)
-    line = lines(store, uuid(0))["gemm-fp32"]
-    assert not line.beside_peers
-    assert {(one.peers, one.peers_pct, one.that_day_pct) for one in line.sittings} == {(0, None, None)}
-    assert line.between is not None
-    assert (line.between.low_pct, line.between.peers_pct) == (None, None), "two sittings have no interval"
-
-
-@pytest.mark.long
-def test_runs_without_a_date_stand_in_no_sitting(tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 9, (0,))
-    add_run(store, uuid(2), None, 104.0)
-    line = lines(store, uuid(2))["gemm-fp32"]
-    assert (line.runs, line.undated, len(line.sittings)) == (2, 1, 1)
-
-
 def add_run(store: Store, gpu: str, began: int | None, time: float, **conditions: object) -> None:
     shared = {"run_id": [f"{gpu}-{began}-{time}"], "cluster": [CLUSTER], "workload": ["gemm-fp32"], "gpu": [gpu]}
     said = {"conditions": [conditions or None], "began": [began], "status": ["ok"]}
@@ -114,9 +86,3 @@ def test_runs_at_another_power_limit_have_the_name_of_their_kind(tmp_path: Path)
     for gpu in (1, 6):
         assert set(lines(store, uuid(gpu))) == set(every.filter(pl.col("gpu") == uuid(gpu))["workload"])
     assert lines(store, uuid(6))["gemm-fp32 [200 W]"].sittings[0].peers == 5
-
-
-@pytest.mark.long
-def test_peers_are_those_of_the_model(tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 16, (0,), model=lambda gpu: "A" if gpu < 6 else "B")
-    assert {line.sittings[0].peers for line in lines(store, uuid(1)).values()} == {6}

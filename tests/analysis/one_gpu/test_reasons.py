@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.one_gpu import happened as module
 from whorl.analysis.one_gpu.happened import Held, Reasons, reasons
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -47,18 +46,6 @@ def test_a_counter_tells_the_share_of_the_time(store: Store) -> None:
     assert found.n.sum() == found.readings == 3600
     assert np.allclose(found.covered, 1.0, atol=0.05)
     assert set(found.stretch.tolist()) == {0}
-
-
-@pytest.mark.parametrize(("every_ns", "counted_each"), [(SECOND // 5, 1), (SECOND, 10)])
-def test_no_step_is_shorter_than_the_time_between_readings(store: Store, every_ns: int, counted_each: int) -> None:
-    """75 readings: as if nothing was read in each second step."""
-    ts = BEGAN + every_ns * np.arange(75)
-    held = [int(at - BEGAN) // 2 if place % counted_each == 0 else None for place, at in enumerate(ts)]
-    readings(store, ts, power_violation_ns=held)
-    found, by_name = asked(store)
-    assert len(found.n) > 3
-    assert (found.n > 0).all()
-    assert np.isfinite(by_name["power_cap"].share).all()
 
 
 def test_without_a_counter_the_readings_tell_it(store: Store) -> None:
@@ -111,34 +98,3 @@ def test_pruned_minutes_count_as_what_they_replaced(store: Store) -> None:
     assert (found.minutes, found.readings) == (60, 4200)
     assert by_name["power_cap"].whole == pytest.approx(0.1, abs=0.01)
     assert by_name["thermal_software"].whole == pytest.approx(3600 / 4200), "at most: any second counts for its minute"
-
-
-def test_the_time_can_be_chosen(store: Store) -> None:
-    readings(store, every_second(1200), clock_event_reasons=[reason_bit("power_cap")] * 600 + [0] * 600)
-    found, by_name = asked(store, BEGAN + 300 * SECOND, BEGAN + 900 * SECOND)
-    assert found.readings == 600
-    assert by_name["power_cap"].whole == pytest.approx(0.5)
-    assert reasons(store, "c", ["g"], BEGAN + 2 * DAY) is None
-
-
-def test_of_too_much_the_newest_days_are_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for day in range(3):
-        readings(store, every_second(300, BEGAN + day * DAY), clock_event_reasons=[4 * day] * 300)
-    monkeypatch.setattr(module, "_ROWS", 600)
-    found, _ = asked(store)
-    assert (found.cut, found.readings) == (True, 600)
-
-
-def test_one_reading_says_nothing(store: Store) -> None:
-    assert reasons(store, "c", ["g"]) is None
-    readings(store, every_second(1), clock_event_reasons=[4])
-    assert reasons(store, "c", ["g"]) is None
-
-
-def test_readings_without_reasons_do_not_say_that_there_were_none(store: Store) -> None:
-    readings(store, every_second(60), power_mw=[100_000] * 60)
-    found, by_name = asked(store)
-    assert not by_name
-    assert not found.told
-    readings(store, every_second(60, BEGAN + 60 * SECOND), clock_event_reasons=[0] * 60)
-    assert asked(store)[0].told

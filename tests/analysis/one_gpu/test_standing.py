@@ -11,15 +11,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from whorl.analysis.one_gpu import standing
-from whorl.analysis.one_gpu.standing import alike, figures, neighbours, standings, times
+from whorl.analysis.one_gpu.standing import figures, standings, times
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, fingerprints
 from whorl.analysis.verdicts.model import Model
 from whorl.store import Store
 from whorl.store.vocabulary import EventKind
 from whorl.tests.judged_fleet import CLUSTER, judged_store, uuid
-from whorl.tests.probed_fleet import BEGAN_NS, stored
 
 SLOW = 5
 
@@ -69,30 +67,6 @@ def test_what_is_stored_counts_and_says_the_same_as_what_is_computed(tmp_path: P
     assert [one.off_pct for one in times_] == sorted((one.off_pct or math.nan for one in times_), reverse=True)
 
 
-def test_a_large_cluster_is_not_computed_in_a_request(fleet: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing, "COMPUTED_RUNS", 10)
-    assert figures(fleet, CLUSTER) is None
-    assert figures(fleet, "nowhere") is None
-
-
-def test_a_gpu_without_peers_has_no_band(tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 1, (0,))
-    found = figures(store, CLUSTER)
-    assert found is not None
-    assert {(one.band, one.off_pct) for one in standings(store, found, uuid(0))} == {(None, None)}
-    assert neighbours(alike(store, found), uuid(0), {}) == []
-
-
-@pytest.mark.long
-def test_a_gpu_without_a_model_has_the_others_without_one_as_peers(tmp_path: Path) -> None:
-    store = judged_store(tmp_path / "S", 9, (0,), model=lambda _: None)
-    found = figures(store, CLUSTER)
-    assert found is not None
-    time = times(standings(store, found, uuid(0)))[0]
-    assert (time.gpus, time.peers) == (9, 9)
-    assert len(neighbours(alike(store, found), uuid(0), {uuid(1): "n01/1"})) == 3
-
-
 def test_errors_that_nobody_watched_for_are_not_known(tmp_path: Path) -> None:
     campaign = probed(judged_store(tmp_path / "S", 4, (0,)), every=True)
     runs = campaign.runs.with_columns(pl.lit(None, pl.String).alias("probe_version"))
@@ -108,13 +82,3 @@ def test_errors_that_nobody_watched_for_are_not_known(tmp_path: Path) -> None:
     assert counted(imported, "xids", 2)[:2] == counted(imported, "losses", 2)[:2] == (None, None)
     assert counted(imported, "xids", 1) == (1, 1, 1), "an imported file told of it"
     assert counted(imported, "failed_runs", 2) == (0, 1, 4)
-
-
-@pytest.mark.long
-def test_the_interval_of_a_share_ends_at_none_and_at_all(tmp_path: Path) -> None:
-    store, _ = stored(tmp_path / "S", 16, kinds=("brake",))
-    stored(tmp_path, 16, kinds=("brake",), campaign="made-2", began_ns=BEGAN_NS + 86_400 * 10**9, into=store)
-    share = fingerprint(Model(probed(store, every=True))).filter(pl.col("figure") == "throttled_runs")
-    assert share["value"].max() > 0  # type: ignore[operator]
-    assert share["low"].min() == 0
-    assert share["high"].max() <= 1  # type: ignore[operator]

@@ -10,7 +10,7 @@ import pytest
 
 from whorl.analysis import measurements, mixed_conditions
 from whorl.analysis.fleet.side_by_side import comparable
-from whorl.analysis.placement import available, scores
+from whorl.analysis.placement import available
 from whorl.analysis.runs.probing import probed
 from whorl.dashboards.report import look
 from whorl.errors import InputError
@@ -99,25 +99,8 @@ def test_what_is_told_apart_is_not_said_to_be_pooled(store: Store) -> None:
 LOW = "sgemm [V100, 250 W, clock not locked]"
 
 
-@pytest.mark.long
-def test_a_kind_is_asked_for_by_the_name_it_is_given(store: Store) -> None:
-    assert measurements(store, workloads=[LOW], run_ids=True)["run_id"].to_list() == ["b"]
-    assert measurements(store, workloads=["sgemm"]).height == 5
-    assert list(scores(store, [LOW]).workloads) == [LOW]
-    assert advise(store, LOW, no_scheduler=True).advice.workload == LOW
-
-
 def test_advice_asks_which_kind_is_meant(store: Store) -> None:
     for said in ("sgemm", "gemm-fp32"):
         with pytest.raises(InputError, match="runs of sgemm differ in model, power limit or clock: ") as why:
             advise(store, said, no_scheduler=True)
         assert f'"{LOW}"' in str(why.value)
-
-
-def test_a_campaign_of_one_kind_keeps_the_plain_name(store: Store) -> None:
-    columns = {"run_id": ["h"], "cluster": ["c"], "workload": ["sgemm"], "gpu": ["v1"], "campaign": ["one"]}
-    results = {"run_id": ["h"], "figure": ["time"], "value": [1.0], "unit": ["ms"]}
-    store.append({"runs": pa.table(columns), "results": pa.table(results)}, "y")
-    looked = look(store, "one")
-    assert looked.campaign.probes == ["sgemm"]
-    assert {row.workload for row in looked.spread} == {"sgemm"}

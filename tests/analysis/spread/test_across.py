@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -62,12 +61,6 @@ def test_an_ambiguous_link_is_not_used_and_counted(extra: tuple[str, str, str], 
     assert (row.n, row.ambiguous) == (n, unusable)
 
 
-def test_a_uuid_with_two_places_still_meets_itself() -> None:
-    known = identities(("U0", "U0", "p0"), ("U0", "U0", "p1"))
-    row = times(pl.concat([runs("a", A), runs("b", A)]), known)
-    assert (row.n, row.ambiguous) == (8, 0)
-
-
 def test_a_third_name_leads_to_the_uuid_also_by_way_of_the_place() -> None:
     known = identities(
         *((f"host-{i}", None, f"p{i}") for i in range(4)),
@@ -79,15 +72,6 @@ def test_a_third_name_leads_to_the_uuid_also_by_way_of_the_place() -> None:
     assert row.n == 8
 
 
-def test_two_names_of_one_gpu_are_one_gpu() -> None:
-    known = identities(("U0", "U0", "p0"))
-    twice = pl.concat([runs("a", {**A, "p0": 500.0}), runs("b", A)])
-    row = times(twice, known)
-    assert row.n == 8
-    medians = [np.median([A["U0"] - 1, A["U0"], A["U0"] + 1, 499.0, 500.0, 501.0]), *(A[f"U{i}"] for i in range(1, 8))]
-    assert row.spearman == pytest.approx(spearman(medians, [A[f"U{i}"] for i in range(8)]))
-
-
 def test_too_few_or_constant_is_none_with_the_reason() -> None:
     few = times(pl.concat([runs("a", {"x": 1.0, "y": 2.0}), runs("b", {"x": 3.0, "y": 1.0})]))
     assert (few.n, few.spearman, few.low) == (2, None, None)
@@ -97,13 +81,6 @@ def test_too_few_or_constant_is_none_with_the_reason() -> None:
     assert flat.reason == "time of b is constant (5)"
     perfect = times(pl.concat([runs("a", A), runs("b", A)]))
     assert perfect.spearman == pytest.approx(1.0)
-
-
-def test_other_figures_are_compared_where_both_have_them() -> None:
-    both = pl.concat([runs("a", A, power_w=300.0), runs("b", A)], how="diagonal")
-    pairs = {(row.figure_a, row.figure_b): row for row in across(both)}
-    assert set(pairs) == {("time", "time"), ("power", "time")}
-    assert pairs["power", "time"].reason == "power of a is constant (300)"
 
 
 def test_clusters_do_not_mix_and_pairs_come_sorted() -> None:

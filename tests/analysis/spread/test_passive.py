@@ -13,7 +13,6 @@ import pytest
 from whorl.analysis import identities, measurements
 from whorl.analysis.spread.passive import LONGHORN, passive, passive_fingerprints
 from whorl.analysis.spread.variability import linked_names
-from whorl.analysis.verdicts.plan import planned
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.schema import arrow_rows
@@ -74,31 +73,6 @@ def test_the_order_and_the_intervals_are_right(tmp_path: Path) -> None:
         inside += list((rows["low"].to_numpy() <= true) & (true <= rows["high"].to_numpy()))
         assert (rows["runs"].to_list(), rows["jobs"].to_list()) == ([JOBS] * GPUS, [JOBS] * GPUS)
     assert 0.88 < np.mean(inside) <= 1.0
-
-
-@pytest.mark.long
-def test_time_is_not_used(tmp_path: Path) -> None:
-    """The same scores, whatever the jobs' times are: no label is needed."""
-    fleet = Fleet()
-    plain = scores(fleet.store(tmp_path / "plain"))
-    timed = fleet.store(tmp_path / "timed")
-    keys = {key: fleet.runs[key] for key in ("run_id", "cluster", "workload", "gpu")}
-    n = len(fleet.power)
-    more = {"figure": ["time"] * n, "unit": ["ms"] * n, "repeat": [0] * n, "value": np.linspace(9, 1, n)}
-    timed.append({"results": arrow_rows("results", keys | more)}, "times")
-    assert scores(timed).equals(plain)
-
-
-def test_what_they_are_worth_is_said(tmp_path: Path) -> None:
-    (worth,) = passive(Fleet().store(tmp_path / "s")).worth
-    assert worth.split_half is not None
-    assert worth.split_half > 0.8
-    assert (worth.figure, worth.gpus, worth.reason) == ("power_max", GPUS, None)
-    assert 0.8 * GPUS < worth.split_half_gpus <= GPUS  # a random half may hold no job of a GPU
-    assert worth.expected == LONGHORN["power_max"]
-    (few,) = passive(Fleet(gpus=4).store(tmp_path / "few")).worth
-    assert (few.gpus, few.split_half) == (4, None)
-    assert few.reason == "fewer than 10 GPUs have jobs in both halves"
 
 
 def reduced_clock(fleet: Fleet) -> None:
@@ -168,24 +142,6 @@ def test_a_gpu_that_cannot_be_ranked_says_why(tmp_path: Path) -> None:
         "g003": "only one job: nothing shows how far it repeats",
     }
     assert rows.filter(pl.col("gpu") == "g003")["runs"].item() == JOBS
-
-
-def test_an_empty_store_has_no_rows(tmp_path: Path) -> None:
-    found = passive(new_store(tmp_path / "s"))
-    assert (found.rows.height, found.worth) == (0, ())
-
-
-def test_models_are_not_compared_with_each_other(tmp_path: Path) -> None:
-    fleet = Fleet()
-    half = GPUS // 2 * JOBS
-    fleet.power[half:] *= 0.6
-    store = fleet.store(tmp_path / "s")
-    names = sorted(set(fleet.runs["gpu"]))
-    models = ["V100"] * (GPUS // 2) + ["T4"] * (GPUS // 2)
-    store.append({"gpus": arrow_rows("gpus", {"cluster": ["c"] * GPUS, "gpu": names, "model": models})}, "g")
-    rows = scores(store)
-    assert rows.group_by("workload").agg(pl.col("score").median().abs() < 0.1)["score"].to_list() == [True, True]
-    assert set(rows["workload"]) == {"train [V100]", "train [T4]"}
 
 
 def test_collected_telemetry_takes_the_place_of_figures(tmp_path: Path) -> None:
@@ -268,29 +224,3 @@ def test_longhorn_power_of_2022_ranks_the_speed_of_2020(tmp_path: Path) -> None:
     assert by_workload["sgemm"].gpus == 0
     named = found.rows.filter((pl.col("workload") == "resnet") & pl.col("gpu").str.starts_with("GPU-"))
     assert named["name"].str.contains("^c[0-9]+-[0-9]+/[0-3]$").all()
-
-
-@pytest.mark.long
-def test_of_the_gpus_that_a_plan_expects_to_be_slow_as_many_are(tmp_path: Path) -> None:
-    """Two GPUs of three were never probed; the power of their jobs tells speed as well as it did on Longhorn."""
-    gpus, sigma, rho = 450, 0.02, 0.83
-    made = Fleet(gpus=gpus, jobs=2, noise=0.001)
-    store = made.store(tmp_path / "S")
-    rng = np.random.default_rng(8)
-    slower = sigma * (rho * made.level / made.level.std() + np.sqrt(1 - rho**2) * rng.normal(size=gpus))
-    probed = np.repeat(np.arange(gpus // 3), 2)
-    n = len(probed)
-    same = {"run_id": [f"p{i}" for i in range(n)], "cluster": ["c"] * n, "workload": ["gemm-fp32"] * n}
-    same["gpu"] = [f"g{i:03d}" for i in probed]
-    began = np.tile([0, 86_400 * SECOND], n // 2)
-    times = 10 * np.exp(slower[probed] + 0.001 * rng.normal(size=n))
-    result = same | {"figure": ["time"] * n, "unit": ["ms"] * n, "repeat": [0] * n, "value": times}
-    known = {"cluster": ["c"] * gpus, "gpu": [f"g{i:03d}" for i in range(gpus)], "first_seen": [0] * gpus}
-    tables = {"runs": same | {"began": began}, "results": result, "gpus": known}
-    store.append({name: arrow_rows(name, rows) for name, rows in tables.items()}, "p")
-    found = planned(store, ("gemm-fp32",), budget_s=1e9, seconds=10.0)
-    never = {one.gpu: one.slow_chance for one in found.gpus if one.sittings == 0}
-    assert len(never) == gpus - gpus // 3
-    slow = {f"g{i:03d}": slower[i] > np.log(1.03) for i in range(gpus)}
-    seen = sum(slow[gpu] for gpu in never)
-    assert abs(sum(never.values()) - seen) < 2 * np.sqrt(seen)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from whorl.analysis.statistics.repeatability import Moments, icc, mean_of, shares
+from whorl.analysis.statistics.repeatability import Moments, icc, shares
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -41,50 +41,6 @@ def test_icc_by_definition() -> None:
         assert found.value == pytest.approx(value, abs=1e-9)
         assert found.sd_between_pct == pytest.approx(100 * between / values.mean(), rel=1e-6, abs=1e-9)
         assert found.sd_within_pct == pytest.approx(100 * within / values.mean(), rel=1e-9)
-
-
-def test_balanced_icc_follows_from_the_f_test() -> None:
-    rng = np.random.default_rng(1)
-    group = np.repeat(np.arange(12), 5)
-    values = rng.normal(0, 2, 12)[group] + rng.normal(size=60) + 50
-    sets = values.reshape(12, 5)
-    f = 5 * sets.mean(axis=1).var(ddof=1) / sets.var(axis=1, ddof=1).mean()
-    assert icc(moments(values, group), "gpu").value == pytest.approx((f - 1) / (f + 4))
-
-
-def test_icc_is_right_on_average() -> None:
-    values = []
-    for seed in range(300):
-        rng = np.random.default_rng([6, seed])
-        group = np.repeat(np.arange(60), rng.integers(2, 7, 60))
-        found = icc(moments(rng.normal(0, 1, 60)[group] + rng.normal(0, 2, len(group)) + 100, group), "gpu").value
-        assert found is not None
-        values.append(found)
-    assert np.mean(values) == pytest.approx(0.2, abs=4 * np.std(values) / np.sqrt(300) + 0.005)
-
-
-def test_a_big_common_time_costs_no_digits() -> None:
-    rng = np.random.default_rng(2)
-    group = np.repeat(np.arange(10), 4)
-    values = rng.normal(0, 1, 10)[group] + rng.normal(0, 1, 40)
-    assert icc(moments(values + 1e9, group), "gpu").value == pytest.approx(
-        icc(moments(values + 1, group), "gpu").value, rel=1e-5
-    )
-
-
-def test_undefined_icc_has_a_reason() -> None:
-    one = icc(moments(np.array([1.0, 2.0]), np.array([0, 0])), "gpu")
-    assert (one.value, one.reason) == (None, "fewer than two GPUs")
-    single = icc(moments(np.array([1.0, 2.0]), np.array([0, 1])), "gpu")
-    assert (single.value, single.reason) == (None, "each GPU has only one run")
-    same = icc(moments(np.full(4, 0.1), np.array([0, 0, 1, 1])), "gpu")
-    assert (same.value, same.reason) == (None, "every value is the same")
-
-
-def test_spearman_brown_is_the_icc_of_means() -> None:
-    assert mean_of(0.2, 1) == pytest.approx(0.2)
-    assert mean_of(0.2, 4) == pytest.approx(1 / (1 + 4 / 4))
-    assert mean_of(0.0, 10) == 0.0
 
 
 def machine(
@@ -134,28 +90,6 @@ def test_shares_of_unbalanced_machines_are_right_on_average() -> None:
     ], dtype=float)  # fmt: skip
     # The share is a ratio of estimates: 0.02 is its bias, beside four standard errors.
     assert np.abs(found.mean(0) - true).max() < 0.02 + 4 * found.std(0).max() / np.sqrt(200)
-
-
-def test_the_components_themselves_have_no_bias() -> None:
-    from whorl.analysis.statistics.repeatability import _components
-
-    sds = (2.0, 1.0, 3.0, 2.0)
-    found = np.array([
-        _components(moments(v, gpu), [np.arange(len(node)), node, cabinet])
-        for v, gpu, node, cabinet in (machine(seed, sds, unbalanced=True) for seed in range(400))
-    ])  # fmt: skip
-    error = found.std(0) / np.sqrt(400)
-    assert (np.abs(found.mean(0) - np.square(sds)[::-1]) < 4 * error).all()
-
-
-def test_without_places_the_shares_are_the_icc() -> None:
-    values, gpu, _, _ = machine(3, (0.0, 0.0, 3.0, 2.0), unbalanced=True)
-    both = moments(values, gpu)
-    found = shares(both, None, None)
-    assert found.share["gpu"] == pytest.approx(icc(both, "gpu").value)
-    assert found.share["cabinet"] is None
-    assert found.reasons["cabinet"] == "no cabinet is known"
-    assert found.share["gpu"] + (found.share["run"] or 0) == pytest.approx(1.0)  # type: ignore[operator]
 
 
 def test_levels_that_cannot_be_told_apart_say_so() -> None:

@@ -64,16 +64,6 @@ def finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def test_clusters_and_workloads_are_kept_apart() -> None:
-    one, two = fleet(1), fleet(2)
-    mixed = pl.concat([two.with_columns(cluster=pl.lit("d")), one.with_columns(workload=pl.lit("x")), one, two])
-    mixed = mixed.unique(["cluster", "workload", "gpu", "began"], maintain_order=True)
-    rows = variability(mixed, replicates=0)
-    assert [(r.cluster, r.workload) for r in rows[::2]] == [("c", "w"), ("c", "x"), ("d", "w")]
-    assert rows[2].median == variability(one, replicates=0)[0].median
-    assert rows[4].median == variability(two, replicates=0)[0].median
-
-
 def test_the_order_of_the_rows_changes_nothing() -> None:
     table = fleet(3)
     expected = [row.as_dict() for row in variability(table, replicates=100)]
@@ -85,30 +75,6 @@ def test_the_order_of_the_rows_changes_nothing() -> None:
                 assert found[name] == a[name], name
             for name, correlation in a["correlation"].items():
                 assert found["correlation"][name] == pytest.approx(correlation, rel=1e-12)
-
-
-def test_the_names_may_be_categorical() -> None:
-    table = fleet(3)
-    names = ("cluster", "workload", "gpu", "unit", "node", "cabinet", "job_id")
-    categorical = table.with_columns(pl.col(names).cast(pl.Categorical))
-    a, b = variability(table, replicates=20), variability(categorical, replicates=20)
-    assert [row.as_dict() for row in a] == [row.as_dict() for row in b]
-
-
-def test_the_seed_decides_the_intervals_and_nothing_else() -> None:
-    table = fleet(4)
-    one, same, other = (variability(table, replicates=100, seed=seed)[0] for seed in (1, 1, 2))
-    assert one == same
-    assert one.interval != other.interval
-    assert one.seed == 1
-    assert (one.median, one.fence_pct, one.icc.value) == (other.median, other.fence_pct, other.icc.value)
-
-
-def test_progress_is_told() -> None:
-    steps: list[tuple[str, int, int]] = []
-    variability(fleet(), replicates=300, progress=lambda *step: steps.append(step))
-    assert steps[-1] == ("c w", 300, 300)
-    assert [done for _, done, _ in steps] == sorted({done for _, done, _ in steps})
 
 
 def test_one_run() -> None:
@@ -123,37 +89,6 @@ def test_one_run() -> None:
         assert row.reasons["interval"] == "a bootstrap needs more than one GPU"
         assert row.modes == ({"median": 5.0, "share": 1.0, "n": 1},)
         assert row.belongs is Belongs.UNKNOWN
-
-
-def test_one_run_for_each_gpu_cannot_tell_repeatability() -> None:
-    rng = np.random.default_rng(0)
-    run, gpu = variability(frame([f"g{i}" for i in range(50)], rng.normal(100, 1, 50).tolist()), replicates=50)
-    assert run.fence_pct == gpu.fence_pct
-    assert run.interval == gpu.interval
-    assert run.icc.value is None
-    assert run.shares["gpu"] is None
-    assert run.split_half == {"spearman": None, "gpus": 0, "reason": "no GPU has two runs"}
-    assert run.belongs is Belongs.UNKNOWN
-
-
-def test_equal_values() -> None:
-    for row in variability(frame(["a", "a", "b", "b", "c", "d"], [0.1] * 6), replicates=20):
-        assert (row.fence_pct, row.range_pct, row.worst_over_median) == (0.0, 0.0, 1.0)
-        assert (row.slow, row.fast) == ((), ())
-        assert row.icc.value is None
-        assert row.belongs is Belongs.ALIKE
-        assert row.modes_test.p is None
-        assert finite(row.as_dict())
-
-
-def test_zero_median() -> None:
-    for row in variability(frame(["a", "a", "b", "b"], [0.0, 0.0, 0.0, 8.0]), replicates=20)[:1]:
-        for name in PERCENTAGES:
-            assert getattr(row, name) is None
-            assert row.reasons[name] == "the median is zero"
-        assert row.cov_pct == pytest.approx(200.0)
-        assert [outlier.ratio for outlier in row.slow] == [None]
-        assert finite(row.as_dict())
 
 
 def test_columns_that_are_missing_or_empty_say_so() -> None:
@@ -240,16 +175,6 @@ def test_the_widest_spread_that_belongs_to_the_gpus_leads() -> None:
     assert leading([("one", None, Belongs.GPUS)]) is None
 
 
-def test_a_gpu_is_placed_by_any_of_its_runs() -> None:
-    table = fleet(5)
-    known = table.with_columns(pl.col("node").forward_fill().over("gpu").backward_fill().over("gpu"))
-    a, b = (variability(one, replicates=0)[0].shares for one in (table, known))
-    assert a["n"] == b["n"] == 180
-    assert a == b
-    half = known.with_columns(node=pl.when(pl.col("gpu") < "GPU-015").then("node"))
-    assert variability(half, replicates=0)[0].shares["gpus"] == 15
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -313,11 +238,6 @@ def test_nodes_are_resampled_where_their_gpus_are_alike() -> None:
     assert high - low > 2.0  # as 30 nodes that differ by 4 % know it; 120 GPUs as such would give 1.9
 
 
-def test_few_nodes_of_like_gpus_give_intervals_that_are_called_too_narrow() -> None:
-    row = _in_nodes(4.0, 3, each=10)[0]
-    assert row.reasons["interval"].startswith("too narrow: they come from fewer than 20 nodes; from 3 nodes that were")
-
-
 def test_cabinets_are_resampled_where_their_nodes_are_alike() -> None:
     """Percentile intervals of nodes held the figures of the population in 50 to 80 of 100 such fleets."""
     held = []
@@ -334,12 +254,3 @@ def test_cabinets_are_resampled_where_their_nodes_are_alike() -> None:
             low, high = row.interval[figure] or (0.0, 0.0)
             held.append(low <= true <= high)
     assert sum(held) >= 20
-
-
-def test_a_spread_that_one_run_decides_has_no_interval() -> None:
-    values = np.random.default_rng(6).normal(100.0, 0.5, 150)
-    values[70] = 360.0
-    row = variability(frame([f"g{one // 5}" for one in range(150)], values.tolist()), replicates=200)[0]
-    assert row.cov_pct is not None
-    assert row.interval["cov_pct"] is None
-    assert "cov_pct (a few values decide it)" in row.reasons["interval"]

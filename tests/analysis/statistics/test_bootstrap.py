@@ -7,7 +7,6 @@ import numpy.typing as npt
 import pytest
 
 from whorl.analysis.statistics import bootstrap
-from whorl.analysis.statistics.repeatability import Moments, icc
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -38,7 +37,6 @@ def expanded(values: Floats, groups: Ints, drawn: npt.NDArray[np.int32]) -> dict
     return {name: float(figure) for name, figure in found.items()}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["continuous", "tied", "two values", "heavy tail"])
 def test_every_replicate_equals_the_laid_out_resample(kind: str) -> None:
     for seed in range(10):
@@ -62,43 +60,6 @@ def test_every_replicate_equals_the_laid_out_resample(kind: str) -> None:
                 if name == "icc" and slow["cov_pct"] < 1e-9:
                     continue  # nothing varies: rounding decides
                 assert found[name][row] == pytest.approx(figure, rel=1e-9, abs=1e-9, nan_ok=True), name
-
-
-def test_many_buckets_change_nothing() -> None:
-    rng = np.random.default_rng(8)
-    groups = np.repeat(np.arange(40), 50)
-    values = np.round(rng.normal(100, 1, 2000) + rng.normal(0, 1, 40)[groups], 2)
-    order = np.argsort(values)
-    fast = bootstrap.Resampled(values[order], groups[order], 40)
-    assert fast.table.shape[1] > 20
-    drawn = next(bootstrap.weights(1, 40, 30))
-    found = fast.figures(drawn)
-    for row in range(30):
-        for name, figure in expanded(values, groups, drawn[row]).items():
-            assert found[name][row] == pytest.approx(figure, rel=1e-9)
-
-
-def test_a_node_drawn_twice_is_all_its_gpus_twice() -> None:
-    rng = np.random.default_rng(9)
-    node = rng.permutation(np.repeat(np.arange(6), 3))
-    groups = np.repeat(np.arange(18), rng.integers(1, 9, 18))
-    values = rng.normal(100, 1, len(groups)) + rng.normal(0, 2, 18)[groups]
-    order = np.argsort(values)
-    fast = bootstrap.Resampled(values[order], groups[order], 18, node)
-    drawn = next(bootstrap.weights(1, 6, 20))
-    found = fast.figures(drawn)
-    for row in range(20):
-        for name, figure in expanded(values, groups, drawn[row][node]).items():
-            assert found[name][row] == pytest.approx(figure, rel=1e-9), name
-
-
-def test_weights_draw_every_group_alike_and_by_the_seed() -> None:
-    drawn = np.concatenate(list(bootstrap.weights(3, 50, 2000)))
-    assert drawn.shape == (2000, 50)
-    assert (drawn.sum(axis=1) == 50).all()
-    assert np.abs(drawn.mean(axis=0) - 1).max() < 5 * np.sqrt(0.98 / 2000)
-    assert np.array_equal(drawn, np.concatenate(list(bootstrap.weights(3, 50, 2000, block=7))))
-    assert not np.array_equal(drawn, np.concatenate(list(bootstrap.weights(4, 50, 2000))))
 
 
 def simulated(seed: int, gpus: int, runs: int) -> tuple[Floats, Ints]:
@@ -140,16 +101,3 @@ def test_the_intervals_cover_the_truth() -> None:
             hits[name] += interval[0] <= true <= interval[1]
     for name, held in hits.items():
         assert 0.933 - noise <= held / fleets <= 0.952 + noise, (name, held / fleets)
-
-
-def test_the_interval_needs_enough_defined_replicates() -> None:
-    assert bootstrap.percentile_interval(np.array([np.nan, np.nan, 1.0])) is None
-    assert bootstrap.percentile_interval(np.array([np.nan, 1.0, 2.0])) is not None
-
-
-def test_icc_of_once_each_is_the_icc() -> None:
-    values, gpu = simulated(0, 30, 4)
-    moments = Moments.of(values, np.arange(0, 121, 4))
-    order = np.argsort(values)
-    once = bootstrap.Resampled(values[order], gpu[order], 30).figures(np.ones((1, 30), dtype=np.int32))
-    assert once["icc"][0] == pytest.approx(icc(moments, "gpu").value)

@@ -19,7 +19,6 @@ from whorl.analysis.training.burst import (
     plan_burst,
     read_network,
     read_profile,
-    stretched,
 )
 from whorl.tests.burst_files import BATCH, write_files
 
@@ -47,23 +46,6 @@ def test_published_rules_give_the_published_plans_and_exact_ones_are_never_slowe
         assert exact.time_ms <= plan.time_ms + 1e-9
         if limit is not None:
             assert exact.gpu_ms <= limit * exact.single_gpu_ms + 1e-9
-
-
-@needs_deeppool
-@pytest.mark.parametrize("batch", [16, 32, 64])
-@pytest.mark.parametrize("bandwidth", [2.66e5, 5e4])
-@pytest.mark.parametrize("rules", ["exact", "published"])
-def test_the_gain_over_data_parallel_grows_with_the_gpus(
-    vgg16: Vgg16, batch: int, bandwidth: float, rules: str
-) -> None:
-    gains = []
-    for gpus in (2, 4, 8, 16):
-        plan, parallel = (
-            plan_burst(*vgg16, BurstQuestion(batch, gpus, limit, rules, bandwidth=bandwidth)) for limit in (5.0, None)
-        )
-        gains.append(1.0 - plan.time_ms / parallel.time_ms)
-    assert gains == sorted(gains)
-    assert gains[0] > 0
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +102,3 @@ def test_stages_and_idle_shares_add_up(small: tuple[tuple[Layer, ...], list[Laye
     assert sum(share for _, share in plan.stages) == pytest.approx(1)
     assert np.mean(plan.idle_shares) == pytest.approx(plan.idle_share)
     assert plan.idle_share == pytest.approx(1 - plan.gpu_ms / plan.time_ms / plan.width)
-
-
-def test_a_stage_is_as_slow_as_the_slowest_of_its_gpus() -> None:
-    stages = ((4, 0.75), (1, 0.25))
-    assert stretched(np.array([0.9, 1.0, 1.0, 1.2]), stages) == pytest.approx(0.75 * 1.2 + 0.25 * 0.9)
-    assert stretched(np.ones((3, 4)), stages) == pytest.approx([1, 1, 1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,13 @@ from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Kind
 from whorl.analysis.verdicts.causes import Evidence, Explanation
 from whorl.analysis.verdicts.judge import judged
-from whorl.analysis.verdicts.states import of_sittings
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
 from whorl.benchmarks.fleets import fleet_of
 from whorl.tests.analysis.verdicts.made import (
-    COPY,
-    FMA,
     GEMM,
     RUN_S,
     STREAM,
     Change,
-    campaign_of,
     fleet,
 )
 
@@ -106,22 +101,6 @@ def test_a_brake_is_named_only_where_a_counter_or_bit_says_so(power: float) -> N
     assert (held.main, held.kind) == (Part.UNTOLD, Kind.UNDER_CAP)
 
 
-def test_the_hardwares_bit_beside_the_brakes_counter_is_the_brake() -> None:
-    """The bit is read now and then, so that its share may be twice that of the counter."""
-    events = {"power_brake": 0.1 * RUN_S, "hw_slowdown": 0.25 * RUN_S}
-    found = explained(fleet({7: {"gemm": {"events": events, "slower": 1.06, "power": 0.95}}}))
-    assert found.main == Part.BRAKE
-    assert Part.SLOWDOWN not in {one.what for one in found.causes}
-
-
-def test_heat_that_the_sensor_does_not_show_has_another_remedy() -> None:
-    events = {"thermal_hardware": 0.3 * RUN_S}
-    cool = explained(fleet({7: {"gemm": {"events": events, "slower": 1.15, "temperature": -25}}}))
-    warm = explained(fleet({7: {"gemm": {"events": events, "slower": 1.15, "temperature": 15}}}))
-    assert (cool.main, warm.main) == (Part.HEAT, Part.HEAT)
-    assert (cool.action, warm.action) == (Action.CHECK_HOT_SPOT, Action.CLEAN_COOLING)
-
-
 def test_errors_of_the_memory_are_named_beside_slow_memory() -> None:
     campaign = fleet({7: {"stream": {"slower": 1.03}}})
     xid = pl.DataFrame({"gpu": [GPU, GPU, "GPU-001"], "code": [63, 79, 63]}).join(campaign.events, on="gpu", how="left")
@@ -129,13 +108,6 @@ def test_errors_of_the_memory_are_named_beside_slow_memory() -> None:
     found = explained(Probed("made", "", campaign.gpus, campaign.runs, xid))
     assert found.main == Part.MEMORY
     assert [(one.figure, one.value) for one in found.measured] == [(Quantity.XID, 63)]
-
-
-def test_a_link_between_gpus_is_told_from_that_to_the_host() -> None:
-    campaign = fleet({7: {"copy": {"slower": 1.2}}})
-    for path, part in (("pcie", Part.LINK), ("peer", Part.PEER)):
-        runs = campaign.runs.with_columns(conditions=pl.struct(pl.lit(path).alias("path")))
-        assert explained(Probed("made", "", campaign.gpus, runs, campaign.events)).main == part
 
 
 def test_a_lower_limit_takes_what_it_costs_and_the_cap_the_rest() -> None:
@@ -146,20 +118,6 @@ def test_a_lower_limit_takes_what_it_costs_and_the_cap_the_rest() -> None:
     parts = {one.what: one for one in found.causes}
     assert parts[Part.LIMIT].pct == pytest.approx(100 * 0.95 * -math.log(lower), rel=0.15)
     assert parts[Part.CAP].pct > 1
-
-
-def test_one_probe_says_less() -> None:
-    """Slow memory, link and host are told by a probe that is well; with one probe there is none."""
-    for probe, factor in ((STREAM, 1.1), (COPY, 1.5)):
-        assert explained(fleet({7: {"": {"slower": factor}}}, probes=[probe])).main == Part.UNEXPLAINED
-    assert explained(fleet({7: {"": {"slower": 1.1, "clock": 0.9}}}, probes=[STREAM])).main == Part.UNEXPLAINED
-
-
-def test_a_gpu_hot_as_its_peers_is_not_called_hot() -> None:
-    """All GPUs of the fleet run at 81 degC, 2 K below the limit: heat holds none of them more than the others."""
-    hot = GEMM.__class__(**{**GEMM.__dict__, "temperature": 81.0})
-    found = explained(fleet({7: {"gemm": {"clock": 0.95}}}, probes=[hot, FMA]))
-    assert found.main == Part.CAP
 
 
 MISSING: dict[str, dict[str, Any]] = {
@@ -197,11 +155,6 @@ def test_few_gpus_give_no_error(gpus: int) -> None:
     assert evidence.slow("GPU-000", {"gemm": -0.05}).kind == Kind.FAST
 
 
-def test_the_same_evidence_gives_the_same_intervals() -> None:
-    first, second = (explained(fleet({7: CASES["heat, with its counter"][0]})) for _ in range(2))
-    assert first == second
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_gpu_that_is_slow_in_compute_at_its_clock_is_not_called_power_cap(*, alone: bool) -> None:
@@ -231,44 +184,3 @@ def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
     found = evidence.slow([f"GPU-{number:03d}" for number in range(8, 12)], {"fma": 0.09})
     assert found.kind == Kind.STARVED
     assert found.action == Action.CHECK_HOST_OF_NODE
-
-
-def test_runs_are_gathered_by_sitting_as_a_plain_loop_does() -> None:
-    """Sittings end after a pause of 6 hours or 24 hours; the lowest and the highest of three runs or more are left out.
-
-    Runs at unknown times are one sitting.
-    """
-    random = np.random.default_rng(3)
-    start = datetime(2026, 3, 2, tzinfo=UTC).replace(tzinfo=None)
-    hours: dict[str, list[float | None]] = {
-        "A": [0.0, 1.0, 2.0, 7.9, 14.0, 14.5, 100.0],
-        "B": [0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, None, None],
-    }
-    expected: dict[str, list[list[float | None]]] = {
-        "A": [[0.0, 1.0, 2.0, 7.9], [14.0, 14.5], [100.0]],
-        "B": [[None, None], [0.0, 5.0, 10.0, 15.0, 20.0], [25.0, 30.0]],
-    }
-    rows = [
-        {"gpu": gpu, "at": hour, "workload": probe, "value": float(np.exp(random.normal()))}
-        for gpu, at in hours.items()
-        for hour in at
-        for probe in ("x", "y")
-    ]
-    table = pl.DataFrame(rows).sample(fraction=1.0, shuffle=True, seed=1)
-    runs = table.with_columns(
-        began=start + pl.duration(seconds=pl.col("at") * 3600), ended=pl.lit(None, pl.Datetime("us")),
-        status=pl.lit("ok"), sm_clock_mhz=pl.lit(1400.0), power_w=pl.lit(300.0), temperature_c=pl.lit(60.0),
-        run_id=pl.lit("x"),
-    )  # fmt: skip
-    found = of_sittings(campaign_of(runs))
-    for gpu, chains in expected.items():
-        for probe in ("x", "y"):
-            own = found.filter((pl.col("gpu") == gpu) & (pl.col("workload") == probe)).sort("sitting")
-            for row, chain in zip(own.iter_rows(named=True), chains, strict=True):
-                is_in = pl.col("at").is_in([hour for hour in chain if hour is not None]) | (
-                    pl.col("at").is_null() & pl.lit(chain[0] is None)
-                )
-                values = table.filter((pl.col("gpu") == gpu) & (pl.col("workload") == probe) & is_in)["value"].log()
-                inner = sorted(values)[1:-1] if len(values) > 2 else list(values)
-                assert row["time"] == pytest.approx(np.mean(inner))
-                assert row["runs"] == len(chain)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 import pytest
 
-from whorl.analysis.runs.probing import COMPUTE, Probed
+from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts.causes import Evidence
 from whorl.analysis.verdicts.channels import (
     HUNGRY,
@@ -21,7 +21,7 @@ from whorl.analysis.verdicts.channels import (
     Channel,
     channels,
 )
-from whorl.tests.analysis.verdicts.made import GEMM, RUN_S, Change, Probe, fleet
+from whorl.tests.analysis.verdicts.made import GEMM, RUN_S, Change, fleet
 
 GPU = "GPU-007"
 
@@ -65,13 +65,6 @@ def test_one_probe_tells_heat_by_its_temperature() -> None:
     assert found == {WARM: {GPU: pytest.approx(30, abs=8)}}
 
 
-def test_a_clock_that_heat_holds_is_not_pinned() -> None:
-    hot = {"": {"sm_clock_mhz": 1400.0, "temperature": 30}}
-    found = differing(fleet({7: hot}, probes=[Probe("fma", COMPUTE, 0.95, 1530, 220, 58)]))
-    assert TOP not in found
-    assert GPU in found[WARM]
-
-
 @pytest.mark.long(short=3)
 @pytest.mark.parametrize("gone", ["sm_clock_mhz", "power_w", "temperature_c", "clock_events", "energy"])
 def test_what_nobody_recorded_has_no_row(gone: str) -> None:
@@ -83,16 +76,3 @@ def test_what_nobody_recorded_has_no_row(gone: str) -> None:
     needs = {"clock_events": {THROTTLED}, "temperature_c": {RISE}, "sm_clock_mhz": {TOP, UNDER, IDLING}}
     needs |= {"power_w": {RISE, UNDER, IDLING, HUNGRY}, "energy": set()}
     assert {channel for channel, rows in left.items() if rows.height} <= (had | {WARM}) - needs[gone]
-
-
-def test_no_runs_give_empty_tables() -> None:
-    campaign = fleet(gpus=2)
-    none = Probed("made", "", campaign.gpus, campaign.runs.head(0), campaign.events)
-    assert all(rows.is_empty() for rows in channels(Evidence.of(none)).values())
-
-
-def test_a_row_a_sitting() -> None:
-    by_channel = channels(Evidence.of(fleet(gpus=10, sittings=4)))
-    rows = by_channel[RISE].filter(pl.col("gpu") == GPU)
-    assert (rows.height, rows["sitting"].n_unique()) == (4, 4)
-    assert all(by_channel[channel].height for channel in (HUNGRY, TOP, WORK))

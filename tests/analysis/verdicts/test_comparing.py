@@ -9,9 +9,8 @@ import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN, step_of
 from whorl.analysis.verdicts.changes import own_past
-from whorl.analysis.verdicts.compare import Fleet, compare, modes
+from whorl.analysis.verdicts.compare import Fleet, compare
 from whorl.analysis.verdicts.levels import levels
-from whorl.analysis.verdicts.null import Null
 from whorl.tests.analysis.verdicts.populations import POPULATIONS, Runs, compared, draw, named
 from whorl.tests.sizes import count
 
@@ -39,17 +38,6 @@ def test_a_slow_gpu_is_named_where_the_others_are_alike(spread: float, effect: f
         assert (found.low[[17, 200]] > 0).all()
 
 
-@pytest.mark.parametrize(("gpus", "spread"), [(64, 0.003), (256, 0.005)])
-def test_many_slow_gpus_do_not_hide_each_other(gpus: int, spread: float) -> None:
-    random = np.random.default_rng(11)
-    runs = draw(random, gpus, "normal", spread=spread)
-    slow = np.zeros(gpus, dtype=bool)
-    slow[random.permutation(gpus)[: int(0.15 * gpus)]] = True
-    found = compared(Runs(runs.gpu, runs.at, runs.x + np.log1p(0.1) * slow[runs.gpu], runs.fleet))
-    assert (named(found) & slow).sum() >= 0.8 * slow.sum()
-    assert not (named(found) & ~slow).any()
-
-
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("gpus", "effects"), [(64, (0.3, 0.3, 0.3)), (64, (0.5, 0.4, 0.3)), (32, (0.5, 0.4)), (16, (0.5, 0.4))]
@@ -66,30 +54,6 @@ def test_a_few_slow_gpus_do_not_hide_each_other(gpus: int, effects: tuple[float,
         found = named(compared(Runs(runs.gpu, runs.at, runs.x + longer[runs.gpu], runs.fleet)))
         seen += int(found[slow].sum())
     assert seen >= 0.8 * fleets * len(effects)  # two on one small node may be taken for the node
-
-
-def test_times_in_coarse_steps_hide_no_fault_and_name_nobody() -> None:
-    """Whole milliseconds at 100 ms: most GPUs have one of three values."""
-    random = np.random.default_rng(5)
-    for _ in range(3):
-        runs = draw(random, 256, "normal", spread=0.008)
-        slow = (runs.gpu == 17) | (runs.gpu == 200)
-        times = np.round(100 * np.exp(runs.x - runs.x.mean() + np.where(slow, np.log1p(0.1), 0.0)))
-        x = np.log(times)
-        figure = compare(levels(runs.gpu, runs.at, x, 256, step_of(x)), runs.fleet)
-        assert figure is not None
-        assert set(np.flatnonzero(named(figure))) == {17, 200}
-
-
-def test_steps_that_are_coarser_than_all_differences_are_no_scatter() -> None:
-    """Whole milliseconds at 20 ms: all have 20, one has 26 and one has 21 in all of its runs."""
-    gpu, at = np.repeat(np.arange(256), 6), np.tile(np.repeat([20_000.0, 20_001.0], 3), 256)
-    x = np.log(np.full(len(gpu), 20.0) + 6.0 * (gpu == 17) + (gpu == 40))
-    of_gpus = levels(gpu, at, x, 256, step_of(x))
-    assert of_gpus.repeats == pytest.approx(1.0)
-    figure = compare(of_gpus, Fleet(np.arange(256) // 4))
-    assert figure is not None
-    assert np.flatnonzero(named(figure)).tolist() == [17]
 
 
 def test_runs_without_a_date_confirm_nothing() -> None:
@@ -196,65 +160,6 @@ def test_a_cabinet_that_is_slow_hides_no_gpu_in_it() -> None:
         assert [(one.what, one.value) for one in found.shifts if one.p < 1e-3] == [("cabinet", 3)]
 
 
-def test_a_mode_that_nobody_recorded_is_found() -> None:
-    random = np.random.default_rng(2)
-    runs = draw(random, 512, "revision")
-    (shift,) = [one for one in compared(runs).shifts if one.what == "mode"]
-    assert shift.effect == pytest.approx(-0.03, abs=0.003)
-    assert 40 <= len(shift.gpus) <= 130
-
-
-@pytest.mark.parametrize("shape", ["normal", "exponential", "t3"])
-def test_one_mode_has_no_valley(shape: str) -> None:
-    random = np.random.default_rng(4)
-    draws = {
-        "normal": lambda: random.standard_normal(300),
-        "exponential": lambda: random.exponential(size=300),
-        "t3": lambda: random.standard_t(3, 300),
-    }
-    assert sum(bool(modes(draws[shape]()).any()) for _ in range(count(60, 15))) <= 1
-
-
-def test_readings_in_steps_are_no_modes() -> None:
-    random = np.random.default_rng(4)
-    values = np.round(random.standard_normal(500) * 2)
-    assert not modes(values, 1.0).any()
-    assert not modes(np.ones(50)).any()
-
-
-def test_the_null_is_as_heavy_as_its_population() -> None:
-    random = np.random.default_rng(9)
-    at = np.array([6.0])
-    normal = [Null(random.standard_normal(10_000), 1e-9).p(at)[0] for _ in range(2)]
-    heavy = [Null(random.standard_t(4, 10_000), 1e-9).p(at)[0] for _ in range(2)]
-    assert max(normal) < 3e-4
-    assert min(heavy) > 4 * max(normal)
-
-
-def test_a_gross_fault_says_nothing_about_the_tail() -> None:
-    values = np.random.default_rng(1).standard_normal(1000)
-    far = np.concatenate((values, [50.0, 1e6]))
-    p = [Null(its, 1e-9).p(np.array([8.0]))[0] for its in (values, far)]
-    assert p[1] == pytest.approx(p[0], rel=0.5)
-
-
-def test_one_glitch_names_nobody() -> None:
-    random = np.random.default_rng(6)
-    runs = draw(random, 64, "normal", spread=0.001)
-    x = runs.x.copy()
-    x[100] += 0.5
-    assert not named(compared(Runs(runs.gpu, runs.at, x, runs.fleet))).any()
-
-
-def test_what_a_day_does_to_all_is_not_of_the_gpus() -> None:
-    random = np.random.default_rng(6)
-    runs = draw(random, 64, "normal", spread=0.001, sittings=3)
-    late = np.floor(runs.at) == 20_002
-    found = levels(runs.gpu, runs.at, runs.x + 0.05 * late, 64)
-    assert np.abs(found.level - levels(runs.gpu, runs.at, runs.x, 64).level).max() < 1e-3
-    assert found.steps[np.floor(found.sat.at) == 20_002] == pytest.approx(0.05, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("gpus", "x"), [(3, [0.0, 1.0, 2.0]), (9, [1.0] * 9), (9, [0.0] * 8 + [0.3])], ids=["few", "equal", "one apart"]
 )
@@ -268,29 +173,6 @@ def test_small_and_equal_fleets_give_no_verdict_from_single_runs(gpus: int, x: l
         assert found.single.all()
         assert np.isnan(found.low).all()
         assert np.isfinite(found.p).all()
-
-
-def test_forty_runs_of_one_and_one_of_another() -> None:
-    random = np.random.default_rng(8)
-    gpu = np.concatenate((np.zeros(40, dtype=np.int64), np.arange(1, 20)))
-    of = levels(gpu, np.linspace(20_000, 20_010, len(gpu)), 0.001 * random.standard_normal(len(gpu)), 20)
-    found = compare(of, Fleet(np.full(20, -1)))
-    assert found is not None
-    assert not named(found).any()
-
-
-@pytest.mark.parametrize(("gpus", "effect"), [(8, 1.0), (24, 0.2)])
-def test_in_a_small_fleet_the_one_slow_gpu_does_not_tell_the_scale(gpus: int, effect: float) -> None:
-    for seed in range(4):
-        runs = draw(np.random.default_rng(seed), gpus, "normal", spread=0.008, sittings=3)
-        found = compared(Runs(runs.gpu, runs.at, runs.x + np.log1p(effect) * (runs.gpu == 6), runs.fleet))
-        assert set(np.flatnonzero(named(found))) == {6}
-
-
-def test_what_nodes_share_is_no_hidden_batch() -> None:
-    for seed in range(count(8, 3)):
-        found = compared(draw(np.random.default_rng(seed), 64, "nodes share", spread=0.01))
-        assert not [one for one in found.shifts if one.what == "mode"]
 
 
 def _in_ms(random: np.random.Generator, sittings: int, faulty: int = -1) -> Runs:
@@ -309,11 +191,6 @@ def test_times_in_whole_ms_do_not_make_gpus_change(sittings: int) -> None:
         found = own_past(runs.gpu, runs.at, runs.x)
         assert (found.steps, found.drifts, found.unstable) == ([], [], [])
         assert not named(compared(runs)).any()
-
-
-def test_a_slow_gpu_is_named_where_times_are_whole_ms() -> None:
-    runs = _in_ms(np.random.default_rng(1), 2, faulty=20)
-    assert list(np.flatnonzero(named(compared(runs)))) == [20]
 
 
 @pytest.mark.parametrize(

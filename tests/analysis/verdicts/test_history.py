@@ -18,12 +18,9 @@ from whorl.analysis.verdicts.changes import own_past
 from whorl.analysis.verdicts.history import DepartureKind, Histories, histories
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.judgements import conclude, newest
-from whorl.analysis.verdicts.model import usable
 from whorl.analysis.verdicts.verdict import Gap, Kind, Level, Measured, Quantity, State
 from whorl.store import Store
-from whorl.store.events import Event, event_rows
 from whorl.store.schema import arrow_rows
-from whorl.store.vocabulary import EventKind
 from whorl.tests.stores import new_store
 
 BEGAN = datetime(2026, 1, 5)  # noqa: DTZ001  times in tables have no zone
@@ -149,26 +146,6 @@ def test_a_day_on_which_all_gpus_are_slower_is_one_finding(tmp_path: Path) -> No
     assert found.changes == found.drifts == found.unstable == ()
 
 
-def test_a_step_without_a_known_reason_is_one_finding(tmp_path: Path) -> None:
-    past = Past()
-    past.times[:, 3:] *= 0.97
-    found = past.found(tmp_path / "S")
-    (step,) = found.steps
-    assert abs(step.effect_pct + 3) < 0.3
-    assert step.at is not None
-    assert step.at.date() == (BEGAN + timedelta(weeks=3)).date()
-    assert found.changes == ()
-
-
-def test_the_gpus_of_a_node_that_change_together_are_one_finding(tmp_path: Path) -> None:
-    past = Past()
-    past.times[8:12, 5:] *= 1.04
-    found = past.found(tmp_path / "S")
-    (step,) = found.steps
-    assert (step.level, step.name, step.gpus) == (Level.NODE, "n2", ("g08", "g09", "g10", "g11"))
-    assert found.changes == ()
-
-
 def test_a_card_that_moved_is_told_with_its_change(tmp_path: Path) -> None:
     past = Past()
     past.times[9, 5:] *= 1.04
@@ -178,19 +155,6 @@ def test_a_card_that_moved_is_told_with_its_change(tmp_path: Path) -> None:
     (one,) = past.found(tmp_path / "S").changes
     moves = {Measured(Quantity.NODE, text="n11", text_before="n2"), Measured(Quantity.SLOT, text="7", text_before="1")}
     assert moves <= set(one.joined_with)
-
-
-def test_a_drift_is_a_drift_and_no_step(tmp_path: Path) -> None:
-    past = Past(weeks=12)
-    past.times[20] *= (1 + 0.005 * np.arange(12))[:, None]
-    found = past.found(tmp_path / "S")
-    (one,) = found.drifts
-    assert one.gpu == "g20"
-    assert one.low_pct is not None
-    assert one.high_pct is not None
-    assert one.low_pct < 0.5 * 11 < one.high_pct
-    assert [value.value for value in one.measured if value.figure == Quantity.SPAN] == pytest.approx([77], abs=0.1)
-    assert found.changes == ()
 
 
 def test_a_gpu_that_throttles_in_some_of_its_runs_is_unstable(tmp_path: Path) -> None:
@@ -205,26 +169,6 @@ def test_a_gpu_that_throttles_in_some_of_its_runs_is_unstable(tmp_path: Path) ->
     assert 4 < one.low_pct <= one.effect_pct <= one.high_pct < 6
     assert abs(one.effect_pct - 5) < 0.5
     assert found.changes == found.drifts == ()
-
-
-def test_a_gpu_that_throttles_in_most_runs_of_some_sittings_is_unstable(tmp_path: Path) -> None:
-    """Then the median of such a sitting is slow: the others of its runs tell its level."""
-    past = Past(weeks=12)
-    past.times[13, [2, 6], :2] *= 1.05
-    past.times[13, 9, 1] *= 1.05
-    (departure,) = past.found(tmp_path / "S").unstable
-    assert departure.gpu == "g13"
-    (counted,) = departure.measured
-    assert (counted.figure, counted.value, counted.limit) == (Quantity.SLOWER_RUNS, 5, 36)
-
-
-@pytest.mark.long
-def test_one_run_that_went_wrong_is_no_finding(tmp_path: Path) -> None:
-    past = Past(runs=2)
-    past.times[3, 4, 0] *= 1.4
-    past.times[5, -1, 1] *= 1.4
-    found = past.found(tmp_path / "S")
-    assert found.changes == found.drifts == found.unstable == found.watch == ()
 
 
 def test_a_newest_sitting_that_is_slower_is_to_be_measured_again(tmp_path: Path) -> None:
@@ -280,43 +224,6 @@ def test_runs_that_cannot_be_used_are_left_out_and_said(tmp_path: Path) -> None:
     assert (found.changes, found.unstable) == ((), ())
 
 
-def test_a_clock_that_is_a_little_ahead_loses_no_run(tmp_path: Path) -> None:
-    past = Past(gpus=4, weeks=2)
-    ahead = datetime.now(UTC).replace(tzinfo=None) + timedelta(minutes=20)
-    past.began[:, 1, 2] = ahead
-    past.began[0, 1, 2] = ahead + timedelta(hours=2)
-    store = past.stored(tmp_path / "S")
-    gaps = histories(probed(store, every=True), store).not_judged
-    assert [gap.n for gap in gaps if gap.why is Gap.FUTURE] == [1]
-
-
-def test_a_simulated_clock_may_be_far_ahead(tmp_path: Path) -> None:
-    past = Past(gpus=4, weeks=2)
-    past.conditions = {"simulated": True}
-    past.began[:, 1] = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=7)
-    found = probed(past.stored(tmp_path / "S"), every=True)
-    runs, said = usable(found)
-    assert (runs.height, said) == (24, [])
-    assert usable(found, datetime.now(UTC))[0].height == 12, "who asks about a time gets what was known then"
-
-
-def test_one_sitting_is_no_past(tmp_path: Path) -> None:
-    found = Past(weeks=1).found(tmp_path / "S")
-    assert found.comparisons == 0
-    (said,) = found.not_judged
-    assert (said.why, said.n, said.total) == (Gap.PAST_ONE_SITTING, 48, 48)
-
-
-@pytest.mark.long
-def test_one_gpu_and_identical_values_give_sentences(tmp_path: Path) -> None:
-    alone = Past(gpus=1, weeks=3).found(tmp_path / "one")
-    assert any(one.why is Gap.PAST_TOO_FEW for one in alone.not_judged)
-    same = Past()
-    same.times[:] = 100.0
-    found = same.found(tmp_path / "same")
-    assert (found.changes, found.drifts, found.unstable, found.steps) == ((), (), (), ())
-
-
 def test_a_long_past_has_its_dates_to_the_sitting() -> None:
     """Four hundred sittings are searched a few together, and the date is then found among them."""
     rng = np.random.default_rng(5)
@@ -353,17 +260,3 @@ def test_a_step_of_a_part_of_the_fleet_that_nobody_recorded_is_one_finding(tmp_p
     assert (step.level, step.name) == (Level.BATCH, "12 GPUs of 12 nodes")
     assert (step.since, step.at) == (BEGAN + timedelta(weeks=5), BEGAN + timedelta(weeks=6))
     assert sorted(one.gpu or "" for one in found.changes) == ["g01", "g07"]
-
-
-def test_a_reloaded_driver_that_only_events_tell_of_is_told(tmp_path: Path) -> None:
-    past = Past()
-    past.times[:, 4:] *= 1.03
-    store = past.stored(tmp_path / "S")
-    at = int((BEGAN + timedelta(weeks=4, hours=-3)).replace(tzinfo=UTC).timestamp()) * 1_000_000_000
-    events = [Event(EventKind.DRIVER_RELOADED, None, "it is back", at, f"n{i}", version="550") for i in range(12)]
-    rows = pa.Table.from_batches([event_rows(events, cluster="c")])
-    store.append({"events": rows}, "events")
-    found = histories(probed(store, every=True), store, now=NOW)
-    (step,) = found.steps
-    assert step.joined_with == (Measured(Quantity.DRIVER, text="550", text_before="535"),)
-    assert found.changes == ()

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.runs.sittings import sittings
-from whorl.analysis.verdicts.levels import UNKNOWN_NOISE, Noise, estimate
+from whorl.analysis.verdicts.levels import Noise
 from whorl.analysis.verdicts.watch import SITTINGS, Alarm, update
 
 WEEK_S = 7 * 86_400.0
@@ -59,13 +58,6 @@ def test_a_change_of_two_per_cent_is_found_within_two_sittings_and_told_once() -
     assert alarm.sittings == week
 
 
-def test_a_gpu_that_became_faster_is_told_too() -> None:
-    times = usual(20)
-    times[10:] *= 0.97
-    ((_, alarm),) = watched(times)[1]
-    assert alarm.effect_pct == pytest.approx(-3.0, abs=0.5)
-
-
 @pytest.mark.parametrize("runs", [1, 2, 3])
 def test_one_run_that_went_wrong_raises_no_alarm(runs: int) -> None:
     for factor in (1.02, 1.1, 1.4):
@@ -81,17 +73,6 @@ def test_a_state_survives_json_and_goes_on_as_before() -> None:
     again = json.loads(json.dumps(state))
     assert len(json.dumps(state)) < 1_000
     assert [*before, *watched(times[8:], again, 8)[1]] == watched(times)[1]
-
-
-def test_the_runs_of_one_sitting_are_one_look() -> None:
-    """A hundred runs of one slow hour say as much as the hour."""
-    state, _ = watched(usual(10))
-    assert state is not None
-    for run in range(100):
-        state, _ = update(state, 100.5, 10 * WEEK_S + 60 * run, expected=QUIET)
-        assert state is not None
-    assert state["n"] == 10
-    assert len(state["values"]) <= 64
 
 
 def test_what_temperature_does_is_no_change() -> None:
@@ -112,29 +93,3 @@ def test_a_run_without_a_duration_changes_nothing(value: float) -> None:
     state, _ = watched(usual(3))
     assert update(state, value, 9 * WEEK_S, expected=QUIET) == (state, None)
     assert update(None, value, 0.0) == (None, None)
-
-
-def test_runs_from_the_past_and_without_a_time_change_nothing() -> None:
-    state, _ = watched(usual(3))
-    for at in (math.nan, -1.0, WEEK_S):
-        assert update(state, 100.0, at, expected=QUIET) == (state, None)
-
-
-def test_the_level_is_that_of_the_sittings_before() -> None:
-    state, _ = watched(usual(10))
-    assert state is not None
-    assert math.exp(state["level"]) == pytest.approx(100.0, rel=2e-3)
-    first, _ = update(None, 100.0, 0.0)
-    assert first is not None
-    assert first["n"] == 0
-
-
-def test_it_takes_the_noise_that_a_fleet_has_shown() -> None:
-    rng = np.random.default_rng(3)
-    shape = (60, 6, 3)
-    gpu, week, run = (part.ravel() for part in np.indices(shape))
-    value = (0.001 * rng.normal(size=(60, 6, 1)) + 0.0008 * rng.normal(size=shape)).ravel()
-    noise = estimate(*sittings(gpu, 7.0 * week + 0.01 * run, value))
-    assert noise is not None
-    assert math.sqrt(noise.between[-1]) == pytest.approx(0.00142, rel=0.25)
-    assert UNKNOWN_NOISE.difference(7.0, 1, math.inf) > noise.difference(7.0, 1, math.inf)

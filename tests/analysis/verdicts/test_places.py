@@ -139,30 +139,6 @@ def test_losses_at_one_moment_are_one_loss(losses: list[Loss]) -> None:
     assert not judged(losses).named
 
 
-def test_slots_of_unequal_nodes_and_of_nodes_that_came_late_count_for_the_time_that_they_were_there() -> None:
-    """Half of the nodes have two slots, and four were there in the last tenth of the year only: all rates are equal."""
-    events, cards = happened([])
-    late = BEGAN + timedelta(seconds=0.9 * YEAR)
-    node = pl.col("node").str.slice(1).cast(pl.Int64)
-    cards = cards.filter((node < 32) | (pl.col("slot") < 2)).with_columns(
-        pl.when(node >= 60).then(pl.lit(late)).otherwise("first_seen").alias("first_seen")
-    )
-    exposed = cards.with_columns((pl.lit(BEGAN + timedelta(seconds=YEAR)) - pl.col("first_seen")).dt.total_days())
-    random = np.random.default_rng(4)
-    weight = exposed["first_seen"].to_numpy().astype(float)
-    named = 0
-    for _ in range(6):
-        rows = random.choice(cards.height, 80, p=weight / weight.sum())
-        lost = cards[rows].select("gpu", "node", "first_seen")
-        at = [random.uniform((first - BEGAN).total_seconds(), YEAR) for first in lost["first_seen"]]
-        events = lost.select(
-            pl.Series("ts", [BEGAN + timedelta(seconds=second) for second in at], dtype=pl.Datetime("us")),
-            "gpu", "node", pl.lit(None, pl.String).alias("pci_bus_id"), pl.lit(79, pl.Int64).alias("code"),
-        )  # fmt: skip
-        named += bool(places(events, cards, until=BEGAN + timedelta(seconds=YEAR)).named)
-    assert named <= 1
-
-
 def test_a_cage_that_loses_more_is_named_where_names_of_nodes_tell_it() -> None:
     """Titan lost 3.6, 4.7 and 5.8 % of its GPUs in cages 0, 1 and 2: 200 cabinets here, one GPU a node."""
     random = np.random.default_rng(5)

@@ -46,10 +46,3 @@ def test_one_sitting_never_decides() -> None:
     found, after = decide(np.array([0, 1, 1]), np.array([9.0, 9.0, -9.0]), 3, effect=EFFECT, sd=0.001)
     assert found.tolist() == [Decision.OPEN] * 3
     assert after.tolist() == [1, 2, 0]
-
-
-def test_the_first_crossing_counts_and_the_order_of_gpus_does_not_matter() -> None:
-    owner = np.array([1, 0, 1, 0, 1, 1])
-    found, after = decide(owner, np.array([1, -1, 1, -1, -9, -9.0]), 2, effect=EFFECT, sd=0.001)
-    assert found.tolist() == [Decision.FINE, Decision.SLOW]
-    assert after.tolist() == [2, 2]

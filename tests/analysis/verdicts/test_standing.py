@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN, numbered
-from whorl.analysis.verdicts.channels import CLOCK, Channel
+from whorl.analysis.verdicts.channels import Channel
 from whorl.analysis.verdicts.compare import Fleet
 from whorl.analysis.verdicts.model import Figure, figures_of, table
 from whorl.tests.analysis.longhorn import needs_longhorn
@@ -63,11 +63,6 @@ def test_a_pause_of_six_hours_ends_a_sitting_and_so_does_a_day() -> None:
     assert starts(*(hour + 1 / 7 for hour in (0, 6, 12))) == 3  # exact, whatever rounding leaves of days
 
 
-def test_gpus_and_unknown_times_are_sittings_of_their_own() -> None:
-    assert starts(0, None, None) == 2
-    assert numbered(np.array([0, 1]), np.array([20_000.0, 20_000.1])).tolist() == [0, 1]
-
-
 @pytest.mark.parametrize("tails", [False, True])
 def test_the_interval_holds_the_level_of_another_sitting(tails: bool) -> None:
     """The published interval of one run held it in 10 to 16 of 100 cases."""
@@ -79,92 +74,6 @@ def test_the_interval_holds_the_level_of_another_sitting(tails: bool) -> None:
         both = before.join(after, on="gpu")
         held.append(float(((both["later"] >= both["low"]) & (both["later"] <= both["high"])).to_numpy().mean()))
     assert 0.93 <= np.mean(held) <= 0.995
-
-
-@needs_longhorn
-def test_the_interval_holds_on_later_dates_of_published_runs() -> None:
-    """Learnt from the first half of the dates of Longhorn's SGEMM runs, held against the sittings of the second."""
-    runs = longhorn("sgemm").drop_nulls("began").with_columns(pl.lit(None, pl.String).alias("model"))
-    middle = runs["began"].median()
-    before = standing(runs.filter(pl.col("began") < middle))
-    [later], gpus = stood(runs.filter(pl.col("began") >= middle))
-    sat = later.levels.sat
-    after = pl.DataFrame({"gpu": [gpus[gpu] for gpu in sat.series], "later": np.exp(sat.value)})
-    both = before.join(after, on="gpu")
-    assert both.height > 400
-    held = ((both["later"] >= both["low"]) & (both["later"] <= both["high"])).to_numpy().mean()
-    assert 0.92 <= held <= 0.985
-
-
-def test_of_one_sitting_the_runs_say_how_much_another_may_differ_and_of_one_run_nothing_does() -> None:
-    runs = fleet(20, 1, between=0.02, day=0.01, run=0.004, seed=1)
-    found = standing(runs)
-    assert sorted(found["rank"]) == list(range(1, 21))
-    wide = (found["high"] / found["low"]).log()
-    assert (wide > 2 * 2.6 * 1.3 * 0.003).all()
-    of_one = standing(runs.unique("gpu"))
-    assert of_one["low"].null_count() == of_one["ratio_high"].null_count() == of_one["rank_low"].null_count() == 20
-
-
-@needs_longhorn
-def test_the_interval_of_a_clock_of_some_days_holds_in_other_weeks() -> None:
-    runs = longhorn("sgemm").drop_nulls("began").with_columns(pl.lit(None, pl.String).alias("model"))
-    middle = runs["began"].median()
-    parts = (pl.col("began") >= middle, pl.col("began") < middle)
-    before, after = (table(*stood(runs.filter(part), CLOCK)) for part in parts)
-    both = before.join(after.select("gpu", later="value"), on="gpu")
-    assert both.height > 250
-    assert 0.93 <= both.select(pl.col("later").is_between("low", "high").mean()).item() <= 0.98
-
-
-def test_a_clock_that_never_moves_has_a_narrow_interval() -> None:
-    runs = fleet(20, 3, between=0.02, day=0.001, run=0.001, seed=1).with_columns(pl.lit(1530.0).alias("sm_clock_mhz"))
-    found = table(*stood(runs, CLOCK))
-    assert (found["high"] - found["low"]).max() < 2  # type: ignore[operator]
-
-
-def test_a_node_with_few_gpus_knows_its_own_sittings() -> None:
-    runs = fleet(4, 12, between=0.02, day=0.01, run=0.0, seed=2).unique(["gpu", "sitting_of"])
-    [one], _ = stood(runs)
-    assert one.levels.again == pytest.approx(0.01, rel=0.4)
-    assert one.half == pytest.approx(2.6 * one.levels.again * np.sqrt(1 + 1 / 12), rel=0.1)
-    [few], _ = stood(runs.filter((pl.col("gpu") == "g0000") | (pl.col("sitting_of") == 0)))
-    assert np.isnan(few.half).all()
-
-
-def test_ranks_hold_the_true_place() -> None:
-    runs = fleet(40, 4, between=0.0, day=0.001, run=0.001, seed=3)
-    slow = pl.when(pl.col("gpu") == "g0007").then(pl.col("value") * 1.2).otherwise("value")
-    found = standing(runs.with_columns(slow.alias("value"))).sort("rank")
-    worst, others = found.row(-1, named=True), found.head(-1)
-    assert (worst["gpu"], worst["rank_low"], worst["rank_high"]) == ("g0007", 40, 40)
-    assert (others["rank_low"] <= others["rank"]).all()
-    assert (others["rank_high"] >= others["rank"]).all()
-    assert others["rank_high"].max() == 39
-    assert worst["ratio"] == pytest.approx(1.2, abs=0.01)
-    assert worst["ratio_low"] < worst["ratio"] < worst["ratio_high"]
-
-
-def test_what_is_no_time_is_left_out() -> None:
-    runs = fleet(12, 2, between=0.02, day=0.01, run=0.004, seed=1)
-    bad = pl.when(pl.col("gpu") == "g0003").then(pl.lit(float("nan"))).otherwise("value")
-    bad = pl.when(pl.col("gpu") == "g0004").then(pl.lit(-1.0)).otherwise(bad)
-    found = standing(runs.with_columns(bad.alias("value")))
-    assert found.height == 10
-    assert found["peers"].unique().to_list() == [10]
-
-
-def test_nothing_gives_nothing() -> None:
-    runs = fleet(2, 1, between=0.02, day=0.01, run=0.004, seed=1).clear()
-    assert standing(runs).is_empty()
-
-
-def test_equal_gpus_share_their_rank_and_have_no_spread() -> None:
-    runs = fleet(6, 3, between=0.0, day=0.0, run=0.0, seed=1)
-    found = standing(runs)
-    assert found["rank"].to_list() == [1] * 6
-    assert found["ratio"].to_list() == pytest.approx([1.0] * 6)
-    assert found["ratio_high"].to_list() == pytest.approx([1.0] * 6, abs=6e-4)  # no time is known better
 
 
 @needs_longhorn

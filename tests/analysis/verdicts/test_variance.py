@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-import pytest
 
 from whorl.analysis.runs.sittings import UNKNOWN
 from whorl.analysis.verdicts.levels import Levels, levels
@@ -18,13 +17,6 @@ def _seen(days: tuple[float, ...], between: float, within: float, *, gpus: int =
     at = np.array(days)[:, None] + np.arange(each) / 1440
     owner = np.repeat(np.arange(gpus), len(days) * each)
     return levels(owner, np.broadcast_to(at, x.shape).ravel(), x.ravel(), gpus)
-
-
-def test_of_independent_sittings_the_variance_is_that_of_their_mean_and_of_one_more() -> None:
-    found = _seen(tuple(100.0 + 28.0 * week for week in range(12)), between=0.01, within=0.001)
-    assert found.noise is not None
-    assert found.again == pytest.approx(0.01, rel=0.1)
-    assert np.median(found.half()) == pytest.approx(1.96 * 0.01 * np.sqrt(1 + 1 / 12), rel=0.15)
 
 
 def test_runs_that_agree_do_not_make_sittings_agree_and_days_do_not_make_months_agree() -> None:
