@@ -29,11 +29,9 @@ from numpy.typing import NDArray
 from ...store.instants import times_of_ns
 from ...store.vocabulary import Code
 from .claims import ALWAYS, NEVER, RUNS, Claims, Key
-from .idle import IDLE_SOURCES, IdleSource
 from .meter import Meters
 from .problems import ORDER, OVER, PROBLEMS, JobProblem, joined_crowds, of_claims, of_crowds, of_notes
-from .sensor import PowerSource
-from .series import Flags, Floats, Ints, Note, Reason, Times
+from .sensor import IDLE_SOURCES, Flags, Floats, IdleSource, Ints, Note, PowerSource, Reason, Times
 
 
 class Kind(Code):

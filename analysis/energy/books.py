@@ -30,7 +30,7 @@ from .minutes import MeterPart, meter_parts
 from .problems import ORDER
 from .problems import of_store as problems_of_store
 from .readings import covered, has_telemetry, rows_since
-from .series import Reason, Times
+from .sensor import Reason, Times
 from .settings import EnergySettings, find_settings, holding
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ from .books import time_covered
 from .meter import Meters
 from .nodes import OF_HOST, WHOLE, NodeMeter, node_meters
 from .readings import meters_of_many
-from .series import Floats, Times
+from .sensor import Floats, Times
 from .settings import EnergySettings, NodeFacts, find_settings
 
 if TYPE_CHECKING:
@@ -220,7 +219,7 @@ def windows_of_nodes(
         read = list(meters_of_many(store, gpus=keys, since_ns=since_ns, until_ns=until_ns))
         if not read:
             continue
-        meters = reduce(Meters.beside, read)
+        meters = Meters.joined(read)
         number_of = {gpu: number for number, gpu in enumerate(meters.gpus)}
         for key in part:
             numbers = np.array([number_of[gpu] for gpu in gpus_of[key] if gpu in number_of], np.int64)

@@ -20,7 +20,7 @@ from ...store.file_names import Bounds
 from ...store.instants import date_of_ns, in_sql
 from ...store.vocabulary import GpuFrom
 from .readings import ALL_GPUS, GpuRange
-from .series import Flags, Floats, Ints, Times
+from .sensor import Flags, Floats, Ints, Times
 
 if TYPE_CHECKING:
     from ...store import Store

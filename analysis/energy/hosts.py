@@ -14,7 +14,7 @@ from ...store.instants import date_of_ns
 from ...store.power_sensors import NORMAL_95
 from .nodes import WHOLE, NodeMeter, NodeProblem, node_meters
 from .problems import PROBLEMS
-from .series import Floats
+from .sensor import Floats
 
 if TYPE_CHECKING:
     from ...store import Store

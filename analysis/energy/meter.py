@@ -17,13 +17,23 @@ of both. How far an energy may be wrong has these terms:
 * **aliasing**: what the sensor missed (`store.aliasing`); with the lag it is a variance;
 * **bounds**, which are added: of an end between two readings (doubt_j), of gaps, of counters that began anew, of clocks
   that were set back, of a counter and a power that differ.
+
+An energy counter is not believed everywhere:
+
+    counter  ──┐ reset      it fell to almost nothing: the driver was loaded again
+    4294 kJ  ──┐ wrap       it fell from near its 32 bits: counted across
+      grows too fast        a jump: more than one and a half times what the GPU can draw
+      grows too slowly      stale: less than a third of the integrated power
+
+Between the readings at which it moved (anchors), the power says how its energy is spread over time. A single odd value
+is left out. Where it cannot be believed, the integrated power stands in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,10 +42,29 @@ from numpy.typing import NDArray
 
 from ...store.aliasing import FLOOR, LIKELY, SUMS, variance_j2
 from ...store.power_sensors import NORMAL_95, sensor_of_model
-from .counter import counted
-from .idle import IDLE_SOURCES, IdlePower, IdleSource, idle_power
-from .sensor import PowerSource, SensedPower, aliasing, followed, power_at, sensed_power
-from .series import Flags, Floats, Groups, Ints, Note, Problem, Readings, Reason, Times, notes_of
+from .sensor import (
+    IDLE_SOURCES,
+    Flags,
+    Floats,
+    IdlePower,
+    IdleSource,
+    Ints,
+    Note,
+    PowerSource,
+    Problem,
+    Readings,
+    Reason,
+    SensedPower,
+    Times,
+    aliasing,
+    beside,
+    followed,
+    idle_power,
+    notes_of,
+    power_at,
+    sensed_power,
+    steps,
+)
 
 _REASON = f"<U{max(len(reason) for reason in Reason)}"
 _REFUSED_FROM = 0.5  # of a window without readings that count
@@ -44,6 +73,11 @@ _MOST_W = 1500.0  # no board draws more: where neither a limit nor a reading is 
 _OFTEN = 0.99  # quantile of the readings that counts as the most that work draws
 _AGREE = 0.02  # a difference between counter and power that needs no mention
 _AGREE_S = 10.0  # less time than this tells nothing of it
+_JUMP = 1.5  # times the highest power that a counter may show
+_CREEP = 0.3  # of the power: a counter that grows by less stands still
+_SLACK_S = 0.3  # a counter is brought up to date now and then: so much of the power may come late or early
+_WRAP_J = 2.0**32 / 1000  # a counter of 32 bits, mJ
+_STALE_S = 10.0  # shorter standstills are not told of
 PARTS = ("measured_j", "below_j", "above_j", *SUMS, "measured_s", "counter_s", "stuck_s", "zero_s")
 """What a meter sums up besides the energy: of `Energies`, and what its variance and its reasons are made of."""
 ENDS = ("level_j", "lag_j", "doubt_j")
@@ -116,7 +150,7 @@ class Meters:
     """(k,) of the segment after a knot: its energy to the fraction f of it is slope * f + bend * f**2."""
     bend_j: Floats
     edge_w: Floats
-    """(k,) the range of the power within a segment and around it."""
+    """(k,) the largest step of the power in a segment and in the one after it."""
     parts: Floats
     """(parts, k) the other figures to each knot, in the order of `PARTS`."""
     ends_j: Floats
@@ -237,19 +271,22 @@ class Meters:
             knots["slope_j"][at] = of_segment - knots["bend_j"][at]
         return replace(self, **of_gpu, **knots)
 
-    def beside(self, others: Meters) -> Meters:
-        """Both, these first."""
-        knots = len(self.knots_ns)
-        moved = replace(
-            others, begins=others.begins + knots, ends=others.ends + knots,
-            knots_ns=others.knots_ns + (self.knots_ns[-1] + 1),
-        )  # fmt: skip
+    @classmethod
+    def joined(cls, parts: Sequence[Meters]) -> Meters:
+        """The meters of all parts, one after another. The times that they last must not add up to 292 years."""
+        if len(parts) == 1:
+            return parts[0]
+        knots = np.cumsum([0, *(len(part.knots_ns) for part in parts)]).tolist()
+        since = np.cumsum([0, *(int(part.knots_ns[-1]) + 1 for part in parts)]).tolist()
         columns: dict[str, Any] = {}
-        for name, values in vars(self).items():
-            added = getattr(moved, name)
-            arrays = isinstance(values, np.ndarray)
-            columns[name] = np.concatenate([values, added], axis=-1) if arrays else (*values, *added)
-        return Meters(**columns)
+        for name, values in vars(parts[0]).items():
+            arrays = [getattr(part, name) for part in parts]
+            if name in ("begins", "ends", "knots_ns"):
+                moved = since if name == "knots_ns" else knots
+                arrays = [array + more for array, more in zip(arrays, moved, strict=False)]
+            is_array = isinstance(values, np.ndarray)
+            columns[name] = np.concatenate(arrays, axis=-1) if is_array else tuple(chain.from_iterable(arrays))
+        return cls(**columns)
 
     def at(self, numbers: Ints, moments: Times) -> tuple[Floats, Floats]:
         """What the meters of these GPUs (numbers) show at some times (ns UTC), each since its first knot.
@@ -307,133 +344,98 @@ class Meters:
         return reasons
 
 
-# -- from readings to meters ----------------------------------------------------------------------------------
+# -- from readings to a meter ----------------------------------------------------------------------------------
 
 
-def meters_of_readings(
-    gpus: Sequence[tuple[str, str]],
+def meter_of_readings(
+    gpu: tuple[str, str],
     readings: Readings,
-    limits_w: Sequence[float | None],
-    models: Sequence[str | None],
-    events: Sequence[Sequence[Note]],
+    limit_w: float | None = None,
+    model: str | None = None,
+    events: Iterable[Note] = (),
 ) -> Meters:
-    """The meters of some GPUs (cluster and GPU of each). Each has readings, but for a single one.
+    """The meter of one GPU (cluster and GPU), which may have no readings.
 
-    `limits_w` are power limits where the readings have none; `events` are notes that were made elsewhere.
+    `limit_w` is its power limit where the readings have none; `events` are notes that were made elsewhere.
     """
-    notes, limit_w = [list(of_gpu) for of_gpu in events], np.array([np.nan if w is None else w for w in limits_w])
-    if not len(readings.ts_ns):
-        return _without_energy(gpus, np.zeros((2, 1), np.int64), limit_w, notes, [Reason.NO_TELEMETRY])
-    sensors = [None if model is None else sensor_of_model(model) for model in models]
-    readings = readings.without_modules(np.array([sensor is not None and sensor.of_module for sensor in sensors]))
-    groups = readings.groups
+    notes, limit = list(events), np.nan if limit_w is None else limit_w
+    ts = readings.ts_ns
+    if not len(ts):
+        return _without_energy(gpu, (0, 0), limit, notes, Reason.NO_TELEMETRY)
     if readings.limit_w is not None:
-        highest = np.fmax.reduceat(readings.limit_w, groups.firsts)
-        limit_w = np.where(np.isnan(highest) | (highest == 0), limit_w, highest)
-    sensed = sensed_power(readings, limit_w, models, notes)
+        highest = float(np.fmax.reduce(readings.limit_w))
+        limit = highest if highest > 0 else limit
+    sensor = None if model is None else sensor_of_model(model)
+    if sensor is not None and sensor.of_module:  # they are of a whole module, processor included
+        readings = replace(readings, counter_j=None, instant_w=None)
+    sensed = sensed_power(readings, limit, model, notes)
     useful = sensed.has_power | sensed.stuck | sensed.zero
     if readings.counter_j is not None:
         useful |= ~np.isnan(readings.counter_j)
-    count = groups.count(useful)
-    if useful.all() and (count >= 2).all():
-        return _metered(gpus, sensed, limit_w, notes)
-    metered, others = np.flatnonzero(count >= 2), np.flatnonzero(count < 2)
-    parts = []
-    for numbers in filter(len, (metered, others)):
-        names, of_some = [gpus[gpu] for gpu in numbers.tolist()], [notes[gpu] for gpu in numbers.tolist()]
-        if numbers is metered:
-            parts.append(_metered(names, sensed.only(useful, count >= 2), limit_w[numbers], of_some))
-            rows = [readings.ts_ns[slice(*groups.spans[gpu])] for gpu in numbers.tolist()]
-            parts[-1] = replace(parts[-1], notes=_with_rows(parts[-1].notes, rows))
-        else:
-            reasons = [Reason.NO_TELEMETRY if has_value else Reason.NO_SENSOR for has_value in count[numbers].tolist()]
-            parts.append(_without_energy(names, readings.ends_ns[numbers].T, limit_w[numbers], of_some, reasons))
-    return reduce(Meters.beside, parts).only(np.argsort(np.concatenate([metered, others])))
+    if np.count_nonzero(useful) < 2:
+        reason = Reason.NO_TELEMETRY if useful.any() else Reason.NO_SENSOR
+        return _without_energy(gpu, (int(ts[0]), int(ts[-1])), limit, notes, reason)
+    return _metered(gpu, sensed if useful.all() else sensed.take(useful), limit, notes, ts[~useful])
 
 
-def _with_rows(notes: Sequence[tuple[Note, ...]], times: Sequence[Times]) -> tuple[tuple[Note, ...], ...]:
-    """The notes of each GPU; gaps with whether there are rows at other times (sorted) within them."""
-
-    def with_rows(note: Note, ts: Times) -> Note:
-        first, end = np.searchsorted(ts, note.began_ns, "right"), np.searchsorted(ts, note.ended_ns)
-        return replace(note, has_rows=bool(end > first)) if note.problem == Problem.GAP else note
-
-    return tuple(tuple(with_rows(note, ts) for note in of_gpu) for of_gpu, ts in zip(notes, times, strict=True))
-
-
-def _metered(
-    gpus: Sequence[tuple[str, str]], sensed: SensedPower, limit_w: Floats, notes: Sequence[list[Note]]
-) -> Meters:
-    groups, ts, step = sensed.groups, sensed.readings.ts_ns, sensed.step_s
+def _metered(gpu: tuple[str, str], sensed: SensedPower, limit_w: float, notes: list[Note], useless_ns: Times) -> Meters:
+    """`useless_ns`: when there are readings of which nothing counts."""
+    ts, step = sensed.readings.ts_ns, sensed.step_s
     idle = idle_power(sensed, limit_w)
     floor_w, full_w, highest_w = _levels(sensed, idle, limit_w)
-    power = power_at(sensed, np.where(limit_w > 0, (floor_w + highest_w) / 2, floor_w))
+    power = power_at(sensed, (floor_w + highest_w) / 2 if limit_w > 0 else floor_w)
     together, powered = followed(sensed)
-    slope, bend = step * power, step * groups.steps(power) / 2
+    slope, bend = step * power, step * steps(power) / 2
     by_power = slope + bend
-    back, mixed = _clock_set_back(sensed, notes)
+    back, mixed = _clock_set_back(ts, notes)
     trusted, counter_j = np.zeros(len(ts), bool), np.zeros(len(ts))
     if (counter := sensed.readings.counter_j) is not None:
         counter = np.where((counter >= 0) & (counter < 2.0**53) & ~mixed, counter, np.nan)
-        trusted, counter_j = counted(
-            groups, ts, counter, by_power=by_power, sensed=powered, highest_w=highest_w, notes=notes
-        )
+        trusted, counter_j = _counted(ts, counter, by_power, powered, highest_w, notes)
     energy = np.where(trusted, counter_j, by_power)
     blind = ~(trusted | powered)
-    blind[groups.lasts] = False
-    _note_gaps(sensed, blind, energy, notes)
+    blind[-1] = False
+    _note_gaps(sensed, blind, energy, useless_ns, notes)
     # Within an interval the energy has the shape of the power, but where there is none.
     shaped = (by_power > 0) & ~blind
     factor = energy / np.where(shaped, by_power, 1.0)
     slope, bend = np.where(shaped, slope * factor, energy), np.where(shaped, bend * factor, 0.0)
 
     sums = np.array(aliasing(sensed, power, floor_w, full_w))
-    apart = _disagreement(sensed, by_power, energy, sums, trusted & powered & ~groups.beside(mixed), notes)
+    apart = _disagreement(ts, step, (by_power, energy), sums, trusted & powered & ~beside(mixed), notes)
     if trusted.any():  # it misses nothing between its readings, but what it adds up may be those of the same sensor
-        period, window = sensed.by_gpu("period_s"), sensed.by_gpu("window_s")
-        sums *= np.where(trusted, groups.each(1.0 - np.minimum(window / period, 1.0)), 1.0)
-        sums[0] *= np.where(trusted, groups.each(period / np.maximum(sensed.read_every_s, period)), 1.0)
-    nothing, upto = np.zeros(len(ts)), groups.upto(energy)
-    grown = dict.fromkeys(PARTS, nothing) | dict(zip(SUMS, sums, strict=True))
-    grown |= {"measured_j": energy, "measured_s": step}
-    if trusted.any():
-        grown["counter_s"] = step * trusted
-        grown["below_j"] = np.where(trusted, np.maximum(groups.each(apart), 0.0) * energy, 0.0)
-        grown["above_j"] = np.where(trusted, np.maximum(-groups.each(apart), 0.0) * energy, 0.0)
-    if blind.any():
-        grown |= {name: grown[name] * ~blind for name in (*SUMS, "measured_j", "measured_s")}
-        least = np.maximum(groups.each(floor_w) * step, np.where(trusted, 0.0, counter_j))
-        below, above = energy - least, groups.each(highest_w) * step - energy
-        grown["below_j"] = grown["below_j"] + np.where(blind, np.maximum(below, 0.0), 0.0)
-        grown["above_j"] = grown["above_j"] + np.where(blind, np.maximum(above, 0.0), 0.0)
-        for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
-            grown[name] = np.where(blind & groups.beside(flags), step, 0.0)
-    if back:
-        grown["above_j"] = grown["above_j"].copy()
-    for at, seconds, gpu in back:
-        grown["above_j"][at] += seconds * highest_w[gpu]
-    parts = np.zeros((len(PARTS), len(ts)))
-    for row, name in zip(parts, PARTS, strict=True):
-        if grown[name] is not nothing:
-            row[:] = upto if grown[name] is energy else groups.upto(grown[name])
-    edge_w = np.where(together, _edge_w(groups, power), groups.each(highest_w - floor_w))
-    first, last = ts[groups.firsts], ts[groups.lasts]
-    lasted = last - first
+        period = sensed.timing.period_s
+        sums[:, trusted] *= 1.0 - min(sensed.timing.window_s / period, 1.0)
+        sums[0, trusted] *= period / max(sensed.read_every_s, period)
+    grown = {name: np.zeros(len(ts)) for name in PARTS} | dict(zip(SUMS, sums * ~blind, strict=True))
+    grown |= {"measured_j": energy * ~blind, "measured_s": step * ~blind, "counter_s": step * trusted}
+    least_j = np.maximum(floor_w * step, np.where(trusted, 0.0, counter_j))
+    for name, bound_j, share in (("below_j", energy - least_j, apart), ("above_j", highest_w * step - energy, -apart)):
+        of_counter = np.where(trusted, max(share, 0.0) * energy, 0.0)
+        grown[name] = np.where(blind, of_counter + np.maximum(bound_j, 0.0), of_counter)
+    for name, flags in (("stuck_s", sensed.stuck), ("zero_s", sensed.zero)):
+        grown[name] = np.where(blind & beside(flags), step, 0.0)
+    for at, seconds in back:
+        grown["above_j"][at] += seconds * highest_w
+    jumps_w = np.abs(steps(power))
+    edge_w = np.maximum(jumps_w, np.append(jumps_w[1:], 0.0))
+    source = PowerSource.COUNTER if 0 < 2 * step[trusted].sum() >= step.sum() else sensed.timing.source
+    upto = _upto(energy)
     return Meters(
-        gpus, first, last, first, idle.watts, idle.low_w, idle.high_w, idle.source,
-        _sources(sensed, trusted), limit_w, floor_w, highest_w, tuple(map(tuple, notes)),
-        [None] * len(gpus), groups.begins[:-1], groups.begins[1:],
-        ts - np.repeat(first - (np.cumsum(lasted) - lasted + np.arange(len(gpus))), groups.sizes),
-        sensed.times_s, upto, slope, bend, edge_w, parts, _ends(sensed, upto),
+        gpus=[gpu], first_ns=ts[:1], last_ns=ts[-1:], origin_ns=ts[:1],
+        idle_w=np.array([idle.watts]), idle_low_w=np.array([idle.low_w]), idle_high_w=np.array([idle.high_w]),
+        idle_source=np.array([IDLE_SOURCES.index(idle.source)]), power_source=[source],
+        limit_w=np.array([limit_w], np.float64), lowest_w=np.array([floor_w]), highest_w=np.array([highest_w]),
+        notes=[tuple(notes)], empty=[None], begins=np.array([0]), ends=np.array([len(ts)]),
+        knots_ns=ts - ts[0], knots_s=sensed.times_s, energy_j=upto, slope_j=slope, bend_j=bend,
+        edge_w=np.where(together, edge_w, highest_w - floor_w),
+        parts=np.array([_upto(grown[name]) for name in PARTS]), ends_j=_ends(sensed, upto),
     )  # fmt: skip
 
 
-def _edge_w(groups: Groups, power: Floats) -> Floats:
-    """By interval, the largest step of the power in it, the one before and the one after."""
-    step_w: Floats = np.abs(groups.steps(power))
-    edge_w = step_w.copy()
-    edge_w[1:], edge_w[:-1] = np.maximum(edge_w[1:], step_w[:-1]), np.maximum(edge_w[:-1], step_w[1:])
-    return edge_w
+def _upto(grown: Floats) -> Floats:
+    """By reading, the sum of the intervals before it."""
+    return np.append(0.0, np.cumsum(grown[:-1]))
 
 
 def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
@@ -443,106 +445,154 @@ def _ends(sensed: SensedPower, energy_j: Floats) -> Floats:
     end by lag x (early + late) / 2 as a level and by lag x (late - early) / 2 as power changes there. A mean over
     a window smears a step: a quarter of the window x (late - early) at most.
     """
-    groups, times, here = sensed.groups, sensed.times_s, np.arange(len(energy_j))
-    lag_s, smear_s = sensed.by_gpu("lag_s"), sensed.by_gpu("window_s") / 4
-    reach = groups.each(np.maximum(np.rint(lag_s / np.maximum(sensed.read_every_s, 1e-3)), 1).astype(np.int64))
-    if (reach == 1).all():
-        late = groups.steps(energy_j) / np.maximum(sensed.step_s, 1e-9)
-        early = np.roll(late, 1)
-    else:
-        back, ahead = np.maximum(here - reach, groups.first_of), np.minimum(here + reach, groups.last_of)
-        early = (energy_j - energy_j[back]) / np.maximum(times - times[back], 1e-9)
-        late = (energy_j[ahead] - energy_j) / np.maximum(times[ahead] - times, 1e-9)
-    early[groups.firsts], late[groups.lasts] = late[groups.firsts], early[groups.lasts]
-    ends = np.zeros((len(ENDS), len(here)))
-    ends[0] = groups.each(lag_s / 2) * (early + late)
-    ends[1] = groups.each(lag_s / 2 + smear_s) * np.abs(late - early)
-    return ends
+    times, here, last = sensed.times_s, np.arange(len(energy_j)), len(energy_j) - 1
+    lag_s, smear_s = sensed.timing.lag_s, sensed.timing.window_s / 4
+    reach = max(int(np.rint(lag_s / max(sensed.read_every_s, 1e-3))), 1)
+    back, ahead = np.maximum(here - reach, 0), np.minimum(here + reach, last)
+    early = (energy_j - energy_j[back]) / np.maximum(times - times[back], 1e-9)
+    late = (energy_j[ahead] - energy_j) / np.maximum(times[ahead] - times, 1e-9)
+    early[0], late[-1] = late[0], early[-1]
+    level_j, moved_j = lag_s / 2 * (early + late), (lag_s / 2 + smear_s) * np.abs(late - early)
+    return np.stack([level_j, moved_j, np.zeros(len(here))])
 
 
-def _clock_set_back(sensed: SensedPower, notes: Sequence[list[Note]]) -> tuple[list[tuple[int, float, int]], Flags]:
-    """Where a clock was set back: the interval, by how many s, and the GPU; and the readings of times that it showed
-    twice: rows of both times lie mixed, and the counter to and fro."""
-    ts, back, mixed = sensed.readings.ts_ns, [], np.zeros(len(sensed.watts), bool)
-    for gpu, (first, end) in enumerate(sensed.groups.spans):
-        for note in notes[gpu]:
-            if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
-                at = first + np.searchsorted(ts[first:end], [note.began_ns, note.ended_ns + 1])
-                mixed[at[0] : at[1]] = True
-                back.append((min(int(at[0]), end - 2), -note.seconds, gpu))
+def _clock_set_back(ts: Times, notes: Sequence[Note]) -> tuple[list[tuple[int, float]], Flags]:
+    """Where a clock was set back: the interval, and by how many s; and the readings of times that it showed twice: rows
+    of both times lie mixed, and the counter to and fro."""
+    back, mixed = [], np.zeros(len(ts), bool)
+    for note in notes:
+        if note.problem == Problem.CLOCK_STEP and note.seconds is not None and note.seconds < 0:
+            first, end = np.searchsorted(ts, [note.began_ns, note.ended_ns + 1]).tolist()
+            mixed[first:end] = True
+            back.append((min(first, len(ts) - 2), -note.seconds))
     return back, mixed
 
 
-def _note_gaps(sensed: SensedPower, blind: Flags, energy: Floats, notes: Sequence[list[Note]]) -> None:
+def _note_gaps(sensed: SensedPower, blind: Flags, energy: Floats, useless_ns: Times, notes: list[Note]) -> None:
     """One note for each stretch without readings."""
-    ts = sensed.readings.ts_ns
-    for gpu, at in sensed.groups.places(blind & ~sensed.refused):
-        first = np.concatenate([[True], np.diff(at) > 1])
-        began, ended = at[first], at[np.append(first[1:], True)] + 1
-        joules = np.add.reduceat(energy[at], np.flatnonzero(first))
-        notes[gpu] += notes_of(Problem.GAP, ts[began], ts[ended], joules)
+    ts, at = sensed.readings.ts_ns, np.flatnonzero(blind & ~sensed.refused)
+    if not len(at):
+        return
+    first = np.append(True, np.diff(at) > 1)
+    began, ended = at[first], at[np.append(first[1:], True)] + 1
+    gaps = notes_of(Problem.GAP, ts[began], ts[ended], np.add.reduceat(energy[at], np.flatnonzero(first)))
+    for gap in gaps:
+        low, high = np.searchsorted(useless_ns, [gap.began_ns, gap.ended_ns])
+        notes.append(replace(gap, has_rows=bool(low < high)))
 
 
-def _sources(sensed: SensedPower, trusted: Flags) -> list[PowerSource]:
-    """By GPU, which readings gave most of the energy."""
-    mostly = 2 * sensed.groups.sums(sensed.step_s * trusted) >= sensed.groups.sums(sensed.step_s)
-    mostly &= sensed.groups.count(trusted) > 0
-    return [
-        PowerSource.COUNTER if counter else timing.source
-        for counter, timing in zip(mostly.tolist(), sensed.timings, strict=True)
-    ]
-
-
-def _levels(sensed: SensedPower, idle: IdlePower, limit_w: Floats) -> tuple[Floats, Floats, Floats]:
-    """The least that each GPU draws, the most that its work draws often, and the most that it can draw at all."""
-    groups, watts = sensed.groups, sensed.watts
-    lowest, highest_read = np.fmin.reduceat(watts, groups.firsts), np.fmax.reduceat(watts, groups.firsts)
-    often = np.full(len(groups), np.nan)
-    for gpu in np.flatnonzero(sensed.powered).tolist():
-        first, end = groups.spans[gpu]
-        powers = watts[first:end]
-        powers = powers if sensed.powered[gpu] == end - first else powers[sensed.has_power[first:end]]
-        at = int(_OFTEN * (len(powers) - 1))
-        often[gpu] = np.partition(powers, at)[at]
-    limited = ~np.isnan(limit_w)
-    least = np.where(~np.isnan(idle.watts), idle.low_w, np.where(limited, FLOOR * limit_w, 0.0))
-    floor = np.fmin(lowest, least)
-    full = np.where(limited, np.fmax(often, LIKELY * limit_w), often)
-    highest = np.where(limited, np.fmax(limit_w, highest_read), _UNKNOWN_LIMIT * highest_read)
-    unlike = (sensed.powered == 0) & ~(limit_w > 0)
-    return np.where(unlike, 0.0, floor), np.where(unlike, 0.0, full), np.where(unlike, _MOST_W, highest)
+def _levels(sensed: SensedPower, idle: IdlePower, limit_w: float) -> tuple[float, float, float]:
+    """The least that the GPU draws, the most that its work draws often, and the most that it can draw at all."""
+    watts, limited = np.sort(sensed.watts[sensed.has_power]), not np.isnan(limit_w)
+    if not len(watts) and not limit_w > 0:
+        return 0.0, 0.0, _MOST_W
+    lowest, often, highest = (
+        (watts[0], watts[int(_OFTEN * (len(watts) - 1))], watts[-1]) if len(watts) else (np.nan, np.nan, np.nan)
+    )
+    least = idle.low_w if not np.isnan(idle.watts) else FLOOR * limit_w if limited else 0.0
+    floor = float(np.fmin(lowest, least))
+    if not limited:
+        return floor, float(often), float(_UNKNOWN_LIMIT * highest)
+    return floor, float(np.fmax(often, LIKELY * limit_w)), float(np.fmax(limit_w, highest))
 
 
 def _disagreement(
-    sensed: SensedPower, by_power: Floats, energy: Floats, sums: Floats, both: Flags, notes: Sequence[list[Note]]
-) -> Floats:
-    """(g,) which share of it the counter has more than the integrated power, beyond what sampling explains."""
-    groups, ts, excess = sensed.groups, sensed.readings.ts_ns, np.zeros(len(sensed.groups))
-    if not both.any():
-        return excess
-    power, counter, independent, alias = (groups.sums(values * both) for values in (by_power, energy, sums[0], sums[2]))
-    doubt, apart = 2 * np.sqrt(independent + alias) + _AGREE * power, counter - power
-    long = groups.sums(sensed.step_s * both) >= _AGREE_S
-    for gpu in np.flatnonzero((power != 0) & (counter != 0) & long & (np.abs(apart) > doubt)).tolist():
-        at = groups.spans[gpu][0] + np.flatnonzero(both[slice(*groups.spans[gpu])])
-        first, last, excess_j = int(ts[at[0]]), int(ts[at[-1] + 1]), float(apart[gpu])
-        notes[gpu].append(Note(Problem.DISAGREE, first, last, excess_j, float(100 * excess_j / power[gpu])))
-        excess[gpu] = (excess_j - doubt[gpu] if excess_j > 0 else excess_j + doubt[gpu]) / counter[gpu]
-    return excess
+    ts: Times, step: Floats, energies: tuple[Floats, Floats], sums: Floats, both: Flags, notes: list[Note]
+) -> float:
+    """Which share of it the counter has more than the integrated power, beyond what sampling explains. `energies`: of
+    the power and of the counter, where there are `both`."""
+    power, counter = (float(values[both].sum()) for values in energies)
+    doubt = 2 * np.sqrt(sums[0, both].sum() + sums[2, both].sum()) + _AGREE * power
+    excess_j = counter - power
+    if power == 0 or counter == 0 or step[both].sum() < _AGREE_S or abs(excess_j) <= doubt:
+        return 0.0
+    at = np.flatnonzero(both)
+    percent = 100 * excess_j / power
+    notes.append(Note(Problem.DISAGREE, int(ts[at[0]]), int(ts[at[-1] + 1]), excess_j, percent))
+    return float(excess_j - np.copysign(doubt, excess_j)) / counter
 
 
 def _without_energy(
-    gpus: Sequence[tuple[str, str]], ends: Times, limit_w: Floats, notes: Sequence[list[Note]],
-    reasons: Sequence[Reason],
-) -> Meters:  # fmt: skip
-    """Meters that have no energy at all, of GPUs with readings from `ends[0]` to `ends[1]`."""
-    n = len(gpus)
-    zeros, knots = np.zeros(n), np.zeros(2 * n)
-    unknown = np.full(n, np.nan)
+    gpu: tuple[str, str], ends_ns: tuple[int, int], limit_w: float, notes: Sequence[Note], reason: Reason
+) -> Meters:
+    """The meter of a GPU that has no energy at all, with readings from one time to another."""
+    unknown, knots = np.array([np.nan]), np.zeros(2)
     return Meters(
-        gpus, ends[0], ends[1], ends[0], unknown, zeros, unknown,
-        np.full(n, IDLE_SOURCES.index(IdleSource.UNKNOWN)), [PowerSource.POWER] * n, limit_w, zeros,
-        np.nan_to_num(limit_w), tuple(map(tuple, notes)), reasons, np.arange(0, 2 * n, 2), np.arange(2, 2 * n + 1, 2),
-        np.arange(2 * n), knots, knots, knots, knots, knots, np.zeros((len(PARTS), 2 * n)),
-        np.zeros((len(ENDS), 2 * n)),
+        gpus=[gpu], first_ns=np.array(ends_ns[:1]), last_ns=np.array(ends_ns[1:]), origin_ns=np.array(ends_ns[:1]),
+        idle_w=unknown, idle_low_w=np.zeros(1), idle_high_w=unknown,
+        idle_source=np.array([IDLE_SOURCES.index(IdleSource.UNKNOWN)]), power_source=[PowerSource.POWER],
+        limit_w=np.array([limit_w]), lowest_w=np.zeros(1), highest_w=np.nan_to_num([limit_w]),
+        notes=[tuple(notes)], empty=[reason], begins=np.array([0]), ends=np.array([2]),
+        knots_ns=np.arange(2), knots_s=knots, energy_j=knots, slope_j=knots, bend_j=knots, edge_w=knots,
+        parts=np.zeros((len(PARTS), 2)), ends_j=np.zeros((len(ENDS), 2)),
     )  # fmt: skip
+
+
+# -- the energy counter ----------------------------------------------------------------------------------------
+
+
+def _counted(
+    ts: Times, counter: Floats, by_power: Floats, sensed: Flags, highest_w: float, notes: list[Note]
+) -> tuple[Flags, Floats]:
+    """By interval: whether the counter is believed, and what it counted, J; adds to the `notes`.
+
+    `counter` is in J, NaN where it was not read; `by_power` is the energy of the integrated power, `sensed` whether
+    that was measured; `highest_w` is what the GPU can draw. Where a counter is not believed, its energy is 0, and where
+    it began anew what it shows since: a bound from below.
+    """
+    at = _anchors(counter)
+    trusted, energy = np.zeros(len(ts), bool), np.zeros(len(ts))
+    if not len(at):
+        return trusted, energy
+    value, anchor_ns, power = counter[at], ts[at], np.add.reduceat(by_power, at)
+    # By anchor: of the time to the next one. After the last there is none.
+    has_next = np.arange(len(at)) < len(at) - 1
+    grown, lasted = steps(value), np.append(np.diff(anchor_ns) / 1e9, 1.0)
+    most = _JUMP * highest_w * (lasted + _SLACK_S)
+    following = np.append(value[1:], 0.0)
+    wrapped = (grown < 0) & (following < _WRAP_J) & (value < _WRAP_J) & (value > _WRAP_J / 2)
+    wrapped &= grown + _WRAP_J <= most
+    grown = np.where(wrapped, grown + _WRAP_J, grown)
+    fell = grown < 0
+    reset = fell & (following <= most)
+    jumped = grown > most + 1.0
+    crept = grown < _CREEP * (power / lasted) * np.maximum(lasted - _SLACK_S, 0) - 1.0
+    crept &= np.logical_and.reduceat(sensed, at) & has_next & ~fell
+    good = has_next & ~(fell | jumped | crept)
+    # Each reading's interval belongs to the anchors around it: its part of their energy is that of the power.
+    after = slice(int(at[0]), None)
+    place = np.repeat(np.arange(len(at)), np.diff(at, append=len(ts)))
+    trusted[after] = good[place]
+    step = steps(ts)[after] / 1e9
+    level = ~(power > 0)[place]
+    spread = np.where(level, step / lasted[place], by_power[after] / np.where(level, 1.0, power[place]))
+    energy[after] = np.where(trusted[after], grown[place] * spread, 0.0)
+    next_at = np.append(at[1:], at[-1])
+    energy[next_at[reset] - 1] = following[reset]
+    for problem, flags, joules in (
+        (Problem.COUNTER_RESET, reset, -grown),
+        (Problem.COUNTER_BACK, fell & ~reset, -grown),
+        (Problem.COUNTER_WRAP, wrapped, grown),
+        (Problem.COUNTER_JUMP, jumped, grown),
+        (Problem.COUNTER_STALE, crept & (lasted > _STALE_S), power - grown),
+    ):
+        notes += notes_of(problem, anchor_ns[flags], ts[next_at[flags]], joules[flags])
+    final, last = int(at[-1]), len(ts) - 1
+    still_s, missing_j = (ts[last] - ts[final]) / 1e9, float(by_power[final:last].sum())
+    usual_s = float(np.median(lasted[:-1])) if len(at) > 1 else 0.0  # it never moved
+    is_read = len(at) > 1 or not np.isnan(counter[last])
+    if is_read and still_s > max(_STALE_S, 3 * usual_s) and missing_j > highest_w:
+        notes.append(Note(Problem.COUNTER_STALE, int(ts[final]), int(ts[last]), missing_j))
+    return trusted, energy
+
+
+def _anchors(counter: Floats) -> Ints:
+    """The readings at which the counter had moved, without values that one reading alone has."""
+    at = np.flatnonzero(~np.isnan(counter))
+    if len(at) > 2:
+        before, here, after = counter[at[:-2]], counter[at[1:-1]], counter[at[2:]]
+        odd = np.zeros(len(at), bool)
+        odd[1:-1] = (after >= before) & ((here < before) | (here > after))
+        odd[1:] &= ~odd[:-1]
+        at = at[~odd]
+    return at[np.append(True, counter[at[1:]] != counter[at[:-1]])] if len(at) else at

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,11 +32,9 @@ from ...store.replacing import TakenError
 from ...store.schema import ENERGY_DAYS, ENERGY_MINUTES, MINUTES, TELEMETRY, arrow_schema
 from ..engines import HERE, Engine, PartFailure, opened
 from .claims import Claims, Key, read_claims
-from .idle import IDLE_SOURCES
 from .meter import ENDS, PARTS, Meters
 from .readings import ALL_GPUS, GpuRange, meters_of_many
-from .sensor import PowerSource
-from .series import Flags, Floats, Groups, Ints, Note, Problem, Reason, Times
+from .sensor import IDLE_SOURCES, Flags, Floats, Ints, Note, PowerSource, Problem, Reason, Times
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -53,7 +50,7 @@ _AROUND_NS = 3600 * _S  # what is read of the days beside
 _THIN = 600  # readings of a GPU on a day: with fewer, hardly any may be without work, and they are soon read again
 _BLOCK_ROWS = 2_000_000  # of thin days that are metered together at most
 _LONG_S = 60.0  # a longer time without readings is one row
-_KEYS = ("cluster", "gpu")
+_KEYS = ["cluster", "gpu"]
 _SPAN_NS = 4 * _DAY_NS  # more than the times of a day and its sides
 _MINUTES = 1440  # of a day
 _ROWS_MADE = 100_000  # of energy_minutes, by a part, about: each takes ten times its bytes while it is made
@@ -65,11 +62,14 @@ _WATTS = ("idle_w", "idle_low_w", "idle_high_w", "limit_w", "lowest_w", "highest
 _OF_NOTE = ("joules", "percent", "seconds", "n", "has_rows")
 _NOTES = arrow_schema(ENERGY_DAYS.name).field("notes").type
 _SUMMED = [name for name in PARTS if name not in ("measured_j", "measured_s")]
-_FIGURES = ["energy_j", "filled_j", "unread_s", *_SUMMED, *ENDS, "swing_w"]
 
 Progress = Callable[[str], None]
 TimesOf = Callable[[Key], Times]
 """When jobs come to a GPU and leave it, in no order, ns UTC: `Claims.edges`."""
+Gpus = Collection[tuple[str, str]]
+"""Cluster and GPU of each."""
+DayTables = dict[str, pa.Table]
+"""Rows of `energy_days` and `energy_minutes`, by table."""
 
 
 @dataclass(frozen=True)
@@ -112,26 +112,25 @@ class MeterPart:
     def meters(self, times_of: TimesOf) -> Iterator[Meters]:
         """The meters of its GPUs, some at a time. `times_of` a GPU are when else than at full minutes its energy will
         be asked for. Raises StoreError."""
+        return filter(len, self._meters(times_of))
+
+    def _meters(self, times_of: TimesOf) -> Iterator[Meters]:
         store, edges = opened(self.root), _Edges(times_of, self.window)
-        are_stored = any(block.stored for block in self.blocks)
-        pieces = _stored(store, self.blocks[0].first, self.blocks[-1].last)[0] if are_stored else {}
+        stored = any(block.stored for block in self.blocks)
+        pieces = _stored(store, self.blocks[0].first, self.blocks[-1].last)[0] if stored else {}
         for block in self.blocks:
             window = max(self.window[0], block.ends[0]), min(self.window[1], block.ends[1])
             if not block.stored or block.first not in pieces:
                 # A few GPUs are read for whole days: what they draw without work is then that of their days.
                 whole = window if self.gpus is None else block.ends
                 for meters in _of_readings(store, whole, self.cluster, self.gpus, self.names):
-                    meters = meters.between(*window)
-                    if len(meters):
-                        yield meters
+                    yield meters.between(*window)
                 continue
             late: list[tuple[str, str]] = []
             for meters in _of_rows(pieces[block.first], self.has):
                 lacking = np.zeros(len(meters), bool) if block.pruned else edges.lacking(meters)
                 late += [meters.gpus[gpu] for gpu in np.flatnonzero(lacking).tolist()]
-                meters = meters.only(np.flatnonzero(~lacking)).between(*window)
-                if len(meters):
-                    yield meters
+                yield meters.only(np.flatnonzero(~lacking)).between(*window)
             if late:
                 yield from _of_readings(store, window, self.cluster, late)
 
@@ -156,27 +155,27 @@ class MeterPart:
 
 
 def meter_parts(
-    store: Store, *, cluster: str | None = None, gpus: Collection[tuple[str, str]] | None = None, since_ns: int,
-    until_ns: int,
-) -> list[MeterPart]:  # fmt: skip
+    store: Store, *, cluster: str | None = None, gpus: Gpus | None = None, since_ns: int, until_ns: int
+) -> list[MeterPart]:
     """The parts of what is metered from `since_ns` to `until_ns` (UTC), in the order of their days. `gpus` keeps only
-    these: cluster and GPU of each. Raises StoreError."""
+    these. Raises StoreError."""
     stored = _StoredDays(store, since_ns, until_ns)
     groups, rows = list[list[DayBlock]](), list[float]()
     for block in stored.blocks():
-        first_ns, last_ns = max(since_ns, block.ends[0]), min(until_ns, block.ends[1])
-        of_block = stored.rows_of(block) * (last_ns - first_ns) / (block.ends[1] - block.ends[0])
-        of_block *= stored.share(gpus)
+        began, ended = block.ends
+        share = (min(until_ns, ended) - max(since_ns, began)) / (ended - began)
+        of_block = stored.rows_of(block) * share * stored.share(gpus)
         if groups and rows[-1] + of_block <= ROWS_OF_PART:
             groups[-1].append(block)
             rows[-1] += of_block
         else:
             groups.append([block])
             rows.append(of_block)
+    root = str(store.root.absolute())
     return [
         MeterPart(
-            str(store.root.absolute()), (max(since_ns, blocks[0].ends[0]), min(until_ns, blocks[-1].ends[1])),
-            tuple(blocks), names, cluster, of_range,
+            root, (max(since_ns, blocks[0].ends[0]), min(until_ns, blocks[-1].ends[1])), tuple(blocks), names, cluster,
+            of_range,
         )
         for blocks, of_blocks in zip(groups, rows, strict=True)
         for names, of_range in stored.ranges(of_blocks / ROWS_OF_PART, gpus)
@@ -184,7 +183,7 @@ def meter_parts(
 
 
 def meters_by_day(
-    store: Store, times_of: TimesOf, *, gpus: Collection[tuple[str, str]] | None = None, since_ns: int, until_ns: int,
+    store: Store, times_of: TimesOf, *, gpus: Gpus | None = None, since_ns: int, until_ns: int,
     progress: Progress | None = None,
 ) -> Iterator[Meters]:  # fmt: skip
     """The meters of all parts, one after another, in this thread. Raises StoreError."""
@@ -194,6 +193,151 @@ def meters_by_day(
         if progress is not None:
             progress(f"metering GPUs: part {number + 1:,} of {len(parts):,}")
         yield from part.meters(times_of)
+
+
+def _of_readings(
+    store: Store,
+    window: tuple[int, int],
+    cluster: str | None = None,
+    gpus: Gpus | None = None,
+    names: GpuRange = ALL_GPUS,
+) -> Iterator[Meters]:
+    """The meters of a day, or of a part of it, of the readings: with an hour on either side."""
+    began, ended = window
+    since_ns, until_ns = began - _AROUND_NS, ended + _AROUND_NS
+    for meters in meters_of_many(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, names=names):
+        meters = meters.between(began, ended)
+        empty = np.array([reason is not None for reason in meters.empty], bool)
+        yield meters.only(np.flatnonzero((meters.first_ns < meters.last_ns) | (empty & (meters.first_ns < ended))))
+
+
+class _Edges:
+    """When the energy of each GPU is asked for besides full minutes, in order, of many days."""
+
+    def __init__(self, times_of: TimesOf, ends: Sequence[int] = ()) -> None:
+        """`ends` are asked of all GPUs."""
+        self._times_of, self._ends = times_of, np.array(ends, np.int64)
+        self._sorted: dict[Key, Times] = {}
+
+    def within(self, meters: Meters) -> tuple[Ints, Times]:
+        """The times at which GPUs are metered: the number of the GPU, and when (ns UTC)."""
+        parts = [np.zeros(0, np.int64)]
+        for key, first, last in zip(meters.gpus, meters.first_ns.tolist(), meters.last_ns.tolist(), strict=True):
+            if key not in self._sorted:
+                self._sorted[key] = np.sort(np.concatenate([self._times_of(key), self._ends]))
+            times = self._sorted[key]
+            parts.append(times[times.searchsorted(first) : times.searchsorted(last, "right")])
+        return np.repeat(np.arange(len(meters)), list(map(len, parts[1:]))), np.concatenate(parts)
+
+    def lacking(self, meters: Meters) -> Flags:
+        """(g,) whether a time of the GPU is none of its knots."""
+        gpu, times = self.within(meters)
+        place = times - meters.origin_ns[gpu] + meters.knots_ns[meters.begins[gpu]]
+        at = np.minimum(np.searchsorted(meters.knots_ns, place), len(meters.knots_ns) - 1)
+        lacking: Flags = np.bincount(gpu[meters.knots_ns[at] != place], minlength=len(meters)) > 0
+        return lacking
+
+
+# -- which days are stored -------------------------------------------------------------------------------------
+
+_DayFiles = dict[int, dict[str, Path]]
+"""By the number of the piece of a day, the file of each table."""
+
+
+def _stored(store: Store, first_day: int, last_day: int) -> tuple[dict[int, _DayFiles], dict[int, Origin]]:
+    """The pieces of days that have rows, and what these were made of."""
+    within = Bounds(first_day * _DAY_NS // 1000, (last_day + 1) * _DAY_NS // 1000 - 1)
+    pieces: dict[int, _DayFiles] = {}
+    origins: dict[int, Origin] = {}
+    for name, rows in store.rows([ENERGY_DAYS.name, ENERGY_MINUTES.name], within).items():
+        for path in rows.files:
+            stated, day = Origin.of(path), day_number(path.parent.name)
+            if stated is not None and day is not None:
+                origins[day], number = stated
+                pieces.setdefault(day, {}).setdefault(number, {})[name] = path
+    return pieces, origins
+
+
+class _StoredDays:
+    """The rows that are stored of the days between two times (ns; None: of all before), and of the days beside."""
+
+    def __init__(self, store: Store, since_ns: int | None, until_ns: int) -> None:
+        last = (until_ns - 1) // _DAY_NS
+        first = -(2**40) if since_ns is None else since_ns // _DAY_NS
+        self._store = store
+        self.states = store.states_of_days((first - 1) * _DAY_NS, (last + 2) * _DAY_NS - 1)
+        """What each day has of telemetry; None of one that is not over."""
+        self.days = [day for day in sorted(self.states) if first <= day <= last]
+        """Those between the times with telemetry, in order."""
+        self.files, self.origins = _stored(store, first - 1, last + 1)
+
+    def blocks(self) -> list[DayBlock]:
+        """What is metered together: a day, or thin days that follow each other."""
+        blocks: list[DayBlock] = []
+        rows = _BLOCK_ROWS
+        for day in self.days:
+            state, fresh = self.states[day], self.is_fresh(day)
+            alone = state is None or fresh or not self.is_thin(day)
+            rows += _BLOCK_ROWS if state is None else state.rows
+            if not alone and rows <= _BLOCK_ROWS:
+                blocks[-1] = DayBlock(blocks[-1].first, day)
+                continue
+            blocks.append(DayBlock(day, day, stored=fresh, pruned=alone and self.is_pruned(day)))
+            rows = _BLOCK_ROWS if alone or state is None else state.rows
+        return blocks
+
+    @cached_property
+    def gpus(self) -> list[str]:
+        """The names of all GPUs, in order."""
+        return sorted(self._store.sql("SELECT gpu FROM gpus_now WHERE parent IS NULL").polars()["gpu"])
+
+    def rows_of(self, block: DayBlock) -> int:
+        """How many rows are read of these days, about. A day that is not over has no more than others."""
+        if block.stored:
+            return len(self.gpus) * _MINUTES
+        usual = max((state.rows for state in self.states.values() if state is not None), default=0)
+        states = (self.states[day] for day in self.days if block.first <= day <= block.last)
+        return sum(usual if state is None else state.rows for state in states)
+
+    def share(self, gpus: Gpus | None) -> float:
+        """Which part of all GPUs these are."""
+        return 1.0 if gpus is None else min(len(gpus) / max(len(self.gpus), 1), 1.0)
+
+    def ranges(self, parts: float, gpus: Gpus | None) -> list[tuple[GpuRange, frozenset[tuple[str, str]] | None]]:
+        """GPUs (None: all) in so many parts: the range of their names, and those of these GPUs in it."""
+        names = self.gpus if gpus is None else sorted({gpu for _, gpu in gpus})
+        count = max(1, min(math.ceil(parts), len(names)))
+        bounds = [None, *(names[number * len(names) // count] for number in range(1, count)), None]
+        ranges = [GpuRange(*ends) for ends in pairwise(bounds)]
+        return [
+            (of_part, None if gpus is None else frozenset(key for key in gpus if key[1] in of_part))
+            for of_part in ranges
+        ]
+
+    def is_thin(self, day: int) -> bool:
+        """Whether a day has hardly any readings of a GPU, as one of a campaign has that took minutes."""
+        state = self.states.get(day)
+        return state is not None and state.rows < _THIN * len(self.gpus)
+
+    def is_fresh(self, day: int) -> bool:
+        """Whether a day and those beside it have the readings of which its rows were made."""
+        beside = (near for near in (day - 1, day + 1) if near in self.files and near in self.states)
+        return self.is_of_readings(day) and all(map(self.is_of_readings, beside))
+
+    def is_of_readings(self, day: int) -> bool:
+        """Whether a day has rows, and the readings that these were made of; those of the days beside may be others."""
+        if day not in self.files or any(len(tables) < 2 for tables in self.files[day].values()):
+            return False
+        origin = self.origins[day]
+        return self.states.get(day) == origin.state and (origin.version == VERSION or self.is_pruned(day))
+
+    def is_pruned(self, day: int) -> bool:
+        """Whether readings of a day are there as pruned minutes only."""
+        state = self.states.get(day)
+        return state is not None and state.pruned
+
+
+# -- writing ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -222,9 +366,7 @@ def write_minutes(
         return 0
     claims = read_claims(store, since_ns=min(days) * _DAY_NS, until_ns=(max(days) + 1) * _DAY_NS)
     edges = _Edges(claims.edges)
-    for day in days - stale:
-        if any(edges.lacking(meters).any() for meters in _of_rows(stored.files[day])):
-            stale.add(day)
+    stale |= {day for day in days - stale if any(edges.lacking(meters).any() for meters in _of_rows(stored.files[day]))}
     engine.require(store)
     parts = {day: _parts_to_write(store, day, stored, claims) for day in sorted(stale)}
     origins = {day: Origin(VERSION, over[day], _rows_beside(store, day)) for day in parts}  # before readings are read
@@ -234,40 +376,16 @@ def write_minutes(
         for number, (day, of_day) in enumerate(parts.items()):
             if progress is not None:
                 progress(f"energy per minute: day {number + 1:,} of {len(stale):,}")
-            results = islice(made, len(of_day))
+            results = list(islice(made, len(of_day)))
             try:
                 derivation.replace(day, origins[day], _pieces(day, stored, of_day, results))
                 written += 1
             except TakenError:
                 raise
             except StoreError as error:  # of a damaged file: the other days are written
-                log.warning(
-                    "the energy per minute of day %s is not written: %s", date_of_ns(day * _DAY_NS).date(), error
-                )
-            deque(results, maxlen=0)
+                date = date_of_ns(day * _DAY_NS).date()
+                log.warning("the energy per minute of day %s is not written: %s", date, error)
     return written
-
-
-def _of_readings(
-    store: Store,
-    window: tuple[int, int],
-    cluster: str | None = None,
-    gpus: Collection[tuple[str, str]] | None = None,
-    names: GpuRange = ALL_GPUS,
-) -> Iterator[Meters]:
-    """The meters of a day, or of a part of it, of the readings: with an hour on either side."""
-    began, ended = window
-    since_ns, until_ns = began - _AROUND_NS, ended + _AROUND_NS
-    for meters in meters_of_many(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, names=names):
-        meters = meters.between(began, ended)
-        empty = np.array([reason is not None for reason in meters.empty], bool)
-        lasts = (meters.first_ns < meters.last_ns) | (empty & (meters.first_ns < ended))
-        meters = meters.only(np.flatnonzero(lasts))
-        if len(meters):
-            yield meters
-
-
-# -- writing --------------------------------------------------------------------------------------------------
 
 
 def _with_late_jobs(store: Store, stored: _StoredDays) -> list[int]:
@@ -304,20 +422,20 @@ def _parts_to_write(store: Store, day: int, stored: _StoredDays, claims: Claims)
     if stored.is_pruned(day) and day in stored.files:
         of_day = f"ts >= {in_sql(window[0])} AND ts < {in_sql(window[1])}"
         gpus = store.sql(f"SELECT DISTINCT cluster, gpu FROM {TELEMETRY.name} WHERE {of_day}").polars().rows()
-    parts = max(stored.rows_of(DayBlock(day, day)) / ROWS_OF_PART, stored.gpus * _MINUTES / _ROWS_MADE)
+    parts = max(stored.rows_of(DayBlock(day, day)) / ROWS_OF_PART, len(stored.gpus) * _MINUTES / _ROWS_MADE)
+    root = str(store.root.absolute())
     return [
         _MinutesPart(
-            MeterPart(str(store.root.absolute()), window, (DayBlock(day, day),), names, gpus=among),
-            claims.of_gpus(names).touching(*window),
+            MeterPart(root, window, (DayBlock(day, day),), names, gpus=among), claims.of_gpus(names).touching(*window)
         )
         for names, among in stored.ranges(parts * stored.share(gpus), gpus)
         if among != frozenset()
     ]
 
 
-def _rows_of_part(part: _MinutesPart) -> dict[str, pa.Table]:
-    """The rows of a part, by table; none of a part without readings. Raises StoreError, also for files that are left
-    out: rows would lack them for ever."""
+def _rows_of_part(part: _MinutesPart) -> DayTables:
+    """The rows of a part; none of a part without readings. Raises StoreError, also for files that are left out: rows
+    would lack them for ever."""
     edges = _Edges(part.claims.edges)
     pieces = [_rows(meters, edges, part.time.window[0]) for meters in part.time.meters(part.claims.edges)]
     if (left_out := part.time.left_out()) is not None:
@@ -326,14 +444,19 @@ def _rows_of_part(part: _MinutesPart) -> dict[str, pa.Table]:
 
 
 def _pieces(
-    day: int, stored: _StoredDays, parts: Sequence[_MinutesPart], results: Iterator[dict[str, pa.Table] | PartFailure]
-) -> Iterator[dict[str, pa.Table]]:
-    """The rows of a day by table, some GPUs at a time: of its parts, and earlier ones of all other GPUs where only some
-    are metered anew. Raises StoreError where a part could not be made."""
-    gpus = frozenset[tuple[str, str]]().union(*(part.time.gpus or () for part in parts))
+    day: int, stored: _StoredDays, parts: Sequence[_MinutesPart], results: Sequence[DayTables | PartFailure]
+) -> Iterator[DayTables]:
+    """The rows of a day, some GPUs at a time: of its parts, and earlier ones of all other GPUs where only some are
+    metered anew. Raises StoreError where a part could not be made."""
     if stored.is_pruned(day) and day in stored.files:
-        yield from stored.without(day, gpus)
-    waiting: list[dict[str, pa.Table]] = []
+        anew = frozenset[tuple[str, str]]().union(*(part.time.gpus or () for part in parts))
+        for tables in stored.files[day].values():
+            days, minutes = (_read(tables[spec.name], spec.names) for spec in (ENERGY_DAYS, ENERGY_MINUTES))
+            stays = np.array([key not in anew for key in zip(*(days[name].to_pylist() for name in _KEYS), strict=True)])
+            if stays.any():
+                stay = np.repeat(stays, days["minutes"].to_numpy())
+                yield {ENERGY_DAYS.name: days.filter(pa.array(stays)), ENERGY_MINUTES.name: minutes.filter(stay)}
+    waiting: list[DayTables] = []
     for result in results:
         if isinstance(result, PartFailure):
             raise StoreError(result.reason)
@@ -345,11 +468,11 @@ def _pieces(
         yield _together(waiting)
 
 
-def _together(pieces: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
+def _together(pieces: Sequence[DayTables]) -> DayTables:
     return {name: pa.concat_tables([tables[name] for tables in pieces]) for name in pieces[0]}
 
 
-def _rows(meters: Meters, edges: _Edges, day_ns: int) -> dict[str, pa.Table]:
+def _rows(meters: Meters, edges: _Edges, day_ns: int) -> DayTables:
     """What meters show, as rows of both tables."""
     gpu, times = _knots(meters, edges)
     seconds, sums = meters.at(gpu, times)
@@ -363,9 +486,7 @@ def _rows(meters: Meters, edges: _Edges, day_ns: int) -> dict[str, pa.Table]:
     codes = pa.array(gpu[row].astype(np.int32))
     minutes = {
         "ts": _stamps(times[row]),
-        **{
-            name: pa.DictionaryArray.from_arrays(codes, pa.array(values, pa.string())) for name, values in names.items()
-        },
+        **{name: pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string())) for name, texts in names.items()},
         "energy_j": grown["energy_j"],
         "filled_j": np.where(np.abs(filled) < _NOTHING, 0.0, filled),
         "unread_s": np.where(unread < _NOTHING, 0.0, unread),
@@ -442,173 +563,22 @@ def _as_record(note: Note) -> dict[str, Any]:
     return {name: getattr(note, name) for name in _OF_NOTE} | times | {"problem": str(note.problem)}
 
 
-class _Edges:
-    """When the energy of each GPU is asked for besides full minutes, in order, of many days."""
-
-    def __init__(self, times_of: TimesOf, ends: Sequence[int] = ()) -> None:
-        """`ends` are asked of all GPUs."""
-        self._times_of, self._ends = times_of, np.array(ends, np.int64)
-        self._sorted: dict[Key, Times] = {}
-
-    def within(self, meters: Meters) -> tuple[Ints, Times]:
-        """The times at which GPUs are metered: the number of the GPU, and when (ns UTC)."""
-        parts = []
-        for key, first, last in zip(meters.gpus, meters.first_ns.tolist(), meters.last_ns.tolist(), strict=True):
-            if key not in self._sorted:
-                self._sorted[key] = np.sort(np.concatenate([self._times_of(key), self._ends]))
-            times = self._sorted[key]
-            parts.append(times[times.searchsorted(first) : times.searchsorted(last, "right")])
-        gpu = np.repeat(np.arange(len(meters)), [len(times) for times in parts])
-        return gpu, np.concatenate([np.zeros(0, np.int64), *parts])
-
-    def lacking(self, meters: Meters) -> Flags:
-        """(g,) whether a time of the GPU is none of its knots."""
-        gpu, times = self.within(meters)
-        place = times - meters.origin_ns[gpu] + meters.knots_ns[meters.begins[gpu]]
-        at = np.minimum(np.searchsorted(meters.knots_ns, place), len(meters.knots_ns) - 1)
-        lacking: Flags = np.bincount(gpu[meters.knots_ns[at] != place], minlength=len(meters)) > 0
-        return lacking
-
-
-# -- reading --------------------------------------------------------------------------------------------------
-
-
-_DayFiles = dict[int, dict[str, "Path"]]
-"""By the number of the piece of a day, the file of each table."""
-
-
-def _stored(store: Store, first_day: int, last_day: int) -> tuple[dict[int, _DayFiles], dict[int, Origin]]:
-    """The pieces of days that have rows, and what these were made of."""
-    within = Bounds(first_day * _DAY_NS // 1000, (last_day + 1) * _DAY_NS // 1000 - 1)
-    pieces: dict[int, _DayFiles] = {}
-    origins: dict[int, Origin] = {}
-    for name, rows in store.rows([ENERGY_DAYS.name, ENERGY_MINUTES.name], within).items():
-        for path in rows.files:
-            stated, day = Origin.of(path), day_number(path.parent.name)
-            if stated is not None and day is not None:
-                origins[day], number = stated
-                pieces.setdefault(day, {}).setdefault(number, {})[name] = path
-    return pieces, origins
-
-
-class _StoredDays:
-    """The rows that are stored of the days between two times (ns; None: of all before), and of the days beside."""
-
-    def __init__(self, store: Store, since_ns: int | None, until_ns: int) -> None:
-        last = (until_ns - 1) // _DAY_NS
-        first = -(2**40) if since_ns is None else since_ns // _DAY_NS
-        self._store = store
-        self.states = store.states_of_days((first - 1) * _DAY_NS, (last + 2) * _DAY_NS - 1)
-        """What each day has of telemetry; None of one that is not over."""
-        self.days = [day for day in sorted(self.states) if first <= day <= last]
-        """Those between the times with telemetry, in order."""
-        self.files, self.origins = _stored(store, first - 1, last + 1)
-
-    def blocks(self) -> list[DayBlock]:
-        """What is metered together: a day, or thin days that follow each other."""
-        blocks: list[DayBlock] = []
-        rows = 0
-        for day in self.days:
-            state = self.states[day]
-            if state is None or not self.is_thin(day) or self.is_fresh(day):
-                blocks.append(DayBlock(day, day, stored=self.is_fresh(day), pruned=self.is_pruned(day)))
-                rows = _BLOCK_ROWS
-                continue
-            rows += state.rows
-            if blocks and rows <= _BLOCK_ROWS:
-                blocks[-1] = DayBlock(blocks[-1].first, day)
-            else:
-                blocks.append(DayBlock(day, day))
-                rows = state.rows
-        return blocks
-
-    @property
-    def gpus(self) -> int:
-        """How many GPUs there are."""
-        return len(self._gpus)
-
-    @cached_property
-    def _gpus(self) -> list[str]:
-        """The names of all GPUs, in order."""
-        return sorted(self._store.sql("SELECT gpu FROM gpus_now WHERE parent IS NULL").polars()["gpu"])
-
-    def rows_of(self, block: DayBlock) -> int:
-        """How many rows are read of these days, about. A day that is not over has no more than others."""
-        if block.stored:
-            return self.gpus * _MINUTES
-        usual = max((state.rows for state in self.states.values() if state is not None), default=0)
-        states = (self.states[day] for day in self.days if block.first <= day <= block.last)
-        return sum(usual if state is None else state.rows for state in states)
-
-    def share(self, gpus: Collection[tuple[str, str]] | None) -> float:
-        """Which part of all GPUs these are."""
-        return 1.0 if gpus is None else min(len(gpus) / max(self.gpus, 1), 1.0)
-
-    def ranges(
-        self, parts: float, gpus: Collection[tuple[str, str]] | None
-    ) -> list[tuple[GpuRange, frozenset[tuple[str, str]] | None]]:
-        """GPUs (None: all) in so many parts: the range of their names, and those of these GPUs in it."""
-        names = self._gpus if gpus is None else sorted({gpu for _, gpu in gpus})
-        count = max(1, min(math.ceil(parts), len(names)))
-        bounds = [None, *(names[number * len(names) // count] for number in range(1, count)), None]
-        ranges = [GpuRange(*ends) for ends in pairwise(bounds)]
-        if gpus is None:
-            return [(of_part, None) for of_part in ranges]
-        return [(of_part, frozenset(key for key in gpus if key[1] in of_part)) for of_part in ranges]
-
-    def is_thin(self, day: int) -> bool:
-        """Whether a day has hardly any readings of a GPU, as one of a campaign has that took minutes."""
-        state = self.states.get(day)
-        return state is not None and state.rows < _THIN * self.gpus
-
-    def is_fresh(self, day: int) -> bool:
-        """Whether a day and those beside it have the readings of which its rows were made."""
-        beside = (near for near in (day - 1, day + 1) if near in self.files and near in self.states)
-        return self.is_of_readings(day) and all(map(self.is_of_readings, beside))
-
-    def is_of_readings(self, day: int) -> bool:
-        """Whether a day has rows, and the readings that these were made of; those of the days beside may be others."""
-        if day not in self.files or any(len(tables) < 2 for tables in self.files[day].values()):
-            return False
-        origin = self.origins[day]
-        return self.states.get(day) == origin.state and (origin.version == VERSION or self.is_pruned(day))
-
-    def is_pruned(self, day: int) -> bool:
-        """Whether readings of a day are there as pruned minutes only."""
-        state = self.states.get(day)
-        return state is not None and state.pruned
-
-    def without(self, day: int, gpus: Collection[tuple[str, str]]) -> Iterator[dict[str, pa.Table]]:
-        """The rows of a day but for these GPUs, by table."""
-        for tables in self.files[day].values():
-            days, minutes = (_read(tables[spec.name], spec.names) for spec in (ENERGY_DAYS, ENERGY_MINUTES))
-            gpu_keys = zip(*(days[name].to_pylist() for name in _KEYS), strict=True)
-            stays = np.array([key not in gpus for key in gpu_keys], bool)
-            if stays.any():
-                stay = pa.array(np.repeat(stays, days["minutes"].to_numpy()))
-                yield {ENERGY_DAYS.name: days.filter(pa.array(stays)), ENERGY_MINUTES.name: minutes.filter(stay)}
+# -- reading ---------------------------------------------------------------------------------------------------
 
 
 def _of_rows(pieces: _DayFiles, has: Callable[[tuple[str, str]], bool] = lambda _: True) -> Iterator[Meters]:
     """The meters of the rows of a day, some GPUs at a time; `has`: whether a GPU is of interest."""
     for tables in pieces.values():
         days = _frame(tables[ENERGY_DAYS.name], ENERGY_DAYS.names)
-        gpu_keys = days.select(_KEYS).rows()
-        chosen = np.array([has(key) for key in gpu_keys], bool)
+        chosen = np.array([has(key) for key in days.select(_KEYS).rows()], bool)
         if not chosen.any():
             continue
-        minutes = _frame(tables[ENERGY_MINUTES.name], ["ts", *_FIGURES])
-        figures = {name: minutes[name].to_numpy() for name in minutes.columns[1:]}
-        figures = {name: values for name, values in figures.items() if values.any()}
-        ts_ns = minutes["ts"].dt.epoch("ns").to_numpy()
+        minutes = _frame(tables[ENERGY_MINUTES.name], ENERGY_MINUTES.names)
         counts = days["minutes"].to_numpy()
-        part, after = np.cumsum(np.where(chosen, counts, 0)) // _KNOTS_AT_ONCE, np.cumsum(counts)
+        part = np.where(chosen, np.cumsum(np.where(chosen, counts, 0)) // _KNOTS_AT_ONCE, -1)
         for number in np.unique(part[chosen]).tolist():
-            row = np.flatnonzero(chosen & (part == number))
-            rows: Any = slice(int(after[row[0]] - counts[row[0]]), int(after[row[-1]]))
-            if row[-1] - row[0] >= len(row):  # not side by side
-                rows = np.flatnonzero(np.repeat(np.isin(np.arange(len(gpu_keys)), row), counts))
-            yield _built(days[row], ts_ns[rows], {name: values[rows] for name, values in figures.items()})
+            of_part = part == number
+            yield _built(days.filter(of_part), minutes.filter(np.repeat(of_part, counts)))
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:
@@ -622,44 +592,34 @@ def _frame(path: Path, columns: list[str]) -> pl.DataFrame:
     return cast("pl.DataFrame", pl.from_arrow(_read(path, columns)))
 
 
-def _built(days: pl.DataFrame, ts_ns: Times, figures: dict[str, Floats]) -> Meters:
-    """The meters of some rows of `energy_days`, and of their rows of `energy_minutes`: times, and what is not 0."""
+def _built(days: pl.DataFrame, minutes: pl.DataFrame) -> Meters:
+    """The meters of some rows of `energy_days`, and of their rows of `energy_minutes`."""
     counts = days["minutes"].to_numpy()
-    groups = Groups.of_sizes(counts + 1)  # each row is a knot, and the end of the last one of a GPU
-    spans = [*zip(groups.spans, Groups.of_sizes(counts).spans, strict=True)]
+    ends = np.cumsum(counts + 1)  # each row is a knot, and the end of the last row of a GPU
+    begins, lasts = ends - counts - 1, ends - 1
+    knot = np.arange(len(minutes)) + np.repeat(np.arange(len(counts)), counts)
+    figures = {name: minutes[name].to_numpy() for name in minutes.columns if name not in (*_KEYS, "ts")}
     began, ended = (days[name].dt.epoch("ns").to_numpy() for name in ("began", "ended"))
 
-    def knots(rows: Floats | Times, last: Floats | Times | float = 0, *, upto: bool = False) -> Any:
-        """The values of rows at their knots, and those of the last knots; or `upto` each knot the rows before it."""
-        values = np.zeros(groups.begins[-1], np.int64 if rows.dtype == np.int64 else np.float64)
-        for (first, end), row in spans:
-            values[first + upto : end - 1 + upto] = rows[slice(*row)]
-        values[groups.firsts if upto else groups.lasts] = last
+    def knots(rows: Floats | Times, last: Floats | Times | float = 0) -> Any:
+        """The values of rows at their knots, and those of the last knots."""
+        values = np.zeros(int(ends[-1]), np.int64 if rows.dtype == np.int64 else np.float64)
+        values[knot], values[lasts] = rows, last
         return values
 
-    def sums(name: str) -> Floats:
-        values: Floats = knots(figures[name], upto=True)
-        if name.startswith(("energy", "measured")):
-            groups.cumulate(values)
-        else:  # only differences are asked for, to 7 digits
-            np.cumsum(values, out=values)
-        return values
+    def upto(rows: Floats) -> Floats:
+        """Up to each knot the sum of the rows before it; only differences within a GPU are asked for."""
+        values = np.zeros(int(ends[-1]))
+        values[knot + 1] = rows
+        return np.cumsum(values)
 
-    nothing: Floats = np.zeros(len(ts_ns))
-    figures = dict.fromkeys(("energy_j", "swing_w", *ENDS), nothing) | figures
-    since, lasted = knots(ts_ns, ended) - np.repeat(began, groups.sizes), ended - began
+    since, lasted = knots(minutes["ts"].dt.epoch("ns").to_numpy(), ended) - np.repeat(began, counts + 1), ended - began
     offset = np.cumsum(lasted) - lasted + np.arange(len(counts))
-    seconds, energy_j = since / 1e9, sums("energy_j")
-    parts = np.zeros((len(PARTS), len(seconds)))
-    parts[PARTS.index("measured_j")], parts[PARTS.index("measured_s")] = energy_j, seconds
-    if "unread_s" in figures:
-        step = np.delete(np.diff(seconds), groups.lasts[:-1])
-        read = figures["unread_s"] < step * (1 - _NOTHING)
-        figures["measured_j"] = np.where(read, figures["energy_j"] - figures.get("filled_j", 0.0), 0.0)
-        figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
-    for place, name in enumerate(PARTS):
-        if name in figures:
-            parts[place] = sums(name)
+    seconds = since / 1e9
+    step = np.diff(seconds)[knot]
+    read = figures["unread_s"] < step * (1 - _NOTHING)
+    figures["measured_j"] = np.where(read, figures["energy_j"] - figures["filled_j"], 0.0)
+    figures["measured_s"] = np.where(read, step - figures["unread_s"], 0.0)
     return Meters(
         gpus=days.select(_KEYS).rows(), first_ns=began, last_ns=ended, origin_ns=began,
         idle_source=np.array([IDLE_SOURCES.index(source) for source in days["idle_source"]]),
@@ -667,10 +627,10 @@ def _built(days: pl.DataFrame, ts_ns: Times, figures: dict[str, Floats]) -> Mete
         **{name: days[name].to_numpy().astype(np.float64) for name in _WATTS},
         notes=tuple(tuple(map(_as_note, notes)) for notes in days["notes"].to_list()),
         empty=[None if reason is None else Reason(reason) for reason in days["reason"]],
-        begins=groups.firsts, ends=groups.begins[1:],
-        knots_ns=since + np.repeat(offset, groups.sizes), knots_s=seconds, energy_j=energy_j,
+        begins=begins, ends=ends,
+        knots_ns=since + np.repeat(offset, counts + 1), knots_s=seconds, energy_j=upto(figures["energy_j"]),
         slope_j=knots(figures["energy_j"]), bend_j=np.zeros(len(seconds)), edge_w=knots(figures["swing_w"]),
-        parts=parts,
+        parts=np.stack([upto(figures[name]) for name in PARTS]),
         ends_j=np.stack([knots(figures[name], days[f"end_{name}"].to_numpy()) for name in ENDS]),
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from ...store.vocabulary import Code, PowerMeter, PowerOf
-from .series import Floats, Times
+from .sensor import Floats, Times
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -11,7 +11,7 @@ import polars as pl
 from ...store.instants import times_of_ns
 from ...store.vocabulary import Code, EventKind
 from .claims import NEVER, RUNS, Claims
-from .series import Note, Problem
+from .sensor import Note, Problem
 
 if TYPE_CHECKING:
     from ...store import Store

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +22,13 @@ from ...store.file_names import EVER, Bounds
 from ...store.instants import date_of_ns, times_of_ns
 from ...store.metrics import BOARD_POWER
 from ...store.vocabulary import EventKind
-from .meter import Meters, meters_of_readings
-from .series import Ints, Note, Problem, Readings
+from .meter import Meters, meter_of_readings
+from .sensor import Note, Problem, Readings
 
 if TYPE_CHECKING:
     from ...store import Store
 
 _ROWS = 150_000  # of telemetry that are in memory at once, about
-_AT_ONCE = 100_000  # of them that are metered at once: so many stay in a cache
 _LONGEST_NS = 2**62  # the times of GPUs that are metered at once add up to this at most
 _MARGIN_NS = 180 * 10**9  # before and after the time that was asked for: the readings on either side of its ends
 _MINUTE_S = 60.0
@@ -94,37 +94,18 @@ def meters_of_many(
     boards, noticed = _boards(store, gpus), _noticed(store, cluster, since_ns, until_ns)
     part = (pl.col("len").cum_sum() - 1) // _ROWS
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
-        places, of_chunk = _chunk(store, tables, chunk)
-        keys: list[Key] = chunk.select(_KEYS)[places].rows()
-        for first, end in _together(of_chunk):
-            at, some_gpus = of_chunk.groups.begins[[first, end]].tolist(), keys[first:end]
-            readings = of_chunk.take(slice(*at), of_chunk.groups.sizes[first:end])
-            limits_w, models = zip(*(boards.get(key, (None, None)) for key in some_gpus), strict=True)
-            events = [
-                [
-                    note
-                    for note in noticed.get(key, ())
-                    if readings.ts_ns[began] <= note.began_ns <= readings.ts_ns[last]
-                ]
-                for key, began, last in zip(some_gpus, readings.groups.firsts, readings.groups.lasts, strict=True)
-            ]
-            meters = meters_of_readings(some_gpus, readings, limits_w, models, events).between(since_ns, until_ns)
-            if len(meters):
-                yield meters
-
-
-def _together(readings: Readings) -> Iterator[tuple[int, int]]:
-    """GPUs that are metered together, from one to another: of so many readings that the arrays stay in a cache."""
-    groups = readings.groups
-    lasted = (readings.ends_ns[:, 1] - readings.ends_ns[:, 0]).tolist()
-    first = rows = span = 0
-    for number, (size, time) in enumerate(zip(groups.sizes.tolist(), lasted, strict=True)):
-        if number > first and (rows + size > _AT_ONCE or span + time > _LONGEST_NS):
-            yield first, number
-            first, rows, span = number, 0, 0
-        rows, span = rows + size, span + time
-    if first < len(groups):
-        yield first, len(groups)
+        together, lasted = list[Meters](), 0
+        for key, readings in _chunk(store, tables, chunk):
+            first, last = readings.ts_ns[[0, -1]].tolist()
+            notes = (note for note in noticed.get(key, ()) if first <= note.began_ns <= last)
+            if together and lasted + last - first > _LONGEST_NS:
+                yield Meters.joined(together)
+                together, lasted = [], 0
+            together.append(meter_of_readings(key, readings, *boards.get(key, (None, None)), notes))
+            lasted += last - first
+        meters = Meters.joined(together).between(since_ns, until_ns)
+        if len(meters):
+            yield meters
 
 
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:
@@ -173,8 +154,8 @@ def _bounds(since_ns: int | None, until_ns: int | None) -> Bounds:
     )
 
 
-def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> tuple[Ints, Readings]:
-    """The readings of some GPUs: the row of each in `chunk`, and what was read."""
+def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -> Iterator[tuple[Key, Readings]]:
+    """The readings of some GPUs, one after another."""
     within = _among(chunk["gpu"].to_list())
 
     def read(name: str, columns: Sequence[pl.Expr | str]) -> pl.DataFrame:
@@ -183,13 +164,9 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
     parts = [read("telemetry", _READ)]
     if "telemetry_minutes" in tables:
         parts += _ends(read("telemetry_minutes", _READ_OF_MINUTES))
-    rows = pl.concat(parts, how="diagonal_relaxed")
+    rows = pl.concat(parts, how="diagonal_relaxed").sort("place", "ts", maintain_order=True)
     place, ts = rows["place"].to_numpy(), rows["ts"].dt.epoch("ns").to_numpy()
-    if not ((place[1:] > place[:-1]) | ((place[1:] == place[:-1]) & (ts[1:] >= ts[:-1]))).all():
-        rows = rows.sort("place", "ts", maintain_order=True)
-        place, ts = rows["place"].to_numpy(), rows["ts"].dt.epoch("ns").to_numpy()
-    fresh = np.ones(len(ts), bool)  # a second row of one instant is left out
-    fresh[1:] = (ts[1:] != ts[:-1]) | (place[1:] != place[:-1])
+    fresh = np.append(True, (ts[1:] != ts[:-1]) | (place[1:] != place[:-1]))  # one row of an instant counts
     columns: dict[str, Any] = {"ts_ns": ts, "stuck": rows["stuck"].to_numpy()}
     for name in _FIGURES:
         values = rows[name] if name in rows.columns else None
@@ -200,10 +177,10 @@ def _chunk(store: Store, tables: dict[str, pl.LazyFrame], chunk: pl.DataFrame) -
     if not fresh.all():
         columns = {name: None if values is None else values[fresh] for name, values in columns.items()}
         place = place[fresh]
-    first = np.ones(len(place), bool)
-    first[1:] = place[1:] != place[:-1]
-    firsts = np.flatnonzero(first)
-    return place[firsts].astype(np.int64), Readings(**columns, begins=np.append(firsts, len(place)))
+    readings = Readings(**columns)
+    firsts = np.flatnonzero(np.diff(place.astype(np.int64), prepend=-1))
+    for first, end in pairwise([*firsts.tolist(), len(place)]):
+        yield chunk.select(_KEYS).row(int(place[first])), readings.take(slice(first, end))
 
 
 def _placed(rows: pl.DataFrame, chunk: pl.DataFrame) -> pl.DataFrame:

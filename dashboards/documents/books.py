@@ -12,8 +12,7 @@ from ...analysis.energy.calibration import Calibration
 from ...analysis.energy.carbon import NoFigure
 from ...analysis.energy.nodes import NodeProblem
 from ...analysis.energy.problems import JobProblem
-from ...analysis.energy.sensor import PowerSource
-from ...analysis.energy.series import Problem
+from ...analysis.energy.sensor import PowerSource, Problem
 from ...store.power_sensors import ErrorSource
 from ...store.vocabulary import CalibrationFinding
 from ..document import Cell, Column, Document, Part, Section, Table

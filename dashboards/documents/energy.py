@@ -16,8 +16,7 @@ from ...analysis.energy.attribute import JobReason, Kind
 from ...analysis.energy.billing import HostSource, hours_share
 from ...analysis.energy.books import Booked
 from ...analysis.energy.carbon import TABLE, NoFigure
-from ...analysis.energy.idle import IdleSource
-from ...analysis.energy.series import Reason
+from ...analysis.energy.sensor import IdleSource, Reason
 from ..document import Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
 from ..figures.energy import books, largest
 from ..words import (

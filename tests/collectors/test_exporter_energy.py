@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whorl.analysis.energy.meter import Energies
-from whorl.analysis.energy.series import Readings
+from whorl.analysis.energy.sensor import Readings
 from whorl.collectors.exporter.history import History
 from whorl.collectors.exporter.page import PageLimits
 from whorl.store.metrics import ROW

@@ -15,9 +15,9 @@ import pyarrow as pa
 from whorl.analysis.energy import problems
 from whorl.analysis.energy.attribute import PIECES, Attribution
 from whorl.analysis.energy.claims import read_claims, with_activity
-from whorl.analysis.energy.meter import Energies, Meters, meters_of_readings
+from whorl.analysis.energy.meter import Energies, Meters, meter_of_readings
 from whorl.analysis.energy.readings import meters_of_many
-from whorl.analysis.energy.series import Note, Readings
+from whorl.analysis.energy.sensor import Note, Readings
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
@@ -155,4 +155,4 @@ def build(
     events: Sequence[Note] = (),
 ) -> Meter:
     """The meter of one GPU."""
-    return Meter(meters_of_readings([(cluster, gpu)], readings, [limit_w], [model], [events]), 0)
+    return Meter(meter_of_readings((cluster, gpu), readings, limit_w, model, events), 0)

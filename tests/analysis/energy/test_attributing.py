@@ -15,7 +15,7 @@ from whorl.analysis.energy.attribute import JobReason
 from whorl.analysis.energy.books import add_up
 from whorl.analysis.energy.claims import profile_share
 from whorl.analysis.energy.problems import JobProblem
-from whorl.analysis.energy.series import Problem
+from whorl.analysis.energy.sensor import Problem
 from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, readings, store_of
 
 IDLE_W = 50.0

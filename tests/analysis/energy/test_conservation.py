@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from whorl.analysis.energy.attribute import PIECES, Attribution
 from whorl.analysis.energy.claims import Claims, claims_of
 from whorl.analysis.energy.meter import Meters
-from whorl.analysis.energy.series import Readings, Times
+from whorl.analysis.energy.sensor import Readings, Times
 from whorl.tests.analysis.energy.stored import NOON, Meter, S, at, build
 from whorl.tests.sizes import count
 

@@ -14,10 +14,8 @@ import pytest
 from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
 from whorl.analysis.energy.books import EnergyQuestion
-from whorl.analysis.energy.idle import IDLE_SOURCES, IdleSource
 from whorl.analysis.energy.problems import JobProblem
-from whorl.analysis.energy.sensor import PowerSource
-from whorl.analysis.energy.series import Problem, Readings
+from whorl.analysis.energy.sensor import IDLE_SOURCES, IdleSource, PowerSource, Problem, Readings
 from whorl.errors import InputError
 from whorl.tests.analysis.energy.stored import at, build, gpu, job, readings, store_of
 from whorl.tests.sizes import sample

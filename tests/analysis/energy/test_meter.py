@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from whorl.analysis.energy.books import booked
 from whorl.analysis.energy.readings import covered
-from whorl.analysis.energy.series import Note, Problem, Readings, Reason
+from whorl.analysis.energy.sensor import Note, Problem, Readings, Reason
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
 from whorl.store.power_sensors import NORMAL_95, SENSOR_ERROR
