@@ -7,8 +7,7 @@ for the runs of one workload. What a cap does to a workload says `analysis.energ
 
 from __future__ import annotations
 
-from .grouping import power_classes
-from .profiles import Profile, Use, nearest, power_profiles
+from .profiles import Profile, Use, nearest, power_classes, power_profiles
 from .sweeps import Curve, curve_of_runs, curves, own_runs, sweep
 
 __all__ = [

@@ -1,4 +1,13 @@
-"""The power profile of a workload: its spike vector and use of the GPU, from telemetry collected while it ran."""
+"""The power profile of a workload: its spike vector and use of the GPU, from telemetry collected while it ran; and
+classes of workloads with similar spike vectors.
+
+Minos (arXiv 2604.03591) describes the power of a workload by a spike vector: readings from the first busy one on,
+smoothed, as ratios to the limit; the ratios from 0.5 to 2 in 30 bins; the bins add up to 1. Classes are by average
+linkage on cosine distance, which is valid on any distance. (Minos has Ward's linkage, which is defined for Euclidean
+distances only.) The number of classes is the one with the largest mean silhouette (P. J. Rousseeuw, Journal of
+Computational and Applied Mathematics 20, 1987). If even that is small, all are one class. A silhouette has no scale, so
+workloads that are nearly the same are never parted, whatever it says.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ...store.metrics import board_power_mw
 from ..engines import HERE, Engine, PartFailure
 from ..runs.measurements import measurements
 from ..runs.windows import READINGS, TRUSTED, Progress, WindowPart, arrow_of, up_to_end
 from ..statistics.ordering import Floats
-from .spikes import SMOOTHING, distances, spike_vector
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -30,6 +39,30 @@ _LIMITS = ("limit_w", "board_w")
 LITTLE, MUCH = 30.0, 60.0
 """% of the time with memory traffic: up to the first a workload uses compute, from the second on memory."""
 _WAITING = 50.0  # % of the time with a kernel
+LOW, HIGH, BINS = 0.5, 2.0, 30
+SMOOTHING = 0.5
+"""The weight of a new reading: y = 0.5 y' + 0.5 x."""
+LIGHT = 0
+"""The class of workloads whose power never reaches half of the limit: they have no spike vector."""
+MOST_CLASSES = 6
+CLEAR = 0.5
+"""Below this mean silhouette nothing shows that there is more than one class."""
+APART = 0.1
+"""The least mean cosine distance between two classes."""
+COLUMNS = {
+    "cluster": pl.String,
+    "workload": pl.String,
+    "power_class": pl.Int64,
+    "silhouette": pl.Float64,
+    "use": pl.String,
+    "mean_ratio": pl.Float64,
+    "p99_ratio": pl.Float64,
+    "above_limit": pl.Float64,
+    "runs": pl.Int64,
+    "gpus": pl.Int64,
+    "readings": pl.Int64,
+    "reason": pl.String,
+}
 
 
 class Use(StrEnum):
@@ -126,8 +159,57 @@ def nearest(profile: Profile, others: Sequence[Profile]) -> list[tuple[Profile, 
     candidates = [other for other in others if other.vector is not None and other.workload != profile.workload]
     if profile.vector is None or not candidates:
         return []
-    apart = distances(np.array([profile.vector, *(other.vector for other in candidates)]))[0, 1:]
+    from scipy.spatial.distance import cdist
+
+    apart = cdist([profile.vector], [other.vector for other in candidates], "cosine")[0]
     return [(candidates[i], float(apart[i])) for i in np.argsort(apart, kind="stable")]
+
+
+def power_classes(profiles: Sequence[Profile]) -> pl.DataFrame:
+    """The class of each workload, columns as `COLUMNS`.
+
+    `power_class`: `LIGHT`, or from 1 on by rising power; null with a `reason`. `silhouette`: how much nearer a workload
+    is to its own class than to the next, -1 to 1; null where there is one class, or the workload is alone in its class.
+    """
+    vectors = np.array([profile.vector for profile in profiles if profile.vector is not None]).reshape(-1, BINS)
+    labels, silhouettes = _grouped(vectors)
+    centres = LOW + (HIGH - LOW) * (np.arange(BINS) + 0.5) / BINS
+    power = {int(label): float((vectors[labels == label] @ centres).mean()) for label in np.unique(labels)}
+    ranked = sorted(power, key=power.__getitem__)
+    classes = iter(zip(labels.tolist(), silhouettes, strict=True))
+    rows = []
+    for profile in profiles:
+        of_class: int | None = None if profile.reason else LIGHT
+        silhouette = None
+        if profile.vector is not None:
+            label, silhouette = next(classes)
+            of_class = 1 + ranked.index(label)
+        rows.append(profile.as_row() | {"power_class": of_class, "silhouette": silhouette})
+    return pl.DataFrame(rows, schema=COLUMNS)
+
+
+def _grouped(vectors: Floats) -> tuple[NDArray[np.intp], list[float | None]]:
+    """The class of each vector and its silhouette."""
+    from scipy.cluster.hierarchy import fcluster, linkage  # these take a second that no other answer needs
+    from scipy.spatial.distance import pdist, squareform
+    from sklearn.metrics import silhouette_samples
+
+    n = len(vectors)
+    labels, silhouettes, clearest = np.zeros(n, np.intp), list[float | None]([None] * n), CLEAR
+    apart = pdist(vectors, "cosine")
+    tree = linkage(apart, "average") if n > 2 else np.zeros((0, 4))
+    for classes in range(min(MOST_CLASSES, n - 1), 1, -1):
+        cut = fcluster(tree, classes, "maxclust")
+        if tree[n - classes, 2] < APART or len(set(cut)) < 2:  # how far its two nearest classes are apart
+            continue
+        values = silhouette_samples(squareform(apart), cut, metric="precomputed")
+        if values.mean() > clearest:
+            alone = np.bincount(cut)[cut] == 1
+            labels, clearest = cut, float(values.mean())
+            silhouettes = [
+                None if single else round(float(value), 4) for single, value in zip(alone, values, strict=True)
+            ]
+    return labels, silhouettes
 
 
 def _windows(store: Store) -> pl.DataFrame:
@@ -215,9 +297,15 @@ def _profile(cluster: str, workload: str, readings: pl.DataFrame) -> Profile:
         read["run_id"].n_unique(),
         read["gpu"].n_unique(),
         read.height,
-        spike_vector(smooth),
+        _spike_vector(smooth),
         mean("ratio"),
         float(np.quantile(read["ratio"].to_numpy(), 0.99)),
         mean("utilization"),
         mean("memory_utilization"),
     )
+
+
+def _spike_vector(ratios: Floats) -> Floats | None:
+    """The shares of the smoothed `ratios` (power over limit) in the bins; None if none reaches half of the limit."""
+    counts, _ = np.histogram(ratios, bins=BINS, range=(LOW, HIGH))
+    return counts / counts.sum() if counts.any() else None

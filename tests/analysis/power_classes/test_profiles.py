@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy
 
 from whorl.analysis.power_classes import Profile, Use, nearest, power_classes, power_profiles
-from whorl.analysis.power_classes.grouping import cuts, silhouettes
-from whorl.analysis.power_classes.spikes import distances, spike_vector
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.stores import new_store
@@ -58,37 +55,6 @@ def store_of(path: Path, kinds: dict[str, str], *, limit: float | None = LIMIT, 
 
 
 KINDS = {"a-full": "full", "b-full": "full", "c-spiky": "spiky", "d-spiky": "spiky", "e-middle": "middle"}
-
-
-def test_the_spike_vector_counts_in_bins_from_half_of_the_limit() -> None:
-    found = spike_vector(np.array([0.2, 0.49, 0.52, 0.53, 1.02, 2.4]))
-    assert found is not None
-    assert found.shape == (30,)
-    assert {int(i): float(found[i]) for i in np.flatnonzero(found)} == pytest.approx({0: 2 / 3, 10: 1 / 3})
-    assert spike_vector(np.array([0.1, 0.3])) is None
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_classes_are_those_of_average_linkage(seed: int) -> None:
-    vectors = np.random.default_rng(seed).dirichlet(np.full(30, 0.2), 25)
-    apart = distances(vectors)
-    pairs = scipy.spatial.distance.pdist(vectors, "cosine")
-    assert np.allclose(apart, scipy.spatial.distance.squareform(pairs), atol=1e-12)
-    joined = scipy.cluster.hierarchy.linkage(pairs, "average")
-    found = cuts(apart, 8)
-    for labels, nearest_two in found:
-        expected = scipy.cluster.hierarchy.fcluster(joined, len(set(labels)), "maxclust")
-        assert nearest_two == pytest.approx(joined[-(len(set(labels)) - 1), 2])
-        same = labels[:, None] == labels[None, :]
-        assert (same == (expected[:, None] == expected[None, :])).all()
-    assert [len(set(labels)) for labels, _ in found] == [8, 7, 6, 5, 4, 3, 2]
-
-
-def test_silhouettes_by_hand() -> None:
-    points = np.array([0.0, 1.0, 10.0, 11.0, 30.0])
-    apart = np.abs(points[:, None] - points[None, :])
-    found = silhouettes(apart, np.array([0, 0, 1, 1, 2]))
-    assert found == pytest.approx([(10.5 - 1) / 10.5, (9.5 - 1) / 9.5, (9.5 - 1) / 9.5, (10.5 - 1) / 10.5, 0.0])
 
 
 def test_workloads_of_one_shape_are_one_class(tmp_path: Path) -> None:
