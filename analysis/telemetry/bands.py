@@ -12,8 +12,7 @@ import polars as pl
 
 from ...store.instants import in_sql
 from ...store.vocabulary import CLOCK_EVENTS
-from .readings import MINUTE_NS, Bools, Floats, Key, Times, read, these
-from .shown import Shown, shown
+from .readings import MINUTE_NS, Bools, Floats, Key, Shown, Times, read, shown, these
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -180,21 +179,10 @@ def _band(one: Shown, table: Any, keys: Sequence[Key]) -> Band:
     known = ~np.isnan(mean)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a stretch in which nothing was read is NaN
-        levels = _quantiles(mean, known) * one.factor
+        levels = np.nanquantile(mean, LEVELS, axis=0) * one.factor
         least, most = np.nanmin(low, axis=0) * one.factor, np.nanmax(high, axis=0) * one.factor
     far = _far(mean * one.factor, known, levels[2], keys)
     return Band(one.name, levels, least, most, np.count_nonzero(known, axis=0), far)
-
-
-def _quantiles(values: Floats, known: Bools) -> Floats:
-    """The quantiles `LEVELS` of each column, as NumPy's nanquantile has them, which is thirty times slower."""
-    ordered = np.sort(values, axis=0)  # NaN comes last
-    at = np.multiply.outer(np.array(LEVELS), np.maximum(np.count_nonzero(known, axis=0) - 1, 0))
-    below = np.floor(at).astype(np.intp)
-    low = np.take_along_axis(ordered, below, axis=0)
-    high = np.take_along_axis(ordered, np.ceil(at).astype(np.intp), axis=0)
-    found: Floats = low + (high - low) * (at - below)
-    return found
 
 
 def _far(mean: Floats, known: Bools, median: Floats, keys: Sequence[Key]) -> tuple[tuple[Key, float], ...]:

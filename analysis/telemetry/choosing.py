@@ -121,10 +121,6 @@ def matching(known: Boards, text: str, most: int) -> tuple[list[str], list[str],
             found.sort(key=lambda name: not name.lower().startswith(letters))
         return found[:most]
 
-    gpus = dict.fromkeys(one.name for one in (*known.all, *known.instances))
-    if letters:
-        gpus |= dict.fromkeys(one.name for one in known.all if one.gpu.lower().startswith(letters))
-        keys = {one.name for one in known.all if one.gpu.lower().startswith(letters)}
-        names = some(gpus)
-        return some(known.by_cabinet), some(known.by_node), [*names, *(keys - {*names})][:most]
-    return some(known.by_cabinet), some(known.by_node), some(gpus)
+    names = some(dict.fromkeys(board.name for board in (*known.all, *known.instances)))
+    by_key = (board.name for board in known.all if letters and board.gpu.lower().startswith(letters))
+    return some(known.by_cabinet), some(known.by_node), list(dict.fromkeys((*names, *by_key)))[:most]

@@ -1,25 +1,38 @@
-"""Lines of some GPUs over a range of time, each with few points, and spans of what their masks and marks say."""
+"""Lines of some GPUs over a range of time, each with few points, and spans of what their masks and marks say; and what
+came since, also what is only in journals yet.
+
+A line with fewer points looks the same: of each stretch of time it keeps the first, lowest, highest and last reading.
+These four at their own times draw what all readings would draw at that width (M4: Jugel et al., VLDB 2014). So a spike
+of a single reading stays.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...store.vocabulary import CLOCK_EVENTS
-from .readings import Floats, Key, Read, Series, Times, read
-from .reducing import PER_STRETCH, reduced
-from .shown import shown
+from .extent import last_readings
+from .readings import Bools, Floats, Key, Read, Series, Times, read, shown
 
 if TYPE_CHECKING:
     from ...store import Store
+
+Places = NDArray[np.intp]
+
+PER_STRETCH = 4
+FEWEST = 2 * 3 * PER_STRETCH - 1  # dots and the gaps between them, of the two stretches that 1970 parts at any width
 
 POINTS = 30_000
 """Of all lines of an answer together: half a megabyte."""
 _LEAST, _MOST = 240, 4_000  # of one line
 _SPANS = 2_000  # of an answer
+_AGAIN = 2  # stretches of time that are read once more, for readings that came late
+_PAUSE_NS, _STEPS = 10_000_000_000, 5
 _MARGIN = 0.05  # of the range before and after it, so that lines enter and leave it
 MARGIN_NS = 60_000_000_000
 """So long before and after a range is read at least."""
@@ -176,3 +189,114 @@ def _longest(spans: list[Span]) -> tuple[Span, ...]:
     if len(spans) > _SPANS:
         spans = sorted(spans, key=lambda one: -one.lasted_ns)[:_SPANS]
     return tuple(spans)
+
+
+# -- fewer points -------------------------------------------------------------------------------------------------
+
+
+def reduced(series: Series, width_ns: int, most: int | None, dot_ns: int) -> tuple[Times, Floats]:
+    """The points of a line, `most` at most (FEWEST if it is less): when (ns), and the value, NaN between two pieces
+    that a gap parts.
+
+    All readings if they are few enough; else those that stretches of `width_ns` keep, or wider ones where gaps
+    make too many pieces. Without `most`, those that stretches of `width_ns` keep. A reading between two gaps is drawn
+    as a dot: a line that is `dot_ns` long.
+    """
+    if most is None:
+        return drawn(series, kept(series.ts, series.value, width_ns), dot_ns)
+    most = max(most, FEWEST)
+    places: Places = np.arange(len(series.ts))
+    while True:
+        if len(places) <= most:
+            ts, value = drawn(series, places, dot_ns)
+            if len(ts) <= most:
+                return ts, value
+        places = kept(series.ts, series.value, width_ns)
+        width_ns *= 2
+
+
+def kept(ts: Times, value: Floats, width_ns: int) -> Places:
+    """The places of the first, lowest, highest and last reading of each stretch of time. Stretches begin at multiples
+    of `width_ns` since 1970."""
+    if not len(ts):
+        return np.zeros(0, np.intp)
+    stretch = ts // width_ns
+    first = np.concatenate([[0], np.flatnonzero(np.diff(stretch)) + 1])
+    last = np.append(first[1:], len(ts)) - 1
+    number = np.repeat(np.arange(len(first)), last - first + 1)
+    both = []
+    for extreme in (np.minimum, np.maximum):
+        at = np.flatnonzero(value == extreme.reduceat(value, first)[number])
+        of = number[at]
+        both.append(at[np.append(True, of[1:] != of[:-1])])  # the first of equal ones
+    return np.unique(np.concatenate([first, last, *both]))
+
+
+def drawn(series: Series, places: Places, dot_ns: int) -> tuple[Times, Floats]:
+    """The points at these places, with NaN where a gap lies between two."""
+    ts, value = series.ts[places], series.value[places]
+    if not len(ts):
+        return ts, value
+    parted = _parted(series.near, places)
+    begins, ends = np.append(True, parted), np.append(parted, True)
+    alone = begins & ends
+    gap = np.append(parted, False)
+    times = 1 + alone + gap
+    place = np.repeat(np.arange(len(ts)), times)
+    after = np.cumsum(times)
+    room = np.append(np.diff(ts), 2 * dot_ns)
+    following = ts[np.flatnonzero(gap) + 1]
+    ts, value = ts[place], value[place]
+    dots = after[alone] - 1 - gap[alone]
+    ts[dots] += np.minimum(dot_ns, room[alone] // 2)
+    value[after[gap] - 1] = np.nan
+    ts[after[gap] - 1] = following - 1  # it belongs to what follows: a line that is read on from there has it
+    return ts, value
+
+
+def _parted(near: Bools, places: Places) -> Bools:
+    """Whether a gap lies between a place and the next one."""
+    gaps = np.concatenate([[0], np.cumsum(~near)])
+    found: Bools = gaps[places[1:]] > gaps[places[:-1]]
+    return found
+
+
+# -- what came since ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What came since. Each line replaces what a figure shows of it from `since` on. A GPU without news has no line."""
+
+    since: int
+    until: int
+    lines: tuple[Line, ...]
+    last: dict[Key, int]
+    """When the last reading of each GPU was taken, ns since 1970."""
+
+
+def following(
+    store: Store, keys: Sequence[Key], metrics: Sequence[str], known: Mapping[Key, int], width_ns: int, window_ns: int
+) -> Tail:
+    """What came after `known`, the last reading of each GPU when it was read before.
+
+    `width_ns` is that of the lines which this goes on with. Only readings of the last `window_ns` are read.
+    """
+    last = last_readings(store, keys)
+    until = max(last.values(), default=0) + 1
+    changed = [key for key in keys if last.get(key, 0) > known.get(key, 0)]
+    oldest = min((known.get(key, 0) for key in changed), default=until)
+    since = max(oldest // width_ns - _AGAIN, (until - window_ns) // width_ns) * width_ns
+    if not changed:
+        return Tail(until, until, (), last)
+    found = lines(store, changed, metrics, since, until, width_ns=width_ns)
+    return Tail(since, until, tuple(one.after(since) for one in found.lines), last)
+
+
+def silent_since(last: Mapping[Key, int], steps: Mapping[Key, int | None], now: int) -> dict[Key, int]:
+    """The GPUs from which nothing comes any more, and when the last reading of each was taken.
+
+    That is so after several of their usual steps, and some seconds in which a collector may pause.
+    """
+    patience = {key: _PAUSE_NS + _STEPS * (steps.get(key) or 0) for key in last}
+    return {key: at for key, at in last.items() if now - at > patience[key]}

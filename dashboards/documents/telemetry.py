@@ -9,8 +9,7 @@ import polars as pl
 from ...analysis.telemetry.bands import Bands
 from ...analysis.telemetry.extent import written
 from ...analysis.telemetry.lines import Lines
-from ...analysis.telemetry.readings import Key
-from ...analysis.telemetry.shown import Shown, shown
+from ...analysis.telemetry.readings import Key, Shown, shown
 from ..document import Column, Section, Table
 from ..words import duration, estimate, interval_digits, listed, many
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from ...analysis.telemetry.bands import LEVELS, Band, Bands
 from ...analysis.telemetry.lines import Line, Lines, Span
-from ...analysis.telemetry.readings import Floats, Key, Times
-from ...analysis.telemetry.shown import shown
+from ...analysis.telemetry.readings import Floats, Key, Times, shown
 from ..style import BLUE, GREEN, GREY, OLIVE, ORANGE, PINK, RED, SKY, layout
 from ..words import duration
 from .drawing import Figure, figure_of

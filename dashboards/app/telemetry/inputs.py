@@ -11,7 +11,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, Patch, State, ctx
 
 from ....analysis.telemetry.choosing import Boards, matching
 from ....analysis.telemetry.extent import before
-from ....analysis.telemetry.shown import shown
+from ....analysis.telemetry.readings import shown
 from ....errors import InputError
 from ....store.metrics import METRICS as ALL_METRICS
 from ....store.metrics import ROW

@@ -11,10 +11,9 @@ from dash import ClientsideFunction, Dash, Input, Output, Patch, State, ctx, dcc
 
 from ....analysis.telemetry.bands import Bands, bands, sample
 from ....analysis.telemetry.extent import extent, last_readings, newest_readings
-from ....analysis.telemetry.following import following as readings_since
-from ....analysis.telemetry.following import silent_since
 from ....analysis.telemetry.happened import Happened, happened
-from ....analysis.telemetry.lines import Lines, lines, stretch
+from ....analysis.telemetry.lines import Lines, lines, silent_since, stretch
+from ....analysis.telemetry.lines import following as readings_since
 from ....errors import QueryError
 from ...documents.telemetry import bands_text, freshness, lines_text, newest_section, silence
 from ...figures.drawing import Figure

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ....analysis.telemetry.bands import sample
 from ....analysis.telemetry.choosing import Boards, Chosen, boards, choose
 from ....analysis.telemetry.extent import SECOND, WINDOWS, Range, extent, last_hour, last_readings, meant, newest
-from ....analysis.telemetry.readings import Key, Which
-from ....analysis.telemetry.shown import shown
+from ....analysis.telemetry.readings import Key, Which, shown
 from ....errors import QueryError
 from ....store.metrics import ROW
 from ...figures.telemetry import MOST_LINES

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.analysis.telemetry.extent import extent, last_hour, meant, newest
-from whorl.analysis.telemetry.following import following, silent_since
-from whorl.analysis.telemetry.lines import Line, lines
+from whorl.analysis.telemetry.lines import Line, following, lines, silent_since
 from whorl.analysis.telemetry.readings import Key
 from whorl.errors import QueryError
 from whorl.store import Store

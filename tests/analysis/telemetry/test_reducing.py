@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from whorl.analysis.telemetry.lines import FEWEST, PER_STRETCH, kept, reduced
 from whorl.analysis.telemetry.readings import Series
-from whorl.analysis.telemetry.reducing import FEWEST, PER_STRETCH, kept, reduced
 from whorl.tests.sizes import count
 
 
