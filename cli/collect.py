@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     dcgm=(
         OptionKey("host", click.STRING, "The engine.  [default: this node's, else its own]", metavar="HOST:PORT"),
         OptionKey("socket", click.STRING, "The engine, by its Unix socket.", metavar="PATH"),
-        OptionKey("job", click.STRING, "Store the engine's statistics of this job at the end.", metavar="ID"),
     ),
     prometheus=(
         OptionKey("url", click.STRING, "The page of an exporter. May be repeated.", metavar="URL", multiple=True),

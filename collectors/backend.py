@@ -117,7 +117,7 @@ class Source:
 BACKENDS: dict[str, Source] = {
     "nvml": Source(".nvml", "Nvml"),
     "simulated": Source(".simulated", "Simulated", options=("gpus", "model", "seed"), plan=("node",)),
-    "dcgm": Source(".dcgm.dcgm", "Dcgm", options=("host", "socket", "job"), plan=("interval_s", "slow_s")),
+    "dcgm": Source(".dcgm.dcgm", "Dcgm", options=("host", "socket"), plan=("interval_s", "slow_s")),
     "prometheus": Source(".exporter.exporter", "ExporterPages", options=("url",), needs=("url",), plan=("interval_s",)),
 }
 # fmt: on

@@ -29,8 +29,7 @@ from ..store import Store
 from ..store.instants import iso
 from ..store.schema import arrow_rows, texts_of
 from .planted import Planted, planted_in, truth_of
-from .recording import identify
-from .rows import short_hash
+from .recording import identify, short_hash
 from .simulated import devices_of
 
 FIRST_NS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1_000_000_000

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .sampler import Aside
 
 _WARNINGS = (SIGUSR1, SIGUSR2)
-_OF_BACKENDS = ("gpus", "model", "seed", "host", "socket", "job", "url")
+_OF_BACKENDS = ("gpus", "model", "seed", "host", "socket", "url")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,6 @@ class CollectOptions:
     seed: int | None = None
     host: str | None = None
     socket: str | None = None
-    job: str | None = None
     url: str | Sequence[str] = ()
 
     def of_backend(self) -> dict[str, Any]:

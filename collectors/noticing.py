@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..store.events import Event, event_columns
-from ..store.metrics import FAST, METRICS, Call, Field
+from ..store.metrics import METRICS, Call, Field
 from ..store.vocabulary import EventKind
 from .backend import Device, Status
 from .clock import Clock, Steps
 from .quality import Quality
+from .recording import EVERY, QUICK, Columns, judged_of
 
 _TOGETHER_NS = 10_000_000_000  # missed ticks within this are one event
 _DOUBLE_NS = 30_000_000_000  # NVML's event of an XID is read at the next tick, which may be that much later
@@ -25,11 +26,10 @@ _TOLD = frozenset(
     if isinstance(m.nvml, Field) or (isinstance(m.nvml, Call) and not m.nvml.only_if)
 )
 _COUNTERS = {row for row, m in enumerate(METRICS) if m.kind == "counter" and not m.wraps}
-# By the number of values of a reading: the counters among them, as place and row.
 _PLACES = {
-    len(rows): tuple((place, row) for place, row in enumerate(rows) if row in _COUNTERS)
-    for rows in (FAST, range(len(METRICS)))
-}
+    columns: tuple((place, row) for place, row in enumerate(columns.rows) if row in _COUNTERS)
+    for columns in (QUICK, EVERY)
+}  # the counters among the values of a reading
 # Why a GPU as a whole gives nothing -> `quality` of its rows, and the event that says so. That the driver is gone is an
 # event of the node.
 SILENCES: dict[Status, tuple[str, EventKind | None, str]] = {
@@ -45,32 +45,6 @@ _SENTENCES = {
 }
 
 
-class _Doubles:
-    """Finds events that a second source tells of an XID or a loss: the driver and the kernel's log both tell of it.
-
-    One of them does some time later. So an event of one source takes away the next event of the same kind, GPU and code
-    of another source within 30 s.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[tuple[EventKind, str, int | None], list[tuple[object, int]]] = {}  # source, and UTC ns
-
-    def has(self, event: Event, source: object, ts_ns: int) -> bool:
-        """Whether another source has told of this event."""
-        gpu = event.gpu or event.pci_bus_id
-        if event.kind not in (EventKind.XID, EventKind.LOST) or gpu is None:
-            return False
-        key = (event.kind, gpu, event.code)
-        waiting = [other for other in self._waiting.get(key, ()) if abs(ts_ns - other[1]) < _DOUBLE_NS]
-        first = next((other for other in waiting if other[0] is not source), None)
-        if first is not None:
-            waiting.remove(first)
-        else:
-            waiting.append((source, ts_ns))
-        self._waiting[key] = waiting[-_MOST_WAITING:]
-        return first is not None
-
-
 class Events:
     """Events of one node until they are recorded. Any thread may tell one."""
 
@@ -81,7 +55,8 @@ class Events:
         self._clock, self._cluster, self._node = clock, cluster, node
         self._lock = threading.Lock()
         self._told: list[Event] = []
-        self._doubles = _Doubles()
+        # Of XIDs and losses, by kind, GPU and code: who told of it, and when (UTC ns).
+        self._tellers: dict[tuple[EventKind, str, int | None], list[tuple[object, int]]] = {}
         self._steps = Steps(clock)
         self._untold, self._since, self._until = 0, 0, 0  # missed ticks, and between which times (steady ns)
 
@@ -89,9 +64,27 @@ class Events:
         """Something happened, now where the event has no time. `source` is who tells of it, besides the backend."""
         ts_ns = self._clock.wall() if event.ts_ns is None else event.ts_ns
         with self._lock:
-            if not self._doubles.has(event, source, ts_ns):
+            if not self._told_by_another(event, source, ts_ns):
                 self._told.append(replace(event, ts_ns=ts_ns))
                 self.count += 1
+
+    def _told_by_another(self, event: Event, source: object, ts_ns: int) -> bool:
+        """Whether another source has told of this XID or loss: the driver and the kernel's log both do.
+
+        One of them does some time later. So an event of one source takes away the next event of the same kind, GPU and
+        code of another source within 30 s.
+        """
+        gpu = event.gpu or event.pci_bus_id
+        if event.kind not in (EventKind.XID, EventKind.LOST) or gpu is None:
+            return False
+        tellers = self._tellers.setdefault((event.kind, gpu, event.code), [])
+        tellers[:] = [teller for teller in tellers if abs(ts_ns - teller[1]) < _DOUBLE_NS][-_MOST_WAITING:]
+        first = next((teller for teller in tellers if teller[0] is not source), None)
+        if first is not None:
+            tellers.remove(first)
+        else:
+            tellers.append((source, ts_ns))
+        return first is not None
 
     @property
     def waiting(self) -> bool:
@@ -156,11 +149,6 @@ class Events:
 class SeenDevice:
     """What is known of one GPU or MIG instance, and the events that follow from its readings."""
 
-    __slots__ = (
-        "_clock", "_counters", "_events", "_known", "_told_at", "device", "key", "listed", "profiles", "quality",
-        "silent", "statuses", "ts_ns",
-    )  # fmt: skip
-
     def __init__(self, device: Device, cluster: str, events: Events, clock: Clock, quality: Quality | None) -> None:
         self.device, self.key = device, (cluster, device.gpu)
         self.quality = quality
@@ -171,6 +159,10 @@ class SeenDevice:
         """Whether its source shows it."""
         self.statuses = b""
         """Of its last reading."""
+        self.nulls: dict[Columns, int] = {}
+        """By the columns of a reading: what `statuses` says is missing, as `Ticks.nulls`."""
+        self.judged = 0
+        """A bit for each of the metrics that `Quality` judges by, as `statuses` says."""
         self.ts_ns: int | None = None
         """When its last reading was taken, where its source has a clock of its own."""
         self.profiles: dict[str, Any] | None = None
@@ -182,7 +174,8 @@ class SeenDevice:
 
     def notice(self, statuses: bytes) -> None:
         """Take in statuses that differ from the last ones, and tell what can no longer be read, or never could."""
-        self.statuses = statuses
+        self.statuses, self.judged = statuses, judged_of(statuses)
+        self.nulls = {columns: columns.nulls(statuses) for columns in (QUICK, EVERY)}
         if self.device.parent is None:
             for status in SILENCES:
                 if status in statuses:
@@ -232,9 +225,9 @@ class SeenDevice:
         self._told_at[row] = now
         return True
 
-    def notice_resets(self, values: Sequence[int], statuses: bytes) -> None:
+    def notice_resets(self, columns: Columns, values: Sequence[int], statuses: bytes) -> None:
         """Tell of the counters that were reset since the last call."""
-        for place, row in _PLACES[len(values)]:
+        for place, row in _PLACES[columns]:
             if statuses[row] != Status.OK:
                 continue
             value, before = values[place], self._counters.get(row, -1)

@@ -15,8 +15,7 @@ from ..simulation.physics import Silicon
 from ..simulation.spread import USUAL
 from ..store.names import SIMULATED
 from ..store.schema import arrow_rows
-from .recording import identify
-from .rows import short_hash
+from .recording import identify, short_hash
 from .simulated import devices_of
 
 if TYPE_CHECKING:

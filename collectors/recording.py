@@ -1,21 +1,106 @@
-"""Stores readings: telemetry and events in this node's journal, identities in a file of their own."""
+"""What a collector stores: readings and events in this node's journal, identities of GPUs in files of their own."""
 
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..store.journal_file import Gpu, Ticks
+from ..store.metrics import FAST, METRICS, ROW
+from ..store.schema import GPUS, arrow_rows
 from ..store.system import children
 from .backend import Device
-from .rows import identity_table
+from .quality import READ
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from ..store import Store
     from ..store.journal import Journal
-    from ..store.journal_file import Ticks
+
+_JUDGED = tuple(ROW[name] for name in READ)
+
+
+class Columns:
+    """The columns of readings of some metrics (their rows in METRICS), in this order, and `read_us`.
+
+    `nothing` is the number in `Ticks.nulls` of a reading without numbers, `read_us_missing` the bit of `read_us` there.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        metrics = [METRICS[row] for row in rows]
+        self.rows = tuple(rows)
+        self.names = (*(metric.name for metric in metrics), "read_us")
+        self.read_us_missing = 1 << len(metrics)
+        self.nothing = (1 << len(self.names)) - 1
+        self.judged = itemgetter(*(self.rows.index(row) for row in _JUDGED))
+        """Gives of a reading's values those that `Quality` judges by."""
+        self.pack = struct.Struct("<" + "".join("i" if metric.bits == 32 else "q" for metric in metrics)).pack
+        """Raises struct.error for values of which a metric cannot have one."""
+        self.absent = tuple((at, metric.absent) for at, metric in enumerate(metrics) if metric.absent is not None)
+        """The places of metrics of which a driver may say by a number that it is unknown, and that number."""
+        self._bounds = [
+            (-(1 << metric.bits - 1), (1 << metric.bits - 1) if metric.absent is None else metric.absent)
+            for metric in metrics
+        ]
+
+    def nulls(self, statuses: bytes) -> int:
+        """Of `Ticks.nulls`: a bit for each metric whose status is not OK."""
+        return sum(1 << place for place, row in enumerate(self.rows) if statuses[row])
+
+    def without_unfit(self, values: Sequence[int], nulls: int) -> tuple[list[int], int]:
+        """The values and `nulls`, where a number that its metric cannot have is missing.
+
+        A number with more bits than its column is no reading, nor is one from which on the driver says "unknown".
+        """
+        fitting = [least <= value < end for value, (least, end) in zip(values, self._bounds, strict=True)]
+        nulls |= sum(1 << place for place, fit in enumerate(fitting) if not fit)
+        return [value if fit else 0 for value, fit in zip(values, fitting, strict=True)], nulls
+
+
+QUICK = Columns(FAST)
+"""Of a tick that reads the fast metrics."""
+EVERY = Columns(range(len(METRICS)))
+
+
+def judged_of(statuses: bytes) -> int:
+    """A bit for each metric of `quality.READ` whose status is OK."""
+    return sum(1 << place for place, row in enumerate(_JUDGED) if not statuses[row])
+
+
+class TickRows:
+    """The readings of one tick with the same columns, until they are recorded."""
+
+    __slots__ = ("_gpus", "_marks", "_nulls", "_times", "_values", "columns")
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self._times: list[int] = []
+        self._gpus: list[Gpu] = []
+        self._nulls: list[int] = []
+        self._values: list[Sequence[int]] = []
+        self._marks: list[str | None] = []
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def add(self, ts_ns: int, gpu: Gpu, nulls: int, *, values: Sequence[int] | None, mark: str | None) -> None:
+        """Add a reading: its time (UTC), its GPU, its missing numbers (as `Ticks.nulls`), its numbers, and its mark."""
+        self._times.append(ts_ns // 1000)
+        self._gpus.append(gpu)
+        self._nulls.append(nulls)
+        self._values.append((0,) * len(self.columns.names) if values is None else values)
+        self._marks.append(mark)
+
+    def ticks(self) -> Ticks:
+        """For a journal."""
+        texts = {"quality": self._marks} if any(self._marks) else {}
+        return Ticks(self._times, self._gpus, self.columns.names, self._values, self._nulls, texts)
 
 
 class StoreRecorder:
@@ -89,3 +174,27 @@ def _last_told(store: Store, cluster: str, gpus: Sequence[str]) -> dict[str, dic
         if row["cluster"] == cluster:
             last.setdefault(row["gpu"], {}).update((name, value) for name, value in row.items() if value is not None)
     return last
+
+
+def identity_table(devices: Sequence[Device], cluster: str, node: str | None, seen_ns: int) -> pa.Table:
+    """Devices as rows of `gpus`; `node` is where those are whose own row names none."""
+    common = {"cluster": cluster, "node": node, "first_seen": seen_ns}
+    rows = [{**common, **device.row, "gpu": device.gpu} for device in devices]
+    bits = {column.name: 64 if column.unit == "B" else 32 for column in GPUS.columns if column.type == "BIGINT"}
+    columns = {name: [_fitting(row.get(name), bits.get(name)) for row in rows] for name in GPUS.names}
+    return arrow_rows("gpus", columns)
+
+
+def _fitting(value: Any, bits: int | None) -> Any:
+    """A value for a column; None for a number that has more bits, as drivers say "unknown" with all bits set."""
+    if bits is None or not isinstance(value, int):
+        return value
+    beyond = 1 << bits - 1
+    return value if -beyond <= value < beyond else None
+
+
+def short_hash(what: object) -> str:
+    """Sixteen digits that are the same for the same plain data."""
+    import hashlib  # a library of its own, which a collector does without
+
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]

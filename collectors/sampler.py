@@ -18,13 +18,14 @@ from typing import Any, Protocol
 
 from ..errors import DeviceError, InputError
 from ..store.events import Event
-from ..store.journal_file import Gpu, Ticks
+from ..store.journal_file import Ticks
+from ..store.metrics import FAST
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
 from .clock import Clock, SystemClock
 from .noticing import Events, SeenDevice
 from .quality import Quality
-from .rows import BY_LENGTH, QUICK, Columns, judged_of, nulls_of
+from .recording import EVERY, QUICK, Columns, TickRows
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ _SECOND_NS = 1_000_000_000  # between two chores, or two tries to reach a source
 _LONGEST_NS = 600_000_000_000  # between two fresh connections while others hang
 _MOST_HANGING = 16  # connections; more of them help nobody
 _WATCH_S = 1.0  # between two looks whether a call hangs
+_ASIDES_S = 2.0  # between two looks at the asides
 _LEAVING_S = 2.0
 _STORING_S = 60.0  # how long the end waits for identities to be stored
 
@@ -53,7 +55,7 @@ class Recorder(Protocol):
 
 
 class Aside(Protocol):
-    """What is looked at besides the GPUs, about once a second, in a thread that no reading waits for."""
+    """What is looked at besides the GPUs, every other second, in a thread that no reading waits for."""
 
     def look(self, devices: Sequence[Device]) -> list[Event]: ...
 
@@ -108,23 +110,6 @@ class _Poller(threading.Thread):
         self._poll(self)
 
 
-class _Rows:
-    """The readings of one tick with the same columns, until they are recorded.
-
-    A reading is its time (UTC us), its GPU, its missing numbers (as `Ticks.nulls`), its numbers and its mark.
-    """
-
-    __slots__ = ("columns", "readings")
-
-    def __init__(self, columns: Columns) -> None:
-        self.columns = columns
-        self.readings: list[tuple[int, Gpu, int, Sequence[int], str | None]] = []
-
-    def ticks(self) -> Ticks:
-        ts, gpus, nulls, values, marks = zip(*self.readings, strict=True)
-        return Ticks(ts, gpus, self.columns.names, values, nulls, {"quality": marks} if any(marks) else {})
-
-
 class Sampler:
     """Reads a backend and records what it gives. `devices` are those that it showed when it was opened.
 
@@ -163,7 +148,8 @@ class Sampler:
         self._known: dict[str, SeenDevice] = {}  # all devices that were ever there, by key
         self._asked: list[str] = []  # the keys of those that are read
         self._unread: list[SeenDevice] = []  # whole GPUs that are not, and have a row without numbers at every tick
-        self._wake, self._new_identities, self._identifying = threading.Event(), False, False
+        self._wake = threading.Event()
+        self._new_identities, self._identifying = False, False
         self._meet(list(backend.devices() if devices is None else devices))
 
     def pace(self, interval_s: float) -> None:
@@ -305,11 +291,10 @@ class Sampler:
         name, hanging = self.source.name, len(self._connections)
         self._made += 1
         self.source = self._connections[self._connection] = self._fresh()
-        self._reachable = False
+        detail = f"{name} has not answered for {self._hung / 1e9:g} s; another connection is made"
+        self._source_gone(detail, since, EventKind.HUNG)
         pause = 0 if hanging == 1 else min(self._hung << hanging - 1, _LONGEST_NS)
         self._look_due = self._clock.steady() + pause
-        detail = f"{name} has not answered for {self._hung / 1e9:g} s; another connection is made"
-        self._source_gone(Event(EventKind.HUNG, None, detail, duration_ns=self._hung), since)
         if hanging >= _MOST_HANGING:
             self._failure = DeviceError(
                 f"{name}: {hanging} connections hang, one after the other; restart the engine, and this collector"
@@ -389,11 +374,7 @@ class Sampler:
 
     def _turn(self, me: _Poller) -> None:
         """One tick: every device is read, the readings are recorded, and events are derived from them."""
-        for _ in range(10):
-            now = self._clock.steady()
-            ahead = self._clock.wall() - now  # of the wall clock before the steady one
-            if self._clock.steady() - now < _TOGETHER_NS:  # else this thread was held up between the two
-                break
+        now, ahead = self._now()
         if not self._reachable and now >= self._look_due:
             self._look(me, now)
         if self._reachable:
@@ -410,6 +391,15 @@ class Sampler:
         if self._events.waiting:
             self.write_events(me)
 
+    def _now(self) -> tuple[int, int]:
+        """The steady time, and by how many ns the wall clock is ahead of it."""
+        for _ in range(10):
+            now = self._clock.steady()
+            ahead = self._clock.wall() - now
+            if self._clock.steady() - now < _TOGETHER_NS:  # else this thread was held up between the two
+                break
+        return now, ahead
+
     def _sweep(self, me: _Poller, now: int, ahead: int) -> None:
         """Read every device once, and record it."""
         slow, chores = now >= self._slow_due, now >= self._chores_due
@@ -417,15 +407,14 @@ class Sampler:
         try:
             self._read(me, readings, now, slow=slow)
         except InputError as error:
-            self._reachable, self._look_due = False, now + _SECOND_NS
-            self._source_gone(Event(EventKind.SOURCE_GONE, None, str(error)), now)
+            self._source_gone(str(error), now)
         else:
             self._ticks += 1
             if self._gone_since is not None:
                 self._source_back(now - self._gone_since)
             if slow:
                 self._slow_due += self._slow * (1 + (now - self._slow_due) // self._slow)
-        tick: dict[int, _Rows] = {}
+        tick: dict[Columns, TickRows] = {}
         for reading, began, ended in readings:
             gpu, statuses = self._known[reading.gpu], reading.statuses
             if reading.ts_ns is None:
@@ -438,10 +427,14 @@ class Sampler:
                 stamp = gpu.ts_ns = reading.ts_ns
             if statuses is not gpu.statuses and statuses != gpu.statuses:
                 gpu.notice(statuses)
+            columns = QUICK if len(reading.values) == len(FAST) else EVERY
             if slow or chores:
-                gpu.notice_resets(reading.values, statuses)
+                gpu.notice_resets(columns, reading.values, statuses)
             if gpu.quality is not None or Status.OK in statuses:  # an instance that is gone has no row
-                self._add(tick, gpu, stamp, reading, (ended - began) // 1000)
+                rows = tick.get(columns)
+                if rows is None:
+                    rows = tick[columns] = TickRows(columns)
+                self._add(rows, gpu, stamp, reading, read_us=(ended - began) // 1000)
         for gpu in self._unread:
             self._add_silent(tick, gpu, now + ahead)
         if self._events.driver_gone:
@@ -450,24 +443,24 @@ class Sampler:
 
     def _read(self, me: _Poller, readings: list[tuple[Reading, int, int]], began: int, *, slow: bool) -> None:
         """Add what the source gives, with the times (steady ns) between which each device was read."""
-        asked, steady, one_by_one = self._asked, self._clock.steady, self.source.one_by_one
+        gpus, one_by_one = self._asked, self.source.one_by_one
         place = 0
-        me.busy = (self._connection if not one_by_one else asked[0] if asked else ANNOUNCED, began)
+        me.busy = (self._connection if not one_by_one else gpus[0] if gpus else ANNOUNCED, began)
         try:
-            for reading in self.source.read(asked, slow=slow):
+            for reading in self.source.read(gpus, slow=slow):
                 if self._poller is not me:
                     break
                 if not isinstance(reading, Reading):
                     self._announced(reading)
                     continue
-                ended = steady()
+                ended = self._clock.steady()
                 if reading.gpu not in self._known:  # it came after the list was made
                     self._look_due = 0
                     continue
                 readings.append((reading, began, ended))
                 if one_by_one:
-                    place = place + 1 if asked[place : place + 1] == [reading.gpu] else asked.index(reading.gpu) + 1
-                    me.busy = (asked[place] if place < len(asked) else ANNOUNCED, ended)
+                    place = place + 1 if gpus[place : place + 1] == [reading.gpu] else gpus.index(reading.gpu) + 1
+                    me.busy = (gpus[place] if place < len(gpus) else ANNOUNCED, ended)
                     began = ended
         finally:
             self._out(me)
@@ -481,17 +474,15 @@ class Sampler:
         if refused or event.kind in _GAPS or (event.kind == EventKind.EXPORTER and event.metric is not None):
             log.warning("%s", event.detail)
 
-    def _add(self, tick: dict[int, _Rows], gpu: SeenDevice, stamp: int, reading: Reading, read_us: int) -> None:
+    def _add(self, rows: TickRows, gpu: SeenDevice, stamp: int, reading: Reading, *, read_us: int) -> None:
         """Add a reading, which was taken at `stamp` (UTC ns), to the rows of its tick."""
-        values, statuses, mark, quality = reading.values, reading.statuses, gpu.silent, gpu.quality
-        rows = tick.get(len(values))
-        if rows is None:
-            rows = tick[len(values)] = _Rows(BY_LENGTH[len(values)])
-        columns = rows.columns
-        nulls = nulls_of(columns, statuses)
+        columns, values, mark, quality = rows.columns, reading.values, gpu.silent, gpu.quality
+        nulls = gpu.nulls[columns]
         try:
             columns.pack(*values)
-            fit = not columns.absent or all(values[place] < absent for place, absent in columns.absent)
+            fit = True
+            for place, absent in columns.absent:
+                fit &= values[place] < absent
         except struct.error:
             fit = False
         if not fit:
@@ -499,24 +490,23 @@ class Sampler:
         if mark is not None or reading.ts_ns is not None:
             nulls |= columns.read_us_missing
         if quality is not None:
-            for finding in quality.note(stamp, columns.judged(values), judged_of(statuses)):
+            for finding in quality.note(stamp, columns.judged(values), gpu.judged):
                 self._events.tell(finding.event(gpu.device.gpu))
             mark = mark or quality.text
-        rows.readings.append((stamp // 1000, gpu.key, nulls, [*values, read_us], mark))
+        rows.add(stamp, gpu.key, nulls, values=[*values, read_us], mark=mark)
 
-    def _add_silent(self, tick: dict[int, _Rows], gpu: SeenDevice, stamp: int) -> None:
+    def _add_silent(self, tick: dict[Columns, TickRows], gpu: SeenDevice, stamp: int) -> None:
         """Add a row without numbers: the GPU hangs, or is lost."""
         rows = next(iter(tick.values()), None)
         if rows is None:
-            rows = tick[len(QUICK.rows)] = _Rows(QUICK)
+            rows = tick[QUICK] = TickRows(QUICK)
         mark = "hung" if gpu.device.gpu in self.stuck_in else gpu.silent
-        columns = rows.columns
-        rows.readings.append((stamp // 1000, gpu.key, columns.nothing, (*columns.no_values, 0), mark))
+        rows.add(stamp, gpu.key, rows.columns.nothing, values=None, mark=mark)
 
-    def _keep(self, me: _Poller, tick: Mapping[int, _Rows]) -> None:
+    def _keep(self, me: _Poller, tick: Mapping[Columns, TickRows]) -> None:
         for rows in tick.values():
             self._call(me, STORE, self._recorder.append, rows.ticks())
-            self._rows_kept += len(rows.readings)
+            self._rows_kept += len(rows)
 
     # -- the devices --------------------------------------------------------------------------------------
 
@@ -529,15 +519,15 @@ class Sampler:
         try:
             devices = self._call(me, call_name, self.source.devices)
         except InputError as error:
-            self._look_due = now + _SECOND_NS
-            if not self._events.driver_gone:
-                self._reachable = False
-                self._source_gone(Event(EventKind.SOURCE_GONE, None, str(error)), now)
+            if self._events.driver_gone:
+                self._look_due = now + _SECOND_NS
+            else:
+                self._source_gone(str(error), now)
             return
         if not self._reachable:
             self._reachable, self._look_due = True, now + self._slow
         if gone := self._meet(devices):  # a source with a clock of its own has one row of what it lost
-            tick: dict[int, _Rows] = {}
+            tick: dict[Columns, TickRows] = {}
             for gpu in gone:
                 self._add_silent(tick, gpu, self._clock.wall())
             self._keep(me, tick)
@@ -604,12 +594,14 @@ class Sampler:
             if gpu.quality is not None and gpu.ts_ns is None and (key in self.stuck_in or not gpu.listed)
         ]
 
-    def _source_gone(self, event: Event, since: int) -> None:
-        """Tell once that the source as a whole does not answer, also to who watches the collector."""
+    def _source_gone(self, why: str, since: int, kind: EventKind = EventKind.SOURCE_GONE) -> None:
+        """The source as a whole does not answer: tell it once, also to who watches the collector; try again soon."""
+        self._reachable, self._look_due = False, since + _SECOND_NS
         if self._gone_since is None:
             self._gone_since = since
-            log.warning("%s", event.detail)
-            self._events.tell(event)
+            log.warning("%s", why)
+            duration_ns = self._hung if kind is EventKind.HUNG else None
+            self._events.tell(Event(kind, None, why, duration_ns=duration_ns))
 
     def _source_back(self, took: int) -> None:
         """It answers after so many ns."""
@@ -621,11 +613,11 @@ class Sampler:
     # -- the thread that nobody waits for -----------------------------------------------------------------
 
     def _beside(self) -> None:
-        """Store who the devices are when that changes, and look at the asides once a second."""
+        """Store who the devices are when that changes, and look at the asides."""
         try:
             over = False
             while not over:
-                self._wake.wait(_SECOND_NS / 1e9)
+                self._wake.wait(_ASIDES_S)
                 self._wake.clear()
                 over = self._ending
                 if self._new_identities:

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
 from ..analysis.tuning.stress import StressKnob, StressSearch
-from ..collectors.rows import short_hash
+from ..collectors.recording import short_hash
 from ..errors import DeviceError, InputError
 from ..kernels import stress
 from ..kernels.work import Facts

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .. import __version__
 from ..collectors.claim import Claim, claim, fleet_of, own_cluster
 from ..collectors.planted import Planted
-from ..collectors.rows import short_hash
+from ..collectors.recording import short_hash
 from ..errors import InputError
 from ..kernels.simulated_device import VERSIONS
 from ..simulation.bench import DAY_NS, Bench

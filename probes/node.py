@@ -9,8 +9,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from ..collectors.nvml_settings import settings_of
-from ..collectors.recording import identify
-from ..collectors.rows import short_hash
+from ..collectors.recording import identify, short_hash
 from ..errors import DeviceError, InputError
 from ..kernels import cupy_device
 from ..kernels.catalogue import find_kernel

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow import compute
 
 from ..collectors.backend import Device
-from ..collectors.rows import short_hash
+from ..collectors.recording import short_hash
 from ..errors import StoreError
 from ..store.events import Event, event_rows
 from ..store.schema import arrow_rows

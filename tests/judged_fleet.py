@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whorl.collectors.rows import short_hash
+from whorl.collectors.recording import short_hash
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.store.vocabulary import Outcome

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whorl.collectors.rows import identity_table, short_hash
+from whorl.collectors.recording import identity_table, short_hash
 from whorl.collectors.simulated import devices_of
 from whorl.simulation.faults import FAULTS
 from whorl.simulation.fleet import Fleet

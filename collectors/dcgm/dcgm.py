@@ -21,30 +21,33 @@ from ...store.power_sensors import PowerSensor, sensor_of_model
 from ...store.vocabulary import EventKind
 from ..backend import Backend, Device, Reading, Status
 from ..xids import xid_event
-from .bindings import BLANK, BLANK_DOUBLE, BLANK_WORD, StatusCode, find_bindings
+from .bindings import BLANK, BLANK_DOUBLE, BLANK_WORD, StatusCode, code_of, find_bindings, text_of
 from .connection import (
     FAST_FIELDS,
     FIELDS,
+    GPU,
     PROFILING,
     SLOW_FIELDS,
     XID,
     EngineConnection,
+    Entity,
     Value,
-    another,
     connect,
+    find_entities,
     is_denied,
+    lost_gpus,
     pace_us,
     sentence,
     way_out,
 )
-from .entities import GPU, Entity, find_entities, lost_gpus
-from .events import Health, HeldDown, JobStatistics
 
 _HEALTH_S = 10.0
 _STALL_S = 10.0  # an engine that has measured nothing for so long, and for several intervals, does not work
 _OLD_US = 2_000_000  # a value that is older, and older than several intervals, is none
 _LATE_US = 10_000_000  # so late may an XID come
 _INTERVALS = 3
+_WELL = 0
+_GRAVE = {_WELL: "well again", 10: "a warning", 20: "a failure"}
 _ENERGY, _AGE, _WINDOW = ROW["energy_mj"], ROW["power_age_us"], ROW["power_window_ms"]
 _INSTANT, _POWER = (ROW[name] for name in BOARD_POWER)
 _UNREAD = bytes([Status.UNREAD]) * len(METRICS)
@@ -113,8 +116,7 @@ class _DeviceState:
 class Dcgm(Backend):
     """An engine of DCGM. `host` is HOST:PORT, `socket` a path; with neither, this node's or one within this process.
 
-    `job` is the id of a job whose statistics by the engine are told at the end. Times are in s. Raises InputError where
-    the arguments cannot be.
+    Times are in s. Raises InputError where the arguments cannot be.
     """
 
     name = "dcgm"
@@ -125,18 +127,14 @@ class Dcgm(Backend):
         *,
         host: str | None = None,
         socket: str | None = None,
-        job: str | None = None,
         interval_s: float = 1.0,
         slow_s: float = 10.0,
     ) -> None:
         if host is not None and socket is not None:
             raise InputError("give host or socket, not both: an engine is reached by one of them")
-        if job is not None and not 0 < (length := len(job.encode(errors="replace"))) < 64:
-            raise InputError(f"DCGM's job ids have 1 to 63 bytes, and {job!r} has {length}")
-        self._host, self._socket, self._job_id = host, socket, job
+        self._host, self._socket = host, socket
         self._interval_us, self._slow_us = round(interval_s * 1e6), round(max(slow_s, interval_s) * 1e6)
         self._connection: EngineConnection | None = None
-        self._job: JobStatistics | None = None
         self._states: dict[str, _DeviceState] = {}
         self._uuids: dict[tuple[int, int], str] = {}  # of every entity that is watched, also of lost GPUs
         self._pending: list[Event] = []
@@ -144,7 +142,7 @@ class Dcgm(Backend):
         self._refused: dict[tuple[int, int], list[Entity]] = {}
         self._xids_us = self._began_us = 0  # by the engine: since when to look for XIDs, and those that are ours
         self._xids: set[tuple[int, int, int]] = set()
-        self._health, self._held = Health(), HeldDown()
+        self._ill: dict[tuple[int, int, int, int], tuple[int, str | None]] = {}  # entity, system, error -> how grave
         self._health_at = self._fresh_at = 0.0  # by the steady clock
         self._limits_us = {
             FIELDS[number]: max(_OLD_US, _INTERVALS * pace_us(number, self._interval_us, self._slow_us))
@@ -181,7 +179,6 @@ class Dcgm(Backend):
         self._states.clear()
         self._meet(connection, connection.entities)
         self._announce(connection)
-        self._begin_job(connection)
 
     def _meet(self, connection: EngineConnection, entities: Sequence[Entity]) -> None:
         """Take in the devices that are there."""
@@ -211,19 +208,6 @@ class Dcgm(Backend):
             self._refused = connection.refused
             self._pending += _refusals(connection)
 
-    def _begin_job(self, connection: EngineConnection) -> None:
-        if self._job_id is None:
-            return
-        apart = None
-        try:
-            apart = another(connection)
-            gpus = [entity for entity in connection.entities if entity.parent is None]
-            self._job = JobStatistics(apart, self._job_id, gpus, every_us=self._interval_us)
-        except (connection.bindings.error, InputError) as error:
-            if apart is not None:
-                apart.close()
-            self._pending.append(_no_statistics(error))
-
     # -- reading ------------------------------------------------------------------------------------------
 
     def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
@@ -250,11 +234,9 @@ class Dcgm(Backend):
                 if reading is not None:
                     self._fresh_at = now
                     yield reading
-                    if reading.ts_ns is not None:
-                        yield from self._held.events(reading.gpu, reading.ts_ns, latest.values, latest.statuses)
             if now >= self._health_at:
                 self._health_at = now + _HEALTH_S
-                yield from self._health.check(connection, self._uuids)
+                yield from self._check_health(connection)
             if gpus and now - self._fresh_at > max(_STALL_S, 5e-6 * self._interval_us):
                 self._leave()
                 raise InputError(
@@ -345,30 +327,40 @@ class Dcgm(Backend):
             self._leave()
             raise InputError(sentence(connection.bindings, error, connection.address)) from error
 
-    # -- the end ------------------------------------------------------------------------------------------
+    def _check_health(self, connection: EngineConnection) -> Iterator[Event]:
+        """What the engine's own health checks find: an event when it is first found, and one when it is over."""
+        if not connection.checks_health:
+            return
+        try:
+            response = connection.bindings.agent.dcgmHealthCheck(connection.handle, connection.gpus)
+        except connection.bindings.error as error:
+            if code_of(error) == StatusCode.GONE:
+                raise
+            connection.checks_health = False
+            yield Event(EventKind.NOT_SUPPORTED, None, f"the engine's health checks do not work: {error}")
+            return
+        ill = {}
+        for incident in response.incidents[: response.incidentCount]:
+            entity, finding = incident.entityInfo, incident.error
+            key = (int(entity.entityGroupId), int(entity.entityId), int(incident.system), int(finding.code))
+            ill[key] = int(incident.health), text_of(finding.msg)
+        for key, (_, text) in {**self._ill, **ill}.items():
+            health = ill.get(key, (_WELL, None))[0]
+            if self._ill.get(key, (_WELL, None))[0] != health:
+                detail = f"DCGM's health check, {_GRAVE.get(health, 'a finding')}: {text}"
+                yield Event(EventKind.HEALTH, self._uuids.get(key[:2]), detail, code=key[3], value=health)
+        self._ill = ill
 
     def close(self) -> list[Event]:
-        """Leave the engine; gives times held down that go on, and the statistics of the job that was asked for."""
-        events = self._held.end()
-        if self._job is not None and self._connection is not None:
-            try:
-                events += self._job.end(self._uuids)
-            except self._connection.bindings.error as error:
-                events.append(_no_statistics(error))
+        """Leave the engine."""
         self._leave()
-        return events
+        return []
 
     def _leave(self) -> None:
         """Take back our watches and groups, and leave the engine."""
-        job, self._job = self._job, None
         connection, self._connection = self._connection, None
-        for opened in (job, connection):
-            if opened is not None:
-                opened.close()
-
-
-def _no_statistics(error: Exception) -> Event:
-    return Event(EventKind.NOT_SUPPORTED, None, f"the engine gives no statistics of the job: {error}")
+        if connection is not None:
+            connection.close()
 
 
 def _refusals(connection: EngineConnection) -> Iterator[Event]:

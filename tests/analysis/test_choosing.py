@@ -13,7 +13,7 @@ from whorl.analysis.contents import held
 from whorl.analysis.placement import advise, node_rows, scores
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.telemetry.choosing import boards
-from whorl.collectors.rows import short_hash
+from whorl.collectors.recording import short_hash
 from whorl.dashboards.figures.machine import Grid
 from whorl.errors import InputError
 from whorl.store import Store

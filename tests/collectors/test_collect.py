@@ -294,7 +294,7 @@ def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml: NvmlLi
         (["--duration", "0"], "a duration of 0 s is not possible"),
         (["--set", "durable=-1"], "is not a time"),
         (["--backend", "nvml:gpus=4"], "nvml takes nothing more: leave out :gpus=4"),
-        (["--backend", "dcgm:gpus=4"], "there is no 'gpus'; there are host, socket, job"),
+        (["--backend", "dcgm:gpus=4"], "there is no 'gpus'; there are host, socket"),
         (["--backend", "simulated:gpus"], "'gpus' has no value: write gpus=VALUE"),
         (["--backend", "dcgm:host=n2:5555"], "the engine at n2:5555 is another machine: also give --node"),
         (["--backend", "dcgm:host=10.0.0.7"], "the engine at 10.0.0.7 is another machine: also give --node"),

@@ -10,9 +10,8 @@ import pytest
 
 from whorl.collectors.backend import Reading, Status
 from whorl.collectors.dcgm import connection, dcgm
+from whorl.collectors.dcgm.connection import find_entities
 from whorl.collectors.dcgm.dcgm import Dcgm
-from whorl.collectors.dcgm.entities import find_entities
-from whorl.collectors.dcgm.events import HeldDown
 from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW
@@ -331,12 +330,11 @@ def test_another_client_that_watches_faster_changes_neither_our_readings_nor_its
 def test_nothing_of_ours_stays_in_the_engine(four: DcgmEngine) -> None:
     other = Other(four)
     before = other.groups()
-    for job in (None, "4713"):
-        backend = Dcgm(host=four.address, interval_s=EVERY_S, job=job)
-        Ticks(backend).tick()
-        assert other.groups() != before
-        backend.close()
-        assert other.groups() == before
+    backend = Dcgm(host=four.address, interval_s=EVERY_S)
+    Ticks(backend).tick()
+    assert other.groups() != before
+    backend.close()
+    assert other.groups() == before
     other.close()
 
 
@@ -438,80 +436,6 @@ def test_a_unix_socket_is_another_way_to_the_engine(stopped_engine: DcgmEngine) 
     backend.close()
 
 
-def test_a_clock_is_not_held_down_for_longer_than_the_time_that_passed() -> None:
-    held, row = HeldDown(), ROW["power_violation_ns"]
-    statuses = bytearray([Status.UNREAD]) * len(METRICS)
-    statuses[row] = Status.OK
-    values = [0] * len(METRICS)
-    for second in range(6):
-        values[row] = 5_029_000_000 if second == 5 else 0
-        assert list(held.events("GPU-a", second * 10**9, values, statuses)) == []
-    (event,) = held.end()
-    assert (event.duration_ns, event.value, event.ts_ns) == (5_029_000_000, 5.029, 4_000_000_000)
-
-
-def test_a_time_in_which_the_clock_was_held_down_is_one_event(
-    four: DcgmEngine, backend: Dcgm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("whorl.collectors.dcgm.events._QUIET_NS", 700_000_000)
-    ticks = Ticks(backend).tick(2)
-    now = time.time()
-    four.nvml.add(f"from {now} until {now + 0.8} gpu 1 slowdown brake")
-    ticks.until(lambda: [event for event in ticks.events if event.metric == "power_brake_ns"])
-    (event,) = [event for event in ticks.events if event.metric == "power_brake_ns"]
-    assert (event.kind, event.gpu) == (EventKind.HELD_DOWN, ticks.gpus[1])
-    assert event.duration_ns == pytest.approx(0.8e9, abs=0.2e9)
-
-
-def test_the_engines_statistics_of_a_job_are_events_at_the_end(
-    four: DcgmEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("whorl.collectors.dcgm.events._JOB_EVERY_US", 100_000)
-    backend = Dcgm(host=four.address, interval_s=EVERY_S, job="4711")
-    began = time.time()
-    ticks = Ticks(backend).tick(2)
-    four.nvml.add(f"from {time.time()} gpu 1 xid 31")
-    ticks.until(lambda: EventKind.XID in ticks.kinds()).tick(10)
-    statistics = [event for event in backend.close() if event.kind == EventKind.JOB_STATISTICS]
-    ended = time.time()
-    assert [(event.gpu, event.job_id, event.n) for event in statistics] == [
-        (gpu, "4711", int(place == 1)) for place, gpu in enumerate(ticks.gpus)
-    ]
-    for place, event in enumerate(statistics):
-        assert 0 < (event.duration_ns or 0) < (ended - began) * 1e9
-        true = four.nvml.energy_j(place, ended) - four.nvml.energy_j(place, began)
-        assert 0 < (event.value or 0) <= true + 100  # the counter is up to 0.1 s old
-        assert "n/a" not in event.detail
-
-
-def test_the_newest_of_several_objects_ends_the_statistics_that_they_began(four: DcgmEngine) -> None:
-    pydcgm, agent, structs = four.bindings()
-    hung, fresh = (Dcgm(host=four.address, job="4712") for _ in range(2))
-    hung.devices()
-    fresh.devices()
-    assert hung.close() == []  # its call came back after another object was made
-    assert [event.kind for event in fresh.close()] == [EventKind.JOB_STATISTICS] * 4
-    handle = pydcgm.DcgmHandle(ipAddress=four.address, timeoutMs=2000)
-    with pytest.raises(structs.DCGMError):
-        agent.dcgmJobGetStats(handle.handle, "4712")
-
-
-def test_statistics_of_a_job_that_others_began_stay_theirs(four: DcgmEngine) -> None:
-    pydcgm, _, structs = four.bindings()
-    handle = pydcgm.DcgmHandle(ipAddress=four.address, timeoutMs=2000)
-    group = pydcgm.DcgmGroup(handle, groupName="prolog", groupType=structs.DCGM_GROUP_DEFAULT)
-    group.stats.WatchJobFields(100_000, 3600.0, 0)
-    group.stats.StartJobStats("12")
-    backend = Dcgm(host=four.address, job="12")
-    backend.devices()
-    assert [event.job_id for event in backend.close()] == ["12"] * 4
-    group.stats.StopJobStats("12")
-    assert group.stats.GetJobStats("12").numGpus == 4
-    group.stats.RemoveJob("12")
-    group.Delete()
-    handle.Shutdown()
-
-
 @pytest.mark.parametrize(
     ("where", "says"),
     [
@@ -525,12 +449,6 @@ def test_an_engine_that_is_not_there(dcgm: DcgmLibrary, where: dict[str, Any], s
     dcgm.bindings()
     with pytest.raises(InputError, match=says):
         Dcgm(**where).devices()
-
-
-def test_a_job_id_that_the_engine_could_not_keep() -> None:
-    for job in ("", "j" * 64, "\u00e9" * 32):
-        with pytest.raises(InputError, match="1 to 63 bytes"):
-            Dcgm(job=job)
 
 
 def test_bindings_of_another_version_than_the_engine(stopped_engine: DcgmEngine) -> None:

@@ -158,36 +158,6 @@ def test_readings_that_are_missing_are_no_evidence() -> None:
 
 
 @pytest.mark.long
-def test_a_quick_look_at_healthy_sensors_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sensors on both sides of every rule, a clock that is set, and missing readings: judged in full it is the same."""
-    n, draw = 1500, np.random.default_rng(1)
-    kinds = [
-        (base, step, repeat, still)
-        for base in (0.0, 300_000.0)
-        for step in (1, 999, 1000)
-        for repeat in (1, 4, 5, 6)
-        for still in (0, 560, 750)
-    ]
-    at = np.round(1e9 * INTERVAL * np.arange(n)) / 1e9 + 100 * (np.arange(n) > 150)
-    sensors = []
-    for sensor, (base, step, repeat, still) in enumerate(kinds):
-        power = np.repeat(np.abs(base + draw.normal(0, 30_000, n)) // step * step, repeat)[:n]
-        power[50 : 50 + still] = power[50] if base else 0
-        if sensor % 2 == 0:
-            power[850:] = np.rint(300_000 + draw.normal(0, 30_000, n - 850))  # it recovers
-        rows = readings(power, busy=waves(n, 150))
-        rows[draw.random(rows.shape) < 0.0005] = np.nan
-        if sensor % 5 == 0:
-            rows[::2, :2] = np.nan
-        sensors.append(rows)
-    quick = [judged(rows, times=at) for rows in sensors]
-    marks = {finding.quality for found, _ in quick for finding in found}
-    assert marks == {"power_stuck", "power_zero", "power_quantised", "power_slow"}
-    monkeypatch.setattr(Quality, "_healthy", lambda *_: False)
-    assert [judged(rows, times=at) for rows in sensors] == quick
-
-
-@pytest.mark.long
 def test_marks_reach_the_rows(nvml: NvmlLibrary) -> None:
     """Over the real bindings: each sick sensor gets its own mark and event, and the healthy ones none."""
     nvml.write("gpus 5", "load 0.5 0.5", "gpu 1 step 2000", "gpu 2 every 0.6")

@@ -11,7 +11,7 @@ import pytest
 from whorl.collectors import nvml_gpm
 from whorl.collectors.backend import Device
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.rows import identity_table
+from whorl.collectors.recording import identity_table
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.journal_file import Ticks
