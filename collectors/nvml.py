@@ -20,10 +20,19 @@ from ..store.metrics import FAST, METRICS
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
 from .kernel_log import name_lost_boards
-from .nvml_driver import answer_of, decoded, driver_version, meaning, open_library, status_of, text
-from .nvml_gpm import Profiling
-from .nvml_identity import describe, instances, power_window
-from .nvml_reader import Reader
+from .nvml_driver import (
+    answer_of,
+    decoded,
+    describe,
+    driver_version,
+    instances,
+    meaning,
+    open_library,
+    power_window,
+    status_of,
+    text,
+)
+from .nvml_reader import Profiling, Reader
 from .xids import xid_event
 
 log = logging.getLogger(__name__)

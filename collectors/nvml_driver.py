@@ -1,4 +1,4 @@
-"""Asking the NVIDIA driver through nvidia-ml-py, and what its return codes mean."""
+"""Asking the NVIDIA driver through nvidia-ml-py: what its return codes mean, and who a GPU is."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import DeviceError, InputError
-from .backend import Status
+from ..store.power_sensors import sensor_of_chip
+from .backend import Device, Status
 
 SUCCESS, NOT_SUPPORTED = 0, 3  # return codes of NVML
 NOT_YET = -1  # in place of a return code: nothing was asked
+
+_GA100 = 0x20  # first byte of its PCI device ids; other Ampere parts have 0x22 to 0x25
+_UNKNOWN = 0xFFFFFFFF
 
 _MEANINGS = {
     SUCCESS: Status.OK,
@@ -104,3 +108,92 @@ def driver_version() -> str | None:
 
     version = answer_of(pynvml.nvmlSystemGetDriverVersion)
     return text(version) if version else None
+
+
+# -- identity ---------------------------------------------------------------------------------------------------------
+
+
+def describe(uuid: str, handle: Any, index: int, driver: str | None) -> Device:
+    """The identity of the GPU behind a handle."""
+    import pynvml as nv
+
+    def ask(function: str, *arguments: Any) -> Any:
+        return answer_of(getattr(nv, function), handle, *arguments) if hasattr(nv, function) else None
+
+    def string(function: str) -> str | None:
+        answer = ask(function)
+        return None if answer is None else text(answer)
+
+    pci = ask("nvmlDeviceGetPciInfo_v3")
+    low, high = ask("nvmlDeviceGetPowerManagementLimitConstraints") or (None, None)
+    memory = ask("nvmlDeviceGetMemoryInfo", nv.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo")
+    return Device(
+        uuid,
+        {
+            "uuid": uuid,
+            "slot": index,  # NVML counts by PCI address, so this is a place as long as no GPU is missing
+            "model": string("nvmlDeviceGetName"),
+            "serial": string("nvmlDeviceGetSerial"),
+            "vbios": string("nvmlDeviceGetVbiosVersion"),
+            "inforom": string("nvmlDeviceGetInforomImageVersion"),
+            "gsp_firmware": string("nvmlDeviceGetGspFirmwareVersion"),
+            "driver": driver,
+            "pci_bus_id": None if pci is None else text(pci.busId),
+            "nvml_index": index,
+            "power_limit_mw": ask("nvmlDeviceGetEnforcedPowerLimit"),
+            "power_limit_default_mw": ask("nvmlDeviceGetPowerManagementDefaultLimit"),
+            "power_limit_min_mw": low,
+            "power_limit_max_mw": high,
+            "sm_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_SM),
+            "mem_clock_max_mhz": ask("nvmlDeviceGetMaxClockInfo", nv.NVML_CLOCK_MEM),
+            "temperature_max_operating_c": ask(
+                "nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_GPU_MAX
+            ),
+            "temperature_slowdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+            "temperature_shutdown_c": ask("nvmlDeviceGetTemperatureThreshold", nv.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+            "memory_total": None if memory is None else int(memory.total),
+        },
+    )
+
+
+def instances(handle: Any, physical: Device) -> list[tuple[Device, Any]]:
+    """The MIG instances of a GPU with their handles; empty where MIG is off or unknown here."""
+    import pynvml as nv
+
+    mode = answer_of(nv.nvmlDeviceGetMigMode, handle)
+    if not mode or mode[0] != 1:
+        return []
+    parts = []
+    for number in range(answer_of(nv.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+        instance = answer_of(nv.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        uuid = None if instance is None else answer_of(nv.nvmlDeviceGetUUID, instance)
+        if uuid is None:
+            continue  # this place holds no instance
+        name = text(answer_of(nv.nvmlDeviceGetName, instance) or "") or ""
+        memory = answer_of(nv.nvmlDeviceGetMemoryInfo, instance, nv.nvmlMemory_v2)
+        row = {
+            "uuid": physical.gpu,
+            "slot": physical.row.get("slot"),
+            "model": physical.row.get("model"),
+            "serial": physical.row.get("serial"),
+            "driver": physical.row.get("driver"),
+            "pci_bus_id": physical.row.get("pci_bus_id"),
+            "nvml_index": physical.row.get("nvml_index"),
+            "memory_total": None if memory is None else int(memory.total),
+            "parent": physical.gpu,
+            "mig_profile": text(name.partition(" MIG ")[2]),
+        }
+        parts.append((Device(str(text(uuid)), row, parent=physical.gpu), instance))
+    return parts
+
+
+def power_window(handle: Any) -> tuple[int | None, int | None]:
+    """Over how many ms this part averages the power it reports, and how often it has a new value; None if unknown."""
+    import pynvml as nv
+
+    architecture = answer_of(nv.nvmlDeviceGetArchitecture, handle)
+    if architecture is None or architecture == _UNKNOWN:
+        return None, None
+    pci = answer_of(nv.nvmlDeviceGetPciInfo_v3, handle)
+    sensor = sensor_of_chip(architecture, ga100=pci is not None and pci.pciDeviceId >> 24 == _GA100)
+    return (None, None) if sensor is None else (sensor.draw_ms, sensor.period_ms)

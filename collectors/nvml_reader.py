@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import struct
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -19,8 +21,7 @@ from typing import Any, NamedTuple
 
 from ..store.metrics import FAST, METRICS, Call, Field, Gpm, Part, Stamp
 from .backend import Status
-from .nvml_driver import SUCCESS, library_function, meaning
-from .nvml_gpm import PROFILED, Profiling
+from .nvml_driver import NOT_SUPPORTED, NOT_YET, SUCCESS, library_function, meaning
 
 _FAST_TICK, _SLOW_TICK, _RARE_TICK = range(3)  # each reads what the one before does, and more
 _RARE_NS = 600_000_000_000  # between two readings of what is costly
@@ -36,11 +37,20 @@ _FORMATS = {ctypes.c_uint: "I", ctypes.c_int: "i", ctypes.c_ulonglong: "Q"}
 _OUTPUT_BYTES = 4096  # for those of all calls; one that had no room would raise ValueError
 # nvmlFieldValue_t: id, scope, time stamp, latency, type, return code, and the value in 8 bytes ...
 _ENTRY = struct.Struct("<IIqqIIQ")
-# ... of which a reading takes the stamp, type and return code as one number, and the value.
-_ENTRY_READ = "8xq8xQQ"
+# ... of which a reading takes the stamp, then type and return code as one number, and the value by its type.
+_HEAD_READ = "8xq8xQ"
 _TYPE_BITS, _CODE_SHIFT = 2**32 - 1, 32
-_DOUBLE, _UNSIGNED_INT, _UNSIGNED_LONG_LONG = 0, 1, 3
-_RARE_TYPES = {_DOUBLE: "<d", 4: "<q", 5: "<i4x", 6: "<H6x"}  # signed numbers, and 16 bits
+_DOUBLE, _UNSIGNED_INT = 0, 1
+_VALUES_READ = {_DOUBLE: "d", _UNSIGNED_INT: "I4x", 4: "q", 5: "i4x", 6: "H6x"}  # all others have 64 bits without sign
+
+PROFILED = tuple(row for row, metric in enumerate(METRICS) if isinstance(metric.nvml, Gpm))
+_PROFILED_IDS = tuple(metric.nvml.id for metric in METRICS if isinstance(metric.nvml, Gpm))
+_PROFILED_SCALES = tuple(METRICS[row].scale for row in PROFILED)
+_LOOKS_APART_NS = 100_000_000
+_UNKNOWN = 999  # a return code
+# Of nvmlGpmMetricsGet_t: 24 bytes, then of each metric number, return code, value, and three names.
+_means = struct.Struct("<24x" + "4xId24x" * len(PROFILED)).unpack_from
+_PROFILING_FUNCTIONS = ("SampleAlloc", "SampleFree", "SampleGet", "MigSampleGet", "MetricsGet")
 
 
 class _FieldEntry(NamedTuple):
@@ -126,10 +136,11 @@ class Reader:
         codes = [function(*arguments) for function, arguments in self._calls[tick]]
         if slow and self._profiling is not None:
             profiled, profiling_codes = self._profiling.look()
-        numbers = plan.unpack(self._buffer)
+        numbers = learned.unpack(self._buffer)
         answers = (refused, numbers[1 : 3 * plan.n_fields : 3], codes, profiling_codes)
         if answers != learned.answers:
             learned = self._learned[tick] = plan.learn(*answers)
+            numbers = learned.unpack(self._buffer)
         return plan.values(learned, numbers, profiled, now_us)
 
     # -- what the device supports -----------------------------------------------------------------------------
@@ -216,9 +227,13 @@ class Reader:
 class _Learned:
     """What follows from the types and return codes of an answer, as long as the driver answers in the same way."""
 
+    unpack: Callable[[Any], tuple[Any, ...]]
     answers: object = None
     statuses: bytes = b""
-    conversions: list[tuple[int, Callable[[int], int]]] = field(default_factory=list)  # by word
+    doubles: list[int] = field(default_factory=list)
+    """The words that are no whole numbers."""
+    narrow: list[int] = field(default_factory=list)
+    """The words of 32 bits of metrics that have 64: all bits set mean no value there too."""
 
 
 class _Plan:
@@ -242,10 +257,6 @@ class _Plan:
         self._numbers = [number for numbers in calls_numbers for number in numbers]
         self._call_of = [at for at, numbers in enumerate(calls_numbers) for _ in numbers]
         self.n_fields = len(fields)
-        layout = "<" + _ENTRY_READ * len(fields)
-        for number in self._numbers:
-            layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
-        self.unpack = struct.Struct(layout).unpack_from
         sources = [entry.row for entry in fields] + [number.row for number in self._numbers]  # by word: its metric
         sources += PROFILED if profiled and tick != _FAST_TICK else ()
         words: dict[int, list[int]] = {}
@@ -270,8 +281,15 @@ class _Plan:
         scales = [1 if isinstance(METRICS[row].nvml, Gpm) else METRICS[row].scale for row in self._rows]
         self._scales = [(position, scale) for position, scale in enumerate(scales) if scale != 1]
         self._wide = {word for word, row in enumerate(sources) if METRICS[row].bits == 64}
-        self.learned = _Learned()
+        self.learned = _Learned(self._unpacker([_UNSIGNED_INT] * len(fields)))
         """Of the last answers of some device; devices that are alike share it."""
+
+    def _unpacker(self, types: Sequence[int]) -> Callable[[Any], tuple[Any, ...]]:
+        """What takes the numbers out of a buffer whose field values have these types of NVML."""
+        layout = "<" + "".join(_HEAD_READ + _VALUES_READ.get(kind, "Q") for kind in types)
+        for number in self._numbers:
+            layout += f"{number.offset - struct.calcsize(layout)}x{number.format}"
+        return struct.Struct(layout).unpack_from
 
     def learn(
         self, refused: int, fields: Sequence[int], codes: Sequence[int], profiling_codes: Sequence[int]
@@ -286,15 +304,18 @@ class _Plan:
             for row, words in self._words.items():  # that of a sum is the worst of its parts
                 statuses[row] = max(meaning(by_word[word]) for word in words)
             types = [answer & _TYPE_BITS for answer in fields]
-            types += [_UNSIGNED_INT if number.format == "I" else _UNSIGNED_LONG_LONG for number in self._numbers]
-            conversions = [(word, _conversion(kind, word in self._wide)) for word, kind in enumerate(types)]
+            short = [kind == _UNSIGNED_INT for kind in types] + [number.format == "I" for number in self._numbers]
             self.learned = _Learned(
-                answers, bytes(statuses), [(word, convert) for word, convert in conversions if convert]
+                self._unpacker(types),
+                answers,
+                bytes(statuses),
+                doubles=[word for word, kind in enumerate(types) if kind == _DOUBLE],
+                narrow=[word for word, narrow in enumerate(short) if narrow and word in self._wide],
             )
         return self.learned
 
     def values(
-        self, learned: _Learned, numbers: tuple[int, ...], profiled: tuple[int, ...], now_us: int
+        self, learned: _Learned, numbers: tuple[Any, ...], profiled: tuple[int, ...], now_us: int
     ) -> tuple[list[int], bytes]:
         """The values, in the order of this plan's metrics, and the statuses of all metrics.
 
@@ -302,8 +323,11 @@ class _Plan:
         """
         entries_end = 3 * self.n_fields
         words = [*numbers[2:entries_end:3], *numbers[entries_end:], *profiled, *self._constants]
-        for word, convert in learned.conversions:
-            words[word] = convert(words[word])
+        for word in learned.doubles:
+            words[word] = round(words[word]) if abs(words[word]) < _NO_VALUE else _NO_VALUE
+        for word in learned.narrow:
+            if words[word] == _ALL_BITS:
+                words[word] = _NO_VALUE
         values = list(self._pick(words))
         for position, several in self._sums:
             values[position] = sum([words[word] for word in several])
@@ -336,28 +360,8 @@ def _buffer_for(fields: Sequence[_FieldEntry], *, room: int = 0) -> Any:
     """A buffer of nvmlFieldValue_t that asks for these fields, with room for more after them."""
     buffer = ctypes.create_string_buffer(_ENTRY.size * len(fields) + room)
     for at, entry in enumerate(fields):
-        _ENTRY.pack_into(buffer, _ENTRY.size * at, entry.field, entry.scope, 0, 0, _UNSIGNED_LONG_LONG, 0, 0)
+        _ENTRY.pack_into(buffer, _ENTRY.size * at, entry.field, entry.scope, 0, 0, 0, 0, 0)
     return buffer
-
-
-def _conversion(kind: int, wide: bool) -> Callable[[int], int] | None:
-    """What makes a number of 8 bytes that were filled as a type of NVML; None where it is one. `wide`: for 64 bits."""
-    if kind == _UNSIGNED_INT:
-        return _low_half_or_none if wide else _low_half
-    return functools.partial(_converted, kind) if kind in _RARE_TYPES else None
-
-
-def _low_half(number: int) -> int:
-    return number & _ALL_BITS
-
-
-def _low_half_or_none(number: int) -> int:
-    return _NO_VALUE if number & _ALL_BITS == _ALL_BITS else number & _ALL_BITS
-
-
-def _converted(kind: int, number: int) -> int:
-    (value,) = struct.unpack(_RARE_TYPES[kind], number.to_bytes(8, "little"))
-    return round(value) if abs(value) < _NO_VALUE else _NO_VALUE
 
 
 def _part_of(call: _BoundCall, part: str) -> tuple[int, str]:
@@ -382,3 +386,75 @@ def _verdict(function: Callable[..., int], bad_code: int, output: Any) -> Callab
         return SUCCESS if code == bad_code else code
 
     return judged
+
+
+# -- profiling metrics ------------------------------------------------------------------------------------------------
+
+
+class Profiling:
+    """Profiling metrics of a GPU (GPM), or of its MIG instance with the number `instance`: what it did between two
+    looks. Hopper and newer have them, without root.
+
+    Every look gives the means since the look before, so that no time is left out. Two looks are at least 100 ms apart,
+    as what the driver gives for less is not valid. `refused` is the return code with which the driver refuses this GPU
+    for good, 0 if it does not. Then there are no looks.
+    """
+
+    def __init__(self, gpu: Any, *, instance: int | None = None) -> None:
+        self._arguments = (gpu,) if instance is None else (gpu, ctypes.c_uint(instance))
+        self._looked_ns: int | None = None
+        self.refused = self._begin(gpu, mig=instance is not None)
+
+    def _begin(self, gpu: Any, *, mig: bool) -> int:
+        import pynvml as nv
+
+        query = library_function("nvmlGpmQueryDeviceSupport")
+        allocate, free, get, get_mig, self._metrics = (
+            library_function(f"nvmlGpm{name}") for name in _PROFILING_FUNCTIONS
+        )
+        self._get = get_mig if mig else get
+        if not (query and allocate and free and self._get and self._metrics):
+            return NOT_SUPPORTED
+        support = nv.c_nvmlGpmSupport_t(version=nv.NVML_GPM_SUPPORT_VERSION)
+        if code := int(query(gpu, ctypes.byref(support))):
+            return code
+        if not support.isSupportedDevice:
+            return NOT_SUPPORTED
+        self._before, self._now = nv.c_nvmlGpmSample_t(), nv.c_nvmlGpmSample_t()
+        for sample in (self._before, self._now):
+            if code := int(allocate(ctypes.byref(sample))):
+                return code
+            # Not sooner: a thread that hangs in a look still holds this object. At exit the process gives all back.
+            weakref.finalize(self, free, sample).atexit = False
+        self._request = nv.c_nvmlGpmMetricsGet_t(version=nv.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(PROFILED))
+        for at, number in enumerate(_PROFILED_IDS):
+            self._request.metrics[at].metricId = number
+        _, codes = self.look()
+        return max(codes[0], SUCCESS)
+
+    def look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The means since the look before, and their return codes, in the order of `PROFILED`."""
+        now = time.monotonic_ns()
+        if self._looked_ns is not None and now - self._looked_ns < _LOOKS_APART_NS:
+            return _no_means(NOT_YET)
+        code = int(self._get(*self._arguments, self._now))
+        if code:
+            self._looked_ns = None
+            return _no_means(code)
+        first = self._looked_ns is None
+        self._looked_ns, self._before, self._now = now, self._now, self._before
+        if first:
+            return _no_means(NOT_YET)
+        self._request.sample1, self._request.sample2 = self._now, self._before
+        code = int(self._metrics(ctypes.byref(self._request)))
+        codes_and_values = _means(self._request)
+        scaled = [value * scale for value, scale in zip(codes_and_values[1::2], _PROFILED_SCALES, strict=True)]
+        fit = [math.isfinite(value) and abs(value) < 2.0**62 for value in scaled]
+        return (
+            tuple([round(value) if good else 0 for value, good in zip(scaled, fit, strict=True)]),
+            tuple([code or c or (0 if good else _UNKNOWN) for c, good in zip(codes_and_values[::2], fit, strict=True)]),
+        )
+
+
+def _no_means(code: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (0,) * len(PROFILED), (code,) * len(PROFILED)

@@ -160,7 +160,7 @@ def test_numbers_are_those_of_the_real_bindings() -> None:
 def test_no_other_module_names_what_a_row_spells() -> None:
     """But for what a GPU is, which is asked once."""
     folder = Path(inspect.getfile(collectors)).parent
-    text = "".join(p.read_text() for p in folder.glob("*.py") if p.name not in ("nvml_identity.py", "nvml_settings.py"))
+    text = "".join(p.read_text() for p in folder.glob("*.py") if p.name not in ("nvml_driver.py", "nvml_settings.py"))
     for metric in METRICS:
         if isinstance(metric.nvml, Call) and metric.nvml.function != "nvmlDeviceGetMemoryInfo_v2":
             assert metric.nvml.function not in text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from whorl.collectors import nvml_gpm
+from whorl.collectors import nvml_reader
 from whorl.collectors.backend import Device
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.recording import identity_table
@@ -399,7 +399,7 @@ def test_slow_ticks_say_the_same_of_a_steady_gpu(nvml: NvmlLibrary) -> None:
         running.ticks(60)
     kept = running.kept
     changing = {"ts", "read_us", "power_age_us", "inforom_valid"}
-    profiled = {METRICS[row].name for row in nvml_gpm.PROFILED}
+    profiled = {METRICS[row].name for row in nvml_reader.PROFILED}
     for gpu in running.gpus:
         rows = kept.of(gpu)
         assert sorted({row["ts"] for row in rows}) == [row["ts"] for row in rows]
