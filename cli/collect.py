@@ -25,8 +25,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..collectors.collect import Collecting
-    from ..collectors.collection import Collected, CollectOptions
+    from ..collectors.collect import Collected, Collecting, CollectOptions
     from ..collectors.job_process import JobCommand
 
 
@@ -85,7 +84,7 @@ def collect(
     With --for-job the store is whorl-job-ID in the folder from which the job was submitted, unless --store is given;
     at the end a summary of each GPU is printed. COMMAND gets the signals, and its exit status is that of whorl.
     """
-    from ..collectors.collection import CollectOptions
+    from ..collectors.collect import CollectOptions
     from .output import tell
 
     if for_job and not typed(ctx, "store"):
@@ -107,7 +106,7 @@ def collect(
 
 def _read(store: str | None, options: CollectOptions, **hooks: Any) -> Collected:
     """Collect; settings that a crashed probe left are put back first."""
-    from ..collectors.collection import CollectHooks, collect
+    from ..collectors.collect import CollectHooks, collect
 
     def restore() -> Sequence[str]:
         from ..probes.restore import restore_left_over
@@ -181,7 +180,7 @@ def _collect(
 def _say_begun(collecting: Collecting) -> None:
     from .output import tell
 
-    plan, backend = collecting.plan, collecting.backend
+    interval_s, backend = collecting.sampling.interval_s, collecting.backend
     devices = [device for device in collecting.devices if device.parent is None]
     instances = len(collecting.devices) - len(devices)
     models = ", ".join(sorted({str(device.row.get("model") or "unknown") for device in devices}))
@@ -189,13 +188,13 @@ def _say_begun(collecting: Collecting) -> None:
     if instances:
         gpus_text += f" with {instances} MIG instances"
     tell(
-        f"collecting from {backend.name}: {gpus_text}, every {plan.interval_s:g} s, into {plan.store}; "
+        f"collecting from {backend.name}: {gpus_text}, every {interval_s:g} s, into {collecting.store}; "
         f"{collecting.journal.durability}"
     )
     period = backend.period_ms
-    if period is not None and plan.interval_s * 1000 < period:
+    if period is not None and interval_s * 1000 < period:
         tell(
-            f"note: the power sensor has a new value every {period} ms; at {plan.interval_s * 1000:g} ms most "
+            f"note: the power sensor has a new value every {period} ms; at {interval_s * 1000:g} ms most "
             "readings repeat the one before"
         )
 

@@ -1,69 +1,242 @@
-"""A collector: a backend, a store with the journal of this node, and the loop between them."""
+"""Read this node's GPUs into a store until it is stopped, as `whorl collect` does.
+
+ended = collect("fleet", CollectOptions(duration=60, backend="simulated"))
+ended.counts.rows
+
+A collector is a backend, a store with the journal of this node, and the loop between them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from signal import SIGUSR1, SIGUSR2, Signals
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, StoreError
 from ..store.events import Event
+from ..store.instants import seconds_of
+from ..store.names import this_cluster, this_host, this_node
 from ..store.system import children
+from ..store.system.signals import ENDING, Noted
 from ..store.vocabulary import EventKind
-from .backend import Backend, Device, find_backend, find_source
+from .allocation import current_job
+from .backend import BACKENDS, Backend, Device, find_backend, find_source
+from .job_readings import GpusTakenError, JobPart, document
 from .sampler import Aside, Counts, Recorder, Sampler, Sampling
 
 if TYPE_CHECKING:
+    from ..store import Store
     from ..store.journal import Journal
+    from .allocation import CurrentJob
+    from .job_readings import GpuSummary
     from .recording import StoreRecorder
 
 log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 86_400.0
-_LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _NICE = -10
 _OPENING_S = 120.0  # the first look at a GPU whose driver state is not kept takes seconds
 _QUIET_S = 10.0  # after this, who waits is told
+_WARNINGS = (SIGUSR1, SIGUSR2)
+_OF_BACKENDS = ("gpus", "model", "seed", "host", "socket", "url")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to collect, and how."""
+class CollectOptions:
+    """The options of `whorl collect` (docs/cli.md); times are in s, or as "5min"."""
 
-    store: str
-    interval_s: float = 1.0
-    slow_s: float = 10.0
-    duration_s: float | None = None
+    for_job: bool = False
+    """Only the GPUs of the job in which this process runs, without a store into a folder of the job's own."""
+    interval: float | str = 1.0
+    slow_interval: float | str = 10.0
+    duration: float | str | None = None
     backend: str = "nvml"
-    durable_s: float | None = None
-    hung_s: float | None = None
-    cluster: str = "local"
-    node: str = "local"
+    durable: float | str | None = None
+    """0 for every tick."""
+    cluster: str | None = None
+    node: str | None = None
+    hung: float | str | None = None
+    node_power: bool = True
+    """Also the power of the node, where a meter shows it."""
+    gpus: int | None = None
+    model: str | None = None
+    seed: int | None = None
+    host: str | None = None
+    socket: str | None = None
+    url: str | Sequence[str] = ()
 
-    def __post_init__(self) -> None:
-        if self.interval_s < LEAST_INTERVAL_S:
-            raise InputError(
-                f"an interval of {self.interval_s:g} s is too short: no power sensor has a new value more often than "
-                f"every {LEAST_INTERVAL_S:g} s; give {LEAST_INTERVAL_S:g} or more"
-            )
-        if self.interval_s > MOST_INTERVAL_S:
-            raise InputError(f"an interval of {self.interval_s:g} s is too long; give {MOST_INTERVAL_S:g} or less")
-        if not _NAME.fullmatch(self.node):
-            raise InputError(f"{self.node!r} is not a valid node name: use letters, digits, '.', '_' and '-'")
-        if self.hung_s is not None and self.hung_s < _LEAST_HUNG_S:
-            raise InputError(f"a driver call of {self.hung_s:g} s may be normal: give hung={_LEAST_HUNG_S:g} or more")
-        if self.duration_s is not None and self.duration_s <= 0:
-            raise InputError(f"a duration of {self.duration_s:g} s is not possible; give a positive number of seconds")
+    def sampling(self) -> Sampling:
+        """How to read. Raises InputError where that is not possible."""
+        return Sampling(
+            seconds_of(self.interval),
+            self.cluster or this_cluster(),
+            self.node or this_node(),
+            slow_s=seconds_of(self.slow_interval),
+            hung_s=seconds_of(self.hung),
+        )
+
+    def of_backend(self) -> dict[str, Any]:
+        """The options of the backend that are set. Raises InputError where it does not know one or lacks one."""
+        urls = ((self.url,) if isinstance(self.url, str) else tuple(self.url)) or None
+        pairs = {**{name: getattr(self, name) for name in _OF_BACKENDS}, "url": urls}
+        options = {name: setting for name, setting in pairs.items() if setting is not None}
+        source = find_source(self.backend)
+        for name in options:
+            if name not in source.options:
+                knowing = " or ".join(backend for backend, row in BACKENDS.items() if name in row.options)
+                raise InputError(f"{name} works only with --backend {knowing}")
+        for name in source.needs:
+            if not options.get(name):
+                raise InputError(f"--backend {self.backend} needs more: {self.backend}:{name}=...")
+        if "host" in options and "socket" in options:
+            raise InputError("host and socket are two ways to one engine: give one of them")
+        return options
+
+
+@dataclass(frozen=True)
+class CollectHooks:
+    """What is called meanwhile; each may be left out."""
+
+    tell: Callable[[str], None] = lambda _: None
+    """With a sentence about what is not as one may think."""
+    restore: Callable[[], Sequence[str]] = lambda: ()
+    """Before the GPUs of a driver are read, but for a job: puts back settings that a crashed process left, and gives
+    sentences about them."""
+    begun: Callable[[Collecting], None] = lambda _: None
+    """With the collector when it is ready."""
+    look: Callable[[], None] | None = None
+    """Several times a second."""
+    done: Callable[[Collected], None] = lambda _: None
+    """When all is read, before it is sealed."""
+    ended: Callable[[], bool] | None = None
+    """Asked twice a second whether to end; then signals are the caller's."""
+
+
+@dataclass(frozen=True)
+class CollectedJob:
+    """What was read of this job's GPUs on this node."""
+
+    batch_job: CurrentJob
+    node: str
+    gpus: Sequence[GpuSummary]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A collector that has ended."""
+
+    counts: Counts
+    """Of ticks, rows, missed ticks and events."""
+    signal: int | None
+    """What stopped it; None if its duration was over."""
+    store: str
+    collecting: Collecting | None = field(default=None, repr=False)
+    """None if it was stopped before anything was read."""
+    job: CollectedJob | None = None
+    """The job whose GPUs were read; None where all of the node were."""
+
+    def document(self) -> dict[str, Any]:
+        """What `whorl collect --json` prints."""
+        stopped_by = None if self.signal is None else Signals(self.signal).name
+        about = {"store": self.store, **asdict(self.counts), "signal": stopped_by}
+        if self.job is None:
+            return {"schema": "whorl.collect/1", **about}
+        job = self.job.batch_job
+        allocation = {"scheduler": job.scheduler, "job_id": job.job_id, "restarts": job.restarts}
+        return document(self.job.gpus, **allocation, node=self.job.node, **about)
+
+
+def collect(
+    store: Store | str | Path | None = None,
+    options: CollectOptions | None = None,
+    hooks: CollectHooks | None = None,
+) -> Collected:
+    """Read GPUs into a store until the duration is over, or Ctrl-C, SIGTERM or SIGHUP.
+
+    Raises InputError if there is no driver or GPU, or an option is not possible, and StoreError if the store cannot be
+    written: acknowledged rows stay.
+    """
+    options, hooks = options or CollectOptions(), hooks or CollectHooks()
+    batch_job = current_job() if options.for_job else None
+    _check(options)
+    if store is None and batch_job is None:
+        raise InputError("--store is missing: give the folder of a store")
+    root = batch_job.folder if store is None and batch_job is not None else store
+    path = str(root if isinstance(root, str | Path) or root is None else root.root)
+    node = options.sampling().node
+    if options.backend == "nvml" and not options.for_job:
+        for sentence in hooks.restore():
+            hooks.tell(sentence)
+    with contextlib.ExitStack() as stack:
+        part = stack.enter_context(JobPart(node)) if options.for_job else None
+        came: list[int] = []
+        if hooks.ended is None:
+            # What a job is warned with before its end (Slurm's --signal) would end a collector without a word.
+            came = stack.enter_context(Noted((*ENDING, *_WARNINGS) if options.for_job else ENDING)).came
+        collecting: Collecting | None = None
+
+        def is_over() -> bool:
+            return bool(hooks.ended and hooks.ended()) or any(number in ENDING for number in came)
+
+        def collected(counts: Counts) -> Collected:
+            stopped_by = next((number for number in came if number in ENDING), None)
+            job = None
+            if part is not None and batch_job is not None:
+                job = CollectedJob(batch_job, node, part.summaries())
+            return Collected(counts, stopped_by, path, collecting, job)
+
+        try:
+            collecting = Collecting.begin(path, options, ended=is_over, part=part)
+        except GpusTakenError as error:  # no failure: of the tasks of a node one is enough
+            hooks.tell(str(error))
+        except InputError as error:
+            if options.backend != "nvml":
+                raise
+            raise InputError(f"{error}; without GPUs, use --backend simulated") from error
+        if collecting is None:
+            return collected(Counts(ticks=0, rows=0, missed=0, events=0))
+        if part is not None and part.note is not None:
+            hooks.tell(part.note)
+        hooks.begun(collecting)
+        done, look = hooks.done, hooks.look or (lambda: None)
+        counts = collecting.run(ended=is_over, look=look, done=lambda counts: done(collected(counts)))
+        return collected(counts)
+
+
+def _check(options: CollectOptions) -> None:
+    """Raise InputError where options do not go together, or one is not possible."""
+    from .dcgm.connection import engine_address
+
+    options.of_backend()
+    options.sampling()
+    duration_s = seconds_of(options.duration)
+    if duration_s is not None and duration_s <= 0:
+        raise InputError(f"a duration of {duration_s:g} s is not possible; give a positive number of seconds")
+    if options.host is not None and options.node is None and not _is_here(engine_address(options.host)):
+        raise InputError(
+            f"the engine at {options.host} is another machine: also give --node, the name of the node with these GPUs"
+        )
+    if options.for_job and options.backend == "prometheus":
+        raise InputError("--for-job reads the GPUs of this node: use --backend nvml, dcgm or simulated")
+
+
+def _is_here(host: str) -> bool:
+    """Whether HOST or HOST:PORT is this machine."""
+    address = host.rpartition(":")[0] if host.count(":") == 1 or "]:" in host else host
+    name = address.strip("[]").lower()
+    here = this_host().lower()
+    return name in {"localhost", "::1", here, here.partition(".")[0]} or name.startswith("127.")
+
+
+# -- the collector ----------------------------------------------------------------------------------------------------
 
 
 def settle() -> None:
@@ -79,28 +252,7 @@ def settle() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
-class NodePart(Protocol):
-    """A part of a node that is collected by itself: which devices, under which name, and who else hears of them."""
-
-    def choose(self, backend: Backend) -> Backend:
-        """What a backend shows of the part."""
-        ...
-
-    def claim(self, root: Path, devices: Sequence[Device]) -> list[Device]:
-        """Those of the devices that nobody else collects into this store."""
-        ...
-
-    @property
-    def journal(self) -> str:
-        """The name of the journal for what was claimed."""
-        ...
-
-    def recorder(self, recorder: Recorder) -> Recorder:
-        """What records the part, by means of another recorder."""
-        ...
-
-
-def _make(name: str, options: dict[str, Any], part: NodePart | None) -> Backend:
+def _make(name: str, options: dict[str, Any], part: JobPart | None) -> Backend:
     backend = find_backend(name)(**options)
     return backend if part is None else part.choose(backend)
 
@@ -111,7 +263,7 @@ def open_backend(
     ended: Callable[[], bool] = lambda: False,
     *,
     patience_s: float = _OPENING_S,
-    part: NodePart | None = None,
+    part: JobPart | None = None,
 ) -> tuple[Backend, list[Device]] | None:
     """A backend and its devices, or a part of them; None where `ended` came first.
 
@@ -169,63 +321,85 @@ def open_store(path: str) -> Path:
     return root
 
 
+def _asides(options: CollectOptions, store: str, recorder: StoreRecorder, backend: Backend) -> list[Aside]:
+    """What is looked at besides the GPUs of this machine: its kernel's log, its PCI bus, its jobs, its power."""
+    from .expected_gpus import ExpectedGpus
+    from .job_labels import JobLabels
+    from .kernel_log import KernelLog
+    from .node_history import NodeHistory
+    from .node_power import NodePower, node_meters
+    from .simulated import Simulated, SimulatedMeter
+
+    sampling = options.sampling()
+    here: dict[str, Any] = {"cluster": sampling.cluster, "node": sampling.node}
+    every: dict[str, Any] = {**here, "interval_s": sampling.slow_s}
+    if isinstance(backend, Simulated):
+        return [NodePower(recorder, [SimulatedMeter(backend)], **every)] if options.node_power else []
+    if options.backend not in ("nvml", "dcgm") or options.host is not None:
+        return []
+    memory = {"root": store, **here, "until_ns": time.time_ns()}
+    history = NodeHistory(lambda: children.run("whorl.collectors.node_memory:remember_as_child", memory))
+    asides: list[Aside] = [KernelLog(), ExpectedGpus(history)]
+    if options.backend == "nvml":
+        asides.append(JobLabels(recorder, history, **every))
+    if options.node_power:
+        asides.append(NodePower(recorder, list(node_meters().values()), **every))
+    return asides
+
+
 @dataclass
 class Collecting:
     """A collector that is ready to run. `devices` are those that its backend showed when it was opened."""
 
-    plan: Plan
+    store: str
+    sampling: Sampling
+    duration_s: float | None
     backend: Backend
     devices: Sequence[Device]
     journal: Journal
     sampler: Sampler
-    asides: Sequence[Aside] = ()
+    asides: Sequence[Aside]
 
     @classmethod
     def begin(
-        cls,
-        plan: Plan,
-        options: dict[str, Any],
-        *,
-        ended: Callable[[], bool] = lambda: False,
-        asides: Callable[[StoreRecorder, Backend], Sequence[Aside]] = lambda *_: (),
-        part: NodePart | None = None,
+        cls, store: str, options: CollectOptions, *, ended: Callable[[], bool], part: JobPart | None = None
     ) -> Collecting | None:
-        """Open everything; `options` are the backend's own. None where `ended` says so before the driver answered.
-
-        `asides` makes what is looked at besides the GPUs. `part`: collect this part of the node alone.
+        """Open everything; None where `ended` says so before the driver answered. `part`: collect this part alone.
 
         Raises InputError and StoreError.
         """
         from ..store.journal import Journal
         from .recording import StoreRecorder
 
-        given = {name: getattr(plan, name) for name in find_source(plan.backend).plan} | options
-        opened = open_backend(plan.backend, given, ended, part=part)
+        sampling = options.sampling()
+        planned = {"node": sampling.node, "interval_s": sampling.interval_s, "slow_s": sampling.slow_s}
+        backend_options = {name: planned[name] for name in find_source(options.backend).plan} | options.of_backend()
+        opened = open_backend(options.backend, backend_options, ended, part=part)
         if opened is None:
             return None
         backend, devices = opened
-        sampling = Sampling(plan.interval_s, plan.cluster, plan.node, slow_s=plan.slow_s, hung_s=plan.hung_s)
         with contextlib.ExitStack() as opening:
             opening.callback(backend.close)
-            root = open_store(plan.store)
+            root = open_store(store)
             if part is not None:
                 devices = part.claim(root, devices)
-            journal = Journal(root, plan.node if part is None else part.journal, durable_s=plan.durable_s)
+            journal_name = sampling.node if part is None else part.journal
+            journal = Journal(root, journal_name, durable_s=seconds_of(options.durable))
             opening.callback(journal.close)
-            stored = StoreRecorder(root, journal, cluster=plan.cluster, node=plan.node)
+            stored = StoreRecorder(root, journal, cluster=sampling.cluster, node=sampling.node)
             recorder: Recorder = stored if part is None else part.recorder(stored)
-            fresh = partial(_make, plan.backend, given, part)
-            beside = asides(stored, backend)
-            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=beside)
+            asides = [] if part is not None else _asides(options, store, stored, backend)
+            fresh = partial(_make, options.backend, backend_options, part)
+            sampler = Sampler(backend, recorder, sampling, devices=devices, fresh=fresh, asides=asides)
             opening.pop_all()
-        return cls(plan, backend, devices, journal, sampler, beside)
+        return cls(store, sampling, seconds_of(options.duration), backend, devices, journal, sampler, asides)
 
     def run(
         self,
         *,
         ended: Callable[[], bool],
         look: Callable[[], None],
-        done: Callable[[Counts], None] = lambda _: None,
+        done: Callable[[Counts], None],
     ) -> Counts:
         """Collect until the duration is over or `ended` says so; then everything is flushed and sealed.
 
@@ -234,10 +408,10 @@ class Collecting:
         Raises StoreError where the store takes no more: what it acknowledged stays.
         """
         try:
-            every = self.plan.interval_s
+            every = self.sampling.interval_s
             detail = f"{self.backend.name}, every {every:g} s"
             self.sampler.tell(Event(EventKind.COLLECT_BEGAN, None, detail, duration_ns=round(every * 1e9)))
-            counts = self.sampler.run(self.plan.duration_s, ended=ended, look=look)
+            counts = self.sampler.run(self.duration_s, ended=ended, look=look)
             if not self.sampler.waiting_for_store:
                 detail = f"{counts.ticks} ticks read, {counts.missed} missed"
                 self.sampler.tell(Event(EventKind.COLLECT_ENDED, None, detail, n=counts.ticks))
@@ -248,7 +422,7 @@ class Collecting:
             raise
         self._close(failed=False)
         if self.sampler.waiting_for_store:
-            raise StoreError(f"the store {self.plan.store} does not answer; readings acknowledged before are stored")
+            raise StoreError(f"the store {self.store} does not answer; readings acknowledged before are stored")
         return self.sampler.counts
 
     def _close(self, *, failed: bool) -> None:

@@ -31,7 +31,7 @@ from typing import IO, Any, Self
 from ..errors import InputError, WhorlError
 from ..store.system.signals import Noted
 from .backend import find_source
-from .collection import CollectHooks, CollectOptions, collect
+from .collect import CollectHooks, CollectOptions, collect
 from .job_readings import document
 
 log = logging.getLogger(__name__)

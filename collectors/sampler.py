@@ -9,6 +9,7 @@ if the call ever returns. What may take long and waits for nobody, as storing id
 from __future__ import annotations
 
 import logging
+import re
 import struct
 import threading
 import time
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 # What a call can hang in, besides a GPU or a connection.
 STORE, LIST, ANNOUNCED, LEAVING, ASIDES = "the store", "the list of GPUs", "the driver's events", "leaving", "asides"
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.02, 86_400.0
+_LEAST_HUNG_S = 0.1  # busy machines keep a call waiting for that long
 _REFUSED = (EventKind.NOT_SUPPORTED, EventKind.NOT_PERMITTED)
 _GAPS = (EventKind.SOURCE_GONE, EventKind.SOURCE_BACK)
 _SLICE_NS = 200_000_000  # the longest sleep, so that an end is noticed
@@ -77,7 +81,7 @@ class Sampling:
     """How to read: `interval_s` is the time between ticks, `slow_s` between readings of the slow metrics.
 
     A call that takes longer than `hung_s` is taken for hanging (default: 5 s or ten intervals, whichever is longer).
-    `window_s` is how far back sensors are judged.
+    `window_s` is how far back sensors are judged. Raises InputError for what is not possible.
     """
 
     interval_s: float
@@ -87,6 +91,19 @@ class Sampling:
     hung_s: float | None = None
     window_s: float = 60.0
     clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        if self.interval_s < _LEAST_INTERVAL_S:
+            raise InputError(
+                f"an interval of {self.interval_s:g} s is too short: no power sensor has a new value more often than "
+                f"every {_LEAST_INTERVAL_S:g} s; give {_LEAST_INTERVAL_S:g} or more"
+            )
+        if self.interval_s > _MOST_INTERVAL_S:
+            raise InputError(f"an interval of {self.interval_s:g} s is too long; give {_MOST_INTERVAL_S:g} or less")
+        if not _NODE.fullmatch(self.node):
+            raise InputError(f"{self.node!r} is not a valid node name: use letters, digits, '.', '_' and '-'")
+        if self.hung_s is not None and self.hung_s < _LEAST_HUNG_S:
+            raise InputError(f"a driver call of {self.hung_s:g} s may be normal: give hung={_LEAST_HUNG_S:g} or more")
 
     @property
     def hung_ns(self) -> int:

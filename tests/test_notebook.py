@@ -16,7 +16,7 @@ import pytest
 import whorl
 from whorl.analysis.placement import AdviceOptions
 from whorl.cli import cli
-from whorl.collectors.collection import CollectOptions
+from whorl.collectors.collect import CollectOptions
 from whorl.errors import InputError
 from whorl.probes.measurement import MeasureOptions
 from whorl.store import Store

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from ...collectors import collection
+from ...collectors import collect as collection
 from ...dashboards.answers.reply import Reply, RowList, folder
 from ...dashboards.document import Document
 from ...dashboards.documents import probes as documents
@@ -17,7 +17,7 @@ from ...probes.restore import restore_left_over
 from .job import JobReadings
 
 if TYPE_CHECKING:
-    from ...collectors.collection import Collected
+    from ...collectors.collect import Collected
     from ...probes.probe import Probe
     from ...store import Store
 

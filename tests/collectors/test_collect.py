@@ -20,11 +20,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.collectors.collect import Collecting, Plan
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.recording import StoreRecorder
 from whorl.collectors.sampler import Sampler, Sampling
-from whorl.errors import InputError
 from whorl.store.journal import Journal
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import count
@@ -185,7 +183,7 @@ def test_a_store_that_may_not_be_written(nvml_library: NvmlLibrary, tmp_path: Pa
         environment = os.environ | {"LD_LIBRARY_PATH": str(place / "lib"), "WHORL_NVML_CONTROL": str(place / "control")}
         code = (
             "import os, sys, whorl.cli.output, whorl.collectors.collect, whorl.collectors.sampler\n"
-            "import whorl.store.journal, whorl.collectors.nvml, whorl.collectors.recording, whorl.collectors.rows\n"
+            "import whorl.store.journal, whorl.collectors.nvml, whorl.collectors.recording\n"
             "import pynvml, pyarrow, whorl.store.store\n"
             "import whorl.probes.restore, whorl.store.sealing, ssl, pyarrow.parquet, pyarrow.compute\n"
             "os.setgid(65534); os.setuid(65534)\n"
@@ -374,10 +372,3 @@ def test_on_a_terminal_a_line_lives(nvml_library: NvmlLibrary, tmp_path: Path) -
     assert process.returncode == 0
     lines = [line for line in said.decode().split("\r") if "rows, " in line and " W, " in line]
     assert 2 <= len(lines) <= 4
-
-
-def test_a_plan_is_checked_before_anything_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="too short"):
-        Plan(store=str(tmp_path), interval_s=0.001)
-    with pytest.raises(InputError, match="there is no backend"):
-        Collecting.begin(Plan(store=str(tmp_path), backend="x", node="n"), {})

@@ -13,7 +13,7 @@ import pytest
 
 from whorl.collectors.backend import Reading
 from whorl.collectors.clock import SystemClock
-from whorl.collectors.collection import CollectOptions, collect
+from whorl.collectors.collect import CollectOptions, collect
 from whorl.collectors.node_power import NodePower, node_meters
 from whorl.collectors.simulated import Simulated, SimulatedMeter
 from whorl.store import Store
