@@ -1,4 +1,4 @@
-"""The tuning of whorl beside random settings, scikit-learn's process and forest, and one limit for all.
+"""The tuning of whorl beside random settings, scikit-learn's process, and one limit for all.
 
     python -m benchmarks.tune [--only SECTION] [--quick | --long]
 
@@ -7,8 +7,7 @@ search       energy searches on tasks whose truth is known (services on simulate
              Gaussian process, by the same rule of answering. `confirmed`: the whole of `whorl tune`, which measures its
              answer again. `others`: other GPUs, bounds and noises.
 warm_start   the same with a sweep of another model of GPU as prior, and without
-stress       the hardest setting of public kernels (each failed or measured once), beside random settings and
-             scikit-learn's forest
+stress       the hardest setting of public kernels (each failed or measured once), beside random settings
 power_plans  power limits of synchronous jobs in simulated fleets: energy saved, and how much slower the step; beside it
              one limit for all that saves as much. `braked`: how often a braked GPU is named, and others are
 """
@@ -41,14 +40,13 @@ from whorl.analysis.tuning.power_plan import (
     step_energy,
     step_time,
 )  # fmt: skip
-from whorl.analysis.tuning.process import FloatArray
-from whorl.analysis.tuning.search import FIRST_RANDOM, Knob, Prior, Search, Setting, TimeBound, Trial
-from whorl.analysis.tuning.stress import StressKnob, StressOptions, StressSearch
+from whorl.analysis.tuning.search import FIRST_RANDOM, FloatArray, Knob, Prior, Search, Setting, TimeBound, Trial
+from whorl.analysis.tuning.stress import RANDOM_FIRST, StressKnob, StressSearch
 from whorl.benchmarks.harness import DATA, BenchOptions, mean_interval, run, say, share
 from whorl.benchmarks.tuning_tasks import TuningTask, services, simulated, sweeps
 from whorl.errors import DeviceError
 from whorl.jobs.tuning import TuningOptions, tune
-from whorl.jobs.tuning_warm_start import warm_start as prior_from
+from whorl.jobs.tuning import warm_start as prior_from
 from whorl.simulation import models
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet
 from whorl.simulation.models import find_model
@@ -327,39 +325,24 @@ def searched(task: TuningTask, prior: Prior | None, seed: int, budgets: Sequence
 KERNELS = ("hub_gemm_RTX_3090.csv.gz", "hub_convolution_A100.csv.gz", "hub_convolution_A4000.csv.gz")
 
 
-class SklearnForest:
-    """The named alternative: scikit-learn's random forest of 24 trees."""
-
-    def __init__(self, seed: int) -> None:
-        from sklearn.ensemble import RandomForestRegressor
-
-        self._forest = RandomForestRegressor(24, random_state=seed)
-
-    def fit(self, points: FloatArray, values: FloatArray) -> None:
-        """Learn the values at some points."""
-        self._forest.fit(points, values)
-
-    def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The mean and the standard deviation of the trees."""
-        trees = np.array([tree.predict(points) for tree in self._forest.estimators_])
-        return trees.mean(axis=0), trees.std(axis=0)
-
-
 def stress(options: BenchOptions) -> dict[str, Any]:
     """A setting is worth the best time of the file over its time; failed ones are worth nothing."""
     seeds, tables = options.pick(2, 20, 60), {}
-    direct = StressOptions(special_chance=None)
-    methods = {"random": replace(direct, random_first=1000), "whorl": direct,
-               "scikit-learn": replace(direct, surrogate=SklearnForest)}  # fmt: skip
+    methods = {"random": 1000, "whorl": RANDOM_FIRST}  # how many trials are drawn at random
     for path in (DATA / "tune" / name for name in KERNELS[: options.pick(1, 3, 3)]):
         if not path.exists():
             return {"did_not_run": "the public kernels are not beside the clone"}
         knobs, value, fits = kernel(path)
         reached = {
             name: np.array(
-                [best_of(StressSearch(knobs, fits=fits, options=choice, seed=seed), value) for seed in range(seeds)]
+                [
+                    best_of(
+                        StressSearch(knobs, fits=fits, special_chance=None, random_first=random_first, seed=seed), value
+                    )
+                    for seed in range(seeds)
+                ]
             )
-            for name, choice in methods.items()
+            for name, random_first in methods.items()
         }
         tables[path.name.split(".")[0]] = {"knobs": len(knobs)} | {
             name: {

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whorl.analysis.tuning.process import FloatArray
-from whorl.analysis.tuning.search import Knob, Setting, TimeBound
+from whorl.analysis.tuning.search import FloatArray, Knob, Setting, TimeBound
 from whorl.analysis.tuning.sweep import MeasuredSweep, across_batches, read_sweeps
 from whorl.simulation import models
 from whorl.simulation.fleet import CAP_SETTLES_AT, Fleet

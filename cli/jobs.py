@@ -19,8 +19,8 @@ from .ending import stays
 from .options import OptionKey, Span, When, cluster_option, json_option, settings, store_option
 
 if TYPE_CHECKING:
+    from ..analysis.chains.costs import PolicyRow
     from ..analysis.chains.jobs_log import JobsLog
-    from ..analysis.chains.policy_rows import PolicyRow
     from ..jobs.chain import Until
     from .output import ProgressBar
 

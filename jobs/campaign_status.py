@@ -37,8 +37,7 @@ from .campaign import (
     select,
     with_cluster,
 )
-from .naming import known
-from .scheduler import Node, QueuedJob, Scheduler
+from .scheduler import Node, QueuedJob, Scheduler, known
 
 if TYPE_CHECKING:
     from ..store import Store

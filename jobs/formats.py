@@ -21,8 +21,7 @@ from ..store.hostlist import compress
 from ..store.system import files
 from . import kubernetes
 from .kubernetes import KubeNode
-from .naming import known
-from .scheduler import Node
+from .scheduler import Node, known
 from .steering import Steering
 
 HARD, SOFT = "hard", "soft"

@@ -1,7 +1,7 @@
 """What an exclusion costs in waiting, beside what it saves: a site's own jobs, replayed with fewer nodes.
 
 The gain is a share of a job's time (`analysis.placement`), the price is how much longer jobs of the same size wait on
-average (`analysis.chains.exclusion`). Compared are what a run of the usual length, the median, saves, and how much
+average (`analysis.chains.costs`). Compared are what a run of the usual length, the median, saves, and how much
 longer a job waits on average: both in hours of a job. The history of the queue is a file that the user names, else the
 table `jobs` of the store, else Slurm's accounting. The price is that of an exclusion that all jobs make, so it is more
 than a single careful user pays.
@@ -20,7 +20,7 @@ import numpy as np
 from ..errors import InputError, WhorlError
 
 if TYPE_CHECKING:
-    from ..analysis.chains.exclusion import ExclusionPrice, WaitHours
+    from ..analysis.chains.costs import ExclusionPrice, WaitHours
     from ..analysis.chains.jobs_log import FloatArray, JobsLog
     from ..analysis.placement import Advice, Gain
     from ..store import Store
@@ -169,7 +169,7 @@ def price_of(exclusion: Exclusion, request: PriceRequest) -> WaitingPrice | str:
 
 def _priced(log: JobsLog, exclusion: Exclusion, request: PriceRequest) -> WaitingPrice:
     """The price by the jobs of the queue. Raises InputError where they do not tell it."""
-    from ..analysis.chains.exclusion import WaitHours, price_of_exclusion
+    from ..analysis.chains.costs import WaitHours, price_of_exclusion
 
     at_once, site_nodes = log.most_nodes_at_once, (exclusion.site_nodes or 0) if request.log is None else 0
     if request.cluster_nodes is None and 0 < (1 + MOST_LEFT_OUT) * site_nodes < at_once:

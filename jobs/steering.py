@@ -21,9 +21,8 @@ from ..store.hostlist import compress, expand
 from ..store.names import find_workload, plain_workload
 from . import kubernetes
 from .kubernetes import KubeNode
-from .naming import NodeNames, known, within
 from .price import Exclusion, PriceRequest, WaitingPrice, exclusion_gain, price_of
-from .scheduler import Node
+from .scheduler import Node, NodeNames, known, within
 from .slurm import Slurm, Wait, nodes_for
 
 if TYPE_CHECKING:

@@ -13,21 +13,167 @@ loop is the same for all of them:
 4. The answer is measured once on each other GPU: which of them are over the bound is an answer too.
 
 Energy is that of one unit of work, time is what the bound is on. The bench sets and restores every setting.
+
+The log of a run has a line of JSON for each measurement, so that one that was interrupted can go on. Its first line
+says what is tuned, each other one holds a `TuneStep`. A line counts when it ends: what a killed process left half
+written is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from io import FileIO
+from math import exp, inf, log, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Protocol
+from textwrap import shorten
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ..analysis.tuning.search import MARGIN, Knob, Prior, Search, Setting, TimeBound, Trial
+import numpy as np
+
+from ..analysis.tuning.search import (
+    MARGIN,
+    FloatArray,
+    Knob,
+    Prior,
+    Process,
+    Search,
+    Setting,
+    TimeBound,
+    Trial,
+)
+from ..analysis.tuning.sweep import MeasuredSweep, read_sweeps
 from ..errors import DeviceError, InputError
 from .tuning_knobs import UnsetKnob
-from .tuning_log import TuneLog, TuneStep
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+SCHEMA = "whorl.tune.log/1"
+
+
+@dataclass(frozen=True)
+class TuneStep(Trial):
+    """A trial that has ended, with what it was for."""
+
+    stage: str = field(kw_only=True)
+    """'class', 'trial', 'default', 'answer' or 'check'."""
+    gpu: str = field(kw_only=True)
+
+
+class TuneLog:
+    """The measurements of a tuning run; a context manager. Without a path it keeps and writes nothing.
+
+    `head` says what is tuned. Raises InputError where the file cannot be written, is no such log, or has another head.
+    """
+
+    def __init__(self, path: Path | None, head: Mapping[str, Any]) -> None:
+        self.path = path
+        self.torn_line: int | None = None
+        """The number of the line that was dropped because it had no end."""
+        self._steps: list[TuneStep] = []
+        self._file: FileIO | None = None
+        if path is not None:
+            try:
+                self._open(path, json.loads(json.dumps({"schema": SCHEMA, **head})))
+            except OSError as error:
+                raise self._unwritable(error) from error
+
+    def _open(self, path: Path, head: dict[str, Any]) -> None:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: the log of the trials must be a file, and this is none: choose another path")
+        content = path.read_bytes() if path.exists() else b""
+        complete = content[: content.rfind(b"\n") + 1]
+        lines = complete.splitlines()
+        if content and not lines:
+            raise _no_log(path)
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                if number > 1:
+                    self._steps.append(_step(row))
+            except (ValueError, TypeError) as error:
+                raise InputError(f"{path}: line {number} is no trial ({error}): choose another file") from error
+            if number == 1:
+                _refuse_other(path, row, head)
+        self._file = path.open("ab", buffering=0)  # what could not be written is not tried again when it is closed
+        if complete != content:
+            self.torn_line = len(lines) + 1
+            self._file.truncate(len(complete))
+        if not lines:
+            self._write(head)
+
+    def take(self, stage: str, gpu: str, setting: Setting) -> TuneStep | None:
+        """A measurement of the file that is this one, each once; None where it is to be made."""
+        for place, step in enumerate(self._steps):
+            if (step.stage, step.gpu, dict(step.setting)) == (stage, gpu, dict(setting)):
+                return self._steps.pop(place)
+        return None
+
+    def settings(self, stage: str, gpu: str) -> list[Setting]:
+        """What the file holds of a stage on a GPU and nobody has taken, in its order."""
+        return [step.setting for step in self._steps if (step.stage, step.gpu) == (stage, gpu)]
+
+    def append(self, step: TuneStep) -> None:
+        """Write a measurement down. Raises InputError where that is not possible."""
+        try:
+            self._write(asdict(step))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        if self._file is not None:
+            line = f"{json.dumps(row)}\n".encode()
+            while line:  # a disk that is nearly full takes a part, and refuses the next one
+                line = line[self._file.write(line) :]
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(f"{self.path}: the log of the trials cannot be written ({error.strerror})")
+
+    def __enter__(self) -> TuneLog:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _step(row: dict[str, Any]) -> TuneStep:
+    """A line of a log. Raises TypeError where a person has changed it into something else."""
+    step = TuneStep(**row)
+    if not isinstance(step.setting, dict):
+        raise TypeError("its setting is no object")
+    numbers = (*step.setting.values(), step.energy_j, step.time_s, step.noise)
+    if not all(number is None or isinstance(number, int | float) for number in numbers):
+        raise TypeError("its setting, energy, time and noise must be numbers")
+    if not all(number is None or 0 < number < inf for number in (step.energy_j, step.time_s)):
+        raise TypeError("its energy and time must be above 0")
+    if step.time_s is None and step.failure is None:
+        raise TypeError("it has neither a time nor a failure")
+    return step
+
+
+def _no_log(path: Path) -> InputError:
+    return InputError(f"{path}: this is no log of whorl tune: choose another file")
+
+
+def _refuse_other(path: Path, row: Any, head: Mapping[str, Any]) -> None:
+    """Raises InputError where the first line of a log is of something else than what is tuned."""
+    if not isinstance(row, dict) or row.get("schema") != SCHEMA:
+        raise _no_log(path)
+    for name, value in head.items():
+        if row.get(name) != value:
+            theirs, present = (shorten(json.dumps(text), 100, placeholder=" ...") for text in (row.get(name), value))
+            raise InputError(
+                f"{path}: it is the log of another search (its {name}: {theirs}, and not {present}): choose another "
+                "file"
+            )
+
+
+# -- the loop ----------------------------------------------------------------------------------------------------------
 
 REPEATS = 3
 """How often default and answer are measured again."""
@@ -376,3 +522,135 @@ def _share(pairs: Sequence[Pair], name: str, *, sign: int = 1) -> TuneShare:
     half = _STUDENT[len(logs) - 1] * stdev(logs) / sqrt(len(logs)) if len(logs) > 1 else 0.0
     low, pct, high = (sign * 100 * (exp(fmean(logs) + side * half) - 1) for side in (-sign, 0, sign))
     return TuneShare(pct, low, high, len(logs)) if len(logs) > 1 else TuneShare(pct, n=1)
+
+
+# -- what a search of few trials begins with ---------------------------------------------------------------------------
+
+_SHARES = ("power_limit_w", "sm_clock_mhz", "memory_clock_mhz")
+
+
+def prior_from(source: str, knobs: Sequence[Knob], *, probe: str | None, store: Store | str | Path | None) -> Prior:
+    """The prior of a search over these knobs: measurements of the same work on another model, as the option names them.
+
+    `source` is the log of a search; or a file of sweeps, as sweep.csv, or where it has several workloads as
+    sweep.csv:network=resnet50,optimizer=adam,batch=256; else a model of GPU, or a part of its name, on which the store
+    has runs of the `probe` under several settings. Raises InputError where neither is there, or what it says is of no
+    use for these knobs.
+    """
+    name, _, labels = source.partition(":")
+    path = Path(name)
+    if path.is_file():
+        trials = _of_log(path, None if store is None else probe)  # a command may be called in another way
+        measured = _of_sweeps(path, labels, knobs) if trials is None else trials
+    elif probe is None or store is None:
+        raise InputError(f"warm-start={source}: there is no such file; a model of GPU needs a probe and a store")
+    else:
+        measured = _of_store(store, probe, source)
+    return warm_start(knobs, measured)
+
+
+def warm_start(knobs: Sequence[Knob], measured: Sequence[Trial]) -> Prior:
+    """The prior of a search over these knobs, from measurements on another model, none of which failed.
+
+    A power limit and a clock count as shares of the highest one, any other knob by the logarithm of its value (arcsinh,
+    which takes 0 too). A process through ln energy and ln time says what to expect at each setting, up to a constant.
+    Knobs that these lack or do not vary change nothing. Beyond their range, its ends count. InputError where no knob
+    remains.
+    """
+    settings = [trial.setting for trial in measured]
+    axes = [
+        (place, knob) for place, knob in enumerate(knobs) if len({setting.get(knob.name) for setting in settings}) > 1
+    ]
+    if not axes:
+        searched = ", ".join(knob.name for knob in knobs)
+        raise InputError(f"what warm-start names varies none of the knobs {searched}: name other measurements")
+    columns = [(knob.name, np.array([setting[knob.name] for setting in settings])) for _, knob in axes]
+    points = np.stack([_comparable(name, values, float(values.max())) for name, values in columns], axis=1)
+    lowest, span = points.min(axis=0), np.ptp(points, axis=0)
+    figures = np.log(np.array([(trial.energy_j, trial.time_s) for trial in measured], np.float64)).T
+    energy, time = (Process().fit((points - lowest) / span, values) for values in figures)
+
+    def expected(scaled: FloatArray) -> tuple[FloatArray, FloatArray]:
+        coordinates = np.empty((len(scaled), len(axes)))
+        for column, (place, knob) in enumerate(axes):
+            values = np.interp(scaled[:, place], np.linspace(0, 1, len(knob.values)), knob.values)
+            coordinates[:, column] = _comparable(knob.name, values, knob.values[-1])
+        within = np.clip((coordinates - lowest) / span, 0.0, 1.0)
+        return energy.predict(within)[0], time.predict(within)[0]
+
+    return expected
+
+
+def _comparable(name: str, values: FloatArray, highest: float) -> FloatArray:
+    """Values of a knob in a form in which two models can be compared."""
+    return np.asarray(values / highest if name in _SHARES else np.arcsinh(values))
+
+
+def _of_log(path: Path, probe: str | None) -> list[Trial] | None:
+    """The measurements of the log of a search, of all of its GPUs; None where the file is no such log.
+
+    InputError where it is of another probe than the one that is named.
+    """
+    try:
+        head, _, body = path.read_bytes().partition(b"\n")
+        if SCHEMA.encode() not in head:
+            return None
+        label = json.loads(head).get("label")
+        steps = [json.loads(line) for line in body.split(b"\n")[:-1]]  # what follows the last end of line is torn
+        trials = [Trial(dict(step["setting"]), step["energy_j"], step["time_s"]) for step in steps]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be read as a log of whorl tune ({error}): name another file") from error
+    if probe is not None and label != probe:
+        raise InputError(f"{path} is the log of a search for {label}, and not for {probe}: name another file")
+    return [trial for trial in trials if trial.energy_j is not None and trial.time_s is not None]
+
+
+def _of_sweeps(path: Path, labels: str, knobs: Sequence[Knob]) -> list[Trial]:
+    """The settings of one workload of a file of sweeps: of all batch sizes where these are searched, else of one."""
+    file = read_sweeps(path)
+    sweeps = [sweep for sweep in file.sweeps if set(filter(None, labels.split(","))) <= _labels(sweep)]
+    batch = next((knob.name for knob in knobs if file.has_batches and knob.name.startswith("batch")), None)
+    if len({sweep.workload for sweep in sweeps}) != 1 or (batch is None and len(sweeps) > 1):
+        example = ",".join(sorted(_labels(file.sweeps[0])))
+        raise InputError(
+            f"{path} has {len(sweeps)} sweeps{labels and ' with '}{labels}: choose one workload, and one batch size "
+            f"where that is no knob, as warm-start={path}:{example}"
+        )
+    return [
+        Trial({file.knob: setting} if batch is None else {file.knob: setting, batch: size}, energy_j, time_s)
+        for sweep in sweeps
+        for setting, size, energy_j, time_s in zip(
+            *(figure.tolist() for figure in (sweep.settings, sweep.batch_sizes, sweep.energies_j, sweep.times_s)),
+            strict=True,
+        )
+    ]
+
+
+def _labels(sweep: MeasuredSweep) -> set[str]:
+    """What tells a sweep from others of its file, as network=resnet50."""
+    labels = {**asdict(sweep.workload), "batch": f"{sweep.batch_sizes[0]:g}"}
+    return {f"{name}={value}" for name, value in labels.items() if value not in (None, "nan")}
+
+
+def _of_store(store: Store | str | Path, probe: str, model: str) -> list[Trial]:
+    """Runs of a probe on a model, each relative to the default of its GPU. It needs whorl with all its packages."""
+    import polars as pl
+
+    from ..analysis.power_classes import own_runs
+    from ..store import Store as Opened
+
+    opened = store if isinstance(store, Opened) else Opened.open(store)
+    runs = own_runs(opened, workload=probe).filter(
+        pl.col("workload") == probe, pl.col("model").str.to_lowercase().str.contains(model.lower(), literal=True)
+    )
+    figures = [pl.col(name) / pl.col(name).filter("at_default").mean().over("unit") for name in ("energy_j", "time_s")]
+    runs = runs.select("limit_w", "clock_mhz", *figures).drop_nulls()
+    if runs.height < 2:
+        raise InputError(
+            f"{model} is no file, and {opened.root} has no runs of {probe} on a model with {model} in its name, at the "
+            f"default and other settings: `whorl tune {probe}` on such a GPU stores them"
+        )
+    return [
+        Trial({"power_limit_w": limit_w, "sm_clock_mhz": clock_mhz}, energy_j, time_s)
+        for limit_w, clock_mhz, energy_j, time_s in runs.rows()
+    ]

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
-from ..analysis.tuning.stress import StressKnob, StressSearch
+from ..analysis.tuning.stress import RunFigure, StressKnob, StressSearch, mean_of_runs, spread_over_runs
 from ..collectors.recording import short_hash
 from ..errors import DeviceError, InputError
 from ..kernels import stress
@@ -32,8 +31,8 @@ from ..probes.conditions import Asked
 from ..probes.effort import EFFORTS
 from ..probes.probe import Kind, Probe
 from ..store.vocabulary import Outcome
+from .tuning import TuneLog, TuneStep
 from .tuning_knobs import CLOCK, POWER, GpuKnobs, UnsetKnob, knobs_of_gpus, knobs_of_model
-from .tuning_log import TuneLog, TuneStep
 
 if TYPE_CHECKING:
     from ..kernels.device import Device

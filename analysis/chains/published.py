@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from .costs import PolicyRow, policy_row
 from .jobs_log import FloatArray, IntArray, JobsLog
-from .policy_rows import PolicyRow, policy_row
 
 POLICIES = ("reactive", "average")
 _MINUTE_S, _DAY_S = 60.0, 86400.0

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from .costs import PolicyRow, policy_row
 from .jobs_log import FloatArray, JobsLog
-from .policy_rows import PolicyRow, policy_row
 from .queue import Queue
 from .waits import FEATURES, LEAST_WAITS, WaitModel, features, used_share
 

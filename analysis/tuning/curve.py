@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .process import FloatArray, Process
+from .search import FloatArray, Process
 
 SAME_LEVEL = 0.01
 """Levels that differ by less than this count as one."""

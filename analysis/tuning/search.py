@@ -12,6 +12,11 @@ The default is the first trial, because the bound and every saving refer to it; 
 setting of largest constrained expected improvement (Gardner and others, Bayesian Optimization with Inequality
 Constraints, ICML 2014): the improvement in energy to expect, times the probability that the bound holds.
 `suggest` depends on the trials and the seed alone: a search that is told the trials of another one goes on like it.
+
+What the trials say of other settings is a Gaussian process over knobs that are scaled to [0, 1]: kernel Matérn 5/2 with
+a length for each axis (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 4.2.1). The
+lengths are chosen from a short list by the marginal likelihood of the trials, with a weak preference for the middle of
+the list; the amplitude has a closed form. There is no optimiser that could fail.
 """
 
 from __future__ import annotations
@@ -26,7 +31,98 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from .process import FloatArray, Process
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+LENGTHS = (0.3, 0.8, 2.0)
+"""Distances, as shares of a knob's range, over which a value stays alike: short, middle, long."""
+MOST_OWN_LENGTHS = 6
+"""With more axes than this all axes share one length: 3^7 combinations cost more than they tell."""
+_PREFERENCE = 0.15
+_LEAST_AMPLITUDE = 0.3
+_LEAST_NOISE = 1e-5
+_LEAST_SD = 1e-3
+
+
+class Process:
+    """A Gaussian process with a constant mean and a stated noise.
+
+    `noise` is the standard deviation of one value, in the unit of the values: for logarithms, the relative noise.
+    """
+
+    def __init__(self, noise: float = 0.01) -> None:
+        self.noise = noise
+
+    def fit(self, points: FloatArray, values: FloatArray, noise: FloatArray | None = None) -> Process:
+        """Learn from points (n, d) in [0, 1], d at least 1, and their values (n,); returns itself.
+
+        `noise` (n,) is the standard deviation of each value, where they differ. Afterwards `misfit` is minus the
+        logarithm of how probable the values are, up to a constant: of two noises, the better one has the lower misfit.
+        """
+        self._points = points
+        self._mean = float(values.mean())
+        self._sd = max(float(values.std()), _LEAST_SD)
+        targets = (values - self._mean) / self._sd
+        own_noise = np.full(len(values), self.noise) if noise is None else noise
+        noise_variance = np.maximum((own_noise / self._sd) ** 2, _LEAST_NOISE)
+
+        lengths = _length_combinations(points.shape[1])
+        squares = (points[:, None, :] - points[None, :, :]) ** 2
+        covariance = _matern(squares @ (lengths**-2).T).transpose(2, 0, 1) + np.diag(noise_variance)
+        roots = np.linalg.cholesky(covariance)  # (combinations, n, n)
+        whitened = np.linalg.solve(roots, np.broadcast_to(targets[:, None], (len(roots), len(values), 1)))[..., 0]
+        fits = (whitened**2).sum(1)
+        amplitude = np.maximum((fits + 1) / (len(values) + 1), _LEAST_AMPLITUDE)
+        misfit = (
+            len(values) / 2 * np.log(amplitude)
+            + fits / (2 * amplitude)
+            + np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
+            + _PREFERENCE * np.abs(np.log(lengths / LENGTHS[1])).sum(1)
+        )
+        best = int(misfit.argmin())
+        self.misfit = float(misfit[best])
+        self.lengths = lengths[best]
+        self._amplitude = float(amplitude[best])
+        self._root = roots[best]
+        self._weights = np.linalg.solve(self._root.T, whitened[best])
+        return self
+
+    def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Mean (m,) and standard deviation (m,) of the noiseless value at points (m, d), in the unit of the values."""
+        scaled = (points[:, None, :] - self._points[None, :, :]) ** 2 @ self.lengths**-2
+        cross = _matern(scaled)
+        explained = (np.linalg.solve(self._root, cross.T) ** 2).sum(0)
+        sd = np.sqrt(self._amplitude * np.maximum(1 - explained, 1e-9))
+        return self._mean + self._sd * (cross @ self._weights), self._sd * sd
+
+
+def normal_cdf(values: FloatArray) -> FloatArray:
+    """The probability that a standard normal value is below each of these, of the same shape."""
+    return (1 + np.array([math.erf(value) for value in values / math.sqrt(2)])) / 2
+
+
+def expected_improvement(gain: FloatArray, sd: FloatArray) -> FloatArray:
+    """What is won on average where a normal gain (m,) with this standard deviation (m,) counts from 0 on: (m,)."""
+    sd = np.maximum(sd, 1e-12)
+    depth = gain / sd
+    density = np.exp(-(depth**2) / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(sd * (depth * normal_cdf(depth) + density))
+
+
+def _length_combinations(axes: int) -> FloatArray:
+    """Length vectors (combinations, axes) to choose from."""
+    if axes > MOST_OWN_LENGTHS:
+        return np.array([[length] * axes for length in LENGTHS])
+    return np.array(list(product(LENGTHS, repeat=axes)))
+
+
+def _matern(squared_distances: FloatArray) -> FloatArray:
+    """Matérn 5/2 correlation from squared distances in units of the lengths."""
+    root = np.sqrt(5 * squared_distances)
+    return np.asarray((1 + root + root**2 / 3) * np.exp(-root))
+
+
+# -- the search --------------------------------------------------------------------------------------------------------
 
 Setting: TypeAlias = Mapping[str, float]
 """The value of each knob by its name: {"power_limit_w": 500.0, "batch": 8.0}."""
@@ -141,9 +237,11 @@ class Search:
         self.safe, self.seed, self.prior = safe, seed, prior
         self.trials: list[Trial] = []
         """What was told, in its order."""
-        _check_knobs(self.knobs, noise)
+        check_knobs(self.knobs)
+        if not 0 < noise < 0.5:
+            raise InputError(f"the noise of a trial is a share between 0 and 0.5, not {noise:g}")
         self.default = {knob.name: knob.default for knob in self.knobs}
-        self._default = self._index(self.default)
+        self._default = places_of(self.knobs, self.default)
         self._sizes = np.array([len(knob.values) for knob in self.knobs])
 
     @property
@@ -162,7 +260,7 @@ class Search:
         A setting that is told again counts with the mean of its trials. InputError for a setting that is not of the
         grid, and for an energy or time that is not a number above 0.
         """
-        self._index(setting)
+        places_of(self.knobs, setting)
         for subject, value in (("energy", energy_j), ("time", time_s)):
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"the {subject} of the trial at {_text(setting)} is {value:g}: it must be above 0")
@@ -188,7 +286,7 @@ class Search:
         if self.safe:
             distances = np.abs(self._points(candidates) - self._points(np.array([self._default]))).max(1)
             candidates = candidates[distances <= max(NEAR, distances.min())]
-        return self._setting(random.choice(candidates))
+        return setting_at(self.knobs, random.choice(candidates))
 
     def answer(self) -> dict[str, float]:
         """The setting of least measured energy whose measured time holds the bound with its margin; else the default.
@@ -198,7 +296,7 @@ class Search:
         """
         holding = self._holding()
         best = min(holding, key=holding.__getitem__, default=self._default)
-        return self._setting(best)
+        return setting_at(self.knobs, best)
 
     def _holding(self) -> dict[_Index, float]:
         """ln energy of the settings that hold the bound with the margin."""
@@ -224,7 +322,7 @@ class Search:
         """The settings that have trials, in the order of their first."""
         by_setting: dict[_Index, list[Trial]] = {}
         for trial in self.trials:
-            by_setting.setdefault(self._index(trial.setting), []).append(trial)
+            by_setting.setdefault(places_of(self.knobs, trial.setting), []).append(trial)
         return {
             index: _Measured(
                 _mean_log([trial.energy_j for trial in trials]),
@@ -252,20 +350,18 @@ class Search:
         worst = max([log_bound + _OVER, *(mean.log_time for mean in measured.values() if mean.log_time is not None)])
         times = {index: worst if mean.log_time is None else mean.log_time for index, mean in measured.items()}
         time_mean, time_sd = self._predict(measured, times, points, output=1)
-        probability = _normal_cdf((log_bound - time_mean) / time_sd)
+        probability = normal_cdf((log_bound - time_mean) / time_sd)
         gain = probability
         holding = self._holding()
         if holding:
             energies = {index: mean.log_energy for index, mean in measured.items() if mean.log_energy is not None}
             energy_mean, energy_sd = self._predict(measured, energies, points, output=0)
-            depth = (min(holding.values()) - energy_mean) / energy_sd
-            density = np.exp(-(depth**2) / 2) / math.sqrt(2 * math.pi)
-            gain = energy_sd * (depth * _normal_cdf(depth) + density) * probability
+            gain = expected_improvement(min(holding.values()) - energy_mean, energy_sd) * probability
         if self.safe:
             if probability.max() < LEAST_PROBABILITY:
                 return None
             gain = np.where(probability >= SAFE_PROBABILITY, gain, probability - 1)
-        return self._setting(candidates[int(gain.argmax())])
+        return setting_at(self.knobs, candidates[int(gain.argmax())])
 
     def _predict(
         self, measured: Mapping[_Index, _Measured], values: Mapping[_Index, float], points: FloatArray, *, output: int
@@ -292,30 +388,32 @@ class Search:
         """Indices (m, knobs) scaled to [0, 1]."""
         return np.asarray(indices / np.maximum(self._sizes - 1, 1))
 
-    def _setting(self, index: Iterable[int]) -> dict[str, float]:
-        return {knob.name: knob.values[position] for knob, position in zip(self.knobs, index, strict=True)}
 
-    def _index(self, setting: Setting) -> _Index:
-        """The position of each value in its knob's list."""
-        names = [knob.name for knob in self.knobs]
-        if set(setting) != set(names):
-            raise InputError(f"the setting {_text(setting)} does not have the knobs {', '.join(names)}")
-        for knob in self.knobs:
-            if setting[knob.name] not in knob.values:
-                raise InputError(
-                    f"{knob.name} {setting[knob.name]:g} is none of the values that are searched: "
-                    f"{', '.join(f'{value:g}' for value in knob.values)}"
-                )
-        return tuple(knob.values.index(setting[knob.name]) for knob in self.knobs)
+def setting_at(knobs: Sequence[Knob], places: Iterable[int]) -> dict[str, float]:
+    """The setting whose values have these places in the lists of their knobs."""
+    return {knob.name: knob.values[place] for knob, place in zip(knobs, places, strict=True)}
 
 
-def _check_knobs(knobs: Sequence[Knob], noise: float) -> None:
+def places_of(knobs: Sequence[Knob], setting: Setting) -> _Index:
+    """The place of each value in its knob's list. Raises InputError for a setting that is not of these knobs."""
+    names = [knob.name for knob in knobs]
+    if set(setting) != set(names):
+        raise InputError(f"the setting {_text(setting)} does not have the knobs {', '.join(names)}")
+    for knob in knobs:
+        if setting[knob.name] not in knob.values:
+            raise InputError(
+                f"{knob.name} {setting[knob.name]:g} is none of the values that are searched: "
+                f"{', '.join(f'{value:g}' for value in knob.values)}"
+            )
+    return tuple(knob.values.index(setting[knob.name]) for knob in knobs)
+
+
+def check_knobs(knobs: Sequence[Knob]) -> None:
+    """Raises InputError for no knobs, two of one name, and for values or defaults that are none."""
     if not knobs:
         raise InputError("there is no knob to search over")
     if len({knob.name for knob in knobs}) < len(knobs):
         raise InputError("two knobs have one name: give each its own")
-    if not 0 < noise < 0.5:
-        raise InputError(f"the noise of a trial is a share between 0 and 0.5, not {noise:g}")
     for knob in knobs:
         ascending = all(low < high for low, high in zip(knob.values, knob.values[1:], strict=False))
         if not knob.values or not ascending or not all(map(math.isfinite, knob.values)):
@@ -327,10 +425,6 @@ def _check_knobs(knobs: Sequence[Knob], noise: float) -> None:
 def _mean_log(values: Sequence[float | None]) -> float | None:
     logs = [math.log(value) for value in values if value is not None]
     return sum(logs) / len(logs) if len(logs) == len(values) else None
-
-
-def _normal_cdf(values: FloatArray) -> FloatArray:
-    return (1 + np.array([math.erf(value) for value in values / math.sqrt(2)])) / 2
 
 
 def _text(setting: Setting) -> str:

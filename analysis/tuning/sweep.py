@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from .process import FloatArray
-from .search import TimeBound
+from .search import FloatArray, TimeBound
 
 NOISE_PCT = 2.0
 """A saving below this is noise in a sweep that was measured once for each setting."""

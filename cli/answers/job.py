@@ -125,7 +125,7 @@ def idle_gpus(store: Store | str | Path, **options: Unpack[IdleGpuOptions]) -> R
     from ...analysis.energy.held_idle import LEAST_S, IdleOptions, held_idle
     from ...dashboards.answers.energy import idle_mapping
     from ...dashboards.documents.job import idle_document
-    from ...jobs.accounting import pseudonyms
+    from ...jobs.accounting.importing import pseudonym, pseudonym_key
     from ...store.instants import seconds_of, time_of
 
     read = opened(store)
@@ -134,9 +134,9 @@ def idle_gpus(store: Store | str | Path, **options: Unpack[IdleGpuOptions]) -> R
         names.append(str(os.getuid()))  # a tag without a name has the number
         with contextlib.suppress(KeyError, OSError):  # a container may know no name of its user
             names.append(getpass.getuser())
-    secret = pseudonyms.key(read.root, make=False) if names else None
+    secret = pseudonym_key(read.root, make=False) if names else None
     if secret is not None:
-        names += [pseudonyms.pseudonym(secret, "user", name) for name in names]
+        names += [pseudonym(secret, "user", name) for name in names]
     chosen = IdleOptions(
         cluster=options.get("cluster"),
         since=time_of(options.get("since")),

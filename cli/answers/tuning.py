@@ -12,10 +12,10 @@ from ...analysis.tuning.sweep import across_batches, choose, read_sweeps
 from ...dashboards.answers.reply import Reply, RowList
 from ...errors import InputError
 from ...jobs import tuning
+from ...jobs.tuning import prior_from
 from ...jobs.tuning_command import TIMEOUT_S, CommandBench, command_knob
 from ...jobs.tuning_probe import ProbeBenchOptions, probe_bench
 from ...jobs.tuning_stress import StressReport, StressSearchOptions, kernels_in, kernels_on, search_stress
-from ...jobs.tuning_warm_start import prior_from
 from ...probes import node
 from ...probes.measurement import drawn_fleet
 from ...store.instants import seconds_of

@@ -13,7 +13,7 @@ from ...jobs.formats import preference_of
 from ...store.hostlist import compress
 
 if TYPE_CHECKING:
-    from ...analysis.chains.exclusion import WaitHours
+    from ...analysis.chains.costs import WaitHours
     from ...analysis.placement import Advice, Gain, NodeEvidence
     from ...jobs.price import WaitingPrice
     from ...jobs.slurm import Wait

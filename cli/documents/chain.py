@@ -12,8 +12,8 @@ from ...dashboards.words import MISSING, duration, many
 from ...jobs.chain import LinkEnd
 
 if TYPE_CHECKING:
+    from ...analysis.chains.costs import Interval95, PolicyRow
     from ...analysis.chains.jobs_log import JobsLog
-    from ...analysis.chains.policy_rows import Interval95, PolicyRow
     from ...jobs.chain import ChainReport
     from ...jobs.forecast import Forecast, JobShape, MeanInterval
 

@@ -1,10 +1,17 @@
-"""The work of `whorl jobs import`: ask `sacct` or read what it said, read tags, find the GPUs, store what is new."""
+"""The work of `whorl jobs import`: ask `sacct` or read what it said, read tags, find the GPUs, store what is new.
+
+Pseudonyms stand for users and accounts where they are wanted: the same name gives the same one in a store, and nobody
+without its key finds it. A plain hash would not do: whoever has a list of the users hashes them all and compares. The
+key is a file of the store that only its owner reads. Once a store has a key, every later import uses it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +21,7 @@ from typing import Any
 
 import polars as pl
 
-from ...errors import InputError, SchedulerError
+from ...errors import InputError, SchedulerError, StoreError
 from ...store import Store, hostlist
 from ...store.importing import tags as tag_files
 from ...store.importing.content import LINE, load
@@ -22,7 +29,65 @@ from ...store.importing.superseding import KEY, conformed, new_events, new_recor
 from ...store.schema import JOBS, arrow_rows
 from ...store.vocabulary import GpuFrom, JobSource, TagState
 from ..slurm import Slurm
-from . import mapping, pseudonyms, sacct, tags
+from . import mapping, sacct, tags
+
+PSEUDONYM = "user-"  # begins the pseudonym of a user
+_KEY_FILE = "pseudonyms.key"
+_KEY_BYTES = 32
+_DIGITS = 16  # hexadecimal digits: of a million names two are alike with a chance of 3 in 100 million
+
+
+def pseudonym_key(root: Path, *, make: bool) -> bytes | None:
+    """The store's key; if there is none, a new one where `make`, else None. Raises StoreError."""
+    path = root / _KEY_FILE
+    if make:
+        _make_key(path)
+    try:
+        secret = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be read ({error.strerror}): users of this store have pseudonyms, so its owner imports jobs"
+        ) from error
+    if len(secret) != _KEY_BYTES:
+        raise StoreError(f"{path} is damaged: restore it from a backup; with another key users get other pseudonyms")
+    return secret
+
+
+def _make_key(path: Path) -> None:
+    """Make a key, all of it at once, unless there is one."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+            file.write(os.urandom(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)  # fails if another import was first
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise StoreError(f"the key {path} cannot be made: {error.strerror}") from error
+
+
+def pseudonymised(rows: pl.DataFrame, secret: bytes) -> pl.DataFrame:
+    """The rows with pseudonyms in place of users and accounts."""
+    for column in ("user", "account"):
+        names = rows[column].drop_nulls().unique().to_list()
+        stands_for = {name: pseudonym(secret, column, name) for name in names}
+        rows = rows.with_columns(pl.col(column).replace_strict(stands_for, default=None, return_dtype=pl.String))
+    return rows
+
+
+def pseudonym(secret: bytes, column: str, name: str) -> str:
+    """What stands for a name in a column, `user` or `account`."""
+    return f"{column}-{hmac.new(secret, f'{column}:{name}'.encode(), hashlib.sha256).hexdigest()[:_DIGITS]}"
+
 
 VERSION = "1"  # raise it when the same source would be read differently
 _ROWS = 500_000  # stored at once
@@ -131,7 +196,7 @@ def import_jobs(store: str | Path | Store, sources: JobSources) -> ImportReport:
         tag_capacity = capacity
     opened = store if isinstance(store, Store) else Store.create(store)
     with opened.exclusive():
-        work = _Import(opened, pseudonyms.key(opened.root, make=sources.anonymise), capacity, report)
+        work = _Import(opened, pseudonym_key(opened.root, make=sources.anonymise), capacity, report)
         tag_rows = work.store_tags(spool, sources.cluster, tag_capacity)
         if accounts is not None:
             work.store_accounts(accounts, about)
@@ -157,7 +222,7 @@ def _accounts(sources: JobSources) -> tuple[sacct.Accounts | None, dict[str, obj
 
 
 def _note_names(store: Store, secret: bytes | None, report: ImportReport, *, anonymise: bool) -> None:
-    names = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(pseudonyms.USER)
+    names = pl.col("user").is_not_null() & ~pl.col("user").str.starts_with(PSEUDONYM)
     if anonymise and store.collect(store.scan("jobs").filter(names).head(1)).height:
         report.notes.append("the table `jobs` still has names in records of earlier imports: nothing stored is changed")
     if secret is not None and not anonymise:
@@ -246,7 +311,7 @@ class _Import:
             for why, number in unknown.items():
                 report.unknown[why] = report.unknown.get(why, 0) + number
             report.with_gpus += part.height - rows.filter(pl.col("gpu").is_null())["allocation"].n_unique()
-            rows = rows if self.secret is None else pseudonyms.apply(conformed(rows), self.secret)
+            rows = rows if self.secret is None else pseudonymised(conformed(rows), self.secret)
             stored, unchanged = self._append(rows, {**about, **counts})
             report.stored, report.known = report.stored + stored, report.known + unchanged
 
@@ -280,7 +345,7 @@ class _Import:
         if self.secret is not None:  # rows that were stored have pseudonyms already
             older = stored.select(KEY).unique()
             new, old = (rows.join(older, on=KEY, how=join, nulls_equal=True) for join in ("anti", "semi"))
-            rows = pl.concat([pseudonyms.apply(new, self.secret), old])
+            rows = pl.concat([pseudonymised(new, self.secret), old])
         report.tags_stored, _ = self._append(rows, about)
         return rows
 

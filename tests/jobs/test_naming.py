@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whorl.jobs.naming import known
-from whorl.jobs.scheduler import Node
+from whorl.jobs.scheduler import Node, known
 
 
 def scheduler(*names: str, **hosts: str) -> dict[str, Node]:

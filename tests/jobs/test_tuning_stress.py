@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from whorl.analysis.tuning.run_variance import RunFigure, mean_of_runs, spread_over_runs
+from whorl.analysis.tuning.stress import RunFigure, mean_of_runs, spread_over_runs
 from whorl.cli.answers.measuring import measure
 from whorl.errors import InputError
 from whorl.jobs.tuning_knobs import CLOCK, POWER

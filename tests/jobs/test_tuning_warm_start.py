@@ -12,8 +12,7 @@ from tests.stores import new_store
 from whorl.analysis.tuning.search import Knob, Search, TimeBound
 from whorl.cli.answers.measuring import measure
 from whorl.errors import InputError
-from whorl.jobs.tuning_log import TuneLog, TuneStep
-from whorl.jobs.tuning_warm_start import prior_from
+from whorl.jobs.tuning import TuneLog, TuneStep, prior_from
 
 LIMITS = Knob("power_limit_w", tuple(np.arange(100.0, 301.0, 25.0).tolist()), 300.0)
 BATCH = Knob("batch", (8.0, 16.0, 32.0, 64.0), 16.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.chains.exclusion import WaitHours, price_of_exclusion
+from whorl.analysis.chains.costs import WaitHours, price_of_exclusion
 from whorl.analysis.chains.jobs_log import JobsLog
 from whorl.errors import InputError
 from whorl.tests.analysis.chains.logs import lonestar, needs_lonestar

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from whorl.analysis.chains.costs import PolicyRow
 from whorl.analysis.chains.jobs_log import JobsLog
-from whorl.analysis.chains.policy_rows import PolicyRow
 from whorl.analysis.chains.queue import Queue
 from whorl.analysis.chains.study import LINK_S, StudyOptions, chain_study, quantile_of_cost
 from whorl.errors import InputError

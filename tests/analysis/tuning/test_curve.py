@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from whorl.analysis.tuning.curve import CappedRuns, OwnCurve, own_curve
-from whorl.analysis.tuning.process import FloatArray
+from whorl.analysis.tuning.search import FloatArray
 from whorl.tests.sizes import sample
 
 ZEUS = Path(__file__).parents[4] / "shared" / "data" / "power"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from whorl.analysis.tuning.process import LENGTHS, Process
+from whorl.analysis.tuning.search import LENGTHS, Process
 
 
 def surface(points: np.ndarray) -> np.ndarray:
