@@ -13,9 +13,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ...store.importing import sacct_json, sacct_text
+from ...store.importing import sacct_output
 from ...store.importing.content import LINE, Refused, load
-from ...store.importing.sacct_times import add_times
+from ...store.importing.sacct_output import add_times
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -106,10 +106,7 @@ def read_log(path: str | Path, *, time_zone: str = "UTC") -> JobsLog:
     path = Path(path)
     text, source = load(path).decode("utf-8-sig", "replace"), str(path)
     refused, notes = Refused(), list[str]()
-    if sacct_json.fits(text):
-        frame = sacct_json.rows(text, source)
-    else:
-        frame = sacct_text.rows(text, source, refused, save=SAVE, notes=notes)
+    frame = sacct_output.rows(text, source, refused, save=SAVE, notes=notes)
     return _log(frame, source, time_zone, refused, notes)
 
 
@@ -173,7 +170,7 @@ def _named(frame: pl.DataFrame, source: str) -> pl.DataFrame:
             raise InputError(f"{source} has no column {names[0]}; save it with: {SAVE}")
     columns_read = {*_COLUMNS.values(), "Eligible"}
     frame = frame.select(LINE, *(name for name in frame.columns if name in columns_read))
-    return sacct_text.known(frame, sorted(columns_read))
+    return sacct_output.known(frame, sorted(columns_read))
 
 
 def _pass(frame: pl.DataFrame, no_job: pl.Expr, why: str, passed: dict[str, int]) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from ...errors import InputError
-from ...store.importing import content, sacct_json
+from ...store.importing import content, sacct_output
 from .job import Job, Piece, Trace
 from .trace_text import (
     CALENDAR_S,
@@ -435,10 +435,10 @@ def _civil_s(text: str | None) -> float | None:
 
 def _slurm_rows(path: Path, text: str) -> TraceText:
     """Names of columns in lower case."""
-    if not sacct_json.fits(text):
+    if not sacct_output.is_json(text):
         header = first_line(text)
         return delimited(path, text.replace(header, header.lower(), 1), "|", quoting=False)
-    rows = sacct_json.rows(text, str(path)).rename({content.LINE: LINE}).rename(str.lower)
+    rows = sacct_output.rows_of_json(text, str(path)).rename({content.LINE: LINE}).rename(str.lower)
     return TraceText(str(path), rows.with_columns(pl.col(pl.String).fill_null("").str.strip_chars()), place="job")
 
 
@@ -507,7 +507,7 @@ def _fits_swf(first: str) -> bool:
 
 def _fits_sacct(first: str) -> bool:
     names = {name.strip().lower() for name in first.split("|")}
-    return sacct_json.fits(first) or (len(names) > 1 and bool(names & {"jobid", "jobidraw"}))
+    return sacct_output.is_json(first) or (len(names) > 1 and bool(names & {"jobid", "jobidraw"}))
 
 
 def _fits_pai(first: str) -> bool:

@@ -15,9 +15,9 @@ import polars as pl
 
 from ...errors import InputError, SchedulerError
 from ...store import hostlist
-from ...store.importing import sacct_json, sacct_text
+from ...store.importing import sacct_output
 from ...store.importing.content import LINE, STRANGE, UNREADABLE, Refused
-from ...store.importing.sacct_times import add_times
+from ...store.importing.sacct_output import add_times
 from ...store.vocabulary import EventKind
 from ..slurm import Slurm
 
@@ -84,12 +84,8 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Ac
     where the file as a whole cannot be used.
     """
     accounts = Accounts()
-    as_json = sacct_json.fits(text)
-    if as_json:
-        rows = sacct_json.rows(text, name)
-    else:
-        check = partial(_check_header, name=name)
-        rows = sacct_text.rows(text, name, accounts.refused, save=SAVE, notes=accounts.notes, check=check)
+    check = partial(_check_header, name=name)
+    rows = sacct_output.rows(text, name, accounts.refused, save=SAVE, notes=accounts.notes, check=check)
     accounts.lines = rows.height + accounts.refused.count
     rows = _texts(rows, accounts)
     if cluster is not None:
@@ -115,7 +111,7 @@ def read(text: str, name: str, cluster: str | None, time_zone: str | None) -> Ac
     rows = _columns(rows).sort(pl.col("ended").is_null(), LINE, descending=[True, False])
     twice = pl.int_range(pl.len()).over(_KEY) < pl.len().over(_KEY) - 1
     accounts.frame = accounts.pass_over(rows, twice, AGAIN).sort(LINE)
-    if as_json and accounts.refused.count:
+    if sacct_output.is_json(text) and accounts.refused.count:
         accounts.notes.append(f"{name} is JSON: its line N is the job N of its list")
     return accounts
 
@@ -143,7 +139,7 @@ def _texts(rows: pl.DataFrame, accounts: Accounts) -> pl.DataFrame:
     Two names that are not UTF-8 would become one, and energy by user would add them up: such rows are refused.
     """
     strange = pl.any_horizontal(pl.col(name).str.contains(UNREADABLE) for name in rows.columns if name in FIELDS)
-    return sacct_text.known(accounts.refused.take(rows, [(strange, STRANGE)]), FIELDS)
+    return sacct_output.known(accounts.refused.take(rows, [(strange, STRANGE)]), FIELDS)
 
 
 # -- jobs -----------------------------------------------------------------------------------------------------

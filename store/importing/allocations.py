@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from ...errors import InputError
-from ..instants import times_of_ns
 from ..vocabulary import EventKind, GpuFrom, JobSource
 from . import identity, superseding
 from .content import LINE, Sheet
@@ -45,10 +44,15 @@ def parse(
     stamps = texts.select(LINE)
     for name in ("submitted", "began", "ended"):
         if name in bound:
-            times(sheet, bound[name], remarks, minus_one=False, stream=False, time_zone=options.time_zone)
-            if name == "ended" and "=late" in sheet.frame.columns:
-                sheet.frame = sheet.frame.with_columns(_in_second_hour())
-            sheet.frame = sheet.frame.drop("=early", "=late", "=zone", strict=False)
+            times(
+                sheet,
+                bound[name],
+                remarks,
+                minus_one=False,
+                stream=False,
+                time_zone=options.time_zone,
+                after="=began" if name == "ended" else "",
+            )
             stamps = stamps.join(sheet.frame.select(LINE, f"={name}"), on=LINE, how="left")  # the end may be unreadable
     if "share" in bound:
         numbers(sheet, [bound["share"]], remarks, minus_one=False)
@@ -100,13 +104,6 @@ def _node_has(bound: dict[str, Bound], characters: str) -> pl.Expr:
         return pl.lit(False)
     node = bound["node"].column
     return ~is_placeholder(node, minus_one=False) & pl.col(node).str.contains(characters)
-
-
-def _in_second_hour() -> pl.Expr:
-    """`=ended`, in the second of two equal hours where in the first one the job would end before it began."""
-    ended, began = pl.col("=ended"), pl.col("=began")
-    late = times_of_ns(pl.when(pl.col("=zone").is_null()).then(pl.col("=late")))
-    return pl.when((ended < began) & (late >= began)).then(late).otherwise(ended).alias("=ended")
 
 
 def _gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remarks: Remarks) -> None:

@@ -18,9 +18,8 @@ import polars as pl
 
 from ...errors import InputError
 from ..events import Event
-from . import parquet
 from .units import split_label
-from .unpacking import load
+from .unpacking import load, parquet
 
 __all__ = ["LINE", "OWN", "RECORD", "STRANGE", "UNREADABLE", "Refused", "Rule", "Sheet", "cut", "headless", "load",
            "read", "shown", "written"]  # fmt: skip
@@ -129,10 +128,7 @@ class Sheet:
 
 
 def read(path: Path) -> Sheet:
-    """The file at `path` as a sheet: CSV or Parquet, plain or compressed.
-
-    Raises InputError as `load` does, and where it is not text, or has no rows.
-    """
+    """The file at `path` as a sheet: CSV or Parquet, plain or compressed. Raises InputError as `load` and `cut` do."""
     return cut(path, load(path), None)
 
 
@@ -149,7 +145,10 @@ def shown(path: Path) -> str:
 
 
 def cut(path: Path, content: bytes, header: str | None) -> Sheet:
-    """The content of the file at `path` as a sheet. `header` has the names of its columns where it has none."""
+    """The content of the file at `path` as a sheet. `header` has the names of its columns where it has none.
+
+    Raises InputError where it is not text, or has no rows.
+    """
     sheet = Sheet(shown(path), hashlib.sha256(content).hexdigest(), len(content), [], pl.DataFrame(), 0, Refused())
     if content[:4] == b"PAR1":
         if header is not None:
@@ -164,15 +163,15 @@ def cut(path: Path, content: bytes, header: str | None) -> Sheet:
 
 
 def _from_parquet(sheet: Sheet, content: bytes, path: Path) -> None:
-    sheet.names = _columns(parquet.names(content, path), path)
-    frame = parquet.as_text(content, path)
+    columns = parquet(content, path)
+    names = _columns([name for name, _ in columns], path)
+    frame = pl.DataFrame([series.alias(name) for name, (_, series) in zip(names, columns, strict=True) if name])
+    sheet.names, sheet.rows = frame.columns, frame.height
     if not frame.height:
         raise InputError(_NO_ROWS.format(path))
-    sheet.rows = frame.height
-    frame = frame.select(pl.int_range(1, frame.height + 1).alias(LINE), *filter(None, sheet.names))
-    unreadable = pl.any_horizontal(pl.exclude(LINE).str.contains(UNREADABLE))
-    sheet.frame = sheet.refused.take(frame, [(unreadable, STRANGE)])
-    sheet.names = [name for name in sheet.names if name]
+    unreadable = pl.any_horizontal(pl.all().str.contains(UNREADABLE))
+    frame = frame.select(pl.int_range(1, frame.height + 1).alias(LINE), pl.all(), unreadable.alias("=unreadable"))
+    sheet.frame = sheet.refused.take(frame, [(pl.col("=unreadable"), STRANGE)]).drop("=unreadable")
 
 
 def _lines(content: bytes, path: Path) -> pl.DataFrame:

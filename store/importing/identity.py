@@ -123,21 +123,19 @@ def _of_rows(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: O
 
 
 def of_one_cluster(sheet: Sheet, remarks: Remarks, options: Options) -> None:
-    """Refuse rows of several clusters that have GPUs of the same name, and tell of other rows of several clusters."""
+    """Refuse rows of several clusters, whose GPUs may have the same name; with UUIDs, only tell of them."""
     for column in (name for name in sheet.frame.columns if name.lower() in CLUSTER):
-        rows = sheet.frame.filter(~is_placeholder(column, minus_one=False)).with_columns(
-            pl.col(column).str.strip_chars().str.to_lowercase()
-        )
-        clusters = rows[column].unique().sort()
-        if len(clusters) < 2:
+        clusters = sheet.frame.filter(~is_placeholder(column, minus_one=False))[column].str.to_lowercase()
+        first, second = [*clusters.unique().sort()[:2], None, None][:2]
+        if second is None:
             continue
-        mixed = f"column {column!r} has rows of {clusters[0]} and of {clusters[1]}"
-        advice = "split the file, and import each part with --cluster NAME"
-        per_gpu = rows.filter(pl.col("=uuid").is_null()).group_by("=gpu").agg(pl.col(column).n_unique())
-        shared = per_gpu.filter(pl.col(column) > 1)["=gpu"].sort()
-        if len(shared):
-            raise InputError(f"{sheet.file}: {mixed}, and both have a GPU {shared[0]}: {advice}")
-        remarks.notes.append(f"{mixed}, and all are stored as of cluster {options.cluster}: if they differ, {advice}")
+        advice = (
+            f"column {column!r} has rows of {first} and of {second}: split the file, and import each part with "
+            "--cluster NAME"
+        )
+        if sheet.frame["=uuid"].null_count():
+            raise InputError(f"{sheet.file}: {advice}")
+        remarks.notes.append(f"{advice}, if these differ; all are stored as of cluster {options.cluster}")
 
 
 def of_the_time(sheet: Sheet, stamps: str, remarks: Remarks, options: Options) -> None:
@@ -149,16 +147,15 @@ def of_the_time(sheet: Sheet, stamps: str, remarks: Remarks, options: Options) -
     cards = options.cards() if sheet.frame["=slot"].count() else pl.DataFrame()
     if cards.is_empty():
         return
-    holder = dict(options.fleet().select("name", "gpu").iter_rows())
-    node, slot = pl.col("=node"), pl.col("=slot").cast(pl.String)
-    rows = sheet.frame.filter(pl.col("=uuid").is_null() & pl.col(stamps).is_not_null()).select(
-        LINE, "=gpu", (node + "/" + slot).alias("name"), (node + ":" + slot).alias("bare"), pl.col(stamps).alias("ts")
-    )
-    key = pl.coalesce(pl.col("name").replace_strict(holder, default=None, return_dtype=pl.String), "bare")
-    rows = rows.filter((pl.col("=gpu") == key) & pl.col("name").is_in(cards["name"].unique().implode())).sort("ts")
+    holders = options.fleet().select("name", pl.col("gpu").alias("now"))
+    name = pl.format("{}/{}", "=node", "=slot").alias("name")
+    rows = sheet.frame.filter(pl.col("=uuid").is_null() & pl.col(stamps).is_not_null())
+    rows = rows.select(LINE, "=gpu", name, pl.col(stamps).alias("ts")).join(holders, on="name", how="left")
+    by_number = pl.col("=gpu") == pl.coalesce("now", pl.col("name").str.replace("/", ":", literal=True))
     since = cards.sort("since")
+    first = since.group_by("name").agg(pl.col("card").first().alias("first"))
+    rows = rows.filter(by_number).join(first, on="name").sort("ts")
     rows = rows.join_asof(since, left_on="ts", right_on="since", by="name", check_sortedness=False)
-    rows = rows.join(since.group_by("name").agg(pl.col("card").first().alias("first")), on="name")
     rows = rows.with_columns(pl.coalesce("card", "first").alias("card")).filter(pl.col("card") != pl.col("=gpu"))
     if rows.is_empty():
         return
@@ -379,39 +376,30 @@ def _without_zeros(name: pl.Expr) -> pl.Expr:
 
 def _constant(sheet: Sheet, name: str, remarks: Remarks, options: Options) -> None:
     """All rows are of one GPU: of the one that the store knows by this name, else of a new one."""
-    fleet = options.fleet()
-    names = dict(fleet.select("gpu", "name").iter_rows())
+    names = dict(options.fleet().select("gpu", "name").iter_rows())
     key = name
     if options.gpu is not None and name not in names:
+        # A name that somebody gave has no parts: `v1` is not `v10`.
+        in_parts = {gpu: (known,) for gpu, known in names.items() if known != gpu or gpu[:4] == "GPU-"}
         try:
-            # A name that somebody gave has no parts: `v1` is not `v10`.
-            known = known_gpu(
-                name,
-                {
-                    gpu: (names_by_key,)
-                    for gpu, names_by_key in names.items()
-                    if names_by_key != gpu or gpu[:4] == "GPU-"
-                },
-            )
+            key = known_gpu(name, in_parts) or name
         except InputError as error:
             raise InputError(f"{sheet.file}: --gpu {error}") from error
-        if known is not None and known != name:
-            key = known
-            remarks.notes.append(
-                f"--gpu {name} is the GPU {names[key]} of the store" + (f" ({key})" if names[key] != key else "")
-            )
-    sheet.frame = sheet.frame.with_columns(_uuid(pl.lit(key)).alias("=uuid"))
-    sheet.frame = sheet.frame.with_columns(pl.coalesce("=uuid", pl.lit(key)).alias("=gpu"))
+        if key != name:
+            also = f" ({key})" if names[key] != key else ""
+            remarks.notes.append(f"--gpu {name} is the GPU {names[key]} of the store{also}")
+    uuid = _uuid(pl.lit(key))
+    sheet.frame = sheet.frame.with_columns(uuid.alias("=uuid"), pl.coalesce(uuid, pl.lit(key)).alias("=gpu"))
 
 
 def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     """`=gpu` and `=uuid` from a column of identities; in a column that is mapped, a GPU may have any name.
 
-    NULL where the row states none. The texts are read once each: a stream names few GPUs on many rows.
+    NULL where the row states none. A place also says the cabinet, the node and the slot.
     """
     name, text = bound.column, pl.col(bound.column)
     stated = ~is_placeholder(name, minus_one=not bound.mapped)
-    texts = sheet.frame.select(text).unique().filter(stated)
+    texts = sheet.frame.select(text).unique().filter(stated)  # once each: a stream names few GPUs on many rows
     gpu, place = _uuid(text), pl.lit(None, pl.String)
     if bound.mapped:
         fleet = options.fleet()
@@ -436,47 +424,39 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
         for key in ("=gpu", "=uuid", "=stated")
     )
     if texts["=stated"].count():
-        _check_stated_places(sheet, name)
+        differs = (pl.col("=place") != pl.col("=stated")).fill_null(False)
+        sheet.refuse((differs, f"{name} cannot be the place that the row's cabinet, node and device give"))
+        parts = pl.col("=stated").str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
+        said = {"place": pl.col("=stated"), "node": parts[0], "cabinet": parts[1], "slot": parts[2].cast(pl.Int64)}
+        sheet.frame = sheet.frame.with_columns(pl.coalesce(f"={key}", part) for key, part in said.items())
     sheet.frame = sheet.frame.drop("=stated")
 
 
-def _check_stated_places(sheet: Sheet, name: str) -> None:
-    """Refuse rows whose GPU is called by another place than the row's columns give; the place fills these columns."""
-    differs = (pl.col("=place") != pl.col("=stated")).fill_null(False)
-    sheet.refuse((differs, f"{name} cannot be the place that the row's cabinet, node and device give"))
-    parts = pl.col("=stated").str.extract_groups(r"^((.*)-[^-]+)-([0-9]+)$").struct
-    sheet.frame = sheet.frame.with_columns(
-        pl.coalesce("=place", "=stated").alias("=place"),
-        pl.coalesce("=node", parts[0]).alias("=node"),
-        pl.coalesce("=cabinet", parts[1]).alias("=cabinet"),
-        pl.coalesce("=slot", parts[2].cast(pl.Int64)).alias("=slot"),
-    )
-
-
 def _not_numbers(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
-    """Refuse a file that numbers the GPUs of each node in a column of GPUs: GPU 0 of one node is not GPU 0 of another.
+    """Refuse a file that numbers the GPUs of a node in a column of GPUs: GPU 0 of one node is not GPU 0 of another.
 
-    So it is of the numbers of one node, as other nodes have the same. Where the node is not known, a note tells of it.
+    Where the node is not known, a note tells of it.
     """
     column, as_index = bound.column, typed("--map", bound.column, "index")
     pairs = sheet.frame.select(pl.col(column).alias("number"), pl.col("=node").alias("node")).unique()
-    numbers = pairs.filter(pl.col("number").str.contains(_NUMBER))
-    nodes = numbers.drop_nulls().group_by("number").agg(pl.col("node").unique().sort())
-    for number, (first, second, *_) in nodes.filter(pl.col("node").list.len() > 1).sort("number").iter_rows():
+    numbers = pairs.filter(pl.col("number").str.contains(_NUMBER)).sort("number", "node")
+    nodes = numbers.drop_nulls().group_by("number", maintain_order=True).agg("node")
+    for number, (first, second, *_) in nodes.filter(pl.col("node").list.len() > 1).iter_rows():
         raise InputError(
             f"{sheet.file}: column {column!r} has {number} on {first} and on {second}, so it numbers the GPUs of a "
             f"node: say {as_index}"
         )
-    if pairs.height and numbers.height == pairs.height:
-        if pairs["node"].n_unique() == 1 and pairs["node"].count():
-            raise InputError(
-                f"{sheet.file}: column {column!r} has only numbers, such as {numbers['number'].sort()[0]}, and all are "
-                f"of node {pairs['node'].drop_nulls()[0]}: say {as_index}, as other nodes have GPUs of the same numbers"
-            )
-        remarks.notes.append(
-            f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if "
-            f"{column!r} numbers the GPUs of a node, import it into a new store with {as_index} --node NAME"
+    if not pairs.height or numbers.height < pairs.height:
+        return
+    if pairs["node"].n_unique() == 1 and pairs["node"].count():
+        raise InputError(
+            f"{sheet.file}: column {column!r} has only numbers, such as {numbers['number'][0]}, and all are of node "
+            f"{numbers['node'][0]}: say {as_index}, as other nodes have GPUs of the same numbers"
         )
+    remarks.notes.append(
+        f"the GPUs have no name but a number: one of the same number in another file is the same GPU; if {column!r} "
+        f"numbers the GPUs of a node, import it into a new store with {as_index} --node NAME"
+    )
 
 
 def _places(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:

@@ -10,14 +10,14 @@ from ...errors import InputError
 from ..events import Event
 from ..instants import date_of_ns
 from ..vocabulary import ClockSetting, EventKind, Outcome
-from . import happened, identity, timeunit
+from . import happened, identity
 from .content import LINE, RECORD, Sheet
 from .figures import named, unit
 from .layout import Bound, Layout
 from .meanings import CONDITIONS
 from .options import Options
 from .times import instant, times
-from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
+from .values import Remarks, further_numbers, is_placeholder, numbers, parsed, prove_unit
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
 _WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,199}$"
@@ -81,7 +81,7 @@ def parse(
         sheet.frame = sheet.frame.with_columns(pl.lit(None, pl.Float64).alias("=time"))
     else:
         if sheet.frame["=time"].count():
-            timeunit.decide(sheet, time, remarks)
+            prove_unit(sheet, time, remarks)
         possible = pl.col("=time").is_between(*_DURATIONS_MS).fill_null(True)
         sheet.refuse((~possible, f"{time.column} is not between 1 ns and 10 years"))
     _note_doubts(sheet, bound, remarks)

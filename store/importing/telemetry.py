@@ -51,7 +51,9 @@ def parse(
     events = [happened.of_rows(sheet, "=timestamp", options, remarks)]
     events.append(happened.of_lost_gpus(sheet, bound, options, remarks))
     sheet.refuse((pl.col("=gpu").is_null(), "nothing says which GPU it is of"))
-    numbers(sheet, metrics, remarks, minus_one=False, spend=True)
+    for item in metrics:
+        numbers(sheet, [item], remarks, minus_one=False)
+        sheet.frame = sheet.frame.drop(item.column)
     limits = [b for b in bound.values() if b.meaning.kind == "limit"]
     lost = further_numbers(sheet, limits, remarks)
     lines = pl.Series(LINE, [sheet.line(key) for key in sheet.frame[LINE]], pl.Int64) if sheet.lines else LINE

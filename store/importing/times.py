@@ -17,15 +17,16 @@ import polars as pl
 
 from ...errors import InputError
 from ..instants import times_of_ns
-from .content import LINE, OWN, Refused, Sheet
+from .content import LINE, Refused, Sheet
 from .layout import Bound
 from .meanings import Meaning
 from .rows import Rows
 from .values import Remarks, is_placeholder, missing, parsed
 
-_NS = 10**9
+NS = 10**9
+EARLY, LATE, LOCAL = "=early", "=late", "=local"  # columns that `add_instants` adds
 # 1990 to 2100: outside, a digit was damaged or the number is no time.
-_FIRST, _LAST = 631_152_000 * _NS, 4_102_444_800 * _NS
+_FIRST, _LAST = 631_152_000 * NS, 4_102_444_800 * NS
 _OFFSET = r"(?:Z|[+-](?:0[0-9]|1[0-4]):?[0-5][0-9])"
 # Years are bounded here because a time in ns beyond 2262 wraps round without an error.
 _CIVIL = (
@@ -51,22 +52,29 @@ class UntimedError(InputError):
     """A file has no times, and no option says when it was measured."""
 
 
-def times(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, stream: bool, time_zone: str) -> None:
+def times(
+    sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, stream: bool, time_zone: str, after: str = ""
+) -> None:
     """Parse a column of time stamps into `parsed(meaning)`: nanoseconds since 1970, UTC, without zone.
 
-    Known are UNIX times in s, ms, us or ns (told apart by their size, which cannot be mistaken between 2001
-    and 2286), `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is read in `time_zone`. In a `stream`, rows
-    follow each other in time, and each must have a time.
+    Known are UNIX times in s, ms, us or ns (told apart by their size, which cannot be mistaken between 2001 and 2286),
+    `YYYY/MM/DD hh:mm:ss.fff` and ISO 8601. A time without a zone is read in `time_zone`. In a `stream`, rows follow
+    each other in time, and each must have a time. Of two equal hours, as clocks go back, it is the first, but in a
+    stream the second where the time stamps go back, and where the first is before the time in the column `after`.
+    Raises InputError.
     """
-    _zone(time_zone)
     meaning, name = bound.meaning, bound.column
-    unknown, stamp = pl.col(missing(meaning)), pl.col(parsed(meaning))
-    sheet.frame = sheet.frame.with_columns(
-        is_placeholder(name, minus_one=minus_one).alias(missing(meaning)),
-        _unix(pl.col(name)).alias(parsed(meaning)),
-    )
-    if any(sheet.counts(~unknown & stamp.is_null())):
-        _civil(sheet, bound, remarks, time_zone, stream=stream)
+    unknown, stamp = pl.col(missing(meaning)), pl.col(EARLY)
+    sheet.frame = sheet.frame.with_columns(is_placeholder(name, minus_one=minus_one).alias(missing(meaning)))
+    sheet.frame = add_instants(sheet.frame, name, time_zone)
+    if any(sheet.counts(pl.col(LOCAL))):
+        remarks.notes.append(f"{name} has no time zone: read as {time_zone} (time-zone)")
+    (repeated,) = sheet.counts(pl.col(EARLY) != pl.col(LATE))
+    if repeated:
+        rule = "the second time begins where the clock goes back" if stream else "taken as the first time"
+        remarks.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {rule}")
+        second = _went_back() if stream else (stamp < pl.col(after).dt.epoch("ns")) if after else pl.lit(False)
+        sheet.frame = sheet.frame.with_columns(pl.when(second).then(pl.col(LATE)).otherwise(stamp).alias(EARLY))
     bad = ~unknown & ~stamp.is_between(_FIRST, _LAST).fill_null(False)
     without, wrong = sheet.counts(unknown, bad)
     if wrong * 2 > sheet.frame.height - without:
@@ -78,11 +86,46 @@ def times(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, stre
         )
     if without and not stream:
         remarks.placeholders[name] = without
-    if wrong or (without and stream):
-        missed = [(unknown, f"{name} is missing")] if stream else []
-        sheet.refuse((bad, f"{name} is not a readable time stamp"), *missed)
-    instant = times_of_ns(pl.when(~unknown).then(stamp))
-    sheet.frame = sheet.frame.with_columns(instant.alias(parsed(meaning)))
+    missed = [(unknown, f"{name} is missing")] if stream else []
+    sheet.refuse((bad, f"{name} is not a readable time stamp"), *missed)
+    instants = times_of_ns(pl.when(~unknown).then(stamp)).alias(parsed(meaning))
+    sheet.frame = sheet.frame.with_columns(instants).drop(EARLY, LATE, LOCAL)
+
+
+def add_instants(frame: pl.DataFrame, name: str, time_zone: str) -> pl.DataFrame:
+    """The frame with the times in a column of text: `EARLY` and `LATE` in ns since 1970, which differ only where an
+    hour occurs twice, and `LOCAL`, whether the time has no zone. NULL where it is no time. Raises InputError."""
+    _zone(time_zone)
+    frame = frame.with_columns(_unix(pl.col(name)).alias(EARLY), pl.lit(False).alias(LOCAL))
+    if not frame[EARLY].null_count():
+        return frame.with_columns(pl.col(EARLY).alias(LATE))
+    text = pl.col(name).str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
+    text = pl.when(text.str.contains(_CIVIL)).then(text.str.replace(",", ".", literal=True))
+    clock = text.str.replace(f"{_OFFSET}$", "").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
+    zone = text.str.extract(f"({_OFFSET})$", 1).str.replace("Z", "+0000").str.replace(":", "")
+    frame = frame.with_columns(clock.alias("=clock"), zone.alias("=zone"))
+    clock, zone = pl.col("=clock"), pl.col("=zone")
+    seconds = zone.str.slice(1, 2).cast(pl.Int64) * 3600 + zone.str.slice(3, 2).cast(pl.Int64) * 60
+    zoned = clock.cast(pl.Int64) - pl.when(zone.str.starts_with("-")).then(-seconds).otherwise(seconds) * NS
+    try:
+        frame = frame.with_columns(
+            (clock.is_not_null() & zone.is_null()).alias(LOCAL),
+            pl.coalesce(EARLY, zoned, _in_utc(clock, time_zone, "earliest")).alias(EARLY),
+            pl.coalesce(EARLY, zoned, _in_utc(clock, time_zone, "latest")).alias(LATE),
+        )
+    except pl.exceptions.ComputeError as error:  # `localtime` and the like, which Python knows and Polars does not
+        raise InputError(_NO_ZONE.format(time_zone)) from error
+    return frame.drop("=clock", "=zone")
+
+
+def _went_back() -> pl.Expr:
+    """Whether a row of a stream is in the second of two equal hours: its GPU's time stamps went back in the first."""
+    early, gpu, half = pl.col(EARLY), "=gpu", (pl.col(LATE) - pl.col(EARLY)) // 2  # of what the clocks go back by
+    step = early.diff()
+    rare = step.filter(step > 0).median().over(gpu) >= half  # such readings may just not go on: 02:00, 02:00
+    twice = pl.col(EARLY) != pl.col(LATE)
+    fell = twice & ((step.over(gpu) < -half) | (rare & (step.over(gpu) <= 0))).fill_null(False)
+    return twice & (fell.cum_sum().over(gpu, early // (86_400 * NS)) > 0)
 
 
 def instant(text: str, time_zone: str, option: str) -> int:
@@ -106,7 +149,7 @@ def instant(text: str, time_zone: str, option: str) -> int:
 
 def text_of_ns(ns: int) -> str:
     """An instant (ns since 1970, UTC) as `times` reads it. Raises ValueError or OverflowError beyond 9999."""
-    seconds, fraction = divmod(ns, _NS)
+    seconds, fraction = divmod(ns, NS)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction:09d}Z"
 
 
@@ -126,50 +169,6 @@ def _unix(text: pl.Expr) -> pl.Expr:
         scaled = number * factor + (fraction * factor).round().cast(pl.Int64)
         time = pl.when(number < limit).then(scaled).otherwise(time)
     return time
-
-
-def _civil(sheet: Sheet, bound: Bound, remarks: Remarks, time_zone: str, *, stream: bool) -> None:
-    name, target, clock = bound.column, parsed(bound.meaning), pl.col(f"{OWN}clock")
-    text = pl.col(name).str.replace_all("/", "-", literal=True).str.replace("T", " ", literal=True)
-    text = pl.when(text.str.contains(_CIVIL)).then(text.str.replace(",", ".", literal=True))
-    sheet.frame = sheet.frame.with_columns(
-        text.str.replace(f"{_OFFSET}$", "").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="ns", strict=False)
-        .alias(f"{OWN}clock"),
-        text.str.extract(f"({_OFFSET})$", 1).str.replace("Z", "+0000").str.replace(":", "").alias(f"{OWN}zone"),
-    )  # fmt: skip
-    zone = pl.col(f"{OWN}zone")
-    seconds = zone.str.slice(1, 2).cast(pl.Int64) * 3600 + zone.str.slice(3, 2).cast(pl.Int64) * 60
-    offset = pl.when(zone.str.starts_with("-")).then(-seconds).otherwise(seconds)
-    zoned = clock.cast(pl.Int64) - offset * 10**9
-    local = clock.is_not_null() & zone.is_null()
-    (unzoned,) = sheet.counts(local)
-    if not unzoned:
-        sheet.frame = sheet.frame.with_columns(pl.coalesce(target, zoned))
-        return
-    remarks.notes.append(f"{name} has no time zone: read as {time_zone} (time-zone)")
-    try:
-        sheet.frame = sheet.frame.with_columns(
-            _in_utc(clock, time_zone, "earliest").alias(f"{OWN}early"),
-            _in_utc(clock, time_zone, "latest").alias(f"{OWN}late"),
-        )
-    except pl.exceptions.ComputeError as error:  # `localtime` and the like, which Python knows and Polars does not
-        raise InputError(_NO_ZONE.format(time_zone)) from error
-    # When clocks go back, one hour occurs twice. A stream shows which one a row is in: the second begins where its time
-    # stamps go back.
-    twice = local & (pl.col(f"{OWN}early") != pl.col(f"{OWN}late")).fill_null(False)
-    (repeated,) = sheet.counts(twice)
-    utc = pl.col(f"{OWN}early")
-    if repeated:
-        rule = "the second time begins where the clock goes back" if stream else "taken as the first time"
-        remarks.notes.append(f"{repeated} values of {name} lie in the hour that occurs twice in {time_zone}: {rule}")
-    if repeated and stream:
-        gpu = f"{OWN}gpu"
-        half = (pl.col(f"{OWN}late") - pl.col(f"{OWN}early")) // 2  # of what the clocks go back by
-        diff = clock.diff().cast(pl.Int64)
-        rare = diff.filter(diff > 0).median().over(gpu) >= half  # such readings may just not go on: 02:00, 02:00
-        fell = twice & ((diff.over(gpu) < -half) | (rare & (diff.over(gpu) <= 0))).fill_null(False)
-        utc = pl.when(twice & (fell.cum_sum().over(gpu, clock.dt.date()) > 0)).then(pl.col(f"{OWN}late")).otherwise(utc)
-    sheet.frame = sheet.frame.with_columns(pl.coalesce(target, pl.when(local).then(utc).otherwise(zoned)))
 
 
 def _in_utc(clock: pl.Expr, time_zone: str, ambiguous: Literal["earliest", "latest"]) -> pl.Expr:
@@ -259,8 +258,7 @@ class Times:
         if self._options.at is None:
             raise InputError(f"{self._rows.file}: {why}: say on which day it began, for example --at 2026-11-23")
         self._rows.used.add("at")
-        zone = _zone(self._options.time_zone)
-        return datetime.fromtimestamp(self._at_ns // _NS, UTC).astimezone(zone).replace(tzinfo=None)
+        return datetime.fromtimestamp(self._at_ns // NS, _zone(self._options.time_zone)).replace(tzinfo=None)
 
     @cached_property
     def _at_ns(self) -> int:
@@ -278,7 +276,7 @@ class Times:
             self._rows.note(COUNTED)
         every_s = self._options.every or 0.0
         try:
-            return text_of_ns(self._at_ns + round(sweep * every_s * _NS))
+            return text_of_ns(self._at_ns + round(sweep * every_s * NS))
         except (ValueError, OverflowError) as error:
             raise InputError(
                 f"{self._rows.file}: --every {every_s:g} puts its readings beyond the year 9999: give the seconds "

@@ -1,4 +1,15 @@
-"""Turn texts into numbers. Impossible values are refused; what means "unknown" becomes NULL."""
+"""Turn texts into numbers. Impossible values are refused; what means "unknown" becomes NULL.
+
+The unit of a duration may be proven by the other columns of its rows: published files of the same authors give `perf`
+in ms, in s and in ns, without a mark. What proves it, the strongest first:
+
+1. the same duration in a second column whose name states a unit (`perf_s`);
+2. the kernels' own start times, in s: (last start - first start) is the duration of (number - 1) kernels, or of the
+   whole run (not in a training, whose kernels are not its iterations);
+3. the training's own time, in s, a second or more: in one unit only, it holds between 10 and 100,000 iterations.
+
+Where nothing proves it, the user is asked, because nobody would ever notice a wrong unit.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +21,21 @@ import polars as pl
 
 from ...errors import InputError, UnitError
 from .content import LINE, OWN, Rule, Sheet
-from .layout import Bound
+from .layout import Bound, unit_behind
 from .meanings import PLACEHOLDERS, Meaning
 from .options import typed
-from .units import UNITS, find
+from .units import UNITS, Unit, find, split_label
 
 _NUMBER = r"^([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
 # 1,5 or 1,234.5 or 1 234 or 12,5 W
 _SEPARATED = r"^[+-]?[0-9.]*[0-9][ ,'\u00a0][0-9][0-9 ,.'\u00a0]*(?:[A-Za-z%°µμ].*)?$"
 _LABELLED = _NUMBER + r"[ \u00a0]*([A-Za-z%°µμ].*)$"
 _LABEL = f"{OWN}label"  # what stands behind the number of a row, while its column is read
-_BARE = ""
-_SAMPLE = 1000  # texts by which a column is known
+_TIME = UNITS["time"]
+_CANDIDATES = (_TIME["s"], _TIME["ms"], _TIME["us"], _TIME["ns"])
+_AGREES = 0.05  # kernel start times agree with the mean kernel to 0.2 % in the published files
+_ITERATIONS, _SHORTEST_S = (10, 100_000), 1.0  # of a training
+_KERNELS = ("kern_min_start", "kern_max_start", "num_kerns")
 _POINT = "write numbers with a decimal point, not a decimal comma, and nothing between thousands (1234.5)"
 
 
@@ -58,31 +72,27 @@ def numbers(
     minus_one: bool,
     required: str = "",
     unless: pl.Expr | None = None,
-    spend: bool = False,
 ) -> None:
     """Parse columns of numbers into `parsed(meaning)`, in the meaning's unit.
 
-    The unit of a duration may be proven later, by other columns. If nothing states it, the numbers stay as they are and
-    `bound.unit` stays None. A row whose value is no number, has a foreign unit, or lies outside the meaning's limits is
-    refused, and so is one that lacks the meaning called `required`, `unless` that holds for the row. Raises InputError
-    (UnitError) where no value of a column can be one. With `spend`, the texts are dropped, which take much memory.
+    The unit of a duration may be proven later, by other columns (`prove_unit`). If nothing states it, the numbers stay
+    as they are and `bound.unit` stays None. A row whose value is no number, has a foreign unit, or lies outside the
+    meaning's limits is refused, and so is one that lacks the meaning called `required`, `unless` that holds for the
+    row. Raises InputError (UnitError) where no value of a column can be one.
     """
     rules: list[Rule] = []
     for bound in items:
         name, meaning, unknown = bound.column, bound.meaning, pl.col(missing(bound.meaning))
         separated = _parse(sheet, bound, remarks, minus_one=minus_one, counted=meaning.name != required)
-        value = pl.col(parsed(meaning))
         reason = f"{name} is not a readable {meaning.dimension or 'number'}" + (f": {_POINT}" if separated else "")
         outside = (
             f"outside {meaning.low:g} to {meaning.high:g}" if meaning.high < math.inf else f"below {meaning.low:g}"
         )
         limits = f"{outside} {meaning.unit}".removesuffix("ratio").rstrip()
-        rules.append((~unknown & value.is_null(), reason))
+        rules.append((~unknown & pl.col(parsed(meaning)).is_null(), reason))
         rules.append((~unknown & ~_inside(bound), f"{name} is {limits}"))
         if meaning.name == required:
             rules.append((unknown if unless is None else unknown & ~unless, f"{name} is missing"))
-        if spend:
-            sheet.frame = sheet.frame.drop(name)
     sheet.refuse(*rules)
 
 
@@ -125,20 +135,15 @@ def _parse(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, cou
     placeholders = without - empty if sheet.format else without  # a row of a format need not have every column
     if placeholders and counted:
         remarks.placeholders[name] = placeholders
-    texts = sheet.frame.lazy().filter(~unknown & value.is_null()).select(name).head(_SAMPLE).collect()[name]
+    separated = strange and not sheet.format and sheet.counts(~unknown & pl.col(name).str.contains(_SEPARATED))[0]
     if meaning.dimension:
-        labels = _split_labels(sheet, bound, texts) if strange else {}
-        if labels and sheet.unfinished:
-            whole = (pl.col(LINE) != sheet.unfinished) | pl.col(_LABEL).is_not_null()
-            sheet.frame = sheet.frame.with_columns(pl.when(whole).then(value).alias(parsed(meaning)))
-        scaled = _in_unit(sheet, bound, labels, believed=sheet.frame.height - without)
-        if scaled is not None:
-            sheet.frame = sheet.frame.with_columns(scaled.alias(parsed(meaning)))
+        if strange:
+            _split_labels(sheet, bound)
+        _convert(sheet, bound, believed=sheet.frame.height - without)
         if bound.unit is not None:
             remarks.units[name] = {"unit": bound.unit.name, "from": bound.source}
         sheet.frame = sheet.frame.drop(_LABEL, strict=False)
     (fitting,) = sheet.counts(_inside(bound))
-    separated = not sheet.format and bool(texts.str.contains(_SEPARATED).any())
     if sheet.frame.height > without and not fitting:
         line, text = sheet.frame.filter(~unknown).select(LINE, name).row(0)
         place = f"line {sheet.line(line)} has {text[:40]!r}"
@@ -150,33 +155,7 @@ def _parse(sheet: Sheet, bound: Bound, remarks: Remarks, *, minus_one: bool, cou
             f"one; say its unit with {typed('--unit', name, 'UNIT')}, or what it is with "
             f"{typed('--map', name, 'MEANING')}"
         )
-    return separated
-
-
-def _split_labels(sheet: Sheet, bound: Bound, texts: pl.Series) -> dict[str, int]:
-    """Read numbers with a text behind them (`46.19 W`): `parsed(meaning)` gets the number, `_LABEL` the text.
-
-    Returns how often each text stands there. The first rows tell which is usual: the others are few, and are read by a
-    pattern, which is slow.
-    """
-    text, value = pl.col(bound.column), pl.col(parsed(bound.meaning))
-    beside = texts.str.extract(_LABELLED, 2).str.strip_chars().drop_nulls()
-    label = beside.mode().sort()[0] if len(beside) else "W"
-    number = text.str.strip_suffix(label).str.strip_chars_end(" \u00a0").cast(pl.Float64, strict=False)
-    odd = ~pl.col(missing(bound.meaning)) & value.is_null()
-    sheet.frame = sheet.frame.with_columns(
-        pl.when(odd & number.is_finite()).then(number).otherwise(value).alias(parsed(bound.meaning)),
-        pl.when(odd & number.is_finite()).then(pl.lit(label)).alias(_LABEL),
-    )
-    if sheet.counts(odd)[0]:
-        parts = text.str.extract_groups(_LABELLED).struct
-        number = parts[0].cast(pl.Float64)
-        sheet.frame = sheet.frame.with_columns(
-            pl.when(odd & number.is_finite()).then(number).otherwise(value).alias(parsed(bound.meaning)),
-            pl.when(odd & number.is_finite()).then(parts[1].str.strip_chars()).otherwise(_LABEL).alias(_LABEL),
-        )
-    counts = sheet.frame[_LABEL].drop_nulls().value_counts(sort=True, name="n")
-    return dict(counts.rows())
+    return bool(separated)
 
 
 def _plain(bound: Bound) -> pl.Expr:
@@ -191,35 +170,53 @@ def _plain(bound: Bound) -> pl.Expr:
     return pl.when(number.is_finite()).then(number)
 
 
-def _in_unit(sheet: Sheet, bound: Bound, labels: dict[str, int], *, believed: int) -> pl.Expr | None:
-    """The numbers in the meaning's unit, or None if they stay as they are. Sets `bound.unit`.
+def _split_labels(sheet: Sheet, bound: Bound) -> None:
+    """Read numbers with a text behind them (`46.19 W`): `parsed(meaning)` gets the number, `_LABEL` the text.
 
-    `labels` are the texts beside values, and how many have each. --unit overrules everything. A unit in the column's
-    name or in --map must agree with the units after the values. If only the format is known, the unit after most values
-    counts. A number whose own unit does not fit becomes null.
+    In a last line that does not end, the unit may be cut off: a bare number there counts for nothing.
     """
-    meaning, name = bound.meaning, bound.column
-    target, number = UNITS[meaning.dimension][meaning.unit], pl.col(parsed(meaning))
-    units = {label: unit for label in labels if (unit := find(label, meaning.dimension)) is not None}
+    value, column = pl.col(parsed(bound.meaning)), parsed(bound.meaning)
+    parts = pl.col(bound.column).str.extract_groups(_LABELLED).struct
+    number = parts[0].cast(pl.Float64)
+    beside = ~pl.col(missing(bound.meaning)) & value.is_null() & number.is_finite()
+    sheet.frame = sheet.frame.with_columns(
+        pl.when(beside).then(number).otherwise(value).alias(column),
+        pl.when(beside).then(parts[1].str.strip_chars()).alias(_LABEL),
+    )
+    if sheet.unfinished and sheet.frame[_LABEL].count():
+        whole = (pl.col(LINE) != sheet.unfinished) | pl.col(_LABEL).is_not_null()
+        sheet.frame = sheet.frame.with_columns(pl.when(whole).then(value).alias(column))
+
+
+def _convert(sheet: Sheet, bound: Bound, *, believed: int) -> None:
+    """Bring the numbers into the meaning's unit, and set `bound.unit`. One whose own unit does not fit becomes null.
+
+    --unit overrules everything. A unit in the column's name or in --map must agree with the units after the values. If
+    only the format is known, the unit after most of the `believed` values counts. Raises UnitError.
+    """
+    meaning, name, column = bound.meaning, bound.column, parsed(bound.meaning)
+    has_labels = _LABEL in sheet.frame.columns
+    counts = dict(sheet.frame[_LABEL].drop_nulls().value_counts(sort=True, name="n").rows()) if has_labels else {}
+    units = {label: unit for label in counts if (unit := find(label, meaning.dimension)) is not None}
     say_which = f"say which with {typed('--unit', name, 'UNIT')}"
-    bare_count = True  # a number without a unit is in the column's unit
+    bare_counts = True  # a number without a unit is in the column's unit
     if bound.source == "--unit" and bound.unit is not None:
-        units = dict.fromkeys(labels, bound.unit)
-    elif labels and not units and sum(labels.values()) == believed:
+        units = dict.fromkeys(counts, bound.unit)
+    elif counts and not units and sum(counts.values()) == believed:
         raise UnitError(
-            f"{sheet.file}: column {name!r} has values in {next(iter(labels))[:20]!r}, which is not a unit of "
+            f"{sheet.file}: column {name!r} has values in {next(iter(counts))[:20]!r}, which is not a unit of "
             f"{meaning.dimension} ({', '.join(UNITS[meaning.dimension])}); {say_which}"
         )
     elif bound.source not in ("", "the format"):
         others = [label for label, unit in units.items() if unit != bound.unit]
-        if others and bound.unit is not None and sum(labels[label] for label in others) == believed:
+        if others and bound.unit is not None and sum(counts[label] for label in others) == believed:
             raise UnitError(
                 f"{sheet.file}: {bound.source} says {bound.unit.name} and the values say {others[0]}; {say_which}"
             )
         units = {label: unit for label, unit in units.items() if unit == bound.unit}
-    elif sum(labels[label] for label in units) * 2 > believed:
+    elif sum(counts[label] for label in units) * 2 > believed:
         unit = next(iter(units.values()))
-        bare_count = bound.unit == unit  # a bare number among numbers with units must be in the format's unit
+        bare_counts = bound.unit == unit  # a bare number among numbers with units must be in the format's unit
         bound.unit, bound.source = unit, "the values"
     elif meaning.unit != "ratio":  # a unit that stands after only a few values is not the column's unit; 50 % is 0.5
         units = {label: unit for label, unit in units.items() if unit == bound.unit}
@@ -228,21 +225,19 @@ def _in_unit(sheet: Sheet, bound: Bound, labels: dict[str, int], *, believed: in
         raise UnitError(
             f"{sheet.file}: column {name!r} has no unit; give it: {as_mapped} or {typed('--unit', name, meaning.unit)}"
         )
-    if bound.unit is None:  # a number with a text behind it is no plain number
-        return pl.when(pl.col(_LABEL).is_null()).then(number) if labels else None
-    factor, offset = bound.unit.to(target)
-    if not labels:
-        return None if bound.unit == target else number * factor + offset
-    scales = {label: unit.to(target) for label, unit in units.items()}
-    factors = {label: scale[0] for label, scale in scales.items()} | ({_BARE: factor} if bare_count else {})
-    offsets = {label: scale[1] for label, scale in scales.items()} | {_BARE: offset}
-    label = pl.col(_LABEL).fill_null(_BARE)
-    scaled = number * label.replace_strict(factors, default=None, return_dtype=pl.Float64)
-    return (
-        scaled + label.replace_strict(offsets, default=0.0, return_dtype=pl.Float64)
-        if any(offsets.values())
-        else scaled
-    )
+    number, label = pl.col(column), pl.col(_LABEL) if has_labels else pl.lit(None, pl.String)
+    target = UNITS[meaning.dimension][meaning.unit]
+    scaled = pl.lit(None, pl.Float64)
+    for stated in dict.fromkeys(units.values()):
+        factor, offset = stated.to(target)
+        of_unit = label.is_in([text for text, unit in units.items() if unit == stated])
+        scaled = pl.when(of_unit).then(number * factor + offset).otherwise(scaled)
+    factor, offset = (1.0, 0.0) if bound.unit is None else bound.unit.to(target)
+    if bare_counts and factor == 1.0 and not offset:
+        scaled = pl.when(label.is_null()).then(number).otherwise(scaled)
+    elif bare_counts:
+        scaled = pl.when(label.is_null()).then(number * factor + offset).otherwise(scaled)
+    sheet.frame = sheet.frame.with_columns(scaled.alias(column))
 
 
 def _inside(bound: Bound) -> pl.Expr:
@@ -251,3 +246,86 @@ def _inside(bound: Bound) -> pl.Expr:
     if bound.unit is None and bound.meaning.dimension:
         return value.is_not_null()
     return value.is_between(bound.meaning.low, bound.meaning.high).fill_null(False)
+
+
+# -- the unit of a duration -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """The unit that other columns prove. `seconds` is the same duration, where they have it."""
+
+    unit: Unit
+    columns: tuple[str, ...]
+    source: str
+    seconds: pl.Expr | None = None
+
+
+def prove_unit(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
+    """Find the unit of the duration, turn `parsed(time)` into ms, and refuse rows that contradict themselves.
+
+    Raises UnitError where nothing says or proves the unit, or a proof contradicts the name of the column.
+    """
+    name, column = bound.column, parsed(bound.meaning)
+    scale = 1.0 if bound.unit is None else bound.unit.to(_TIME["ms"])[0]
+    proof = _proof(sheet, bound, pl.col(column) / scale)  # of the number as it was written
+    if bound.unit is None:
+        if proof is None:
+            raise UnitError(
+                f"{sheet.file}: column {name!r} has no unit, and no other column proves one; say it, for example "
+                f"{typed('--unit', name, 'ms')}"
+            )
+        bound.unit, bound.source = proof.unit, proof.source
+        sheet.frame = sheet.frame.with_columns(pl.col(column) * proof.unit.to(_TIME["ms"])[0])
+        remarks.units[name] = {"unit": proof.unit.name, "from": proof.source}
+    elif proof is not None and proof.unit != bound.unit:
+        if bound.source != "--unit":
+            raise UnitError(
+                f"{sheet.file}: {bound.source} says {bound.unit.name}, but {proof.source} says {proof.unit.name}; "
+                f"say which with {typed('--unit', name, 'UNIT')}"
+            )
+        remarks.notes.append(
+            f"--unit says {name} is in {bound.unit.name}; by {proof.source} it is in {proof.unit.name}"
+        )
+    if proof is not None and proof.seconds is not None:
+        error = (pl.col(column) / (proof.seconds * 1000) - 1.0).abs()
+        agreeing, contradicting = sheet.counts(error < _AGREES, error > _AGREES)
+        if agreeing > contradicting:
+            sheet.refuse((error > _AGREES, f"{name} contradicts the row's own {' and '.join(proof.columns)}"))
+
+
+def _proof(sheet: Sheet, bound: Bound, raw: pl.Expr) -> _Proof | None:
+    columns = {name.lower(): name for name in sheet.names}
+    base = split_label(bound.column)[0].removesuffix(f"_{unit_behind(bound.column, bound.meaning)}").lower()
+    twins = [(columns.get(f"{base}_{unit.name}", bound.column), unit) for unit in _CANDIDATES]
+    proofs: list[tuple[tuple[str, ...], str, pl.Expr]] = [
+        ((twin,), f"column {twin!r}", _number(twin) * unit.factor) for twin, unit in twins if twin != bound.column
+    ]
+    trained = next((name for name in sheet.names if name.lower().startswith("train_time")), None)
+    if trained is None and columns.keys() >= set(_KERNELS):
+        kernels = tuple(columns[name] for name in _KERNELS)
+        first, last, number = map(_number, kernels)
+        durations = ((last - first) / (number - 1), last - first)
+        proofs += [(kernels, "the kernels' start times", seconds) for seconds in durations]
+    for names, source, seconds in proofs:
+        ratio = raw / pl.when(seconds > 0).then(seconds)
+        comparable, *agreeing = sheet.counts(
+            ratio.is_finite(), *((ratio * unit.factor - 1.0).abs() < _AGREES for unit in _CANDIDATES)
+        )
+        for unit, count in zip(_CANDIDATES, agreeing, strict=True):
+            if count * 2 > comparable:
+                return _Proof(unit, names, source, seconds)
+    if trained is None:
+        return None
+    ratio = raw / pl.when(_number(trained) >= _SHORTEST_S).then(_number(trained))
+    middle = sheet.frame.select(ratio.filter(ratio.is_finite() & (ratio > 0)).median()).item()
+    if middle is None:
+        return None
+    fewest, most = _ITERATIONS
+    units = [unit for unit in _CANDIDATES if 1 / most <= middle * unit.factor <= 1 / fewest]
+    return _Proof(units[0], (trained,), f"column {trained!r}") if len(units) == 1 else None
+
+
+def _number(name: str) -> pl.Expr:
+    """The number that a text begins with: published training times have words behind it."""
+    return pl.col(name).str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
