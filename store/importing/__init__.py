@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .importer import Parsed, import_file, read_file
 from .options import Options
-from .report import Report
+from .provenance import Report
 
 __all__ = ["Options", "Parsed", "Report", "import_file", "read_file"]

@@ -15,7 +15,7 @@ from .content import LINE, Sheet
 from .layout import Bound, Layout, recognise
 from .meanings import PLACEHOLDERS
 from .options import Options, typed
-from .report import Report
+from .provenance import Report
 from .times import times
 from .values import Remarks, is_placeholder, numbers, parsed
 

@@ -24,7 +24,7 @@ from . import content
 from .content import LINE, RECORD, Sheet
 from .options import Options
 from .rows import Rows
-from .times import COUNTED, UntimedError, text_of_ns
+from .times import COUNTED, NS, UntimedError, text_of_ns
 from .tools import (
     dmon,
     exporter,
@@ -42,8 +42,7 @@ HEAD = 1 << 16  # bytes of a file by which it is known, behind lines of nvidia-s
 _MESSAGES = re.compile(
     rb"(?:(?:Failed to initialize|Unable to determine|NVIDIA-SMI has failed|NVML library version)[^\n]*\n\s*)+"
 )
-_NS = 10**9
-_OLDEST_NS = 1_136_073_600 * _NS  # 2006: a file that says it is older has no true time
+_OLDEST_NS = 1_136_073_600 * NS  # 2006: a file that says it is older has no true time
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +183,9 @@ def _check_one_host(sheet: Sheet, node: str) -> None:
     rows = sheet.frame.filter(uuid if "node" not in sheet.frame.columns else uuid & (pl.col("node") == ""))
     shared = rows.group_by(where).agg(pl.col("gpu").unique(maintain_order=True), pl.col(LINE).first())
     shared = shared.filter(pl.col("gpu").list.len() > 1).sort(LINE)
-    if not shared.height:
-        return
     hosts: dict[str, str] = {}  # GPU -> a GPU of the same host
-    for gpus in rows.group_by(when, maintain_order=True).agg(pl.col("gpu").unique(maintain_order=True))["gpu"]:
+    together = rows.group_by(when, maintain_order=True).agg(pl.col("gpu").unique(maintain_order=True))["gpu"]
+    for gpus in together if shared.height else ():
         known = {hosts.get(gpu, gpu) for gpu in gpus}
         hosts |= dict.fromkeys(gpus, min(known))
         hosts = {gpu: min(known) if host in known else host for gpu, host in hosts.items()}
@@ -205,8 +203,8 @@ def _rows(path: Path, known: Format, text: str, options: Options) -> Rows:
     """The rows of a file. If it has no times and no option gives them, it was written when it was last changed."""
     rows = Rows(content.shown(path), options)
     changed = path.stat().st_mtime_ns
-    believed = options.at is None and _OLDEST_NS < changed <= time.time_ns() + _NS
-    date = f"when the file was last changed ({text_of_ns(changed)[:19]} UTC)" if believed else ""
+    believed = options.at is None and _OLDEST_NS < changed <= time.time_ns() + NS
+    date = f"when the file was last changed ({text_of_ns(changed)[:19]} UTC); if that is wrong, import it into a new"
     try:
         known.read(text, rows)
     except UntimedError:
@@ -216,23 +214,13 @@ def _rows(path: Path, known: Format, text: str, options: Options) -> Rows:
         trial = Rows(rows.file, replace(options, at=text_of_ns(changed), every=step_s))
         known.read(text, trial)  # to count the readings
         behind_s = (trial.sweeps - 1) * (step_s or 0.0)
-        rows = Rows(rows.file, replace(options, at=text_of_ns(changed - round(behind_s * _NS)), every=step_s))
+        rows = Rows(rows.file, replace(options, at=text_of_ns(changed - round(behind_s * NS)), every=step_s))
         known.read(text, rows)
-        if COUNTED in rows.notes:
-            rows.notes.remove(COUNTED)  # the note below says it
         if behind_s:
-            apart = "" if options.every else f", as {known.name} does by default"
-            rows.note(
-                f"it has no times: they are counted back from {date}, {step_s:g} s apart{apart}; "
-                "if that is wrong, import it into a new store with --at and --every"
-            )
+            rows.notes.remove(COUNTED)  # the note below says it
+            rows.note(f"its times are counted back, {step_s:g} s apart, from {date} store with --at and --every")
         else:
-            rows.note(
-                f"it has no time: it is taken from {date}; if that is wrong, import it into a new store with --at"
-            )
+            rows.note(f"its time is taken from {date} store with --at")
     if known.kind == "runs" and believed and rows.date_events(changed):
-        rows.note(
-            f"what happened to a GPU has no time in it, so that is {date}; if that is wrong, import it into a new "
-            "store with --at"
-        )
+        rows.note(f"what happened to a GPU has no time in it, so that is {date} store with --at")
     return rows

@@ -123,19 +123,19 @@ def _of_rows(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: O
 
 
 def of_one_cluster(sheet: Sheet, remarks: Remarks, options: Options) -> None:
-    """Refuse rows of several clusters, whose GPUs may have the same name; with UUIDs, only tell of them."""
+    """Refuse rows of several clusters that have GPUs of the same name, and tell of other rows of several clusters."""
     for column in (name for name in sheet.frame.columns if name.lower() in CLUSTER):
-        clusters = sheet.frame.filter(~is_placeholder(column, minus_one=False))[column].str.to_lowercase()
-        first, second = [*clusters.unique().sort()[:2], None, None][:2]
-        if second is None:
+        rows = sheet.frame.filter(~is_placeholder(column, minus_one=False))
+        rows = rows.select("=gpu", "=uuid", pl.col(column).str.strip_chars().str.to_lowercase())
+        if rows[column].n_unique() < 2:
             continue
-        advice = (
-            f"column {column!r} has rows of {first} and of {second}: split the file, and import each part with "
-            "--cluster NAME"
-        )
-        if sheet.frame["=uuid"].null_count():
-            raise InputError(f"{sheet.file}: {advice}")
-        remarks.notes.append(f"{advice}, if these differ; all are stored as of cluster {options.cluster}")
+        mixed = "column {!r} has rows of {} and of {}".format(column, *rows[column].unique().sort())
+        advice = "split the file, and import each part with --cluster NAME"
+        per_gpu = rows.filter(pl.col("=uuid").is_null()).group_by("=gpu").agg(pl.col(column).n_unique())
+        shared = per_gpu.filter(pl.col(column) > 1)["=gpu"].sort()
+        if len(shared):
+            raise InputError(f"{sheet.file}: {mixed}, and both have a GPU {shared[0]}: {advice}")
+        remarks.notes.append(f"{mixed}, and all are stored as of cluster {options.cluster}: if they differ, {advice}")
 
 
 def of_the_time(sheet: Sheet, stamps: str, remarks: Remarks, options: Options) -> None:

@@ -22,8 +22,7 @@ from .content import LINE, Sheet
 from .layout import Layout, recognise
 from .meanings import BOARD, LIMITS
 from .options import FLEET, Options
-from .provenance import Provenance
-from .report import Counts, Report
+from .provenance import Counts, Provenance, Report
 from .values import Remarks
 
 if TYPE_CHECKING:
@@ -67,12 +66,10 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     loaded = formats.load(path)
     provenance = Provenance(loaded, options)
     store = None if isinstance(into, Path) else into
-    if store is not None and (before := provenance.same(store)) is not None:
+    if store is not None and (before := provenance.earlier(store)) is not None:
         return before  # before a large file is cut into rows, which takes long
     sheet = formats.read(loaded, options)
     if store is not None:
-        if (before := provenance.earlier(store)) is not None:
-            return before
         fleet, cards = (cache(partial(query, store, options.cluster)) for query in (_fleet, _cards))
         order = tags.slurm_order(store.root / tags.SPOOL, options.cluster)
         options = replace(options, fleet=fleet, cards=cards, slurm_order=order)
@@ -153,14 +150,7 @@ def _runs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFr
     frame = parsed.frame.filter(~again)
     duplicates = [*parsed.duplicates, *parsed.frame.filter(again)[LINE]]
     report = parsed.report
-    if options.gpu is None:
-        earlier = frame.filter(_after_the_file(parsed.sheet))["gpu"].unique().sort()
-        earlier = earlier.filter(earlier.is_in(stored["gpu"].unique().implode()))
-        if len(earlier):
-            report.notes.append(
-                f"the store has runs of {', '.join(earlier[:3])} already, from another file of this name: if those are "
-                "of another node, import both into a new store with --node NAME"
-            )
+    _tell_of_namesakes(parsed, options, frame, stored["gpu"].unique())
     report.total.kept, report.total.duplicates = frame.height, len(duplicates)
     report.workloads = _by_workload(parsed, frame, duplicates)
     board = [column for column in BOARD if column in frame.columns]
@@ -195,19 +185,12 @@ def _by_workload(parsed: Parsed, kept: pl.DataFrame, duplicates: list[int]) -> d
 
 def _telemetry(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:
     """The rows of each table. Readings that the store already has are counted as duplicates."""
-    gpu, ts, notes = pl.col("gpu"), pl.col("ts"), parsed.report.notes
-    frame = parsed.frame
+    gpu, ts, frame = pl.col("gpu"), pl.col("ts"), parsed.frame
     of_these = gpu.is_in(frame["gpu"].unique().implode()) & (pl.col("cluster") == options.cluster)
     in_store = store.scan("telemetry").filter(of_these)
-    unnamed = frame.filter(pl.col("uuid").is_null())["gpu"].unique()
-    earlier = store.collect(in_store.filter(gpu.is_in(unnamed.implode())).select("gpu").unique())["gpu"].sort()
-    if len(earlier):
-        notes.append(
-            f"the store has readings of {', '.join(earlier[:3])} already: if that is another GPU of the same name, "
-            f"give each a name of its own (--gpu NAME, or query uuid)"
-        )
+    _tell_of_namesakes(parsed, options, frame, store.collect(in_store.select("gpu").unique())["gpu"])
     if len(numbered := _known_by_number(store, frame, options.cluster)):
-        notes.append(
+        parsed.report.notes.append(
             f"the store knows {', '.join(numbered[:3])}{', ...' if len(numbered) > 3 else ''} by node and number only, "
             "and this file has UUIDs there: each counts as two GPUs, and so does its energy; import files with UUIDs "
             "into a new store first, and files with numbers find their GPUs"
@@ -232,6 +215,17 @@ def _after_the_file(sheet: Sheet) -> pl.Expr:
     return pl.col("uuid").is_null() & pl.col("node").is_null() & ((gpu == stem) | gpu.str.starts_with(f"{stem}:"))
 
 
+def _tell_of_namesakes(parsed: Parsed, options: Options, frame: pl.DataFrame, stored_gpus: pl.Series) -> None:
+    """Tell of GPUs that the store has, which are named after another file of the same name."""
+    namesakes = frame.filter(_after_the_file(parsed.sheet) & pl.col("gpu").is_in(stored_gpus.implode()))
+    names = namesakes["gpu"].unique().sort()
+    if options.gpu is None and len(names):
+        parsed.report.notes.append(
+            f"the store has {parsed.kind} of {', '.join(names[:3])} already, from another file of this name: if those "
+            "are of another node, import both into a new store with --node NAME"
+        )
+
+
 def _check_another_file(parsed: Parsed, stored: pl.DataFrame) -> None:
     """Refuse readings between those of another GPU whose file has the same name, such as n1/gpu.csv and n2/gpu.csv."""
     for (name,), rows in parsed.frame.filter(_after_the_file(parsed.sheet)).group_by("gpu", maintain_order=True):
@@ -246,13 +240,11 @@ def _check_another_file(parsed: Parsed, stored: pl.DataFrame) -> None:
 
 def _known_by_number(store: Store, frame: pl.DataFrame, cluster: str) -> list[str]:
     """The names of GPUs of which the store has no UUID, and these rows have one."""
-    with_slots = frame.filter(pl.col("uuid").str.starts_with("GPU-") & pl.col("slot").is_not_null())
+    with_slots = frame.filter(pl.col("uuid").str.starts_with("GPU-"))
     names = with_slots.select(pl.format("{}/{}", "node", "slot").alias("name")).unique().drop_nulls()["name"]
-    if not len(names):
-        return []
-    bare = store.sql("select cluster, name, gpu from gpus_now where uuid is null and parent is null and name <> gpu")
-    numbered = {row["name"] for row in bare.to_pylist() if row["cluster"] == cluster}
-    return sorted(numbered & set(names), key=by_number)
+    bare = "select cluster, name from gpus_now where uuid is null and parent is null and name <> gpu"
+    known = store.sql(bare).to_pylist() if len(names) else []
+    return sorted({row["name"] for row in known if row["cluster"] == cluster} & set(names), key=by_number)
 
 
 def _unseen(parsed: Parsed, stored: pl.DataFrame) -> pl.DataFrame:
@@ -302,17 +294,19 @@ def _jobs(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFr
 def _timelines(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:
     """The rows of each table. Operations that the store already has are counted as duplicates."""
     new, gpus = timelines.unseen(store, parsed.frame, options)
-    parsed.report.total.duplicates += parsed.frame.height - new.height
-    parsed.report.total.kept = new.height
-    return {"operations": new.drop(LINE), "gpus": gpus}
+    return {"operations": _counted(parsed, new), "gpus": gpus}
 
 
 def _node_power(store: Store, parsed: Parsed, options: Options) -> dict[str, pl.DataFrame]:  # noqa: ARG001
     """The rows of `node_power`. Readings that the store already has are counted as duplicates."""
-    new = node_power.unseen(store, parsed.frame)
+    return {"node_power": _counted(parsed, node_power.unseen(store, parsed.frame))}
+
+
+def _counted(parsed: Parsed, new: pl.DataFrame) -> pl.DataFrame:
+    """The new ones among the rows; the report counts the rest as duplicates."""
     parsed.report.total.duplicates += parsed.frame.height - new.height
     parsed.report.total.kept = new.height
-    return {"node_power": new.drop(LINE)}
+    return new.drop(LINE)
 
 
 _PARSERS = {
