@@ -105,10 +105,6 @@ _OTHERS = (
         r"\A[0-9]{2}/[0-9]{2}/[0-9]{4} [0-9:]{8}(?:\.[0-9]+)?;[A-Za-z]{1,2};|\A\"JOB_[A-Z]+\" \"[0-9.]+\" [0-9]+ ",
         f"an account of jobs as PBS or LSF writes it; {_AS_CSV}",
     ),
-    (
-        r"\A\s*\{[\s\S]{0,9999}\"nodeName\"|\A\s*\{[\s\S]{0,9999}\"JOBID\":",
-        f"what kubectl or bjobs print of jobs; {_AS_CSV}",
-    ),
 )
 
 

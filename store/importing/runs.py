@@ -66,7 +66,6 @@ def parse(
     numbers(sheet, measured, remarks, minus_one=True, required="time", unless=pl.col("=status") != Outcome.OK.value)
     for lost in further_numbers(sheet, [item for item in bound.values() if item.lenient], remarks):
         del bound[lost.meaning.name]
-    _within_own_limits(sheet, bound)
     if "began" in bound:
         times(sheet, bound["began"], remarks, minus_one=True, stream=False, time_zone=options.time_zone)
     elif options.at is not None:
@@ -151,26 +150,8 @@ def _check_texts(sheet: Sheet, layout: Layout) -> None:
     identity.refuse_strange(sheet, *rules)
 
 
-def _within_own_limits(sheet: Sheet, bound: dict[str, Bound]) -> None:
-    """If the file gives a minimum and a maximum, the row's median must lie between them, else the row is damaged."""
-    rules = []
-    for key in _MEDIANS:
-        three = [bound[name] for name in (key, f"{key}_min", f"{key}_max") if name in bound]
-        if len(three) == 3:
-            value, low, high = (pl.col(parsed(item.meaning)) for item in three)
-            column, lowest, highest = (item.column for item in three)
-            outside = (value < low * (1 - 1e-6)) | (value > high * (1 + 1e-6))
-            if sheet.counts(outside)[0] * 2 > sheet.frame.height:
-                raise InputError(
-                    f"{sheet.file}: {column!r} is outside {lowest!r} to {highest!r} on most rows: say what the columns "
-                    f"are with --map, or take {lowest!r} out of the file"
-                )
-            rules.append((outside, f"{column} is outside the row's own {lowest} to {highest}"))
-    sheet.refuse(*rules)
-
-
 def _note_doubts(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
-    """Tell of durations far from the median, and of inputs of several sizes: they are stored as the file has them."""
+    """Tell of durations far from the median: they are stored as the file has them."""
     group = ["=workload", *(bound[key].column for key in ("input_size", "warmup") if key in bound)]
     ratio = pl.col("=time") / pl.col("=time").median().over(group)
     far = sheet.frame.filter((ratio > _FAR) | (ratio < 1 / _FAR))[LINE]
@@ -180,11 +161,6 @@ def _note_doubts(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> Non
             f"workload (first line {sheet.line(far[0])}): a damaged number or another unit; if so, mend the file and "
             "import it into a new store"
         )
-    if "input_size" in bound:
-        sizes = sheet.frame.group_by("=workload").agg(pl.col(bound["input_size"].column).n_unique().alias("n"))
-        most = sizes["n"].max()
-        if isinstance(most, int) and most > 1:
-            remarks.notes.append(f"{most} different input sizes under one workload: their times are not comparable")
 
 
 def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:

@@ -73,12 +73,6 @@ class _Reading:
         """The time as rows have it."""
         return stamp_text(self.when)
 
-    @property
-    def numbers(self) -> tuple[object, ...]:
-        """All that it measured, for a comparison."""
-        values = sorted((metric, number) for metric, (_, number, _) in self.values.items())
-        return (self.whose.key, self.xid or 0, values, sorted(self.xid_counts.items()))
-
 
 def read_answer(answer: str, rows: Rows) -> None:
     """Add a row for each GPU and time in the answer. Raises InputError where it has no series of GPUs."""
@@ -127,21 +121,13 @@ def read(page: str, rows: Rows) -> None:
     groups = list(_by_node_and_time(pages.readings(page)))
     readings = [reading for _, together in groups for reading in together]
     units = _units_of_times(readings, pages.words, rows)
-    last: dict[str, list[tuple[object, ...]]] = {}
     counts: dict[tuple[str, int], int] = {}
-    repeats = 0
     for node, together in groups:
-        measured = [reading for reading in together if reading.measured]
-        numbers = sorted(reading.numbers for reading in measured)
-        repeats += len(measured) * (last.get(node) == numbers)
-        last[node] = numbers or last.get(node, [])
-        for reading in measured:
+        for reading in (reading for reading in together if reading.measured):
             key = rows.add(reading.line, _row(reading, units[node]))
             if reading.whose.instance is None:
                 _tell_xids(key, reading, counts, rows)
     _add_jobs(readings, rows)
-    if repeats:
-        rows.note(f"{repeats} rows repeat all numbers of their node: its exporter had nothing new")
 
 
 def stamp_text(when: str | int) -> str:

@@ -15,11 +15,10 @@ import re
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from ....errors import InputError
 from ..content import written
-from ..rows import Rows, Value
+from ..rows import Rows, Value, finite
 from ..units import UNITS, find, split_label
 
 _SHARE = 0.01  # of the time of all kernels of a GPU: a kernel that takes less is not stored
@@ -42,14 +41,12 @@ _SECTION = re.compile(r"^=+([0-9]*)=+\s*(.*)$")
 _OF_DEVICE = re.compile(r'Device "(.+)"')
 _NO_KERNEL = re.compile(r"^\[|^(?:cuda|cu)[A-Z]\w*$|^$")  # copies, readings, calls of the API
 _LOCAL = re.compile(r"^(?:localhost|[0-9.]+|[0-9a-f:]*:[0-9a-f:]*)?$")  # the machine that was profiled on has no name
-# Readings of nvprof: the part of the value, and what makes it one of the meaning.
+# Readings of nvprof: by meaning, the part of the value, and what makes it one of the meaning.
 _READINGS = {
-    "sm_clock [MHz]": ("[SM/Memory Clock (MHz)]", 0, 1.0),
-    "mem_clock [MHz]": ("[SM/Memory Clock (MHz)]", 1, 1.0),
-    "temperature [C]": ("[Temperature (C)]", 0, 1.0),
-    "power [W]": ("[Power/Limit (mW)]", 0, 1e-3),
+    "[SM/Memory Clock (MHz)]": (("sm_clock [MHz]", 0, 1.0), ("mem_clock [MHz]", 1, 1.0)),
+    "[Temperature (C)]": (("temperature [C]", 0, 1.0),),
+    "[Power/Limit (mW)]": (("power [W]", 0, 1e-3),),
 }
-_READING_NAMES = {name for name, _, _ in _READINGS.values()}
 # Metrics of ncu: durations, and clocks by meaning.
 _DURATIONS = ("duration", "gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration_measured_user.sum")
 _CLOCKS = {
@@ -99,10 +96,10 @@ class _Launch:
 
 @dataclass
 class _Gpu:
-    """What tables say of one GPU: the launches of each kernel; readings by name, each with its time."""
+    """What tables say of one GPU: the launches of each kernel; readings by meaning, each with its time."""
 
     kernels: dict[str, list[_Launch]] = field(default_factory=dict)
-    readings: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    readings: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
 
 # By the process that was profiled, what it calls the GPU (`Tesla V100-SXM2-16GB (0)`, or a number), and the node.
@@ -117,20 +114,6 @@ def fits_nvprof(head: str) -> bool:
 def fits_ncu(head: str) -> bool:
     """Whether a file that begins so has a table of Nsight Compute."""
     return _HEADERS["ncu"].search(head) is not None and ("Metric Name" in head or "__" in head)
-
-
-def read_nvprof(text: str, rows: Rows) -> None:
-    """Add the kernels of each table in the text. Raises InputError where there is none, or a table lacks columns."""
-    tables: dict[str, _Gpus] = {"trace": {}, "summary": {}}
-    for line in _lines(text, rows):
-        if line.kind in tables:
-            gpu = tables[line.kind].setdefault((line.process, line.text("device") or line.gpu, ""), _Gpu())
-            _take(line, gpu, rows)
-    if not any(gpu.kernels for gpus in tables.values() for gpu in gpus.values()):
-        raise InputError(f"{rows.file}: {_nothing(text)}")
-    tool = "nsys" if re.search(r"(?:Duration|Avg) \(\w+\)", text) else "nvprof"  # nsys has the units in the names
-    for kind, gpus in tables.items():
-        _add(gpus, rows, tool, text, ends=kind == "summary")
 
 
 def _lines(text: str, rows: Rows) -> Iterator[_Line]:
@@ -180,22 +163,32 @@ def _are_units(cells: list[str]) -> bool:
     return any(cells) and all(re.fullmatch(r"|%|[a-zA-Z]{1,6}(?:/[a-zA-Z]{1,8})?", cell) for cell in cells)
 
 
-def _nothing(text: str) -> str:
-    if _HEADERS["metrics"].search(text):
-        return "it has metrics of kernels and no durations: profile with --print-gpu-trace --csv, or with --csv alone"
-    if not (_HEADERS["trace"].search(text) or _HEADERS["summary"].search(text)):
-        return "it has no table of kernels in CSV: profile with --csv"
-    return "no kernel is in it: nothing ran on a GPU, or the file was cut"
+def read_nvprof(text: str, rows: Rows) -> None:
+    """Add the kernels of each table in the text. Raises InputError where there is none, or a table lacks columns."""
+    tables: dict[str, _Gpus] = {"trace": {}, "summary": {}}
+    for line in _lines(text, rows):
+        if line.kind in tables:
+            gpu = tables[line.kind].setdefault((line.process, line.text("device") or line.gpu, ""), _Gpu())
+            _take(line, gpu, rows)
+    if not any(gpu.kernels for gpus in tables.values() for gpu in gpus.values()):
+        raise InputError(
+            f"{rows.file}: it has no durations of kernels in CSV: profile with --print-gpu-trace --csv, or with --csv "
+            "alone"
+        )
+    tool = "nsys" if re.search(r"(?:Duration|Avg) \(\w+\)", text) else "nvprof"  # nsys has the units in the names
+    for kind, gpus in tables.items():
+        _add(gpus, rows, tool, text, ends=kind == "summary")
 
 
 def _take(line: _Line, gpu: _Gpu, rows: Rows) -> None:
     """What a line of a trace or a summary says of a GPU."""
     trace = line.kind == "trace"
     name, start_ms = line.text("name"), line.ms("start", rows.file) if trace else 0.0
-    if name in _READING_NAMES:
-        if start_ms is not None:
-            gpu.readings.setdefault(name, []).append((start_ms, line.text("system")))
-        return
+    parts = line.text("system").split("/")
+    for meaning, part, scale in _READINGS.get(name, ()):
+        number = _number(parts[part]) if len(parts) > part else None
+        if start_ms is not None and number is not None:
+            gpu.readings.setdefault(meaning, []).append((start_ms, number * scale))
     if _NO_KERNEL.match(name) or line.text("type") not in ("", "GPU activities"):
         return
     ms = line.ms("duration" if trace else "avg", rows.file)
@@ -246,7 +239,6 @@ def _take_metric(launch: _Launch, line: int, metric: tuple[str, str, str], rows:
         launch.clocks[_CLOCKS[name]] = number * clock.to(UNITS["clock"]["MHz"])[0]
 
 
-@lru_cache(maxsize=64)
 def _milliseconds(unit: str, where: str) -> float:
     """How many ms one of these units of time has. Raises InputError, which begins with `where`."""
     time = find(unit.lower().replace("econds", "").replace("econd", ""), "time")
@@ -259,11 +251,8 @@ def _number(text: str) -> float | None:
     """A number of a profiler, with or without commas between thousands; None if that cannot be told for sure."""
     if re.fullmatch(r"-?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", text):
         text = text.replace(",", "")
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 <= number < float("inf") else None
+    number = finite(text)
+    return number if number is not None and number >= 0 else None
 
 
 def _add(gpus: _Gpus, rows: Rows, tool: str, text: str, *, ends: bool) -> None:
@@ -297,13 +286,13 @@ def _run(launches: list[_Launch], gpu: _Gpu, *, ends: bool) -> tuple[float, dict
     count = sum(launch.count for launch in inner)
     mean_ms = float(f"{math.fsum(launch.ms * launch.count for launch in inner) / count:.15g}")
     values: dict[str, Value] = {"time [ms]": mean_ms, "kernels": count}
-    for meaning, (reading, part, scale) in _READINGS.items():
-        numbers = [launch.clocks[meaning] for launch in inner if meaning in launch.clocks]
-        for start_ms, text in gpu.readings.get(reading, ()):
-            number = _number(text.split("/")[part]) if text.count("/") >= part else None
-            if ordered[0].start_ms < start_ms < ordered[-1].start_ms and number is not None:
-                numbers.append(number * scale)
-        values |= {meaning: statistics.median(numbers)} if numbers else {}
+    readings: dict[str, list[float]] = {}
+    for meaning, number in (pair for launch in inner for pair in launch.clocks.items()):
+        readings.setdefault(meaning, []).append(number)
+    for meaning, stamped in gpu.readings.items():
+        between = [number for at_ms, number in stamped if ordered[0].start_ms < at_ms < ordered[-1].start_ms]
+        readings.setdefault(meaning, []).extend(between)
+    values |= {meaning: statistics.median(numbers) for meaning, numbers in readings.items() if numbers}
     return mean_ms * count, values
 
 
@@ -311,8 +300,7 @@ def _identity(device: str, node: str, rows: Rows, *, alone: bool) -> dict[str, V
     """The GPU that a profiler calls so; `alone` if the file has no other. Without a number, --gpu names it."""
     match = _DEVICE.match(device)
     model, number = (match[1], match[2] or match[3]) if match is not None else ("", None)
-    values: dict[str, Value] = {"model": model} if model else {}
-    values |= {"node": node} if node else {}
+    values: dict[str, Value] = {name: text for name, text in (("model", model), ("node", node)) if text}
     in_name = _UUID.search(rows.file)
     if alone and in_name is not None and rows.options.gpu is None:
         rows.note("the GPU is taken from the file's name")
