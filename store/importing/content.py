@@ -21,8 +21,23 @@ from ..events import Event
 from .units import split_label
 from .unpacking import load, parquet
 
-__all__ = ["LINE", "OWN", "RECORD", "STRANGE", "UNREADABLE", "Refused", "Rule", "Sheet", "cut", "headless", "load",
-           "read", "shown", "written"]  # fmt: skip
+__all__ = [
+    "LINE",
+    "OWN",
+    "RECORD",
+    "STRANGE",
+    "UNREADABLE",
+    "Content",
+    "Refused",
+    "Rule",
+    "Sheet",
+    "cut",
+    "headless",
+    "load",
+    "read",
+    "shown",
+    "written",
+]  # fmt: skip
 
 OWN = "="  # the importer's own columns begin with this; no column of a file may
 LINE = f"{OWN}line"
@@ -49,6 +64,32 @@ STRANGE = "it has unreadable characters (not UTF-8 text)"
 _NO_ROWS = "{} has a header but no rows: nothing to import"
 
 Rule = tuple[pl.Expr, str]  # which rows are refused, and the reason
+
+
+@dataclass(slots=True)
+class Content:
+    """The bytes of a file without their compression, until they are cut into rows."""
+
+    path: Path
+    data: bytes
+    sha256: str
+    size: int
+
+    @classmethod
+    def load(cls, path: Path) -> Content:
+        """The content of the file at `path`. Raises InputError where it cannot be read."""
+        unpacked = load(path)
+        return cls(path, unpacked, hashlib.sha256(unpacked).hexdigest(), len(unpacked))
+
+    def take(self) -> bytes:
+        """The bytes, which are not kept: of a large log, its bytes, its text and its rows need not be there at once."""
+        unpacked, self.data = self.data, b""
+        return unpacked
+
+    @property
+    def file(self) -> str:
+        """Its name, as reports have it."""
+        return shown(self.path)
 
 
 @dataclass

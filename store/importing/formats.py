@@ -9,7 +9,6 @@ and reports are those of all imports. `tools/scontrol.py` and `tools/omnistat.py
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from typing import Literal
 import polars as pl
 
 from ...errors import InputError
-from . import content
-from .content import LINE, RECORD, Sheet
+from . import allocations, content, node_power
+from .content import LINE, RECORD, Content, Sheet
 from .options import Options
 from .rows import Rows
 from .times import COUNTED, NS, UntimedError, text_of_ns
@@ -29,12 +28,10 @@ from .tools import (
     dmon,
     exporter,
     gpu_burn,
-    node_power,
     nvbandwidth,
     nvidia_smi_log,
     omnistat,
     profilers,
-    scontrol,
     superbench,
 )
 
@@ -76,7 +73,7 @@ FORMATS: tuple[Format, ...] = (
     Format(exporter.NAME, "telemetry", exporter.BEGIN.search, exporter.read),
     Format(exporter.NAME, "telemetry", exporter.ANSWER.match, exporter.read_answer),
     Format(omnistat.NAME, "telemetry", omnistat.fits, omnistat.read),
-    Format(scontrol.NAME, "telemetry", scontrol.BEGIN.search, scontrol.read),
+    Format(allocations.SCONTROL, "telemetry", allocations.SCONTROL_BEGIN.search, allocations.read_scontrol),
 )
 
 
@@ -106,32 +103,6 @@ _OTHERS = (
         f"an account of jobs as PBS or LSF writes it; {_AS_CSV}",
     ),
 )
-
-
-@dataclass(slots=True)
-class Content:
-    """The bytes of a file without their compression, until they are cut into rows."""
-
-    path: Path
-    data: bytes
-    sha256: str
-    size: int
-
-    def take(self) -> bytes:
-        """The bytes, which are not kept: of a large log, its bytes, its text and its rows need not be there at once."""
-        unpacked, self.data = self.data, b""
-        return unpacked
-
-    @property
-    def file(self) -> str:
-        """Its name, as reports have it."""
-        return content.shown(self.path)
-
-
-def load(path: Path) -> Content:
-    """The content of the file at `path`. Raises InputError where it cannot be read."""
-    unpacked = content.load(path)
-    return Content(path, unpacked, hashlib.sha256(unpacked).hexdigest(), len(unpacked))
 
 
 def read(loaded: Content, options: Options) -> Sheet:

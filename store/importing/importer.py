@@ -18,7 +18,7 @@ from .. import views
 from ..names import by_number
 from ..vocabulary import JobSource
 from . import allocations, formats, node_power, runs, superseding, tags, telemetry, timelines
-from .content import LINE, Sheet
+from .content import LINE, Content, Sheet
 from .layout import Layout, recognise
 from .meanings import BOARD, LIMITS
 from .options import FLEET, Options
@@ -51,7 +51,7 @@ class Parsed:
 def read_file(path: Path, options: Options) -> Parsed:
     """Read and parse one file; nothing is stored. Raises InputError (UnitError) if it cannot be used."""
     options = timelines.with_layout(path, options)
-    return _parse(formats.read(formats.load(path), options), options)
+    return _parse(formats.read(Content.load(path), options), options)
 
 
 def import_file(into: Store | Path, path: Path, options: Options) -> Report:
@@ -63,7 +63,7 @@ def import_file(into: Store | Path, path: Path, options: Options) -> Report:
     from ..store import Store
 
     options = timelines.with_layout(path, options)
-    loaded = formats.load(path)
+    loaded = Content.load(path)
     provenance = Provenance(loaded, options)
     store = None if isinstance(into, Path) else into
     if store is not None and (before := provenance.earlier(store)) is not None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from ...errors import InputError, UnitError
-from . import figures
 from .content import Sheet, headless, listed
 from .meanings import (
+    FIGURE_EXAMPLE,
     JOB_MEANINGS,
     NODE_MEANINGS,
     OTHER_NAMES,
@@ -21,6 +21,8 @@ from .meanings import (
     TELEMETRY_MEANINGS,
     TIMELINE_MEANINGS,
     Meaning,
+    figure_named,
+    figure_of_column,
 )
 from .options import Options, typed
 from .units import DIFFERENCE, UNITS, Unit, find, named, split_label
@@ -189,7 +191,7 @@ def _by_meaning(sheet: Sheet) -> dict[str, Bound]:
     bound: dict[str, Bound] = {}
     for column in sheet.names:
         base = split_label(column)[0]
-        figure = figures.named(base) if sheet.kind == "runs" and base not in meanings else None
+        figure = figure_named(base) if sheet.kind == "runs" and base not in meanings else None
         if (meaning := meanings.get(base, figure)) is not None:
             bound[meaning.name] = _labelled(sheet, meaning, column)
             bound[meaning.name].lenient = meaning is figure
@@ -221,7 +223,7 @@ def _bind(sheet: Sheet, meanings: tuple[Meaning, ...]) -> dict[str, Bound]:
 def _bind_further(sheet: Sheet, layout: Layout) -> None:
     """Bind what else runs may have. In an unknown format, only columns whose names state the unit."""
     for name in layout.ignored(sheet):
-        meaning = _by_other_name(name) or figures.of_column(name)
+        meaning = _by_other_name(name) or figure_of_column(name)
         if meaning is None or meaning.name in layout.bound:
             continue
         try:
@@ -281,13 +283,13 @@ def _map(sheet: Sheet, layout: Layout, options: Options) -> None:
     mapped: dict[str, Bound] = {}
     for column, text in options.columns.items():
         name = text.partition(":")[0]
-        figure = figures.named(name)
+        figure = figure_named(name)
         if name not in all_meanings and figure is None:
             similar = get_close_matches(name, all_meanings, n=8, cutoff=0.3)
             known = listed(similar or list(all_meanings), 90)
             raise InputError(
                 f"--map {column}={text}: {name!r} is not a known meaning; known are {known} and others of "
-                f"docs/import.md, and of runs further telemetry such as {figures.EXAMPLE}"
+                f"docs/import.md, and of runs further telemetry such as {FIGURE_EXAMPLE}"
             )
         if kind == "runs" and figure is not None:
             meanings[name] = figure

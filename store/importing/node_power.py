@@ -1,18 +1,31 @@
-"""Turn a sheet of readings of nodes' meters, one a row, into rows of `node_power`."""
+"""The power of nodes: readings of meters, one a row, as rows of `node_power`; and what tools say of it: ipmitool's
+text, the JSON of a BMC's Redfish, pages of exporters.
+
+The node is what the file says, as pdsh writes it in front of a line or Prometheus in a label, else --node.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...errors import InputError
+from ..exposition import gpus, text
+from ..node_power import DCMI, SERIES, PowerSeries
 from ..schema import NODE_POWER
 from ..vocabulary import PowerMeter, PowerOf
 from . import identity
 from .content import LINE, Sheet
 from .layout import Bound, Layout
 from .options import Options
-from .times import times
+from .rows import Rows, Value, by_host, finite
+from .times import Times, times
+from .tools import exporter
+from .tools.exporter import PageTimes
 from .values import Remarks, is_placeholder, numbers, parsed
 
 if TYPE_CHECKING:
@@ -89,3 +102,164 @@ def _as_the_store_calls_them(sheet: Sheet, options: Options, remarks: Remarks) -
     if len(names):
         remarks.notes.append(f"{len(names)} names of nodes are those of the store with more behind them, as {names[0]}")
         sheet.frame = sheet.frame.with_columns(pl.when(is_longer).then(host).otherwise(node).alias("=node"))
+
+
+# -- what tools print -----------------------------------------------------------------------------------------
+
+IPMITOOL, REDFISH, EXPORTER = "ipmitool dcmi", "Redfish", "prometheus of nodes"
+
+_STATE = re.compile(r"Power reading state is *:\s*(\w+)")
+_OF_GPUS = re.compile(r'^(?:# (?:HELP|TYPE) )?(?:DCGM|nvidia)_|"__name__": *"(?:DCGM|nvidia)', re.M | re.I)
+_OF_NODES = re.compile(
+    r'^(?:# (?:HELP|TYPE) )?(?:node|ipmi|idrac|redfish)_|"__name__": *"(?:node|ipmi|idrac|redfish)_', re.M
+)
+_JSON = re.compile(r"\A\s*[\[{]")
+_POWER = re.compile(r'"PowerControl"\s*:|"PowerWatts"\s*:|"EnergykWh"\s*:')
+_NOT_A_NODE = re.compile(r"/(?:Processors|Memory|PCIeDevices|Drives|GraphicsControllers)/")
+_OF_A_NODE = (None, "", "Chassis", "SystemBoard", "Intake")  # PhysicalContext of a control that is the node's
+_POWER_W, _ENERGY_J = "node_power [W]", "node_energy [J]"
+
+
+def fits_ipmitool(head: str) -> object:
+    """Whether a text has what `ipmitool dcmi power reading` prints."""
+    return DCMI.search(head)
+
+
+def read_ipmitool(content: str, rows: Rows) -> None:
+    """Add a row for each reading. A line with a time in front of it says when it was, as `date` prints it."""
+    times = Times(rows)
+    for host, lines in by_host(content, rows.file).items():
+        sweep, in_front = 0, ""
+        watts: dict[int, tuple[float, str | None]] = {}  # by line, with the time
+        for line, words in lines:
+            reading, state = DCMI.search(words), _STATE.search(words)
+            if reading is not None:
+                watts[line] = float(reading[1]), times.of(in_front, sweep)
+                sweep, in_front = sweep + 1, ""
+            elif state is not None and state[1] == "deactivated" and watts:
+                watts |= {max(watts): (0.0, None)}
+            elif times.of(words.strip(), 0) is not None:
+                in_front = words.strip()
+        for line, (power_w, stamp) in watts.items():
+            _add(line, rows, SERIES["ipmi_dcmi_power_consumption_watts"], power_w, node=host, timestamp=stamp)
+
+
+def _add(line: int, rows: Rows, series: PowerSeries, value: float | None, **texts: Value) -> None:
+    """Add a reading in the unit of a series."""
+    if value is None or value < 0 or (value == 0 and series.unit == "W"):
+        rows.refuse(line, "it says no power, or 0 W, as a BMC does that does not measure it")
+        return
+    label = _POWER_W if series.unit == "W" else _ENERGY_J
+    rows.add(line, {"source": series.source, "covers": series.covers, **texts, label: value})
+
+
+def fits_redfish(head: str) -> object:
+    """Whether a text begins as the JSON of a BMC's Power or EnvironmentMetrics."""
+    return _JSON.match(head) and _POWER.search(head)
+
+
+def read_redfish(content: str, rows: Rows) -> None:
+    """Add the rows of each resource; several follow each other, or are a list.
+
+    When and where one was read say the keys `timestamp` and `node`, which whoever saves them adds, else --at (and
+    --every) and --node. Raises InputError for what is no JSON.
+    """
+    times = Times(rows)
+    for sweep, (line, resource) in enumerate(_resources(content, rows)):
+        saved_at = resource.get("timestamp")
+        stamp = times.of("" if saved_at is None else str(saved_at), sweep)
+        texts: dict[str, Value] = {"timestamp": stamp, "node": str(resource.get("node") or "")}
+        if _NOT_A_NODE.search(str(resource.get("@odata.id", ""))):
+            rows.refuse(line, "it is of a part of the node")
+            continue
+        before = len(rows)
+        for covers, part, values in _of_resource(resource, rows):
+            rows.add(line, {"source": PowerMeter.REDFISH, "covers": covers, "part": part, **texts, **values})
+        if len(rows) == before:
+            rows.refuse(line, "it has no power of a node")
+
+
+def _resources(content: str, rows: Rows) -> Iterator[tuple[int, dict[str, Any]]]:
+    decoder, at = json.JSONDecoder(), 0
+    while (begin := re.compile(r"\S").search(content, at)) is not None:
+        line = 1 + content.count("\n", 0, begin.start())
+        try:
+            document, at = decoder.raw_decode(content, begin.start())
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{rows.file} is cut short or damaged in line {line} ({error}); save it again") from error
+        for resource in document if isinstance(document, list) else [document]:
+            if isinstance(resource, dict):
+                yield line, resource
+            else:
+                rows.refuse(line, "it is no resource of Redfish")
+
+
+def _of_resource(resource: dict[str, Any], rows: Rows) -> Iterator[tuple[PowerOf, str | None, dict[str, float]]]:
+    """What a Power or an EnvironmentMetrics says of the node: what it is of, the part, and the values by label."""
+    controls = _records(resource.get("PowerControl"))
+    of_node = [control for control in controls if control.get("PhysicalContext") in _OF_A_NODE][:1]
+    if len(controls) > 1:
+        rows.note("of several controls of power, the first that is of the whole node is stored")
+    excerpts = [(_POWER_W, 1.0, resource.get("PowerWatts")), (_ENERGY_J, 3.6e6, resource.get("EnergykWh"))]
+    readings = [
+        (label, factor, excerpt.get("Reading")) for label, factor, excerpt in excerpts if isinstance(excerpt, dict)
+    ]
+    readings += [(_POWER_W, 1.0, control.get("PowerConsumedWatts")) for control in of_node]
+    numbers = {label: factor * number for label, factor, reading in readings if (number := finite(reading))}
+    if numbers:
+        yield PowerOf.NODE, None, numbers
+    supplies = [supply for supply in _records(resource.get("PowerSupplies")) if not _is_absent(supply.get("Status"))]
+    inputs_w = [finite(supply.get("PowerInputWatts")) for supply in supplies]
+    for number, (supply, input_w) in enumerate(zip(supplies, inputs_w, strict=True)):
+        if input_w is not None and None not in inputs_w:  # else their sum is not the node
+            yield PowerOf.NODE_WALL, str(supply.get("MemberId") or supply.get("Name") or number), {_POWER_W: input_w}
+
+
+def _records(value: object) -> list[dict[str, Any]]:
+    return [record for record in value if isinstance(record, dict)] if isinstance(value, list) else []
+
+
+def _is_absent(status: object) -> bool:
+    return isinstance(status, dict) and status.get("State") == "Absent"
+
+
+def fits_page(head: str) -> bool:
+    """Whether a page, or an answer of a Prometheus, is of exporters of nodes, and not of GPUs."""
+    return _OF_NODES.search(head) is not None and _OF_GPUS.search(head) is None
+
+
+def read_page(page: str, rows: Rows) -> None:
+    """Add a row for each series of a node's power, also where the page is an answer of a Prometheus.
+
+    Raises InputError where there is none.
+    """
+    if exporter.ANSWER.match(page):
+        page = exporter.page_of(page, rows)
+    page_times, contents, unstored = PageTimes(rows), page.split("\n"), set[str]()
+    chips: set[str | None] = set()
+    for line in text.lines(page):
+        if isinstance(line, text.Help):
+            continue
+        if isinstance(line, text.Damage) or line.value is None:
+            if not page_times.begins(contents[line.line - 1].strip()) and isinstance(line, text.Damage):
+                rows.refuse(line.line, line.why)
+            continue
+        name, labels = line.series.name, line.series.labels
+        if name == "node_hwmon_chip_names" and labels.get("chip_name") == "power_meter":
+            chips.add(labels.get("chip"))
+        series = SERIES.get(name)
+        if series is None:
+            continue
+        if labels.get("chip") not in chips and not all(
+            re.fullmatch(pattern, labels.get(label, "")) for label, pattern in series.only
+        ):
+            unstored.add(name)
+            continue
+        part = next((labels[label].rpartition("/")[2] for label in series.part if labels.get(label)), None)
+        stamp = exporter.stamp_text(page_times.of(line))
+        _add(line.line, rows, series, line.value, part=part, node=gpus.described(labels).get("node"), timestamp=stamp)
+    if unstored:
+        rows.note(f"some series are of no whole node, and are not stored: {', '.join(sorted(unstored))}")
+    if not len(rows) and not unstored:
+        why = f"no metric of GPUs and none of a node's power ({', '.join(list(SERIES)[:2])}, ...) is on the page"
+        raise InputError(f"{rows.file}: {why}: nothing to import")

@@ -14,7 +14,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..schema import arrow_rows, texts_of
-from .formats import Content
+from .content import Content
 from .options import Options
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ class Rows:
     """Rows of one file, as its reader finds them.
 
     A value stands under the name of a meaning, with its unit in brackets: `time [ms]`, `power [W]`, `gpu`, `index`
-    (`meanings.py`; of runs also a figure, `figures.py`). What has another name is told as a column that is not stored.
+    (`meanings.py`; of runs also a figure). What has another name is told as a column that is not stored.
     """
 
     file: str

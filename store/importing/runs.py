@@ -12,9 +12,8 @@ from ..instants import date_of_ns
 from ..vocabulary import ClockSetting, EventKind, Outcome
 from . import happened, identity
 from .content import LINE, RECORD, Sheet
-from .figures import named, unit
 from .layout import Bound, Layout
-from .meanings import CONDITIONS
+from .meanings import CONDITIONS, figure_named, figure_unit
 from .options import Options
 from .times import instant, times
 from .values import Remarks, further_numbers, is_placeholder, numbers, parsed, prove_unit
@@ -202,10 +201,10 @@ def results(frame: pl.DataFrame) -> pl.DataFrame:
     keys = ["run_id", "cluster", "workload", "gpu", "repeat"]
     parts = [frame.select(*keys, "value", figure=pl.lit("time"), unit=pl.lit("ms")).drop_nulls("value")]
     for name in frame.columns:
-        meaning = named(name.removeprefix(FIGURE)) if name.startswith(FIGURE) else None
+        meaning = figure_named(name.removeprefix(FIGURE)) if name.startswith(FIGURE) else None
         if meaning is not None:
             stated = frame.select(*keys, pl.col(name).alias("value")).drop_nulls("value")
-            parts.append(stated.with_columns(figure=pl.lit(meaning.name), unit=pl.lit(unit(meaning))))
+            parts.append(stated.with_columns(figure=pl.lit(meaning.name), unit=pl.lit(figure_unit(meaning))))
     return pl.concat(parts)
 
 

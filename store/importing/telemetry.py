@@ -11,7 +11,6 @@ from ..power_sensors import sensor_of_model
 from . import happened, identity
 from .content import LINE, Sheet
 from .layout import Bound, Layout
-from .marks import marked, set_back
 from .options import Options
 from .times import instant, times
 from .values import Remarks, further_numbers, is_placeholder, numbers, parsed
@@ -57,7 +56,9 @@ def parse(
     limits = [b for b in bound.values() if b.meaning.kind == "limit"]
     lost = further_numbers(sheet, limits, remarks)
     lines = pl.Series(LINE, [sheet.line(key) for key in sheet.frame[LINE]], pl.Int64) if sheet.lines else LINE
-    went_back = set_back(sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts")))
+    went_back = happened.set_back(
+        sheet.frame.select(lines, pl.col("=gpu").alias("gpu"), pl.col("=timestamp").alias("ts"))
+    )
     _refuse_second_readings(sheet, bound, remarks, options)
     _check_one_host(sheet, options)
     columns = [
@@ -82,7 +83,7 @@ def parse(
             remarks.notes.append(
                 "the GPU's model is not known: --model NAME says it, and so what its power sensor sees"
             )
-    frame, of_sensors = marked(frame, went_back, remarks)
+    frame, of_sensors = happened.marked(frame, went_back, remarks)
     return frame, pl.concat([of_sensors, *(table.drop(LINE) for table in events)], how="diagonal"), duplicates
 
 
