@@ -130,8 +130,6 @@ def test_what_sacct_prints_is_told(content: str, tmp_path: Path, refusal: Callab
     [
         "05/01/2026 10:00:00;S;1234.pbs01;user=ann exec_vnode=(n01:ngpus=4)\n",
         '"JOB_FINISH" "10.108" 1777603700 101 33816578 64 1777600000\n',
-        '{"COMMAND":"bjobs","JOBS":1,"RECORDS":[{"JOBID":"101"}]}\n',
-        '{"kind": "List",\n "items": [{"kind": "Pod", "spec": {"nodeName": "n01"}}]}\n',
     ],
 )
 def test_accounts_of_other_schedulers_are_told(content: str, tmp_path: Path, refusal: Callable[..., str]) -> None:

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from datetime import datetime as at
 from pathlib import Path
 
-import pytest
-
-from whorl.errors import InputError
 from whorl.store.importing import Parsed
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
@@ -133,35 +130,6 @@ def test_instants_that_are_refused(write: Write, parse: Parse) -> None:
     found = column_of(write, parse, "ts", *texts)
     assert refused(texts, found) == texts
     assert list(found.report.refusals) == ["ts is not a readable time stamp"]
-
-
-@pytest.mark.long(short=6)
-@pytest.mark.parametrize("text", ["nan", "inf", "1e-320", "1e308", "-5", "0", ""])
-@pytest.mark.parametrize("column", ["min_temp", "max_temp", "train_time", "kern_min_start", "num_kerns", "perf_s"])
-def test_columns_that_only_check_never_break_the_import(
-    column: str, text: str, write: Write, parse: Parse, refusal: Callable[..., str]
-) -> None:
-    names = ["exp", "uuid", "perf_ms", "temp", "min_temp", "max_temp", "kern_min_start", "kern_max_start", "num_kerns"]
-    names += ["train_time", "perf_s"]
-    good = ["stream", UUIDS[0], "2400", "50", "40", "60", "1", "241", "100", "1000", "2.4"]
-    row = [text if name == column else value for name, value in zip(names, good, strict=True)]
-    try:
-        found = parse(write(",".join(names), [row]))
-    except InputError:
-        refusal(write(",".join(names), [row]))
-    else:
-        assert found.frame["value"].to_list() == [2400]
-
-
-def test_a_row_that_contradicts_itself(write: Write, parse: Parse) -> None:
-    names = "exp,uuid,perf_ms,kern_min_start,kern_max_start,num_kerns,temp,min_temp,max_temp"
-    rows: list[list[object]] = [["sgemm", u, 2400, 10, 10 + 2.4 * 99, 100, 50, 40, 60] for u in UUIDS]
-    rows[2][2], rows[5][6] = 1200, 70
-    found = parse(write(names, rows))
-    assert found.report.refusals == {
-        "temp is outside the row's own min_temp to max_temp": [7],
-        "perf_ms contradicts the row's own kern_min_start and kern_max_start and num_kerns": [4],
-    }
 
 
 def test_a_duration_far_off_is_stored_and_told(write: Write, parse: Parse) -> None:

@@ -175,11 +175,14 @@ def test_ncu_a_column_for_eachmetric(tmp_path: Path, parse: Parse) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (HEAD, "profile with --csv"),
-        (HEAD + TRACE, "no kernel is in it"),
+        (HEAD, "profile with --print-gpu-trace --csv"),
+        (HEAD + TRACE, "no durations of kernels"),
         (HEAD + TRACE.replace("s,ms", "s,MB") + _launch(1, 2), "is no unit of time"),
-        (HEAD + TRACE + _launch(1, 2)[:-40], "no kernel is in it"),
-        (HEAD + '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"\n', "metrics of"),
+        (HEAD + TRACE + _launch(1, 2)[:-40], "no durations of kernels"),
+        (
+            HEAD + '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"\n',
+            "no durations of kernels",
+        ),
         (DETAILS + metric(0, "Registers Per Thread", "register/thread", "32"), "no kernel has a duration"),
         (DETAILS + metric(0, "Duration", "parsec", "32"), "'parsec' is no unit of time"),
         (DETAILS, "no kernel has a duration"),

@@ -82,7 +82,7 @@ def test_two_clusters_keep_their_own(store: Store) -> None:
 
 def test_other_options_are_refused(store: Store) -> None:
     add(store, TEXT)
-    with pytest.raises(InputError, match=r"^a\.csv was imported before, without --unit and without --at; ") as caught:
+    with pytest.raises(InputError, match=r"^a\.csv was imported before, without --at and without --unit; ") as caught:
         add(store, TEXT, units={"": "s"}, at="2026-11-20 10:00:00")
     assert str(caught.value).endswith("leave this file out, or import it into a new store")
     add(store, TEXT, cluster="other", units={"perf_ms": "ms"})
