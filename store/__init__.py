@@ -28,10 +28,9 @@ each group in the order in which a row passes through them:
     readers  snapshot          the files and journals of one instant
              parts             the same as Arrow, and by days and groups of GPUs
              newest            the last values, followed
-             windows, views    telemetry in the time of a run or job; named queries
+             views, windows    named queries; telemetry in the time of a run or job
              catalog           the views in whorl.duckdb
-             guard, bounds, answer, sql
-                               statements that may run, the files that they need, what comes back, DuckDB
+             statements, sql   which statements may run, and the files that they need; DuckDB
     care     folder            what makes a folder a store: store.toml, and what it holds besides rows
              compaction, retention, upgrade
                                files joined; older telemetry as minutes; files of an older format

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from pathlib import Path
 
-from . import commits, file_names, journal_file, keys, notes, parquet, registrations, telemetry_files
+from . import commits, journal_file, notes, parquet, registrations
 from .file_names import Bounds
 from .parquet import Verified
-from .schema import LATE, TABLES, TELEMETRY
+from .schema import LATE, TABLES
 from .system import files
 
 _STRANGE = "it is no regular file; remove it"
@@ -32,22 +31,19 @@ def check(root: Path) -> dict[Path, str]:
     reasons: dict[Path, str] = {}
     with files.readable(root):
         reasons |= _journals(root) | commits.damaged(root)
-        hidden = notes.newest(root, reasons.__setitem__).hidden_in(root)
+        notes.newest(root, reasons.__setitem__)
         for log in registrations.registrations(root):
             if log.damaged is not None:
                 command = f"whorl store register --store {root} --{log.log}"
                 reasons[registrations.path_of(root, log.log)] = f"{log.damaged}; `{command}` writes it anew"
         verified = _Anew(root)
-        sound = []
         for spec in (*TABLES, LATE):
             for path in parquet.paths_in(root, spec, Bounds()):
                 with contextlib.suppress(FileNotFoundError):
                     reason = verified.reason(path, spec)
                     if reason is not None:
                         reasons[path] = reason
-                    elif spec == TELEMETRY and path not in hidden:
-                        sound.append(path)
-    return reasons | _doubled(root, sound)
+    return reasons
 
 
 def _journals(root: Path) -> dict[Path, str]:
@@ -68,34 +64,3 @@ def without_a_journals_name(root: Path) -> dict[Path, str]:
     paths = [root / journal_file.FOLDER / name for name in sorted(files.names_in(root / journal_file.FOLDER))]
     unknown = [path for path in paths if not path.name.startswith(files.TEMPORARY) and not path.name.endswith(known)]
     return {path: _NO_NAME for path in unknown if journal_file.parse(path) is None}
-
-
-def _doubled(root: Path, paths: Iterable[Path]) -> dict[Path, str]:
-    """Files of telemetry with rows that another file has as well, as in a copy that was made while others wrote."""
-    unsealed = {journal.stem for journal in journal_file.journals(root)}
-    dated = [
-        (file_name, path)
-        for path in paths
-        if (file_name := file_names.parse(path.name)) and file_name.stem not in unsealed
-    ]
-    reasons: dict[Path, str] = {}
-    open_files: list[tuple[file_names.FileName, Path]] = []
-    for file_name, path in sorted(dated, key=lambda pair: (pair[0].bounds.first_us, pair[1])):
-        open_files = [pair for pair in open_files if pair[0].bounds.last_us >= file_name.bounds.first_us]
-        for neighbour, neighbour_path in open_files:
-            if neighbour.bounds.overlap(file_name.bounds) and (number := _shared(path, neighbour_path)):
-                reasons[path] = (
-                    f"{number:,} of its rows are in {neighbour_path} as well, as in a copy that was made while "
-                    "collectors wrote: run `whorl store compact`, which keeps one of each"
-                )
-        open_files.append((file_name, path))
-    return reasons
-
-
-def _shared(path: Path, neighbour: Path) -> int:
-    """How many keys two files share."""
-    with contextlib.suppress(FileNotFoundError):
-        own_keys, neighbour_keys = telemetry_files.keys_in(path), telemetry_files.keys_in(neighbour)
-        if own_keys is not None and neighbour_keys is not None:
-            return int(keys.among(own_keys, neighbour_keys).sum())
-    return 0

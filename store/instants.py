@@ -47,7 +47,7 @@ def iso(at_ns: int) -> str:
 def in_sql(at_ns: int) -> str:
     """A time in SQL, in whole microseconds; one beyond what tables can hold is the first or the last that they can.
 
-    It is a text in quotes, by which a query reads the files of its time only (see `bounds`).
+    It is a text in quotes, by which a query reads the files of its time only (see `statements`).
     """
     seconds, fraction_ns = divmod(min(max(at_ns, -_LAST_NS), _LAST_NS), 1_000_000_000)
     return f"TIMESTAMP '{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{fraction_ns // 1000:06d}'"

@@ -46,11 +46,9 @@ def conform(spec: Table, rows: pa.Table, *, dated: bool = False) -> pa.Table:
     for field in fields:
         column = rows[field.name]
         try:
-            if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type) and column.type.tz:
-                column = column.cast(pa.timestamp(column.type.unit))
-            if pa.types.is_timestamp(column.type) and column.type.unit == "ns" and column.type != field.type:
-                column = pc.floor_temporal(column, unit="microsecond")
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            if pa.types.is_timestamp(column.type) and column.type != field.type:
+                column = pc.floor_temporal(column.cast(pa.timestamp(column.type.unit)), unit="microsecond")
+            columns.append(column.cast(field.type))
         except pa.ArrowException as error:
             raise StoreError(f"table {spec.name}, column {field.name}: {str(error).splitlines()[0]}") from error
     shaped = pa.table(columns, schema=pa.schema(fields, schema.metadata))
@@ -121,19 +119,14 @@ def codes_of(rows: pa.Table) -> tuple[NDArray[np.int64], list[tuple[str | None, 
 def _ranks(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], list[str | None]]:
     """Each row's position in the sorted list of the values (NULL last), and this list."""
     import numpy as np
-    import pyarrow as pa
+    import pyarrow.compute as pc
 
     # Encoded before they are joined: the texts of 50 million rows are more than an array of texts can hold.
     coded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    if isinstance(coded, pa.ChunkedArray):
-        coded = coded.chunk(0) if coded.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    values = coded.dictionary.to_pylist()
-    order = sorted(range(len(values)), key=lambda place: values[place].encode())
-    rank = np.empty(len(values) + 1, np.int64)
-    rank[order] = np.arange(len(values))
-    rank[-1] = len(values)
-    indices = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return rank[indices], [values[place] for place in order] + [None] * bool(coded.indices.null_count)
+    order = pc.sort_indices(coded.dictionary)
+    rank = np.append(np.argsort(order.to_numpy()), len(order))
+    names = coded.dictionary.take(order).to_pylist() + [None] * bool(coded.indices.null_count)
+    return rank[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], names
 
 
 def newest(rows: pa.Table) -> pa.Table:

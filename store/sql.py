@@ -3,7 +3,7 @@
 The connection lives in memory and sees the tables as views over files that were checked beforehand. Unless `unsafe` is
 asked for, DuckDB may open what is in the folders of the tables and nothing else (no other file, no network, no
 extension), the configuration is locked, and only queries are run: COPY, ATTACH, INSTALL, SET, PRAGMA and the like are
-refused before anything executes (see `guard`).
+refused before anything executes (see `statements`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ from uuid import uuid4
 import duckdb
 
 from ..errors import QueryError
-from . import guard
-from .bounds import bounds
 from .catalog import quoted, read
 from .file_names import EVER, Bounds
 from .keys import KEY_RECORD
 from .parquet import pattern
 from .schema import TABLES, TELEMETRY, Table, table
+from .statements import bounds, checked
 from .views import FIND, VIEWS, WINDOWS, View
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class Connection:
                 return Query(text, *_EVERYTHING)
             if len(statements) > 1:
                 raise QueryError(f"there are {len(statements)} statements: give only one{self._but(' ({} several)')}")
-            parts = guard.checked(self._connection, statements[0], self._but("; {} it all the same"))
+            parts = checked(self._connection, statements[0], self._but("; {} it all the same"))
             if _ABOUT_TABLES.search(text.lower()):
                 return Query(text, *_EVERYTHING)
             names = {str(part["table_name"]).lower() for part in parts if part.get("table_name")}

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from . import compaction, retention
-    from .answer import ArrowAnswer
     from .journal import Journal
     from .parts import TablePart
     from .sql import Answer, Connection, Query, Share, Stream
@@ -277,14 +276,10 @@ class Store:
         meanwhile. A file that is damaged is left out (`left_out`). Raises StoreError."""
         import pyarrow as pa
 
-        for _ in range(_TRIES):
-            rows = self.rows([name], within)[name]
-            try:
-                return read(rows)
-            except (OSError, pa.ArrowException) as error:
-                if self._all_there([rows]) and not self._damaged({name: rows}):
-                    raise StoreError(f"cannot read {name} in {self.root}: {str(error).splitlines()[0]}") from error
-        raise too_fast(self.root)
+        try:
+            return self._again([name], within, lambda rows: read(rows[name]), (OSError, pa.ArrowException))
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"cannot read {name} in {self.root}: {str(error).splitlines()[0]}") from error
 
     def scan(self, name: str, gpus: Collection[str] | None = None, *, within: Bounds = EVER) -> pl.LazyFrame:
         """A table as a lazy Polars frame. `gpus`: without files that hold none of these, `within`: or no rows within
@@ -300,20 +295,16 @@ class Store:
             within = Bounds(within.first_us, within.last_us, file_names.gpu_hashes(gpus))
         rows = self.rows([name], within)[name]
 
-        def frame(table_rows: pa.Table) -> pl.LazyFrame:
-            rows_of_table = cast("pl.DataFrame", pl.from_arrow(table_rows)).lazy()
-            absent = [
-                pl.lit(None, kind).alias(key) for key, kind in types.items() if key not in table_rows.column_names
-            ]
-            return rows_of_table.with_columns(absent).select(spec.names)
+        def frame(beside: pa.Table) -> pl.LazyFrame:
+            absent = [pl.lit(None, kind).alias(key) for key, kind in types.items() if key not in beside.column_names]
+            return cast("pl.DataFrame", pl.from_arrow(beside)).lazy().with_columns(absent).select(spec.names)
 
         def read(paths: list[Path]) -> pl.LazyFrame:
-            scanned = pl.scan_parquet(
+            return pl.scan_parquet(
                 [path.absolute() for path in paths], schema=types, glob=False,
                 missing_columns="insert", extra_columns="ignore", hive_partitioning=False,
                 cast_options=pl.ScanCastOptions(missing_struct_fields="insert", extra_struct_fields="ignore"),
-            )  # fmt: skip
-            return scanned.select(spec.names)
+            ).select(spec.names)  # fmt: skip
 
         frames = [read(rows.free)] if rows.free else []
         if rows.contested and rows.late is not None:
@@ -327,8 +318,6 @@ class Store:
         Its columns are those of telemetry and `written`, when it was stored. A metric that this reading did not measure
         is NULL. Raises StoreError, which names the file, where one is damaged inside.
         """
-        from .answer import ArrowAnswer
-
         return ArrowAnswer(self.arrow(LATEST.name, gpus=gpus))
 
     def parts(self, name: str, since: int | None = None, until: int | None = None) -> list[TablePart]:
@@ -373,8 +362,6 @@ class Store:
         Read-only, with no access to anything outside the store, unless `unsafe`. A file that is damaged inside is
         skipped; with `unsafe`, where a statement may have had effects, StoreError names it.
         """
-        from .answer import ArrowAnswer
-
         answer = self._ask(query, lambda connection, parsed: connection.run(parsed), unsafe=unsafe)
         return ArrowAnswer(cast("pa.Table", answer))
 
@@ -410,27 +397,43 @@ class Store:
 
         with self._querying:
             connection = self._connect(unsafe=unsafe)
+
+            def answer(rows: Mapping[str, Rows]) -> T:
+                connection.furnish(rows)
+                return ask(connection, parsed)
+
             try:
                 parsed = connection.parse(query)
-                for _ in range(_TRIES):
-                    rows = self.rows(sorted(parsed.tables), parsed.near)
-                    try:
-                        connection.furnish(rows)
-                        return ask(connection, parsed)
-                    except QueryError as error:
-                        still_there = self._all_there(rows.values())
-                        if at_fault(error) and (unsafe or still_there):
-                            raise
-                        damaged = self._damaged(rows)
-                        for path, reason in damaged.items() if unsafe else ():
-                            raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
-                        if unsafe or (still_there and not damaged):
-                            raise
+                names = sorted(parsed.tables)
+                if not unsafe:
+                    return self._again(names, parsed.near, answer, QueryError, at_fault)
+                rows = self.rows(names, parsed.near)
+                try:
+                    return answer(rows)
+                except QueryError as error:  # it may have had effects: it is not repeated
+                    for path, reason in {} if at_fault(error) else self._damaged(rows).items():
+                        raise StoreError(f"{path}: {reason}; run the command again, which leaves it out") from error
+                    raise
             finally:
                 if unsafe:
                     connection.close()
                 else:
                     self._connection = connection
+
+    def _again(
+        self, names: Collection[str], within: Bounds, work: Callable[[dict[str, Rows]], T],
+        faults: type[Exception] | tuple[type[Exception], ...],
+        is_final: Callable[[Any], bool] = lambda _: False,
+    ) -> T:  # fmt: skip
+        """What `work` makes of the rows of tables: again where others replaced a file meanwhile, and without a file
+        that turned out to be damaged. An error of `faults` that neither explains, or that `is_final`, is raised."""
+        for _ in range(_TRIES):
+            rows = self.rows(names, within)
+            try:
+                return work(rows)
+            except faults as error:
+                if self._all_there(rows.values()) and (is_final(error) or not self._damaged(rows)):
+                    raise
         raise too_fast(self.root)
 
     def _all_there(self, tables: Iterable[Rows]) -> bool:
@@ -457,3 +460,55 @@ def _frame_schema(name: str) -> pl.Schema:
     import polars as pl
 
     return cast("pl.DataFrame", pl.from_arrow(arrow_schema(name).empty_table())).schema
+
+
+class ArrowAnswer:
+    """The answer of `Store.sql`: an Arrow table that shows itself in a notebook and at a prompt.
+
+    It has every attribute of a `pyarrow.Table`, and every reader of Arrow reads it. `table` is the Arrow table itself.
+    `polars()` gives a Polars frame; `to_pandas()` a pandas frame, if pandas is installed.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def polars(self) -> pl.DataFrame:
+        """The answer as a Polars frame."""
+        import polars as pl
+
+        return cast("pl.DataFrame", pl.from_arrow(self.table))
+
+    def equals(self, another: Any, *arguments: Any, **options: Any) -> bool:
+        """Whether another table or answer has the same content."""
+        return bool(self.table.equals(getattr(another, "table", another), *arguments, **options))
+
+    def __eq__(self, another: object) -> bool:
+        return self.equals(another)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a table
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "table" or name.startswith("_"):  # while it is unpickled, or asked for by a protocol
+            raise AttributeError(name)
+        return getattr(self.table, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.table[key]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return self._text("__repr__")
+
+    def _repr_html_(self) -> str:
+        return self._text("_repr_html_")
+
+    def _text(self, method: str) -> str:
+        try:
+            return str(getattr(self.polars(), method)())
+        except Exception:  # a type that Polars does not have, such as an interval
+            return str(self.table)

@@ -26,16 +26,14 @@ class Code(StrEnum):
         return member
 
 
+# fmt: off
 class Outcome(Code):
     """Whether the figures of a run are to be trusted; `runs.status_detail` says it in a sentence."""
 
     OK = "ok", "it ended well"
     WRONG_RESULT = "wrong_result", "the check found wrong elements: its figures are not to be trusted"
-    HEALTH_CHANGED = (
-        "health_changed",
-        "the results are right and its figures are compared, but the GPU's health changed: see the "
-        "events of kind 'health_changed'",
-    )
+    HEALTH_CHANGED = ("health_changed", "the results are right and its figures are compared, but the GPU's health "
+                      "changed: see the events of kind 'health_changed'")
     LOST = "lost", "the GPU fell off the bus, or its driver does not reach it any more"
     HUNG = "hung", "the GPU did not end its work in time"
     FAILED = "failed", "anything else that kept it from ending"
@@ -95,10 +93,8 @@ class CalibrationFinding(Code):
     """What to know of a row of `calibrations`."""
 
     OK = "ok", "the boards of the node worked at different times, and are told apart"
-    TOGETHER = (
-        "together",
-        "the boards of the node worked together nearly always: their sum is known better, and hardly which is wrong",
-    )
+    TOGETHER = ("together", "the boards of the node worked together nearly always: their sum is known better, and "
+                "hardly which is wrong")
     STEADY = "steady", "the power of this GPU hardly changed: its gain cannot be told from what the rest draws"
     FEW = "few", "there are few windows with the power of the node and of all its GPUs"
     DRIFTS = "drifts", "the gain changed in this time: the interval holds it at both ends"
@@ -124,11 +120,9 @@ class TagState(Code):
 class EventKind(Code):
     """What happened; with the typed columns that its events fill if the values are known."""
 
-    # fmt: off
     # of a GPU and its driver
-    XID = ("xid",
-           "the driver told of an error; `code` is the number of the XID; where there is an `n`, the row stands for so "
-           "many of them", "code", "n")
+    XID = ("xid", "the driver told of an error; `code` is the number of the XID; where there is an `n`, the row stands "
+           "for so many of them", "code", "n")
     LOST = "lost", "the GPU does not answer any more"
     NEEDS_RESET = "needs_reset", "the GPU cannot be used before it is reset"
     ABSENT = "absent", "the driver finds no GPU where one was"
@@ -140,45 +134,38 @@ class EventKind(Code):
     DRIVER_RELOADED = "driver_reloaded", "the driver is back; `version` is its version", "version"
     HUNG = "hung", "a call of the driver has not returned for `duration_ns`", "duration_ns"
     ANSWERS_AGAIN = "answers_again", "a call of the driver that hung returned after `duration_ns`", "duration_ns"
-    COUNTER_RESET = ("counter_reset",
-                     "a counter fell from `before` to `value`; without a `metric`, all counters fell to 0", "metric",
-                     "before", "value")
-    HELD_DOWN = ("held_down",
-                 "the clock was held down by what `metric` counts, for `duration_ns` of the `value` s from then on",
-                 "metric", "duration_ns", "value")
-    HEALTH = ("health",
-              "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 when it "
-              "is over", "code", "value")
-    JOB_STATISTICS = ("job_statistics",
-                      "DCGM's own statistics of the job `job_id` on the GPU: it used `value` J in `duration_ns`, "
-                      "with `n` XIDs", "value", "duration_ns", "n")
+    COUNTER_RESET = ("counter_reset", "a counter fell from `before` to `value`; without a `metric`, all counters fell "
+                     "to 0", "metric", "before", "value")
+    HELD_DOWN = ("held_down", "the clock was held down by what `metric` counts, for `duration_ns` of the `value` s "
+                 "from then on", "metric", "duration_ns", "value")
+    HEALTH = ("health", "DCGM's health check found its error `code`; `value` is 10 for a warning, 20 for a failure, 0 "
+              "when it is over", "code", "value")
+    JOB_STATISTICS = ("job_statistics", "DCGM's own statistics of the job `job_id` on the GPU: it used `value` J in "
+                      "`duration_ns`, with `n` XIDs", "value", "duration_ns", "n")
 
     # what cannot be read
-    NOT_SUPPORTED = ("not_supported",
-                     "this GPU or its driver does not have `metric`; without a `metric`, see the sentence", "metric")
+    NOT_SUPPORTED = ("not_supported", "this GPU or its driver does not have `metric`; without a `metric`, see the "
+                     "sentence", "metric")
     NOT_PERMITTED = "not_permitted", "this user may not read `metric`", "metric"
-    FAILED_READING = ("failed_reading",
-                      "no number could be read for `metric`: the driver, engine or exporter gave an error or none",
-                      "metric")
+    FAILED_READING = ("failed_reading", "no number could be read for `metric`: the driver, engine or exporter gave an "
+                      "error or none", "metric")
     MODULE_POWER = "module_power", "instantaneous power is that of the whole module, processor and GPU together"
 
     # sensors: `quality` is the mark in `telemetry.quality`
-    STUCK_SENSOR = ("stuck_sensor",
-                    "the power reading stayed at `value` mW for `duration_ns` while the GPU's load moved", "quality",
-                    "value", "duration_ns")
-    ZERO_POWER = ("zero_power", "`n` power readings within `duration_ns` were 0 W, which no GPU draws", "quality", "n",
-                  "duration_ns")
+    STUCK_SENSOR = ("stuck_sensor", "the power reading stayed at `value` mW for `duration_ns` while the GPU's load "
+                    "moved", "quality", "value", "duration_ns")
+    ZERO_POWER = ("zero_power", "`n` power readings within `duration_ns` were 0 W, which no GPU "
+                  "draws", "quality", "n", "duration_ns")
     QUANTISED_SENSOR = "quantised_sensor", "power readings are multiples of `value` mW", "quality", "value"
     SLOW_SENSOR = "slow_sensor", "a new power value comes every `duration_ns` only", "quality", "duration_ns"
     SENSOR_RECOVERED = "sensor_recovered", "the mark `quality` is no longer true", "quality"
 
     # of sources with a clock of their own: an engine, an exporter
     SOURCE_GONE = "source_gone", "a source, as an engine or an exporter, does not answer any more"
-    SOURCE_BACK = ("source_back", "it answers again after `duration_ns`; what it did not keep of that time is missing",
-                   "duration_ns")
-    EXPORTER = ("exporter",
-                "what readers of its numbers should know about an exporter's page: what is wrong on it, or has "
-                "another name; with a `metric`, what of it is NULL or called otherwise", "metric")
+    SOURCE_BACK = ("source_back", "it answers again after `duration_ns`; what it did not keep of that time is "
+                   "missing", "duration_ns")
+    EXPORTER = ("exporter", "what readers of its numbers should know about an exporter's page: what is wrong on it, or "
+                "has another name; with a `metric`, what of it is NULL or called otherwise", "metric")
     SOURCE_VERSION = "source_version", "the software of the source has this `version`", "version"
 
     # of a collector
@@ -191,27 +178,23 @@ class EventKind(Code):
     # of probes
     WRONG_RESULT = "wrong_result", "the check of probe `workload` found `n` wrong elements", "workload", "n"
     PROBE_FAILED = "probe_failed", "the GPU failed in probe `workload`; without one, it could not be used", "workload"
-    HEALTH_CHANGED = ("health_changed",
-                      "`metric` was `before` and is `value` since probe `workload` ran; without a `metric`, the driver "
-                      "told of `n` XIDs meanwhile, the last of number `code`", "workload", "metric", "before", "value",
-                      "code", "n")
+    HEALTH_CHANGED = ("health_changed", "`metric` was `before` and is `value` since probe `workload` ran; without a "
+                      "`metric`, the driver told of `n` XIDs meanwhile, the last of number "
+                      "`code`", "workload", "metric", "before", "value", "code", "n")
     UNFIT = "unfit", "`whorl probe prolog` found the GPU unfit for a job"
     PROBE_NOT_RUN = "probe_not_run", "probe `workload` was not run", "workload"
-    SETTINGS_CHANGED = ("settings_changed",
-                        "a setting is `value`, and was `before`: the power limit, mW, or the clock that is locked, "
-                        "MHz", "metric", "before", "value")
+    SETTINGS_CHANGED = ("settings_changed", "a setting is `value`, and was `before`: the power limit, mW, or the clock "
+                        "that is locked, MHz", "metric", "before", "value")
     SETTINGS_RESTORED = "settings_restored", "a setting is again what it was"
     SETTINGS_NOT_RESTORED = "settings_not_restored", "a setting could not be restored: restore it by hand"
     SETTINGS_LEFT_OVER = "settings_left_over", "what became of settings that an earlier process left changed"
 
     # of files of jobs
-    JOB_REFUSED = ("job_refused",
-                   "the import did not store an allocation of job `job_id` that lasted `duration_ns`; where that is "
-                   "negative, it ended before it began", "duration_ns")
+    JOB_REFUSED = ("job_refused", "the import did not store an allocation of job `job_id` that lasted `duration_ns`; "
+                   "where that is negative, it ended before it began", "duration_ns")
 
     # of campaigns through a batch system
     JOB_SUBMITTED = "job_submitted", "a job was submitted that measures the node; it is its try number `n`", "n"
-    # fmt: on
 
 
 OUT_OF_USE = (EventKind.LOST, EventKind.NEEDS_RESET, EventKind.ABSENT)
@@ -252,9 +235,7 @@ CLOCK_EVENTS = (
 
 def reason_bit(name: str) -> int:
     """The bit of a reason."""
-    (number,) = (reason.bit for reason in CLOCK_EVENTS if reason.name == name)
-    assert number is not None
-    return number
+    return {reason.name: reason.bit for reason in CLOCK_EVENTS if reason.bit is not None}[name]
 
 
 def reasons_of(kind: str) -> tuple[str, ...]:
@@ -284,7 +265,6 @@ class Condition:
     """Whether files that were written before there was this field lack it: it is NULL in them."""
 
 
-# fmt: off
 CONDITIONS = (
     # settings of the GPU
     Condition("clock", "VARCHAR", "", "how the SM clock was set: free or locked", "clock"),
@@ -409,30 +389,17 @@ def _codes(table: str, column: str, codes: type[Code], header: str = "code") -> 
     return Vocabulary(table, column, (header, "meaning"), tuple((code, code.meaning) for code in codes))
 
 
+# fmt: off
 VOCABULARIES = (
     _codes("runs", "status", Outcome),
     _codes("runs", "ended_by", EndedBy),
-    Vocabulary(
-        "runs",
-        "conditions",
-        ("key", "type", "unit", "meaning"),
-        tuple((field.name, field.type, field.unit, field.description) for field in CONDITIONS),
-    ),
-    Vocabulary(
-        "runs",
-        "clock_events",
-        ("reason", "kind", "bit of clock_event_reasons", "counter", "meaning"),
-        tuple(
-            (reason.name, reason.kind, f"{reason.bit:#x}" if reason.bit else "", reason.counter or "", reason.meaning)
-            for reason in CLOCK_EVENTS
-        ),
-    ),
-    Vocabulary(
-        "events",
-        "kind",
-        ("kind", "columns", "meaning"),
-        tuple((kind, ", ".join(kind.fills), kind.meaning) for kind in EventKind),
-    ),
+    Vocabulary("runs", "conditions", ("key", "type", "unit", "meaning"),
+               tuple((field.name, field.type, field.unit, field.description) for field in CONDITIONS)),
+    Vocabulary("runs", "clock_events", ("reason", "kind", "bit of clock_event_reasons", "counter", "meaning"),
+               tuple((reason.name, reason.kind, f"{reason.bit:#x}" if reason.bit else "", reason.counter or "",
+                      reason.meaning) for reason in CLOCK_EVENTS)),
+    Vocabulary("events", "kind", ("kind", "columns", "meaning"),
+               tuple((kind, ", ".join(kind.fills), kind.meaning) for kind in EventKind)),
     _codes("jobs", "source", JobSource),
     _codes("jobs", "gpu_from", GpuFrom),
     _codes("jobs", "state", TagState, "of tags"),
@@ -440,3 +407,4 @@ VOCABULARIES = (
     _codes("node_power", "covers", PowerOf),
     _codes("calibrations", "finding", CalibrationFinding),
 )
+# fmt: on

@@ -18,34 +18,10 @@ from ..metrics import METRICS, ROW, Metric
 
 _XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR", "DCGM_XID_ERRORS"})  # the last XID of a GPU
 
-# Other names for the same: those of dcgm-exporter 1.x, which later versions print where a site asks for them, and
-# counters that DCGM has twice.
-_ALSO = {
+_ALSO = {  # counters that DCGM has twice
     "DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": "power_violation_ns",
     "DCGM_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST_NS": "sync_boost_violation_ns",
-    "dcgm_sm_clock": "sm_clock_mhz",
-    "dcgm_memory_clock": "mem_clock_mhz",
-    "dcgm_memory_temp": "memory_temperature_c",
-    "dcgm_gpu_temp": "temperature_c",
-    "dcgm_power_usage": "power_mw",
-    "dcgm_total_energy_consumption": "energy_mj",
-    "dcgm_pcie_replay_counter": "pcie_replays",
-    "dcgm_gpu_utilization": "utilization",
-    "dcgm_mem_copy_utilization": "memory_utilization",
-    "dcgm_enc_utilization": "encoder_utilization",
-    "dcgm_dec_utilization": "decoder_utilization",
-    "dcgm_power_violation": "power_violation_ns",
-    "dcgm_thermal_violation": "thermal_violation_ns",
-    "dcgm_sync_boost_violation": "sync_boost_violation_ns",
-    "dcgm_board_limit_violation": "board_limit_violation_ns",
-    "dcgm_reliability_violation": "reliability_violation_ns",
-    "dcgm_fb_free": "memory_free",
-    "dcgm_fb_used": "memory_used",
-    "dcgm_ecc_sbe_volatile_total": "ecc_corrected",
-    "dcgm_ecc_dbe_volatile_total": "ecc_uncorrected",
-    "dcgm_nvlink_bandwidth_total": "nvlink_bytes_per_s",
 }
-
 _SMI = {  # names of nvidia_gpu_exporter -> column, and what makes its number one of that column
     "nvidia_smi_power_draw_watts": ("power_mw", 1000),
     "nvidia_smi_power_draw_instant_watts": ("power_instant_mw", 1000),
@@ -98,12 +74,8 @@ _CODES = 16  # numbers from a blank on that say why there is no value
 _AFTER_ROUNDING = 2.0**63 - 1024  # a blank of 64 bits that went through a float
 # What a metric can be, in its unit; `fan_speed` is a share of a nominal speed.
 _LIMITS: dict[str, tuple[float, float]] = {
-    "mW": (0, 5e6),
-    "MHz": (0, 10_000),
-    "degC": (-60, 200),
-    "%": (0, 100),
-    "ppm": (0, 1_050_000),
-}
+    "mW": (0, 5e6), "MHz": (0, 10_000), "degC": (-60, 200), "%": (0, 100), "ppm": (0, 1_050_000),
+}  # fmt: skip
 _UNLIKE = {"fan_speed": (0, 200)}
 
 
@@ -137,7 +109,7 @@ class Whose:
 
 def _columns() -> dict[str, Column]:
     names = {name: metric for metric in METRICS for name in metric.prometheus}
-    names |= {name: METRICS[ROW[column]] for name, column in _ALSO.items() if column in ROW}
+    names |= {name: METRICS[ROW[column]] for name, column in _ALSO.items()}
     names |= {name: METRICS[ROW[column]] for name, (column, _) in _SMI.items()}
     columns = {}
     for name, metric in names.items():

@@ -36,17 +36,16 @@ def saved(tmp_path: Path) -> Callable[[str], Path]:
 Save = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("version", ["1.x", "2.0", "4.x"])
+@pytest.mark.parametrize("version", ["2.0", "4.x"])
 def test_page_of_every_version(saved: Save, parse: Parse, version: str) -> None:
-    names = {"DCGM_FI_DEV_POWER_USAGE": "dcgm_power_usage"} if version == "1.x" else None
-    found = parse(saved(page([Exported(n, usual(100.5 + n)) for n in (0, 1)], version, names=names)), at=WHEN)
+    found = parse(saved(page([Exported(n, usual(100.5 + n)) for n in (0, 1)], version)), at=WHEN)
     assert (found.report.format, found.report.total.kept, found.report.gpus) == ("prometheus", 2, 2)
     row = found.frame.row(1, named=True)
     assert (row["gpu"], row["uuid"], row["ts"]) == (uuid(1), uuid(1), at(2026, 11, 20, 10))
     assert (row["power_mw"], row["energy_mj"], row["memory_used"]) == (101_500, 123_456_789_012, 3821 << 20)
     assert (row["sm_clock_mhz"], row["temperature_c"], row["utilization"]) == (1410, 41, 97)
     assert row["slot"] == 1
-    assert row["node"] == (None if version in ("1.x", "2.0") else "node-a")
+    assert row["node"] == (None if version == "2.0" else "node-a")
 
 
 def test_page_of_nvidia_gpu_exporter(saved: Save, parse: Parse) -> None:

@@ -138,7 +138,6 @@ def test_every_name_of_a_metric_is_known() -> None:
 @pytest.mark.parametrize(
     ("name", "column"),
     [
-        ("dcgm_power_usage", "power_mw"),
         ("dcgm_fi_prof_sm_active", "sm_active_ppm"),
         ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total", "energy_mj"),
         ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", "power_violation_ns"),
