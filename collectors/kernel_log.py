@@ -17,11 +17,29 @@ from typing import TYPE_CHECKING
 from ..store.events import Event
 from ..store.vocabulary import EventKind
 from .clock import Clock, SystemClock
-from .xids import FALLEN, xid_event
 
 if TYPE_CHECKING:
     from .backend import Device
 
+FALLEN = 79
+_XIDS = {  # the common ones, in words; NVIDIA's "XID Errors" lists them all
+    13: "graphics engine exception",
+    31: "GPU memory page fault",
+    43: "the GPU stopped processing",
+    45: "preemptive cleanup after an earlier error",
+    48: "double bit ECC error",
+    61: "internal micro-controller breakpoint or warning",
+    62: "internal micro-controller halt",
+    63: "ECC page retirement or row remapping",
+    64: "ECC page retirement or row remapping failed",
+    74: "NVLink error",
+    FALLEN: "the GPU has fallen off the bus",
+    92: "high rate of single bit ECC errors",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    119: "GSP timeout",
+    120: "GSP error",
+}
 KMSG = "/dev/kmsg"
 _JOURNAL = ("journalctl", "-k", "-o", "json", "--output-fields=MESSAGE", "--no-pager")
 _JOURNAL_S = 5.0
@@ -39,6 +57,12 @@ _GPU = re.compile(rf"NVRM: (?:The NVIDIA )?GPU (?:at )?{_ADDRESS}\b:?(.*)", re.D
 _UUID = re.compile(r" (GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 _FALLEN, _NOT_STARTED = re.compile(r"fallen\s+off\s+the\s+bus"), "RmInitAdapter failed"
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")  # how /dev/kmsg spells a byte that is no plain text
+
+
+def xid_event(gpu: str | None, code: int, *, ts_ns: int | None = None, pci_bus_id: str | None = None) -> Event:
+    """An XID of a GPU (its UUID, and where on its node it is) as an event; without a time, it happened now."""
+    meaning = _XIDS.get(code, "see NVIDIA's list of XID errors")
+    return Event(EventKind.XID, gpu, f"XID {code}: {meaning}", ts_ns=ts_ns, pci_bus_id=pci_bus_id, code=code)
 
 
 def bus_address(text: str | None) -> str | None:

@@ -19,7 +19,7 @@ from ..store.events import Event
 from ..store.metrics import FAST, METRICS
 from ..store.vocabulary import EventKind
 from .backend import Backend, Device, Reading, Status
-from .kernel_log import name_lost_boards
+from .kernel_log import name_lost_boards, xid_event
 from .nvml_driver import (
     answer_of,
     decoded,
@@ -33,7 +33,6 @@ from .nvml_driver import (
     text,
 )
 from .nvml_reader import Profiling, Reader
-from .xids import xid_event
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ...store.metrics import BOARD_POWER, FAST, METRICS, ROW
 from ...store.power_sensors import PowerSensor, sensor_of_model
 from ...store.vocabulary import EventKind
 from ..backend import Backend, Device, Reading, Status
-from ..xids import xid_event
+from ..kernel_log import xid_event
 from .bindings import BLANK, BLANK_DOUBLE, BLANK_WORD, StatusCode, code_of, find_bindings, text_of
 from .connection import (
     FAST_FIELDS,

@@ -11,25 +11,39 @@ quick exporters are in this tick; of a slow one it takes the page at the tick af
 
 from __future__ import annotations
 
+import http.client
+import socket
+import ssl
 import threading
 import time
+import urllib.request
+from base64 import b64encode
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ...errors import InputError
 from ...store.events import Event
+from ...store.system.network import HttpAnswer, TooLarge, fetch
 from ...store.vocabulary import EventKind
 from ..backend import Backend, Device, Reading
-from .download import NoPage, checked, download, without_password
-from .history import History
-from .page import PageLimits
+from .page import History, NoPage, PageLimits
 
 _LEAST_S, _MOST_S = 4.0, 10.0  # for a page
 _PATIENCE, _PATIENCE_S = 0.25, 0.5  # of the interval, and at most: how long a tick waits for the pages it asked for
 _LEAST_ROOM = 1 << 20  # bytes, for the series of one page
 _FIRST_S = 10.0  # to read the first pages, besides the time for getting them
+_WANTED = "text/plain;version=0.0.4, application/openmetrics-text;q=0.5, */*;q=0.1"
+_TYPES = ("text/plain", "application/openmetrics-text", "application/octet-stream", "")
+_ADVICE = {
+    **dict.fromkeys((301, 302, 303, 307, 308), "redirections are not followed: give the address to which it sends on"),
+    401: "give a user and a password: http://USER:PASSWORD@HOST:PORT/...",
+    403: "ask the exporter's owner for access",
+    404: "dcgm-exporter's page is /metrics, that of a Prometheus /federate?match[]=...",
+    500: "look into the exporter's log",
+    503: "the exporter may still be starting",
+}
 
 
 class ExporterPages(Backend):
@@ -187,3 +201,80 @@ def _host(url: str) -> str | None:
     """The node of GPUs whose page names none; None for this node."""
     host = urlsplit(url).hostname or ""
     return None if host in ("localhost", "::1") or host.startswith("127.") else host
+
+
+# -- one page over HTTP ------------------------------------------------------------------------------------------------
+
+
+def checked(url: str) -> str:
+    """The URL of a page, with `/metrics` where it has no path. Raises InputError where it is none."""
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good or any(character.isspace() or not character.isprintable() for character in url):
+        raise InputError(f"url {url!r} is no address of a page; an example is http://localhost:9400/metrics")
+    return parts._replace(path=parts.path if parts.path not in ("", "/") else "/metrics", fragment="").geturl()
+
+
+def without_password(url: str) -> str:
+    """A URL without the user and the password in it."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def download(url: str, *, timeout_s: float, most_bytes: int) -> bytes | bytearray:
+    """The page at a URL, within `timeout_s`. Raises NoPage."""
+    headers = {"Accept": _WANTED, "Accept-Encoding": "identity", "User-Agent": "whorl"}
+    parts = urlsplit(url)
+    if parts.username is not None:
+        secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {b64encode(secret.encode()).decode()}"
+    request = urllib.request.Request(without_password(url), headers=headers)  # noqa: S310 - the scheme was checked
+    try:
+        answer = fetch(request, timeout_s=timeout_s, most_bytes=most_bytes, proxies=False)
+    except TimeoutError as error:
+        raise NoPage(f"it has not sent its page within {timeout_s:g} s; is the exporter stuck?") from error
+    except TooLarge as error:
+        raise NoPage(f"its page has more than {most_bytes} bytes; ask for fewer series") from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise NoPage(_reason(error)) from error
+    return _body(answer)
+
+
+def _body(answer: HttpAnswer) -> bytes | bytearray:
+    if answer.status != 200:
+        advice = _ADVICE.get(answer.status, _ADVICE[500] if answer.status > 500 else "check the address")
+        raise NoPage(f"it answers {answer.status} {answer.reason[:200]}; {advice}".replace(" ;", ";"))
+    kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if kind not in _TYPES:
+        raise NoPage(f"its page is {kind[:200]}, not the text that Prometheus scrapes; {_ADVICE[404]}")
+    packed = answer.headers.get("Content-Encoding", "").strip().lower()
+    if packed not in ("", "identity"):
+        raise NoPage(f"its page is packed ({packed[:200]}), and whorl asked for text; check what stands between")
+    return answer.body
+
+
+def _reason(error: Exception) -> str:
+    sentences: list[tuple[type[Exception] | tuple[type[Exception], ...], str]] = [
+        (
+            (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError),
+            "it closed the connection without an answer; look into the exporter's log",
+        ),
+        (
+            ConnectionRefusedError,
+            "nothing listens there (connection refused); is the exporter running, and on this port?",
+        ),
+        (socket.gaierror, f"its host is not known ({getattr(error, 'strerror', '')}); check the name"),
+        (
+            ssl.SSLError,
+            f"no safe connection can be made ({getattr(error, 'reason', None) or error}); is it http:// and not https://?",
+        ),
+        (http.client.IncompleteRead, "its page is cut short; look into the exporter's log"),
+        (http.client.BadStatusLine, "it does not speak HTTP; check the port"),
+        (UnicodeError, "its host cannot be a name; check it"),
+        (OSError, f"it cannot be reached ({getattr(error, 'strerror', None) or error})"),
+    ]
+    first = next((sentence for kind, sentence in sentences if isinstance(error, kind)), None)
+    return first or str(error)[:200] or type(error).__name__

@@ -13,13 +13,11 @@ import pytest
 
 from whorl.collectors.backend import Device, Reading, Status
 from whorl.collectors.exporter.exporter import ExporterPages
-from whorl.collectors.exporter.history import History
-from whorl.collectors.exporter.page import PageLimits
+from whorl.collectors.exporter.page import History, PageLimits
 from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import METRICS, ROW
 from whorl.store.vocabulary import EventKind
-from whorl.tests.endless import SLOW, serving
 from whorl.tests.exporter import (
     BLANK,
     NOT_PERMITTED,
@@ -157,16 +155,6 @@ def test_page_of_nvidia_gpu_exporter(pages: Pages, exporter: Exporter) -> None:
     ]
 
 
-def test_names_of_newer_versions(pages: Pages, exporter: Exporter) -> None:
-    names = {
-        "DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_DEV_BOARD_POWER_WATTS",
-        "DCGM_FI_DEV_GPU_UTIL": "DCGM_FI_DEV_GPU_UTIL_RATIO",
-    }
-    pages.now = Answer(page([Exported(0, usual())], "4.x", names=names))
-    (row,) = Read(exporter.url).open().poll()
-    assert (row["power_mw"], row["utilization"]) == (155342, 97)
-
-
 def test_page_of_a_prometheus_has_many_nodes_and_its_own_times(pages: Pages, exporter: Exporter) -> None:
     now_ms = time.time_ns() // 10**6
     gpus = [
@@ -242,23 +230,6 @@ def test_stuck_exporter_is_told_once_and_its_end_too(pages: Pages, exporter: Exp
     pages.now = Answer(page([Exported(0, usual(160))]))
     assert len(read.poll()) == 1
     assert len(read.said(EventKind.SOURCE_BACK)) == 1
-
-
-def test_gpu_that_leaves_the_page_is_lost(pages: Pages, exporter: Exporter) -> None:
-    pages.now = Answer(page([Exported(0, usual()), Exported(1, usual())]))
-    read = Read(exporter.url, stale_s=0.1).open()
-    read.poll()
-    for watts in range(200, 1200):
-        pages.now = Answer(page([Exported(0, usual(watts))]))
-        read.poll()
-        if len(read.devices) == 1:
-            break
-    assert [device.gpu for device in read.devices] == [uuid(0)]
-    pages.now = Answer(page([Exported(0, usual(1300)), Exported(1, usual(1300))]))
-    read.poll()
-    assert [device.gpu for device in read.devices] == [uuid(0), uuid(1)]
-    pages.now = Answer(page([Exported(0, usual(1301)), Exported(1, usual(1301))]))
-    assert [row["power_mw"] for row in read.poll()] == [1_301_000] * 2
 
 
 def test_a_gpu_is_lost_while_others_of_its_node_are_shown_or_after_a_day() -> None:
@@ -444,23 +415,15 @@ def test_nodes_of_one_page_may_differ_in_the_unit_of_times(pages: Pages, exporte
     assert [row["power_violation_ns"] for row in rows] == [115 * 10**9] * 2
 
 
-def test_new_xid_is_an_event(pages: Pages, exporter: Exporter) -> None:
+@pytest.mark.parametrize("shown", [[43, 43, 0, 79, 79], [None, 79, None, 79]])
+def test_new_xid_is_an_event(pages: Pages, exporter: Exporter, shown: list[int | None]) -> None:
+    """What was there at first happened before; some exporters have no series of XIDs before the first one."""
     read = Read(exporter.url)
-    for number, xid in enumerate([43, 43, 0, 79, 79]):
-        pages.now = Answer(page([Exported(0, usual(100 + number, DCGM_FI_DEV_XID_ERRORS=xid))]))
-        if not number:
-            read.open()
-        read.poll()
-    xids = [event for event in read.events if event.kind == EventKind.XID]
-    assert [(event.gpu, event.code) for event in xids] == [(uuid(0), 79)]  # 43 was before
-
-
-def test_xid_of_an_exporter_that_had_no_series_of_them_is_an_event(pages: Pages, exporter: Exporter) -> None:
-    read = Read(exporter.url)
-    for number, xid in enumerate([None, 79, None, 79]):
-        values = usual(100 + number)
-        del values["DCGM_FI_DEV_XID_ERRORS"]
-        pages.now = Answer(page([Exported(0, values | ({} if xid is None else {"DCGM_FI_DEV_XID_ERRORS": xid}))]))
+    for number, xid in enumerate(shown):
+        values = usual(100 + number) | {"DCGM_FI_DEV_XID_ERRORS": xid or 0}
+        if xid is None:
+            del values["DCGM_FI_DEV_XID_ERRORS"]
+        pages.now = Answer(page([Exported(0, values)]))
         if not number:
             read.open()
         read.poll()
@@ -515,13 +478,10 @@ def test_a_page_without_power_is_told_once(pages: Pages, exporter: Exporter) -> 
         ),
         (Answer(page([Exported(0, usual())]), cut=40), "its page is cut short"),
         (Answer(page([Exported(0, usual())]), packed=True), "its page is packed (gzip)"),
-        (Answer("", 302, {"Location": "/metrics"}), "it sends on more than 3 times"),
         (
-            Answer("", 302, {"Location": "file:///etc/passwd"}),
-            "it sends on to 'file:///etc/passwd', which is no web page",
+            Answer("", 302, {"Location": "/there"}),
+            "it answers 302 Found; redirections are not followed: give the address",
         ),
-        (Answer("", 302, {"Location": "http://[::1"}), "it sends on to 'http://[::1', which is no address"),
-        (Answer("", 302, {"Location": "http://a:99999/"}), "it sends on to 'http://a:99999/', which is no address"),
         (Answer(""), "shows no GPU: it has no metric of DCGM"),
         (
             Answer("# HELP DCGM_FI_DEV_SM_CLOCK x\n# TYPE DCGM_FI_DEV_SM_CLOCK gauge\n"),
@@ -602,27 +562,6 @@ def test_no_url_asks_for_one() -> None:
         Read().open()
 
 
-def test_page_that_comes_too_slowly_is_left() -> None:
-    with (
-        serving(SLOW["dripped headers"]) as (place, _),
-        pytest.raises(InputError, match=r"it has not sent its page within 0\.1 s; is the exporter stuck"),
-    ):
-        Read(f"http://{place}/metrics", timeout_s=0.1).open()
-
-
-def test_page_behind_a_redirection(pages: Pages, exporter: Exporter) -> None:
-    def answer(path: str) -> Answer:
-        if path == "/metrics":
-            return Answer("", 307, {"Location": "/there"})
-        return Answer(page([Exported(0, usual())]))
-
-    exporter.answer = answer
-    read = Read(exporter.url.removesuffix("/metrics")).open()  # /metrics is the usual path
-    assert [row["power_mw"] for row in read.poll()] == [155342]
-    assert [path for path, _ in exporter.asked] == ["/metrics", "/there"]
-    assert exporter.asked[0][1]["Accept-Encoding"] == "identity"
-
-
 def test_password_is_sent_and_never_shown(pages: Pages, exporter: Exporter) -> None:
     pages.now = Answer("", 403)
     with pytest.raises(InputError) as error:
@@ -652,13 +591,6 @@ def test_one_of_several_exporters_is_down(pages: Pages, exporter: Exporter) -> N
             read.poll()
         assert str(error.value).count("it answers 500") == 2
         assert good.body
-
-
-def test_gpus_without_a_node_on_the_page_are_on_the_exporters_host() -> None:
-    bare = [Exported(0, usual())]
-    with exporting(page(bare, "2.0")) as near:
-        read = Read(near.url).open()
-        assert "node" not in read.devices[0].row  # this node: the collector knows its name
 
 
 def test_columns_of_the_page_are_all_read(pages: Pages, exporter: Exporter) -> None:

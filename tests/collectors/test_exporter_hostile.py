@@ -15,8 +15,7 @@ from whorl.collectors.exporter.page import PageLimits
 from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import ROW
-from whorl.store.vocabulary import EventKind
-from whorl.tests.endless import GIVE_UP_S, HUGE, SLOW, serving
+from whorl.tests.endless import GIVE_UP_S, HUGE, serving
 from whorl.tests.exporter import Answer, Exported, exporting, page, usual, uuid
 
 GOOD = page([Exported(0, usual())])
@@ -55,22 +54,6 @@ def test_of_two_exporters_one_stalls_and_the_other_is_read_at_every_tick() -> No
         while (uuid(1), 139) not in read:  # what came late is not lost
             read = powers(backend, gpus)
         backend.close()
-
-
-@pytest.mark.parametrize("attack", ["dripped headers", "dripped chunk size", "100 Continue for ever"])
-def test_an_exporter_that_never_ends_is_told_once(attack: str) -> None:
-    watts, events = 100, list[Event]()
-    with serving(SLOW[attack]) as (place, _), exporting(lambda _: Answer(page([Exported(0, usual(watts))]))) as good:
-        backend = ExporterPages(url=[good.url, f"http://{place}/"], timeout_s=0.2)
-        gpus = [device.gpu for device in backend.devices()]
-        read: list[tuple[str, int]] = []
-        while len(read) < 5:
-            read += powers(backend, gpus, events)
-            watts += 1
-        backend.close()
-    assert gpus == [uuid(0)]
-    (gone,) = (event.detail for event in events if event.kind == EventKind.SOURCE_GONE)
-    assert gone == f"http://{place}/metrics: it has not sent its page within 0.2 s; is the exporter stuck?"
 
 
 @pytest.mark.parametrize("attack", HUGE)
