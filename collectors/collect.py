@@ -326,7 +326,7 @@ def _asides(options: CollectOptions, store: str, recorder: StoreRecorder, backen
     from .expected_gpus import ExpectedGpus
     from .job_labels import JobLabels
     from .kernel_log import KernelLog
-    from .node_history import NodeHistory
+    from .node_memory import NodeHistory
     from .node_power import NodePower, node_meters
     from .simulated import Simulated, SimulatedMeter
 

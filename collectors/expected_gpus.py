@@ -14,7 +14,7 @@ from .kernel_log import bus_address
 
 if TYPE_CHECKING:
     from .backend import Device
-    from .node_history import NodeHistory
+    from .node_memory import NodeHistory
 
 _AGAIN_NS = 3_600_000_000_000
 _NVIDIA = "0x10de"
@@ -44,23 +44,23 @@ class ExpectedGpus:
         gpus = {device.gpu for device in devices}
         addresses = {bus_address(device.row.get("pci_bus_id")) for device in devices}
         on_bus = dict(self._boards())
-        keys = {bus_address(gpu.pci_bus_id): gpu.gpu for gpu in self._history.expected}
+        keys = {bus_address(at): gpu for gpu, at in self._history.expected.items()}
         missing: list[tuple[str | None, str | None, str]] = [
             (keys.get(address) or uuid, address, "is on the PCI bus, and the driver does not show it")
             for address, (uuid, usable) in on_bus.items()
             if usable and address not in addresses
         ]
-        for gpu in self._history.expected:
-            address = bus_address(gpu.pci_bus_id)
-            if gpu.gpu not in gpus and (address not in on_bus or address in addresses):
+        for gpu, pci_bus_id in self._history.expected.items():
+            address = bus_address(pci_bus_id)
+            if gpu not in gpus and (address not in on_bus or address in addresses):
                 place = "another GPU is in its place" if address in addresses else "no GPU is in its place"
-                missing.append((gpu.gpu, address, f"is expected on this node, and {place}"))
+                missing.append((gpu, address, f"is expected on this node, and {place}"))
         events = [
-            Event(EventKind.ABSENT, gpu, f"the GPU {detail}", pci_bus_id=address)
-            for gpu, address, detail in missing
-            if (gpu or address) not in self._missed
+            Event(EventKind.ABSENT, key, f"the GPU {detail}", pci_bus_id=address)
+            for key, address, detail in missing
+            if (key or address) not in self._missed
         ]
-        self._missed = {gpu or address for gpu, address, _ in missing}
+        self._missed = {key or address for key, address, _ in missing}
         return events
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from .clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from .backend import Device
-    from .node_history import NodeHistory
+    from .node_memory import NodeHistory
 
 # Where Slurm has a folder for each job of the node, in cgroup v2 and v1: only root can make one there.
 _FOLDERS = ("*.slice/*slurmstepd.scope/job_*", "*/slurm*/uid_*/job_*")

@@ -57,6 +57,19 @@ class MeterReader(Protocol):
     def read(self) -> list[PowerReading]: ...
 
 
+def _text(path: Path) -> str:
+    """What a file of the kernel says; "" where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return ""
+
+
+def _number(path: Path) -> int | None:
+    with contextlib.suppress(ValueError):
+        return int(_text(path))
+    return None
+
+
 class RaplCounters:
     """The energy counters of CPU packages and their memory, from Linux' powercap.
 
@@ -69,39 +82,29 @@ class RaplCounters:
         self._last_uj: dict[Path, tuple[int, int]] = {}  # the kernel's number, and the sum without wraps
         self.reason: str | None = "the kernel has none (no /sys/class/powercap/intel-rapl:*)"
         for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
-            kind = self._kind_of(zone)
-            if kind is None:
-                continue
-            try:
-                int((zone / "energy_uj").read_text())
-                range_uj = int((zone / "max_energy_range_uj").read_text())
-            except (OSError, ValueError):
+            kind, range_uj = self._kind_of(zone), _number(zone / "max_energy_range_uj")
+            if kind is not None and _number(zone / "energy_uj") is not None and range_uj is not None:
+                self._zones[zone] = *kind, range_uj
+            elif kind is not None:
                 self.reason = "only root may read them (/sys/class/powercap/intel-rapl:*/energy_uj)"
-                continue
-            self._zones[zone] = *kind, range_uj
         if self._zones:
             self.reason = None
 
     @staticmethod
     def _kind_of(zone: Path) -> tuple[PowerOf, str | None] | None:
         """What a zone counts and which package it is; None for a part of a package, which would count twice."""
-        try:
-            name = (zone / "name").read_text().strip()
-            if name == "psys":
-                return PowerOf.PLATFORM, None
-            if name == "dram":
-                package = (zone.parent / zone.name.rpartition(":")[0] / "name").read_text().strip()
-                return PowerOf.DRAM, package.removeprefix("package-")
-        except OSError:
-            return None
+        name = _text(zone / "name")
+        if name == "psys":
+            return PowerOf.PLATFORM, None
+        if name == "dram":
+            return PowerOf.DRAM, _text(zone.parent / zone.name.rpartition(":")[0] / "name").removeprefix("package-")
         return (PowerOf.CPU, name.removeprefix("package-")) if name.startswith("package-") else None
 
     def read(self) -> list[PowerReading]:
         """The counters now, with one time, as they add up; without those that cannot be read any more."""
         readings, stamp = [], self._clock.wall()
         for zone, (covers, part, range_uj) in self._zones.items():
-            with contextlib.suppress(OSError, ValueError):
-                now_uj = int((zone / "energy_uj").read_text())
+            if (now_uj := _number(zone / "energy_uj")) is not None:
                 last_uj, sum_uj = self._last_uj.get(zone, (now_uj, now_uj))
                 sum_uj += now_uj - last_uj + (range_uj if now_uj < last_uj else 0)
                 self._last_uj[zone] = now_uj, sum_uj
@@ -116,35 +119,25 @@ class AcpiMeter:
         self._clock = clock
         self._file: Path | None = None
         self.reason: str | None = "the kernel has none (no power_meter in /sys/class/hwmon)"
-        for chip in sorted((root / "sys/class/hwmon").glob("hwmon*")):
-            for folder in (chip, chip / "device"):  # until Linux 6.13 its files are those of the device
-                with contextlib.suppress(OSError):
-                    if (folder / "name").read_text().strip() == "power_meter":
-                        self._find(folder)
-
-    def _find(self, folder: Path) -> None:
-        for name in ("power1_average", "power1_input"):
-            try:
-                int((folder / name).read_text())
-            except (OSError, ValueError):
-                self.reason = "it is there and gives no number: its firmware does not answer, or only root may read it"
-                continue
-            self._file, self.reason = folder / name, None
-            return
+        # Until Linux 6.13 the files of a chip are those of its device.
+        for folder in sorted((root / "sys/class/hwmon").glob("hwmon*")):
+            for chip in (folder, folder / "device"):
+                if _text(chip / "name") == "power_meter":
+                    self.reason = (
+                        "it is there and gives no number: its firmware does not answer, or only root may read it"
+                    )
+                    files = (chip / name for name in ("power1_average", "power1_input"))
+                    self._file = next((file for file in files if _number(file) is not None), self._file)
+        if self._file is not None:
+            self.reason = None
 
     def read(self) -> list[PowerReading]:
         """The power now; nothing where the firmware does not answer."""
-        if self._file is None:
+        power_mw = None if self._file is None else (_number(self._file) or 0) // 1000
+        if self._file is None or not power_mw:
             return []
-        window_ms = None
-        try:
-            power_mw = int(self._file.read_text()) // 1000
-            with contextlib.suppress(OSError, ValueError):
-                window_ms = int(self._file.with_name(f"{self._file.name}_interval").read_text()) or None
-        except (OSError, ValueError):
-            return []
-        stamp = self._clock.wall()
-        return [PowerReading(stamp, PowerMeter.HWMON, PowerOf.NODE, None, power_mw, window_ms)] if power_mw else []
+        window_ms = _number(self._file.with_name(f"{self._file.name}_interval")) or None
+        return [PowerReading(self._clock.wall(), PowerMeter.HWMON, PowerOf.NODE, None, power_mw, window_ms)]
 
 
 class DcmiPower:

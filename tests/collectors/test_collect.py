@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import re
 import resource
 import select
 import shutil
@@ -20,10 +19,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from whorl.cli import cli
-from whorl.collectors.nvml import Nvml
-from whorl.collectors.recording import StoreRecorder
-from whorl.collectors.sampler import Sampler, Sampling
-from whorl.store.journal import Journal
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import count
 from whorl.tests.stores import ask, new_store
@@ -95,19 +90,6 @@ def test_the_end_of_a_terminal_ends_it_well(nvml_library: NvmlLibrary, tmp_path:
     assert kinds(tmp_path / "S")[-1] == "collect_ended"
     assert f"{len(kinds(tmp_path / 'S'))} events, in" in errors
     assert not list((tmp_path / "S" / "journal").glob("*.journal"))  # sealed
-
-
-@pytest.mark.long
-def test_under_nohup_it_goes_on(nvml_library: NvmlLibrary, tmp_path: Path) -> None:
-    nvml_library.write("gpus 2")
-    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
-    with collecting(nvml_library, tmp_path / "S", before=ignore) as process:
-        process.send_signal(signal.SIGHUP)
-        there = rows(tmp_path / "S")
-        until(lambda: rows(tmp_path / "S") > there + 10, process)
-        process.terminate()
-        ends(process)
-    assert process.returncode == 0
 
 
 @pytest.mark.long
@@ -273,14 +255,6 @@ def test_without_a_gpu(nvml: NvmlLibrary, tmp_path: Path) -> None:
     assert "shows no GPU on this machine; without GPUs, use --backend simulated" in done.stderr
 
 
-def test_gpus_that_cannot_be_identified_are_no_gpus_and_it_says_why(nvml: NvmlLibrary, tmp_path: Path) -> None:
-    nvml.write("gpus 2", "gpu 0,1 deny 4 nvmlDeviceGetUUID")
-    done = collect_here(tmp_path / "S")
-    assert done.exit_code == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert "the GPU at index 0 cannot be identified: Insufficient Permissions" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -333,25 +307,6 @@ def test_it_loads_no_library_of_tables_also_when_it_seals(tmp_path: Path) -> Non
         "(select count(*) from events where kind = 'collect_ended') e",
     )
     assert told == {"t": 8, "g": 8, "e": 1}
-
-
-@pytest.mark.long
-def test_segments_turn_over_while_it_reads(nvml: NvmlLibrary, tmp_path: Path) -> None:
-    """Ticks go on when the journal begins another file, and every one is there once."""
-    nvml.write("gpus 3")
-    store = new_store(tmp_path / "S")
-    with Journal(store.root, "n", segment_s=0.4) as journal:
-        recorder = StoreRecorder(store.root, journal, cluster="c", node="n")
-        counts = Sampler(Nvml(), recorder, Sampling(0.02, "c", "n", slow_s=0.5)).run(3.0)
-    (told,) = ask(store.root, "select count(*) n, count(distinct (gpu, ts)) d, count(power_mw) p from telemetry")
-    assert told["n"] == told["d"] == told["p"] == counts.rows
-    assert len(list((store.root / "telemetry").rglob("n-*.parquet"))) >= 2
-
-
-def missed(errors: str) -> int:
-    found = re.search(r"([\d,]+) ticks? missed", errors)
-    assert found is not None, errors
-    return int(found[1].replace(",", ""))
 
 
 @pytest.mark.long

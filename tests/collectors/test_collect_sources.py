@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -136,17 +135,6 @@ def test_a_server_that_never_ends_does_not_keep_the_collector_at_the_start(tmp_p
     assert "stopped before anything was read" in errors
 
 
-def test_an_exporter_that_cannot_be_read_at_the_start(tmp_path: Path) -> None:
-    answers = [Answer("not well", 500), Answer("<html>hello</html>"), Answer("# nothing\n"), Answer(shown(0), cut=400)]
-    for answer, words in zip(answers, ("500", "GPU", "shows no GPU", "cut short"), strict=True):
-        with exporting(lambda _, answer=answer: answer) as exporter:  # type: ignore[misc]
-            done = collected(tmp_path / "S", "--backend", f"prometheus:url={exporter.url}")
-        assert done.exit_code == 2
-        assert done.stderr.count("\n") == 1
-        assert words in done.stderr
-        assert exporter.url in done.stderr
-
-
 def test_a_page_does_not_steer_the_terminal(tmp_path: Path) -> None:
     labels = {"modelName": "A100\x1b]0;title\x07\x1b[31m"}
     with exporting(page([Exported(0, usual(), labels=labels)])) as exporter:
@@ -263,23 +251,6 @@ def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> N
     assert told["s"] > 1.5
 
 
-@pytest.mark.long
-def test_collect_without_permission_for_profiling_has_the_rest(two: DcgmEngine, tmp_path: Path) -> None:
-    if two.binary.parent != two.folder:
-        pytest.skip("only our engine refuses what a test says")
-    two.write("profiling -29")
-    store = tmp_path / "S"
-    done = of_dcgm(two, store, "--duration", "1.5")
-    assert done.exit_code == 0, done.stderr
-    (told,) = ask(store, "select count(*) n, count(power_mw) p, count(sm_active_ppm) s from telemetry")
-    assert told["p"] > told["n"] / 2 > 0  # a pause of this machine cuts a cycle in two rows
-    assert told["s"] == 0
-    (event,) = ask(store, "select detail from events where kind = 'not_permitted'")
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in event["detail"]
-    assert done.stderr.count(event["detail"]) == 1
-    assert re.search(r"stored \d+ rows of \d+ ticks, \d+ ticks? missed", done.stderr)
-
-
 def test_who_waits_for_a_source_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     over = threading.Event()
 
@@ -296,23 +267,6 @@ def test_who_waits_for_a_source_is_told_once(monkeypatch: pytest.MonkeyPatch, ca
     finally:
         over.set()
     assert [record.getMessage() for record in caplog.records] == ["dcgm has not answered for 0 s; waiting 0 s at most"]
-
-
-@pytest.mark.long
-def test_an_engine_that_cannot_be_used_at_the_start(two: DcgmEngine, tmp_path: Path) -> None:
-    if two.binary.parent == two.folder:
-        two.write("version 3.3.9")
-        done = of_dcgm(two, tmp_path / "S")
-        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-        assert f"do not fit the engine at {two.address}" in done.stderr
-    two.stop()
-    for host in (two.address, "localhost:port", "[::1"):
-        done = collected(tmp_path / "S", "--backend", f"dcgm:host={host}")
-        assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-        assert host in done.stderr
-    done = collected(tmp_path / "S", "--backend", f"dcgm:socket={tmp_path / 'none'}")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert f"there is no socket {tmp_path / 'none'}" in done.stderr
 
 
 @pytest.mark.long

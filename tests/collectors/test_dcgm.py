@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW
 from whorl.store.vocabulary import EventKind
-from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary
+from whorl.tests.dcgm_library import DcgmEngine, DcgmLibrary, real_engine
 
 EVERY_S = 0.05
 
@@ -109,9 +110,6 @@ def test_every_gpu_has_the_latest_values_of_each_tick(four: DcgmEngine, backend:
         assert stamps == sorted(set(stamps))
         for name in ("power_mw", "energy_mj", "sm_clock_mhz", "temperature_c", "utilization", "power_violation_ns"):
             assert len(ticks.known(name, device)) > len(stamps) / 2, name  # a pause cuts a cycle of the engine
-    # The same object while nothing changes.
-    fast = [reading.statuses for reading in ticks.of(1) if len(reading.values) == len(FAST)]
-    assert len({id(statuses) for statuses in fast}) <= 3
 
 
 def test_nothing_new_is_no_reading(four: DcgmEngine) -> None:
@@ -224,16 +222,6 @@ def test_a_field_that_the_engine_refuses_costs_only_itself(
     backend.close()
 
 
-def test_metrics_of_health_are_read_by_their_rows(backend: Dcgm) -> None:
-    ticks = Ticks(backend)
-    ticks.until(lambda: ticks.known("row_remap_pending", 2))
-    assert set(ticks.known("row_remap_pending", 2)) == {0}
-    assert set(ticks.known("pcie_width_max", 2)) == {16}
-    assert ticks.known("pcie_generation", 2)
-    # What the driver does not have is a blank that says so.
-    assert {reading.statuses[ROW["fabric_state"]] for reading in ticks.of(2)} <= {Status.UNREAD, Status.UNSUPPORTED}
-
-
 def test_a_value_that_is_old_is_none(backend: Dcgm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dcgm, "_OLD_US", 200_000)
     backend = Dcgm(host=backend._host, interval_s=EVERY_S, slow_s=10 * EVERY_S)
@@ -253,25 +241,6 @@ def test_a_value_that_is_old_is_none(backend: Dcgm, monkeypatch: pytest.MonkeyPa
     assert ticks.known("temperature_c", 0) == []
     assert ticks.known("sm_clock_mhz", 0)
     backend.close()
-
-
-def test_after_a_restart_of_the_engine_it_is_reached_again(four: DcgmEngine, backend: Dcgm) -> None:
-    ticks = Ticks(backend).tick(3)
-    four.stop()
-    with pytest.raises(
-        InputError, match=rf"no DCGM engine answers at {four.address}: check the address, and that nv-h"
-    ):
-        ticks.tick(2)
-    for _ in range(2):
-        with pytest.raises(InputError, match="no DCGM engine answers"):
-            backend.devices()
-    with pytest.raises(InputError, match="is closed"):
-        ticks.tick()
-    before = ticks.ts(0)
-    four.start()
-    assert [device.gpu for device in backend.devices()] == ticks.gpus
-    ticks.until(lambda: len(ticks.ts(0)) > len(before) + 2)
-    assert ticks.ts(0)[len(before)] > before[-1]
 
 
 def test_a_gpu_that_is_lost_says_so_leaves_the_list_and_returns(four: DcgmEngine, backend: Dcgm) -> None:
@@ -338,16 +307,6 @@ def test_nothing_of_ours_stays_in_the_engine(four: DcgmEngine) -> None:
     other.close()
 
 
-def test_two_collectors_of_one_process_do_not_meet(four: DcgmEngine, backend: Dcgm) -> None:
-    second = Dcgm(host=four.address, interval_s=EVERY_S)
-    first_ticks, second_ticks = Ticks(backend), Ticks(second)
-    first_ticks.until(lambda: len(first_ticks.ts(0)) > 2)
-    second_ticks.until(lambda: len(second_ticks.ts(0)) > 2)
-    second.close()
-    first_ticks.readings.clear()
-    first_ticks.until(lambda: len(first_ticks.ts(0)) > 2)
-
-
 def test_each_xid_of_a_flood_is_one_event_with_the_time_of_the_engine(four: DcgmEngine, backend: Dcgm) -> None:
     ticks = Ticks(backend).tick(2)
     when = time.time() + 0.1
@@ -380,17 +339,6 @@ def test_health_checks_that_do_not_work_cost_no_reading(four: DcgmEngine, monkey
     backend.close()
     (event,) = [event for event in ticks.events if event.kind == EventKind.NOT_SUPPORTED]
     assert event.detail.startswith("the engine's health checks do not work: ")
-
-
-def test_a_sick_gpu_is_one_event(four: DcgmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dcgm, "_HEALTH_S", 0.05)
-    backend = Dcgm(host=four.address, interval_s=EVERY_S)
-    ticks = Ticks(backend).tick(2)
-    four.nvml.add(f"from {time.time()} gpu 1 xid 79")
-    ticks.until(lambda: EventKind.HEALTH in ticks.kinds()).tick(4)
-    backend.close()
-    (event,) = [event for event in ticks.events if event.kind == EventKind.HEALTH]
-    assert (event.gpu, event.value) == (ticks.gpus[1], 20)
 
 
 def test_mig_instances_are_named_and_have_no_power(stopped_engine: DcgmEngine) -> None:
@@ -451,24 +399,31 @@ def test_an_engine_that_is_not_there(dcgm: DcgmLibrary, where: dict[str, Any], s
         Dcgm(**where).devices()
 
 
-def test_bindings_of_another_version_than_the_engine(stopped_engine: DcgmEngine) -> None:
-    stopped_engine.write("version 3.3.5")
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("version 3.3.5", r"do not fit the engine at .*give the bindings of the engine's version in WHORL"),
+        ("refuse -17 Connect", r"this user may not use the DCGM engine at .*; run as root, or ask for access"),
+    ],
+)
+def test_an_engine_that_cannot_be_used(stopped_engine: DcgmEngine, statement: str, says: str) -> None:
+    stopped_engine.write(statement)
     stopped_engine.start()
     stopped_engine.bindings()
-    with pytest.raises(
-        InputError, match=r"do not fit the engine at .*give the bindings of the engine's version in WHORL"
-    ):
+    with pytest.raises(InputError, match=says):
         Dcgm(host=stopped_engine.address).devices()
 
 
-def test_an_engine_that_may_not_be_used(stopped_engine: DcgmEngine) -> None:
-    stopped_engine.write("refuse -17 Connect")
-    stopped_engine.start()
-    stopped_engine.bindings()
-    with pytest.raises(
-        InputError, match=r"this user may not use the DCGM engine at .*; run as root, or ask for access"
-    ):
-        Dcgm(host=stopped_engine.address).devices()
+def test_a_field_of_every_metric_is_known(stopped_engine: DcgmEngine) -> None:
+    by_id = stopped_engine.bindings().structs.dcgmLib.DcgmFieldGetById
+    by_id.restype = ctypes.c_void_p
+    assert [metric.name for metric in METRICS if metric.dcgm and not by_id(metric.dcgm.id)] == []
+
+
+@pytest.mark.real_dcgm
+def test_a_real_engine_is_here() -> None:
+    if real_engine() is None:
+        pytest.skip("no nv-hostengine is installed: these tests ran over the simulated DCGM only")
 
 
 def test_a_refused_read_is_a_sentence_and_what_was_watched_is_taken_back(four: DcgmEngine, backend: Dcgm) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from whorl.collectors.backend import Device
 from whorl.collectors.expected_gpus import ExpectedGpus
-from whorl.collectors.node_history import NodeHistory
-from whorl.collectors.node_memory import remember_as_child
+from whorl.collectors.node_memory import NodeHistory, remember_as_child
 from whorl.errors import StoreError
 from whorl.store import Store
 from whorl.store.events import Event
@@ -107,7 +106,7 @@ def test_gpus_that_the_store_knows_here_are_missed_by_name(tmp_path: Path, store
     )
     exchanged = Device("GPU-other", {"pci_bus_id": GPUS[2].row["pci_bus_id"]})
     assert look(ExpectedGpus(history, root=str(tmp_path)), GPUS[0], exchanged) == [place(1), place(2)]
-    assert remember_as_child(str(store.root), "c", "n2", until_ns=time.time_ns())["expected"] == []
+    assert remember_as_child(str(store.root), "c", "n2", until_ns=time.time_ns())["expected"] == {}
 
 
 def test_a_store_that_does_not_answer_costs_its_memory_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

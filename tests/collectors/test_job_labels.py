@@ -15,8 +15,7 @@ import pytest
 
 from whorl.collectors.backend import Device
 from whorl.collectors.job_labels import JobLabels
-from whorl.collectors.node_history import NodeHistory
-from whorl.collectors.node_memory import remember_as_child
+from whorl.collectors.node_memory import NodeHistory, remember_as_child
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.nvml_library import NvmlLibrary

@@ -254,18 +254,6 @@ def test_a_gpu_without_a_clock_of_its_own_that_is_not_listed_has_a_row_at_every_
     assert kept.kinds() == ["lost"]
 
 
-def test_a_driver_that_goes_and_comes_back_is_told_once_for_all_gpus() -> None:
-    script = Script(devices=[Device("GPU-a", {"driver": "570.1"}), Device("GPU-b")])
-    gone: list[Reading | Event] = [reading(gpu, power_mw=Status.DRIVER) for gpu in ("GPU-a", "GPU-b")]
-    back: list[Reading | Event] = [reading(gpu, power_mw=5) for gpu in ("GPU-a", "GPU-b")]
-    kept = played(Script([back, gone, gone, back], devices=script.devices), one_by_one=True)
-    assert [(e["kind"], e["gpu"], e["version"]) for e in kept.events] == [
-        ("driver_gone", None, None),
-        ("driver_reloaded", None, "570.1"),
-    ]
-    assert [row["quality"] for row in kept.of("GPU-b")] == [None, "no_driver", "no_driver", None]
-
-
 def test_events_of_the_source_and_of_asides_are_stored() -> None:
     class Log:
         def look(self, devices: Sequence[Device]) -> list[Event]:
@@ -366,27 +354,6 @@ def test_a_source_that_hangs_whenever_it_is_asked_ends_the_collector(monkeypatch
     assert [kind for kind in kept.kinds() if kind != "missed_ticks"] == ["hung"]
 
 
-def test_a_device_that_hangs_is_left_out_and_its_key_is_in_the_event() -> None:
-    released = threading.Event()
-
-    class Stuck(Thermometers):
-        def read(self, gpus: Sequence[str], *, slow: bool) -> Iterator[Reading | Event]:
-            for given in super().read(gpus, slow=slow):
-                if isinstance(given, Reading) and given.gpu == "GPU-1" and not released.is_set():
-                    released.wait(20)
-                yield given
-
-    with sampling(Stuck(), hung_s=0.3) as running:
-        running.until(lambda: "hung" in running.kept.kinds("GPU-1"))
-        running.ticks(5)
-        assert running.kept.of("GPU-1")[-1]["quality"] == "hung"
-        assert running.kept.of("GPU-2")[-1]["temperature_c"] is not None
-        released.set()
-        running.until(lambda: "answers_again" in running.kept.kinds("GPU-1"))
-        running.until(lambda: running.kept.of("GPU-1")[-1]["quality"] is None)
-    assert running.kept.kinds().count("hung") == 1
-
-
 @pytest.mark.parametrize("where", ["read", "close"])
 def test_a_hanging_source_does_not_keep_it_from_ending(where: str) -> None:
     released = threading.Event()
@@ -468,26 +435,6 @@ def test_collect_ends_at_once_where_nothing_but_a_new_process_helps(
     found = Store.open(tmp_path / "S")
     assert found.sql("select count(*) n from telemetry").to_pylist() == [{"n": 1}]
     assert found.sql("select count(*) n from events where kind = 'hung'").to_pylist() == [{"n": 1}]
-
-
-def test_collect_says_why_a_source_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    register(monkeypatch, Script(refusing=InputError("no engine answers at n:5555")).backend)
-    done = collected(tmp_path / "S")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "no engine answers at n:5555" in done.stderr
-
-
-def test_collect_ends_where_the_store_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise StoreError("no space is left on the disk")
-
-    script = Script([[power("GPU-a", T0)]])
-    register(monkeypatch, script.backend)
-    monkeypatch.setattr("whorl.store.journal.Journal.append_columns", full)
-    done = collected(tmp_path / "S")
-    assert done.exit_code == 3
-    assert "no space is left on the disk" in done.stderr
-    assert script.closed == [1]
 
 
 def test_the_pace_can_be_changed_while_it_runs() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +20,7 @@ from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW, Call, Field
 from whorl.store.vocabulary import EventKind
-from whorl.tests.collectors.sampling import sampling
-from whorl.tests.nvml_library import NvmlLibrary
+from whorl.tests.nvml_library import SOURCES, NvmlLibrary
 
 STILL = 1_790_000_004.03  # where the library's clock stands in tests of values
 
@@ -361,28 +362,6 @@ def test_a_driver_without_events_says_so_once(nvml: NvmlLibrary) -> None:
     backend.close()
 
 
-def test_one_call_gives_all_field_values_of_a_gpu(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 4")
-    backend, devices = opened()
-    before = nvml.calls("nvmlDeviceGetFieldValues")
-    for slow in (False, True, False):
-        sweep(backend, devices, slow=slow)
-    assert nvml.calls("nvmlDeviceGetFieldValues") - before == 3 * 4
-    backend.close()
-
-
-def test_statuses_are_the_same_object_while_nothing_changes(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", f"now {STILL}")
-    nvml.write("gpus 2")
-    backend, devices = opened()
-    seen = [
-        {id(r.statuses) for r in backend.read([d.gpu for d in devices], slow=False) if isinstance(r, Reading)}
-        for _ in range(3)
-    ]
-    assert seen[0] == seen[1] == seen[2]
-    backend.close()
-
-
 def test_mig_instances_have_names_and_memory_and_no_power(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model H100", "gpu 1 mig 3g.40gb 1g.10gb")
     backend, devices = opened()
@@ -424,24 +403,6 @@ def test_texts_of_the_driver_that_are_no_utf8_are_kept(nvml: NvmlLibrary, monkey
     assert [(d.row["model"], d.row["driver"]) for d in devices] == [
         ("NVIDIA \N{REPLACEMENT CHARACTER} H100", "580\N{REPLACEMENT CHARACTER}")
     ] * 2
-    backend.close()
-
-
-def test_of_gpus_with_one_uuid_the_first_is_read_and_that_is_told_once(
-    nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    nvml.write("gpus 3", "model H100", "gpu 2 ecc 7 0")
-    uuid_of = pynvml.nvmlDeviceGetUUID
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetUUID", lambda handle: "GPU-1" if index_of(handle) else uuid_of(handle))
-    backend, devices = opened()
-    found = list[Reading | Event]()
-    for _ in range(3):
-        found += backend.read([device.gpu for device in devices], slow=True)
-        assert backend.devices() == devices
-    readings = [values_of(reading) for reading in found if isinstance(reading, Reading)]
-    assert [row["ecc_corrected"] for row in readings] == [0, 0] * 3
-    assert [event.gpu for event in told(found, EventKind.FAILED_READING)] == ["GPU-1"]
-    assert len(caplog.records) == 1
     backend.close()
 
 
@@ -575,27 +536,6 @@ def test_an_xid_names_its_gpu_before_with_and_after_the_loss(
     assert all(event.pci_bus_id == rows[str(event.gpu)]["pci_bus_id"] for event in events)
 
 
-def test_the_loop_records_which_gpu_fell_off_the_bus(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 16", "model H100", "load 2 0.7")
-    with sampling(interval_s=0.1, slow_s=0.4) as running:
-        running.ticks(2)
-        now = time.time()
-        nvml.add(f"from {now + 0.1} gpu 5 xid 79", f"from {now + 0.12} gpu 5 lost")
-        running.until(lambda: {"lost", "xid"} <= set(running.kept.kinds()))
-        gpu = running.gpus[5]
-        found = [event for event in running.kept.events if event["kind"] in ("lost", "xid")]
-        assert sorted((event["kind"], event["gpu"], event["code"]) for event in found) == [
-            ("lost", gpu, None), ("xid", gpu, 79)
-        ]  # fmt: skip
-        assert len({event["pci_bus_id"] for event in found} - {None}) == 1
-        nvml.remove(f"from {now + 0.12} gpu 5 lost")
-        nvml.add("gpu 6 deny 16")
-        running.until(lambda: "returned" in running.kept.kinds(gpu))
-        running.until(lambda: running.kept.kinds(running.gpus[6]).count("needs_reset"))
-        running.until(lambda: running.kept.of(running.gpus[6])[-1].get("quality") == "needs_reset")
-        assert "lost" not in running.kept.kinds(running.gpus[6])
-
-
 def test_an_xid_of_an_unknown_handle_is_named_by_its_pci_address(
     nvml: NvmlLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -635,3 +575,37 @@ def test_a_flood_of_xids_is_read_on_at_the_next_look_and_looks_are_a_second_apar
     assert [event.code for event in first + second] == list(range(13, 113))
     assert 0 < len(second) < len(first)
     backend.close()
+
+
+# The library of the tests
+
+
+@pytest.mark.parametrize("model", ["V100", "A100", "H100", "H200"])
+def test_energy_is_the_integral_of_the_power(nvml: NvmlLibrary, model: str) -> None:
+    spans = (f"from {STILL + 7} limit 250000", f"from {STILL + 11} until {STILL + 12} load 1 1")
+    nvml.write(f"model {model}", "load 3 0.4", *spans)
+    step = 0.0025  # every edge of the load lies between two of the points
+    for gpu in (0, 5):
+        power = sum(nvml.power_w(gpu, STILL + (i + 0.5) * step) for i in range(round(20 / step))) * step
+        assert power == pytest.approx(nvml.energy_j(gpu, STILL + 20) - nvml.energy_j(gpu, STILL), abs=0.01)
+
+
+def test_structures_have_the_sizes_of_the_binding() -> None:
+    header = (SOURCES / "nvml_abi.h").read_text()
+    sizes = {name: int(size) for name, size in re.findall(r"sizeof\((\w+)\) == (\d+)", header)}
+    assert sizes == {
+        "PciInfo": ctypes.sizeof(pynvml.nvmlPciInfo_t),
+        "Memory": ctypes.sizeof(pynvml.c_nvmlMemory_t),
+        "Memory2": ctypes.sizeof(pynvml.c_nvmlMemory_v2_t),
+        "FieldValue": ctypes.sizeof(pynvml.c_nvmlFieldValue_t),
+        "Process": ctypes.sizeof(pynvml.c_nvmlProcessInfo_v3_t),
+        "ProcessSample": ctypes.sizeof(pynvml.c_nvmlProcessUtilizationSample_t),
+        "Temperature": ctypes.sizeof(pynvml.c_nvmlTemperature_v1_t),
+        "Event": ctypes.sizeof(pynvml.c_nvmlEventData_t),
+        "Violation": ctypes.sizeof(pynvml.c_nvmlViolationTime_t),
+        "GpmMetric": ctypes.sizeof(pynvml.c_nvmlGpmMetric_t),
+        "GpmMetrics": pynvml.c_nvmlGpmMetricsGet_t.metrics.offset,
+        "SramErrors": ctypes.sizeof(pynvml.c_nvmlEccSramErrorStatus_v1_t),
+        "Fabric": ctypes.sizeof(pynvml.c_nvmlGpuFabricInfo_v3_t),
+        "Licences": ctypes.sizeof(pynvml.c_nvmlGridLicensableFeatures_v4_t),
+    }

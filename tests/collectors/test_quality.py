@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from whorl.collectors.quality import Quality, SensorFinding
-from whorl.tests.collectors.sampling import sampling
-from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.sizes import sample
 
 INTERVAL = 0.1
@@ -155,22 +151,3 @@ def test_readings_that_are_missing_are_no_evidence() -> None:
     rows = readings(np.rint(400_000 + noise(6, n)))
     rows[300:] = np.nan
     assert judged(rows) == ([], None)
-
-
-@pytest.mark.long
-def test_marks_reach_the_rows(nvml: NvmlLibrary) -> None:
-    """Over the real bindings: each sick sensor gets its own mark and event, and the healthy ones none."""
-    nvml.write("gpus 5", "load 0.5 0.5", "gpu 1 step 2000", "gpu 2 every 0.6")
-    with sampling(interval_s=0.02, window_s=4.0) as running:
-        running.ticks(20)
-        nvml.add(f"from {time.time()} gpu 3 stuck")
-        expected = {1: "quantised_sensor", 2: "slow_sensor", 3: "stuck_sensor"}
-        running.until(lambda: all(kind in running.kept.kinds(running.gpus[gpu]) for gpu, kind in expected.items()))
-        running.ticks(2)
-        marks = [None, "power_quantised", "power_slow", "power_stuck", None]
-        running.until(lambda: [running.kept.of(gpu)[-1]["quality"] for gpu in running.gpus] == marks)
-        for gpu in range(5):
-            sensor = [kind for kind in running.kept.kinds(running.gpus[gpu]) if kind.endswith("_sensor")]
-            assert sensor == ([expected[gpu]] if gpu in expected else [])
-        nvml.write("gpus 5", "load 0.5 0.5", "gpu 1 step 2000", "gpu 2 every 0.6")
-        running.until(lambda: "sensor_recovered" in running.kept.kinds(running.gpus[3]))

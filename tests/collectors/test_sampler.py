@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from whorl.collectors import nvml_reader
 from whorl.collectors.backend import Device
 from whorl.collectors.nvml import Nvml
 from whorl.collectors.recording import identity_table
 from whorl.collectors.simulated import Simulated
 from whorl.errors import StoreError
 from whorl.store.journal_file import Ticks
-from whorl.store.metrics import METRICS
 from whorl.tests.collectors.sampling import BUSY, Kept, Running, Turned, sampler_of, sampling
 from whorl.tests.nvml_library import NvmlLibrary
 
@@ -54,21 +52,6 @@ def test_a_lost_gpu_is_null_and_told_once_and_comes_back(nvml: NvmlLibrary) -> N
         assert set(running.kept.kinds()) <= expected | BUSY
 
 
-def test_a_gpu_that_returns_under_a_new_handle_only(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2")
-    with sampling() as running:
-        running.ticks(3)
-        until = time.time() + 0.4
-        nvml.add(f"until {until} gpu 1 lost stale")
-        running.until(lambda: "lost" in running.kept.kinds())
-        running.until(lambda: "returned" in running.kept.kinds())
-        running.until(lambda: not silent(running, 1))
-        told = running.kept.kinds()
-        assert told.index("lost") < told.index("returned")
-        assert (told.count("lost"), told.count("returned")) == (1, 1)
-        assert not silent(running, 0)
-
-
 def test_a_gpu_lost_before_the_start_is_taken_in_when_it_comes(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 3", "gpu 1 lost")
     with sampling() as running:
@@ -81,35 +64,6 @@ def test_a_gpu_lost_before_the_start_is_taken_in_when_it_comes(nvml: NvmlLibrary
         running.until(lambda: len(running.kept.identities[-1]) == 3)
         new = running.kept.identities[-1][2].gpu
         running.until(lambda: running.kept.of(new)[-1]["power_mw"] is not None)
-
-
-def test_what_is_not_supported_or_not_permitted_is_null_and_told_once(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 3", "model H100")
-    nvml.add(
-        "gpu 1 deny 3 field:82 nvmlDeviceGetTemperatureV nvmlDeviceGetTemperature",
-        "gpu 2 deny 4 nvmlDeviceGetUtilizationRates field:83",
-    )
-    with sampling() as running:
-        running.ticks(40)
-        first, second = running.gpus[1], running.gpus[2]
-        for row in running.kept.of(first):
-            assert row["memory_temperature_c"] is row["temperature_c"] is None
-            assert row["power_mw"] is not None
-        for row in running.kept.of(second):
-            assert row["utilization"] is row["memory_utilization"] is row["energy_mj"] is None
-            assert row["sm_clock_mhz"] is not None
-        told = {(e["gpu"], e["kind"], e["metric"]) for e in running.kept.events}
-        assert told >= {(first, "not_supported", name) for name in ("temperature_c", "memory_temperature_c")}
-        names = ("utilization", "memory_utilization", "energy_mj")
-        assert told >= {(second, "not_permitted", name) for name in names}
-        assert len(told) == len(running.kept.events)
-        # What this user may read now, is read.
-        nvml.remove("gpu 2 deny 4 nvmlDeviceGetUtilizationRates field:83")
-        running.until(lambda: running.kept.of(second)[-1]["utilization"] is not None)
-        # What comes and goes is not told every time.
-        nvml.add("gpu 2 deny 3 nvmlDeviceGetUtilizationRates")
-        running.until(lambda: running.kept.of(second)[-1]["utilization"] is None)
-        assert len(told) == len(running.kept.events)
 
 
 def test_a_driver_that_is_loaded_again(nvml: NvmlLibrary) -> None:
@@ -129,22 +83,6 @@ def test_a_driver_that_is_loaded_again(nvml: NvmlLibrary) -> None:
         assert running.kept.kinds().count("driver_gone") == 1
         assert running.kept.of(running.gpus[0])[-1]["quality"] is None
         assert "returned" not in running.kept.kinds()
-
-
-def test_a_gpu_that_does_not_come_back_with_the_driver_is_lost(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 3")
-    with sampling() as running:
-        running.ticks(5)
-        gone = running.gpus[2]
-        nvml.write("gpus 2", f"from {time.time()} reload 0.3")
-        running.until(lambda: "lost" in running.kept.kinds(gone))
-        running.until(lambda: not silent(running, 0) and not silent(running, 1))
-        running.ticks(40)
-        assert running.kept.of(gone)[-1]["quality"] == "lost"
-        assert running.kept.kinds().count("driver_gone") == 1
-        nvml.write("gpus 3")
-        running.until(lambda: "returned" in running.kept.kinds(gone))
-        running.until(lambda: not silent(running, 2))
 
 
 # Calls that hang
@@ -173,19 +111,6 @@ def test_a_call_that_hangs_stops_its_gpu_only_and_not_the_end(nvml: NvmlLibrary)
         nvml.remove("gpu 3 hang")
     assert running.kept.kinds().count("hung") == 2
     assert "missed_ticks" in running.kept.kinds()
-
-
-def test_several_gpus_that_hang_one_after_the_other(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 4")
-    with sampling(hung_s=0.2) as running:
-        running.ticks(3)
-        nvml.add("gpu 0,1,2 hang")
-        running.until(lambda: running.kept.kinds().count("hung") == 3)
-        running.ticks(10)
-        assert not silent(running, 3)
-        nvml.remove("gpu 0,1,2 hang")
-        running.until(lambda: running.kept.kinds().count("answers_again") == 3)
-        running.until(lambda: not any(silent(running, position) for position in range(4)))
 
 
 @pytest.mark.long(short=1)
@@ -229,16 +154,6 @@ def test_the_grid_does_not_drift() -> None:
     clock = Turned()
     began = clock.wall()
     assert instants(turned(clock)) == [began + k * 100_000_000 for k in range(300)]
-
-
-def test_the_grid_is_kept_on_a_real_clock(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "latency 300")
-    with sampling(duration_s=1.0) as running:
-        running.until(lambda: running.counts is not None or len(running.kept.batches) >= 49)
-    counts = running.counts
-    assert counts is not None
-    # A reading takes a part of the period: had each tick waited a whole one after the last reading, there were fewer.
-    assert counts.ticks + counts.missed == 50
 
 
 def test_a_thread_held_up_between_two_clocks_stamps_the_time_at_which_it_reads() -> None:
@@ -296,35 +211,7 @@ def test_missed_ticks_are_one_event_with_their_number() -> None:
     assert [e["n"] for e in kept.events if e["kind"] == "missed_ticks"] == [missed]
 
 
-def test_ticks_are_missed_where_the_driver_is_slow(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "latency 30000 nvmlDeviceGetFieldValues")
-    with sampling() as running:
-        running.ticks(10)
-    assert running.counts is not None
-    assert running.counts.missed >= 10
-    assert running.kept.kinds().count("missed_ticks") == 1
-    rows = running.kept.rows
-    assert all(row["read_us"] >= 30_000 for row in rows)
-
-
 # The recorder
-
-
-def test_a_store_that_takes_no_more_ends_it(nvml: NvmlLibrary) -> None:
-    class Full(Kept):
-        def append(self, ticks: Ticks) -> None:
-            if len(self.batches) == 5:
-                raise StoreError("no space is left there")
-            super().append(ticks)
-
-    nvml.write("gpus 2")
-    kept = Full()
-    sampler = sampler_of(Nvml(), kept, slow_s=10.0)
-    with pytest.raises(StoreError, match="no space is left"):
-        sampler.run(5.0)
-    assert len(kept.batches) == 5
-    assert sampler.counts.rows == 10
-    sampler.close()
 
 
 def test_a_store_that_hangs_does_not_keep_it_from_ending(nvml: NvmlLibrary, caplog: pytest.LogCaptureFixture) -> None:
@@ -350,61 +237,3 @@ def test_a_number_that_no_column_of_identities_can_hold_is_null() -> None:
     said = {"memory_total": 2**64 - 1, "power_limit_mw": 2**32 - 1, "slot": 3}  # all bits set: the driver knows none
     (row,) = identity_table([Device("a", said)], "c", "n", 1).select([*said, "gpu"]).to_pylist()
     assert (row["memory_total"], row["power_limit_mw"], row["slot"], row["gpu"]) == (None, None, 3, "a")
-
-
-def test_ticks_of_a_steady_gpu_say_the_same(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 3", "model H100", f"now {time.time()}", "gpu 1 deny 3 field:82")
-    with sampling(slow_s=1000.0) as running:
-        running.ticks(20)
-        nvml.add(f"from {time.time() - 60} gpu 2 reset")
-        running.until(lambda: "counter_reset" in running.kept.kinds(running.gpus[2]))  # looked for once a second
-        running.ticks(20)
-    kept = running.kept
-    changing = {"ts", "read_us", "energy_mj", "power_age_us"}
-    for gpu in running.gpus:
-        rows = kept.of(gpu)
-        assert sorted({row["ts"] for row in rows}) == [row["ts"] for row in rows]
-        assert all(row["read_us"] >= 0 for row in rows)
-        said = {tuple((c, rows[1].get(c) if c in changing else v) for c, v in row.items()) for row in rows[1:]}
-        assert len(said) == 1
-    assert len({row["energy_mj"] for row in kept.of(running.gpus[0])}) == 1
-    assert kept.kinds(running.gpus[2]).count("counter_reset") == 1
-
-
-@pytest.mark.long
-def test_the_energy_counter_agrees_with_the_power(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "load 1 0.5")
-    with sampling(interval_s=0.02) as running:
-        running.until(lambda: len(running.kept.batches) > 200)
-        for gpu in running.gpus:
-            rows = [row for row in running.kept.of(gpu) if row["power_average_mw"] is not None]
-            # Over whole periods of the load, where the second's mean that the driver gives has settled.
-            span = [row for row in rows if row["ts"] - rows[0]["ts"] <= 4_000_000_000]
-            joules = (span[-1]["energy_mj"] - span[0]["energy_mj"]) / 1000
-            seconds = (span[-1]["ts"] - span[0]["ts"]) / 1e9
-            mean = sum(row["power_average_mw"] for row in span) / len(span) / 1000
-            assert joules / seconds == pytest.approx(mean, rel=0.05)
-
-
-def test_stamps_of_another_clock_are_null(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "model H100", f"now {time.time() - 86_400}")
-    with sampling(slow_s=1000.0) as running:
-        running.ticks(20)
-    assert {row["power_age_us"] for row in running.kept.rows} == {None}
-
-
-def test_slow_ticks_say_the_same_of_a_steady_gpu(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "model H100", f"now {time.time()}", "gpu 1 mig 3g.40gb")
-    with sampling(slow_s=0.1) as running:
-        running.ticks(60)
-    kept = running.kept
-    changing = {"ts", "read_us", "power_age_us", "inforom_valid"}
-    profiled = {METRICS[row].name for row in nvml_reader.PROFILED}
-    for gpu in running.gpus:
-        rows = kept.of(gpu)
-        assert sorted({row["ts"] for row in rows}) == [row["ts"] for row in rows]
-        slow = [row for row in rows if "memory_used" in row]
-        assert len(slow) > 8
-        said = {tuple((c, v) for c, v in row.items() if c not in changing | profiled) for row in slow}
-        assert len(said) == 1
-        assert slow[-1]["memory_used"] is not None
