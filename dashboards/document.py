@@ -312,7 +312,14 @@ class Section:
     anchor: str = ""
     """Its name in an address; empty for none."""
 
+    @property
+    def defines(self) -> bool:
+        """Whether it says what words mean: a terminal names the glossary in its place."""
+        return self.folded and self.title == WORDS
 
+
+WORDS = "What the words mean"
+"""The title of a section of definitions."""
 Part = str | Command | Table | Listing | Chart | Picture | Findings | Facts | Tiles | Section
 """A sentence is a text; what stands between two backticks is code."""
 

@@ -17,7 +17,7 @@ from ...analysis.verdicts import Judgement, Kind, Verdict
 from ...analysis.verdicts.judge import ERROR_RATE
 from ...analysis.verdicts.verdict import Planted, falsely_named
 from ...store.vocabulary import clock_in_words
-from ..document import Cell, Column, Facts, Part, Picture, Section, Table, TableColumns
+from ..document import WORDS, Cell, Column, Facts, Part, Picture, Section, Table, TableColumns
 from ..figures.looks import Look, looks
 from ..figures.machine import Grid, picture
 from ..words import (
@@ -343,7 +343,7 @@ def definitions(judged: Judgement, noun: str, replicates: int | None) -> Section
     if replicates:
         pairs.append(("[low, high]", f"a 95 % interval; that of a spread is by bootstrap, {replicates:,} replicates"))
     pairs.append((noun, "each GPU is compared with the median GPU of its model in the same " + noun))
-    return Section("What the words mean", [Facts(pairs)], folded=True, anchor="words")
+    return Section(WORDS, [Facts(pairs)], folded=True, anchor="words")
 
 
 # -- figures and conditions of the runs ---------------------------------------------------------------------------

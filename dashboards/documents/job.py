@@ -21,7 +21,7 @@ from ...analysis.energy.quote import Quoted
 from ...analysis.energy.sensor import IdleSource
 from ...analysis.tuning.power_plan import Estimate
 from ...store.instants import date_of_ns
-from ..document import Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
+from ..document import WORDS, Cell, Chart, Column, Command, Document, Part, Section, Table, Tiles
 from ..figures.energy import PLACES, places
 from ..words import (
     ENERGIES,
@@ -337,7 +337,7 @@ def excess_document(excess: FleetExcess, store: str | Path) -> Document:
         "below 0 where a GPU is better. [ ]: 95 % intervals.",
         f"sure: above 0 so clearly that in {100 - 100 * FALSE:.0f} of 100 fleets no GPU is named by chance.",
     ]
-    parts.append(Section("What the words mean", words, folded=True))
+    parts.append(Section(WORDS, words, folded=True))
     sections: list[Part] = [Section(title, parts, times_of(excess.booked))]
     sure = (row for row in rows if excess.by is Of.GPU and (row["excess_j_shown"] or row["excess_s_shown"]))
     if (first := next(sure, None)) is not None:
@@ -450,7 +450,7 @@ def idle_document(idle: HeldIdle) -> Document:
     elif jobs.height and (idle.carbon_reason or idle.cost_reason):
         parts.append(f"n/a: {lacking(idle.carbon_reason or idle.cost_reason or '')}.")
     words = ["idle: a utilisation of 0 and little power, for as long as at-least= says (docs/jobs.md)."]
-    return Document(title, [Section(title, [*parts, Section("What the words mean", words, folded=True)], lead)])
+    return Document(title, [Section(title, [*parts, Section(WORDS, words, folded=True)], lead)])
 
 
 def _idle_table(idle: HeldIdle, rows: Sequence[Row]) -> Table:

@@ -14,7 +14,7 @@ from ...analysis import Across, Variability
 from ...analysis.verdicts.compare import LEAST_GPUS
 from ...analysis.verdicts.fingerprint import Fingerprints
 from ...store.names import by_number
-from ..document import Cell, CellSource, Column, Command, Document, Facts, Part, Section, Table, TableColumns
+from ..document import WORDS, Cell, CellSource, Column, Command, Document, Facts, Part, Section, Table, TableColumns
 from ..words import MISSING, count, in_store, interval, listed, number, short_names, with_interval
 
 _NAMED = 5  # outliers and pairs for people; JSON has all
@@ -47,7 +47,7 @@ def variability(rows: Sequence[Variability], names: Names) -> Document:
             meanings.append(Section(f"Workload {workload}", _meaning(by_level["run"], by_level["gpu"], names)))
         parts.append(Section(f"Cluster {cluster}", [_spread_table(chosen), *meanings]))
     parts += _how_made(rows[0], has_intervals=any(any(row.interval.values()) for row in rows))
-    parts.append(Section("Words", [Facts(_WORDS)], folded=True))
+    parts.append(Section(WORDS, [Facts(_WORDS)], folded=True))
     return Document("Variability", parts)
 
 

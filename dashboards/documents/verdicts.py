@@ -13,6 +13,7 @@ from ...analysis.verdicts.judgements import Newer
 from ...analysis.verdicts.verdict import Gap
 from .. import words
 from ..document import (
+    WORDS,
     Cell,
     Column,
     Command,
@@ -253,9 +254,7 @@ def compared(judgement: Judgement) -> str:
 
 def definitions(kinds: Iterable[Kind]) -> Section:
     """What the words of findings mean, in a fold: those of every finding, and those of these kinds."""
-    return Section(
-        "Words", [Facts([*_WORDS, *((str(kind), words.KINDS[kind]) for kind in sorted(kinds))])], folded=True
-    )
+    return Section(WORDS, [Facts([*_WORDS, *((str(kind), words.KINDS[kind]) for kind in sorted(kinds))])], folded=True)
 
 
 def _cluster(judgement: Judgement, store: str | Path) -> Iterator[Part]:

@@ -161,7 +161,7 @@ def test_how_many_are_odd_comes_first_then_each_finding_and_what_was_not_judged(
     text = "\n".join(said)
     assert "4.0 the power cap [+3.1, +4.9], 1.3 heat [+0.6, +2.0], 0.8 unexplained." in text
     assert "bert        fewer than two GPUs have two runs" in text
-    assert said[-1] == "whorl explain n02/1 --store S --cluster judged"
+    assert "whorl explain n02/1 --store S --cluster judged" in said
 
 
 def test_findings_beyond_the_worst_are_rows() -> None:
