@@ -27,14 +27,15 @@ from .compare import Shift, seen_twice
 from .history import Departure, DepartureKind, Histories, histories
 from .levels import RELEVANT, in_pct
 from .model import TIME_AT_CLOCK, Figure, Model, peer_levels
-from .places import Lossy, places_of
-from .ranks import Ranks, judged_ranks, timelines_alone
+from .places import places_of
+from .ranks import judged_ranks, timelines_alone
 from .verdict import (
     HELD,
     TIME,
     Action,
     Change,
     ComparedWith,
+    Findings,
     Gap,
     Judgement,
     Kind,
@@ -80,7 +81,7 @@ def judge(
     if campaign is None and cluster is not None and alone:
         if since is not None:
             return Judgement(cluster, (), (NotJudged(cluster, cluster, Gap.TIMELINES_UNDATED),), 0, 0, runs=0)
-        return with_ranks(Judgement(cluster, (), (), 0, 0, runs=0), judged_ranks(store, cluster))
+        return with_findings(Judgement(cluster, (), (), 0, 0, runs=0), judged_ranks(store, cluster))
     runs = probed(store, campaign, cluster, every=campaign is None, facts=True)
     newest: object = runs.runs["began"].max()
     had_runs, from_ = runs.runs.height > 0, None
@@ -97,28 +98,18 @@ def judge(
         judgement = replace(judgement, not_judged=(none,))
     if campaign is not None:
         return judgement
-    judgement = with_places(judgement, places_of(store, runs.cluster, from_))
-    return judgement if since is not None else with_ranks(judgement, judged_ranks(store, runs.cluster))
+    judgement = with_findings(judgement, places_of(store, runs.cluster, from_))
+    return judgement if since is not None else with_findings(judgement, judged_ranks(store, runs.cluster))
 
 
-def with_places(judgement: Judgement, lossy: Lossy) -> Judgement:
-    """The judgement with what is said of places that lose GPUs."""
+def with_findings(judgement: Judgement, findings: Findings) -> Judgement:
+    """The judgement with what is said of places that lose GPUs, or of ranks of training jobs."""
     return replace(
         judgement,
-        rows=tuple(sorted((*judgement.rows, *lossy.verdicts), key=_severity)),
-        not_judged=(*judgement.not_judged, *lossy.not_judged),
-        looks=judgement.looks + lossy.tests,
-    )
-
-
-def with_ranks(judgement: Judgement, ranks: Ranks) -> Judgement:
-    """The judgement with what is said of ranks of training jobs."""
-    return replace(
-        judgement,
-        rows=tuple(sorted((*judgement.rows, *ranks.rows), key=_severity)),
-        not_judged=(*judgement.not_judged, *ranks.not_judged),
-        looks=judgement.looks + ranks.comparisons,
-        ranks=ranks.ranks,
+        rows=tuple(sorted((*judgement.rows, *findings.rows), key=_severity)),
+        not_judged=(*judgement.not_judged, *findings.not_judged),
+        looks=judgement.looks + findings.looks,
+        ranks=judgement.ranks + findings.ranks,
     )
 
 

@@ -7,10 +7,10 @@ Statist. Soc. B 57, 1995), among the places of one kind. docs/how-we-know/verdic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -22,6 +22,7 @@ from .verdict import (
     LOSSES,
     Action,
     ComparedWith,
+    Findings,
     Gap,
     Kind,
     Level,
@@ -63,53 +64,6 @@ _MEANS = np.geomspace(0.02, 4.0, 25)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place that loses more cards than others."""
-
-    kind: str
-    """"node", "slot", "cage" or "cabinet"."""
-    name: str
-    """Of the node or cabinet; the number of the slot or cage."""
-    gpus: tuple[str, ...]
-    """Keys of the GPUs that are there: those that were seen last."""
-    slot: str | None
-    """Of a node, the slot in which several cards failed one after another, the most of them; else None."""
-    at_slot: int
-    """How many failed in that slot."""
-    losses: int
-    others: int
-    """Losses elsewhere."""
-    ratio: float | None
-    """How many times as many losses it has as the others, in the same time; None where these have none."""
-    low: float | None
-    high: float | None
-    """95 % interval of the ratio."""
-    p: float
-    q: float
-    n: int
-    """Places of its kind."""
-    first_seen: datetime
-    last_seen: datetime
-    apart: bool
-    """Whether it has losses that are 6 hours apart or more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """What was concluded about the places of a cluster."""
-
-    named: tuple[Place, ...] = ()
-    tests: int = 0
-    """How many places were tested."""
-    homeless: int = 0
-    """Events of GPUs whose node is not known."""
-    undated: int = 0
-    """Events without a time, or of the future."""
-    storms: int = 0
-    """Losses at moments at which several nodes lost cards together: they count for no place."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Tested:
     """The places of one kind in one look."""
 
@@ -119,8 +73,10 @@ class _Tested:
     p: Floats
 
 
-def places(events: pl.DataFrame, cards: pl.DataFrame, *, until: datetime, since: datetime | None = None) -> Places:
-    """The places that lose more cards than others.
+def places(
+    events: pl.DataFrame, cards: pl.DataFrame, *, until: datetime, since: datetime | None = None, cluster: str = ""
+) -> Findings:  # fmt: skip
+    """The places that lose more cards than others; their GPUs are named by their keys.
 
     `events`: ts, gpu, node, pci_bus_id, code, of those that tell of a fault of the hardware. `cards`: gpu, node, slot,
     cabinet, pci_bus_id, first_seen, as in `gpus`. `until`: when the observation ended; what is a day later is wrong.
@@ -133,14 +89,19 @@ def places(events: pl.DataFrame, cards: pl.DataFrame, *, until: datetime, since:
     sites = pl.concat([sites, unknown.select("gpu", "node", pl.col("gpu").alias("site"))], how="diagonal")
     of_memory = pl.col("code").is_in([*OF_MEMORY]).fill_null(value=False)
     versions = [_moments(dated), _moments(dated.filter(~of_memory))]
-    exposed = _exposed(sites, dated, since, until)
-    lossy, tests = [], 0
+    moments, exposed = [of_version for of_version, _ in versions], _exposed(sites, dated, since, until)
+    rows, tests = list[Verdict](), 0
     for kind, test in _KINDS.items():
-        tested = [test(moments, exposed, kind) for moments, _ in versions]
+        tested = [test(of_version, exposed, kind) for of_version in moments]
         tests += len(tested[0].names)
-        lossy += _named(kind, tested, [moments for moments, _ in versions], exposed)
-    undated = events.height - homeless - dated.height
-    return Places(tuple(lossy), tests, homeless, undated, versions[0][1])
+        rows += [replace(verdict, cluster=cluster) for verdict in _named(kind, tested, moments, exposed)]
+    left_out = {
+        Gap.EVENTS_NOWHERE: homeless,
+        Gap.EVENTS_UNDATED: events.height - homeless - dated.height,
+        Gap.EVENTS_TOGETHER: versions[0][1],
+    }
+    gaps = tuple(NotJudged(cluster, cluster, why, n=count) for why, count in left_out.items() if count)
+    return Findings(tuple(rows), gaps, tests)
 
 
 # -- what happened where ----------------------------------------------------------------------------------
@@ -409,8 +370,8 @@ def _compound(sizes: Ints, share: float) -> Floats:
 # -- what is named ----------------------------------------------------------------------------------------
 
 
-def _named(kind: str, versions: list[_Tested], moments: list[pl.DataFrame], exposed: pl.DataFrame) -> list[Place]:
-    """The places of a kind that are named; `looks` and `moments`: of all events, and without those of memory."""
+def _named(kind: str, versions: list[_Tested], moments: list[pl.DataFrame], exposed: pl.DataFrame) -> list[Verdict]:
+    """The places of a kind that are named; `versions` and `moments`: of all events, and without those of memory."""
     names = versions[0].names
     if not names:
         return []
@@ -433,16 +394,24 @@ def _named(kind: str, versions: list[_Tested], moments: list[pl.DataFrame], expo
         lost = lost.filter(pl.col("slot") == names[place]) if kind == "slot" else lost.filter("fresh")
         slots = lost.drop_nulls("slot")["slot"].value_counts(sort=True) if kind == "node" else None
         again = slots.row(0) if slots is not None and slots.height and slots["count"][0] > 1 else (None, 0)
-        losses, others = int(version.losses[at]), int(version.losses.sum() - version.losses[at])
+        losses, of_node = int(version.losses[at]), kind == "node"
+        measured = [Measured(Quantity.CARDS_LOST, value=losses, peers=int(version.losses.sum() - losses))]
+        if again[0] is not None:
+            measured.append(Measured(Quantity.LOST_IN_TURN, n=again[1], text=again[0]))
         first, last = lost["ts"].min(), lost["ts"].max()
         assert isinstance(first, datetime)
         assert isinstance(last, datetime)
+        effect, low, high = (None if end is None else 100 * (end - 1) for end in (ratio, low, high))
         lossy.append(
-            Place(
-                kind=kind, name=names[place], gpus=tuple(members["gpu"]), slot=again[0], at_slot=again[1],
-                losses=losses, others=others, ratio=ratio, low=low, high=high, p=float(joined[place]),
-                q=float(q[place]), n=len(names), first_seen=first, last_seen=last,
-                apart=last - first >= timedelta(hours=6),
+            Verdict(
+                level=Level.NODE if of_node else Level.BATCH if kind == "cabinet" else Level.SLOT,
+                name=names[place] if of_node else f"{kind} {names[place]}", gpus=tuple(members["gpu"]), cluster="",
+                model=None, workloads=(), kind=Kind.LOSES,
+                state=State.CONFIRMED if last - first >= timedelta(hours=6) else State.SUSPECTED, effect_pct=effect,
+                low_pct=low, high_pct=high, p=float(joined[place]), q=float(q[place]), n=len(names), first_seen=first,
+                last_seen=last, action=Action.CHECK_PLACE if of_node else Action.COMPARE_PLACES,
+                measured=tuple(measured), reference=ComparedWith.NODES if of_node else ComparedWith.PLACES,
+                figure=LOSSES,
             )
         )  # fmt: skip
     return lossy
@@ -463,16 +432,7 @@ def _ratio(look: _Tested, at: int) -> tuple[float | None, float | None, float | 
 # -- what a store holds -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Lossy:
-    """What the places of a cluster of a store say."""
-
-    verdicts: tuple[Verdict, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
-    tests: int = 0
-
-
-def places_of(store: Store, cluster: str, since: datetime | None = None) -> Lossy:
+def places_of(store: Store, cluster: str, since: datetime | None = None) -> Findings:
     """The places of a cluster that lose more cards than others.
 
     `since` (UTC, without zone): events before are left out.
@@ -482,15 +442,18 @@ def places_of(store: Store, cluster: str, since: datetime | None = None) -> Loss
     if since is not None:
         events = events.filter(pl.col("ts").is_null() | (pl.col("ts") >= since))
     if events.height < 2:
-        return Lossy()
+        return Findings()
     whole_gpus = store.scan("gpus").filter((pl.col("cluster") == cluster) & pl.col("parent").is_null())
     cards = store.collect(whole_gpus.select("gpu", "node", "slot", "cabinet", "pci_bus_id", "first_seen"))
-    lossy_places = places(events, cards, until=_until(store, cluster), since=since)
-    members = [gpu for place in lossy_places.named for gpu in place.gpus]
-    members_of = gpus_of(store, cluster, pl.Series(members, dtype=pl.String).unique(), {})
-    names = {row["gpu"]: row for row in members_of.iter_rows(named=True)}
-    rows = tuple(_verdict(place, cluster, [names[gpu] for gpu in place.gpus]) for place in lossy_places.named)
-    return Lossy(rows, tuple(_not_judged(lossy_places, cluster)), lossy_places.tests)
+    lossy = places(events, cards, until=_until(store, cluster), since=since, cluster=cluster)
+    members = pl.Series([gpu for row in lossy.rows for gpu in row.gpus], dtype=pl.String).unique()
+    known = {row["gpu"]: row for row in gpus_of(store, cluster, members, {}).iter_rows(named=True)}
+    rows = []
+    for row in lossy.rows:
+        models = {known[gpu]["model"] for gpu in row.gpus}
+        model = models.pop() if len(models) == 1 else None
+        rows.append(replace(row, gpus=tuple(known[gpu]["name"] for gpu in row.gpus), model=model))
+    return replace(lossy, rows=tuple(rows))
 
 
 def _until(store: Store, cluster: str) -> datetime:
@@ -502,49 +465,3 @@ def _until(store: Store, cluster: str) -> datetime:
     now = datetime.now(UTC).replace(tzinfo=None)
     measured = max((at for at in newest[1:] if at is not None), default=now)  # a simulated fleet may be of the future
     return min(max((at for at in newest if at is not None), default=now), max(now, measured))
-
-
-def _verdict(place: Place, cluster: str, gpus: Sequence[Mapping[str, Any]]) -> Verdict:
-    of_node = place.kind == "node"
-    level = Level.NODE if of_node else Level.BATCH if place.kind == "cabinet" else Level.SLOT
-    models = {row["model"] for row in gpus}
-    effect, low, high = (None if ratio is None else 100 * (ratio - 1) for ratio in (place.ratio, place.low, place.high))
-    measured = [Measured(Quantity.CARDS_LOST, value=place.losses, peers=place.others)]
-    if place.slot is not None:
-        measured.append(Measured(Quantity.LOST_IN_TURN, n=place.at_slot, text=place.slot))
-    return Verdict(
-        level=level,
-        name=place.name if of_node else f"{place.kind} {place.name}",
-        gpus=tuple(row["name"] for row in gpus),
-        cluster=cluster,
-        model=models.pop() if len(models) == 1 else None,
-        workloads=(),
-        kind=Kind.LOSES,
-        state=State.CONFIRMED if place.apart else State.SUSPECTED,
-        effect_pct=effect,
-        low_pct=low,
-        high_pct=high,
-        p=place.p,
-        q=place.q,
-        n=place.n,
-        causes=(),
-        first_seen=place.first_seen,
-        last_seen=place.last_seen,
-        runs=(),
-        action=Action.CHECK_PLACE if of_node else Action.COMPARE_PLACES,
-        measured=tuple(measured),
-        reference=ComparedWith.NODES if of_node else ComparedWith.PLACES,
-        figure=LOSSES,
-    )
-
-
-def _not_judged(result: Places, cluster: str) -> Iterator[NotJudged]:
-    """What was left out, by reason."""
-    left_out = {
-        Gap.EVENTS_NOWHERE: result.homeless,
-        Gap.EVENTS_UNDATED: result.undated,
-        Gap.EVENTS_TOGETHER: result.storms,
-    }
-    for why, count in left_out.items():
-        if count:
-            yield NotJudged(cluster, cluster, why, n=count)

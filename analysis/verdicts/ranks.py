@@ -23,7 +23,7 @@ from ..runs.sittings import Bools, Floats
 from ..statistics.laws import discoveries, quantile, simes
 from .levels import RELEVANT, in_pct
 from .null import Null
-from .verdict import Action, ComparedWith, Gap, Kind, Level, Measured, NotJudged, Quantity, State, Verdict
+from .verdict import Action, ComparedWith, Findings, Gap, Kind, Level, Measured, NotJudged, Quantity, State, Verdict
 
 if TYPE_CHECKING:
     from ...store import Store
@@ -55,17 +55,6 @@ _WORK = ("optype", "stage", "model_chunk", "model", "step", "microbatch")
 """Columns that are equal where the work is."""
 _TEXT = pl.col("optype", "gpu", "job").cast(pl.String)
 _LISTED = 4
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """What was concluded about the ranks of a cluster's training jobs."""
-
-    rows: tuple[Verdict, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
-    ranks: int = 0
-    """How many were judged."""
-    comparisons: int = 0
 
 
 @dataclass(frozen=True)
@@ -140,27 +129,27 @@ def timelines_alone(store: Store) -> list[str]:
     return [name for name in clusters_with_timelines(store) if name not in with_runs]
 
 
-def judged_ranks(store: Store, cluster: str) -> Ranks:
+def judged_ranks(store: Store, cluster: str) -> Findings:
     """What the timelines of a cluster's training jobs say about their ranks; nothing where there are none."""
     operations = store.scan("operations").filter(pl.col("cluster") == cluster)
     names = store.collect(operations.select("job").unique().sort("job"))["job"].to_list()
     if not names:
-        return Ranks()
+        return Findings()
     gpus = store.sql("select cluster, gpu, name, model from gpus_now").polars().filter(pl.col("cluster") == cluster)
     context = ClusterContext(cluster, gpus, len(names) == 1)
     parts = [
         judged_job(name, store.collect(operations.filter(pl.col("job") == name)).with_columns(_TEXT), context)
         for name in names
     ]
-    return Ranks(
+    return Findings(
         tuple(row for part in parts for row in part.rows),
         tuple(no for part in parts for no in part.not_judged),
-        sum(part.ranks for part in parts),
-        sum(part.comparisons for part in parts),
+        looks=sum(part.looks for part in parts),
+        ranks=sum(part.ranks for part in parts),
     )
 
 
-def judged_job(name: str, operations: pl.DataFrame, context: ClusterContext) -> Ranks:
+def judged_job(name: str, operations: pl.DataFrame, context: ClusterContext) -> Findings:
     """What the timeline of one training job says about its ranks. `operations`: its rows of table `operations`."""
     job = _job(context.cluster, name, operations.join(context.gpus.select("gpu", "model"), on="gpu", how="left"))
     cells = _cells(job)
@@ -169,7 +158,8 @@ def judged_job(name: str, operations: pl.DataFrame, context: ClusterContext) -> 
     _note_data(job, compared)
     workers = {worker for comparison in compared for worker in comparison.workers}
     ranks = job.workers.filter(pl.col("worker").is_in(list(workers)))["ranks"].list.len().sum()
-    return Ranks(tuple(rows), tuple(job.unjudged), int(ranks), sum(len(comparison.workers) for comparison in compared))
+    looks = sum(len(comparison.workers) for comparison in compared)
+    return Findings(tuple(rows), tuple(job.unjudged), looks, int(ranks))
 
 
 def _job(cluster: str, name: str, operations: pl.DataFrame) -> _Job:
@@ -352,12 +342,9 @@ def _effect(comparison: ComparedOperation, worker: int) -> _Effect:
 
 
 def _verdict(
-    job: _Job,
-    effects: Sequence[_Effect],
-    about: Mapping[str, Any],
-    chances: tuple[float, float],
+    job: _Job, effects: Sequence[_Effect], about: Mapping[str, Any], chances: tuple[float, float],
     context: ClusterContext,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     first, ranks = effects[0], about["ranks"]
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_some(ranks)}"
     keys = dict(context.gpus.select("gpu", "name").iter_rows())
@@ -365,42 +352,24 @@ def _verdict(
     is_gpu = len(ranks) == len(gpus) == 1
     together = len(ranks) > 1 or (about["tp_size"] or 1) > 1
     models = context.gpus.filter(pl.col("gpu").is_in(about["gpus"]))["model"].drop_nulls().unique().to_list()
+    ratios = [
+        Measured(Quantity.RATIO, math.exp(effect.level), limit=effect.steps, n=effect.slower, text=effect.optype)
+        for effect in effects
+    ]
     return Verdict(
         level=Level.GPU if is_gpu else Level.RANK,
         name=gpus[0] if is_gpu else name if context.only_job else f"{name} of {job.name}",
-        gpus=gpus,
-        cluster=context.cluster,
-        model=models[0] if len(models) == 1 else None,
-        workloads=tuple(effect.optype for effect in effects),
-        kind=Kind.SLOW,
-        state=State.SUSPECTED,
-        effect_pct=in_pct(first.level),
-        low_pct=in_pct(first.low),
-        high_pct=in_pct(first.high),
-        p=chances[0],
-        q=chances[1],
-        n=first.peers,
-        causes=(),
-        first_seen=None,
-        last_seen=None,
-        runs=(),
-        action=Action.PROBE_TENSOR_GROUP if together else Action.PROBE_RANKS,
+        gpus=gpus, cluster=context.cluster, model=models[0] if len(models) == 1 else None,
+        workloads=tuple(effect.optype for effect in effects), kind=Kind.SLOW, state=State.SUSPECTED,
+        effect_pct=in_pct(first.level), low_pct=in_pct(first.low), high_pct=in_pct(first.high), p=chances[0],
+        q=chances[1], n=first.peers, action=Action.PROBE_TENSOR_GROUP if together else Action.PROBE_RANKS,
         measured=(
             Measured(Quantity.RANKS, value=about["stage"], text=_some(ranks)),
             Measured(Quantity.TRAINING_JOB, text=job.name),
-            *(
-                Measured(
-                    Quantity.RATIO,
-                    value=math.exp(effect.level),
-                    limit=effect.steps,
-                    n=effect.slower,
-                    text=effect.optype,
-                )
-                for effect in effects
-            ),
+            *ratios,
         ),
         reference=ComparedWith.RANKS,
-    )
+    )  # fmt: skip
 
 
 def _some(names: Sequence[object]) -> str:

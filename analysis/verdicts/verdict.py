@@ -435,6 +435,18 @@ class NotJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class Findings:
+    """What was concluded about a part of a cluster: its places, or the ranks of its training jobs."""
+
+    rows: tuple[Verdict, ...] = ()
+    not_judged: tuple[NotJudged, ...] = ()
+    looks: int = 0
+    """How many comparisons were made."""
+    ranks: int = 0
+    """How many ranks were judged."""
+
+
+@dataclass(frozen=True, slots=True)
 class Smallest:
     """The smallest effect that could have been named in one workload alone, against the peers: about that."""
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from whorl.analysis.verdicts import Kind, Level
 from whorl.analysis.verdicts.judge import judge
 from whorl.analysis.verdicts.judgements import newest
-from whorl.analysis.verdicts.places import Places, places
-from whorl.analysis.verdicts.verdict import Gap
+from whorl.analysis.verdicts.places import places
+from whorl.analysis.verdicts.verdict import Findings, Gap
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -64,12 +64,12 @@ def drawn(seed: int, losses: int = 60, *, slot: float = 1.0, node_spread: float 
     return [(random.uniform(0, YEAR), int(place) // SLOTS, int(place) % SLOTS) for place in places_of_losses]
 
 
-def judged(losses: Sequence[Loss], *, exchanged: bool = False) -> Places:
+def judged(losses: Sequence[Loss], *, exchanged: bool = False) -> Findings:
     return places(*happened(losses, exchanged=exchanged), until=BEGAN + timedelta(seconds=YEAR))
 
 
-def names(found: Places, kind: str) -> list[str]:
-    return [place.name for place in found.named if place.kind == kind]
+def names(found: Findings, kind: str) -> list[str]:
+    return [row.name.removeprefix(f"{kind} ") for row in found.rows if row.name.startswith(kind)]
 
 
 def stored(path: Path, events: pl.DataFrame, cards: pl.DataFrame, cluster: str = "c") -> Store:
@@ -96,8 +96,8 @@ def test_a_slot_that_loses_more_is_named_and_equal_slots_are_not() -> None:
 def test_a_node_whose_cards_fail_one_after_another_is_named(tmp_path: Path) -> None:
     elsewhere = drawn(1, 10)
     cards_fail = [(YEAR * part, 5, 2) for part in (0.1, 0.3, 0.5, 0.8)]
-    assert not judged([*elsewhere, *cards_fail]).named  # that card is faulty, not its place
-    assert not judged([*drawn(1, 60, node_spread=2.0), *cards_fail[:2]], exchanged=True).named
+    assert not judged([*elsewhere, *cards_fail]).rows  # that card is faulty, not its place
+    assert not judged([*drawn(1, 60, node_spread=2.0), *cards_fail[:2]], exchanged=True).rows
     store = stored(tmp_path / "S", *happened([*elsewhere, *cards_fail], exchanged=True))
     result = CliRunner().invoke(cli, ["verdicts", "--store", str(store.root), "--json"])
     assert result.exit_code == 0, result.output
@@ -135,8 +135,8 @@ def test_a_slot_is_a_verdict_that_says_nothing_about_single_gpus(tmp_path: Path)
     ids=["power cuts of a node", "one XID 200 times in an hour", "a storm of 32 nodes", "all at one time"],
 )
 def test_losses_at_one_moment_are_one_loss(losses: list[Loss]) -> None:
-    assert not judged([*drawn(2, 20), *losses]).named
-    assert not judged(losses).named
+    assert not judged([*drawn(2, 20), *losses]).rows
+    assert not judged(losses).rows
 
 
 def test_a_cage_that_loses_more_is_named_where_names_of_nodes_tell_it() -> None:
@@ -153,7 +153,7 @@ def test_a_cage_that_loses_more_is_named_where_names_of_nodes_tell_it() -> None:
         pl.DataFrame(events, schema=EVENTS, orient="row"), pl.DataFrame(cards, schema=CARDS, orient="row"),
         until=BEGAN + timedelta(seconds=YEAR),
     )  # fmt: skip
-    assert [(place.kind, place.name) for place in found.named] == [("cage", "2")]
+    assert [row.name for row in found.rows] == ["cage 2"]
 
 
 def test_a_card_that_is_not_known_has_the_slot_of_its_address() -> None:
@@ -179,9 +179,9 @@ def test_what_cannot_be_placed_is_said_and_names_nobody(tmp_path: Path) -> None:
     judgement = judge(stored(tmp_path / "S", lost, unknown))
     assert [row.kind for row in judgement.rows] == [Kind.LOST]
     assert [(no.why, no.n) for no in judgement.not_judged] == [(Gap.NO_RUNS, None), (Gap.EVENTS_NOWHERE, 3)]
-    assert places(pl.concat([future, undated]), cards, until=BEGAN).undated == 6
+    assert places(pl.concat([future, undated]), cards, until=BEGAN).not_judged[0].n == 6
     one_each = cards.with_columns(pl.col("node").alias("cabinet"))
-    assert not {"cabinet", "cage"} & {place.kind for place in places(events, one_each, until=BEGAN).named}
+    assert not [row for row in places(events, one_each, until=BEGAN).rows if row.level is not Level.NODE]
     store = stored(
         tmp_path / "T", *happened([(YEAR * part, 5, 2) for part in (0.1, 0.3, 0.5, 0.7)], exchanged=True), "a"
     )
