@@ -1,19 +1,14 @@
-"""Whether the GPUs' medians have more than one mode, and where the modes are; and Hartigan's dip, which decides it.
+"""Whether values have more than one mode, and where the modes are; and Hartigan's dip, which says how sure that is.
 
 The dip (J. A. Hartigan and P. M. Hartigan, "The Dip Test of Unimodality", Annals of Statistics 13, 1985) is
 the smallest largest distance between the empirical distribution function and any distribution function that is
 convex up to a mode and concave after it. Its null distribution is taken under the uniform, the least favourable
-unimodal law, so that for every other unimodal law the test rejects too rarely rather than too often.
+unimodal law, so that for every other unimodal law the test rejects too rarely rather than too often. It weighs a mode
+by its share: one of less than about 15 % of 60 GPUs, 9 % of 170 or 6 % of 400 is not confirmed, however far away.
 
-The units are GPU medians: the runs of one GPU are not independent. The dip test decides (5 % level; values
-reported in steps are spread over their step first, as rounding alone would look like many modes); only if it rejects
-one mode are the modes searched, with the critical bandwidth of B. W. Silverman (J. R. Statist. Soc. B 43, 1981): a
-Gaussian kernel is narrowed until the density has two modes that each hold at least 2 % of the GPUs and three of them,
-and the split is where the density between them is lowest. Each part is tested again, and so on; a bump that the dip
-test does not confirm is no mode, and neither are two parts that together pass for one.
-
-The dip weighs a mode by its share. However far away, one of less than about 15 % of 60 GPUs, 9 % of 170 or 6 % of
-400 is not confirmed, and a near one needs more; such GPUs are then in the lists of outliers.
+The modes themselves are parted by valleys: verdicts look for them in any case, a description of a fleet only where the
+dip test rejects one mode (5 % level). Values that are reported in steps are spread over their step first, as rounding
+alone would look like many modes.
 """
 
 from __future__ import annotations
@@ -161,9 +156,20 @@ def spread_ties(values: Floats, step: float) -> Floats:
 
 
 LEVEL = 0.05
-SMALLEST_SHARE = 0.02
-SMALLEST_COUNT = 3
-_GRID = 2048
+_LEAST_MODE_GPUS = 16
+"""With fewer values there are too few in a mode to tell it from chance."""
+_MODE_SHARE, _MODE_NUMBER = 0.02, 4
+"""Of the values: a smaller group is no mode."""
+_GAP, _GAP_GPUS = 2.0, 32
+"""An empty stretch that is so many times as wide as the inner 80 % of the larger side is a valley in any fleet of so
+many: one mode, even with the tails of Student's t with 2 degrees of freedom, leaves one as wide once in 500 times at
+most."""
+_CENTRES, _WIDTHS = 240, 14
+_MOST_CUTS = 4
+CHANCE = 500
+"""One sample of one mode in so many is said to have two."""
+_DEPTHS = (16, 2.7), (32, 3.2), (64, 3.6), (128, 3.8), (256, 4.0), (1000, 3.6)
+"""By the number of values, the depth that one uniform sample in `CHANCE` reaches; normal ones reach it less often."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +202,8 @@ def modes_test(medians: Floats, step: float) -> ModesTest:
         return ModesTest(None, None, n, reason="every value is the same")
     smooth = spread_ties(medians, step)
     statistic = dip(smooth)
-    return ModesTest(statistic, dip_p(statistic, n), n, tuple(_confirmed(smooth, _splits(smooth))))
+    p = dip_p(statistic, n)
+    return ModesTest(statistic, p, n, tuple(valleys(smooth, step)) if p < LEVEL else ())
 
 
 def places(ordered: Floats, splits: tuple[float, ...]) -> list[dict[str, float | int]]:
@@ -209,114 +216,75 @@ def places(ordered: Floats, splits: tuple[float, ...]) -> list[dict[str, float |
     ]
 
 
-def _splits(ordered: Floats) -> list[float]:
-    """The points that part the values into pieces of one mode each."""
-    n = len(ordered)
-    if n < 2 * SMALLEST_COUNT or ordered[0] == ordered[-1] or dip_p(dip(ordered), n) >= LEVEL:
-        return []
-    split = _antimode(ordered)
-    if split is None:
-        return []
-    # A split inside the flank of a mode would leave a part whose cut edge looks like another mode.
-    (split,) = _refined(ordered, [split])
-    cut = int(np.searchsorted(ordered, split))
-    return [*_splits(ordered[:cut]), split, *_splits(ordered[cut:])]
+def modes(values: Floats, step: float = 0.0) -> npt.NDArray[np.int64]:
+    """(n,) the mode of each finite value, from 0 for the lowest; all 0 where there is one. `step`: between readings.
 
-
-def _antimode(ordered: Floats) -> float | None:
-    """Where the density is lowest between the two modes that are last to merge, or None when none count."""
-    n = len(ordered)
-    smallest = max(SMALLEST_COUNT, math.ceil(SMALLEST_SHARE * n))
-    # Fewer values than a mode needs cannot hold one, so a lone outlier must not stretch the grid.
-    low, high = ordered[[(smallest - 1) // 2, n - 1 - (smallest - 1) // 2]]
-    width = float(high - low)
-    if not width > 0:
-        return None
-    smooth = _Smooth(ordered, float(low) - width / 4, float(high) + width / 4)
-    bandwidth = width / 2
-    while bandwidth > width / 400:
-        found = _two_modes(smooth.density(bandwidth), smooth.counts, smallest)
-        if found is not None:
-            return smooth.lowest(bandwidth / 2, *found)
-        bandwidth *= 0.93
-    return None
-
-
-class _Smooth:
-    """The Gaussian kernel density of the values in an interval, on a grid."""
-
-    def __init__(self, ordered: Floats, low: float, high: float) -> None:
-        edges = np.linspace(low, high, _GRID + 1)
-        self.centres = (edges[:-1] + edges[1:]) / 2
-        self.counts = np.histogram(ordered, edges)[0].astype(np.float64)
-        # As much again of zeros, so that the circular convolution does not wrap round.
-        self._frequency = np.fft.rfftfreq(2 * _GRID, d=float(edges[1] - edges[0]))
-        self._transform = np.fft.rfft(self.counts, 2 * _GRID)
-
-    def density(self, bandwidth: float) -> Floats:
-        kernel = np.exp(-2.0 * (math.pi * bandwidth * self._frequency) ** 2)
-        found: Floats = np.fft.irfft(self._transform * kernel, 2 * _GRID)[:_GRID]
-        return found
-
-    def lowest(self, bandwidth: float, start: int, stop: int) -> float:
-        """Where the density is lowest between two places of the grid; the middle of an empty stretch."""
-        density = self.density(bandwidth)[start : stop + 1]
-        # There it is flat but for rounding.
-        lowest = np.flatnonzero(density <= density.min() + 1e-9 * density.max())
-        return float(self.centres[start + int(lowest[len(lowest) // 2])])
-
-
-def _confirmed(ordered: Floats, splits: list[float]) -> list[float]:
-    """The splits, refined, without those whose two parts together pass for one mode."""
-    while splits:
-        splits = _refined(ordered, splits)
-        cuts = [0, *np.searchsorted(ordered, splits).tolist(), len(ordered)]
-        unions = [ordered[a:b] for a, b in zip(cuts, cuts[2:], strict=False)]
-        p = [dip_p(dip(union), len(union)) for union in unions]
-        if max(p) < LEVEL:
-            break
-        splits.pop(p.index(max(p)))
-    return splits
-
-
-def _refined(ordered: Floats, splits: list[float]) -> list[float]:
-    """The splits moved to the lowest density between the medians of the parts that they separate.
-
-    The bandwidth that shows two modes at all is too wide for a small one beside a large. Here it is that of
-    the narrower part, by the rule of thumb 0.9 min(sd, IQR/1.34) n^(-1/5) (Silverman 1986, section 3.4).
+    The test looks for a valley: a stretch with clearly fewer values than stretches of the same width on both sides of
+    it. A population with one mode has none but by chance, whatever its skew and tails. How deep a valley chance makes
+    was found by simulation of the uniform distribution, for which valleys are commonest.
     """
-    cuts = [0, *np.searchsorted(ordered, splits).tolist(), len(ordered)]
-    parts = [ordered[a:b] for a, b in pairwise(cuts)]
-    found = []
-    for split, (left, right) in zip(splits, pairwise(parts), strict=True):
-        low, high = float(np.median(left)), float(np.median(right))
-        width = high - low
-        bandwidth = min(
-            0.9
-            * min(float(part.std()), float(np.subtract(*np.quantile(part, (0.75, 0.25)))) / 1.34)
-            * len(part) ** -0.2
-            for part in (left, right)
-        )
-        smooth = _Smooth(ordered, low - width / 4, high + width / 4)
-        start, stop = np.searchsorted(smooth.centres, (low, high))
-        found.append(smooth.lowest(max(bandwidth, width / 400), int(start), int(stop)) if width > 0 else split)
-    return found
+    return np.searchsorted(valleys(values, step), values)
 
 
-def _two_modes(density: Floats, counts: Floats, smallest: int) -> tuple[int, int] | None:
-    """The grid places of two neighbouring modes that each hold `smallest` values, the deepest valley between."""
-    rise = np.sign(np.diff(density))
-    turns = np.flatnonzero(rise)  # flat steps take no side
-    signs = rise[turns]
-    peaks = turns[:-1][(signs[:-1] > 0) & (signs[1:] < 0)] + 1
-    if len(peaks) < 2:
+def valleys(values: Floats, step: float = 0.0) -> list[float]:
+    """The middles of the valleys that part the modes of `modes`, ascending."""
+    cuts: list[float] = []
+    parts = [(-np.inf, np.inf)]
+    while parts and len(cuts) < _MOST_CUTS:
+        low, high = parts.pop()
+        cut = _valley(np.sort(values[(values > low) & (values <= high)]), step)
+        if cut is not None:
+            cuts.append(cut)
+            parts += [(low, cut), (cut, high)]
+    return sorted(cuts)
+
+
+def _valley(x: Floats, step: float) -> float | None:
+    """The middle of the deepest valley of ascending values, if chance makes one as deep once in `CHANCE` times at
+    most."""
+    n = len(x)
+    if n < _LEAST_MODE_GPUS:
         return None
-    valleys = [a + int(density[a:b].argmin()) for a, b in pairwise(peaks)]
-    reach = np.concatenate(([0.0], np.cumsum(counts)))
-    held = np.diff(reach[[0, *valleys, len(counts)]])
-    # A part too small to be a mode belongs to the neighbour; between two that count lies the split.
-    large = np.flatnonzero(held >= smallest)
-    if len(large) < 2:
+    few = max(_MODE_NUMBER, math.ceil(_MODE_SHARE * n))
+    gap = _gap(x, few, step)
+    if gap is not None:
+        return gap
+    # A handful at the far ends must not stretch the grid over an empty range.
+    low, high = x[few - 1], x[-few]
+    if not high > low:
         return None
-    pairs = [(int(peaks[a]), int(peaks[b])) for a, b in pairwise(large)]
-    return min(pairs, key=lambda pair: float(density[pair[0] : pair[1]].min()))
+    span = float(high - low)
+    centres = np.linspace(low - 0.1 * span, high + 0.1 * span, _CENTRES)
+    numbers, depths = zip(*_DEPTHS, strict=True)
+    deepest = float(np.interp(np.log(n), np.log(numbers), depths)) - 1e-12
+    valley = None
+    for half in np.maximum(span * np.geomspace(0.01, 0.2, _WIDTHS), 1.5 * step):
+        count = np.searchsorted(x, centres + half, side="right") - np.searchsorted(x, centres - half, side="left")
+        apart = math.ceil(2 * half / (centres[1] - centres[0]))  # stretches beside each other do not overlap
+        inner = np.arange(apart, _CENTRES - apart)
+        if not len(inner):
+            continue
+        below_it, above_it = np.maximum.accumulate(count), np.maximum.accumulate(count[::-1])[::-1]
+        beside = np.minimum(below_it[inner - apart], above_it[inner + apart])
+        below = np.searchsorted(x, centres[inner])
+        depth = np.where(np.minimum(below, n - below) >= few, np.sqrt(beside) - np.sqrt(count[inner]), -1.0)
+        if depth.max() > deepest:
+            deepest = float(depth.max())
+            # The middle of the stretch of equal depth: the widest gap is cut in its middle.
+            equal = np.flatnonzero(depth >= deepest - 1e-9)
+            valley = float(centres[inner][equal[len(equal) // 2]])
+    return valley
+
+
+def _gap(x: Floats, few: int, step: float) -> float | None:
+    """The middle of the widest empty stretch between groups of `few` of the ascending values or more, if it is a valley
+    by itself."""
+    if len(x) < max(_GAP_GPUS, 2 * few):
+        return None
+    gaps = np.diff(x)[few - 1 : len(x) - few]
+    at = int(np.argmax(gaps)) + few - 1
+    larger = x[: at + 1] if 2 * (at + 1) >= len(x) else x[at + 1 :]
+    low, high = np.quantile(larger, (0.1, 0.9))
+    if gaps[at - few + 1] <= _GAP * max(high - low, step) or high == low:
+        return None
+    return float(x[at] + x[at + 1]) / 2

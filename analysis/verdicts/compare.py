@@ -21,7 +21,7 @@ import polars as pl
 from ..runs.measurements import codes
 from ..runs.sittings import UNKNOWN, Bools, Floats, Ints, groups_median
 from ..statistics.laws import upper_tail
-from ..statistics.modes import quantum
+from ..statistics.modes import CHANCE, modes, quantum
 from .levels import LEAST, Levels
 from .null import SLOW_SHARE, Null, common_shapes
 
@@ -49,20 +49,6 @@ _LEAST_BATCH = 4
 _BATCH_P = 0.001
 
 # -- modes
-_LEAST_MODE_GPUS = 16
-"""With fewer values there are too few in a mode to tell it from chance."""
-_MODE_SHARE, _MODE_NUMBER = 0.02, 4
-"""Of the values: a smaller group is no mode."""
-_GAP, _GAP_GPUS = 2.0, 32
-"""An empty stretch that is so many times as wide as the inner 80 % of the larger side is a valley in any fleet of so
-many: one mode, even with the tails of Student's t with 2 degrees of freedom, leaves one as wide once in 500 times at
-most."""
-_CENTRES, _WIDTHS = 240, 14
-_MOST_CUTS = 4
-_CHANCE = 500
-"""One sample of one mode in so many is said to have two."""
-_DEPTHS = (16, 2.7), (32, 3.2), (64, 3.6), (128, 3.8), (256, 4.0), (1000, 3.6)
-"""By the number of values, the depth that one uniform sample in `_CHANCE` reaches; normal ones reach it less often."""
 _FEW_NODES = 1 / 8
 """Share of the nodes up to which shifted nodes are findings of their own; more may be a batch that nobody recorded."""
 _WHOLE = 0.8
@@ -184,7 +170,7 @@ class Centred:
             self.centre[members] += effect
             _, error = _difference(off[members], off[main])
             again = self._again(error, int(members.sum()))
-            self.shifts.append(Shift("mode", int(number), self.gpus[members], effect, again, 1 / _CHANCE, len(off)))
+            self.shifts.append(Shift("mode", int(number), self.gpus[members], effect, again, 1 / CHANCE, len(off)))
         return stays
 
     def add_nodes(self, nodes: NodeEffects) -> None:
@@ -382,77 +368,6 @@ def _mode_of_each(off: Floats, node: Ints, effect: Floats, step: float) -> Ints:
         if (squares * sizes == sums**2).mean() >= _WHOLE:  # nodes are what modes are made of, and they have none
             return np.zeros(len(off), dtype=np.int64)
     return mode
-
-
-def modes(values: Floats, step: float = 0.0) -> Ints:
-    """(n,) the mode of each finite value, from 0 for the lowest; all 0 where there is one. `step`: between readings.
-
-    The test looks for a valley: a stretch with clearly fewer values than stretches of the same width on both sides of
-    it. A population with one mode has none but by chance, whatever its skew and tails. How deep a valley chance makes
-    was found by simulation of the uniform distribution, for which valleys are commonest.
-    """
-    mode = np.zeros(len(values), dtype=np.int64)
-    cuts = 0
-    parts = [(-np.inf, np.inf)]
-    while parts and cuts < _MOST_CUTS:
-        low, high = parts.pop()
-        cut = _valley(np.sort(values[(values > low) & (values <= high)]), step)
-        if cut is not None:
-            cuts += 1
-            mode += values > cut
-            parts += [(low, cut), (cut, high)]
-    return mode
-
-
-def _valley(x: Floats, step: float) -> float | None:
-    """The middle of the deepest valley of ascending values, if chance makes one as deep once in `_CHANCE` times at
-    most."""
-    n = len(x)
-    if n < _LEAST_MODE_GPUS:
-        return None
-    few = max(_MODE_NUMBER, math.ceil(_MODE_SHARE * n))
-    gap = _gap(x, few, step)
-    if gap is not None:
-        return gap
-    # A handful at the far ends must not stretch the grid over an empty range.
-    low, high = x[few - 1], x[-few]
-    if not high > low:
-        return None
-    span = float(high - low)
-    centres = np.linspace(low - 0.1 * span, high + 0.1 * span, _CENTRES)
-    numbers, depths = zip(*_DEPTHS, strict=True)
-    deepest = float(np.interp(np.log(n), np.log(numbers), depths)) - 1e-12
-    valley = None
-    for half in np.maximum(span * np.geomspace(0.01, 0.2, _WIDTHS), 1.5 * step):
-        count = np.searchsorted(x, centres + half, side="right") - np.searchsorted(x, centres - half, side="left")
-        apart = math.ceil(2 * half / (centres[1] - centres[0]))  # stretches beside each other do not overlap
-        inner = np.arange(apart, _CENTRES - apart)
-        if not len(inner):
-            continue
-        below_it, above_it = np.maximum.accumulate(count), np.maximum.accumulate(count[::-1])[::-1]
-        beside = np.minimum(below_it[inner - apart], above_it[inner + apart])
-        below = np.searchsorted(x, centres[inner])
-        depth = np.where(np.minimum(below, n - below) >= few, np.sqrt(beside) - np.sqrt(count[inner]), -1.0)
-        if depth.max() > deepest:
-            deepest = float(depth.max())
-            # The middle of the stretch of equal depth: the widest gap is cut in its middle.
-            equal = np.flatnonzero(depth >= deepest - 1e-9)
-            valley = float(centres[inner][equal[len(equal) // 2]])
-    return valley
-
-
-def _gap(x: Floats, few: int, step: float) -> float | None:
-    """The middle of the widest empty stretch between groups of `few` of the ascending values or more, if it is a valley
-    by itself."""
-    if len(x) < max(_GAP_GPUS, 2 * few):
-        return None
-    gaps = np.diff(x)[few - 1 : len(x) - few]
-    at = int(np.argmax(gaps)) + few - 1
-    larger = x[: at + 1] if 2 * (at + 1) >= len(x) else x[at + 1 :]
-    low, high = np.quantile(larger, (0.1, 0.9))
-    if gaps[at - few + 1] <= _GAP * max(high - low, step) or high == low:
-        return None
-    return float(x[at] + x[at + 1]) / 2
 
 
 LEAST_GPUS = 8
