@@ -53,9 +53,10 @@ def fetch(
     environment names. Raises TimeoutError, TooLarge, other OSErrors, http.client.HTTPException, and ValueError for an
     address that is none.
     """
-    connected = _Connected()
+    until = time.monotonic() + timeout_s
+    sockets: list[socket] = []
     opener = urllib.request.OpenerDirector()
-    opener.add_handler(_Handler(connected, tls))
+    opener.add_handler(_Handler(sockets, until, tls))
     opener.add_handler(urllib.request.UnknownHandler())
     if proxies:
         opener.add_handler(urllib.request.ProxyHandler())
@@ -63,80 +64,57 @@ def fetch(
 
     def read() -> None:
         try:
-            answers.put(_read(opener, request, timeout_s, most_bytes))
+            with opener.open(request, timeout=timeout_s) as response:
+                answers.put(_read(response, most_bytes))
         except urllib.error.URLError as error:
             answers.put(error.reason if isinstance(error.reason, Exception) else error)
         except Exception as error:  # raised again by who waits
             answers.put(error)
 
-    until = time.monotonic() + timeout_s
-    stuck_lookup = _LEFT.pop(request.host, None)
-    if stuck_lookup is not None:
-        stuck_lookup.join(timeout_s)
-        if stuck_lookup.is_alive():
-            _LEFT[request.host] = stuck_lookup
-            raise TimeoutError
-    thread = threading.Thread(target=read, name="whorl-fetch", daemon=True)
-    thread.start()
+    stuck = _LEFT.pop(request.host, None)
+    if stuck is not None:
+        stuck.join(timeout_s)
+    if stuck is None or not stuck.is_alive():
+        stuck = threading.Thread(target=read, name="whorl-fetch", daemon=True)
+        stuck.start()
     try:
         answer = answers.get(timeout=max(0.0, until - time.monotonic()))
     except queue.Empty:
-        _LEFT[request.host] = thread
+        _LEFT[request.host] = stuck
         raise TimeoutError from None
     finally:
-        connected.shut()
+        for connected in sockets:
+            with suppress(OSError):  # it was closed
+                connected.shutdown(SHUT_RDWR)
     if isinstance(answer, Exception):
         raise answer
     return answer
 
 
-def _read(
-    opener: urllib.request.OpenerDirector, request: urllib.request.Request, timeout_s: float, most_bytes: int
-) -> HttpAnswer:
-    with opener.open(request, timeout=timeout_s) as response:
-        body = bytearray()
-        while piece := response.read1(_PIECE):  # `read` keeps an object for each chunk, which may be of one byte
-            body += piece
-            if len(body) > most_bytes:
-                raise TooLarge
-        if response.length:  # bytes that the server announced and did not send
-            raise http.client.IncompleteRead(b"", response.length)
-        return HttpAnswer(response.status, response.reason, response.headers, body)
-
-
-class _Connected:
-    """The socket of one request, which another thread may shut at any time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._socket: socket | None = None
-        self._over = False
-
-    def hold(self, connection: http.client.HTTPConnection) -> None:
-        """Keep the socket of a connection that was just made; close it if nobody waits for its answer."""
-        with self._lock:
-            self._socket = connection.sock
-            if self._over:
-                connection.close()
-                raise TimeoutError
-
-    def shut(self) -> None:
-        """End the connection: whoever reads from it meets its end."""
-        with self._lock:
-            self._over = True
-            if self._socket is not None:
-                with suppress(OSError):  # it was closed
-                    self._socket.shutdown(SHUT_RDWR)
+def _read(response: http.client.HTTPResponse, most_bytes: int) -> HttpAnswer:
+    body = bytearray()
+    while piece := response.read1(_PIECE):  # `read` keeps an object for each chunk, which may be of one byte
+        body += piece
+        if len(body) > most_bytes:
+            raise TooLarge
+    if response.length:  # bytes that the server announced and did not send
+        raise http.client.IncompleteRead(b"", response.length)
+    return HttpAnswer(response.status, response.reason, response.headers, body)
 
 
 class _Plain(http.client.HTTPConnection):
-    def __init__(self, host: str, *, connected: _Connected, **options: Any) -> None:
+    """A connection whose socket another thread can shut."""
+
+    def __init__(self, host: str, *, sockets: list[socket], until: float, **options: Any) -> None:
         super().__init__(host, **options)
-        self._connected = connected
+        self._sockets, self._until = sockets, until
 
     def connect(self) -> None:
         super().connect()
-        self._connected.hold(self)
+        self._sockets.append(self.sock)
+        if time.monotonic() > self._until:  # nobody waits for the answer
+            self.close()
+            raise TimeoutError
 
 
 class _Safe(_Plain, http.client.HTTPSConnection):
@@ -146,14 +124,15 @@ class _Safe(_Plain, http.client.HTTPSConnection):
 class _Handler(urllib.request.AbstractHTTPHandler):
     """Opens http:// and https://, and nothing else."""
 
-    def __init__(self, connected: _Connected, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, sockets: list[socket], until: float, tls: ssl.SSLContext | None) -> None:
         super().__init__()
-        self._connected, self._tls = connected, tls
+        self._plain = partial(_Plain, sockets=sockets, until=until)
+        self._safe = partial(_Safe, sockets=sockets, until=until, context=tls)
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_Plain, connected=self._connected), request)
+        return self.do_open(self._plain, request)
 
     def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(partial(_Safe, connected=self._connected, context=self._tls), request)
+        return self.do_open(self._safe, request)
 
     http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
