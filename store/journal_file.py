@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import StoreError
 from .file_names import Bounds, gpu_hashes, hash_text, parse_hashes
-from .formats import other_format
+from .formats import other_format, upgrades
 from .metrics import METRICS
 from .parquet import WRITTEN
 from .schema import FORMAT, KEY, TABLES, TELEMETRY, arrow_rows, arrow_schema
@@ -196,16 +196,16 @@ class RecordLayout:
         ).encode()
 
     @classmethod
-    def parse(cls, payload: bytes, *, older: bool = False) -> RecordLayout:
-        """Raises ValueError for what is no layout of this format, or with `older` of one that can be upgraded."""
+    def parse(cls, payload: bytes) -> RecordLayout:
+        """Raises ValueError for what is no layout of this format, nor of one that can be upgraded."""
         try:
             header_fields = files.parse_json(payload)
             version = str(header_fields["format"])
-            if why := other_format(version, older=older):
+            if why := other_format(version, older=True):
                 raise ValueError(why)
             columns = tuple((str(name), str(code)) for name, code, _ in header_fields["columns"])
             names = [*KEY, *(name for name, _ in columns)]
-            fits = older or all(_fits(name, code) for name, code in columns)
+            fits = version != str(FORMAT) or all(_fits(name, code) for name, code in columns)
             if header_fields["table"] != TELEMETRY.name or not fits or len({*names}) < len(names):
                 raise ValueError("it has columns that telemetry has not")
             name, host, namespace, pid = header_fields["writer"]
@@ -400,6 +400,10 @@ class JournalContent:
     def writer(self) -> Writer | None:
         return next((layout.writer for layout in self.layouts.values()), None)
 
+    @property
+    def format(self) -> str:
+        return next((layout.format for layout in self.layouts.values()), str(FORMAT))
+
 
 class _Block(NamedTuple):
     """A block that passes its check, and the byte at which it ends."""
@@ -411,14 +415,11 @@ class _Block(NamedTuple):
     payload: memoryview
 
 
-def read(
-    path: Path, start: int = 0, layouts: Mapping[int, RecordLayout] | None = None, *, older: bool = False
-) -> JournalContent:
+def read(path: Path, start: int = 0, layouts: Mapping[int, RecordLayout] | None = None) -> JournalContent:
     """The sound blocks of a journal from byte `start` on, which follows a block; `layouts` are those read before.
 
-    With `older` also of a journal that can be upgraded, whose rows have the columns that they had then. A journal whose
-    first block is cut short has no rows: none was ever acknowledged. Raises OSError, and ValueError where it is no
-    journal.
+    Rows of an older format come as those of the present one. A journal whose first block is cut short has no rows: none
+    was ever acknowledged. Raises OSError, and ValueError where it is no journal.
     """
     with files.opened(path) as file:
         if os.fstat(file.fileno()).st_size > MOST_BYTES:
@@ -444,12 +445,12 @@ def read(
             continue
         here = block.end
         if block.kind == b"L":
-            layout = RecordLayout.parse(bytes(block.payload), older=older)
+            layout = RecordLayout.parse(bytes(block.payload))
             decoded.layouts[layout.number] = layout
         elif block.kind == b"T":
             ticks.setdefault(block.layout, []).append(block)
         elif block.kind in (b"R", b"C"):
-            table, rows = _rows(block, older=older)
+            table, rows = _rows(block, decoded.format)
             if rows is None:
                 decoded.lost += len(block.payload)
             else:
@@ -540,11 +541,11 @@ def _readings(layout: RecordLayout | None, blocks: list[_Block]) -> pa.Table | N
             columns[name] = pa.array(values, mask=absent).cast(kind)
     sizes = [len(block.payload) // layout.record.itemsize for block in blocks]
     columns[WRITTEN] = pa.array(np.repeat(np.array([block.written_ns for block in blocks], np.int64), sizes))
-    return pa.table(columns)
+    return _upgraded(TELEMETRY.name, pa.table(columns), layout.format)
 
 
-def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
-    """A table's name and the rows of it in a block; None where they are not those of a table."""
+def _rows(block: _Block, version: str) -> tuple[str, pa.Table | None]:
+    """A table's name and the rows of it in a block of this format; None where they are not those of a table."""
     import numpy as np
     import pyarrow as pa
 
@@ -564,14 +565,21 @@ def _rows(block: _Block, *, older: bool) -> tuple[str, pa.Table | None]:
         return name, None
     if len(set(rows.column_names)) < len(rows.column_names):
         return name, None
-    if not older and not set(rows.schema.remove_metadata()) <= set(arrow_schema(name)):
-        return name, None
     written = pa.array(np.full(len(rows), block.written_ns, np.int64))
-    return name, rows.replace_schema_metadata().append_column(WRITTEN, written)
+    return name, _upgraded(name, rows.replace_schema_metadata().append_column(WRITTEN, written), version)
 
 
-def header(path: Path, *, older: bool = False) -> RecordLayout:
-    """The first layout of a journal, which names its writer and all its GPUs; `older` as in `read`.
+def _upgraded(table: str, rows: pa.Table, version: str) -> pa.Table | None:
+    """Rows of a format, with `written`, as those of the present one; None where they do not fit the table."""
+    import pyarrow as pa
+
+    for step in upgrades(version):
+        rows = step.rows(table, rows)
+    return rows if set(rows.schema) <= {*arrow_schema(table), pa.field(WRITTEN, pa.int64())} else None
+
+
+def header(path: Path) -> RecordLayout:
+    """The first layout of a journal, which names its writer and all its GPUs.
 
     Raises OSError, and ValueError as `read`.
     """
@@ -583,7 +591,7 @@ def header(path: Path, *, older: bool = False) -> RecordLayout:
     first = _block_at(memoryview(frame), 0)
     if first is None or first.kind != b"L":
         raise ValueError("its first block is cut short or damaged")
-    return RecordLayout.parse(bytes(first.payload), older=older)
+    return RecordLayout.parse(bytes(first.payload))
 
 
 def gpus_in(path: Path) -> frozenset[int] | None:

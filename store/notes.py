@@ -25,9 +25,8 @@ _NOTE = re.compile(r"(\d{10})\.parquet")
 _OWNER = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{8}-\d{1,10}-[0-9a-f]+")
 FOLDER = rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
 """A pattern of the folders in which the files of tables lie."""
-_PLACE = re.compile(  # what a note may name: no file outside the store, and none that whorl needs
-    rf"{FOLDER}[A-Za-z0-9_-][A-Za-z0-9._-]*\.parquet|journal/[A-Za-z0-9][A-Za-z0-9._-]*\.journal"
-)
+_PLACE = re.compile(rf"{FOLDER}[A-Za-z0-9_-][A-Za-z0-9._-]*\.parquet")
+"""What a note may name: no file outside the store, and none that whorl needs."""
 
 Skip = Callable[[Path, str], None]
 """Called with a file that cannot be read, and the reason."""

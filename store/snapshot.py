@@ -76,11 +76,7 @@ def take(root: Path, names: Collection[str], skip: Skip, bounds: Bounds = EVER) 
             listing = Snapshot()
             note = notes.newest(root, skip)
             hidden = note.hidden_in(root)
-            journals = [
-                journal
-                for journal in journal_file.journals(root)
-                if journal.path not in gone and journal.path not in hidden
-            ]
+            journals = [journal for journal in journal_file.journals(root) if journal.path not in gone]
             try:
                 for journal in journals:
                     if _is_wanted(journal, table_names, bounds):
