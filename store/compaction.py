@@ -152,10 +152,8 @@ class _Pass:
         self._closed, self._bytes = {}, 0
 
     def _skip(self, path: Path, reason: str) -> None:
-        text = f"{path}: {reason}"
-        if text not in self._done.unreadable:
-            self._done.unreadable.append(text)
-            log.warning("left %s alone: %s", path, reason)
+        self._done.unreadable.append(f"{path}: {reason}")
+        log.warning("left %s alone: %s", path, reason)
 
     # -- what to write --------------------------------------------------------------------------------------
 

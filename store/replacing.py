@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from ..errors import StoreError
 from . import notes, registrations
@@ -59,11 +60,18 @@ def pace_of(root: Path, *, offline: bool = False) -> Pace:
 
 
 class NewFiles:
-    """Files that are written and durable, under temporary names as long as they wait for others."""
+    """Files that are written and durable, under temporary names until they are placed; a context, which removes those
+    that were not."""
 
     def __init__(self) -> None:
         self.moves: dict[Path, Path] = {}
         """Temporary files with their places."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
 
     def add(self, contents: Iterable[tuple[Path, bytes]]) -> None:
         """Write files for these places. Raises StoreError."""
@@ -73,31 +81,35 @@ class NewFiles:
             except OSError as error:
                 raise files.failed("write", path, error) from error
 
+    def take(self, other: NewFiles) -> None:
+        """Take over the files of another one."""
+        self.moves |= other.moves
+        other.moves = {}
+
+    def place(self) -> None:
+        """Rename the files into their places, durably. Raises OSError."""
+        for temporary, path in self.moves.items():
+            files.rename(temporary, path)
+        for folder in {path.parent for path in self.moves.values()}:
+            files.sync_folder(folder)
+
     def discard(self) -> None:
         """Remove those that still have temporary names."""
         for temporary in self.moves:
             files.remove(temporary)
+        self.moves = {}
 
 
 class Replacement(NewFiles):
-    """New files that shall take the places of `old` ones all at once; what was not switched when the block ends is
-    removed."""
+    """New files that shall take the places of `old` ones all at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.old: list[Path] = []
 
-    def __enter__(self) -> Replacement:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.discard()
-
-    def take(self, other: Replacement) -> None:
-        """Take over the files of another one."""
-        self.old += other.old
-        self.moves |= other.moves
-        other.moves = {}
+    def take(self, other: NewFiles) -> None:
+        super().take(other)
+        self.old += other.old if isinstance(other, Replacement) else []
 
 
 _at_work: set[Path] = set()
@@ -211,18 +223,14 @@ class Compactor:
 
     def switch(self, replacement: Replacement, then: Callable[[], object] = lambda: None) -> None:
         """Let all files change places; `then` is called before old ones may go. Raises StoreError; then none did."""
-        moves = replacement.moves
-        new = tuple(sorted(final.relative_to(self.root).as_posix() for final in moves.values()))
+        new = tuple(sorted(path.relative_to(self.root).as_posix() for path in replacement.moves.values()))
         old = [path.relative_to(self.root).as_posix() for path in replacement.old]
         try:
             if new:
                 self._advance(replace(self._note, step=1, new=new))
                 self.wait(self.pace.announce_s)
                 self._check()  # this machine may have slept for long
-                for temporary, final in moves.items():
-                    files.rename(temporary, final)
-                for folder in {final.parent for final in moves.values()}:
-                    files.sync_folder(folder)
+                replacement.place()
                 self.wait(self.pace.settle_s)
             switched = {**self._note.old, **dict.fromkeys(old, files.clock(self.root / REPLACED.name))}
             self._advance(replace(self._note, step=2, new=(), old=switched, format=str(FORMAT)))

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..errors import InputError, StoreError
-from . import file_names, folder, journal_file, keys, parquet, replacing, snapshot, telemetry_files
+from . import compaction, folder, journal_file, keys, parquet, replacing, telemetry_files
 from .file_names import EVER, Bounds
 from .instants import seconds_of
 from .parquet import DamagedError, Verified
 from .replacing import Compactor, Replacement
-from .schema import LATE, MINUTES, REPLACED, TELEMETRY, arrow_schema
+from .schema import MINUTES, REPLACED, TELEMETRY, arrow_schema
 from .system import files
 from .telemetry_files import name_of
 
@@ -113,37 +113,23 @@ def prune(
 
 def _days(root: Path, until_us: int) -> tuple[dict[str, list[Path]], int]:
     """The days with rows to prune, and their files with those of late rows; and how many days must wait."""
-    damaged: set[str] = set()
 
     def skip(path: Path, reason: str) -> None:
         log.warning("did not change %s: %s: %s", path.parent.name, path, reason)
-        damaged.add(path.parent.name)
 
-    verified, days = Verified(root), dict[str, list[Path]]()
-    for spec in (TELEMETRY, LATE):
-        paths = snapshot.visible_now(root, spec, Bounds(last_us=until_us - 1))
-        for day, day_paths in file_names.by_day(snapshot.sound(spec, paths, verified, skip)).items():
-            if spec == TELEMETRY or day in days:
-                days.setdefault(day, []).extend(day_paths)
-    oldest_us, journals = telemetry_files.oldest_journal_us(root), _bounds_of_journals(root)
-    waiting = damaged | {
-        day
-        for day, paths in days.items()
-        for path in paths
-        if telemetry_files.blocked(path, oldest_us) or any(map(name_of(path).bounds.overlap, journals))
-    }
-    return {day: days[day] for day in sorted(days) if day not in waiting}, len(waiting)
-
-
-def _bounds_of_journals(root: Path) -> list[Bounds]:
-    """Between which times, and of which GPUs, the readings in each open journal can be."""
-    bounds = []
-    for journal in journal_file.journals(root):
-        gpus = journal.gpus()
-        if journal.kind != "rows" and gpus is not None:  # one that cannot be read is left out and named by readers
-            first_us = journal.began_us - journal_file.NEAR_US if journal.kind == "now" else EVER.first_us
-            bounds.append(Bounds(first_us, gpus=gpus))
-    return bounds
+    open_bounds = [
+        Bounds(journal.began_us - journal_file.NEAR_US if journal.kind == "now" else EVER.first_us, gpus=gpus)
+        for journal in journal_file.journals(root)
+        if journal.kind != "rows" and (gpus := journal.gpus()) is not None  # readers name one that cannot be read
+    ]
+    days, waiting = {}, 0
+    for day_folder, day in compaction.days_of(root, Verified(root), skip, Bounds(last_us=until_us - 1)).items():
+        paths = [*day.telemetry, *day.late]
+        if day.stays or any(name_of(path).bounds.overlap(bounds) for path in paths for bounds in open_bounds):
+            waiting += 1
+        elif day.telemetry:
+            days[day_folder] = paths
+    return days, waiting
 
 
 def _prune_day(root: Path, paths: list[Path], until_us: int, compactor: Compactor | None) -> Counter[str]:

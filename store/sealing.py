@@ -20,11 +20,10 @@ from ..errors import StoreError
 from . import commits, file_names, journal_file, keys, replacing, telemetry_files
 from .journal_file import JournalName
 from .parquet import DamagedError, Verified
-from .replacing import Pace
+from .replacing import NewFiles, Pace
 from .schema import FORMAT, LATE, LATEST, TABLES, TELEMETRY
 from .system import children, files
 from .system.locks import Lock, is_held, locked
-from .telemetry_files import NewFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +45,9 @@ def seal(root: Path, several: Iterable[JournalName], pace: Pace) -> list[Journal
         try:
             if _place(root, journal, pace):
                 ready.append(journal)
-        except OSError as error:  # the others first: one that cannot be sealed must not keep them for ever
+        except StoreError as error:  # the others first: one that cannot be sealed must not keep them for ever
+            failure = error
+        except OSError as error:
             failure = files.failed("write", Path(error.filename or root), error)
     if ready and pace.announce_s > 1:
         time.sleep(pace.announce_s)
@@ -83,7 +84,7 @@ def seal_as_child(root: str, paths: Iterable[str], *, announce_s: float, version
 
 
 def _place(root: Path, journal: JournalName, pace: Pace) -> bool:
-    """Put the files of a journal in place; false where the journal cannot be read."""
+    """Put the files of a journal in place; false where the journal cannot be read. Raises OSError and StoreError."""
     try:
         content, reason = journal_file.look(journal.path)
     except FileNotFoundError:
@@ -93,60 +94,61 @@ def _place(root: Path, journal: JournalName, pace: Pace) -> bool:
     elif reason is not None:
         log.warning("%s stays where it is: %s", journal.path, reason)
         return False
-    others: list[NewFile] = []
-    for spec in TABLES[::-1]:
-        if spec != TELEMETRY and (rows := content.rows.get(spec.name)) is not None:
-            shaped = keys.sort(spec, keys.conform(spec, keys.without_written(rows)))
-            others += telemetry_files.files_of(root, spec, shaped, journal.stem)
-    readings = content.rows.get(TELEMETRY.name)
-    rows = None if readings is None else keys.conform(TELEMETRY, readings, dated=True)
-    strays = _of_earlier_attempt(root, journal, rows)
-    moves: dict[Path, Path] = {}
-    try:
-        moves |= _write(others)
-        if rows is not None:
-            _place_readings(root, journal, rows, moves, strays=strays, pace=pace)
+    with NewFiles() as new_files:
+        for spec in TABLES[::-1]:
+            if spec != TELEMETRY and (rows := content.rows.get(spec.name)) is not None:
+                shaped = keys.sort(spec, keys.conform(spec, keys.without_written(rows)))
+                new_files.add(telemetry_files.files_of(root, spec, shaped, journal.stem))
+        readings = content.rows.get(TELEMETRY.name)
+        if readings is None:
+            _rename(root, new_files, journal, [])
         else:
-            for folder in _rename(root, moves, strays):
-                files.sync_folder(folder)
-    finally:
-        for temporary in moves:
-            files.remove(temporary)
+            _place_readings(root, journal, keys.conform(TELEMETRY, readings, dated=True), new_files, pace)
     return True
 
 
-def _place_readings(
-    root: Path, journal: JournalName, rows: pa.Table, moves: dict[Path, Path], *, strays: Iterable[Path], pace: Pace
-) -> None:
-    """Put readings in place with the other files of their journal, which `moves` has. Raises OSError and StoreError.
+def _place_readings(root: Path, journal: JournalName, rows: pa.Table, others: NewFiles, pace: Pace) -> None:
+    """Put readings in place with the other files of their journal. Raises OSError and StoreError.
 
     To compare and to write them takes most of the time. So it is done before others must wait, and once more if they
     have stored rows meanwhile that could have the same keys.
     """
     earlier, bounds = _latest_so_far(root, journal), keys.bounds_of(rows)
-
-    def write() -> dict[Path, Path]:
-        return _write(telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values()))
-
+    days = [day for day, _ in keys.days(rows)]
     before = telemetry_files.listed(root, bounds)
-    new_moves = write()
-    moves |= new_moves
-    with telemetry_files.placing(root):
-        commits.finish(root)  # what a dead holder of the lock committed must be visible first
-        since = telemetry_files.listed(root, bounds) - before
-        if any(telemetry_files.is_new(entry, bounds, journal.stem) for entry in since):
-            for temporary in new_moves:
-                files.remove(temporary)
-                del moves[temporary]
-            new_moves = write()
-            moves |= new_moves
-        folders = _rename(root, moves, strays)
-    for folder in folders:
-        files.sync_folder(folder)
-    for newest in (path for path in new_moves.values() if path.parent.name == LATEST.name):
-        # What earlier files hold is in the new one, or no longer the last.
+    with NewFiles() as placed:
+
+        def write() -> None:
+            placed.add(telemetry_files.place(root, rows, journal.stem, of_journal=True, latest=earlier.values()))
+
+        write()
+        with telemetry_files.placing(root):
+            commits.finish(root)  # what a dead holder of the lock committed must be visible first
+            since = telemetry_files.listed(root, bounds) - before
+            if any(telemetry_files.is_new(entry, bounds, journal.stem) for entry in since):
+                placed.discard()
+                write()
+            placed.take(others)
+            _rename(root, placed, journal, days)
+        newest = next((path for path in placed.moves.values() if path.parent.name == LATEST.name), None)
+    if newest is not None:  # what earlier files hold is in the new one, or no longer the last
         for path in _long_replaced(earlier.keys() - {newest}, newest, pace.grace_s):
             files.remove(path)
+
+
+def _rename(root: Path, new_files: NewFiles, journal: JournalName, days: Iterable[str]) -> None:
+    """Rename files into place, instead of those that a process that died has made of the journal. Raises OSError."""
+    folders = [root / spec.name for spec in TABLES if not spec.partitioned]
+    folders += [root / spec.name / day for spec in (TELEMETRY, LATE) for day in days]
+    staying = {*new_files.moves.values()}
+    for folder in folders:
+        strays = {folder / name for name in file_names.of_stem(files.names_in(folder), journal.stem)} - staying
+        for path in strays:
+            with contextlib.suppress(FileNotFoundError):
+                files.remove_inside(root, path)
+        if strays:  # they must not come back after a power failure
+            files.sync_folder(folder)
+    new_files.place()
 
 
 def _long_replaced(earlier: Iterable[Path], newest: Path, grace_s: float) -> list[Path]:
@@ -168,51 +170,15 @@ def _latest_so_far(root: Path, journal: JournalName) -> dict[Path, pa.Table]:
 
     One that is damaged stays.
     """
-    folder, tables, verified = root / LATEST.name, {}, Verified(root, use_log=False)
-    for name in files.names_in(folder):
-        file_name = file_names.parse(name) if name.startswith(f"{journal.writer}-") else None
-        stem = "" if file_name is None else file_name.stem.rpartition(".")[0]
-        earlier_journal = journal_file.parse(Path(f"{stem}{journal_file.ENDING}"))
-        if earlier_journal is not None and earlier_journal.writer == journal.writer:
+    tables, verified = {}, Verified(root, use_log=False)
+    for path in sorted((root / LATEST.name).glob(f"{journal.writer}-*.parquet")):
+        stated = file_names.parse(path.name)
+        maker = stated and journal_file.parse(Path(f"{stated.stem.rpartition('.')[0]}{journal_file.ENDING}"))
+        if maker and maker.writer == journal.writer:
             with contextlib.suppress(OSError, DamagedError):
-                if verified.reason(folder / name, LATEST) is None:
-                    tables[folder / name] = telemetry_files.read(folder / name)
+                if verified.reason(path, LATEST) is None:
+                    tables[path] = telemetry_files.read(path)
     return tables
-
-
-def _of_earlier_attempt(root: Path, journal: JournalName, readings: pa.Table | None) -> list[Path]:
-    """The files that a process that died has made of this journal. Raises OSError."""
-    folders = [root / spec.name for spec in TABLES if not spec.partitioned]
-    days = [] if readings is None else [day for day, _ in keys.days(readings)]
-    folders += [root / spec.name / day for spec in (TELEMETRY, LATE) for day in days]
-    return [folder / name for folder in folders for name in file_names.of_stem(files.names_in(folder), journal.stem)]
-
-
-def _write(contents: Iterable[NewFile]) -> dict[Path, Path]:
-    """Write files durably under temporary names; returns these, with their places. Raises OSError."""
-    moves: dict[Path, Path] = {}
-    try:
-        for path, content in contents:
-            moves[files.write(path, content)] = path
-    except BaseException:
-        for temporary in moves:
-            files.remove(temporary)
-        raise
-    return moves
-
-
-def _rename(root: Path, moves: dict[Path, Path], strays: Iterable[Path]) -> set[Path]:
-    """Rename files into place, instead of those of an earlier attempt; returns the folders whose names are not yet
-    durable: what was removed must not come back after a power failure. Raises OSError."""
-    folders = {path.parent for path in moves.values()}
-    for path in strays:
-        if path not in moves.values():
-            with contextlib.suppress(FileNotFoundError):
-                files.remove_inside(root, path)
-            folders.add(path.parent)
-    for temporary, path in moves.items():
-        files.rename(temporary, path)
-    return folders
 
 
 def put_aside(path: Path, lost: int) -> None:

@@ -165,40 +165,12 @@ def forget(root: Path, log: str) -> None:
 # -- what a log says of a file -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _FileFacts:
-    """Rows and bytes of a file, when it was made (ms since 1970), and of texts and times (us since 1970) among its
-    columns the lowest and highest, and how many are NULL."""
-
-    rows: int
-    size: int
-    made_ms: int
-    lowest: Mapping[str, str | int]
-    highest: Mapping[str, str | int]
-    nulls: Mapping[str, int]
-
-
-def _facts_of(path: Path) -> _FileFacts:
-    """What the footer of a sound file says. Raises OSError."""
+def _rows_of(path: Path) -> tuple[int, os.stat_result]:
+    """How many rows a sound file has, and its size and time. Raises OSError."""
     import pyarrow.parquet as pq
 
     with files.opened(path) as source:
-        about, status = pq.read_metadata(source), os.fstat(source.fileno())
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    lowest, highest, nulls = dict[str, str | int](), dict[str, str | int](), dict[str, int]()
-    for place in range(about.num_columns):
-        name = about.schema.column(place).path
-        columns = [group.column(place).statistics for group in groups]
-        kind = about.schema.column(place).logical_type.type
-        if kind not in ("STRING", "TIMESTAMP") or "." in name or any(column is None for column in columns):
-            continue
-        nulls[name] = sum(column.null_count for column in columns)
-        bounds = [column for column in columns if column.has_min_max]
-        if len(bounds) == len(columns) and bounds:
-            texts = kind == "STRING"
-            lowest[name] = min(column.min if texts else column.min_raw for column in bounds)
-            highest[name] = max(column.max if texts else column.max_raw for column in bounds)
-    return _FileFacts(about.num_rows, status.st_size, status.st_mtime_ns // 10**6, lowest, highest, nulls)
+        return pq.read_metadata(source).num_rows, os.fstat(source.fileno())
 
 
 class _TableLog(ABC):
@@ -326,27 +298,16 @@ def _addition(name: str, path: Path) -> AddAction:
     """What a Delta log says of a file, whose path in the table's folder is `name`. Raises OSError."""
     from deltalake.transaction import AddAction
 
-    facts = _facts_of(path)
-    statistics = {"numRecords": facts.rows, "nullCount": facts.nulls}
-    statistics |= {"minValues": _in_json(facts.lowest), "maxValues": _in_json(facts.highest)}
+    rows, status = _rows_of(path)
     values = {_DAY: _date_of(path.parent.name)} if "/" in name else {}
-    return AddAction(name, facts.size, values, facts.made_ms, True, json.dumps(statistics))
+    made_ms = status.st_mtime_ns // 10**6
+    return AddAction(name, status.st_size, values, made_ms, True, json.dumps({"numRecords": rows}))
 
 
 def _date_of(day_folder: str) -> str | None:
     """The date of the folder of a day; None of one beyond the years 1 to 9999, which few engines read."""
     text = day_folder.removeprefix("day=")
     return text if _DATE.fullmatch(text) else None
-
-
-def _in_json(bounds: Mapping[str, str | int]) -> dict[str, str]:
-    """Texts, and times in the form of a Delta log; without times beyond the years 1 to 9999."""
-    import numpy as np
-
-    texts = {
-        name: str(np.datetime64(bound, "us")) if isinstance(bound, int) else bound for name, bound in bounds.items()
-    }
-    return {name: text for name, text in texts.items() if isinstance(bounds[name], str) or _DATE.match(text)}
 
 
 _DATE = re.compile(r"(?!0000)\d{4}-\d\d-\d\d")
@@ -481,28 +442,15 @@ def _data_file(about: TableMetadata, location: str, path: Path) -> DataFile:
     pyiceberg's own functions (`add_files`) take 2.5 times the CPU, warn of each column without statistics, and fail at
     times beyond the years 1 to 9999.
     """
-    from pyiceberg.conversions import to_bytes
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
-    from pyiceberg.types import PrimitiveType
 
-    facts, schema = _facts_of(path), about.schema()
-
-    def by_id(bounds: Mapping[str, str | int]) -> dict[int, bytes]:
-        columns = {name: schema.find_field(name) for name in bounds}
-        return {
-            column.field_id: to_bytes(column.field_type, bounds[name])
-            for name, column in columns.items()
-            if isinstance(column.field_type, PrimitiveType)
-        }
-
+    rows, status = _rows_of(path)
     day = file_names.day_number(path.parent.name) if _date_of(path.parent.name) else None
     return DataFile.from_args(
         content=DataFileContent.DATA, file_path=location, file_format=FileFormat.PARQUET,
         partition=Record(day) if about.spec().fields else Record(), spec_id=about.default_spec_id,
-        record_count=facts.rows, file_size_in_bytes=facts.size,
-        lower_bounds=by_id(facts.lowest), upper_bounds=by_id(facts.highest),
-        null_value_counts={schema.find_field(name).field_id: number for name, number in facts.nulls.items()},
+        record_count=rows, file_size_in_bytes=status.st_size,
     )  # fmt: skip
 
 
