@@ -284,7 +284,7 @@ class Encoder:
         self._writer = writer
         self._gpus = {gpu: number for number, gpu in enumerate(dict.fromkeys(gpus))}
         self._texts: dict[str, int] = {}
-        self._shapes: dict[tuple[str | None, ...], _Shape] = {}  # by column; None at the end: all with 64 bits
+        self._shapes: dict[tuple[tuple[str, ...], bool], _Shape] = {}  # by the columns, and whether they are wide
         self._layouts = 0
 
     @property
@@ -302,7 +302,13 @@ class Encoder:
 
     def tick(self, ticks: Ticks, written_ns: int) -> bytes:
         """The blocks of one tick, with a layout before it where readers need one."""
-        names = ticks.names
+        try:
+            return self._tick(ticks, written_ns, wide=False)
+        except struct.error:  # a number that has more bits than its metric is said to have
+            return self._tick(ticks, written_ns, wide=True)
+
+    def _tick(self, ticks: Ticks, written_ns: int, *, wide: bool) -> bytes:
+        """The blocks of one tick; `wide`: each number has 64 bits. Raises struct.error for a number that has more."""
         nulls: Iterable[int] = ticks.nulls or repeat(0)
         codes: Iterable[tuple[int, ...]] = repeat(())
         if ticks.texts:
@@ -310,26 +316,15 @@ class Encoder:
                 self._texts.clear()
                 self._shapes.clear()
             codes = zip(*[self._numbers_of(texts) for texts in ticks.texts.values()], strict=True)
-            for place, texts in enumerate(ticks.texts.values(), len(names)):
+            for place, texts in enumerate(ticks.texts.values(), len(ticks.names)):
                 nulls = [null | (text is None) << place for null, text in zip(nulls, texts, strict=False)]
-        columns = (*names, *ticks.texts)
-        shape = self._shapes.get(columns) or self._shape_of(names, columns)
-        gpus, width, readings = (
-            self._gpus,
-            shape.null_bytes,
-            list(zip(ticks.ts, ticks.gpus, nulls, ticks.values, codes, strict=False)),
-        )
-        try:
-            records = [
-                shape.pack(ts, gpus[gpu], null.to_bytes(width, "little"), *numbers, *code)
-                for ts, gpu, null, numbers, code in readings
-            ]
-        except struct.error:  # a number that has more bits than its metric is said to have
-            shape = self._shapes.get((*columns, None)) or self._shape_of(names, (*columns, None))
-            records = [
-                shape.pack(ts, gpus[gpu], null.to_bytes(width, "little"), *numbers, *code)
-                for ts, gpu, null, numbers, code in readings
-            ]
+        columns = (*ticks.names, *ticks.texts)
+        shape = self._shapes.get((columns, wide)) or self._shape_of(columns, len(ticks.names), wide=wide)
+        gpus, width, pack = self._gpus, shape.null_bytes, shape.pack
+        records = [
+            pack(ts, gpus[gpu], null.to_bytes(width, "little"), *numbers, *code)
+            for ts, gpu, null, numbers, code in zip(ticks.ts, ticks.gpus, nulls, ticks.values, codes, strict=False)
+        ]
         content = block(b"T", shape.layout.number, written_ns, b"".join(records))
         if shape.ticks % _LAYOUT_EVERY == 0:
             content = block(b"L", shape.layout.number, written_ns, shape.layout.payload()) + content
@@ -344,19 +339,17 @@ class Encoder:
                 self._shapes.clear()
         return [0 if text is None else self._texts[text] for text in texts]
 
-    def _shape_of(self, names: tuple[str, ...], columns: tuple[str | None, ...]) -> _Shape:
-        """A new shape of readings with these numbers and further texts; with None at the end numbers have 64 bits."""
-        wide = columns[-1:] == (None,)
-        layout_columns = tuple(
-            (name, _TEXT if place >= len(names) else "<i4" if _BITS.get(name) == 32 and not wide else "<i8")
-            for place, name in enumerate(columns)
-            if name is not None
-        )
+    def _shape_of(self, columns: tuple[str, ...], numbers: int, *, wide: bool) -> _Shape:
+        """A new shape of readings, of whose columns the first so many are numbers and the others texts."""
+        codes = ["<i4" if _BITS.get(name) == 32 and not wide else "<i8" for name in columns[:numbers]]
+        codes += [_TEXT] * (len(columns) - numbers)
         self._layouts += 1
+        layout_columns = tuple(zip(columns, codes, strict=True))
         layout = RecordLayout(self._layouts, layout_columns, tuple(self._gpus), tuple(self._texts), self._writer)
-        null_bytes = (len(layout_columns) + 7) // 8
-        fields = "".join(_PACKED[code] for _, code in layout_columns)
-        shape = self._shapes[columns] = _Shape(layout, struct.Struct(f"<qH{null_bytes}s{fields}").pack, null_bytes)
+        null_bytes = (len(columns) + 7) // 8
+        fields = "".join(_PACKED[code] for code in codes)
+        shape = _Shape(layout, struct.Struct(f"<qH{null_bytes}s{fields}").pack, null_bytes)
+        self._shapes[columns, wide] = shape
         return shape
 
 
