@@ -7,20 +7,19 @@ each group in the order in which a row passes through them:
              formats           which formats this whorl reads, and the steps between them
              metrics           the metrics of a GPU, a row each: the columns of `telemetry` follow from them
              vocabulary        the codes in columns, and what each says
-             names, instants, hostlist, configuration, events, power_sensors, node_power, aliasing, unbeaten,
+             names, instants, hostlist, configuration, events, power_sensors, node_power, aliasing,
              exposition/       what rooms above share: GPUs and nodes, times, host lists, rows of `events`, what power
-                               sensors see and miss, how tools spell the power of nodes, which choices no other beats,
-                               pages of exporters
+                               sensors see and miss, how tools spell the power of nodes, pages of exporters
     system/  files, locks      files that appear whole, inside the store only; locks that end with their process
-             durability, processes, children, signals, network
+             processes, children, signals, network
     files    file_names        what the name of a file says: who wrote it, of which GPUs and times; its check sum
              parquet           one file: encoded, verified, read
              keys              which row of a key counts: compared, sorted, the newest taken
              journal_file      the blocks of a journal: written, read
              manifest          the GPUs of the files of a closed day
              notes             which files readers leave out, and which process replaces files
-             registrations     which table logs name the files, and which replaced ones no longer
-             replacing         that process: files change places in one step for every reader
+             replacing         that process: files change places in one step for every reader; which table logs still
+                               name replaced ones
     writers  telemetry_files   where readings go (telemetry/, late/, latest/); files joined to be written anew
              commits           rows of several tables: all or nothing
              sealing           a journal becomes files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from . import commits, journal_file, notes, parquet, registrations
+from . import commits, journal_file, notes, parquet, replacing
 from .file_names import Bounds
 from .parquet import Verified
 from .schema import LATE, TABLES
@@ -32,10 +32,10 @@ def check(root: Path) -> dict[Path, str]:
     with files.readable(root):
         reasons |= _journals(root) | commits.damaged(root)
         notes.newest(root, reasons.__setitem__)
-        for log in registrations.registrations(root):
+        for log in replacing.registrations(root):
             if log.damaged is not None:
                 command = f"whorl store register --store {root} --{log.log}"
-                reasons[registrations.path_of(root, log.log)] = f"{log.damaged}; `{command}` writes it anew"
+                reasons[replacing.registration_path(root, log.log)] = f"{log.damaged}; `{command}` writes it anew"
         verified = _Anew(root)
         for spec in (*TABLES, LATE):
             for path in parquet.paths_in(root, spec, Bounds()):

@@ -145,7 +145,8 @@ class _Pass:
         self._done.before += len(batch.old)
         self._done.after += len(batch.moves)
         self._compactor.switch(batch)
-        by_day = file_names.by_day(snapshot.visible_now(self._root, TELEMETRY)) if self._closed else {}
+        visible = snapshot.visible_now(self._root, TELEMETRY) if self._closed else []
+        by_day = file_names.by_day(snapshot.sound(TELEMETRY, visible, self._verified, lambda *_: None))
         for folder, cold in self._closed.items():
             with contextlib.suppress(OSError, DamagedError):
                 manifest.write(folder, by_day.get(folder.name, []), cold=cold)

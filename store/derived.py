@@ -6,7 +6,6 @@ joined or pruned; readings that come later change one of them: late rows, import
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..errors import StoreError
 from . import file_names, keys, manifest, parquet, replacing, snapshot, telemetry_files
 from .file_names import DAY_US, Bounds
-from .notes import Skip, too_fast
+from .notes import Skip, retried
 from .replacing import Compactor, Replacement
 from .schema import DERIVED, LATE, MINUTES, TELEMETRY, Table, table
 from .system import files
@@ -26,7 +25,6 @@ from .system import files
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TRIES = 20
 _HOUR_US = 3_600_000_000
 _BATCH_BYTES = 1 << 30  # of new files that change places at once
 _SUBJECTS = (TELEMETRY, LATE, MINUTES)
@@ -76,10 +74,8 @@ def states(root: Path, skip: Skip, first_us: int, last_us: int) -> dict[int, Day
     """
     first, last = first_us // DAY_US, last_us // DAY_US
     bounds = Bounds(first * DAY_US - _HOUR_US, (last + 1) * DAY_US + _HOUR_US)
-    for _ in range(_TRIES):
-        with files.readable(root), contextlib.suppress(FileNotFoundError):  # a file was replaced by others meanwhile
-            return {day: state for day, state in _states(root, skip, bounds).items() if first <= day <= last}
-    raise too_fast(root)
+    found = retried(root, lambda: _states(root, skip, bounds))
+    return {day: state for day, state in found.items() if first <= day <= last}
 
 
 def _states(root: Path, skip: Skip, bounds: Bounds) -> dict[int, DayState | None]:

@@ -21,7 +21,7 @@ from . import file_names, journal_file, keys, notes, replacing, sealing
 from .journal_file import Encoder, JournalName, Ticks
 from .schema import KEY, TELEMETRY, arrow_schema
 from .schema import table as table_of
-from .system import durability, files
+from .system import files
 from .system.locks import locked
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Journal:
                 raise
             self._hold = locked(lock, label, wait_s=_COMPACTION_S)
         self._writer = journal_file.this_writer(name)
-        self.durability = durability.of(self._folder, durable_s)
+        self.durability = files.durability_of(self._folder, durable_s)
         self._written_ns = 0
         self._number = 0
         self._began_us = clock() // 1000

@@ -252,19 +252,6 @@ class Ticks:
             for place, name in enumerate(self.names)
         }
 
-    def rows(self) -> pa.RecordBatch:
-        """The same as rows of telemetry, without the columns that these readings do not have."""
-        import pyarrow as pa
-
-        columns = {
-            "ts": pa.array(self.ts, arrow_schema(TELEMETRY.name).field("ts").type),
-            "cluster": pa.array([cluster for cluster, _ in self.gpus], pa.string()),
-            "gpu": pa.array([gpu for _, gpu in self.gpus], pa.string()),
-        }
-        columns |= {name: pa.array(numbers, pa.int64()) for name, numbers in self.by_name().items()}
-        columns |= {name: pa.array(texts, pa.string()) for name, texts in self.texts.items()}
-        return pa.RecordBatch.from_pydict(columns)
-
 
 @dataclass(slots=True)
 class _Shape:

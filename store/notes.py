@@ -9,18 +9,23 @@ and does not count, until the next process that compacts or prunes removes it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import FormatError, StoreError
 from .formats import is_later, other_format
 from .schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema
 from .system import files
 
+T = TypeVar("T")
+
+_TRIES = 20
 _NOTE = re.compile(r"(\d{10})\.parquet")
 _OWNER = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{8}-\d{1,10}-[0-9a-f]+")
 FOLDER = rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
@@ -169,3 +174,12 @@ def add(root: Path, note: ReplacementNote) -> None:
 def too_fast(root: Path) -> StoreError:
     """The error of who found other files each time that it looked."""
     return StoreError(f"the files of {root} change faster than they can be read; run the command again")
+
+
+def retried(root: Path, look: Callable[[], T]) -> T:
+    """What `look` gives, which is called again where it meets a file that was replaced meanwhile. Raises StoreError."""
+    with files.readable(root):
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return look()
+    raise too_fast(root)

@@ -6,7 +6,7 @@ Who makes the next note (see `notes`) holds the store, and who was taken over me
     step 1     leave out the new files; then they are renamed into place
     step 2     leave out the old files instead: with this one note they have changed places
     release    a note without a process; the old files are removed when queries that began before have ended, and when
-               no open table log names them (see `registrations`)
+               no table log names them
 
 A step 1 has the format that the store had, and a step 2 that of its whorl: in an upgrade an older whorl cannot read the
 latter and goes by the former, with which it sees the old files, until `store.toml` refuses it.
@@ -14,6 +14,10 @@ latter and goes by the former, with which it sees the old files, until `store.to
 A process that died between the steps leaves a store that every reader sees whole. The next one to claim removes the
 new files of a step 1 that was never followed, and the old files of a step 2. A claim of a dead process of this host is
 taken over at once, one of another host when its heartbeat is `TAKE_OVER_S` old, by the clock of the file system.
+
+A table log (`table_logs`: Delta, Iceberg) is read by other programs, which look at no note. So what was replaced stays
+until every log of the store has moved on to the files that came instead, and `LOG_GRACE_S` more, for queries that began
+before. A file of JSON for each log in `registered/` says so, without the library that the log needs.
 """
 
 from __future__ import annotations
@@ -21,22 +25,29 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from ..errors import StoreError
-from . import notes, registrations
+from . import notes
 from .notes import ReplacementNote
 from .schema import FORMAT, REPLACED
-from .system import durability, files, processes
+from .system import files, processes
 
 SETTLE_S = 5.0
 GRACE_S = 60.0
 TAKE_OVER_S = 600.0
 _BEAT_S = 60.0
 _CACHED_S = 65.0  # NFS shows a folder from memory for 30 to 60 s (acdirmin, acdirmax)
+REGISTERED = "registered"
+ICEBERG = "iceberg"
+"""The folder of a store that has the catalogue and the metadata of its Iceberg tables."""
+LOGS = ("delta", "iceberg")
+"""The names of the logs that whorl writes."""
+LOG_GRACE_S = 3600.0
+_MOST_REGISTERED = 1 << 28  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ def pace_of(root: Path, *, offline: bool = False) -> Pace:
     """The pace that suits the file system of a store; `offline`: nobody else uses it."""
     if offline:
         return OFFLINE
-    return _NETWORK if durability.of(root).seconds else Pace()
+    return _NETWORK if files.durability_of(root).seconds else Pace()
 
 
 class NewFiles:
@@ -249,9 +260,9 @@ class Compactor:
         """Remove the old files whose time has come, and the notes that no longer count."""
         with contextlib.suppress(OSError, StoreError):
             now_s = files.clock(self.root / REPLACED.name)
-            if due := registrations.due(self.root, self._note, now_s, self.pace.grace_s):
-                self._remove(due)
-                still_hidden = {name: since for name, since in self._note.old.items() if name not in due}
+            if removable := due(self.root, self._note, now_s, self.pace.grace_s):
+                self._remove(removable)
+                still_hidden = {name: since for name, since in self._note.old.items() if name not in removable}
                 self._advance(replace(self._note, step=2 if still_hidden else 0, old=still_hidden))
             self._remove_notes(notes.numbers(self.root)[:-2])
 
@@ -278,6 +289,97 @@ def tidy(root: Path) -> None:
     with contextlib.suppress(OSError, StoreError):
         note, pace = notes.newest(root), pace_of(root)
         clock_s = files.clock(root / REPLACED.name) if note.old else 0.0
-        if note.step == 1 or registrations.due(root, note, clock_s, pace.grace_s):
+        if note.step == 1 or due(root, note, clock_s, pace.grace_s):
             with Compactor(root, pace) as compactor:
                 compactor.tidy()
+
+
+# -- table logs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A log of a store: when its tables last were those of the store, and what they no longer name.
+
+    `moved_on_s`: s since 1970, of the file system; None of a log that was never completed. `released`: replaced files
+    that no table of the log names, with the time of that. `place`: the folder of the store then. `damaged`: why the
+    file that says this cannot be read; then nothing is released.
+    """
+
+    log: str
+    moved_on_s: float | None = None
+    released: Mapping[str, float] = field(default_factory=dict)
+    place: str = ""
+    damaged: str | None = None
+
+    def waits_for(self, name: str, now_s: float, grace_s: float) -> bool:
+        """Whether a replaced file must stay for the readers of this log."""
+        released_s = self.released.get(name)
+        return released_s is None or 0 <= now_s - released_s < grace_s
+
+
+def registration_path(root: Path, log: str) -> Path:
+    return root / REGISTERED / f"{log}.json"
+
+
+def registrations(root: Path) -> list[Registration]:
+    """The logs of a store. Raises OSError where its folder cannot be read."""
+    names = files.names_in(root / REGISTERED)
+    return [_registration(root, log) for log in LOGS if f"{log}.json" in names]
+
+
+def _registration(root: Path, log: str) -> Registration:
+    try:
+        fields = files.parse_json_with_sum(files.read_small(registration_path(root, log), _MOST_REGISTERED).encode())
+        released = {str(name): float(since_s) for name, since_s in fields["released"].items()}
+        moved_on_s = fields["moved_on_s"]
+        return Registration(log, None if moved_on_s is None else float(moved_on_s), released, str(fields["place"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        return Registration(log, damaged=str(error) or repr(error))
+
+
+def write_registration(root: Path, registration: Registration) -> None:
+    """Write what is said of a log, at once and durably. Raises StoreError."""
+    path = registration_path(root, registration.log)
+    try:
+        files.put(path, files.json_with_sum(asdict(registration)), below=True)
+    except OSError as error:
+        raise files.failed("write", path, error) from error
+
+
+@dataclass
+class LogStatus:
+    """A table log: when its tables last were those of the store (s since 1970; None: never), and the replaced files
+    that stay because it may name them, since when, and their `bytes`. `damaged`: why its state cannot be read."""
+
+    log: str
+    moved_on: float | None
+    damaged: str | None = None
+    waiting: int = 0
+    bytes: int = 0
+    since: float | None = None
+
+
+def statuses(root: Path, note: ReplacementNote) -> list[LogStatus]:
+    """The state of each log, by the newest note. Raises OSError."""
+    out = []
+    for registration in registrations(root):
+        log = LogStatus(registration.log, registration.moved_on_s, registration.damaged)
+        for name, since_s in note.old.items():
+            if name not in registration.released and (root / name).exists():
+                log.waiting += 1
+                log.bytes += (root / name).stat().st_size
+                log.since = since_s if log.since is None else min(log.since, since_s)
+        out.append(log)
+    return out
+
+
+def due(root: Path, note: ReplacementNote, now_s: float, grace_s: float) -> list[str]:
+    """The replaced files of a note that may be removed at a time (s since 1970). Raises OSError.
+
+    `grace_s`: how long they stay for readers of the store; 0 where nobody reads it.
+    """
+    names = note.due(now_s, grace_s)
+    for registration in registrations(root) if names else ():
+        names = [name for name in names if not registration.waits_for(name, now_s, LOG_GRACE_S if grace_s else 0.0)]
+    return names

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import checking, file_names, journal_file, keys, notes, parquet, registrations, replacing, retention, snapshot
-from .notes import too_fast
-from .registrations import LogStatus
+from . import checking, file_names, journal_file, keys, notes, parquet, replacing, retention, snapshot
+from .notes import retried
+from .replacing import LogStatus
 from .schema import LATE, MINUTES, TABLES, TELEMETRY
-from .system import durability, files, processes
+from .system import files, processes
 from .system.locks import is_held
 
 if TYPE_CHECKING:
     from .store import Store
-
-_TRIES = 20
 
 
 @dataclass
@@ -73,17 +70,14 @@ class Status:
 
 def status(store: Store) -> Status:
     """The state of a store. Raises StoreError."""
-    for _ in range(_TRIES):
-        with files.readable(store.root), contextlib.suppress(FileNotFoundError):  # replaced by others: look again
-            return _status(store)
-    raise too_fast(store.root)
+    return retried(store.root, lambda: _status(store))
 
 
 def _status(store: Store) -> Status:
     root = store.root
     names = [spec.name for spec in TABLES]
     listing = snapshot.take(root, names, store.skip)
-    out = Status(keep=retention.configured(root), durability=str(durability.of(root)))
+    out = Status(keep=retention.configured(root), durability=str(files.durability_of(root)))
     dated: list[Path] = []
     for name in names:
         live = snapshot.live_rows(listing, name)
@@ -109,12 +103,12 @@ def _status(store: Store) -> Status:
     note = notes.newest(root)
     out.replacements = int(note.step != 0)
     replaced = {name: since_s for name, since_s in note.old.items() if (root / name).exists()}
-    out.to_be_removed, out.logs = len(replaced), registrations.statuses(root, note)
+    out.to_be_removed, out.logs = len(replaced), replacing.statuses(root, note)
     if replaced and not any(log.waiting for log in out.logs):
         out.removed_at = max(replaced.values()) + replacing.pace_of(root).grace_s
-        for log in registrations.registrations(root):
+        for log in replacing.registrations(root):
             out.removed_at = max(
-                out.removed_at, registrations.GRACE_S + max(log.released.get(name, 0.0) for name in replaced)
+                out.removed_at, replacing.LOG_GRACE_S + max(log.released.get(name, 0.0) for name in replaced)
             )
     skipped = store.skipped | checking.without_a_journals_name(root)
     out.skipped = {str(path): reason for path, reason in skipped.items()}

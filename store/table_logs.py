@@ -3,7 +3,7 @@
 A log names the files of a table that count; no file is copied. Each table of a store is a table of its own in the log,
 and moves from one state to the next in one version: what readers of the store saw of its sealed files at one instant.
 Rows in journals are not in it. Rows that replace others are in the log's table `late` until a compaction puts them in
-place. `registrations` keeps replaced files until the log has moved on.
+place. `replacing` keeps replaced files until the log has moved on.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import StoreError
-from . import file_names, folder, notes, registrations, snapshot
-from .notes import too_fast
+from . import file_names, folder, notes, replacing, snapshot
+from .notes import retried
 from .parquet import WRITTEN
-from .registrations import LogStatus, Registration
-from .schema import COLUMNS, FORMAT, LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema, table
+from .replacing import LogStatus, Registration
+from .schema import COLUMNS, FORMAT, LATE, LATEST, TABLES, TELEMETRY, Table, arrow_schema
 from .system import files
 from .system.locks import locked
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from .store import Store
 
-_TRIES = 20
 _WAIT_S = 60.0
 _TABLES = (*(spec for spec in TABLES if spec != LATEST), LATE)
 """Tables that are in logs, in the order of their versions. The files of `latest` hold more rows than count. A row that
@@ -90,22 +89,22 @@ def register(store: Store, log: str, *, progress: Callable[[str], None] = lambda
     root = store.root
     try:
         with files.readable(root):
-            files.make_folder(root / registrations.FOLDER)
-            with locked(root / registrations.FOLDER / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
+            files.make_folder(root / replacing.REGISTERED)
+            with locked(root / replacing.REGISTERED / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
                 return _moved_on(store, log, progress)
     except OSError as error:
-        raise files.failed("write", root / registrations.FOLDER, error) from error
+        raise files.failed("write", root / replacing.REGISTERED, error) from error
 
 
 def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedOn:
     root = store.root
     tables = _KINDS[log](root)
     tables.check()
-    before = next((state for state in registrations.registrations(root) if state.log == log), None)
+    before = next((state for state in replacing.registrations(root) if state.log == log), None)
     place = str(root.resolve())
     if before is None:
         before = Registration(log, place=place)
-        registrations.write(root, before)  # from here on no file goes that the log is about to name
+        replacing.write_registration(root, before)  # from here on no file goes that the log is about to name
         folder.write_views(root, folder.read_about(root))  # those of an older store would read the log's own files
     elif tables.bound_to_place and before.place != place:
         tables.forget()
@@ -114,22 +113,21 @@ def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedO
     for spec in _TABLES:
         progress(spec.name)
         moved.tables.append(tables.move_on(spec, listed[spec.name]))
-    now_s = files.clock(root / registrations.FOLDER)
+    now_s = files.clock(root / replacing.REGISTERED)
     released = {name: before.released.get(name, now_s) for name in gone}
-    registrations.write(root, Registration(log, now_s, released, place))
+    replacing.write_registration(root, Registration(log, now_s, released, place))
     return moved
 
 
 def _snapshot(store: Store) -> tuple[list[str], dict[str, list[Path]]]:
     """Replaced files that no reader of the store sees, and the sound files that they see of each table."""
-    names = [spec.name for spec in _TABLES]
-    for _ in range(_TRIES):
-        with contextlib.suppress(FileNotFoundError):  # a file was replaced meanwhile
-            gone = [*notes.newest(store.root).old]
-            listing = snapshot.take(store.root, names, store.skip)
-            return gone, {name: snapshot.sound(table(name), listing.files[name], store.verified, store.skip)
-                          for name in names}  # fmt: skip
-    raise too_fast(store.root)
+
+    def look() -> tuple[list[str], dict[str, list[Path]]]:
+        gone = [*notes.newest(store.root).old]
+        listing = snapshot.take(store.root, [spec.name for spec in _TABLES], store.skip)
+        return gone, {spec.name: store.sound(spec.name, listing.files[spec.name]) for spec in _TABLES}
+
+    return retried(store.root, look)
 
 
 def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -> list[MovedOn]:
@@ -137,14 +135,14 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
     root = store.root
     moved: list[MovedOn] = []
     with files.readable(root):
-        for registration in registrations.registrations(root):
+        for registration in replacing.registrations(root):
             try:
                 moved.append(register(store, registration.log, progress=progress))
             except StoreError as error:
                 moved.append(
                     MovedOn(registration.log, failure=str(error), has_library=not isinstance(error, LibraryError))
                 )
-        states = {state.log: state for state in registrations.statuses(root, notes.newest(root))}
+        states = {state.log: state for state in replacing.statuses(root, notes.newest(root))}
     for log in moved:
         log.status = states.get(log.log)
     return moved
@@ -152,12 +150,12 @@ def move_on(store: Store, *, progress: Callable[[str], None] = lambda _: None) -
 
 def forget(root: Path, log: str) -> None:
     """Remove a log, so that compaction no longer keeps files for it. The store's own files stay. Raises StoreError."""
-    if not any(state.log == log for state in registrations.registrations(root)):
+    if not any(state.log == log for state in replacing.registrations(root)):
         raise StoreError(f"{root} has no {log} log")
     try:
-        with locked(root / registrations.FOLDER / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
+        with locked(root / replacing.REGISTERED / f"{log}.lock", f"the {log} log", wait_s=_WAIT_S):
             _KINDS[log](root).forget()
-            files.remove_inside(root, registrations.path_of(root, log))
+            files.remove_inside(root, replacing.registration_path(root, log))
     except OSError as error:
         raise files.failed("remove", Path(error.filename or root), error) from error
 
@@ -326,7 +324,7 @@ class _Iceberg(_TableLog):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self._folder = root.resolve() / registrations.ICEBERG
+        self._folder = root.resolve() / replacing.ICEBERG
 
     def check(self) -> None:
         _load("pyiceberg.catalog.sql", "iceberg")

@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 MOST_ROWS = 1_500_000  # in memory at once, and again while they are sorted: about 1 GB
 _WAIT_S = 120.0
-_TRIES = 20
 
 
 @contextlib.contextmanager
@@ -102,16 +101,17 @@ def stored_keys(root: Path, bounds: Bounds, *, without: str | None = None) -> li
 
     None where a file of them cannot be read. Raises OSError.
     """
-    for _ in range(_TRIES):
+
+    def look() -> list[pa.Table | None]:
         note = notes.newest(root)
-        try:
-            tables = [keys_in(path) for path in candidates(root, bounds, note.hidden_in(root), without=without)]
-        except FileNotFoundError:
-            continue
-        if notes.newest(root).number == note.number:
-            readable_tables = [table for table in tables if table is not None]
-            return readable_tables if len(readable_tables) == len(tables) else None
-    raise notes.too_fast(root)
+        tables = [keys_in(path) for path in candidates(root, bounds, note.hidden_in(root), without=without)]
+        if notes.newest(root).number != note.number:
+            raise FileNotFoundError
+        return tables
+
+    tables = notes.retried(root, look)
+    readable_tables = [table for table in tables if table is not None]
+    return readable_tables if len(readable_tables) == len(tables) else None
 
 
 def candidates(root: Path, bounds: Bounds, hidden: Container[Path], *, without: str | None = None) -> list[Path]:

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from whorl.store import Store, catalog
-from whorl.store.schema import CATALOG
+from whorl.store.journal_file import Ticks
+from whorl.store.schema import CATALOG, arrow_schema
 from whorl.store.system import files
 from whorl.tests.building import build_once
 
@@ -112,3 +114,13 @@ def ask(store: Path, query: str) -> list[dict[str, Any]]:
     """The rows of an answer, by a store that is opened anew."""
     found: list[dict[str, Any]] = Store.open(store).sql(query).to_pylist()
     return found
+
+
+def rows_of_ticks(ticks: Ticks) -> pa.RecordBatch:
+    """Readings as rows of telemetry, without the columns that they do not have."""
+    gpus = {"cluster": [cluster for cluster, _ in ticks.gpus], "gpu": [gpu for _, gpu in ticks.gpus]}
+    kinds = arrow_schema("telemetry")
+    columns = {"ts": [*ticks.ts], **gpus, **ticks.by_name(), **ticks.texts}
+    return pa.RecordBatch.from_pydict(
+        {name: pa.array(column, kinds.field(name).type) for name, column in columns.items()}
+    )

@@ -17,7 +17,6 @@ import numpy as np
 import polars as pl
 
 from ...store.power_sensors import SENSOR_ERROR, SensorError
-from ...store.unbeaten import unbeaten
 from ...store.vocabulary import Code
 from ..power_classes import Curve, curves, sweep
 from ..statistics.laws import quantile
@@ -418,3 +417,13 @@ def with_pareto(quotes: Sequence[Quote]) -> list[Quote]:
         for quote in quotes
     ]
     return [replace(quote, pareto=best) for quote, best in zip(quotes, unbeaten(points), strict=True)]
+
+
+def unbeaten(points: Sequence[tuple[float, ...] | None]) -> list[bool]:
+    """Which points no other one beats: lower in one figure and no higher in any. None is no point."""
+    present = [point for point in points if point is not None]
+    return [
+        point is not None
+        and not any(rival != point and all(a <= b for a, b in zip(rival, point, strict=True)) for rival in present)
+        for point in points
+    ]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from ...store.importing import Report
 from ...store.importing.layout import by_name
 from ...store.merging import Merged
-from ...store.registrations import LogStatus
+from ...store.replacing import LogStatus
 from ...store.table_logs import MovedOn
 from ..document import Column, Command, Part, Table, TableColumns
 from ..words import count, many, second

@@ -16,6 +16,7 @@ from whorl.collectors.nvml import Nvml
 from whorl.collectors.sampler import Counts, Sampler, Sampling
 from whorl.store.journal_file import Ticks
 from whorl.store.schema import arrow_rows
+from whorl.tests.stores import rows_of_ticks
 
 PATIENCE_S = 20.0
 BUSY = {"missed_ticks", "hung", "answers_again"}
@@ -61,7 +62,7 @@ class Kept:
         self.identities: list[list[Device]] = []
 
     def append(self, ticks: Ticks) -> None:
-        self.batches.append(ticks.rows())
+        self.batches.append(rows_of_ticks(ticks))
 
     def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
         assert table == "events"

@@ -23,6 +23,7 @@ from whorl.store.journal_file import Ticks
 from whorl.tests.collectors.sampling import as_rows
 from whorl.tests.nvml_library import NvmlLibrary
 from whorl.tests.probes.changing import BUSY, PATIENCE_S, uuids
+from whorl.tests.stores import rows_of_ticks
 
 
 class Fed:
@@ -32,7 +33,7 @@ class Fed:
         self.rows: list[dict[str, Any]] = []
 
     def __call__(self, ticks: Ticks) -> None:
-        self.rows += as_rows(ticks.rows())
+        self.rows += as_rows(rows_of_ticks(ticks))
 
     def of(self, gpu: str) -> list[dict[str, Any]]:
         return [row for row in list(self.rows) if row["gpu"] == gpu]

@@ -144,14 +144,6 @@ EVENTS = """
 LATEST = (
     "select split_part(gpu, '-', 2)::bigint as number, count(*) as n, max(energy_mj) as last from latest group by 1"
 )
-ENERGY = """
-    with made as (
-            select gpu, ts::date as day, count(*) as n, count(distinct ts) as minutes from energy_minutes group by all),
-        stated as (select gpu, ts::date as day, count(*) as n, max(minutes) as minutes from energy_days group by all)
-    select count(*) as days, count(*) filter (made.n > made.minutes or stated.n > 1) as twice,
-        count(*) filter (stated.minutes is distinct from made.n) as apart
-    from made full join stated using (gpu, day)"""
-"""GPU days with energy minutes, and those that are there twice or in part."""
 MINUTES = """
     select split_part(gpu, '-', 2)::bigint as number, energy_mj_first as first, energy_mj_last as last
     from telemetry_minutes"""
@@ -213,13 +205,6 @@ def wrong_latest(table: pa.Table, bounds: StepBounds) -> list[str]:
     return wrong + bounds.wrong_readings(np.where(columns_seen["n"] > 0, columns_seen["last"] + 1, 0))
 
 
-def wrong_energy(table: pa.Table, bounds: StepBounds) -> list[str]:
-    """What is wrong with an answer to `ENERGY`. Two tables of one instant are whorl's own readers'."""
-    (figures,) = table.to_pylist()
-    bad = {"twice": figures["twice"], "in part": 0 if bounds.published is not None else figures["apart"]}
-    return [f"energy of {count} GPU days of {figures['days']} is there {how}" for how, count in bad.items() if count]
-
-
 # -- what whole tables say -------------------------------------------------------------------------------------
 
 
@@ -255,7 +240,7 @@ def wrong_rows(rows: pa.Table, minutes: pa.Table, bounds: StepBounds) -> list[st
 
 CHECKS: dict[str, tuple[str, Callable[[pa.Table, StepBounds], list[str]]]] = {
     "readings": (READINGS, wrong_telemetry), "jobs": (JOBS, wrong_jobs), "events": (EVENTS, wrong_events),
-    "latest": (LATEST, wrong_latest), "energy": (ENERGY, wrong_energy),
+    "latest": (LATEST, wrong_latest),
 }  # fmt: skip
 """Queries, and what judges their answers."""
 COLUMNS = ["gpu", "energy_mj", "power_mw", "temperature_c"]

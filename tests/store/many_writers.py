@@ -3,26 +3,23 @@
     python tests/store/many_writers.py
     python tests/store/many_writers.py --nodes 40 --processes 8 --seconds 60 --each-s 1
 
-Two days pass in ten minutes: in every process `time.time_ns` runs so much faster, and its clock is some seconds off.
+Two days pass in ten minutes: in every process `time.time_ns` runs so much faster, and its clock is seconds off.
 Each of 64 processes is some 16 nodes, and each node goes through a program (`acknowledged_rows.PROGRAM`): bursts of
 readings in its journal, corrections, events, rows of jobs, `Journal.publish`. Every few seconds one process is killed
 by SIGKILL, whatever it does, and starts again; so is the compactor, and the pruner.
 
 writers    `Journal.append`, `append_columns`, `publish`, `Store.append`; each waits for the disk as always
-compactor  each hour: `Store.compact`, then the energy of each minute
+compactor  each hour: `Store.compact`
 pruner     each hour: `Store.prune("24h")`
 readers    `Store.sql`, `arrow`, `scan`, `parts` and `latest` half of the time; and DuckDB alone through whorl.duckdb
 
 Every answer is compared, GPU by GPU, with what was acknowledged before it began and tried when it ended: each reading
-once, with its value; each job whole. Milliseconds: 50th, 95th and 99th percentile and the largest of n. `late` is how
-long after its time a node began a step, because its process or the machine was busy. CPU seconds are of processes with
-their children, memory is the largest resident one of a process, MiB. It is one run; nothing is asserted of times.
+once, with its value; each job whole.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import heapq
 import json
 import logging
@@ -35,7 +32,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -46,10 +43,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from whorl.analysis.energy.minutes import write_minutes
-from whorl.benchmarks.harness import as_json, file_system, machine, peak_bytes, say
+from whorl.benchmarks.harness import as_json, machine, say
 from whorl.errors import StoreError
-from whorl.store import Store, replacing, snapshot
+from whorl.store import Store, replacing
 from whorl.store.journal import Journal
 from whorl.store.replacing import Pace, TakenError
 from whorl.tests.store.acknowledged_rows import (
@@ -80,11 +76,11 @@ for module in (
 
 S, HOUR, DAY = 10**9, 3600 * 10**9, 86_400 * 10**9
 STEPS = {BURST: "append", CORRECTION: "correct", EVENT: "event", GROUP: "group", PUBLISH: "publish"}
-FOLDERS = ("telemetry", "late", "latest", "journal", "runs", "results", "events", "jobs", "replaced", "pending")
 READERS = ("whorl 0", "whorl 1", "plain")
 SHORT_WAITS = Pace(0.05, 0.05, 60.0)
 _RETRIES = 20
 END_S = 300.0  # to end all steps, once the time is over
+SKEW_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -99,8 +95,6 @@ class WriterLoad:
     each_s: float
     """Seconds from one step of a node to the next."""
     kill_s: float
-    skew_s: float
-    ahead_s: float
     short_waits: bool
     seed: int
     began_s: float = field(default_factory=time.monotonic)
@@ -118,8 +112,7 @@ class WriterLoad:
     def clock(self, who: int) -> Callable[[], int]:
         """The clock of a process: it ends a day before now, so that nothing lies ahead; -1 is right."""
         speed = self.days * DAY / self.seconds
-        skew_ns = 0 if who < 0 else int(random.Random(f"{self.seed} {who}").uniform(-1, 1) * self.skew_s * S)
-        skew_ns += int(self.ahead_s * S) if who == 0 else 0
+        skew_ns = 0 if who < 0 else int(random.Random(f"{self.seed} {who}").uniform(-1, 1) * SKEW_S * S)
         first_ns = self.began_ns - int(self.days * DAY) - DAY + skew_ns
 
         def now_ns() -> int:
@@ -144,12 +137,6 @@ class EventLog:
 
     def write(self, **fields: Any) -> None:
         os.write(self._handle, json.dumps(fields).encode() + b"\n")
-
-    @contextlib.contextmanager
-    def timed(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
-        began = time.perf_counter()
-        yield fields
-        self.write(step=name, ms=round(1e3 * (time.perf_counter() - began), 3), **fields)
 
 
 class WarningLog(logging.Handler):
@@ -264,23 +251,18 @@ def write(load: WriterLoad, events: EventLog, who: int) -> None:
     clock, counts = load.clock(who), load.counts()
     drawn = random.Random(f"{load.seed} {who} {time.monotonic()}")
     with mock.patch.object(time, "time_ns", clock):
-        with events.timed("start"):
-            store = Store(load.root)
-            nodes = [
-                _opened(load, events, store, counts, node, clock)
-                for node in range(who, load.fleet.nodes, load.processes)
-            ]
+        store = Store(load.root)
+        nodes = [
+            _opened(load, events, store, counts, node, clock) for node in range(who, load.fleet.nodes, load.processes)
+        ]
         queue = [(time.monotonic() + drawn.uniform(0, load.each_s), place) for place in range(len(nodes))]
         paces_s = [load.each_s * drawn.uniform(0.5, 1.5) for _ in nodes]  # else all would publish at the same time
         heapq.heapify(queue)
         while load.remaining_s() > 0 or min(node.done for node in nodes) < len(PROGRAM):
             due_s, place = heapq.heappop(queue)
             time.sleep(max(0.0, due_s - time.monotonic()))
-            late_ms = round(1e3 * (time.monotonic() - due_s), 3)
-            began = time.perf_counter()
             try:
-                name = STEPS[nodes[place].step()]
-                events.write(step=name, ms=round(1e3 * (time.perf_counter() - began), 3), late_ms=late_ms)
+                nodes[place].step()
             except StoreError as error:
                 events.write(error=type(error).__name__, example=str(error)[:300])
             heapq.heappush(queue, (max(due_s + paces_s[place], time.monotonic()), place))
@@ -311,8 +293,7 @@ def _hourly(load: WriterLoad, events: EventLog, name: str, work: Callable[[Store
         while load.remaining_s() > 0:
             began_s = time.monotonic()
             try:
-                with events.timed(name) as fields:
-                    fields |= work(Store(load.root))
+                events.write(care=name, **work(Store(load.root)))
             except TakenError:
                 events.write(error="TakenError")
             except StoreError as error:
@@ -324,11 +305,7 @@ def _hourly(load: WriterLoad, events: EventLog, name: str, work: Callable[[Store
 def compact(load: WriterLoad, events: EventLog, _who: int) -> None:
     def work(store: Store) -> dict[str, Any]:
         done = store.compact()
-        return {
-            "before": done.before, "after": done.after, "sealed": done.sealed, "late_rows": done.late_rows,
-            "waiting": done.waiting, "open_journals": len(done.open_journals), "unreadable": len(done.unreadable),
-            "energy_days": write_minutes(store, now_ns=time.time_ns()),
-        }  # fmt: skip
+        return {"before": done.before, "after": done.after, "sealed": done.sealed, "late_rows": done.late_rows}
 
     _hourly(load, events, "compact", work)
 
@@ -363,7 +340,7 @@ class CheckedReader:
     plain = False
 
     def __init__(self, load: WriterLoad) -> None:
-        self._load, self._counts = load, load.counts()
+        self._load, self._counts, self._store = load, load.counts(), Store(load.root)
 
     def ask(self, query: str) -> pa.Table:
         raise NotImplementedError
@@ -379,9 +356,8 @@ class CheckedReader:
         bounds = self.bounds()
         retries = 0
         while True:
-            began, cpu = time.perf_counter(), time.process_time()
             try:
-                rows, looks = self.rows(name, bounds)
+                rows = TABLES[name](self._store) if name in TABLES else self.ask(bounds.query(name))
                 break
             except Exception as error:
                 # Catch every error: which ones a reader meets is what is measured.
@@ -389,15 +365,10 @@ class CheckedReader:
                 retries += 1
                 if retries == _RETRIES:
                     return [f"{name}: {retries} errors, the last one {error}"]
-        ms, cpu_s = round(1e3 * (time.perf_counter() - began), 3), time.process_time() - cpu
         bounds = replace(bounds, most=self._counts.get("begun"))
         wrong = wrong_rows(rows, self.ask(MINUTES), bounds) if name in TABLES else bounds.wrong(name, rows)
-        events.write(step=f"read {name}", ms=ms, cpu_s=round(cpu_s, 3), retries=retries + looks, wrong=wrong[:5])
+        events.write(answer=name, wrong=wrong[:5])
         return wrong
-
-    def rows(self, name: str, bounds: StepBounds) -> tuple[pa.Table, int]:
-        """What was read, and how often the store looked again for its files."""
-        return self.ask(bounds.query(name)), 0
 
 
 class WhorlReader(CheckedReader):
@@ -405,23 +376,8 @@ class WhorlReader(CheckedReader):
 
     names = (*CHECKS, *TABLES)
 
-    def __init__(self, load: WriterLoad) -> None:
-        super().__init__(load)
-        self._store = Store(load.root)
-
     def ask(self, query: str) -> pa.Table:
         return self._store.sql(query)
-
-    def rows(self, name: str, bounds: StepBounds) -> tuple[pa.Table, int]:
-        take, looks = snapshot.take, list[int]()
-
-        def counted(*words: Any) -> snapshot.Snapshot:
-            looks.append(1)
-            return take(*words)
-
-        with mock.patch.object(snapshot, "take", counted):
-            rows = TABLES[name](self._store) if name in TABLES else self.ask(bounds.query(name))
-        return rows, len(looks) - 1
 
 
 class PlainReader(CheckedReader):
@@ -450,17 +406,14 @@ class Crew:
         self._roles |= {f"reader {name}": (read, who) for who, name in enumerate(readers)}
         self._names: dict[int, str] = {}  # by process
         self._again: list[tuple[float, str]] = []
-        self.cpu_s: dict[str, float] = {}
-        self.peak_mb: dict[str, list[int]] = {}
         self.kills: Counter[str] = Counter()
         self.failures: list[str] = []
 
-    def run(self) -> list[dict[str, Any]]:
-        """All of it; returns what was in the folder of the store, every few seconds."""
-        load, folder_counts = self._load, list[dict[str, Any]]()
+    def run(self) -> None:
+        load = self._load
         for name in self._roles:
             self._start(name)
-        next_kill_s, next_look_s = load.began_s + load.kill_s, load.began_s
+        next_kill_s = load.began_s + load.kill_s
         while self._names and load.remaining_s() > -END_S:
             time.sleep(0.1)
             self._reap()
@@ -472,14 +425,10 @@ class Crew:
                 if now_s >= at_s:
                     self._again.remove((at_s, name))
                     self._start(name)
-            if now_s >= next_look_s:
-                next_look_s = now_s + max(load.seconds / 60, 0.5)
-                folder_counts.append(self._look())
         for process in self._names:
             self.failures.append(f"{self._names[process]} did not end")
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
-        return folder_counts
 
     def _start(self, name: str) -> None:
         role, who = self._roles[name]
@@ -506,101 +455,45 @@ class Crew:
         victim = self._drawn.choices(names, weights)[0]
         process = next(process for process, name in self._names.items() if name == victim)
         self.kills[victim.split()[0]] += 1
-        self._peak(process)
         os.kill(process, signal.SIGKILL)
 
     def _reap(self) -> None:
         while self._names:
-            process, status, usage = os.wait4(-1, os.WNOHANG)
+            process, status = os.waitpid(-1, os.WNOHANG)
             if not process:
                 return
             name = self._names.pop(process)
-            role = name.split()[0]
-            self.cpu_s[role] = self.cpu_s.get(role, 0.0) + usage.ru_utime + usage.ru_stime
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                 self._again.append((time.monotonic() + self._drawn.uniform(0.2, 3) * min(1, self._load.kill_s), name))
             elif status:
                 self.failures.append(f"{name} ended with status {status}")
-
-    def _peak(self, process: int) -> None:
-        with contextlib.suppress(OSError):
-            if peak := peak_bytes(process):
-                self.peak_mb.setdefault(self._names[process].split()[0], []).append(peak >> 20)
-
-    def _look(self) -> dict[str, Any]:
-        for process in self._names:
-            self._peak(process)
-        load = self._load
-        counts: dict[str, float] = {"s": round(load.seconds - load.remaining_s(), 1)}
-        for folder in FOLDERS:
-            files = [name for _, _, names in os.walk(load.root / folder) for name in names]
-            counts[folder] = sum(not name.endswith(".lock") and name != "_schema.parquet" for name in files)
-        bursts = count_of(BURST, load.counts().get("acknowledged")).sum()
-        return counts | {
-            "rows": int(bursts) * load.fleet.gpus * load.fleet.readings,
-            "load": round(os.getloadavg()[0], 1),
-        }
-
-
-def quantiles(values: list[float]) -> dict[str, Any]:
-    if not values:
-        return {"n": 0}
-    points = zip(("p50", "p95", "p99", "max"), np.quantile(values, [0.5, 0.95, 0.99, 1.0]), strict=True)
-    return {name: round(float(value), 1) for name, value in points} | {"n": len(values)}
 
 
 class LogSummary:
     """What the processes have said."""
 
     def __init__(self, home: Path) -> None:
-        self._ms: dict[str, list[float]] = {}
-        self._cpu_s = Counter[str]()
-        self._done = Counter[str]()
         self.wrong: list[str] = []
-        self._errors, self._warnings, self._examples = Counter[str](), Counter[str](), dict[str, str]()
+        self.answers = 0
+        self.care: dict[str, Counter[str]] = {"compact": Counter(), "prune": Counter()}
+        self.errors, self.warnings, self.examples = Counter[str](), Counter[str](), dict[str, str]()
         for path in sorted(home.glob("*.log")):
             for line in path.read_text().splitlines():
-                self._take(path.stem.split("-"), json.loads(line.replace(str(home), "HOME")))
+                self._take(path.stem, json.loads(line.replace(str(home), "HOME")))
 
-    def _take(self, process: list[str], fields: dict[str, Any]) -> None:
-        example = fields.pop("example", "")
-        if "warning" in fields:
-            self._warnings[fields["warning"]] += 1
-            self._examples.setdefault(fields["warning"], example)
-        elif "error" in fields:
-            about = " ".join([process[0], fields.get("reader", ""), fields["error"]])
-            self._errors[about] += 1
-            self._examples.setdefault(about, example)
+    def _take(self, process: str, fields: dict[str, Any]) -> None:
+        if "answer" in fields:
+            self.answers += 1
+            self.wrong += [f"{process} {fields['answer']}: {text}" for text in fields["wrong"]]
+        elif "care" in fields:
+            self.care[fields.pop("care")].update(fields)
         else:
-            step = fields.pop("step")
-            if step.startswith("read "):
-                step = f"{process[1]} {step[5:]}"
-                self._cpu_s[step] += fields["cpu_s"]
-            self._ms.setdefault(step, []).append(fields.pop("ms"))
-            self._ms.setdefault("late", []).extend([fields.pop("late_ms")] if "late_ms" in fields else [])
-            self.wrong += [f"{step}: {text}" for text in fields.pop("wrong", [])]
-            self._done.update({f"{step} {name}": number for name, number in fields.items()})
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        writing = (*STEPS.values(), "start", "late")
-        ms = {name: quantiles(values) for name, values in self._ms.items()}
-        reading = {
-            name: figures | {"cpu_s": round(self._cpu_s[name] / figures["n"], 3)}
-            for name, figures in sorted(ms.items())
-            if name in self._cpu_s
-        }
-        care = {
-            name: {word.split()[1]: number for word, number in self._done.items() if word.split()[0] == name}
-            for name in ("compact", "prune")
-        }
-        return {
-            "writing_ms": {name: ms.get(name, {"n": 0}) for name in writing},
-            "care_ms": {name: ms.get(name, {"n": 0}) for name in care}, "care": care, "reading_ms": reading,
-            "answers": sum(figures["n"] for figures in reading.values()), "wrong": self.wrong,
-            "retries": sum(number for word, number in self._done.items() if word.endswith(" retries")),
-            "errors": dict(self._errors), "warnings": dict(self._warnings), "examples": self._examples,
-        }  # fmt: skip
+            counts, text = (self.warnings, "warning") if "warning" in fields else (self.errors, "error")
+            about = (
+                fields["warning"] if text == "warning" else f"{process} {fields.get('reader', '')} {fields['error']}"
+            )
+            counts[about] += 1
+            self.examples.setdefault(about, fields.get("example", ""))
 
 
 def final(load: WriterLoad) -> None:
@@ -612,11 +505,10 @@ def final(load: WriterLoad) -> None:
                 reader.read(events, name)
         store = Store(load.root)
         store.compact(offline=True)
-        write_minutes(store, offline=True, now_ns=time.time_ns())
     damaged = [f"{path}: {reason}" for path, reason in Store(load.root).check().items()]
     undone = (counts.get("begun") != counts.get("acknowledged")).sum()
     damaged += [f"{undone} nodes have not done their last step again"] if undone else []
-    events.write(step="check", ms=0, wrong=damaged)
+    events.write(answer="check", wrong=damaged)
 
 
 def in_child(work: Callable[[], object]) -> None:
@@ -644,7 +536,7 @@ def run(load: WriterLoad) -> dict[str, Any]:
     load = replace(load, began_s=time.monotonic(), began_ns=time.time_ns())
     load.counts()
     crew = Crew(load)
-    folder_counts = crew.run()
+    crew.run()
     say("all processes ended")
     in_child(lambda: final(load))
     summary = LogSummary(load.home)
@@ -652,13 +544,9 @@ def run(load: WriterLoad) -> dict[str, Any]:
     steps = load.counts().get("acknowledged")
     return {
         "nodes": load.fleet.nodes, "processes": load.processes, "seconds": load.seconds, "days": load.days,
-        "skew_s": load.skew_s, "each_s": load.each_s, "file_system": file_system(load.home),
         "rows": int(count_of(BURST, steps).sum()) * load.fleet.gpus * load.fleet.readings,
         "steps": {STEPS[kind]: int(count_of(kind, steps).sum()) for kind in STEPS},
-        "kills": dict(crew.kills), **summary.as_dict(),
-        "cpu_s": {name: round(cpu, 1) for name, cpu in crew.cpu_s.items()},
-        "peak_mb": {name: {"median": int(np.median(mb)), "max": max(mb)} for name, mb in crew.peak_mb.items()},
-        "files": folder_counts,
+        "kills": dict(crew.kills), **vars(summary),
     }  # fmt: skip
 
 
@@ -672,8 +560,6 @@ def main() -> None:
     parser.add_argument("--days", type=float, default=2)
     parser.add_argument("--each-s", type=float, default=30, help="mean seconds from one step of a node to the next")
     parser.add_argument("--kill-s", type=float, default=10, help="seconds from one SIGKILL to the next")
-    parser.add_argument("--skew-s", type=float, default=5, help="how far clocks are off at most")
-    parser.add_argument("--ahead-s", type=float, default=0, help="how far the clock of the first process is ahead")
     parser.add_argument(
         "--short-waits",
         action="store_true",
@@ -687,7 +573,7 @@ def main() -> None:
     home = Path(tempfile.mkdtemp(prefix="whorl-writers-", dir=options.folder))
     try:
         fleet = WriterFleet(options.nodes, options.gpus, options.readings)
-        names = ("processes", "seconds", "days", "each_s", "kill_s", "skew_s", "ahead_s", "short_waits", "seed")
+        names = ("processes", "seconds", "days", "each_s", "kill_s", "short_waits", "seed")
         load = WriterLoad(home, fleet, **{name: getattr(options, name) for name in names})
         result = {"schema": "whorl.benchmark.many_writers/1", "benchmark": "many_writers", "machine": about}
         sys.stdout.write(as_json(result | run(load)) + "\n")

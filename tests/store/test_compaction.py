@@ -5,24 +5,18 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
-from whorl.errors import StoreError
-from whorl.store import Store, compaction, file_names, manifest, notes, parquet, replacing, sealing, telemetry_files
-from whorl.store.system import durability, files, processes
-from whorl.tests.sizes import count, sample
+from whorl.store import Store, file_names, manifest, notes, replacing, telemetry_files
+from whorl.store.system import files, processes
 from whorl.tests.store.journaler import (
     BEGAN,
     DAY_S,
@@ -137,42 +131,6 @@ def test_more_rows_than_fit_into_memory_become_several_files_of_whole_gpus(
     assert len(store.parts("telemetry")) == len(held)
 
 
-@pytest.mark.long
-def test_a_file_that_fails_after_some_pieces_of_its_group_doubles_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry_files, "MOST_ROWS", 5)
-    fill(store)
-    fill(store, gpu="b")
-    real, pieces = telemetry_files.joined, iter(range(10))
-
-    def joined(*words: Any, **more: Any) -> pa.Table:
-        if next(pieces) == 1:
-            raise parquet.DamagedError(store.root, "it is damaged by now")
-        return real(*words, **more)
-
-    expected = powers(store)
-    with monkeypatch.context() as patch:
-        patch.setattr(telemetry_files, "joined", joined)
-        store.compact(offline=True, now=LATER)
-    assert seen(store, plain=True) == expected
-    assert not list(store.root.rglob(f"{files.TEMPORARY}*"))
-
-
-def test_files_change_places_in_groups_so_that_a_pass_takes_bounded_space(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compaction, "_BATCH_BYTES", 1)
-    for day in range(3):
-        for number in range(2):
-            store.append({"telemetry": readings([day * DAY_S + number])}, f"x{day}{number}")
-    expected, before = powers(store), len(numbers(store))
-    store.compact(offline=True, now=LATER)
-    assert seen(store) == expected
-    assert len(segments(store)) == 3
-    assert before == 0
-
-
 # -- late rows and journals --------------------------------------------------------------------------------------
 
 
@@ -209,29 +167,6 @@ def test_journals_of_dead_writers_are_sealed_so_that_a_plain_client_misses_nothi
     assert seen(store, plain=True) == expected
     assert journals(store) == []
     assert store.sql("select count(*) n from events").to_pylist() == [{"n": 1}]
-
-
-def test_a_journal_that_cannot_be_sealed_hinders_no_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(store)
-    for name in ("one", "two"):
-        leave_journal(store, batch([name], 3, 7), name=name)
-    real = sealing._place
-
-    def place(root: Path, named: Any, pace: Any) -> bool:
-        if named.writer == "one":
-            raise OSError(5, "Input/output error", str(named.path))
-        return real(root, named, pace)
-
-    expected = TEN | {("one", 3): 7, ("two", 3): 7}
-    with monkeypatch.context() as patch:
-        patch.setattr(sealing, "_place", place)
-        with pytest.raises(StoreError, match=r"one-.*journal: Input/output error"):
-            store.compact(offline=True, now=LATER)
-        assert [path.name[:3] for path in journals(store)] == ["one"]
-        assert seen(store) == expected
-    store.compact(offline=True, now=LATER)
-    assert seen(store, plain=True) == expected
-    assert len(segments(store)) == 1
 
 
 # -- two compactors ----------------------------------------------------------------------------------------------
@@ -292,41 +227,6 @@ def test_a_claim_whose_process_number_a_later_process_has_now_is_over(store: Sto
     assert seen(store) == TEN
 
 
-@pytest.mark.long
-def test_a_compactor_that_was_taken_over_stops_and_doubles_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At each of its notes another host takes over, whose clock says that it was silent for long."""
-    template, real = store.root, notes.add
-    fill(store)
-    for at in sample(range(1, 5), short=2):
-        root = shutil.copytree(template, template.with_name(f"S{at}"))
-        opened = Store.open(root)
-        made: list[int] = []
-
-        def add(
-            place: Path, note: notes.ReplacementNote, made: list[int] = made, at: int = at, root: Path = root
-        ) -> None:
-            made.append(note.number)
-            if len(made) == at:
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(notes, "add", real)
-                    patch.setattr(processes, "owner", lambda: owner("elsewhere"))
-                    patch.setattr(replacing.Compactor, "_dead", lambda *_: True)
-                    Store.open(root).compact(offline=True, now=LATER)
-            real(place, note)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(notes, "add", add)
-            with contextlib.suppress(replacing.TakenError):
-                opened.compact(offline=True, now=LATER)
-        assert len(made) >= at
-        assert powers(opened) == TEN, at
-        opened.compact(offline=True, now=LATER)
-        assert seen(opened, plain=True) == TEN, at
-        assert not list(root.rglob(f"{files.TEMPORARY}*")), "what it wrote is gone"
-
-
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize("days", [1000, -1000])
 def test_a_clock_that_was_wrong_keeps_no_old_file_for_ever(
@@ -359,71 +259,6 @@ def test_old_files_stay_a_minute_for_queries_that_began_before(store: Store, qui
 # -- meanwhile ---------------------------------------------------------------------------------------------------
 
 
-def test_clients_see_every_row_once_while_files_change_places(store: Store, quick: None) -> None:
-    over, wrong = threading.Event(), []
-    fill(store)
-    expected = TEN
-
-    def look(read: Any) -> None:
-        while not over.is_set():
-            with contextlib.suppress(duckdb.IOException):  # a file went after its list was made: documented
-                if (found := read()) != expected:
-                    wrong.append(found)
-
-    opened = Store.open(store.root)
-    readers = [lambda: powers(opened), lambda: plain_powers(store.root)]
-    threads = [threading.Thread(target=look, args=[read]) for read in readers]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(count(3, short=1)):
-            store.compact(now=LATER)
-            store.append({"telemetry": readings([3])}, "again")  # equal, so that each pass has something to do
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
-    assert opened.skipped == {}
-
-
-def test_a_file_that_is_replaced_while_a_query_begins_is_looked_for_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(store)
-    from whorl.store import sql
-
-    real = sql.Connection.run
-    done: list[compaction.Done] = []
-
-    def run(self: Any, *words: Any, **more: Any) -> Any:
-        if not done:
-            done.append(Store.open(store.root).compact(offline=True, now=LATER))
-        return real(self, *words, **more)
-
-    monkeypatch.setattr(sql.Connection, "run", run)
-    assert powers(store) == TEN
-    assert store.skipped == {}
-
-
-def test_a_file_of_latest_that_its_writer_replaces_meanwhile_stops_no_compaction(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(10):
-        store.append({"telemetry": readings([number], f"g{number}")}, f"x{number}")
-    real, times = parquet.rows_in, iter(range(10))
-
-    def rows_in(path: Path) -> int:
-        if path.parent.name == "latest" and next(times, 0) == 2:
-            path.unlink()
-        return real(path)
-
-    monkeypatch.setattr(parquet, "rows_in", rows_in)
-    assert store.compact(offline=True, now=LATER).unreadable == []
-    assert [path.name[:4] for path in segments(store, "latest")] == ["comp"]
-    assert len(store.latest()) == 9
-
-
 # -- network file systems ----------------------------------------------------------------------------------------
 
 
@@ -431,7 +266,7 @@ def test_a_file_of_latest_that_its_writer_replaces_meanwhile_stops_no_compaction
 def network(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The store lies on NFS, whose waits are noted and not made."""
     waits: list[float] = []
-    monkeypatch.setattr(durability, "_magic", lambda _: 0x6969)
+    monkeypatch.setattr(files, "_magic", lambda _: 0x6969)
     monkeypatch.setattr(replacing.Compactor, "wait", lambda _, seconds: waits.append(seconds))
     return waits
 
@@ -481,7 +316,7 @@ def test_without_locks_a_journal_is_sealed_when_it_has_not_grown_for_an_hour(
 
 def test_durability_follows_the_file_system() -> None:
     for magic in (0xEF53, 0x01021994, None):  # ext, tmpfs, not known
-        assert durability.of_type(magic).seconds == 0
+        assert files.durability_of_type(magic).seconds == 0
     for magic, name in ((0x6969, "NFS"), (0x0BD00BD0, "Lustre"), (0x47504653, "GPFS"), (0x65735546, "FUSE")):
-        assert (durability.of_type(magic).seconds, name in str(durability.of_type(magic))) == (5, True)
-    assert durability.of_type(-11317950).seconds == 5  # SMB 2: its number is negative as a 32-bit long
+        assert (files.durability_of_type(magic).seconds, name in str(files.durability_of_type(magic))) == (5, True)
+    assert files.durability_of_type(-11317950).seconds == 5  # SMB 2: its number is negative as a 32-bit long

@@ -140,24 +140,6 @@ def test_a_changed_bit_or_a_cut_in_any_file_gives_no_wrong_value(whole: Path, tm
         assert kind.startswith("store.toml") or isinstance(error, TakenError), (about, error)  # noqa: PT017
 
 
-@pytest.mark.parametrize("reader", sample(READERS, short=1))
-def test_every_reader_names_a_file_that_changed_and_leaves_it_out(whole: Path, tmp_path: Path, reader: str) -> None:
-    root = shutil.copytree(whole, tmp_path / "S")
-    (segment,) = [path for path in segments(Store.open(root)) if path.name.startswith("x") or "compacted" in path.name]
-    store = Store.open(root)
-    assert READERS[reader](store) == EVERYTHING
-    content = bytearray(segment.read_bytes())
-    content[len(content) // 3] ^= 4
-    segment.write_bytes(content)
-    for opened in (store, Store.open(root)):
-        if reader == "scan" and opened is store:
-            frame = store.scan("telemetry")
-            assert store.collect(frame).height == len(LATE | JOURNALED)
-        assert READERS[reader](opened) == LATE | JOURNALED
-        assert list(opened.skipped) == [segment]
-        assert "it is damaged" in opened.skipped[segment]
-
-
 def test_a_scan_whose_file_changed_since_names_it_or_says_to_run_again(store: Store) -> None:
     store.append({"telemetry": readings(range(2000))}, "x")
     frame = store.scan("telemetry")
@@ -295,16 +277,6 @@ def test_a_file_damaged_inside_hinders_neither_storing_nor_sealing_nor_compactio
     assert store.prune("1d", offline=True, now=LATER).waiting == 1
     damaged.unlink()
     assert store.prune("1d", offline=True, now=LATER).rows == 11
-
-
-def test_a_gpu_whose_file_of_latest_is_damaged_is_noted_again(whole: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(whole, tmp_path / "S")
-    Store.open(root).compact(offline=True, now=LATER)
-    for path in segments(Store.open(root), "latest"):
-        path.write_bytes(path.read_bytes()[:100])
-    Store.open(root).compact(offline=True, now=LATER)
-    found = Store.open(root).sql("select gpu, power_mw from latest order by gpu").to_pylist()
-    assert found == [{"gpu": "a", "power_mw": 42}, {"gpu": "b", "power_mw": 29}, {"gpu": "x", "power_mw": 1}]
 
 
 def test_a_manifest_is_never_needed(whole: Path, tmp_path: Path) -> None:

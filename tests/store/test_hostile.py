@@ -19,10 +19,10 @@ from click.testing import CliRunner
 
 from whorl.cli import cli
 from whorl.errors import QueryError, StoreError
-from whorl.store import Store, file_names, journal_file, notes, parquet, replacing
+from whorl.store import Store, file_names, journal_file, notes, parquet
 from whorl.store.schema import FORMAT, LATE, REPLACED, TABLES, arrow_schema
 from whorl.store.system import files, processes
-from whorl.tests.sizes import count, sample
+from whorl.tests.sizes import sample
 from whorl.tests.store.journaler import LATER, batch, leave_journal, open_journal, powers, readings, seen, segments
 from whorl.tests.stores import new_store
 
@@ -148,18 +148,6 @@ def test_a_note_whose_number_follows_none_is_named_and_the_next_compaction_remov
     assert not note.exists()
     assert seen(store, plain=True) == {("a", 0): 7, ("a", 1): 8, ("a", 2): 9}
     assert not use(store.root).skipped
-
-
-def test_a_new_note_whose_number_follows_none_stays(store: Store) -> None:
-    """Whoever lists a folder while others add to it may see a note and not the one before it."""
-    store.compact(offline=True, now=LATER)
-    note = plant_note(store.root, notes.numbers(store.root)[-1] + 9)
-    os.utime(note)
-    with replacing.Compactor(store.root, replacing.Pace()):
-        assert note.exists()
-    os.utime(note, (1, 1))
-    with replacing.Compactor(store.root, replacing.Pace()):
-        assert not note.exists()
 
 
 def test_files_without_a_journals_name_are_named(store: Store) -> None:
@@ -496,23 +484,6 @@ def test_rows_of_other_tables_that_do_not_fit_harm_no_other_row(store: Store, ca
         {"kind": "mine", "n": 1},
     ]
     assert list((store.root / "journal").glob("n-*.journal")) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
-def test_changed_bytes_inside_arrow_rows_whose_check_is_right_crash_nothing(store: Store, codec: str | None) -> None:
-    """Lengths and places of buffers may lead anywhere."""
-    whole = stream_of(KINDS, codec=codec)
-    draw = np.random.default_rng(4)
-    for _ in range(count(1000, short=8)):
-        changed = bytearray(whole)
-        for place in draw.integers(0, len(whole), 3):
-            changed[place] = draw.choice([0, 1, 127, 128, 255])
-        plant_rows(store.root, bytes(changed))
-        opened = Store.open(store.root)
-        opened.sql("select count(*), max(kind), max(gpu) from events")
-        opened.arrow("events")
-        opened.check()
 
 
 # -- files whose names lie, and whose sums are right ------------------------------------------------------------------

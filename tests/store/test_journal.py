@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import signal
@@ -17,16 +16,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from whorl.errors import StoreError
-from whorl.store import Store, journal, journal_file, sealing, telemetry_files
+from whorl.store import Store, journal, journal_file, sealing
 from whorl.store.journal import Journal
 from whorl.store.schema import TABLES
-from whorl.store.status import status
 from whorl.store.system import children, files
-from whorl.tests.sizes import count
 from whorl.tests.store.frozen.make import rows_of
 from whorl.tests.store.journaler import (
     BEGAN,
@@ -41,37 +37,6 @@ from whorl.tests.store.journaler import (
     seen,
     segments,
 )
-
-KILLED = """
-import os, signal, sys
-from whorl.store import Store
-from whorl.tests.store.journaler import batch, open_journal
-journal = open_journal(Store.open(sys.argv[1]))
-for second in range(1000):
-    journal.append_batch(batch(["a"], second, second))
-    print(second, flush=True)
-    if second == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.long  # tests/contract/test_store_oracle.py kills, too
-def test_kill_9_loses_nothing_and_the_next_of_the_name_seals_it(store: Store) -> None:
-    last = count(900, short=12)
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, store.root, str(last)], check=False, timeout=60, capture_output=True, text=True
-    )
-    assert done.returncode == -signal.SIGKILL
-    expected = {("a", int(second)): int(second) for second in done.stdout.split()}
-    assert len(expected) == last + 1
-    assert seen(store) == expected
-    (found,) = status(store).journals
-    assert (found.writer, found.alive, found.rows) == ("n", False, last + 1)
-    with open_journal(store) as following:
-        assert seen(store, plain=True) == expected
-        following.append_batch(batch(["a"], 2000, 1))
-        assert len(journals(store)) == 1
-    assert seen(store, plain=True) == expected | {("a", 2000): 1}
 
 
 def test_two_collectors_of_one_name_are_refused_and_of_two_names_count_each_reading_once(store: Store) -> None:
@@ -114,69 +79,6 @@ def test_a_collector_waits_while_a_compaction_seals_what_its_forerunner_left(
             made.append_batch(batch(["a"], 2, 2))
         thread.join()
     assert seen(store, plain=True) == {("a", 1): 1, ("a", 2): 2}
-
-
-# -- what the disk does ----------------------------------------------------------------------------------------
-
-
-def failing(code: int, *, after: int = 0) -> Callable[[int, memoryview], int]:
-    """A write that stores half of what it is given and fails."""
-    real, calls = os.write, iter(range(10**9))
-
-    def write(handle: int, content: memoryview) -> int:
-        if next(calls) < after:
-            return real(handle, content)
-        real(handle, content[: len(content) // 2])
-        raise OSError(code, os.strerror(code))
-
-    return write
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("cut", [True, False], ids=["cut off", "a torn tail"])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
-def test_a_disk_that_is_full_or_fails_refuses_these_rows_and_keeps_the_others(
-    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, cut: bool
-) -> None:
-    with open_journal(store) as made:
-        made.append_batch(batch(["a"], 0, 0))
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "write", failing(code))
-            if not cut:
-                patch.setattr(os, "ftruncate", lambda *_: failing(code)(0, memoryview(b"")))
-            for _ in range(2):
-                with pytest.raises(StoreError, match="these rows are not stored, the rows before are") as raised:
-                    made.append_batch(batch(["a"], 1, 1))
-                assert "\n" not in str(raised.value)
-            assert seen(Store.open(store.root)) == {("a", 0): 0}
-        made.append_batch(batch(["a"], 2, 2))
-        assert seen(store) == {("a", 0): 0, ("a", 2): 2}
-    assert seen(store, plain=True) == {("a", 0): 0, ("a", 2): 2}
-    assert store.check() == {}
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize("name", ["telemetry", "latest", "events"])
-def test_a_seal_that_fails_anywhere_loses_and_doubles_nothing(store: Store, name: str) -> None:
-    made = open_journal(store)
-    made.append_batch(batch(["a"], 1, 1))
-    made.append_batch(pa.record_batch({"kind": ["gap"]}), "events")
-    folder = store.root / name
-    folder.rename(store.root / f"{name}-away")
-    folder.write_text("in the way")
-    for _ in range(2):
-        with pytest.raises(StoreError):
-            made.seal()
-    folder.unlink()
-    (store.root / f"{name}-away").rename(folder)
-    assert seen(store) == {("a", 1): 1}
-    made.append_batch(batch(["a"], 2, 2))
-    made.close()
-    assert seen(store, plain=True) == {("a", 1): 1, ("a", 2): 2}
-    assert store.sql("select (select count(*) from events) e, (select count(*) from latest) l").to_pylist() == [
-        {"e": 1, "l": 1}
-    ]
-    assert (journals(store), store.check()) == ([], {})
 
 
 def test_a_journal_or_a_store_that_was_removed_is_no_traceback(store: Store) -> None:
@@ -417,25 +319,6 @@ def test_a_correction_counts_also_where_its_journal_is_another_than_that_of_its_
     assert seen(store, plain=True) == {("a", 0): 2, ("a", 1900): 3}
 
 
-def test_rows_that_another_stores_while_a_journal_is_sealed_are_compared_too(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A journal is compared with stored rows before it gets the lock, and once more where there are others then."""
-    real, powers_stored = telemetry_files.placing, iter([7])
-
-    def placing(root: Path) -> contextlib.AbstractContextManager[None]:
-        for power in powers_stored:
-            store.append({"telemetry": readings([1], power_mw=[power])}, "meanwhile")
-        return real(root)
-
-    with open_journal(store) as made:
-        made.append_batch(batch(["a"], 1, 1))
-        made.append_batch(batch(["a"], 2, 2))
-        monkeypatch.setattr(telemetry_files, "placing", placing)
-    assert seen(store, plain=True) == {("a", 1): 7, ("a", 2): 2}
-    assert not list(store.root.rglob(f"{files.TEMPORARY}*"))
-
-
 def test_the_name_of_a_journal_says_of_which_gpus_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a query for one GPU need not open the journals of a thousand nodes."""
     for name, gpus in (("n", ["a", "b"]), ("m", ["c"]), ("large", [f"g{gpu}" for gpu in range(17)])):
@@ -450,19 +333,6 @@ def test_the_name_of_a_journal_says_of_which_gpus_it_is(store: Store, monkeypatc
     monkeypatch.setattr(journal_file, "header", header)
     assert store.sql("select power_mw from telemetry where gpu = 'b'").num_rows == 1
     assert [name.split("-")[0] for name in opened] == ["large"]
-
-
-def test_segments_do_not_say_when_rows_were_written_while_the_next_is_open(store: Store) -> None:
-    """It costs a quarter of a segment, and only rows of the same instants could need it."""
-    with open_journal(store) as made:
-        for began in (0, 10, 20):
-            made.append_batch(batch(["a"], began, began))
-            made._turn()
-            made.append_batch(batch(["a"], began, began + 5))
-            made._seal_waiting()
-            assert powers(store)["a", began] == began + 5
-    assert seen(store, plain=True) == {("a", began): began + 5 for began in (0, 10, 20)}
-    assert all("written" not in pq.read_schema(path).names for path in segments(store))
 
 
 def test_durability_may_be_chosen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

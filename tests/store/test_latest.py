@@ -8,7 +8,7 @@ import time
 import pytest
 
 from whorl.store import Store, keys
-from whorl.tests.store.journaler import BEGAN, LATER, S, batch, leave_journal, open_journal, readings, segments
+from whorl.tests.store.journaler import BEGAN, LATER, S, batch, leave_journal, open_journal, segments
 from whorl.tests.stores import answers
 
 
@@ -54,15 +54,6 @@ def test_a_clock_that_stepped_back_keeps_the_newest_file(store: Store) -> None:
                 os.utime(path, (path.stat().st_mtime + (600 if path.stat().st_mtime > time.time() else 3_600),) * 2)
         journal.append_batch(batch(["a"], 9, 9))
     assert last(store) == {"a": 9}
-
-
-@pytest.mark.long
-def test_many_files_of_it_become_one(store: Store) -> None:
-    for second in range(10):
-        store.append({"telemetry": readings([second, second], ["a", f"g{second}"])}, f"x{second}")
-    store.compact(offline=True, now=LATER)
-    assert len(segments(store, "latest")) == 1
-    assert last(store) == {f"g{second}": second for second in range(10)} | {"a": 9}
 
 
 def test_a_reading_of_a_clock_that_was_years_ahead_is_last_only_of_a_gpu_that_has_no_other(

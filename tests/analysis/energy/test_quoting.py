@@ -25,6 +25,7 @@ from whorl.analysis.energy.options import (
     caps,
     other_models,
     starts,
+    unbeaten,
     usual_gpu,
     with_pareto,
 )
@@ -32,7 +33,6 @@ from whorl.analysis.energy.settings import find_settings
 from whorl.analysis.power_classes import Curve
 from whorl.analysis.tuning.power_plan import Estimate
 from whorl.store.power_sensors import SENSOR_ERROR
-from whorl.store.unbeaten import unbeaten
 
 HOUR = 3600 * 10**9
 WORKLOADS = {"gemm": "compute", "fma": "compute", "conv": "compute", "stream": "memory"}
