@@ -124,12 +124,12 @@ class Connection:
             "preserve_insertion_order": True,
             "python_enable_replacements": False,  # `select * from x` must not find a variable x
             "temp_directory": spill,
+            "errors_as_json": True,
         }
         if not unsafe:
             config |= {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
         if share is not None:
             config |= {"memory_limit": f"{share.memory_mb}MB", "threads": share.threads, "temp_directory": ""}
-            config |= {"errors_as_json": True}
         self._root, self._home = str(root), str(root.resolve()).rstrip("/")
         self._complete = complete
         self._unsafe, self._limited = unsafe, share is not None
@@ -290,7 +290,7 @@ class Connection:
         except MemoryError:
             raise QueryError(TOO_LARGE) from None
         except (duckdb.Error, RuntimeError, OSError, ValueError) as error:  # the last two: an Arrow stream that breaks
-            sentence = _in_one(error, text) if self._limited else _sentence(error)
+            sentence = _sentence(error, text, self._but("; {} it all the same"))
             raise QueryError(sentence) from (None if sentence is TOO_LARGE else error)  # no file is at fault then
 
     def _interruptible(self, work: Callable[[], Answer]) -> Answer:
@@ -331,44 +331,29 @@ def at_fault(error: QueryError) -> bool:
     return error.__cause__ is None or isinstance(error.__cause__, wrong)
 
 
-def _in_one(error: Exception, query: str) -> str:
-    """DuckDB's message in one sentence, with the place in the query where it names one."""
-    start = str(error).find("{")
+def _sentence(error: Exception, query: str = "", but: str = "") -> str:
+    """DuckDB's message in one sentence, with the place in the query where it names one, and what to do (`but`)."""
+    text = str(error)
     try:
-        details = json.loads(str(error)[start:]) if start >= 0 else {}
-    except json.JSONDecodeError:
+        details = json.loads(text[text.index("{") :])
+    except ValueError:
         details = {}
-    if not isinstance(details, dict) or "exception_message" not in details:
-        return " ".join(str(error).split())
-    kind, text = details.get("exception_type"), str(details["exception_message"])
+    kind, text = details.get("exception_type"), str(details.get("exception_message", text))
     if kind == "Out of Memory":
         return TOO_LARGE
     if kind == "Permission":
-        text = f"only the tables of the store can be read ({text})"
+        text = f"only the tables of the store can be read ({text}){but}"
     if kind == "Catalog" and details.get("type") == "Table":
-        text = _no_table(str(details.get("name")))
+        name = str(details.get("name"))
+        near = difflib.get_close_matches(name, _NAMES, n=1)
+        text = f"there is no table {name}" + (f"; there is {near[0]}" if near else "; `whorl schema` lists them")
     for needless in ("\n\nLINE ", "\n\tCandidate functions"):
         text = text.partition(needless)[0]
     sentence = " ".join(text.split())
     sentence = sentence if len(sentence) <= _LONGEST else f"{sentence[:_LONGEST]}..."
-    at = details.get("position")
-    if at is not None and str(at).isdecimal() and int(at) <= len(query.encode()):
+    at = str(details.get("position"))
+    if at.isdecimal() and int(at) <= len(query.encode()):
         before = query.encode()[: int(at)].decode(errors="ignore")
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
         sentence += f" (line {line}, character {column})"
     return sentence
-
-
-def _no_table(name: str) -> str:
-    near = difflib.get_close_matches(name, _NAMES, n=1)
-    return f"there is no table {name}" + (f"; there is {near[0]}" if near else "")
-
-
-def _sentence(error: Exception) -> str:
-    """DuckDB's message; if whorl's own protection caused it, also what to do."""
-    text = str(error).strip()
-    if "disabled by configuration" in text or "configuration has been locked" in text:
-        text += "\n`whorl sql` reads only the store; --unsafe lets a query reach other files and the network"
-    if isinstance(error, duckdb.CatalogException) and "Table with name" in text:
-        text += f"\nThe tables are {', '.join(_NAMES)}; `whorl schema TABLE` explains one"
-    return text
