@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from whorl.errors import QueryError
 from whorl.store import Store, sql
 from whorl.store.file_names import EVER, gpu_hashes
 from whorl.store.schema import TABLES, TELEMETRY, arrow_schema
@@ -67,39 +66,29 @@ SAME = {
     "either": "select gpu, power_mw from telemetry where gpu = 'GPU-a' or power_mw = 2",
     "not": "select gpu from telemetry where not (gpu = 'GPU-a' and ts > '1970-01-02')",
     "of no file": "select count(*) from telemetry where gpu = 'none'",
-    "quote": "select power_mw from telemetry where gpu = 'x'' or ''y'",
     "comment": "select power_mw /* from telemetry */ from telemetry -- 'GPU-a\n where gpu = 'GPU-b'",
     "whole row": "select t from telemetry t where gpu = 'GPU-b'",
     "names for columns": "select b from telemetry t(gpu, b, ts) where gpu > '1970-01-02' and ts = 'GPU-a'",
     "quoted": 'select "gpu" from "telemetry" where "TS" >= date \'1970-01-03\'',
     "qualified": "select main.telemetry.power_mw from main.telemetry where main.telemetry.gpu = 'GPU-a'",
-    "alias of the column": "select power_mw, '1970-01-02'::date as ts from telemetry where ts > '1970-01-01 12:00'",
     "outer": "select run_id, (select max(ts) from telemetry t where t.gpu = r.gpu and ts > '1970-01-02') from runs r",
     "another's time": "select r.run_id from runs r, telemetry t where r.began < '1970-01-01 12:00' and t.gpu = r.gpu",
     "inner join": "select power_mw from runs r join telemetry t on t.gpu = r.gpu and t.ts >= '1970-01-02'",
     "left join": "select r.gpu, t.ts from runs r left join telemetry t on t.gpu = r.gpu and t.ts >= '1970-01-02'",
-    "left side": "select t.gpu, r.run_id from telemetry t left join runs r on t.gpu = r.gpu and t.ts >= '1970-01-02'",
     "after a left join": "select r.gpu from runs r left join telemetry t on t.gpu = r.gpu where t.ts >= '1970-01-09'",
     "full join": "select t.ts, r.gpu from telemetry t full join runs r on t.gpu = r.gpu and t.ts >= '1970-01-02'",
     "asof": "select power_mw from runs r asof join telemetry t on t.gpu = r.gpu and t.ts <= r.ended "
     "where t.ts < '1970-01-02 12:00'",
     "anti": "select gpu from runs r anti join telemetry t on t.gpu = r.gpu and t.ts > '1970-01-09'",
     "semi": "select gpu from telemetry t semi join runs r on t.gpu = r.gpu where t.ts > '1970-01-02'",
-    "both": "select t.ts from telemetry t, telemetry u where t.gpu = u.gpu and u.ts < '1970-01-02' and u.gpu = 'GPU-b'",
     "shadowed": "select (select count(*) from telemetry where t.ts < '1970-01-02') from telemetry t",
     "common table": "with telemetry as (select 9 as gpu, 8 as ts) select gpu from telemetry where ts = 8",
-    "common tables": "with t as (select gpu g, ts from telemetry where gpu = 'GPU-a') select max(ts) from t group by g",
-    "its own name": "with telemetry as (select * from main.telemetry) select ts from telemetry where ts > '1970-01-02'",
     "union": "select gpu from telemetry where gpu = 'GPU-a' union all select gpu from telemetry where gpu = 'GPU-b'",
     "pivot": "pivot telemetry on gpu in ('GPU-a', 'GPU-b') using sum(power_mw) group by cluster",
     "describe": "select column_name from (describe telemetry)",
-    "summarize": "select column_name, count from (summarize telemetry)",
     "sample": "select count(*) > 0 from telemetry tablesample 100% where ts > '1970-01-02'",
     "sample of the query": "select count(*) from telemetry where ts > '1970-01-03' using sample 1000 rows",
-    "lambda": "select list_transform([1], lambda ts: ts + 1) l from telemetry where gpu = 'GPU-a'",
     "history": "select count(*) from history where gpu = 'GPU-a' and ts < '1970-01-02'",
-    "positional": "select t.ts from telemetry t positional join runs where t.ts < '1970-01-02'",
-    "having": "select gpu from telemetry group by gpu having max(ts) > '1970-01-02 12:00'",
     "text": "select 'telemetry' as a, 'from telemetry' as b, gpu from telemetry where gpu = 'GPU-a'",
 }
 
@@ -121,12 +110,8 @@ KNOWN = [
     ("telemetry where timestamp_ns '1970-01-01 01:00:00.000000001' < ts", HOUR + 1, None, None),
     ("telemetry where gpu = 'a' and (gpu in ('a', 'b') and ts = '1970-01-01T01:00:00')", HOUR, HOUR, {"a"}),
     ("history where ts >= '1970-01-01 01:00'", HOUR, None, None),
-    (
-        "telemetry where ts > '1970-01-01 01:00' union all from history where ts > '1970-01-01 02:00'",
-        HOUR,
-        None,
-        None,
-    ),
+    ("telemetry where ts > '1970-01-01 01:00' union all from history where ts > '1970-01-02'", HOUR, None, None),
+    ("telemetry where ts >= '1970-01-01 01:00:00.12345'", HOUR + 123_450_000, None, None),
     ("telemetry where gpu = 'a' union all select * from telemetry where gpu = 'b'", None, None, {"a", "b"}),
     ("runs r left join telemetry t on t.gpu = 'a' and r.gpu = t.gpu", None, None, {"a"}),
     ("runs where gpu = 'a'", None, None, None),
@@ -161,17 +146,6 @@ def test_bounds_are_those_of_every_row_that_matters(tmp_path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize(
-    "text", ["2026-02-03", "2026-02-03 04:05", "2026-02-03T04:05:06Z", "2026-02-03 04:05:06.12345"]
-)
-def test_a_time_in_quotes_means_to_bounds_what_it_means_to_duckdb(store: Store, text: str) -> None:
-    connection = sql.Connection(store.root)
-    parsed = connection.parse(f"from telemetry where ts >= '{text}'")
-    connection.close()
-    (meant,) = store.sql(f"select epoch_ns(timestamp '{text}') as ns")["ns"].to_pylist()
-    assert 0 <= meant // 1000 - parsed.near.first_us <= 1
-
-
 def test_a_query_of_a_day_reads_the_files_of_that_day(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     furnish = sql.Connection.furnish
@@ -185,15 +159,6 @@ def test_a_query_of_a_day_reads_the_files_of_that_day(store: Store, monkeypatch:
     assert store.sql(query).to_pylist() == [{"power_mw": 11}]
     assert {path.parent.name for path in read} == {"day=1970-01-02"}
     assert {path.name.partition(".")[0] for path in read} == {"one-1"}
-
-
-def test_new_rows_are_in_the_next_answer(tmp_path: Path) -> None:
-    made = new_store(tmp_path / "s")
-    for number in range(4):
-        made.append({"telemetry": rows(("GPU-a",), number, number)}, f"n{number}")
-        for _ in range(2):
-            told = made.sql("select count(*) n, max(power_mw) p from telemetry where gpu = 'GPU-a'").to_pylist()
-            assert told == [{"n": number + 1, "p": number}]
 
 
 def test_a_file_that_gives_way_while_a_query_begins_is_looked_for_again(
@@ -212,8 +177,3 @@ def test_a_file_that_gives_way_while_a_query_begins_is_looked_for_again(
     monkeypatch.setattr(sql.Connection, "run", late)
     assert made.sql("select run_id from runs order by 1")["run_id"].to_pylist() == ["x", "y"]
     assert made.skipped == {}
-
-
-def test_the_error_of_a_query_shows_what_was_asked(store: Store) -> None:
-    with pytest.raises(QueryError, match="GPU-a"):
-        store.sql("select gpu, error(gpu) from telemetry where gpu = 'GPU-a'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import string
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from whorl.store.exposition import gpus, text
 from whorl.store.exposition.gpus import NS, US, TimeUnit
-from whorl.store.metrics import METRICS, ROW
+from whorl.store.metrics import METRICS
 from whorl.tests.sizes import count
 
 _S = 10**9
@@ -25,34 +26,44 @@ def _damage(page: str) -> list[text.Damage]:
     return [line for line in text.lines(page) if isinstance(line, text.Damage)]
 
 
-@pytest.mark.parametrize(
-    ("line", "value", "stamp"),
-    [
-        ("a 1.5", 1.5, None),
-        ("a{} 3", 3, None),
-        ('  a{b="c",} -2 \r', -2, None),
-        ("a 9223372036854775794", 9223372036854775794, None),  # exactly, unlike a float
-        ("a +Inf", math.inf, None),
-        ("a 1.4e+08 1700000000123", 1.4e8, 1700000000123 * 10**6),
-        ("a 1 1700000000.123456789", 1, 1700000000123456789),  # OpenMetrics has seconds
-        ('a_total{b="}"} 4 # {trace="x"} 3 1700000000.5', 4, None),
-        ('a{b="1"}4', 4, None),
-        ('{"a.b", c="d"} 4', 4, None),
-    ],
-)
-def test_line_has_value_and_time_stamp(line: str, value: float, stamp: int | None) -> None:
-    (sample,) = _samples(line)
-    assert (sample.value, sample.stamp_ns) == (value, stamp)
+LINES = {  # value, time stamp (ns)
+    "a 1.5": (1.5, None),
+    '  a{b="c",} -2 \r': (-2, None),
+    "a{} 9223372036854775794": (9223372036854775794, None),  # exactly, unlike a float
+    "a +Inf": (math.inf, None),
+    "a 1.4e+08 1700000000123": (1.4e8, 1700000000123 * 10**6),
+    "a 1 1700000000.123456789": (1, 1700000000123456789),  # OpenMetrics has seconds
+    'a_total{b="}"} 4 # {trace="x"} 3 1700000000.5': (4, None),
+    '{"a.b", c="d"}4': (4, None),
+    'DCGM_FI_DEV_NAME{gpu="0"} Tesla T4': (None, None),  # a text as value is no damage
+}
+DAMAGED = {
+    'a{gpu="0" 12': "its labels have no end",
+    'a{gpu="0': "its labels have no end",
+    "a{gpu=0} 12": "its labels cannot be read from 'gpu=0' on",
+    'a{gpu="0"}': "it has no value",
+    "a 1 2 3": "it has more than a value and a time stamp",
+    "a 1 yesterday": "'yesterday' is no time stamp",
+    "a 1 NaN": "'NaN' is no time stamp",
+    "a 1 1e-99999999999999999999": "'1e-99999999999999999999' is no time stamp",
+    "=a 1": "it does not begin with the name of a metric",
+    "<html>": "it does not begin with the name of a metric",
+}
 
 
-def test_labels_are_unescaped() -> None:
-    (sample,) = _samples(r'a{one="b\"c\\d\ne", two = "} # 5"} 1')
+def test_a_line_has_a_value_and_a_time_stamp_and_a_damaged_one_costs_only_itself() -> None:
+    for line, expected in LINES.items():
+        (sample,) = _samples(line)
+        assert (sample.value, sample.stamp_ns) == expected, line
+    for line, why in DAMAGED.items():
+        page = f"a 1\n{line}\n\nb 2\n"
+        assert _damage(page) == [text.Damage(2, why)]
+        assert [sample.line for sample in _samples(page)] == [1, 4]
+
+
+def test_labels_are_unescaped_and_one_may_be_the_name() -> None:
+    (sample,) = _samples(r'{__name__="a", one="b\"c\\d\ne", two = "} # 5"} 1')
     assert sample.series == text.Series("a", {"one": 'b"c\\d\ne', "two": "} # 5"})
-
-
-def test_name_may_stand_among_the_labels() -> None:
-    one, two = _samples('{__name__="a", b="c"} 1 1700000000123\n{"a.b", c="d"} 1\n')
-    assert (one.series, two.series) == (text.Series("a", {"b": "c"}), text.Series("a.b", {"c": "d"}))
 
 
 def test_line_of_very_many_labels_is_read() -> None:
@@ -61,34 +72,6 @@ def test_line_of_very_many_labels_is_read() -> None:
     assert len(sample.series.labels) == 150_000
     (damage,) = _damage('a{x="' + "\\" * 1_000_001 + '"} 1')
     assert damage.why == "its labels have no end"
-
-
-def test_text_as_value_is_no_damage() -> None:
-    (sample,) = _samples('DCGM_FI_DEV_NAME{gpu="0"} Tesla T4')
-    assert (sample.text, sample.value) == ("Tesla T4", None)
-    assert math.isnan(_samples("a NaN")[0].value or 0)
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ('a{gpu="0" 12', "its labels have no end"),
-        ('a{gpu="0', "its labels have no end"),
-        ("a{gpu=0} 12", "its labels cannot be read from 'gpu=0' on"),
-        ('a{gpu="0"}', "it has no value"),
-        ("a 1 2 3", "it has more than a value and a time stamp"),
-        ("a 1 yesterday", "'yesterday' is no time stamp"),
-        ("a 1 99999999999999999999", "'99999999999999999999' is no time stamp"),
-        ("a 1 NaN", "'NaN' is no time stamp"),
-        ("a 1 1e-99999999999999999999", "'1e-99999999999999999999' is no time stamp"),
-        ("=a 1", "it does not begin with the name of a metric"),
-        ("<html>", "it does not begin with the name of a metric"),
-    ],
-)
-def test_damaged_line_costs_only_itself(line: str, why: str) -> None:
-    page = f"a 1\n{line}\n\nb 2\n"
-    assert _damage(page) == [text.Damage(2, why)]
-    assert [sample.line for sample in _samples(page)] == [1, 4]
 
 
 _NAMES = st.text(string.ascii_letters + "_:", min_size=1, max_size=8)
@@ -127,29 +110,15 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 # -- names, labels, numbers ---------------------------------------------------------------------------------
 
 
-def test_every_name_of_a_metric_is_known() -> None:
-    for metric in METRICS:
-        for name in metric.prometheus:
-            found = gpus.column(name)
-            assert found is not None
-            assert (found.row, found.metric) == (ROW[metric.name], metric)
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("dcgm_fi_prof_sm_active", "sm_active_ppm"),
-        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total", "energy_mj"),
-        ("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS", "power_violation_ns"),
-    ],
-)
-def test_older_and_other_spellings_are_known(name: str, column: str) -> None:
-    found = gpus.column(name)
-    assert found is not None
-    assert found.metric.name == column
-
-
-def test_only_violation_counters_are_disputed() -> None:
+def test_every_name_of_a_metric_is_known_and_only_violation_counters_are_disputed() -> None:
+    names = {name: metric.name for metric in METRICS for name in metric.prometheus}
+    names |= {
+        "dcgm_fi_prof_sm_active": "sm_active_ppm",
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION_total": "energy_mj",
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP_NS": "power_violation_ns",
+    }
+    columns = {name: column for name in names if (column := gpus.column(name)) is not None}
+    assert {name: column.metric.name for name, column in columns.items()} == names
     disputed = {name for name, column in gpus.COLUMNS.items() if column.disputed}
     assert "DCGM_FI_DEV_POWER_VIOLATION" in disputed
     assert all(name.upper().endswith("_VIOLATION") for name in disputed)
@@ -157,25 +126,18 @@ def test_only_violation_counters_are_disputed() -> None:
 
 def test_labels_say_who_the_gpu_is() -> None:
     labels = {
-        "gpu": "3",
-        "UUID": "GPU-ABCDEF01-1111-2222-3333-444444444444",
-        "modelName": "NVIDIA H100",
-        "Hostname": "n7",
-        "instance": "10.0.0.1:9400",
-        "pci_bus_id": "00000000:07:00.0",
-        "DCGM_FI_DRIVER_VERSION": "580.1",
-        "DCGM_FI_DEV_SERIAL": "132",
-        "pod": "train-0",
-    }
+        "gpu": "3", "UUID": "GPU-ABCDEF01-1111-2222-3333-444444444444", "modelName": "NVIDIA H100", "Hostname": "n7",
+        "instance": "10.0.0.1:9400", "pci_bus_id": "00000000:07:00.0", "DCGM_FI_DRIVER_VERSION": "580.1",
+        "DCGM_FI_DEV_SERIAL": "132", "pod": "train-0",
+    }  # fmt: skip
     assert gpus.whose(labels) == gpus.Whose("GPU-abcdef01-1111-2222-3333-444444444444", None)
     assert gpus.described(labels) == {
-        "model": "NVIDIA H100",
-        "serial": "132",
-        "driver": "580.1",
-        "pci_bus_id": "00000000:07:00.0",
-        "node": "n7",
+        "model": "NVIDIA H100", "serial": "132", "driver": "580.1", "pci_bus_id": "00000000:07:00.0", "node": "n7",
         "slot": 3,
-    }
+    }  # fmt: skip
+    assert gpus.whose({"gpu": "0"}) is None
+    assert gpus.whose({"gpu_uuid": "GPU-1", "nvlink": "2"}) is None
+    assert gpus.whose({"gpu_uuid": "GPU-1", "GPU_I_ID": "5"}) == gpus.Whose("GPU-1", "5")
 
 
 @pytest.mark.parametrize(
@@ -188,17 +150,10 @@ def test_labels_say_who_the_gpu_is() -> None:
         ({"Hostname": "dcgm-exporter-lcxpl", "node": "n4"}, "n4"),
         ({"Hostname": "nvidia-dcgm-exporter-lcxpl"}, None),
         ({"Hostname": "ed7e7a5e585f"}, None),
-        ({}, None),
     ],
 )
 def test_node_is_in_one_of_several_labels(labels: dict[str, str], node: str | None) -> None:
     assert gpus.described(labels).get("node") == node
-
-
-def test_series_of_a_part_or_without_uuid_is_no_gpu() -> None:
-    assert gpus.whose({"gpu": "0"}) is None
-    assert gpus.whose({"gpu_uuid": "GPU-1", "nvlink": "2"}) is None
-    assert gpus.whose({"gpu_uuid": "GPU-1", "GPU_I_ID": "5"}) == gpus.Whose("GPU-1", "5")
 
 
 @pytest.mark.parametrize(
@@ -246,43 +201,32 @@ def _fed(rate_per_s: float, *, seconds: int = 600, every: int = 1, hold: int = 1
     return unit
 
 
-@pytest.mark.parametrize("share", [1.0, 0.3, 0.01])
-def test_counter_in_ns_grows_faster_than_us_can(share: float) -> None:
-    assert _fed(share * 1e9).factor == NS
+@pytest.mark.parametrize(
+    ("rate", "options", "factor"),
+    [
+        (1e9, {}, NS), (1e7, {}, NS),  # faster than us can
+        (1e6, {}, US), (1e6, {"hold": 30}, US), (1e6, {"every": 15, "hold": 30}, US),  # a second a second
+        (0, {}, None), (3e5, {}, None), (7e5, {}, None),  # both are possible
+        (0, {"words": "Throttling duration due to power constraints (in us)."}, None),  # DCGM says otherwise
+        (0, {"words": "Throttling duration due to power constraints (in ns)."}, NS),
+    ],
+)  # fmt: skip
+def test_unit_of_a_counter_follows_from_its_growth_or_the_page(
+    rate: float, options: dict[str, Any], factor: int | None
+) -> None:
+    assert _fed(rate, **options).factor == factor
 
 
-def test_counter_that_grows_by_a_second_a_second_is_in_us() -> None:
-    assert _fed(1e6).factor == US
-    assert _fed(1e6, hold=30).factor == US
-    assert _fed(1e6, every=15, hold=30).factor == US
-
-
-@pytest.mark.parametrize("rate", [0, 1e3, 3e5, 7e5])
-def test_unit_stays_unknown_where_both_are_possible(rate: float) -> None:
-    assert _fed(rate).factor is None
-
-
-def test_exporter_that_shows_old_numbers_for_long_proves_nothing() -> None:
+@pytest.mark.parametrize(
+    ("values", "factor"),
+    [
+        ([0, 300e6], None),  # five minutes in us at once, as the page was five minutes old
+        ([10**15], NS),  # a driver does not live for so many us
+        ([9e8, 9.1e8, 1e6, 2e6, 3e6], None),  # it began anew
+    ],
+)
+def test_jumps_of_a_counter_prove_nothing_but_its_size_does(values: list[float], factor: int | None) -> None:
     unit = TimeUnit()
-    unit.note("counter", 0, 0)
-    unit.note("counter", 1 * _S, 300e6)  # five minutes in us at once, as the page was five minutes old
-    assert unit.factor is None
-
-
-def test_words_of_the_page_are_believed_where_dcgm_says_the_same() -> None:
-    assert _fed(0, words="Throttling duration due to power constraints (in us).").factor is None
-    assert _fed(0, words="Throttling duration due to power constraints (in ns).").factor == NS
-
-
-def test_counter_with_more_us_than_a_driver_lives_is_in_ns() -> None:
-    unit = TimeUnit()
-    unit.note("counter", 0, 10**15)
-    assert unit.factor == NS
-    assert unit.because == "counter would be 32 years in us"
-
-
-def test_counter_that_falls_begins_anew() -> None:
-    unit = TimeUnit()
-    for second, value in enumerate([9e8, 9.1e8, 1e6, 2e6, 3e6]):
+    for second, value in enumerate(values):
         unit.note("counter", second * _S, value)
-    assert unit.factor is None
+    assert unit.factor == factor

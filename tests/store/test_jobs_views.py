@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -92,18 +90,3 @@ def test_a_gpus_jobs_come_with_its_name(store: Store) -> None:
         assert found == [{"name": "n1/0", "slot": 0, "model": "V100", "job_id": "1"}]
     for found in answers(store, "select name, job_id from jobs_on_gpu where gpu = 'GPU-2' order by began, job_id"):
         assert [(row["name"], row["job_id"]) for row in found] == [("GPU-2", "1"), ("GPU-2", "2"), ("GPU-2", "3")]
-
-
-def test_the_readings_of_a_job_are_read_from_the_files_of_its_time(store: Store) -> None:
-    query = "select sum(power_mw) from telemetry_of_job where job_id = '1'"
-    plan = json.loads(store.sql(f"explain (analyze, format json) {query}").to_pylist()[0]["explain_value"])
-    (scan,) = [one for one in scans(plan) if "telemetry" in str(one["extra_info"])]
-    assert scan["row_groups_scanned"] < scan["total_row_groups_to_scan"]
-
-
-def scans(plan: Any) -> Iterator[dict[str, Any]]:
-    """The scans of tables in a plan."""
-    if isinstance(plan, dict) and plan.get("type") == "TABLE_SCAN":
-        yield plan
-    for part in plan if isinstance(plan, list) else plan.values() if isinstance(plan, dict) else ():
-        yield from scans(part)

@@ -55,11 +55,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def day_of(day: int) -> str:
-    return f"ts between '2023-11-{15 + day}' and '2023-11-{15 + day} 23:59:59'"
-
-
-@pytest.mark.long(short=1)
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_question_about_one_gpus_day_opens_the_files_of_it(days: Store, opened: list[str], compacted: bool) -> None:
     if compacted:
@@ -70,7 +65,8 @@ def test_a_question_about_one_gpus_day_opens_the_files_of_it(days: Store, opened
             path.write_bytes(b"not to be opened")
     store = Store.open(days.root)
     opened.clear()
-    query = f"select count(*) n, max(power_mw) p from telemetry where gpu = 'b' and {day_of(2)}"
+    day = "ts between '2023-11-17' and '2023-11-17 23:59:59'"
+    query = f"select count(*) n, max(power_mw) p from telemetry where gpu = 'b' and {day}"
     assert store.sql(query).to_pylist() == [{"n": 2, "p": 2 * DAY_S + 1}]
     looked_at = {path for path in opened if "/telemetry/" in path and path.endswith(".parquet")}
     assert len(looked_at) == 1

@@ -71,12 +71,6 @@ def test_who_tells_the_node_alone_takes_no_name_from_a_gpu(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_a_join_with_it_doubles_nothing(store: Store) -> None:
-    for found in answers(store, "select count(*) n from runs left join gpus_now using (cluster, gpu)"):
-        assert found == [{"n": 3}]
-
-
-@pytest.mark.long
 def test_of_two_cards_in_one_slot_the_last_one_has_its_name(tmp_path: Path) -> None:
     made = new_store(tmp_path / "store")
     keys = ["GPU-1", "GPU-2", "n1-3", "MIG-1"]  # the third is how a file without UUIDs names whatever is there

@@ -114,10 +114,6 @@ def test_where_the_energy_of_a_run_comes_from(
     assert figures(windows, name, "n, energy_j, energy_from") == (n, joules and pytest.approx(joules), source)
 
 
-def test_every_run_that_began_and_ended_has_a_row_and_no_other(windows: Windows) -> None:
-    assert len(windows) == 14
-
-
 def test_late_rows_and_those_of_an_open_journal_count(tmp_path: Path) -> None:
     made = new_store(tmp_path / "S")
     names = ("g", "h")
@@ -162,17 +158,15 @@ def test_quantiles_of_a_window_over_midnight_are_of_both_days_for_gpus_in_files_
     for gpu in ("g", "h"):
         telemetry = rows("telemetry", *readings(gpu, range(100), lambda s: (300 - s) * 1000))
         made.append({"telemetry": telemetry, "runs": rows("runs", run(gpu, gpu, 0, 100))}, gpu)
-    found = made.sql("select n, power_median_w, power_p95_w from run_windows").to_pylist()
-    assert found == [{"n": 100, "power_median_w": 250.0, "power_p95_w": 295.0}] * 2
+    answer = made.sql("select n, power_median_w, power_p95_w from run_windows").to_pylist()
+    assert answer == [{"n": 100, "power_median_w": 250.0, "power_p95_w": 295.0}] * 2
 
 
 def test_windows_may_be_asked_for_in_any_query(store: Store) -> None:
     queries = {
         "select count(*) from run_windows where run_id in (select run_id from runs where gpu = 'steady')": 6,
         "select count(*) from (from run_windows limit 3)": 3,
-        "select count(*) from run_windows where gpu = 'steady' and n > 9": 3,
         "select max(a.n) from run_windows a join run_windows b using (run_id) where b.gpu = 'zero'": 100,
-        "select count(n) from (from run_windows order by energy_j desc nulls last limit 4)": 4,
         "select sum(n) from (select n from run_windows where run_id = 'gaps' union all select n from job_windows)": 10,
     }
     assert {query: store.sql(query).column(0).to_pylist()[0] for query in queries} == queries
