@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from ...store.events import Event
 from ...store.exposition import gpus, text
-from ...store.exposition.gpus import NS, TimeUnit
 from ...store.metrics import METRICS, ROW
 from ...store.vocabulary import EventKind
 from ..backend import Device, Reading, Status
@@ -21,8 +20,6 @@ from ..kernel_log import xid_event
 _BECAUSE = {"unsupported": Status.UNSUPPORTED, "denied": Status.DENIED, "blank": Status.UNREAD}
 _LABEL_CHARACTERS = 200
 _MOST_XID = 100_000
-_HELD = {column.row for column in gpus.COLUMNS.values() if column.disputed}
-_WIDE = 1 << 63
 _SERIES_BYTES = 400  # for a series that is remembered, besides its text
 _AHEAD_NS = 3_600_000_000_000  # a time stamp further ahead than that is none
 _DAY_NS = 86_400_000_000_000
@@ -56,7 +53,6 @@ class PageNumber(NamedTuple):
     order: int  # of several series of one metric and GPU, the one with the largest time and order counts
     value: int
     status: Status
-    disputed: bool  # a time held down, whose unit is to be found out
 
 
 class _KnownSeries(NamedTuple):
@@ -88,24 +84,21 @@ class PageContent:
 
 
 class PageReader:
-    """Reads the pages of one exporter. It remembers the series, the GPUs, and the unit of times held down."""
+    """Reads the pages of one exporter. It remembers the series and the GPUs."""
 
     def __init__(self, limits: PageLimits) -> None:
         self.devices: dict[str, Device] = {}
         """By key, a GPU before its MIG instances, with what the labels say of it."""
-        self.units: dict[str, TimeUnit] = {}
-        """Of times held down, by node: a Prometheus may show exporters of several versions."""
         self.nameless = False
         """Whether a known metric was there without the UUID of its GPU."""
         self.full = False
         """Whether a page has GPUs beyond the limit, which are not read."""
         self._limits = limits
-        self._words = ""  # of the page, about a time held down
         self._series: dict[str, _Meaning] = {}  # by the beginning of a line
         self._series_bytes = 0
 
-    def read(self, body: bytes | bytearray, now_ns: int) -> PageContent:
-        """What a page says that was asked for at `now_ns`. Raises NoPage for one with too many lines."""
+    def read(self, body: bytes | bytearray) -> PageContent:
+        """What a page says. Raises NoPage for one with too many lines."""
         if body.count(b"\n") > self._limits.lines:
             raise NoPage(f"its page has more than {self._limits.lines} lines; ask for fewer series")
         page = PageContent()
@@ -113,14 +106,11 @@ class PageReader:
             line = raw[: self._limits.line_bytes].decode("utf-8", "replace").strip()
             if not raw.endswith(b"\n") and line not in ("", "# EOF"):
                 page.cut = True  # its number may lack digits
-            elif line.startswith("#"):
-                self._hear(line)
-            elif line:
+            elif line and not line.startswith("#"):
                 try:
                     self._take(line, len(raw), page)
                 except ValueError as error:
                     page.damage = page.damage or text.Damage(number, str(error))
-        self._convert_times(page, now_ns)
         return page
 
     def node_of(self, key: str) -> str:
@@ -131,14 +121,7 @@ class PageReader:
         """Forget GPUs that are not there any more."""
         if keys:
             self.devices = {key: device for key, device in self.devices.items() if key not in keys}
-            self.units = {node: unit for node, unit in self.units.items() if unit.factor is not None}
             self._series, self._series_bytes, self.full = {}, 0, False
-
-    def _hear(self, line: str) -> None:
-        words = line.split(None, 3)
-        if not self._words and len(words) == 4 and words[1] == "HELP":
-            column = gpus.column(words[2])
-            self._words = words[3][:_LABEL_CHARACTERS] if column is not None and column.disputed else ""
 
     def _take(self, line: str, size: int, page: PageContent) -> None:
         """Take in one line of `size` bytes. Raises ValueError where it cannot be read."""
@@ -214,28 +197,7 @@ class PageReader:
         status = Status.OK if value is not None else _BECAUSE.get(why, Status.FAILED)
         if why == "impossible":
             page.strange[column.metric.name] = f"{series.name} cannot be {written[:_LABEL_CHARACTERS]}"
-        numbers[column.row] = PageNumber(*order, value or 0, status, column.disputed)
-
-    def _convert_times(self, page: PageContent, now_ns: int) -> None:
-        """Make ns of the times held down, where their unit is known."""
-        held = [
-            (key, row, number)
-            for key, numbers in page.numbers.items()
-            for row in _HELD & numbers.keys()
-            if (number := numbers[row]).disputed and number.status == Status.OK
-        ]
-        for key, row, number in held:
-            node = self.node_of(key)
-            if node not in self.units:
-                self.units[node] = TimeUnit()
-                self.units[node].heard(self._words)
-            self.units[node].note(f"{METRICS[row].name} of {key}", number.stamp_ns or now_ns, number.value)
-        for key, row, number in held:
-            factor = self.units[self.node_of(key)].factor
-            if factor is not None and number.value * factor < _WIDE:
-                page.numbers[key][row] = number._replace(value=number.value * factor)
-            elif number.value:  # 0 is 0 in every unit
-                page.numbers[key][row] = number._replace(value=0, status=Status.UNREAD)
+        numbers[column.row] = PageNumber(*order, value or 0, status)
 
 
 # -- one page after the other ------------------------------------------------------------------------------------------
@@ -312,7 +274,7 @@ class History:
 
         `now_ns` is the time by the steady clock. Raises NoPage for a page that is too large.
         """
-        page = self._reader.read(body, asked_ns)
+        page = self._reader.read(body)
         devices = self._reader.devices
         if now_ns - self._read_at > self._stale_ns:  # there was no page in which something new could have been
             for node in self._nodes.values():
@@ -377,11 +339,6 @@ class History:
             sentences["damage"] = f"line {line} of the page cannot be read ({why}); it is left out"
         if self._reader.full:
             sentences["full"] = f"the page has more than {len(self._reader.devices)} GPUs; the others are left out"
-        for node, unit in self._reader.units.items():
-            if unit.factor is not None:
-                whose = f" of {node}" if node else ""
-                name = "ns" if unit.factor == NS else "us"
-                sentences[f"unit of {node}"] = f"times held down{whose} are in {name}: {unit.because}"
         return self._once(sentences)
 
     def _renamed(self, page: PageContent) -> list[Event]:

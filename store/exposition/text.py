@@ -52,24 +52,11 @@ class Damage:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Help:
-    """The words for people about a metric."""
-
-    line: int
-    name: str
-    words: str
-
-
-def lines(text: str) -> Iterator[Sample | Damage | Help]:
-    """What the lines of a page say. Empty lines, types, units and comments say nothing here."""
+def lines(text: str) -> Iterator[Sample | Damage]:
+    """What the lines of a page say. Empty lines and comments say nothing here."""
     for number, match in enumerate(_LINES.finditer(text), start=1):
         line = match[0].strip()
-        if line.startswith("#"):
-            words = line.split(None, 3)
-            if len(words) == 4 and words[:2] == ["#", "HELP"]:
-                yield Help(number, words[2], words[3])
-        elif line:
+        if line and not line.startswith("#"):
             try:
                 end = end_of_series(line)
                 value, stamp_ns = value_and_stamp(line[end:])

@@ -238,8 +238,6 @@ def read_page(page: str, rows: Rows) -> None:
     page_times, contents, unstored = PageTimes(rows), page.split("\n"), set[str]()
     chips: set[str | None] = set()
     for line in text.lines(page):
-        if isinstance(line, text.Help):
-            continue
         if isinstance(line, text.Damage) or line.value is None:
             if not page_times.begins(contents[line.line - 1].strip()) and isinstance(line, text.Damage):
                 rows.refuse(line.line, line.why)

@@ -368,51 +368,7 @@ def test_mig_instances_have_rows_of_their_own_and_power_is_of_the_whole_gpu(page
     ]
 
 
-# -- counters of time, XIDs, names --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("share", "unit"), [(0.4, 1e9), (1.0, 1e6)])
-def test_times_held_down_are_null_until_their_unit_is_known(
-    pages: Pages, exporter: Exporter, share: float, unit: float
-) -> None:
-    begin = time.time_ns() // 10**6
-    read = Read(exporter.url)
-    stored: list[tuple[float, int | None]] = []
-    for second in range(0, 300, 10):
-        value = int(share * (second + 5) * unit)
-        values = usual(100 + second, DCGM_FI_DEV_POWER_VIOLATION=value, DCGM_FI_DEV_THERMAL_VIOLATION=0)
-        pages.now = Answer(page([Exported(0, values, stamp_ms=begin + second * 1000)]))
-        if second == 0:
-            read.open()
-        (row,) = [row for row in read.poll() if row["ts"] == (begin + second * 1000) * 10**6]
-        assert row["thermal_violation_ns"] == 0  # in every unit
-        stored.append((share * (second + 5), row.get("power_violation_ns")))
-    known = [(held, ns) for held, ns in stored if ns is not None]
-    assert stored[0][1] is None
-    assert len(known) > 15
-    assert all(ns == pytest.approx(held * 1e9) for held, ns in known)
-    (said,) = read.said(EventKind.EXPORTER)
-    assert said.startswith(f"{exporter.url}: times held down of node-a are in {'ns' if unit == 1e9 else 'us'}: ")
-
-
-def test_nodes_of_one_page_may_differ_in_the_unit_of_times(pages: Pages, exporter: Exporter) -> None:
-    begin = time.time_ns() // 10**6
-    read = Read(exporter.url)
-    for second in range(0, 120, 10):
-        gpus = [
-            Exported(
-                number,
-                usual(100 + second, DCGM_FI_DEV_POWER_VIOLATION=int((second + 5) * unit)),
-                node=f"node-{number}",
-                stamp_ms=begin + second * 1000,
-            )
-            for number, unit in enumerate((1e9, 1e6))
-        ]
-        pages.now = Answer(page(gpus, "federated"))
-        if not second:
-            read.open()
-        rows = read.poll()
-    assert [row["power_violation_ns"] for row in rows] == [115 * 10**9] * 2
+# -- XIDs, names --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shown", [[43, 43, 0, 79, 79], [None, 79, None, 79]])
@@ -599,7 +555,7 @@ def test_columns_of_the_page_are_all_read(pages: Pages, exporter: Exporter) -> N
         values: dict[str, float | int | str] = {m.prometheus[which]: 1 for m in METRICS if m.prometheus}
         pages.now = Answer(page([Exported(0, values)]))
         (row,) = Read(exporter.url).open().poll()
-        expected = {m.name for m in METRICS if m.prometheus and not m.prometheus[which].endswith("_VIOLATION")}
+        expected = {m.name for m in METRICS if m.prometheus}
         assert row.keys() - {"gpu", "ts", "status"} == expected
         assert row["power_mw"] == 1000
         assert ROW["power_mw"] == 0

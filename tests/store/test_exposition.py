@@ -1,21 +1,17 @@
-"""Pages of exporters as text: lines, what names and labels mean, numbers that are none, and the unit of times."""
+"""Pages of exporters as text: lines, what names and labels mean, and numbers that are none."""
 
 from __future__ import annotations
 
 import math
 import string
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.store.exposition import gpus, text
-from whorl.store.exposition.gpus import NS, US, TimeUnit
 from whorl.store.metrics import METRICS
 from whorl.tests.sizes import count
-
-_S = 10**9
 
 
 def _samples(page: str) -> list[text.Sample]:
@@ -110,7 +106,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 # -- names, labels, numbers ---------------------------------------------------------------------------------
 
 
-def test_every_name_of_a_metric_is_known_and_only_violation_counters_are_disputed() -> None:
+def test_every_name_of_a_metric_is_known() -> None:
     names = {name: metric.name for metric in METRICS for name in metric.prometheus}
     names |= {
         "dcgm_fi_prof_sm_active": "sm_active_ppm",
@@ -119,9 +115,6 @@ def test_every_name_of_a_metric_is_known_and_only_violation_counters_are_dispute
     }
     columns = {name: column for name in names if (column := gpus.column(name)) is not None}
     assert {name: column.metric.name for name, column in columns.items()} == names
-    disputed = {name for name, column in gpus.COLUMNS.items() if column.disputed}
-    assert "DCGM_FI_DEV_POWER_VIOLATION" in disputed
-    assert all(name.upper().endswith("_VIOLATION") for name in disputed)
 
 
 def test_labels_say_who_the_gpu_is() -> None:
@@ -187,46 +180,3 @@ def test_number_becomes_the_metrics_unit_or_says_why_it_is_none(
     column = gpus.column(name)
     assert column is not None
     assert gpus.scaled(number, column) == scaled
-
-
-# -- the unit of times held down ----------------------------------------------------------------------------
-
-
-def _fed(rate_per_s: float, *, seconds: int = 600, every: int = 1, hold: int = 1, words: str = "") -> TimeUnit:
-    """A unit that has seen a counter which grows by so much in a second, and whose exporter holds it for so long."""
-    unit = TimeUnit()
-    unit.heard(words)
-    for second in range(0, seconds, every):
-        unit.note("counter", second * _S, 1000 + rate_per_s * (second // hold * hold))
-    return unit
-
-
-@pytest.mark.parametrize(
-    ("rate", "options", "factor"),
-    [
-        (1e9, {}, NS), (1e7, {}, NS),  # faster than us can
-        (1e6, {}, US), (1e6, {"hold": 30}, US), (1e6, {"every": 15, "hold": 30}, US),  # a second a second
-        (0, {}, None), (3e5, {}, None), (7e5, {}, None),  # both are possible
-        (0, {"words": "Throttling duration due to power constraints (in us)."}, None),  # DCGM says otherwise
-        (0, {"words": "Throttling duration due to power constraints (in ns)."}, NS),
-    ],
-)  # fmt: skip
-def test_unit_of_a_counter_follows_from_its_growth_or_the_page(
-    rate: float, options: dict[str, Any], factor: int | None
-) -> None:
-    assert _fed(rate, **options).factor == factor
-
-
-@pytest.mark.parametrize(
-    ("values", "factor"),
-    [
-        ([0, 300e6], None),  # five minutes in us at once, as the page was five minutes old
-        ([10**15], NS),  # a driver does not live for so many us
-        ([9e8, 9.1e8, 1e6, 2e6, 3e6], None),  # it began anew
-    ],
-)
-def test_jumps_of_a_counter_prove_nothing_but_its_size_does(values: list[float], factor: int | None) -> None:
-    unit = TimeUnit()
-    for second, value in enumerate(values):
-        unit.note("counter", second * _S, value)
-    assert unit.factor == factor

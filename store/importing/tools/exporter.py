@@ -23,7 +23,7 @@ from ...vocabulary import JobSource, reason_bit
 from ..content import written
 from ..meanings import TELEMETRY_MEANINGS, labelled
 from ..rows import Rows, Value
-from ..times import Times, instant
+from ..times import Times
 from .nvidia_smi_log import REASONS
 
 NAME = "prometheus"
@@ -48,14 +48,14 @@ _JOB_LABEL, _JOB_GAUGE, _USER_GAUGE = "hpc_job", "nvidia_gpu_jobId", "nvidia_gpu
 class _Reading:
     """What the file says of one GPU at one time (a text, or ns).
 
-    `values` are by metric: the rank, the number, and whether its unit is disputed. `jobs` are by what tells of them.
+    `values` are by metric: the rank and the number. `jobs` are by what tells of them.
     """
 
     line: int
     whose: gpus.Whose
     when: str | int
     labels: dict[str, Value] = field(default_factory=dict)
-    values: dict[str, tuple[int, int | None, bool]] = field(default_factory=dict)
+    values: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     xid: int | None = None
     xid_counts: dict[int, tuple[int, int]] = field(default_factory=dict)  # XID -> count, and of how many ms
     reasons: int | None = None
@@ -120,11 +120,10 @@ def read(page: str, rows: Rows) -> None:
     pages = _Pages(rows)
     groups = list(_by_node_and_time(pages.readings(page)))
     readings = [reading for _, together in groups for reading in together]
-    units = _units_of_times(readings, pages.words, rows)
     counts: dict[tuple[str, int], int] = {}
-    for node, together in groups:
+    for _, together in groups:
         for reading in (reading for reading in together if reading.measured):
-            key = rows.add(reading.line, _row(reading, units[node]))
+            key = rows.add(reading.line, _row(reading))
             if reading.whose.instance is None:
                 _tell_xids(key, reading, counts, rows)
     _add_jobs(readings, rows)
@@ -170,10 +169,9 @@ class PageTimes:
 
 
 class _Pages:
-    """Goes through the lines of a file, and knows the time of each. `words` are of counters whose unit is disputed."""
+    """Goes through the lines of a file, and knows the time of each."""
 
     def __init__(self, rows: Rows) -> None:
-        self.words: list[str] = []
         self._rows = rows
         self._times = PageTimes(rows)
         self._readings: dict[tuple[str, str | int], _Reading] = {}
@@ -185,10 +183,6 @@ class _Pages:
         about: dict[str, dict[str, Value]] = {}
         contents = written(page)
         for line in text.lines(page):
-            if isinstance(line, text.Help):
-                if (column := gpus.column(line.name)) is not None and column.disputed:
-                    self.words.append(line.words)
-                continue
             if isinstance(line, text.Damage) or line.value is None:
                 if self._times.begins(next(content for number, content in contents if number == line.line).strip()):
                     continue
@@ -253,36 +247,14 @@ class _Pages:
             return
         value, why = gpus.scaled(sample.value, column)
         metric = column.metric.name
-        rank, stored, _ = reading.values.get(metric, (place.rank + 1, None, False))
+        rank, stored = reading.values.get(metric, (place.rank + 1, None))
         if place.rank < rank:
-            reading.values[metric] = (place.rank, value, column.disputed)
+            reading.values[metric] = (place.rank, value)
             if why == "impossible":
                 self._rows.note(f"line {sample.line}: {metric} cannot be {sample.text}, so NULL is stored")
         elif place.rank == rank and stored not in (value, None):
-            reading.values[metric] = (rank, None, False)
+            reading.values[metric] = (rank, None)
             self._rows.note(f"line {sample.line}: {metric} has two values for one GPU at one time, so NULL is stored")
-
-
-def _units_of_times(readings: Iterable[_Reading], words: Iterable[str], rows: Rows) -> dict[str, gpus.TimeUnit]:
-    """The unit of times held down, by node, from the words on the pages or from the times of the readings."""
-    units = {reading.node: gpus.TimeUnit() for reading in readings}
-    for heard in words:
-        for unit in units.values():
-            unit.heard(heard)
-    held = [
-        (reading, metric, number)
-        for reading in readings
-        for metric, (_, number, disputed) in reading.values.items()
-        if disputed and number is not None
-    ]
-    zone, file = rows.options.time_zone, rows.file
-    stamps = {reading.when for reading, _, _ in held}
-    times = {stamp: stamp if isinstance(stamp, int) else instant(stamp, zone, file) for stamp in stamps}
-    for reading, metric, number in sorted(held, key=lambda entry: times[entry[0].when]):
-        units[reading.node].note(f"{metric} of {reading.whose.key}", times[reading.when], number)
-    if any(number and units[reading.node].factor is None for reading, _, number in held):
-        rows.note("times held down are not stored: nothing in the file shows whether they are in ns or us")
-    return units
 
 
 def _by_node_and_time(readings: Iterable[_Reading]) -> Iterator[tuple[str, list[_Reading]]]:
@@ -295,16 +267,13 @@ def _by_node_and_time(readings: Iterable[_Reading]) -> Iterator[tuple[str, list[
         yield key[0], together[key]
 
 
-def _row(reading: _Reading, unit: gpus.TimeUnit) -> dict[str, Value]:
+def _row(reading: _Reading) -> dict[str, Value]:
     labels, instance = reading.labels, reading.whose.instance
     row: dict[str, Value] = {"timestamp": reading.stamp, "gpu": reading.whose.uuid, "index": labels.get("slot")}
     row |= {"instance": f"GI{instance}"} if instance is not None else {}
     row |= {name: label for name, label in labels.items() if name != "slot" and (name != "mig_profile" or instance)}
     row |= {"clock_event_reasons": reading.reasons} if reading.reasons is not None else {}
-    for metric, (_, number, disputed) in reading.values.items():
-        factor = unit.factor if disputed and number else 1  # 0 is 0 in every unit
-        row[_NAMES[metric]] = None if number is None or factor is None else number * factor
-    return row
+    return row | {_NAMES[metric]: number for metric, (_, number) in reading.values.items()}
 
 
 def _tell_xids(key: int, reading: _Reading, counts: dict[tuple[str, int], int], rows: Rows) -> None:
