@@ -46,14 +46,12 @@ from whorl.analysis.replay import (
 )
 from whorl.analysis.replay.findings import BETTER, LEAST_PCT, interval
 from whorl.analysis.replay.from_store import MeasuredFleets
-from whorl.analysis.replay.policies.clocks import Clocks
 from whorl.analysis.replay.policies.eaco import EaCO, Sharing
-from whorl.analysis.replay.policies.packed import Packed
+from whorl.analysis.replay.policies.placements import Clocks, Packed
 from whorl.analysis.replay.policies.shares import FirstCome
 from whorl.analysis.replay.power import ANY
-from whorl.analysis.replay.profiles import profiles, published_trace
 from whorl.analysis.replay.published import POLICIES as PUBLISHED
-from whorl.analysis.replay.published import pal_sc24
+from whorl.analysis.replay.published import pal_sc24, profiles, published_trace
 from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import BASELINES, Case, General
 from whorl.analysis.replay.tables import Pairs, read_pairs

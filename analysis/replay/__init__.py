@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from .beliefs import Beliefs, Progress, Request, View
 from .engine import replay
-from .failures import Failure
-from .fleet import Fleet
-from .job import Allocation, Job, Piece, Trace
+from .fleet import Failure, Fleet
+from .jobs import Allocation, Job, Piece, Trace
 from .options import Arrivals, Options, User
 from .outcome import Metrics, Outcome, Series, Span
 from .policies import POLICIES, SCHEDULERS, Decision, Policy, Queued, Scheduler, find_policy, find_scheduler
 from .power import Power
 from .rates import Rates, Tenant
-from .world import World
+from .world import Beliefs, Progress, Request, View, World
 
 __all__ = [
     "POLICIES",

@@ -12,7 +12,7 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 from ...errors import InputError
-from .job import Allocation, Job, Trace
+from .jobs import Allocation, Job, Trace
 
 if TYPE_CHECKING:
     from .world import World

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import InputError
-from .beliefs import Progress, Request, View
 from .checking import check_job, check_trace, checked_allocation, checked_answers, failing, naming
-from .failures import checked
-from .job import Allocation, Job, Piece, Trace
+from .fleet import moments_of
+from .jobs import Allocation, Job, Piece, Trace
 from .options import Options, User
 from .outcome import Others, Outcome, Series, Span
 from .policies import Policy, Queued, Scheduler, made
@@ -32,7 +31,7 @@ from .policies.policy import Decision
 from .policies.queue import EDGE
 from .power import EnergyLedger
 from .rates import Tenant, Tenants
-from .world import World
+from .world import Progress, Request, View, World
 
 ProgressReport = Callable[[int, int, float], None]
 """`progress(jobs ended, jobs, replayed seconds)`."""
@@ -251,7 +250,7 @@ class ReplayEngine:
         self._edge = -1  # the number of the round that was decided last
         self._due = self._woken = False  # something happened that asks for a decision; the policy asked for one
         self._heap: list[tuple[float, int, int, int]] = []
-        self._moments = checked(options.failures, fleet.node_names)
+        self._moments = moments_of(options.failures, fleet.node_names)
         self._down: set[int] = set()
         self._users: list[User] = [user() for user in options.users]
         self._named = len(trace.jobs)

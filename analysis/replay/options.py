@@ -10,9 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...errors import InputError
-from .failures import Failure
-from .fleet import Floats
-from .job import Job
+from .fleet import Failure, Floats
+from .jobs import Job
 
 BIN_STEP = 0.01
 

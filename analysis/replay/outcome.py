@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .fleet import Floats, Ints
-from .job import Job
+from .jobs import Job
 from .power import JOULES_PER_KWH, Energy
 
 UNFAIR = 1.05

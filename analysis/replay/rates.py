@@ -26,7 +26,7 @@ import numpy as np
 
 from ...errors import InputError
 from .fleet import Fleet, Floats
-from .job import Allocation
+from .jobs import Allocation
 from .power import Draw, Power
 from .tables import JobType, Pairs, StepCurves
 

@@ -11,16 +11,14 @@ from typing import Any, NamedTuple
 from ...errors import InputError, WhorlError
 from ...store import Store
 from . import published as study_of_pal
-from .burst_jobs import read_plans, with_plan
-from .classes import assign
-from .failures import read_failures
 from .findings import ENERGY, PolicyFinding, PolicyGain, findings, gains
+from .fleet import read_failures
 from .from_store import EqualFleets, MeasuredFleets
-from .job import Trace
+from .jobs import Trace, assign, read_plans, with_plan
 from .options import Options
 from .policies import POLICIES, SCHEDULERS, Policy, find_policy, find_scheduler
 from .policies.eaco import Sharing
-from .profiles import profiles, published_trace
+from .published import profiles, published_trace
 from .study import BASELINES, Case, General, Progress, Published, Replayed, Study, WorldFacts, run_all
 from .tables import read_curves, read_pairs
 from .traces import TraceOptions, read_trace

@@ -23,17 +23,14 @@ import numpy as np
 
 from ...errors import InputError, WhorlError
 from ...store.system import processes, signals
-from . import failures
 from .engine import replay
-from .fleet import Floats
-from .job import Trace
+from .fleet import Failure, Floats, drawn_failures
+from .jobs import Trace, resampled
 from .options import Options
 from .outcome import Metrics, Outcome
 from .policies import find_policy
 from .power import ANY, Power
-from .profiles import Profiles
-from .published import pal_sc24, published_world
-from .resampling import resampled
+from .published import Profiles, pal_sc24, published_world
 from .world import World
 
 BASELINES = ("packed", "drain-outliers")
@@ -184,7 +181,7 @@ class General:
         outcome = replace(outcome, notes=tuple(note for note in outcome.notes if note not in trace.notes))
         return Replayed.of(case, outcome, outcome.metrics(), world)
 
-    def _failures(self, trace: Trace, world: World, seed: int) -> tuple[failures.Failure, ...]:
+    def _failures(self, trace: Trace, world: World, seed: int) -> tuple[Failure, ...]:
         """Failures until long after the last job can have ended, were there none."""
         assert self.mtbf_h is not None
         rates, nodes = world.rates, len(world.fleet.node_names)
@@ -193,7 +190,7 @@ class General:
         longest = max(job.ideal_s for job in trace.jobs)
         until = trace.jobs[-1].submit_s + 2 * slowest * (work + longest)
         random = np.random.default_rng([seed, _FAILURES])
-        return failures.drawn(nodes, until, mtbf_h=self.mtbf_h, repair_h=self.repair_h, random=random)
+        return drawn_failures(nodes, until, mtbf_h=self.mtbf_h, repair_h=self.repair_h, random=random)
 
 
 @dataclass(frozen=True)

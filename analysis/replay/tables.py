@@ -14,7 +14,7 @@ import polars as pl
 
 from ...errors import InputError
 from .fleet import Floats
-from .job import job_type
+from .jobs import job_type
 from .trace_text import LINE, csv_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import polars as pl
 
 from ...errors import InputError
 from ...store.importing import content, sacct_output
-from .job import Job, Piece, Trace
+from .jobs import Job, Piece, Trace
 from .trace_text import (
     CALENDAR_S,
     LINE,

@@ -16,8 +16,8 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from ...analysis.choosing import known_gpus, meant
 from ...analysis.contents import timed_workloads
 from ...analysis.replay.findings import GainTable
+from ...analysis.replay.from_store import MOST_JOBS, stored_jobs, stored_trace
 from ...analysis.replay.setting import Answered, general_of
-from ...analysis.replay.stored import MOST_JOBS, stored_jobs, stored_trace
 from ...errors import WhorlError
 from ..answers.replay import DEFAULTS
 from ..document import Command, Part, Section
@@ -35,7 +35,7 @@ from .state import parse
 if TYPE_CHECKING:
     from dash.development.base_component import Component
 
-    from ...analysis.replay.stored import StoredJobs
+    from ...analysis.replay.from_store import StoredJobs
     from ...store import Store
     from .reading import Later, Reading
     from .state import State as Address

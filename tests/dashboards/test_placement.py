@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from whorl.analysis.placement.advice import AVOIDED, EXCLUDED, PREFERRED
-from whorl.analysis.replay.stored import stored_jobs, stored_trace
+from whorl.analysis.replay.from_store import stored_jobs, stored_trace
 from whorl.analysis.verdicts import NO_FINDING
 from whorl.analysis.verdicts.judgements import conclude
 from whorl.cli import cli

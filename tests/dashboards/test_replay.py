@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay.findings import gains
-from whorl.analysis.replay.job import Job, Trace
+from whorl.analysis.replay.jobs import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.outcome import Outcome
 from whorl.analysis.replay.policies import POLICIES

@@ -7,19 +7,27 @@ from importlib import import_module
 
 from ....errors import InputError
 from ..checking import described
-from .advised import AdviceExclude, AdviceWeights
-from .burst import Burst
-from .clocks import Clocks
-from .drawn import Drawn, DrawnAnew
 from .eaco import EaCO
-from .fastest import Pal, PalSticky, PmFirst, PmFirstSticky
-from .packed import DrainOutliers, Packed, PackedAnew, Weights
+from .filling import Burst, PartialBackpropagation
+from .placements import (
+    AdviceExclude,
+    AdviceWeights,
+    Clocks,
+    DrainOutliers,
+    Drawn,
+    DrawnAnew,
+    Packed,
+    PackedAnew,
+    Pal,
+    PalSticky,
+    PmFirst,
+    PmFirstSticky,
+    Weights,
+)
 from .policy import Decision, Policy
 from .queue import SCHEDULERS, Queued, Scheduler, find_scheduler
-from .shares import FinishTimeFair, FirstCome, LeastAttained, LongestLeft, ShortestLeft
+from .shares import FinishTimeFair, FirstCome, LeastAttained, LongestLeft, ShortestLeft, Tiresias
 from .shockwave import Shockwave
-from .spb import PartialBackpropagation
-from .tiresias import Tiresias
 
 POLICIES: tuple[type[Policy], ...] = (
     Packed,

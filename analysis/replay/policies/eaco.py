@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ....errors import InputError
-from ..beliefs import Request, View
 from ..fleet import Floats
-from ..job import Allocation
+from ..jobs import Allocation
 from ..tables import JobType
+from ..world import Request, View
 from .policy import Decision, Policy
 
 EPOCHS = 20

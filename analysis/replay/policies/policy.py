@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..beliefs import View
-from ..job import Allocation
+from ..jobs import Allocation
+from ..world import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from whorl.analysis.replay import Job, Options, Outcome, Queued, Request, Trace, View, World
-from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.policies import made
+from whorl.analysis.replay.world import Advised
 
 
 def job(name: str, submit_s: float, gpus: int, ideal_s: float, workload: str = "", limit_s: float | None = None) -> Job:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whorl.analysis.replay.job import Trace
+from whorl.analysis.replay.jobs import Trace
 from whorl.analysis.replay.study import Case, General, Replayed
 from whorl.analysis.replay.world import World
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from whorl.analysis.placement import Scores, scores
 from whorl.analysis.replay import Beliefs, Failure, Fleet, Options, Outcome, Rates, World, replay
-from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.from_store import MeasuredFleets
+from whorl.analysis.replay.world import Advised
 from whorl.jobs.formats import HARD, SOFT
 from whorl.jobs.steering import advise
 from whorl.store import Store

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.analysis.replay import Arrivals, Options, Trace, replay
-from whorl.analysis.replay.policies.backfill import PlannedEnds
+from whorl.analysis.replay.policies.queue import PlannedEnds
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import flat, job, sound, trace
 from whorl.tests.sizes import count

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import whorl
-from whorl.analysis.replay.burst_jobs import read_plans, with_plan
-from whorl.analysis.replay.job import Job, Piece, Trace
+from whorl.analysis.replay.jobs import Job, Piece, Trace, read_plans, with_plan
 from whorl.errors import InputError
 from whorl.tests.burst_files import BATCH, write_files
 

@@ -17,7 +17,7 @@ from whorl.analysis.replay import (
     World,
     replay,
 )
-from whorl.analysis.replay.policies.clocks import LOWEST, matched
+from whorl.analysis.replay.policies.placements import LOWEST, matched
 from whorl.analysis.replay.power import ANY
 
 SCORES = np.array([0.95, 1.0, 1.05, 1.0])

@@ -30,7 +30,7 @@ from whorl.analysis.replay import (
     replay,
 )
 from whorl.analysis.replay.policies.eaco import EaCO, Sharing
-from whorl.analysis.replay.policies.packed import Packed
+from whorl.analysis.replay.policies.placements import Packed
 from whorl.analysis.replay.policies.shares import FirstCome
 from whorl.analysis.replay.power import ANY
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, read_pairs

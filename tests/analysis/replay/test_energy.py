@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay import Failure, Job, Options, Outcome, Trace, World, replay
-from whorl.analysis.replay.beliefs import View
-from whorl.analysis.replay.job import Allocation
+from whorl.analysis.replay.jobs import Allocation
 from whorl.analysis.replay.policies.policy import Decision, Policy
 from whorl.analysis.replay.power import Power
+from whorl.analysis.replay.world import View
 from whorl.tests.sizes import count
 
 NODES, NODE_GPUS = 3, 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay import Failure, Options, replay
-from whorl.analysis.replay.failures import drawn
+from whorl.analysis.replay.fleet import drawn_failures
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import finishes, flat, job, trace
 
@@ -48,9 +48,9 @@ def test_failures_that_cannot_be(failures: tuple[Failure, ...], sentence: str) -
 
 
 def test_drawn_failures_have_their_means() -> None:
-    found = drawn(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+    found = drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
     expected = 200 * 1e7 / (104 * 3600)
     assert abs(len(found) - expected) < 4 * math.sqrt(expected)
     assert np.mean([one.up_s - one.down_s for one in found]) == pytest.approx(4 * 3600, rel=0.05)
     replay(LONG, flat(200, 1), options=Options(failures=found))  # none overlap
-    assert found == drawn(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))
+    assert found == drawn_failures(200, 1e7, mtbf_h=100, repair_h=4, random=np.random.default_rng(3))

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay.engine import replay
-from whorl.analysis.replay.job import Job, Trace
+from whorl.analysis.replay.jobs import Job, Trace
 from whorl.analysis.replay.options import Options
-from whorl.analysis.replay.policies.burst import Burst
+from whorl.analysis.replay.policies.filling import Burst, PartialBackpropagation
 from whorl.analysis.replay.policies.policy import Policy
-from whorl.analysis.replay.policies.spb import PartialBackpropagation
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs
 from whorl.analysis.replay.world import World
 from whorl.analysis.training.burst import BurstQuestion, plan_burst, read_network, read_profile, stretched

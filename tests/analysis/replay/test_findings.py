@@ -12,7 +12,6 @@ import scipy
 from numpy.typing import NDArray
 
 from whorl.analysis.replay import POLICIES, Job, Trace, World, replay
-from whorl.analysis.replay.advised import Advised
 from whorl.analysis.replay.findings import (
     ALL,
     GainTable,
@@ -24,10 +23,11 @@ from whorl.analysis.replay.findings import (
     without_scores,
 )
 from whorl.analysis.replay.from_store import EqualFleets
+from whorl.analysis.replay.jobs import resampled
 from whorl.analysis.replay.options import Options
-from whorl.analysis.replay.resampling import resampled
 from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import Case, General, Replayed
+from whorl.analysis.replay.world import Advised
 from whorl.tests.analysis.replay.making import advised_by
 from whorl.tests.analysis.replay.studies import Lottery
 from whorl.tests.sizes import sample

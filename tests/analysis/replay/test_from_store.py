@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from whorl.analysis.placement import scores
 from whorl.analysis.replay import Job, Options, Trace
-from whorl.analysis.replay.failures import read_failures
+from whorl.analysis.replay.fleet import read_failures
 from whorl.analysis.replay.from_store import EqualFleets, MeasuredFleets
 from whorl.analysis.replay.study import Case, General
 from whorl.errors import InputError

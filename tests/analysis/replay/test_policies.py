@@ -30,7 +30,7 @@ from whorl.analysis.replay import (
     World,
     replay,
 )
-from whorl.analysis.replay.policies import packed
+from whorl.analysis.replay.policies import placements
 from whorl.analysis.replay.tables import ANY_WIDTH, Pairs, StepCurves
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import choice, finishes, first_gpus, flat, job, scored, sound, trace
@@ -90,15 +90,15 @@ def test_a_slower_board_variant_is_not_drained() -> None:
     scores[5] *= 1.5
     world = scored(10, 4, scores.tolist())
     of_like = replace(world.beliefs, usual={"A": variant})
-    assert set(world.fleet.node[packed.on_drained_nodes(of_like, {"A"}, 1)].tolist()) == {1}
-    assert set(world.fleet.node[packed.on_drained_nodes(world.beliefs, {"A"}, 1)].tolist()) == {0, 1, 2}
+    assert set(world.fleet.node[placements.on_drained_nodes(of_like, {"A"}, 1)].tolist()) == {1}
+    assert set(world.fleet.node[placements.on_drained_nodes(world.beliefs, {"A"}, 1)].tolist()) == {0, 1, 2}
 
 
 def test_gpus_that_differ_much_are_not_all_far_off() -> None:
     spread = np.exp(0.08 * np.random.default_rng(1).standard_normal(400))
     assert np.count_nonzero(spread > 1.1) > 20
-    assert not packed.far_off(spread).any()
-    assert packed.far_off(np.append(spread, 1.4))[-1]
+    assert not placements.far_off(spread).any()
+    assert placements.far_off(np.append(spread, 1.4))[-1]
 
 
 def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> None:
@@ -108,9 +108,9 @@ def test_draining_leaves_enough_for_the_widest_job_and_half_of_the_nodes() -> No
     for wide, drained in ((32, {1, 3}), (33, {3}), (36, {3}), (37, set())):
         outcome = replay(trace(job("wide", 0, wide, 10, "A")), world, "drain-outliers", options=RECORD)
         assert nodes_given(outcome, world).isdisjoint(drained)
-        assert set(world.fleet.node[packed.on_drained_nodes(world.beliefs, {"A"}, wide)].tolist()) == drained
+        assert set(world.fleet.node[placements.on_drained_nodes(world.beliefs, {"A"}, wide)].tolist()) == drained
     scores = [1.0, 1.0, 1.0, 2.0] * 3 + [1.0] * 8
-    assert packed.on_drained_nodes(scored(5, 4, scores).beliefs, {"A"}, 1).tolist() == [True] * 8 + [False] * 12
+    assert placements.on_drained_nodes(scored(5, 4, scores).beliefs, {"A"}, 1).tolist() == [True] * 8 + [False] * 12
 
 
 # By scores
@@ -487,7 +487,7 @@ def test_a_policy_that_gives_nothing_is_told_of(by_rounds: bool) -> None:
 
 
 def test_a_policy_of_ones_own_is_found_by_its_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "from whorl.analysis.replay.policies.packed import Packed\n\n\nclass Mine(Packed):\n    name = 'mine'\n"
+    lines = "from whorl.analysis.replay.policies.placements import Packed\n\n\nclass Mine(Packed):\n    name = 'mine'\n"
     (tmp_path / "replay_test_module.py").write_text(lines)
     monkeypatch.chdir(tmp_path)
     outcome = replay(trace(job("a", 0, 1, 7)), flat(1, 1), "replay_test_module:Mine")

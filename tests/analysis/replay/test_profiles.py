@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whorl.analysis.replay.fleet import Floats, Ints
-from whorl.analysis.replay.profiles import drawn_scores, grouped, levels, outlying, profiles, published_trace
+from whorl.analysis.replay.published import drawn_scores, grouped, levels, outlying, profiles, published_trace
 from whorl.errors import InputError
 from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn, raw
 

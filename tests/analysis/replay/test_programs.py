@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay.fleet import Floats, Ints
-from whorl.analysis.replay.policies.programs import LOGS, POINTS, Candidates, Window, schedule
+from whorl.analysis.replay.policies.shockwave import LOGS, POINTS, Candidates, Window, schedule
 from whorl.tests.sizes import count
 
 JOBS, ROUNDS = 4, 4

@@ -9,9 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from whorl.analysis.replay.job import Job, Trace
-from whorl.analysis.replay.profiles import Profiles, class_of, profiles, published_trace
-from whorl.analysis.replay.published import BASELINE, pal_sc24
+from whorl.analysis.replay.jobs import Job, Trace
+from whorl.analysis.replay.published import BASELINE, Profiles, class_of, pal_sc24, profiles, published_trace
 from whorl.analysis.replay.traces import SECONDS_PER_ITERATION
 from whorl.errors import InputError
 from whorl.tests.analysis.longhorn import FOLDER, needs_longhorn

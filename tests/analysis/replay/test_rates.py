@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay.fleet import Fleet
-from whorl.analysis.replay.job import Allocation, Job, Piece
+from whorl.analysis.replay.jobs import Allocation, Job, Piece
 from whorl.analysis.replay.power import ANY, Power
 from whorl.analysis.replay.rates import Rates, Tenant
 from whorl.analysis.replay.tables import Pairs, read_curves

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay import Job, Options, Trace, World, replay
-from whorl.analysis.replay.job import Piece
+from whorl.analysis.replay.jobs import Piece
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import finishes, first_gpus, flat, job, sound, trace
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from whorl.analysis.replay import Options, replay
-from whorl.analysis.replay.beliefs import Progress, Request
-from whorl.analysis.replay.policies import programs, shockwave
+from whorl.analysis.replay.policies import shockwave
 from whorl.analysis.replay.policies.shockwave import Course, FairFinish
+from whorl.analysis.replay.world import Progress, Request
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.making import first_gpus, flat, job, scored, trace
 
@@ -83,7 +83,7 @@ def test_the_fair_program_is_not_solved_where_it_cannot_be(
         fair.append(least_s is not None)
         return solve(window, jobs, weights, least_s)
 
-    solve = programs.schedule
+    solve = shockwave.schedule
     monkeypatch.setattr(shockwave, "schedule", schedule)
     outcome = replay(trace(job("a", 0, 1, ideal_s), job("b", 0, 1, ideal_s)), flat(1, 1), "shockwave", options=ROUNDS)
     assert fair[0] == asked

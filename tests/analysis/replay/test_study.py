@@ -16,16 +16,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from whorl.analysis.replay.beliefs import Request, View
-from whorl.analysis.replay.failures import Failure, read_failures
+from whorl.analysis.replay.fleet import Failure, read_failures
 from whorl.analysis.replay.from_store import EqualFleets
-from whorl.analysis.replay.job import Job, Trace
+from whorl.analysis.replay.jobs import Job, Trace
 from whorl.analysis.replay.options import Options
 from whorl.analysis.replay.policies import POLICIES, Decision, Policy
-from whorl.analysis.replay.policies.packed import Packed
+from whorl.analysis.replay.policies.placements import Packed
 from whorl.analysis.replay.setting import ReplaySetting
 from whorl.analysis.replay.study import Case, General, run_all
-from whorl.analysis.replay.world import World
+from whorl.analysis.replay.world import Request, View, World
 from whorl.errors import InputError
 from whorl.tests.analysis.replay.studies import Dying, Lottery, Sleeping
 

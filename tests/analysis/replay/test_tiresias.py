@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from whorl.analysis.replay import Job, Options, Trace, World, replay
-from whorl.analysis.replay.job import Piece
-from whorl.analysis.replay.policies.tiresias import Tiresias
+from whorl.analysis.replay.jobs import Piece
+from whorl.analysis.replay.policies.shares import Tiresias
 from whorl.analysis.replay.tables import read_curves
 
 POLLUX = Path(__file__).resolve().parents[4] / "shared" / "data" / "schedulers" / "pollux"

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from whorl.analysis.replay.classes import assign
-from whorl.analysis.replay.job import Piece, Trace, job_type
-from whorl.analysis.replay.profiles import class_of
+from whorl.analysis.replay.jobs import Piece, Trace, assign, job_type
+from whorl.analysis.replay.published import class_of
 from whorl.analysis.replay.traces import FORMATS, SECONDS_PER_ITERATION, TraceOptions, read_trace, trace_name
 from whorl.cli.replay import WORLD
 from whorl.errors import InputError

@@ -1,4 +1,4 @@
-"""Burst-parallel jobs with background jobs in the time that they leave idle, after DeepPool.
+"""Training that leaves a part of its GPUs' time to others: burst-parallel (DeepPool), partial backpropagation (JigSaw).
 
 Some jobs lead: they have their GPUs in roles, and leave some idle for a part of each step. The others are guests. They
 get free GPUs where there are enough, else the idle time of GPUs that a leader holds, one guest on a GPU.
@@ -12,10 +12,11 @@ from typing import ClassVar
 import numpy as np
 
 from ...placement import sets
-from ..beliefs import Request, View
-from ..job import Allocation
+from ...training.gang import depths_of
+from ..jobs import Allocation
 from ..rates import Tenant
 from ..tables import JobType
+from ..world import Request, View
 from .policy import Decision, Policy
 
 Granted = Callable[[tuple[int, ...]], Allocation]
@@ -127,3 +128,23 @@ class Burst(Filling):
 
     def granted(self, gpus: tuple[int, ...]) -> Allocation:
         return _shared(gpus)
+
+
+class PartialBackpropagation(Filling):
+    """Structured partial backpropagation: jobs of several GPUs go back less deep on slower GPUs.
+
+    The mechanism is inferred from the abstract of JigSaw's paper. What it does to the quality of training is not
+    simulated.
+    """
+
+    name = "spb"
+    summary = "JigSaw: jobs of several GPUs go back deepest on the fastest; other jobs have the slack"
+    note: ClassVar[str] = (
+        f"{Filling.note}; what partial backpropagation does to the quality of training is not simulated"
+    )
+
+    def leads(self, request: Request) -> bool:
+        return request.gpus > 1
+
+    def granted(self, gpus: tuple[int, ...]) -> Allocation:
+        return Allocation(gpus, shared=True, depths=tuple(depths_of(len(gpus)).tolist()))
