@@ -28,9 +28,22 @@ from numpy.typing import NDArray
 
 from ...store.instants import times_of_ns
 from ...store.vocabulary import Code
-from .claims import ALWAYS, NEVER, RUNS, Claims, Key
+from .claims import (
+    ALWAYS,
+    NEVER,
+    ORDER,
+    OVER,
+    PROBLEMS,
+    RUNS,
+    Claims,
+    JobProblem,
+    Key,
+    joined_crowds,
+    of_claims,
+    of_crowds,
+    of_notes,
+)
 from .meter import Meters
-from .problems import ORDER, OVER, PROBLEMS, JobProblem, joined_crowds, of_claims, of_crowds, of_notes
 from .sensor import IDLE_SOURCES, Flags, Floats, IdleSource, Ints, Note, PowerSource, Reason, Times
 
 

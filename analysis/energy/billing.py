@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from ...store.vocabulary import Code
 from .carbon import FactorBasis, NoFigure, zones_between
-from .grid import rates
-from .services import ask_for_hours
+from .grid import ask_for_hours, rates
 from .settings import EnergySettings
 
 _J_PER_KWH = 3.6e6

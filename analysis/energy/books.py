@@ -24,11 +24,10 @@ from .billing import cuts as rate_cuts
 from .billing import factors_used, priced, rates_between
 from .boards import POPULATION, BoardErrors, board_errors
 from .carbon import NoFigure, changes
-from .claims import Claims, read_claims, with_activity
-from .hosts import with_measured_hosts
+from .claims import ORDER, Claims, read_claims, with_activity
+from .claims import of_store as problems_of_store
 from .minutes import MeterPart, meter_parts
-from .problems import ORDER
-from .problems import of_store as problems_of_store
+from .nodes import with_measured_hosts
 from .readings import covered, has_telemetry, rows_since
 from .sensor import Reason, Times
 from .settings import EnergySettings, find_settings, holding

@@ -1,19 +1,33 @@
-"""What a kWh emits somewhere at some time, and where the figure comes from. Nodes use it too, without Polars.
+"""What a kWh emits somewhere at some time, where the figure comes from, and when a job that can wait should start.
+
+Nodes use it too, without Polars.
 
 The shipped table has Ember's values of a year, from the data set Yearly Electricity Data (CC BY 4.0): emissions over
 the life cycle, of what is generated in the zone; imports are not in them. They are those that the package co2.js 0.16.8
 carries, with the year of each. Left out are three places whose value is 0 or a rounded 1000, as their few GWh are given
 to 0.01 TWh.
+
+The grams of the hours to come are those of the site's files where these reach that far: a forecast. Else an hour is
+taken to be like the same hour of the week was in the last weeks. How well that works is tried on these weeks: each
+is taken out in turn, the start is chosen from the others, and what it would have saved in that week is counted. If that
+does not show that waiting saves anything, the job should start now.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ...store.instants import date_of_ns
 from ...store.vocabulary import Code
 from .settings import EnergySettings, Method, holding
 
@@ -139,3 +153,210 @@ def zones_between(settings: EnergySettings, since_ns: int, until_ns: int, cluste
     starts |= {place.ended_ns for place in settings.zones if since_ns < place.ended_ns < until_ns}
     places = (holding(settings.zones, cluster, at_ns) for cluster in clusters for at_ns in sorted(starts))
     return list(dict.fromkeys(str(place.value) for place in places if place is not None))
+
+
+# -- the hours to come ------------------------------------------------------------------------------------------------
+
+
+_STEP_NS = 15 * 60 * 10**9
+"""Steps of the search: zones that are no whole hours from UTC begin their hours at a quarter."""
+_WEEK = 7 * 24 * 4
+_WEEKS = 8
+"""The profile is of so many weeks, if the files have them."""
+_FEWEST = 3
+"""A profile of fewer weeks is not tried: with one week taken out, one alone would remain."""
+_SURE = 0.95
+"""Where all starts are equal, whorl says so in that share of cases, and names a later start by chance in the rest."""
+_J_PER_KWH = 3.6e6
+
+Floats = NDArray[np.float64]
+
+
+class HoursFrom(Code):
+    """Where the grams of the hours to come are from."""
+
+    FORECAST = "forecast", "the hours to come, from a file"
+    WEEKS = "weeks", "the same hours of the week, in the last weeks of a file"
+
+
+class NoStart(Code):
+    """Why no start is known to be greener than one now."""
+
+    NO_ZONE = "no zone", 'the settings name no zone: write zone = "DE" in energy.toml'
+    MARKET = "market", "grams of the contract (method market) do not depend on the hour"
+    NO_HOURS = (
+        "no hours",
+        "no file of intensities has the hours to come, or three whole weeks before them: every start is equal",
+    )
+    NOT_SHOWN = "not shown", "the past weeks do not show that any later start emits less: start now"
+
+
+@dataclass(frozen=True)
+class Greenest:
+    """The greenest start (ns UTC) of a job, and what it saves against a start now.
+
+    The grams are of the whole job with PUE. Of a forecast, `saved_g` is what it says. Of past weeks, it is the mean of
+    what the start would have saved in each of these `weeks`, chosen from the others; `low_g` to `high_g` is the 95 %
+    prediction interval for one more week (Student's t). Without a figure, `reason` says why and the figures are None;
+    if the past weeks do not show a saving, `start` is now. The energy is the same at every start.
+    """
+
+    start: int | None
+    g: float | None
+    now_g: float | None
+    saved_g: float | None = None
+    low_g: float | None = None
+    high_g: float | None = None
+    weeks: int | None = None
+    outlook: HoursFrom | None = None
+    zone: str | None = None
+    reason: NoStart | None = None
+
+    @property
+    def start_time(self) -> datetime | None:
+        """The start, in UTC."""
+        return None if self.start is None else date_of_ns(self.start).replace(tzinfo=UTC)
+
+
+def grams_per_kwh(settings: EnergySettings, cluster: str | None, at_ns: int, *, ahead_s: float = 0.0) -> GridFactor:
+    """What a kWh emits on a cluster at a time (UTC), or on average over the `ahead_s` seconds from then on.
+
+    A mean has the zone, source and PUE of its begin. No service is asked: of that, what it answered before counts.
+    Raises InputError for a file of hours that cannot be read, or where it needs Polars and that is not installed.
+    """
+    until_ns = at_ns + max(1, round(ahead_s * 1e9))
+    if settings.method is Method.LOCATION and (settings.hours or settings.service):
+        try:
+            from .grid import rates
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"grams by hour need the package {error.name}: install whorl with all it needs, or state a [[factor]]"
+            ) from error
+        steps = rates(settings, at_ns, until_ns, [cluster])
+        names = [field.name for field in fields(GridFactor)]
+        rows = [row for row in steps.select("cluster", "from_ns", *names).to_dicts() if row["cluster"] == cluster]
+        starts = [row["from_ns"] for row in rows]
+        factors = [GridFactor(**{name: row[name] for name in names}) for row in rows]
+    else:
+        starts = changes(settings, at_ns, until_ns)
+        factors = [yearly_factor(settings, cluster, start_ns) for start_ns in starts]
+    values = [factor.g_per_kwh for factor in factors if factor.g_per_kwh is not None]
+    if len(values) < len(factors):
+        return next(factor for factor in factors if factor.g_per_kwh is None)
+    return replace(factors[0], g_per_kwh=float(np.average(values, weights=np.diff([*starts, until_ns]))))
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """A job of `duration_s` at `watts` that may start from `now_ns` on and must end by `deadline_ns` (UTC)."""
+
+    duration_s: float
+    watts: float
+    now_ns: int
+    deadline_ns: int
+    cluster: str = ""
+    zone: str | None = None
+    """None: that of the cluster."""
+
+
+def greenest(settings: EnergySettings, job: WaitingJob) -> Greenest:
+    """The greenest start of a job. If the settings name a service, it is asked for the last weeks.
+
+    Raises InputError where the job does not fit, or a file of hours cannot be read; and what `services.ask_for_hours`
+    raises.
+    """
+    if not (job.duration_s > 0 and job.watts >= 0):
+        raise InputError(
+            f"a job must take more than 0 s and at least 0 W, not {job.duration_s:g} s and {job.watts:g} W"
+        )
+    length_ns, now_ns = round(job.duration_s * 1e9), job.now_ns
+    if now_ns + length_ns > job.deadline_ns:
+        left_h = max(0.0, (job.deadline_ns - now_ns) / 3600e9)
+        raise InputError(
+            f"the job takes {job.duration_s / 3600:.3g} h and the deadline is {left_h:.3g} h away: give a later "
+            "deadline"
+        )
+    if settings.method is Method.MARKET:
+        return Greenest(None, None, None, reason=NoStart.MARKET)
+    place = holding(settings.zones, job.cluster, now_ns)
+    if job.zone is None and place is None:
+        return Greenest(None, None, None, reason=NoStart.NO_ZONE)
+    zone = canonical(job.zone or str(place.value if place else ""))
+    from .grid import HOUR_NS, ask_for_hours, hourly, site_hours
+
+    begin_ns = now_ns // HOUR_NS * HOUR_NS
+    first_ns = begin_ns - _WEEKS * _WEEK * _STEP_NS
+    ask_for_hours(settings, first_ns, now_ns, [zone])
+    grams = hourly(site_hours(settings), zone, np.arange(first_ns, job.deadline_ns, _STEP_NS, dtype=np.int64))
+    past, ahead = grams[: _WEEKS * _WEEK].reshape(_WEEKS, _WEEK), grams[_WEEKS * _WEEK :]
+    past = past[~np.isnan(past).any(axis=1)]
+    search = _Search(now_ns - begin_ns, job.deadline_ns - begin_ns, length_ns, len(ahead))
+    holes = np.isnan(ahead)
+    if holes.any() and len(past) < _FEWEST:
+        return Greenest(None, None, None, zone=zone, reason=NoStart.NO_HOURS)
+    values = np.where(holes, search.repeated(past.mean(axis=0)), ahead) if holes.any() else ahead
+    pue = number_at(settings, "pue", job.cluster, now_ns)
+    to_g = job.watts * (1.0 if pue is None else pue) / _J_PER_KWH
+    start_ns, g, now_g = search.best(values)
+    start_ns, g, now_g = begin_ns + start_ns, g * to_g, now_g * to_g
+    if not holes.any():
+        return Greenest(start_ns, g, now_g, now_g - g, outlook=HoursFrom.FORECAST, zone=zone)
+    weeks = Greenest(now_ns, now_g, now_g, 0.0, weeks=len(past), outlook=HoursFrom.WEEKS, zone=zone)
+    return weeks if start_ns == now_ns else _of_weeks(weeks, start_ns, search.tried(past) * to_g)
+
+
+def _of_weeks(weeks: Greenest, start_ns: int, saved_g: Floats) -> Greenest:
+    """The answer for a later start, which would have saved so much in each of the past weeks."""
+    from ..statistics.laws import quantile
+
+    mean, spread, n = float(saved_g.mean()), float(saved_g.std(ddof=1)), len(saved_g)
+    if mean <= float(quantile(1 - _SURE, n - 1)) * spread / math.sqrt(n):
+        return replace(weeks, reason=NoStart.NOT_SHOWN)
+    half = float(quantile(0.025, n - 1)) * spread * math.sqrt(1 + 1 / n)
+    assert weeks.now_g is not None
+    return replace(
+        weeks, start=start_ns, g=weeks.now_g - mean, saved_g=mean, low_g=mean - half, high_g=mean + half
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The starts of a job among steps of g/kWh; times are ns since the begin of the first step."""
+
+    now_ns: int
+    deadline_ns: int
+    length_ns: int
+    steps: int
+
+    def repeated(self, week: Floats) -> Floats:
+        """A week of steps over and over."""
+        return week[np.arange(self.steps) % _WEEK]
+
+    def sums(self, values: Floats, starts_ns: NDArray[np.int64]) -> Floats:
+        """The sum of g/kWh x s over the job from each start."""
+        edges_ns = np.arange(self.steps + 1, dtype=np.int64) * _STEP_NS
+        until = np.append(0.0, np.cumsum(values * (_STEP_NS / 1e9)))
+        sums: Floats = np.interp(starts_ns + self.length_ns, edges_ns, until) - np.interp(starts_ns, edges_ns, until)
+        return sums
+
+    def best(self, values: Floats) -> tuple[int, float, float]:
+        """The best start, and the sums from it and from now on.
+
+        A sum is linear between the starts at which the job's begin or end meets a step: the least is at one of these.
+        """
+        latest_ns = self.deadline_ns - self.length_ns
+        edges_ns = np.arange(self.steps + 1, dtype=np.int64) * _STEP_NS
+        starts_ns = np.unique(np.concatenate([edges_ns, edges_ns - self.length_ns, [self.now_ns, latest_ns]]))
+        starts_ns = starts_ns[(starts_ns >= self.now_ns) & (starts_ns <= latest_ns)]
+        sums = self.sums(values, starts_ns)
+        least = int(np.argmin(np.round(sums, 6)))  # the earliest of equal ones
+        return int(starts_ns[least]), float(sums[least]), float(sums[0])
+
+    def tried(self, past: Floats) -> Floats:
+        """For each past week, what the start that the other weeks choose would have saved in it."""
+        saved = []
+        for number, week in enumerate(past):
+            start_ns, *_ = self.best(self.repeated(np.delete(past, number, axis=0).mean(axis=0)))
+            now, later = self.sums(self.repeated(week), np.array([self.now_ns, start_ns], np.int64))
+            saved.append(now - later)
+        return np.array(saved)

@@ -1,9 +1,9 @@
 """Quotes: what work would take, in seconds, joules and grams, each with a 95 % interval.
 
-Two kinds of work are quoted. A **workload** before it has run (`quote_workload`, `quote_workloads`,
-`workload_options`): its runs in the store say what a GPU draws with it at the default power limit; of a workload that
-nobody ran, those of its class do ("compute", "memory", "both"). The time is stated: as much work as takes
-`FutureJob.time_s` on the usual GPU at the default limit. A **job that ran** (`quote_job`): the same job elsewhere.
+Two kinds of work are quoted. A **workload** before it has run (`quote_workload`, `workload_options`): its runs in the
+store say what a GPU draws with it at the default power limit; of a workload that nobody ran, those of its class do
+("compute", "memory", "both"). The time is stated: as much work as takes `FutureJob.time_s` on the usual GPU at the
+default limit. A **job that ran** (`quote_job`): the same job elsewhere; `one_job` has all that is known of it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cache, partial
-from itertools import product
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -25,19 +24,21 @@ from ...store.catalog import quoted
 from ...store.instants import nanoseconds
 from ...store.names import plain_workload
 from ...store.power_sensors import NORMAL_95, SensorError
+from ...store.views import OF_ALL_RUNS
 from ..choosing import find
+from ..engines import HERE, Engine
 from ..power_classes import curve_of_runs, own_runs
 from ..statistics.laws import quantile, upper_tail
 from ..statistics.ordering import Floats
 from ..tuning.curve import OwnCurve
 from ..tuning.power_plan import Estimate
-from .answers import EnergyAnswer
+from .answers import EnergyAnswer, energy, offline
 from .attribute import Kind
 from .billing import cuts, priced, rates_between
 from .boards import BoardErrors
-from .books import Booked, add_up
+from .books import ALL_ENERGY, Booked, EnergyQuestion, add_up
 from .carbon import number_at
-from .excess import add_excess, busy, excess, job_allocations, job_places, use_of
+from .excess import add_excess, busy, excess, job_allocations, job_places, use_of, verdicts
 from .levels import ANY, CLASSES, SITTINGS_FREEDOM, Measure, identities, main_kinds
 from .options import (
     CAPS,
@@ -200,14 +201,6 @@ class FutureJob:
     deadline_s: float = DEADLINE_S
     """How long from now its end may be away, for the greenest hour."""
 
-    @classmethod
-    def choices(cls, workload: str, *, gpus: Any = 1, cap: Any = None, hour: Any = "now", **options: Any) -> list[Self]:
-        """The jobs of all combinations, where several are given of any: a list of caps or hours, or of sets of GPUs
-        (numbers, or lists of names; names in one list are one set)."""
-        sets = gpus if isinstance(gpus, list) and any(not isinstance(gpu, str) for gpu in gpus) else [gpus]
-        combinations = product(sets, *(values if isinstance(values, list) else [values] for values in (cap, hour)))
-        return [cls(workload, set_, watts, start, **options) for set_, watts, start in combinations]
-
 
 def quote_workload(
     store: Store, job: FutureJob, *, settings: EnergySettings | str | Path | None = None, now: datetime | None = None
@@ -217,30 +210,14 @@ def quote_workload(
     Raises InputError for a workload of which the store has neither runs at the default limit nor a class, where it is
     not clear on which model or cluster, and for a number of GPUs, a cap or an hour that cannot be.
     """
-    return quote_workloads(store, [job], settings=settings, now=now)[0]
-
-
-def quote_workloads(
-    store: Store,
-    jobs: Sequence[FutureJob],
-    *,
-    settings: EnergySettings | str | Path | None = None,
-    now: datetime | None = None,
-) -> list[Quote]:
-    """As `quote_workload`, for several choices beside each other: `pareto` marks those that no other one beats."""
     stated = find_settings(store.root, settings)
-    now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
-    grounds = cache(partial(ground, store, sensor=stated.sensor))
-    return with_pareto([_quote(_Basis.of(store, job, grounds), job, stated, now_ns) for job in jobs])
-
-
-def _quote(basis: _Basis, job: FutureJob, settings: EnergySettings, now_ns: int) -> Quote:
-    start_ns = now_ns
+    start_ns = now_ns = nanoseconds(datetime.now(UTC) if now is None else now)
+    basis = _Basis.of(store, job, partial(ground, store, sensor=stated.sensor))
     if isinstance(job.hour, datetime):
         start_ns = _start_ns(job.hour, now_ns)
     elif job.hour not in ("now", "greenest"):
         raise InputError(f'a start is a time with its zone, "now" or "greenest", not {job.hour!r}')
-    work = basis.work(settings, start_ns)
+    work = basis.work(stated, start_ns)
     quote = basis.default(work)
     if job.cap is not None:
         assert work.limit_w
@@ -253,7 +230,7 @@ def _quote(basis: _Basis, job: FutureJob, settings: EnergySettings, now_ns: int)
     work = replace(work, s=quote.s, j=quote.j, host_j=host_j)
     # What the hours to come emit is forecast, as the greenest start is.
     lasts_s = job.deadline_s if job.hour == "greenest" else quote.s.value + 1
-    best = starts(work, settings, start_ns, start_ns + round(lasts_s * 1e9))[-1]
+    best = starts(work, stated, start_ns, start_ns + round(lasts_s * 1e9))[-1]
     if best.g is None:
         return replace(quote, start_ns=start_ns, reason=best.reason if job.hour == "greenest" else None)
     return replace(quote, start_ns=best.start_ns, g=best.g)
@@ -557,3 +534,71 @@ def _bill(
     bill = priced(hours, rates, settings)
     grams, money = (None if bill[name].null_count() else float(bill[name].sum()) for name in ("co2e_g", "cost"))
     return grams, money
+
+
+# -- all that is known of a job ---------------------------------------------------------------------------------------
+
+
+NO_VERDICT = "none"
+
+
+@dataclass(frozen=True)
+class OneJob:
+    """A job. All of its `booked` are without pieces."""
+
+    answer: EnergyAnswer
+    elsewhere: Quoted | None
+    why_not: str | None
+    """Why nothing is known of `elsewhere`, in a sentence."""
+    gpus: pl.DataFrame
+    """The rows of `answer.gpus`, with the columns of `excess.job_places`, and `verdicts` (kinds of findings; "none"
+    where the GPU was judged, NULL where nobody judged it)."""
+
+    @property
+    def ends_ns(self) -> tuple[int, int]:
+        """From when to when it was metered, ns since 1970."""
+        return nanoseconds(self.answer.booked.since), nanoseconds(self.answer.booked.until)
+
+
+def job_offline(
+    store: Store,
+    job: str,
+    cluster: str | None = None,
+    *,
+    progress: Callable[[str], None] | None = None,
+    grounds: Callable[[str, SensorError], Ground] | None = None,
+) -> OneJob:
+    """As `one_job`, and asks nothing of the network."""
+    return one_job(store, job, EnergyQuestion(cluster, settings=offline(store)), progress=progress, grounds=grounds)
+
+
+def one_job(
+    store: Store,
+    job: str,
+    question: EnergyQuestion = ALL_ENERGY,
+    *,
+    progress: Callable[[str], None] | None = None,
+    grounds: Callable[[str, SensorError], Ground] | None = None,
+    engine: Engine = HERE,
+) -> OneJob:
+    """What is known of a job, or of all tasks of an array. `grounds`: as `quote` takes it; `engine`: where the parts of
+    its energy are made.
+
+    Raises InputError as `answers.energy`.
+    """
+    answer = energy(store, question=question, job=job, progress=progress, engine=engine)
+    elsewhere, why_not = None, None
+    try:
+        elsewhere = quote_job(store, job, answer, grounds=grounds)
+    except InputError as error:
+        why_not = str(error)
+    small = answer.booked.without_pieces
+    gpus = pl.DataFrame() if answer.gpus is None else answer.gpus
+    if elsewhere is not None:
+        gpus = gpus.join(elsewhere.places, on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
+    gpus = gpus.join(verdicts(store), on=["cluster", "gpu"], how="left", nulls_equal=True, maintain_order="left")
+    clusters = store.sql(f"SELECT DISTINCT cluster FROM judgements WHERE {OF_ALL_RUNS}").polars()["cluster"]
+    judged = clusters.cast(pl.String).to_list()
+    calm = pl.col("gpu").is_not_null() & pl.col("verdicts").is_null() & pl.col("cluster").is_in(judged)
+    gpus = gpus.with_columns(pl.when(calm).then(pl.lit(NO_VERDICT)).otherwise("verdicts").alias("verdicts"))
+    return OneJob(replace(answer, booked=small), elsewhere, why_not, gpus)

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ...analysis.energy.calibration import Calibration
     from ...analysis.energy.excess import FleetExcess
     from ...analysis.energy.held_idle import HeldIdle
-    from ...analysis.energy.one_job import OneJob
-    from ...analysis.energy.quote import Quoted
+    from ...analysis.energy.quote import OneJob, Quoted
     from ...analysis.engines import Engine
     from ...store import Store
 
@@ -70,7 +69,7 @@ def energy(
     a job or cluster that the store does not know, and where nothing was read in that time.
     """
     from ...analysis.energy import answers
-    from ...analysis.energy.one_job import one_job
+    from ...analysis.energy.quote import one_job
     from ..documents.energy import energy_document
     from ..documents.job import job_document
 

@@ -10,8 +10,8 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from ...analysis.contents import clusters
 from ...analysis.energy.answers import ALL, LENGTHS, By, EnergySummary, summary
-from ...analysis.energy.one_job import OneJob, job_offline
 from ...analysis.energy.options import Ground, ground
+from ...analysis.energy.quote import OneJob, job_offline
 from ...analysis.telemetry.extent import written
 from ...errors import InputError
 from ...store.power_sensors import SensorError

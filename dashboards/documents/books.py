@@ -10,8 +10,8 @@ from ...analysis.energy.answers import By, EnergySummary
 from ...analysis.energy.books import CLOSE, Balance, Booked
 from ...analysis.energy.calibration import Calibration
 from ...analysis.energy.carbon import NoFigure
+from ...analysis.energy.claims import JobProblem
 from ...analysis.energy.nodes import NodeProblem
-from ...analysis.energy.problems import JobProblem
 from ...analysis.energy.sensor import PowerSource, Problem
 from ...store.power_sensors import ErrorSource
 from ...store.vocabulary import CalibrationFinding

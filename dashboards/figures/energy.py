@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.energy.one_job import NO_VERDICT
+from ...analysis.energy.quote import NO_VERDICT
 from ..style import BLUE, GREY, ORANGE, RED, layout
 from ..words import MISSING, many, unit_of, with_interval, with_interval_in_unit
 from .drawing import Bar, Figure, Scatter, error_bars, figure_of

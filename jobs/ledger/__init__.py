@@ -19,19 +19,17 @@ from __future__ import annotations
 
 import atexit
 
-from .ledger import Ledger, LedgerOptions
-from .outlook import greenest_start
-from .spans import Span, SpanEnergy, Unmeasured, current
-from .totals import Total, Totals
+from .ledger import Ledger, LedgerOptions, greenest_start
+from .spans import Span, SpanEnergy, Total, Totals, Unmeasured, current
 
 __all__ = [
     "Ledger", "LedgerOptions", "Span", "SpanEnergy", "Total", "Totals", "Unmeasured", "budget", "close", "current",
-    "greenest_start", "look", "open", "problem", "quote", "quotes", "span", "totals",
+    "greenest_start", "look", "open", "problem", "quote", "span", "totals",
 ]  # fmt: skip
 
 _ledger = Ledger()  # of this process
 open, span, budget, totals = _ledger.open, _ledger.span, _ledger.budget, _ledger.totals  # noqa: A001 - as of a file
-quote, quotes, look, problem = _ledger.quote, _ledger.quotes, _ledger.look, _ledger.problem
+quote, look, problem = _ledger.quote, _ledger.look, _ledger.problem
 close = _ledger.close
 
 atexit.register(close)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...collectors.clock import Clock, SystemClock
-from ...errors import InputError
-from .spans import INHERITED, Parent, Span
+from ...errors import InputError, WhorlError
+from ...store.instants import nanoseconds
+from ...store.names import this_cluster
+from .spans import INHERITED, Budget, Limit, Parent, Span, Totals
 
 if TYPE_CHECKING:
+    from ...analysis.energy.carbon import Greenest
     from ...analysis.energy.options import Quote
     from ...collectors.backend import Backend
     from .book import Book
-    from .budgets import Budget, Limit
-    from .totals import Totals
 
+_HOUR_NS = 3_600_000_000_000
 _SETTINGS = "energy.toml"  # in a store
 
 
@@ -106,8 +110,6 @@ class Ledger:
         that is no number above 0, without any, for no `grams_per_kwh` that can be, and where the settings cannot be
         read.
         """
-        from .budgets import Budget, Limit
-
         site = self._options
         emissions: Callable[[int], float | None] | None = None
         if grams_per_kwh is not None:
@@ -115,9 +117,7 @@ class Ledger:
                 raise InputError(f"grams_per_kwh is a number of 0 or more, and not {grams_per_kwh!r}")
             emissions = lambda _: grams_per_kwh  # noqa: E731
         elif site.settings is not None or (site.store is not None and (Path(site.store) / _SETTINGS).is_file()):
-            from .outlook import emissions as of_settings
-
-            emissions = of_settings(site.settings, site.store, site.cluster)
+            emissions = _emissions(site.settings, site.store, site.cluster)
         limits = {Limit.JOULES: joules, Limit.GRAMS_PER_HOUR: grams_per_hour}
         return Budget(self._book, name, parent, limits=limits, emissions=emissions, on_over=on_over)
 
@@ -138,17 +138,16 @@ class Ledger:
         fields of `analysis.energy.quote.FutureJob`, as `time_s` and `model`. It is made from the runs and tuned curves
         of `store`, else of the ledger's. Raises InputError where there is no store, and for what cannot be quoted.
         """
-        if isinstance(cap, list) or isinstance(hour, list):
-            raise InputError("a quote is of one choice: ask for several with quotes(...)")
-        return self.quotes(workload, store=store, gpus=gpus, cap=cap, hour=hour, **job)[0]
-
-    def quotes(self, workload: str, *, store: str | Path | None = None, **choices: Any) -> list[Quote]:
-        """As `quote`, for several choices beside each other: lists of `cap`, `hour` and `gpus` (of numbers, or of lists
-        of names), in all combinations. `pareto` marks those that no other one beats in s, J and g."""
-        from .outlook import quotes
-
-        site = self._options
-        return quotes(store or site.store, site.settings, workload, **{"cluster": site.cluster} | choices)
+        store = store or self._options.store
+        if store is None:
+            raise InputError("a quote is from the runs in a store: ledger.open(store=...), or quote(..., store=...)")
+        try:
+            from ...analysis.energy.quote import FutureJob, quote_workload
+            from ...store import Store
+        except ModuleNotFoundError as error:
+            raise WhorlError(f"a quote needs the package {error.name}: install whorl with all it needs") from error
+        future: Any = FutureJob(workload, gpus, cap, hour, **{"cluster": self._options.cluster} | job)  # type: ignore[arg-type]
+        return quote_workload(Store.open(store), future, settings=self._options.settings)
 
     def totals(self) -> Totals:
         """What the spans that have ended used so far, by name and attributes. Waits as `Span.settle` does."""
@@ -177,6 +176,63 @@ class Ledger:
         book, self._working = self._working, None
         if book is not None:
             book.abandon()
+
+
+def _emissions(
+    settings: str | Path | None, store: str | Path | None, cluster: str | None
+) -> Callable[[int], float | None]:
+    """What a kWh that a GPU uses emits at a time (ns since 1970), g CO2e with the site's PUE; None where nobody knows.
+
+    By the settings in a file, else by those of the store. Raises InputError where they cannot be read.
+    """
+    from ...analysis.energy.carbon import grams_per_kwh
+    from ...analysis.energy.settings import find_settings
+
+    site, rules = cluster or this_cluster(), find_settings(Path(store or "."), settings)
+
+    @functools.lru_cache(maxsize=1)
+    def of_hour(hour: int) -> float | None:
+        factor = grams_per_kwh(rules, site, hour * _HOUR_NS)
+        return None if factor.g_per_kwh is None else factor.g_per_kwh * (factor.pue or 1.0)
+
+    of_hour(time.time_ns() // _HOUR_NS)  # what cannot be read shows here
+    return lambda at_ns: of_hour(at_ns // _HOUR_NS)
+
+
+def greenest_start(
+    settings: str | Path,
+    *,
+    hours: float,
+    watts: float,
+    deadline: datetime,
+    now: datetime | None = None,
+    cluster: str = "",
+    zone: str | None = None,
+) -> Greenest:
+    """The greenest start of a job of so many `hours` at so many `watts` that must end by `deadline`.
+
+    `settings` is an `energy.toml` with the zone and a file of hours (docs/energy.md). `deadline` and `now` (if not
+    given: the time now) need a time zone. The answer has `start_time` (None where nothing is known of the zone),
+    `saved_g` with its interval, and `reason`. Raises InputError where the job does not fit or a file cannot be used,
+    WhorlError where a service that the settings name does not answer, or a package for analysis is missing.
+    """
+    from ...analysis.energy.carbon import WaitingJob, greenest
+    from ...analysis.energy.settings import read_settings
+
+    began_ns, deadline_ns = _ns(now or datetime.now(UTC), "now"), _ns(deadline, "deadline")
+    job = WaitingJob(hours * 3600, watts, began_ns, deadline_ns, cluster, zone)
+    try:
+        return greenest(read_settings(Path(settings)), job)
+    except ModuleNotFoundError as error:
+        raise WhorlError(
+            f"the greenest start needs the package {error.name}: install whorl with all it needs"
+        ) from error
+
+
+def _ns(moment: datetime, name: str) -> int:
+    if moment.tzinfo is None:
+        raise InputError(f"{name} has no time zone: write datetime(..., tzinfo=UTC), or call .astimezone() of it")
+    return nanoseconds(moment)
 
 
 _LEDGERS: weakref.WeakSet[Ledger] = weakref.WeakSet()

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from whorl.analysis.energy.answers import By, EnergySummary, summary
-from whorl.analysis.energy.one_job import OneJob, one_job
+from whorl.analysis.energy.quote import OneJob, one_job
 from whorl.dashboards.document import Chart, Section, Table
 from whorl.dashboards.documents.books import TO_DO, balance_document
 from whorl.dashboards.documents.energy import days_chart, largest_chart, name_of, rows_table

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from whorl.analysis.energy.one_job import job_offline
 from whorl.analysis.energy.options import Ground, ground
+from whorl.analysis.energy.quote import job_offline
 from whorl.cli import cli
 from whorl.dashboards.app import energy as page
 from whorl.dashboards.app import reading

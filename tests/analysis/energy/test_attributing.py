@@ -13,8 +13,7 @@ import pytest
 
 from whorl.analysis.energy.attribute import JobReason
 from whorl.analysis.energy.books import add_up
-from whorl.analysis.energy.claims import profile_share
-from whorl.analysis.energy.problems import JobProblem
+from whorl.analysis.energy.claims import JobProblem, profile_share
 from whorl.analysis.energy.sensor import Problem
 from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, readings, store_of
 

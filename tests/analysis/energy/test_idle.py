@@ -14,7 +14,7 @@ import pytest
 from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
 from whorl.analysis.energy.books import EnergyQuestion
-from whorl.analysis.energy.problems import JobProblem
+from whorl.analysis.energy.claims import JobProblem
 from whorl.analysis.energy.sensor import IDLE_SOURCES, IdleSource, PowerSource, Problem, Readings
 from whorl.errors import InputError
 from whorl.tests.analysis.energy.stored import at, build, gpu, job, readings, store_of

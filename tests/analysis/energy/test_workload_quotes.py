@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import whorl
-from whorl.analysis.energy.quote import FutureJob, quote_workload, quote_workloads, workload_options
+from whorl.analysis.energy.quote import FutureJob, quote_workload, workload_options
 from whorl.analysis.power_classes import own_runs
 from whorl.cli import cli
 from whorl.cli.answers.measuring import measure
@@ -164,17 +164,14 @@ def test_a_quote_is_narrow_for_a_curve_wider_for_runs_alone_and_widest_for_a_cla
 def test_gpus_that_are_named_are_quoted_as_they_are(measured: Path) -> None:
     store = Store.open(measured)
     gpus = [str(row["gpu"]) for row in store.sql("select gpu from gpus_now order by gpu").to_pylist()]
-    jobs = FutureJob.choices("gemm-fp32", gpus=[1, gpus[:1], gpus[1:], gpus])
-    any_gpu, first, second, both = quote_workloads(store, jobs)
+    chosen: list[int | list[str]] = [1, gpus[:1], gpus[1:], gpus]
+    any_gpu, first, second, both = (quote_workload(store, FutureJob("gemm-fp32", gpus=which)) for which in chosen)
     assert first.s == second.s == any_gpu.s  # nobody compared them
     assert first.j is not None
     assert second.j is not None
     assert both.j is not None
     assert both.j.value == pytest.approx(first.j.value + second.j.value, rel=0.03)
     assert first.j != second.j
-    caps = FutureJob.choices("gemm-fp32", gpus=gpus, cap=["60%", 560])
-    assert [(job.gpus, job.cap) for job in caps] == [(gpus, "60%"), (gpus, 560)]
-    assert any(quote.pareto for quote in (first, second))
 
 
 @pytest.mark.long
@@ -200,16 +197,15 @@ def test_the_hour_decides_the_grams(measured: Path, tmp_path: Path) -> None:
     settings = tmp_path / "energy.toml"
     settings.write_text('zone = "DE"\nintensity = { file = "grid.csv", zone = "DE" }\n')
     noon = datetime(2030, 1, 1, 12)  # noqa: DTZ001 - UTC without zone, as times of a store
-    hours = ["now", "greenest", datetime(2030, 1, 2, 4, tzinfo=timezone(timedelta(hours=1)))]
-    jobs = FutureJob.choices("gemm-fp32", hour=hours)
-    now, best, third = quote_workloads(Store.open(measured), jobs, settings=settings, now=noon)
+    hours: tuple[Any, ...] = ("now", "greenest", datetime(2030, 1, 2, 4, tzinfo=timezone(timedelta(hours=1))))
+    jobs = (FutureJob("gemm-fp32", hour=hour) for hour in hours)
+    now, best, third = (quote_workload(Store.open(measured), job, settings=settings, now=noon) for job in jobs)
     for quote, g_per_kwh in ((now, 400), (best, 100), (third, 100)):
         assert quote.j is not None
         assert quote.g is not None
         assert quote.g.value == pytest.approx(g_per_kwh * quote.j.value / 3.6e6, rel=1e-3)
         assert quote.g.low < quote.g.value < quote.g.high
     assert best.start_ns == third.start_ns
-    assert [quote.pareto for quote in (now, best)] == [False, True]
 
 
 @pytest.mark.long(short=3)
