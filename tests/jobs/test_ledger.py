@@ -119,21 +119,6 @@ def test_spans_have_what_the_rule_gives_them_and_add_up(tree: list[tuple[int, in
     assert first.high_j is not None
 
 
-def test_children_and_own_add_up_to_the_parent() -> None:
-    bench = Bench(Board(square(100, 300, 0.7)), Board(steady(80)))
-    bench.to(2)
-    with bench.ledger.span("request") as request:
-        bench.to(3)
-        parts = [bench.span(3.1, 5), bench.span(5, 7.03)]
-        bench.to(9)
-    whole, own = request.figure(), request.figure(alone=True)
-    assert own.energy_j is not None
-    assert whole.energy_j == pytest.approx(own.energy_j + sum(part.energy_j or 0 for part in parts), rel=1e-12)
-    assert whole.method == "counter"
-    assert whole.measured == 1
-    assert whole.energy_j == pytest.approx(7 * 280, rel=0.03)
-
-
 # -- what the interval holds ------------------------------------------------------------------------------------
 
 
@@ -178,17 +163,6 @@ def test_the_interval_holds_the_true_energy(counter: bool) -> None:
     assert n > count(300, short=15)
     assert held / n > 0.95
     assert known / n > 0.3
-
-
-def test_a_wave_too_slow_to_be_a_beat_may_still_be_a_load_in_step_with_the_sensor() -> None:
-    wave = Board(lambda t: 150 + 75 * np.sin(2 * np.pi * t / 16), counter=False, model="NVIDIA A100-SXM4-80GB")
-    readings = wave.readings
-    half_used = {"utilization": 50, "power_window_ms": 25}
-    wave.readings = lambda at: readings(at) | half_used  # type: ignore[method-assign]
-    figure = Bench(wave).span(16, 18).figure()
-    assert figure.low_j is not None
-    assert figure.high_j is not None
-    assert figure.high_j - figure.low_j > 0.8 * (figure.energy_j or 0)  # of a GPU that is busy half of the time
 
 
 def test_what_is_too_short_for_the_sensor_has_bounds_and_no_figure() -> None:
@@ -289,30 +263,6 @@ def test_a_simulated_gpu_with_the_thread(simulated: Ledger) -> None:
     assert [(total.name, total.n) for total in ledger.totals()] == [("outer", 1)]
 
 
-def test_a_span_with_spans_inside_has_its_figure_as_soon_as_it_is_asked_for(simulated: Ledger) -> None:
-    seconds = 0.5
-    while True:
-        with simulated.span("request") as request:
-            with simulated.span("prefill") as prefill:
-                time.sleep(seconds)
-            with simulated.span("decode") as decode:
-                time.sleep(1.2 * seconds)
-        found = [request.figure(), prefill.figure(), decode.figure()]
-        reasons = [figure.reason for figure in found]
-        if not {"mostly gaps", "too short"}.intersection(reasons) or seconds > 8:
-            break
-        seconds *= 2  # the machine kept the ledger from reading
-    assert reasons == [None, None, None]
-    whole, *parts = (figure.energy_j or 0.0 for figure in found)
-    own = request.figure(alone=True)  # as a rule too short to be told from nothing
-    assert own.high_j is not None
-    assert sum(parts) - 0.5 <= whole <= sum(parts) + own.high_j + 0.5
-    with simulated.span("outer") as outer, simulated.span("inner") as inner:
-        outer.__exit__(None, None, None)
-        assert outer.figure().reason == "open"  # the span inside it has not ended
-    assert inner.ended_ns is not None
-
-
 def test_real_bindings_and_a_gpu_that_falls_off_the_bus(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model A100", "load 1 0.5")
     books = Ledger(gpus=[1])
@@ -390,16 +340,6 @@ def test_decorated_functions_of_every_kind(simulated: Ledger) -> None:
     assert list(some()) == [1, 2]
     assert asyncio.run(gathered()) == [1, 2]
     assert {tuple(total.attributes.items()): total.n for total in ledger.totals()} == {(("batch", 3),): 2, (): 3}
-
-
-def test_a_function_that_was_decorated_before_the_ledger_was_opened_counts_in_it() -> None:
-    @ledger.span("early")
-    def step() -> None: ...
-
-    ledger.open(backend="simulated", gpus=[0])
-    step()
-    assert [(total.name, total.n) for total in ledger.totals()] == [("early", 1)]
-    ledger.close()
 
 
 def test_exceptions_pass_and_generators_left_half_way_mislead_nobody(simulated: Ledger) -> None:
@@ -781,20 +721,6 @@ def test_spans_in_a_store_add_up_by_sql(tmp_path: Path, monkeypatch: pytest.Monk
     assert {row["state"] for row in totals.values()} == {"ended"}
     (total,) = ask(tmp_path / "s", "SELECT sum(own_j) AS j FROM spans WHERE name <> 'twin' GROUP BY trace_id")
     assert total["j"] == pytest.approx(1000 + 200, rel=0.02)
-
-
-def test_spans_of_processes_on_other_gpus_add_up(tmp_path: Path) -> None:
-    with copied_stores():
-        bench = Bench(Board(steady(200)), store=tmp_path / "s")
-        request = bench.span(2, 6)
-        other = Bench(Board(steady(100)), names=["GPU-9"], store=tmp_path / "s")
-        worker = other.span(3, 5, "worker", parent=request.traceparent)
-        for bench_beside in (bench, other):
-            bench_beside.ledger.close()
-    (row,) = ask(tmp_path / "s", "SELECT * FROM spans_total WHERE name = 'work'")
-    assert (row["spans"], row["twice"]) == (2, False)
-    assert row["total_j"] == pytest.approx((request.energy_j or 0) + (worker.energy_j or 0))
-    assert row["low_j"] == pytest.approx((request.low_j or 0) + (worker.low_j or 0))
 
 
 KILLED = """

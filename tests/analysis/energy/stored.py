@@ -12,9 +12,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from whorl.analysis.energy import problems
 from whorl.analysis.energy.attribute import PIECES, Attribution
-from whorl.analysis.energy.claims import read_claims, with_activity
+from whorl.analysis.energy.claims import of_store, read_claims, with_activity
 from whorl.analysis.energy.meter import Energies, Meters, meter_of_readings
 from whorl.analysis.energy.readings import meters_of_many
 from whorl.analysis.energy.sensor import Note, Readings
@@ -142,7 +141,7 @@ def books(store: Store, *, cuts: Sequence[int] = (), **of: Any) -> Books:
     split = Attribution(claims, cuts=cuts, **times)
     frames = split.pieces([split.split(meters_of_many(store, **of))])
     pieces = pl.concat([pl.DataFrame(schema=PIECES), *frames], rechunk=False)
-    more = problems.of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
+    more = of_store(store, split.metered, cluster=None, since_ns=-(2**62), until_ns=2**62)
     return Books(pieces, split.metered, pl.concat([split.problems, more]))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from whorl.analysis.energy.attribute import JobReason
 from whorl.analysis.energy.books import add_up
-from whorl.analysis.energy.claims import JobProblem, profile_share
+from whorl.analysis.energy.claims import JobProblem
 from whorl.analysis.energy.sensor import Problem
 from whorl.tests.analysis.energy.stored import Books, at, books, gpu, job, readings, store_of
 
@@ -120,12 +120,6 @@ def test_the_energy_of_jobs_and_of_idle_time(
     assert kinds.get("unattributed", 0.0) == pytest.approx(unattributed.get(case, 0.0), rel=0.05, abs=500)
 
 
-def test_a_piece_of_a_job_says_its_share_its_idle_energy_and_its_node(cases: Callable[[str], Books]) -> None:
-    row = cases("exclusive").pieces.filter(pl.col("kind") == "job").row(0, named=True)
-    assert row["idle_j"] == pytest.approx(200 * 50, rel=0.01)
-    assert (row["share"], row["node"]) == (1, "n0")
-
-
 @pytest.fixture(scope="module")
 def several(tmp_path_factory: pytest.TempPathFactory) -> Books:
     """The books of a store of several nodes, for the tests below: each looks at the GPUs and jobs of its own node."""
@@ -177,10 +171,6 @@ def test_jobs_without_readings_have_a_reason_and_no_zero(several: Books) -> None
     assert bounds["r1.0"] == pytest.approx(100 * 300)
 
 
-def test_a_job_may_name_its_gpu_by_node_and_slot(several: Books) -> None:
-    assert of_jobs(several)["p"] == pytest.approx(200 * 250, rel=0.01)
-
-
 def test_a_time_without_readings_is_not_called_idle_and_what_was_read_just_before_and_after_it_is(
     several: Books,
 ) -> None:
@@ -216,18 +206,6 @@ def test_mig_instances_share_by_their_profiles_and_by_activity_where_it_is_read(
     assert found["2"] == pytest.approx(200 * (50 * 2 / 7 + 200 * 1.8 / 2.4), rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("profile", "model", "share"),
-    [
-        ("1g.10gb", "A100", 1 / 7), ("7g.80gb", "H100", 1), ("1g.10gb+me", "H100", 1 / 7),
-        ("1c.3g.20gb", "A100", 3 / 7),
-        ("2g.12gb", "NVIDIA A30", 0.5), ("MIG 4g.40gb", None, 4 / 7), ("", "A100", None), (None, None, None),
-    ],
-)  # fmt: skip
-def test_the_share_of_a_mig_profile(profile: str | None, model: str | None, share: float | None) -> None:
-    assert profile_share(profile, model) == share
-
-
 def test_jobs_that_overlap_on_one_gpu_are_named(cases: Callable[[str], Books]) -> None:
     problem = cases("overlap").problems.row(0, named=True)
     assert (problem["problem"], problem["job_id"], problem["other_job_id"]) == (JobProblem.OVERLAP, "1", "2")
@@ -258,13 +236,6 @@ def test_jobs_known_by_their_processes_share_by_the_busy_time_of_these(tmp_path:
     found = made(tmp_path / "unknown", [load((200, 400, 250))], jobs)
     assert of_jobs(found)["2"] == pytest.approx(100 * 125, rel=0.01)
     assert found.problems["problem"].to_list() == [JobProblem.SHARE_NOT_KNOWN]
-
-
-def test_the_time_asked_for_cuts_jobs_and_idle_time(tmp_path: Path) -> None:
-    jobs = [job(1, "GPU-a", 200, 400)]
-    found = made(tmp_path, [load((200, 400, 250))], jobs, since_ns=at(300), until_ns=at(600))
-    assert of_jobs(found)["1"] == pytest.approx(100 * 250, rel=0.01)
-    assert of_kinds(found)["idle"] == pytest.approx(200 * 50, rel=0.03)
 
 
 def test_reloads_of_the_driver_and_refused_jobs_are_named(tmp_path: Path) -> None:

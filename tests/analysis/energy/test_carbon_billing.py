@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import duckdb
-import numpy as np
 import polars as pl
 import pytest
 
@@ -163,59 +161,3 @@ def test_embodied_grams_and_the_energy_of_the_host(tmp_path: Path) -> None:
 
 def _model(name: str) -> pl.DataFrame:
     return pl.DataFrame({"cluster": ["alpha"], "gpu": ["GPU-1"], "model": [name]})
-
-
-def test_pieces_that_are_not_cut_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "de.csv").write_text("zone,time,g_per_kwh\nDE,2026-01-01T00:00Z,500\nDE,2026-01-01T01:00Z,100\n")
-    settings = _settings(tmp_path, 'zone = "DE"\nintensity = "de.csv"')
-    with pytest.raises(ValueError, match="not cut where a rate changes"):
-        _priced(_pieces([0.5, 1.5], [3.6e6]), settings)
-    # The file is changed: the new values hold at once.
-    (tmp_path / "de.csv").write_text("zone,time,g_per_kwh\nDE,2026-01-01T00:00Z,300\n")
-    assert _priced(_pieces([0, 1], [3.6e6]), settings)["co2e_g"].to_list() == pytest.approx([300])
-
-
-def test_plain_sql_gives_the_same_grams_and_money(tmp_path: Path) -> None:
-    random = np.random.default_rng(3)
-    hours = [_MIDNIGHT + timedelta(hours=hour) for hour in range(72) if hour % 7 != 3]
-    rows = [f"{zone},{hour:%Y-%m-%d %H:%M:%S},{random.uniform(20, 700):.1f}" for zone in ("DE", "FR") for hour in hours]
-    (tmp_path / "grid.csv").write_text("zone,time,g_per_kwh\n" + "\n".join(rows) + "\n")
-    text = """
-    currency = "EUR"
-    intensity = "grid.csv"
-    [[zone]]
-    value = "FR"
-    cluster = "beta"
-    [[zone]]
-    value = "DE"
-    [[pue]]
-    value = 1.4
-    until = 2026-01-02
-    [[pue]]
-    value = 1.1
-    from = 2026-01-02
-    [[price]]
-    value = 0.30
-    cluster = "beta"
-    [[price]]
-    value = 0.25
-    """
-    settings = _settings(tmp_path, text)
-    edges = [*range(73)]
-    pieces = pl.concat([_pieces(edges, random.uniform(0, 1e6, 72).tolist(), name) for name in ("alpha", "beta")])
-    billed = _priced(pieces, settings)
-    answer = duckdb.execute(
-        f"""
-        select p.cluster,
-               sum(energy_j / 3.6e6 * pue * coalesce(h.g_per_kwh, if(p.cluster = 'beta', 44.18, 344.14))) as co2e_g,
-               sum(energy_j / 3.6e6 * pue * if(p.cluster = 'beta', 0.30, 0.25)) as cost
-        from (select *, if(began < timestamp '2026-01-02', 1.4, 1.1) as pue from pieces) p
-        left join read_csv('{tmp_path / "grid.csv"}') h
-          on h.zone = if(p.cluster = 'beta', 'FR', 'DE') and h."time" = date_trunc('hour', p.began)
-        group by p.cluster order by p.cluster
-        """
-    ).fetchall()
-    by_whorl = billed.group_by("cluster").agg(pl.col("co2e_g", "cost").sum()).sort("cluster").rows()
-    assert [row[0] for row in answer] == ["alpha", "beta"]
-    for sql, whorl in zip(answer, by_whorl, strict=True):
-        assert whorl[1:] == pytest.approx(sql[1:], rel=1e-12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -172,17 +171,3 @@ def test_cuts_and_meters_of_less_time_change_no_sum(case: Case, noon_and: int) -
     assert jobs[0]["allocation"].to_list() == jobs[1]["allocation"].to_list()
     for name in SUMS:
         np.testing.assert_allclose(jobs[0][name], jobs[1][name], rtol=1e-9, atol=1e-9 * energy)
-
-
-@settings(max_examples=count(25, short=6))
-@given(cases(), st.randoms(use_true_random=False))
-def test_the_order_of_the_jobs_changes_nothing(case: Case, random: Any) -> None:
-    order = list(range(case.jobs.height))
-    random.shuffle(order)
-    shuffled = Case(case.meter, case.jobs[order], case.cuts, case.since_ns, case.until_ns)
-    one, two = (
-        of.pieces().group_by("allocation").agg(pl.col(SUMS).sum()).sort("allocation") for of in (case, shuffled)
-    )
-    assert one["allocation"].to_list() == two["allocation"].to_list()
-    for name in SUMS:
-        np.testing.assert_allclose(one[name], two[name], rtol=1e-9, atol=1e-6)

@@ -101,25 +101,6 @@ def test_a_level_needs_peers_and_repeats() -> None:
     assert not levels(fingerprints(gpus=LEAST), limits()).is_empty()
 
 
-def test_runs_under_a_power_cap_are_no_evidence_of_what_jobs_take() -> None:
-    usual = fingerprints({3: 1.2})
-    capped = usual.filter(pl.col("workload") == "gemm").with_columns(
-        workload=pl.lit("gemm [150 W]"), value=2 * pl.col("value"), high=2 * pl.col("high"), n=pl.lit(1, pl.Int64)
-    )
-    named = usual.with_columns(pl.col("workload").replace({"gemm": "gemm [power limit not set]"}))
-    with_capped, without = (levels(rows, limits()) for rows in (pl.concat([named, capped]), usual))
-    assert with_capped.equals(without)
-
-
-def test_a_use_whose_workloads_disagree_is_known_less_well() -> None:
-    one = fingerprints()
-    slow_gemm = (pl.col("gpu") == gpu_name(3)) & (pl.col("workload") == "gemm") & (pl.col("figure") == "time")
-    other = one.with_columns(pl.when(slow_gemm).then(pl.col("value") * 1.2).otherwise("value").alias("value"))
-    alike, apart = (level(levels(rows, limits()), 3, Measure.TIME, use="compute") for rows in (one, other))
-    assert apart["x"] == pytest.approx(math.log(1.2) / 2)
-    assert apart["sd"] > 5 * alike["sd"]
-
-
 def test_the_error_of_sensors_is_the_spread_of_readings_below_the_limit_and_else_that_of_measured_boards() -> None:
     near, far = (levels(fingerprints(spread=one, gpus=64), limits(gpus=64)) for one in (0.001, 0.03))
     assert level(near, 3, Measure.ENERGY, use="compute")["sensor_sd"] < 0.003
@@ -141,21 +122,6 @@ def test_the_excess_of_a_slow_gpu_is_of_its_busy_time_and_energy_only() -> None:
     [gpu] = add_excess(rows, ["cluster", "gpu"]).to_dicts()
     assert gpu["excess_s_shown"]
     assert gpu["excess_j_shown"]
-
-
-def test_a_job_of_one_workload_is_compared_in_this_workload() -> None:
-    rows = fingerprints()
-    slow = (pl.col("gpu") == gpu_name(3)) & (pl.col("workload") == "stream") & (pl.col("figure") == "time")
-    found = levels(
-        rows.with_columns(pl.when(slow).then(pl.col("value") * 2).otherwise("value").alias("value")), limits()
-    )
-    ran = use((3, "a", 1.0, 0.02), (3, "b", 1.0, 0.02)).with_columns(
-        pl.when(pl.col("allocation") == "a").then(pl.lit("stream")).alias("workload")
-    )
-    own, other = excess(pieces(job(3, "a"), job(3, "b")), found, ran).sort("allocation").to_dicts()
-    assert own["excess_s"] == pytest.approx(1800)
-    assert own["basis"] == "stream"
-    assert other["excess_s"] == pytest.approx(0)
 
 
 def test_gpus_nodes_and_jobs_add_up_to_the_same_excess() -> None:
@@ -193,31 +159,6 @@ def test_what_is_not_known_is_null_with_a_reason() -> None:
     assert told["d"]["excess_j"] is None
     assert told["d"]["excess_j_reason"] == "sensor stuck"
     assert told["d"]["excess_s"] is not None
-
-
-def test_without_utilisation_the_excess_is_between_that_of_no_waiting_and_of_nothing_but_waiting() -> None:
-    found = levels(fingerprints({3: 1.25}), limits())
-    row = excess(pieces(job(3, "a", watts=200)), found, use((3, "a", None, None))).row(0, named=True)
-    assert row["excess_j_low"] < 0.2 * 150 * 3600 < row["excess_j"] < 0.2 * 200 * 3600 < row["excess_j_high"]
-
-
-def test_a_gpu_that_leaks_costs_while_nobody_has_it() -> None:
-    found = levels(fingerprints(None, {3: 1.25}), limits())
-    idle = job(3, "a", watts=62.5) | {"kind": "idle", "allocation": None, "idle_j": 62.5 * 3600}
-    row = excess(pieces(idle), found, use()).row(0, named=True)
-    assert row["excess_j"] == pytest.approx(12.5 * 3600)
-    assert row["excess_s"] is None
-
-
-def test_cost_follows_the_energy() -> None:
-    found = levels(fingerprints({3: 1.25}), limits())
-    priced = pieces(job(3, "a")).with_columns(cost=pl.lit(2.0), co2e_g=pl.lit(None, pl.Float64))
-    row = excess(priced, found, use((3, "a", 1.0, 0.1))).row(0, named=True)
-    assert row["excess_cost"] == pytest.approx(2.0 * row["excess_j"] / row["energy_j"])
-    assert row["excess_co2e_g"] is None
-    with_host = priced.with_columns(host_j=pl.col("energy_j"))
-    half = excess(with_host, found, use((3, "a", 1.0, 0.1))).row(0, named=True)
-    assert half["excess_cost"] == pytest.approx(row["excess_cost"] / 2)
 
 
 def test_the_others_of_a_job_wait_for_its_slowest_gpu_at_most_as_long_as_it_is_slower() -> None:

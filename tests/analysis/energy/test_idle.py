@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ import pytest
 
 from whorl.analysis.energy import answers
 from whorl.analysis.energy.answers import reconcile
-from whorl.analysis.energy.books import EnergyQuestion
 from whorl.analysis.energy.claims import JobProblem
 from whorl.analysis.energy.sensor import IDLE_SOURCES, IdleSource, PowerSource, Problem, Readings
-from whorl.errors import InputError
 from whorl.tests.analysis.energy.stored import at, build, gpu, job, readings, store_of
 from whorl.tests.sizes import sample
 
@@ -163,13 +160,6 @@ def test_a_pause_of_the_collector_is_no_problem_of_a_gpu(tmp_path: Path) -> None
     told = ("held-a", "read-a", "silent-a", "silent-b")
     both = (Problem.COUNTER_RESET, Problem.GAP)
     assert set(found.problems.select("gpu", "problem").rows()) == {(name, one) for name in told for one in both}
-
-
-def test_a_single_reading_is_told_as_such(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "S", [gpu("GPU-a")], [readings("GPU-a", [0], [50.0])], [])
-    (last,) = store.scan("telemetry").select("ts").collect()["ts"].to_list()
-    with pytest.raises(InputError, match="one reading of each GPU"):
-        answers.energy(store, question=EnergyQuestion(since=last - timedelta(days=30)))
 
 
 @pytest.mark.long

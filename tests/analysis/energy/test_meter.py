@@ -147,14 +147,6 @@ def test_windows_side_by_side_add_up(
         assert (np.array([parts.below_j, parts.above_j, parts.variance_j2]) >= 0).all()
 
 
-def test_a_window_beyond_the_readings_says_how_much_more_it_may_be() -> None:
-    meter = build("c", "g", readings([200.0] * 61))
-    outside = meter.over(np.array([NOON - 20 * S]), np.array([NOON + 60 * S]))
-    assert outside.energy_j[0] == pytest.approx(200 * 60)
-    assert outside.above_j[0] == pytest.approx(20 * 400)
-    assert outside.measured_s[0] == pytest.approx(60)
-
-
 def test_a_mean_of_a_second_is_placed_in_its_middle() -> None:
     work = (np.arange(0, 60, 0.1) > 20.0) & (np.arange(0, 60, 0.1) <= 40.0)
     true = np.where(work, 300.0, 50.0)
@@ -198,65 +190,7 @@ def test_a_mean_beside_another_reading_tells_what_the_sensor_sees() -> None:
     assert abs(found["energy_j"] - (5 * 50 + 5 * 300)) < 20
 
 
-def test_a_slow_sensor_is_slow_also_where_two_columns_have_its_reading() -> None:
-    watts, used = steps(0.05, 0.2)
-    unknown = np.full(len(watts), np.nan)
-    once, twice = (
-        build("c", "g", readings(watts, 0.05, window_s=unknown, instant_w=now, utilization=used), model="Tesla K80")
-        for now in (None, watts)
-    )
-    assert figures(twice, 5, 15) == figures(once, 5, 15)
-
-
-def test_the_most_of_a_gpu_counts_where_a_step_is_not_placed_exactly() -> None:
-    meter = build("c", "g", readings([50.0] * 10 + [350.0] * 10, 60.0))
-    found = figures(meter, 570, 900)  # work began somewhere between two readings
-    assert found["below_j"] > 300 * 60 / 8
-    half = 2 * found["variance_j2"] ** 0.5
-    for began in (541, 570, 599):
-        true = 350 * (900 - max(began, 570)) + 50 * max(began - 570, 0)
-        assert found["energy_j"] - found["below_j"] - half < true < found["energy_j"] + found["above_j"] + half
-
-
 # -- what the sensor does not see -----------------------------------------------------------------------------
-
-
-def test_steady_readings_at_full_use_are_narrow_and_at_half_use_wide() -> None:
-    for watts in (75.0, 210.0):
-        full = build("c", "g", readings([watts] * 600, 0.1))
-        half = build("c", "g", readings([watts] * 600, 0.1, utilization=np.full(600, 0.5)))
-        assert whole(full)["variance_j2"] < 1e-9
-        assert whole(half)["variance_j2"] ** 0.5 > 0.05 * whole(half)["energy_j"]
-
-
-def test_a_wave_too_slow_to_be_a_beat_may_still_be_a_load_in_step_with_the_sensor() -> None:
-    slow = 150 + 75 * np.sin(2 * np.pi * np.arange(600) * 0.1 / 16)
-    top = figures(build("c", "g", readings(slow, 0.1, utilization=np.full(600, 0.5))), 20, 22)
-    assert 2 * top["variance_j2"] ** 0.5 > 0.25 * top["energy_j"]  # half of the time may be a pause of 75 W
-
-
-def test_a_sensor_that_sees_all_of_the_time_leaves_nothing_unseen() -> None:
-    random = np.random.default_rng(3)
-    power = random.uniform(50, 400, 600)
-    part, all_of_it = (
-        build("c", "g", readings(power, 0.1, window_s=np.full(600, window), utilization=np.full(600, 0.5)))
-        for window in (0.025, 0.1)
-    )
-    assert whole(all_of_it)["variance_j2"] < 0.05 * whole(part)["variance_j2"]  # what is left is the lag of the ends
-    error = whole(part)["variance_j2"] ** 0.5
-    assert 0.5 < error / (power.std() * 0.1 * 600**0.5 * 0.75**0.5) < 2
-
-
-def test_readings_that_go_to_and_fro_do_not_make_a_long_window_worse() -> None:
-    """A load of 104.4 ms and a sensor of 100 ms: the readings beat with a period of 2.4 s."""
-    at = np.arange(0, 240, 0.1)
-    power = np.where((at / 0.1044) % 1 < 0.5, 190.0, 60.0)
-    power = np.convolve(power, np.ones(3) / 3, "same")
-    meter = build("c", "g", readings(power, 0.1, utilization=np.full(len(at), 0.5)))
-    long, short = figures(meter, 10, 230), figures(meter, 100, 105)
-    assert long["variance_j2"] ** 0.5 < 0.03 * long["energy_j"]
-    assert abs(long["energy_j"] - 220 * 125) < 2 * long["variance_j2"] ** 0.5
-    assert short["variance_j2"] ** 0.5 > 0.03 * short["energy_j"]
 
 
 # -- gaps -----------------------------------------------------------------------------------------------------
@@ -297,13 +231,6 @@ def test_a_counter_covers_a_gap_of_the_power() -> None:
     assert half["energy_j"] - half["below_j"] < true < half["energy_j"] + half["above_j"]
 
 
-def test_a_slower_rate_is_no_gap() -> None:
-    at = np.concatenate([np.arange(0, 600, 1), np.arange(600, 3600, 30)])
-    meter = build("c", "g", readings([200.0] * len(at), ts_ns=NOON + at * S))
-    assert meter.notes == ()
-    assert whole(meter)["measured_s"] == pytest.approx(3570)
-
-
 # -- the counter ----------------------------------------------------------------------------------------------
 
 STEADY = np.full(300, 200.0)
@@ -337,14 +264,6 @@ def test_a_counter_that_did_something_else_is_told_and_not_believed(change: obje
     assert found["below_j"] < 0.01 * found["energy_j"]
 
 
-def test_a_counter_that_never_moves_is_told_and_one_that_was_read_once_is_not() -> None:
-    once = np.where(np.arange(300) == 0, 5.0, np.nan)
-    for counter, found in ((np.full(300, 5.0), [Problem.COUNTER_STALE]), (once, [])):
-        meter = build("c", "g", readings(STEADY, counter_j=counter))
-        assert problems(meter) == found
-        assert whole(meter)["energy_j"] == pytest.approx(200 * 299, rel=1e-3)
-
-
 def test_one_odd_value_of_a_counter_is_left_out() -> None:
     for odd in (0.0, 1e12, 2.0**64 / 1000, -1e-3):
         counter = counted(STEADY)
@@ -352,19 +271,6 @@ def test_one_odd_value_of_a_counter_is_left_out() -> None:
         meter = build("c", "g", readings(STEADY, counter_j=counter))
         assert whole(meter)["energy_j"] == pytest.approx(200 * 299)
         assert meter.notes == ()
-
-
-def test_a_counter_that_comes_late_is_still_exact() -> None:
-    counter = counted(STEADY)[np.arange(300) // 5 * 5]  # a new value every 5 s
-    found = whole(build("c", "g", readings(STEADY, counter_j=counter)))
-    assert found["energy_j"] == pytest.approx(200 * 299)
-
-
-def test_a_gpu_with_only_a_counter_has_a_meter() -> None:
-    meter = build("c", "g", readings(np.full(300, np.nan), counter_j=counted(STEADY)))
-    assert whole(meter)["energy_j"] == pytest.approx(200 * 299)
-    assert figures(meter, 30, 60)["energy_j"] == pytest.approx(200 * 30)
-    assert whole(meter)["variance_j2"] == 0
 
 
 def test_counter_and_power_that_disagree_are_told_and_both_in_the_interval() -> None:
@@ -395,12 +301,6 @@ def test_a_sensor_that_stands_still_while_the_gpu_works_is_found() -> None:
     assert problems(meter) == [Problem.STUCK]
     still = build("c", "g", readings([46.19] * 200, utilization=np.zeros(200)))
     assert whole(still)["energy_j"] == pytest.approx(46.19 * 199)
-
-
-def test_a_sensor_that_reads_0_w_while_the_load_moves_is_not_called_stuck() -> None:
-    meter = build("c", "g", readings(np.zeros(400), utilization=(np.arange(400) // 50 % 2).astype(float)))
-    assert reason(meter) == Reason.ZERO
-    assert problems(meter) == [Problem.ZERO]
 
 
 def test_energy_of_which_nothing_is_known_may_be_all_that_a_board_can_draw() -> None:
@@ -474,14 +374,6 @@ def test_a_store_gives_a_meter_for_each_gpu_with_readings(store: Store) -> None:
     assert (part.first_ns, part.last_ns) == (NOON + S // 2, NOON + 20 * S)
     assert whole(part)["energy_j"] == pytest.approx(100 * 19.5)
     assert list(meters(store, since_ns=NOON + 100 * S)) == []
-
-
-def test_no_gpu_of_several_clusters_is_lost_whatever_their_names(store: Store) -> None:
-    of = [("c", "m"), ("c", "z"), ("d", "a"), ("d", "b")]
-    rows = [telemetry(gpu, np.full(60, 100_000)).with_columns(cluster=pl.lit(cluster)) for cluster, gpu in of]
-    store.append({"telemetry": pl.concat(rows).to_arrow()}, "one")
-    assert [(m.cluster, m.gpu) for m in meters(store)] == of
-    assert [(m.cluster, m.gpu) for m in meters(store, gpus=of)] == of
 
 
 @pytest.mark.long

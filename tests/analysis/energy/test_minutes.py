@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from whorl.analysis.energy.minutes import meters_by_day, write_minutes
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.merging import merge
-from whorl.store.replacing import Compactor
 from whorl.tests.analysis.energy.stored import S, at, gpu, job, readings, rows, store_of
 
 DAY_S, MINUTE_NS = 86_400, 60 * S
@@ -189,25 +187,6 @@ def test_pruned_days_keep_their_minutes(worked: Path) -> None:
     after = windows(worked)
     others = {key for key in over if key[0] != "GPU-1"}
     assert_same({key: after[key] for key in others}, {key: before[key] for key in others})
-
-
-@pytest.mark.long
-def test_a_killed_compaction_leaves_the_earlier_minutes_or_the_later(
-    worked: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made(worked)
-    Store.open(worked).append({"telemetry": readings("GPU-0", [BEGAN_S + 31_000.0], [60.0])}, "late")
-    by_readings = windows(worked)
-    stored = total(worked)
-    for step in ("beat", "switch"):
-        with monkeypatch.context() as patch:
-            patch.setattr(Compactor, step, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            with suppress(KeyboardInterrupt):
-                made(worked)
-        assert total(worked) == stored
-        assert_same(windows(worked), by_readings)
-    assert made(worked) == 1
-    assert_same(windows(worked), by_readings)
 
 
 @pytest.mark.long

@@ -128,18 +128,6 @@ def test_rows_made_in_small_parts_are_the_same(stored: Path, monkeypatch: pytest
     assert_same(stored, books(stored, monkeypatch, MANY, Here(1)), books(root, monkeypatch, MANY, Here(1)))
 
 
-@pytest.mark.long
-def test_readings_of_no_gpu_are_of_no_meter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = np.arange(0, 7_200, 30.0)
-    named = [readings(name, seconds.tolist(), (100 + seconds % 70).tolist()) for name in ("GPU-a", "GPU-b")]
-    nameless = readings(None, seconds.tolist(), [300.0] * len(seconds))
-    store_of(tmp_path / "S", [gpu("GPU-a"), gpu("GPU-b")], [*named, nameless], [job(1, "GPU-a", 60, 6_000)])
-    store_of(tmp_path / "N", [gpu("GPU-a"), gpu("GPU-b")], named, [job(1, "GPU-a", 60, 6_000)])
-    without = books(tmp_path / "N", monkeypatch, MANY, Here(1))
-    for size in (MANY, 100):
-        assert_same(tmp_path / "S", books(tmp_path / "S", monkeypatch, size, Here(1)), without)
-
-
 class Losing(Here):
     """An engine whose workers lose the disk when they make parts of a day."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -62,16 +61,6 @@ def test_its_books_are_those_of_reconcile_and_its_parts_add_up(found: EnergySumm
 
 
 @pytest.mark.long
-def test_of_very_many_rows_the_largest_are_kept(two_days: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROWS", 3)
-    found = summary(two_days)
-    kept, every = found.answers[By.JOB].rows, energy(two_days, By.JOB).rows
-    assert kept["kind"].to_list() == ["job"] * 3 + ["idle", "unattributed"]
-    assert_frame_equal(kept.head(3), every.head(3))
-    assert found.n[By.JOB] == every.height
-
-
-@pytest.mark.long
 def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_many(
     found: EnergySummary, two_days: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,30 +84,6 @@ def test_without_a_time_it_is_of_the_last_readings_and_of_fewer_where_there_are_
         part.answers[By.JOB].rows,
         energy(two_days, question=EnergyQuestion("c", part.booked.since, part.booked.until)).rows,
     )
-
-
-@pytest.mark.long
-def test_a_service_that_the_settings_name_is_not_asked(
-    two_days: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ask(*_: Any) -> Any:
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr("whorl.analysis.energy.services._ask", ask)
-    monkeypatch.setenv("ELECTRICITY_MAPS_KEY", "key")
-    (two_days.root / "energy.toml").write_text('zone = "DE"\n[electricity_maps]\n')
-    kept = ["zone,time,g_per_kwh", *(f"DE,2026-11-02T{hour:02d}:00:00Z,100" for hour in range(12, 24))]
-    (two_days.root / "electricity_maps.csv").write_text("\n".join(kept))
-    try:
-        with pytest.raises(AssertionError, match="network"):
-            energy(two_days)
-        found = summary(two_days)
-    finally:
-        (two_days.root / "energy.toml").unlink()
-    sources = found.booked.factors.select("basis", "source", "low_g_per_kwh").sort("basis").rows()
-    assert sources[0] == ("hours", "Electricity Maps", 100.0)
-    assert sources[1][0] == "table"
-    assert found.total["co2e_g"] > 0
 
 
 @pytest.mark.long

@@ -104,7 +104,3 @@ def test_a_workload_without_a_profile_says_why(options: dict[str, Any], reason: 
     rows = power_classes(profiles)
     assert rows["reason"].to_list() == [reason] * 2
     assert rows["power_class"].null_count() == 2
-
-
-def test_an_empty_store_has_no_profile(tmp_path: Path) -> None:
-    assert power_classes(power_profiles(new_store(tmp_path / "s"))).height == 0

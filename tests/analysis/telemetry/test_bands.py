@@ -57,13 +57,6 @@ def test_a_band_is_the_quantiles_of_means_and_the_extremes_of_readings(fleet: tu
     assert [(key[1], round(apart)) for key, apart in band.far] == [("GPU-07", -80)]
 
 
-def test_a_counter_of_a_band_is_its_rate(fleet: tuple[Store, Values]) -> None:
-    store, power = fleet
-    (band,) = bands(store, KEYS, ["energy_mj"], BEGAN, BEGAN + SECONDS * S, asked=GPUS).bands
-    assert band.levels[2, :-1] == pytest.approx(np.median(power) / 1000, rel=0.02)
-    assert np.isnan(band.levels[2, -1]), "the last stretch has no next one"
-
-
 def test_reasons_are_shares_of_the_gpus(fleet: tuple[Store, Values]) -> None:
     store, _ = fleet
     found = bands(store, KEYS, ["clock_event_reasons"], BEGAN, BEGAN + SECONDS * S, asked=GPUS)
@@ -81,14 +74,6 @@ def test_pruned_minutes_are_in_a_band_with_their_extremes(fleet: tuple[Store, Va
     assert found.readings == power.size - 120
     known = ~np.isnan(band.levels[2])
     assert band.levels[2][known] == pytest.approx(300.0, rel=0.02)
-
-
-def test_a_time_without_readings_is_no_number(fleet: tuple[Store, Values]) -> None:
-    store, _ = fleet
-    found = bands(store, KEYS, ["power_mw"], BEGAN - SECONDS * S, BEGAN + SECONDS * S, asked=GPUS)
-    (band,) = found.bands
-    assert np.isnan(band.levels[:, 0]).all()
-    assert band.gpus[0] == 0
 
 
 def test_too_many_readings_are_answered_from_fewer_gpus(

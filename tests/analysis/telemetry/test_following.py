@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from whorl.analysis.telemetry.extent import extent, last_hour, meant, newest
-from whorl.analysis.telemetry.lines import Line, following, lines, silent_since
+from whorl.analysis.telemetry.lines import Line, following, lines
 from whorl.analysis.telemetry.readings import Key
 from whorl.errors import QueryError
 from whorl.store import Store
@@ -58,28 +58,12 @@ def test_lines_that_are_added_to_are_as_if_read_at_once(store: Store) -> None:
     assert np.count_nonzero(np.isnan(every.value)) == 1
 
 
-def test_nothing_new_gives_no_line(store: Store) -> None:
-    with store.journal("n1", background=False) as journal:
-        journal.append_batch(_rows([0.0, 1.0]))
-        tail = following(store, KEYS, ["power_mw"], {KEYS[0]: BEGAN + S}, WIDTH, WINDOW)
-    assert tail.lines == ()
-    assert tail.last == {KEYS[0]: BEGAN + S}
-
-
 def test_after_a_long_sleep_only_the_window_is_read(store: Store) -> None:
     with store.journal("n1", background=False) as journal:
         journal.append_batch(_rows([float(one) for one in range(2000)]))
         tail = following(store, KEYS, ["power_mw"], {KEYS[0]: BEGAN + S}, WIDTH, WINDOW)
     assert tail.until - tail.since <= WINDOW + WIDTH
     assert tail.lines[0].ts[0] >= tail.since - 1
-
-
-def test_a_gpu_is_silent_after_some_of_its_steps() -> None:
-    last = {KEYS[0]: BEGAN, KEYS[1]: BEGAN}
-    steps: dict[Key, int | None] = {KEYS[0]: S // 10, KEYS[1]: 30 * S}
-    assert silent_since(last, steps, BEGAN + 5 * S) == {}
-    assert silent_since(last, steps, BEGAN + 60 * S) == {KEYS[0]: BEGAN}
-    assert silent_since(last, steps, BEGAN + 600 * S) == last
 
 
 def test_the_extent_counts_readings_in_journals(store: Store) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from whorl.analysis.telemetry.lines import Line, lines, points_of
+from whorl.analysis.telemetry.lines import Line, lines
 from whorl.errors import QueryError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
@@ -64,15 +64,6 @@ def test_a_null_is_a_gap_and_so_is_a_pause(store: Store) -> None:
     assert len(found) == 41
 
 
-def test_a_slow_metric_is_no_gap_between_its_readings(store: Store) -> None:
-    used = [10**9 if one % 10 == 0 else None for one in range(100)]
-    used[50] = None  # one reading failed
-    _fill(store, [float(one) for one in range(100)], memory_used=used, power_mw=[1000] * 100)
-    found = _points(_line(store, "memory_used"))
-    assert [round(at) for at, value in found if value is None] == [60]
-    assert len(found) == 10
-
-
 def test_a_spike_of_one_reading_stays_at_every_width(store: Store) -> None:
     power = np.full(20_000, 300_000)
     power[12_345] = 700_000
@@ -93,19 +84,6 @@ def test_a_counter_is_a_rate_and_no_spike_where_it_begins_anew(store: Store) -> 
     assert len(found) == 1 + 39 - 1
 
 
-def test_a_counter_has_no_rate_over_a_gap(store: Store) -> None:
-    seconds = [*map(float, range(20)), *map(float, range(80, 100))]
-    _fill(store, seconds, energy_mj=[round(10_000 * one) for one in seconds])
-    found = _points(_line(store, "energy_mj"))
-    assert [round(at) for at, value in found if value is None] == [81]
-    assert {value for _, value in found} == {10.0, None}
-
-
-def test_what_is_held_down_is_a_share_of_the_time(store: Store) -> None:
-    _fill(store, [0, 1, 2], power_violation_ns=[0, 250_000_000, 1_250_000_000])
-    assert _points(_line(store, "power_violation_ns")) == [(1, 25.0), (2, 100.0)]
-
-
 def test_the_reasons_of_a_mask_are_spans(store: Store) -> None:
     cap, idle = reason_bit("power_cap"), reason_bit("idle")
     held = [idle] * 5 + [cap] * 10 + [0] * 5 + [cap | idle] + [0] * 9
@@ -114,13 +92,6 @@ def test_the_reasons_of_a_mask_are_spans(store: Store) -> None:
     assert not found.lines
     spans = [(one.what, (one.began - BEGAN) // S, (one.ended - BEGAN) // S) for one in found.reasons]
     assert sorted(spans) == [("idle", 0, 5), ("idle", 20, 21), ("power_cap", 5, 15), ("power_cap", 20, 21)]
-
-
-def test_spans_too_near_to_be_seen_apart_are_one_that_says_how_many(store: Store) -> None:
-    held = [reason_bit("power_cap") * (one % 2) for one in range(100)]
-    _fill(store, [float(one) for one in range(100)], clock_event_reasons=held)
-    (one,) = lines(store, [KEY], ["clock_event_reasons"], BEGAN, BEGAN + 100 * S, width_ns=10 * S).reasons
-    assert (one.times, one.lasted_ns) == (50, 50 * S)
 
 
 def test_marks_of_sensors_are_spans(store: Store) -> None:
@@ -160,17 +131,6 @@ def test_pruned_minutes_show_their_lowest_and_highest_value_beside_readings(prun
     assert max(at for at, _ in points) == 599
 
 
-def test_a_counter_of_pruned_minutes_keeps_its_rate(pruned: Store) -> None:
-    points = _points(_line(pruned, "energy_mj"))
-    assert [value for _, value in points if value is not None] == pytest.approx([200.0] * (4 + 299))
-    assert points[0][0] == 30
-
-
-def test_a_bit_of_a_pruned_minute_holds_that_minute(pruned: Store) -> None:
-    (one,) = lines(pruned, [KEY], ["clock_event_reasons"], BEGAN, BEGAN + 600 * S).reasons
-    assert ((one.began - BEGAN) // S, (one.ended - BEGAN) // S) == (60, 120)
-
-
 @pytest.mark.long
 def test_readings_in_a_journal_are_there_at_once(store: Store) -> None:
     _fill(store, [0, 1, 2], power_mw=[1000, 1000, 1000])
@@ -189,18 +149,6 @@ def test_two_gpus_of_one_name_in_two_clusters_are_two_lines(store: Store) -> Non
     assert told == [("d", [2.0, 2.0]), ("c", [1.0, 1.0]), ("e", [])]
 
 
-def test_readings_just_outside_the_range_let_a_line_enter_and_leave_it(store: Store) -> None:
-    _fill(store, [0.0, 10.0, 20.0, 30.0], power_mw=[1000, 2000, 3000, 4000])
-    line = _line(store, "power_mw", 12, 18)
-    assert [at for at, _ in _points(line)] == [0, 10, 20, 30]
-    assert line.readings == 0
-
-
-def test_an_unknown_metric_is_told(store: Store) -> None:
-    with pytest.raises(QueryError, match="there is no metric 'power'"):
-        lines(store, [KEY], ["power"], 0, 1)
-
-
 def test_too_many_readings_are_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     _fill(store, [float(one) for one in range(100)], power_mw=[1] * 100)
     monkeypatch.setattr("whorl.analysis.telemetry.readings.MOST_ROWS", 50)
@@ -214,16 +162,3 @@ def test_many_rows_are_read_a_gpu_at_a_time(store: Store, monkeypatch: pytest.Mo
     monkeypatch.setattr("whorl.analysis.telemetry.readings._AT_ONCE", 150)
     found = lines(store, [KEY, ("c", "GPU-b")], ["power_mw"], BEGAN, BEGAN + 100 * S)
     assert [one.readings for one in found.lines] == [100, 100]
-
-
-def test_hostile_names_are_only_names(store: Store) -> None:
-    hostile = "x'; DROP TABLE runs; --<b>"
-    _fill(store, [0, 1], hostile, power_mw=[1000, 1000])
-    found = lines(store, [("c", hostile)], ["power_mw"], BEGAN, BEGAN + S * 5)
-    assert found.lines[0].readings == 2
-
-
-@pytest.mark.parametrize("n", [1, 16, 48, 10_000])
-def test_all_lines_together_have_a_bounded_number_of_points(n: int) -> None:
-    assert 100 < points_of(n) <= 4000
-    assert n > 125 or n * points_of(n) <= 30_000
