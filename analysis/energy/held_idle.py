@@ -8,7 +8,7 @@ work that reads files or waits for other GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from ...errors import InputError
 from ...store.catalog import quoted
 from ...store.instants import date_of_ns, in_sql, nanoseconds, times_of_ns
-from ...store.metrics import BOARD_POWER, board_power_mw
 from ...store.vocabulary import Code
 from .attribute import PIECES, Kind, cut_apart
 from .billing import cuts as changes
@@ -29,8 +28,8 @@ from .billing import priced, rates_between
 from .boards import board_errors
 from .books import COSTS, add_up, lacking_code
 from .meter import Meters
-from .minutes import meters_by_day
-from .readings import covered
+from .readings import covered, metered_readings
+from .sensor import Readings
 from .settings import EnergySettings, find_settings
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ _OF_LIMIT = 0.3
 _LONGEST_NS = 300 * 10**9
 """A reading tells of the time to the next one if that is at most so far away, and at most `_USUAL` usual distances."""
 _USUAL = 3
-_DAY_NS = 86_400 * 10**9
-_GPUS_AND_NS = 64 * _DAY_NS  # GPUs x time whose readings are in memory at once
 
 Times = NDArray[np.int64]
 
@@ -121,11 +118,10 @@ _COLUMNS = ", ".join(name for name in _OF_GPU if name not in ("shared", "idle_si
 _IDLE = ("idle_s", "idle_low_s", "idle_high_s", "idle_gpu_s")
 _ENERGY = ("energy_j", "low_j", "high_j", "co2e_g", "cost")
 _KEYS = ["cluster", "gpu"]
-_NO_USE = pl.DataFrame(
-    schema={"held": pl.UInt32, "read_s": pl.Float64, "readings": pl.Int64, "idle_s": pl.Float64,
-            "idle_low_s": pl.Float64, "idle_high_s": pl.Float64, "idle_since": pl.Int64, "has_readings": pl.Boolean}
-)  # fmt: skip
-_NO_STRETCH = pl.DataFrame(schema={"held": pl.UInt32, "began_ns": pl.Int64, "ended_ns": pl.Int64})
+_USE = {
+    "held": pl.UInt32, "read_s": pl.Float64, "readings": pl.Int64, "idle_s": pl.Float64, "idle_low_s": pl.Float64,
+    "idle_high_s": pl.Float64, "idle_since": pl.Int64, "has_readings": pl.Boolean,
+}  # fmt: skip
 _REASONS = ("carbon_reason", "cost_reason")
 _PIECE = (*PIECES, "held", "job_id", *COSTS, *_REASONS)
 
@@ -146,34 +142,20 @@ def held_idle(
     settings = find_settings(store.root, options.settings)
     errors = board_errors(store, settings.sensor)
     rates = rates_between(settings, since_ns, until_ns, held["cluster"].unique().sort().to_list())
-    days = since_ns // _DAY_NS * _DAY_NS, -(-until_ns // _DAY_NS) * _DAY_NS
-
-    def read(since_ns: int, until_ns: int, times: Mapping[Any, Times]) -> Iterator[Meters]:
-        """The meters of these GPUs, with `times` at which their energy is asked for."""
-        by_day = meters_by_day(
-            store, times.__getitem__, gpus=times, since_ns=since_ns, until_ns=until_ns, progress=progress
-        )
-        return (meters.calibrated(errors.calibrated) for meters in by_day) if times else iter(())
-
-    whole_gpus = held.filter(~pl.col("instance")).select(*_KEYS, "held", "from_ns", "to_ns")
-    claims = dict(whole_gpus.group_by(_KEYS, maintain_order=True))
-    bounds = _bounds(read(*days, dict.fromkeys(claims, np.zeros(0, np.int64))))
-    uses, idle = [_NO_USE], [_NO_STRETCH]
-    for part in (
-        whole_gpus.select(_KEYS).unique(maintain_order=True).iter_slices(max(1, _GPUS_AND_NS // (days[1] - days[0])))
-    ):
-        readings = _readings(store, part["gpu"].to_list(), since_ns, until_ns)
-        for key, of_gpu in readings.group_by(_KEYS, maintain_order=True):
-            if key in claims:
-                use, unused = _use(claims[key], of_gpu, bounds.get(key, {}), options.least_s)
-                uses.append(use)
-                idle.append(unused)
-    stretches = _cut(pl.concat(idle), held, np.union1d(changes(rates), np.arange(*days, _DAY_NS)))
-    ends = stretches.group_by(_KEYS).agg(pl.concat_list("began_ns", "ended_ns").explode().alias("at"))
-    times = {(cluster, gpu): np.array(at, np.int64) for cluster, gpu, at in ends.iter_rows()}
-    billed = [
-        priced(_pieces(meters, stretches), rates, settings).select(_PIECE) for meters in read(since_ns, until_ns, times)
-    ]
+    whole_gpus = held.filter(~pl.col("instance"))
+    claims = {(str(cluster), str(gpu)): part for (cluster, gpu), part in whole_gpus.group_by(_KEYS)}
+    around = since_ns - _LONGEST_NS, until_ns + _LONGEST_NS
+    uses, billed = [pl.DataFrame(schema=_USE)], []
+    read = metered_readings(store, gpus=claims, since_ns=around[0], until_ns=around[1]) if claims else ()
+    for number, (readings, meter) in enumerate(read, start=1):
+        if progress is not None:
+            progress(f"metering GPUs: {number:,} of {len(claims):,}")
+        of_gpu = claims[meter.gpus[0]]
+        use, row, began, ended = _use(of_gpu, readings, _most_idle_w(meter), options.least_s)
+        uses.append(use)
+        part, began, ended = cut_apart(began, ended, changes(rates))
+        pieces_of_gpu = _pieces(meter.calibrated(errors.calibrated), of_gpu[row[part]], began, ended)
+        billed.append(priced(pieces_of_gpu, rates, settings).select(_PIECE))
     pieces = pl.concat(billed) if billed else None
     lacking = [None if pieces is None else lacking_code(pieces, name) for name in _REASONS]
     gpus = _with_reasons(held.join(pl.concat(uses), on="held", how="left", maintain_order="left"))
@@ -254,64 +236,25 @@ def _held(store: Store, options: IdleOptions, since_ns: int, until_ns: int) -> t
 # -- readings -------------------------------------------------------------------------------------------------
 
 
-def _readings(store: Store, gpus: Sequence[str], since_ns: int, until_ns: int) -> pl.DataFrame:
-    """Readings of GPUs, in order: cluster, gpu, ts_ns, utilization (highest of a pruned minute) and power_w."""
-    near = pl.col("ts").is_between(
-        pl.lit(date_of_ns(since_ns - _LONGEST_NS)), pl.lit(date_of_ns(until_ns + _LONGEST_NS))
-    ) & pl.col("gpu").is_in(gpus)
-    ts_ns = pl.col("ts").dt.epoch("ns")
-    watts = board_power_mw() / 1000
-    parts = [
-        store.collect(
-            store.scan("telemetry").filter(near)
-            .select("cluster", "gpu", ts_ns.alias("ts_ns"), "utilization", watts.alias("power_w"))
-        )
-    ]  # fmt: skip
-    if store.files("telemetry_minutes"):
-        means = pl.coalesce(*(f"{name}_mean" for name in BOARD_POWER)) / 1000
-        for seconds in (0, 59):  # a minute stands for its begin and its end
-            minutes = store.scan("telemetry_minutes").filter(near)
-            shifted = (ts_ns + seconds * 10**9).alias("ts_ns")
-            columns = (pl.col("utilization_max").alias("utilization"), means.alias("power_w"))
-            parts.append(store.collect(minutes.select("cluster", "gpu", shifted, *columns)))
-    rows = pl.concat(parts, how="vertical_relaxed")
-    return rows.sort(*_KEYS, "ts_ns").unique([*_KEYS, "ts_ns"], keep="first", maintain_order=True)
-
-
-def _bounds(read: Iterator[Meters]) -> dict[tuple[Any, ...], dict[int, float]]:
-    """By GPU and day (since 1970), what it draws at most without work, W; NaN where neither that nor a limit is known.
-
-    A GPU that is not seen without work on a day has the mean of its other days.
-    """
-    of_gpu: dict[tuple[Any, ...], list[tuple[int, float, float]]] = {}
-    for meters in read:
-        days = zip(meters.first_ns // _DAY_NS, meters.idle_w, meters.limit_w, strict=True)
-        for key, (day, idle_w, limit_w) in zip(meters.gpus, days, strict=True):
-            of_gpu.setdefault(key, []).append((int(day), float(idle_w), float(limit_w)))
-    bounds = {}
-    for key, figures in of_gpu.items():
-        day, idle_w, limit_w = map(np.array, zip(*figures, strict=True))
-        unknown = np.isnan(idle_w)
-        idle_w[unknown] = np.nan if unknown.all() else idle_w[~unknown].mean()
-        to_limit = np.maximum(np.nan_to_num(limit_w - idle_w), 0.0)
-        most_w = np.where(np.isnan(idle_w), _OF_LIMIT * limit_w, idle_w + POWER_SHARE * to_limit)
-        bounds[key] = dict(zip(day.tolist(), most_w.tolist(), strict=True))
-    return bounds
+def _most_idle_w(meter: Meters) -> float:
+    """What a GPU draws at most without work, W; NaN where neither that nor its power limit is known."""
+    idle_w, limit_w = float(meter.idle_w[0]), float(meter.limit_w[0])
+    if np.isnan(idle_w):
+        return _OF_LIMIT * limit_w
+    return idle_w + POWER_SHARE * max(float(np.nan_to_num(limit_w - idle_w)), 0.0)
 
 
 def _use(
-    claims: pl.DataFrame, readings: pl.DataFrame, bounds: Mapping[int, float], least_s: float
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """How the claims of a GPU used it: columns of `_NO_USE`; and the stretches without use: held, began_ns, ended_ns.
+    claims: pl.DataFrame, readings: Readings, most_w: float, least_s: float
+) -> tuple[pl.DataFrame, NDArray[np.int64], Times, Times]:
+    """How the claims of a GPU used it: columns `_USE`; and the stretches without use: the claim, from when, to when.
 
-    `bounds`: by day, up to which power it is idle (NaN: at any).
+    `most_w`: up to which power it is idle (NaN: at any).
     """
-    all_ns, useful = readings["ts_ns"].to_numpy(), readings.drop_nulls("utilization")
-    ts_ns = useful["ts_ns"].to_numpy()
-    watts = useful["power_w"].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    days, of_day = np.unique(ts_ns // _DAY_NS, return_inverse=True)
-    most_w = np.array([bounds.get(day, np.nan) for day in days.tolist()])[of_day]
-    idle = (useful["utilization"].to_numpy() == 0) & ~(watts > most_w)
+    useful, instant_w = ~np.isnan(readings.utilization), readings.instant_w
+    ts_ns = readings.ts_ns[useful]
+    watts = readings.power_w if instant_w is None else np.where(np.isnan(instant_w), readings.power_w, instant_w)
+    idle = (readings.utilization[useful] == 0) & ~(watts[useful] > most_w)
     steps = np.diff(ts_ns)
     longest_ns = np.clip(_USUAL * np.median(steps), 10**9, _LONGEST_NS) if len(steps) else 0
     told_ns = np.where(steps <= longest_ns, steps, 0)  # how much time the readings at its ends tell of
@@ -324,7 +267,8 @@ def _use(
         """(claims, stretches) with this part of the time to the readings beside a stretch, which may be idle too."""
         began = ts_ns[first] - (part * beside_ns[first]).astype(np.int64)
         ended = ts_ns[last] + (part * beside_ns[last + 1]).astype(np.int64)
-        return tuple(np.clip(end, from_ns[:, None], to_ns[:, None]) for end in (began, ended))
+        low, high = from_ns[:, None], to_ns[:, None]
+        return np.clip(began, low, high), np.clip(ended, low, high)
 
     began, ended = clipped(0.5)
     upto = np.searchsorted(ts_ns, to_ns, "right")
@@ -335,56 +279,38 @@ def _use(
     latest = np.where(number > 0, ts_ns[np.maximum(upto, 1) - 1] if len(ts_ns) else to_ns, to_ns)
     since, until = (np.where(counts, end, -1).max(axis=1, initial=-1) for end in (began, ended))
     seconds = {
-        name: np.where(reads > 0, ((bounds[1] - bounds[0]) * counts).sum(axis=1) / 1e9, np.nan)
-        for name, bounds in (("idle_s", (began, ended)), ("idle_low_s", clipped(0.0)), ("idle_high_s", clipped(1.0)))
+        name: np.where(reads > 0, ((ends[1] - ends[0]) * counts).sum(axis=1) / 1e9, np.nan)
+        for name, ends in (("idle_s", (began, ended)), ("idle_low_s", clipped(0.0)), ("idle_high_s", clipped(1.0)))
     }
     use = claims.select("held").with_columns(
         pl.Series("read_s", reads), pl.Series("readings", number),
         *(pl.Series(name, values).fill_nan(None) for name, values in seconds.items()),
         pl.Series("idle_since", np.where(until >= latest, since, -1)).replace(-1, None),
-        pl.Series("has_readings", np.searchsorted(all_ns, to_ns, "right") > np.searchsorted(all_ns, from_ns)),
+        pl.Series("has_readings", np.diff(np.searchsorted(readings.ts_ns, [from_ns, to_ns + 1]), axis=0)[0] > 0),
     )  # fmt: skip
-    of_claim = claims["held"].gather(held)
-    return use, pl.DataFrame({"held": of_claim, "began_ns": began[held, stretch], "ended_ns": ended[held, stretch]})
+    return use, held, began[held, stretch], ended[held, stretch]
 
 
 # -- what it cost ---------------------------------------------------------------------------------------------
 
 
-def _cut(stretches: pl.DataFrame, held: pl.DataFrame, cuts: Times) -> pl.DataFrame:
-    """Stretches with the GPU and the allocation, cut apart at some times (ns, sorted)."""
-    row, began, ended = cut_apart(stretches["began_ns"].to_numpy(), stretches["ended_ns"].to_numpy(), cuts)
-    of_claim = held.select("held", *_KEYS, "node", "allocation", "job_id", "share")
-    parts = pl.DataFrame({"held": stretches["held"].gather(row), "began_ns": began, "ended_ns": ended})
-    return parts.join(of_claim, on="held", maintain_order="left").filter(pl.col("share").is_not_null())
-
-
-def _pieces(meters: Meters, stretches: pl.DataFrame) -> pl.DataFrame:
-    """The energy of the stretches of a day and its GPUs: `attribute.PIECES`, held and job_id."""
-    numbers = pl.DataFrame(
-        {
-            "cluster": [cluster for cluster, _ in meters.gpus], "gpu": [gpu for _, gpu in meters.gpus],
-            "number": np.arange(len(meters)), "day": meters.first_ns // _DAY_NS,
-        },
-        schema_overrides=dict.fromkeys(_KEYS, pl.String),
-    )  # fmt: skip
-    of_day = stretches.with_columns((pl.col("began_ns") // _DAY_NS).alias("day"))
-    rows = of_day.join(numbers, on=[*_KEYS, "day"], nulls_equal=True, maintain_order="left")
-    energies = meters.over(*(rows[name].to_numpy() for name in ("number", "began_ns", "ended_ns")))
+def _pieces(meter: Meters, claims: pl.DataFrame, began_ns: Times, ended_ns: Times) -> pl.DataFrame:
+    """The energy of stretches of a GPU, of claims with a share: `attribute.PIECES`, held and job_id."""
+    energies = meter.over(np.zeros(len(claims), np.int64), began_ns, ended_ns)
     figures = {
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "sensed_s": energies.measured_s,
         "measured_s": energies.measured_s,
     }  # fmt: skip
-    return rows.with_columns(
-        times_of_ns(pl.col("began_ns")).alias("began"),
-        times_of_ns(pl.col("ended_ns")).alias("ended"),
+    return claims.with_columns(
+        times_of_ns(pl.Series("began", began_ns)).alias("began"),
+        times_of_ns(pl.Series("ended", ended_ns)).alias("ended"),
         pl.lit(Kind.JOB.value).alias("kind"),
         *(pl.Series(name, values) * pl.col("share") for name, values in figures.items()),
         pl.Series("method", np.where(energies.counter_s * 2 >= energies.measured_s, "counter", "power")),
         pl.Series("reason", energies.reason.astype(np.str_), pl.String).replace({"": None}),
         *(pl.lit(None, PIECES[name]).alias(name) for name in PIECES if name.startswith("idle_")),
-    )
+    ).filter(pl.col("share").is_not_null())
 
 
 def _with_reasons(gpus: pl.DataFrame) -> pl.DataFrame:

@@ -76,6 +76,30 @@ def meters_of_many(
 
     `gpus` keeps only these: cluster and GPU of each; `names` those of a range. Raises StoreError.
     """
+    together, rows, lasted = list[Meters](), 0, 0
+    of_gpus = metered_readings(store, cluster=cluster, gpus=gpus, since_ns=since_ns, until_ns=until_ns, names=names)
+    for readings, meter in of_gpus:
+        lasts = int(readings.ts_ns[-1] - readings.ts_ns[0])
+        if together and (rows + len(readings.ts_ns) > _ROWS or lasted + lasts > _LONGEST_NS):
+            yield from filter(len, [Meters.joined(together).between(since_ns, until_ns)])
+            together, rows, lasted = [], 0, 0
+        together.append(meter)
+        rows, lasted = rows + len(readings.ts_ns), lasted + lasts
+    if together:
+        yield from filter(len, [Meters.joined(together).between(since_ns, until_ns)])
+
+
+def metered_readings(
+    store: Store,
+    *,
+    cluster: str | None = None,
+    gpus: Collection[tuple[str, str]] | None = None,
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+    names: GpuRange = ALL_GPUS,
+) -> Iterator[tuple[Readings, Meters]]:
+    """As `meters_of_many`, GPU by GPU: its readings, those shortly before and after the time too, and its meter of all
+    of them."""
     within = _bounds(since_ns, until_ns)
     listed = None if gpus is None else list({gpu for _, gpu in gpus})
     tables = {
@@ -94,18 +118,10 @@ def meters_of_many(
     boards, noticed = _boards(store, gpus), _noticed(store, cluster, since_ns, until_ns)
     part = (pl.col("len").cum_sum() - 1) // _ROWS
     for chunk in counts.with_columns(part.alias("part")).partition_by("part", maintain_order=True):
-        together, lasted = list[Meters](), 0
         for key, readings in _chunk(store, tables, chunk):
             first, last = readings.ts_ns[[0, -1]].tolist()
             notes = (note for note in noticed.get(key, ()) if first <= note.began_ns <= last)
-            if together and lasted + last - first > _LONGEST_NS:
-                yield Meters.joined(together)
-                together, lasted = [], 0
-            together.append(meter_of_readings(key, readings, *boards.get(key, (None, None)), notes))
-            lasted += last - first
-        meters = Meters.joined(together).between(since_ns, until_ns)
-        if len(meters):
-            yield meters
+            yield readings, meter_of_readings(key, readings, *boards.get(key, (None, None)), notes)
 
 
 def covered(store: Store, *, cluster: str | None = None) -> pl.DataFrame:

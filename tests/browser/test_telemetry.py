@@ -140,7 +140,7 @@ def test_a_page_follows_a_collector_and_says_when_it_stopped(
     from whorl.dashboards.serving import Server
     from whorl.store import Store
 
-    monkeypatch.setattr("whorl.analysis.telemetry.following._PAUSE_NS", 3_000_000_000)
+    monkeypatch.setattr("whorl.analysis.telemetry.lines._PAUSE_NS", 3_000_000_000)
     page = window.new_page()
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
