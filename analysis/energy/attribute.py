@@ -118,7 +118,6 @@ _LONG_S = 60  # what was read just before and after a longer gap counts, though 
 _ANY_W = 1e9  # more than any GPU draws: where nothing bounds its idle power but what it drew
 _MINUTE_NS = 60_000_000_000
 _MOST_MINUTES = 1_000_000  # of one GPU: longer times, of clocks that were wrong, are looked at in coarser steps
-_ROWS = 100_000  # of a frame of pieces, about
 _KEYS = ["cluster", "gpu"]
 _BY_ENERGY = ("below_j", "above_j", "variance_j2", "sensed_j")
 """What goes with the energy of a part of a span; the other figures go by its share of the GPU."""
@@ -225,23 +224,12 @@ class Attribution:
 
     def split(self, read: Iterable[Meters]) -> SplitEnergy:
         """What meters show, split among the claims of their GPUs. It does not change this attribution."""
-        measured: list[_Measured] = []
-        empty, notes = SplitEnergy(), list[_Note]()
-        parts, metered = [(empty.pieces, empty.crowds)], [empty.metered]
-        for meters in read:
-            of_meters = self._measure(meters)
-            metered.append(of_meters.metered)
-            nodes = of_meters.gpus["node"]
-            notes += [(*key, node, note) for key, node, found in zip(meters.gpus, nodes, meters.notes, strict=True)
-                      for note in found]  # fmt: skip
-            measured.append(of_meters)
-            if sum(len(part.spans["gpu"]) for part in measured) >= _ROWS:
-                parts.append(self._split(measured))
-                measured = []
-        if measured:
-            parts.append(self._split(measured))
-        pieces, crowds = (pl.concat(frames, rechunk=False) for frames in zip(*parts, strict=True))
-        return SplitEnergy(pieces, pl.concat(metered), crowds, notes)
+        parts = [SplitEnergy(), *map(self._split, read)]
+        pieces, metered, crowds = (
+            pl.concat([getattr(part, name) for part in parts], rechunk=False)
+            for name in ("pieces", "metered", "crowds")
+        )
+        return SplitEnergy(pieces, metered, crowds, [note for part in parts for note in part.notes])
 
     def pieces(self, splits: Iterable[SplitEnergy]) -> Iterator[pl.DataFrame]:
         """The pieces of all GPUs: frames with the columns of `PIECES`.
@@ -274,8 +262,8 @@ class Attribution:
 
     # -- time that meters cover -------------------------------------------------------------------------------
 
-    def _measure(self, meters: Meters) -> _Measured:
-        """The time of some GPUs, cut wherever somebody comes or goes, and its energy."""
+    def _split(self, meters: Meters) -> SplitEnergy:
+        """The time of some GPUs, cut wherever somebody comes or goes, its energy, and whose that is."""
         claims, count = self._claims, len(meters)
         first = meters.first_ns if self._since is None else np.maximum(meters.first_ns, self._since)
         last = np.maximum(first, meters.last_ns if self._until is None else np.minimum(meters.last_ns, self._until))
@@ -289,33 +277,36 @@ class Attribution:
         lasts = began < ended
         claim, holds = claim[inside][lasts], Spans(gpu[inside], began, ended)[lasts]
         marks = np.repeat(np.arange(count), len(self._cuts)), np.tile(self._cuts, count)
-        spans, (of_holds, of_lost, _) = _cut([holds, self._lost(read, meters.gpus, nodes), read], marks)
-        held = of_holds.windows(len(spans)) > 0
-        nobodys, idle = _nobodys(meters, spans[~held], of_lost.windows(len(spans))[~held] > 0)
+        cut_spans, (of_holds, of_lost, _) = _cut([holds, self._lost(read, meters.gpus, nodes), read], marks)
+        held = of_holds.windows(len(cut_spans)) > 0
+        nobodys, idle = _nobodys(meters, cut_spans[~held], of_lost.windows(len(cut_spans))[~held] > 0)
 
         # A row for each claim and each span in which it holds the GPU; a piece is what a claim has between two cuts.
         hold, at = of_holds.spans()
-        cut = np.searchsorted(self._cuts, spans.began[at], "right")
+        cut = np.searchsorted(self._cuts, cut_spans.began[at], "right")
         starts, stops = _runs(hold, cut)
-        pieces = Spans(spans.gpu[at[starts]], spans.began[at[starts]], spans.ended[at[stops]])
+        pieces = Spans(cut_spans.gpu[at[starts]], cut_spans.began[at[starts]], cut_spans.ended[at[stops]])
         kinds = np.concatenate([np.full(held.sum(), ""), np.where(idle, Kind.IDLE.value, Kind.UNATTRIBUTED.value)])
         span, several = (np.cumsum(held) - 1)[at], starts < stops
-        energies = _energies(meters, Spans.joined([spans[held], nobodys, pieces[several]]))
+        energies = _energies(meters, Spans.joined([cut_spans[held], nobodys, pieces[several]]))
         row = np.where(several, len(kinds) + np.cumsum(several) - 1, span[starts])  # of a piece: most have one span
-        of_spans, of_pieces = ({name: values[rows] for name, values in energies.items()}
-                               for rows in (slice(len(kinds)), row))  # fmt: skip
-        return _Measured(
-            _metered(names, meters, read),
-            names.with_columns(idle_source=meters.idle_source.astype(np.int8)),
-            of_spans | {"kind": kinds},
-            of_pieces | {"claim": claim[hold[starts]]},
-            {
-                "span": span,
-                "piece": np.repeat(np.arange(len(starts)), stops - starts + 1),
-                "claim": claim[hold],
-                "stated": claims.share[claim[hold]],
-                "active": claims.active(claim[hold], spans.began[at], spans.ended[at]),
-            },
+        of_pieces = energies[row].with_columns(claim=claim[hold[starts]])
+        spans = energies[: len(kinds)].with_columns(kind=kinds)
+        holders = _with_shares(pl.DataFrame({
+            "span": span, "piece": np.repeat(np.arange(len(starts)), stops - starts + 1), "claim": claim[hold],
+            "stated": claims.share[claim[hold]],
+            "active": claims.active(claim[hold], cut_spans.began[at], cut_spans.ended[at]),
+        }))  # fmt: skip
+        split = pl.concat([_of_jobs(spans, of_pieces, holders), _of_nobody(spans, holders)], how="diagonal")
+        of_gpus = names.with_columns(idle_source=meters.idle_source.astype(np.int8))
+        pieces_of_gpus = _finished(of_gpus[split["gpu"]].hstack(split.drop("gpu")), claims.jobs)
+        notes = [
+            (*key, node, note)
+            for key, node, noted in zip(meters.gpus, nodes, meters.notes, strict=True)
+            for note in noted
+        ]
+        return SplitEnergy(
+            claims.placed(pieces_of_gpus), _metered(names, meters, read), of_crowds(holders, spans, claims), notes
         )
 
     def _node(self, gpu: Key, rows: range) -> str | None:
@@ -333,16 +324,6 @@ class Attribution:
                     _, began, ended = self._claims.within(rows, max(since, first), min(until, last), last)
                     parts.append(Spans(np.full(len(began), number), began, ended))
         return Spans.joined(parts)
-
-    def _split(self, measured: Sequence[_Measured]) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The pieces of some GPUs, and which claims do not fit together: columns of `PIECES` and of `PROBLEMS`."""
-        spans, of_claims, holders = _together(measured)
-        holders = _with_shares(holders)
-        crowds = of_crowds(holders, spans, self._claims)
-        rows = pl.concat([_of_jobs(spans, of_claims, holders), _of_nobody(spans, holders)], how="diagonal")
-        gpus = pl.concat([part.gpus for part in measured])
-        pieces = gpus[rows["gpu"]].hstack(rows.drop("gpu"))
-        return self._claims.placed(_finished(pieces, self._claims.jobs)), crowds
 
     # -- claims that no meter covers --------------------------------------------------------------------------
 
@@ -537,43 +518,7 @@ def cut_apart(began: Times, ended: Times, cuts: Times) -> tuple[Ints, Times, Tim
 # -- energy ---------------------------------------------------------------------------------------------------
 
 
-_Columns = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """The time of some GPUs in spans, in columns that refer to the rows of others by number."""
-
-    metered: pl.DataFrame
-    """As `SplitEnergy.metered`."""
-    gpus: pl.DataFrame
-    """cluster, gpu, node, idle_source."""
-    spans: _Columns
-    """gpu, began, ended (ns), `_FIGURES` of the whole GPU, reason, and kind: "" where jobs hold it."""
-    pieces: _Columns
-    """What a claim has of a GPU between two cuts; the same columns, of the whole GPU in all of that time, and claim."""
-    holders: _Columns
-    """A row for each span of each piece: span, piece, claim, stated (its share), active; NaN: unknown."""
-
-
-def _together(parts: Sequence[_Measured]) -> list[pl.DataFrame]:
-    """The spans, pieces and holders of several times or GPUs, each as one frame."""
-    sizes = np.array([(part.gpus.height, len(part.spans["gpu"]), len(part.pieces["gpu"])) for part in parts])
-    before = dict(zip(("gpu", "span", "piece"), (np.cumsum(sizes, axis=0) - sizes).T.tolist(), strict=True))
-    numbers = [0] * len(parts)
-    return [
-        pl.DataFrame({
-            name: np.concatenate([
-                of_part[name] + number if number else of_part[name]
-                for of_part, number in zip(columns, before.get(name, numbers), strict=True)
-            ])
-            for name in columns[0]
-        })
-        for columns in ([getattr(part, name) for part in parts] for name in ("spans", "pieces", "holders"))
-    ]  # fmt: skip
-
-
-def _energies(meters: Meters, spans: Spans) -> _Columns:
+def _energies(meters: Meters, spans: Spans) -> pl.DataFrame:
     """The energy of whole GPUs: gpu, began, ended, `_FIGURES` (NaN: unknown) and reason."""
     gpu = spans.gpu
     energies = meters.over(gpu, spans.began, spans.ended)
@@ -583,13 +528,13 @@ def _energies(meters: Meters, spans: Spans) -> _Columns:
         np.minimum(watts[gpu] * lasted_s, most_j)  # never more than it drew
         for watts in (meters.idle_w, meters.idle_low_w, np.nan_to_num(meters.idle_high_w, nan=_ANY_W))
     )
-    return {
+    return pl.DataFrame({
         "gpu": gpu, "began": spans.began, "ended": spans.ended,
         "energy_j": energies.energy_j, "below_j": energies.below_j, "above_j": energies.above_j,
         "variance_j2": energies.variance_j2, "sensed_j": energies.measured_j, "idle_j": idle_j,
         "idle_low_j": idle_low_j, "idle_high_j": idle_high_j, "measured_s": energies.measured_s,
         "counter_s": energies.counter_s, "reason": energies.reason,
-    }  # fmt: skip
+    })  # fmt: skip
 
 
 def _with_shares(holders: pl.DataFrame) -> pl.DataFrame:

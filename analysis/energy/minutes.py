@@ -1,7 +1,7 @@
 """Joules per GPU and minute, made once of the telemetry of a day that is over: meters that cost little to read.
 
 `write_minutes` reads the days that have none, or of which readings came later, and stores what their meters show at
-every full minute, wherever a job began or ended, and at both ends of long times without readings. `meters_by_day` gives
+every full minute, wherever a job began or ended, and at both ends of long times without readings. A `MeterPart` has
 meters made of these rows, of other days those of the readings. At these times both show the same energy (the rounding
 of a sum apart) and the same bounds and variances (as 32-bit numbers have them). Between them the energy of a minute is
 taken as even, and the doubt of a window that ends there says how far it may not be; a GPU of which a job became known
@@ -180,19 +180,6 @@ def meter_parts(
         for blocks, of_blocks in zip(groups, rows, strict=True)
         for names, of_range in stored.ranges(of_blocks / ROWS_OF_PART, gpus)
     ]  # fmt: skip
-
-
-def meters_by_day(
-    store: Store, times_of: TimesOf, *, gpus: Gpus | None = None, since_ns: int, until_ns: int,
-    progress: Progress | None = None,
-) -> Iterator[Meters]:  # fmt: skip
-    """The meters of all parts, one after another, in this thread. Raises StoreError."""
-    HERE.require(store)
-    parts = meter_parts(store, gpus=gpus, since_ns=since_ns, until_ns=until_ns)
-    for number, part in enumerate(parts):
-        if progress is not None:
-            progress(f"metering GPUs: part {number + 1:,} of {len(parts):,}")
-        yield from part.meters(times_of)
 
 
 def _of_readings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from whorl.analysis.energy.answers import By, answered
 from whorl.analysis.energy.books import booked
 from whorl.analysis.energy.claims import read_claims
 from whorl.analysis.energy.meter import Energies
-from whorl.analysis.energy.minutes import meters_by_day, write_minutes
+from whorl.analysis.energy.minutes import meter_parts, write_minutes
 from whorl.cli import cli
 from whorl.store import Store
 from whorl.store.merging import merge
@@ -77,7 +78,8 @@ def windows(path: Path) -> dict[tuple[str, int], tuple[Energies, int]]:
         edges.setdefault(row["gpu"], []).extend([row["b"], row["e"]])
     found = {}
     jobs, until = read_claims(store).edges, at(ENDED_S) // MINUTE_NS * MINUTE_NS
-    for some in meters_by_day(store, jobs, since_ns=at(BEGAN_S), until_ns=until):
+    parts = meter_parts(store, since_ns=at(BEGAN_S), until_ns=until)
+    for some in chain.from_iterable(part.meters(jobs) for part in parts):
         for number, (_, name) in enumerate(some.gpus):
             first, last = int(some.first_ns[number]), int(some.last_ns[number])
             minutes = np.arange(first // MINUTE_NS + 1, last // MINUTE_NS + 1) * MINUTE_NS
@@ -179,7 +181,8 @@ def test_pruned_days_keep_their_minutes(worked: Path) -> None:
     assert_same({key: by_minutes[key] for key in over}, {key: before[key] for key in over})
     late = at(BEGAN_S + 40_001.5), at(BEGAN_S + 40_091.5)  # ends within minutes: what is even in these is not known
     store = Store.open(worked)
-    [read] = meters_by_day(store, read_claims(store).edges, since_ns=at(BEGAN_S), until_ns=at(BEGAN_S + DAY_S))
+    [part] = meter_parts(store, since_ns=at(BEGAN_S), until_ns=at(BEGAN_S + DAY_S))
+    [read] = part.meters(read_claims(store).edges)
     energies = read.over(np.zeros(1, int), *(np.array([end]) for end in late))
     assert energies.below_j[0] + energies.above_j[0] > 0
     Store.open(worked).append({"telemetry": readings("GPU-1", [BEGAN_S + 31_000.0], [60.0])}, "late")
