@@ -30,6 +30,7 @@ _NOTE = re.compile(r"(\d{10})\.parquet")
 _OWNER = re.compile(r"[A-Za-z0-9_]+-[0-9a-f]{8}-\d{1,10}-[0-9a-f]+")
 FOLDER = rf"(?:{'|'.join(spec.name for spec in (*TABLES, LATE))})/(?:day=-?\d+-\d\d-\d\d/)?"
 """A pattern of the folders in which the files of tables lie."""
+_KEY = re.compile(rb"whorl\.note\x18([\x80-\xff]{0,4}[\x00-\x7f])")  # and how long the text is, as Parquet says it
 _PLACE = re.compile(rf"{FOLDER}[A-Za-z0-9_-][A-Za-z0-9._-]*\.parquet")
 """What a note may name: no file outside the store, and none that whorl needs."""
 
@@ -107,13 +108,9 @@ def newest(root: Path, skip: Skip = lambda _path, _reason: None, *, strict: bool
 
 def _read(path: Path, number: int) -> ReplacementNote:
     """Raises FileNotFoundError, ValueError for a note that is damaged, and FormatError for one of a later format."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with files.opened(path) as source:
-            about = pq.read_schema(source).metadata or {}
-        fields = files.parse_json_with_sum(about[b"whorl.note"])
+            fields = files.parse_json_with_sum(_text_of(source.read()))
         version = str(fields["format"])
         if why := other_format(version, older=True):
             raise (FormatError if is_later(version) else ValueError)(why)
@@ -130,8 +127,18 @@ def _read(path: Path, number: int) -> ReplacementNote:
         return ReplacementNote(number, owner, int(fields["step"]), new, old, version)
     except FileNotFoundError:
         raise
-    except (OSError, KeyError, TypeError, AttributeError, OverflowError, MemoryError, pa.ArrowException) as error:
+    except (OSError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
         raise ValueError(f"it is damaged ({str(error).splitlines()[0] if str(error) else error!r})") from error
+
+
+def _text_of(content: bytes) -> bytes:
+    """The text of a note in the metadata of its file: found by its key, as every reader needs it and not all of them
+    Arrow. Raises ValueError."""
+    key = _KEY.search(content)
+    if key is None:
+        raise ValueError("it is damaged")
+    length = sum((byte & 0x7F) << 7 * place for place, byte in enumerate(key[1]))
+    return content[key.end() : key.end() + length]
 
 
 def _content(note: ReplacementNote) -> bytes:

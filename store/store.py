@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import InputError, QueryError, StoreError
-from . import commits, derived, file_names, folder, keys, parts, replacing, snapshot
+from . import commits, file_names, folder, keys, parts, replacing, snapshot
 from .file_names import EVER, Bounds
 from .notes import too_fast
 from .parquet import Verified
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from . import compaction, retention
+    from . import compaction, derived, retention
     from .journal import Journal
     from .parts import TablePart
     from .sql import Answer, Connection, Query, Share, Stream
@@ -199,10 +199,14 @@ class Store:
     def states_of_days(self, since: int, until: int) -> dict[int, derived.DayState | None]:
         """What each day (since 1970) has of telemetry between two times (ns since 1970): rows that come later change
         it, compaction and pruning do not. None of a day that is not over. Raises StoreError."""
+        from . import derived
+
         return derived.states(self.root, self.skip, since // 1000, until // 1000)
 
     def derive(self, *, offline: bool = False) -> derived.Derivation:
         """A context in which rows of `schema.DERIVED` replace those of their day; `offline` as in `compact`."""
+        from . import derived
+
         return derived.Derivation(self.root, offline=offline)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
