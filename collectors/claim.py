@@ -1,4 +1,4 @@
-"""The campaigns of a simulated fleet in a store: which GPUs it has, which faults, and when each campaign ran.
+"""Simulated fleets in a store: which GPUs they have, what was planted in them, and when each campaign ran.
 
     claimed = claim(store, fleet, "my campaign", {"probe": "launch"}, span_s=60)
 
@@ -11,24 +11,28 @@ what is missing is stored.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import NamedTuple
+from math import isfinite
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import compute
 
 from ..errors import InputError
-from ..simulation.faults import HEALTHY
+from ..simulation.faults import FAULTS, HEALTHY, kinds_in_order, onsets
 from ..simulation.fleet import Fleet
 from ..simulation.identity import Identity, identities
+from ..simulation.models import PARAMETERS
+from ..simulation.physics import Silicon
 from ..simulation.spread import POPULATIONS, USUAL
 from ..store import Store
 from ..store.instants import iso
+from ..store.names import SIMULATED
 from ..store.schema import arrow_rows, texts_of
-from .planted import Planted, planted_in, truth_of
 from .recording import identify, short_hash
 from .simulated import devices_of
 
@@ -37,6 +41,90 @@ FIRST_NS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp()) * 1_000_000_000
 DAY_NS = 86_400_000_000_000
 LAST_NS = (1 << 63) - 1
 """The last instant that a store can hold, in 2262."""
+_FAULT = ("gpu", "kind", "size_pct", "population", "began", "ended")
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A GPU that has a simulated fault: the ground truth for the analysis."""
+
+    uuid: str
+    place: str
+    name: str
+    """For people."""
+    kind: str
+    size_pct: float | None
+    """Of the fault, %; None for a kind without size."""
+    label: str
+    """The kind, with its size where that is not the usual one."""
+    began_ns: int | None
+    """UTC; None if the fault is there from the start."""
+    ended_ns: int | None
+
+
+def planted_in(fleet: Fleet, who: Sequence[Identity], began_ns: int, span_s: float) -> tuple[Planted, ...]:
+    """The faulty GPUs of a fleet whose simulation begins at a time; faults set in within so many seconds."""
+    labels = fleet.named
+    began, ended = onsets(fleet.fault, fleet.seed, span_s)
+
+    def instant(seconds: float) -> int | None:
+        return began_ns + round(seconds * 1e9) if seconds > 0 and isfinite(seconds) else None
+
+    return tuple(
+        Planted(
+            *(who[gpu].uuid, who[gpu].place, who[gpu].name, kind),
+            size_pct=_pct(fleet.fault_of(gpu).size),
+            label=labels[gpu],
+            began_ns=instant(began[gpu]),
+            ended_ns=instant(ended[gpu]),
+        )
+        for gpu, kind in fleet.planted.items()
+    )
+
+
+def _pct(size: float | None) -> float | None:
+    return None if size is None else round(100 * size, 9)
+
+
+def truth_of(cluster: str, fleet: Fleet, who: Sequence[Identity], planted: Sequence[Planted], seed: int) -> pa.Table:
+    """A fleet's rows of `truth`: the parameters and the fault of every GPU."""
+    n = len(fleet)
+    drawn = {column.name: getattr(fleet.silicon, column.name).tolist() for column in fields(Silicon)}
+    faulty = {fault.uuid: fault for fault in planted}
+    faults = [faulty.get(identity.uuid) for identity in who]
+    return arrow_rows(
+        "truth",
+        {
+            "cluster": [cluster] * n,
+            "gpu": [identity.uuid for identity in who],
+            "kind": [HEALTHY.kind if fault is None else fault.kind for fault in faults],
+            "began": [fault and fault.began_ns for fault in faults],
+            "ended": [fault and fault.ended_ns for fault in faults],
+            "size_pct": [fault and fault.size_pct for fault in faults],
+            "population": [fleet.population] * n,
+            "silicon": [{name: values[gpu] for name, values in drawn.items()} for gpu in range(n)],
+            "model": [fleet.model.name] * n,
+            "seed": [seed] * n,
+            "parameters": [PARAMETERS] * n,
+        },
+    )
+
+
+def introduce(
+    store: Store, cluster: str, fleet: Fleet, who: Sequence[Identity], planted: Sequence[Planted], seed: int
+) -> dict[str, int]:
+    """Store who the GPUs of a simulated node are and what was planted in them, unless the store was told the same.
+
+    Returns the number of rows stored, by table.
+    """
+    identified = identify(store, devices_of(fleet.model, who, fleet.vbios), cluster, None, time.time_ns())
+    rows = truth_of(cluster, fleet, who, planted, seed)
+    told = store.arrow("truth", rows.column_names, [(cluster, identity.uuid) for identity in who]).to_pylist()
+    if all(row in told for row in rows.to_pylist()):
+        return {"gpus": identified}
+    digest = short_hash([cluster, [vars(fault) for fault in planted], rows["silicon"].to_pylist()])
+    store.append({"truth": rows}, f"truth-{digest}")
+    return {"gpus": identified, "truth": len(rows)}
 
 
 @dataclass
@@ -147,16 +235,16 @@ def claim(
     probes = asked.get("probes")
     with store.exclusive():
         others = _campaigns(store, cluster, fleet_of(fleet, cluster))
-        candidates = [row for row in others if row.asked == options and (unnamed or row.campaign == campaign)]
+        candidates = [row for row in others if row["asked"] == options and (unnamed or row["campaign"] == campaign)]
         previous = max(candidates, default=None, key=_began)
-        if previous and repeatable and previous.stored_to_ns >= previous.ended_ns:
+        if previous and repeatable and previous["stored_to"] >= previous["ended"]:
             previous = None
         if previous:
             others.remove(previous)
-            campaign, began_ns, ended_ns = previous.campaign, previous.began_ns, previous.ended_ns
+            campaign, began_ns, ended_ns = previous["campaign"], previous["began"], previous["ended"]
         else:
             if began_ns is None:
-                latest = max((other.ended_ns for other in others), default=FIRST_NS)
+                latest = max((other["ended"] for other in others), default=FIRST_NS)
                 began_ns = -(-latest // DAY_NS) * DAY_NS
             ended_ns = began_ns + 1000 * round(span_s * 1e6)  # as the store keeps it
         if ended_ns > LAST_NS:
@@ -174,110 +262,121 @@ def claim(
             list(probes) if isinstance(probes, Mapping) else None,
             began_ns,
             ended_ns,
-            born_ns=previous.born_ns if previous else min([began_ns, *map(_began, others)]),
-            stored_to_ns=previous.stored_to_ns if previous else began_ns,
+            born_ns=previous["born"] if previous else min([began_ns, *map(_began, others)]),
+            stored_to_ns=previous["stored_to"] if previous else began_ns,
             span_s=span_s,
             before=previous is not None,
         )
         for other in others:
-            if other.began_ns < ended_ns and began_ns < other.ended_ns:
+            if other["began"] < ended_ns and began_ns < other["ended"]:
                 raise InputError(
-                    f"the store holds campaign {other.campaign} of these GPUs at the same time, from "
-                    f"{iso(other.began_ns)} to {iso(other.ended_ns)}: choose another begin, cluster or seed"
+                    f"the store holds campaign {other['campaign']} of these GPUs at the same time, from "
+                    f"{iso(other['began'])} to {iso(other['ended'])}: choose another begin, cluster or seed"
                 )
-        stored: list[_Fault] = []
-        if others or previous:
-            stored = _faults(store.arrow("truth", columns=["cluster", *_Fault._fields]), cluster)
+        stored = _rows(store.arrow("truth", columns=["cluster", *_FAULT]), cluster) if others or previous else []
         _refuse_other_faults(claimed, stored)
         if not previous:
             _store_claim(claimed, stored)
     return claimed
 
 
-def _store_claim(claimed: Claim, stored: Sequence[_Fault]) -> None:
+def _store_claim(claimed: Claim, stored: Sequence[Mapping[str, Any]]) -> None:
     """Store the identities and faults of the GPUs, and the claim. Rows of `truth` that are `stored` are left out."""
-    devices, before = devices_of(claimed.fleet.model, claimed.who, claimed.fleet.vbios), set(stored)
+    devices = devices_of(claimed.fleet.model, claimed.who, claimed.fleet.vbios)
+    before = {tuple(row[name] for name in _FAULT) for row in stored}
     identified = identify(claimed.store, devices, claimed.cluster, None, claimed.began_ns)
     truth = truth_of(claimed.cluster, claimed.fleet, claimed.who, claimed.planted, claimed.fleet.seed)
-    truth = truth.filter(pa.array([row not in before for row in _faults(truth)]))
+    truth = truth.filter(
+        pa.array([tuple(row[name] for name in _FAULT) not in before for row in _rows(truth, claimed.cluster)])
+    )
     tables = {"truth": truth, "campaigns": claimed.progress(claimed.began_ns)}
     claimed.store.append(tables, claimed.file_name(claimed.began_ns))
     counts = {"gpus": identified} | {name: len(rows) for name, rows in tables.items()}
     claimed.rows = {name: count for name, count in counts.items() if count}
 
 
-class _Fault(NamedTuple):
-    """The fault of a GPU as a row of `truth` holds it; UTC ns."""
-
-    gpu: str
-    kind: str
-    size_pct: float | None
-    population: str | None
-    began: int | None
-    ended: int | None
+def _began(row: Mapping[str, Any]) -> int:
+    return int(row["began"])
 
 
-class _Known(NamedTuple):
-    """A campaign as the store holds it; UTC ns."""
-
-    campaign: str
-    asked: Mapping[str, str | None]
-    born_ns: int
-    began_ns: int
-    stored_to_ns: int
-    ended_ns: int
+def _rows(table: pa.Table, cluster: str) -> list[dict[str, Any]]:
+    """The rows of a cluster; times are UTC, in ns."""
+    table = table.filter(compute.equal(table["cluster"], cluster))
+    for at, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            table = table.set_column(at, column.name, compute.multiply(table[column.name].cast(pa.int64()), 1000))
+    return list(table.to_pylist())
 
 
-def _began(row: _Known) -> int:
-    return row.began_ns
-
-
-def _campaigns(store: Store, cluster: str, fleet: str) -> list[_Known]:
+def _campaigns(store: Store, cluster: str, fleet: str) -> list[dict[str, Any]]:
     """The campaigns of a fleet in the store, each by its last row."""
-    rows = store.arrow("campaigns", columns=["cluster", "fleet", "campaign", "asked", *_TIMES])
-    rows = rows.filter(compute.and_(compute.equal(rows["cluster"], cluster), compute.equal(rows["fleet"], fleet)))
-    times = (_instants(rows[name]) for name in _TIMES)
-    options = (dict(pairs or ()) for pairs in rows["asked"].to_pylist())
-    latest: dict[tuple[str, str, int], _Known] = {}
-    for row in map(_Known, rows["campaign"].to_pylist(), options, *times):
-        key = (row.campaign, str(sorted(row.asked.items())), row.began_ns)
-        # The row of a complete campaign holds its real end, which may be earlier than the planned one.
-        latest[key] = max(row, latest.get(key, row), key=lambda known: (known.stored_to_ns, -known.ended_ns))
+    columns = ["cluster", "fleet", "campaign", "asked", "born", "began", "stored_to", "ended"]
+    latest: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for row in _rows(store.arrow("campaigns", columns=columns), cluster):
+        if row["fleet"] == fleet:
+            row["asked"] = dict(row["asked"] or ())
+            key = (row["campaign"], str(sorted(row["asked"].items())), row["began"])
+            # The row of a complete campaign holds its real end, which may be earlier than the planned one.
+            latest[key] = max(row, latest.get(key, row), key=lambda known: (known["stored_to"], -known["ended"]))
     return list(latest.values())
 
 
-_TIMES = ("born", "began", "stored_to", "ended")
-
-
-def _instants(times: pa.ChunkedArray) -> list[int | None]:
-    """Times of a table as ns since 1970."""
-    return [None if at is None else 1000 * at for at in times.cast(pa.int64()).to_pylist()]
-
-
-def _faults(truth: pa.Table, cluster: str | None = None) -> list[_Fault]:
-    """The faults in rows of `truth`, of one cluster if it is given."""
-    if cluster is not None:
-        truth = truth.filter(compute.equal(truth["cluster"], cluster))
-    times = (_instants(truth[name]) for name in ("began", "ended"))
-    plain = (truth[name].to_pylist() for name in ("gpu", "kind", "size_pct", "population"))
-    return list(map(_Fault, *plain, *times))
-
-
-def _refuse_other_faults(claimed: Claim, truth: Sequence[_Fault]) -> None:
+def _refuse_other_faults(claimed: Claim, truth: Sequence[Mapping[str, Any]]) -> None:
     """Raise InputError if the store holds these GPUs with other faults, or from another population: fleets of one seed
     have the same GPU names."""
     kinds: dict[str, tuple[str, float | None]] = {identity.uuid: (HEALTHY.kind, None) for identity in claimed.who}
     kinds |= {row.uuid: (row.kind, row.size_pct) for row in claimed.planted}
     for row in truth:
-        kind, size_pct = kinds.get(row.gpu, (row.kind, row.size_pct))
-        if (row.kind, row.size_pct) != (kind, size_pct):
-            size = "" if row.size_pct is None or row.kind != kind else f" of {row.size_pct:g} %"
+        before = (row["kind"], row["size_pct"])
+        kind, _ = planted = kinds.get(row["gpu"], before)
+        if before != planted:
+            size = "" if row["size_pct"] is None or row["kind"] != kind else f" of {row['size_pct']:g} %"
             raise InputError(
-                f"the store holds this fleet with other faults ({row.gpu} is {row.kind!r}{size} there): "
+                f"the store holds this fleet with other faults ({row['gpu']} is {row['kind']!r}{size} there): "
                 "choose another seed or cluster"
             )
-        if row.population != claimed.fleet.population:
+        if row["population"] != claimed.fleet.population:
             raise InputError(
-                f"the store holds this fleet as one of the population {row.population!r}, not "
+                f"the store holds this fleet as one of the population {row['population']!r}, not "
                 f"{claimed.fleet.population!r}: choose another seed or cluster"
             )
+
+
+def _option(kind: str, size_pct: float | None) -> str:
+    """What the key `fault` takes for a fault as the store has it; '' for a healthy GPU."""
+    if kind == HEALTHY.kind:
+        return ""
+    usual = next((fault.size for fault in FAULTS if fault.kind == kind), None)
+    return kind if size_pct is None or size_pct == _pct(usual) else f"{kind}={size_pct:.12g}%"
+
+
+def backends_again(store: Store, cluster: str) -> dict[str, str]:
+    """By simulated GPU of a cluster, the `--backend` with which `whorl probe run` measures its fleet again.
+
+    Empty where the store does not say how the fleet was drawn: GPUs of `whorl collect` and of a file of nodes.
+    """
+    known = store.arrow("gpus", columns=["cluster", "gpu", "driver"]).to_pylist()
+    backends: dict[str, str] = {
+        row["gpu"]: "" for row in known if (row["cluster"], row["driver"]) == (cluster, SIMULATED)
+    }
+    claims = store.arrow("campaigns", columns=["cluster", "fleet"]).to_pylist()
+    if not any(row["cluster"] == cluster and row["fleet"] for row in claims):
+        return backends
+    fleets: dict[tuple[str, int, str], dict[str, str]] = {}
+    columns = ["cluster", "gpu", "kind", "size_pct", "population", "model", "seed"]
+    for row in store.arrow("truth", columns=columns).to_pylist():
+        if row["cluster"] == cluster:
+            fleet = fleets.setdefault((row["model"], row["seed"], row["population"]), {})
+            fleet[row["gpu"]] = _option(row["kind"], row["size_pct"])
+    for (model, seed, population), faults in fleets.items():
+        gpus = [identity.uuid for identity in identities(seed, len(faults), model)]
+        faulty = {place: faults[gpu] for place, gpu in enumerate(gpus) if faults.get(gpu)}
+        kinds = kinds_in_order(len(gpus), seed, faulty)
+        if faults.keys() == set(gpus) and kinds is not None:
+            words = [f"gpus={len(gpus)}", f"model={model}", f"seed={seed}"]
+            words += [f"population={population}"] if population != USUAL else []
+            words += [f"faults={len(kinds)}"] if kinds else []
+            turns = next((n for n in range(1, len(kinds)) if kinds[n:] == kinds[:-n]), len(kinds))
+            words += [f"fault={kind}" for kind in kinds[:turns]]
+            backends |= dict.fromkeys(gpus, f"simulated:{','.join(words)}")
+    return backends

@@ -29,7 +29,7 @@ from .steps import Task
 from .watch import Recent, Watch
 
 if TYPE_CHECKING:
-    from ..collectors.planted import Planted
+    from ..collectors.claim import Planted
 
 NEIGHBOURS = ("idle", "busy")
 

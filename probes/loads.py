@@ -18,8 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from .. import __version__
-from ..collectors.claim import Claim, claim, fleet_of, own_cluster
-from ..collectors.planted import Planted
+from ..collectors.claim import Claim, Planted, claim, fleet_of, own_cluster
 from ..collectors.recording import short_hash
 from ..errors import InputError
 from ..kernels.simulated_device import VERSIONS

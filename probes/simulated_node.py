@@ -16,8 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import compute
 
-from ..collectors.claim import DAY_NS
-from ..collectors.planted import introduce, planted_in
+from ..collectors.claim import DAY_NS, introduce, planted_in
 from ..collectors.simulated import devices_of, telemetry_of
 from ..kernels.catalogue import find_kernel
 from ..simulation.bench import Bench

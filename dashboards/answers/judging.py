@@ -153,7 +153,7 @@ def plan(
     probe.
     """
     from ...analysis.verdicts.plan import Next, planned
-    from ...collectors.planted import backends_again
+    from ...collectors.claim import backends_again
     from ...probes.campaign import Plan
     from ...probes.catalogue import choose
     from ...probes.conditions import Asked
