@@ -286,9 +286,8 @@ def _store_claim(claimed: Claim, stored: Sequence[Mapping[str, Any]]) -> None:
     before = {tuple(row[name] for name in _FAULT) for row in stored}
     identified = identify(claimed.store, devices, claimed.cluster, None, claimed.began_ns)
     truth = truth_of(claimed.cluster, claimed.fleet, claimed.who, claimed.planted, claimed.fleet.seed)
-    truth = truth.filter(
-        pa.array([tuple(row[name] for name in _FAULT) not in before for row in _rows(truth, claimed.cluster)])
-    )
+    faults = _rows(truth.select(["cluster", *_FAULT]), claimed.cluster)
+    truth = truth.filter(pa.array([tuple(row[name] for name in _FAULT) not in before for row in faults]))
     tables = {"truth": truth, "campaigns": claimed.progress(claimed.began_ns)}
     claimed.store.append(tables, claimed.file_name(claimed.began_ns))
     counts = {"gpus": identified} | {name: len(rows) for name, rows in tables.items()}

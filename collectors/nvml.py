@@ -74,7 +74,6 @@ class Nvml(Backend):
         self._by_handle: dict[int, str] = {}  # address of every handle of a GPU that ever was -> UUID
         self._reading: set[str] = set()  # UUIDs: their reading is under way, or hangs
         self._looks_without = 0  # looks since a GPU is missing
-        self._doubles: set[tuple[str, int]] = set()  # UUID and index of GPUs that are not read, which was told
         self._events: Any = None  # NVML's event set
         self._registered: set[int] = set()  # addresses of the handles in it
         self._looked_ns = 0  # at it, monotonic
@@ -182,7 +181,8 @@ class Nvml(Backend):
                 self._miss(listed, index, error, first=first)
                 continue
             if gpu in listed:
-                self._tell_double(gpu, listed[gpu].device.row["nvml_index"], index)
+                if first:
+                    log.warning("the GPU at index %d has the UUID of another one, and is not read: %s", index, gpu)
                 continue
             address = _address(handle)
             entry = before.get(gpu)
@@ -215,14 +215,6 @@ class Nvml(Backend):
         elif first:
             kind = _KINDS.get(status, EventKind.FAILED_READING)
             self._pending.append(Event(kind, None, f"the GPU at index {index} cannot be identified: {error}"))
-
-    def _tell_double(self, gpu: str, first_index: int, index: int) -> None:
-        """Tell, once, that a GPU is not read, as another one has its UUID: their readings could not be told apart."""
-        if (gpu, index) not in self._doubles:
-            self._doubles.add((gpu, index))
-            detail = f"the GPUs at index {first_index} and {index} have the same UUID {gpu}; only the first is read"
-            log.warning("%s", detail)
-            self._pending.append(Event(EventKind.FAILED_READING, gpu, detail))
 
     def _reader(self, device: Device, handle: Any) -> Reader:
         """What reads a device; what it finds out about it is told."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from whorl.errors import InputError
 from whorl.store import metrics
 from whorl.store.metrics import BOARD_POWER, METRICS, Call, Gpm
 from whorl.store.schema import MINUTES, TELEMETRY
-from whorl.tests.nvml_library import NvmlLibrary
 
 # Two rows more, of fields that the C library of tests/native answers and whorl does not read.
 MORE = """
@@ -68,25 +66,6 @@ VERB = "from whorl.cli import cli\ncli()"
 
 
 # Collects for a second from each backend, and keeps of one store the minutes only; prints what was asked in between.
-COLLECTED = """
-import json, sys, time
-from pathlib import Path
-from whorl.cli import cli
-from whorl.store import Store
-nvml, simulated = (Path(sys.argv[1], backend) for backend in ("nvml", "simulated"))
-for store in (nvml, simulated):
-    line = ["collect", "--store", str(store), "--backend", store.name, "--interval", "0.05", "--duration", "1s"]
-    cli([*line, "--set", "slow-interval=0.2"], standalone_mode=False)
-def ask(store, query):
-    return Store.open(store).sql(query).to_pylist()
-read = ask(nvml, "select gpu, count(*) n, count(links_sent) c, max(links_sent) - min(links_sent) grown, "
-    "min(most_power) low, max(most_power) high, count(most_power) p from telemetry group by gpu")
-absent = ask(simulated, "select count(links_sent) c, count(most_power) p, count(power_mw) w from telemetry")
-pruned = Store(nvml).prune("1m", now=time.time_ns() + 10**12, offline=True).rows
-minutes = ask(nvml, "select max(links_sent_last - links_sent_first) grown, avg(most_power_mean) mean, "
-    "min(most_power_min) low from history")
-print(json.dumps([read, absent, pruned, minutes]))
-"""
 
 
 def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
@@ -100,26 +79,6 @@ def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
     assert [
         line for line in page if line not in known and not line.startswith(("- `links_sent", "- `most_power"))
     ] == []
-
-
-@pytest.mark.long
-def test_the_row_is_read_through_nvml_kept_by_the_minute_and_null_where_simulated(
-    nvml_library: NvmlLibrary, tmp_path: Path
-) -> None:
-    nvml_library.write("gpus 2", "model H100", "load 0.5 0.7")
-    printed = with_more(COLLECTED, tmp_path, environment=nvml_library.environment())
-    read, (absent,), pruned, minutes = json.loads(printed.splitlines()[-1])
-    assert len(read) == 2
-    for row in read:
-        assert row["c"] == row["n"] >= 10
-        assert 10_000_000 < row["grown"] < 1e11  # some GB/s for a second: KiB became bytes at every tick
-        assert row["low"] == row["high"] == 700_000
-        assert 0 < row["p"] < row["n"]
-    assert (absent["c"], absent["p"]) == (0, 0)
-    assert absent["w"] > 0
-    assert pruned == sum(row["n"] for row in read)
-    assert minutes[0]["grown"] > 1_000_000  # less than above where the second lay in two minutes
-    assert (minutes[0]["mean"], minutes[0]["low"]) == (700_000, 700_000)
 
 
 def test_every_metric_is_a_column_and_has_a_minute() -> None:
