@@ -218,15 +218,11 @@ def _say_job(ended: Collected) -> None:
 def _status(collecting: Collecting) -> str:
     """What is going on, in one line."""
     sampler = collecting.sampler
-    counts, watts = sampler.counts, sampler.watts
-    power = "n/a" if watts is None else f"{watts:,.0f} W"
+    counts = sampler.counts
     hanging = f", {len(sampler.stuck_in)} hanging" if sampler.stuck_in else ""
     if sampler.silent:
         hanging += f", {collecting.backend.name} does not answer"
-    return (
-        f"{many(counts.rows, 'row')}, {power}, {many(counts.missed, 'tick')} missed, "
-        f"{many(counts.events, 'event')}{hanging}"
-    )
+    return f"{many(counts.rows, 'row')}, {many(counts.missed, 'tick')} missed, {many(counts.events, 'event')}{hanging}"
 
 
 def _say_ended(ended: Collected, command: JobCommand | None) -> None:

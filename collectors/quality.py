@@ -77,15 +77,12 @@ class Quality:
         self._marks: dict[str, SensorFinding] = {}
         self.text: str | None = None
         """Its marks, as the column `quality` has them."""
-        self.last: tuple[Sequence[int], int] = (), 0
-        """The last readings of READ, and a bit for each that is known."""
 
     def note(self, ts_ns: int, readings: Sequence[int], known: int) -> list[SensorFinding]:
         """Take in what was read at UTC `ts_ns`, in the order of READ; bit k of `known` says whether the k-th counts.
 
         Returns what a judgement found.
         """
-        self.last = readings, known
         self._readings.append(_READING.pack(ts_ns, *readings, known))
         self._seen += 1
         return [] if self._seen < _LEAST or self._seen % self._every else self._judge()

@@ -174,18 +174,6 @@ class Sampler:
         self._paced = round(interval_s * 1e9)
 
     @property
-    def watts(self) -> float | None:
-        """Of all GPUs together as they were last read; None where one does not tell."""
-        total = 0
-        whole = [gpu for gpu in self._known.values() if gpu.quality is not None]
-        for gpu in whole:
-            readings, known = gpu.quality.last  # type: ignore[union-attr]
-            if gpu.silent or gpu.device.gpu in self.stuck_in or not known & 2:
-                return None
-            total += readings[1]
-        return total / 1000 if whole and self._gone_since is None else None
-
-    @property
     def silent(self) -> bool:
         """Whether the source as a whole does not answer now."""
         return self._gone_since is not None

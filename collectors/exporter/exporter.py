@@ -20,7 +20,6 @@ import urllib.request
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from urllib.parse import unquote, urlsplit
 
 from ...errors import InputError
@@ -32,7 +31,6 @@ from .page import History, NoPage, PageLimits
 
 _LEAST_S, _MOST_S = 4.0, 10.0  # for a page
 _PATIENCE, _PATIENCE_S = 0.25, 0.5  # of the interval, and at most: how long a tick waits for the pages it asked for
-_LEAST_ROOM = 1 << 20  # bytes, for the series of one page
 _FIRST_S = 10.0  # to read the first pages, besides the time for getting them
 _WANTED = "text/plain;version=0.0.4, application/openmetrics-text;q=0.5, */*;q=0.1"
 _TYPES = ("text/plain", "application/openmetrics-text", "application/octet-stream", "")
@@ -80,9 +78,7 @@ class ExporterPages(Backend):
             raise InputError("--backend prometheus reads pages: write prometheus:url=http://localhost:9400/metrics")
         if not self._targets:
             urls = [checked(url) for url in self._urls]
-            room = max(self._limits.remembered_bytes // len(urls), _LEAST_ROOM)
-            limits = replace(self._limits, remembered_bytes=room)
-            self._targets = [_PageTarget(url, self._stale_ns, self._timeout_s, limits) for url in urls]
+            self._targets = [_PageTarget(url, self._stale_ns, self._timeout_s, self._limits) for url in urls]
         if self._gone():
             self._ask(self._patience_s if self._source else self._timeout_s + _FIRST_S)
             self._fresh = True

@@ -6,7 +6,6 @@ What a series is about is worked out once, after that a line costs little.
 from __future__ import annotations
 
 import io
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ from ..kernel_log import xid_event
 _BECAUSE = {"unsupported": Status.UNSUPPORTED, "denied": Status.DENIED, "blank": Status.UNREAD}
 _LABEL_CHARACTERS = 200
 _MOST_XID = 100_000
-_SERIES_BYTES = 400  # for a series that is remembered, besides its text
 _AHEAD_NS = 3_600_000_000_000  # a time stamp further ahead than that is none
 _DAY_NS = 86_400_000_000_000
 _LONGER = 3  # times the longest time between two new pages is no reason to worry
@@ -42,8 +40,6 @@ class PageLimits:
     lines: int = 60_000
     line_bytes: int = 16 << 10
     gpus: int = 4_096
-    remembered_bytes: int = 48 << 20
-    """Of memory for what is known of series; one that is forgotten is worked out again."""
 
 
 class PageNumber(NamedTuple):
@@ -94,14 +90,15 @@ class PageReader:
         self.full = False
         """Whether a page has GPUs beyond the limit, which are not read."""
         self._limits = limits
-        self._series: dict[str, _Meaning] = {}  # by the beginning of a line
-        self._series_bytes = 0
+        # What is known of series by the beginning of a line, of the page before and of this one.
+        self._before: dict[str, _Meaning] = {}
+        self._series: dict[str, _Meaning] = {}
 
     def read(self, body: bytes | bytearray) -> PageContent:
         """What a page says. Raises NoPage for one with too many lines."""
         if body.count(b"\n") > self._limits.lines:
             raise NoPage(f"its page has more than {self._limits.lines} lines; ask for fewer series")
-        page = PageContent()
+        page, self._before, self._series = PageContent(), self._series, {}
         for number, raw in enumerate(io.BytesIO(body), start=1):
             line = raw[: self._limits.line_bytes].decode("utf-8", "replace").strip()
             if not raw.endswith(b"\n") and line not in ("", "# EOF"):
@@ -121,21 +118,17 @@ class PageReader:
         """Forget GPUs that are not there any more."""
         if keys:
             self.devices = {key: device for key, device in self.devices.items() if key not in keys}
-            self._series, self._series_bytes, self.full = {}, 0, False
+            self._series, self.full = {}, False
 
     def _take(self, line: str, size: int, page: PageContent) -> None:
         """Take in one line of `size` bytes. Raises ValueError where it cannot be read."""
         if size > self._limits.line_bytes:
             raise ValueError(f"it has more than {self._limits.line_bytes} bytes")
         head = line[: line.rfind("}") + 1]
-        if head not in self._series:
+        if head not in self._before:
             head = line[: text.end_of_series(line)]  # a brace may stand behind it
         if head not in self._series:
-            series = self._meet(text.series(head))
-            self._series_bytes += sys.getsizeof(head) + _SERIES_BYTES
-            if self._series_bytes > self._limits.remembered_bytes:
-                self._series, self._series_bytes = {}, 0
-            self._series[head] = series
+            self._series[head] = self._before[head] if head in self._before else self._meet(text.series(head))
         series = self._series[head]
         if isinstance(series, str):
             page.unknown.add(series)

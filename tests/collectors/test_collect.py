@@ -325,5 +325,5 @@ def test_on_a_terminal_a_line_lives(nvml_library: NvmlLibrary, tmp_path: Path) -
             said += part
     os.close(ours)
     assert process.returncode == 0
-    lines = [line for line in said.decode().split("\r") if "rows, " in line and " W, " in line]
+    lines = [line for line in said.decode().split("\r") if "rows, " in line and " missed, " in line]
     assert 2 <= len(lines) <= 4

@@ -101,21 +101,6 @@ def test_gpus_beyond_the_limit_are_left_out_and_that_is_told() -> None:
     ]
 
 
-def test_series_that_are_forgotten_are_read_again() -> None:
-    gpus = [Exported(number, usual()) for number in range(2)]
-    with exporting(lambda _: Answer(page(gpus))) as exporter:
-        backend = ExporterPages(url=exporter.url, interval_s=1000, limits=PageLimits(remembered_bytes=0))
-        keys = [device.gpu for device in backend.devices()]
-        powers(backend, keys)
-        for watts in range(200, 203):
-            gpus[1].values["DCGM_FI_DEV_POWER_USAGE"] = watts
-            read: list[tuple[str, int]] = []
-            while not read:
-                read = powers(backend, keys)
-            assert read == [(uuid(0), 155), (uuid(1), watts)]
-        backend.close()
-
-
 def test_a_gpu_on_two_pages_is_read_from_the_first() -> None:
     with exporting(page([Exported(0, usual(100))])) as first, exporting(page([Exported(0, usual(200))])) as second:
         backend = ExporterPages(url=[first.url, second.url])

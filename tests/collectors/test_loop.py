@@ -282,14 +282,6 @@ def test_marks_of_sensors_reach_the_rows() -> None:
     assert {row["quality"] for row in kept.of("GPU-b")} == {None}
 
 
-def test_the_power_of_all_gpus_is_known_while_all_tell_it() -> None:
-    script = Script([[power("GPU-a", T0, 1000), power("GPU-b", T0, 500)]])
-    loop = sampler_of(script.backend(), Kept(), clock=Turned())
-    assert loop.watts is None
-    loop.run(0.02)
-    assert loop.watts == 1.5
-
-
 # A source that does not answer
 
 
