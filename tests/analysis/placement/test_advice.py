@@ -167,20 +167,6 @@ def test_no_more_than_the_stated_share_is_excluded_worst_first(tmp_path: Path) -
     assert not _gain(advice, "packed", "drained").measurable
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("nodes", "share"), [(3, 0.05), (25, 0.28), (20, 0.05)])
-def test_the_share_is_never_passed_not_even_by_one_node(tmp_path: Path, nodes: int, share: float) -> None:
-    slow = {f"g{4 * node}": 2.8 for node in range(0, nodes, 3)}
-    fleet_scores = _scores(tmp_path, _slow(4 * nodes, **slow), runs=5)
-    advice = advise(fleet_scores, "w", now=NOW, max_share=share)
-    assert len(advice.exclude) == min(len(slow), round(share * nodes - 0.49))
-    assert advice.cost.share <= share
-    if not advice.exclude:
-        (note,) = [note for note in advice.notes if "max-share=" in note]
-        enough = float(note.split("max-share=")[1].split("%")[0]) / 100
-        assert len(advise(fleet_scores, "w", now=NOW, max_share=enough).exclude) == len(slow)
-
-
 def test_the_best_sets_keep_off_hard_nodes_whose_other_gpus_are_the_fastest(tmp_path: Path) -> None:
     gpus = 3
     true_scores = _slow(32, g21=2.8)

@@ -165,13 +165,3 @@ def test_a_vbios_that_changes_nothing_is_no_variant(tmp_path: Path) -> None:
     for seed in range(count(6, short=1)):
         store, _ = _boards(tmp_path / str(seed), 1.0, {}, seed)
         assert [scored.vbios for scored in scores(store, ["w"]).of["w"].references] == [None]
-
-
-@pytest.mark.long
-def test_boards_that_differ_only_by_variant_have_no_slow_node(tmp_path: Path) -> None:
-    for seed in range(6):
-        store, _ = _boards(tmp_path / str(seed), 1.15, {}, seed)
-        advice = advise(scores(store, ["w"]), "w", gpus=4)
-        assert len(advice.references) == 2
-        assert (advice.exclude, advice.nodes) == ((), ())
-        assert advice.reason is None

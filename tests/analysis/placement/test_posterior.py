@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 
 from whorl.analysis.placement.posterior import (
-    PROBABILITIES,
-    Atoms,
     LogTimes,
     Posterior,
     RunNoise,
-    atoms_of,
     core_scale,
     permutation_test,
     posterior,
-    quantiles,
     run_noises,
 )
 from whorl.tests.analysis.placement.fleets import Floats
@@ -34,20 +30,6 @@ def _scored(seed: int, log_score: Floats, runs: int, sd: float, glitches: float 
     values = log_score[:, None] + rng.normal(0.0, sd, (len(log_score), runs))
     values += np.where(rng.random(values.shape) < glitches, np.log(1.5), 0.0)
     return posterior(_log_times(values), rng)
-
-
-def test_the_scale_is_that_of_the_noise_whatever_the_gpus_are() -> None:
-    rng = np.random.default_rng(0)
-    for between in (0.0, 0.2):
-        values = rng.normal(0.0, between, (400, 1)) + rng.normal(0.0, 0.03, (400, 2))
-        log_times = _log_times(values)
-        result = core_scale(log_times)
-        # The core has the quartiles of the noise: 0.91 of its standard deviation.
-        assert result == pytest.approx(0.03 * 0.91, rel=0.12)
-
-
-def test_the_scale_needs_a_gpu_with_two_runs() -> None:
-    assert core_scale(LogTimes(np.zeros(3), np.array([0, 1, 2, 3]), np.full(3, -1))) is None
 
 
 def test_the_density_of_the_noise_is_one_density_with_far_runs_too() -> None:
@@ -241,44 +223,11 @@ def test_a_gpu_that_changes_its_mind_is_known_less_well_than_its_many_runs_sugge
     assert result.lower[0] < 1.1
 
 
-@pytest.mark.parametrize("gpus", [1, 5])
-def test_without_repeated_runs_nobody_knows(gpus: int) -> None:
-    result = posterior(_log_times(np.random.default_rng(0).normal(0.0, 0.5, (gpus, 1))), np.random.default_rng(0))
-    assert not result.repeatable
-    assert (result.belief == 1.0).all()
-    assert np.isnan(result.lower).all()
-    assert result.reason is not None
-    assert ("measure again" in result.reason) == (gpus > 1)
-
-
 def test_values_without_any_noise_are_taken_as_they_are() -> None:
     score = np.array([1.0] * 20 + [1.3])
     result = posterior(_log_times(np.log(np.repeat(score[:, None], 3, axis=1))), np.random.default_rng(0))
     assert result.repeatable
     assert result.belief == pytest.approx(score, rel=2e-3)
-
-
-def test_atoms_stay_few_and_reach_every_gpu() -> None:
-    rng = np.random.default_rng(0)
-    centre = np.concatenate((rng.normal(0.0, 0.02, 5000), [1.0, 7.0]))
-    atoms = atoms_of(LogTimes(centre, np.arange(len(centre) + 1), np.full(len(centre), -1)), 1e-4)
-    assert len(atoms.at) <= 256
-    assert (np.diff(atoms.at) > 0).all()
-    assert np.abs(centre[:, None] - atoms.at).min(axis=1).max() <= atoms.step / 2 * 1.001
-
-
-@pytest.mark.parametrize("width", [0.3, 30.0, 3000.0])
-def test_quantiles_of_posteriors_are_those_of_each_row(width: float) -> None:
-    """`width`, in atoms: of posteriors as narrow as an atom, and of some as wide as all of them."""
-    rng = np.random.default_rng(4)
-    at = 0.002 * np.arange(200.0)
-    weights = np.exp(-0.5 * ((at / 0.002 - rng.uniform(0, 199, (300, 1))) / width) ** 2) * rng.random((300, 200))
-    curves = quantiles(weights, Atoms(at, 0.002, 0.004), PROBABILITIES)
-    for curve, row in zip(curves, weights, strict=True):
-        ends = np.concatenate(([0.0], np.cumsum(row) / row.sum()))
-        cells = np.minimum(np.searchsorted(ends[1:], PROBABILITIES), 199)
-        inside = (PROBABILITIES - ends[cells]) / np.maximum(ends[cells + 1] - ends[cells], 1e-300)
-        assert curve == pytest.approx(at[cells] + 0.002 * (np.clip(inside, 0, 1) - 0.5), abs=1e-12)
 
 
 def test_of_very_many_runs_a_few_deals_tell_the_same() -> None:

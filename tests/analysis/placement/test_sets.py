@@ -117,15 +117,6 @@ def test_a_slow_gpu_of_many_counts_as_often_as_it_is_met(unlike: bool) -> None:
         assert times_found == pytest.approx(mean, abs=0.002), seed
 
 
-def test_the_chances_of_being_the_slowest_are_those_of_counting() -> None:
-    for size in range(1, 8):
-        for gpus in range(1, size + 1):
-            slowest = [max(gpu_set) for gpu_set in combinations(range(size), gpus)]
-            counted = np.bincount(slowest, minlength=size) / len(slowest)
-            assert sets.chances(size, gpus) == pytest.approx(counted)
-    assert sets.chances(27_648, 4_000).sum() == pytest.approx(1.0)
-
-
 def test_only_sets_over_several_nodes_pay_for_it() -> None:
     ground = sets.NodeLayout(NODE, 2.0)
     assert not ground.spans(np.array([0, 1, 2]))
