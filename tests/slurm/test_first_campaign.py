@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from whorl.store import Store
-from whorl.tests.sizes import is_long
 from whorl.tests.slurm.daemons import Slurm
 from whorl.tests.test_docs import ROOT, shell_commands
 
@@ -33,15 +32,13 @@ def installed(slurm: Slurm, folder: Path) -> str:
 
 
 def shortened(command: str) -> str:
-    """Fewer nodes and one probe of the suite; with --long the command as it stands."""
-    if is_long():
-        return command
+    """On fewer nodes, and with one probe of the suite."""
     return command.replace("n[01-06]", "n[01-04]").replace("--suite quick", "gemm-fp32 --suite quick")
 
 
 @pytest.mark.long
-def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
-    """In its order, in one empty folder, typed by alice. Without --long, commands that only read share a process."""
+def test_every_command_of_the_page_runs(slurm: Slurm) -> None:
+    """In its order, in one empty folder, typed by alice. Commands that only read share a process."""
     commands = shell_commands(PAGE.read_text())
     assert commands[INSTALLED - 1] == ". ~/whorl-env/bin/activate"
     folder = slurm.folder / "out" / "first"
@@ -50,7 +47,7 @@ def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
     path = f"{installed(slurm, folder)}:{slurm.environment()['PATH']}"
     printed: dict[str, str] = {}
     for command in commands[INSTALLED:]:
-        if is_long() or not command.startswith("whorl ") or command.startswith(SENDING):
+        if not command.startswith("whorl ") or command.startswith(SENDING):
             line = f"cd {folder} && {shortened(command)}"
             done = slurm.run("bash", "-c", line, user="alice", env={"PATH": path}, timeout=300)
         else:
@@ -65,7 +62,7 @@ def test_every_command_of_the_page_runs_as_it_stands(slurm: Slurm) -> None:
         (found,) = [text for command, text in printed.items() if command.startswith(words)]
         return found
 
-    assert f"{6 if is_long() else 4} nodes" in answer("whorl campaign plan")
+    assert "4 nodes" in answer("whorl campaign plan")
     assert "n02/1" in answer("whorl verdicts")
     assert "together in jobs" not in answer("whorl verdicts"), "a job measures each GPU of its node for itself"
     assert "\nExclude n02" in answer("whorl advise --store fleet --workload gemm-fp32 --gpus 4")
