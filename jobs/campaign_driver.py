@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -48,12 +48,10 @@ from .campaign_status import (
     with_output,
     with_outputs,
 )
-from .scheduler import Answer, Refusal, Scheduler
+from .scheduler import Answer, Patience, Refusal, Scheduler
 
 if TYPE_CHECKING:
     from ..store import Store
-
-T = TypeVar("T")
 
 _FIRST_S, _LONGEST_S = 1.0, 300.0  # pauses between two looks at the queue
 _GROWS, _SHRINKS = 1.5, 0.85
@@ -149,9 +147,7 @@ class _Driver:
     inventory: Inventory
     progress: Progress
     renewed_s: float = field(default_factory=lambda: time.monotonic())  # when the scheduler was asked for the nodes
-    answered_s: float = field(default_factory=lambda: time.monotonic())
-    """When the scheduler last answered, and took a job or had one of ours."""
-    asking_s: float = 0.0  # how long the scheduler took for its answers since the last pause
+    took_s: float = field(default_factory=lambda: time.monotonic())  # when it last refused no job, or had one of ours
     resting_s: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
     live: set[str] | None = None  # nodes whose jobs were in the queue at the last look; None before the first
     refused: dict[str, str] = field(default_factory=dict)  # node -> why the scheduler does not take a job for it
@@ -160,6 +156,10 @@ class _Driver:
     earlier_tries: dict[str, int] | None = None
     """Node -> tries that tell nothing, as who runs the command again has mended what was wrong; None: not known yet."""
     covered: tuple[int, int] = (0, 0)  # how many of how many nodes
+
+    def __post_init__(self) -> None:
+        longest_s = 0.0 if self.limits.once else self.limits.patience_s
+        self.patience = Patience(longest_s, lambda sentence: self.progress(*self.covered, sentence))
 
     def run(self) -> CampaignStatus:
         pause_s, before = _FIRST_S, None
@@ -177,8 +177,8 @@ class _Driver:
             pause_s = pause_s * _GROWS if states == before else max(pause_s * _SHRINKS, _FIRST_S)
             pause_s, before = min(pause_s, _LONGEST_S), states
             if goes_on:
-                time.sleep(max(pause_s, _RESTS * self.asking_s))
-                self.asking_s = 0.0
+                time.sleep(max(pause_s, _RESTS * self.patience.asking_s))
+                self.patience.asking_s = 0.0
                 # A node may have come back, gone, or become idle. That is a long answer: it is asked for less often.
                 old = time.monotonic() - self.renewed_s > max(_RENEWED_S, 2 * pause_s)
                 if old and status.count(NodeState.TO_DO) + status.count(NodeState.UNAVAILABLE):
@@ -188,15 +188,15 @@ class _Driver:
 
     def look(self) -> CampaignStatus:
         """How far the campaign is. The queue is asked before the store is read: no job that ends between is missed."""
-        queue = self.patiently(self.scheduler.queue)
+        queue = self.patience.ask(self.scheduler.queue)
         title = self.scheduler.title
         status = assess(self.request, self.inventory, queue, self.store, tries=self.limits.tries, title=title)
         if self.earlier_tries is None:  # with `once` a clock runs the command again, which mends nothing
             before = [] if self.limits.once else status.nodes
             self.earlier_tries = {node.name: node.tries - (node.job is not None) for node in before}
         live = {node.name for node in status.nodes if node.job is not None}
-        if live:
-            self.answered_s = time.monotonic()
+        if live or self.limit is None:
+            self.took_s = time.monotonic()
         for node in status.of(NodeState.TO_DO):
             if (node.name in self.live) if self.live is not None else self.ended_lately(node):
                 self.resting_s[node.name] = time.monotonic() + self.limits.settle_s
@@ -210,7 +210,7 @@ class _Driver:
 
     def renew(self) -> None:
         """Ask the scheduler for the nodes again."""
-        self.inventory = self.patiently(lambda: Inventory.of(self.scheduler, self.request, self.options))
+        self.inventory = self.patience.ask(lambda: Inventory.of(self.scheduler, self.request, self.options))
         self.renewed_s = time.monotonic()
 
     def nodes_came_back(self, status: CampaignStatus) -> bool:
@@ -220,29 +220,6 @@ class _Driver:
             return False
         self.renew()
         return any(node.name in unavailable and not node.obstacle for node in self.inventory.covered)
-
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """What the scheduler answers, in the end: a server that is busy or restarts is waited for."""
-        pause_s = _FIRST_S
-        while True:
-            began_s = time.monotonic()
-            try:
-                answer = ask()
-            except SchedulerError as error:
-                waited_s = time.monotonic() - self.answered_s
-                if error.absent or self.limits.once or waited_s + pause_s > self.limits.patience_s:
-                    raise SchedulerError(
-                        f"{error}; jobs that were submitted stay in the queue: run the command again to go on",
-                        absent=error.absent,
-                    ) from error
-                self.progress(*self.covered, str(error))
-                time.sleep(pause_s)
-                pause_s = min(pause_s * _GROWS, 60.0)
-            else:
-                self.asking_s += time.monotonic() - began_s
-                if self.limit is None:
-                    self.answered_s = time.monotonic()
-                return answer
 
     def rests(self, node: NodeStatus) -> bool:
         return self.resting_s.get(node.name, 0) > time.monotonic()
@@ -319,10 +296,10 @@ class _Driver:
                 self.refused |= {peer.name: answer.message for peer in same_kind}
         names = [event.node or "" for event in sent]
         if sent:
-            self.answered_s, self.live = time.monotonic(), {*(self.live or ()), *names}
+            self.took_s, self.live = time.monotonic(), {*(self.live or ()), *names}
             rows = pa.Table.from_batches([event_rows(sent, cluster=self.request.cluster or "")])
             self.store.append({"events": rows}, f"campaign-{self.request.campaign}-{time.time_ns()}")
-        elif self.limit and not self.limits.once and time.monotonic() - self.answered_s > self.limits.patience_s:
+        elif self.limit and not self.limits.once and time.monotonic() - self.took_s > self.limits.patience_s:
             raise SchedulerError(f"{self.scheduler.title} took no job for {self.limits.patience_s:g} s: {self.limit}")
         return names
 

@@ -12,6 +12,7 @@ is waited for. Of two jobs for one link, only the first to start would run.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
@@ -19,22 +20,18 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
 
 from ..errors import InputError, SchedulerError, StoreError
 from ..store.system.locks import Lock, locked
-from .forecast import Forecast, Forecaster, JobShape, LeadPolicy
-from .scheduler import APART, ENDED, RUNNING, QueuedJob, Refusal
+from .forecast import Forecast, Forecaster, JobShape, LeadPolicy, limit_seconds
+from .scheduler import APART, ENDED, RUNNING, Partition, Patience, QueuedJob, Refusal
 from .slurm import Slurm, fields_of
-from .user_script import UserScript, read_script
-
-T = TypeVar("T")
 
 MARK = "whorl-chain"
 """What the comment of each job begins with: `whorl-chain:CHAIN:LINK`."""
@@ -297,7 +294,7 @@ class _Driver:
         self._forecaster = Forecaster(slurm, script.shape, options.policy, options.sbatch)
         self._forecast: Forecast | None = None
         self._refusal = self._sentence = ""
-        self._answered_s = time.monotonic()  # when Slurm answered last
+        self._patience = Patience(0.0 if options.once else options.patience_s, self._say)
 
     def run(self) -> ChainReport:
         pause_s = _FIRST_S
@@ -321,7 +318,7 @@ class _Driver:
 
     def _look(self) -> None:
         """Bring the links up to date. The queue is asked before the links' files are read: no end is missed between."""
-        queued = self._of_chain(self._patiently(lambda: self._slurm.queue(user=self._state.user)))
+        queued = self._of_chain(self._patience.ask(lambda: self._slurm.queue(user=self._state.user)))
         links, missing_s = self._state.links, self._state.missing_s
         earlier, traced = links.copy(), True
         for number in sorted(queued.keys() | links.keys()):
@@ -441,26 +438,6 @@ class _Driver:
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f"; {output} ends with: {last[:200]}" if last else f"; {output} is empty"
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """What Slurm answers, in the end: a controller that is busy or restarts is waited for."""
-        pause_s = _FIRST_S
-        while True:
-            try:
-                answer = ask()
-            except SchedulerError as error:
-                waited_s = time.monotonic() - self._answered_s
-                if error.absent or self._options.once or waited_s + pause_s > self._options.patience_s:
-                    raise SchedulerError(
-                        f"{error}; jobs that were submitted stay in the queue: run the command again to go on",
-                        absent=error.absent,
-                    ) from error
-                self._say(str(error))
-                time.sleep(pause_s)
-                pause_s = min(pause_s * _GROWS, _LONGEST_S)
-            else:
-                self._answered_s = time.monotonic()
-                return answer
-
     def _end_where_due(self) -> None:
         links = {number: link for number, link in self._state.links.items() if not link.settled}
         newest = links.get(max(links, default=0))
@@ -499,9 +476,9 @@ class _Driver:
 
     def _cancel(self, link: Link) -> None:
         """Cancel a link that waits; one that has started meanwhile sees by itself that nothing is left to do."""
-        job = self._of_chain(self._patiently(lambda: self._slurm.queue(user=self._state.user))).get(link.number)
+        job = self._of_chain(self._patience.ask(lambda: self._slurm.queue(user=self._state.user))).get(link.number)
         if job is not None and job.pending:
-            self._patiently(lambda: self._slurm.cancel(job.job, "--state=PENDING"))
+            self._patience.ask(lambda: self._slurm.cancel(job.job, "--state=PENDING"))
         detail = "by the chain: the link before was the last"
         self._state.links[link.number] = replace(link, end=LinkEnd.CANCELLED, detail=detail)
 
@@ -521,7 +498,7 @@ class _Driver:
             self._state.lead_s = self._options.policy.lead_s
         elif time.time() - self._state.asked_s > max(_ASKED_AGAIN_S, min(self._until_due_s() / 2, _ASKED_AT_LEAST_S)):
             notes = self._forecast.notes if self._forecast else ()
-            self._forecast = self._patiently(self._forecaster.ask)
+            self._forecast = self._patience.ask(self._forecaster.ask)
             self._state.lead_s, self._state.asked_s = self._forecast.lead_s, time.time()
             self._folder.save()
             for note in self._forecast.notes if self._forecast.notes != notes else ():
@@ -597,3 +574,107 @@ class _Driver:
         if sentence != self._sentence and self._options.progress is not None:
             self._options.progress(sentence)
         self._sentence = sentence
+
+
+_NOT_CHAINED = ("wrap", "test_only", "wait")  # with these sbatch submits another text, none, or does not come back
+
+
+@dataclass(frozen=True, slots=True)
+class UserScript:
+    """A script, read."""
+
+    path: Path
+    header: str  # Its lines of comments at the top, in which sbatch looks for options, without the first
+    text: str
+    interpreter: str  # the words of the shell that run it
+    shape: JobShape
+    comment: str | None  # what the user has as the jobs' comment
+
+
+def read_script(path: Path, slurm: Slurm, options: Sequence[str] = ()) -> UserScript:
+    """Read a user's script and what it asks Slurm for; `options` of sbatch count more, and so do its variables.
+
+    Raises InputError where it cannot be read, is no script, is an array or has no time limit.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the script {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    first, _, body = text.partition("\n")
+    if not first.startswith("#!"):
+        raise InputError(f"{path} is no script that sbatch takes: its first line must be like #!/bin/bash")
+    header = list(_header(body))
+    words = [word for line in header if line.startswith("#SBATCH") for word in _words(path, line[7:])]
+    written = _sbatch_options(words, {})
+    chosen = _sbatch_options(options, {**vars(written), **_of_environment(slurm.environment)})
+    if chosen.array or ":" in options or any(re.match(r"#SBATCH\s+(hetjob|packjob)", line) for line in header):
+        raise InputError(f"{path} is an array or a job of several parts: a chain takes scripts of one job")
+    for name in _NOT_CHAINED:
+        if getattr(chosen, name):
+            raise InputError(f"a chain cannot be submitted with --{name.replace('_', '-')}: leave it out")
+    partitions = slurm.partitions()
+    names = chosen.partition.split(",") if chosen.partition else []
+    for name in names:
+        if name not in partitions:
+            raise InputError(f"{path} asks for partition {name}, but Slurm has only {', '.join(sorted(partitions))}")
+    default = next((row.name for row in partitions.values() if row.default), None)
+    partition = names[0] if names else default
+    limit_s = _limit_s(path, chosen.time, None if partition is None else partitions[partition])
+    least_nodes = re.match(r"\d+", chosen.nodes or "")
+    nodes = int(least_nodes[0]) if least_nodes else _nodes_of_tasks(slurm, text, options)
+    shape = JobShape(nodes=nodes, limit_s=limit_s, partition=partition)
+    interpreter = shlex.join(first[2:].strip().split(None, 1)) or "/bin/sh"
+    return UserScript(path.resolve(), "\n".join(header), text, interpreter, shape, chosen.comment)
+
+
+def _header(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        yield line
+
+
+def _words(path: Path, line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        raise InputError(f"{path}: the line `#SBATCH{line}` has a quote without its end") from error
+
+
+def _sbatch_options(words: Sequence[str], defaults: Mapping[str, object]) -> argparse.Namespace:
+    """The options of sbatch that a chain needs to know, of all that are there."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
+    for short, name in (("-t", "time"), ("-N", "nodes"), ("-p", "partition"), ("-a", "array")):
+        parser.add_argument(short, f"--{name}")
+    parser.add_argument("--comment")
+    parser.add_argument("--wrap")
+    parser.add_argument("--test-only", action="store_true")
+    parser.add_argument("-W", "--wait", action="store_true")
+    parser.set_defaults(**defaults)
+    try:
+        return parser.parse_known_args(list(words))[0]
+    except argparse.ArgumentError as error:
+        raise InputError(f"the options of sbatch cannot be read: {error}") from error
+
+
+def _nodes_of_tasks(slurm: Slurm, text: str, options: Sequence[str]) -> int:
+    """The nodes that Slurm would give to a script that asks for tasks or GPUs only; 1 where it does not say."""
+    with contextlib.suppress(SchedulerError, InputError):  # the submission says what is wrong
+        return slurm.test_nodes(options, text) or 1
+    return 1
+
+
+def _of_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    names = {"time": "SBATCH_TIMELIMIT", "partition": "SBATCH_PARTITION", "array": "SBATCH_ARRAY_INX"}
+    return {option: variables[name] for option, name in names.items() if variables.get(name)}
+
+
+def _limit_s(path: Path, text: str | None, partition: Partition | None) -> float:
+    """The time limit of the script, else the one that its partition gives. Raises InputError."""
+    if text:
+        limit_s = limit_seconds(text)
+    else:
+        limit_s = 60 * min(partition.usual_min, partition.longest_min) if partition else math.inf
+    if not math.isfinite(limit_s):
+        raise InputError(f"{path} has no time limit, so there is nothing to chain: write `#SBATCH --time=24:00:00`")
+    return limit_s

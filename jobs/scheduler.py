@@ -15,16 +15,19 @@ import os
 import pwd
 import re
 import subprocess
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ..errors import InputError, SchedulerError
 from .batch import BatchJob, render
+
+T = TypeVar("T")
 
 TIMEOUT_S = 10.0
 QUEUE_S = 60.0
@@ -113,6 +116,37 @@ class Answer:
     job: str | None
     refusal: Refusal | None = None
     message: str = ""
+
+
+@dataclass(slots=True)
+class Patience:
+    """Asks a scheduler that may be busy or restart, for so many seconds without an answer; with 0 once."""
+
+    longest_s: float
+    tell: Callable[[str], None]  # hears why it is asked again
+    answered_s: float = field(default_factory=lambda: time.monotonic())
+    asking_s: float = 0.0  # how long its answers took
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """What the scheduler answers, in the end. Raises SchedulerError."""
+        pause_s = 1.0
+        while True:
+            began_s = time.monotonic()
+            try:
+                answer = question()
+            except SchedulerError as error:
+                if error.absent or time.monotonic() - self.answered_s + pause_s > self.longest_s:
+                    raise SchedulerError(
+                        f"{error}; jobs that were submitted stay in the queue: run the command again to go on",
+                        absent=error.absent,
+                    ) from error
+                self.tell(str(error))
+                time.sleep(pause_s)
+                pause_s = min(1.5 * pause_s, 60.0)
+            else:
+                self.answered_s = time.monotonic()
+                self.asking_s += self.answered_s - began_s
+                return answer
 
 
 class Scheduler(ABC):

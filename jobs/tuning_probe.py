@@ -185,9 +185,6 @@ def bench_on(store: Store, probe: Probe, devices: Sequence[Device], options: Pro
     from ..probes.node import run_plan
 
     by_gpu = {device.facts.gpu: device for device in devices}
-    models = {device.facts.model for device in devices}
-    if len(models) > 1:
-        raise InputError(f"the GPUs here are of several models ({', '.join(sorted(models))}): choose some by --gpu")
 
     def run(gpu: str, plan: Plan, limits: Limits) -> Report:
         return run_plan(
@@ -198,18 +195,15 @@ def bench_on(store: Store, probe: Probe, devices: Sequence[Device], options: Pro
             power_limit_w=limits["power_limit_w"],
         )
 
-    facts = {gpu: device.facts for gpu, device in by_gpu.items()}
-    return ProbeBench(probe, facts, knobs_of_gpus(list(by_gpu), tell=options.tell), run, options)
+    return ProbeBench(probe, facts_of_devices(devices), knobs_of_gpus(list(by_gpu), tell=options.tell), run, options)
 
 
 def bench_in(store: Store, probe: Probe, fleet: Fleet, options: ProbeBenchOptions) -> ProbeBench:
     """A probe on the GPUs of a simulated fleet. The first trial is on its next free day, each other one follows it."""
-    from ..kernels.simulated_device import facts_of
     from ..probes.simulated import run_simulated
-    from ..simulation.identity import identities
 
-    boards = identities(fleet.seed, len(fleet), fleet.model.name)
-    places = {identity.uuid: place for place, identity in enumerate(boards)}
+    facts = facts_of_fleet(fleet)
+    places = {gpu: place for place, gpu in enumerate(facts)}
     ended_ns: list[int] = []
 
     def run(gpu: str, plan: Plan, limits: Limits) -> Report:
@@ -226,5 +220,21 @@ def bench_in(store: Store, probe: Probe, fleet: Fleet, options: ProbeBenchOption
             ended_ns.append(report.ended_ns)
         return report
 
-    facts = {gpu.uuid: facts_of(fleet.model, gpu=gpu.uuid, node=gpu.host, index=gpu.device) for gpu in boards}
     return ProbeBench(probe, facts, knobs_of_model(fleet.model, len(fleet)), run, options)
+
+
+def facts_of_devices(devices: Sequence[Device]) -> dict[str, Facts]:
+    """By UUID. Raises InputError for GPUs of several models."""
+    models = {device.facts.model for device in devices}
+    if len(models) > 1:
+        raise InputError(f"the GPUs here are of several models ({', '.join(sorted(models))}): choose some by --gpu")
+    return {device.facts.gpu: device.facts for device in devices}
+
+
+def facts_of_fleet(fleet: Fleet) -> dict[str, Facts]:
+    """By UUID."""
+    from ..kernels.simulated_device import facts_of
+    from ..simulation.identity import identities
+
+    boards = identities(fleet.seed, len(fleet), fleet.model.name)
+    return {gpu.uuid: facts_of(fleet.model, gpu=gpu.uuid, node=gpu.host, index=gpu.device) for gpu in boards}

@@ -33,6 +33,7 @@ from ..probes.probe import Kind, Probe
 from ..store.vocabulary import Outcome
 from .tuning import TuneLog, TuneStep
 from .tuning_knobs import CLOCK, POWER, GpuKnobs, UnsetKnob, knobs_of_gpus, knobs_of_model
+from .tuning_probe import facts_of_devices, facts_of_fleet
 
 if TYPE_CHECKING:
     from ..kernels.device import Device
@@ -317,10 +318,7 @@ def kernels_on(devices: Sequence[Device]) -> KernelBench:
     from ..probes.node import run_plan
     from ..store import Store
 
-    facts = {device.facts.gpu: device.facts for device in devices}
-    models = {device.model for device in facts.values()}
-    if len(models) > 1:
-        raise InputError(f"the GPUs here are of several models ({', '.join(sorted(models))}): choose some by --gpu")
+    facts = facts_of_devices(devices)
 
     def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:  # noqa: ARG001
         cap_w, lock_mhz = limits["power_limit_w"], limits["lock_clock_mhz"]
@@ -333,18 +331,11 @@ def kernels_on(devices: Sequence[Device]) -> KernelBench:
 
 def kernels_in(fleet: Fleet) -> KernelBench:
     """The GPUs of a simulated fleet; each run is on a day of its own, so that it differs from others as days do."""
-    from ..kernels.simulated_device import facts_of
     from ..probes.simulated import run_unstored
     from ..simulation.bench import DAY_NS
-    from ..simulation.identity import identities
-
-    facts = {
-        identity.uuid: facts_of(fleet.model, gpu=identity.uuid, node=identity.host, index=identity.device)
-        for identity in identities(fleet.seed, len(fleet), fleet.model.name)
-    }
 
     def run(plan: Plan, limits: Mapping[str, float | None], number: int) -> Report:
         cap_w, lock_mhz = limits["power_limit_w"], limits["lock_clock_mhz"]
         return run_unstored(fleet, plan, began_ns=number * DAY_NS, cap_w=cap_w, lock_mhz=lock_mhz)
 
-    return KernelBench(facts, knobs_of_model(fleet.model, len(fleet)), run)
+    return KernelBench(facts_of_fleet(fleet), knobs_of_model(fleet.model, len(fleet)), run)

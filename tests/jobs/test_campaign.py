@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from whorl.cli import cli
 from whorl.cli.documents.campaign import plan_document, plan_mapping, status_mapping
 from whorl.errors import InputError, SchedulerError, StoreError
-from whorl.jobs import campaign_driver
+from whorl.jobs import campaign_driver, scheduler
 from whorl.jobs.campaign import (
     USUAL_OPTIONS,
     CampaignChoice,
@@ -72,7 +72,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         now[0] += seconds
 
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep, time_ns=time.time_ns)
-    monkeypatch.setattr(campaign_driver, "time", clock)
+    for module in (campaign_driver, scheduler):
+        monkeypatch.setattr(module, "time", clock)
     with copied_stores():
         yield
 

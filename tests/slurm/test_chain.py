@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from whorl.jobs.chain import read_script
 from whorl.jobs.slurm import Slurm as ClientSlurm
-from whorl.jobs.user_script import read_script
 from whorl.tests.analysis.chains.logs import lonestar, needs_lonestar
 from whorl.tests.slurm.accounted import Accounted
 from whorl.tests.slurm.daemons import Slurm
