@@ -129,21 +129,6 @@ class SweepChoice:
 # -- selectors: a sweep in, the place of a setting out; of equal settings the lowest ---------------------------------
 
 
-def least_energy(sweep: MeasuredSweep) -> int:
-    """The setting of least energy."""
-    return int(np.argmin(sweep.energies_j))
-
-
-def least_time(sweep: MeasuredSweep) -> int:
-    """The setting of least time."""
-    return int(np.argmin(sweep.times_s))
-
-
-def least_cost(sweep: MeasuredSweep, eta: float, highest_w: float) -> int:
-    """Zeus's cost: the setting of least eta E + (1 - eta) P_max T; `highest_w` is P_max, the GPU's highest limit."""
-    return int(np.argmin(eta * sweep.energies_j + (1.0 - eta) * highest_w * sweep.times_s))
-
-
 def lowest_within(sweep: MeasuredSweep, bound_s: float) -> int | None:
     """Zeus's rule for a slowdown: the lowest setting of the default batch whose time is at most the bound, or None."""
     at_default_batch = np.isclose(sweep.batch_sizes, sweep.batch_sizes[sweep.default], equal_nan=True)
