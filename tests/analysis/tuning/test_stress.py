@@ -16,7 +16,7 @@ from whorl.tests.sizes import count, sample
 GRID = tuple(float(v) for v in range(32))
 KNOBS = [StressKnob(f"knob{i}", GRID, 16.0, 0.0 if i >= 18 and i != 23 else None) for i in range(24)]
 DEFAULT = {knob.name: 16.0 for knob in KNOBS}
-RANDOM = {"random_first": 1000}
+RANDOM: dict[str, Any] = {"random_first": 1000}
 
 
 def value(setting: Setting) -> float:
