@@ -11,7 +11,6 @@ from whorl.analysis.fleet.side_by_side import (
     Printed,
     Range,
     beside,
-    comparable,
     held,
     is_ratio,
     of_print,
@@ -22,7 +21,6 @@ from whorl.analysis.fleet.timelines import MOST_PERIODS, trend, trend_of
 from whorl.analysis.runs.probing import probed
 from whorl.analysis.verdicts.fingerprint import fingerprint, store_fingerprint
 from whorl.analysis.verdicts.model import Model
-from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.conftest import BuiltOnce
@@ -43,12 +41,6 @@ def _build(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def two(built_once: BuiltOnce) -> Store:
     return Store.open(built_once("beside", _build) / "store")
-
-
-def test_a_store_without_runs_has_nothing_to_compare(store: Store) -> None:
-    assert comparable(store) == ()
-    with pytest.raises(InputError, match="no runs of 'gemm'"):
-        runs_of(store, "c", "gemm")
 
 
 @pytest.mark.long(short=1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 from whorl.analysis import measurements, untrusted, variability
-from whorl.analysis.runs.probing import probed, stresses
+from whorl.analysis.runs.probing import parted, probed, stresses
+from whorl.analysis.runs.sittings import in_order
 from whorl.errors import InputError
 from whorl.store.schema import arrow_rows
 from whorl.tests.probed_fleet import CLUSTER, PROBES, stored, uuids
@@ -66,3 +68,20 @@ def test_the_last_campaign_is_taken_and_a_missing_one_is_named(tmp_path: Path) -
 def test_what_a_probe_stresses_is_told_by_its_work(conditions: dict[str, object] | None, expected: str) -> None:
     runs = pl.DataFrame(arrow_rows("runs", {"conditions": [conditions]}))
     assert runs.select(stresses()).item() == expected
+
+
+@pytest.mark.parametrize("most", [3, 70_000, 1 << 33])
+@pytest.mark.parametrize("in_time", [True, False])
+def test_the_order_by_owner_and_time_keeps_equal_ones_as_they_are(most: int, in_time: bool) -> None:
+    random = np.random.default_rng(1)
+    owner, at = random.integers(0, most, 500), np.round(random.random(500), 1)
+    at = np.sort(at) if in_time else at
+    assert in_order(owner, at).tolist() == np.lexsort((at, owner)).tolist()
+    order = np.lexsort((at, owner))
+    assert in_order(owner[order], at[order]).tolist() == list(range(500))
+
+
+def test_parts_are_all_rows_by_name_also_those_without_one() -> None:
+    runs = pl.DataFrame({"model": ["b", None, "a", "b"], "workload": ["w", "w", "w", "v"], "n": [1, 2, 3, 4]})
+    found = {key: part["n"].to_list() for key, part in parted(runs, "model", "workload")}
+    assert found == {(None, "w"): [2], ("a", "w"): [3], ("b", "v"): [4], ("b", "w"): [1]}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,15 +16,17 @@ import pytest
 from whorl.analysis.one_gpu.explain import explain
 from whorl.analysis.placement import scores
 from whorl.analysis.placement.scores import in_another_sitting
-from whorl.analysis.runs.probing import probed
-from whorl.analysis.verdicts import Level, State
+from whorl.analysis.runs.probing import Probed, probed
+from whorl.analysis.verdicts import Level, Smallest, State
 from whorl.analysis.verdicts.difference import difference
 from whorl.analysis.verdicts.fingerprint import fingerprint
-from whorl.analysis.verdicts.judge import judge
+from whorl.analysis.verdicts.judge import judge, judged
 from whorl.analysis.verdicts.model import Model
 from whorl.analysis.verdicts.plan import planned
 from whorl.analysis.verdicts.reference import known
+from whorl.analysis.verdicts.verdict import Gap
 from whorl.store.schema import arrow_rows
+from whorl.tests.analysis.verdicts.made import Change, fleet
 from whorl.tests.judged_fleet import BEGAN_NS, CLUSTER, judged_store, uuid
 
 BATCH = 40
@@ -92,3 +98,55 @@ def test_a_batch_is_confirmed_where_two_days_show_it(days: tuple[int, ...], stat
     store.append({"gpus": arrow_rows("gpus", boards)}, "boards")
     (batch,) = [one for one in judge(store).rows if one.level is Level.BATCH]
     assert (batch.name, batch.state) == ("vbios new", state)
+
+
+def made(seed: int, changes: Mapping[int, Mapping[str, Change]] | None = None, sittings: int = 3) -> Probed:
+    found = fleet(changes, gpus=16, seed=seed, sittings=sittings)
+    none = [pl.lit(None, pl.String).alias(name) for name in ("vbios", "driver", "job_id")]
+    runs = found.runs.with_columns(*none, probe_version=pl.lit("1"))
+    return replace(found, gpus=found.gpus.with_columns(none), runs=runs)
+
+
+def told(campaign: Probed, workload: str = "gemm") -> Smallest:
+    [one] = [one for one in judged(campaign).smallest if one.workload == workload]
+    return one
+
+
+def middle(campaign: Probed, workload: str) -> int:
+    """The GPU that is most like its peers, at its clock and in all."""
+    times = [figure for figure in Model(campaign).figures if figure.timed and figure.workload == workload]
+    return int(np.argmin(np.sum([np.abs(figure.effect) for figure in times], axis=0)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_larger_effect_is_named_and_a_smaller_one_is_not(seed: int) -> None:
+    healthy = made(seed)
+    limit = told(healthy)
+    assert limit.pct is not None
+    assert limit.any_clock_pct is not None
+    assert 1 <= limit.pct <= limit.any_clock_pct
+    assert (limit.gpus, limit.sittings) == (16, 3)
+    gpu = middle(healthy, "gemm")
+    for share, named in ((0.6, False), (1.5, True)):
+        slow = made(seed, {gpu: {"gemm": {"slower": 1 + share * limit.pct / 100}}})
+        rows = judged(slow).rows
+        assert any(row.name == f"n{gpu // 4}/{gpu % 4}" and "gemm" in row.workloads for row in rows) is named
+
+
+def test_one_run_of_each_gpu_names_none() -> None:
+    one = told(made(1, sittings=1))
+    assert (one.pct, one.any_clock_pct) == (None, None)
+    assert one.why is Gap.ALONE
+
+
+def test_judging_does_not_load_what_takes_a_second_to_import() -> None:
+    """A store of 64 GPUs is judged in a second: `scipy.stats` alone takes as long to import."""
+    code = (
+        "import sys\nimport whorl.analysis.verdicts.judgements, whorl.dashboards.answers.judging\n"
+        "from whorl.analysis.verdicts.null import Null\nimport numpy\n"
+        "Null(numpy.random.default_rng(1).normal(0, 0.01, 64), 1e-4).p(numpy.array([0.05]))\n"
+        "print(*sorted({'scipy.stats', 'whorl.store.importing.importer'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

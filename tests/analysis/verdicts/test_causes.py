@@ -13,7 +13,20 @@ import pytest
 
 from whorl.analysis.runs.probing import Probed
 from whorl.analysis.verdicts import Kind
-from whorl.analysis.verdicts.causes import Evidence, Explanation
+from whorl.analysis.verdicts.causes import Evidence, Explanation, by_heat
+from whorl.analysis.verdicts.changes import typical_size
+from whorl.analysis.verdicts.channels import (
+    HUNGRY,
+    IDLING,
+    RISE,
+    THROTTLED,
+    TOP,
+    UNDER,
+    WARM,
+    WORK,
+    Channel,
+    channels,
+)
 from whorl.analysis.verdicts.judge import judged
 from whorl.analysis.verdicts.verdict import Action, Part, Quantity
 from whorl.benchmarks.fleets import fleet_of
@@ -24,6 +37,7 @@ from whorl.tests.analysis.verdicts.made import (
     Change,
     fleet,
 )
+from whorl.tests.sizes import count
 
 GPU = "GPU-007"
 
@@ -184,3 +198,114 @@ def test_gpus_of_a_node_that_are_slow_alike_are_explained_together() -> None:
     found = evidence.slow([f"GPU-{number:03d}" for number in range(8, 12)], {"fma": 0.09})
     assert found.kind == Kind.STARVED
     assert found.action == Action.CHECK_HOST_OF_NODE
+
+
+def differing(campaign: Probed) -> dict[Channel, dict[str, float]]:
+    """By channel, the GPUs whose median differs from that of the fleet by what is relevant and by 4 robust sd."""
+    found: dict[Channel, dict[str, float]] = {}
+    for channel, all_rows in channels(Evidence.of(campaign)).items():
+        for rows in all_rows.partition_by("workload"):
+            level = rows.group_by("gpu").agg(pl.col("value").median())
+            over = level.select("gpu", value=channel.sign * (pl.col("value") - pl.col("value").median()))
+            scale = max(1.4826 * float(over["value"].abs().median()), channel.floor)  # type: ignore[arg-type]
+            far = over.filter((pl.col("value") >= channel.relevant) & (pl.col("value") > 4 * scale))
+            if far.height:
+                found.setdefault(channel, {}).update(far.iter_rows())
+    return found
+
+
+CHANNEL_CASES: dict[str, tuple[Mapping[str, Change], Channel]] = {
+    "hot": ({"": {"temperature": 4}, "fma": {"temperature": 14}, "gemm": {"temperature": 22}}, RISE),
+    "hungry": ({"": {"power": 1.12}, "gemm": {}}, HUNGRY),
+    "pinned": ({"": {"sm_clock_mhz": 1455.0}, "gemm": {}}, TOP),
+    "under its cap": ({"gemm": {"power": 0.93, "clock": 0.97}}, UNDER),
+    "starved": ({"fma": {"power": 0.88}}, IDLING),
+    "throttled": ({"fma": {"events": {"thermal_software": 0.5 * RUN_S}}}, THROTTLED),
+    "slow at the same power": ({"fma": {"energy": 1.2}}, WORK),
+}
+
+
+@pytest.mark.long(short=4)
+@pytest.mark.parametrize("case", CHANNEL_CASES)
+def test_each_kind_shows_in_its_channel(case: str) -> None:
+    change, channel = CHANNEL_CASES[case]
+    found = differing(fleet({7: change}))
+    assert list(found[channel]) == [GPU]
+    assert {gpu for gpus in found.values() for gpu in gpus} == {GPU}
+
+
+def test_one_probe_tells_heat_by_its_temperature() -> None:
+    found = differing(fleet({7: {"": {"temperature": 30}}}, probes=[GEMM]))
+    assert found == {WARM: {GPU: pytest.approx(30, abs=8)}}
+
+
+@pytest.mark.long(short=3)
+@pytest.mark.parametrize("gone", ["sm_clock_mhz", "power_w", "temperature_c", "clock_events", "energy"])
+def test_what_nobody_recorded_has_no_row(gone: str) -> None:
+    campaign = fleet(gpus=10)
+    runs = campaign.runs.with_columns(pl.lit(None, campaign.runs.schema[gone]).alias(gone))
+    had = {channel for channel, rows in channels(Evidence.of(campaign)).items() if rows.height}
+    left = channels(Evidence.of(Probed("made", "", campaign.gpus, runs, campaign.events)))
+    assert not any(rows["value"].is_null().any() for rows in left.values())
+    needs = {"clock_events": {THROTTLED}, "temperature_c": {RISE}, "sm_clock_mhz": {TOP, UNDER, IDLING}}
+    needs |= {"power_w": {RISE, UNDER, IDLING, HUNGRY}, "energy": set()}
+    assert {channel for channel, rows in left.items() if rows.height} <= (had | {WARM}) - needs[gone]
+
+
+ROW = {"temperature": 82.0, "peers_temperature": 66.0}
+
+
+def runs(n: int, slope: float, noise: float = 0.001, seed: int = 1) -> pl.DataFrame:
+    """Runs of one GPU whose log time changes by `slope` with its log power."""
+    random = np.random.default_rng(seed)
+    power = random.uniform(-0.02, 0.02, n)
+    value = np.exp(slope * power + random.normal(0, noise, n))
+    return pl.DataFrame({"value": 100 * value, "sm_clock_mhz": [1312.0] * n, "power_w": 290 * np.exp(power)})
+
+
+def told(frame: pl.DataFrame) -> object:
+    return by_heat(ROW, frame, 1.5, np.random.default_rng(0))
+
+
+def test_runs_that_are_slower_with_less_power_are_held_by_heat() -> None:
+    found = by_heat(ROW, runs(20, -1.0), 1.5, np.random.default_rng(0))
+    assert found is not None
+    heat, rest = found.causes
+    assert (heat.what, rest.what) == (Part.HEAT, Part.UNEXPLAINED)
+    assert heat.pct > 1.4
+    assert heat.pct + rest.pct == pytest.approx(1.5)
+    assert heat.low_pct is not None
+    assert heat.high_pct is not None
+    assert heat.low_pct <= heat.pct <= heat.high_pct <= 1.5
+    figures = {figure.figure: (figure.value, figure.peers) for figure in found.measured}
+    assert figures[Quantity.TEMPERATURE] == (82.0, 66.0)
+    slower, faster = figures[Quantity.POWER_OF_SLOWER_RUNS]
+    assert slower is not None
+    assert faster is not None
+    assert slower < faster
+    assert found.action == Action.CLEAN_COOLING
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        runs(20, 0.0),
+        runs(20, 1.0),
+        runs(7, -1.0),
+        runs(20, -1.0).with_columns(sm_clock_mhz=None, power_w=None),
+        runs(20, -1.0).with_columns(value=100.0),
+    ],
+    ids=["power says nothing", "slower with more power", "few runs", "nothing recorded", "times alike"],
+)
+def test_else_nothing_is_said(frame: pl.DataFrame) -> None:
+    assert told(frame) is None
+
+
+@pytest.mark.parametrize("n", [2, 4, 12])
+def test_the_interval_of_an_unstable_gpu_holds_the_middle_of_its_sizes(n: int) -> None:
+    random, many = np.random.default_rng(3), count(4000, short=2000)
+    size = 0.02 * np.exp(random.normal(0, 0.4, many * n))
+    median, low, high = typical_size(size, np.repeat(np.arange(many), n), np.full(many, n))
+    holds = np.mean((low <= 0.02) & (high >= 0.02))
+    assert 0.935 <= holds <= 0.99
+    assert bool(((low <= median) & (median <= high)).all())

@@ -56,16 +56,6 @@ def test_a_few_slow_gpus_do_not_hide_each_other(gpus: int, effects: tuple[float,
     assert seen >= 0.8 * fleets * len(effects)  # two on one small node may be taken for the node
 
 
-def test_runs_without_a_date_confirm_nothing() -> None:
-    random = np.random.default_rng(3)
-    runs = draw(random, 64, "normal", spread=0.003, sittings=1, runs=4)
-    x = runs.x + np.where(runs.gpu == 17, np.log1p(0.3), 0.0)
-    half = Runs(runs.gpu, np.where(np.arange(len(x)) % 2, UNKNOWN, runs.at), x, runs.fleet)
-    found = compared(half)
-    assert list(np.flatnonzero(named(found))) == [17]
-    assert not found.confirmed.any()
-
-
 def test_a_node_that_is_slow_as_a_whole_is_one_finding() -> None:
     random = np.random.default_rng(5)
     runs = draw(random, 256, "normal", spread=0.003)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -86,10 +85,3 @@ def test_what_temperature_does_is_no_change() -> None:
             )
             told += alarm is not None
         assert told == alarms
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0.0, -1.0])
-def test_a_run_without_a_duration_changes_nothing(value: float) -> None:
-    state, _ = watched(usual(3))
-    assert update(state, value, 9 * WEEK_S, expected=QUIET) == (state, None)
-    assert update(None, value, 0.0) == (None, None)

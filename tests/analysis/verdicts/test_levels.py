@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from whorl.analysis.runs.sittings import UNKNOWN
+from whorl.analysis.runs.sittings import UNKNOWN, numbered
+from whorl.analysis.verdicts.channels import Channel
+from whorl.analysis.verdicts.compare import Fleet
 from whorl.analysis.verdicts.levels import Levels, levels
+from whorl.analysis.verdicts.model import Figure, figures_of, table
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
+from whorl.tests.analysis.longhorn import runs as longhorn
 
 
 def _seen(days: tuple[float, ...], between: float, within: float, *, gpus: int = 200, each: int = 4) -> Levels:
@@ -55,3 +59,41 @@ def test_at_every_cut_of_the_dates_the_interval_holds_the_level_of_the_other_par
             assert len(held) == 0 or held.mean() >= 0.90
             every.append(held)
     assert 0.93 <= np.concatenate(every).mean() <= 0.97
+
+
+def starts(*hours: float | None) -> int:
+    """How many sittings runs at these hours are."""
+    at = np.array([UNKNOWN if hour is None else 20_000.0 + hour / 24 for hour in hours])
+    return len(np.unique(numbered(np.zeros(len(at), np.int64), at)))
+
+
+def stood(runs: pl.DataFrame, channel: Channel | None = None) -> tuple[list[Figure], list[str]]:
+    """Of the times of runs, or a channel; nothing is known of what GPUs share. And the GPUs in the arrays' order."""
+    gpus = runs["gpu"].cast(pl.String).unique().sort().to_list()
+    runs = runs.with_columns(pl.Series("gpu_no", [gpus.index(gpu) for gpu in runs["gpu"]], dtype=pl.Int64))
+    fleet = Fleet(np.full(len(gpus), -1)) if channel is None else None
+    return figures_of(runs, len(gpus), fleet=fleet, channel=channel), gpus
+
+
+def standing(runs: pl.DataFrame) -> pl.DataFrame:
+    return table(*stood(runs))
+
+
+def test_a_pause_of_six_hours_ends_a_sitting_and_so_does_a_day() -> None:
+    assert starts(0, 5.9, 11.8, 17.9) == 2
+    assert starts(*range(50)) == 3
+    assert starts(*(hour + 1 / 7 for hour in (0, 6, 12))) == 3  # exact, whatever rounding leaves of days
+
+
+@needs_longhorn
+def test_ranks_hold_the_place_of_another_half_of_the_dates_and_are_no_wider_than_that_needs() -> None:
+    runs = longhorn("sgemm").drop_nulls("began").with_columns(pl.lit(None, pl.String).alias("model"))
+    middle = runs["began"].median()
+    halves = [runs.filter(pl.col("began") < middle), runs.filter(pl.col("began") >= middle)]
+    both = halves[0].join(halves[1], on="gpu", how="semi")["gpu"].unique().implode()
+    before, after = (standing(half.filter(pl.col("gpu").is_in(both))) for half in halves)
+    for one, other in ((before, after), (after, before)):
+        held = one.join(other.select("gpu", pl.col("rank").alias("place")), on="gpu")
+        assert held.height > 250
+        inside = held.select(pl.col("place").is_between("rank_low", "rank_high").mean()).item()
+        assert 0.95 <= inside <= 0.997
