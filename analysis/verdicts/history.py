@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from ...store.vocabulary import EventKind
-from ..runs.measurements import codes, coupled_jobs
+from ..runs.measurements import codes, coupled_jobs, numbers
 from ..runs.sittings import PAUSE, Floats, Ints, date_of, groups_median
 from ..statistics.laws import poisson_at_least
 from .changes import LevelChange, SharedStep, own_past
@@ -177,62 +177,39 @@ class _Cluster:
         runs = coupled_jobs(runs.with_columns(pl.lit(campaign.cluster).alias("cluster")))
         self.gpu, self.at, self.x = (runs[name].to_numpy() for name in ("gpu_no", "at", "x"))
         self.run_id, self.workload = runs["run_id"], runs["workload"]
-        self.job = _setting(runs["job_id"].cast(pl.String)).numbers
+        self.job, _ = numbers(runs["job_id"].cast(pl.String))
         self.read = {name: runs[name].cast(pl.Float64).fill_null(np.nan).to_numpy() for name in _READ}
         stated = {name: runs["versions"].struct.field(name) for name in _STATED}
         stated["probe_version"] = runs["probe_version"].cast(pl.String)
-        self.settings = {name: _setting(column) for name, column in stated.items() if column.null_count() < len(column)}
+        stated = {name: column for name, column in stated.items() if column.null_count() < len(column)}
         sightings = _sightings(campaign, store)
         for name in _SEEN:  # what no GPU has changed tells nothing
             seen = sightings.drop_nulls(name)
-            if name in self.settings or seen.select("gpu_no", name).n_unique() > seen["gpu_no"].n_unique():
-                self.settings[name] = _either(self.settings.get(name), _last_seen(seen, name, self.gpu, self.at))
-        node = _setting(campaign.gpus["node"].cast(pl.String))
+            if name in stated or seen.select("gpu_no", name).n_unique() > seen["gpu_no"].n_unique():
+                stated[name] = _last_seen(runs, seen, name, stated.get(name))
+        self.settings = {name: _Setting(*numbers(column)) for name, column in stated.items()}
+        node = _Setting(*numbers(campaign.gpus["node"].cast(pl.String)))
         self.place = _Setting(node.numbers[self.gpu], node.values)
         self.arrivals = _arrivals(campaign, store)
 
     def by_workload(self) -> Iterator[tuple[str, Ints]]:
         """Each workload with the places of its runs."""
-        setting = _setting(self.workload)
-        for number, workload in enumerate(setting.values):
-            yield workload, np.flatnonzero(setting.numbers == number)
+        workload_of_run, workloads = numbers(self.workload)
+        for number, workload in enumerate(workloads):
+            yield workload, np.flatnonzero(workload_of_run == number)
 
 
-def _setting(column: pl.Series) -> _Setting:
-    values = column.drop_nulls().unique().sort().to_list()
-    return _Setting(codes(column, values), values)
+def _last_seen(runs: pl.DataFrame, seen: pl.DataFrame, name: str, stated: pl.Series | None) -> pl.Series:
+    """What each run stated, or else what was last seen of its GPU when it began; before the first sight, that one.
 
-
-def _either(first: _Setting | None, second: _Setting) -> _Setting:
-    """The first, and where that is unknown the second."""
-    if first is None:
-        return second
-    values = sorted({*first.values, *second.values})
-    place = {value: number for number, value in enumerate(values)}
-    first_numbers, second_numbers = (
-        np.array([*(place[value] for value in setting.values), -1])[setting.numbers] for setting in (first, second)
-    )
-    return _Setting(np.where(first_numbers >= 0, first_numbers, second_numbers), values)
-
-
-def _last_seen(sightings: pl.DataFrame, name: str, gpu: Ints, at: Floats) -> _Setting:
-    """What was last seen of the GPU of each run when it began; before the first sight, that one.
-
-    `sightings`: gpu_no, at and the value, by GPU and time.
+    `seen`: gpu_no, at and the value, by GPU and time.
     """
-    if sightings.is_empty():
-        return _Setting(np.full(len(gpu), -1), [])
-    setting = _setting(sightings[name])
-    owner, since = sightings["gpu_no"].to_numpy(), sightings["at"].to_numpy()
-    first = np.searchsorted(owner, np.arange(int(gpu.max()) + 1))
-    place = first[gpu]
-    if (owner[1:] == owner[:-1]).any():  # times as ranks: then a GPU and a time are one whole number
-        times = np.unique(since)
-        key = owner * (len(times) + 1) + np.searchsorted(times, since) + 1
-        latest = np.searchsorted(key, gpu * (len(times) + 1) + np.searchsorted(times, at, "right"), "right") - 1
-        place = np.maximum(place, latest)
-    place = np.minimum(place, len(owner) - 1)
-    return _Setting(np.where(owner[place] == gpu, setting.numbers[place], -1), setting.values)
+    sights = seen.select("gpu_no", "at", pl.col(name).alias("last"))
+    first = sights.group_by("gpu_no").agg(pl.col("last").first().alias("first"))
+    rows = runs.select("gpu_no", "at").join_asof(sights.sort("at"), on="at", by="gpu_no", check_sortedness=False)
+    rows = rows.join(first, on="gpu_no", how="left", maintain_order="left")
+    own = pl.repeat(None, runs.height, dtype=pl.String, eager=True) if stated is None else stated
+    return rows.select(pl.coalesce(own.alias("stated"), "last", "first").alias(name)).to_series()
 
 
 def _sightings(campaign: Probed, store: Store | None) -> pl.DataFrame:
