@@ -9,6 +9,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import polars as pl
@@ -279,54 +280,50 @@ def stored(store: Store, cluster: str | None = None) -> list[StoredJudgement]:
 
 def _stored(row: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> StoredJudgement:
     cluster = row["cluster"]
-    gaps = [_not_judged(cluster, fields) for fields in row["unjudged"] or ()]
     readable = [verdict for verdict in verdicts if is_known(verdict)]
+    gaps = [NotJudged(cluster, **_coded(fields)) for fields in row["unjudged"] or ()]
     gaps += [NotJudged(cluster, verdict["name"], Gap.NEWER) for verdict in verdicts if not is_known(verdict)]
-    return StoredJudgement(
-        Judgement(
-            cluster,
-            tuple(verdict_of(verdict) for verdict in readable),
-            tuple(gaps),
-            row["gpus"],
-            row["looks"],
-            smallest=tuple(map(_smallest, row["smallest"] or ())),
-            changes=tuple(map(_change, row["level_changes"] or ())),
-            runs=row["runs"],
-            watch=tuple(
-                verdict_of(fields | {"cluster": cluster}) for fields in row["watched"] or () if is_known(fields)
-            ),
-            ranks=row["ranks"] or 0,
-            facts=row["facts"],
+    watched = (fields | {"cluster": cluster} for fields in row["watched"] or () if is_known(fields))
+    judgement = Judgement(
+        cluster, tuple(map(verdict_of, readable)), tuple(gaps), row["gpus"], row["looks"],
+        watch=tuple(map(verdict_of, watched)),
+        smallest=tuple(Smallest(**_coded(fields)) for fields in row["smallest"] or ()),
+        changes=tuple(
+            Change(**_coded(fields) | {"joined_with": _measured(fields["joined_with"])})
+            for fields in row["level_changes"] or ()
         ),
-        row["judged_at"],
-        tuple(row["watch"] or ()),
-        tuple(frozenset(keys_of(verdict)) for verdict in readable),
-        row["judgement"],
-        row["levels"],
+        runs=row["runs"], ranks=row["ranks"] or 0, facts=row["facts"],
+    )  # fmt: skip
+    covered = tuple(frozenset(keys_of(verdict)) for verdict in readable)
+    return StoredJudgement(
+        judgement, row["judged_at"], tuple(row["watch"] or ()), covered, row["judgement"], row["levels"]
     )
 
 
 def is_known(row: Mapping[str, Any]) -> bool:
     """Whether this whorl knows the codes of a row of `verdicts`."""
-    return row["kind"] in set(Kind) and row["level"] in set(Level) and row["state"] in set(State)
+    return all(row[name] in set(_CODES[name]) for name in ("kind", "level", "state"))
 
 
-def _smallest(fields: Mapping[str, Any]) -> Smallest:
-    why = fields["why"]
-    return Smallest(**{**fields, "why": None if why is None else Gap(why) if why in set(Gap) else Gap.NEWER})
+_CODES: Mapping[str, type[StrEnum]] = {
+    "kind": Kind, "level": Level, "state": State, "why": Gap, "reference": ComparedWith, "action": Action
+}  # fmt: skip
+"""By the name of a field, the codes that it holds."""
 
 
-def _change(fields: Mapping[str, Any]) -> Change:
-    return Change(**{**fields, "state": State(fields["state"]), "joined_with": _measured(fields["joined_with"])})
+def _coded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored fields with their codes. Of a newer whorl's, a gap is `Gap.NEWER`, and else None: it tells a program
+    nothing."""
+    coded = dict(fields)
+    for name, codes in _CODES.items():
+        if coded.get(name) is not None:
+            newer = Gap.NEWER if codes is Gap else None
+            coded[name] = codes(coded[name]) if coded[name] in set(codes) else newer
+    return coded
 
 
 def _measured(values: Sequence[Mapping[str, Any]] | None) -> tuple[Measured, ...]:
     return tuple(Measured(**value) for value in values or ())
-
-
-def _not_judged(cluster: str, fields: Mapping[str, Any]) -> NotJudged:
-    why = Gap(fields["why"]) if fields["why"] in set(Gap) else Gap.NEWER
-    return NotJudged(cluster, **{**fields, "why": why, "level": Level(fields["level"])})
 
 
 def keys_of(row: Mapping[str, Any]) -> list[str]:
@@ -379,13 +376,10 @@ def _row(verdict: Verdict, place: int, keys: Mapping[tuple[str, str], str]) -> d
 
 def verdict_of(row: Mapping[str, Any]) -> Verdict:
     """A row of `verdicts`."""
-    fields = {name: row[name] for name in Verdict.__slots__}
+    fields = _coded({name: row[name] for name in Verdict.__slots__})
     lists = {name: tuple(fields[name] or ()) for name in ("workloads", "runs")}
     lists["gpus"] = tuple(part["name"] for part in row["gpus"] or ())
     lists["causes"] = tuple(Part(**part) for part in row["causes"] or ())
     lists["measured"] = _measured(row["measured"])
-    codes: dict[str, Any] = {"level": Level(row["level"]), "kind": Kind(row["kind"]), "state": State(row["state"])}
-    # A text that is no code of this whorl tells a program nothing.
-    codes["action"] = Action(row["action"]) if row["action"] in set(Action) else action_of(codes["kind"])
-    codes["reference"] = ComparedWith(row["reference"]) if row["reference"] in set(ComparedWith) else None
-    return Verdict(**fields | lists | codes | {"at_clock": bool(row["at_clock"])})
+    action = fields["action"] or action_of(fields["kind"])
+    return Verdict(**fields | lists | {"action": action, "at_clock": bool(row["at_clock"])})
