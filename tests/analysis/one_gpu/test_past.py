@@ -53,7 +53,6 @@ def test_a_change_shows_in_the_gpu_and_not_in_its_peers(fleet: Store) -> None:
     assert (line.within.peers, line.between.peers) == (15, 15)
 
 
-@pytest.mark.long
 def test_the_spread_is_that_of_the_runs(fleet: Store) -> None:
     x = (
         timed(own_runs(fleet, CLUSTER, [uuid(3)]))
@@ -64,6 +63,10 @@ def test_the_spread_is_that_of_the_runs(fleet: Store) -> None:
     line = lines(fleet, uuid(3))["stream-triad"]
     assert line.within is not None
     assert line.within.pct == pytest.approx(100 * np.sqrt(x.reshape(4, 3).var(axis=1, ddof=1).mean()))
+    low, high = line.sittings[0].low_pct, line.sittings[0].high_pct
+    assert low is not None
+    assert high is not None
+    assert (high - low) / 2 == pytest.approx(1.96 * 1.2533 * line.within.pct / np.sqrt(3), rel=0.02)
 
 
 def add_run(store: Store, gpu: str, began: int | None, time: float, **conditions: object) -> None:

@@ -125,16 +125,16 @@ def test_a_run_of_several_repeats_is_one_row(tmp_path: Path) -> None:
 def test_the_gpus_of_a_job_are_coupled_unless_it_ran_probes(tmp_path: Path) -> None:
     """A job of a campaign measures every GPU of its node for itself, at the same time."""
     store = new_store(tmp_path / "S")
-    runs = [f"r{i}" for i in range(8)]
+    runs = [f"r{i}" for i in range(10)]
     about = {
         "run_id": runs,
-        "cluster": ["c"] * 8,
-        "workload": ["training"] * 4 + ["gemm-fp32"] * 4,
-        "gpu": list("abcd") * 2,
-        "job_id": ["1", "1", "2", "2"] * 2,
-        "probe_version": [None] * 4 + ["1"] * 4,
+        "cluster": ["c"] * 10,
+        "workload": ["training"] * 5 + ["gemm-fp32"] * 5,
+        "gpu": list("abcde") * 2,
+        "job_id": ["1", "1", "2", "2", "alone"] * 2,
+        "probe_version": [None] * 5 + ["1"] * 5,
     }
-    times = {"run_id": runs, "figure": ["time"] * 8, "repeat": [0] * 8, "unit": ["ms"] * 8, "value": [1.0] * 8}
+    times = {"run_id": runs, "figure": ["time"] * 10, "repeat": [0] * 10, "unit": ["ms"] * 10, "value": [1.0] * 10}
     store.append({"runs": pa.table(about), "results": pa.table(times)}, "campaign")
     jobs = {name: part["job_id"].to_list() for (name,), part in measurements(store).group_by("workload")}
-    assert jobs == {"training": ["1", "1", "2", "2"], "gemm-fp32": [None] * 4}
+    assert jobs == {"training": ["1", "1", "2", "2", None], "gemm-fp32": [None] * 5}

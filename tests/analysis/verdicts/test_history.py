@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -18,9 +18,9 @@ from whorl.analysis.runs.sittings import Sittings, sittings
 from whorl.analysis.verdicts.changes import ALARM, own_past, search
 from whorl.analysis.verdicts.history import DepartureKind, Histories, histories
 from whorl.analysis.verdicts.judge import judge
-from whorl.analysis.verdicts.judgements import conclude, newest
+from whorl.analysis.verdicts.judgements import conclude, newest, record
 from whorl.analysis.verdicts.levels import RELEVANT, Noise, estimate
-from whorl.analysis.verdicts.verdict import Gap, Kind, Level, Measured, Quantity, State
+from whorl.analysis.verdicts.verdict import Gap, Kind, Level, Measured, NotJudged, Quantity, State
 from whorl.store import Store
 from whorl.store.schema import arrow_rows
 from whorl.tests.analysis.longhorn import needs_longhorn, runs
@@ -104,6 +104,9 @@ def test_dates_of_change_are_stored_for_better_and_for_worse(tmp_path: Path) -> 
     assert worse.effect_pct > 2
     assert better.effect_pct < -3
     assert said[0].runs == past.times.size
+    of_tomorrow = replace(said[0], not_judged=(NotJudged("c", "gemm", cast("Gap", "of tomorrow")),))
+    record(store, [of_tomorrow], datetime.now(UTC).replace(tzinfo=None))
+    assert [gap.why for gap in newest(store)[0].not_judged] == [Gap.NEWER], "a gap of a newer whorl"
 
 
 def test_a_step_and_a_drift_have_names_of_their_own(tmp_path: Path) -> None:
