@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     OptionKey(
         "ranks",
         click.Path(path_type=Path),
-        "Which rank of a timeline has which GPU: CSV (rank,uuid or rank,node,index) or YAML (rank: UUID).",
+        "Which rank of a timeline has which GPU: CSV (rank,uuid or rank,node,index).",
         metavar="FILE",
     ),
 )

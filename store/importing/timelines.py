@@ -5,7 +5,6 @@ Two small files may say what a timeline does not: how the ranks are laid out, an
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import polars as pl
 
 from ...errors import InputError
 from ..schema import OPERATIONS
-from . import identity
+from . import content, identity
 from .content import LINE, Sheet
 from .layout import Bound, Layout
 from .meanings import PLACEHOLDERS, TIMELINE_MEANINGS
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ..store import Store
 
 _NEEDED = ("rank", "step", "time")
-_SIZES = ("dp_size", "pp_size", "tp_size")
+_SIZES = {"dp_size", "pp_size", "tp_size"}
 _PAIR = re.compile(r"^\s*([^\s:#][^:#]*?)\s*:(?:\s+(.*?))?\s*$")
 _UUID = re.compile(r"^(?i:GPU|MIG)-[0-9a-f-]{8,}$", re.IGNORECASE)
 _SLOT = re.compile(r"^(\S+)/([0-9]{1,4})$")
@@ -49,19 +48,14 @@ class RankLayout:
 
 def with_layout(path: Path, options: Options) -> Options:
     """The options with the layout file that lies beside a timeline, where none is named: `meta-X.yaml` beside
-    `trace-X.parquet`, or a YAML file of the same name that states a size."""
-    if options.layout is not None:
+    `trace-X.parquet`, if it states a size."""
+    beside = path.with_name(re.sub("^trace", "meta", path.name.split(".")[0]) + ".yaml")
+    if options.layout is not None or beside == path:
         return options
-    stem = path.name.split(".")[0]
-    for name in dict.fromkeys((re.sub("^trace", "meta", stem), stem)):
-        for suffix in (".yaml", ".yml"):
-            beside = path.with_name(name + suffix)
-            try:
-                if beside != path and beside.is_file() and _SIZES & _pairs(beside).keys():
-                    return replace(options, layout=beside)
-            except (InputError, OSError):
-                continue
-    return options
+    try:
+        return replace(options, layout=beside) if _SIZES & _pairs(beside).keys() else options
+    except InputError:
+        return options
 
 
 def check_none(sheet: Sheet, options: Options) -> None:
@@ -174,82 +168,70 @@ def unseen(store: Store, frame: pl.DataFrame, options: Options) -> tuple[pl.Data
 def read_layout(path: Path) -> RankLayout:
     """The layout of ranks that a YAML file of `name: value` states. Raises InputError."""
     pairs = _pairs(path)
-    sizes: dict[str, int | None] = dict.fromkeys(_SIZES)
-    for name in sizes:
-        text = pairs.get(name)
-        if text is not None and not (text.isascii() and text.isdigit() and 0 < int(text) <= 10**7):
-            raise InputError(f"{path}: {name} is {text!r}, which is no number of ranks; write a whole number from 1")
-        sizes[name] = None if text is None else int(text)
+    sizes: dict[str, int] = {}
+    for name in sorted(_SIZES & pairs.keys()):
+        if not re.fullmatch("[1-9][0-9]{0,6}", pairs[name]):
+            raise InputError(
+                f"{path}: {name} is {pairs[name]!r}, which is no number of ranks; write a whole number from 1"
+            )
+        sizes[name] = int(pairs[name])
     trial, run = pairs.get("trial_name", ""), pairs.get("run_id", "0")
     job = trial if run == "0" or not trial else f"{trial} run {run}"
     return RankLayout(job, **sizes)
 
 
 def read_ranks(path: Path, options: Options) -> dict[int, str]:
-    """The key of the GPU of each rank, from a CSV or a YAML file. Raises InputError."""
-    text = _text(path)
-    first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-    entries = _of_csv(path, text) if re.search("[,;\t]", first) else _of_yaml(path)
-    fleet = options.fleet()
-    keys = {str(name).lower(): str(gpu) for name, gpu in fleet.select("name", "gpu").iter_rows() if name}
-    keys |= {str(gpu).lower(): str(gpu) for gpu in fleet["gpu"]}
-    gpus: dict[int, str] = {}
-    for place, rank, gpu in entries:
-        if not (rank.isascii() and rank.isdigit()):
-            raise InputError(f"{path}: {place} has the rank {rank!r}, which is no whole number from 0")
-        if gpu.lower() not in keys and not _UUID.match(gpu) and not _SLOT.match(gpu):
-            raise InputError(
-                f"{path}: {place} has {gpu!r}, which names no GPU: write its UUID (GPU-...), or its node and index "
-                "(n01/3, or the columns node and index)"
-            )
-        key = keys.get(gpu.lower(), gpu)
-        if int(rank) in gpus:
-            raise InputError(f"{path}: {place} names rank {rank} a second time; keep one of the two")
-        if key in gpus.values():
-            first_rank = next(number for number, name in gpus.items() if name == key)
-            raise InputError(
-                f"{path}: {place} gives rank {rank} the GPU {gpu} of rank {first_rank}; mend one of the two"
-            )
-        gpus[int(rank)] = key
-    if not gpus:
-        raise InputError(f"{path} names no rank: write a line for each, such as 0,GPU-... under the header rank,uuid")
-    return gpus
-
-
-def _of_csv(path: Path, text: str) -> list[tuple[str, str, str]]:
-    """Place, rank and GPU of each line of a table. Raises InputError."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    delimiter = max(",;\t", key=lines[0].count)
-    header = [name.strip().lower() for name in next(csv.reader([lines[0]], delimiter=delimiter))]
-    gpu, index, node = (
-        next((header.index(name) for name in names if name in header), None)
-        for names in (_GPU_NAMES, _INDEX_NAMES, _NODE_NAMES)
+    """The key of the GPU of each rank, from a CSV: rank and uuid, or rank, node and index. Raises InputError."""
+    sheet = content.read(path)
+    columns = {name.lower(): name for name in sheet.names}
+    rank, gpu, index, node = (
+        next((pl.col(columns[name]) for name in names if name in columns), None)
+        for names in (("rank",), _GPU_NAMES, _INDEX_NAMES, _NODE_NAMES)
     )
-    if "rank" not in header or (gpu is None and (index is None or node is None)):
-        raise InputError(f"{path}: the header is {lines[0].strip()[:80]!r}; it needs rank, and uuid or node and index")
-    entries = []
-    for number, fields in enumerate(csv.reader(lines[1:], delimiter=delimiter), start=2):
-        if len(fields) != len(header):
-            raise InputError(f"{path}: line {number} has {len(fields)} fields, but the header names {len(header)}")
-        cells = [cell.strip() for cell in fields]
-        stated = "" if gpu is None or cells[gpu].lower() in PLACEHOLDERS else cells[gpu]
-        if node is not None and (not stated or stated.isdigit()):
-            place = stated or ("" if index is None else cells[index])
-            stated = f"{cells[node]}/{place}" if cells[node] and place else ""
-        if stated:  # the GPU of a rank may be unknown
-            entries.append((f"line {number}", cells[header.index("rank")], stated))
-    return entries
-
-
-def _of_yaml(path: Path) -> list[tuple[str, str, str]]:
-    """Place, rank and GPU of each line `rank: GPU`. Raises InputError."""
-    return [(f"rank {rank}", rank, gpu) for rank, gpu in _pairs(path).items() if gpu.lower() not in PLACEHOLDERS]
+    if rank is None or (gpu is None and (index is None or node is None)):
+        raise InputError(f"{path}: it has the columns {', '.join(sheet.names)}; it needs rank, and uuid or node, index")
+    unknown = pl.lit("")
+    names = (
+        pl.when(gpu.str.to_lowercase().is_in(PLACEHOLDERS)).then(unknown).otherwise(gpu) if gpu is not None else unknown
+    )
+    if node is not None:
+        place = pl.when(names == "").then(unknown if index is None else index).otherwise(names)
+        by_number = place.str.contains("^[0-9]+$") & (node != "")
+        names = pl.when(by_number).then(node + "/" + place).otherwise(names)
+    fleet = options.fleet().drop_nulls("name")
+    keys = {str(name).lower(): str(gpu) for name, gpu in fleet.select("name", "gpu").iter_rows()}
+    keys |= {str(gpu).lower(): str(gpu) for gpu in options.fleet()["gpu"]}
+    gpus: dict[int, str] = {}
+    for line, number, name in sheet.frame.select(LINE, rank.alias("rank"), names.alias("gpu")).iter_rows():
+        if not name:  # the GPU of a rank may be unknown
+            continue
+        if not re.fullmatch("[0-9]+", number):
+            raise InputError(f"{path}: line {line} has the rank {number!r}, which is no whole number from 0")
+        if name.lower() not in keys and not _UUID.match(name) and not _SLOT.match(name):
+            raise InputError(
+                f"{path}: line {line} has {name!r}, which names no GPU: write its UUID (GPU-...), or its node and "
+                "index (n01/3, or the columns node and index)"
+            )
+        key = keys.get(name.lower(), name)
+        if int(number) in gpus:
+            raise InputError(f"{path}: line {line} names rank {number} a second time; keep one of the two")
+        if key in gpus.values():
+            raise InputError(f"{path}: line {line} gives rank {number} the GPU {name} of another rank: mend it")
+        gpus[int(number)] = key
+    if not gpus or sheet.refused.count:
+        raise InputError(f"{path}: write a line for each rank, such as 0,GPU-... under the header rank,uuid")
+    return gpus
 
 
 def _pairs(path: Path) -> dict[str, str]:
     """The lines `name: value` of a file. Raises InputError where a line is another."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InputError(f"{path} cannot be read ({why}): give the path of a file that can") from error
     pairs: dict[str, str] = {}
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         text = re.sub(r"(?:^|\s)#.*$", "", line)
         if not text.strip() or text.strip() in ("---", "..."):
             continue
@@ -261,11 +243,3 @@ def _pairs(path: Path) -> dict[str, str]:
             raise InputError(f"{path}: line {number} has {name} a second time; keep one of the two")
         pairs[name] = match[2].strip("'\"")
     return pairs
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InputError(f"{path} cannot be read ({why}): give the path of a file that can") from error

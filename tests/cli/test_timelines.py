@@ -104,12 +104,12 @@ def test_a_slow_rank_is_named_by_its_gpu_where_a_file_says_it(tmp_path: Path) ->
     assert "slow (suspected)" in whorl("report", "--store", store, "--gpu", "n01/1", "--out", page).output
 
 
-def test_uuids_of_a_yaml_file_and_the_layout_beside_it(tmp_path: Path) -> None:
+def test_uuids_of_ranks_and_the_layout_beside_it(tmp_path: Path) -> None:
     """Stage and place in data parallelism follow from the sizes; a rank without a GPU keeps the level `rank`."""
     (tmp_path / "meta-x.yaml").write_text("trial_name: big\nrun_id: 3\ndp_size: 4\npp_size: 2\ntp_size: 1\n")
-    (tmp_path / "ranks.yaml").write_text("# map\n0: GPU-00000000-aaaa-bbbb-cccc-000000000000\n")
+    (tmp_path / "ranks.csv").write_text("# map\nrank,uuid\n0,GPU-00000000-aaaa-bbbb-cccc-000000000000\n")
     frame = timeline(slow={5: 2.0}).drop("stage", "dp_rank")
-    store = imported(tmp_path, frame, "--set", f"ranks={tmp_path / 'ranks.yaml'}")
+    store = imported(tmp_path, frame, "--set", f"ranks={tmp_path / 'ranks.csv'}")
     (row,) = verdicts(store)["rows"]
     assert (row["level"], row["name"]) == ("rank", "rank 5")
     assert "big run 3" in row["reference"]
@@ -251,10 +251,10 @@ def test_ranks_that_compute_each_layer_together_are_one(tmp_path: Path) -> None:
         ("ranks.csv", "rank,uuid\n0,seven\n", "names no GPU"),
         ("ranks.csv", "rank,uuid\nzero,GPU-00000000-aaaa\n", "no whole number"),
         ("ranks.csv", "node,index\nn1,0\n", "it needs rank"),
-        ("ranks.csv", "rank,node,index\n0,n1,0\n1,n1,0\n", "of rank 0"),
+        ("ranks.csv", "rank,node,index\n0,n1,0\n1,n1,0\n", "of another rank"),
         ("ranks.csv", "rank,node,index\n0,n1,0\n0,n1,1\n", "second time"),
-        ("ranks.csv", "", "names no rank"),
-        ("ranks.yaml", "- GPU-00000000-aaaa\n", "NAME: VALUE"),
+        ("ranks.csv", "", "is empty"),
+        ("layout.yaml", "- 4\n", "NAME: VALUE"),
         ("layout.yaml", "pp_size: many\n", "no number of ranks"),
         ("layout.yaml", None, "cannot be read"),
     ],
