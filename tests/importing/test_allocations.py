@@ -59,20 +59,6 @@ def test_an_unknown_end_is_of_a_running_job_and_a_list_of_nodes_is_refused(run: 
     assert now(store, "job_id, ended") == [("7", None)]
 
 
-@pytest.mark.long
-def test_a_longer_file_adds_what_is_new_and_ends_what_ran(run: Any, store: Store) -> None:
-    run(*ROWS)
-    assert run(*ROWS).already
-    ended = ROWS[2].replace(",,0.25", ",1793540000,0.25")
-    options = f"10,alice,,n01,{A},2026-11-02 10:00:00,2026-11-02 12:00:00,1"
-    report = run(*ROWS[:2], ended, ROWS[3], options)
-    assert (report.total.kept, report.total.duplicates) == (2, 3)
-    assert now(store, "count(*), count(ended)") == [(5, 5)]
-    stale = run(*ROWS, header=f"{HEADER} ")  # an old copy of the file, exported once more
-    assert stale.total.kept == 0
-    assert now(store, "count(*), count(ended)") == [(5, 5)]
-
-
 def test_rows_that_cannot_be_are_refused_with_their_line(run: Any, store: Store) -> None:
     report = run(
         *ROWS,
@@ -166,21 +152,6 @@ def test_numbers_of_gpus_are_looked_up_on_their_node(run: Any, store: Store) -> 
 
 
 @pytest.mark.long
-def test_a_number_means_the_card_that_was_there_when_the_job_began(run: Any, store: Store) -> None:
-    """At 1793530000 a reboot numbered the GPUs of n01 anew; later the card in slot 1 was exchanged. A row without a
-    UUID, from an old log that had numbers only, says nothing of which card was there."""
-    seconds = (-9000, -9000, 0, 0, 9000, -5000)
-    first_seen = [dt.datetime.fromtimestamp(1793530000 + s, dt.UTC).replace(tzinfo=None) for s in seconds]
-    identities = {"gpu": [A, B, A, B, "GPU-c", "GPU-c"], "slot": [0, 1, 1, 0, 1, 1], "first_seen": first_seen}
-    identities |= {"cluster": ["fleet"] * 6, "uuid": [A, B, A, B, "GPU-c", None], "node": ["n01"] * 6}
-    store.append({"gpus": arrow_rows("gpus", identities)}, "gpus")
-    began = {"1": -99999, "2": -1, "3": 0, "4": 8999, "5": 9000}  # job 1: older than what is known
-    rows = [f"{job},n01,1,{1793530000 + s},{1793530001 + s}" for job, s in began.items()]
-    run(*rows, header="job_id,node,gpu,began,ended")
-    assert sorted(now(store, "job_id, gpu")) == [("1", B), ("2", B), ("3", A), ("4", A), ("5", "GPU-c")]
-
-
-@pytest.mark.long
 def test_gpus_that_become_known_later_are_found_and_a_longer_file_adds_only_what_is_new(run: Any, store: Store) -> None:
     header, times = "job_id,node,gpu,began,ended", "1793530000,1793540000"
     rows = [f'1,n01,"0,1",{times}', f"2,,n01/1,{times}"]
@@ -214,42 +185,6 @@ def test_a_job_may_end_in_the_hour_that_occurs_twice(run: Any, store: Store) -> 
         ("1", dt.datetime(2026, 10, 25, 0, 50), 20),
         ("2", dt.datetime(2026, 10, 25, 0, 10), 40),
     ]
-
-
-@pytest.mark.long
-def test_a_share_may_be_in_percent(run: Any, store: Store) -> None:
-    times = "1793530000,1793540000"
-    run(f"1,{A},{times},25", f"2,{B},{times},100", header="job_id,gpu,began,ended,share [%]")
-    run(f"3,{A},{times},50 %", f"4,{B},{times},12.5%", header="job_id,gpu,began,ended,share", name="b.csv")
-    run(f"5,{A},{times},40", header="job_id,gpu,began,ended,part", columns={"part": "share:%"}, name="c.csv")
-    assert sorted(now(store, "job_id, share")) == [("1", 0.25), ("2", 1), ("3", 0.5), ("4", 0.125), ("5", 0.4)]
-    with pytest.raises(InputError, match=r"line 2 has '40', .*--unit share=UNIT"):
-        run(f"5,{A},{times},40", f"6,{A},{times},60", header="job_id,gpu,began,ended,share", name="d.csv")
-
-
-def test_columns_of_other_names_are_mapped_and_names_of_gpus_found(run: Any, store: Store) -> None:
-    identities = {"cluster": ["fleet"], "gpu": [A], "uuid": [A], "node": ["n01"], "slot": [0]}
-    store.append({"gpus": arrow_rows("gpus", identities)}, "gpus")
-    columns = {"id": "job", "where": "gpu", "from": "began", "to": "ended"}
-    row = "7,n01/0,2026-11-01 10:00:00,2026-11-01 12:00:00"
-    run(row, header="id,where,from,to", columns=columns, time_zone="Europe/Berlin")
-    assert now(store, "job_id, gpu, began") == [("7", A, dt.datetime(2026, 11, 1, 9))]
-    with pytest.raises(InputError, match="is of jobs and no column is began: name it with --map COLUMN=began"):
-        run(row, header="job,gpu,from,to", columns={"to": "ended"}, name="other.csv")
-
-
-def test_places_are_gpus_and_rows_without_one_stand_beside_them(run: Any, store: Store) -> None:
-    rows = [f"{n},n01,{gpu},1793530000,1793540000" for n, gpu in enumerate(("c002-001-0", "c002-1-1", ""))]
-    run(*rows, header="job_id,node,gpu,start,end")
-    assert now(store, "job_id, gpu") == [("0", "c002-1-0"), ("1", "c002-1-1"), ("2", None)]
-
-
-def test_a_file_of_runs_with_times_of_jobs_stays_one_of_runs(run: Any, store: Store) -> None:
-    report = run(
-        f"7,{A},1793530000,1793540000,12", header="job_id,gpu,start,end,took", columns={"took": "time:ms", "gpu": "gpu"}
-    )
-    assert report.kind == "runs"
-    assert now(store) == []
 
 
 def test_a_column_that_may_count_gpus_is_not_taken_for_their_numbers(run: Any, store: Store) -> None:

@@ -34,16 +34,6 @@ def read(store: Store, path: Path, lines: list[str], **options: object) -> Repor
     return import_file(store, path, Options(**options))  # type: ignore[arg-type]
 
 
-@pytest.mark.long
-def test_readings_belong_to_the_card_that_was_there(exchanged: Store, tmp_path: Path) -> None:
-    rows = [f"2026/11/0{day} 10:00:00, {slot}, {100 * day + slot} W" for day in (2, 6) for slot in (0, 1)]
-    lines = ["timestamp, index, power.draw [W]", *rows]
-    report = read(exchanged, tmp_path / "smi.csv", lines, node="n01")
-    assert "1 row is of a card that is not there any more, or has another number now: n01/1" in report.notes
-    found = exchanged.sql("select gpu, power_mw / 1000 w from telemetry order by w").to_pylist()
-    assert [(row["gpu"], row["w"]) for row in found] == [(OTHER, 200), (OLD, 201), (OTHER, 600), (NEW, 601)]
-
-
 def test_runs_belong_to_the_card_that_was_there(exchanged: Store, tmp_path: Path) -> None:
     """One before the store knew the slot, one of each card, and one of a time that is not known."""
     rows = [f"n01,1,{when},{20 + n}" for n, when in enumerate(["2026-10-01 10:00:00", "2026-11-04 10:00:00",

@@ -1,4 +1,4 @@
-"""Damaged files of monitors and tools: read as far as they go, each row accounted for, or refused in one sentence."""
+"""Damaged files of every kind: read as far as they go, each row accounted for, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ _SUPERBENCH = test_superbench.LAUNCH | {
     "gpu-copy-bw/gpu0_to_gpu1_write_by_sm_bw:0": 2.5,
     "model-benchmarks:x/pytorch-gpt2/fp32_train_throughput:0": 3,
 }
+UUID = "GPU-0000000{}-1111-2222-3333-444444444444"
 GARBAGE = (b"\n", b"#", b",", b"\x00", b"9" * 30, b"-", b" ", b'"', b"<", b"&", b"1e400", b"nan", b"\xff\xfe", b"\r",
            b"GPU 0", b"#Entity", b"# gpu", b"{", b"}")  # fmt: skip
 LOGS = {
@@ -43,6 +44,16 @@ LOGS = {
     "xml": logs.smi(logs.gpu(0, logs.MIG, logs.OLD), logs.gpu(1, logs.NEW)) + logs.smi(logs.gpu(0, logs.MIDDLE)),
     "page": page([Exported(0, usual()), Exported(1, usual(), instance=("1g.10gb", "3"))], "4.x"),
     "federated": page([Exported(gpu, usual(), stamp_ms=1_763_632_800_000 + gpu) for gpu in (0, 1)], "federated"),
+    "table of runs": "exp,uuid,ts,perf,perf_s,freq,pwr\n"
+    + "".join(
+        f"sgemm,{UUID.format(s % 3)},{1_600_000_000 + s},{2400 + s},{2.4 + s / 1000},{1380 + s},{290.5 - s}\n"
+        for s in range(20)
+    ),
+    "stream": "timestamp, index, uuid, power.draw [W], clocks.sm [MHz], utilization.gpu [%]\n"
+    + "".join(
+        f"2026/11/20 10:00:{s:02d}.12{s % 4}, {s % 4}, {UUID.format(s % 4)}, {60.5 + s} W, {1200 + s} MHz, {s} %\n"
+        for s in range(40)
+    ),
     "omnistat": logs.omnistat(logs.SERIES[:4], [f"2025-01-01 10:00:0{s},98.0,97.0,3.0,4.0" for s in range(5)]),
 }
 RESULTS = {
@@ -92,6 +103,7 @@ def read(path: Path, name: str) -> Parsed | None:
         return None
     total = found.report.total
     assert total.rows == total.kept + total.duplicates + total.refused, name
+    assert not found.frame["gpu"].str.contains("(?i)lost|reset|err").any(), name
     if name in RESULTS and found.report.format == name.split(" ")[0]:
         assert (found.frame["value"].drop_nulls() > 0).all(), name
         assert "ok" not in found.frame.filter(found.frame["value"].is_null())["status"].to_list(), name
@@ -100,7 +112,7 @@ def read(path: Path, name: str) -> Parsed | None:
 
 def test_damaged_files(tmp_path: Path) -> None:
     r, path = random.Random(1), tmp_path / "log"
-    tries, kept = count(1000, short=32), 0
+    tries, kept = count(1500, short=40), 0
     for number in range(tries):
         texts = RESULTS if number % 2 else LOGS
         name = r.choice(list(texts))

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from whorl.store import Store
-from whorl.store.importing import Options, Parsed, import_file, rows
-from whorl.store.importing.meanings import TELEMETRY_MEANINGS, of_field
-from whorl.store.metrics import METRICS
+from whorl.store.importing import Options, Parsed, import_file
 from whorl.tests.importing.logs import left, right
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
@@ -46,31 +44,6 @@ def test_readings_of_several_gpus(tmp_path: Path, parse: Parse) -> None:
     assert any(
         note.endswith("(as dmon:index); the file names no host: --node NAME gives it") for note in unnamed.report.notes
     )
-
-
-def test_a_long_log_is_kept_in_pieces(tmp_path: Path, parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second header part way through names other columns, and a line in each part is refused."""
-    first = left("POWER GPUTL", *(f"GPU {n % 2}, 6{n}.5, {n}" for n in range(9))) + "lost 1\n"
-    second = left("TOTEC XIDER", *(f"GPU {n % 2}, {10**9 + n}, {79 * (n > 4)}" for n in range(8))) + "lost 1\n"
-    path = log(tmp_path, first + second)
-    whole = parse(path, **BEGAN)
-    monkeypatch.setattr(rows, "_PIECE", 4)
-    pieces = parse(path, **BEGAN)
-    assert pieces.frame.equals(whole.frame)
-    assert pieces.events.drop("ts").equals(whole.events.drop("ts"))
-    assert pieces.report == whole.report
-    assert sorted(line for lines in whole.report.refusals.values() for line in lines) == [12, 23]
-    assert whole.events.height == 2
-
-
-def test_options_that_a_log_does_not_need_are_told(tmp_path: Path, parse: Parse) -> None:
-    text = left("POWER", "GPU 0, 60.5", "GPU 0, 61.5")
-    stamped = "\n".join(f"17000000{n:02d}.5 {line}" for n, line in enumerate(text.splitlines()))
-    notes = parse(log(tmp_path, stamped), **BEGAN).report.notes
-    assert "the file has its own times, so --at is not used" in notes
-    assert "no times of the file are counted, so --every is not used" in notes
-    assert "the GPU is taken from the numbers that dcgmi dmon has (as node:index)" in notes
-    assert not any("not used" in note for note in parse(log(tmp_path, text), **BEGAN).report.notes)
 
 
 def test_what_is_not_known_and_what_is_not_stored(tmp_path: Path, parse: Parse) -> None:
@@ -227,35 +200,3 @@ def test_an_xid_is_an_event_where_it_changes(tmp_path: Path, store: Store) -> No
         (at(2026, 11, 20, 10, 0, 2), "n1:1", "xid", 48),
     ]
     assert any("GPU 1 had XID 31 before the file begins" in note for note in report.notes)
-
-
-@pytest.mark.parametrize("code", ["99999999999999999999999", "\u00b2", "-3", "1e3"])
-def test_what_cannot_be_an_xid_is_none(tmp_path: Path, parse: Parse, code: str) -> None:
-    found = parse(log(tmp_path, left("POWER XIDER", "GPU 0, 60, 0", f"GPU 0, 61, {code}")), **BEGAN)
-    assert (found.report.total.kept, found.events.height) == (2, 0)
-
-
-@pytest.mark.parametrize("every", [1e12, 1e300])
-def test_an_interval_that_leads_beyond_all_times(tmp_path: Path, refusal: Refusal, every: float) -> None:
-    path = log(tmp_path, left("POWER", "GPU 0, 60", "GPU 0, 61"))
-    assert "beyond the year 9999" in refusal(path, at="2026-11-20 10:00:00", every=every, node="n1")
-
-
-def test_columns_that_change_and_readings_twice(tmp_path: Path, parse: Parse) -> None:
-    both = left("POWER", "GPU 0, 61.5") + left("GPUTL POWER", "GPU 0, 7, 62.5")
-    found = parse(log(tmp_path, both), **BEGAN)
-    assert found.frame.select("power_mw", "utilization").rows() == [(61_500, None), (62_500, 7)]
-
-
-def test_every_field_of_a_metric_has_a_unit() -> None:
-    for metric in METRICS:
-        known = of_field(metric.dcgm.id) if metric.dcgm is not None else None
-        dimension = next((m.dimension for m in TELEMETRY_MEANINGS if m.column == metric.name), "")
-        assert known is None or bool(known[1]) == bool(dimension)
-    assert of_field(155) is not None
-    assert of_field(54) is None
-
-
-def test_a_log_without_a_metric(tmp_path: Path, refusal: Refusal) -> None:
-    text = left("GPUTL", "GPU 0, 61").replace("GPUTL", "BARTL")
-    assert "is of dcgmi dmon and has no metric that is stored; it has BARTL" in refusal(log(tmp_path, text), **BEGAN)

@@ -115,14 +115,6 @@ def test_pages_with_a_time_in_front_of_each(saved: Save, parse: Parse) -> None:
     assert found.report.total.refused == 0
 
 
-def test_pages_without_times_are_counted_from_at(saved: Save, parse: Parse, refusal: Refusal) -> None:
-    path = saved("".join(page([Exported(g, usual(100 + n)) for g in (0, 1)]) for n in range(3)))
-    found = parse(path, at=WHEN, every=30.0)
-    assert found.frame["ts"].to_list() == [at(2026, 11, 20, 10, n // 2, n % 2 * 30) for n in range(3) for _ in (0, 1)]
-    assert "say when it began and how many seconds lie between two readings" in refusal(path, at=WHEN)
-    assert "say when it began and how many seconds lie between two readings" in refusal(path)  # nobody knows the pause
-
-
 def test_a_page_without_times_was_saved_when_the_file_was_last_changed(
     saved: Save, parse: Parse, refusal: Refusal
 ) -> None:
@@ -203,24 +195,6 @@ def test_instances_are_rows_of_their_own(saved: Save, store: Store) -> None:
     ]
 
 
-def test_names_and_labels_in_lower_case(saved: Save, parse: Parse) -> None:
-    """As Azure's exporter writes them."""
-    text = (
-        'dcgm_fi_dev_power_usage{gpu="0",modelname="nvidia a100",uuid="gpu-0946f70c-659b-4c39-8b78-7e7612345678"} 6.5\n'
-        'dcgm_fi_prof_gr_engine_active{gpu="0",gpu_i_id="12",gpu_i_profile="1g.10gb",modelname="nvidia a100",'
-        'podname="m",uuid="gpu-0946f70c-659b-4c39-8b78-7e7612345678"} 0.5\n'
-    )
-    frame = parse(saved(text), at=WHEN).frame
-    whole = "GPU-0946f70c-659b-4c39-8b78-7e7612345678"
-    rows = frame.select("gpu", "power_mw", "gr_engine_active_ppm", "model").rows()
-    assert rows == [(whole, 6_500, None, "nvidia a100"), (f"{whole}:GI12", None, 500_000, "nvidia a100")]
-
-
-def test_gpu_may_have_any_name_in_place_of_a_uuid(saved: Save, parse: Parse) -> None:
-    text = page([Exported(n, usual()) for n in (0, 1)]).replace(uuid(0), "GPU-aaa").replace(uuid(1), "GPU-bbb")
-    assert parse(saved(text), at=WHEN).frame["gpu"].to_list() == ["GPU-aaa", "GPU-bbb"]
-
-
 def test_xid_that_is_new_in_the_file_is_an_event(saved: Save, parse: Parse) -> None:
     gpus = [
         Exported(0, usual(100 + n, DCGM_FI_DEV_XID_ERRORS=xid), stamp_ms=BEGAN_MS + 30_000 * n)
@@ -230,11 +204,6 @@ def test_xid_that_is_new_in_the_file_is_an_event(saved: Save, parse: Parse) -> N
     (event,) = found.events.filter(found.events["kind"] == "xid").to_dicts()
     assert (event["gpu"], event["code"], event["ts"]) == (uuid(0), 79, at(2025, 11, 20, 10, 1))
     assert any("had XID 43 before the file begins" in note for note in found.report.notes)
-
-
-def test_table_of_counters_is_no_page(saved: Save, refusal: Refusal) -> None:
-    text = "# DCGM FIELD, Prometheus metric type, help message\nDCGM_FI_DEV_SM_CLOCK, gauge, SM clock (in MHz).\n"
-    assert "no known format" in refusal(saved(text))
 
 
 def answer(*series: tuple[dict[str, str], list[object]], status: str = "success") -> str:
@@ -297,14 +266,6 @@ def test_a_count_of_xids_that_rises_is_an_event(saved: Save, parse: Parse) -> No
     unknown = parse(saved(_counts({79: 1}, {79: 2}, window="")))
     assert unknown.events.filter(unknown.events["kind"] == "xid")["ts"].to_list() == [times[1]]
     assert any("had XID 79 before the file begins" in note for note in unknown.report.notes)
-
-
-def test_xids_alone_are_events(saved: Save, store: Store) -> None:
-    labels = OF_GPU | {"__name__": "DCGM_EXP_XID_ERRORS_COUNT", "xid": "79", "window_size_in_ms": "300000"}
-    values: list[object] = [[BEGAN_MS / 1000 + 30 * step, str(count)] for step, count in enumerate((0, 1, 1))]
-    import_file(store, saved(answer((labels, values))), Options())
-    events = store.sql("select gpu, node, ts, code from events").to_pylist()
-    assert [tuple(event.values()) for event in events] == [(uuid(0), "node-a", at(2025, 11, 20, 10, 0, 30), 79)]
 
 
 @pytest.mark.parametrize("end", ["", "_active"])

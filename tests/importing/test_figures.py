@@ -10,12 +10,9 @@ import pytest
 
 from whorl.analysis import measurements
 from whorl.store import Store
-from whorl.store.importing import Options, Parsed, Report, import_file
-from whorl.store.importing.meanings import figure_named as named
-from whorl.store.importing.meanings import figure_of_column as of_column
+from whorl.store.importing import Options, Report, import_file
 
 Write = Callable[..., Path]
-Parse = Callable[..., Parsed]
 HEADER = "exp,uuid,ts,perf,pwr"
 UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(10)]
 
@@ -37,47 +34,6 @@ def figures(store: Store) -> dict[str, tuple[str, list[float]]]:
         str(name): (part["unit"][0], part["value"].to_list())
         for (name,), part in frame.group_by("figure", maintain_order=True)
     }
-
-
-@pytest.mark.parametrize(
-    ("column", "name"),
-    [
-        ("max_pwr", "power_max"),
-        ("max_power_w", "power_max"),
-        ("pwr_max", "power_max"),
-        ("power.max [W]", "power_max"),
-        ("power.draw.max [W]", "power_max"),
-        ("maxPower", "power_max"),
-        ("peak_power_watts", "power_max"),
-        ("p95_power", "power_p95"),
-        ("power_95th_percentile", "power_p95"),
-        ("p50_power", "power_median"),
-        ("average_power", "power_mean"),
-        ("avg_clock", "sm_clock_mean"),
-        ("mean_freq", "sm_clock_mean"),
-        ("clocks.sm.min [MHz]", "sm_clock_min"),
-        ("min_memfreq", "mem_clock_min"),
-        ("max_gpu_temp_c", "temperature_max"),
-        ("temperature.memory.mean", "memory_temperature_mean"),
-        ("std_temp", "temperature_sd"),
-        ("utilization.gpu [%]", "utilization"),
-        ("mem_util_avg", "memory_utilization_mean"),
-        ("energy_j", "energy_total"),
-        ("clocks.max.sm [MHz]", None),
-        ("max_power_limit", None),
-        ("min_iter_dur", None),
-        ("kern_min_start", None),
-        ("perf_min", None),
-        ("mean_perf", None),
-        ("power_q1", None),
-        ("pwr", None),
-    ],
-)
-def test_a_column_is_known_by_the_words_of_its_name(column: str, name: str | None) -> None:
-    found = of_column(column)
-    assert (found and found.name) == name
-    if name is not None:
-        assert named(name) == found
 
 
 def test_each_becomes_a_figure_with_its_unit(store: Store, write: Write) -> None:
@@ -137,34 +93,6 @@ def test_map_and_unit_name_any_column(store: Store, write: Write, refusal: Calla
     assert "further telemetry such as power_max" in refusal(path, columns={"heat": "temperature_top"})
     stream = write("timestamp,power.draw [W]", [["2023/07/14 10:12:01", 250]], name="s.csv")
     assert "a file of telemetry has no 'power_max'" in refusal(stream, columns={"power.draw [W]": "power_max"})
-
-
-def test_an_unknown_format_gives_what_states_its_unit_and_asks_for_the_rest(store: Store, write: Write) -> None:
-    text = [["a", 5 + i, 300, 61, 250 if i < 5 else 200, 97] for i in range(10)]
-    path = write("card,s,max_power_w,temp_max,power_limit,fan", text)
-    report = import_file(store, path, Options(columns={"card": "gpu", "s": "time:s"}, workload="hpl"))
-    assert list(figures(store)) == ["power_max"]
-    assert "if temp_max is the highest GPU temperature, say so with --map temp_max=temperature_max:C" in report.notes
-    assert "if power_limit is the power limit that was set, say so with --map power_limit=power_limit:W" in report.notes
-    assert report.ignored == ["temp_max", "power_limit", "fan"]
-
-
-@pytest.mark.parametrize(("column", "value"), [("power", "hot"), ("power_limit", "none set"), ("temperature [V]", 60)])
-def test_other_names_of_what_runs_have_cost_nothing_either(
-    column: str, value: object, store: Store, write: Write
-) -> None:
-    text = [row[:4] + row[5:] for row in rows(value)]
-    report = add(store, write(f"exp,uuid,ts,perf,{column}", text))
-    assert (report.total.kept, report.ignored) == (10, [column])
-    runs = store.scan("runs").collect()
-    assert runs["power_w"].null_count() == runs["temperature_c"].null_count() == 10
-
-
-def test_power_and_temperature_without_a_statistic_are_the_medians(store: Store, write: Write) -> None:
-    add(store, write("exp,uuid,ts,perf,power_w,temperature", [row[:4] + row[5:] for row in rows(250.5, 61)]))
-    runs = store.scan("runs").collect()
-    assert (set(runs["power_w"]), set(runs["temperature_c"])) == ({250.5}, {61.0})
-    assert figures(store) == {}
 
 
 @pytest.mark.long(short=1)

@@ -75,14 +75,6 @@ def test_each_new_rate_is_a_repeat_and_errors_are_an_event(tmp_path: Path, store
     assert compared == [(UUIDS[0], 900.0)]  # the median of its repeats; nothing of the GPU with wrong results
 
 
-def test_a_log_without_carriage_returns_reads_the_same(tmp_path: Path, parse: Parse) -> None:
-    text = LIST + START + BURN + VERDICT
-    with_them = parse(_log(tmp_path, text)).frame
-    without = parse(_log(tmp_path, text.replace("\r", ""), "b.log")).frame
-    columns = ["gpu", "value", "repeat", "status", "temperature_c"]
-    assert with_them.select(columns).equals(without.select(columns))
-
-
 def test_a_gpu_that_died_failed(tmp_path: Path, store: Store) -> None:
     died = (
         progress(50, [(5, 900), (0, 0)], "0 - 0")
@@ -142,17 +134,6 @@ def test_gpus_of_several_models_may_be_numbered_otherwise(
     assert parse(path, node="n1").frame["gpu"].to_list() == ["n1:0", "n1:1"]
 
 
-def test_older_progress_is_padded(tmp_path: Path, parse: Parse) -> None:
-    lines = (" 19.2%  proc'd:  4 (64 Gflop/s) -  0 ( 0 Gflop/s)   errors: 0 - 0   temps: 52 C - 53 C",
-             " 29.4%  proc'd:  4 (64 Gflop/s) -  4 (61 Gflop/s)   errors: 0 - 0   temps: 53 C - 54 C",
-             " 40.6%  proc'd:  8 (65 Gflop/s) -  8 (66 Gflop/s)   errors: 0 - 0   temps: 54 C - 55 C")  # fmt: skip
-    found = parse(_log(tmp_path, LIST + "\n".join(lines)))
-    assert found.frame.select("gpu", "figure rate", "temperature_c").rows() == [
-        (UUIDS[0], 65.0, 53.0),
-        (UUIDS[1], 66.0, 54.0),
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -202,13 +183,6 @@ def test_a_faulty_gpu_has_a_verdict(errors: str, number: int | None, words: str,
     assert _rows(store, "select cluster, gpu, node, ts, kind, n from events order by ts") == [
         ("east", uuid, "n1", at(2025, 2, day, 1, 48, 43), "wrong_result", number) for day in (19, 21)
     ]
-
-
-def test_a_gpu_that_died_after_it_had_rates_has_a_verdict(tmp_path: Path, store: Store) -> None:
-    import_file(store, _log(tmp_path, _burn("0") .replace("FAULTY", "OK").replace("Tested", progress(
-        90, [(700, 15800)] * 5 + [(-1, 0)] + [(700, 15800)] * 2, " - ".join(["0"] * 5 + ["-1  (DIED!)"] + ["0"] * 2)
-    ) + "\nTested")), Options())  # fmt: skip
-    assert [(v.kind, v.gpus) for v in judge(store).rows] == [("failed", ("GPU-aaaaaaaa-0000-0000-0000-000000000005",))]
 
 
 def test_what_happened_without_a_time_did_so_when_the_file_was_last_changed(tmp_path: Path, store: Store) -> None:

@@ -89,20 +89,6 @@ def test_further_metrics_of_the_same_instants_are_kept(store: Store, write: Writ
 UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
 
 
-def test_a_median_far_above_its_own_minimum_and_codes_beside_it(write: Write, parse: Parse) -> None:
-    rows = [["sgemm", UUID, 1_600_000_000 + i, 2440, 1400, 345, 1410, "350.5", "8.5", "360.1"] for i in range(9)]
-    rows.append(["sgemm", UUID, 1_600_000_100, 2440, -1, -1, -1, "350.5", "8.5", "360.1"])
-    found = parse(write("exp,uuid,ts,perf,freq,min_freq,max_freq,pwr,min_pwr,max_pwr", rows), units={"": "ms"})
-    assert found.report.total.refused == 0
-    assert found.frame["sm_clock_mhz"].null_count() == 1
-
-
-def test_sizes_that_differ_a_thousandfold_are_no_damage(write: Write, parse: Parse) -> None:
-    rows = [["sgemm", size, UUID, 1_600_000_000 + i, size**3 / 1e6] for i, size in enumerate([256, 1024, 32768] * 6)]
-    found = parse(write("exp,input_size,uuid,ts,perf", rows), units={"": "ms"})
-    assert found.report.total.refused == 0
-
-
 @pytest.mark.parametrize(
     ("identity", "key"),
     [
@@ -118,14 +104,6 @@ def test_identities_of_real_systems(identity: str, key: str, write: Write, parse
     )
     assert found.frame["gpu"].unique().to_list() == [key]
     assert found.frame["workload"].unique().to_list() == ["2mm"]
-
-
-def test_whole_numbers_with_a_decimal_point_and_host_names_with_zeros(write: Write, parse: Parse) -> None:
-    rows = [["hpl", "c197-001-0", "c197-001", "0.0", 5 + i] for i in range(3)]
-    found = parse(write("exp,uuid,node,device,perf", rows), units={"": "s"})
-    assert found.frame["place"].unique().to_list() == ["c197-1-0"]
-    numbered = parse(write("exp,cabinet,node,device,perf", [["hpl", "c1", "4.0", "2.0", 5]] * 2), units={"": "s"})
-    assert numbered.frame["gpu"].unique().to_list() == ["c1-4-2"]
 
 
 def test_map_that_contradicts_the_name_is_refused_and_unit_decides(write: Write, parse: Parse) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from datetime import datetime as at
 from pathlib import Path
@@ -84,18 +83,6 @@ def test_the_gauges_of_jobstats(tmp_path: Path, store: Store) -> None:
         ("99", "n2", GPUS[0], at(2026, 5, 4, 10, 0, 30), at(2026, 5, 4, 10, 1), "exporter", None),
     ]
     assert store.sql("select count(*) n from telemetry").to_pylist() == [{"n": 0}]
-
-
-def test_a_page_of_jobstats(tmp_path: Path, store: Store) -> None:
-    labels = f'{{minor_number="0",name="NVIDIA A100",ordinal="0",uuid="{GPUS[0]}"}}'
-    values = {"jobId": "1.234567e+06", "jobUid": "0", "power_usage_milliwatts": "61250", "duty_cycle": "97"}
-    text = "# HELP nvidia_gpu_duty_cycle Percent of time\n"
-    text += "".join(f"nvidia_gpu_{name}{labels} {value}\n" for name, value in values.items())
-    _import(store, tmp_path, text, node="n1", at="2026-05-04 10:00:00")
-    assert _jobs(store) == [("1234567", "n1", GPUS[0], at(2026, 5, 4, 10), None, "exporter", "0")]
-    assert store.sql("select power_mw, utilization from telemetry").to_pylist() == [
-        {"power_mw": 61_250, "utilization": 97}
-    ]
 
 
 def test_what_an_exporter_names_counts_and_not_the_index_of_scontrol_too(tmp_path: Path, store: Store) -> None:
@@ -206,16 +193,6 @@ def test_an_index_of_scontrol_is_the_gpu_that_tags_of_the_node_say(tmp_path: Pat
     assert [row[:3] for row in _jobs(store)] == [("8", "n03", GPUS[0]), ("8", "n03", GPUS[1]), ("9", "n04", None)]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_a_users_own_tag_says_nothing_of_the_gpus_of_others(tmp_path: Path, store: Store) -> None:
-    _tag(store, 4, TEN_MS // 1000 + 60)
-    (path,) = (store.root / "tags").iterdir()
-    path.write_text(path.read_text().replace("uid=0", "uid=12345"))
-    os.chown(path, 12345, 12345)
-    _import(store, tmp_path, _scontrol(8, "n03 gpu:1(IDX:0)"))
-    assert [row[:3] for row in _jobs(store)] == [("8", "n03", None)]
-
-
 @pytest.mark.parametrize("by_driver", [True, False])
 def test_a_job_that_accounting_tags_and_scontrol_tell_of_counts_once(
     by_driver: bool, tmp_path: Path, store: Store
@@ -240,21 +217,8 @@ def test_a_job_that_accounting_tags_and_scontrol_tell_of_counts_once(
     assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "sacct") for row in job_gpus]
 
 
-def test_scontrol_that_says_nothing_of_gpus(tmp_path: Path, store: Store) -> None:
-    report = _import(store, tmp_path, _scontrol(1, nodes="n[01-02]"))
-    assert any("save scontrol show job -d" in note for note in report.notes)
-    assert [row[:3] for row in _jobs(store)] == [("1", "n01", None), ("1", "n02", None)]
-    with pytest.raises(InputError, match="none of its 1 jobs had a GPU"):
-        _import(store, tmp_path, _scontrol(1, "c1 ").replace(",gres/gpu=8", ""), "other")
-
-
 def test_the_other_door_says_which_one_it_is(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "jobs.txt"
     path.write_text(_scontrol(1, "n03 gpu:1(IDX:0)"))
     with pytest.raises(InputError, match=r"with whorl import jobs\.txt"):
         import_jobs(store, JobSources(file=path))
-
-
-def test_a_job_that_names_no_node_is_refused_alone(tmp_path: Path, store: Store) -> None:
-    report = _import(store, tmp_path, _scontrol(1, "n03 gpu:1(IDX:0)") + _scontrol(2, nodes="n[3"))
-    assert (report.total.kept, report.refusals) == (1, {"it names no node": [13]})

@@ -151,22 +151,6 @@ def test_the_name_of_a_host_stays_as_slurm_knows_it(write: Callable[..., Path], 
     assert frame.select("node", "slot", "place").row(29) == ("gpu-node-007", 1, "gpu-node-7-1")
 
 
-@pytest.mark.parametrize("name", ["gpu_name", "GPU_Model"])
-def test_the_product_name_of_a_mixed_cluster(
-    name: str, write: Callable[..., Path], parse: Callable[..., Parsed]
-) -> None:
-    rows: Rows = [["sgemm", UUIDS[i], ("V100", "A100", "N/A")[i % 3], 2440.5 + i] for i in range(48)]
-    frame = parse(write(f"exp,uuid,{name},perf_ms", rows)).frame
-    assert frame["model"].to_list()[:3] == ["V100", "A100", None]
-
-
-def test_one_node_twice_as_slow_is_kept(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
-    frame = parse(write(*aggregated())).frame
-    slow = frame.filter(frame["node"] == "c302-7")["value"].to_list()
-    assert len(slow) == 4
-    assert min(slow) > 50
-
-
 LONGHORN = "exp,uuid,cabinet,node,ts,kern_min_start,kern_max_start,num_kerns,perf,freq,memfreq,temp,pwr,device"
 
 
@@ -178,24 +162,6 @@ def longhorn(device: bool = True) -> Rows:
         rows.append(["sgemm", UUIDS[i], *place, 290.5, 290.5 + perf * 0.099, 100, perf, *telemetry(1350, 295)])
         rows[-1].append(i % 4 if device else 0)
     return rows
-
-
-def test_columns_in_any_order_mean_the_same(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
-    rows, names = longhorn(), LONGHORN.split(",")
-    straight = parse(write(LONGHORN, rows)).frame.drop("run_id")
-    order = list(range(len(names)))
-    R.shuffle(order)
-    mixed = parse(write(",".join(names[i] for i in order), [[row[i] for i in order] for row in rows])).frame
-    assert mixed.drop("run_id").equals(straight)
-
-
-def test_telemetry_may_be_absent(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
-    names = LONGHORN.split(",")
-    kept = [i for i, name in enumerate(names) if name not in ("freq", "memfreq", "temp", "pwr", "ts")]
-    found = parse(write(",".join(names[i] for i in kept), [[row[i] for i in kept] for row in longhorn()]))
-    for column in ("sm_clock_mhz", "mem_clock_mhz", "temperature_c", "power_w", "began"):
-        assert found.frame[column].null_count() == 40
-    assert found.report.total.kept == 40
 
 
 @pytest.mark.parametrize(
@@ -229,10 +195,6 @@ def test_a_relabelled_duration_is_refused(
     assert parse(path, units={name: "ms"}).report.units[name] == {"unit": "ms", "from": "--unit"}
 
 
-def test_minimum_is_not_taken_for_minutes(write: Callable[..., Path], refusal: Callable[..., str]) -> None:
-    assert "no known format" in refusal(write(LONGHORN.replace(",perf,", ",perf_min,"), longhorn()))
-
-
 def test_a_device_that_is_always_zero_is_not_believed(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
     found = parse(write(LONGHORN, longhorn(device=False)))
     assert found.frame["place"].null_count() == found.frame["slot"].null_count() == 40
@@ -247,13 +209,6 @@ def test_a_replaced_board_costs_its_place_alone(write: Callable[..., Path], pars
     found = parse(write(LONGHORN, rows))
     assert found.frame["place"].null_count() == 2
     assert found.report.gpus == 41
-
-
-def test_a_few_labelled_values_do_not_make_the_unit(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
-    rows = [["sgemm", UUIDS[i % 48], 2400 + i] for i in range(60)]
-    rows[7][2] = "2407 s"
-    found = parse(write("exp,uuid,perf_ms", rows))
-    assert found.report.refusals == {"perf_ms is not a readable time": [9]}
 
 
 def test_most_labelled_values_do(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
@@ -272,9 +227,3 @@ def test_two_workloads_are_accounted_for_apart(write: Callable[..., Path], parse
     assert sorted(found.frame["workload"].unique().to_list()) == ["sgemm", "stream"]
     named = parse(write("exp,uuid,perf", with_names), units={"": "ms"}, workload="all")
     assert named.frame["workload"].unique().to_list() == ["all"]
-
-
-def test_a_file_without_workload_says_so(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
-    found = parse(write("uuid,perf_ms", [[u, 2400] for u in UUIDS], name="hpl.csv"))
-    assert found.frame["workload"].unique().to_list() == ["hpl"]
-    assert any("--workload" in note for note in found.report.notes)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -48,13 +47,6 @@ def parquet(path: Path, columns: dict[str, Any], times: int = 1) -> Path:
     return path
 
 
-@pytest.mark.long
-def test_a_parquet_file_of_very_many_columns_is_one_sentence(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "wide.parquet", {f"c{i}": [1] for i in range(5000)})
-    with pytest.raises(InputError, match=r"wide\.parquet has 5000 columns, but at most 4096 can be read"):
-        read(path)
-
-
 @pytest.mark.long(short=1)
 @pytest.mark.parametrize(
     "columns",
@@ -66,42 +58,6 @@ def test_a_small_parquet_file_of_very_much_is_one_sentence(tmp_path: Path, colum
     assert path.stat().st_size < 200_000
     with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
         read(path)
-
-
-FAR = 2**31 - 1
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        pa.array([FAR], pa.date32()),
-        pa.array([-(2**62)], pa.timestamp("us")),
-        pa.array([2**62], pa.timestamp("ms", "Europe/Berlin")),
-        pa.array([2**62], pa.duration("us")),
-        pa.array([[FAR]], pa.list_(pa.date32())),
-        pa.array([FAR], pa.date32()).dictionary_encode(),
-    ],
-    ids=lambda values: str(values.type),
-)
-def test_times_beyond_any_calendar_are_unreadable_values(tmp_path: Path, values: pa.Array) -> None:
-    path = parquet(tmp_path / "a.parquet", {"when": values, "ms": [1]})
-    (when, ms) = read(path).frame.select("when", "ms").row(0)
-    assert ms == "1"
-    assert re.match("[0-9]{4}-", when) is None
-
-
-def test_times_and_large_numbers_are_text(tmp_path: Path) -> None:
-    columns = {
-        "date": pa.array([19_000, None], pa.date32()),
-        "ns": pa.array([2**63 - 1, None], pa.timestamp("ns")),
-        "zone": pa.array([1_700_000_000, None], pa.timestamp("s", "Europe/Berlin")),
-        "length": pa.array([1500, None], pa.duration("ms")),
-        "large": pa.array([10**60, None], pa.decimal256(76)),
-    }
-    assert read(parquet(tmp_path / "a.parquet", columns)).frame.select(*columns).rows() == [
-        ("2022-01-08", "2262-04-11 23:47:16.854775807", "2023-11-14 22:13:20.000Z", "1500000000 ns", str(10**60)),
-        ("", "", "", "", ""),
-    ]
 
 
 def test_what_is_too_large_or_never_ends_is_one_sentence(tmp_path: Path) -> None:

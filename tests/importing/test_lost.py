@@ -239,10 +239,6 @@ def test_reasons_of_the_clock_are_read(column: str, write: Write, parse: Parse) 
     assert parsed.frame["clock_event_reasons"].to_list() == [4]
 
 
-def test_a_file_of_messages_only_says_so(write: Write, refusal: Callable[..., str]) -> None:
-    assert "holds messages of a tool only" in refusal(write(MESSAGES[0], "\n".join(MESSAGES * 200)))
-
-
 def test_the_header_may_come_again_and_stand_behind_rows(
     write: Write, parse: Parse, refusal: Callable[..., str]
 ) -> None:

@@ -15,9 +15,6 @@ import pytest
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
-from whorl.store.importing.meanings import TELEMETRY_MEANINGS
-from whorl.store.importing.units import UNITS
-from whorl.store.metrics import METRICS
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -97,26 +94,6 @@ def parquet(tmp_path: Path, **columns: Any) -> Path:
     return path
 
 
-def test_every_metric_that_a_tool_prints_has_a_meaning(write: Write, parse: Parse) -> None:
-    metrics = [meaning for meaning in TELEMETRY_MEANINGS if meaning.kind not in ("text", "identity", "time stamp")]
-    assert {metric.name for metric in METRICS} - {meaning.column for meaning in metrics} == {
-        "power_window_ms",
-        "power_age_us",
-    }
-    mapped = {f"c{i}": f"{one.name}:{one.unit}" if one.dimension else one.name for i, one in enumerate(metrics)}
-    values = {"kB/s": 5e3, "B/s": 5e3, "mW": 5e4, "C": 50, "MHz": 900}
-    row = [values.get(one.unit, 7) for one in metrics]
-    path = write(",".join(["when", *mapped]), [["2026-11-23 12:00:00", *row]])
-    found = parse(path, columns={"when": "timestamp"} | mapped).frame.row(0, named=True)
-    assert [found[one.column] for one in metrics] == row
-
-
-def test_shares_and_rates_are_converted(write: Write, parse: Parse) -> None:
-    share, rate = UNITS["share"], UNITS["rate"]
-    assert [share[name].to(share["ppm"])[0] for name in ("ratio", "%")] == [1e6, 1e4]
-    assert [rate[name].to(rate["B/s"])[0] for name in ("kB/s", "MiB/s")] == [1e3, 2**20]
-
-
 def test_parquet_with_every_type(tmp_path: Path, parse: Parse) -> None:
     start = dt.datetime(2023, 7, 14, 12)
     path = parquet(
@@ -138,27 +115,6 @@ def test_parquet_with_every_type(tmp_path: Path, parse: Parse) -> None:
     assert found.frame["temperature_c"].to_list() == [40.5, None, 41, None, 42]
     assert found.report.refusals == {"heat is not a readable temperature": [6]}
     assert found.report.ignored == ["nested", "blob", "day"]
-
-
-def test_parquet_of_a_known_layout(tmp_path: Path, parse: Parse) -> None:
-    uuids = [f"GPU-0a1b2c3d-0000-1111-2222-33334444550{i}" for i in range(5)]
-    path = parquet(tmp_path, uuid=uuids, perf_ms=[2400.5 + i for i in range(5)], __index_level_0__=[4, 3, 2, 1, 0])
-    found = parse(path, workload="sgemm")
-    assert found.frame["value"].to_list() == [2400.5 + i for i in range(5)]
-    assert found.report.units["perf_ms"]["unit"] == "ms"
-
-
-def test_rows_that_differ_in_a_nested_column_are_no_duplicates(tmp_path: Path, parse: Parse) -> None:
-    path = parquet(tmp_path, gpu=["a"] * 4, perf=[5.0] * 4, extra=[[1], [2], [1], [3]])
-    found = parse(path, columns={"gpu": "gpu", "perf": "time:ms"})
-    assert found.duplicates == [3]
-
-
-def test_an_empty_and_a_nameless_parquet(tmp_path: Path, refusal: Refusal) -> None:
-    assert "has a header but no rows" in refusal(parquet(tmp_path, perf=pa.array([], pa.float64())))
-    path = tmp_path / "twice.parquet"
-    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), path)
-    assert "two columns are named 'a'" in refusal(path)
 
 
 @pytest.mark.long
@@ -211,45 +167,11 @@ def test_numbers_of_gpus_on_one_node_are_not_taken_for_names(
     assert "--map gpu=index --node NAME" in note
 
 
-def test_words_with_numbers_are_numbers_of_gpus_on_their_node(
-    write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
-) -> None:
-    rows = [[1_748_000_000 + i // 4, f"n{i % 4 // 2}", f"card{i % 2}", 61 + i] for i in range(16)]
-    path = write("time,host,device,watt", rows)
-    said = {"time": "timestamp", "watt": "power:W"}
-    text = refusal(path, columns=said | {"device": "gpu"})
-    assert "has card0 on n0 and on n1, so it numbers the GPUs of a node: say --map device=index" in text
-    runs = write("time,host,device,watt", rows, name="runs.csv")
-    for columns in (said | {"device": "index"}, {"watt": "time:ms", "device": "index"}):
-        assert sorted(parse(runs, columns=columns).frame["gpu"].unique()) == ["n0:0", "n0:1", "n1:0", "n1:1"]
-
-
-def test_readings_of_several_nodes_are_not_taken_for_one_gpu(
-    write: Callable[..., Path], refusal: Callable[..., str]
-) -> None:
-    rows = [[1_748_000_000 + 7 * i, f"n{i // 3}", 61 + i] for i in range(9)]
-    text = refusal(write("time,host,watt", rows), columns={"time": "timestamp", "watt": "power:W"})
-    assert "rows of node n0 and of node n1, and nothing says which GPU" in text
-
-
-STUDY = "exp,reps,cabinet,node,device,train_time,mean_iter_dur,{},uuid"
 OF_STUDY = [
     ["resnet", r, "c196", 11 + i // 4, i % 4, 186.3, 0.14, 0.135 + i / 1e4, f"GPU-{i:08x}-0000-0000-0000-000000000000"]
     for r in range(3)
     for i in range(8)
 ]
-
-
-@pytest.mark.parametrize(
-    ("name", "columns"), [("med_iter_dur", {}), ("median_iter", {"median_iter": "time"}), ("t", {"t": "time:s"})]
-)
-def test_the_layout_of_the_study_is_known_whatever_it_calls_the_duration(
-    name: str, columns: dict[str, str], write: Write, parse: Parse
-) -> None:
-    found = parse(write(STUDY.format(name), OF_STUDY), columns=columns)
-    row = found.frame.row(0, named=True)
-    assert (found.report.format, found.report.gpus) == ("sc22", 8)
-    assert (row["workload"], row["value"], row["place"], row["node"]) == ("resnet", 135, "c196-11-0", "c196-11")
 
 
 def test_gpus_and_times_of_usual_names_need_no_mapping(write: Write, parse: Parse) -> None:
@@ -272,26 +194,11 @@ def test_gpus_and_times_of_usual_names_need_no_mapping(write: Write, parse: Pars
     assert found.frame["gpu"].unique().to_list() == ["n1"]
 
 
-def test_medians_of_a_run_are_stored_where_the_names_state_the_unit(write: Write, parse: Parse) -> None:
-    names = "seconds,card,sm_clock_mhz,mem_clock_mhz,temp_c,pwr_w"
-    found = parse(write(names, [[12.5, "a", 1410, 1593, 61, 398]]), columns={"seconds": "time:s", "card": "gpu"})
-    row = found.frame.row(0, named=True)
-    assert (row["sm_clock_mhz"], row["mem_clock_mhz"], row["temperature_c"], row["power_w"]) == (1410, 1593, 61, 398)
-
-
 def test_what_is_of_no_known_format_is_told_how_to_map_runs_and_readings(write: Write, refusal: Refusal) -> None:
     sentence = refusal(write("when,board,watts", [["2026-11-20 10:00:00", "a", 61]]))
     assert "of runs --map COLUMN=time:ms --map COLUMN=gpu, of readings --map COLUMN=timestamp --map COLUMN=power:W" in (
         sentence
     )
-
-
-def test_a_capital_begins_a_unit_only_if_it_is_one(write: Write, parse: Parse, refusal: Refusal) -> None:
-    rows = [["a", 2_200_000_000 + i] for i in range(4)]
-    found = parse(write("board,DurationNs", rows), columns={"DurationNs": "time", "board": "gpu"})
-    assert found.frame["value"].to_list() == pytest.approx([2200.0] * 4, rel=1e-6)
-    for name in ("perfMin", "perfMax", "perfId"):
-        assert "has no unit" in refusal(write(f"board,{name}", rows), columns={name: "time", "board": "gpu"})
 
 
 def test_workloads_of_a_usual_name_are_not_mixed(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
@@ -367,22 +274,3 @@ def test_map_adds_to_a_known_format(write: Write, refusal: Callable[..., str], p
     assert sorted(found.frame["gpu"].unique()) == ["card0", "card1", "card2", "card3"]
     assert found.frame["workload"].unique().to_list() == ["sgemm"]
     assert found.frame["value"].min() == pytest.approx(2440.5)
-
-
-def test_map_makes_a_place_of_a_column_that_is_not_believed_by_itself(write: Write, parse: Parse) -> None:
-    text = [["sgemm", "c001", 1 + i // 4, i % 4, 2440 + i] for i in range(16)]
-    found = parse(write("exp,cabinet,node,dev_id,perf_ms", text), columns={"dev_id": "slot"})
-    assert sorted(found.frame["gpu"].unique())[:2] == ["c001-1-0", "c001-1-1"]
-    assert found.report.gpus == 16
-
-
-def test_unit_that_the_evidence_contradicts_is_noted(real: Callable[[str], Path], parse: Parse) -> None:
-    found = parse(real("longhorn/sgemm.csv.gz"), units={"": "s"})
-    assert any("by the kernels' start times it is in ms" in note for note in found.report.notes)
-
-
-def test_equal_rows_without_anything_to_tell_them_apart_are_noted(write: Write, parse: Parse) -> None:
-    text = [["hpl", f"c001-1-{i % 2}", "10.5"] for i in range(6)]
-    found = parse(write("exp,uuid,perf", text), units={"": "s"})
-    assert (found.report.total.kept, found.report.total.duplicates) == (2, 4)
-    assert any("distinguishes the runs of a GPU" in note for note in found.report.notes)

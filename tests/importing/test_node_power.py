@@ -216,10 +216,6 @@ def test_a_log_of_redfish_has_a_resource_a_line_with_its_time_and_node(saved: Wr
     assert parsed.report.refusals == {"it is of a part of the node": [3]}
 
 
-def test_damaged_json_is_one_sentence(saved: Write, refusal: Refusal) -> None:
-    assert "cut short or damaged in line 1" in refusal(saved(json.dumps(POWER)[:-20]), at=NOON, node="n1")
-
-
 # -- pages of exporters ---------------------------------------------------------------------------------------
 
 PAGE = """# HELP ipmi_dcmi_power_consumption_watts Current power consumption in Watts.
@@ -265,21 +261,3 @@ def test_an_answer_of_a_prometheus_has_its_nodes_and_times(saved: Write, parse: 
     parsed = parse(saved(json.dumps(answer)))
     assert cells(parsed, "node", "power_mw") == [("n1", 400_000), ("n1", 415_000), ("n2", 400_000), ("n2", 415_000)]
     assert parsed.frame["ts"].n_unique() == 2
-
-
-def test_pages_follow_each_other_with_a_time_in_front(saved: Write, parse: Parse) -> None:
-    page = "ipmi_up 1\nipmi_dcmi_power_consumption_watts {}\n"
-    text = "".join(
-        f"2026-11-23T12:00:{second:02d}Z\n{page.format(watts)}" for second, watts in ((0, 400), (15, 0), (30, 410))
-    )
-    parsed = parse(saved(text), node="n1")
-    assert cells(parsed, "ts", "power_mw") == [
-        (at(2026, 11, 23, 12), 400_000),
-        (at(2026, 11, 23, 12, 0, 30), 410_000),
-    ]
-    assert parsed.report.total.refused == 1
-
-
-def test_a_page_without_power_is_one_sentence(saved: Write, refusal: Refusal) -> None:
-    why = "no metric of GPUs and none of a node's power"
-    assert why in refusal(saved("# TYPE node_load1 gauge\nnode_load1 0.5\n"), at=NOON, node="n1")

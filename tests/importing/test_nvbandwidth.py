@@ -237,17 +237,6 @@ def test_processes_on_several_hosts(device: str, tmp_path: Path, parse: Parse) -
     assert any("--node is not used" in note for note in found.report.notes)
 
 
-@pytest.mark.parametrize("lost", ["Process 3", "Process"])
-def test_a_process_that_is_not_listed_has_no_host(lost: str, tmp_path: Path, parse: Parse) -> None:
-    lines = PROCESSES.replace("{1}", "1").splitlines(keepends=True)
-    path = tmp_path / "a.log"
-    path.write_text("".join(line for line in lines if not line.startswith(lost)) + TEXT)
-    found = parse(path, node="n1")
-    missing = [reason for reason in found.report.refusals if reason.startswith("nothing says on which host GPU 3")]
-    assert len(missing) == 1
-    assert "n1:3" not in found.frame["gpu"].to_list()
-
-
 def test_the_host_stands_above_the_first_device_or_in_front_of_each_line(tmp_path: Path, parse: Parse) -> None:
     for name, text in (
         ("above", TEXT.replace("Device 0", "n017\nDevice 0")),
@@ -256,16 +245,6 @@ def test_the_host_stands_above_the_first_device_or_in_front_of_each_line(tmp_pat
         path = tmp_path / name
         path.write_text(text)
         assert parse(path, node="n1").frame["gpu"].unique().sort().to_list() == ["n017:0", "n017:1"]
-
-
-@pytest.mark.long
-def test_runs_after_each_other_in_one_file_and_text_before(tmp_path: Path, store: Store) -> None:
-    other = {**H2D, "bandwidth_matrix": [["50", "41"]]}
-    first = _write(tmp_path / "a.json", _document(H2D), before="mpirun: warning {no}\n")
-    both = _write(tmp_path / "b.json", _document(H2D), _document(other), before="mpirun: warning {no}\n")
-    import_file(store, first, Options(node="n1"))
-    again = import_file(store, both, Options(node="n1"))
-    assert (again.total.kept, again.total.duplicates) == (2, 2)
 
 
 @pytest.mark.parametrize(

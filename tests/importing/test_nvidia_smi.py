@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, timedelta
 from datetime import datetime as at
+from datetime import timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from whorl.errors import InputError
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
-from whorl.store.schema import arrow_rows
 
 # ruff: noqa: DTZ001 - the store's times are UTC without a zone
 
@@ -36,13 +34,6 @@ def test_units_beside_the_values_and_without(write: Write, parse: Parse) -> None
     assert (row["power_mw"], row["sm_clock_mhz"], row["utilization"], row["pstate"]) == (250_120, 1410, 98, 0)
     assert row["ts"] == at(2023, 7, 14, 10, 12, 0, 483000)
     assert row["gpu"] == row["uuid"] == UUID
-
-
-def test_a_uuid_is_the_same_in_upper_and_lower_case(write: Write, parse: Parse) -> None:
-    rows = "\n".join(line(s, u) for s, u in enumerate((UUID, UUID.upper(), UUID.lower(), UUID[4:])))
-    assert parse(write(HEADER, rows)).frame["gpu"].to_list() == [UUID] * 4
-    bare = write("timestamp, temperature.gpu", "2023/07/14 10:12:00, 50", name="bare.csv")
-    assert parse(bare, gpu=UUID.upper()).frame.select("gpu", "uuid").row(0) == (UUID, UUID)
 
 
 def test_several_gpus_by_uuid_and_by_index(write: Write, parse: Parse) -> None:
@@ -74,12 +65,6 @@ def test_the_node_gives_gpus_their_name_and_an_index_its_gpu(write: Write, store
     assert [row["gpu"] for row in found] == [UUID, "n8:1"]
 
 
-def test_the_gpu_from_the_option_or_the_name(write: Write, parse: Parse) -> None:
-    path = write("timestamp, temperature.gpu", "2023/07/14 10:12:00, 50", name="a100-7.log.csv")
-    assert parse(path).frame["gpu"].to_list() == ["a100-7"]
-    assert parse(path, gpu="x").frame["gpu"].to_list() == ["x"]
-
-
 def test_several_gpus_without_a_name_are_refused(write: Write, refusal: Callable[..., str]) -> None:
     rows = "\n".join(f"2023/07/14 10:12:{s:02d}.000, {t}" for s in range(20) for t in (40, 60))
     assert "query uuid as well" in refusal(write("timestamp, temperature.gpu", rows))
@@ -100,14 +85,6 @@ def test_gpus_that_were_read_in_turn_are_not_taken_for_one(
     assert parse(write(header.replace("name", "pci.bus_id"), boards)).report.gpus == 1
     slow = "\n".join(f"2023/07/14 10:12:{s:02d}.000, 60.1 W, NVIDIA A{100 - 90 * (s % 2)}" for s in range(8))
     assert "readings of NVIDIA A100 and of NVIDIA A10 in turn" in refusal(write(header, slow))
-
-
-def test_a_stream_is_not_stored_twice_under_two_names(write: Write, store: Store) -> None:
-    path = write("timestamp, temperature.gpu", "2023/07/14 10:12:00, 50")
-    import_file(store, path, Options())
-    for gpu in ("n1", "n2"):
-        with pytest.raises(InputError, match="was imported before, without --gpu"):
-            import_file(store, path, Options(gpu=gpu))
 
 
 @pytest.mark.long
@@ -149,25 +126,6 @@ def test_further_columns(write: Write, parse: Parse) -> None:
     assert (found["memory_temperature_c"], found["fan_speed"], found["pstate"]) == (70, 40, 12)
 
 
-def test_counters_and_memory_errors(write: Write, parse: Parse) -> None:
-    header = (
-        "timestamp, clocks_event_reasons_counters.sw_power_cap [us], "
-        "clocks_event_reasons_counters.hw_thermal_slowdown, ecc.errors.corrected.volatile.total, "
-        "ecc.errors.uncorrected.volatile.total, ecc.errors.corrected.aggregate.total, remapped_rows.correctable"
-    )
-    found = parse(write(header, "2026/11/23 10:12:00, 25483012608 us, 7, 3, [N/A], 99, 2")).frame.row(0, named=True)
-    assert (found["power_violation_ns"], found["hardware_thermal_ns"]) == (25_483_012_608_000, 7_000)
-    assert (found["ecc_corrected"], found["ecc_uncorrected"], found["remapped_rows_corrected"]) == (3, None, 2)
-
-
-@pytest.mark.parametrize("mask", ["0x7FFFFFFFFFFFFFFF", "0xFFFFFFFFFFFFFFFF", "0x", "-3", "9" * 40])
-def test_a_mask_that_cannot_be_is_refused(mask: str, write: Write, parse: Parse) -> None:
-    rows = "\n".join(f"2023/07/14 10:12:0{s}, {m}" for s, m in enumerate(("0x1", "0x4", mask)))
-    found = parse(write("timestamp, clocks_throttle_reasons.active", rows))
-    assert found.frame["clock_event_reasons"].to_list() == [1, 4]
-    assert list(found.report.refusals.values()) == [[4]]
-
-
 def test_huge_energy_and_memory_are_refused_and_do_not_overflow(write: Write, parse: Parse) -> None:
     header = "timestamp, total_energy_consumption [mJ], memory.used [MiB]"
     rows = "\n".join(
@@ -192,13 +150,6 @@ def test_a_wrong_unit_is_refused(header: str, row: str, what: str, write: Write,
     assert what in refusal(write(f"timestamp, {header}", rows))
 
 
-def test_a_unit_that_differs_on_one_row_refuses_that_row(write: Write, parse: Parse) -> None:
-    rows = [line(s) for s in range(10)]
-    rows[3] = line(3, power="0.25012 kW")
-    found = parse(write(HEADER, "\n".join(rows)))
-    assert found.report.refusals == {"power.draw [W] is not a readable power": [5]}
-
-
 def test_a_torn_last_line_and_a_log_that_was_appended_to(write: Write, parse: Parse) -> None:
     rows = [line(0), line(1), HEADER, line(2), line(3)[:31]]
     found = parse(write(HEADER, "\n".join(rows)))
@@ -209,19 +160,6 @@ def test_a_torn_last_line_and_a_log_that_was_appended_to(write: Write, parse: Pa
     }
 
 
-def test_an_appended_log_with_other_columns_is_refused(write: Write, refusal: Callable[..., str]) -> None:
-    first = "timestamp, temperature.gpu, power.draw [W]"
-    rows = "2023/07/14 10:12:00, 40, 41\ntimestamp, power.draw [W], temperature.gpu\n2023/07/14 10:12:01, 41, 40"
-    assert "line 3 is a second header" in refusal(write(first, rows))
-
-
-def test_a_second_reading_at_one_instant(write: Write, parse: Parse) -> None:
-    rows = [line(s) for s in range(12)] + [line(3, power="99 W"), line(4)]
-    found = parse(write(HEADER, "\n".join(rows)))
-    assert found.report.refusals == {"it is a second reading of the same GPU at the same time": [14]}
-    assert found.duplicates == [15]
-
-
 def test_a_stream_without_time_or_header(write: Write, refusal: Callable[..., str]) -> None:
     assert "without `timestamp`" in refusal(write("power.draw [W], temperature.gpu", "250, 40"))
     assert "--set header=timestamp,uuid,power.draw" in refusal(write(line(0), line(1)))
@@ -230,15 +168,6 @@ def test_a_stream_without_time_or_header(write: Write, refusal: Callable[..., st
     assert "does not contain time stamps" in refusal(
         write(line(0), line(1)), header="power.draw,uuid,timestamp,a,b,c,d"
     )
-
-
-def test_a_stream_whose_columns_are_named_by_an_option(write: Write, parse: Parse) -> None:
-    names = "timestamp,uuid,power.draw,temperature.gpu,clocks.sm,utilization.gpu,pstate"
-    bare = parse(write(line(0), "\n".join(line(s) for s in range(1, 10)), name="bare.csv"), header=names)
-    whole = parse(write(HEADER, "\n".join(line(s) for s in range(10))))
-    assert bare.frame.drop("=line").equals(whole.frame.drop("=line"))
-    assert bare.frame["=line"].to_list() == list(range(1, 11))
-    assert bare.report.total.rows == 10
 
 
 def zoned(write: Write, parse: Parse, zone: str, *clocks: str) -> list[at]:
@@ -279,27 +208,6 @@ def test_the_hour_that_is_skipped_and_the_one_that_comes_twice(write: Write, par
     assert [(t.hour, t.minute) for t in times] == [(23, 30), (0, 10), (0, 50), (1, 10), (1, 50), (2, 30)]
 
 
-@pytest.mark.parametrize(
-    ("zone", "day", "minutes"), [("Europe/Berlin", 25, 60), ("Europe/Berlin", 25, 30), ("Australia/Lord_Howe", 5, 5)]
-)
-def test_readings_that_are_rare_and_clocks_that_go_back_by_half_an_hour(
-    zone: str, day: int, minutes: int, write: Write, parse: Parse
-) -> None:
-    """An hourly reading at 02:00 is followed by one at 02:00, and on Lord Howe no time goes back by an hour."""
-    begin = at(2026, 10 if day == 25 else 4, day, tzinfo=UTC) - timedelta(hours=12)
-    true = [begin + timedelta(minutes=minutes * i) for i in range(1440 // minutes)]
-    clocks = [f"{when.astimezone(ZoneInfo(zone)):%Y/%m/%d %H:%M:%S}" for when in true]
-    assert zoned(write, parse, zone, *clocks) == [when.replace(tzinfo=None) for when in true]
-
-
-@pytest.mark.parametrize("zone", ["Mars/Base", "Europe", "localtime", "", "../etc", "/etc/passwd"])
-def test_a_zone_that_is_none(zone: str, write: Write, refusal: Callable[..., str]) -> None:
-    path = write("timestamp, temperature.gpu", "2023/07/14 12:00:00, 40")
-    assert refusal(path, time_zone=zone) == (
-        f"time-zone={zone}: there is no such time zone; an example is Europe/Berlin"
-    )
-
-
 @pytest.mark.long(short=2)
 @pytest.mark.parametrize(
     ("model", "window"),
@@ -331,14 +239,6 @@ def test_what_the_power_reading_averages_over_goes_by_the_model(
     assert any("--model is not used" in note for note in parse(stream, model="A100").report.notes)
 
 
-def test_the_model_of_a_stream_from_the_store(write: Write, store: Store) -> None:
-    known = {"cluster": ["fleet"], "gpu": [UUID], "uuid": [UUID], "node": ["n01"], "slot": [0]}
-    store.append({"gpus": arrow_rows("gpus", known | {"model": ["NVIDIA A100-PCIE-40GB"]})}, "gpus")
-    path = write("timestamp, power.draw [W]", "2023/07/14 10:12:00, 250")
-    import_file(store, path, Options(gpu="n01/0"))
-    assert store.sql("select gpu, power_window_ms from telemetry").to_pylist() == [{"gpu": UUID, "power_window_ms": 25}]
-
-
 SMI = "timestamp, power.draw [W], temperature.gpu, utilization.gpu [%]"
 
 
@@ -357,15 +257,6 @@ def test_a_stuck_power_sensor(write: Write, parse: Parse) -> None:
     fine = parse(write(SMI, stream(*moving)))
     assert fine.frame["quality"].null_count() == 200
     assert not fine.events.height
-
-
-def test_a_sensor_that_is_stuck_for_a_part_of_the_stream(write: Write, parse: Parse) -> None:
-    works = [(60 + 0.01 * (s % 7), 40, 0) for s in range(150)]
-    stuck = [(61.5, 40 + s // 20, 100 * (s > 50)) for s in range(120)]
-    found = parse(write(SMI, stream(*works, *stuck, *works)))
-    assert [n for n, mark in enumerate(found.frame["quality"]) if mark == "power_stuck"] == list(range(150, 270))
-    assert found.events["ts"].to_list() == [at(2023, 7, 14, 10, 14, 30)]
-    assert any("120 power readings over 119 s are 61.5 W" in note for note in found.report.notes)
 
 
 @pytest.mark.parametrize(
@@ -417,25 +308,9 @@ def test_summer_time_that_ends_in_a_stream(write: Write, parse: Parse) -> None:
     assert read.frame["ts"].is_sorted()
 
 
-def test_a_clock_that_was_set_back_by_whole_seconds(write: Write, parse: Parse) -> None:
-    rows = [(50 + s / 10, 40, 0) for s in range(120)]
-    again = [(49.5, 41, 0)] * 30
-    found = parse(write(SMI, "\n".join([stream(*rows), stream(*again, began=at(2023, 7, 14, 10, 13, 50))])))
-    assert found.report.refusals == {"it is a second reading of the same GPU at the same time": list(range(122, 132))}
-    assert found.events["kind"].to_list() == ["clock_step"]
-
-
 def test_a_stream_whose_times_have_another_name_is_told_how_to_map_it(write: Write, parse: Parse) -> None:
     path = write("when, uuid, power.draw [W]", "\n".join(f"{1_732_096_800 + s}, {UUID}, 61.2" for s in range(3)))
     with pytest.raises(InputError, match="say which column has the times with --map COLUMN=timestamp"):
         parse(path)
     found = parse(path, columns={"when": "timestamp"})
     assert (found.report.format, found.frame["power_mw"].to_list()) == ("nvidia-smi", [61_200] * 3)
-
-
-def test_memory_in_bytes_is_not_taken_for_mib(write: Write, parse: Parse) -> None:
-    rows = "\n".join(f"{1_732_096_800 + s}, {UUID}, 61.2, {4 << 20}" for s in range(3))
-    path = write("timestamp, uuid, power.draw, memory.used", rows)
-    with pytest.raises(InputError, match="does not contain a device memory in use in MiB"):
-        parse(path)
-    assert parse(path, units={"memory.used": "B"}).frame["memory_used"].to_list() == [4 << 20] * 3

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from datetime import datetime as at
 from pathlib import Path
 
-import pytest
-
 from whorl.store.importing import Parsed
 from whorl.tests.importing.logs import SMI_ALL, SMI_CSV, SMI_GPM, SMI_OLD
 
@@ -36,15 +34,6 @@ def test_all_statistics_with_date_and_time(tmp_path: Path, parse: Parse) -> None
     assert found.report.ignored == [
         "jpg", "ofa", "pviol", "tviol", "bar1", "ccpm", "sbecc", "dbecc", "rxpci", "txpci",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "sweeps"), [(SMI_OLD, 2), (SMI_CSV, 2), (SMI_GPM, 2)])
-def test_times_are_counted_where_it_prints_none(text: str, sweeps: int, tmp_path: Path, parse: Parse) -> None:
-    found = parse(log(tmp_path, text), at="2026-11-20 10:00:00", every=2.5)
-    assert found.frame["ts"].min() == at(2026, 11, 20, 10)
-    assert found.frame["ts"].max() == at(2026, 11, 20, 10, 0, 2, 500_000)
-    assert found.frame["ts"].n_unique() == sweeps
-    assert any("counted from --at" in note for note in found.report.notes)
 
 
 def test_each_form_has_its_columns(tmp_path: Path, parse: Parse) -> None:
@@ -76,16 +65,6 @@ def test_times_in_front(tmp_path: Path, parse: Parse) -> None:
         assert parse(log(tmp_path, timed)).frame["ts"][0] == at(2026, 11, 28, 10, 0, 1, 500_000)
 
 
-def test_the_hour_that_comes_twice(tmp_path: Path, parse: Parse) -> None:
-    head, rows = SMI_ALL.splitlines(keepends=True)[:2], SMI_ALL.splitlines(keepends=True)[2:4]
-    clocks = ["02:10:00", "02:50:00", "02:10:01", "02:50:01", "03:10:00"]
-    text = "".join(row.replace("20260102   23:59:59", f"20261025   {c}") for c in clocks for row in rows)
-    found = parse(log(tmp_path, "".join(head) + text), time_zone="Europe/Berlin")
-    hours = [time.hour for time in found.frame.filter(found.frame["slot"] == 0)["ts"]]
-    assert hours == [0, 0, 1, 1, 2]
-    assert not found.events.height
-
-
 def test_mig_instances_have_rows_of_their_own(tmp_path: Path, parse: Parse) -> None:
     lines = [
         "# gpu   mig   pwr  smutil",
@@ -109,8 +88,3 @@ def test_lines_that_are_no_readings(tmp_path: Path, parse: Parse) -> None:
 def test_a_log_of_processes_is_no_log_of_gpus(tmp_path: Path, refusal: Refusal) -> None:
     text = "# gpu        pid  type    sm   mem   command\n# Idx          #   C/G     %     %   name\n    0       1234     C    10    20   a.out\n"
     assert "a log of nvidia-smi pmon, which is about processes" in refusal(log(tmp_path, text))
-
-
-def test_a_log_without_a_metric_or_a_reading(tmp_path: Path, refusal: Refusal) -> None:
-    lines = ["# gpu   pwr  sm", "# Idx     W   %", "    0   512"]
-    assert "none of its 1 rows can be used: it has 2 values" in refusal(log(tmp_path, "\n".join(lines)))

@@ -73,11 +73,6 @@ def test_what_drivers_write_in_their_own_way(
     assert {name: row[name] for name in said} == said
 
 
-def test_elements_inside_each_other_without_end(tmp_path: Path, parse: Parse) -> None:
-    found = parse(log(tmp_path, smi(gpu(0, NEW, "<a>" * 100_000 + "</a>" * 100_000))))
-    assert found.frame["power_instant_mw"].to_list() == [251_250]
-
-
 def test_many_logs_in_one_file_with_other_text_between(tmp_path: Path, parse: Parse) -> None:
     logs = [smi(gpu(0, NEW), gpu(1, NEW), when=f"Fri Aug  4 11:44:{s:02d} 2023") for s in range(5)]
     found = parse(log(tmp_path, "\n--- next ---\n".join(logs)))
@@ -85,21 +80,6 @@ def test_many_logs_in_one_file_with_other_text_between(tmp_path: Path, parse: Pa
     assert found.frame["ts"].n_unique() == 5
     assert found.sheet.line(1) == 6
     assert found.sheet.line(3) == 6 + logs[0].count("\n") + 2
-
-
-def test_a_year_of_errors_in_front(tmp_path: Path, parse: Parse) -> None:
-    errors = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.1\n\n"
-    found = parse(log(tmp_path, errors * 900 + smi(gpu(0, NEW))))
-    assert found.frame.height == 1
-
-
-def test_a_log_of_some_gpus_does_not_say_their_places(tmp_path: Path, parse: Parse) -> None:
-    whole, part = (
-        parse(log(tmp_path, smi(gpu(2), gpu(3)))),
-        parse(log(tmp_path, smi(gpu(2), gpu(3), attached=4), "b.xml")),
-    )
-    assert whole.frame["slot"].to_list() == [0, 1]
-    assert part.frame["slot"].to_list() == [None, None]
 
 
 def test_mig_instances(tmp_path: Path, store: Store) -> None:
@@ -156,21 +136,6 @@ def test_a_gpu_that_is_lost(tmp_path: Path, parse: Parse) -> None:
     ]
 
 
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [("GPU is lost", "lost"), ("[GPU requires reset]", "needs_reset"), ("ERR!", "lost"), ("Unknown Error", "lost")],
-)
-def test_a_gpu_that_was_never_seen_well_is_known_by_its_address(
-    text: str, kind: str, tmp_path: Path, store: Store
-) -> None:
-    lost = f'<gpu id="00000000:01:00.0"><product_name>{text}</product_name><uuid>{text}</uuid></gpu>\n'
-    import_file(store, log(tmp_path, smi(gpu(0, NEW), lost)), Options(node="n1"))
-    assert store.sql("select gpu from gpus").to_pylist() == [{"gpu": UUIDS[0]}]
-    events = store.sql("select gpu, node, pci_bus_id, kind from events").to_pylist()
-    assert events == [{"gpu": None, "node": "n1", "pci_bus_id": "00000000:01:00.0", "kind": kind}]
-
-
 @pytest.mark.parametrize("sentence", ["{}: GPU is lost.  Reboot the system to recover this GPU", "{}: Unknown Error"])
 def test_a_line_of_the_tool_names_the_gpu_that_is_lost(sentence: str, tmp_path: Path, parse: Parse) -> None:
     line = sentence.format("Unable to determine the device handle for GPU 0000:01:00.0") + "\n"
@@ -186,11 +151,3 @@ def test_logs_of_several_hosts_in_one_file(tmp_path: Path, parse: Parse, refusal
     assert "has logs of several hosts" in refusal(path, node="n1")
     exchanged = log(tmp_path, first + later.replace(UUIDS[0], UUIDS[2]), "b.xml")
     assert parse(exchanged, node="n1").frame.filter(node="n1").height == 4
-
-
-def test_an_impossible_value_costs_its_row(tmp_path: Path, parse: Parse) -> None:
-    logs = [smi(gpu(0, NEW), when=f"Fri Aug  4 11:44:{s:02d} 2023") for s in range(5)]
-    logs[3] = logs[3].replace("60 C", "600 C")
-    found = parse(log(tmp_path, "".join(logs)))
-    assert list(found.report.refusals) == ["temperature [C] is outside -40 to 150 C"]
-    assert found.frame.height == 4

@@ -66,18 +66,6 @@ def test_older_names_memory_and_what_is_not_stored(tmp_path: Path, parse: Parse)
     assert "not stored: rocm_ras_umc_correctable_count" in found.report.notes
 
 
-def test_energy_of_accelerators_is_kept_apart_from_cards(tmp_path: Path, parse: Parse) -> None:
-    names = ("omnistat_vendor_accel_energy_joules", " omnistat_vendor_accel_power_watts")
-    series = [(name, "node01", card, "hpe") for name in names for card in ("0", "1")]
-    path = export(tmp_path, series, ["1735725600,1000.5,2000,300,310"], ("metric", "instance", "accel", "vendor"))
-    found = parse(path)
-    assert found.frame.select("gpu", "node", "slot", "energy_mj", "power_mw").rows() == [
-        ("node01:accel0", "node01", None, 1_000_500, 300_000),
-        ("node01:accel1", "node01", None, 2_000_000, 310_000),
-    ]
-    assert found.frame["ts"][0] == at(2025, 1, 1, 10)
-
-
 def test_exports_that_are_not_of_gpus(tmp_path: Path, refusal: Refusal) -> None:
     series = [("omnistat_network_rx_bytes", "node01", "hsn0")]
     path = export(tmp_path, series, ["2025-01-01 10:00:00,5"], ("metric", "instance", "interface"))

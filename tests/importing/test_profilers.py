@@ -88,13 +88,6 @@ def test_which_gpu_it_was(tmp_path: Path, parse: Parse) -> None:
     assert _rows(parse(_file(tmp_path, two), node="n1"), "gpu", "value") == [("n1:0", 25.0), ("n1:1", 50.0)]
 
 
-def test_workload_takes_the_longest_kernel(tmp_path: Path, parse: Parse) -> None:
-    text = HEAD + TRACE + _launch(1, 10, "a(int)") + _launch(2, 15, "b(int)") + _launch(3, 10, "b(int)")
-    named = parse(_file(tmp_path, text), gpu="g")
-    assert _rows(named, "workload", "value") == [("nvprof a", 10.0), ("nvprof b", 12.5)]
-    assert _rows(parse(_file(tmp_path, text), gpu="g", workload="sgemm"), "workload", "value") == [("sgemm", 12.5)]
-
-
 def test_a_summary_names_no_gpu(tmp_path: Path, parse: Parse, refusal: Callable[..., str]) -> None:
     rows = (
         '"GPU activities",97.0,291.0,3,97.0,96.0,98.0,"volta_dgemm_64x64_nn"\n'

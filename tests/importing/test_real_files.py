@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from whorl.analysis import measurements
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
 
@@ -50,16 +49,6 @@ def test_pagerank_links_uuid_and_place(real: Real, store: Store) -> None:
     assert (row["cabinet"], row["node"], row["slot"], row["place"]) == ("c005", "c005-4", 3, "c005-4-3")
 
 
-def test_places_are_the_gpus_of_the_training_files(real: Real, parse: Parse) -> None:
-    places = parse(real("longhorn/pagerank.csv.gz")).frame["place"]
-    bert = parse(real("longhorn/bert.csv.gz")).frame
-    assert bert["gpu"].equals(bert["place"])
-    assert bert["uuid"].null_count() == bert.height
-    assert len(set(bert["gpu"]) & set(places)) > 30
-    resnet = parse(real("longhorn/resnet50.csv.gz")).frame
-    assert set(resnet["job_id"].value_counts()["count"]) == {1, 2}  # published so: one a row, not one a job
-
-
 @pytest.mark.parametrize(("name", "rows"), [("a100_square_gpudata", 965), ("a100_transient_gpudata", 1_245)])
 def test_nvidia_smi(name: str, rows: int, real: Real, parse: Parse) -> None:
     found = parse(real(f"power/nvidia_smi_{name}.csv.gz"), time_zone="Europe/London")
@@ -86,23 +75,9 @@ def test_the_stuck_sensor(real: Real, store: Store) -> None:
     assert "46.19 W" in events["detail"][0]
 
 
-@pytest.mark.parametrize("name", ["a100_square_timestamps", "a100_transient_timestamps"])
-def test_time_stamps_alone(name: str, real: Real, refusal: Callable[..., str]) -> None:
-    assert "has only time stamps" in refusal(real(f"power/nvidia_smi_{name}.csv.gz"))
-
-
 @pytest.mark.parametrize("name", ["power_limits_v100", "power_limits_rtx6000", "train"])
 def test_zeus_asks_what_its_columns_mean(name: str, real: Real, refusal: Callable[..., str]) -> None:
     assert "--map COLUMN=time:ms" in refusal(real(f"power/zeus_{name}.csv.gz"))
-
-
-@pytest.mark.long
-def test_a_sweep_of_power_limits_is_not_pooled(real: Real, store: Store) -> None:
-    name = "rtx6000"
-    columns = {"network": "workload", "time_per_epoch": "time:s", "power_limit": "power_limit:W"}
-    import_file(store, real(f"power/zeus_power_limits_{name}.csv.gz"), Options(columns=columns, gpu=name))
-    limits = {str(w).rpartition("[")[2] for w in measurements(store)["workload"].unique()}
-    assert limits == {f"{watts} W]" for watts in (*range(100, 251, 25), 260)}
 
 
 def test_zeus_with_map(real: Real, parse: Parse) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from whorl.errors import InputError
 from whorl.store import Store
-from whorl.store.importing import Options, Report, formats, import_file
+from whorl.store.importing import Options, Report, import_file
 from whorl.tests.stores import new_store
 
 UUIDS = [f"GPU-0a1b2c3d-0000-1111-2222-3333444455{i:02d}" for i in range(40)]
@@ -45,12 +45,6 @@ def test_the_same_content_adds_nothing(content: bytes, table: str, store: Store)
         assert report.total.as_dict() == {"rows": 40, "kept": 0, "duplicates": 40, "refused": 0}
     assert {path: path.read_bytes() for path in store.root.rglob("*.parquet")} == before
     assert count(store, table) == 40
-
-
-def test_a_known_file_is_not_cut_into_rows_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    add(store, TEXT)
-    monkeypatch.setattr(formats, "read", lambda *_: pytest.fail("the file was cut into rows"))
-    assert add(store, TEXT).already
 
 
 @pytest.mark.long(short=1)
@@ -95,19 +89,6 @@ def test_a_refused_file_leaves_nothing(store: Store) -> None:
     with pytest.raises(InputError):
         add(store, TEXT.replace(b",perf_ms", b",pref"))
     assert [count(store, table) for table in ("runs", "results", "gpus", "imports")] == [0, 0, 0, 0]
-
-
-def test_the_account_by_workload(store: Store) -> None:
-    mixed = [line.replace("sgemm", "stream") if i > 30 else line for i, line in enumerate(LINES)]
-    mixed[3] += ",more"  # refused before its workload is known: counted for the most frequent
-    mixed[35] = mixed[35].rsplit(",", 1)[0] + ",N/A"
-    report = add(store, "\n".join([*mixed, mixed[40], mixed[2]]).encode(), units={"": "ms"})
-    counts = {row["workload"]: row for row in store.arrow("imports").to_pylist()}
-    keys = ("rows", "kept", "duplicates", "refused")
-    assert [counts["sgemm"][key] for key in keys] == [31, 29, 1, 1]
-    assert [counts["stream"][key] for key in keys] == [11, 9, 1, 1]
-    assert report.total.as_dict() == {"rows": 42, "kept": 38, "duplicates": 2, "refused": 2}
-    assert sum(row["kept"] for row in counts.values()) == count(store, "runs") == count(store, "results")
 
 
 def test_provenance(store: Store) -> None:
@@ -163,20 +144,3 @@ def test_killed_at_any_move_of_a_file(tmp_path: Path) -> None:
         assert count(store, "runs") == count(store, "results") == 40
         left = (file.name for file in store.root.rglob("*") if file.is_file())
         assert not [name for name in left if name.startswith(".tmp-") or name.endswith(".json")]
-
-
-@pytest.mark.long
-def test_imports_of_overlapping_files_at_once(tmp_path: Path) -> None:
-    lines = [f"sgemm,{UUIDS[i % 40]},{1_590_000_000 + i},{2400 + i % 97}" for i in range(4000)]
-    ends = (4000, 3000, 2000)
-    files = [tmp_path / f"first{end}.csv" for end in ends]
-    for path, end in zip(files, ends, strict=True):
-        path.write_text("\n".join(["exp,uuid,ts,perf_ms", *lines[:end]]))
-    store = tmp_path / "S"
-    command = [sys.executable, "-m", "whorl", "import", "--store", str(store)]
-    running = [subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL) for path in files]
-    assert [process.wait() for process in running] == [0 for _ in files]
-    counted = Store.open(store).sql("select count(*), count(distinct run_id) from measurements").to_pylist()[0]
-    assert list(counted.values()) == [4000, 4000]
-    accounts = Store.open(store).sql("select sum(kept), sum(duplicates), sum(rows) from imports").to_pylist()[0]
-    assert list(accounts.values()) == [4000, sum(ends) - 4000, sum(ends)]

@@ -80,25 +80,6 @@ def test_each_metric_of_a_gpu_is_a_run(tmp_path: Path, store: Store) -> None:
     ]
 
 
-def test_names_of_older_versions(tmp_path: Path, parse: Parse) -> None:
-    results = {
-        "kernel-launch/overhead_event:0": 0.01,
-        "gemm-flops/FP32:0": 10_000.0,
-        "gemm-flops/INT8_TC:0": 1e6,
-        "mem-bw/H2D_Mem_BW:0": 20.0,
-        "resnet_models/pytorch-resnet50/steptime_train_float32:0": 250.0,
-        "resnet_models/pytorch-resnet50/throughput_train_float32:0": 760.0,
-    }
-    found = _times(parse(_file(tmp_path, _line(results))))
-    assert {key[0].removeprefix("superbench "): value for key, value in found.items()} == {
-        "kernel-launch/overhead_event": 0.01,
-        "gemm-flops/FP32": 100.0,
-        "gemm-flops/INT8_TC": 1.0,
-        "mem-bw/H2D_Mem_BW": 50.0,
-        "resnet_models/pytorch-resnet50/steptime_train_float32": 250.0,
-    }
-
-
 def test_gpus_in_the_name_of_a_metric(tmp_path: Path, parse: Parse) -> None:
     one_process = {
         "gpu-copy-bw/gpu3_to_cpu_by_dma_under_numa0_bw:0": 20.0,
