@@ -21,7 +21,7 @@ from .options import Options, typed
 from .provenance import Report
 from .rows import Rows, Value, parts
 from .times import times
-from .values import Remarks, is_placeholder, numbers, parsed
+from .values import Remarks, is_placeholder, numbers, parsed, stated
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -212,11 +212,7 @@ def _listed(text: str, node: str | None, *, of_driver: bool) -> list[str] | None
 
 
 def _frame(sheet: Sheet, bound: dict[str, Bound], cluster: str) -> pl.DataFrame:
-    texts = []
-    for item in bound.values():
-        if item.meaning.kind == "text":
-            by_name = ~is_placeholder(item.column, minus_one=False)
-            texts.append(pl.when(by_name).then(pl.col(item.column)).alias(item.meaning.column))
+    texts = [stated(b.column).alias(b.meaning.column) for b in bound.values() if b.meaning.kind == "text"]
     numbers_of = [pl.col(parsed(bound[name].meaning)).alias(name) for name in ("submitted", "share") if name in bound]
     has_gpu = pl.col("=gpu").is_not_null()
     frame = sheet.frame.select(
@@ -247,20 +243,17 @@ def _refused(texts: pl.DataFrame, sheet: Sheet, bound: dict[str, Bound]) -> pl.D
     why = [(line, reason) for reason, lines in sheet.refused.lines.items() for line in lines]
     rows = texts.join(pl.DataFrame(why, {LINE: pl.Int64, "why": pl.String}, orient="row"), on=LINE)
 
-    def stated(name: str) -> pl.Expr:
-        if name not in bound:
-            return pl.lit(None, pl.String)
-        column = bound[name].column
-        return pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column))
+    def text(name: str) -> pl.Expr:
+        return stated(bound[name].column) if name in bound else pl.lit(None, pl.String)
 
     times = pl.col("=began"), pl.col("=ended")
-    job = pl.format("job {}", stated("job").fill_null("without a name"))
+    job = pl.format("job {}", text("job").fill_null("without a name"))
     return rows.filter(pl.coalesce(*times).is_not_null()).select(
         pl.coalesce(*times).alias("ts"),
         pl.lit(EventKind.JOB_REFUSED.value).alias("kind"),
-        pl.when(stated("gpu").str.contains("^(?i:GPU|MIG)-[0-9A-Fa-f-]{36}$")).then(stated("gpu")).alias("gpu"),
-        stated("node").alias("node"),
-        stated("job").alias("job_id"),
+        pl.when(text("gpu").str.contains("^(?i:GPU|MIG)-[0-9A-Fa-f-]{36}$")).then(text("gpu")).alias("gpu"),
+        text("node").alias("node"),
+        text("job").alias("job_id"),
         (times[1] - times[0]).dt.total_nanoseconds().alias("duration_ns"),
         pl.format("{} is not stored: {} ({}, line {})", job, "why", pl.lit(sheet.file), LINE).alias("detail"),
     )

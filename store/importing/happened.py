@@ -24,7 +24,7 @@ from .layout import Bound
 from .meanings import LOST_MARKS, NO_ANSWER
 from .options import Options
 from .times import instant
-from .values import Remarks, is_placeholder
+from .values import Remarks, stated
 
 _AT_ONCE = 0.25  # of the shortest time between two readings of a GPU
 _SHOWN = 10  # sentences in the report; the table has all
@@ -95,9 +95,7 @@ def of_lost_gpus(sheet: Sheet, bound: dict[str, Bound], options: Options, remark
         pl.col("=timestamp").alias("ts"),
         pl.col("=gpu").alias("gpu"),
         pl.col("=node").alias("node"),
-        pl.lit(None, pl.String).alias("pci_bus_id")
-        if part is None
-        else pl.when(~is_placeholder(part, minus_one=False)).then(pl.col(part)).alias("pci_bus_id"),
+        pl.lit(None, pl.String).alias("pci_bus_id") if part is None else stated(part).alias("pci_bus_id"),
         pl.col("=lost").alias("kind"),
     )
     events = rows.clear()

@@ -17,7 +17,7 @@ from .content import LINE, RECORD, Sheet
 from .layout import Bound
 from .meanings import BOARD
 from .options import Options, typed
-from .values import Remarks, is_placeholder
+from .values import Remarks, is_placeholder, stated
 
 _HEX = "[0-9a-fA-F]"
 _UUID = f"(?i)^(?:GPU-|MIG-)?{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$"
@@ -180,11 +180,9 @@ def of_jobs(sheet: Sheet, bound: Bound) -> None:
 
 def of_board(bound: dict[str, Bound], options: Options) -> list[pl.Expr]:
     """What a file says about the GPUs themselves, for the table `gpus`: `model`, and other columns of `BOARD`."""
-    columns = {key: bound[key].column for key in BOARD if key in bound}
-    stated = [
-        pl.when(~is_placeholder(name, minus_one=False)).then(pl.col(name)).alias(key) for key, name in columns.items()
-    ]
-    return stated if "model" in columns else [*stated, pl.lit(options.model, pl.String).alias("model")]
+    columns = {key: stated(bound[key].column) for key in BOARD if key in bound}
+    columns = {"model": pl.lit(options.model, pl.String)} | columns
+    return [text.alias(key) for key, text in columns.items()]
 
 
 def address(text: str) -> str:
@@ -220,11 +218,9 @@ def _stem(sheet: Sheet, options: Options) -> str:
 
 def _pass_over_empty(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
     """Leave out identities that no row states, such as a `uuid` which is [N/A] on all rows."""
-    for key in ("gpu", "index", "serial", "pci_bus_id", "slot"):
-        if key not in bound or not sheet.frame.height:
-            continue
+    for key in [key for key in ("gpu", "index", "serial", "pci_bus_id", "slot") if key in bound]:
         column = bound[key].column
-        if sheet.counts(is_placeholder(column, minus_one=True))[0] == sheet.frame.height:
+        if sheet.frame.height and sheet.frame.select(is_placeholder(column, minus_one=True).all()).item():
             del bound[key]
             if key in ("gpu", "index") and not sheet.format:
                 remarks.notes.append(f"{column} is empty on all rows, so it names no GPU")
@@ -234,8 +230,7 @@ def _on_node(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, options: O
     """`=node` from the file, else from --node, and `=slot` from the number of the GPU on it."""
     node = pl.lit(options.node, pl.String)
     if "node" in bound:
-        column = bound["node"].column
-        node = pl.coalesce(pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column)), node)
+        node = pl.coalesce(stated(bound["node"].column), node)
     sheet.frame = sheet.frame.with_columns(node.alias("=node"), *_nothing("place", "cabinet", "slot"))
     if options.node is not None and (sheet.frame["=node"] != options.node).any():
         remarks.notes.append(f"column {bound['node'].column!r} names the node of rows, so --node is not used for them")
@@ -265,14 +260,10 @@ def _first_identity(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks, opt
         if key in bound:
             keys[key] = _of_board_part(sheet, bound[key].column, key, host, fleet)
     stored = fleet["gpu"].unique().implode()
-    if (
-        sheet.kind == "runs" and {"index", "pci_bus_id"} <= keys.keys()
-    ):  # CUDA may number GPUs otherwise than the driver
-        at_address = keys.pop("pci_bus_id")
-        sheet.frame = sheet.frame.with_columns(
-            pl.coalesce("=gpu", pl.when(at_address.is_in(stored)).then(at_address)).alias("=gpu")
-        )
-        sheet.frame = sheet.frame.with_columns(pl.when(pl.col("=gpu").is_null()).then("=slot").alias("=slot"))
+    if sheet.kind == "runs" and {"index", "pci_bus_id"} <= keys.keys():
+        at_address = keys.pop("pci_bus_id")  # CUDA may number GPUs otherwise than the driver
+        gpu = pl.coalesce("=gpu", pl.when(at_address.is_in(stored)).then(at_address)).alias("=gpu")
+        sheet.frame = sheet.frame.with_columns(gpu, pl.when(gpu.is_null()).then("=slot").alias("=slot"))
     first = "gpu" if "gpu" in bound else next(iter(keys))
     answers = pl.col("=lost").is_null() if "=lost" in sheet.frame.columns else pl.lit(True)
     for key, gpu in keys.items():
@@ -292,8 +283,8 @@ def _link(sheet: Sheet, column: str, *, of_node: bool) -> None:
     if not sheet.frame["=gpu"].null_count():
         return
     keys = ["=node", column] if of_node else [column]
-    stated = ~is_placeholder(column, minus_one=False)
-    pairs = sheet.frame.filter(pl.col("=gpu").is_not_null() & stated).select(*keys, "=gpu", "=uuid").unique()
+    named = sheet.frame.filter(pl.col("=gpu").is_not_null() & stated(column).is_not_null())
+    pairs = named.select(*keys, "=gpu", "=uuid").unique()
     links = pairs.filter(~pairs.select(keys).is_duplicated())
     frame = sheet.frame.join(links, on=keys, how="left", suffix=" linked", nulls_equal=True, maintain_order="left")
     filled = [pl.coalesce(name, f"{name} linked").alias(name) for name in ("=gpu", "=uuid")]
@@ -312,17 +303,17 @@ def _of_board_part(sheet: Sheet, column: str, key: str, host: pl.Expr, fleet: pl
 
     A serial number is one GPU wherever it is; an address is one of its host only.
     """
-    stored, stated = fleet.drop_nulls(key), pl.when(~is_placeholder(column, minus_one=False)).then(pl.col(column))
+    stored, text = fleet.drop_nulls(key), stated(column)
     if key == "serial":
-        return stated.replace(dict(stored.select("serial", "gpu").iter_rows()))
+        return text.replace(dict(stored.select("serial", "gpu").iter_rows()))
     known = {f"{node}:{address(part)}": gpu for node, part, gpu in stored.select("node", key, "gpu").iter_rows()}
-    return (host + ":" + stated.replace({text: address(text) for text in sheet.frame[column].unique()})).replace(known)
+    return (host + ":" + text.replace({name: address(name) for name in sheet.frame[column].unique()})).replace(known)
 
 
 def _where(sheet: Sheet, bound: Bound, key: str, options: Options) -> str:
     """Where a file names its GPUs. A column of a format has the name of its meaning, which the file does not have."""
-    of_format = sheet.format and bound.column == bound.meaning.name and key in _SHOWN
-    source = f"the {_SHOWN[key]} that {sheet.format} has" if of_format else f"column {bound.column!r}"
+    source = f"the {_SHOWN[key]} that {sheet.format} has" if sheet.format and key in _SHOWN else f"{bound.column!r}"
+    source = source if sheet.format else f"column {source}"
     if key not in ("index", "pci_bus_id"):
         return source
     if sheet.frame["=node"].count():
@@ -398,8 +389,8 @@ def _named(sheet: Sheet, bound: Bound, options: Options) -> None:
     NULL where the row states none. A place also says the cabinet, the node and the slot.
     """
     name, text = bound.column, pl.col(bound.column)
-    stated = ~is_placeholder(name, minus_one=not bound.mapped)
-    texts = sheet.frame.select(text).unique().filter(stated)  # once each: a stream names few GPUs on many rows
+    has_name = ~is_placeholder(name, minus_one=not bound.mapped)
+    texts = sheet.frame.select(text).unique().filter(has_name)  # once each: a stream names few GPUs on many rows
     gpu, place = _uuid(text), pl.lit(None, pl.String)
     if bound.mapped:
         fleet = options.fleet()
@@ -461,22 +452,22 @@ def _not_numbers(sheet: Sheet, bound: Bound, remarks: Remarks) -> None:
 
 def _places(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
     """`=cabinet`, `=node` (unique within the cluster), `=slot`, `=place` from the columns that say them."""
-    mapped = "cabinet" in bound and bound["cabinet"].mapped
-    patterns = {"cabinet": _NODE if mapped else _CABINET, "node": _NODE, "slot": r"^[0-9]{1,2}(?:\.0+)?$"}
-    stated = [bound[key] for key in patterns if key in bound]
-    unknown = {b.meaning.name: is_placeholder(b.column, minus_one=True) for b in stated}
-    for item, count in zip(stated, sheet.counts(*unknown.values()), strict=True):
+    columns = {key: bound[key].column for key in ("cabinet", "node", "slot") if key in bound}
+    unknown = {key: is_placeholder(column, minus_one=True) for key, column in columns.items()}
+    for column, count in zip(columns.values(), sheet.counts(*unknown.values()), strict=True):
         if count:
-            remarks.placeholders[item.column] = count
-    rules = []
-    for item in stated:
-        strange = ~unknown[item.meaning.name] & ~pl.col(item.column).str.contains(patterns[item.meaning.name])
-        rules.append((item.column, strange, item.meaning.description))
+            remarks.placeholders[column] = count
+    patterns = {"cabinet": _NODE if "cabinet" in bound and bound["cabinet"].mapped else _CABINET, "node": _NODE,
+                "slot": r"^[0-9]{1,2}(?:\.0+)?$"}  # fmt: skip
+    rules = [
+        (column, ~unknown[key] & ~pl.col(column).str.contains(patterns[key]), bound[key].meaning.description)
+        for key, column in columns.items()
+    ]
     refuse_strange(sheet, *rules)
     # If a row of the column is empty, some tools write the whole number 4 as 4.0.
-    plain = {b.meaning.name: pl.col(b.column).str.replace(r"^([0-9]+)\.0+$", "${1}") for b in stated}
+    plain = {key: pl.col(column).str.replace(r"^([0-9]+)\.0+$", "${1}") for key, column in columns.items()}
     texts = [pl.when(~unknown[key]).then(text).alias(f"={key}") for key, text in plain.items()]
-    sheet.frame = sheet.frame.with_columns(*texts, *_nothing(*(key for key in patterns if key not in bound)))
+    sheet.frame = sheet.frame.with_columns(*texts, *_nothing(*(patterns.keys() - columns.keys())))
     cabinet, node, slot = pl.col("=cabinet"), pl.col("=node"), pl.col("=slot").cast(pl.Int64)
     # "004" and 4 are one node; where there are cabinets, a number is unique only together with its own.
     number = node.str.extract("^0*([0-9]+)$", 1)
@@ -493,16 +484,16 @@ def _check_places(sheet: Sheet, remarks: Remarks) -> None:
     If only a place or two is concerned, a board was replaced or a row is damaged: only those places are left out. If it
     is common, the column means something else (in some files it is 0 on every row).
     """
-    pairs = sheet.frame.filter(pl.col("=place").is_not_null()).select("=place", "=gpu").unique()
+    pairs = sheet.frame.select("=place", "=gpu").drop_nulls("=place").unique()
     crowded = pairs.filter(pairs["=place"].is_duplicated())["=place"].unique().sort()
     if not len(crowded):
         return
     common = len(crowded) * _CROWDED > pairs["=place"].n_unique()
-    left_out = "the device column was not used, so all places were" if common else "these places are"
     remarks.notes.append(
-        f"several GPUs have the same place ({len(crowded)}, for example {crowded[0]}): {left_out} left out"
+        f"several GPUs have the same place ({len(crowded)}, for example {crowded[0]}): "
+        + ("the device column was not used, so all places were" if common else "these places are")
+        + " left out"
     )
-    bad = pl.col("=place").is_not_null() if common else pl.col("=place").is_in(crowded.implode())
-    sheet.frame = sheet.frame.with_columns(
-        pl.when(~bad.fill_null(False)).then(pl.col(column)).alias(column) for column in ("=place", "=slot")
-    )
+    bad = pl.lit(common) | pl.col("=place").is_in(crowded.implode()).fill_null(False)
+    slot = pl.when(~bad | pl.col("=place").is_null()).then("=slot").alias("=slot")
+    sheet.frame = sheet.frame.with_columns(slot, pl.when(~bad).then("=place").alias("=place"))

@@ -26,7 +26,7 @@ from .rows import Rows, Value, by_host, finite
 from .times import Times, times
 from .tools import exporter
 from .tools.exporter import PageTimes
-from .values import Remarks, is_placeholder, numbers, parsed
+from .values import Remarks, numbers, parsed, stated
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -88,9 +88,7 @@ def _text(bound: dict[str, Bound], name: str) -> pl.Expr:
     """The texts of a column, null where one stands for "unknown" and where there is no such column."""
     if name not in bound:
         return pl.lit(None, pl.String).alias(f"={name}")
-    column = bound[name].column
-    has_text = ~is_placeholder(column, minus_one=False)
-    return pl.when(has_text).then(pl.col(column).str.strip_chars()).alias(f"={name}")
+    return stated(bound[name].column).str.strip_chars().alias(f"={name}")
 
 
 def _as_the_store_calls_them(sheet: Sheet, options: Options, remarks: Remarks) -> None:

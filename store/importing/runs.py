@@ -16,7 +16,7 @@ from .layout import Bound, Layout
 from .meanings import CONDITIONS, figure_named, figure_unit
 from .options import Options
 from .times import instant, times
-from .values import Remarks, further_numbers, is_placeholder, numbers, parsed, prove_unit
+from .values import Remarks, further_numbers, is_placeholder, numbers, parsed, prove_unit, stated
 
 FIGURE = "figure "  # the columns of further telemetry begin with this, then comes the figure's name
 _WORKLOAD = r"^[0-9]{0,4}[A-Za-z][A-Za-z0-9_.+/ -]{0,199}$"
@@ -57,7 +57,6 @@ def parse(
             "no column distinguishes the runs of a GPU (time, run number, job), so equal rows count once"
         )
     _workload(sheet, bound, options, remarks)
-    _check_texts(sheet, layout)
     identity.of_runs(sheet, bound, remarks, options)
     identity.of_one_cluster(sheet, remarks, options)
     _status(sheet, bound)
@@ -138,17 +137,6 @@ def _status(sheet: Sheet, bound: dict[str, Bound]) -> None:
         sheet.events.append((key, Event(kind, None, f"{workload}: {sentence} ({verdict_text})", workload=workload)))
 
 
-def _check_texts(sheet: Sheet, layout: Layout) -> None:
-    """Conditions are stored as they are; a value that is impossible for its column shows that the row is damaged."""
-    rules = []
-    for item in layout.bound.values():
-        name, pattern = item.column, item.meaning.pattern
-        if pattern and not item.mapped:
-            strange = ~is_placeholder(name, minus_one=True) & ~pl.col(name).str.contains(pattern)
-            rules.append((name, strange, item.meaning.description.removeprefix("condition: ")))
-    identity.refuse_strange(sheet, *rules)
-
-
 def _note_doubts(sheet: Sheet, bound: dict[str, Bound], remarks: Remarks) -> None:
     """Tell of durations far from the median: they are stored as the file has them."""
     group = ["=workload", *(bound[key].column for key in ("input_size", "warmup") if key in bound)]
@@ -177,9 +165,7 @@ def _frame(sheet: Sheet, layout: Layout, options: Options) -> pl.DataFrame:
         pl.col("=time").alias("value"),
         pl.col("=began").alias("began"),
         *(number(key).alias(column) for key, column in _MEDIANS.items()),
-        (
-            pl.lit(None, pl.String) if job is None else pl.when(~is_placeholder(job, minus_one=True)).then(pl.col(job))
-        ).alias("job_id"),
+        (pl.lit(None, pl.String) if job is None else stated(job, minus_one=True)).alias("job_id"),
         _conditions(sheet, bound),
         *(
             pl.col(parsed(item.meaning)).alias(f"{FIGURE}{item.meaning.name}")

@@ -64,6 +64,11 @@ def is_placeholder(column: str, *, minus_one: bool) -> pl.Expr:
     return pl.col(column).str.to_lowercase().is_in(codes)
 
 
+def stated(column: str, *, minus_one: bool = False) -> pl.Expr:
+    """The text of a column; null where it stands for "unknown"."""
+    return pl.when(~is_placeholder(column, minus_one=minus_one)).then(pl.col(column))
+
+
 def numbers(
     sheet: Sheet,
     items: Sequence[Bound],
