@@ -78,13 +78,6 @@ def test_page_goes_into_the_store(saved: Save, store: Store) -> None:
     assert store.sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 155342}]
 
 
-def test_page_of_a_prometheus_has_its_own_times(saved: Save, parse: Parse) -> None:
-    gpus = [Exported(n, usual(), node=f"node-{n}", stamp_ms=BEGAN_MS + 250 * n) for n in range(3)]
-    found = parse(saved(page(gpus, "federated")))
-    assert found.frame["node"].to_list() == ["node-0", "node-1", "node-2"]
-    assert found.frame["ts"].to_list() == [at(2025, 11, 20, 10, 0, 0, 250_000 * n) for n in range(3)]
-
-
 @pytest.mark.parametrize(
     ("head", "second"),
     [("{name}{{{labels}}}", 1), ('{{__name__="{name}", {labels}}}', 1000)],

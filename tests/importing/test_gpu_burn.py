@@ -90,22 +90,6 @@ def test_a_gpu_that_died_failed(tmp_path: Path, store: Store) -> None:
     assert _rows(store, "select distinct gpu from results") == [(UUIDS[0],)]
 
 
-def test_precisions_and_clocks_of_other_languages(tmp_path: Path, parse: Parse) -> None:
-    for kind, workload in (("DOUBLES", "gpu-burn fp64"), ("FLOATS, using Tensor Cores", "gpu-burn tf32")):
-        made = MADE.format(0, kind)
-        found = parse(_log(tmp_path, made + progress(100, [(5, 900)], "0", "50 C")), node="n1", at="2026-01-01")
-        assert found.frame["workload"].to_list() == [workload]
-        assert found.frame["gpu"].to_list() == ["n1:0"]
-    for said, began in (
-        ("Thu 01 Oct 2026 01:00:12 PM CEST", at(2026, 10, 1, 11, 0, 12)),
-        ("Thu Oct  1 13:00:12 +03 2026", at(2026, 10, 1, 10, 0, 12)),
-        ("jeu. 01 oct. 2026 13:00:12 CEST", None),
-        ("Thu Oct 32 13:00:12 CEST 2026", None),
-    ):
-        text = progress(20, [(5, 900)], "0", "50 C") + f"\n\tSummary at:   {said}\n"
-        assert parse(_log(tmp_path, text), node="n1", time_zone="Europe/Berlin").frame["began"].to_list() == [began]
-
-
 def test_two_starts_in_one_log(tmp_path: Path, parse: Parse) -> None:
     again = LIST + START + progress(50, [(9, 700), (9, 750)], "0 - 0") + "\n"
     found = parse(_log(tmp_path, LIST + START + BURN + VERDICT + again))
@@ -123,15 +107,6 @@ def test_which_gpu_of_several_was_tested(tmp_path: Path, parse: Parse, refusal: 
     assert parse(path, gpu="n1/7").frame["gpu"].to_list() == ["n1/7"]
     by_number = parse(_log(tmp_path, LIST + MADE.format(1, "FLOATS") + one))
     assert by_number.frame["gpu"].to_list() == [UUIDS[1]]
-
-
-def test_gpus_of_several_models_may_be_numbered_otherwise(
-    tmp_path: Path, parse: Parse, refusal: Callable[..., str]
-) -> None:
-    text = LIST.replace("A100-SXM4-40GB", "T400", 1) + progress(100, [(5, 900), (5, 30)], "0 - 0")
-    path = _log(tmp_path, text)
-    assert "CUDA may number otherwise" in refusal(path)
-    assert parse(path, node="n1").frame["gpu"].to_list() == ["n1:0", "n1:1"]
 
 
 @pytest.mark.parametrize(

@@ -27,16 +27,6 @@ ROWS = [[f"card {i % 4}", "hpl", 12.5 + i, 300_000 + i, 1.41] for i in range(20)
 COLUMNS = {"card": "gpu", "what": "workload", "seconds": "time:s", "watts": "power:mW", "clock": "sm_clock:GHz"}
 
 
-def test_units_are_converted(write: Write, parse: Parse) -> None:
-    found = parse(write(NAMES, ROWS), columns=COLUMNS)
-    row = found.frame.row(3, named=True)
-    assert (row["gpu"], row["workload"], row["value"]) == ("card 3", "hpl", 15_500)
-    assert row["power_w"] == pytest.approx(300.003)
-    assert row["sm_clock_mhz"] == pytest.approx(1410)
-    assert found.report.units["seconds"] == {"unit": "s", "from": "--map"}
-    assert found.report.gpus == 4
-
-
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -54,12 +44,6 @@ def test_units_are_converted(write: Write, parse: Parse) -> None:
 )
 def test_what_is_wrong_is_said(changes: dict[str, str], what: str, write: Write, refusal: Refusal) -> None:
     assert what in refusal(write(NAMES, ROWS), columns=COLUMNS | changes)
-
-
-def test_the_unit_in_a_mapped_name_counts(write: Write, parse: Parse) -> None:
-    for name in ("took_ms", "took [ms]", "tookMs"):
-        found = parse(write(f"card,{name}", [["a", 500 + i] for i in range(5)]), columns={"card": "gpu", name: "time"})
-        assert found.frame["value"][0] == 500
 
 
 def test_a_file_may_say_which_board_it_was_and_under_which_limit(write: Write, parse: Parse, refusal: Refusal) -> None:
@@ -141,18 +125,6 @@ def test_a_damaged_parquet_is_refused_or_read_whole(tmp_path: Path, parse: Parse
     assert refused > 150
 
 
-def test_numbers_of_gpus_on_several_nodes_are_not_taken_for_names(
-    write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
-) -> None:
-    path = write("host,gpu,perf_s", [[f"n{i // 4 % 2}", i % 4, 2 + i / 100] for i in range(16)])
-    assert "has 0 on n0 and on n1, so it numbers the GPUs of a node: say --map gpu=index" in refusal(
-        path, columns={"gpu": "gpu"}
-    )
-    assert parse(path, columns={"gpu": "index"}).frame["gpu"].n_unique() == 8
-    apart = write("host,gpu,perf_s", [[f"n{i // 4 % 2}", i % 8, 2 + i / 100] for i in range(16)], name="apart.csv")
-    assert parse(apart, columns={"gpu": "gpu"}).frame["gpu"].n_unique() == 8
-
-
 def test_numbers_of_gpus_on_one_node_are_not_taken_for_names(
     write: Callable[..., Path], parse: Callable[..., Parsed], refusal: Callable[..., str]
 ) -> None:
@@ -199,16 +171,6 @@ def test_what_is_of_no_known_format_is_told_how_to_map_runs_and_readings(write: 
     assert "of runs --map COLUMN=time:ms --map COLUMN=gpu, of readings --map COLUMN=timestamp --map COLUMN=power:W" in (
         sentence
     )
-
-
-def test_workloads_of_a_usual_name_are_not_mixed(write: Callable[..., Path], parse: Callable[..., Parsed]) -> None:
-    rows = [[f"n{i % 4}", i % 2, ("sgemm", "bert")[i // 8], (2 if i < 8 else 90) + i / 100] for i in range(16)]
-    path = write("host,slot,app,elapsed", rows)
-    said = {"elapsed": "time:s", "slot": "index"}
-    assert parse(path, columns=said).frame["workload"].unique().sort().to_list() == ["bert", "sgemm"]
-    assert parse(path, columns=said, workload="all").frame["workload"].unique().to_list() == ["all"]
-    models = write("host,slot,model,elapsed", rows, name="models.csv")  # of the GPU, or of the work: nobody knows
-    assert parse(models, columns=said).frame["workload"].unique().to_list() == ["models"]
 
 
 def test_a_table_with_rows_of_several_metrics_is_refused(
@@ -259,18 +221,3 @@ def test_a_table_with_a_column_for_each_gpu_is_imported_once_for_each(write: Cal
             import_file(store, path, of(gpu, column))
     rows = store.sql("select gpu, max(power_mw) as most from telemetry group by gpu order by gpu").to_pylist()
     assert [tuple(row.values()) for row in rows] == [("n1/0", 65_000), ("n1/1", 305_000)]
-
-
-def study_rows(number: int = 20) -> list[list[object]]:
-    return [
-        ["sgemm", f"GPU-00000000-0000-0000-0000-{i % 4:012d}", 1_600_000_000 + i, 2440.5 + i] for i in range(number)
-    ]
-
-
-def test_map_adds_to_a_known_format(write: Write, refusal: Callable[..., str], parse: Parse) -> None:
-    path = write("exp,board,ts,perf_ms", [[*row[:1], f"card{i % 4}", *row[2:]] for i, row in enumerate(study_rows())])
-    assert "--map COLUMN=gpu" in refusal(path)
-    found = parse(path, columns={"board": "gpu"})
-    assert sorted(found.frame["gpu"].unique()) == ["card0", "card1", "card2", "card3"]
-    assert found.frame["workload"].unique().to_list() == ["sgemm"]
-    assert found.frame["value"].min() == pytest.approx(2440.5)

@@ -133,14 +133,6 @@ def test_a_gpu_is_known_by_its_address_and_not_by_the_number_that_cuda_gives_it(
     assert [tuple(row.values()) for row in names] == [(uuids[0], "n1/0"), (uuids[1], "n1/1")]
 
 
-def test_tests_without_a_result_are_told(tmp_path: Path, parse: Parse) -> None:
-    waived, failed = {"name": "x_memcpy_ce", "status": "Waived"}, {"name": "y_sm", "status": "Error", "error": "OOM"}
-    found = parse(_write(tmp_path / "a.json", _document(waived, failed, H2D, warning="old driver")), node="n1")
-    assert found.report.refusals == {"y_sm has no result (Error: OOM)": [12]}
-    assert "nvbandwidth says: old driver" in found.report.notes
-    assert "nvbandwidth did not run x_memcpy_ce: they do not fit the machine" in found.report.notes
-
-
 TEXT = """nvbandwidth Version: v0.6
 Built from Git version:
 

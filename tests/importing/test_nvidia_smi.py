@@ -126,16 +126,6 @@ def test_further_columns(write: Write, parse: Parse) -> None:
     assert (found["memory_temperature_c"], found["fan_speed"], found["pstate"]) == (70, 40, 12)
 
 
-def test_huge_energy_and_memory_are_refused_and_do_not_overflow(write: Write, parse: Parse) -> None:
-    header = "timestamp, total_energy_consumption [mJ], memory.used [MiB]"
-    rows = "\n".join(
-        f"2023/07/14 10:12:0{s}, {e}, {m}" for s, e, m in ((0, 5, 6), (1, 7, 8), (2, "1e40", 9), (3, 9, "9" * 30))
-    )
-    found = parse(write(header, rows))
-    assert found.frame["energy_mj"].to_list() == [5, 7]
-    assert sorted(n for lines in found.report.refusals.values() for n in lines) == [4, 5]
-
-
 @pytest.mark.parametrize(
     ("header", "row", "what"),
     [
@@ -259,22 +249,6 @@ def test_a_stuck_power_sensor(write: Write, parse: Parse) -> None:
     assert not fine.events.height
 
 
-@pytest.mark.parametrize(
-    ("watts", "heat", "share"),
-    [
-        (lambda s: 30.25, lambda s: 70 - s // 10, 0),  # an idle GPU cools down
-        (lambda s: 250, lambda s: 40 + s // 10, 100),  # a sensor of whole watts, at the power limit
-        (lambda s: 30.25, lambda s: 40 + s % 2, 0),  # nothing moves
-    ],
-)
-def test_a_constant_reading_alone_is_no_stuck_sensor(
-    watts: Callable[[int], float], heat: Callable[[int], int], share: int, write: Write, parse: Parse
-) -> None:
-    before = [(watts(0) + 1 + s % 2, heat(0), share) for s in range(20)]
-    rows = [*before, *((watts(s), heat(s), share) for s in range(200))]
-    assert parse(write(SMI, stream(*rows))).frame["quality"].null_count() == 220
-
-
 def test_readings_of_0_w_are_marked_and_kept(write: Write, parse: Parse) -> None:
     dead = parse(write(SMI, stream(*[(0, 40 + s // 10, 100) for s in range(30)])))  # no reason to refuse the file
     assert dead.frame["power_mw"].to_list() == [0] * 30
@@ -306,11 +280,3 @@ def test_summer_time_that_ends_in_a_stream(write: Write, parse: Parse) -> None:
     read = parse(path, time_zone="Europe/Berlin")
     assert not read.events.height
     assert read.frame["ts"].is_sorted()
-
-
-def test_a_stream_whose_times_have_another_name_is_told_how_to_map_it(write: Write, parse: Parse) -> None:
-    path = write("when, uuid, power.draw [W]", "\n".join(f"{1_732_096_800 + s}, {UUID}, 61.2" for s in range(3)))
-    with pytest.raises(InputError, match="say which column has the times with --map COLUMN=timestamp"):
-        parse(path)
-    found = parse(path, columns={"when": "timestamp"})
-    assert (found.report.format, found.frame["power_mw"].to_list()) == ("nvidia-smi", [61_200] * 3)

@@ -154,18 +154,6 @@ def test_what_is_of_no_single_gpu_is_told(tmp_path: Path, parse: Parse) -> None:
         assert name in note
 
 
-def test_damaged_lines_and_values_are_refused_alone(tmp_path: Path, parse: Parse) -> None:
-    bad = {"mem-bw/h2d_bw:0": -1, "mem-bw/d2h_bw:0": "NaN"}
-    path = _file(tmp_path, _line(LAUNCH), _line(LAUNCH, "sb-02")[:-9], _line(bad, "sb-03"), _line(LAUNCH, "sb-04"))
-    found = parse(path)
-    assert found.report.refusals == {
-        "it is no JSON object: the line is damaged or cut short": [2],
-        "mem-bw/h2d_bw is no number above 0": [3],
-        "mem-bw/d2h_bw is no number above 0": [3],
-    }
-    assert set(found.frame["gpu"]) == {"sb-01:0", "sb-01:1", "sb-04:0", "sb-04:1"}
-
-
 def test_one_document_and_no_node(tmp_path: Path, parse: Parse) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps([LAUNCH], indent=2))

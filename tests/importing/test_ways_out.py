@@ -1,15 +1,21 @@
-"""What a sentence says to type is typed, as it stands: then the file is imported."""
+"""Files of operators as they are, what cannot be read, and that what a message says to type works."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from whorl.cli import cli
+from whorl.errors import InputError
+from whorl.store import Store
+from whorl.store.importing import Options, import_file
 from whorl.tests.sizes import sample
 
 WORDS = {"UNIT": "ms", "NAME": "n1/0", "TIME": "2026-05-04T10:00:00", "SECONDS": "1"}
@@ -67,3 +73,117 @@ def test_what_the_sentence_says_to_type_works(case: str, tmp_path: Path) -> None
     kept = re.sub(rf"--map {column}=\S+", "", options) if column else options
     done = CliRunner().invoke(cli, [*command, *shlex.split(kept), *words, str(path)])
     assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize(
+    "content", ["JobIDRaw|JobID|State\n7|7|COMPLETED\n", '{"meta": {},\n "jobs": [{"derived_exit_code": {}}]}\n']
+)
+def test_what_sacct_prints_is_told(content: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    path = tmp_path / "acct.txt"
+    path.write_text(content)
+    assert "is what sacct prints of jobs; read it with whorl jobs import --log" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "05/01/2026 10:00:00;S;1234.pbs01;user=ann exec_vnode=(n01:ngpus=4)\n",
+        '"JOB_FINISH" "10.108" 1777603700 101 33816578 64 1777600000\n',
+    ],
+)
+def test_accounts_of_other_schedulers_are_told(content: str, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    path = tmp_path / "acct.txt"
+    path.write_text(content)
+    assert "write who had which GPU as a CSV with job_id, node, gpu, began, ended" in refusal(path)
+
+
+GPUS = [f"GPU-aaaaaaaa-0000-0000-0000-00000000000{n}" for n in range(3)]
+
+
+@dataclass
+class Case:
+    """A file and what the store has after its import: readings of power by GPU, and events."""
+
+    content: str | bytes
+    power: dict[str, int]
+    events: tuple[tuple[str, str | None, int], ...] = ()  # kind, GPU, second
+    refused: int = 0
+    node: str | None = "n1"
+    name: str = "log.csv"
+
+
+def stream(header: str, *rows: str, end: str = "\n") -> str:
+    """A log of nvidia-smi: each row that is no message is read at the second of its number."""
+    lines = [row if row[0].isupper() else f"2026/05/04 10:00:{second:02d}.123, {row}" for second, row in
+             enumerate(rows)]  # fmt: skip
+    return "\n".join([f"timestamp, {header}", *lines]) + end
+
+
+POWER = stream("index, uuid, power.draw [W]", *(f"{n % 2}, {GPUS[n % 2]}, 9{n}.5 W" for n in range(6)))
+LOST = "[GPU is lost]"
+BOTH = {GPUS[0]: 3, GPUS[1]: 3}
+OPERATOR_CASES = {
+    "zero bytes behind it, as after a crash": Case(POWER + "\0" * 4096, BOTH, refused=1),
+    "zero bytes in front of it": Case("\0" * 512 + POWER, BOTH),
+    "spellings of a PCI address": Case(
+        stream("pci.bus_id, power.draw [W]", *(f"{bus}, 90.5 W" for bus in (
+            "00000000:0A:00.0", "0000:0a:00.0", "0a:00.0", "0000:0A:00"))), {"n1:00000000:0A:00.0": 4}),
+    "a serial number of 0": Case(
+        stream("serial, pci.bus_id, power.draw [W]", *["0, 00000000:0A:00.0, 90.5 W"] * 3), {"n1:00000000:0A:00.0": 3}),
+    "a lost GPU without its number": Case(
+        stream("index, power.draw [W]", "0, 90.5 W", "1, 90.5 W", f"{LOST}, {LOST}", "0, 90.5 W"),
+        {"n1:0": 2, "n1:1": 1}, (("lost", None, 2),), refused=1),
+    "the only GPU of a file, lost": Case(
+        stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 2, *[f"{LOST}, {LOST}"] * 3)
+        + f"2026/05/04 10:30:00.123, {LOST}, {LOST}\n", {GPUS[0]: 2}, (("lost", GPUS[0], 2),)),
+    "another GPU than the only one that answers, lost": Case(
+        stream("power.draw [W], uuid", *[f"90.5 W, {GPUS[0]}"] * 3) + "".join(
+            f"2026/05/04 10:00:0{second}.124, {LOST}, {LOST}\n" for second in range(3)),
+        {GPUS[0]: 3}, (("lost", None, 0),), refused=3),
+    "words in place of a number": Case(
+        stream("index, power.draw [W], fan.speed [%]", "0, 90.5 W, 30 %", "0, [Deprecated], [In use by another client]",
+               "0, [GPU access blocked by the operating system], 30 %"), {"n1:0": 1}),
+    "a number that is cut off at the end": Case(POWER[:-5], {GPUS[0]: 3, GPUS[1]: 2}, refused=1),
+    "two tools in one file": Case(
+        POWER + "<nvidia_smi_log>\n<timestamp>Mon Sep 14 01:09:15 2026</timestamp>\n<gpu id='00000000:01:00.0'>\n"
+        f"<uuid>{GPUS[0]}</uuid>\n<gpu_power_readings><power_draw>61.5 W</power_draw></gpu_power_readings>\n</gpu>\n"
+        "</nvidia_smi_log>\n", {GPUS[0]: 1}, refused=6),
+    "nvidia-smi dmon, which says that a GPU is lost": Case(
+        "#Date       Time        gpu    pwr  gtemp\n#YYYYMMDD   HH:MM:SS    Idx      W      C\n"
+        " 20260504   10:00:00      0     62     35\n 20260504   10:00:00      1     63     35\n"
+        "Unable to determine the device handle for GPU0000:0A:00.0: GPU is lost.  Reboot the system to recover it\n"
+        " 20260504   10:00:01      0     62     35\n", {"n1:0": 2, "n1:1": 1}, (("lost", None, 0),), refused=1),
+}  # fmt: skip
+
+
+@pytest.mark.long(short=2)
+@pytest.mark.parametrize("case", OPERATOR_CASES)
+def test_a_file_of_an_operator_is_read_as_it_should(case: str, store: Store, tmp_path: Path) -> None:
+    given = OPERATOR_CASES[case]
+    path = tmp_path / given.name
+    path.write_bytes(given.content.encode() if isinstance(given.content, str) else given.content)
+    report = import_file(store, path, Options(node=given.node))
+    counts = store.sql("select gpu, count(power_mw) n from telemetry group by 1").to_pylist()
+    assert {row["gpu"]: row["n"] for row in counts} == given.power
+    assert report.total.refused == given.refused
+    events: list[dict[str, Any]] = store.sql("select kind, gpu, second(ts) s from events order by ts").to_pylist()
+    assert tuple(tuple(row.values()) for row in events) == given.events
+    assert import_file(store, path, Options(node=given.node)).already
+
+
+def test_files_of_two_nodes_may_be_equal(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text(stream("pci.bus_id, power.draw [W]", "00000000:0A:00.0, 90.5 W"))
+    for node in ("n1", "n2", "n1", "n2"):
+        import_file(store, path, Options(node=node))
+    assert store.sql("select gpu from telemetry order by gpu").to_pylist() == [
+        {"gpu": f"{node}:00000000:0A:00.0"} for node in ("n1", "n2")
+    ]
+
+
+def test_a_table_of_two_hosts_needs_no_node(tmp_path: Path, store: Store) -> None:
+    path = tmp_path / "gpu.csv"
+    path.write_text(POWER + POWER.partition("\n")[2].replace("-0000-0000-", "-0000-0001-"))
+    with pytest.raises(InputError, match="can name one: GPU 0 is GPU-a"):
+        import_file(store, path, Options(node="n1"))
+    assert import_file(store, path, Options()).gpus == 4

@@ -1,4 +1,4 @@
-"""Logs of `dcgmi dmon`, in the forms of its versions, with and without times."""
+"""Logs of `dcgmi dmon` and `nvidia-smi dmon`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 
 from whorl.store import Store
 from whorl.store.importing import Options, Parsed, import_file
-from whorl.tests.importing.logs import left, right
+from whorl.tests.importing.logs import SMI_ALL, SMI_CSV, SMI_OLD, left, right
 
-# ruff: noqa: DTZ001 - the store's times are UTC without a zone
+# ruff: noqa: DTZ001, E501 - the store's times are UTC without a zone; lines are as long as the tools write them
+
 
 Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
@@ -44,13 +45,6 @@ def test_readings_of_several_gpus(tmp_path: Path, parse: Parse) -> None:
     assert any(
         note.endswith("(as dmon:index); the file names no host: --node NAME gives it") for note in unnamed.report.notes
     )
-
-
-def test_what_is_not_known_and_what_is_not_stored(tmp_path: Path, parse: Parse) -> None:
-    text = left("GPUTL SMACT", "GPU 0, 3, N/A", "GPU 0, N/A, 0.25").replace("GPUTL", "BARTL")
-    found = parse(log(tmp_path, text), **BEGAN)
-    assert found.frame["sm_active_ppm"].to_list() == [None, 250_000]
-    assert found.report.ignored == ["BARTL"]
 
 
 def test_the_older_form_and_mig_instances(tmp_path: Path, store: Store) -> None:
@@ -169,14 +163,6 @@ def test_a_log_of_an_error_only(tmp_path: Path, refusal: Refusal) -> None:
     assert refusal(path).endswith(f"has no readings; dcgmi dmon said: {error}")
 
 
-def test_texts_with_spaces(tmp_path: Path, parse: Parse) -> None:
-    rows = [f"GPU {g}, 60.{g}, NVIDIA A100-SXM4-40GB" for g in (0, 1)]
-    found = parse(log(tmp_path, left("POWER DVNAM", *rows)), **BEGAN)
-    assert found.frame["model"].to_list() == ["NVIDIA A100-SXM4-40GB"] * 2
-    assert found.frame["power_window_ms"].to_list() == [25, 25]
-    assert not found.report.refusals
-
-
 def test_uuids_that_a_log_has(tmp_path: Path, parse: Parse) -> None:
     gpu, mig = "0a1b2c3d-0000-1111-2222-333344445555", "ff1b2c3d-0000-1111-2222-333344445555"
     rows = [f"GPU 0, 60.5, GPU-{gpu.upper()}", f"GPU-I 0, 60.5, MIG-{mig}", f"GPU-I 1, 60.5, GPU-{gpu}"]
@@ -200,3 +186,61 @@ def test_an_xid_is_an_event_where_it_changes(tmp_path: Path, store: Store) -> No
         (at(2026, 11, 20, 10, 0, 2), "n1:1", "xid", 48),
     ]
     assert any("GPU 1 had XID 31 before the file begins" in note for note in report.notes)
+
+
+def test_all_statistics_with_date_and_time(tmp_path: Path, parse: Parse) -> None:
+    found = parse(log(tmp_path, SMI_ALL), node="n1", time_zone="Europe/Berlin")
+    assert (found.report.format, found.report.total.kept) == ("nvidia-smi dmon", 4)
+    assert found.frame["ts"].to_list() == [at(2026, 1, 2, 22, 59, 59)] * 2 + [at(2026, 1, 2, 23, 0, 1)] * 2
+    row = found.frame.row(2, named=True)
+    assert (row["gpu"], row["power_mw"], row["temperature_c"], row["memory_temperature_c"]) == ("n1:0", 300_000, 62, 75)
+    assert (row["utilization"], row["memory_utilization"], row["encoder_utilization"]) == (97, 40, 5)
+    assert (row["decoder_utilization"], row["mem_clock_mhz"], row["sm_clock_mhz"]) == (6, 2619, 1965)
+    assert (row["memory_used"], row["pcie_replays"]) == (71234 * 2**20, 2)
+    assert found.frame["memory_temperature_c"].to_list() == [74, None, 75, None]
+    assert found.report.ignored == [
+        "jpg", "ofa", "pviol", "tviol", "bar1", "ccpm", "sbecc", "dbecc", "rxpci", "txpci",
+    ]  # fmt: skip
+
+
+def test_only_the_time_of_day(tmp_path: Path, parse: Parse, refusal: Refusal) -> None:
+    text = "\n".join(line[12:] for line in SMI_ALL.splitlines())
+    text = text.replace("Time  ", "#Time ", 1).replace("HH:MM:SS", "#HH:MM:SS", 1)
+    path = log(tmp_path, text)
+    assert "the times in it have no date" in refusal(path)
+    assert (
+        parse(path, at="2026-01-02").frame["ts"].to_list()
+        == [at(2026, 1, 2, 23, 59, 59)] * 2 + [at(2026, 1, 3, 0, 0, 1)] * 2
+    )
+
+
+def test_times_in_front(tmp_path: Path, parse: Parse) -> None:
+    for text in (SMI_OLD, SMI_CSV):
+        stamps = [1795860000 + n // 2 for n in range(len(text.splitlines()))]
+        timed = "\n".join(f"{stamp}.5 {line}" for stamp, line in zip(stamps, text.splitlines(), strict=True))
+        assert parse(log(tmp_path, timed)).frame["ts"][0] == at(2026, 11, 28, 10, 0, 1, 500_000)
+
+
+def test_mig_instances_have_rows_of_their_own(tmp_path: Path, parse: Parse) -> None:
+    lines = [
+        "# gpu   mig   pwr  smutil",
+        "# Idx   Idx     W   SMI_GPM:%",
+        "    0     -   512      97",
+        "    0     3     -      95",
+    ]
+    found = parse(log(tmp_path, "\n".join(lines)), at="2026-11-20 10:00:00", node="n1")
+    assert found.frame["gpu"].to_list() == ["n1:0", "n1:mig 3"]
+
+
+def test_lines_of_nvidia_smi_that_are_no_readings(tmp_path: Path, parse: Parse) -> None:
+    text = SMI_ALL[: SMI_ALL.rindex("310")] + "310\n 20260103   00:00:03      0    300     62\nGPU is lost\n"
+    found = parse(log(tmp_path, text))
+    assert found.report.refusals == {
+        "it has 5 values, but the header names 24": [6],
+        "it is no row but a message: GPU is lost": [7],
+    }
+
+
+def test_a_log_of_processes_is_no_log_of_gpus(tmp_path: Path, refusal: Refusal) -> None:
+    text = "# gpu        pid  type    sm   mem   command\n# Idx          #   C/G     %     %   name\n    0       1234     C    10    20   a.out\n"
+    assert "a log of nvidia-smi pmon, which is about processes" in refusal(log(tmp_path, text))
