@@ -12,10 +12,8 @@ import zipfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -24,7 +22,6 @@ from whorl.dashboards.words import printable
 from whorl.errors import InputError
 from whorl.store.importing import Parsed, content
 from whorl.store.importing.content import load, read
-from whorl.tests.sizes import count
 
 Parse = Callable[..., Parsed]
 Refusal = Callable[..., str]
@@ -210,27 +207,6 @@ def test_a_small_archive_of_very_much_is_one_sentence(tmp_path: Path, kind: str)
     path.write_bytes(gzip.compress(much, 1) if kind == "gz" else pa.compress(much, "zstd", asbytes=True))
     with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
         load(path)
-
-
-def parquet(path: Path, columns: dict[str, Any], times: int = 1) -> Path:
-    table = pa.table(columns)
-    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
-        for _ in range(times):
-            writer.write_table(table)
-    return path
-
-
-@pytest.mark.long(short=1)
-@pytest.mark.parametrize(
-    "columns",
-    [{"ms": pa.nulls(1_000_000, pa.int64()).fill_null(0)}, {"text": ["x" * 1_000_000] * 20}],
-    ids=["rows", "texts"],
-)
-def test_a_small_parquet_file_of_very_much_is_one_sentence(tmp_path: Path, columns: dict[str, Any]) -> None:
-    path = parquet(tmp_path / "bomb.parquet", columns, times=count(40, short=10))
-    assert path.stat().st_size < 200_000
-    with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
-        read(path)
 
 
 def test_what_is_too_large_or_never_ends_is_one_sentence(tmp_path: Path) -> None:

@@ -163,19 +163,6 @@ def test_a_log_of_an_error_only(tmp_path: Path, refusal: Refusal) -> None:
     assert refusal(path).endswith(f"has no readings; dcgmi dmon said: {error}")
 
 
-def test_uuids_that_a_log_has(tmp_path: Path, parse: Parse) -> None:
-    gpu, mig = "0a1b2c3d-0000-1111-2222-333344445555", "ff1b2c3d-0000-1111-2222-333344445555"
-    rows = [f"GPU 0, 60.5, GPU-{gpu.upper()}", f"GPU-I 0, 60.5, MIG-{mig}", f"GPU-I 1, 60.5, GPU-{gpu}"]
-    text = left("FBUSD DVNAM", *rows).replace("DVNAM", "UUID#").replace("60.5", "4096")
-    found = parse(log(tmp_path, text), **BEGAN)
-    assert found.frame.select("gpu", "uuid", "slot", "parent").rows() == [
-        (f"GPU-{gpu}", f"GPU-{gpu}", 0, None),
-        (f"MIG-{mig}", f"MIG-{mig}", None, None),
-        (f"GPU-{gpu}:GPU-I 1", None, None, f"GPU-{gpu}"),
-    ]
-    assert not any("discovery" in note for note in found.report.notes)
-
-
 def test_an_xid_is_an_event_where_it_changes(tmp_path: Path, store: Store) -> None:
     codes = [("N/A", "31"), ("N/A", "31"), ("79", "31"), ("79", "31"), ("79", "48")]
     rows = [f"GPU {g}, {60 + s}, {code}" for s, both in enumerate(codes) for g, code in enumerate(both)]

@@ -60,24 +60,6 @@ def test_page_of_nvidia_gpu_exporter(saved: Save, parse: Parse) -> None:
     ]
 
 
-@pytest.mark.long
-def test_page_goes_into_the_store(saved: Save, store: Store) -> None:
-    path = saved(page([Exported(0, usual(), labels={"pod": "train-0"})], "4.x"))
-    options = Options(at=WHEN)
-    assert import_file(store, path, options).total.kept == 1
-    assert import_file(store, path, options).already
-    (row,) = store.sql("select gpu, node, model, driver, pci_bus_id, slot from gpus_now").to_pylist()
-    assert row == {
-        "gpu": uuid(0),
-        "node": "node-a",
-        "model": "NVIDIA A100-SXM4-80GB",
-        "driver": "580.126.09",
-        "pci_bus_id": "00000000:00:00.0",
-        "slot": 0,
-    }
-    assert store.sql("select power_mw from telemetry").to_pylist() == [{"power_mw": 155342}]
-
-
 @pytest.mark.parametrize(
     ("head", "second"),
     [("{name}{{{labels}}}", 1), ('{{__name__="{name}", {labels}}}', 1000)],

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from whorl.errors import InputError
 from whorl.jobs.accounting.importing import JobSources, import_jobs
 from whorl.store import Store
 from whorl.store.importing import Options, import_file
@@ -215,10 +214,3 @@ def test_a_job_that_accounting_tags_and_scontrol_tell_of_counts_once(
         assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "tag") for row in job_gpus]
     assert import_jobs(store, JobSources(file=books, cluster="fleet", gpus_per_node=["4"])).with_gpus == 1
     assert [(row[0], row[2], row[5]) for row in _jobs(store)] == [(*row, "sacct") for row in job_gpus]
-
-
-def test_the_other_door_says_which_one_it_is(tmp_path: Path, store: Store) -> None:
-    path = tmp_path / "jobs.txt"
-    path.write_text(_scontrol(1, "n03 gpu:1(IDX:0)"))
-    with pytest.raises(InputError, match=r"with whorl import jobs\.txt"):
-        import_jobs(store, JobSources(file=path))

@@ -65,7 +65,7 @@ def summit() -> tuple[str, Rows]:
 
 
 # The rows, the unit of `perf`, what proves it ("" where nothing does), and the first row's node, cabinet, slot, place.
-LAYOUTS = {
+LAYOUTS: dict[str, tuple[Callable[[], tuple[str, Rows]], str, str, tuple[object, ...]]] = {
     "bert": (lambda: frontera("bert"), "s", "", ("c196-42", "c196", 0, "c196-42-0")),
     "resnet": (lambda: frontera("resnet"), "s", "column 'train_time'", ("c196-42", "c196", 0, "c196-42-0")),
     "pagerank": (nanoseconds, "ns", "", ("c196-42", "c196", 0, "c196-42-0")),

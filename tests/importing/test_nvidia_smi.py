@@ -203,14 +203,8 @@ def test_the_hour_that_is_skipped_and_the_one_that_comes_twice(write: Write, par
     ("model", "window"),
     [
         ("NVIDIA A100-SXM4-80GB", 25),
-        ("NVIDIA A30", 25),
         ("NVIDIA H100 80GB HBM3", 1000),
-        ("NVIDIA GH200 480GB", 1000),
-        ("NVIDIA RTX A6000", 1000),
-        ("NVIDIA RTX 6000 Ada Generation", 1000),
-        ("Quadro RTX 6000", 100),
         ("Tesla V100-SXM2-16GB", 10),
-        ("Tesla K80", None),
         ("Vega 20", None),
     ],
 )

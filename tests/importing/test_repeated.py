@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import gzip
-import os
 import signal
 import subprocess
 import sys
@@ -72,13 +71,6 @@ def test_a_file_that_grew_or_has_other_line_ends_adds_what_is_new(
     report = add(store, content + more, "grown.csv")
     assert report.total.as_dict() == {"rows": 41, "kept": 1, "duplicates": 40, "refused": 0}
     assert count(store, table) == 41
-
-
-def test_two_clusters_keep_their_own(store: Store) -> None:
-    add(store, TEXT, cluster="one")
-    assert add(store, TEXT, cluster="two").total.kept == 40
-    runs = store.scan("runs").collect()
-    assert runs["run_id"].n_unique() == runs.height == 80
 
 
 def test_other_options_are_refused(store: Store) -> None:
@@ -168,33 +160,6 @@ def test_equal_rows_of_two_gpus_are_two_runs(store: Store, write: Write) -> None
         )
     rows = store.sql("select gpu, list(value order by value) v from measurements group by 1 order by 1").to_pylist()
     assert rows == [{"gpu": "A", "v": [10.1, 10.2, 10.3]}, {"gpu": "B", "v": [10.1, 10.2, 10.3, 11.3]}]
-
-
-@pytest.mark.long
-def test_what_a_dead_import_decided_is_seen_by_one_that_was_open_already(store: Store, write: Write) -> None:
-    rows = [["sgemm", f"c001-1-{i % 4}", 1_600_000_000 + i, 2440 + i] for i in range(10)]
-    whole, part = (
-        write("exp,uuid,ts,perf", rows, name="whole.csv"),
-        write("exp,uuid,ts,perf", rows[:8], name="part.csv"),
-    )
-    early = Store.open(store.root)
-    code = """
-import os, signal, sys
-from pathlib import Path
-from whorl.store import Store
-from whorl.store import commits
-from whorl.store.system import files
-from whorl.store.importing import Options, import_file
-commits._finish = lambda root, intent: os.kill(os.getpid(), signal.SIGKILL)
-import_file(Store.open(sys.argv[1]), Path(sys.argv[2]), Options(units={"": "ms"}))
-"""
-    killed = subprocess.run([sys.executable, "-c", code, str(store.root), str(part)], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert os.listdir(store.root / "pending")  # noqa: PTH208 - the intent is durable, nothing is in place
-    report = add_file(early, whole, units={"": "ms"})
-    assert (report.total.kept, report.total.duplicates) == (2, 8)
-    counted = Store.open(store.root).sql("select count(*) n, count(distinct run_id) d from measurements").to_pylist()
-    assert counted == [{"n": 10, "d": 10}]
 
 
 @pytest.mark.parametrize("column", ["pci.bus_id", "serial"])
