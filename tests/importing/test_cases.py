@@ -74,7 +74,7 @@ def test_the_hosts_of_nvbandwidth(place: str, gpus: list[str], store: Store) -> 
     "case", ["gpuburn-faulty-of-8/in.log", "gpuburn-negative-errors/in.log", "gpuburn-faulty-of-16/a.log"]
 )
 def test_wrong_results_of_gpu_burn_are_judged(case: str, store: Store) -> None:
-    read(store, f"gpuburn-{case}", node="n1")
+    read(store, case, node="n1")
     ((kind, gpu, node, cluster, stamp),) = rows(store, EVENTS)
     assert (kind, node, cluster, str(stamp)[:10]) == ("wrong_result", "n1", "fleet", "2025-02-19")
     assert str(gpu).endswith("02" if "negative" in case else "05")
