@@ -3,8 +3,8 @@
 A format is known from the head of the file's content, never from the name of the file. Its reader turns the content
 into rows whose columns are named after their meanings (`rows.py`); units, identities, refusals, duplicates, provenance
 and reports are those of all imports. `tools/omnistat.py` is a short one to begin from. What stands before a line
-is read by `rows.by_host` (the host), `rows.front` (a host and a time) and `times.Times` (a time in any spelling, or from --at
-and --every).
+is read by `rows.by_host` (the host), `rows.front` (a host and a time) and `times.Times` (a time in any
+spelling, or from --at and --every).
 """
 
 from __future__ import annotations
