@@ -2,7 +2,7 @@
 
 The table `latest` has a GPU's last row, in which slow metrics are mostly NULL. Here each metric has its newest value
 that is not NULL. A look reads what journals have gained since the look before, and those new files of telemetry that
-end in the time that counts and hold rows that no journal has shown.
+end in the time that counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import file_names, journal_file, keys, manifest, parquet, telemetry_files
+from . import journal_file, keys, parquet, telemetry_files
 from .file_names import Bounds
 from .metrics import METRICS
 from .parquet import DamagedError
@@ -66,7 +66,7 @@ class Newest:
 class Following:
     """Follows the telemetry of a store. `now` gives what is known, with what journals have gained since.
 
-    `age_s`: a value that is older, or lies ahead by more, is left out. One thread may `catch_up` while others look.
+    `age_s`: a value that is older, or lies ahead by more, is left out. Several threads may look at the same time.
     """
 
     def __init__(self, store: Store, age_s: float) -> None:
@@ -76,53 +76,39 @@ class Following:
         self._places: dict[journal_file.JournalName, tuple[int, dict[int, journal_file.RecordLayout]]] = {}
         self._looked: frozenset[Path] = frozenset()  # files of telemetry
         self._numbers: dict[Gpu, int] = {}
-        self._hashes: dict[int, list[int]] = {}  # of each GPU, as files name it: its numbers
         self._values = np.zeros((len(_NAMES), 0), np.int64)
         # Of each metric when it was read; when the GPU was seen last, and when it last did not answer.
         self._when = np.full((len(_NAMES) + 2, 0), _NEVER)
         self._quality = np.full(0, None)
 
     def catch_up(self, now_ns: int | None = None) -> None:
-        """Read the files that journals have not shown, as at the start or after an import. Raises StoreError."""
-        with self._guard:
-            last_seen = self._when[_SEEN].copy()
+        """Read the files that are new, as at the start or after an import. Raises StoreError."""
+        since_ns = (now_ns or time.time_ns()) - self._age_ns
         with files.readable(self._store.root):
-            self._take_files((now_ns or time.time_ns()) - self._age_ns, last_seen)
+            for _ in range(_TRIES):
+                paths = list(parquet.paths_in(self._store.root, TELEMETRY, Bounds(first_us=since_ns // 1000)))
+                with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
+                    # One that is left out of the tables has the rows of others: no harm.
+                    for path in self._store.sound(TELEMETRY.name, [path for path in paths if path not in self._looked]):
+                        with contextlib.suppress(DamagedError):  # `whorl doctor --store` names it
+                            rows = telemetry_files.read(path, _COLUMNS)
+                            with self._guard:
+                                self._take(rows, since_ns)
+                    self._looked = frozenset(paths)
+                    return
 
     def now(self, now_ns: int | None = None) -> Newest:
         """What is known now. Raises StoreError."""
         since_ns = (now_ns or time.time_ns()) - self._age_ns
         with self._guard:
-            last_seen = self._when[_SEEN].copy()  # before: what is followed may be newer than what was sealed unseen
             self._follow(since_ns)
-        with files.readable(self._store.root):  # a journal may have been sealed since the look before
-            self._take_files(since_ns, last_seen)
+        self.catch_up(now_ns)  # a journal may have been sealed since the look before
         with self._guard:
-            gpus = list(self._numbers)
-            values, all_times = self._values[:, : len(gpus)].copy(), self._when[:, : len(gpus)].copy()
-            quality = self._quality[: len(gpus)].tolist()
+            gpus, values, all_times = list(self._numbers), self._values.copy(), self._when.copy()
+            quality = self._quality.tolist()
         when, seen, ended = all_times[:_SEEN], all_times[_SEEN], all_times[_ENDED]
         known = (when >= since_ns) & (when > ended)
         return Newest(gpus, values, when, known, seen, seen >= since_ns, seen > ended, quality)
-
-    def _take_files(self, since_ns: int, last_seen: NDArray[np.int64]) -> None:
-        """Take the files that nobody looked at, of GPUs that were last seen at `last_seen` (ns).
-
-        One that is left out of the tables has the rows of others: no harm.
-        """
-        for _ in range(_TRIES):
-            paths = list(parquet.paths_in(self._store.root, TELEMETRY, Bounds(first_us=since_ns // 1000)))
-            fresh = [path for path in paths if path not in self._looked]
-            with contextlib.suppress(FileNotFoundError):  # it was replaced by others: look again
-                # All are chosen before one is read: a newer file may lack what an older one says of the same GPU.
-                sound = self._store.sound(TELEMETRY.name, fresh)
-                for path in [path for path in sound if self._is_new(path, since_ns, last_seen)]:
-                    with contextlib.suppress(DamagedError):  # `whorl doctor --store` names it
-                        rows = telemetry_files.read(path, _COLUMNS)
-                        with self._guard:
-                            self._take(rows, since_ns)
-                self._looked = frozenset(paths)
-                return
 
     def _follow(self, since_ns: int) -> None:
         """Take what journals have gained. What cannot be read is left to `catch_up` and the tables' own readers."""
@@ -144,22 +130,6 @@ class Following:
 
             self._take(pa.concat_tables(gained, promote_options="default"), since_ns)
 
-    def _is_new(self, path: Path, since_ns: int, last_seen: NDArray[np.int64]) -> bool:
-        """Whether a file may have rows that are neither too old nor from before its GPUs were last seen."""
-        file_name = file_names.parse(path.name)
-        if file_name is None or 1000 * file_name.bounds.last_us < since_ns:
-            return False
-        hashes = manifest.gpus_of(path)
-        if hashes is None:
-            return True
-        with self._guard:
-            places = [self._hashes.get(gpu_hash, []) for gpu_hash in hashes]
-        last_ns = 1000 * file_name.bounds.last_us
-        return not all(
-            numbers and all(number < len(last_seen) and last_seen[number] >= last_ns for number in numbers)
-            for numbers in places
-        )
-
     def _take(self, rows: pa.Table, since_ns: int) -> None:
         """Keep of rows what is newer than what is kept."""
         ts = 1000 * keys.times(rows)
@@ -169,7 +139,11 @@ class Following:
             return
         codes, gpus = keys.codes_of(rows)
         order = recent[np.argsort(ts[recent], kind="stable")]
-        gpu_places = np.array([self._number(gpu) for gpu in gpus])[codes[order]]
+        gpu_places = np.array([self._numbers.setdefault(gpu, len(self._numbers)) for gpu in gpus])[codes[order]]
+        growth = len(self._numbers) - len(self._quality)
+        self._values = np.pad(self._values, ((0, 0), (0, growth)))
+        self._when = np.pad(self._when, ((0, 0), (0, growth)), constant_values=_NEVER)
+        self._quality = np.concatenate((self._quality, np.full(growth, None)))
         ts = ts[order]
         for number, name in enumerate(_NAMES):
             if name not in rows.column_names or rows[name].null_count == len(rows):
@@ -189,15 +163,3 @@ class Following:
             self._quality[newer_places] = quality[newer]
             silent = np.array([text in _SILENT for text in quality])
             np.maximum.at(self._when[_ENDED], gpu_places[silent], ts[silent])
-
-    def _number(self, key: Gpu) -> int:
-        """The place of a GPU in the arrays, which grow where it is new."""
-        if key not in self._numbers:
-            self._hashes.setdefault(file_names.gpu_hash(key[1]), []).append(len(self._numbers))
-        number = self._numbers.setdefault(key, len(self._numbers))
-        if number >= len(self._quality):
-            growth = max(64, len(self._quality))
-            self._values = np.pad(self._values, ((0, 0), (0, growth)))
-            self._when = np.pad(self._when, ((0, 0), (0, growth)), constant_values=_NEVER)
-            self._quality = np.concatenate((self._quality, np.full(growth, None)))
-        return number
