@@ -79,8 +79,8 @@ class JournalName:
     """The parts of the name of a journal's file.
 
     `stem` is unique among all journals. `began_us` is since 1970. `kind`: "now" has readings of its own time, see
-    `NEAR_US`; "any" has readings of any time; "rows" has rows of other tables. `named_gpus` (`gpu_hash`): all that it
-    may hold; None where the name does not say.
+    `NEAR_US`; "any" has readings of any time; "rows" has rows of other tables. `gpus` (`gpu_hash`): all that it may
+    hold; None where the name does not say.
     """
 
     path: Path
@@ -88,18 +88,13 @@ class JournalName:
     writer: str
     began_us: int
     kind: str
-    named_gpus: frozenset[int] | None = None
-
-    def gpus(self) -> frozenset[int] | None:
-        """The GPUs that it may hold, as `gpu_hash`, by its name or its first block; None if neither says."""
-        return gpus_in(self.path) if self.named_gpus is None else self.named_gpus
+    gpus: frozenset[int] | None = None
 
     def may_hold(self, bounds: Bounds) -> bool:
         """Whether it can have readings within the bounds."""
         if self.kind == "rows" or (self.kind == "now" and bounds.last_us < self.began_us - NEAR_US):
             return False
-        gpus = None if bounds.gpus is None else self.gpus()
-        return gpus is None or bounds.gpus is None or not gpus.isdisjoint(bounds.gpus)
+        return Bounds(gpus=self.gpus).overlap(bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,16 +567,6 @@ def header(path: Path) -> RecordLayout:
     if first is None or first.kind != b"L":
         raise ValueError("its first block is cut short or damaged")
     return RecordLayout.parse(bytes(first.payload))
-
-
-def gpus_in(path: Path) -> frozenset[int] | None:
-    """The GPUs that the first block of a journal names, as `file_names.gpu_hash`; None if it cannot be read."""
-    try:
-        return gpu_hashes(gpu for _, gpu in header(path).gpus)
-    except FileNotFoundError:
-        return frozenset()
-    except (OSError, ValueError):
-        return None
 
 
 def this_writer(name: str) -> Writer:

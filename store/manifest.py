@@ -23,12 +23,11 @@ _MOST = 1 << 26
 class Manifest:
     """The files of a day when it was compacted, with the GPUs of each, as `file_names.gpu_hashes`, and its rows.
 
-    `ends`: the first and the last GPU of each, by name; `cold`: whether they are in the smallest form.
+    `cold`: whether they are in the smallest form.
     """
 
     files: dict[str, frozenset[int]]
     rows: dict[str, int]
-    ends: dict[str, tuple[str, str]]
     cold: bool
 
 
@@ -68,9 +67,7 @@ def _read(path: Path, _changed: int) -> Manifest | None:
             return None
         entries = {str(name): gpu_hashes(gpus) for name, (_, _, gpus, _, _) in stated["files"].items()}
         rows = {str(name): int(number) for name, (number, *_) in stated["files"].items()}
-        names = {str(name): [gpu or "" for gpu in gpus] for name, (_, _, gpus, _, _) in stated["files"].items()}
-        ends = {name: (min(gpus), max(gpus)) for name, gpus in names.items()}
-        return Manifest(entries, rows, ends, bool(stated["cold"]))
+        return Manifest(entries, rows, bool(stated["cold"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
@@ -79,12 +76,6 @@ def may_hold(path: Path, bounds: Bounds) -> bool:
     """Whether a file can hold a row within the bounds, by its name and its day's manifest."""
     by_name = file_names.may_hold(path.name, bounds)
     return by_name and (bounds.gpus is None or Bounds(gpus=gpus_of(path)).overlap(bounds))
-
-
-def ends_of(path: Path) -> tuple[str, str] | None:
-    """The first and the last GPU of a file by its day's manifest, by name ("" for NULL); None where it does not say."""
-    day_manifest = read(path.parent)
-    return day_manifest.ends.get(path.name) if day_manifest is not None else None
 
 
 def gpus_of(path: Path) -> frozenset[int] | None:

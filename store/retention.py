@@ -118,9 +118,9 @@ def _days(root: Path, until_us: int) -> tuple[dict[str, list[Path]], int]:
         log.warning("did not change %s: %s: %s", path.parent.name, path, reason)
 
     open_bounds = [
-        Bounds(journal.began_us - journal_file.NEAR_US if journal.kind == "now" else EVER.first_us, gpus=gpus)
+        Bounds(journal.began_us - journal_file.NEAR_US if journal.kind == "now" else EVER.first_us, gpus=journal.gpus)
         for journal in journal_file.journals(root)
-        if journal.kind != "rows" and (gpus := journal.gpus()) is not None  # readers name one that cannot be read
+        if journal.kind != "rows"
     ]
     days, waiting = {}, 0
     for day_folder, day in compaction.days_of(root, Verified(root), skip, Bounds(last_us=until_us - 1)).items():
