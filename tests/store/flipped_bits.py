@@ -46,7 +46,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import whorl
-from whorl.benchmarks.harness import as_json, machine, say, spread
+from whorl.benchmarks.harness import as_json, machine, say
 from whorl.errors import WhorlError
 from whorl.store.schema import arrow_schema
 
@@ -420,21 +420,6 @@ def cpu_s() -> float:
     return round(sum(usage.ru_utime + usage.ru_stime for usage in used), 1)
 
 
-def warm_query(root: Path, times: int) -> dict[str, Any]:
-    """CPU time of a query that is asked again, ms: as it is, and where no file is checked, in turn."""
-    query = "select gpu, avg(power_mw), max(ts) from telemetry group by gpu"
-    stores = {"checked": whorl.Store(root), "unchecked": whorl.Store(root)}
-    stores["unchecked"].verified.reason = lambda *_: None  # type: ignore[method-assign]
-    cpu_ms: dict[str, list[float]] = {name: [] for name in stores}
-    for _ in range(times):
-        for name, store in stores.items():
-            began = time.process_time()
-            store.sql(query)
-            cpu_ms[name].append(1000 * (time.process_time() - began))
-    medians = {name: spread(values[5:], 3) for name, values in cpu_ms.items()}
-    return {**medians, "ratio": round(medians["checked"]["median"] / medians["unchecked"]["median"], 4), "n": times - 5}
-
-
 def run(flips: int, seed: int) -> dict[str, Any]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
@@ -464,11 +449,9 @@ def run(flips: int, seed: int) -> dict[str, Any]:
                     wrong.setdefault(f"{key} {outcome['outcome']}", outcome)
             if done % 500 == 0:
                 say(f"{done} of {len(trials)} trials, {len(wrong)} ways of being wrong")
-        files.restore_all()
-        warm = warm_query(root, times=min(300, 20 + flips // 10))
     kinds = collections.Counter(files.kind(path) for trial in trials for path in trial.bits)
     sizes = {"flips": kinds.total(), "trials": len(trials), "seed": seed, "cpu_s": cpu_s(), "flips_of": kinds}
-    return {**sizes, "totals": totals, "counts": counts, "warm_query_ms": warm, "first_wrong": wrong}
+    return {**sizes, "totals": totals, "counts": counts, "first_wrong": wrong}
 
 
 def main() -> int:

@@ -18,26 +18,26 @@ def run(*options: object) -> Any:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     answer = json.loads(done.stdout)
-    assert answer["wrong"] == [], answer["examples"]
+    assert answer["wrong"] == [], answer
     assert answer["warnings"] == {}
+    assert sum(answer["kills"].values()) > 0
     return answer
 
 
 def test_every_acknowledged_row_is_there_once_while_processes_write_and_are_killed(tmp_path: Path) -> None:
     answer = run(
-        "--nodes", 4, "--processes", 2, "--readings", 4, "--seconds", 4, "--each-s", 0.05, "--kill-s", 1,
-        "--short-waits", "--folder", tmp_path,
+        "--nodes", 4, "--processes", 2, "--seconds", 4, "--each-s", 0.05, "--kill-s", 1, "--short-waits",
+        "--folder", tmp_path,
     )  # fmt: skip
-    assert sum(answer["kills"].values()) > 0
     assert min(answer["steps"].values()) >= 4
 
 
 @pytest.mark.long
 def test_a_store_is_exact_for_hours_of_many_nodes(tmp_path: Path) -> None:
-    """Compactions wait as they do beside others, days end, get their energy and are pruned."""
+    """Compactions wait as they do beside others, days end and are pruned."""
     answer = run(
-        "--nodes", 24, "--processes", 6, "--readings", 30, "--seconds", 40, "--days", 2, "--each-s", 0.5,
-        "--kill-s", 1.5, "--folder", tmp_path,
-    )  # fmt: skip
+        "--nodes", 24, "--processes", 6, "--seconds", 40, "--each-s", 0.5, "--kill-s", 1.5, "--folder", tmp_path
+    )
     assert answer["answers"] > 30
-    assert answer["care"]["compact"]["before"] > answer["care"]["compact"]["after"] > 0
+    assert any(done["before"] > done["after"] > 0 for done in answer["care"] if "before" in done)
+    assert any(done["rows"] for done in answer["care"] if "rows" in done)
