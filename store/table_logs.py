@@ -112,7 +112,12 @@ def _moved_on(store: Store, log: str, progress: Callable[[str], None]) -> MovedO
     moved = MovedOn(log, unreadable=[f"{path}: {reason}" for path, reason in store.skipped.items()])
     for spec in _TABLES:
         progress(spec.name)
-        moved.tables.append(tables.move_on(spec, listed[spec.name]))
+        try:
+            moved.tables.append(tables.move_on(spec, listed[spec.name]))
+        except StoreError:
+            raise
+        except Exception as error:  # those of SQLAlchemy, Avro, pydantic and the libraries have no class in common
+            raise _failed(root, log, tables.place_of(spec), error) from error
     now_s = files.clock(root / replacing.REGISTERED)
     released = {name: before.released.get(name, now_s) for name in gone}
     replacing.write_registration(root, Registration(log, now_s, released, place))
@@ -180,12 +185,19 @@ class _TableLog(ABC):
         self.root = root
 
     @abstractmethod
+    def place_of(self, spec: Table) -> Path:
+        """Where the log of a table is."""
+
+    @abstractmethod
     def check(self) -> None:
         """Raise LibraryError without the library of the log, and StoreError for a store that it cannot have."""
 
     @abstractmethod
     def move_on(self, spec: Table, paths: Sequence[Path]) -> LoggedTable:
-        """Make a version of a table that has these files, where the newest has not. Raises StoreError."""
+        """Make a version of a table that has these files, where the newest has not.
+
+        Raises StoreError, and what the library raises.
+        """
 
     @abstractmethod
     def forget(self) -> None:
@@ -220,48 +232,36 @@ class _Delta(_TableLog):
         in_folder = {path.relative_to(place).as_posix(): path for path in paths}
         schema = Schema.from_arrow(_delta_schema(spec))
         days = [_DAY] if spec.partitioned else []
-        with self._versions(spec) as is_new:
-            if is_new:
-                added = [_addition(name, path) for name, path in in_folder.items()]
-                create_table_with_add_actions(
-                    str(place), schema, added, mode="error", partition_by=days, name=spec.name,
-                    description=f"one row: {spec.row}", configuration={"delta.deletedFileRetentionDuration": _LONG},
-                )  # fmt: skip
-                return LoggedTable(spec.name, str(place), len(added), len(added))
+        files.make_folder(self.place_of(spec))
+        before = {*files.names_in(self.place_of(spec))}
+        if not any(_VERSION.fullmatch(name) for name in before):
+            added = [_addition(name, path) for name, path in in_folder.items()]
+            create_table_with_add_actions(
+                str(place), schema, added, mode="error", partition_by=days, name=spec.name,
+                description=f"one row: {spec.row}", configuration={"delta.deletedFileRetentionDuration": _LONG},
+            )  # fmt: skip
+            _make_durable(self.place_of(spec), before)
+            return LoggedTable(spec.name, str(place), len(added), len(added))
+        latest = DeltaTable(str(place))
+        fields = {column.name: column for column in latest.schema().fields}
+        if new_fields := [column for column in schema.fields if fields.get(column.name) != column]:
+            latest.alter.add_columns(new_fields)
             latest = DeltaTable(str(place))
-            fields = {column.name: column for column in latest.schema().fields}
-            if new_fields := [column for column in schema.fields if fields.get(column.name) != column]:
-                latest.alter.add_columns(new_fields)
-                latest = DeltaTable(str(place))
-            removals = _removals(latest)
-            added = [_addition(name, path) for name, path in in_folder.items() if name not in removals]
-            removed = [removal for name, removal in removals.items() if name not in in_folder]
-            if added or removed:
-                latest.create_write_transaction([*removed, *added], "append", schema, days)
+        removals = _removals(latest)
+        added = [_addition(name, path) for name, path in in_folder.items() if name not in removals]
+        removed = [removal for name, removal in removals.items() if name not in in_folder]
+        if added or removed:
+            latest.create_write_transaction([*removed, *added], "append", schema, days)
+        _make_durable(self.place_of(spec), before)
         return LoggedTable(spec.name, str(place), len(paths), len(added), len(removed))
+
+    def place_of(self, spec: Table) -> Path:
+        return self.root / spec.name / file_names.DELTA_LOG
 
     def forget(self) -> None:
         for spec in _TABLES:
             with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(self.root / spec.name / file_names.DELTA_LOG)
-
-    @contextlib.contextmanager
-    def _versions(self, spec: Table) -> Iterator[bool]:
-        """Makes new versions of a table durable; gives whether it has none. Raises StoreError."""
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
-        place = self.root / spec.name / file_names.DELTA_LOG
-        try:
-            files.make_folder(place)
-            before = {*files.names_in(place)}
-            yield not any(_VERSION.fullmatch(name) for name in before)
-            _make_durable(place, before)
-        except CommitFailedError as error:
-            raise StoreError(f"somebody else wrote to {place} just now: run the command again") from error
-        except (DeltaError, ValueError) as error:
-            raise _damaged(self.root, place, "delta", error) from error
-        except OSError as error:
-            raise _unwritten(place, error) from error
+                shutil.rmtree(self.place_of(spec))
 
 
 _VERSION = re.compile(r"\d{20}\.json")
@@ -370,33 +370,19 @@ class _Iceberg(_TableLog):
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._folder)
 
+    def place_of(self, spec: Table) -> Path:  # noqa: ARG002 - one catalogue has all tables
+        return self._folder
+
     @contextlib.contextmanager
     def _catalog(self) -> Iterator[SqlCatalog]:
-        """The catalogue, made if it is missing. Raises StoreError."""
+        """The catalogue, made if it is missing."""
         from pyiceberg.catalog.sql import SqlCatalog
-        from pyiceberg.exceptions import CommitFailedException
-        from sqlalchemy.exc import OperationalError
 
-        try:
-            self._folder.mkdir(mode=0o755, exist_ok=True)
-            catalog = SqlCatalog(
-                "whorl", uri=f"sqlite:///{self._folder / 'catalog.db'}", warehouse=f"file://{self._folder}"
-            )
-            try:
-                catalog.create_namespace_if_not_exists("whorl")
-                yield catalog
-            finally:
-                catalog.close()
-        except CommitFailedException as error:
-            raise StoreError(f"somebody else wrote to {self._folder} just now: run the command again") from error
-        except OSError as error:
-            if isinstance(error, FileNotFoundError):
-                raise _damaged(self.root, self._folder, "iceberg", error) from error
-            raise _unwritten(self._folder, error) from error
-        except OperationalError as error:  # of SQLite: no space, a disk that fails, somebody else has it
-            raise _unwritten(self._folder, error) from error
-        except Exception as error:  # of SQLAlchemy, Avro, pydantic and pyiceberg, which have no class in common
-            raise _damaged(self.root, self._folder, "iceberg", error) from error
+        self._folder.mkdir(mode=0o755, exist_ok=True)
+        place = f"sqlite:///{self._folder / 'catalog.db'}"
+        with contextlib.closing(SqlCatalog("whorl", uri=place, warehouse=f"file://{self._folder}")) as catalog:
+            catalog.create_namespace_if_not_exists("whorl")
+            yield catalog
 
     def _begun(self, catalog: SqlCatalog, spec: Table) -> CreateTableTransaction:
         """A new table without files, to be committed."""
@@ -479,21 +465,21 @@ def _make_durable(place: Path, before: Container[str]) -> None:
     files.sync_folder(place)
 
 
-def _unwritten(place: Path, error: Exception) -> StoreError:
-    """The sentence for a log that could not be written; libraries give no number of the error, and lines in colours."""
-    if isinstance(error, OSError) and error.errno is not None:
+def _failed(root: Path, log: str, place: Path, error: Exception) -> StoreError:
+    """The sentence for a library that failed; some give no number of the error, or lines in colours."""
+    kind = type(error).__name__
+    if kind in ("CommitFailedError", "CommitFailedException"):
+        return StoreError(f"somebody else wrote to {place} just now: run the command again")
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError):
         return files.failed("write", place, error)
-    message = re.sub(r"\x1b\[\d*m|↳", "", str(error).split("\n[SQL")[0])
+    text = " ".join(re.sub(r"\x1b\[\d*m|↳", "", str(error).split("\n[SQL")[0]).split())
+    if kind == "OperationalError" or (isinstance(error, OSError) and error.errno is None):  # of SQLite: no space
+        return StoreError(
+            f"cannot write {place} ({text}): the store has everything; see that there is space and that nobody else "
+            "writes the log, and run the command again"
+        )
     return StoreError(
-        f"cannot write {place} ({' '.join(message.split())}): the store has everything; see that there is space and "
-        "that nobody else writes the log, and run the command again"
-    )
-
-
-def _damaged(root: Path, place: Path, log: str, error: Exception) -> StoreError:
-    reason = str(error).splitlines()[0] if str(error) else repr(error)
-    return StoreError(
-        f"the {log} log in {place} cannot be continued ({reason}): remove it with `whorl store register --store "
+        f"the {log} log in {place} cannot be continued ({text or kind}): remove it with `whorl store register --store "
         f"{root} --forget {log}`, and make it anew with --{log}"
     )
 

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from whorl.errors import StoreError
 from whorl.store import Store, replacing
+from whorl.store.journal import Journal
 from whorl.store.replacing import Pace, TakenError
 from whorl.tests.store.journaler import BEGAN, LATER, S
 
@@ -50,6 +51,7 @@ BURST, CORRECTION, JOB, PUBLISH = "bcjp"
 PROGRAM = BURST * 3 + CORRECTION + BURST * 2 + JOB + BURST * 3 + PUBLISH
 GPUS, READINGS, RESULTS = 2, 4, 3  # of a node, of a GPU in a burst, of a run
 BASE_MW, CHANGE_MW = 100_000, 1_000_000
+HOUR = 3600 * S
 SHORT_WAITS = Pace(0.05, 0.05, 60.0)
 END_S = 300.0  # to end all steps, once the time is over
 STEPS = ("begun", "acknowledged", "published")
@@ -106,7 +108,8 @@ class Node:
         self._gpus = [f"GPU-{number * GPUS + gpu:06}" for gpu in range(GPUS)]
         self._again = bool(self._counts[0, number] > self._counts[1, number])
         self.done = int(self._counts[1, number])
-        self.journal = store.journal(f"n{number:05}", background=False)
+        self._now_ns = BEGAN + int(count_of(BURST, self.done)) * HOUR  # the clock of its journal
+        self.journal = Journal(store.root, f"n{number:05}", background=False, clock=lambda: self._now_ns)
 
     def step(self) -> None:
         """Do the next step. Raises StoreError."""
@@ -133,7 +136,8 @@ class Node:
         self.journal.close()
 
     def _append(self, burst: int, change_mw: int) -> None:
-        times = BEGAN + (burst * 3600 + np.arange(READINGS) * (60 // READINGS)) * S
+        times = BEGAN + burst * HOUR + np.arange(READINGS) * (60 // READINGS) * S
+        self._now_ns = BEGAN + burst * HOUR + (30 if change_mw == 0 else 60) * S
         numbers = burst * READINGS + np.arange(READINGS)
         columns = {"cluster": "c", "energy_mj": np.tile(numbers, GPUS), "power_mw": BASE_MW + change_mw}
         gpus = [gpu for gpu in self._gpus for _ in range(READINGS)]
@@ -182,7 +186,7 @@ def care(load: Load, name: str) -> None:
                 load.say(name, care=name, before=done.before, after=done.after, late_rows=done.late_rows)
             else:
                 hours = int(count_of(BURST, load.counts()[1]).max())
-                load.say(name, care=name, rows=store.prune("24h", now=BEGAN + hours * 3600 * S).rows)
+                load.say(name, care=name, rows=store.prune("24h", now=BEGAN + hours * HOUR).rows)
         except TakenError:
             pass
         except StoreError as error:
