@@ -3,8 +3,8 @@
     python tests/store/many_writers.py --nodes 1000 --processes 64 --seconds 600
 
 Each process is some nodes, and each node does the steps of `PROGRAM` again and again: bursts of readings, a burst once
-more with other values, a job's rows in three tables, `Journal.publish`. An hour of the readings' time is between two
-bursts. Processes are killed by SIGKILL, whatever they do, and start again; so are the compactor and the pruner. A file
+more with other values, a job's rows in three tables, `Journal.publish`. Three days of the readings' time pass in a run.
+Processes are killed by SIGKILL, whatever they do, and start again; so are the compactor and the pruner. A file
 that all of them map into their memory says how many steps each node has begun, how many were acknowledged, and how many
 of these another client of DuckDB must see. A step that a kill interrupted is done once more.
 
@@ -42,7 +42,7 @@ from whorl.errors import StoreError
 from whorl.store import Store, replacing
 from whorl.store.journal import Journal
 from whorl.store.replacing import Pace, TakenError
-from whorl.tests.store.journaler import BEGAN, LATER, S
+from whorl.tests.store.journaler import BEGAN, DAY_S, LATER, S
 
 for module in ("polars", "pyarrow.dataset", "whorl.store.compaction", "whorl.store.retention", "whorl.store.sql"):
     import_module(module)  # once, before processes are forked: each would take a second for it
@@ -51,10 +51,10 @@ BURST, CORRECTION, JOB, PUBLISH = "bcjp"
 PROGRAM = BURST * 3 + CORRECTION + BURST * 2 + JOB + BURST * 3 + PUBLISH
 GPUS, READINGS, RESULTS = 2, 4, 3  # of a node, of a GPU in a burst, of a run
 BASE_MW, CHANGE_MW = 100_000, 1_000_000
-HOUR = 3600 * S
 SHORT_WAITS = Pace(0.05, 0.05, 60.0)
 END_S = 300.0  # to end all steps, once the time is over
-STEPS = ("begun", "acknowledged", "published")
+DAYS = 3
+ROWS = ("begun", "acknowledged", "published", "time of the last burst")
 
 Ints = NDArray[np.int64]
 
@@ -80,10 +80,14 @@ class Load:
         return self.began_s + self.seconds - time.monotonic()
 
     def counts(self) -> Any:
-        """The steps of each node, by `STEPS`: what one process writes is there for all, also after it was killed."""
+        """By `ROWS` the steps of each node: what one process writes is there for all, also after it was killed."""
         path = self.home / "counts"
         mode = "r+" if path.exists() else "w+"
-        return np.memmap(path, np.int64, mode=mode, shape=(len(STEPS), self.nodes))  # type: ignore[call-overload]
+        return np.memmap(path, np.int64, mode=mode, shape=(len(ROWS), self.nodes))  # type: ignore[call-overload]
+
+    def clock(self) -> int:
+        """The clock of all writers, ns."""
+        return BEGAN + int((self.seconds - self.remaining_s()) * DAYS * DAY_S * S / self.seconds)
 
     def say(self, name: str, **fields: Any) -> None:
         """A line of JSON in the log of a process, which a kill does not lose."""
@@ -104,12 +108,11 @@ class Node:
     """A node: it does the next step of its program, and one that was interrupted once more."""
 
     def __init__(self, load: Load, store: Store, number: int) -> None:
-        self._store, self._counts, self._number = store, load.counts(), number
+        self._load, self._store, self._counts, self._number = load, store, load.counts(), number
         self._gpus = [f"GPU-{number * GPUS + gpu:06}" for gpu in range(GPUS)]
         self._again = bool(self._counts[0, number] > self._counts[1, number])
         self.done = int(self._counts[1, number])
-        self._now_ns = BEGAN + int(count_of(BURST, self.done)) * HOUR  # the clock of its journal
-        self.journal = Journal(store.root, f"n{number:05}", background=False, clock=lambda: self._now_ns)
+        self.journal = Journal(store.root, f"n{number:05}", background=False, clock=load.clock)
 
     def step(self) -> None:
         """Do the next step. Raises StoreError."""
@@ -117,6 +120,9 @@ class Node:
         self._counts[0, self._number], self._again = self.done + 1, True
         bursts = int(count_of(BURST, self.done))
         if kind == BURST:
+            if not again:  # the same readings have the same times
+                before_ns = int(self._counts[3, self._number])
+                self._counts[3, self._number] = max(self._load.clock(), before_ns + 60 * S)
             self._append(bursts, 0)
         elif kind == CORRECTION:
             self._append(bursts - 1, CHANGE_MW)
@@ -136,8 +142,7 @@ class Node:
         self.journal.close()
 
     def _append(self, burst: int, change_mw: int) -> None:
-        times = BEGAN + burst * HOUR + np.arange(READINGS) * (60 // READINGS) * S
-        self._now_ns = BEGAN + burst * HOUR + (30 if change_mw == 0 else 60) * S
+        times = int(self._counts[3, self._number]) + np.arange(READINGS) * (60 // READINGS) * S
         numbers = burst * READINGS + np.arange(READINGS)
         columns = {"cluster": "c", "energy_mj": np.tile(numbers, GPUS), "power_mw": BASE_MW + change_mw}
         gpus = [gpu for gpu in self._gpus for _ in range(READINGS)]
@@ -185,8 +190,7 @@ def care(load: Load, name: str) -> None:
                 done = store.compact(now=LATER)
                 load.say(name, care=name, before=done.before, after=done.after, late_rows=done.late_rows)
             else:
-                hours = int(count_of(BURST, load.counts()[1]).max())
-                load.say(name, care=name, rows=store.prune("24h", now=BEGAN + hours * HOUR).rows)
+                load.say(name, care=name, rows=store.prune("24h", now=load.clock()).rows)
         except TakenError:
             pass
         except StoreError as error:
@@ -289,13 +293,18 @@ def read(load: Load, name: str) -> None:
 
 
 def end(load: Load) -> None:
-    """Let every reader read when all is over, before and after a last compaction, and look at all files."""
-    for _ in ("as it was left", "compacted"):
+    """Let every reader read when all is over, before and after a last compaction and pruning; look at all files."""
+
+    def prune(store: Store) -> None:
+        load.say("end", care="pruner", rows=store.prune("24h", offline=True, now=BEGAN + 2 * DAY_S * S).rows)
+
+    works = [lambda store: store.compact(offline=True, now=LATER), prune, lambda _: None]
+    for work in works:
         for plain in (False, True):
             reader = Reader(load, plain=plain)
             for asked in reader.names:
                 load.say("end", answer=asked, wrong=reader.wrong(asked)[:5])
-        Store(load.root).compact(offline=True, now=LATER)
+        work(Store(load.root))
     counts = load.counts()
     undone = [f"node {node} has a step undone" for node in np.flatnonzero(counts[0] != counts[1])]
     damaged = [f"{path}: {reason}" for path, reason in Store(load.root).check().items()]
