@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -187,21 +187,12 @@ def test_a_silent_controller_is_one_sentence(slurm: Slurm, store: str) -> None:
     assert "`scontrol ping`" in finding["detail"]
 
 
-def _two_models(path: Path, nodes: Sequence[str] = ("n01", "n02", "n03", "n04", "n05", "n06")) -> str:
-    """V100 in n01 to n03, A100 in the others; n05 is slow."""
-    fleet, rng = Fleet(4 * len(nodes)), np.random.default_rng(3)
-    usual = np.array([1.5 if node > "n03" else 2.5 for node in nodes]).repeat(4)
-    usual[[place for place, node in enumerate(np.repeat(nodes, 4)) if node == "n05"]] *= 1.4
-    fleet.run("sgemm", usual, noise(rng, fleet.gpus, 4, 0.003))
-    for gpu, name in enumerate(fleet.names):
-        node = nodes[gpu // 4]
-        fleet.identity(name, node=node, slot=gpu % 4, model="A100" if node > "n03" else "V100")
-    return str(fleet.store(path, places=False).root)
-
-
 def test_a_partition_without_measured_gpus_is_an_error(slurm: Slurm, tmp_path: Path) -> None:
-    store = _two_models(tmp_path / "S", ("n04", "n05", "n06"))
-    done = slurm.whorl(*ASKING, "--store", store, "--partition", "debug")
+    fleet = Fleet(12).run("sgemm", np.ones(12), noise(np.random.default_rng(3), 12, 4, 0.003))
+    for gpu, name in enumerate(fleet.names):
+        fleet.identity(name, node=f"n{4 + gpu // 4:02d}", slot=gpu % 4)
+    store = fleet.store(tmp_path / "S", places=False).root
+    done = slurm.whorl(*ASKING, "--store", str(store), "--partition", "debug")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "whorl: none of the measured nodes is in partition debug: the store has n[04-06], the partition n01\n"
