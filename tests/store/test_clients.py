@@ -89,18 +89,11 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     shutil.copytree(old, new)
     for file in (new / "runs").glob("a*"):
         file.unlink()
-    assert "runs" not in counted(new)
-    assert client(new, "SELECT whorl_store()") == [[str(new)]]
-    (tmp_path / "link").symlink_to(new)
-    assert "runs" not in counted(tmp_path / "link")
+    assert client(new, "SELECT whorl_store(), (SELECT count(*) FROM runs)") == [[str(new), 0]]
     for name in NAMES:
         with pytest.raises(duckdb.Error, match=rf"may be a copy of .*{old.name}: run `whorl store status --store FOL"):
             attached(f"SELECT count(*) FROM s0.{name}", new)
-    spill: dict[str, str | bool | int | float | list[str]] = {
-        "temp_directory": str(tmp_path / "spill")
-    }  # then a view cannot know which file the client opened
-    with contextlib.closing(duckdb.connect(old / "whorl.duckdb", read_only=True, config=spill)) as connection:
-        assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(3,)]
+    spill = {"temp_directory": str(tmp_path / "spill")}  # then a view cannot know which file the client opened
     with contextlib.closing(duckdb.connect(new / "whorl.duckdb", read_only=True, config=spill)) as connection:
         with pytest.raises(duckdb.Error, match=r"may be a copy .* or SET VARIABLE whorl_store = 'FOLDER'"):
             connection.execute("SELECT count(*) FROM runs").fetchall()
@@ -110,10 +103,7 @@ def test_a_copy_reads_its_own_rows_before_whorl_has_opened_it(tmp_path: Path) ->
     for stores in ((old, new), (new, old)):  # that the original is there as well must not satisfy the copy's views
         with pytest.raises(duckdb.Error, match="may be a copy"):
             attached(both, *stores)
-    with pytest.raises(duckdb.Error, match="may be a copy"):
-        client(old, f"ATTACH '{new}/whorl.duckdb' AS s1", "SELECT count(*) FROM s1.runs")
     assert attached("SELECT count(*) FROM s0.runs", tmp_path / "new/../other") == [3]
-    assert attached(both, other, old) == [3, 3]
     Store.open(new)
     assert attached(both, new, other) == [0, 3]
     assert attached(both, old, new) == [3, 0]
@@ -163,16 +153,12 @@ def test_relative_and_linked_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store = Store.create("s")
     store.append(group("a"), "a")
     (tmp_path / "link").symlink_to("s")
-    linked = Store.open("link")
     assert counted(tmp_path / "link") == ONE
-    before = (tmp_path / "s" / "whorl.duckdb").stat().st_mtime_ns
-    for opened in (store, linked, Store.open("./s/../s/")):
+    for opened in (store, Store.open("link"), Store.open("./s/../s/")):
         assert opened.sql("select count(*) n from runs")["n"].to_pylist() == [3]
-        assert len(opened.arrow("runs")) == len(opened.scan("runs").collect()) == 3
     lazy = store.scan("runs")
     monkeypatch.chdir("/")
     assert len(lazy.collect()) == 3
-    assert (tmp_path / "s" / "whorl.duckdb").stat().st_mtime_ns == before  # the views were right already
 
 
 @pytest.mark.long

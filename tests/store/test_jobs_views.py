@@ -86,7 +86,7 @@ def test_a_job_has_the_readings_of_its_time_on_its_gpus(store: Store) -> None:
 
 
 def test_a_gpus_jobs_come_with_its_name(store: Store) -> None:
-    for found in answers(store, "select name, slot, model, job_id from jobs_on_gpu where gpu = 'GPU-1'"):
-        assert found == [{"name": "n1/0", "slot": 0, "model": "V100", "job_id": "1"}]
-    for found in answers(store, "select name, job_id from jobs_on_gpu where gpu = 'GPU-2' order by began, job_id"):
-        assert [(row["name"], row["job_id"]) for row in found] == [("GPU-2", "1"), ("GPU-2", "2"), ("GPU-2", "3")]
+    for found in answers(store, "select gpu, name, slot, model, job_id from jobs_on_gpu order by gpu, job_id"):
+        assert [tuple(row.values()) for row in found] == [
+            ("GPU-1", "n1/0", 0, "V100", "1"), *(("GPU-2", "GPU-2", None, None, job_id) for job_id in "123"),
+        ]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -87,17 +86,6 @@ def test_a_manifest_tells_the_gpus_of_files_of_many(
     opened.clear()
     assert Store.open(store.root).sql("select count(*) n from telemetry where gpu = 'g39'").to_pylist() == [{"n": 4}]
     assert len({path for path in opened if "/telemetry/day=" in path and path.endswith(".parquet")}) == 1
-
-
-def test_a_journal_of_other_gpus_is_not_read(store: Store, opened: list[str]) -> None:
-    for gpu in "ab":
-        leave_journal(store, batch([gpu], 1, 1), name=f"of-{gpu}")
-    opened.clear()
-    assert store.sql("select power_mw from telemetry where gpu = 'b'").to_pylist() == [{"power_mw": 1}]
-    reads = Counter(
-        Path(path).name.partition("-1")[0].partition("-9")[0][:4] for path in opened if path.endswith(".journal")
-    )
-    assert reads["of-b"] > reads["of-a"]
 
 
 def test_gpus_that_share_a_hash_are_not_taken_for_each_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
