@@ -222,7 +222,7 @@ def test_variables_are_not_tables(store: Store) -> None:
     secret = pl.DataFrame({"word": ["sesame"]})
     for unsafe in (False, True):
         for name in ("secret", "connection", "statements", "answer"):
-            with pytest.raises(QueryError, match="no table|does not exist"):
+            with pytest.raises(QueryError, match=r"no table|does not exist"):
                 store.sql(f"from {name}", unsafe=unsafe)
     assert secret["word"].to_list() == ["sesame"]
 
