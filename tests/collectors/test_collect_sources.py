@@ -7,8 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +29,6 @@ from whorl.tests.without import COMMAND, NODE, run_without
 def collected(store: Path, *options: str) -> Result:
     new_store(store)
     return CliRunner().invoke(cli, ["collect", "--store", str(store), "--node", "n1", *options])
-
-
-@contextmanager
-def later(*acts: tuple[float, Callable[[], object]]) -> Iterator[None]:
-    """Do things so many seconds from now."""
-    timers = [threading.Timer(after_s, act) for after_s, act in acts]
-    for timer in timers:
-        timer.start()
-    yield
-    for timer in timers:
-        timer.join()
 
 
 # Exporters
@@ -279,17 +267,6 @@ def test_a_lost_gpu_an_xid_and_a_sick_gpu_are_events_and_the_rest_goes_on(
     sick = [event for event in events if event["kind"] == "health"]
     assert sick
     assert len({(event["gpu"], event["code"], event["value"]) for event in sick}) == len(sick)
-
-
-@pytest.mark.long
-def test_collect_over_an_engine_that_hangs(two: DcgmEngine, tmp_path: Path) -> None:
-    store, freezing = tmp_path / "S", ExitStack()
-    with later((0.8, lambda: freezing.enter_context(two.frozen())), (2.3, freezing.close)):
-        done = of_dcgm(two, store, "--duration", "4", "--set", "hung=0.8")
-    assert done.exit_code == 0, done.stderr
-    assert gaps(store) == ["hung", "source_back"]
-    (told,) = ask(store, f"select {SPAN} s from telemetry")
-    assert told["s"] > 1.5
 
 
 def test_who_waits_for_a_source_is_told_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

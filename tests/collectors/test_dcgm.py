@@ -243,28 +243,6 @@ def test_a_value_that_is_old_is_none(backend: Dcgm, monkeypatch: pytest.MonkeyPa
     backend.close()
 
 
-def test_a_gpu_that_is_lost_says_so_leaves_the_list_and_returns(four: DcgmEngine, backend: Dcgm) -> None:
-    ticks = Ticks(backend).tick(3)
-    four.nvml.add("gpu 1 lost")
-    ticks.until(lambda: any(Status.LOST in reading.statuses for reading in ticks.of(1)))
-    lost = [reading for reading in ticks.of(1) if Status.LOST in reading.statuses]
-    assert Status.OK not in lost[0].statuses
-    count = len(ticks.ts(2))
-    ticks.tick(4)
-    assert len(ticks.ts(2)) > count
-    devices = backend.devices()
-    assert [device.gpu for device in devices] == [ticks.gpus[n] for n in (0, 2, 3)]
-    assert [device.row["slot"] for device in devices] == [0, 2, 3]  # of the others nothing changed
-    four.nvml.remove("gpu 1 lost")  # an engine sees that when it starts
-    four.restart()
-    with pytest.raises(InputError):
-        ticks.tick()
-    assert [device.gpu for device in backend.devices()] == ticks.gpus
-    ticks.readings.clear()
-    ticks.until(lambda: len(ticks.known("energy_mj", 1)) > 2)
-    assert ticks.ts(1) == sorted(set(ticks.ts(1)))
-
-
 def test_an_engine_that_measures_nothing_any_more_is_gone(
     four: DcgmEngine, backend: Dcgm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

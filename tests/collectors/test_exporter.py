@@ -198,15 +198,6 @@ def test_prometheus_that_repeats_an_exporters_numbers_at_new_times(pages: Pages,
     assert read.poll() == []
 
 
-def test_page_whose_clock_is_set_back_is_still_read(pages: Pages, exporter: Exporter) -> None:
-    now_ms = time.time_ns() // 10**6
-    read = Read(exporter.url)
-    for number, offset_ms in enumerate([0, 1_000, -600_000, -599_000]):
-        pages.now = Answer(page([Exported(0, usual(100 + number), stamp_ms=now_ms + offset_ms)], "federated"))
-        rows = (read if number else read.open()).poll()
-        assert [(row["ts"], row["power_mw"]) for row in rows] == [((now_ms + offset_ms) * 10**6, 1000 * (100 + number))]
-
-
 def test_page_of_a_clock_far_ahead_is_not_stored_and_that_is_told(pages: Pages, exporter: Exporter) -> None:
     pages.now = Answer(page([Exported(0, usual(), stamp_ms=time.time_ns() // 10**6 + 7_200_000)], "federated"))
     read = Read(exporter.url).open()

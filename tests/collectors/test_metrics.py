@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import pynvml
@@ -20,65 +16,10 @@ from whorl.store.metrics import BOARD_POWER, METRICS, Call, Gpm
 from whorl.store.schema import MINUTES, TELEMETRY
 
 # Two rows more, of fields that the C library of tests/native answers and whorl does not read.
-MORE = """
-    Metric("links_sent", 64, "B", "counter", "fast", "sent over NVLink, the protocol included",
-           Field((140,)), scale=1024),
-    Metric("most_power", 32, "mW", "gauge", "slow", "the highest power limit", Field((188,)),
-           Dcgm(162, 1000), ("MOST_POWER", "MAX_POWER")),
-"""
 # Each Python that begins with this has these rows at the end of the table in store/metrics.py, and no other change.
-WITH_MORE = """
-import importlib.machinery, os, sys
-from pathlib import Path
-import whorl
-rows = os.environ["MORE_METRICS"]
-path = str(Path(whorl.__file__).with_name("store") / "metrics.py")
-class Loader(importlib.machinery.SourceFileLoader):
-    def get_data(self, path):
-        data = super().get_data(path)
-        if path.endswith(".py"):
-            assert data.count(b"\\n)\\n# fmt: on") == 1
-            data = data.replace(b"\\n)\\n# fmt: on", rows.encode() + b")\\n# fmt: on")
-        return data
-    def path_stats(self, path):
-        raise OSError  # no cache of bytecode
-class Finder:
-    def find_spec(self, name, where, target=None):
-        if name == "whorl.store.metrics":
-            return importlib.machinery.ModuleSpec(name, Loader(name, path), origin=path)
-sys.meta_path.insert(0, Finder())
-"""
-
-
-def with_more(code: str, *arguments: object, environment: dict[str, str] | None = None) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "sitecustomize.py").write_text(WITH_MORE)
-        more = {"MORE_METRICS": MORE, "PYTHONPATH": folder}
-        done = subprocess.run(
-            [sys.executable, "-c", code, *map(str, arguments)],
-            capture_output=True, text=True, check=False, timeout=120, env={**(environment or os.environ), **more},
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-VERB = "from whorl.cli import cli\ncli()"
 
 
 # Collects for a second from each backend, and keeps of one store the minutes only; prints what was asked in between.
-
-
-def test_the_schema_and_the_page_of_tables_follow_from_the_row() -> None:
-    page = with_more(VERB, "schema", "--markdown").splitlines()
-    known = (Path(metrics.__file__).parents[1] / "docs" / "tables.md").read_text().splitlines()
-    assert [line for line in page if line.startswith(("- `links_sent`", "- `most_power`"))] == [
-        "- `links_sent` (B): sent over NVLink, the protocol included [counter, fast; NVML field 140]",
-        "- `most_power` (mW): the highest power limit [gauge, slow; NVML field 188; DCGM 162 x 1000; "
-        "MOST_POWER, MAX_POWER]",
-    ]
-    assert [
-        line for line in page if line not in known and not line.startswith(("- `links_sent", "- `most_power"))
-    ] == []
 
 
 def test_every_metric_is_a_column_and_has_a_minute() -> None:
@@ -91,12 +32,6 @@ def test_every_metric_is_a_column_and_has_a_minute() -> None:
     for metric in METRICS:
         found = {name for name in MINUTES.names if name.startswith(metric.name)}
         assert {metric.name + part for part in parts[metric.kind]} <= found
-
-
-def test_numbers_of_other_interfaces_are_not_shared() -> None:
-    fields, names = [m.dcgm.id for m in METRICS if m.dcgm], [name for m in METRICS for name in m.prometheus]
-    assert len(set(fields)) == len(fields)
-    assert len(set(names)) == len(names)
 
 
 def test_numbers_are_those_of_the_real_bindings() -> None:

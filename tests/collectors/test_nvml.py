@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from whorl.collectors import nvml as nvml_backend
 from whorl.collectors.backend import Device, Reading, Status
 from whorl.collectors.nvml import Nvml
-from whorl.collectors.nvml_driver import status_of
 from whorl.errors import InputError
 from whorl.store.events import Event
 from whorl.store.metrics import FAST, METRICS, ROW, Call, Field
@@ -423,22 +421,6 @@ def test_no_driver_and_no_gpu_are_input_errors_with_a_reason(
         Nvml().devices()
 
 
-def test_a_lost_gpu_leaves_the_list_with_its_instances_and_returns(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 3", "model H100", "gpu 1 mig 3g.40gb")
-    backend, devices = opened()
-    gpus = [device.gpu for device in devices]
-    nvml.add("gpu 1 lost")
-    statuses = {r.gpu: set(r.statuses) for r in backend.read(gpus, slow=False) if isinstance(r, Reading)}
-    assert Status.LOST in statuses[gpus[1]]
-    assert Status.LOST not in statuses[gpus[0]] | statuses[gpus[3]]
-    assert [d.gpu for d in backend.devices()] == [gpus[0], gpus[3]]
-    assert [r.gpu for r in backend.read(gpus, slow=False) if isinstance(r, Reading)] == gpus
-    nvml.remove("gpu 1 lost")
-    assert backend.devices() == devices
-    assert sweep(backend, devices)[1]["power_mw"]
-    backend.close()
-
-
 def test_a_gpu_that_only_a_new_session_shows_is_found_now_and_then(nvml: NvmlLibrary) -> None:
     nvml.write("gpus 2", "model H100")
     backend, devices = opened()
@@ -467,42 +449,6 @@ def test_a_gpu_that_needs_a_reset_is_there_and_says_so(nvml: NvmlLibrary, refusa
     nvml.write("gpus 2", "model H100")
     backend.devices()
     assert sweep(backend, devices)[1]["power_mw"]
-    backend.close()
-
-
-def test_a_reloaded_driver_is_opened_anew(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 2", "model H100")
-    backend, devices = opened()
-    gpus = [device.gpu for device in devices]
-    began = time.time()
-    nvml.add(f"from {began - 0.001} reload 100000")
-    assert {max(r.statuses) for r in backend.read(gpus, slow=False) if isinstance(r, Reading)} == {Status.DRIVER}
-    for _ in range(2):
-        with pytest.raises(InputError, match="NVIDIA driver"):
-            backend.devices()
-        assert {max(r.statuses) for r in backend.read(gpus, slow=False) if isinstance(r, Reading)} == {Status.DRIVER}
-    nvml.write("gpus 2", "model H100", f"from {began} reload", "gpu 1 lost")
-    assert [device.gpu for device in backend.devices()] == gpus[:1]
-    readings = [r for r in backend.read(gpus, slow=False) if isinstance(r, Reading)]
-    assert Status.OK in readings[0].statuses
-    assert set(readings[1].statuses) == {Status.LOST}
-    backend.close()
-
-
-def test_a_gpu_that_hangs_keeps_nobody_from_seeing_the_others(nvml: NvmlLibrary) -> None:
-    nvml.write("gpus 3", "model H100", "gpu 0 mig 3g.40gb")
-    backend, devices = opened()
-    nvml.add("gpu 0 hang", "gpu 2 lost")
-    while status_of(pynvml.nvmlDeviceGetHandleByIndex, 2) == Status.OK:
-        time.sleep(0.001)  # until the library has seen both
-    hanging = threading.Thread(target=lambda: list(backend.read([devices[0].gpu], slow=False)))
-    hanging.start()
-    while not backend._reading:
-        time.sleep(0.001)
-    assert backend.devices() == devices[:3]
-    nvml.remove("gpu 0 hang", "gpu 2 lost")
-    hanging.join()
-    assert backend.devices() == devices
     backend.close()
 
 
@@ -578,16 +524,6 @@ def test_a_flood_of_xids_is_read_on_at_the_next_look_and_looks_are_a_second_apar
 
 
 # The library of the tests
-
-
-@pytest.mark.parametrize("model", ["V100", "A100", "H100", "H200"])
-def test_energy_is_the_integral_of_the_power(nvml: NvmlLibrary, model: str) -> None:
-    spans = (f"from {STILL + 7} limit 250000", f"from {STILL + 11} until {STILL + 12} load 1 1")
-    nvml.write(f"model {model}", "load 3 0.4", *spans)
-    step = 0.0025  # every edge of the load lies between two of the points
-    for gpu in (0, 5):
-        power = sum(nvml.power_w(gpu, STILL + (i + 0.5) * step) for i in range(round(20 / step))) * step
-        assert power == pytest.approx(nvml.energy_j(gpu, STILL + 20) - nvml.energy_j(gpu, STILL), abs=0.01)
 
 
 def test_structures_have_the_sizes_of_the_binding() -> None:
