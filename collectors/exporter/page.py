@@ -258,9 +258,9 @@ class History:
         self._gpus: dict[str, _GpuOnPage] = {}
         self._nodes: dict[str, _NodeNumbers] = {}
         self._read_at = 0  # the last page, by the steady clock
-        self._names: dict[str, str] = {}  # column -> its name on the page
+        self._names = {_POWER: _POWER_NAME}  # by column: its name on the page
         self._unknown: set[str] = set()
-        self._sentences: set[str] = set()  # keys of those that were told
+        self._told: set[tuple[str, str | None]] = set()  # remarks, by what they are about and the column
 
     def take(self, body: bytes | bytearray, *, asked_ns: int, now_ns: int) -> tuple[list[Reading], list[Event]]:
         """The new readings of a page that was asked for at `asked_ns` (UTC), and what happened.
@@ -289,7 +289,7 @@ class History:
             events += self._nodes[name].note(now_ns, whose, new=bool(new), visible=bool(numbers))
             allowed = self._stale_ns if numbers else max(_DAY_NS, self._stale_ns)
             lost |= {key for key in keys if key in self._gpus and now_ns - self._gpus[key].last_at > allowed}
-        events += self._odd(page) + self._renamed(page)
+        events += self._remarks(page)
         for key in lost:
             del self._gpus[key]
         self._reader.forget(lost)
@@ -319,49 +319,34 @@ class History:
 
     # -- what is to be said about the page -----------------------------------------------------------------
 
-    def _odd(self, page: PageContent) -> list[Event]:
-        """Each thing that is wrong with the page, once."""
-        sentences = {}
+    def _remarks(self, page: PageContent) -> list[Event]:
+        """Each thing that is wrong with the page, and each metric that it lacks, once."""
+        remarks: list[tuple[str, str | None, str]] = []  # what it is about, the column, and the sentence
         for column, sentence in page.strange.items():
             effect = "NULL is stored" if column in ROW else "its readings are not stored: set the clocks"
-            sentences[column] = f"{sentence}; {effect}"
+            remarks.append(("number", column, f"{sentence}; {effect}"))
         if page.cut:
-            sentences["cut"] = "the page ends within a line, which is left out"
+            remarks.append(("cut", None, "the page ends within a line, which is left out"))
         if page.damage is not None:
             line, why = page.damage.line, page.damage.why
-            sentences["damage"] = f"line {line} of the page cannot be read ({why}); it is left out"
+            remarks.append(("damage", None, f"line {line} of the page cannot be read ({why}); it is left out"))
         if self._reader.full:
-            sentences["full"] = f"the page has more than {len(self._reader.devices)} GPUs; the others are left out"
-        return self._once(sentences)
-
-    def _renamed(self, page: PageContent) -> list[Event]:
-        """Metrics that have another name than on the page before, or none; and power, where it never had a name."""
+            count = len(self._reader.devices)
+            remarks.append(("full", None, f"the page has more than {count} GPUs; the others are left out"))
         by_name = ((gpus.column(name), name) for name in sorted(page.names, reverse=True))
-        names = {column.metric.name: name for column, name in by_name if column is not None}
-        before, new = self._names, page.unknown - self._unknown
-        if not names or (names == before and not new):
-            return []
-        unknown = ", ".join(sorted(new)[:_SHOWN])
-        suffix = f"; on it, and unknown to whorl: {unknown}" if unknown else ""
-        sentences = {}
-        if not before and _POWER not in names:
-            sentences[f"{_POWER} without"] = f"{_POWER_NAME} is not on the page, so {_POWER} is NULL{suffix}"
-        for column, name in before.items():
-            if column not in names:
-                sentences[f"{column} without"] = f"{name} is not on the page any more, so {column} is NULL{suffix}"
-            elif names[column] != name:
-                sentences[f"{column} {names[column]}"] = f"{column} is called {names[column]} now, and was {name}"
-        self._names, self._unknown = before | names, page.unknown
-        return self._once(sentences)
-
-    def _once(self, sentences: dict[str, str]) -> list[Event]:
-        """Events of sentences by key, which begins with the column if the sentence is about one."""
-        events = []
-        for key in (key for key in sentences if key not in self._sentences):
-            column = key.partition(" ")[0]
-            metric = column if column in ROW or column == "ts" else None
-            events.append(Event(EventKind.EXPORTER, None, f"{self._url}: {sentences[key]}", metric=metric))
-        self._sentences.update(sentences)
+        if names := {column.metric.name: name for column, name in by_name if column is not None}:
+            unknown = ", ".join(sorted(page.unknown - self._unknown)[:_SHOWN])
+            suffix = f"; on it, and unknown to whorl: {unknown}" if unknown else ""
+            for column, name in self._names.items():
+                if column not in names:
+                    remarks.append(("name", column, f"{name} is not on the page, so {column} is NULL{suffix}"))
+            self._names, self._unknown = self._names | names, page.unknown
+        events = [
+            Event(EventKind.EXPORTER, None, f"{self._url}: {sentence}", metric=column)
+            for topic, column, sentence in remarks
+            if (topic, column) not in self._told
+        ]
+        self._told.update((topic, column) for topic, column, _ in remarks)
         return events
 
     def _new_xids(self, page: PageContent, now_ns: int) -> list[Event]:

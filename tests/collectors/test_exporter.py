@@ -378,36 +378,24 @@ def test_new_xid_is_an_event(pages: Pages, exporter: Exporter, shown: list[int |
     assert [(event.gpu, event.code) for event in xids] == [(uuid(0), 79)]
 
 
-def test_metric_that_is_renamed_is_told_once(pages: Pages, exporter: Exporter) -> None:
+def test_metric_that_is_not_on_the_page_any_more_is_told_once(pages: Pages, exporter: Exporter) -> None:
     read = Read(exporter.url)
-    pages.now = Answer(page([Exported(0, usual())]))
-    read.open().poll()
+    pages.now = Answer(page([Exported(0, usual())], names={"DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_DEV_WATTS"}))
+    assert "power_mw" not in read.open().poll()[0]
     names = {"DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_DEV_BOARD_POWER_WATTS", "DCGM_FI_DEV_GPU_TEMP": "DCGM_FI_DEV_HEAT"}
     for watts in (160, 161):
         pages.now = Answer(page([Exported(0, usual(watts))], names=names))
         (row,) = read.poll()
         assert row["power_mw"] == 1000 * watts
         assert "temperature_c" not in row
-    assert sorted(said.partition(": ")[2] for said in read.said(EventKind.EXPORTER)) == [
-        "DCGM_FI_DEV_GPU_TEMP is not on the page any more, so temperature_c is NULL; "
-        "on it, and unknown to whorl: DCGM_FI_DEV_HEAT",
-        "power_mw is called DCGM_FI_DEV_BOARD_POWER_WATTS now, and was DCGM_FI_DEV_POWER_USAGE",
+    events = [event for event in read.events if event.kind == EventKind.EXPORTER]
+    assert [(event.metric, event.detail.partition(": ")[2]) for event in events] == [
+        (column, f"{name} is not on the page, so {column} is NULL; on it, and unknown to whorl: {other}")
+        for column, name, other in (
+            ("power_mw", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_WATTS"),
+            ("temperature_c", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_HEAT"),
+        )
     ]
-
-
-def test_a_page_without_power_is_told_once(pages: Pages, exporter: Exporter) -> None:
-    read = Read(exporter.url)
-    for clock in (1200, 1300):
-        values = usual(DCGM_FI_DEV_SM_CLOCK=clock)
-        pages.now = Answer(page([Exported(0, values)], names={"DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_DEV_WATTS"}))
-        (row, *_) = read.poll() if read.rows else read.open().poll()
-        assert "power_mw" not in row
-    assert read.said(EventKind.EXPORTER) == [
-        f"{exporter.url}: DCGM_FI_DEV_POWER_USAGE is not on the page, so power_mw is NULL; "
-        "on it, and unknown to whorl: DCGM_FI_DEV_WATTS"
-    ]
-    (event,) = (event for event in read.events if event.kind == EventKind.EXPORTER)
-    assert event.metric == "power_mw"
 
 
 # -- servers that do not give a page ------------------------------------------------------------------------
