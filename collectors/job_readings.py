@@ -10,7 +10,7 @@ GPU is read by one of them: the one that holds the lock of the GPU in the job's 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -107,13 +107,11 @@ class Mean:
         if value is not None:
             self.total += value
             self.readings += 1
-            if self.highest is None or value > self.highest:
-                self.highest = value
+            self.highest = value if self.highest is None else max(self.highest, value)
 
-    @property
-    def mean(self) -> float | None:
-        """The mean so far; None of no readings."""
-        return self.total / self.readings if self.readings else None
+    def mean(self, unit: float = 1.0) -> float | None:
+        """The mean so far, divided by `unit`; None of no readings."""
+        return self.total / self.readings / unit if self.readings else None
 
 
 @dataclass(slots=True)
@@ -164,7 +162,7 @@ class GpuSums:
     def energy(self) -> tuple[float, float, str | None]:
         """Energy in J, the seconds that it is of, and where it is from; the counter of a Grace Hopper module is that of
         its processor too, and does not count."""
-        from ..store.power_sensors import sensor_of_model  # at the end only: it takes numpy
+        from ..store.power_sensors import sensor_of_model  # at the end only
 
         sensor = sensor_of_model(self.model)
         if self.counter_s > 0 and not (sensor is not None and sensor.of_module):
@@ -175,12 +173,9 @@ class GpuSums:
         """The summary of the readings so far."""
         joules, seconds, source = self.energy()
         low, high = _interval([(joules, seconds)])
-        masks = self.masks.total()
-        throttled = (
-            {reason: sum(n for mask, n in self.masks.items() if mask & bit) / masks for reason, bit in REASONS.items()}
-            if masks
-            else None
-        )
+        readings = self.masks.total()
+        held = {reason: sum(n for mask, n in self.masks.items() if mask & bit) for reason, bit in REASONS.items()}
+        highest_mw = self.power_mw.highest
         return GpuSummary(
             gpu=gpu,
             name=name,
@@ -188,12 +183,12 @@ class GpuSums:
             model=self.model,
             shared=shared,
             readings=self.power_mw.readings,
-            power_mean_w=_thousandth(self.power_mw.mean),
-            power_max_w=_thousandth(self.power_mw.highest),
-            sm_clock_mean_mhz=self.sm_clock_mhz.mean,
+            power_mean_w=self.power_mw.mean(1e3),
+            power_max_w=None if highest_mw is None else highest_mw / 1e3,
+            sm_clock_mean_mhz=self.sm_clock_mhz.mean(),
             temperature_max_c=self.temperature_c.highest,
-            utilization_mean_pct=self.utilization.mean,
-            throttled=throttled and {reason: share for reason, share in throttled.items() if share},
+            utilization_mean_pct=self.utilization.mean(),
+            throttled={reason: n / readings for reason, n in held.items() if n} if readings else None,
             energy_j=joules if source else None,
             energy_low_j=low if source else None,
             energy_high_j=high if source else None,
@@ -227,43 +222,6 @@ def _interval(energies: Sequence[tuple[float, float]]) -> tuple[float, float]:
     over_boards = SENSOR_ERROR.variance(joules, seconds).sum()
     low, high = SENSOR_ERROR.ends(joules.sum(), seconds.sum(), over_boards)
     return max(float(joules.sum() + min(low, 0.0)), 0.0), float(joules.sum() + max(high, 0.0))
-
-
-def _thousandth(value: float | None) -> float | None:
-    return None if value is None else value / 1e3
-
-
-class JobSums:
-    """Running sums of every GPU of a collector, from what it records."""
-
-    def __init__(self) -> None:
-        self.gpus: dict[str, GpuSums] = {}
-        self._names: tuple[str, ...] = ()
-        self._places: list[int | None] = []
-
-    def of(self, gpu: str, model: str | None = None) -> GpuSums:
-        """The sums of a GPU, whose model is told where it is known."""
-        sums = self.gpus.setdefault(gpu, GpuSums())
-        sums.model = model or sums.model
-        return sums
-
-    def add(self, ticks: Ticks) -> None:
-        """Add the readings of a tick."""
-        if ticks.names != self._names:
-            self._names = ticks.names
-            self._places = [ticks.names.index(metric) if metric in ticks.names else None for metric in METRICS]
-        marks = ticks.texts.get("quality")
-        for row, (_, gpu) in enumerate(ticks.gpus):
-            numbers, nulls = ticks.values[row], ticks.nulls[row] if ticks.nulls else 0
-            reading = [None if place is None or nulls >> place & 1 else numbers[place] for place in self._places]
-            if marks and (mark := marks[row]) and any(name in mark for name in UNTRUSTED_POWER):
-                reading[:2] = None, None
-            self.of(str(gpu)).add(ticks.ts[row] / 1e6, reading)
-
-    def note(self, kind: str, gpu: str | None) -> None:
-        """Note an event of a GPU."""
-        if gpu is not None and kind in TOLD:
-            self.of(gpu).events[kind] += 1
 
 
 def stored_summaries(store: Store) -> list[GpuSummary]:
@@ -315,7 +273,7 @@ class JobPart:
         self.devices: list[Device] = []
         self.note: str | None = None
         """What the job's variables say that is not so; None: nothing."""
-        self.sums = JobSums()
+        self.sums: defaultdict[str, GpuSums] = defaultdict(GpuSums)
         self._node = node
         self._locks: list[Lock] = []
 
@@ -368,16 +326,13 @@ class JobPart:
     def summaries(self) -> list[GpuSummary]:
         """The summary of each GPU so far, in the driver's order."""
         parents = {device.parent for device in self.devices}
-        return [
-            self.sums.of(device.gpu, device.row.get("model")).summary(
-                device.gpu,
-                name=gpu_name(device.gpu, self._node, device.row.get("slot")),
-                node=self._node,
-                shared=device.gpu in parents,
-            )
-            for device in self.devices
-            if device.parent is None
-        ]
+        summaries = []
+        for gpu, row in ((device.gpu, device.row) for device in self.devices if device.parent is None):
+            sums = self.sums[gpu]
+            sums.model = row.get("model")
+            name = gpu_name(gpu, self._node, row.get("slot"))
+            summaries.append(sums.summary(gpu, name=name, node=self._node, shared=gpu in parents))
+        return summaries
 
     def __enter__(self) -> Self:
         return self
@@ -413,21 +368,29 @@ class JobBackend(Backend):
 
 
 class JobRecorder:
-    """Another recorder, with what it records added up."""
+    """Another recorder; what it records is added to the sums of each GPU."""
 
-    def __init__(self, recorder: Recorder, sums: JobSums) -> None:
+    def __init__(self, recorder: Recorder, sums: Mapping[str, GpuSums]) -> None:
         self._recorder, self._sums = recorder, sums
 
     def append(self, ticks: Ticks) -> None:
         """Readings."""
         self._recorder.append(ticks)
-        self._sums.add(ticks)
+        places = [ticks.names.index(metric) if metric in ticks.names else None for metric in METRICS]
+        marks = ticks.texts.get("quality")
+        for row, (_, gpu) in enumerate(ticks.gpus):
+            numbers, nulls = ticks.values[row], ticks.nulls[row] if ticks.nulls else 0
+            reading = [None if place is None or nulls >> place & 1 else numbers[place] for place in places]
+            if marks and (mark := marks[row]) and any(name in mark for name in UNTRUSTED_POWER):
+                reading[:2] = None, None
+            self._sums[str(gpu)].add(ticks.ts[row] / 1e6, reading)
 
     def append_rows(self, columns: Mapping[str, Sequence[Any]], table: str) -> None:
         """Rows of another table."""
         self._recorder.append_rows(columns, table)
         for kind, gpu in zip(columns["kind"], columns["gpu"], strict=True) if table == "events" else ():
-            self._sums.note(kind, gpu)
+            if gpu is not None and kind in TOLD:
+                self._sums[gpu].events[kind] += 1
 
     def identify(self, devices: Sequence[Device], seen_ns: int) -> None:
         """Who the devices are."""
