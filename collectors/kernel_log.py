@@ -8,8 +8,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -103,44 +102,49 @@ class _Announcements:
         return Event(EventKind.LOST, self.uuids.get(address), detail, ts_ns=ts_ns, pci_bus_id=address)
 
 
-def _message(line: bytes) -> tuple[str, int | None, int | None] | None:
-    """A line of /dev/kmsg or of journalctl as JSON: its text, and when, UTC or by the steady clock in ns."""
+def _message(line: bytes, ahead_ns: int) -> tuple[str, int] | None:
+    """A line of /dev/kmsg or of journalctl as JSON: its text, and when, UTC in ns.
+
+    `ahead_ns`: of the wall clock before the steady one, by which the kernel tells times.
+    """
     if b"NVRM: " not in line:
         return None
     try:
         if line.startswith(b"{"):
             entry = json.loads(line)
-            return str(entry["MESSAGE"]), int(entry["__REALTIME_TIMESTAMP"]) * 1000, None
+            return str(entry["MESSAGE"]), int(entry["__REALTIME_TIMESTAMP"]) * 1000
         head, _, text = line.decode(errors="replace").partition(";")
         priority, _, stamp_us = head.split(",")[:3]
         if int(priority) >= _BY_USERS:
             return None
-        return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), text), None, int(stamp_us) * 1000
+        return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), text), int(stamp_us) * 1000 + ahead_ns
     except (ValueError, LookupError, TypeError):
         return None  # a line that was cut short, or none of the kernel's
 
 
-class _OpenLog:
-    """The lines of a file that is open for reading without waiting, or of none (-1)."""
+def _read_lines(file: int, tail: bytes, *, most: int) -> tuple[list[bytes], bytes]:
+    """The lines that are there for reading without waiting, by so many reads at most, and the beginning of the next.
 
-    def __init__(self, file: int) -> None:
-        self.file = file
-        self._tail = b""
+    `tail` is that beginning at the read before; `file` is -1 where there is nothing to read.
+    """
+    lines: list[bytes] = []
+    for _ in range(most if file >= 0 else 0):
+        try:
+            content = os.read(file, _READ_BYTES)
+        except BrokenPipeError:  # the kernel wrote over messages that nobody had read: the next read goes on
+            continue
+        except OSError:  # there is nothing more now, or for good
+            break
+        if not content:
+            break
+        *whole, tail = (tail + content).split(b"\n")
+        lines += whole
+        tail = tail if len(tail) < _MOST_LINE else b""
+    return lines, tail
 
-    def read(self, most: int) -> Iterator[bytes]:
-        """The lines that are there, by so many reads at most."""
-        for _ in range(most if self.file >= 0 else 0):
-            try:
-                content = os.read(self.file, _READ_BYTES)
-            except BrokenPipeError:  # the kernel wrote over messages that nobody had read: the next read goes on
-                continue
-            except OSError:  # there is nothing more now, or for good
-                return
-            if not content:
-                return
-            *lines, tail = (self._tail + content).split(b"\n")
-            self._tail = tail if len(tail) < _MOST_LINE else b""
-            yield from lines
+
+def _open(path: str | None) -> int:
+    return os.open(path or KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 class KernelLog:
@@ -157,12 +161,13 @@ class KernelLog:
         self._reader = _Announcements()
         self._lost_at: dict[str, int] = {}  # by PCI address, UTC
         self._since_ns = self._clock.wall()
+        self._tail = b""
         try:
-            self._lines = _OpenLog(os.open(path or KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            self._file = _open(path)
             with contextlib.suppress(OSError):  # a pipe has no end to go to
-                os.lseek(self._lines.file, 0, os.SEEK_END)
+                os.lseek(self._file, 0, os.SEEK_END)
         except OSError:
-            self._lines = _OpenLog(self._follow_journal())
+            self._file = self._follow_journal()
             self.readable = self._child is not None
 
     def _follow_journal(self) -> int:
@@ -185,34 +190,25 @@ class KernelLog:
     def look(self, devices: Sequence[Device]) -> list[Event]:
         """What the log told since the last call, with the GPU's key where `devices` or the log itself name it."""
         keys = {bus_address(device.row.get("pci_bus_id")): device for device in devices if device.parent is None}
-        events: list[Event] = []
-        counts: Counter[tuple[str | None, int | None]] = Counter()
-        last: dict[tuple[str | None, int | None], Event] = {}
-        now_ns, steady_ns = self._clock.wall(), self._clock.steady()
-        for line in self._lines.read(_MOST_READS):
-            parsed = _message(line)
-            if parsed is None:
-                continue
-            message, utc_ns, stamp_ns = parsed
-            if utc_ns is None:
-                utc_ns = now_ns - steady_ns + (stamp_ns or 0)
+        alike: dict[tuple[str | None, int | None], list[Event]] = {}
+        now_ns = self._clock.wall()
+        ahead_ns = now_ns - self._clock.steady()
+        lines, self._tail = _read_lines(self._file, self._tail, most=_MOST_READS)
+        for message, utc_ns in filter(None, (_message(line, ahead_ns) for line in lines)):
             # The kernel's own clock drifts by seconds in weeks; the message came between the last look and this one.
             event = self._reader.event(message, min(max(utc_ns, self._since_ns), now_ns))
             if event is None or not self._is_new(event, event.pci_bus_id or "", event.ts_ns or 0):
                 continue
             if (device := keys.get(event.pci_bus_id)) is not None:
                 event = replace(event, gpu=device.gpu, pci_bus_id=device.row["pci_bus_id"])
-            key = (event.pci_bus_id, event.code)
-            counts[key] += 1
-            if counts[key] <= _MOST_ALIKE:
-                events.append(event)
-            else:
-                last[key] = event
-        for key, event in last.items():
-            n = counts[key] - _MOST_ALIKE
-            events.append(replace(event, n=n, detail=f"{event.detail}; {n} more within a second"))
+            alike.setdefault((event.pci_bus_id, event.code), []).append(event)
         self._since_ns = now_ns
-        return events
+        events = [event for group in alike.values() for event in group[:_MOST_ALIKE]]
+        return events + [
+            replace(group[-1], n=more, detail=f"{group[-1].detail}; {more} more at that time")
+            for group in alike.values()
+            if (more := len(group) - _MOST_ALIKE) > 0
+        ]
 
     def _is_new(self, event: Event, address: str, ts_ns: int) -> bool:
         """Whether it is more than another line about a GPU that fell off the bus."""
@@ -229,22 +225,17 @@ class KernelLog:
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
-        elif self._lines.file >= 0:
-            os.close(self._lines.file)
-        self._child, self._lines = None, _OpenLog(-1)
+        elif self._file >= 0:
+            os.close(self._file)
+        self._child, self._file = None, -1
 
 
 def lost_boards(path: str | None = None) -> list[Event]:
     """The boards that fell off the bus, or could not be started, since this machine booted: the last event of each."""
     reader, boards = _Announcements(), dict[str, Event]()
-    now_ns, steady_ns = SystemClock.wall(), SystemClock.steady()
-    for line in _boot_lines(path):
-        parsed = _message(line)
-        if parsed is None:
-            continue
-        message, utc_ns, stamp_ns = parsed
-        if utc_ns is None:
-            utc_ns = now_ns - steady_ns + (stamp_ns or 0)
+    now_ns = SystemClock.wall()
+    ahead_ns = now_ns - SystemClock.steady()
+    for message, utc_ns in filter(None, (_message(line, ahead_ns) for line in _boot_lines(path))):
         event = reader.event(message, min(utc_ns, now_ns))
         if event is not None and event.pci_bus_id is not None and event.code in (None, FALLEN):
             boards[event.pci_bus_id] = event
@@ -261,15 +252,16 @@ def name_lost_boards(path: str | None = None) -> str:
     return f"; the kernel's log says: {'; '.join(boards)}" if boards else ""
 
 
-def _boot_lines(path: str | None) -> Iterator[bytes]:
+def _boot_lines(path: str | None) -> list[bytes]:
     try:
-        file = os.open(path or KMSG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = _open(path)
     except OSError:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run(  # noqa: S603 - constant arguments
                 [*_JOURNAL, "-b"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_JOURNAL_S, check=False
             )
-            yield from done.stdout.splitlines()
-        return
-    yield from _OpenLog(file).read(_EVERY_READ)
+            return done.stdout.splitlines()
+        return []
+    lines, _ = _read_lines(file, b"", most=_EVERY_READ)
     os.close(file)
+    return lines

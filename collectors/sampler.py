@@ -416,7 +416,10 @@ class Sampler:
         else:
             self._ticks += 1
             if self._gone_since is not None:
-                self._source_back(now - self._gone_since)
+                lasted, self._gone_since = now - self._gone_since, None
+                detail = f"{self.source.name} answers again after {lasted / 1e9:.1f} s"
+                log.warning("%s", detail)
+                self._events.tell(Event(EventKind.SOURCE_BACK, None, detail, duration_ns=lasted))
             if slow:
                 self._slow_due += self._slow * (1 + (now - self._slow_due) // self._slow)
         tick: dict[Columns, TickRows] = {}
@@ -590,14 +593,11 @@ class Sampler:
         return SeenDevice(device, sampling.cluster, self._events, self._clock, quality)
 
     def _choose(self) -> None:
-        """Choose what is read, whole GPUs first: all that is listed and does not hang."""
-        known = [gpu for gpu in list(self._known.values()) if gpu.listed and gpu.device.gpu not in self.stuck_in]
-        self._asked = [gpu.device.gpu for gpu in sorted(known, key=lambda gpu: gpu.quality is None)]
-        self._unread = [
-            gpu
-            for key, gpu in list(self._known.items())
-            if gpu.quality is not None and gpu.ts_ns is None and (key in self.stuck_in or not gpu.listed)
-        ]
+        """Choose what is read: all that is listed and does not hang."""
+        known = list(self._known.items())
+        self._asked = [key for key, gpu in known if gpu.listed and key not in self.stuck_in]
+        rest = [gpu for key, gpu in known if key not in self._asked]
+        self._unread = [gpu for gpu in rest if gpu.quality is not None and gpu.ts_ns is None]
 
     def _source_gone(self, why: str, since: int, kind: EventKind = EventKind.SOURCE_GONE) -> None:
         """The source as a whole does not answer: tell it once, also to who watches the collector; try again soon."""
@@ -607,13 +607,6 @@ class Sampler:
             log.warning("%s", why)
             duration_ns = self._hung if kind is EventKind.HUNG else None
             self._events.tell(Event(kind, None, why, duration_ns=duration_ns))
-
-    def _source_back(self, took: int) -> None:
-        """It answers after so many ns."""
-        self._gone_since = None
-        detail = f"{self.source.name} answers again after {took / 1e9:.1f} s"
-        log.warning("%s", detail)
-        self._events.tell(Event(EventKind.SOURCE_BACK, None, detail, duration_ns=took))
 
     # -- the thread that nobody waits for -----------------------------------------------------------------
 
